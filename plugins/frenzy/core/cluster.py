@@ -1,0 +1,85 @@
+"""The cluster as a set of facts: GPU types, nodes and the slots that are held.
+
+GPUs are counted per node, not numbered: Kubernetes hands out the devices. The local launcher
+alone gives slots a physical index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+
+from frenzy.core.hardware import GpuType
+
+
+class NodeState(StrEnum):
+    READY = "ready"
+    DRAINING = "draining"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One machine with ``num_gpus`` GPUs of one type."""
+
+    name: str
+    gpu_type: str
+    num_gpus: int
+    host_memory_bytes: int
+    num_cpus: float
+    state: NodeState = NodeState.READY
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """GPU types and nodes; names are unique, every node's type is known."""
+
+    gpu_types: tuple[GpuType, ...]
+    nodes: tuple[Node, ...]
+
+    @cached_property
+    def types_by_name(self) -> Mapping[str, GpuType]:
+        return {each.name: each for each in self.gpu_types}
+
+    @cached_property
+    def nodes_by_name(self) -> Mapping[str, Node]:
+        return {each.name: each for each in self.nodes}
+
+    @cached_property
+    def num_gpus_by_type(self) -> Mapping[str, int]:
+        """All GPUs of each type, also on nodes that are drained or lost."""
+        totals = dict.fromkeys((each.name for each in self.gpu_types), 0)
+        for node in self.nodes:
+            totals[node.gpu_type] += node.num_gpus
+        return totals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAllocation:
+    """``num_gpus`` slots held on one node."""
+
+    node: str
+    num_gpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a plan runs: slots on nodes, in the order of the node ranks."""
+
+    allocations: tuple[NodeAllocation, ...]
+
+    @property
+    def num_gpus(self) -> int:
+        return sum(each.num_gpus for each in self.allocations)
+
+
+def held_by_node(placements: Iterable[Placement]) -> dict[str, int]:
+    """Slots held on each node by ``placements``."""
+    held: dict[str, int] = {}
+    for placement in placements:
+        for each in placement.allocations:
+            held[each.node] = held.get(each.node, 0) + each.num_gpus
+    return held

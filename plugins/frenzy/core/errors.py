@@ -1,0 +1,178 @@
+"""The closed list of reasons, and the two error families.
+
+    FrenzyError
+    |-- PermanentError      trying again changes nothing
+    |   |-- SpecError       the job specification is refused; carries every violation
+    |   `-- ContractError   a stored value does not have the form this release reads
+    `-- TemporaryError      worth another try after ``retry_after_s``
+
+A reason code is the same in a log line, an XCom, a web page, a metric label and the runbook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+
+class ReasonCode(StrEnum):
+    """Why a job waits, a plan is refused, a run moves, or an attempt fails."""
+
+    # a candidate plan
+    BEST_PLAN = "BEST_PLAN"
+    SLOWER_PLAN = "SLOWER_PLAN"
+    COSTLIER_PLAN = "COSTLIER_PLAN"
+    INSUFFICIENT_GPU_MEMORY = "INSUFFICIENT_GPU_MEMORY"
+    INSUFFICIENT_HOST_MEMORY = "INSUFFICIENT_HOST_MEMORY"
+    NOT_ENOUGH_GPUS = "NOT_ENOUGH_GPUS"
+    GPU_TYPE_NOT_ALLOWED = "GPU_TYPE_NOT_ALLOWED"
+    PREDICTED_NOT_LAUNCHABLE = "PREDICTED_NOT_LAUNCHABLE"
+    MODEL_NOT_SUPPORTED = "MODEL_NOT_SUPPORTED"
+    OVER_MAX_COST = "OVER_MAX_COST"
+    OVER_DEADLINE = "OVER_DEADLINE"
+    EXCLUDED_AFTER_FAILURE = "EXCLUDED_AFTER_FAILURE"
+    # waiting
+    WAITING_FOR_GPUS = "WAITING_FOR_GPUS"
+    WAITING_FOR_GPU_MEMORY = "WAITING_FOR_GPU_MEMORY"
+    WAITING_BEHIND_HEAD = "WAITING_BEHIND_HEAD"
+    WAITING_FOR_HOST_RESOURCES = "WAITING_FOR_HOST_RESOURCES"
+    WAITING_FOR_NODES = "WAITING_FOR_NODES"
+    WAITING_FOR_OLD_WORKERS = "WAITING_FOR_OLD_WORKERS"
+    NEVER_FITS = "NEVER_FITS"
+    # moving
+    MEMORY_PRESSURE_FORECAST = "MEMORY_PRESSURE_FORECAST"
+    MEMORY_PRESSURE_USAGE = "MEMORY_PRESSURE_USAGE"
+    ALLOCATOR_RETRIES = "ALLOCATOR_RETRIES"
+    CUDA_OUT_OF_MEMORY = "CUDA_OUT_OF_MEMORY"
+    BUDGET_EXCEEDED = "BUDGET_EXCEEDED"
+    PREEMPTED = "PREEMPTED"
+    # an attempt or a run ends
+    COMPLETED = "COMPLETED"
+    CHECKPOINTED_ON_REQUEST = "CHECKPOINTED_ON_REQUEST"
+    HOST_OUT_OF_MEMORY = "HOST_OUT_OF_MEMORY"
+    WORKER_KILLED = "WORKER_KILLED"
+    WORKER_CRASHED = "WORKER_CRASHED"
+    WORKER_HUNG = "WORKER_HUNG"
+    WORKERS_LOST = "WORKERS_LOST"
+    LAUNCH_FAILED = "LAUNCH_FAILED"
+    BAD_CONFIG_OR_DATA = "BAD_CONFIG_OR_DATA"
+    CANCELLED_BY_USER = "CANCELLED_BY_USER"
+    RESCHEDULE_BUDGET_SPENT = "RESCHEDULE_BUDGET_SPENT"
+    NO_OTHER_PLAN = "NO_OTHER_PLAN"
+    LEASE_EXPIRED = "LEASE_EXPIRED"
+    SPEC_REFUSED = "SPEC_REFUSED"
+
+
+REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = MappingProxyType(
+    {
+        ReasonCode.BEST_PLAN: "Ranks first for the job's objective.",
+        ReasonCode.SLOWER_PLAN: "Fits, but is predicted to train slower than a plan ranked before it.",
+        ReasonCode.COSTLIER_PLAN: "Fits, but is predicted to cost more than a plan ranked before it.",
+        ReasonCode.INSUFFICIENT_GPU_MEMORY: "Needs more memory on each GPU than this type has.",
+        ReasonCode.INSUFFICIENT_HOST_MEMORY: "Needs more host memory than a node has.",
+        ReasonCode.NOT_ENOUGH_GPUS: "Needs more GPUs of this type than the cluster has.",
+        ReasonCode.GPU_TYPE_NOT_ALLOWED: "The job's constraints leave this GPU type or count out.",
+        ReasonCode.PREDICTED_NOT_LAUNCHABLE: "Can be predicted, but the trainer cannot run it yet.",
+        ReasonCode.MODEL_NOT_SUPPORTED: "The model's family is outside the memory model's support.",
+        ReasonCode.OVER_MAX_COST: "Is predicted to cost more than constraints.max_cost.",
+        ReasonCode.OVER_DEADLINE: "Is predicted to end after constraints.deadline.",
+        ReasonCode.EXCLUDED_AFTER_FAILURE: "An earlier attempt of this run ran out of memory with it.",
+        ReasonCode.WAITING_FOR_GPUS: "All GPUs that could run one of the job's plans are taken.",
+        ReasonCode.WAITING_FOR_GPU_MEMORY: "Free GPUs exist, but none with the memory a plan needs.",
+        ReasonCode.WAITING_BEHIND_HEAD: "Starting now would delay the job at the head of the queue.",
+        ReasonCode.WAITING_FOR_HOST_RESOURCES: "GPUs are free, but their nodes lack CPU or host memory.",
+        ReasonCode.WAITING_FOR_NODES: "Nodes that could run the job are drained or lost.",
+        ReasonCode.WAITING_FOR_OLD_WORKERS: "Workers of the run's last attempt are not yet seen gone.",
+        ReasonCode.NEVER_FITS: "No plan fits the cluster, even when it is empty.",
+        ReasonCode.MEMORY_PRESSURE_FORECAST: "Memory use was rising towards the GPU's capacity.",
+        ReasonCode.MEMORY_PRESSURE_USAGE: "Memory use passed the safe share of the GPU's capacity.",
+        ReasonCode.ALLOCATOR_RETRIES: "The allocator had to flush its cache to satisfy requests.",
+        ReasonCode.CUDA_OUT_OF_MEMORY: "The GPU ran out of memory.",
+        ReasonCode.BUDGET_EXCEEDED: "The virtual GPU's memory budget was exceeded.",
+        ReasonCode.PREEMPTED: "The scheduler took the GPUs for another job.",
+        ReasonCode.COMPLETED: "The training reached its last step.",
+        ReasonCode.CHECKPOINTED_ON_REQUEST: "The training saved a checkpoint and stopped when asked.",
+        ReasonCode.HOST_OUT_OF_MEMORY: "A worker was killed for its host memory.",
+        ReasonCode.WORKER_KILLED: "A worker was killed by a signal.",
+        ReasonCode.WORKER_CRASHED: "A worker ended with an unexpected error.",
+        ReasonCode.WORKER_HUNG: "A worker showed no progress for too long.",
+        ReasonCode.WORKERS_LOST: "The workers vanished without leaving a result.",
+        ReasonCode.LAUNCH_FAILED: "The workers could not be started.",
+        ReasonCode.BAD_CONFIG_OR_DATA: "The trainer refused its configuration or data.",
+        ReasonCode.CANCELLED_BY_USER: "A person cancelled the job.",
+        ReasonCode.RESCHEDULE_BUDGET_SPENT: "The job has been moved as often as its spec allows.",
+        ReasonCode.NO_OTHER_PLAN: "No plan is left that was not tried.",
+        ReasonCode.LEASE_EXPIRED: "No heartbeat came before the lease's end.",
+        ReasonCode.SPEC_REFUSED: "The job specification is not valid.",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """One reason with its particulars.
+
+    ``detail`` is one sentence with this case's names and numbers; ``remedy`` is the smallest
+    change that would help, where one exists.
+    """
+
+    code: ReasonCode
+    detail: str = ""
+    remedy: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The particulars if there are any, else the code's general sentence."""
+        return self.detail or REASON_SENTENCES[self.code]
+
+
+class FrenzyError(Exception):
+    """Base of every error this project raises on purpose; carries its reason."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(f"{reason.code}: {reason.sentence}" + (f" {reason.remedy}" if reason.remedy else ""))
+        self.reason = reason
+
+
+class PermanentError(FrenzyError):
+    """Trying again with the same input changes nothing."""
+
+
+class TemporaryError(FrenzyError):
+    """Worth another try after ``retry_after_s`` seconds."""
+
+    def __init__(self, reason: Reason, *, retry_after_s: float) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """One refused field: where it is, what it was, what is allowed."""
+
+    path: str
+    value: str
+    allowed: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.value} is refused; {self.allowed}"
+
+
+class SpecError(PermanentError):
+    """The specification is refused; every violation is listed."""
+
+    def __init__(self, violations: Iterable[Violation]) -> None:
+        self.violations = tuple(violations)
+        super().__init__(
+            Reason(code=ReasonCode.SPEC_REFUSED, detail="; ".join(str(each) for each in self.violations))
+        )
+
+
+class ContractError(PermanentError):
+    """A stored value does not have the form this release reads."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail))

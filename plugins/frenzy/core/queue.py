@@ -1,0 +1,93 @@
+"""What the scheduler sees: jobs that wait, jobs that run, and the actions it may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from frenzy.core.cluster import Cluster, Placement
+from frenzy.core.errors import Reason
+from frenzy.core.plan import ResourcePlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedJob:
+    """A run that waits. ``plans`` are its feasible plans, best first.
+
+    lost_work_s: training time since the last checkpoint, lost if it must start over (0 here).
+    """
+
+    run_key: str
+    job_name: str
+    submitted_s: float
+    plans: tuple[ResourcePlan, ...]
+    priority: int = 0
+    queue: str = "default"
+    team: str = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningJob:
+    """A run that holds GPUs, also while its workers start or die."""
+
+    run_key: str
+    job_name: str
+    plan: ResourcePlan
+    placement: Placement
+    started_s: float
+    expected_end_s: float | None = None
+    priority: int = 0
+    queue: str = "default"
+    team: str = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingFacts:
+    """One snapshot: everything ``schedule`` may know."""
+
+    cluster: Cluster
+    queued: tuple[QueuedJob, ...]
+    running: tuple[RunningJob, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Start ``run_key`` with ``plan`` on ``placement``."""
+
+    run_key: str
+    plan: ResourcePlan
+    placement: Placement
+    kind: Literal["start"] = "start"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resize:
+    """Move a running job to ``plan`` on ``placement`` at its next checkpoint."""
+
+    run_key: str
+    plan: ResourcePlan
+    placement: Placement
+    kind: Literal["resize"] = "resize"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preempt:
+    """Stop a running job at a checkpoint and queue it again."""
+
+    run_key: str
+    reason: Reason
+    kind: Literal["preempt"] = "preempt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """``run_key`` keeps waiting, for one reason; ``position`` counts from 1 in queue order."""
+
+    run_key: str
+    reason: Reason
+    position: int
+    expected_start_s: float | None = None
+    kind: Literal["hold"] = "hold"
+
+
+Action = Start | Resize | Preempt | Hold

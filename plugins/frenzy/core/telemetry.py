@@ -1,0 +1,80 @@
+"""What each rank reports each step, and the folded view the monitor judges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One rank's report of one optimizer step; one JSON line in a telemetry chunk.
+
+    step counts from 1 over the whole run (a resumed attempt goes on counting).
+    allocated_peak_bytes: maximum held by tensors during the step (torch's allocator on a GPU;
+    on a virtual GPU data memory above the process's baseline). reserved_peak_bytes: what the
+    allocator took from the device (equal to allocated on a virtual GPU). device_used_bytes: the
+    device's own figure (NVML; the process's on a virtual GPU). capacity_bytes: memory or budget.
+    step_time_s includes the throttle of a virtual GPU (throttle_s of it).
+    baseline_bytes: memory held right before the model was made.
+    """
+
+    rank: int
+    step: int
+    time_s: float
+    loss: float
+    step_time_s: float
+    tokens_per_s: float
+    allocated_peak_bytes: int
+    reserved_peak_bytes: int
+    device_used_bytes: int
+    capacity_bytes: int
+    num_alloc_retries: int = 0
+    num_ooms: int = 0
+    learning_rate: float = 0.0
+    grad_norm: float | None = None
+    throttle_s: float = 0.0
+    utilisation: float | None = None
+    clock_reasons: int | None = None
+    ecc_errors: int | None = None
+    host_rss_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPeak:
+    """One step over all ranks: the worst memory, the mean loss, the slowest time."""
+
+    step: int
+    time_s: float
+    loss: float
+    step_time_s: float
+    tokens_per_s: float
+    allocated_peak_bytes: int
+    reserved_peak_bytes: int
+    capacity_bytes: int
+    num_alloc_retries: int
+    num_ranks: int
+    learning_rate: float = 0.0
+
+
+def fold_steps(records: tuple[StepRecord, ...]) -> tuple[StepPeak, ...]:
+    """One StepPeak for each step in ``records``, ascending; ranks may be missing in the newest."""
+    by_step: dict[int, list[StepRecord]] = {}
+    for record in records:
+        by_step.setdefault(record.step, []).append(record)
+    return tuple(_fold(by_step[step]) for step in sorted(by_step))
+
+
+def _fold(ranks: list[StepRecord]) -> StepPeak:
+    return StepPeak(
+        step=ranks[0].step,
+        time_s=max(each.time_s for each in ranks),
+        loss=sum(each.loss for each in ranks) / len(ranks),
+        step_time_s=max(each.step_time_s for each in ranks),
+        tokens_per_s=sum(each.tokens_per_s for each in ranks),
+        allocated_peak_bytes=max(each.allocated_peak_bytes for each in ranks),
+        reserved_peak_bytes=max(each.reserved_peak_bytes for each in ranks),
+        capacity_bytes=min(each.capacity_bytes for each in ranks),
+        num_alloc_retries=sum(each.num_alloc_retries for each in ranks),
+        num_ranks=len(ranks),
+        learning_rate=ranks[0].learning_rate,
+    )

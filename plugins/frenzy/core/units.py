@@ -1,0 +1,74 @@
+"""Bytes and durations: whole numbers inside, human units only at the edges."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024**2
+GIB: Final = 1024**3
+
+_BYTE_FACTORS: Final = {
+    "": 1,
+    "b": 1,
+    "kib": KIB,
+    "mib": MIB,
+    "gib": GIB,
+    "tib": 1024**4,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+}
+_SECOND_FACTORS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES: Final = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*$")
+_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd])")
+
+
+def parse_bytes(text: str | int) -> int:
+    """Whole bytes of ``"640 MiB"``, ``"24GB"`` or a plain number of bytes.
+
+    Raises ValueError when the unit is unknown.
+    """
+    if isinstance(text, int):
+        return text
+    match = _BYTES.match(text)
+    if match is None or match[2].lower() not in _BYTE_FACTORS:
+        raise ValueError(f"{text!r} is not a size; write for example '640 MiB' or '24 GiB'")
+    return round(float(match[1]) * _BYTE_FACTORS[match[2].lower()])
+
+
+def format_bytes(num_bytes: float) -> str:
+    """``num_bytes`` in the largest binary unit that keeps it at least 1, e.g. ``"612 MiB"``."""
+    sign = "-" if num_bytes < 0 else ""
+    size = abs(num_bytes)
+    for unit, factor in (("TiB", 1024**4), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if size >= factor:
+            value = size / factor
+            return f"{sign}{value:.1f} {unit}" if value < 100 else f"{sign}{value:.0f} {unit}"
+    return f"{sign}{size:.0f} B"
+
+
+def parse_duration_s(text: str | float) -> float:
+    """Seconds of ``"90s"``, ``"1h30m"`` or a plain number of seconds.
+
+    Raises ValueError when the text is not a duration.
+    """
+    if isinstance(text, int | float):
+        return float(text)
+    compact = text.replace(" ", "")
+    parts = list(_DURATION.finditer(compact))
+    if not parts or "".join(part[0] for part in parts) != compact:
+        raise ValueError(f"{text!r} is not a duration; write for example '90s' or '1h30m'")
+    return sum(float(part[1]) * _SECOND_FACTORS[part[2]] for part in parts)
+
+
+def format_duration(seconds: float) -> str:
+    """``seconds`` as a person would say it: ``"8.2 s"``, ``"3 min 05 s"``, ``"2 h 10 min"``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
