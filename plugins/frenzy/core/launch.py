@@ -47,7 +47,6 @@ class LaunchSpec:
 
     run_dir: fsspec URL or path of ``<root>/<run_key>``. num_nodes launchers are started, node
     rank i with ``gpus_per_node[i]`` ranks. gpu carries budget and speed for a virtual GPU.
-    model_path, tokenizer_path: what ``profile`` resolved, if the job needed resolving.
     """
 
     run_key: str

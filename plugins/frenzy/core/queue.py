@@ -14,7 +14,6 @@ from frenzy.core.plan import ResourcePlan
 class QueuedJob:
     """A run that waits. ``plans`` are its feasible plans, best first.
 
-    lost_work_s: training time since the last checkpoint, lost if it must start over (0 here).
     """
 
     run_key: str

@@ -1,0 +1,253 @@
+"""The book of record: runs, queue entries, leases, attempts, and how a run's state may change.
+
+Airflow's pools mirror this; they never decide. A lease counts GPU slots on nodes. An expired
+lease is suspect, not free: its slots stay held until its workers are proved gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from frenzy.core.cluster import Placement
+from frenzy.core.errors import ContractError, Reason
+from frenzy.core.job import TrainingJob
+from frenzy.core.launch import AttemptResult
+from frenzy.core.plan import Candidate, PlanShape, ResourcePlan, short_hash
+
+
+class JobState(StrEnum):
+    PENDING = "PENDING"
+    PLANNED = "PLANNED"
+    QUEUED = "QUEUED"
+    PLACED = "PLACED"
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    CHECKPOINTING = "CHECKPOINTING"
+    RECOVERING = "RECOVERING"
+    SUCCEEDED = "SUCCEEDED"
+    CANCELLED = "CANCELLED"
+    FAILED = "FAILED"
+    FAILED_OOM = "FAILED_OOM"
+    FAILED_HOST_OOM = "FAILED_HOST_OOM"
+    FAILED_PRECHECKS = "FAILED_PRECHECKS"
+    FAILED_NO_RESOURCE = "FAILED_NO_RESOURCE"
+    FAILED_SETUP = "FAILED_SETUP"
+
+
+_S = JobState
+FINAL_STATES: Final = frozenset(
+    {
+        _S.SUCCEEDED,
+        _S.CANCELLED,
+        _S.FAILED,
+        _S.FAILED_OOM,
+        _S.FAILED_HOST_OOM,
+        _S.FAILED_PRECHECKS,
+        _S.FAILED_NO_RESOURCE,
+        _S.FAILED_SETUP,
+    }
+)
+_ANY_END: Final = frozenset({_S.CANCELLED, _S.FAILED})
+_ATTEMPT_ENDS: Final = frozenset(
+    {_S.SUCCEEDED, _S.RECOVERING, _S.FAILED_OOM, _S.FAILED_HOST_OOM, _S.FAILED_SETUP, _S.FAILED_NO_RESOURCE}
+)
+TRANSITIONS: Final[Mapping[JobState, frozenset[JobState]]] = MappingProxyType(
+    {
+        _S.PENDING: frozenset({_S.PLANNED, _S.FAILED_PRECHECKS, _S.FAILED_NO_RESOURCE}) | _ANY_END,
+        _S.PLANNED: frozenset({_S.QUEUED, _S.FAILED_NO_RESOURCE}) | _ANY_END,
+        _S.QUEUED: frozenset({_S.PLACED, _S.FAILED_NO_RESOURCE}) | _ANY_END,
+        _S.PLACED: frozenset({_S.STARTING, _S.QUEUED, _S.FAILED_SETUP, _S.RECOVERING}) | _ANY_END,
+        _S.STARTING: frozenset({_S.RUNNING, _S.CHECKPOINTING}) | _ATTEMPT_ENDS | _ANY_END,
+        _S.RUNNING: frozenset({_S.CHECKPOINTING}) | _ATTEMPT_ENDS | _ANY_END,
+        _S.CHECKPOINTING: _ATTEMPT_ENDS | _ANY_END,
+        _S.RECOVERING: frozenset({_S.QUEUED, _S.FAILED_OOM, _S.FAILED_HOST_OOM, _S.FAILED_NO_RESOURCE, _S.FAILED_SETUP})
+        | _ANY_END,
+        # a cleared task starts the same run again
+        **{state: frozenset({_S.PENDING, _S.QUEUED}) for state in FINAL_STATES},
+    }
+)
+
+
+def check_transition(before: JobState, after: JobState) -> None:
+    """Raise ContractError unless a run may go from ``before`` to ``after`` (staying is allowed)."""
+    if before is not after and after not in TRANSITIONS[before]:
+        raise ContractError(f"run state {before} -> {after} is not a transition")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunIdentity:
+    """One pass of one training task group inside one DAG run."""
+
+    dag_id: str
+    run_id: str
+    task_group: str
+    map_index: int = -1
+
+    @property
+    def run_key(self) -> str:
+        return short_hash(self.dag_id, self.run_id, self.task_group, str(self.map_index))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFacts:
+    """What profiling learned about the data. Counts may be None when the data is not local."""
+
+    num_tokens: int | None = None
+    num_rows: int | None = None
+    longest_sequence_tokens: int | None = None
+    vocab_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """One training run: its frozen spec, its state, and the newest plan table."""
+
+    run_key: str
+    identity: RunIdentity
+    job: TrainingJob
+    state: JobState
+    created_s: float
+    updated_s: float
+    reason: Reason | None = None
+    model_config: Mapping[str, object] | None = None
+    data_facts: DataFacts = DataFacts()
+    total_steps: int | None = None
+    candidates: tuple[Candidate, ...] = ()
+    num_attempts: int = 0
+    num_reschedules: int = 0
+    cancel_requested: bool = False
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextAttempt:
+    """What an ended attempt hands to the next planning: the loop closes by this value.
+
+    extra_bytes_per_gpu: memory seen, or forecast, beyond the prediction.
+    """
+
+    attempt: int
+    reason: Reason
+    previous: ResourcePlan | None = None
+    excluded_shapes: tuple[PlanShape, ...] = ()
+    excluded_nodes: tuple[str, ...] = ()
+    extra_bytes_per_gpu: int = 0
+    checkpoint_step: int | None = None
+    not_before_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueEntry:
+    """A run that waits for GPUs, with its plans in the order they are wanted."""
+
+    run_key: str
+    submitted_s: float
+    enqueued_s: float
+    plans: tuple[ResourcePlan, ...]
+    next_attempt: NextAttempt
+    hold: Reason | None = None
+    position: int | None = None
+    expected_start_s: float | None = None
+
+
+class LeaseState(StrEnum):
+    LIVE = "live"
+    SUSPECT = "suspect"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """GPU slots on nodes, held for one attempt of one run."""
+
+    run_key: str
+    attempt: int
+    gpu_type: str
+    placement: Placement
+    state: LeaseState
+    granted_s: float
+    heartbeat_s: float
+    expires_s: float
+    ended_s: float | None = None
+    end_reason: Reason | None = None
+
+    @property
+    def num_gpus(self) -> int:
+        return self.placement.num_gpus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One launch of a run's workers, with what was predicted and what was measured.
+
+    measured_peak_bytes: highest allocated peak of any rank in any step.
+    explained_peak_bytes: the same, over the steps before unexplained growth set in.
+    growth_step: the step at which it set in, if it did.
+    """
+
+    run_key: str
+    attempt: int
+    plan: ResourcePlan
+    placement: Placement
+    created_s: float
+    next_attempt: NextAttempt
+    launcher_ref: str | None = None
+    started_s: float | None = None
+    first_step_s: float | None = None
+    ended_s: float | None = None
+    stop_reason: Reason | None = None
+    result: AttemptResult | None = None
+    outcome: Reason | None = None
+    last_step: int = 0
+    last_loss: float | None = None
+    step_time_s: float | None = None
+    measured_peak_bytes: int | None = None
+    explained_peak_bytes: int | None = None
+    growth_step: int | None = None
+    checkpoint_step: int | None = None
+
+    @property
+    def is_live(self) -> bool:
+        return self.ended_s is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationSample:
+    """Predicted and measured peak of one ended attempt; censored when it ran out of memory."""
+
+    run_key: str
+    attempt: int
+    time_s: float
+    family: str
+    gpu_type: str
+    plan: ResourcePlan
+    predicted_bytes: int
+    measured_bytes: int
+    censored: bool
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One line of a run's history."""
+
+    run_key: str
+    time_s: float
+    kind: str
+    text: str
+    attempt: int | None = None
+
+
+def slots_held(leases: tuple[Lease, ...]) -> dict[str, int]:
+    """Slots held on each node by the leases that are live or suspect."""
+    held: dict[str, int] = {}
+    for lease in leases:
+        if lease.state is LeaseState.ENDED:
+            continue
+        for each in lease.placement.allocations:
+            held[each.node] = held.get(each.node, 0) + each.num_gpus
+    return held

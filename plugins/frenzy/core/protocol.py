@@ -1,0 +1,333 @@
+"""The messages between Airflow's tasks, triggers, the CLI, the pages and the ledger's API.
+
+Each is a frozen value with a JSON form (``frenzy.core.codec``); the routes are listed beside
+each message. All paths are below ``/frenzy/api/v1``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from frenzy.core.errors import Reason
+from frenzy.core.job import TrainingJob
+from frenzy.core.launch import AttemptResult, LaunchSpec
+from frenzy.core.ledger import (
+    Attempt,
+    DataFacts,
+    Event,
+    JobState,
+    Lease,
+    NextAttempt,
+    QueueEntry,
+    RunIdentity,
+    RunRecord,
+)
+from frenzy.core.plan import Candidate
+from frenzy.core.telemetry import StepPeak
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterRun:
+    """POST /runs -> RunView. Freezes the spec and plans. Repeating it changes nothing.
+
+    model_config: the complete Hugging Face config. A run whose plans are all refused is
+    registered as FAILED_NO_RESOURCE with the reason and remedy.
+    """
+
+    identity: RunIdentity
+    job: TrainingJob
+    model_config: Mapping[str, Any]
+    data_facts: DataFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """GET /runs/{run_key}; also the answer to most posts: all that is known of one run."""
+
+    run: RunRecord
+    queue_entry: QueueEntry | None = None
+    lease: Lease | None = None
+    attempts: tuple[Attempt, ...] = ()
+    events: tuple[Event, ...] = ()
+
+
+class PlaceStatus(StrEnum):
+    WAITING = "waiting"
+    PLACED = "placed"
+    REFUSED = "refused"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceView:
+    """POST /runs/{run_key}/enqueue and GET /runs/{run_key}/place.
+
+    PLACED carries the attempt's launch spec; the others their reason.
+    """
+
+    run_key: str
+    status: PlaceStatus
+    reason: Reason | None = None
+    position: int | None = None
+    expected_start_s: float | None = None
+    spec: LaunchSpec | None = None
+
+
+class DirectiveKind(StrEnum):
+    CONTINUE = "continue"
+    CHECKPOINT_AND_STOP = "checkpoint_and_stop"
+    KILL = "kill"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Directive:
+    """What the ledger wants of an attempt; the answer to a heartbeat or a report."""
+
+    kind: DirectiveKind
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStarted:
+    """POST /runs/{run_key}/attempts/{n}/started -> Directive. The workers were started."""
+
+    launcher_ref: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressReport:
+    """POST /runs/{run_key}/attempts/{n}/progress -> Directive. Also renews the lease."""
+
+    last_step: int
+    last_loss: float | None = None
+    step_time_s: float | None = None
+    first_step_s: float | None = None
+    measured_peak_bytes: int | None = None
+    explained_peak_bytes: int | None = None
+    growth_step: int | None = None
+    checkpoint_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PressureReport:
+    """POST /runs/{run_key}/attempts/{n}/pressure -> Directive.
+
+    The monitor wants the run moved. The answer is CHECKPOINT_AND_STOP when the ledger agrees (a
+    plan is left, the budget is not spent, the least running time is over), else CONTINUE.
+    extra_bytes_per_gpu: memory beyond the prediction that the next plan must have room for.
+    """
+
+    reason: Reason
+    progress: ProgressReport
+    extra_bytes_per_gpu: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndReport:
+    """POST /runs/{run_key}/attempts/{n}/end -> RunView. The workers are proved gone.
+
+    result: the workers' own account; None when they left none, then ``reason`` says what is known.
+    """
+
+    result: AttemptResult | None = None
+    reason: Reason | None = None
+    progress: ProgressReport | None = None
+
+
+class VerdictKind(StrEnum):
+    DONE = "done"
+    RETRY = "retry"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """POST /runs/{run_key}/decide -> Verdict. What follows after an attempt; may be repeated."""
+
+    kind: VerdictKind
+    reason: Reason
+    next_attempt: NextAttempt | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRun:
+    """POST /runs/{run_key}/cancel -> RunView. Leaves the queue at once; live workers are stopped."""
+
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitJob:
+    """POST /jobs -> SubmittedJob. Stores the spec; its DAG ``job_<name>`` appears and may run."""
+
+    yaml_text: str
+    trigger: bool = True
+    conf: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmittedJob:
+    name: str
+    dag_id: str
+    changed: bool
+    run_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanPreview:
+    """POST /plan (a RegisterRun) -> PlanPreview: candidates on the present cluster, nothing stored."""
+
+    candidates: tuple[Candidate, ...]
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRow:
+    run_key: str
+    job_name: str
+    dag_id: str
+    run_id: str
+    position: int
+    state: JobState
+    priority: int
+    team: str
+    waiting_since_s: float
+    reason: Reason | None
+    expected_start_s: float | None
+    wanted_plan_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningRow:
+    run_key: str
+    job_name: str
+    dag_id: str
+    run_id: str
+    state: JobState
+    attempt: int
+    plan_id: str
+    num_gpus: int
+    gpu_type: str
+    nodes: tuple[str, ...]
+    last_step: int
+    total_steps: int | None
+    last_loss: float | None
+    predicted_peak_bytes: int
+    measured_peak_bytes: int | None
+    capacity_bytes: int
+    num_reschedules: int
+    expected_end_s: float | None
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueView:
+    """GET /queue: who waits and why, who runs where."""
+
+    now_s: float
+    waiting: tuple[QueueRow, ...]
+    running: tuple[RunningRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuTypeRow:
+    gpu_type: str
+    kind: str
+    memory_bytes: int
+    num_gpus: int
+    num_free: int
+    num_suspect: int
+    pool: str
+    flops_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow:
+    node: str
+    gpu_type: str
+    state: str
+    num_gpus: int
+    num_free: int
+    run_keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpusView:
+    """GET /gpus: capacity and what is free, by type and by node."""
+
+    types: tuple[GpuTypeRow, ...]
+    nodes: tuple[NodeRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptMemory:
+    """One attempt's memory curve: what was predicted, what each step measured, what there was."""
+
+    attempt: int
+    plan_id: str
+    num_gpus: int
+    predicted_peak_bytes: int
+    required_bytes: int
+    capacity_bytes: int
+    growth_step: int | None
+    outcome: Reason | None
+    steps: tuple[StepPeak, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryView:
+    """GET /runs/{run_key}/memory"""
+
+    run_key: str
+    job_name: str
+    state: JobState
+    attempts: tuple[AttemptMemory, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """GET /runs/{run_key}/explain: sentences in reading order, each true by itself."""
+
+    run_key: str
+    state: JobState
+    reason: Reason | None
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepTarget:
+    """GET /sweep -> tuple[SweepTarget]: held leases whose workers should be looked at."""
+
+    run_key: str
+    attempt: int
+    suspect: bool
+    stop: bool
+    spec: LaunchSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepFinding:
+    run_key: str
+    attempt: int
+    workers: str
+    result: AttemptResult | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepReport:
+    """POST /sweep -> SweepSummary: what was found; the ledger reconciles and runs a pass."""
+
+    findings: tuple[SweepFinding, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepSummary:
+    num_suspect: int
+    num_released: int
+    num_cancelled: int
+    num_started: int
+    lines: tuple[str, ...] = ()

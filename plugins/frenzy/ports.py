@@ -1,0 +1,185 @@
+"""What the use cases need from the outside world, as protocols.
+
+Every port ships an in-memory implementation (``adapters.memory``), and one contract test runs
+against every implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from frenzy.core.cluster import Cluster
+from frenzy.core.errors import Reason
+from frenzy.core.launch import AttemptResult, Control, LaunchSpec
+from frenzy.core.ledger import (
+    Attempt,
+    CalibrationSample,
+    Event,
+    JobState,
+    Lease,
+    QueueEntry,
+    RunIdentity,
+    RunRecord,
+)
+from frenzy.core.telemetry import StepRecord
+
+
+class Clock(Protocol):
+    def now_s(self) -> float:
+        """Seconds since the epoch."""
+        ...
+
+
+class Inventory(Protocol):
+    def cluster(self) -> Cluster:
+        """The GPU types and nodes there are now. Raises SpecError for a bad cluster file."""
+        ...
+
+
+class LedgerTx(Protocol):
+    """One transaction on the ledger. Values go in and come out; nothing is shared.
+
+    ``put_lease`` raises ``LedgerConflict`` rather than break an invariant: slots leased on a
+    node never exceed the node's, and a run has at most one lease that has not ended.
+    """
+
+    def run(self, run_key: str) -> RunRecord | None: ...
+    def runs(self, *, states: Iterable[JobState] | None = None, limit: int | None = None) -> tuple[RunRecord, ...]:
+        """Newest first."""
+        ...
+
+    def put_run(self, record: RunRecord) -> None: ...
+
+    def queue(self) -> tuple[QueueEntry, ...]:
+        """Ordered by (submitted_s, run_key)."""
+        ...
+
+    def queue_entry(self, run_key: str) -> QueueEntry | None: ...
+    def put_queue_entry(self, entry: QueueEntry) -> None: ...
+    def drop_queue_entry(self, run_key: str) -> None: ...
+
+    def held_leases(self) -> tuple[Lease, ...]:
+        """Live and suspect ones, by (granted_s, run_key)."""
+        ...
+
+    def lease(self, run_key: str, attempt: int) -> Lease | None: ...
+    def put_lease(self, lease: Lease) -> None: ...
+
+    def attempts(self, run_key: str) -> tuple[Attempt, ...]:
+        """Ascending by attempt."""
+        ...
+
+    def put_attempt(self, attempt: Attempt) -> None: ...
+
+    def cluster(self) -> Cluster: ...
+    def put_cluster(self, cluster: Cluster) -> None: ...
+
+    def events(self, run_key: str) -> tuple[Event, ...]: ...
+    def add_event(self, event: Event) -> None: ...
+
+    def samples(self, *, family: str | None = None, limit: int = 1000) -> tuple[CalibrationSample, ...]: ...
+    def add_sample(self, sample: CalibrationSample) -> None: ...
+
+    def mirror_pools(self, cluster: Cluster) -> None:
+        """Give each GPU type a pool with as many slots as the type has GPUs."""
+        ...
+
+    def assign_launch_pool(self, identity: RunIdentity, pool: str, num_slots: int) -> bool:
+        """Let the run's launch task count ``num_slots`` slots of ``pool``.
+
+        False when there is no such task instance, or it is past the point where it may be set.
+        """
+        ...
+
+
+class LedgerStore(Protocol):
+    def transaction(self) -> AbstractContextManager[LedgerTx]:
+        """Exclusive: one writer at a time over all processes. Commits on a clean exit."""
+        ...
+
+    def reading(self) -> AbstractContextManager[LedgerTx]:
+        """A consistent view without the writers' lock; writing through it is an error."""
+        ...
+
+
+class WorkersState(StrEnum):
+    """What a launcher can prove about the workers of one attempt."""
+
+    NOT_STARTED = "not_started"
+    ALIVE = "alive"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+
+class Launcher(Protocol):
+    """Starts and stops the workers of one attempt; every call may be repeated."""
+
+    def launch(self, spec: LaunchSpec) -> str:
+        """Start the workers; returns a reference that finds them again. Never starts them twice."""
+        ...
+
+    def state(self, spec: LaunchSpec) -> WorkersState: ...
+
+    def stop(self, spec: LaunchSpec, *, grace_s: float) -> None:
+        """Ask the workers to end, and end them after ``grace_s``. Returns at once."""
+        ...
+
+
+class RunStore(Protocol):
+    """The run directory: the only thing that workers and Airflow share."""
+
+    def put_spec(self, spec: LaunchSpec) -> None:
+        """Write spec.json and ds_config.json of the attempt."""
+        ...
+
+    def spec(self, run_key: str, attempt: int) -> LaunchSpec | None: ...
+    def put_control(self, run_key: str, attempt: int, control: Control) -> None: ...
+    def result(self, run_key: str, attempt: int) -> AttemptResult | None: ...
+
+    def telemetry(self, run_key: str, attempt: int, cursor: TelemetryCursor) -> TelemetryPage:
+        """Records written since ``cursor``, in chunk order per rank."""
+        ...
+
+    def checkpoint_steps(self, run_key: str) -> tuple[int, ...]:
+        """Steps of complete checkpoints, ascending."""
+        ...
+
+    def log_tail(self, run_key: str, attempt: int, *, rank: int = 0, max_bytes: int = 65536) -> str: ...
+    def run_dir(self, run_key: str) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetryCursor:
+    """Next chunk to read for each rank, as (rank, chunk) pairs; empty: from the start."""
+
+    next_chunks: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetryPage:
+    records: tuple[StepRecord, ...]
+    cursor: TelemetryCursor
+
+
+class JobStore(Protocol):
+    """The jobs folder: specs that have a DAG of their own."""
+
+    def put(self, name: str, yaml_text: str) -> bool:
+        """Store or replace; True when the content changed."""
+        ...
+
+    def get(self, name: str) -> str | None: ...
+    def names(self) -> Sequence[str]: ...
+    def remove(self, name: str) -> bool: ...
+
+
+class LedgerConflict(Exception):
+    """A write would break an invariant of the ledger; take a new snapshot and decide again."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason.sentence)
+        self.reason = reason
