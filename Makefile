@@ -1,0 +1,61 @@
+# Each target is one command; the work is in scripts/ and behind the `frenzy` command.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+BIN := .venv/bin
+STAMP := .venv/.ready
+SOURCES := plugins tests scripts dags
+PYTEST ?= $(BIN)/python -m pytest
+
+.PHONY: help env demo test check lint types imports fmt bench up down status lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): requirements.lock pyproject.toml scripts/setup_env.sh scripts/torch_wheel.py
+	@scripts/setup_env.sh
+	@touch $@
+
+env: $(STAMP) ## make the environment (.venv) from the lock
+
+demo: $(STAMP) ## start Airflow, train the sample job to its end, show it; KEEP=1 leaves Airflow up
+	@$(BIN)/frenzy demo $(if $(KEEP),--keep)
+
+test: $(STAMP) ## all tests (unit, contract, trainer, e2e)
+	@$(PYTEST) $(ARGS)
+
+check: lint types imports ## ruff, mypy --strict, import layers, unit and contract tests
+	@$(PYTEST) tests/unit tests/contract $(ARGS)
+
+lint: $(STAMP) ## ruff: rules and format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(STAMP) ## mypy --strict on core, app, ports and adapters
+	@$(BIN)/mypy
+
+imports: $(STAMP) ## the layers, kept by import-linter
+	@$(BIN)/lint-imports
+
+fmt: $(STAMP) ## repair what ruff can
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(STAMP) ## measure; figures also in build/bench/*.json
+	@$(BIN)/frenzy bench $(ARGS)
+
+up: $(STAMP) ## start Airflow here and print address and logins
+	@$(BIN)/frenzy up
+
+down: ## stop Airflow
+	@if [ -x $(BIN)/frenzy ]; then $(BIN)/frenzy down; fi
+
+status: $(STAMP) ## what runs
+	@$(BIN)/frenzy up --status
+
+lock: ## resolve pyproject.toml anew into requirements.lock
+	@scripts/lock.sh
+
+clean: down ## stop Airflow and remove everything that was made here, .venv too
+	rm -rf .venv .frenzy build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf plugins/*.egg-info
