@@ -14,6 +14,7 @@ from frenzy.core.errors import Reason
 from frenzy.core.hardware import GpuType
 from frenzy.core.job import Precision, TrainingJob
 from frenzy.core.plan import ResourcePlan
+from frenzy.core.zero_buckets import zero_buckets
 
 
 class ExitCode(IntEnum):
@@ -173,7 +174,17 @@ def _optimizer(job: TrainingJob) -> dict[str, Any]:
 
 
 def _zero(plan: ResourcePlan) -> dict[str, Any]:
-    zero: dict[str, Any] = {"stage": plan.zero_stage}
+    buckets = zero_buckets(plan.bucket_elements)
+    zero: dict[str, Any] = {
+        "stage": plan.zero_stage,
+        "reduce_bucket_size": buckets.reduce,
+        "allgather_bucket_size": buckets.reduce,
+    }
+    if plan.zero_stage == 3:
+        zero["stage3_prefetch_bucket_size"] = buckets.prefetch
+        zero["stage3_max_live_parameters"] = buckets.live
+        zero["stage3_max_reuse_distance"] = buckets.reuse
+        zero["stage3_param_persistence_threshold"] = buckets.persistent
     if plan.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": False}
     return zero

@@ -10,6 +10,7 @@ import hashlib
 from dataclasses import dataclass
 
 from frenzy.core.errors import Reason
+from frenzy.core.zero_buckets import DEEPSPEED_BUCKET_ELEMENTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,7 @@ class ResourcePlan:
 
     global batch = dp * micro_batch_size * accumulation_steps, exactly.
     predicted_run_s covers the whole remaining job; predicted_cost = GPU-hours * price.
+    bucket_elements sizes DeepSpeed's ZeRO buffers (``zero_buckets``).
     """
 
     gpu_type: str
@@ -55,6 +57,7 @@ class ResourcePlan:
     accumulation_steps: int
     activation_checkpointing: bool
     offload_optimizer: bool = False
+    bucket_elements: int = DEEPSPEED_BUCKET_ELEMENTS
     memory: MemoryPrediction
     gpu_memory_bytes: int
     step_time_s: float
