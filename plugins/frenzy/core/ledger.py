@@ -127,7 +127,8 @@ class RunRecord:
 class NextAttempt:
     """What an ended attempt hands to the next planning: the loop closes by this value.
 
-    extra_bytes_per_gpu: memory seen, or forecast, beyond the prediction.
+    extra_bytes_per_gpu: memory seen beyond the prediction; the next plan must have room for it.
+    forecast_extra_bytes_per_gpu: the same at the run's end if growth goes on; wanted, not needed.
     """
 
     attempt: int
@@ -136,6 +137,7 @@ class NextAttempt:
     excluded_shapes: tuple[PlanShape, ...] = ()
     excluded_nodes: tuple[str, ...] = ()
     extra_bytes_per_gpu: int = 0
+    forecast_extra_bytes_per_gpu: int = 0
     checkpoint_step: int | None = None
     not_before_s: float = 0.0
 
@@ -150,6 +152,7 @@ class QueueEntry:
     plans: tuple[ResourcePlan, ...]
     next_attempt: NextAttempt
     hold: Reason | None = None
+    ordered: bool = False
     position: int | None = None
     expected_start_s: float | None = None
 
@@ -200,6 +203,8 @@ class Attempt:
     first_step_s: float | None = None
     ended_s: float | None = None
     stop_reason: Reason | None = None
+    extra_bytes_per_gpu: int = 0
+    forecast_extra_bytes_per_gpu: int = 0
     result: AttemptResult | None = None
     outcome: Reason | None = None
     last_step: int = 0

@@ -118,12 +118,14 @@ class PressureReport:
 
     The monitor wants the run moved. The answer is CHECKPOINT_AND_STOP when the ledger agrees (a
     plan is left, the budget is not spent, the least running time is over), else CONTINUE.
-    extra_bytes_per_gpu: memory beyond the prediction that the next plan must have room for.
+    extra_bytes_per_gpu: memory beyond the prediction seen so far, which the next plan must have
+    room for. forecast_extra_bytes_per_gpu: the same at the run's end if growth goes on.
     """
 
     reason: Reason
     progress: ProgressReport
     extra_bytes_per_gpu: int
+    forecast_extra_bytes_per_gpu: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

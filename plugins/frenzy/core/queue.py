@@ -14,6 +14,8 @@ from frenzy.core.plan import ResourcePlan
 class QueuedJob:
     """A run that waits. ``plans`` are its feasible plans, best first.
 
+    ordered: take the first plan that can be placed, not the best by prediction (the ladder's order).
+
     """
 
     run_key: str
@@ -23,6 +25,7 @@ class QueuedJob:
     priority: int = 0
     queue: str = "default"
     team: str = "default"
+    ordered: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,289 @@
+"""From step telemetry to a judgement: how the attempt goes, and whether its memory will last.
+
+``absorb`` folds new records into a bounded state; ``assess`` reads the state. Both are pure,
+so a recorded history can be judged again.
+
+Pressure is one of
+- forecast: peaks rise, and the trend (or one more jump like the largest seen) reaches the
+  capacity within the horizon, before the run would end;
+- usage: the allocator holds more than a safe share of the capacity *and* more than MARP said
+  the plan requires (a plan that was predicted to fill the card is not under pressure);
+- retries: the allocator had to flush its cache repeatedly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.plan import ResourcePlan
+from frenzy.core.protocol import PressureReport, ProgressReport
+from frenzy.core.telemetry import StepPeak, StepRecord, fold_steps
+from frenzy.core.trend import Trend, theil_sen
+from frenzy.core.units import MIB, format_bytes
+
+_HISTORY: Final = 512
+_LEAST_RISES: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitorPolicy:
+    """How the monitor judges.
+
+    settle_steps: first steps of an attempt in which lazily made state still appears.
+    window_steps, long_window_steps: peaks a trend is fitted to; the long one sees slow staircases.
+    horizon_steps, horizon_s: a forecast further ahead than both is not acted upon yet.
+    usage_share: of the capacity. least_rise_share: of the capacity, below which a rise is noise.
+    hang_s, hang_steps: silence longer than both (in seconds, in median steps) is a hang.
+    startup_s: silence allowed before the first step.
+    """
+
+    settle_steps: int = 1
+    window_steps: int = 12
+    long_window_steps: int = 48
+    horizon_steps: int = 20
+    horizon_s: float = 30.0
+    usage_share: float = 0.90
+    least_rise_share: float = 0.01
+    retries_per_window: int = 3
+    hang_s: float = 120.0
+    hang_steps: float = 20.0
+    startup_s: float = 900.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitorState:
+    """What is kept of an attempt's telemetry: whole steps, newest last, and a few aggregates.
+
+    pending: records of steps that not all ranks have reported.
+    level_bytes: the level that peaks last settled on; rise_steps: steps at which one left it.
+    peak_before_rise_bytes: highest peak before the first rise.
+    """
+
+    num_ranks: int
+    steps: tuple[StepPeak, ...] = ()
+    pending: tuple[StepRecord, ...] = ()
+    num_steps: int = 0
+    first_step_s: float | None = None
+    measured_peak_bytes: int = 0
+    level_bytes: int = 0
+    peak_before_rise_bytes: int = 0
+    rise_steps: tuple[int, ...] = ()
+
+    @property
+    def growth_step(self) -> int | None:
+        """Where growth set in. One rise alone is a new level (lazy allocation), not growth."""
+        return self.rise_steps[0] if len(self.rise_steps) >= _LEAST_RISES else None
+
+    @property
+    def explained_peak_bytes(self) -> int:
+        """Highest peak before growth set in: what the prediction is held to."""
+        return self.measured_peak_bytes if self.growth_step is None else self.peak_before_rise_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """The judgement: what to report, and what is wrong, if anything."""
+
+    progress: ProgressReport
+    pressure: PressureReport | None = None
+    hung: Reason | None = None
+
+
+def absorb(state: MonitorState, records: tuple[StepRecord, ...], policy: MonitorPolicy) -> MonitorState:
+    """``state`` with ``records`` folded in; a step counts once all its ranks have reported."""
+    waiting = state.pending + records
+    ranks_by_step: dict[int, int] = {}
+    for record in waiting:
+        ranks_by_step[record.step] = ranks_by_step.get(record.step, 0) + 1
+    whole = {step for step, ranks in ranks_by_step.items() if ranks >= state.num_ranks}
+    done = fold_steps(tuple(record for record in waiting if record.step in whole))
+    pending = tuple(record for record in waiting if record.step not in whole)
+    for peak in done:
+        state = _add_step(state, peak, policy)
+    return replace(state, pending=pending[-_HISTORY * state.num_ranks :])
+
+
+def _add_step(state: MonitorState, peak: StepPeak, policy: MonitorPolicy) -> MonitorState:
+    number = state.num_steps + 1
+    used = peak.allocated_peak_bytes
+    level, rise_steps = state.level_bytes, state.rise_steps
+    before_rise = state.peak_before_rise_bytes
+    if number <= policy.settle_steps:
+        level = max(level, used)
+    elif used > level + max(policy.least_rise_share * peak.capacity_bytes, MIB):
+        before_rise = before_rise if rise_steps else state.measured_peak_bytes
+        level, rise_steps = used, (*rise_steps, peak.step)[-_HISTORY:]
+    return replace(
+        state,
+        steps=(*state.steps, peak)[-_HISTORY:],
+        num_steps=number,
+        first_step_s=peak.time_s if state.first_step_s is None else state.first_step_s,
+        measured_peak_bytes=max(state.measured_peak_bytes, used),
+        level_bytes=level,
+        peak_before_rise_bytes=before_rise,
+        rise_steps=rise_steps,
+    )
+
+
+def assess(
+    state: MonitorState,
+    plan: ResourcePlan,
+    *,
+    total_steps: int | None,
+    now_s: float,
+    started_s: float,
+    checkpoint_step: int | None = None,
+    policy: MonitorPolicy,
+) -> Assessment:
+    """Judge ``state``; ``total_steps`` is the run's last step, ``started_s`` the attempt's start."""
+    progress = _progress(state, checkpoint_step)
+    hung = _hung(state, now_s, started_s, policy)
+    if not state.steps or hung is not None:
+        return Assessment(progress=progress, hung=hung)
+    remaining = None if total_steps is None else max(0, total_steps - state.steps[-1].step)
+    pressure = None
+    if remaining != 0:
+        pressure = _pressure(state, plan, remaining, progress, policy)
+    return Assessment(progress=progress, pressure=pressure)
+
+
+def _progress(state: MonitorState, checkpoint_step: int | None) -> ProgressReport:
+    if not state.steps:
+        return ProgressReport(last_step=0, checkpoint_step=checkpoint_step)
+    last = state.steps[-1]
+    return ProgressReport(
+        last_step=last.step,
+        last_loss=last.loss,
+        step_time_s=float(np.median([each.step_time_s for each in state.steps[-32:]])),
+        first_step_s=state.first_step_s,
+        measured_peak_bytes=state.measured_peak_bytes,
+        explained_peak_bytes=state.explained_peak_bytes,
+        growth_step=state.growth_step,
+        checkpoint_step=checkpoint_step,
+    )
+
+
+def _hung(state: MonitorState, now_s: float, started_s: float, policy: MonitorPolicy) -> Reason | None:
+    if not state.steps:
+        silent_s, allowed_s = now_s - started_s, policy.startup_s
+    else:
+        step_time_s = float(np.median([each.step_time_s for each in state.steps[-32:]]))
+        silent_s = now_s - state.steps[-1].time_s
+        allowed_s = max(policy.hang_s, policy.hang_steps * step_time_s)
+    if silent_s <= allowed_s:
+        return None
+    return Reason(
+        code=ReasonCode.WORKER_HUNG,
+        detail=f"No step was reported for {silent_s:.0f} s; at most {allowed_s:.0f} s are allowed.",
+    )
+
+
+def _pressure(
+    state: MonitorState, plan: ResourcePlan, remaining: int | None, progress: ProgressReport, policy: MonitorPolicy
+) -> PressureReport | None:
+    trend = _trend(state, policy)
+    reason = _forecast(state, trend, remaining, policy) or _usage(state, plan, policy) or _retries(state, policy)
+    if reason is None:
+        return None
+    seen = max(0, state.steps[-1].reserved_peak_bytes - plan.memory.peak_allocated_bytes)
+    slope = trend.slope if trend is not None and reason.code is ReasonCode.MEMORY_PRESSURE_FORECAST else 0.0
+    growth = round(max(0.0, slope) * (remaining or 0))
+    return PressureReport(
+        reason=reason, progress=progress, extra_bytes_per_gpu=seen, forecast_extra_bytes_per_gpu=seen + growth
+    )
+
+
+def _trend(state: MonitorState, policy: MonitorPolicy) -> Trend | None:
+    """The steeper significant trend of the short and the long window of settled steps."""
+    settled = state.steps[max(0, len(state.steps) - (state.num_steps - policy.settle_steps)) :]
+    found: list[Trend] = []
+    for width in (policy.window_steps, policy.long_window_steps):
+        window = settled[-width:]
+        if len(window) < min(width, policy.window_steps) // 2 or len(window) < 4:
+            continue
+        trend = theil_sen(
+            np.array([each.step for each in window], dtype=np.float64),
+            np.array([each.reserved_peak_bytes for each in window], dtype=np.float64),
+        )
+        if trend.significant(policy.least_rise_share * window[-1].capacity_bytes):
+            found.append(trend)
+    return max(found, key=lambda each: each.slope, default=None)
+
+
+def _forecast(state: MonitorState, trend: Trend | None, remaining: int | None, policy: MonitorPolicy) -> Reason | None:
+    """The trend reaches the capacity within the horizon, or the next jump would pass it."""
+    if trend is None or state.growth_step is None:
+        return None
+    last = state.steps[-1]
+    steps_left = min(trend.steps_until(last.capacity_bytes), _steps_until_jump(state, policy))
+    if remaining is not None and steps_left > remaining:
+        return None
+    step_time_s = float(np.median([each.step_time_s for each in state.steps[-policy.window_steps :]]))
+    if steps_left > policy.horizon_steps and steps_left * step_time_s > policy.horizon_s:
+        return None
+    return Reason(
+        code=ReasonCode.MEMORY_PRESSURE_FORECAST,
+        detail=(
+            f"At step {last.step} a GPU holds {format_bytes(last.reserved_peak_bytes)} of "
+            f"{format_bytes(last.capacity_bytes)} and gains {format_bytes(trend.slope)} a step since step "
+            f"{state.growth_step}: full in about {steps_left:.0f} steps."
+        ),
+    )
+
+
+def _steps_until_jump(state: MonitorState, policy: MonitorPolicy) -> float:
+    """Steps until the jump that would pass the capacity, when growth comes in jumps.
+
+    Jumps are rises above noise; they are taken to recur at their median distance with their
+    largest size. Infinite with fewer than two jumps.
+    """
+    window = state.steps[-policy.long_window_steps :]
+    last = window[-1]
+    least = max(policy.least_rise_share * last.capacity_bytes / 4, MIB)
+    pairs = zip(window, window[1:], strict=False)
+    jumps = [
+        (b.step, b.reserved_peak_bytes - a.reserved_peak_bytes)
+        for a, b in pairs
+        if b.reserved_peak_bytes - a.reserved_peak_bytes > least
+    ]
+    jumps = [(step, size) for step, size in jumps if step > (state.growth_step or 0) - 1]
+    if len(jumps) < 2:
+        return float("inf")
+    size = max(each[1] for each in jumps)
+    distance = float(np.median(np.diff([each[0] for each in jumps])))
+    room = last.capacity_bytes - last.reserved_peak_bytes
+    whole_jumps = max(0, int(room // size))
+    return max(0.0, jumps[-1][0] + (whole_jumps + 1) * distance - last.step)
+
+
+def _usage(state: MonitorState, plan: ResourcePlan, policy: MonitorPolicy) -> Reason | None:
+    recent = state.steps[-2:]
+    if len(recent) < 2:
+        return None
+    capacity = recent[-1].capacity_bytes
+    allowed = max(policy.usage_share * capacity, float(plan.memory.required_bytes))
+    if min(each.reserved_peak_bytes for each in recent) <= allowed:
+        return None
+    used = recent[-1].reserved_peak_bytes
+    return Reason(
+        code=ReasonCode.MEMORY_PRESSURE_USAGE,
+        detail=(
+            f"A GPU holds {format_bytes(used)} of {format_bytes(capacity)} ({used / capacity:.0%}); "
+            f"the plan was predicted to require {format_bytes(plan.memory.required_bytes)}."
+        ),
+    )
+
+
+def _retries(state: MonitorState, policy: MonitorPolicy) -> Reason | None:
+    window = state.steps[-policy.window_steps :]
+    grown = window[-1].num_alloc_retries - window[0].num_alloc_retries
+    if len(window) < 2 or grown < policy.retries_per_window:
+        return None
+    return Reason(
+        code=ReasonCode.ALLOCATOR_RETRIES,
+        detail=f"The allocator flushed its cache {grown} times in the last {len(window)} steps.",
+    )

@@ -1,0 +1,215 @@
+"""What follows after an attempt, and which plans climb the memory-pressure ladder.
+
+The ladder, in order, never the same plan twice, the global batch kept:
+(a) smaller micro-batch with more accumulation, (b) activation checkpointing, (c) a higher ZeRO
+stage, then offload, (d) another count or type of GPU. A rung is taken when one of its plans has
+room for the memory that the prediction did not know of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.launch import AttemptResult, ExitCode
+from frenzy.core.ledger import Attempt, JobState, NextAttempt, RunRecord
+from frenzy.core.plan import Candidate, PlanShape, ResourcePlan
+
+MEMORY_REASONS: Final = frozenset(
+    {
+        ReasonCode.MEMORY_PRESSURE_FORECAST,
+        ReasonCode.MEMORY_PRESSURE_USAGE,
+        ReasonCode.ALLOCATOR_RETRIES,
+        ReasonCode.CUDA_OUT_OF_MEMORY,
+        ReasonCode.BUDGET_EXCEEDED,
+    }
+)
+_FATAL_REASONS: Final = frozenset({ReasonCode.BAD_CONFIG_OR_DATA, ReasonCode.CANCELLED_BY_USER})
+# The user did nothing wrong and nothing was learned: the same plan may be tried again.
+_SAME_CRASH_LIMIT: Final = 2
+# A plan whose room grew by less than this share of the card would soon be under pressure again.
+_LEAST_GAIN_SHARE: Final = 0.03
+
+
+class Rung(IntEnum):
+    """Steps of the ladder, in the order they are tried."""
+
+    MICRO_BATCH = 1
+    CHECKPOINTING = 2
+    ZERO_STAGE = 3
+    OTHER_GPUS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ladder:
+    """The plans of the lowest rung that helps, in order; empty when none does."""
+
+    rung: Rung | None
+    plans: tuple[ResourcePlan, ...]
+
+
+def classify(result: AttemptResult | None, stop_reason: Reason | None, known: Reason | None) -> Reason:
+    """Why an attempt ended, from the workers' account, what was asked of them, and what is known."""
+    if result is None:
+        return known or Reason(code=ReasonCode.WORKERS_LOST)
+    if result.exit_code == ExitCode.DONE:
+        return Reason(code=ReasonCode.COMPLETED, detail=f"Reached step {result.last_step}.")
+    if result.exit_code == ExitCode.CHECKPOINTED:
+        return stop_reason or Reason(code=ReasonCode.CHECKPOINTED_ON_REQUEST, detail=result.detail)
+    if stop_reason is not None and stop_reason.code is ReasonCode.CANCELLED_BY_USER:
+        return stop_reason
+    if known is not None:
+        return known
+    return Reason(code=_code_of_exit(result.exit_code), detail=result.detail)
+
+
+def _code_of_exit(exit_code: int) -> ReasonCode:
+    by_code = {
+        int(ExitCode.BUDGET_EXCEEDED): ReasonCode.BUDGET_EXCEEDED,
+        int(ExitCode.CUDA_OUT_OF_MEMORY): ReasonCode.CUDA_OUT_OF_MEMORY,
+        int(ExitCode.BAD_CONFIG_OR_DATA): ReasonCode.BAD_CONFIG_OR_DATA,
+    }
+    if exit_code in by_code:
+        return by_code[exit_code]
+    return ReasonCode.WORKER_KILLED if exit_code > 128 else ReasonCode.WORKER_CRASHED
+
+
+def follow_up(run: RunRecord, attempts: tuple[Attempt, ...]) -> NextAttempt | Reason:
+    """What follows the last, ended attempt: the next one, or the reason why there is none.
+
+    A Reason of COMPLETED means success; any other means the run fails with it.
+    """
+    last = attempts[-1]
+    outcome = last.outcome or Reason(code=ReasonCode.WORKERS_LOST)
+    if outcome.code is ReasonCode.COMPLETED or outcome.code in _FATAL_REASONS:
+        return outcome
+    if run.num_reschedules >= run.job.on_memory_pressure.max_reschedules:
+        return Reason(
+            code=ReasonCode.RESCHEDULE_BUDGET_SPENT,
+            detail=(
+                f"The run was moved {run.num_reschedules} times and ended again: {outcome.sentence}"
+                if run.num_reschedules
+                else f"on_memory_pressure.max_reschedules is 0, and the attempt ended: {outcome.sentence}"
+            ),
+            remedy="Raise on_memory_pressure.max_reschedules, or look at the reason.",
+        )
+    if outcome.code not in MEMORY_REASONS and _same_crash_again(attempts):
+        return outcome
+    return _next_attempt(attempts, outcome)
+
+
+def _same_crash_again(attempts: tuple[Attempt, ...]) -> bool:
+    """The last attempts all ended for the same reason and none got further than the one before."""
+    tail = attempts[-_SAME_CRASH_LIMIT - 1 :]
+    if len(tail) <= _SAME_CRASH_LIMIT:
+        return False
+    codes = {each.outcome.code for each in tail if each.outcome is not None}
+    return len(codes) == 1 and tail[-1].last_step <= tail[0].last_step
+
+
+def _next_attempt(attempts: tuple[Attempt, ...], outcome: Reason) -> NextAttempt:
+    last = attempts[-1]
+    memory = outcome.code in MEMORY_REASONS
+    extra, forecast = extra_bytes(last, outcome) if memory else (0, 0)
+    known_extra = max([extra, *(each.next_attempt.extra_bytes_per_gpu for each in attempts)])
+    return NextAttempt(
+        attempt=last.attempt + 1,
+        reason=outcome,
+        previous=last.plan,
+        excluded_shapes=excluded_shapes(attempts),
+        extra_bytes_per_gpu=known_extra,
+        forecast_extra_bytes_per_gpu=max(known_extra, forecast),
+        checkpoint_step=last.checkpoint_step,
+    )
+
+
+def extra_bytes(attempt: Attempt, outcome: Reason) -> tuple[int, int]:
+    """(seen, forecast) memory on each GPU beyond ``attempt``'s prediction.
+
+    An out-of-memory is a censored measurement: the true need was above the card.
+    """
+    seen = attempt.extra_bytes_per_gpu
+    if outcome.code in (ReasonCode.CUDA_OUT_OF_MEMORY, ReasonCode.BUDGET_EXCEEDED):
+        seen = max(seen, attempt.plan.gpu_memory_bytes - attempt.plan.memory.peak_allocated_bytes)
+    return seen, max(seen, attempt.forecast_extra_bytes_per_gpu)
+
+
+def excluded_shapes(attempts: Iterable[Attempt]) -> tuple[PlanShape, ...]:
+    """Plans that ran out of memory, or were about to: never chosen again by this run."""
+    return tuple(
+        each.plan.shape for each in attempts if each.outcome is not None and each.outcome.code in MEMORY_REASONS
+    )
+
+
+def room_bytes(plan: ResourcePlan) -> int:
+    """Memory of the card that the prediction leaves free."""
+    return plan.gpu_memory_bytes - plan.memory.peak_allocated_bytes
+
+
+def rung_of(previous: ResourcePlan, plan: ResourcePlan) -> Rung:
+    """The ladder's step that leads from ``previous`` to ``plan``: the highest one that it takes."""
+    if (plan.gpu_type, plan.num_gpus, plan.tp) != (previous.gpu_type, previous.num_gpus, previous.tp):
+        return Rung.OTHER_GPUS
+    if (plan.zero_stage, plan.offload_optimizer) != (previous.zero_stage, previous.offload_optimizer):
+        return Rung.ZERO_STAGE
+    if plan.activation_checkpointing != previous.activation_checkpointing:
+        return Rung.CHECKPOINTING
+    return Rung.MICRO_BATCH
+
+
+def ladder(candidates: tuple[Candidate, ...], next_attempt: NextAttempt) -> Ladder:
+    """The plans to try next, after memory ran short, among ``candidates``.
+
+    First with room for the growth that is forecast, then for what was seen; always with clearly
+    more room than the previous plan had.
+    """
+    previous = next_attempt.previous
+    feasible = tuple(
+        each.plan for each in candidates if each.feasible and each.plan.shape not in next_attempt.excluded_shapes
+    )
+    if previous is None or next_attempt.reason.code not in MEMORY_REASONS:
+        return Ladder(rung=None, plans=feasible)
+    least_room = room_bytes(previous) + round(_LEAST_GAIN_SHARE * previous.gpu_memory_bytes)
+    roomier = tuple(plan for plan in feasible if room_bytes(plan) > least_room)
+    for extra in (next_attempt.forecast_extra_bytes_per_gpu, next_attempt.extra_bytes_per_gpu):
+        found = _lowest_rung(previous, tuple(plan for plan in roomier if room_bytes(plan) > extra))
+        if found.plans:
+            return found
+    # Growth went past every card's room at the forecast: the roomiest plan lasts longest.
+    return Ladder(rung=None, plans=())
+
+
+def _lowest_rung(previous: ResourcePlan, plans: tuple[ResourcePlan, ...]) -> Ladder:
+    for rung in Rung:
+        on_rung = tuple(plan for plan in plans if rung_of(previous, plan) is rung and _climbs(previous, plan, rung))
+        if on_rung:
+            return Ladder(rung=rung, plans=on_rung)
+    return Ladder(rung=None, plans=())
+
+
+def _climbs(previous: ResourcePlan, plan: ResourcePlan, rung: Rung) -> bool:
+    """Whether ``plan`` goes up: smaller micro-batch, checkpointing switched on, higher stage."""
+    if rung is Rung.MICRO_BATCH:
+        return plan.micro_batch_size < previous.micro_batch_size
+    if rung is Rung.CHECKPOINTING:
+        return plan.activation_checkpointing
+    if rung is Rung.ZERO_STAGE:
+        return (plan.zero_stage, plan.offload_optimizer) > (previous.zero_stage, previous.offload_optimizer)
+    return True
+
+
+def final_state(outcome: Reason) -> JobState:
+    """The state of a run that ends with ``outcome``."""
+    by_code = {
+        ReasonCode.COMPLETED: JobState.SUCCEEDED,
+        ReasonCode.CANCELLED_BY_USER: JobState.CANCELLED,
+        ReasonCode.HOST_OUT_OF_MEMORY: JobState.FAILED_HOST_OOM,
+        ReasonCode.LAUNCH_FAILED: JobState.FAILED_SETUP,
+        ReasonCode.NEVER_FITS: JobState.FAILED_NO_RESOURCE,
+        ReasonCode.NO_OTHER_PLAN: JobState.FAILED_OOM,
+        **dict.fromkeys(MEMORY_REASONS, JobState.FAILED_OOM),
+    }
+    return by_code.get(outcome.code, JobState.FAILED)
