@@ -1,0 +1,368 @@
+"""Saving and loading a training run's state, free of the layout it ran on.
+
+Each rank writes the pieces of the fp32 weights and optimizer states it holds, labelled by
+parameter and position; each rank of a later run reads the pieces it now needs. So there is one
+path for every change of world size, ZeRO stage and tensor-parallel degree, nothing is converted,
+no rank needs memory for more than a chunk, and no file is ever unpickled.
+
+    <run_dir>/checkpoints/step-<n>/rank-<r>-<save id>.safetensors   one for each rank
+                                  /state-<save id>.json             counters, scalars, the trainer's state
+                                  /manifest.json                    put last: the checkpoint exists
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shutil
+import tempfile
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from deepspeed.checkpoint.constants import DS_AUTOTP_UC_META
+from deepspeed.utils import groups
+from torch import distributed
+
+from frenzy.core import codec
+from frenzy.core.errors import ContractError, PermanentError, Reason, ReasonCode, TemporaryError
+from frenzy.core.launch import RunPaths
+from frenzy.core.resume import ParallelLayout, can_resume
+from frenzy.trainer import zero_fragments
+from frenzy.trainer.checkpoint_manifest import CheckpointManifest, FileEntry, TrainState
+from frenzy.trainer.checkpoint_store import (
+    CheckpointStore,
+    PreparedCheckpoint,
+    list_checkpoints,
+    newest_good,
+    prepare_resume,
+)
+from frenzy.trainer.fragment_file import write_fragments
+from frenzy.trainer.fragment_index import FragmentIndex, ShardReader, tensor_key
+from frenzy.trainer.rng import capture_rng, restore_rng, restore_rng_as_new_rank
+
+logger = logging.getLogger(__name__)
+
+WEIGHTS: Final = "fp32"
+FROZEN: Final = "frozen"
+BUFFER: Final = "buffer"
+_COUNTERS: Final = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
+_SAVE_RETRY_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalarState:
+    """A state the optimizer keeps once for a whole flat tensor, such as Adam's step."""
+
+    value: float
+    is_tensor: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedState:
+    """Everything that is not a tensor; the same for all ranks.
+
+    tensor_parallel_maps: how shards make up each split parameter (empty without tensor parallel).
+    """
+
+    train: TrainState
+    counters: Mapping[str, int]
+    loss_scaler: Mapping[str, Any]
+    scalars: Mapping[str, ScalarState]
+    tensor_parallel_maps: Mapping[str, Any] = field(default_factory=dict)
+
+
+# saving
+
+
+def save_checkpoint(
+    engine: Any,
+    paths: RunPaths,
+    state: TrainState,
+    layout: ParallelLayout,
+    keep: int,
+    scratch_dir: Path | None = None,
+) -> CheckpointManifest:
+    """Save the run at an optimizer step's end; keeps the newest ``keep`` checkpoints. Collective.
+
+    Returns the committed manifest on every rank. scratch_dir: local folder used on the way to a
+    remote run directory. Raises TemporaryError on all ranks when one of them could not write.
+    """
+    store = CheckpointStore(paths)
+    save_id = _from_rank0(lambda: _begin(store))
+    zero_fragments.before_access(engine)
+    entries, failure = _attempt(lambda: _write_rank(engine, store, state, layout, save_id, scratch_dir))
+    zero_fragments.after_access(engine)
+    gathered: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(gathered, (entries, failure))
+    _raise_first_failure([each[1] for each in gathered], state.step)
+    manifest = CheckpointManifest(
+        step=state.step,
+        layout=layout,
+        files=tuple(entry for each in gathered for entry in each[0]),
+        save_id=save_id,
+        tokens_seen=state.tokens_seen,
+    )
+    _from_rank0(lambda: _finish(store, manifest, keep))
+    return manifest
+
+
+def _begin(store: CheckpointStore) -> str:
+    store.remove_half_written()
+    return uuid.uuid4().hex[:8]
+
+
+def _finish(store: CheckpointStore, manifest: CheckpointManifest, keep: int) -> None:
+    store.commit(manifest)
+    try:
+        store.retain(manifest, keep)
+    except OSError as error:
+        logger.warning("old checkpoints could not be removed: %s", error)
+
+
+def _write_rank(
+    engine: Any,
+    store: CheckpointStore,
+    state: TrainState,
+    layout: ParallelLayout,
+    save_id: str,
+    scratch_dir: Path | None,
+) -> tuple[FileEntry, ...]:
+    """Write this rank's files, into place on a local store, else by way of a scratch folder."""
+    if store.is_local:
+        folder = store.local_folder(state.step)
+        folder.mkdir(parents=True, exist_ok=True)
+        return _write_files(engine, folder, state, layout, save_id)
+    folder = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=scratch_dir))
+    try:
+        entries = _write_files(engine, folder, state, layout, save_id)
+        for entry in entries:
+            store.upload(state.step, folder / entry.path)
+        return entries
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_files(
+    engine: Any, folder: Path, state: TrainState, layout: ParallelLayout, save_id: str
+) -> tuple[FileEntry, ...]:
+    rank = distributed.get_rank()
+    metadata = {"rank": str(rank), "tp_rank": str(_tp_rank(layout)), "rng": capture_rng()}
+    file = folder / f"rank-{rank:05d}-{save_id}.safetensors"
+    entry = write_fragments(file, _held_tensors(engine, layout), metadata)
+    if rank != 0:
+        return (entry,)
+    return entry, _write_state(engine, folder / f"state-{save_id}.json", state, layout)
+
+
+def _held_tensors(engine: Any, layout: ParallelLayout) -> list[tuple[str, torch.Tensor]]:
+    held: list[tuple[str, torch.Tensor]] = []
+    for partition in zero_fragments.partitions(engine):
+        flats = {WEIGHTS: partition.weights, **partition.flat_states()}
+        for key, flat in flats.items():
+            held += [
+                (tensor_key(key, each.start, each.name), flat.narrow(0, each.offset, each.numel))
+                for each in partition.shards
+            ]
+    dp_rank, dp = groups._get_data_parallel_rank(), layout.dp
+    frozen = zero_fragments.frozen_parameters(engine)
+    replicated = layout.zero_stage < 3
+    held += [
+        (tensor_key(FROZEN, each.start, each.name), each.values)
+        for position, each in enumerate(frozen)
+        if not replicated or position % dp == dp_rank
+    ]
+    if dp_rank == 0:
+        buffers = zero_fragments.persistent_buffers(engine)
+        held += [(tensor_key(BUFFER, each.start, each.name), each.values) for each in buffers]
+    return held
+
+
+def _write_state(engine: Any, file: Path, state: TrainState, layout: ParallelLayout) -> FileEntry:
+    saved = SavedState(
+        train=state,
+        counters={name: int(getattr(engine, name)) for name in _COUNTERS},
+        loss_scaler=_plain_attributes(getattr(engine.optimizer, "loss_scaler", None)),
+        scalars=_scalar_states(engine),
+        tensor_parallel_maps=_tensor_parallel_maps(engine, layout),
+    )
+    data = codec.dumps(saved).encode()
+    file.write_bytes(data)
+    return FileEntry(path=file.name, num_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def _scalar_states(engine: Any) -> dict[str, ScalarState]:
+    """Scalar optimizer states; every flat tensor has taken the same steps, so the first speaks for all."""
+    for partition in zero_fragments.partitions(engine):
+        if partition.state:
+            flats = partition.flat_states()
+            return {
+                key: ScalarState(value=float(value), is_tensor=torch.is_tensor(value))
+                for key, value in partition.state.items()
+                if key not in flats and value is not None
+            }
+    return {}
+
+
+def _plain_attributes(value: Any) -> dict[str, Any]:
+    """Attributes with plain values: all that a loss scaler's position consists of."""
+    attributes = {} if value is None else vars(value)
+    return {key: item for key, item in attributes.items() if type(item) in (bool, int, float)}
+
+
+def _tensor_parallel_maps(engine: Any, layout: ParallelLayout) -> dict[str, Any]:
+    """For each split parameter, which elements of the whole each tensor-parallel rank holds."""
+    if layout.tp == 1:
+        return {}
+    found = {}
+    for name, parameter in engine.module.named_parameters():
+        meta = (getattr(parameter, DS_AUTOTP_UC_META, None) or {}).get("conversion", {})
+        if meta.get("unsupported_reason"):
+            raise ContractError(f"{name} cannot be saved under tensor parallelism: {meta['unsupported_reason']}")
+        if meta.get("affine_map") is not None:
+            found[name] = meta["affine_map"]
+    return found
+
+
+# loading
+
+
+def load_checkpoint(engine: Any, prepared: PreparedCheckpoint, layout: ParallelLayout | None = None) -> TrainState:
+    """Bring a fresh engine to the state of ``prepared``; returns the trainer's own state. Collective.
+
+    Raises PermanentError when the engine's layout or model is not one the checkpoint can fill.
+    """
+    target = layout or _layout_of(engine)
+    refusal = can_resume(prepared.manifest.layout, target)
+    if refusal is not None:
+        raise PermanentError(refusal)
+    _require_same_everywhere(prepared)
+    saved = codec.loads(SavedState, _state_file(prepared).read_bytes())
+    files = [prepared.directory / each.path for each in prepared.manifest.files if each.path.startswith("rank-")]
+    index = FragmentIndex.of_files(files, saved.tensor_parallel_maps)
+    reader = ShardReader(
+        index=index,
+        source_tp=prepared.manifest.layout.tp,
+        target_tp=target.tp,
+        tp_rank=_tp_rank(target),
+        target_maps=_tensor_parallel_maps(engine, target),
+    )
+    zero_fragments.before_access(engine)
+    _fill(engine, reader, saved)
+    zero_fragments.publish_weights(engine)
+    zero_fragments.after_access(engine)
+    _restore_engine(engine, saved)
+    _restore_generators(index)
+    return saved.train
+
+
+def _fill(engine: Any, reader: ShardReader, saved: SavedState) -> None:
+    with torch.no_grad():
+        for partition in zero_fragments.partitions(engine):
+            _fill_partition(partition, reader, saved)
+        for held in zero_fragments.frozen_parameters(engine):
+            reader.read(FROZEN, held.name, held.start, held.values)
+        for held in zero_fragments.persistent_buffers(engine):
+            reader.read(BUFFER, held.name, held.start, held.values)
+
+
+def _fill_partition(partition: zero_fragments.Partition, reader: ShardReader, saved: SavedState) -> None:
+    for shard in partition.shards:
+        states = reader.index.states_of(shard.name)
+        if WEIGHTS not in states:
+            raise ContractError(f"the checkpoint does not hold the trained parameter {shard.name}")
+        for state in sorted(states):
+            flat = partition.weights if state == WEIGHTS else partition.flat_state(state)
+            reader.read(state, shard.name, shard.start, flat.narrow(0, shard.offset, shard.numel))
+    for key, scalar in saved.scalars.items():
+        partition.state[key] = torch.tensor(scalar.value) if scalar.is_tensor else scalar.value
+
+
+def _restore_engine(engine: Any, saved: SavedState) -> None:
+    for name, value in saved.counters.items():
+        setattr(engine, name, value)
+    scaler = getattr(engine.optimizer, "loss_scaler", None)
+    for name in _plain_attributes(scaler).keys() & saved.loss_scaler.keys():
+        setattr(scaler, name, saved.loss_scaler[name])
+
+
+def _restore_generators(index: FragmentIndex) -> None:
+    rank = distributed.get_rank()
+    if rank in index.rng_by_rank:
+        restore_rng(index.rng_by_rank[rank])
+    else:
+        restore_rng_as_new_rank(index.rng_by_rank[0], rank)
+
+
+def _state_file(prepared: PreparedCheckpoint) -> Path:
+    return prepared.directory / f"state-{prepared.manifest.save_id}.json"
+
+
+def _layout_of(engine: Any) -> ParallelLayout:
+    world_size = distributed.get_world_size()
+    dp = groups._get_data_parallel_world_size()
+    return ParallelLayout(world_size, int(engine.zero_optimization_stage()), world_size // dp)
+
+
+# between ranks
+
+
+def _tp_rank(layout: ParallelLayout) -> int:
+    return int(groups.get_tensor_model_parallel_rank()) if layout.tp > 1 else 0
+
+
+def _require_same_everywhere(prepared: PreparedCheckpoint) -> None:
+    chosen: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(chosen, (prepared.step, prepared.manifest.save_id))
+    if len(set(chosen)) > 1:
+        steps = sorted({step for step, _ in chosen})
+        raise TemporaryError(
+            Reason(code=ReasonCode.LAUNCH_FAILED, detail=f"The nodes chose different checkpoints: steps {steps}."),
+            retry_after_s=_SAVE_RETRY_S,
+        )
+
+
+def _attempt(work: Any) -> tuple[Any, str | None]:
+    try:
+        return work(), None
+    except Exception as error:  # every rank must reach the next collective, whatever went wrong here
+        logger.exception("this rank could not do its part of the checkpoint")
+        return None, f"{type(error).__name__}: {error}"
+
+
+def _from_rank0(work: Any) -> Any:
+    """Let rank 0 do ``work``; its result, or its failure, on every rank."""
+    box: list[Any] = [None]
+    if distributed.get_rank() == 0:
+        box = [_attempt(work)]
+    distributed.broadcast_object_list(box, src=0)
+    result, failure = box[0]
+    _raise_first_failure([failure], None)
+    return result
+
+
+def _raise_first_failure(failures: list[str | None], step: int | None) -> None:
+    for rank, failure in enumerate(failures):
+        if failure is not None:
+            where = "" if step is None else f" at step {step}"
+            raise TemporaryError(
+                Reason(code=ReasonCode.WORKER_CRASHED, detail=f"Rank {rank} could not save{where}: {failure}"),
+                retry_after_s=_SAVE_RETRY_S,
+            )
+
+
+__all__ = [
+    "CheckpointManifest",
+    "FileEntry",
+    "ParallelLayout",
+    "PreparedCheckpoint",
+    "TrainState",
+    "list_checkpoints",
+    "load_checkpoint",
+    "newest_good",
+    "prepare_resume",
+    "save_checkpoint",
+]

@@ -1,0 +1,164 @@
+"""Which pieces of which parameters a rank holds under DeepSpeed's ZeRO, and how to publish new ones.
+
+Every stage keeps a rank's fp32 weights and optimizer states in flat tensors. What differs is
+where a parameter's piece lies in them; this module is the only one that knows. It reads
+DeepSpeed's own bookkeeping (0.19: ``_hp_mapping`` in stages 1 and 2, ``grad_position`` in 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import distributed
+
+from frenzy.core.errors import ContractError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """Elements [start, start + numel) of a flattened parameter, at ``offset`` in a flat tensor."""
+
+    name: str
+    start: int
+    numel: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """One flat fp32 tensor of this rank, its optimizer states and the parameter pieces in it."""
+
+    weights: torch.Tensor
+    state: MutableMapping[str, Any]
+    group: MutableMapping[str, Any]
+    shards: tuple[Shard, ...]
+
+    def flat_states(self) -> dict[str, torch.Tensor]:
+        """Optimizer states with one element for each weight, such as Adam's moments."""
+        return {
+            key: value
+            for key, value in self.state.items()
+            if torch.is_tensor(value) and value.shape == self.weights.shape and value.dim() == 1
+        }
+
+    def flat_state(self, key: str) -> torch.Tensor:
+        """The state ``key``, made of zeros if the optimizer has not made it yet."""
+        if not torch.is_tensor(self.state.get(key)):
+            self.state[key] = torch.zeros_like(self.weights, requires_grad=False)
+        state: torch.Tensor = self.state[key]
+        return state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldTensor:
+    """A frozen parameter's or buffer's piece: ``values`` is flat and may be written to."""
+
+    name: str
+    start: int
+    values: torch.Tensor
+
+
+def partitions(engine: Any) -> tuple[Partition, ...]:
+    """This rank's flat tensors, in the optimizer's order. Raises ContractError for other optimizers."""
+    optimizer = engine.optimizer
+    names = {id(parameter): name for name, parameter in engine.module.named_parameters()}
+    if hasattr(optimizer, "fp32_partitioned_groups_flat"):
+        return tuple(_stage3_partitions(optimizer, names))
+    if hasattr(optimizer, "single_partition_of_fp32_groups"):
+        return tuple(_stage12_partitions(optimizer, names, optimizer.bit16_groups, optimizer.single_partition_of_fp32_groups))
+    if hasattr(optimizer, "fp32_groups_flat_partition"):
+        return tuple(_stage12_partitions(optimizer, names, optimizer.bf16_groups, optimizer.fp32_groups_flat_partition))
+    raise ContractError(f"checkpoints need ZeRO stage 1, 2 or 3; the engine runs {type(optimizer).__name__}")
+
+
+def _stage12_partitions(
+    optimizer: Any, names: dict[int, str], groups: list[list[torch.nn.Parameter]], flats: list[torch.Tensor]
+) -> Iterator[Partition]:
+    for parameters, flat, group in zip(groups, flats, optimizer.optimizer.param_groups, strict=True):
+        mapped = [(names[id(each)], each._hp_mapping) for each in parameters if each._hp_mapping is not None]  # type: ignore[attr-defined]
+        shards = tuple(
+            Shard(
+                name=name,
+                start=mapping.lp_fragment_address.start,
+                numel=mapping.lp_fragment_address.numel,
+                offset=mapping.get_hp_fragment_address().start,
+            )
+            for name, mapping in mapped
+        )
+        yield Partition(weights=flat, state=optimizer.optimizer.state[flat], group=group, shards=shards)
+
+
+def _stage3_partitions(optimizer: Any, names: dict[int, str]) -> Iterator[Partition]:
+    for index, (parameters, flat) in enumerate(
+        zip(optimizer.fp16_groups, optimizer.fp32_partitioned_groups_flat, strict=True)
+    ):
+        shards = tuple(_stage3_shard(optimizer, names, each) for each in parameters)
+        group = optimizer.optimizer.param_groups[optimizer.sub_group_to_group_id[index]]
+        held = tuple(each for each in shards if each.numel > 0)
+        yield Partition(weights=flat, state=optimizer.optimizer.state[flat], group=group, shards=held)
+
+
+def _stage3_shard(optimizer: Any, names: dict[int, str], parameter: Any) -> Shard:
+    _, offset, num_padded = optimizer.grad_position[optimizer.get_param_id(parameter)]
+    start, numel = _stage3_range(parameter, num_padded)
+    return Shard(name=names[id(parameter)], start=start, numel=numel, offset=offset)
+
+
+def _stage3_range(parameter: Any, num_padded: int) -> tuple[int, int]:
+    """Stage 3 cuts each parameter evenly over the ranks; the last pieces are padded."""
+    start = num_padded * distributed.get_rank(parameter.ds_process_group)
+    return start, max(0, min(num_padded, parameter.ds_numel - start))
+
+
+def frozen_parameters(engine: Any) -> tuple[HeldTensor, ...]:
+    """Parameters that are not trained: pieces in stage 3, else whole ones."""
+    held = (_frozen(name, each) for name, each in engine.module.named_parameters() if not each.requires_grad)
+    return tuple(each for each in held if each.values.numel() > 0)
+
+
+def _frozen(name: str, parameter: Any) -> HeldTensor:
+    if not hasattr(parameter, "ds_tensor"):
+        return HeldTensor(name=name, start=0, values=parameter.data.view(-1))
+    start, numel = _stage3_range(parameter, parameter.ds_tensor.ds_numel)
+    return HeldTensor(name=name, start=start, values=parameter.ds_tensor.data.view(-1).narrow(0, 0, numel))
+
+
+def persistent_buffers(engine: Any) -> tuple[HeldTensor, ...]:
+    """Buffers that belong to the model's state (the same on every data-parallel rank)."""
+    found = []
+    for prefix, module in engine.module.named_modules():
+        for key, buffer in module.named_buffers(recurse=False):
+            if key not in module._non_persistent_buffers_set and buffer.numel() > 0:
+                name = f"{prefix}.{key}" if prefix else key
+                found.append(HeldTensor(name=name, start=0, values=buffer.data.view(-1)))
+    return tuple(found)
+
+
+def before_access(engine: Any) -> None:
+    """Bring the parameters to their partitioned form (stage 3). Collective."""
+    if hasattr(engine.optimizer, "checkpoint_event_prologue"):
+        engine.optimizer.checkpoint_event_prologue()
+
+
+def after_access(engine: Any) -> None:
+    """Gather what stage 3 keeps whole between steps. Collective."""
+    if hasattr(engine.optimizer, "checkpoint_event_epilogue"):
+        engine.optimizer.checkpoint_event_epilogue()
+
+
+def publish_weights(engine: Any) -> None:
+    """Make the model compute with the fp32 weights just written. Collective in stages 1 and 2."""
+    optimizer = engine.optimizer
+    if not hasattr(optimizer, "fp32_partitioned_groups_flat"):
+        optimizer.update_lp_params()
+        return
+    for index, weights in enumerate(optimizer.fp32_partitioned_groups_flat):
+        low_precision = optimizer.fp16_partitioned_groups_flat[index]
+        if weights.numel() > 0:
+            low_precision.data.copy_(weights.data)
+        unflattened = optimizer.unflatten(low_precision, optimizer.fp16_partitioned_groups[index])
+        for piece, values in zip(optimizer.fp16_partitioned_groups[index], unflattened, strict=True):
+            piece.data = values.data

@@ -1,0 +1,204 @@
+"""Tiny trainings on forked ranks, for the checkpoint tests: deepspeed is imported once, here."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import deepspeed
+import torch
+import transformers
+from torch import distributed
+
+from frenzy.core.launch import RunPaths
+from frenzy.core.resume import ParallelLayout
+from frenzy.trainer.checkpoint import PreparedCheckpoint, TrainState, load_checkpoint, save_checkpoint
+
+torch.set_num_threads(1)
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+VOCAB = 64
+LENGTH = 16
+GLOBAL_BATCH = 8
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One way to run the tiny training."""
+
+    world_size: int
+    stage: int
+    tp: int = 1
+    family: str = "gpt2"
+    precision: str = "fp32"
+    optimizer: str = "adamw"
+    lora: bool = False
+    dropout: float = 0.0
+    offload: bool = False
+
+    @property
+    def layout(self) -> ParallelLayout:
+        return ParallelLayout(self.world_size, self.stage, self.tp)
+
+    def on(self, world_size: int, stage: int, tp: int = 1) -> Setup:
+        return replace(self, world_size=world_size, stage=stage, tp=tp)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        kind = {"adamw": "AdamW", "sgd": "SGD"}[self.optimizer]
+        parameters: dict[str, Any] = {"lr": 1e-2, "weight_decay": 0.01}
+        parameters |= {"torch_adam": True} if kind == "AdamW" else {"momentum": 0.9}
+        dp = self.world_size // self.tp
+        config: dict[str, Any] = {
+            "train_batch_size": GLOBAL_BATCH,
+            "train_micro_batch_size_per_gpu": GLOBAL_BATCH // dp // 2,
+            "gradient_accumulation_steps": 2,
+            "gradient_clipping": 1.0,
+            "optimizer": {"type": kind, "params": parameters},
+            "zero_optimization": {"stage": self.stage},
+            "zero_allow_untested_optimizer": True,
+            "steps_per_print": 2**31 - 1,
+        }
+        if self.offload:
+            config["zero_optimization"]["offload_optimizer"] = {"device": "cpu", "pin_memory": False}
+            config["zero_force_ds_cpu_optimizer"] = False
+        if self.tp > 1:
+            config["tensor_parallel"] = {"autotp_size": self.tp}
+        config |= {
+            "fp32": {},
+            "bf16": {"bf16": {"enabled": True}},
+            "fp16": {"fp16": {"enabled": True, "initial_scale_power": 12, "loss_scale_window": 2}},
+            "autocast": {"torch_autocast": {"enabled": True, "dtype": "bfloat16"}},
+        }[self.precision]
+        return config
+
+
+def tiny_model(setup: Setup) -> torch.nn.Module:
+    torch.manual_seed(1)
+    sizes = {"gpt2": _gpt2, "llama": _llama}[setup.family](setup)
+    model: torch.nn.Module = transformers.AutoModelForCausalLM.from_config(sizes)
+    if setup.lora:
+        import peft
+
+        targets = {"gpt2": ["c_attn"], "llama": ["q_proj", "v_proj"]}[setup.family]
+        model = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=targets))
+    return model
+
+
+def _gpt2(setup: Setup) -> Any:
+    return transformers.GPT2Config(
+        vocab_size=VOCAB, n_positions=LENGTH, n_embd=16, n_layer=2, n_head=2,
+        resid_pdrop=setup.dropout, embd_pdrop=0.0, attn_pdrop=0.0,
+    )  # fmt: skip
+
+
+def _llama(setup: Setup) -> Any:
+    return transformers.LlamaConfig(
+        vocab_size=VOCAB, max_position_embeddings=LENGTH, hidden_size=16, intermediate_size=24,
+        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, attention_dropout=setup.dropout,
+    )  # fmt: skip
+
+
+def make_engine(setup: Setup) -> Any:
+    model = tiny_model(setup)
+    trained = [each for each in model.parameters() if each.requires_grad]
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=setup.config)
+    return engine
+
+
+def train(engine: Any, setup: Setup, first: int, last: int) -> list[float]:
+    """Losses of optimizer steps ``first`` to ``last``; data and learning rate depend on the step alone."""
+    losses = []
+    micro = engine.train_micro_batch_size_per_gpu()
+    dp_rank = distributed.get_rank() // setup.tp
+    for step in range(first, last + 1):
+        for group in engine.optimizer.optimizer.param_groups:
+            group["lr"] = 1e-2 / (1 + 0.1 * step)
+        batch = torch.randint(VOCAB, (GLOBAL_BATCH, LENGTH), generator=torch.Generator().manual_seed(step))
+        batch = (batch + torch.arange(LENGTH)) % VOCAB // 8  # something to learn
+        mine = batch.view(-1, 2, micro, LENGTH)[dp_rank]
+        total = torch.zeros(())
+        for part in mine:
+            loss = engine(input_ids=part, labels=part).loss
+            engine.backward(loss)
+            engine.step()
+            total += loss.detach().float() / 2
+        distributed.all_reduce(total)
+        losses.append(total.item() / setup.world_size)
+    return losses
+
+
+def run_ranks(setup: Setup, job: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """``job(setup, *arguments)`` on forked ranks; their results in rank order. Raises what a rank raised."""
+    with tempfile.TemporaryDirectory() as folder:
+        pids = [_fork(rank, setup, Path(folder), job, arguments) for rank in range(setup.world_size)]
+        failed = []
+        for rank, pid in enumerate(pids):
+            _, status = os.waitpid(pid, 0)
+            if status:
+                failed.append((rank, os.waitstatus_to_exitcode(status)))
+                for other in pids[rank + 1 :]:
+                    os.kill(other, signal.SIGKILL)
+        if failed:
+            rank, code = failed[0]
+            report = Path(folder) / f"error-{rank}"
+            raise AssertionError(report.read_text() if report.exists() else f"rank {rank} ended with {code}")
+        return [pickle.loads((Path(folder) / f"result-{rank}").read_bytes()) for rank in range(setup.world_size)]
+
+
+def _fork(rank: int, setup: Setup, folder: Path, job: Callable[..., Any], arguments: tuple[Any, ...]) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(setup.world_size))
+        deepspeed.init_distributed(
+            "gloo", auto_mpi_discovery=False, verbose=False, rank=rank, world_size=setup.world_size,
+            init_method=f"file://{folder}/rendezvous",
+        )  # fmt: skip
+        result = job(setup, *arguments)
+        (folder / f"result-{rank}").write_bytes(pickle.dumps(result))
+        distributed.destroy_process_group()
+        code = 0
+    except BaseException:
+        (folder / f"error-{rank}").write_text(traceback.format_exc())
+    finally:
+        os._exit(code)
+
+
+def train_and_save(setup: Setup, run_dir: str, save_at: tuple[int, ...], last: int, keep: int = 5) -> list[float]:
+    """Losses of steps 1 to ``last``, saving after each step in ``save_at``."""
+    engine = make_engine(setup)
+    losses: list[float] = []
+    done = 0
+    for step in (*save_at, last):
+        losses += train(engine, setup, done + 1, step)
+        done = step
+        if step in save_at:
+            state = TrainState(step, tokens_seen=step * GLOBAL_BATCH * LENGTH, callback_states={"seen": [step]})
+            save_checkpoint(engine, RunPaths(run_dir), state, setup.layout, keep)
+    return losses
+
+
+def load_and_train(setup: Setup, prepared: PreparedCheckpoint, last: int) -> tuple[TrainState, list[float]]:
+    engine = make_engine(setup)
+    state = load_checkpoint(engine, prepared)
+    return state, train(engine, setup, state.step + 1, last)
+
+
+def load_and_save(setup: Setup, prepared: PreparedCheckpoint, run_dir: str) -> None:
+    """Save again, untouched, what was loaded."""
+    engine = make_engine(setup)
+    state = load_checkpoint(engine, prepared)
+    save_checkpoint(engine, RunPaths(run_dir), state, setup.layout, keep=1)
