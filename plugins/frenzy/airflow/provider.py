@@ -1,0 +1,17 @@
+"""What Airflow's provider registry is told about this package."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from frenzy import __version__
+
+
+def get_provider_info() -> dict[str, Any]:
+    """The provider's metadata, read through the ``apache_airflow_provider`` entry point."""
+    return {
+        "package-name": "frenzy-airflow",
+        "name": "Frenzy",
+        "description": "Serverless training of language models on mixed GPU clusters.",
+        "versions": [__version__],
+    }
