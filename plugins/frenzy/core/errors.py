@@ -38,6 +38,7 @@ class ReasonCode(StrEnum):
     WAITING_FOR_GPUS = "WAITING_FOR_GPUS"
     WAITING_FOR_GPU_MEMORY = "WAITING_FOR_GPU_MEMORY"
     WAITING_BEHIND_HEAD = "WAITING_BEHIND_HEAD"
+    WAITING_FOR_BETTER_PLAN = "WAITING_FOR_BETTER_PLAN"
     WAITING_FOR_HOST_RESOURCES = "WAITING_FOR_HOST_RESOURCES"
     WAITING_FOR_NODES = "WAITING_FOR_NODES"
     WAITING_FOR_OLD_WORKERS = "WAITING_FOR_OLD_WORKERS"
@@ -83,6 +84,7 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = MappingProxyType(
         ReasonCode.WAITING_FOR_GPUS: "All GPUs that could run one of the job's plans are taken.",
         ReasonCode.WAITING_FOR_GPU_MEMORY: "Free GPUs exist, but none with the memory a plan needs.",
         ReasonCode.WAITING_BEHIND_HEAD: "Starting now would delay the job at the head of the queue.",
+        ReasonCode.WAITING_FOR_BETTER_PLAN: "A better plan can start soon enough to end earlier than one started now.",
         ReasonCode.WAITING_FOR_HOST_RESOURCES: "GPUs are free, but their nodes lack CPU or host memory.",
         ReasonCode.WAITING_FOR_NODES: "Nodes that could run the job are drained or lost.",
         ReasonCode.WAITING_FOR_OLD_WORKERS: "Workers of the run's last attempt are not yet seen gone.",

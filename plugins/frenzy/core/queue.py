@@ -7,15 +7,16 @@ from typing import Literal
 
 from frenzy.core.cluster import Cluster, Placement
 from frenzy.core.errors import Reason
+from frenzy.core.job import Objective
 from frenzy.core.plan import ResourcePlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedJob:
-    """A run that waits. ``plans`` are its feasible plans, best first.
+    """A run that waits. ``plans`` are its feasible plans, best first for ``objective``.
 
     ordered: take the first plan that can be placed, not the best by prediction (the ladder's order).
-
+    excluded_nodes: nodes it must not use again, for example after an attempt failed there.
     """
 
     run_key: str
@@ -26,6 +27,8 @@ class QueuedJob:
     queue: str = "default"
     team: str = "default"
     ordered: bool = False
+    objective: Objective = Objective.TIME
+    excluded_nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,21 @@
+"""Heterogeneity-aware scheduling: which waiting job starts, with which plan, on which nodes.
+
+One pure function decides, for the product and for the simulator: no I/O, no clock, no
+randomness. The same facts give the same actions in whatever order they are listed, and a second
+pass over facts to which the actions were applied starts nothing.
+"""
+
+from frenzy.core.has.policy import POLICIES, HasPolicy, PaperPolicy, Policy, policy_named
+from frenzy.core.has.schedule import schedule
+from frenzy.core.has.state import SchedulingState, apply_actions
+
+__all__ = [
+    "POLICIES",
+    "HasPolicy",
+    "PaperPolicy",
+    "Policy",
+    "SchedulingState",
+    "apply_actions",
+    "policy_named",
+    "schedule",
+]

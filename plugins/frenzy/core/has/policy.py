@@ -1,0 +1,67 @@
+"""Scheduling policies by name, with the numbers that tune them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from frenzy.core.errors import SpecError, Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HasPolicy:
+    """The product's default: priority, FIFO, best plan, backfill behind reservations.
+
+    cpus_per_gpu: CPUs a worker holds for each of its GPUs.
+    min_gain: a job that could start now waits for a better plan only when that lowers its
+    predicted time to the end (or its cost, if that is its objective) by at least this share.
+    max_wait_share: bound of that patience: time waited since submission, expected wait included,
+    as a share of the predicted run time. Past it the job takes what it can get.
+    num_forecasts: jobs at the front of the queue whose start is estimated in each pass.
+    """
+
+    cpus_per_gpu: float = 1.0
+    min_gain: float = 0.1
+    max_wait_share: float = 0.5
+    num_forecasts: int = 16
+
+    @property
+    def name(self) -> str:
+        return "has"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaperPolicy:
+    """Frenzy as published: FIFO, first plan that fits by (GPUs, memory), pass over what does not.
+
+    launchable_only: keep to what the launcher can run: one GPU type in a job, tensor-parallel
+    groups whole on a node, host memory and CPUs counted. Off, GPUs alone are counted and a job
+    may mix types, as published; only the simulator may turn it off.
+    """
+
+    cpus_per_gpu: float = 1.0
+    launchable_only: bool = True
+    num_forecasts: int = 16
+
+    @property
+    def name(self) -> str:
+        return "frenzy-paper"
+
+
+Policy = HasPolicy | PaperPolicy
+
+POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
+    {policy.name: policy for policy in (HasPolicy(), PaperPolicy())}
+)
+
+
+def policy_named(name: str) -> Policy:
+    """The policy called ``name``, with its default numbers. Raises SpecError for an unknown name."""
+    if name not in POLICIES:
+        allowed = f"one of {', '.join(sorted(POLICIES))}"
+        raise SpecError([Violation(path="policy", value=repr(name), allowed=allowed)])
+    return POLICIES[name]

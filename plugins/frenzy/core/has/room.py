@@ -1,0 +1,187 @@
+"""Free capacity as an immutable index: per GPU type, nodes bucketed by their idle GPUs.
+
+``hold`` and ``release`` return a new value and touch only the nodes they name; the result
+always equals a rebuild from the same facts (tested).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from frenzy.core.cluster import Cluster, Node, NodeState, Placement
+from frenzy.core.plan import ResourcePlan
+
+
+class Free(NamedTuple):
+    """Capacity of one node, or a change of it. Whole numbers, so that sums are exact."""
+
+    num_gpus: int
+    host_bytes: int
+    millicpus: int
+
+
+_Operation = Callable[[Free, Free], Free]
+
+
+class Need(NamedTuple):
+    """What one plan asks of the nodes of its GPU type.
+
+    group_size: GPUs of a tensor-parallel group, which never spans nodes.
+    host_bytes: host memory on each node that takes part, however many of its GPUs are used.
+    """
+
+    gpu_type: str
+    num_gpus: int
+    group_size: int
+    host_bytes: int
+    millicpus_per_gpu: int
+    excluded_nodes: tuple[str, ...] = ()
+
+    def on_node(self, num_gpus: int) -> Free:
+        """What ``num_gpus`` of its GPUs hold on one node."""
+        return Free(num_gpus, self.host_bytes, num_gpus * self.millicpus_per_gpu)
+
+    def gpus_in(self, free: Free) -> int:
+        """GPUs of ``free`` this need could use: whole groups, as far as CPUs and host memory go."""
+        if free.host_bytes < self.host_bytes:
+            return 0
+        usable = free.num_gpus
+        if self.millicpus_per_gpu:
+            usable = min(usable, free.millicpus // self.millicpus_per_gpu)
+        return max(0, usable - usable % self.group_size)
+
+
+def need_of(plan: ResourcePlan, *, millicpus_per_gpu: int, excluded_nodes: tuple[str, ...] = ()) -> Need:
+    """What ``plan`` asks of the nodes."""
+    return Need(
+        plan.gpu_type, plan.num_gpus, plan.tp, plan.memory.host_bytes, millicpus_per_gpu, tuple(sorted(excluded_nodes))
+    )
+
+
+def full_capacity(node: Node) -> Free:
+    return Free(node.num_gpus, node.host_memory_bytes, round(node.num_cpus * 1000))
+
+
+@dataclass(frozen=True, slots=True)
+class TypeRoom:
+    """Free capacity of all nodes of one GPU type.
+
+    free: of every node, also of those that take no new work; negative where more is held than
+    the node has. by_idle[i]: names of the ready nodes with i idle GPUs, ascending.
+    """
+
+    free: Mapping[str, Free]
+    not_ready: frozenset[str]
+    by_idle: tuple[tuple[str, ...], ...]
+    idle_gpus: int
+
+    @staticmethod
+    def of(free: Mapping[str, Free], not_ready: frozenset[str]) -> TypeRoom:
+        """The index of ``free``."""
+        buckets: dict[int, list[str]] = {}
+        for name in sorted(free):
+            if name not in not_ready and free[name].num_gpus > 0:
+                buckets.setdefault(free[name].num_gpus, []).append(name)
+        by_idle = tuple(tuple(buckets.get(idle, ())) for idle in range(max(buckets, default=0) + 1))
+        return TypeRoom(dict(free), not_ready, by_idle, sum(idle * len(names) for idle, names in enumerate(by_idle)))
+
+    def with_free(self, changed: Mapping[str, Free]) -> TypeRoom:
+        """The same room with the nodes in ``changed`` set to new values."""
+        free = {**self.free, **changed}
+        buckets = list(self.by_idle)
+        idle_gpus = self.idle_gpus
+        for name, now in changed.items():
+            if name in self.not_ready:
+                continue
+            before, after = max(0, self.free[name].num_gpus), max(0, now.num_gpus)
+            if before != after:
+                idle_gpus += after - before
+                _move(buckets, name, before, after)
+        while len(buckets) > 1 and not buckets[-1]:
+            buckets.pop()
+        return TypeRoom(free, self.not_ready, tuple(buckets), idle_gpus)
+
+
+def _move(buckets: list[tuple[str, ...]], name: str, before: int, after: int) -> None:
+    if before:
+        at = bisect_left(buckets[before], name)
+        buckets[before] = buckets[before][:at] + buckets[before][at + 1 :]
+    if after:
+        buckets += [()] * (after + 1 - len(buckets))
+        names = list(buckets[after])
+        insort(names, name)
+        buckets[after] = tuple(names)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Free capacity of a cluster, by GPU type."""
+
+    by_type: Mapping[str, TypeRoom]
+    type_of_node: Mapping[str, str]
+
+    @staticmethod
+    def of(cluster: Cluster, held: Iterable[tuple[Need, Placement]] = ()) -> Room:
+        """What ``held`` leaves free of ``cluster``; allocations on unknown nodes count nowhere."""
+        free = {node.name: full_capacity(node) for node in cluster.nodes}
+        for need, placement in held:
+            for each in placement.allocations:
+                if each.node in free:
+                    free[each.node] = minus(free[each.node], need.on_node(each.num_gpus))
+        names: dict[str, list[Node]] = {gpu_type.name: [] for gpu_type in cluster.gpu_types}
+        for node in cluster.nodes:
+            names.setdefault(node.gpu_type, []).append(node)
+        return Room(
+            {
+                gpu_type: TypeRoom.of(
+                    {node.name: free[node.name] for node in nodes},
+                    frozenset(node.name for node in nodes if node.state is not NodeState.READY),
+                )
+                for gpu_type, nodes in names.items()
+            },
+            {node.name: node.gpu_type for node in cluster.nodes},
+        )
+
+    def hold(self, need: Need, placement: Placement) -> Room:
+        """Room once ``placement`` is held for ``need``."""
+        return self._changed(need, placement, minus)
+
+    def release(self, need: Need, placement: Placement) -> Room:
+        """Room once ``placement`` no longer is held for ``need``."""
+        return self._changed(need, placement, plus)
+
+    def idle_gpus(self, gpu_type: str) -> int:
+        """Idle GPUs of ``gpu_type`` on ready nodes; 0 for a type the cluster does not have."""
+        room = self.by_type.get(gpu_type)
+        return room.idle_gpus if room else 0
+
+    def with_type(self, gpu_type: str, room: TypeRoom) -> Room:
+        return replace(self, by_type={**self.by_type, gpu_type: room})
+
+    def _changed(self, need: Need, placement: Placement, operation: _Operation) -> Room:
+        changed: dict[str, dict[str, Free]] = {}
+        for each in placement.allocations:
+            gpu_type = self.type_of_node.get(each.node)
+            if gpu_type is None:
+                continue
+            on_type = changed.setdefault(gpu_type, {})
+            before = on_type.get(each.node, self.by_type[gpu_type].free[each.node])
+            on_type[each.node] = operation(before, need.on_node(each.num_gpus))
+        by_type = {gpu_type: self.by_type[gpu_type].with_free(free) for gpu_type, free in changed.items()}
+        return replace(self, by_type={**self.by_type, **by_type})
+
+
+def minus(left: Free, right: Free) -> Free:
+    return Free(left[0] - right[0], left[1] - right[1], left[2] - right[2])
+
+
+def plus(left: Free, right: Free) -> Free:
+    return Free(left[0] + right[0], left[1] + right[1], left[2] + right[2])
+
+
+def lesser(left: Free, right: Free) -> Free:
+    """The smaller of each capacity."""
+    return Free(min(left[0], right[0]), min(left[1], right[1]), min(left[2], right[2]))

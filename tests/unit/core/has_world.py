@@ -1,0 +1,113 @@
+"""Small clusters, plans and jobs for the scheduler's tests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from frenzy.core.cluster import Cluster, Node, NodeAllocation, NodeState, Placement
+from frenzy.core.hardware import GpuType
+from frenzy.core.plan import MemoryPrediction, ResourcePlan
+from frenzy.core.queue import Action, Hold, QueuedJob, RunningJob, SchedulingFacts, Start
+from frenzy.core.units import GIB
+
+
+def gpu_type(name: str, *, memory_gib: int = 16, tflops: float = 100.0) -> GpuType:
+    return GpuType(name=name, memory_bytes=memory_gib * GIB, flops_per_s=tflops * 1e12)
+
+
+def node(  # noqa: PLR0913
+    name: str,
+    gpu: str,
+    num_gpus: int,
+    *,
+    host_gib: int = 1024,
+    num_cpus: float = 256,
+    state: NodeState = NodeState.READY,
+) -> Node:
+    return Node(
+        name=name,
+        gpu_type=gpu,
+        num_gpus=num_gpus,
+        host_memory_bytes=host_gib * GIB,
+        num_cpus=num_cpus,
+        state=state,
+    )
+
+
+def plan(  # noqa: PLR0913
+    gpu: str,
+    num_gpus: int,
+    *,
+    run_s: float = 1000.0,
+    tp: int = 1,
+    required_gib: float = 8,
+    host_gib: int = 0,
+    gpu_memory_gib: int = 16,
+    cost: float | None = None,
+    micro_batch_size: int = 1,
+) -> ResourcePlan:
+    return ResourcePlan(
+        gpu_type=gpu,
+        num_gpus=num_gpus,
+        dp=num_gpus // tp,
+        tp=tp,
+        zero_stage=2,
+        micro_batch_size=micro_batch_size,
+        accumulation_steps=1,
+        activation_checkpointing=False,
+        memory=MemoryPrediction(
+            peak_allocated_bytes=round(required_gib * GIB * 0.9),
+            required_bytes=round(required_gib * GIB),
+            host_bytes=host_gib * GIB,
+            at="step",
+        ),
+        gpu_memory_bytes=gpu_memory_gib * GIB,
+        step_time_s=1.0,
+        samples_per_s=1.0,
+        predicted_run_s=run_s,
+        predicted_cost=num_gpus * run_s if cost is None else cost,
+    )
+
+
+def waiting(name: str, *plans: ResourcePlan, submitted_s: float = 0.0, priority: int = 0) -> QueuedJob:
+    return QueuedJob(run_key=name, job_name=f"job-{name}", submitted_s=submitted_s, plans=plans, priority=priority)
+
+
+def running(
+    name: str, on: ResourcePlan, *allocations: tuple[str, int], end_s: float | None = None, started_s: float = 0.0
+) -> RunningJob:
+    return RunningJob(
+        run_key=name,
+        job_name=f"job-{name}",
+        plan=on,
+        placement=Placement(allocations=tuple(NodeAllocation(node=at, num_gpus=count) for at, count in allocations)),
+        started_s=started_s,
+        expected_end_s=end_s,
+    )
+
+
+def facts(
+    nodes: list[Node],
+    queued: list[QueuedJob],
+    run: list[RunningJob] | None = None,
+    types: tuple[GpuType, ...] = (),
+) -> SchedulingFacts:
+    names = sorted({each.gpu_type for each in nodes} - {each.name for each in types})
+    all_types = types + tuple(gpu_type(name) for name in names)
+    return SchedulingFacts(cluster=Cluster(all_types, tuple(nodes)), queued=tuple(queued), running=tuple(run or ()))
+
+
+def started(actions: tuple[Action, ...]) -> dict[str, Start]:
+    return {action.run_key: action for action in actions if isinstance(action, Start)}
+
+
+def held(actions: tuple[Action, ...]) -> dict[str, Hold]:
+    return {action.run_key: action for action in actions if isinstance(action, Hold)}
+
+
+def where(start: Start) -> dict[str, int]:
+    return {each.node: each.num_gpus for each in start.placement.allocations}
+
+
+def at_priority(job: QueuedJob, priority: int) -> QueuedJob:
+    return replace(job, priority=priority)
