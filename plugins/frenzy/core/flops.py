@@ -1,0 +1,36 @@
+"""Floating-point operations of a training step, by counting matrix products.
+
+The memory model's step time and the throttle of a virtual GPU use the same count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlopsShape:
+    """What the count needs to know of a model.
+
+    num_parameters counts every parameter once (tied weights too); num_trainable those that get
+    gradients; attention_width is heads times head width (the hidden size in most families).
+    """
+
+    num_parameters: int
+    num_trainable: int
+    num_layers: int
+    attention_width: int
+
+
+def training_flops(shape: FlopsShape, *, num_tokens: int, sequence_length: int, checkpointing: bool) -> float:
+    """Operations to train on ``num_tokens`` tokens in sequences of ``sequence_length``.
+
+    A product with a weight costs 2 operations per parameter and token in the forward pass, 2 for
+    the gradient of its input and 2 for the gradient of the weight itself (trainable ones only);
+    checkpointing repeats the forward pass. With all weights trainable that is 6 N (8 N) per token.
+    Attention scores and their use cost 4 * width * length per layer and token forward, twice that
+    backward (the causal half is not taken off). Source: Chowdhery et al. 2022 (PaLM), appendix B.
+    """
+    weight_passes = 2.0 * (2 + checkpointing) * shape.num_parameters + 2.0 * shape.num_trainable
+    attention = 4.0 * (3 + checkpointing) * shape.num_layers * shape.attention_width * sequence_length
+    return num_tokens * (weight_passes + attention)

@@ -1,0 +1,144 @@
+"""Documents of a data set: one per text file, jsonl line or parquet row, in a fixed order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from frenzy.core.job import DataSpec
+from frenzy.trainer.outcome import BadInputError
+
+_FORMATS: Final = {
+    ".txt": "text",
+    ".text": "text",
+    ".md": "text",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+_COMPRESSIONS: Final = (".gz", ".bz2", ".xz", ".zst")
+_PIECE_CHARACTERS: Final = 8_000_000
+
+
+def documents(data: DataSpec) -> Iterator[tuple[str, bool]]:
+    """Pieces of text and whether a piece ends its document. Raises BadInputError.
+
+    A long text file comes in pieces cut at line ends, so that memory stays bounded.
+    """
+    for place in list_files(data):
+        form = _format_of(place, data)
+        if form == "text":
+            yield from _text_pieces(place)
+        elif form == "jsonl":
+            yield from ((text, True) for text in _jsonl_texts(place, data.text_column))
+        else:
+            yield from ((text, True) for text in _parquet_texts(place, data.text_column))
+
+
+def list_files(data: DataSpec) -> list[str]:
+    """The data files in name order; a folder stands for all files of known endings below it."""
+    import fsspec
+
+    try:
+        fs, key = fsspec.core.url_to_fs(data.path)
+        if any(letter in data.path for letter in "*?["):
+            found = [each for each in fs.glob(key) if fs.isfile(each)]
+        elif fs.isdir(key):
+            found = [each for each in fs.find(key) if _is_data(each, data)]
+        else:
+            found = [key] if fs.exists(key) else []
+    except (OSError, ValueError, ImportError) as error:
+        raise BadInputError("data.path", data.path, f"it cannot be reached ({error})") from error
+    if not found:
+        allowed = "no data file is there; give a file, folder, glob or fsspec URL of text, jsonl or parquet"
+        raise BadInputError("data.path", data.path, allowed)
+    return [fs.unstrip_protocol(each) for each in sorted(found)]
+
+
+def _is_data(name: str, data: DataSpec) -> bool:
+    path = PurePosixPath(name)
+    hidden = any(part.startswith((".", "_")) for part in path.parts[-1:])
+    return not hidden and (data.format != "auto" or _ending(name) in _FORMATS)
+
+
+def _ending(name: str) -> str:
+    suffixes = [each.lower() for each in PurePosixPath(name).suffixes]
+    while suffixes and suffixes[-1] in _COMPRESSIONS:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+def _format_of(place: str, data: DataSpec) -> str:
+    if data.format != "auto":
+        return data.format
+    form = _FORMATS.get(_ending(place))
+    if form is None:
+        allowed = f"auto knows the endings {', '.join(sorted(_FORMATS))}; set data.format for others"
+        raise BadInputError("data.path", place, allowed)
+    return form
+
+
+def _text_pieces(place: str) -> Iterator[tuple[str, bool]]:
+    import fsspec
+
+    try:
+        with fsspec.open(place, "rt", encoding="utf-8", compression="infer", newline="") as file:
+            piece = _read_lines(file)
+            while piece:
+                following = _read_lines(file)
+                yield piece, not following
+                piece = following
+    except UnicodeDecodeError as error:
+        raise BadInputError("data.path", place, f"text must be UTF-8 ({error.reason} at byte {error.start})") from error
+
+
+def _read_lines(file: Any) -> str:
+    text: str = file.read(_PIECE_CHARACTERS)
+    return text + file.readline() if len(text) == _PIECE_CHARACTERS else text
+
+
+def _jsonl_texts(place: str, column: str) -> Iterator[str]:
+    import fsspec
+
+    with fsspec.open(place, "rt", encoding="utf-8", compression="infer") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                yield _jsonl_text(line, column, f"{place} line {number}")
+
+
+def _jsonl_text(line: str, column: str, where: str) -> str:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise BadInputError("data.path", where, f"each line must be one JSON object ({error})") from error
+    if not isinstance(row, dict) or column not in row:
+        there = f"there are {', '.join(sorted(row))}" if isinstance(row, dict) else "it is no JSON object"
+        raise BadInputError("data.text_column", column, f"{where} has no such column; {there}")
+    if not isinstance(row[column], str):
+        raise BadInputError("data.text_column", column, f"{where} holds {row[column]!r} there, not text")
+    text: str = row[column]
+    return text
+
+
+def _parquet_texts(place: str, column: str) -> Iterator[str]:
+    import fsspec
+    import pyarrow as arrow
+    from pyarrow import parquet
+
+    with fsspec.open(place, "rb") as file:
+        try:
+            table = parquet.ParquetFile(file)
+        except arrow.ArrowInvalid as error:
+            raise BadInputError("data.path", place, f"it must be a parquet file ({error})") from error
+        names = table.schema_arrow.names
+        if column not in names:
+            raise BadInputError("data.text_column", column, f"{place} has no such column; there are {', '.join(names)}")
+        kind = table.schema_arrow.field(column).type
+        if not (arrow.types.is_string(kind) or arrow.types.is_large_string(kind)):
+            raise BadInputError("data.text_column", column, f"{place} holds {kind} there, not strings")
+        for batch in table.iter_batches(batch_size=1024, columns=[column], use_threads=False):
+            yield from (text for text in batch.column(0).to_pylist() if text)

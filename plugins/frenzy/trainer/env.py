@@ -1,0 +1,87 @@
+"""The trainer's environment variables: the only module that reads or sets them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+_READY: Final = "FRENZY_TRAINER_ENV"
+_TERMINATION_LOG: Final = "FRENZY_TERMINATION_LOG"
+_NODE_ADDRESS: Final = "FRENZY_NODE_ADDRESS"
+_STOP_GRACE_S: Final = "FRENZY_STOP_GRACE_S"
+_COLLECTIVE_TIMEOUT_S: Final = "FRENZY_COLLECTIVE_TIMEOUT_S"
+
+_COMMON: Final[Mapping[str, str]] = {
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONUNBUFFERED": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
+    "DS_SKIP_CUDA_CHECK": "1",
+}
+# A virtual GPU measures its memory as the process's data segment, so the C library must hand every
+# tensor its own mapping and give it back at once; one arena keeps threads from reserving more.
+_VIRTUAL: Final[Mapping[str, str]] = {
+    "DS_ACCELERATOR": "cpu",
+    "CUDA_VISIBLE_DEVICES": "",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "MALLOC_MMAP_THRESHOLD_": "65536",
+    "MALLOC_MMAP_MAX_": "1000000",
+    "MALLOC_TRIM_THRESHOLD_": "1048576",
+    "MALLOC_TOP_PAD_": "1048576",
+    "MALLOC_ARENA_MAX": "1",
+}
+
+
+def enter(job_env: Mapping[str, str], *, virtual: bool, arguments: list[str]) -> None:
+    """Make the environment the trainer needs; starts this interpreter anew if it was not so.
+
+    The C library reads its settings before Python starts, hence one ``exec`` of the same command.
+    """
+    wanted = {**job_env, **_COMMON, **(_VIRTUAL if virtual else {})}
+    if os.environ.get(_READY) == "1":
+        return
+    environment = {**os.environ, **wanted, _READY: "1"}
+    os.execve(sys.executable, [sys.executable, "-m", "frenzy.trainer.launch", *arguments], environment)
+
+
+def set_rank(*, rank: int, local_rank: int, world_size: int, local_world_size: int, address: str, port: int) -> None:
+    """The variables that torch, DeepSpeed and users' code expect in each rank."""
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(local_rank),
+        WORLD_SIZE=str(world_size),
+        LOCAL_WORLD_SIZE=str(local_world_size),
+        MASTER_ADDR=address,
+        MASTER_PORT=str(port),
+    )
+    if address == "127.0.0.1":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+
+def termination_log() -> Path | None:
+    """Where the last words go, if anybody wants them."""
+    place = os.environ.get(_TERMINATION_LOG)
+    return Path(place) if place else None
+
+
+def node_address(*, single_machine: bool) -> str:
+    """The address under which other nodes reach this one."""
+    if _NODE_ADDRESS in os.environ:
+        return os.environ[_NODE_ADDRESS]
+    return "127.0.0.1" if single_machine else socket.gethostbyname(socket.gethostname())
+
+
+def stop_grace_s() -> float:
+    """Seconds between a request to stop and SIGKILL."""
+    return float(os.environ.get(_STOP_GRACE_S, "30"))
+
+
+def collective_timeout_s() -> float:
+    """Seconds after which a collective operation that got no answer fails."""
+    return float(os.environ.get(_COLLECTIVE_TIMEOUT_S, "600"))

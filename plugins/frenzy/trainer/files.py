@@ -1,0 +1,110 @@
+"""Reading and writing places of a run directory: local paths directly, URLs through fsspec.
+
+Writes are all-or-nothing: a local file is renamed into place, an object store puts whole objects.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+_FILE_SCHEME: Final = "file://"
+
+
+def local_path(place: str) -> Path | None:
+    """``place`` as a path of this machine, or None for a URL of another file system."""
+    if place.startswith(_FILE_SCHEME):
+        return Path(place.removeprefix(_FILE_SCHEME))
+    return None if "://" in place else Path(place)
+
+
+def exists(place: str) -> bool:
+    path = local_path(place)
+    if path is not None:
+        return path.exists()
+    fs, key = _remote(place)
+    return bool(fs.exists(key))
+
+
+def read_bytes(place: str) -> bytes:
+    """The content of ``place``. Raises FileNotFoundError."""
+    path = local_path(place)
+    if path is not None:
+        return path.read_bytes()
+    fs, key = _remote(place)
+    return bytes(fs.cat_file(key))
+
+
+def read_text(place: str) -> str:
+    """The UTF-8 content of ``place``. Raises FileNotFoundError."""
+    return read_bytes(place).decode()
+
+
+def write_text(place: str, text: str) -> None:
+    """Put ``text`` at ``place``; readers see the old content or the new, never a part."""
+    path = local_path(place)
+    if path is None:
+        fs, key = _remote(place)
+        fs.pipe_file(key, text.encode())
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+def upload_file(source: Path, place: str) -> None:
+    """Copy a local file to ``place``; a no-op when it is already there."""
+    path = local_path(place)
+    if path is None:
+        fs, key = _remote(place)
+        fs.put_file(str(source), key)
+        return
+    if path.absolute() == source.absolute():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    shutil.copyfile(source, temporary)
+    temporary.replace(path)
+
+
+def publish_folder(source: Path, place: str, *, last: str) -> None:
+    """Put the files of ``source`` under ``place``, the file named ``last`` after all others.
+
+    A reader that waits for ``last`` sees a complete folder, also on stores without rename.
+    """
+    files = sorted(each for each in source.rglob("*") if each.is_file())
+    for each in sorted(files, key=lambda file: file.name == last):
+        upload_file(each, f"{place}/{each.relative_to(source).as_posix()}")
+
+
+def fetch_folder(place: str, scratch: Path) -> Path:
+    """``place`` as a local folder: itself if it is local, else a download below ``scratch``."""
+    path = local_path(place)
+    if path is not None:
+        return path
+    fs, key = _remote(place)
+    for found in fs.find(key):
+        target = scratch / found.removeprefix(key).lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fs.get_file(found, str(target))
+    return scratch
+
+
+def remove_file(place: str) -> None:
+    """Remove ``place`` if it is there."""
+    path = local_path(place)
+    if path is not None:
+        path.unlink(missing_ok=True)
+        return
+    fs, key = _remote(place)
+    if fs.exists(key):
+        fs.rm_file(key)
+
+
+def _remote(place: str):  # type: ignore[no-untyped-def]  # fsspec has no types
+    import fsspec
+
+    return fsspec.core.url_to_fs(place)
