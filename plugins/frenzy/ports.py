@@ -88,6 +88,10 @@ class LedgerTx(Protocol):
         """Give each GPU type a pool with as many slots as the type has GPUs."""
         ...
 
+    def dag_run_is_over(self, identity: RunIdentity) -> bool:
+        """Whether Airflow has ended, or deleted, the DAG run of ``identity``."""
+        ...
+
     def assign_launch_pool(self, identity: RunIdentity, pool: str, num_slots: int) -> bool:
         """Let the run's launch task count ``num_slots`` slots of ``pool``.
 
@@ -150,6 +154,9 @@ class RunStore(Protocol):
 
     def log_tail(self, run_key: str, attempt: int, *, rank: int = 0, max_bytes: int = 65536) -> str: ...
     def run_dir(self, run_key: str) -> str: ...
+    def clear_checkpoints(self, run_key: str) -> None:
+        """Forget all checkpoints: the run starts over with another spec."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

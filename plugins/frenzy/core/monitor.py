@@ -27,6 +27,7 @@ from frenzy.core.units import MIB, format_bytes
 
 _HISTORY: Final = 512
 _LEAST_RISES: Final = 2
+_LEAST_POINTS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +204,7 @@ def _trend(state: MonitorState, policy: MonitorPolicy) -> Trend | None:
     found: list[Trend] = []
     for width in (policy.window_steps, policy.long_window_steps):
         window = settled[-width:]
-        if len(window) < min(width, policy.window_steps) // 2 or len(window) < 4:
+        if len(window) < _LEAST_POINTS:
             continue
         trend = theil_sen(
             np.array([each.step for each in window], dtype=np.float64),
@@ -216,7 +217,7 @@ def _trend(state: MonitorState, policy: MonitorPolicy) -> Trend | None:
 
 def _forecast(state: MonitorState, trend: Trend | None, remaining: int | None, policy: MonitorPolicy) -> Reason | None:
     """The trend reaches the capacity within the horizon, or the next jump would pass it."""
-    if trend is None or state.growth_step is None:
+    if trend is None or not _still_rising(state):
         return None
     last = state.steps[-1]
     steps_left = min(trend.steps_until(last.capacity_bytes), _steps_until_jump(state, policy))
@@ -233,6 +234,14 @@ def _forecast(state: MonitorState, trend: Trend | None, remaining: int | None, p
             f"{state.growth_step}: full in about {steps_left:.0f} steps."
         ),
     )
+
+
+def _still_rising(state: MonitorState) -> bool:
+    """Whether growth set in and its last rise is as recent as its pace says."""
+    if state.growth_step is None:
+        return False
+    pace = float(np.median(np.diff(state.rise_steps[-8:])))
+    return state.steps[-1].step - state.rise_steps[-1] <= 2 * pace + 1
 
 
 def _steps_until_jump(state: MonitorState, policy: MonitorPolicy) -> float:

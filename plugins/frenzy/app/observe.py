@@ -1,0 +1,170 @@
+"""What the tasks and triggers report of an attempt, and what the ledger wants of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from frenzy.app.plan import next_plans
+from frenzy.app.services import Services, log_event, require_attempt, require_run
+from frenzy.app.states import move
+from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.ledger import Attempt, JobState, Lease, LeaseState, RunRecord
+from frenzy.core.protocol import AttemptStarted, Directive, DirectiveKind, PressureReport, ProgressReport
+from frenzy.core.reschedule import follow_up
+from frenzy.ports import LedgerTx
+
+_T = TypeVar("_T")
+_Change = Callable[[LedgerTx, RunRecord, Attempt, float], Attempt]
+
+
+def attempt_launching(services: Services, run_key: str, attempt: int) -> Directive:
+    """The launch task is about to start the workers: CONTINUE, or KILL / ENDED: do not."""
+
+    def change(tx: LedgerTx, run: RunRecord, record: Attempt, now_s: float) -> Attempt:
+        if run.state is JobState.PLACED and not run.cancel_requested:
+            move(tx, run, JobState.STARTING, now_s)
+        return record
+
+    return _report(services, run_key, attempt, change)
+
+
+def attempt_started(services: Services, run_key: str, attempt: int, message: AttemptStarted) -> Directive:
+    """The workers were started and can be found by ``launcher_ref``."""
+
+    def change(tx: LedgerTx, run: RunRecord, record: Attempt, now_s: float) -> Attempt:
+        log_event(tx, run_key, now_s, "launch", f"Workers started ({message.launcher_ref}).", attempt)
+        return replace(record, launcher_ref=message.launcher_ref, started_s=record.started_s or now_s)
+
+    return _report(services, run_key, attempt, change)
+
+
+def report_progress(services: Services, run_key: str, attempt: int, message: ProgressReport) -> Directive:
+    """Store how far the attempt is; renews its lease."""
+
+    def change(tx: LedgerTx, run: RunRecord, record: Attempt, now_s: float) -> Attempt:
+        return _progressed(tx, run, record, message, now_s)
+
+    return _report(services, run_key, attempt, change)
+
+
+def report_pressure(services: Services, run_key: str, attempt: int, message: PressureReport) -> Directive:
+    """The monitor wants the run moved: agreed if another plan is left and it ran long enough."""
+
+    def change(tx: LedgerTx, run: RunRecord, record: Attempt, now_s: float) -> Attempt:
+        record = _progressed(tx, run, record, message.progress, now_s)
+        asked = replace(
+            record,
+            stop_reason=message.reason,
+            extra_bytes_per_gpu=message.extra_bytes_per_gpu,
+            forecast_extra_bytes_per_gpu=message.forecast_extra_bytes_per_gpu,
+        )
+        refusal = _refusal_to_move(tx, services, run, asked, now_s)
+        if refusal is not None:
+            _note_once(tx, run_key, attempt, refusal, now_s)
+            return record
+        move(tx, _fresh(tx, run_key), JobState.CHECKPOINTING, now_s, message.reason)
+        return asked
+
+    return _report(services, run_key, attempt, change)
+
+
+def directive_of(run: RunRecord, attempt: Attempt) -> Directive:
+    """What the ledger wants of ``attempt`` now."""
+    if not attempt.is_live:
+        return Directive(kind=DirectiveKind.ENDED, reason=attempt.outcome)
+    if run.cancel_requested:
+        return Directive(kind=DirectiveKind.KILL, reason=run.reason)
+    if attempt.stop_reason is not None:
+        kind = DirectiveKind.KILL if attempt.stop_reason.code in _KILLING else DirectiveKind.CHECKPOINT_AND_STOP
+        return Directive(kind=kind, reason=attempt.stop_reason)
+    return Directive(kind=DirectiveKind.CONTINUE)
+
+
+_KILLING = frozenset({ReasonCode.WORKER_HUNG, ReasonCode.LAUNCH_FAILED, ReasonCode.CANCELLED_BY_USER})
+
+
+def _report(services: Services, run_key: str, attempt: int, change: _Change) -> Directive:
+    now_s = services.clock.now_s()
+    with services.ledger.transaction() as tx:
+        run, record = require_run(tx, run_key), require_attempt(tx, run_key, attempt)
+        if record.is_live:
+            _renew(tx, services, run_key, attempt, now_s)
+            changed = change(tx, run, record, now_s)
+            if changed != record:
+                tx.put_attempt(changed)
+            run, record = _fresh(tx, run_key), changed
+        return directive_of(run, record)
+
+
+def _fresh(tx: LedgerTx, run_key: str) -> RunRecord:
+    return require_run(tx, run_key)
+
+
+def _renew(tx: LedgerTx, services: Services, run_key: str, attempt: int, now_s: float) -> None:
+    lease = tx.lease(run_key, attempt)
+    if lease is None or lease.state is LeaseState.ENDED:
+        return
+    tx.put_lease(_renewed(lease, services.lease_s, now_s))
+
+
+def _renewed(lease: Lease, lease_s: float, now_s: float) -> Lease:
+    return replace(lease, state=LeaseState.LIVE, heartbeat_s=now_s, expires_s=now_s + lease_s)
+
+
+def _progressed(tx: LedgerTx, run: RunRecord, record: Attempt, message: ProgressReport, now_s: float) -> Attempt:
+    if message.last_step and run.state in (JobState.PLACED, JobState.STARTING):
+        move(tx, run, JobState.RUNNING, now_s)
+        log_event(tx, run.run_key, now_s, "progress", f"First step reported: {message.last_step}.", record.attempt)
+    return merge_progress(record, message)
+
+
+def merge_progress(record: Attempt, message: ProgressReport) -> Attempt:
+    """``record`` with what ``message`` knows; a field that the message leaves out is kept."""
+    return replace(
+        record,
+        last_step=max(record.last_step, message.last_step),
+        last_loss=_newer(message.last_loss, record.last_loss),
+        step_time_s=_newer(message.step_time_s, record.step_time_s),
+        first_step_s=_newer(record.first_step_s, message.first_step_s),
+        measured_peak_bytes=_newer(message.measured_peak_bytes, record.measured_peak_bytes),
+        explained_peak_bytes=_newer(message.explained_peak_bytes, record.explained_peak_bytes),
+        growth_step=_newer(message.growth_step, record.growth_step),
+        checkpoint_step=_newer(message.checkpoint_step, record.checkpoint_step),
+    )
+
+
+def _newer(first: _T | None, second: _T | None) -> _T | None:
+    return second if first is None else first
+
+
+def _refusal_to_move(
+    tx: LedgerTx, services: Services, run: RunRecord, asked: Attempt, now_s: float
+) -> Reason | None:
+    """Why a forecast move is not worth making now; None when it is."""
+    if run.cancel_requested or run.state is JobState.CHECKPOINTING:
+        return asked.stop_reason
+    if not run.job.on_memory_pressure.forecast:
+        return Reason(code=ReasonCode.MEMORY_PRESSURE_FORECAST, detail="on_memory_pressure.forecast is off.")
+    running_s = now_s - (asked.first_step_s or now_s)
+    if running_s < run.job.on_memory_pressure.min_run_s:
+        return Reason(code=ReasonCode.MEMORY_PRESSURE_FORECAST, detail="on_memory_pressure.min_run_s is not over.")
+    return _nowhere_to_go(tx, services, run, asked)
+
+
+def _nowhere_to_go(tx: LedgerTx, services: Services, run: RunRecord, asked: Attempt) -> Reason | None:
+    attempts = tuple(each for each in tx.attempts(run.run_key) if each.created_s >= run.created_s)
+    supposed = tuple(
+        replace(asked, outcome=asked.stop_reason) if each.attempt == asked.attempt else each for each in attempts
+    )
+    following = follow_up(run, supposed)
+    if isinstance(following, Reason):
+        return following
+    return next_plans(tx, services, run, following).refusal
+
+
+def _note_once(tx: LedgerTx, run_key: str, attempt: int, refusal: Reason, now_s: float) -> None:
+    text = f"Not moved: {refusal.code}: {refusal.sentence}"
+    if not any(event.text == text and event.attempt == attempt for event in tx.events(run_key)):
+        log_event(tx, run_key, now_s, "pressure", text, attempt)

@@ -1,0 +1,110 @@
+"""Queueing a run for its next attempt, and telling it where it stands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from frenzy.app.plan import next_plans
+from frenzy.app.schedule_pass import run_pass
+from frenzy.app.services import Services, require_run
+from frenzy.app.states import move
+from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.launch import LaunchSpec
+from frenzy.core.ledger import FINAL_STATES, Attempt, JobState, NextAttempt, QueueEntry, RunRecord
+from frenzy.core.protocol import PlaceStatus, PlaceView
+from frenzy.core.reschedule import final_state, follow_up
+from frenzy.ports import LedgerTx
+
+
+def enqueue(services: Services, run_key: str) -> PlaceView:
+    """Put the run into the queue for its next attempt and run a pass.
+
+    Repeated calls are harmless: a queued or placed run stays as it is.
+    """
+    now_s = services.clock.now_s()
+    with services.ledger.transaction() as tx:
+        run = require_run(tx, run_key)
+        if tx.queue_entry(run_key) is None and _live_attempt(tx, run_key) is None and not run.cancel_requested:
+            _enqueue_next(tx, services, run, now_s)
+            run_pass(tx, services, now_s)
+        return _place_view(tx, services, run_key)
+
+
+def place_status(services: Services, run_key: str) -> PlaceView:
+    """Where the run stands in the queue, or where it was placed."""
+    with services.ledger.reading() as tx:
+        return _place_view(tx, services, run_key)
+
+
+def _enqueue_next(tx: LedgerTx, services: Services, run: RunRecord, now_s: float) -> None:
+    if run.state in FINAL_STATES and run.state is not JobState.FAILED_NO_RESOURCE:
+        run = move(tx, replace(run, num_reschedules=0), JobState.QUEUED, now_s)
+    following = next_attempt_of(tx, run)
+    if isinstance(following, Reason):
+        move(tx, run, final_state(following), now_s, following)
+        return
+    choice = next_plans(tx, services, run, following)
+    run = replace(run, candidates=choice.candidates)
+    if choice.refusal is not None:
+        tx.put_run(run)
+        move(tx, run, choice.final_state, now_s, choice.refusal)
+        return
+    if following.previous is not None:
+        run = replace(run, num_reschedules=run.num_reschedules + 1)
+    move(tx, run, JobState.QUEUED, now_s, following.reason if following.previous else None)
+    tx.put_queue_entry(
+        QueueEntry(
+            run_key=run.run_key,
+            submitted_s=run.created_s,
+            enqueued_s=now_s,
+            plans=choice.plans,
+            next_attempt=following,
+            ordered=choice.ordered,
+        )
+    )
+
+
+def next_attempt_of(tx: LedgerTx, run: RunRecord) -> NextAttempt | Reason:
+    """The next attempt's facts; attempts of earlier generations (before a clear) only give its number."""
+    attempts = tuple(each for each in tx.attempts(run.run_key) if each.created_s >= run.created_s)
+    recovering = run.state is JobState.RECOVERING
+    if attempts and recovering:
+        return follow_up(run, attempts)
+    return NextAttempt(attempt=run.num_attempts + 1, reason=Reason(code=ReasonCode.BEST_PLAN, detail="First attempt."))
+
+
+def _live_attempt(tx: LedgerTx, run_key: str) -> Attempt | None:
+    return next((each for each in tx.attempts(run_key) if each.is_live), None)
+
+
+def _place_view(tx: LedgerTx, services: Services, run_key: str) -> PlaceView:
+    run = require_run(tx, run_key)
+    live = _live_attempt(tx, run_key)
+    if run.cancel_requested or run.state is JobState.CANCELLED:
+        return PlaceView(run_key=run_key, status=PlaceStatus.CANCELLED, reason=run.reason)
+    if live is not None:
+        spec = launch_spec(tx, services, run, live)
+        return PlaceView(run_key=run_key, status=PlaceStatus.PLACED, reason=run.reason, spec=spec)
+    entry = tx.queue_entry(run_key)
+    if entry is not None:
+        return PlaceView(
+            run_key=run_key,
+            status=PlaceStatus.WAITING,
+            reason=entry.hold,
+            position=entry.position,
+            expected_start_s=entry.expected_start_s,
+        )
+    return PlaceView(run_key=run_key, status=PlaceStatus.REFUSED, reason=run.reason)
+
+
+def launch_spec(tx: LedgerTx, services: Services, run: RunRecord, attempt: Attempt) -> LaunchSpec:
+    """What the workers of ``attempt`` are told."""
+    return LaunchSpec(
+        run_key=run.run_key,
+        attempt=attempt.attempt,
+        job=run.job,
+        plan=attempt.plan,
+        gpu=tx.cluster().types_by_name[attempt.plan.gpu_type],
+        placement=attempt.placement,
+        run_dir=services.runs.run_dir(run.run_key),
+    )

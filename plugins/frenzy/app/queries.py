@@ -1,0 +1,256 @@
+"""Read-only views of the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from frenzy.app.schedule_pass import expected_end_s, scheduling_facts
+from frenzy.app.services import Services, require_run
+from frenzy.core.errors import PermanentError
+from frenzy.core.has import explain as explain_waiting
+from frenzy.core.ledger import (
+    FINAL_STATES,
+    Attempt,
+    JobState,
+    Lease,
+    LeaseState,
+    QueueEntry,
+    RunRecord,
+    slots_held,
+)
+from frenzy.core.protocol import (
+    AttemptMemory,
+    Explanation,
+    GpusView,
+    GpuTypeRow,
+    MemoryView,
+    NodeRow,
+    QueueRow,
+    QueueView,
+    RunningRow,
+    RunView,
+)
+from frenzy.core.telemetry import StepPeak, fold_steps
+from frenzy.core.units import format_bytes, format_duration
+from frenzy.ports import LedgerTx, TelemetryCursor
+
+_MAX_POINTS = 600
+
+
+def view_of(tx: LedgerTx, run: RunRecord) -> RunView:
+    """All that is known of ``run``."""
+    lease = next((each for each in tx.held_leases() if each.run_key == run.run_key), None)
+    return RunView(
+        run=run,
+        queue_entry=tx.queue_entry(run.run_key),
+        lease=lease,
+        attempts=tx.attempts(run.run_key),
+        events=tx.events(run.run_key),
+    )
+
+
+def run_view(services: Services, run_key: str) -> RunView:
+    """The run of ``run_key``; raises NotFound."""
+    with services.ledger.reading() as tx:
+        return view_of(tx, require_run(tx, run_key))
+
+
+def list_runs(services: Services, *, limit: int = 50) -> tuple[RunView, ...]:
+    """The newest runs, without their events."""
+    with services.ledger.reading() as tx:
+        return tuple(
+            RunView(run=run, queue_entry=tx.queue_entry(run.run_key), attempts=tx.attempts(run.run_key))
+            for run in tx.runs(limit=limit)
+        )
+
+
+def runs_of_dag_run(services: Services, dag_id: str, run_id: str) -> tuple[RunView, ...]:
+    """The training runs inside one DAG run, oldest first."""
+    with services.ledger.reading() as tx:
+        found = [run for run in tx.runs() if (run.identity.dag_id, run.identity.run_id) == (dag_id, run_id)]
+        return tuple(view_of(tx, run) for run in reversed(found))
+
+
+def queue_view(services: Services) -> QueueView:
+    """Who waits and why, in the order they will be served; who runs where."""
+    now_s = services.clock.now_s()
+    with services.ledger.reading() as tx:
+        waiting = sorted(
+            (_queue_row(tx, entry, index) for index, entry in enumerate(tx.queue(), start=1)),
+            key=lambda row: (row.position, row.run_key),
+        )
+        running = tuple(_running_row(tx, lease, now_s) for lease in tx.held_leases())
+    return QueueView(now_s=now_s, waiting=tuple(waiting), running=running)
+
+
+def _queue_row(tx: LedgerTx, entry: QueueEntry, index: int) -> QueueRow:
+    run = require_run(tx, entry.run_key)
+    return QueueRow(
+        run_key=run.run_key,
+        job_name=run.job.name,
+        dag_id=run.identity.dag_id,
+        run_id=run.identity.run_id,
+        position=entry.position or index,
+        state=run.state,
+        priority=run.job.priority,
+        team=run.job.team,
+        waiting_since_s=entry.enqueued_s,
+        reason=entry.hold,
+        expected_start_s=entry.expected_start_s,
+        wanted_plan_id=entry.plans[0].plan_id if entry.plans else None,
+    )
+
+
+def _running_row(tx: LedgerTx, lease: Lease, now_s: float) -> RunningRow:
+    run = require_run(tx, lease.run_key)
+    attempt = next(each for each in tx.attempts(lease.run_key) if each.attempt == lease.attempt)
+    return RunningRow(
+        run_key=run.run_key,
+        job_name=run.job.name,
+        dag_id=run.identity.dag_id,
+        run_id=run.identity.run_id,
+        state=run.state,
+        attempt=attempt.attempt,
+        plan_id=attempt.plan.plan_id,
+        num_gpus=lease.num_gpus,
+        gpu_type=lease.gpu_type,
+        nodes=tuple(each.node for each in lease.placement.allocations),
+        last_step=attempt.last_step,
+        total_steps=run.total_steps,
+        last_loss=attempt.last_loss,
+        predicted_peak_bytes=attempt.plan.memory.peak_allocated_bytes,
+        measured_peak_bytes=attempt.measured_peak_bytes,
+        capacity_bytes=attempt.plan.gpu_memory_bytes,
+        num_reschedules=run.num_reschedules,
+        expected_end_s=expected_end_s(run, attempt, lease, now_s),
+        reason=run.reason,
+    )
+
+
+def gpus_view(services: Services) -> GpusView:
+    """Capacity and what is free, by type and by node."""
+    with services.ledger.reading() as tx:
+        cluster, leases = tx.cluster(), tx.held_leases()
+    held = slots_held(leases)
+    suspect = slots_held(tuple(each for each in leases if each.state is LeaseState.SUSPECT))
+    types = tuple(
+        GpuTypeRow(
+            gpu_type=each.name,
+            kind=each.kind,
+            memory_bytes=each.memory_bytes,
+            num_gpus=cluster.num_gpus_by_type[each.name],
+            num_free=sum(n.num_gpus - held.get(n.name, 0) for n in cluster.nodes if n.gpu_type == each.name),
+            num_suspect=sum(suspect.get(n.name, 0) for n in cluster.nodes if n.gpu_type == each.name),
+            pool=each.pool,
+            flops_per_s=each.flops_per_s,
+        )
+        for each in cluster.gpu_types
+    )
+    nodes = tuple(
+        NodeRow(
+            node=node.name,
+            gpu_type=node.gpu_type,
+            state=node.state,
+            num_gpus=node.num_gpus,
+            num_free=node.num_gpus - held.get(node.name, 0),
+            run_keys=tuple(each.run_key for each in leases if _is_on(each, node.name)),
+        )
+        for node in cluster.nodes
+    )
+    return GpusView(types=types, nodes=nodes)
+
+
+def _is_on(lease: Lease, node: str) -> bool:
+    return any(each.node == node for each in lease.placement.allocations)
+
+
+def memory_view(services: Services, run_key: str) -> MemoryView:
+    """The memory curves of all attempts of the run."""
+    view = run_view(services, run_key)
+    return MemoryView(
+        run_key=run_key,
+        job_name=view.run.job.name,
+        state=view.run.state,
+        attempts=tuple(_attempt_memory(services, attempt) for attempt in view.attempts),
+    )
+
+
+def _attempt_memory(services: Services, attempt: Attempt) -> AttemptMemory:
+    page = services.runs.telemetry(attempt.run_key, attempt.attempt, TelemetryCursor())
+    return AttemptMemory(
+        attempt=attempt.attempt,
+        plan_id=attempt.plan.plan_id,
+        num_gpus=attempt.plan.num_gpus,
+        predicted_peak_bytes=attempt.plan.memory.peak_allocated_bytes,
+        required_bytes=attempt.plan.memory.required_bytes,
+        capacity_bytes=attempt.plan.gpu_memory_bytes,
+        growth_step=attempt.growth_step,
+        outcome=attempt.outcome,
+        steps=_thinned(fold_steps(page.records)),
+    )
+
+
+def _thinned(steps: tuple[StepPeak, ...]) -> tuple[StepPeak, ...]:
+    """At most ``_MAX_POINTS`` steps, evenly spread, first and last kept."""
+    if len(steps) <= _MAX_POINTS:
+        return steps
+    stride = (len(steps) - 1) / (_MAX_POINTS - 1)
+    return tuple(steps[round(index * stride)] for index in range(_MAX_POINTS))
+
+
+def explain(services: Services, run_key: str) -> Explanation:
+    """Why the run is where it is, in sentences."""
+    now_s = services.clock.now_s()
+    with services.ledger.reading() as tx:
+        run = require_run(tx, run_key)
+        attempts = tx.attempts(run_key)
+        lines = [f"Job {run.job.name!r} is {run.state}."]
+        lines += _plan_lines(run)
+        lines += [line for attempt in attempts for line in _attempt_lines(attempt)]
+        if run.state is JobState.QUEUED:
+            lines += _waiting_lines(tx, services, run_key, now_s)
+        if run.reason is not None and run.state in FINAL_STATES:
+            lines += [line for line in (run.reason.sentence, run.reason.remedy) if line]
+    return Explanation(run_key=run_key, state=run.state, reason=run.reason, lines=tuple(lines))
+
+
+def _plan_lines(run: RunRecord) -> Iterable[str]:
+    feasible = [each for each in run.candidates if each.feasible]
+    if not run.candidates:
+        return
+    refused = len(run.candidates) - len(feasible)
+    yield f"{len(feasible)} plans fit the cluster, {refused} were refused."
+    for best in sorted(feasible, key=lambda each: each.rank or 0)[:1]:
+        memory = best.plan.memory
+        yield (
+            f"Best plan {best.plan.plan_id}: {best.reason.sentence} Predicted peak "
+            f"{format_bytes(memory.peak_allocated_bytes)} of {format_bytes(best.plan.gpu_memory_bytes)}."
+        )
+
+
+def _attempt_lines(attempt: Attempt) -> Iterable[str]:
+    nodes = ", ".join(f"{each.num_gpus} on {each.node}" for each in attempt.placement.allocations)
+    measured = format_bytes(attempt.measured_peak_bytes) if attempt.measured_peak_bytes else "not yet measured"
+    yield (
+        f"Attempt {attempt.attempt}: {attempt.plan.plan_id} ({nodes}), steps up to {attempt.last_step}, "
+        f"peak {measured}, predicted {format_bytes(attempt.plan.memory.peak_allocated_bytes)}."
+    )
+    if attempt.outcome is not None:
+        yield f"It ended: {attempt.outcome.code}: {attempt.outcome.sentence}"
+
+
+def _waiting_lines(tx: LedgerTx, services: Services, run_key: str, now_s: float) -> Iterable[str]:
+    entry = tx.queue_entry(run_key)
+    if entry is None:
+        return
+    if entry.hold is not None:
+        yield f"It waits: {entry.hold.code}: {entry.hold.sentence}"
+        if entry.hold.remedy:
+            yield f"What would help: {entry.hold.remedy}"
+    if entry.expected_start_s is not None:
+        yield f"Expected to start in about {format_duration(max(0.0, entry.expected_start_s - now_s))}."
+    try:
+        found = explain_waiting(scheduling_facts(tx, now_s), run_key, now_s=now_s, policy=services.policy)
+    except PermanentError:
+        return
+    yield from found.lines

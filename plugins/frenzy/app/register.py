@@ -1,0 +1,83 @@
+"""Registering a run: its spec is frozen, its plans are listed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from frenzy.app.plan import first_plans
+from frenzy.app.queries import view_of
+from frenzy.app.services import Services, log_event
+from frenzy.app.states import move
+from frenzy.core.errors import Reason
+from frenzy.core.job import TrainingJob
+from frenzy.core.ledger import FINAL_STATES, JobState, RunRecord
+from frenzy.core.protocol import PlanPreview, RegisterRun, RunView
+from frenzy.core.steps import total_steps
+from frenzy.ports import LedgerTx
+
+
+def register_run(services: Services, request: RegisterRun) -> RunView:
+    """Freeze the spec and list the plans; a repeated call for a run that is on changes nothing.
+
+    A run that had ended (its tasks were cleared) starts over with the spec of this call; its
+    checkpoints are kept only if the spec still trains the same thing.
+    """
+    now_s = services.clock.now_s()
+    with services.ledger.transaction() as tx:
+        before = tx.run(request.identity.run_key)
+        if before is not None and before.state not in FINAL_STATES and before.candidates:
+            return view_of(tx, before)
+        run = _pending(tx, services, request, before, now_s)
+        run = _planned(tx, services, run, now_s)
+        return view_of(tx, run)
+
+
+def preview(services: Services, request: RegisterRun) -> PlanPreview:
+    """The plans that ``request`` would get now; nothing is stored."""
+    with services.ledger.reading() as tx:
+        run = _record(request, services.clock.now_s())
+        candidates, reason = first_plans(tx, services, run)
+    return PlanPreview(candidates=candidates, reason=reason)
+
+
+def _record(request: RegisterRun, now_s: float) -> RunRecord:
+    return RunRecord(
+        run_key=request.identity.run_key,
+        identity=request.identity,
+        job=request.job,
+        state=JobState.PENDING,
+        created_s=now_s,
+        updated_s=now_s,
+        model_config=request.model_config,
+        data_facts=request.data_facts,
+        total_steps=total_steps(request.job, request.data_facts),
+    )
+
+
+def _pending(
+    tx: LedgerTx, services: Services, request: RegisterRun, before: RunRecord | None, now_s: float
+) -> RunRecord:
+    run = _record(request, now_s)
+    if before is not None:
+        run = replace(run, num_attempts=before.num_attempts, generation=before.generation + 1)
+        if not _trains_the_same(before.job, run.job) or before.model_config != run.model_config:
+            services.runs.clear_checkpoints(run.run_key)
+    tx.put_run(run)
+    log_event(tx, run.run_key, now_s, "state", f"PENDING: job {run.job.name!r} registered, its spec is frozen.")
+    return run
+
+
+def _planned(tx: LedgerTx, services: Services, run: RunRecord, now_s: float) -> RunRecord:
+    candidates, refusal = first_plans(tx, services, run)
+    run = replace(run, candidates=candidates)
+    tx.put_run(run)
+    if refusal is not None:
+        return move(tx, run, JobState.FAILED_NO_RESOURCE, now_s, refusal)
+    feasible = [each for each in candidates if each.feasible]
+    best = min(feasible, key=lambda each: each.rank or 0)
+    reason = Reason(code=best.reason.code, detail=f"{len(feasible)} plans fit; best: {best.plan.plan_id}.")
+    return move(tx, run, JobState.PLANNED, now_s, reason)
+
+
+def _trains_the_same(before: TrainingJob, after: TrainingJob) -> bool:
+    return (before.model, before.data, before.training) == (after.model, after.data, after.training)

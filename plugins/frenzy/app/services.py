@@ -1,0 +1,56 @@
+"""What every use case is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from frenzy.core.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.has import Policy
+from frenzy.core.ledger import Attempt, Event, RunRecord
+from frenzy.core.memory import Calibration
+from frenzy.ports import Clock, Inventory, JobStore, LedgerStore, LedgerTx, RunStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """The ports, and the policies that the settings chose.
+
+    lease_s: a lease without a heartbeat for so long is suspect.
+    """
+
+    clock: Clock
+    ledger: LedgerStore
+    runs: RunStore
+    jobs: JobStore
+    inventory: Inventory
+    calibration: Calibration
+    policy: Policy
+    marp_policy: str
+    lease_s: float
+
+
+class NotFound(PermanentError):
+    """There is no such run, attempt or job."""
+
+
+def require_run(tx: LedgerTx, run_key: str) -> RunRecord:
+    """The run of ``run_key``; raises NotFound."""
+    run = tx.run(run_key)
+    if run is None:
+        raise NotFound(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=f"There is no training run {run_key!r}."))
+    return run
+
+
+def require_attempt(tx: LedgerTx, run_key: str, attempt: int) -> Attempt:
+    """Attempt number ``attempt`` of ``run_key``; raises NotFound."""
+    for each in tx.attempts(run_key):
+        if each.attempt == attempt:
+            return each
+    raise NotFound(
+        Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=f"Run {run_key!r} has no attempt {attempt}.")
+    )
+
+
+def log_event(tx: LedgerTx, run_key: str, now_s: float, kind: str, text: str, attempt: int | None = None) -> None:
+    """Add one line to the run's history."""
+    tx.add_event(Event(run_key=run_key, time_s=now_s, kind=kind, text=text, attempt=attempt))

@@ -1,0 +1,178 @@
+"""An attempt ends: its GPUs are released, its lesson is kept, and it is decided what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from frenzy.app.observe import merge_progress
+from frenzy.app.place import next_attempt_of
+from frenzy.app.plan import next_plans
+from frenzy.app.queries import view_of
+from frenzy.app.schedule_pass import run_pass
+from frenzy.app.services import Services, log_event, require_attempt, require_run
+from frenzy.app.states import move
+from frenzy.core.errors import Reason, ReasonCode, TemporaryError
+from frenzy.core.launch import AttemptResult
+from frenzy.core.ledger import (
+    FINAL_STATES,
+    Attempt,
+    CalibrationSample,
+    JobState,
+    LeaseState,
+    RunRecord,
+)
+from frenzy.core.protocol import EndReport, RunView, Verdict, VerdictKind
+from frenzy.core.reschedule import MEMORY_REASONS, classify, final_state
+from frenzy.ports import LedgerTx
+
+_RETRY_AFTER_S = 2.0
+
+
+def end_attempt(services: Services, run_key: str, attempt: int, report: EndReport) -> RunView:
+    """The attempt's workers are gone: store its outcome, release its GPUs, run a pass.
+
+    Repeated calls are harmless; the first account stands.
+    """
+    now_s = services.clock.now_s()
+    with services.ledger.transaction() as tx:
+        record = require_attempt(tx, run_key, attempt)
+        if record.is_live:
+            settle(tx, services, record, report, now_s)
+            run_pass(tx, services, now_s)
+        return view_of(tx, require_run(tx, run_key))
+
+
+def settle(tx: LedgerTx, services: Services, record: Attempt, report: EndReport, now_s: float) -> None:
+    """End ``record`` in the ledger and release its lease; the caller runs the pass."""
+    run = require_run(tx, record.run_key)
+    if report.progress is not None:
+        record = merge_progress(record, report.progress)
+    outcome = _outcome(run, record, report)
+    ended = replace(_with_result(record, report.result), ended_s=now_s, outcome=outcome)
+    tx.put_attempt(ended)
+    release(tx, run.run_key, record.attempt, outcome, now_s)
+    log_event(tx, run.run_key, now_s, "end", f"Attempt ended: {outcome.code}: {outcome.sentence}", record.attempt)
+    _learn(tx, run, ended, services.calibration.versions, now_s)
+    _move_on(tx, run, outcome, now_s)
+
+
+def _outcome(run: RunRecord, record: Attempt, report: EndReport) -> Reason:
+    outcome = classify(report.result, record.stop_reason, report.reason)
+    if run.cancel_requested and outcome.code is not ReasonCode.COMPLETED:
+        return run.reason or Reason(code=ReasonCode.CANCELLED_BY_USER)
+    return outcome
+
+
+def _with_result(record: Attempt, result: AttemptResult | None) -> Attempt:
+    if result is None:
+        return record
+    return replace(
+        record,
+        result=result,
+        last_step=max(record.last_step, result.last_step),
+        last_loss=record.last_loss if result.final_loss is None else result.final_loss,
+        checkpoint_step=record.checkpoint_step if result.checkpoint_step is None else result.checkpoint_step,
+    )
+
+
+def release(tx: LedgerTx, run_key: str, attempt: int, reason: Reason, now_s: float) -> None:
+    """End the attempt's lease, if it still holds anything."""
+    lease = tx.lease(run_key, attempt)
+    if lease is not None and lease.state is not LeaseState.ENDED:
+        tx.put_lease(replace(lease, state=LeaseState.ENDED, ended_s=now_s, end_reason=reason))
+
+
+def _learn(tx: LedgerTx, run: RunRecord, ended: Attempt, versions: Mapping[str, str], now_s: float) -> None:
+    """Keep predicted against measured, if the attempt ran at all."""
+    outcome = ended.outcome
+    censored = outcome is not None and outcome.code in (ReasonCode.CUDA_OUT_OF_MEMORY, ReasonCode.BUDGET_EXCEEDED)
+    measured = ended.plan.gpu_memory_bytes if censored else ended.explained_peak_bytes
+    if measured is None:
+        return
+    tx.add_sample(
+        CalibrationSample(
+            run_key=run.run_key,
+            attempt=ended.attempt,
+            time_s=now_s,
+            family=str((run.model_config or {}).get("model_type", "unknown")),
+            gpu_type=ended.plan.gpu_type,
+            plan=ended.plan,
+            predicted_bytes=ended.plan.memory.peak_allocated_bytes,
+            measured_bytes=measured,
+            censored=censored,
+            versions=versions,
+        )
+    )
+
+
+def _move_on(tx: LedgerTx, run: RunRecord, outcome: Reason, now_s: float) -> None:
+    if run.state in FINAL_STATES:
+        return
+    if outcome.code in (ReasonCode.COMPLETED, ReasonCode.CANCELLED_BY_USER):
+        move(tx, run, final_state(outcome), now_s, outcome)
+    else:
+        move(tx, run, JobState.RECOVERING, now_s, outcome)
+
+
+def decide(services: Services, run_key: str) -> Verdict:
+    """What follows for the run: done, another attempt, or failure. May be asked again.
+
+    Raises TemporaryError while workers of the last attempt are not yet proved gone.
+    """
+    now_s = services.clock.now_s()
+    with services.ledger.transaction() as tx:
+        run = require_run(tx, run_key)
+        live = next((each for each in tx.attempts(run_key) if each.is_live), None)
+        if live is not None:
+            run = _give_up_launch(tx, services, run, live, now_s)
+        if run.state is JobState.RECOVERING:
+            return _follow(tx, services, run, now_s)
+        return _verdict_of(run)
+
+
+def _give_up_launch(tx: LedgerTx, services: Services, run: RunRecord, live: Attempt, now_s: float) -> RunRecord:
+    """The launch task ended without ending its attempt: end it if no worker can exist."""
+    reason = Reason(code=ReasonCode.LAUNCH_FAILED, detail="The launch task ended before it started any worker.")
+    if run.state is JobState.PLACED:
+        settle(tx, services, live, EndReport(reason=reason), now_s)
+        run_pass(tx, services, now_s)
+        return require_run(tx, run.run_key)
+    if live.stop_reason is None:
+        tx.put_attempt(replace(live, stop_reason=replace(reason, detail="The launch task ended without a result.")))
+    raise UnsettledError()
+
+
+class UnsettledError(TemporaryError):
+    """Workers of the last attempt are not yet proved gone."""
+
+    def __init__(self) -> None:
+        super().__init__(Reason(code=ReasonCode.WAITING_FOR_OLD_WORKERS), retry_after_s=_RETRY_AFTER_S)
+
+
+def _follow(tx: LedgerTx, services: Services, run: RunRecord, now_s: float) -> Verdict:
+    following = next_attempt_of(tx, run)
+    if isinstance(following, Reason):
+        ended = move(tx, run, _failed_state(run, following), now_s, following)
+        return _verdict_of(ended)
+    choice = next_plans(tx, services, run, following)
+    if choice.refusal is not None:
+        return _verdict_of(move(tx, run, choice.final_state, now_s, choice.refusal))
+    return Verdict(kind=VerdictKind.RETRY, reason=following.reason, next_attempt=following)
+
+
+def _failed_state(run: RunRecord, reason: Reason) -> JobState:
+    """A spent budget ends the run in the state of what it was spent on."""
+    spent_on_memory = run.reason is not None and run.reason.code in MEMORY_REASONS
+    if reason.code is ReasonCode.RESCHEDULE_BUDGET_SPENT and spent_on_memory:
+        return JobState.FAILED_OOM
+    return final_state(reason)
+
+
+def _verdict_of(run: RunRecord) -> Verdict:
+    reason = run.reason or Reason(code=ReasonCode.WORKERS_LOST)
+    if run.state is JobState.SUCCEEDED:
+        return Verdict(kind=VerdictKind.DONE, reason=reason)
+    if run.state in FINAL_STATES:
+        return Verdict(kind=VerdictKind.FAIL, reason=reason)
+    return Verdict(kind=VerdictKind.RETRY, reason=reason)

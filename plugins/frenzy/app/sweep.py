@@ -1,0 +1,127 @@
+"""Reconciliation: the ledger against Airflow, the workers and the inventory.
+
+Everything here is also done by whoever causes it; the sweep is for those who died before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from frenzy.app.cancel import cancel_in
+from frenzy.app.place import launch_spec
+from frenzy.app.schedule_pass import run_pass
+from frenzy.app.services import Services, log_event, require_attempt, require_run
+from frenzy.app.settle import settle
+from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.ledger import FINAL_STATES, Attempt, JobState, Lease, LeaseState
+from frenzy.core.protocol import EndReport, SweepFinding, SweepReport, SweepSummary, SweepTarget
+from frenzy.core.queue import Start
+from frenzy.ports import LedgerTx, WorkersState
+
+# A placed attempt whose workers never came keeps its GPUs for so many lease times.
+_PATIENCE_LEASES = 4.0
+
+
+def sweep_targets(services: Services) -> tuple[SweepTarget, ...]:
+    """Refresh the inventory, end what Airflow has ended, mark overdue leases; what to look at."""
+    now_s = services.clock.now_s()
+    with services.ledger.transaction() as tx:
+        refresh_inventory(tx, services)
+        num_cancelled = _cancel_dead_dag_runs(tx, services, now_s)
+        _mark_overdue(tx, now_s)
+        if num_cancelled:
+            run_pass(tx, services, now_s)
+        return tuple(_target(tx, services, lease) for lease in tx.held_leases())
+
+
+def apply_sweep(services: Services, report: SweepReport) -> SweepSummary:
+    """Reconcile with what was found and run a pass."""
+    now_s = services.clock.now_s()
+    lines: list[str] = []
+    with services.ledger.transaction() as tx:
+        for finding in report.findings:
+            lines += _reconcile(tx, services, finding, now_s)
+        started = sum(isinstance(action, Start) for action in run_pass(tx, services, now_s))
+        suspects = sum(lease.state is LeaseState.SUSPECT for lease in tx.held_leases())
+    return SweepSummary(
+        num_suspect=suspects, num_released=len(lines), num_cancelled=0, num_started=started, lines=tuple(lines)
+    )
+
+
+def refresh_inventory(tx: LedgerTx, services: Services) -> bool:
+    """Take over the inventory and mirror its pools, if it changed."""
+    cluster = services.inventory.cluster()
+    known = tx.cluster()
+    if (cluster.gpu_types, cluster.nodes) == (known.gpu_types, known.nodes):
+        return False
+    tx.put_cluster(cluster)
+    tx.mirror_pools(cluster)
+    return True
+
+
+def _cancel_dead_dag_runs(tx: LedgerTx, services: Services, now_s: float) -> int:
+    active = [state for state in JobState if state not in FINAL_STATES]
+    dead = [
+        run
+        for run in tx.runs(states=active)
+        if not run.cancel_requested and tx.dag_run_is_over(run.identity)
+    ]
+    for run in dead:
+        reason = Reason(code=ReasonCode.CANCELLED_BY_USER, detail="Its DAG run was ended in Airflow.")
+        cancel_in(tx, services, run, reason, now_s)
+    return len(dead)
+
+
+def _mark_overdue(tx: LedgerTx, now_s: float) -> None:
+    for lease in tx.held_leases():
+        if lease.state is LeaseState.LIVE and lease.expires_s < now_s:
+            tx.put_lease(replace(lease, state=LeaseState.SUSPECT))
+            log_event(tx, lease.run_key, now_s, "lease", "No heartbeat: the lease is suspect.", lease.attempt)
+
+
+def _target(tx: LedgerTx, services: Services, lease: Lease) -> SweepTarget:
+    run = require_run(tx, lease.run_key)
+    attempt = require_attempt(tx, lease.run_key, lease.attempt)
+    return SweepTarget(
+        run_key=lease.run_key,
+        attempt=lease.attempt,
+        suspect=lease.state is LeaseState.SUSPECT,
+        stop=_must_stop(attempt, run.cancel_requested or run.state in FINAL_STATES),
+        spec=launch_spec(tx, services, run, attempt),
+    )
+
+
+def _must_stop(attempt: Attempt, run_is_over: bool) -> bool:
+    broken = attempt.stop_reason is not None and attempt.stop_reason.code in (
+        ReasonCode.LAUNCH_FAILED,
+        ReasonCode.WORKER_HUNG,
+    )
+    return run_is_over or broken
+
+
+def _reconcile(tx: LedgerTx, services: Services, finding: SweepFinding, now_s: float) -> list[str]:
+    """End the attempt if its workers are proved gone; one line for the log if it was ended."""
+    attempt = require_attempt(tx, finding.run_key, finding.attempt)
+    lease = tx.lease(finding.run_key, finding.attempt)
+    if not attempt.is_live or lease is None or lease.state is LeaseState.ENDED:
+        return []
+    reason = _gone(tx, services, attempt, lease, finding, now_s)
+    if reason is None:
+        return []
+    known = reason if finding.result is None else None
+    settle(tx, services, attempt, EndReport(result=finding.result, reason=known), now_s)
+    return [f"{finding.run_key} attempt {finding.attempt}: {reason.code}: {reason.sentence}"]
+
+
+def _gone(
+    tx: LedgerTx, services: Services, attempt: Attempt, lease: Lease, finding: SweepFinding, now_s: float
+) -> Reason | None:
+    run = require_run(tx, finding.run_key)
+    unattended = lease.state is LeaseState.SUSPECT or run.cancel_requested or _must_stop(attempt, False)
+    if finding.workers == WorkersState.GONE and unattended:
+        return Reason(code=ReasonCode.WORKERS_LOST, detail="The workers are gone and nobody had reported it.")
+    if finding.workers == WorkersState.NOT_STARTED:
+        never = now_s - lease.granted_s > _PATIENCE_LEASES * services.lease_s
+        if run.cancel_requested or never:
+            return Reason(code=ReasonCode.LAUNCH_FAILED, detail="No worker was started while the lease held.")
+    return None

@@ -1,0 +1,21 @@
+"""How many optimizer steps a job has."""
+
+from __future__ import annotations
+
+import math
+
+from frenzy.core.job import TrainingJob
+from frenzy.core.ledger import DataFacts
+
+
+def total_steps(job: TrainingJob, facts: DataFacts) -> int | None:
+    """``max_steps``, or epochs x sequences / global batch, rounded up; None when that is unknown.
+
+    The trainer counts the packed sequences itself; this is the estimate before it has.
+    """
+    if job.training.max_steps is not None:
+        return job.training.max_steps
+    if job.training.epochs is None or facts.num_tokens is None:
+        return None
+    sequences = facts.num_tokens * (1.0 - job.data.validation_fraction) / job.data.sequence_length
+    return max(1, math.ceil(job.training.epochs * sequences / job.training.global_batch_size))
