@@ -1,0 +1,174 @@
+"""Where this installation keeps things and how it behaves: the only reader of the environment.
+
+``load_settings(os.environ)`` is called once by an entry point; everything else gets the value.
+``Settings.environment()`` is its inverse, so a child process sees the very same settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from frenzy.core.errors import SpecError, Violation
+from frenzy.core.units import parse_duration_s
+
+
+def _base_folder() -> Path:
+    """The checkout this package lies in; for a package installed elsewhere, the working folder."""
+    checkout = Path(__file__).resolve().parents[2]
+    return checkout if (checkout / "pyproject.toml").is_file() else Path.cwd()
+
+
+CHECKOUT: Final = _base_folder()
+
+
+class LauncherKind(StrEnum):
+    """Where workers run: as processes of this machine, or as pods."""
+
+    LOCAL = "local"
+    KUBERNETES = "kubernetes"
+
+
+class PlacementPolicy(StrEnum):
+    """How HAS picks nodes: with backfill and reservations, or exactly as the paper does."""
+
+    HAS = "has"
+    FRENZY_PAPER = "frenzy-paper"
+
+
+class MemoryPolicy(StrEnum):
+    """Which memory model MARP predicts with."""
+
+    CLOSED_FORM = "closed-form"
+    PAPER = "paper"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One installation's settings; every path is absolute.
+
+    ``port`` is None where the first free one from 8080 on is to be taken. ``run_root`` is an fsspec
+    URL or a path. ``lease_s`` is how long a lease lives without a heartbeat, ``poll_s`` how often a
+    trigger looks, ``stop_grace_s`` how long workers may take to write a checkpoint when told to stop.
+    """
+
+    home: Path = CHECKOUT / ".frenzy"
+    host: str = "127.0.0.1"
+    port: int | None = None
+    cluster_file: Path = CHECKOUT / "include/clusters/laptop.yaml"
+    launcher: LauncherKind = LauncherKind.LOCAL
+    run_root: str = str(CHECKOUT / ".frenzy/runs")
+    placement_policy: PlacementPolicy = PlacementPolicy.HAS
+    memory_policy: MemoryPolicy = MemoryPolicy.CLOSED_FORM
+    lease_s: float = 60.0
+    poll_s: float = 0.5
+    stop_grace_s: float = 30.0
+
+    @property
+    def airflow_home(self) -> Path:
+        """Airflow's own folder: database, generated keys and passwords, task logs."""
+        return self.home / "airflow"
+
+    @property
+    def jobs_folder(self) -> Path:
+        """Where submitted specifications are kept; a DAG bundle of its own."""
+        return self.home / "jobs"
+
+    @property
+    def log_folder(self) -> Path:
+        """One log for each of Airflow's components."""
+        return self.home / "logs"
+
+    @property
+    def pid_folder(self) -> Path:
+        """One record for each of Airflow's running components."""
+        return self.home / "pids"
+
+    def environment(self) -> dict[str, str]:
+        """The variables from which ``load_settings`` makes these settings again."""
+        values = ((each.name, getattr(self, each.field)) for each in _VARIABLES)
+        return {name: str(value) for name, value in values if value is not None}
+
+
+def load_settings(environ: Mapping[str, str]) -> Settings:
+    """Settings from ``environ``; a variable that is unset or empty keeps its default.
+
+    Raises SpecError with every refused variable, its value and what is allowed.
+    """
+    values: dict[str, Any] = {}
+    violations: list[Violation] = []
+    for variable in _VARIABLES:
+        text = environ.get(variable.name, "").strip()
+        if not text:
+            continue
+        try:
+            values[variable.field] = variable.parse(text)
+        except ValueError:
+            violations.append(Violation(path=variable.name, value=repr(text), allowed=variable.allowed))
+    if violations:
+        raise SpecError(violations)
+    if "home" in values and "run_root" not in values:
+        values["run_root"] = str(values["home"] / "runs")
+    return Settings(**values)
+
+
+def variable_names() -> tuple[str, ...]:
+    """Every variable that is read, in the order of the settings' documentation."""
+    return tuple(each.name for each in _VARIABLES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Variable:
+    name: str
+    field: str
+    parse: Callable[[str], object]
+    allowed: str
+
+
+def _path(text: str) -> Path:
+    return Path(text).expanduser().absolute()
+
+
+def _url_or_path(text: str) -> str:
+    return text.rstrip("/") if "://" in text else str(_path(text))
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 1024 <= port <= 65535:
+        raise ValueError(text)
+    return port
+
+
+def _positive_duration_s(text: str) -> float:
+    seconds = parse_duration_s(float(text) if text.replace(".", "", 1).isdigit() else text)
+    if seconds <= 0:
+        raise ValueError(text)
+    return seconds
+
+
+def _chosen(name: str, field: str, kind: type[StrEnum]) -> _Variable:
+    return _Variable(name=name, field=field, parse=kind, allowed=f"allowed: {', '.join(kind)}")
+
+
+def _seconds(name: str, field: str) -> _Variable:
+    allowed = "give a time greater than 0, for example 30, 90s or 5m"
+    return _Variable(name=name, field=field, parse=_positive_duration_s, allowed=allowed)
+
+
+_VARIABLES: Final = (
+    _Variable(name="FRENZY_HOME", field="home", parse=_path, allowed="give a folder"),
+    _Variable(name="FRENZY_HOST", field="host", parse=str, allowed="give an address of this machine"),
+    _Variable(name="FRENZY_PORT", field="port", parse=_port, allowed="give a whole number from 1024 to 65535"),
+    _Variable(name="FRENZY_CLUSTER", field="cluster_file", parse=_path, allowed="give a cluster file"),
+    _chosen("FRENZY_LAUNCHER", "launcher", LauncherKind),
+    _Variable(name="FRENZY_RUN_ROOT", field="run_root", parse=_url_or_path, allowed="give a folder or an fsspec URL"),
+    _chosen("FRENZY_POLICY", "placement_policy", PlacementPolicy),
+    _chosen("FRENZY_MARP_POLICY", "memory_policy", MemoryPolicy),
+    _seconds("FRENZY_LEASE_S", "lease_s"),
+    _seconds("FRENZY_POLL_S", "poll_s"),
+    _seconds("FRENZY_STOP_GRACE_S", "stop_grace_s"),
+)
