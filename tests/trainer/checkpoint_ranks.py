@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import signal
 import tempfile
 import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,13 +18,27 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import deepspeed
+import peft
 import torch
 import transformers
+from deepspeed.accelerator import get_accelerator
 from torch import distributed
 
 from frenzy.core.launch import RunPaths
 from frenzy.core.resume import ParallelLayout
 from frenzy.trainer.checkpoint import PreparedCheckpoint, TrainState, load_checkpoint, save_checkpoint
+from frenzy.trainer.fragment_index import FragmentIndex
+
+with warnings.catch_warnings():
+    # What a first engine imports late: once here instead of in every rank, whatever it warns of.
+    warnings.simplefilter("ignore")
+    for module in (
+        "deepspeed.runtime.zero.muon.muon_optimizer",
+        "deepspeed.runtime.zero.stage3",
+        "transformers.models.gpt2.modeling_gpt2",
+        "transformers.models.llama.modeling_llama",
+    ):
+        importlib.import_module(module)
 
 torch.set_num_threads(1)
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
@@ -60,7 +76,6 @@ class Setup:
         parameters |= {"torch_adam": True} if kind == "AdamW" else {"momentum": 0.9}
         dp = self.world_size // self.tp
         config: dict[str, Any] = {
-            "train_batch_size": GLOBAL_BATCH,
             "train_micro_batch_size_per_gpu": GLOBAL_BATCH // dp // 2,
             "gradient_accumulation_steps": 2,
             "gradient_clipping": 1.0,
@@ -88,8 +103,6 @@ def tiny_model(setup: Setup) -> torch.nn.Module:
     sizes = {"gpt2": _gpt2, "llama": _llama}[setup.family](setup)
     model: torch.nn.Module = transformers.AutoModelForCausalLM.from_config(sizes)
     if setup.lora:
-        import peft
-
         targets = {"gpt2": ["c_attn"], "llama": ["q_proj", "v_proj"]}[setup.family]
         model = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=targets))
     return model
@@ -162,6 +175,9 @@ def _fork(rank: int, setup: Setup, folder: Path, job: Callable[..., Any], argume
         return pid
     code = 1
     try:
+        warnings.simplefilter("ignore")  # deepspeed's own; the tests' strict filter is for this project's code
+        warnings.filterwarnings("error", module="frenzy")
+        get_accelerator().is_fp16_supported = lambda: True  # slow without the instructions, but right
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(setup.world_size))
         deepspeed.init_distributed(
             "gloo", auto_mpi_discovery=False, verbose=False, rank=rank, world_size=setup.world_size,
@@ -179,26 +195,42 @@ def _fork(rank: int, setup: Setup, folder: Path, job: Callable[..., Any], argume
 
 def train_and_save(setup: Setup, run_dir: str, save_at: tuple[int, ...], last: int, keep: int = 5) -> list[float]:
     """Losses of steps 1 to ``last``, saving after each step in ``save_at``."""
+    return go_on(make_engine(setup), setup, run_dir, 0, save_at, last, keep)
+
+
+def resume_and_save(
+    setup: Setup, prepared: PreparedCheckpoint, run_dir: str, save_at: tuple[int, ...], last: int, keep: int = 5
+) -> tuple[TrainState, list[float]]:
+    """The state that was loaded, and the losses from there to ``last``."""
     engine = make_engine(setup)
+    state = load_checkpoint(engine, prepared)
+    return state, go_on(engine, setup, run_dir, state.step, save_at, last, keep)
+
+
+def go_on(
+    engine: Any, setup: Setup, run_dir: str, done: int, save_at: tuple[int, ...], last: int, keep: int
+) -> list[float]:
+    """Losses of the steps after ``done``; a step in ``save_at`` that is ``done`` is saved before any training."""
     losses: list[float] = []
-    done = 0
     for step in (*save_at, last):
         losses += train(engine, setup, done + 1, step)
         done = step
         if step in save_at:
-            state = TrainState(step, tokens_seen=step * GLOBAL_BATCH * LENGTH, callback_states={"seen": [step]})
-            save_checkpoint(engine, RunPaths(run_dir), state, setup.layout, keep)
+            save_checkpoint(engine, RunPaths(run_dir), train_state(step), setup.layout, keep)
     return losses
 
 
-def load_and_train(setup: Setup, prepared: PreparedCheckpoint, last: int) -> tuple[TrainState, list[float]]:
-    engine = make_engine(setup)
-    state = load_checkpoint(engine, prepared)
-    return state, train(engine, setup, state.step + 1, last)
+def train_state(step: int) -> TrainState:
+    return TrainState(step, tokens_seen=step * GLOBAL_BATCH * LENGTH, callback_states={"swa": {"kept": [step - 1, step]}})
 
 
-def load_and_save(setup: Setup, prepared: PreparedCheckpoint, run_dir: str) -> None:
-    """Save again, untouched, what was loaded."""
-    engine = make_engine(setup)
-    state = load_checkpoint(engine, prepared)
-    save_checkpoint(engine, RunPaths(run_dir), state, setup.layout, keep=1)
+def whole_state(prepared: PreparedCheckpoint) -> dict[tuple[str, str], torch.Tensor]:
+    """Every tensor of a checkpoint in one piece, by what it is and by parameter (no tensor parallelism)."""
+    files = [prepared.directory / each.path for each in prepared.manifest.files if each.path.startswith("rank-")]
+    index = FragmentIndex.of_files(files, {})
+    whole = {}
+    for state, name in sorted(index.tensors()):
+        tensor = torch.empty(index.numel(state, name, 0))
+        index.read(state, name, 0, 0, tensor)
+        whole[state, name] = tensor
+    return whole

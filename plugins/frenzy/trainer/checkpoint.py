@@ -278,7 +278,13 @@ def _fill_partition(partition: zero_fragments.Partition, reader: ShardReader, sa
             flat = partition.weights if state == WEIGHTS else partition.flat_state(state)
             reader.read(state, shard.name, shard.start, flat.narrow(0, shard.offset, shard.numel))
     for key, scalar in saved.scalars.items():
-        partition.state[key] = torch.tensor(scalar.value) if scalar.is_tensor else scalar.value
+        partition.state[key] = _scalar(scalar, partition) if scalar.is_tensor else scalar.value
+
+
+def _scalar(scalar: ScalarState, partition: zero_fragments.Partition) -> torch.Tensor:
+    """torch keeps an optimizer's step on the host unless its kernel reads it on the device."""
+    on_device = partition.group.get("fused") or partition.group.get("capturable")
+    return torch.tensor(scalar.value, device=partition.weights.device if on_device else "cpu")
 
 
 def _restore_engine(engine: Any, saved: SavedState) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,7 +140,7 @@ class CheckpointStore:
             return
         temporary = Path(folder) / f".{MANIFEST_NAME}.{manifest.save_id}"
         temporary.write_bytes(data)
-        os.replace(temporary, Path(folder) / MANIFEST_NAME)
+        temporary.replace(Path(folder) / MANIFEST_NAME)
 
     def remove_half_written(self) -> None:
         """Remove files of saves that never got their manifest."""

@@ -65,6 +65,10 @@ class FragmentIndex:
         """What is stored of a parameter: ``fp32`` and its optimizer states. Empty when unknown."""
         return frozenset(self._states.get(name, ()))
 
+    def tensors(self) -> frozenset[tuple[str, str]]:
+        """(state, parameter) of everything stored."""
+        return frozenset((state, name) for state, name, _ in self._pieces)
+
     def numel(self, state: str, name: str, tp_rank: int) -> int:
         """Elements of a parameter's shard, pieces of all ranks together."""
         pieces = self._pieces.get((state, name, tp_rank), ())

@@ -68,9 +68,11 @@ def partitions(engine: Any) -> tuple[Partition, ...]:
     if hasattr(optimizer, "fp32_partitioned_groups_flat"):
         return tuple(_stage3_partitions(optimizer, names))
     if hasattr(optimizer, "single_partition_of_fp32_groups"):
-        return tuple(_stage12_partitions(optimizer, names, optimizer.bit16_groups, optimizer.single_partition_of_fp32_groups))
+        flats = optimizer.single_partition_of_fp32_groups
+        return tuple(_stage12_partitions(optimizer, names, optimizer.bit16_groups, flats))
     if hasattr(optimizer, "fp32_groups_flat_partition"):
-        return tuple(_stage12_partitions(optimizer, names, optimizer.bf16_groups, optimizer.fp32_groups_flat_partition))
+        flats = optimizer.fp32_groups_flat_partition
+        return tuple(_stage12_partitions(optimizer, names, optimizer.bf16_groups, flats))
     raise ContractError(f"checkpoints need ZeRO stage 1, 2 or 3; the engine runs {type(optimizer).__name__}")
 
 
