@@ -1,0 +1,237 @@
+"""The project's values as terminal tables; the pages show the same columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from frenzy.core.errors import Reason
+from frenzy.core.ledger import Attempt, JobState
+from frenzy.core.plan import Candidate, MemoryPrediction, ResourcePlan
+from frenzy.core.protocol import GpusView, QueueView, RunView
+from frenzy.core.units import format_bytes, format_duration
+
+_STYLES = {JobState.SUCCEEDED: "green", JobState.RECOVERING: "yellow", JobState.CANCELLED: "yellow"}
+
+
+def state_text(state: JobState) -> Text:
+    """The state's name in the colour of its meaning."""
+    return Text(state, style="red" if state.startswith("FAILED") else _STYLES.get(state, "cyan"))
+
+
+def reason_text(reason: Reason | None) -> Text:
+    """Code, sentence and remedy in one cell."""
+    if reason is None:
+        return Text("-", style="dim")
+    text = Text.assemble((reason.code, "bold"), " ", reason.sentence)
+    return text.append(f" -> {reason.remedy}", style="cyan") if reason.remedy else text
+
+
+def local_time(epoch_s: float | None) -> str:
+    """A time of day on this machine."""
+    return "-" if epoch_s is None else datetime.fromtimestamp(epoch_s).astimezone().strftime("%H:%M:%S")
+
+
+def size(num_bytes: int | None) -> str:
+    return "-" if num_bytes is None else format_bytes(num_bytes)
+
+
+def grid(title: str, headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, right: str = "") -> Table:
+    """A table; ``right`` lists, space separated, the headings whose cells are numbers."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    numbers = set(right.split())
+    for heading in headings:
+        is_number = heading in numbers
+        table.add_column(
+            heading.replace("_", " "),
+            justify="right" if is_number else "left",
+            no_wrap=is_number,
+            overflow="fold",
+            header_style="dim",
+        )
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+    return table
+
+
+def candidates_table(title: str, candidates: Iterable[Candidate]) -> Table:
+    """MARP's plans: predicted peak, what the card must have, what it has, and the reason."""
+    headings = ("rank", "plan", "batch", "peak", "required", "card", "time", "cost", "reason")
+    return grid(title, headings, map(_candidate_row, candidates), right="rank peak required card time cost")
+
+
+def _candidate_row(each: Candidate) -> tuple[str | Text, ...]:
+    plan = each.plan
+    return (
+        "-" if each.rank is None else str(each.rank),
+        Text(plan.plan_id, style="green" if each.rank == 1 else "" if each.feasible else "dim"),
+        f"{plan.dp} x {plan.micro_batch_size} x {plan.accumulation_steps}",
+        size(plan.memory.peak_allocated_bytes),
+        size(plan.memory.required_bytes),
+        size(plan.gpu_memory_bytes),
+        format_duration(plan.predicted_run_s),
+        f"{plan.predicted_cost:.4f}",
+        reason_text(each.reason),
+    )
+
+
+def memory_breakdown(plan: ResourcePlan) -> Table:
+    """The predicted peak of one GPU by term, with each term's equation."""
+    memory = plan.memory
+    rows = [(term.name, size(term.num_bytes), _share(term.num_bytes, memory), term.equation) for term in memory.terms]
+    title = f"{plan.plan_id}: {size(memory.peak_allocated_bytes)} at {memory.at}, host {size(memory.host_bytes)} a node"
+    return grid(title, ("term", "bytes", "share", "equation"), rows, right="bytes share")
+
+
+def _share(num_bytes: int, memory: MemoryPrediction) -> str:
+    return f"{100 * num_bytes / max(1, memory.peak_allocated_bytes):.0f} %"
+
+
+def runs_table(views: Iterable[RunView]) -> Table:
+    """One line for each run, newest first."""
+    headings = ("run", "job", "state", "attempts", "moved", "step", "loss", "since", "reason")
+    return grid("Runs", headings, map(_run_row, views), right="attempts moved step loss")
+
+
+def _run_row(view: RunView) -> tuple[str | Text, ...]:
+    run = view.run
+    last = view.attempts[-1] if view.attempts else None
+    hold = view.queue_entry.hold if view.queue_entry is not None else None
+    return (
+        run.run_key,
+        run.job.name,
+        state_text(run.state),
+        str(run.num_attempts),
+        str(run.num_reschedules),
+        step_text(last, run.total_steps),
+        loss_text(last),
+        local_time(run.created_s),
+        reason_text(hold or run.reason),
+    )
+
+
+def step_text(attempt: Attempt | None, total_steps: int | None) -> str:
+    done = attempt.last_step if attempt is not None else 0
+    return f"{done}/{total_steps}" if total_steps else str(done)
+
+
+def loss_text(attempt: Attempt | None) -> str:
+    return "-" if attempt is None or attempt.last_loss is None else f"{attempt.last_loss:.4f}"
+
+
+def attempts_table(attempts: Iterable[Attempt]) -> Table:
+    """Each attempt: its plan, where it ran, predicted against measured, how it ended."""
+    headings = ("attempt", "plan", "nodes", "steps", "predicted", "measured", "off_by", "highest", "card", "outcome")
+    numbers = "attempt steps predicted measured off_by highest card"
+    return grid("Attempts", headings, map(_attempt_row, attempts), right=numbers)
+
+
+def _attempt_row(each: Attempt) -> tuple[str | Text, ...]:
+    predicted = each.plan.memory.peak_allocated_bytes
+    return (
+        str(each.attempt),
+        each.plan.plan_id,
+        placement_text(each),
+        steps_text(each),
+        size(predicted),
+        size(each.explained_peak_bytes),
+        off_by(predicted, each.explained_peak_bytes),
+        size(each.measured_peak_bytes),
+        size(each.plan.gpu_memory_bytes),
+        reason_text(each.outcome) if each.outcome is not None else Text("running", style="cyan"),
+    )
+
+
+def placement_text(attempt: Attempt) -> str:
+    return ", ".join(f"{each.num_gpus} on {each.node}" for each in attempt.placement.allocations)
+
+
+def steps_text(attempt: Attempt) -> str:
+    """First and last step that the attempt made."""
+    resumed = attempt.result.resumed_from_step if attempt.result is not None else None
+    first = (resumed if resumed is not None else attempt.next_attempt.checkpoint_step or 0) + 1
+    return f"{first}-{attempt.last_step}" if attempt.last_step >= first else "-"
+
+
+def off_by(predicted: int, measured: int | None) -> str:
+    """Signed error of the prediction, of the measured value."""
+    return "-" if not measured else f"{100 * (predicted - measured) / measured:+.1f} %"
+
+
+def queue_tables(view: QueueView) -> RenderableType:
+    """Who waits and why, who runs where."""
+    waiting = [
+        (
+            str(row.position),
+            row.run_key,
+            row.job_name,
+            state_text(row.state),
+            format_duration(max(0.0, view.now_s - row.waiting_since_s)),
+            row.wanted_plan_id or "-",
+            local_time(row.expected_start_s),
+            str(row.priority),
+            row.team,
+            reason_text(row.reason),
+        )
+        for row in view.waiting
+    ]
+    headings = ("place", "run", "job", "state", "waits", "wants", "expected_start", "priority", "team", "reason")
+    waiting_table = grid("Waiting", headings, waiting, right="place waits expected_start priority")
+    return Group(waiting_table if waiting else Text("Nothing waits."), Text(), _running_table(view))
+
+
+def _running_table(view: QueueView) -> RenderableType:
+    rows = [
+        (
+            row.run_key,
+            row.job_name,
+            state_text(row.state),
+            str(row.attempt),
+            row.plan_id,
+            ", ".join(row.nodes),
+            f"{row.last_step}/{row.total_steps}" if row.total_steps else str(row.last_step),
+            "-" if row.last_loss is None else f"{row.last_loss:.4f}",
+            size(row.predicted_peak_bytes),
+            size(row.measured_peak_bytes),
+            size(row.capacity_bytes),
+            local_time(row.expected_end_s),
+        )
+        for row in view.running
+    ]
+    headings = (
+        *("run", "job", "state", "attempt", "plan", "nodes", "step", "loss"),
+        *("predicted", "measured", "card", "expected_end"),
+    )
+    if not rows:
+        return Text("Nothing runs.")
+    return grid("Running", headings, rows, right="attempt step loss predicted measured card expected_end")
+
+
+def gpus_tables(view: GpusView) -> RenderableType:
+    """Capacity and what is free, by type and by node."""
+    types = [
+        (
+            row.gpu_type,
+            row.kind,
+            size(row.memory_bytes),
+            f"{row.num_free}/{row.num_gpus}",
+            str(row.num_suspect),
+            f"{row.flops_per_s / 1e12:.3g}",
+            row.pool,
+        )
+        for row in view.types
+    ]
+    nodes = [
+        (row.node, row.gpu_type, row.state, f"{row.num_free}/{row.num_gpus}", ", ".join(row.run_keys) or "-")
+        for row in view.nodes
+    ]
+    type_headings = ("type", "kind", "memory", "free", "suspect", "TFLOP/s", "pool")
+    return Group(
+        grid("GPU types", type_headings, types, right="memory free suspect TFLOP/s"),
+        Text(),
+        grid("Nodes", ("node", "type", "state", "free", "runs"), nodes, right="free"),
+    )

@@ -1,0 +1,50 @@
+"""The pages inside Airflow's own: documents and their scripts, from this package only.
+
+A page holds no data; its script asks the API with the reader's session. The content policy lets
+a page load nothing but this origin's files and run no inline script.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+from fastapi import HTTPException, Response
+
+PAGES: Final = ("memory", "plan", "queue")
+STATIC_TYPES: Final = {
+    "frenzy.css": "text/css; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+    "memory.js": "text/javascript; charset=utf-8",
+    "page.js": "text/javascript; charset=utf-8",
+    "plan.js": "text/javascript; charset=utf-8",
+    "queue.js": "text/javascript; charset=utf-8",
+    "theme.js": "text/javascript; charset=utf-8",
+}
+_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+
+
+def get_page(name: str) -> Response:
+    """The page of that name; 404 for any other."""
+    if name not in PAGES:
+        raise HTTPException(404, f"There is no page {name!r}; pages are {', '.join(PAGES)}.")
+    return Response(_content(f"pages/{name}.html"), media_type="text/html; charset=utf-8", headers=_HEADERS)
+
+
+def get_static(name: str) -> Response:
+    """A file of the pages; 404 for any other."""
+    if name not in STATIC_TYPES:
+        raise HTTPException(404, f"There is no file {name!r}.")
+    return Response(_content(f"static/{name}"), media_type=STATIC_TYPES[name], headers=_HEADERS)
+
+
+@cache
+def _content(path: str) -> bytes:
+    return files("frenzy.web").joinpath(path).read_bytes()

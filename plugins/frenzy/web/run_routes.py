@@ -1,0 +1,115 @@
+"""Handlers of one training run: registering it, placing it, its attempts, and what is known of it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Response
+
+from frenzy.app.cancel import cancel
+from frenzy.app.observe import attempt_launching, attempt_started, report_pressure, report_progress
+from frenzy.app.place import enqueue, place_status
+from frenzy.app.queries import explain, list_runs, memory_view, run_view, runs_of_dag_run
+from frenzy.app.register import register_run
+from frenzy.app.services import NotFound
+from frenzy.app.settle import decide, end_attempt
+from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.protocol import (
+    AttemptStarted,
+    CancelRun,
+    EndReport,
+    PressureReport,
+    ProgressReport,
+    RegisterRun,
+)
+from frenzy.web.messages import ServicesOf, body_of, reply, text_reply
+
+
+def post_run(services: ServicesOf, request: Annotated[RegisterRun, Depends(body_of(RegisterRun))]) -> Response:
+    return reply(register_run(services, request))
+
+
+def get_runs(services: ServicesOf, limit: int = 50) -> Response:
+    return reply(list_runs(services, limit=max(1, min(limit, 1000))))
+
+
+def get_runs_of_dag_run(services: ServicesOf, dag_id: str, run_id: str) -> Response:
+    return reply(runs_of_dag_run(services, dag_id, run_id))
+
+
+def get_run(services: ServicesOf, run_key: str) -> Response:
+    return reply(run_view(services, run_key))
+
+
+def post_enqueue(services: ServicesOf, run_key: str) -> Response:
+    return reply(enqueue(services, run_key))
+
+
+def get_place(services: ServicesOf, run_key: str) -> Response:
+    return reply(place_status(services, run_key))
+
+
+def post_launching(services: ServicesOf, run_key: str, attempt: int) -> Response:
+    return reply(attempt_launching(services, run_key, attempt))
+
+
+def post_started(
+    services: ServicesOf,
+    run_key: str,
+    attempt: int,
+    message: Annotated[AttemptStarted, Depends(body_of(AttemptStarted))],
+) -> Response:
+    return reply(attempt_started(services, run_key, attempt, message))
+
+
+def post_progress(
+    services: ServicesOf,
+    run_key: str,
+    attempt: int,
+    message: Annotated[ProgressReport, Depends(body_of(ProgressReport))],
+) -> Response:
+    return reply(report_progress(services, run_key, attempt, message))
+
+
+def post_pressure(
+    services: ServicesOf,
+    run_key: str,
+    attempt: int,
+    message: Annotated[PressureReport, Depends(body_of(PressureReport))],
+) -> Response:
+    return reply(report_pressure(services, run_key, attempt, message))
+
+
+def post_end(
+    services: ServicesOf, run_key: str, attempt: int, message: Annotated[EndReport, Depends(body_of(EndReport))]
+) -> Response:
+    return reply(end_attempt(services, run_key, attempt, message))
+
+
+def post_decide(services: ServicesOf, run_key: str) -> Response:
+    return reply(decide(services, run_key))
+
+
+def post_cancel(
+    services: ServicesOf, run_key: str, message: Annotated[CancelRun, Depends(body_of(CancelRun))]
+) -> Response:
+    return reply(cancel(services, run_key, message.reason))
+
+
+def get_memory(services: ServicesOf, run_key: str) -> Response:
+    return reply(memory_view(services, run_key))
+
+
+def get_explain(services: ServicesOf, run_key: str) -> Response:
+    return reply(explain(services, run_key))
+
+
+def get_logs(services: ServicesOf, run_key: str, attempt: int | None = None, rank: int = 0) -> Response:
+    """The end of one rank's log; of the newest attempt when none is named."""
+    view = run_view(services, run_key)
+    known = [each.attempt for each in view.attempts]
+    wanted = attempt if attempt is not None else max(known, default=1)
+    if wanted not in known:
+        detail = f"Run {run_key!r} has no attempt {wanted}; it has {known or 'none yet'}."
+        raise NotFound(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail))
+    return text_reply(services.runs.log_tail(run_key, wanted, rank=rank))

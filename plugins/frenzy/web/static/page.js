@@ -1,0 +1,178 @@
+// What all pages share: elements, numbers as people read them, and the API.
+// Text only ever enters the document as text nodes, never as markup.
+
+const SVG_NAMESPACE = "http://www.w3.org/2000/svg";
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value !== null && value !== undefined) element.setAttribute(name, String(value));
+  }
+  for (const child of children.flat(Infinity)) {
+    if (child === null || child === undefined) continue;
+    element.append(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+  return element;
+}
+
+export function el(tag, attributes, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+export function svg(tag, attributes, ...children) {
+  return fill(document.createElementNS(SVG_NAMESPACE, tag), attributes, children);
+}
+
+const SIZES = [["TiB", 1024 ** 4], ["GiB", 1024 ** 3], ["MiB", 1024 ** 2], ["KiB", 1024]];
+
+export function bytes(count) {
+  if (count === null || count === undefined) return "–";
+  const sign = count < 0 ? "-" : "";
+  const size = Math.abs(count);
+  for (const [unit, factor] of SIZES) {
+    if (size >= factor) {
+      const value = size / factor;
+      return `${sign}${value.toFixed(value < 100 ? 1 : 0)} ${unit}`;
+    }
+  }
+  return `${sign}${size.toFixed(0)} B`;
+}
+
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  if (seconds < 60) return `${seconds.toFixed(1)} s`;
+  const total = Math.round(seconds);
+  const minutes = Math.floor(total / 60);
+  const two = (number) => String(number).padStart(2, "0");
+  if (minutes < 60) return `${minutes} min ${two(total % 60)} s`;
+  return `${Math.floor(minutes / 60)} h ${two(minutes % 60)} min`;
+}
+
+export function clock(epochSeconds) {
+  return epochSeconds ? new Date(epochSeconds * 1000).toLocaleTimeString() : "–";
+}
+
+export function percent(part, whole) {
+  const value = (100 * (part - whole)) / whole;
+  return `${value >= 0 ? "+" : ""}${value.toFixed(1)} %`;
+}
+
+// A reason is one sentence of the case, its code, and the smallest change that would help.
+export function reason(value) {
+  if (!value) return el("span", { class: "faint" }, "–");
+  const words = value.detail || value.code.toLowerCase().replaceAll("_", " ");
+  return el("div", {}, words, " ", el("code", { class: "faint" }, value.code),
+    value.remedy ? el("div", { class: "remedy" }, value.remedy) : null);
+}
+
+const TONES = { SUCCEEDED: "good", RECOVERING: "warn", CHECKPOINTING: "warn", CANCELLED: "warn" };
+
+export function state(name) {
+  const tone = TONES[name] || (name.startsWith("FAILED") ? "bad" : "");
+  return el("span", { class: `state ${tone}` }, name.toLowerCase().replaceAll("_", " "));
+}
+
+export function isFinal(name) {
+  return name === "SUCCEEDED" || name === "CANCELLED" || name.startsWith("FAILED");
+}
+
+// columns: [heading, cell(row), class]. Rows may carry a class through rowClass(row).
+export function table(columns, rows, rowClass) {
+  const head = columns.map(([title, , kind]) => el("th", { class: kind }, title));
+  const line = (row) => el("tr", { class: rowClass ? rowClass(row) : null },
+    columns.map(([, cell, kind]) => el("td", { class: kind }, cell(row))));
+  return el("div", { class: "scroll" },
+    el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows.map(line))));
+}
+
+// Query values percent-decoded, with "+" left alone: run ids carry time zones such as +00:00.
+export function query(name) {
+  for (const pair of location.search.slice(1).split("&")) {
+    const [key, ...rest] = pair.split("=");
+    if (decodeURIComponent(key) === name) return decodeURIComponent(rest.join("="));
+  }
+  return null;
+}
+
+export class Refusal extends Error {
+  constructor(message, remedy) {
+    super(message);
+    this.remedy = remedy;
+  }
+}
+
+// Python writes NaN and Infinity, which JSON does not know; they are read as null.
+function parse(text) {
+  return JSON.parse(text.replace(/([:[,]\s*)(?:NaN|-?Infinity)(?=\s*[,}\]])/g, "$1null"));
+}
+
+export async function get(path) {
+  let response;
+  try {
+    response = await fetch(`../api/v1/${path}`, { headers: { Accept: "application/json" }, cache: "no-store" });
+  } catch {
+    throw new Refusal("Airflow's API server does not answer.", "It is asked again every few seconds.");
+  }
+  if (response.ok) return parse(await response.text());
+  if (response.status === 401) throw new Refusal("The session has ended.", "Log in to Airflow again.");
+  if (response.status === 403) throw new Refusal("You may not see this.", "Ask for the right to view DAG runs.");
+  let detail = {};
+  try {
+    detail = (await response.json()).detail || {};
+  } catch { /* the reply is not ours; its status says enough */ }
+  throw new Refusal(detail.message || `The API answered ${response.status}.`, detail.remedy);
+}
+
+export function runsOfPage() {
+  const dag = query("dag_id");
+  const run = query("run_id");
+  if (!dag || !run) throw new Refusal("This page belongs to a DAG run.", "Open it from the run's tab.");
+  return get(`runs/by-dag/${encodeURIComponent(dag)}/${encodeURIComponent(run)}`);
+}
+
+// What the reader unfolded stays unfolded.
+function keepOpen(before, after) {
+  const unfolded = before.querySelectorAll("details[open] > summary");
+  const titles = new Set(Array.from(unfolded, (summary) => summary.textContent));
+  for (const summary of after.querySelectorAll("details > summary")) {
+    summary.parentElement.open = titles.has(summary.textContent);
+  }
+}
+
+// render() returns [nodes, whether to look again]. The page is replaced only when it changed.
+export function keepFresh(render, everyMs) {
+  const place = document.querySelector("main");
+  let shown = "";
+  async function turn() {
+    let again = true;
+    let nodes;
+    try {
+      [nodes, again] = await render();
+    } catch (error) {
+      if (!(error instanceof Refusal)) throw error;
+      nodes = [notice(error.message, error.remedy, "bad")];
+    }
+    const fresh = el("main", {}, nodes);
+    if (fresh.textContent !== shown) {
+      shown = fresh.textContent;
+      keepOpen(place, fresh);
+      place.replaceChildren(...fresh.childNodes);
+    }
+    if (again) setTimeout(turn, document.hidden ? 4 * everyMs : everyMs);
+  }
+  turn();
+}
+
+export function notice(message, remedy, tone) {
+  return el("div", { class: `notice ${tone || ""}`, role: "status" }, message,
+    remedy ? el("div", { class: "remedy" }, remedy) : null);
+}
+
+export function runHeading(run, page) {
+  return [
+    el("h1", {}, `${run.job.name} `, state(run.state)),
+    el("p", { class: "faint" }, `${page} · run `, el("code", {}, run.run_key),
+      run.identity.map_index >= 0 ? ` · map index ${run.identity.map_index}` : "",
+      run.identity.task_group ? ` · ${run.identity.task_group}` : ""),
+    run.reason ? notice(reason(run.reason)) : null,
+  ];
+}
