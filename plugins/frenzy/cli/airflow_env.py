@@ -1,0 +1,179 @@
+"""The embedded Airflow's configuration, as environment variables.
+
+Every component and every task process gets the same variables, so that all of them see one DAG bundle
+list, one database and one set of keys. Nothing is written to an ``airflow.cfg``.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from frenzy.settings import CHECKOUT, Settings
+
+STACK_MARK: Final = "FRENZY_STACK"
+USERS: Final = {"admin": "admin", "frenzy": "op", "viewer": "viewer"}
+SERVICE_USER: Final = "frenzy"
+
+_DB_MANAGER_MODULE: Final = "frenzy.airflow.db"
+_DB_MANAGER: Final = f"{_DB_MANAGER_MODULE}.FrenzyDBManager"
+_LOCAL_BUNDLE: Final = "airflow.dag_processing.bundles.local.LocalDagBundle"
+_LOOPBACK: Final = ("127.0.0.1", "localhost")
+
+# Sections of Airflow's configuration that no path or port goes into. Times are in seconds.
+_FIXED: Final[Mapping[str, str]] = {
+    "CORE__EXECUTOR": "LocalExecutor",
+    "CORE__PARALLELISM": "16",
+    "CORE__LOAD_EXAMPLES": "False",
+    "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+    "CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "1",
+    "CORE__KILLED_TASK_CLEANUP_TIME": "15",
+    # The default asks the name server who this machine is, which stalls where there is none.
+    "CORE__HOSTNAME_CALLABLE": "socket.gethostname",
+    "CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in USERS.items()),
+    "API__WORKERS": "1",
+    "API__EXPOSE_STACKTRACE": "False",
+    # Time between two tasks of a run is mostly the scheduler's nap.
+    "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.1",
+    # A component that was killed is missed sooner than by default, yet not on a busy two-core machine.
+    "SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "20",
+    "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "20",
+    "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
+    "SCHEDULER__TASK_QUEUED_TIMEOUT": "120",
+    "SCHEDULER__TASK_QUEUED_TIMEOUT_CHECK_INTERVAL": "30",
+    "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "20",
+    "TRIGGERER__RUNNER_HEALTH_CHECK_THRESHOLD": "60",
+    "DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "1",
+    "DAG_PROCESSOR__PARSING_PROCESSES": "2",
+    "DATABASE__SQL_ALCHEMY_POOL_SIZE": "10",
+    "LOGGING__COLORED_CONSOLE_LOG": "False",
+    "USAGE_DATA_COLLECTION__ENABLED": "False",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secrets:
+    """What one home generates once: Airflow's keys and the users' passwords."""
+
+    fernet_key: str
+    api_secret_key: str
+    jwt_secret: str
+    passwords: Mapping[str, str]
+
+
+def secrets_of(settings: Settings) -> Secrets:
+    """This home's secrets, made at the first call; readable by their owner only."""
+    path = settings.airflow_home / "secrets.json"
+    if path.is_file():
+        return Secrets(**json.loads(path.read_text(encoding="utf-8")))
+    made = Secrets(
+        fernet_key=base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+        api_secret_key=secrets.token_urlsafe(32),
+        jwt_secret=secrets.token_urlsafe(64),
+        passwords={user: secrets.token_urlsafe(12) for user in USERS},
+    )
+    write_private(path, json.dumps(asdict(made), indent=1))
+    return made
+
+
+def write_private(path: Path, text: str) -> None:
+    """Put ``text`` at ``path`` in one step, readable by its owner only."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.touch(mode=0o600)
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+def airflow_environment(settings: Settings, port: int, base: Mapping[str, str]) -> dict[str, str]:
+    """``base`` plus everything the embedded Airflow on ``port`` needs; also writes its password file.
+
+    A variable that ``base`` sets for Airflow wins over the fixed tuning, so that a user can change it.
+    """
+    keys = secrets_of(settings)
+    passwords = settings.airflow_home / "passwords.json"
+    write_private(passwords, json.dumps(dict(keys.passwords)))
+    tuning = {f"AIRFLOW__{name}": value for name, value in _FIXED.items()}
+    return {
+        **tuning,
+        **base,
+        **settings.environment(),
+        **_places(settings, port, passwords),
+        **_secret_variables(settings, port, keys),
+        **_process_variables(settings, base),
+    }
+
+
+def base_url(settings: Settings, port: int) -> str:
+    """Where this machine reaches the API server."""
+    host = "127.0.0.1" if settings.host in {"0.0.0.0", ""} else settings.host
+    return f"http://{host}:{port}"
+
+
+def _places(settings: Settings, port: int, passwords: Path) -> dict[str, str]:
+    home = settings.airflow_home
+    url = base_url(settings, port)
+    values = {
+        "CORE__PLUGINS_FOLDER": CHECKOUT / "plugins",
+        "CORE__DAGS_FOLDER": CHECKOUT / "dags",
+        "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": passwords,
+        "CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
+        "API__HOST": settings.host,
+        "API__PORT": port,
+        "API__BASE_URL": url,
+        # Several processes write one SQLite file: wait for each other instead of failing.
+        "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}?timeout=60",
+        "DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(_bundles(settings)),
+        "LOGGING__BASE_LOG_FOLDER": home / "logs",
+        "LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY": home / "logs/dag_processor",
+    }
+    if _has_module(_DB_MANAGER_MODULE):
+        values["DATABASE__EXTERNAL_DB_MANAGERS"] = _DB_MANAGER
+    return {"AIRFLOW_HOME": str(home), **{f"AIRFLOW__{name}": str(value) for name, value in values.items()}}
+
+
+def _bundles(settings: Settings) -> list[dict[str, object]]:
+    folders = {"frenzy-dags": (CHECKOUT / "dags", 30), "frenzy-jobs": (settings.jobs_folder, 5)}
+    return [
+        {"name": name, "classpath": _LOCAL_BUNDLE, "kwargs": {"path": str(folder), "refresh_interval": interval_s}}
+        for name, (folder, interval_s) in folders.items()
+    ]
+
+
+def _secret_variables(settings: Settings, port: int, keys: Secrets) -> dict[str, str]:
+    host = base_url(settings, port).removeprefix("http://").rpartition(":")[0]
+    login = {"login": SERVICE_USER, "password": keys.passwords[SERVICE_USER]}
+    connection = {"conn_type": "http", "schema": "http", "host": host, "port": port, **login}
+    return {
+        "AIRFLOW__CORE__FERNET_KEY": keys.fernet_key,
+        "AIRFLOW__API__SECRET_KEY": keys.api_secret_key,
+        "AIRFLOW__API_AUTH__JWT_SECRET": keys.jwt_secret,
+        "AIRFLOW_CONN_FRENZY_DEFAULT": json.dumps(connection),
+    }
+
+
+def _process_variables(settings: Settings, base: Mapping[str, str]) -> dict[str, str]:
+    known = base.get("no_proxy") or base.get("NO_PROXY") or ""
+    bypass = ",".join(dict.fromkeys([*filter(None, known.split(",")), *_LOOPBACK]))
+    return {
+        # Found again in /proc by this mark; setproctitle must not write over it.
+        STACK_MARK: str(settings.home),
+        "SPT_NOENV": "1",
+        "PYTHONUNBUFFERED": "1",
+        "NO_PROXY": bypass,
+        "no_proxy": bypass,
+    }
+
+
+def _has_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False

@@ -1,0 +1,129 @@
+"""Long-running processes of this machine: started in a session of their own, ended without a remainder.
+
+A component is a session: its leader, and whatever it starts without leaving the session. A training
+that was started by a task leaves it on purpose, so it outlives the component that started it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+# The start time is derived from the system clock, which may be set in between.
+_START_TOLERANCE_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessRecord:
+    """What is written down about a started process; pid and start time together are its identity."""
+
+    name: str
+    pid: int
+    started_s: float
+
+    def is_alive(self) -> bool:
+        """Whether this very process still runs; another one with its pid does not count."""
+        try:
+            process = psutil.Process(self.pid)
+            return self._started(process) and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    def members(self) -> list[psutil.Process]:
+        """Every live process of this record's session, also when its leader is gone.
+
+        A pid is not given out again while a session carries it, so another process with the pid
+        means that the session is over.
+        """
+        try:
+            if not self._started(psutil.Process(self.pid)):
+                return []
+        except psutil.NoSuchProcess:
+            pass
+        return [each for each in psutil.process_iter() if _session(each) == self.pid]
+
+    def _started(self, process: psutil.Process) -> bool:
+        return abs(process.create_time() - self.started_s) < _START_TOLERANCE_S
+
+
+def start_session(name: str, command: Sequence[str], environ: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """Start ``command`` as the leader of a new session, its output appended to ``log``."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def write_record(folder: Path, name: str, pid: int) -> ProcessRecord:
+    """Record a process that was just started."""
+    folder.mkdir(parents=True, exist_ok=True)
+    record = ProcessRecord(name=name, pid=pid, started_s=psutil.Process(pid).create_time())
+    draft = folder / f".{name}"
+    draft.write_text(json.dumps(asdict(record)), encoding="utf-8")
+    draft.replace(folder / f"{name}.json")
+    return record
+
+
+def read_record(folder: Path, name: str) -> ProcessRecord | None:
+    """The record of ``name``, or None where there is none that can be read."""
+    try:
+        return ProcessRecord(**json.loads((folder / f"{name}.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def marked_processes(variable: str, value: str) -> list[psutil.Process]:
+    """Live processes started with ``variable`` set to ``value``, without this one and its ancestors."""
+    own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    return [each for each in psutil.process_iter() if each.pid not in own and _has_mark(each, variable, value)]
+
+
+def end_processes(processes: Iterable[psutil.Process], *, grace_s: float) -> None:
+    """Ask ``processes`` to stop (SIGTERM), kill what is left after ``grace_s``, and wait until all are gone."""
+    left = _signalled(processes, signal.SIGTERM)
+    _, left = psutil.wait_procs(left, timeout=grace_s)
+    psutil.wait_procs(_signalled(left, signal.SIGKILL), timeout=10.0)
+
+
+def kill_processes(processes: Iterable[psutil.Process]) -> None:
+    """Kill ``processes`` at once and wait until they are gone."""
+    psutil.wait_procs(_signalled(processes, signal.SIGKILL), timeout=10.0)
+
+
+def _signalled(processes: Iterable[psutil.Process], number: signal.Signals) -> list[psutil.Process]:
+    reached: list[psutil.Process] = []
+    for process in processes:
+        try:
+            process.send_signal(number)
+            reached.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return reached
+
+
+def _session(process: psutil.Process) -> int | None:
+    try:
+        return None if process.status() == psutil.STATUS_ZOMBIE else os.getsid(process.pid)
+    except (psutil.NoSuchProcess, OSError):
+        return None
+
+
+def _has_mark(process: psutil.Process, variable: str, value: str) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and process.environ().get(variable) == value
+    except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
+        return False

@@ -1,0 +1,315 @@
+"""The embedded Airflow: four components on this machine, started, watched, stopped.
+
+    with Stack.running(home) as stack:
+        httpx.get(f"{stack.base_url}/api/v2/dags", headers=stack.headers())
+
+Each component is a session with its own log and record, so one of them can be killed and restarted
+while the others run. ``stop`` ends everything this home ever started, found by its mark, and may be
+called at any time, by any process, more than once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final, Self
+
+import httpx
+import psutil
+
+from frenzy.cli.airflow_env import SERVICE_USER, STACK_MARK, airflow_environment, base_url, secrets_of
+from frenzy.cli.migrations import database_fingerprint
+from frenzy.cli.ports import NoFreePortError, reserved_port
+from frenzy.cli.processes import (
+    ProcessRecord,
+    end_processes,
+    kill_processes,
+    marked_processes,
+    read_record,
+    start_session,
+    write_record,
+)
+from frenzy.core.errors import PermanentError, Reason, ReasonCode
+from frenzy.settings import Settings, load_settings
+
+# In the order of stopping: whoever starts work first, the server that all the others call last.
+COMPONENTS: Final[dict[str, Sequence[str]]] = {
+    "scheduler": ("scheduler", "--skip-serve-logs"),
+    "dag-processor": ("dag-processor",),
+    "triggerer": ("triggerer", "--skip-serve-logs"),
+    "api-server": ("api-server",),
+}
+START_TIMEOUT_S: Final = 240.0
+_STOP_TIMEOUT_S: Final = 8.0
+_POLL_S: Final = 0.1
+_LOG_TAIL_LINES: Final = 15
+
+
+class StackError(PermanentError):
+    """Airflow could not be started or reached; the message says which part, and shows its last words."""
+
+    def __init__(self, detail: str, remedy: str | None = None) -> None:
+        super().__init__(Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail, remedy=remedy))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentStatus:
+    """One component: its process, if it runs, and whether Airflow calls it healthy."""
+
+    name: str
+    pid: int | None
+    is_healthy: bool
+
+
+class Stack:
+    """One home's Airflow. ``environ`` is what its processes inherit."""
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str] | None = None) -> None:
+        self.settings = settings
+        self._environ = dict(os.environ if environ is None else environ)
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+
+    @classmethod
+    @contextmanager
+    def running(cls, home: Path, port: int | None = None, env: Mapping[str, str] | None = None) -> Iterator[Self]:
+        """A started stack that is stopped at the end, whatever happens; settings come from ``env``."""
+        asked = {**(env or {}), "FRENZY_HOME": str(home), "FRENZY_PORT": str(port or "")}
+        stack = cls(load_settings(asked), {**os.environ, **asked})
+        try:
+            stack.start()
+            yield stack
+        finally:
+            stack.stop()
+
+    @property
+    def port(self) -> int:
+        """The port of the last start. Raises StackError when this home has never been started."""
+        port = self._last_port()
+        if port is None:
+            raise StackError(f"No Airflow has been started in {self.settings.home}.", "Start it: frenzy up")
+        return port
+
+    @property
+    def base_url(self) -> str:
+        """Where the API server answers, for example ``http://127.0.0.1:8080``."""
+        return base_url(self.settings, self.port)
+
+    def password(self, user: str = SERVICE_USER) -> str:
+        """The generated password of ``admin``, ``frenzy`` or ``viewer``."""
+        return secrets_of(self.settings).passwords[user]
+
+    def token(self, user: str = SERVICE_USER) -> str:
+        """A fresh API token of ``user``. Raises httpx.HTTPError when the server does not give one."""
+        login = {"username": user, "password": self.password(user)}
+        answer = httpx.post(f"{self.base_url}/auth/token", json=login, timeout=30.0, trust_env=False)
+        answer.raise_for_status()
+        return str(answer.json()["access_token"])
+
+    def headers(self, user: str = SERVICE_USER) -> dict[str, str]:
+        """The authorization header for calls as ``user``."""
+        return {"Authorization": f"Bearer {self.token(user)}"}
+
+    def environment(self) -> dict[str, str]:
+        """The variables of every process of this stack; for the ``airflow`` command by hand."""
+        return airflow_environment(self.settings, self.port, self._environ)
+
+    def start(self) -> None:
+        """Start what does not run and wait until all is healthy. Raises StackError."""
+        with self._lock():
+            if all(self._is_alive(name) for name in COMPONENTS):
+                self._wait_until_healthy(COMPONENTS)
+                return
+            self._end_everything()
+            try:
+                self._start_on_free_port()
+            except BaseException:
+                self._end_everything()
+                raise
+
+    def stop(self) -> None:
+        """End every process of this home, trainings too (they write a checkpoint first)."""
+        if self.settings.home.is_dir():
+            with self._lock():
+                self._end_everything()
+
+    def status(self) -> tuple[ComponentStatus, ...]:
+        """Each component's process and health, in the order of ``COMPONENTS``."""
+        health = self._health() if self._is_alive("api-server") else {}
+        return tuple(self._component_status(name, health) for name in COMPONENTS)
+
+    def is_running(self) -> bool:
+        """Whether every component's process is there."""
+        return all(self._is_alive(name) for name in COMPONENTS)
+
+    def kill(self, name: str) -> None:
+        """Kill one component with SIGKILL, and all it started that has not left its session."""
+        kill_processes(self._members(name))
+        self._forget(name)
+
+    def restart(self, name: str) -> None:
+        """Stop one component if it runs, start it and wait until it is healthy. Raises StackError."""
+        end_processes(self._members(name), grace_s=_STOP_TIMEOUT_S)
+        self._forget(name)
+        self._start_component(name, self.environment())
+        self._wait_until_healthy((name,))
+
+    def log_path(self, name: str) -> Path:
+        """The log of one component."""
+        return self.settings.log_folder / f"{name}.log"
+
+    def _start_on_free_port(self) -> None:
+        settings = self.settings
+        try:
+            with reserved_port(settings.host, settings.port, preferred=self._last_port()) as port:
+                self._prepare_home(port)
+                environ = self.environment()
+                self._migrate(environ)
+                for name in reversed(COMPONENTS):
+                    self._start_component(name, environ)
+                self._wait_until_healthy(COMPONENTS)
+        except NoFreePortError as error:
+            raise StackError(f"{error}.", "Set FRENZY_PORT to a free one, or end what uses it.") from error
+        self._warm_up()
+
+    def _prepare_home(self, port: int) -> None:
+        settings = self.settings
+        for folder in (settings.airflow_home / "config", settings.jobs_folder, settings.log_folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        # Airflow asks plugins for policies only when this module exists.
+        (settings.airflow_home / "config/airflow_local_settings.py").touch()
+        self._state_path.write_text(json.dumps({"port": port}), encoding="utf-8")
+
+    def _migrate(self, environ: Mapping[str, str]) -> None:
+        database = self.settings.airflow_home / "airflow.db"
+        stamp = self.settings.airflow_home / "airflow.db.version"
+        fingerprint = database_fingerprint(environ)
+        if database.is_file() and stamp.is_file() and stamp.read_text(encoding="utf-8") == fingerprint:
+            return
+        process = start_session("migrate", _airflow("db", "migrate"), environ, self.log_path("migrate"))
+        if process.wait() != 0:
+            raise StackError(f"Airflow's database could not be migrated.{self._last_words('migrate')}")
+        # Readers and the one writer no longer wait for each other; the file remembers the mode.
+        with sqlite3.connect(database) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
+        connection.close()
+        stamp.write_text(fingerprint, encoding="utf-8")
+
+    def _start_component(self, name: str, environ: Mapping[str, str]) -> None:
+        process = start_session(name, _airflow(*COMPONENTS[name]), environ, self.log_path(name))
+        self._children[name] = process
+        write_record(self.settings.pid_folder, name, process.pid)
+
+    def _wait_until_healthy(self, names: Iterable[str]) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        waiting = list(names)
+        while waiting:
+            for name in waiting:
+                if not self._is_alive(name):
+                    raise StackError(f"Airflow's {name} ended while starting.{self._last_words(name)}")
+            if time.monotonic() > deadline:
+                late = ", ".join(waiting)
+                raise StackError(f"Not healthy after {START_TIMEOUT_S:.0f} s: {late}.{self._last_words(waiting[0])}")
+            time.sleep(_POLL_S)
+            health = self._health()
+            waiting = [name for name in waiting if not self._component_status(name, health).is_healthy]
+
+    def _warm_up(self) -> None:
+        """Have the server build the task API now rather than in the first task's first call."""
+        with suppress(httpx.HTTPError):
+            httpx.get(f"{self.base_url}/execution/health/ping", timeout=60.0, trust_env=False)
+
+    def _health(self) -> Mapping[str, Mapping[str, str]]:
+        try:
+            answer = httpx.get(f"{self.base_url}/api/v2/monitor/health", timeout=10.0, trust_env=False)
+            return answer.json() if answer.is_success else {}
+        except (httpx.HTTPError, ValueError):
+            return {}
+
+    def _component_status(self, name: str, health: Mapping[str, Mapping[str, str]]) -> ComponentStatus:
+        record = self._record(name)
+        if record is None or not record.is_alive():
+            return ComponentStatus(name=name, pid=None, is_healthy=False)
+        return ComponentStatus(name=name, pid=record.pid, is_healthy=_is_healthy(record, health))
+
+    def _is_alive(self, name: str) -> bool:
+        child = self._children.get(name)
+        if child is not None:
+            child.poll()
+        record = self._record(name)
+        return record is not None and record.is_alive()
+
+    def _members(self, name: str) -> list[psutil.Process]:
+        record = self._record(name)
+        return [] if record is None else record.members()
+
+    def _end_everything(self) -> None:
+        first = [name for name in COMPONENTS if name != "api-server"]
+        end_processes([each for name in first for each in self._leader(name)], grace_s=_STOP_TIMEOUT_S)
+        for name in (*first, "api-server"):
+            end_processes(self._members(name), grace_s=_STOP_TIMEOUT_S)
+            self._forget(name)
+        end_processes(self._marked(), grace_s=self.settings.stop_grace_s)
+
+    def _leader(self, name: str) -> list[psutil.Process]:
+        record = self._record(name)
+        return [each for each in self._members(name) if record and each.pid == record.pid]
+
+    def _marked(self) -> list[psutil.Process]:
+        return marked_processes(STACK_MARK, str(self.settings.home))
+
+    def _forget(self, name: str) -> None:
+        child = self._children.pop(name, None)
+        if child is not None:
+            child.wait()
+        (self.settings.pid_folder / f"{name}.json").unlink(missing_ok=True)
+
+    def _record(self, name: str) -> ProcessRecord | None:
+        return read_record(self.settings.pid_folder, name)
+
+    def _last_words(self, name: str) -> str:
+        path = self.log_path(name)
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+        return "".join(f"\n  {line}" for line in (*lines[-_LOG_TAIL_LINES:], f"(all of it: {path})"))
+
+    @property
+    def _state_path(self) -> Path:
+        return self.settings.home / "stack.json"
+
+    def _last_port(self) -> int | None:
+        with suppress(OSError, ValueError, KeyError):
+            return int(json.loads(self._state_path.read_text(encoding="utf-8"))["port"])
+        return None
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        """One start or stop at a time for each home."""
+        self.settings.home.mkdir(parents=True, exist_ok=True)
+        with (self.settings.home / "stack.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def _airflow(*arguments: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "airflow", *arguments)
+
+
+def _is_healthy(record: ProcessRecord, health: Mapping[str, Mapping[str, str]]) -> bool:
+    """Whether ``record``'s component beats; a beat from before its start is its predecessor's."""
+    if record.name == "api-server":
+        return bool(health)
+    key = record.name.replace("-", "_")
+    part = health.get(key, {})
+    beat = part.get(f"latest_{key}_heartbeat")
+    if part.get("status") != "healthy" or not beat:
+        return False
+    return datetime.fromisoformat(beat).timestamp() > record.started_s
