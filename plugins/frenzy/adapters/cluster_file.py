@@ -1,0 +1,305 @@
+"""The cluster file: GPU types and nodes in YAML, checked at the edge.
+
+    gpu_types:
+      small:                    # a virtual GPU: its memory budget and the rate it is held to
+        kind: virtual
+        memory: 384 MiB
+        flops: 20 GFLOPS
+      a100-80:                  # in the catalogue: nothing more is needed, any field may be changed
+        price_per_hour: 1.8
+      spot-t4: {card: t4}       # a catalogue card under another name
+    nodes:
+      - {name: lap, count: 2, gpu_type: small, gpus: 2, cpus: 4, host_memory: 8 GiB}
+      - {name: "rack{i:02}-a", count: 8, gpu_type: a100-80, gpus: 8, cpus: 128, host_memory: 1 TiB}
+
+A node with a count above 1 and no ``{i}`` in its name gets ``-1``, ``-2`` ... appended. Without
+``cpus`` a node has 8 for each GPU, without ``host_memory`` four times its GPUs' memory and at least
+16 GiB. A node holds GPUs of one type, hence virtual and real ones never share a node.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from frenzy.core.cluster import Cluster, Node, NodeState
+from frenzy.core.errors import SpecError, Violation
+from frenzy.core.gpu_catalogue import CATALOGUE
+from frenzy.core.hardware import DeviceKind, GpuType
+from frenzy.core.units import GIB, parse_bytes
+
+DEFAULT_CPUS_PER_GPU: Final = 8.0
+DEFAULT_HOST_TO_GPU_MEMORY: Final = 4
+LEAST_DEFAULT_HOST_BYTES: Final = 16 * GIB
+MAX_NODES: Final = 100_000
+
+_RATE: Final = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([kKMGTP]?)\s*([A-Za-z/]*)\s*$")
+_RATE_FACTORS: Final = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_INDEX: Final = re.compile(r"\{i(?::0([1-9]))?\}")
+_NAME: Final = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
+
+
+def load_cluster(path: str | Path) -> Cluster:
+    """The cluster described by the YAML file at ``path``.
+
+    Raises SpecError with every violation: the path of the field, its value, what is allowed.
+    """
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        detail = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise _refused("cluster file", str(file), f"name a readable YAML file ({detail})") from error
+    return parse_cluster(text, source=str(file))
+
+
+def parse_cluster(text: str, *, source: str = "cluster file") -> Cluster:
+    """The cluster described by YAML ``text``. Raises SpecError as ``load_cluster`` does."""
+    try:
+        document = yaml.load(text, Loader=_StrictLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "the text"
+        problem = getattr(error, "problem", None) or "it cannot be parsed"
+        raise _refused(source, where, f"write valid YAML: {problem}") from error
+    if not isinstance(document, dict):
+        raise _refused(source, _shown(document), "write a mapping with gpu_types and nodes")
+    try:
+        file = _ClusterFile.model_validate(document)
+    except ValidationError as error:
+        raise SpecError(_violations(error)) from error
+    return _cluster(file)
+
+
+class ClusterFileInventory:
+    """The inventory of a cluster that is described by a file; read anew each time it is asked."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+
+    def cluster(self) -> Cluster:
+        """The GPU types and nodes in the file. Raises SpecError."""
+        return load_cluster(self._path)
+
+
+def _whole_bytes(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError("write a size, for example '640 MiB' or '24 GiB'")
+    return parse_bytes(value)
+
+
+def _rate(value: object) -> object:
+    """``"40 GFLOPS"``, ``"2 TB/s"`` or a plain number, per second."""
+    match = _RATE.match(str(value)) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
+    if match is None or match[3].lower() not in {"", "flops", "flop/s", "flops/s", "b/s"}:
+        raise ValueError("write a rate, for example '40 GFLOPS', '312 TFLOPS' or '900 GB/s'")
+    return float(match[1]) * _RATE_FACTORS[match[2]]
+
+
+_Size = Annotated[int, BeforeValidator(_whole_bytes), Field(gt=0)]
+_Rate = Annotated[float, BeforeValidator(_rate), Field(gt=0, allow_inf_nan=False)]
+_Name = Annotated[str, Field(pattern=_NAME)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _TypeEntry(_Strict):
+    card: str | None = None
+    kind: DeviceKind | None = None
+    memory: _Size | None = None
+    flops: _Rate | None = None
+    fp32_flops: _Rate | None = None
+    memory_bandwidth: _Rate | None = None
+    link: _Rate | None = None
+    compute_capability: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]$")] | None = None
+    price_per_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+
+
+class _NodeEntry(_Strict):
+    name: Annotated[str, Field(min_length=1, max_length=63)]
+    count: Annotated[int, Field(ge=1, le=MAX_NODES, strict=True)] = 1
+    gpu_type: str
+    gpus: Annotated[int, Field(ge=1, le=1024, strict=True)]
+    cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    host_memory: _Size | None = None
+    state: NodeState = NodeState.READY
+    labels: dict[str, str] = Field(default_factory=dict)
+
+
+class _ClusterFile(_Strict):
+    gpu_types: dict[_Name, _TypeEntry | None] = Field(default_factory=dict)
+    nodes: Annotated[list[_NodeEntry], Field(min_length=1)]
+
+
+def _cluster(file: _ClusterFile) -> Cluster:
+    types, violations = _gpu_types(file)
+    nodes: dict[str, Node] = {}
+    for index, entry in enumerate(file.nodes):
+        path = f"nodes[{index}]"
+        if entry.gpu_type not in types:
+            violations.append(_unknown_type(f"{path}.gpu_type", entry.gpu_type, types))
+            continue
+        for node in _nodes(entry, types[entry.gpu_type]):
+            violations += _name_violations(f"{path}.name", node.name, nodes)
+            nodes[node.name] = node
+    if violations:
+        raise SpecError(violations)
+    return Cluster(tuple(types.values()), tuple(nodes.values()))
+
+
+def _gpu_types(file: _ClusterFile) -> tuple[dict[str, GpuType], list[Violation]]:
+    """Types in the order of the file, then catalogue cards that only the nodes name."""
+    types: dict[str, GpuType] = {}
+    violations: list[Violation] = []
+    only_named = (node.gpu_type for node in file.nodes if node.gpu_type in CATALOGUE)
+    for name in dict.fromkeys((*file.gpu_types, *only_named)):
+        entry = file.gpu_types.get(name) or _TypeEntry()
+        problems = list(_type_violations(f"gpu_types.{name}", name, entry))
+        violations += problems
+        # a type that is refused still counts as known, so that its nodes are not refused as well
+        types[name] = GpuType(name=name, memory_bytes=1, flops_per_s=1.0) if problems else _gpu_type(name, entry)
+    return types, violations
+
+
+def _type_violations(path: str, name: str, entry: _TypeEntry) -> Iterator[Violation]:
+    if entry.card is not None and entry.card not in CATALOGUE:
+        yield Violation(path=f"{path}.card", value=repr(entry.card), allowed=_one_of(entry.card, CATALOGUE))
+    elif _card_name(name, entry) is None:
+        described = "a virtual GPU" if entry.kind is DeviceKind.VIRTUAL else "a type that is not in the catalogue"
+        for field in ("memory", "flops"):
+            if getattr(entry, field) is None:
+                near = "" if entry.kind is DeviceKind.VIRTUAL else f"; {_one_of(name, CATALOGUE)}"
+                yield Violation(path=f"{path}.{field}", value="nothing", allowed=f"{described} needs {field}{near}")
+
+
+def _card_name(name: str, entry: _TypeEntry) -> str | None:
+    """The catalogue card ``entry`` starts from; a virtual GPU starts from none unless it names one."""
+    if entry.card is not None:
+        return entry.card
+    return name if name in CATALOGUE and entry.kind is not DeviceKind.VIRTUAL else None
+
+
+def _gpu_type(name: str, entry: _TypeEntry) -> GpuType:
+    given: dict[str, Any] = {
+        "memory_bytes": entry.memory,
+        "flops_per_s": entry.flops,
+        "kind": entry.kind,
+        "fp32_flops_per_s": entry.fp32_flops,
+        "memory_bandwidth_bytes_per_s": entry.memory_bandwidth,
+        "link_bytes_per_s": entry.link,
+        "compute_capability": entry.compute_capability,
+        "price_per_hour": entry.price_per_hour,
+    }
+    changes = {field: value for field, value in given.items() if value is not None}
+    card = _card_name(name, entry)
+    if card is None:
+        return GpuType(name=name, **changes)
+    return replace(CATALOGUE[card].gpu, name=name, **changes)
+
+
+def _nodes(entry: _NodeEntry, gpu_type: GpuType) -> Iterator[Node]:
+    default_host_bytes = max(LEAST_DEFAULT_HOST_BYTES, DEFAULT_HOST_TO_GPU_MEMORY * entry.gpus * gpu_type.memory_bytes)
+    for index in range(1, entry.count + 1):
+        yield Node(
+            name=_node_name(entry, index),
+            gpu_type=entry.gpu_type,
+            num_gpus=entry.gpus,
+            host_memory_bytes=entry.host_memory or default_host_bytes,
+            num_cpus=entry.cpus or DEFAULT_CPUS_PER_GPU * entry.gpus,
+            state=entry.state,
+            labels=entry.labels,
+        )
+
+
+def _node_name(entry: _NodeEntry, index: int) -> str:
+    if _INDEX.search(entry.name):
+        return _INDEX.sub(lambda match: f"{index:0{match[1] or 1}d}", entry.name)
+    return entry.name if entry.count == 1 else f"{entry.name}-{index}"
+
+
+def _name_violations(path: str, name: str, known: Mapping[str, Node]) -> Iterator[Violation]:
+    if name in known:
+        yield Violation(path=path, value=repr(name), allowed="node names are unique in a cluster")
+    if not re.match(_NAME, name):
+        allowed = "lower-case letters, digits, '-', '_' and '.', with {i} or {i:02} where the number goes"
+        yield Violation(path=path, value=repr(name), allowed=allowed)
+
+
+def _unknown_type(path: str, name: str, types: Mapping[str, GpuType]) -> Violation:
+    return Violation(path=path, value=repr(name), allowed=_one_of(name, {**dict.fromkeys(types), **CATALOGUE}))
+
+
+def _one_of(value: str, allowed: Iterable[str]) -> str:
+    names = list(allowed)
+    near = [name for name in names if name.startswith(value.lower())]
+    near = near or difflib.get_close_matches(value.lower(), names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"{hint}known are {', '.join(names)}"
+
+
+def _violations(error: ValidationError) -> list[Violation]:
+    return [
+        Violation(path=_field_path(each["loc"]), value=_value(each), allowed=_allowed(each))
+        for each in error.errors(include_url=False)
+    ]
+
+
+def _value(problem: ErrorDetails) -> str:
+    return "nothing" if problem["type"] == "missing" else _shown(problem["input"])
+
+
+def _allowed(problem: ErrorDetails) -> str:
+    if problem["type"] == "missing":
+        return "this field is required"
+    if problem["type"] == "extra_forbidden":
+        return f"no such field; {_one_of(str(problem['loc'][-1]), _fields_at(problem['loc']))}"
+    if problem["type"] == "string_pattern_mismatch":
+        return f"must match {problem['ctx']['pattern']}"
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    return message[:1].lower() + message[1:]
+
+
+def _fields_at(location: tuple[int | str, ...]) -> list[str]:
+    entry: type[BaseModel] = _ClusterFile
+    if len(location) > 2:
+        entry = _TypeEntry if location[0] == "gpu_types" else _NodeEntry
+    return list(entry.model_fields)
+
+
+def _field_path(location: tuple[int | str, ...]) -> str:
+    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in location if part != "[key]"]
+    return "".join(parts).lstrip(".") or "cluster file"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _refused(path: str, value: str, allowed: str) -> SpecError:
+    return SpecError([Violation(path=path, value=value, allowed=allowed)])
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Refuses a key that is written twice; YAML would keep the last one without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[object] = set()
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                continue
+            if key_node.value in seen:
+                problem = f"{key_node.value!r} is written twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+            seen.add(key_node.value)
+        return super().construct_mapping(node, deep)

@@ -1,0 +1,152 @@
+"""The cluster file: what it may say, and how a wrong one is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from frenzy.adapters.cluster_file import ClusterFileInventory, load_cluster, parse_cluster
+from frenzy.core.cluster import NodeState
+from frenzy.core.errors import SpecError
+from frenzy.core.gpu_catalogue import CATALOGUE
+from frenzy.core.hardware import DeviceKind
+from frenzy.core.units import GIB, MIB
+
+SHIPPED = sorted((Path(__file__).parents[3] / "include" / "clusters").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_shipped_cluster_loads(path: Path) -> None:
+    cluster = load_cluster(path)
+    assert set(cluster.num_gpus_by_type) == {each.name for each in cluster.gpu_types}
+    assert len(cluster.nodes_by_name) == len(cluster.nodes)
+
+
+def test_the_papers_cluster_has_its_288_gpus() -> None:
+    path = next(path for path in SHIPPED if path.stem == "frenzy-paper-288")
+    expected = {"a100-40": 64, "a100-80": 32, "v100-32": 80, "rtx-3090": 80, "t4": 32}
+    assert load_cluster(path).num_gpus_by_type == expected
+
+
+def test_the_laptop_mixes_three_types_of_virtual_gpus() -> None:
+    cluster = load_cluster(next(path for path in SHIPPED if path.stem == "laptop"))
+    assert {each.kind for each in cluster.gpu_types} == {DeviceKind.VIRTUAL}
+    budgets = {each.memory_bytes for each in cluster.gpu_types}
+    speeds = {each.flops_per_s for each in cluster.gpu_types}
+    assert len(budgets) >= 3
+    assert len(speeds) >= 3
+    assert len(set(cluster.num_gpus_by_type.values())) >= 3
+    assert len(cluster.nodes) >= 3
+
+
+def test_a_virtual_type_takes_its_budget_and_rate_from_the_file() -> None:
+    cluster = parse_cluster(
+        """
+        gpu_types: {v: {kind: virtual, memory: 640 MiB, flops: 40 GFLOPS, link: 1 GB/s, price_per_hour: 0.5}}
+        nodes: [{name: n, gpu_type: v, gpus: 2, cpus: 1.5, host_memory: 8 GiB}]
+        """
+    )
+    v = cluster.types_by_name["v"]
+    assert (v.kind, v.memory_bytes, v.flops_per_s) == (DeviceKind.VIRTUAL, 640 * MIB, 40e9)
+    assert (v.link_bytes_per_s, v.price_per_hour) == (1e9, 0.5)
+    assert (cluster.nodes[0].num_cpus, cluster.nodes[0].host_memory_bytes) == (1.5, 8 * GIB)
+
+
+def test_a_catalogue_card_needs_nothing_more_and_may_be_changed_or_renamed() -> None:
+    cluster = parse_cluster(
+        """
+        gpu_types:
+          a100-80: {price_per_hour: 1.5}
+          cheap-t4: {card: t4, memory: 14 GiB}
+        nodes:
+          - {name: a, gpu_type: a100-80, gpus: 8}
+          - {name: b, gpu_type: cheap-t4, gpus: 4}
+          - {name: c, gpu_type: l4, gpus: 1}
+        """
+    )
+    types = cluster.types_by_name
+    assert types["a100-80"].flops_per_s == CATALOGUE["a100-80"].gpu.flops_per_s
+    assert types["a100-80"].price_per_hour == 1.5
+    assert (types["cheap-t4"].memory_bytes, types["cheap-t4"].compute_capability) == (14 * GIB, "7.5")
+    assert types["l4"] == CATALOGUE["l4"].gpu
+
+
+def test_counts_number_the_nodes() -> None:
+    cluster = parse_cluster(
+        """
+        nodes:
+          - {name: t, count: 2, gpu_type: t4, gpus: 1}
+          - {name: "rack{i:02}-l", count: 3, gpu_type: l4, gpus: 1, state: draining, labels: {zone: b}}
+          - {name: one, gpu_type: l4, gpus: 1}
+        """
+    )
+    assert [node.name for node in cluster.nodes] == ["t-1", "t-2", "rack01-l", "rack02-l", "rack03-l", "one"]
+    assert cluster.nodes_by_name["rack02-l"].state is NodeState.DRAINING
+    assert cluster.nodes_by_name["rack02-l"].labels == {"zone": "b"}
+
+
+NODE = "nodes: [{name: n, gpu_type: t4, gpus: 1}]"
+VIRTUAL = "gpu_types: {v: {kind: virtual, memory: 1 GiB, flops: 1 GFLOPS}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "value", "allowed"),
+    [
+        ("", "cluster file", "None", "gpu_types and nodes"),
+        ("a: [", "cluster file", "line 1", "valid YAML"),
+        ("nodes: []", "nodes", "[]", "at least 1"),
+        ("gpu_types: {t4: }", "nodes", "nothing", "required"),
+        (f"{NODE}\n{NODE}", "cluster file", "line 2", "'nodes' is written twice"),
+        ("nodes: [{name: n, gpu_type: a100, gpus: 1}]", "nodes[0].gpu_type", "'a100'", "did you mean 'a100-80'"),
+        ("nodes: [{name: n, gpu_type: t4, gpus: 0}]", "nodes[0].gpus", "0", "greater than or equal to 1"),
+        ("nodes: [{name: n, gpu_type: t4, gpus: 1.5}]", "nodes[0].gpus", "1.5", "integer"),
+        ("nodes: [{name: n, gpu_type: t4, gpus: 1, cpu: 3}]", "nodes[0].cpu", "3", "did you mean 'cpus'"),
+        ("nodes: [{name: n, gpu_type: t4, gpus: 1, host_memory: yes}]", "nodes[0].host_memory", "True", "640 MiB"),
+        ("nodes: [{name: N, gpu_type: t4, gpus: 1}]", "nodes[0].name", "'N'", "lower-case"),
+        ("nodes: [{name: 'n{j}', gpu_type: t4, gpus: 1}]", "nodes[0].name", "'n{j}'", "{i}"),
+        (f"gpu_types: {{x: {{kind: virtual, memory: 1 GiB}}}}\n{NODE}", "gpu_types.x.flops", "nothing", "needs flops"),
+        (f"gpu_types: {{gtx: {{flops: 1e12}}}}\n{NODE}", "gpu_types.gtx.memory", "nothing", "not in the catalogue"),
+        (f"gpu_types: {{t4: {{memory: 5 parsec}}}}\n{NODE}", "gpu_types.t4.memory", "'5 parsec'", "640 MiB"),
+        (f"gpu_types: {{t4: {{memory: -1}}}}\n{NODE}", "gpu_types.t4.memory", "-1", "greater than 0"),
+        (f"gpu_types: {{t4: {{flops: fast}}}}\n{NODE}", "gpu_types.t4.flops", "'fast'", "40 GFLOPS"),
+        (f"gpu_types: {{t4: {{kind: tpu}}}}\n{NODE}", "gpu_types.t4.kind", "'tpu'", "'cuda' or 'virtual'"),
+        (f"gpu_types: {{x: {{card: t5}}}}\n{NODE}", "gpu_types.x.card", "'t5'", "did you mean 't4'"),
+        (f"gpu_types: {{X y: }}\n{NODE}", "gpu_types.X y", "'X y'", "must match"),
+        (
+            f"{VIRTUAL}nodes: [{{name: n, gpu_type: v, gpus: 1}}, {{name: n, gpu_type: t4, gpus: 1}}]",
+            "nodes[1].name",
+            "'n'",
+            "unique",
+        ),
+    ],
+)
+def test_a_wrong_file_is_refused_with_path_value_and_what_is_allowed(
+    text: str, path: str, value: str, allowed: str
+) -> None:
+    with pytest.raises(SpecError) as refused:
+        parse_cluster(text)
+    (violation,) = refused.value.violations
+    assert violation.path == path
+    assert value in violation.value
+    assert allowed in violation.allowed
+
+
+def test_every_mistake_is_listed_at_once() -> None:
+    with pytest.raises(SpecError) as refused:
+        parse_cluster("nodes: [{name: n, gpu_type: t4, gpus: 0, rack: 1}, {gpu_type: t4, gpus: 1}]")
+    assert [each.path for each in refused.value.violations] == ["nodes[0].gpus", "nodes[0].rack", "nodes[1].name"]
+
+
+def test_a_missing_file_is_refused_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"nowhere\.yaml"):
+        load_cluster(tmp_path / "nowhere.yaml")
+
+
+def test_the_inventory_sees_a_change_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text("nodes: [{name: n, gpu_type: t4, gpus: 1}]")
+    inventory = ClusterFileInventory(file)
+    assert inventory.cluster().num_gpus_by_type == {"t4": 1}
+    file.write_text("nodes: [{name: n, gpu_type: t4, gpus: 3}]")
+    assert inventory.cluster().num_gpus_by_type == {"t4": 3}

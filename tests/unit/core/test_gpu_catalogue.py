@@ -1,0 +1,35 @@
+"""The catalogue of cards: complete rows with plausible figures."""
+
+from __future__ import annotations
+
+import pytest
+
+from frenzy.core.gpu_catalogue import CATALOGUE, CatalogueEntry
+from frenzy.core.hardware import DeviceKind
+from frenzy.core.units import GIB
+
+
+def test_it_has_the_cards_a_mixed_cluster_is_made_of() -> None:
+    wanted = {"a100-40", "a100-80", "h100", "h200", "v100-16", "v100-32", "t4", "l4", "l40s", "a10", "a40"}
+    wanted |= {"rtx-2080-ti", "rtx-3090", "rtx-4090", "rtx-6000-ada", "rtx-6000"}
+    assert wanted <= set(CATALOGUE)
+
+
+@pytest.mark.parametrize("entry", CATALOGUE.values(), ids=CATALOGUE.keys())
+def test_each_row_is_complete_and_plausible(entry: CatalogueEntry) -> None:
+    gpu = entry.gpu
+    assert gpu.kind is DeviceKind.CUDA
+    assert entry.source
+    assert gpu.compute_capability is not None
+    assert 9 * GIB < gpu.memory_bytes < 200 * GIB
+    assert gpu.fp32_flops_per_s is not None
+    assert 1 <= gpu.flops_per_s / gpu.fp32_flops_per_s <= 32
+    assert 3e11 <= gpu.memory_bandwidth_bytes_per_s <= 1e13
+    assert 1.6e10 <= gpu.link_bytes_per_s <= gpu.memory_bandwidth_bytes_per_s
+
+
+@pytest.mark.parametrize("name", [name for name in CATALOGUE if name.rsplit("-", 1)[-1].isdigit()])
+def test_the_driver_reports_no_more_than_the_printed_size(name: str) -> None:
+    printed = {"16", "32", "40", "80"} & {name.rsplit("-", 1)[-1]}
+    for size_gib in map(int, printed):
+        assert 0.9 * size_gib * GIB < CATALOGUE[name].gpu.memory_bytes < size_gib * GIB
