@@ -65,6 +65,11 @@ class ReasonCode(StrEnum):
     NO_OTHER_PLAN = "NO_OTHER_PLAN"
     LEASE_EXPIRED = "LEASE_EXPIRED"
     SPEC_REFUSED = "SPEC_REFUSED"
+    # talking to the API
+    API_UNREACHABLE = "API_UNREACHABLE"
+    API_REFUSED = "API_REFUSED"
+    # the service itself
+    LEDGER_BUSY = "LEDGER_BUSY"
 
 
 REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = MappingProxyType(
@@ -109,6 +114,9 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = MappingProxyType(
         ReasonCode.NO_OTHER_PLAN: "No plan is left that was not tried.",
         ReasonCode.LEASE_EXPIRED: "No heartbeat came before the lease's end.",
         ReasonCode.SPEC_REFUSED: "The job specification is not valid.",
+        ReasonCode.API_UNREACHABLE: "The API server could not be reached.",
+        ReasonCode.API_REFUSED: "The API server refused the request.",
+        ReasonCode.LEDGER_BUSY: "The ledger's database could not be used in time.",
     }
 )
 
