@@ -119,9 +119,16 @@ class RunPaths:
     def logs_dir(self, attempt: int) -> str:
         return f"{self.attempt_dir(attempt)}/logs"
 
+    def rank_log(self, attempt: int, rank: int) -> str:
+        return f"{self.logs_dir(attempt)}/rank-{rank:05d}.log"
+
     @property
     def checkpoints_dir(self) -> str:
         return f"{self.run_dir}/checkpoints"
+
+    def checkpoint_manifest(self, step: int) -> str:
+        """The file whose presence makes the checkpoint of ``step`` exist."""
+        return f"{self.checkpoints_dir}/step-{step}/manifest.json"
 
     @property
     def model_dir(self) -> str:

@@ -1,0 +1,55 @@
+"""Engines for the ledger: on SQLite with transactions that begin when we say so.
+
+The ledger does not share Airflow's own SQLite engine: Python's driver begins transactions by
+itself and late, so two writers could both read before either holds the lock.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, create_engine, event, exc, make_url
+
+BUSY_TIMEOUT_S: Final = 30.0
+BEGIN_OPTION: Final = "frenzy_begin"
+
+
+def ledger_engine(url: str) -> Engine:
+    """An engine on ``url``, Airflow's synchronous ``sql_alchemy_conn``; safe to keep over a fork."""
+    if make_url(url).get_backend_name() == "sqlite":
+        engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S}, pool_size=5, max_overflow=20)
+        _begin_ourselves(engine)
+    else:
+        engine = create_engine(url, pool_pre_ping=True, pool_size=5, max_overflow=10)
+    _refuse_inherited_connections(engine)
+    return engine
+
+
+def _begin_ourselves(engine: Engine) -> None:
+    @event.listens_for(engine, "connect")
+    def prepare(dbapi_connection: Any, _record: Any) -> None:
+        dbapi_connection.isolation_level = None
+        cursor = dbapi_connection.cursor()
+        cursor.execute("PRAGMA journal_mode=WAL")
+        cursor.execute("PRAGMA synchronous=NORMAL")
+        cursor.execute("PRAGMA foreign_keys=ON")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql(connection.get_execution_options().get(BEGIN_OPTION, "BEGIN"))
+
+
+def _refuse_inherited_connections(engine: Engine) -> None:
+    """A connection made before a fork belongs to the parent; the child makes its own."""
+
+    @event.listens_for(engine, "connect")
+    def remember_process(_dbapi_connection: Any, record: Any) -> None:
+        record.info["pid"] = os.getpid()
+
+    @event.listens_for(engine, "checkout")
+    def check_process(_dbapi_connection: Any, record: Any, proxy: Any) -> None:
+        if record.info["pid"] != os.getpid():
+            record.dbapi_connection = proxy.dbapi_connection = None
+            raise exc.DisconnectionError("connection of another process")
