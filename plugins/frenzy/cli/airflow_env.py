@@ -48,6 +48,12 @@ _FIXED: Final[Mapping[str, str]] = {
     "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
     "SCHEDULER__TASK_QUEUED_TIMEOUT": "120",
     "SCHEDULER__TASK_QUEUED_TIMEOUT_CHECK_INTERVAL": "30",
+    # A finished task's process is noticed at the next beat, and its slot is taken until then.
+    "WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+    # Running tasks outlive an API server that is away for a minute.
+    "WORKERS__MAX_FAILED_HEARTBEATS": "90",
+    "WORKERS__EXECUTION_API_RETRIES": "15",
+    "WORKERS__EXECUTION_API_RETRY_WAIT_MAX": "10",
     "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "20",
     "TRIGGERER__RUNNER_HEALTH_CHECK_THRESHOLD": "60",
     "DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "1",

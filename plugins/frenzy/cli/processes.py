@@ -50,6 +50,10 @@ class ProcessRecord:
             pass
         return [each for each in psutil.process_iter() if _session(each) == self.pid]
 
+    def leader(self) -> list[psutil.Process]:
+        """The recorded process itself, while it lives."""
+        return [psutil.Process(self.pid)] if self.is_alive() else []
+
     def _started(self, process: psutil.Process) -> bool:
         return abs(process.create_time() - self.started_s) < _START_TOLERANCE_S
 

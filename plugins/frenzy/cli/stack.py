@@ -153,13 +153,13 @@ class Stack:
 
     def kill(self, name: str) -> None:
         """Kill one component with SIGKILL, and all it started that has not left its session."""
-        kill_processes(self._members(name))
+        record = self._record(name)
+        kill_processes(record.members() if record else ())
         self._forget(name)
 
     def restart(self, name: str) -> None:
         """Stop one component if it runs, start it and wait until it is healthy. Raises StackError."""
-        end_processes(self._members(name), grace_s=_STOP_TIMEOUT_S)
-        self._forget(name)
+        self._end([name])
         self._start_component(name, self.environment())
         self._wait_until_healthy((name,))
 
@@ -248,21 +248,19 @@ class Stack:
         record = self._record(name)
         return record is not None and record.is_alive()
 
-    def _members(self, name: str) -> list[psutil.Process]:
-        record = self._record(name)
-        return [] if record is None else record.members()
-
     def _end_everything(self) -> None:
-        first = [name for name in COMPONENTS if name != "api-server"]
-        end_processes([each for name in first for each in self._leader(name)], grace_s=_STOP_TIMEOUT_S)
-        for name in (*first, "api-server"):
-            end_processes(self._members(name), grace_s=_STOP_TIMEOUT_S)
-            self._forget(name)
+        self._end([name for name in COMPONENTS if name != "api-server"])
+        # Tasks and triggers still talk to the server while they end.
+        self._end(["api-server"])
         end_processes(self._marked(), grace_s=self.settings.stop_grace_s)
 
-    def _leader(self, name: str) -> list[psutil.Process]:
-        record = self._record(name)
-        return [each for each in self._members(name) if record and each.pid == record.pid]
+    def _end(self, names: Sequence[str]) -> None:
+        """End components at the same time: each ends its own children, the rest is killed."""
+        records = [record for name in names if (record := self._record(name)) is not None]
+        end_processes((each for record in records for each in record.leader()), grace_s=_STOP_TIMEOUT_S)
+        kill_processes(each for record in records for each in record.members())
+        for name in names:
+            self._forget(name)
 
     def _marked(self) -> list[psutil.Process]:
         return marked_processes(STACK_MARK, str(self.settings.home))
