@@ -139,9 +139,7 @@ def _newer(first: _T | None, second: _T | None) -> _T | None:
     return second if first is None else first
 
 
-def _refusal_to_move(
-    tx: LedgerTx, services: Services, run: RunRecord, asked: Attempt, now_s: float
-) -> Reason | None:
+def _refusal_to_move(tx: LedgerTx, services: Services, run: RunRecord, asked: Attempt, now_s: float) -> Reason | None:
     """Why a forecast move is not worth making now; None when it is."""
     if run.cancel_requested or run.state is JobState.CHECKPOINTING:
         return asked.stop_reason

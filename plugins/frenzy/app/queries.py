@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from frenzy.app.schedule_pass import expected_end_s, scheduling_facts
 from frenzy.app.services import Services, require_run
 from frenzy.core.errors import PermanentError
-from frenzy.core.has import explain as explain_waiting
 from frenzy.core.ledger import (
     FINAL_STATES,
     Attempt,
@@ -249,8 +248,3 @@ def _waiting_lines(tx: LedgerTx, services: Services, run_key: str, now_s: float)
             yield f"What would help: {entry.hold.remedy}"
     if entry.expected_start_s is not None:
         yield f"Expected to start in about {format_duration(max(0.0, entry.expected_start_s - now_s))}."
-    try:
-        found = explain_waiting(scheduling_facts(tx, now_s), run_key, now_s=now_s, policy=services.policy)
-    except PermanentError:
-        return
-    yield from found.lines

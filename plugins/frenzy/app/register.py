@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from frenzy.app.inventory import refresh_inventory
 from frenzy.app.plan import first_plans
 from frenzy.app.queries import view_of
 from frenzy.app.services import Services, log_event
@@ -27,6 +28,7 @@ def register_run(services: Services, request: RegisterRun) -> RunView:
         before = tx.run(request.identity.run_key)
         if before is not None and before.state not in FINAL_STATES and before.candidates:
             return view_of(tx, before)
+        refresh_inventory(tx, services)
         run = _pending(tx, services, request, before, now_s)
         run = _planned(tx, services, run, now_s)
         return view_of(tx, run)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from frenzy.core.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.has import Policy
 from frenzy.core.ledger import Attempt, Event, RunRecord
-from frenzy.core.memory import Calibration
+from frenzy.core.memory_calibration import Calibration
 from frenzy.ports import Clock, Inventory, JobStore, LedgerStore, LedgerTx, RunStore
 
 
@@ -46,9 +46,7 @@ def require_attempt(tx: LedgerTx, run_key: str, attempt: int) -> Attempt:
     for each in tx.attempts(run_key):
         if each.attempt == attempt:
             return each
-    raise NotFound(
-        Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=f"Run {run_key!r} has no attempt {attempt}.")
-    )
+    raise NotFound(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=f"Run {run_key!r} has no attempt {attempt}."))
 
 
 def log_event(tx: LedgerTx, run_key: str, now_s: float, kind: str, text: str, attempt: int | None = None) -> None:

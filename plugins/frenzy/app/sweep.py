@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from frenzy.app.cancel import cancel_in
+from frenzy.app.inventory import refresh_inventory
 from frenzy.app.place import launch_spec
 from frenzy.app.schedule_pass import run_pass
 from frenzy.app.services import Services, log_event, require_attempt, require_run
@@ -48,24 +49,9 @@ def apply_sweep(services: Services, report: SweepReport) -> SweepSummary:
     )
 
 
-def refresh_inventory(tx: LedgerTx, services: Services) -> bool:
-    """Take over the inventory and mirror its pools, if it changed."""
-    cluster = services.inventory.cluster()
-    known = tx.cluster()
-    if (cluster.gpu_types, cluster.nodes) == (known.gpu_types, known.nodes):
-        return False
-    tx.put_cluster(cluster)
-    tx.mirror_pools(cluster)
-    return True
-
-
 def _cancel_dead_dag_runs(tx: LedgerTx, services: Services, now_s: float) -> int:
     active = [state for state in JobState if state not in FINAL_STATES]
-    dead = [
-        run
-        for run in tx.runs(states=active)
-        if not run.cancel_requested and tx.dag_run_is_over(run.identity)
-    ]
+    dead = [run for run in tx.runs(states=active) if not run.cancel_requested and tx.dag_run_is_over(run.identity)]
     for run in dead:
         reason = Reason(code=ReasonCode.CANCELLED_BY_USER, detail="Its DAG run was ended in Airflow.")
         cancel_in(tx, services, run, reason, now_s)

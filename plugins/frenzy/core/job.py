@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
@@ -120,7 +121,9 @@ class CheckpointSpec:
 
     every_steps: Annotated[int, Ge(1), Doc("Steps between checkpoints.")] = 100
     keep: Annotated[int, Ge(1), Le(100), Doc("Checkpoints kept, newest first.")] = 2
-    resume: Annotated[Literal["auto", "never"], Doc("Whether an attempt starts from the run's last checkpoint.")] = "auto"
+    resume: Annotated[Literal["auto", "never"], Doc("Whether an attempt starts from the run's last checkpoint.")] = (
+        "auto"
+    )
     warm_start: Annotated[
         str | None, Doc("Folder or run key of an earlier model whose weights this run starts from.")
     ] = None
@@ -137,8 +140,12 @@ class ConstraintsSpec:
 
     gpu_types: Annotated[tuple[str, ...], Doc("Only these GPU types; empty: any.")] = ()
     max_gpus: Annotated[int | None, Ge(1), Doc("Never more GPUs than this.")] = None
-    max_cost: Annotated[float | None, Gt(0), Doc("Upper bound of the predicted cost, in the cluster's currency.")] = None
-    deadline: Annotated[str | None, Doc("Time by which it must end, ISO 8601 with zone.", ("2027-01-31T18:00:00Z",))] = None
+    max_cost: Annotated[float | None, Gt(0), Doc("Upper bound of the predicted cost, in the cluster's currency.")] = (
+        None
+    )
+    deadline: Annotated[
+        str | None, Doc("Time by which it must end, ISO 8601 with zone.", ("2027-01-31T18:00:00Z",))
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,17 +208,44 @@ def cross_field_violations(job: TrainingJob) -> tuple[Violation, ...]:
     if len(sources) != 1:
         found.append(_violation("model", ", ".join(sources) or "no source", "give exactly one of config, path, hub_id"))
     if job.model.config is not None and not isinstance(job.model.config.get("model_type"), str):
-        found.append(_violation("model.config.model_type", job.model.config.get("model_type"), "name the family, e.g. gpt2 or llama"))
+        found.append(
+            _violation(
+                "model.config.model_type", job.model.config.get("model_type"), "name the family, e.g. gpt2 or llama"
+            )
+        )
     if (job.training.max_steps is None) == (job.training.epochs is None):
-        found.append(_violation("training.max_steps", job.training.max_steps, "give exactly one of max_steps and epochs"))
+        found.append(
+            _violation("training.max_steps", job.training.max_steps, "give exactly one of max_steps and epochs")
+        )
     if job.training.max_steps is not None and job.training.warmup_steps > job.training.max_steps:
-        found.append(_violation("training.warmup_steps", job.training.warmup_steps, f"at most max_steps = {job.training.max_steps}"))
+        found.append(
+            _violation(
+                "training.warmup_steps", job.training.warmup_steps, f"at most max_steps = {job.training.max_steps}"
+            )
+        )
+    if job.constraints.deadline is not None and not _is_time_with_zone(job.constraints.deadline):
+        found.append(
+            _violation(
+                "constraints.deadline", job.constraints.deadline, "give ISO 8601 with a zone, e.g. 2027-01-31T18:00:00Z"
+            )
+        )
     if job.trigger.cron and job.trigger.assets:
         found.append(_violation("trigger", "cron and assets", "give at most one of cron and assets"))
     for variable, reference in job.secrets.items():
         if not reference.startswith(("env:", "k8s:")):
-            found.append(Violation(path=f"secrets.{variable}", value="a value", allowed="write a reference: env:NAME or k8s:secret/key"))
+            found.append(
+                Violation(
+                    path=f"secrets.{variable}", value="a value", allowed="write a reference: env:NAME or k8s:secret/key"
+                )
+            )
     return tuple(found)
+
+
+def _is_time_with_zone(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def _violation(path: str, value: object, allowed: str) -> Violation:

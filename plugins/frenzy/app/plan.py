@@ -1,0 +1,91 @@
+"""Listing a run's plans: MARP's candidates, and after an attempt the ladder among them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from frenzy.app.services import Services
+from frenzy.core.errors import FrenzyError, Reason, ReasonCode
+from frenzy.core.ledger import JobState, NextAttempt, RunRecord
+from frenzy.core.marp import PlanRequest, plan_candidates, smallest_remedy
+from frenzy.core.model_shape import model_shape
+from frenzy.core.plan import Candidate, ResourcePlan
+from frenzy.core.reschedule import MEMORY_REASONS, final_state, ladder
+from frenzy.ports import LedgerTx
+
+# Steps assumed for predicted times where the number of steps is not known yet.
+_ASSUMED_STEPS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanChoice:
+    """The plans a run is queued with, or why there are none.
+
+    ordered: they are to be taken in this order. final_state: of the run, if it is refused.
+    """
+
+    candidates: tuple[Candidate, ...]
+    plans: tuple[ResourcePlan, ...]
+    ordered: bool = False
+    refusal: Reason | None = None
+    final_state: JobState = JobState.FAILED_NO_RESOURCE
+
+
+def first_plans(tx: LedgerTx, services: Services, run: RunRecord) -> tuple[tuple[Candidate, ...], Reason | None]:
+    """All candidates of a new run, and the refusal if none is feasible.
+
+    A model outside the memory model's support is a refusal too, not an error.
+    """
+    try:
+        request = _request(run, services.clock.now_s())
+        candidates = plan_candidates(request, tx.cluster(), services.calibration, services.marp_policy)
+    except FrenzyError as error:
+        return (), error.reason
+    if any(each.feasible for each in candidates):
+        return candidates, None
+    return candidates, smallest_remedy(request, tx.cluster(), services.calibration, services.marp_policy)
+
+
+def next_plans(tx: LedgerTx, services: Services, run: RunRecord, following: NextAttempt) -> PlanChoice:
+    """The plans for ``following``: all feasible ones, or the ladder's rung after memory ran short."""
+    cluster = tx.cluster()
+    candidates = plan_candidates(
+        _request(run, services.clock.now_s(), following), cluster, services.calibration, services.marp_policy
+    )
+    rung = ladder(candidates, following)
+    if rung.plans:
+        climbed = following.previous is not None and following.reason.code in MEMORY_REASONS
+        return PlanChoice(candidates=candidates, plans=rung.plans, ordered=climbed)
+    refusal = _no_plan(following)
+    return PlanChoice(candidates=candidates, plans=(), refusal=refusal, final_state=_refused_state(following))
+
+
+def _request(run: RunRecord, now_s: float, following: NextAttempt | None = None) -> PlanRequest:
+    done = following.checkpoint_step or 0 if following is not None else 0
+    deadline = run.job.constraints.deadline
+    return PlanRequest(
+        job=run.job,
+        shape=model_shape(run.model_config or {}),
+        total_steps=max(1, (run.total_steps or _ASSUMED_STEPS) - done),
+        excluded_shapes=following.excluded_shapes if following is not None else (),
+        extra_bytes_per_gpu=following.extra_bytes_per_gpu if following is not None else 0,
+        seconds_to_deadline=None if deadline is None else datetime.fromisoformat(deadline).timestamp() - now_s,
+    )
+
+
+def _no_plan(following: NextAttempt) -> Reason:
+    if following.previous is None:
+        return Reason(code=ReasonCode.NEVER_FITS)
+    return Reason(
+        code=ReasonCode.NO_OTHER_PLAN,
+        detail=(
+            f"After {following.previous.plan_id} ({following.reason.code}) no plan is left with more room for memory "
+            "that grows beyond the prediction."
+        ),
+        remedy="Add GPUs with more memory, shorten data.sequence_length, or remove what grows in your callbacks.",
+    )
+
+
+def _refused_state(following: NextAttempt) -> JobState:
+    return JobState.FAILED_NO_RESOURCE if following.previous is None else final_state(following.reason)

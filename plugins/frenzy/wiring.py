@@ -1,0 +1,85 @@
+"""The only place that picks adapters: settings in, use cases' services out."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import cache
+from pathlib import Path
+
+from frenzy.adapters.calibration import load_calibration
+from frenzy.adapters.cluster_file import load_cluster
+from frenzy.adapters.local.launcher import LocalLauncher
+from frenzy.adapters.storage.job_store import FolderJobStore
+from frenzy.adapters.storage.run_store import FsspecRunStore
+from frenzy.adapters.storage.sql_ledger import SqlLedger
+from frenzy.app.inventory import refresh_inventory
+from frenzy.app.services import Services
+from frenzy.core.cluster import Cluster
+from frenzy.core.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.has import policy_named
+from frenzy.ports import Launcher, RunStore
+from frenzy.settings import LauncherKind, Settings, load_settings
+
+
+class SystemClock:
+    """The wall clock."""
+
+    def now_s(self) -> float:
+        """Seconds since the epoch."""
+        return time.time()
+
+
+class ClusterFileInventory:
+    """The cluster of a file, read again whenever it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def cluster(self) -> Cluster:
+        """See Inventory. Raises SpecError for a bad file."""
+        return load_cluster(self._path)
+
+
+def run_store(settings: Settings) -> RunStore:
+    """Where run directories are."""
+    return FsspecRunStore(settings.run_root)
+
+
+def launcher(settings: Settings) -> Launcher:
+    """What starts workers."""
+    if settings.launcher is LauncherKind.LOCAL:
+        return LocalLauncher(run_store(settings))
+    raise PermanentError(
+        Reason(
+            code=ReasonCode.LAUNCH_FAILED,
+            detail=f"FRENZY_LAUNCHER is {settings.launcher.value!r}, which this release cannot start yet.",
+            remedy="Set FRENZY_LAUNCHER=local.",
+        )
+    )
+
+
+def services_for(settings: Settings, database_url: str) -> Services:
+    """The services over the ledger in the database at ``database_url``."""
+    return Services(
+        clock=SystemClock(),
+        ledger=SqlLedger.at(database_url),
+        runs=run_store(settings),
+        jobs=FolderJobStore(settings.jobs_folder),
+        inventory=ClusterFileInventory(settings.cluster_file),
+        calibration=load_calibration(),
+        policy=policy_named(settings.placement_policy.value),
+        marp_policy=settings.memory_policy.value,
+        lease_s=settings.lease_s,
+    )
+
+
+@cache
+def services() -> Services:
+    """This process's services: settings from the environment, the ledger in Airflow's database."""
+    from airflow.configuration import conf
+
+    made = services_for(load_settings(os.environ), str(conf.get("database", "sql_alchemy_conn")))
+    with made.ledger.transaction() as tx:
+        refresh_inventory(tx, made)
+    return made

@@ -1,0 +1,260 @@
+"""A run walks from its spec to its end, whatever happens on the way, and holds no GPU afterwards."""
+
+from __future__ import annotations
+
+import pytest
+
+from frenzy.app.cancel import cancel
+from frenzy.app.place import place_status
+from frenzy.app.queries import explain, gpus_view, queue_view, run_view
+from frenzy.app.settle import UnsettledError
+from frenzy.app.sweep import apply_sweep, sweep_targets
+from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.launch import AttemptResult
+from frenzy.core.ledger import JobState, LeaseState
+from frenzy.core.protocol import DirectiveKind, PlaceStatus, SweepFinding, SweepReport, VerdictKind
+from frenzy.core.units import GIB, MIB
+from frenzy.ports import WorkersState
+from tests.unit.app.conftest import Airflow, make_job
+
+BY_USER = Reason(code=ReasonCode.CANCELLED_BY_USER, detail="Pressed by a test.")
+
+
+def free_gpus(airflow: Airflow) -> int:
+    return sum(row.num_free for row in gpus_view(airflow.services).types)
+
+
+def running(airflow: Airflow, job_name: str = "job", **job: int) -> Airflow:
+    airflow.register(make_job(job_name, **job))
+    airflow.place()
+    airflow.launch(1)
+    airflow.step(1, 1)
+    return airflow
+
+
+def test_an_undisturbed_run_succeeds_and_frees_its_gpus(airflow: Airflow) -> None:
+    assert airflow.register(make_job()).run.state is JobState.PLANNED
+    placed = airflow.place()
+    assert placed.status is PlaceStatus.PLACED
+    assert placed.spec is not None
+    assert placed.spec.attempt == 1
+    assert airflow.launch(1).kind is DirectiveKind.CONTINUE
+    airflow.step(1, 1)
+    assert run_view(airflow.services, airflow.key).run.state is JobState.RUNNING
+    airflow.end(1, 0, last_step=100)
+    assert airflow.decide().kind is VerdictKind.DONE
+    assert free_gpus(airflow) == 4
+
+
+def test_pressure_moves_the_run_to_a_plan_with_more_room(airflow: Airflow) -> None:
+    running(airflow)
+    first = run_view(airflow.services, airflow.key).attempts[0].plan
+    extra = first.gpu_memory_bytes - first.memory.peak_allocated_bytes
+    assert airflow.press(1, extra=extra).kind is DirectiveKind.CHECKPOINT_AND_STOP
+    airflow.end(1, 98)
+    assert airflow.decide().kind is VerdictKind.RETRY
+    placed = airflow.place()
+    assert placed.spec is not None
+    assert placed.spec.attempt == 2
+    second = placed.spec.plan
+    assert second.shape != first.shape
+    assert second.global_batch_size == first.global_batch_size
+    assert second.gpu_memory_bytes - second.memory.peak_allocated_bytes > extra
+
+
+def test_pressure_is_not_acted_upon_when_no_plan_has_more_room(airflow: Airflow) -> None:
+    running(airflow)
+    assert airflow.press(1, extra=100 * GIB).kind is DirectiveKind.CONTINUE
+    view = run_view(airflow.services, airflow.key)
+    assert view.run.state is JobState.RUNNING
+    assert any("NO_OTHER_PLAN" in event.text for event in view.events)
+
+
+def test_pressure_is_not_acted_upon_when_the_forecast_is_off(airflow: Airflow) -> None:
+    running(airflow, forecast=False)
+    assert airflow.press(1, extra=MIB).kind is DirectiveKind.CONTINUE
+
+
+def test_out_of_memory_recovers_on_another_plan(airflow: Airflow) -> None:
+    running(airflow)
+    first = run_view(airflow.services, airflow.key).attempts[0].plan
+    airflow.end(1, 97)
+    assert airflow.decide().kind is VerdictKind.RETRY
+    placed = airflow.place()
+    assert placed.spec is not None
+    assert placed.spec.plan.shape != first.shape
+
+
+def test_a_killed_worker_is_retried_and_a_repeated_crash_fails(airflow: Airflow) -> None:
+    running(airflow, max_reschedules=50)
+    for attempt in (1, 2):
+        airflow.end(attempt, 137, last_step=5)
+        assert airflow.decide().kind is VerdictKind.RETRY
+        airflow.place()
+        airflow.launch(attempt + 1)
+    airflow.end(3, 137, last_step=5)
+    verdict = airflow.decide()
+    assert verdict.kind is VerdictKind.FAIL
+    assert run_view(airflow.services, airflow.key).run.state is JobState.FAILED
+
+
+def test_the_budget_of_moves_bounds_recovery(airflow: Airflow) -> None:
+    running(airflow, max_reschedules=0)
+    airflow.end(1, 97)
+    verdict = airflow.decide()
+    assert verdict.kind is VerdictKind.FAIL
+    assert verdict.reason.code is ReasonCode.RESCHEDULE_BUDGET_SPENT
+    assert run_view(airflow.services, airflow.key).run.state is JobState.FAILED_OOM
+
+
+def test_decide_asked_again_says_the_same(airflow: Airflow) -> None:
+    running(airflow)
+    airflow.end(1, 97)
+    assert airflow.decide() == airflow.decide()
+
+
+def test_enqueue_and_end_repeated_change_nothing(airflow: Airflow) -> None:
+    running(airflow)
+    assert airflow.place().spec == airflow.place().spec
+    once = airflow.end(1, 0, last_step=100)
+    assert airflow.end(1, 97) == once
+    assert free_gpus(airflow) == 4
+
+
+def test_registering_again_keeps_the_frozen_spec(airflow: Airflow) -> None:
+    before = airflow.register(make_job(batch=8))
+    after = airflow.register(make_job(batch=16))
+    assert after.run.job == before.run.job
+
+
+def test_a_job_that_fits_nowhere_is_refused_with_a_remedy(airflow: Airflow) -> None:
+    job = make_job()
+    tight = job.__class__(
+        **{
+            **{name: getattr(job, name) for name in job.__dataclass_fields__},
+            "constraints": job.constraints.__class__(gpu_types=("no-such-type",)),
+        }
+    )
+    view = airflow.register(tight)
+    assert view.run.state is JobState.FAILED_NO_RESOURCE
+    assert view.run.reason is not None
+    assert view.run.reason.remedy
+
+
+def test_two_jobs_for_the_last_gpus_run_one_after_the_other(airflow: Airflow) -> None:
+    others = [airflow.another() for _ in range(8)]
+    for index, each in enumerate(others):
+        each.register(make_job(f"job{index}"), run_id=f"r{index}")
+        each.place()
+    view = queue_view(airflow.services)
+    assert view.waiting, "more jobs than GPUs: one must wait"
+    assert all(row.reason is not None for row in view.waiting)
+    assert [row.position for row in view.waiting] == list(range(1, len(view.waiting) + 1))
+    waiter = next(each for each in others if each.key == view.waiting[0].run_key)
+    for each in others:
+        if each is not waiter and place_status(each.services, each.key).status is PlaceStatus.PLACED:
+            each.launch(1)
+            each.end(1, 0, last_step=100)
+    assert place_status(waiter.services, waiter.key).status is PlaceStatus.PLACED
+
+
+def test_a_queued_run_is_cancelled_at_once(airflow: Airflow) -> None:
+    airflow.register(make_job())
+    cancel(airflow.services, airflow.key, BY_USER)
+    assert run_view(airflow.services, airflow.key).run.state is JobState.CANCELLED
+
+
+def test_a_placed_run_that_never_launched_frees_its_gpus_at_once(airflow: Airflow) -> None:
+    airflow.register(make_job())
+    airflow.place()
+    cancel(airflow.services, airflow.key, BY_USER)
+    assert free_gpus(airflow) == 4
+    assert airflow.launch(1).kind is DirectiveKind.ENDED
+
+
+def test_a_running_run_holds_its_gpus_until_its_workers_are_gone(airflow: Airflow) -> None:
+    running(airflow)
+    cancel(airflow.services, airflow.key, BY_USER)
+    assert free_gpus(airflow) < 4
+    assert airflow.step(1, 2).kind is DirectiveKind.KILL
+    airflow.end(1, 137)
+    assert free_gpus(airflow) == 4
+    assert run_view(airflow.services, airflow.key).run.state is JobState.CANCELLED
+    assert airflow.decide().kind is VerdictKind.FAIL
+
+
+def test_a_cancelled_run_that_finished_first_counts_as_done(airflow: Airflow) -> None:
+    running(airflow)
+    cancel(airflow.services, airflow.key, BY_USER)
+    airflow.end(1, 0, last_step=100)
+    assert run_view(airflow.services, airflow.key).run.state is JobState.SUCCEEDED
+
+
+def test_an_overdue_lease_is_suspect_and_still_holds_its_gpus(airflow: Airflow) -> None:
+    running(airflow)
+    airflow.clock.advance(61)
+    (target,) = sweep_targets(airflow.services)
+    assert target.suspect
+    assert free_gpus(airflow) < 4
+    airflow.step(1, 2)
+    lease = run_view(airflow.services, airflow.key).lease
+    assert lease is not None
+    assert lease.state is LeaseState.LIVE
+
+
+def test_a_suspect_lease_is_released_once_its_workers_are_proved_gone(airflow: Airflow) -> None:
+    running(airflow)
+    airflow.clock.advance(61)
+    sweep_targets(airflow.services)
+    alive = SweepFinding(run_key=airflow.key, attempt=1, workers=WorkersState.ALIVE)
+    apply_sweep(airflow.services, SweepReport(findings=(alive,)))
+    assert free_gpus(airflow) < 4
+    gone = SweepFinding(run_key=airflow.key, attempt=1, workers=WorkersState.GONE)
+    summary = apply_sweep(airflow.services, SweepReport(findings=(gone,)))
+    assert summary.num_released == 1
+    assert free_gpus(airflow) == 4
+    assert airflow.decide().kind is VerdictKind.RETRY
+
+
+def test_the_sweep_takes_the_workers_own_account_where_they_left_one(airflow: Airflow) -> None:
+    running(airflow)
+    airflow.clock.advance(61)
+    sweep_targets(airflow.services)
+    done = AttemptResult(exit_code=0, last_step=100, total_steps=100)
+    gone = SweepFinding(run_key=airflow.key, attempt=1, workers=WorkersState.GONE, result=done)
+    apply_sweep(airflow.services, SweepReport(findings=(gone,)))
+    assert run_view(airflow.services, airflow.key).run.state is JobState.SUCCEEDED
+
+
+def test_decide_waits_for_workers_that_are_not_proved_gone(airflow: Airflow) -> None:
+    running(airflow)
+    with pytest.raises(UnsettledError):
+        airflow.decide()
+
+
+def test_a_launch_that_never_began_is_tried_again(airflow: Airflow) -> None:
+    airflow.register(make_job())
+    airflow.place()
+    assert airflow.decide().kind is VerdictKind.RETRY
+    placed = airflow.place()
+    assert placed.spec is not None
+    assert placed.spec.attempt == 2
+
+
+def test_a_run_that_failed_runs_again_when_its_tasks_are_cleared(airflow: Airflow) -> None:
+    running(airflow, max_reschedules=0)
+    airflow.end(1, 97)
+    airflow.decide()
+    airflow.clock.advance(10)
+    assert airflow.register(make_job(batch=16)).run.state is JobState.PLANNED
+    placed = airflow.place()
+    assert placed.spec is not None
+    assert placed.spec.attempt == 2
+    assert placed.spec.job.training.global_batch_size == 16
+
+
+def test_every_state_has_an_explanation(airflow: Airflow) -> None:
+    running(airflow)
+    lines = explain(airflow.services, airflow.key).lines
+    assert lines[0] == "Job 'job' is RUNNING."
+    assert any("Attempt 1" in line for line in lines)
