@@ -5,17 +5,22 @@ randomness. The same facts give the same actions in whatever order they are list
 pass over facts to which the actions were applied starts nothing.
 """
 
+from frenzy.core.has.explain import Explanation, OptionView, Outcome, explain
 from frenzy.core.has.policy import POLICIES, HasPolicy, PaperPolicy, Policy, policy_named
 from frenzy.core.has.schedule import schedule
 from frenzy.core.has.state import SchedulingState, apply_actions
 
 __all__ = [
     "POLICIES",
+    "Explanation",
     "HasPolicy",
+    "OptionView",
+    "Outcome",
     "PaperPolicy",
     "Policy",
     "SchedulingState",
     "apply_actions",
+    "explain",
     "policy_named",
     "schedule",
 ]

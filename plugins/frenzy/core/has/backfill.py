@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from frenzy.core.cluster import Placement
 from frenzy.core.has.board import Board, Promise
 from frenzy.core.has.forecast import best_promise, within_patience
+from frenzy.core.has.options import Contender
 from frenzy.core.has.policy import HasPolicy
 from frenzy.core.job import Objective
 from frenzy.core.plan import ResourcePlan
@@ -13,49 +15,59 @@ from frenzy.core.queue import QueuedJob
 def run_pass(board: Board, policy: HasPolicy) -> None:
     """Start what can start, in queue order, and reserve for what must wait.
 
-    A job takes its best plan among those it can start now, unless a better one is promised so
-    soon that waiting pays (``HasPolicy``). The first job that a GPU type makes wait gets a
-    reservation there: later jobs may use the type's GPUs only if they are gone by the promised
-    start or touch none that the promise needs.
+    A job takes its first option that can start now, unless an earlier one is promised so soon
+    that waiting pays (``HasPolicy``). The first job that a GPU type makes wait gets a reservation
+    there: later jobs may use the type's GPUs only if they are gone by the promised start or touch
+    none that the promise needs.
     """
-    for job in board.state.waiting:
-        if job.run_key not in board.state.running:
-            _decide(board, job, policy)
+    for contender in board.state.waiting:
+        if contender.job.run_key not in board.state.running:
+            _decide(board, contender, policy)
 
 
-def _decide(board: Board, job: QueuedJob, policy: HasPolicy) -> None:
-    rank = _first_startable(board, job)
-    better = range(len(job.plans) if rank is None else 0 if job.ordered else rank)
-    promise = best_promise(board, job, better, max_wait_share=policy.max_wait_share) if better else None
-    if rank is None:
+def _decide(board: Board, contender: Contender, policy: HasPolicy) -> None:
+    found = _first_startable(board, contender)
+    if found is None:
+        promise = best_promise(board, contender, len(contender.options), max_wait_share=policy.max_wait_share)
         if promise is not None:
-            board.reserve(job, promise)
-    elif promise is not None and _worth_waiting(board, job, promise, job.plans[rank], policy):
-        board.reserve(job, promise)
+            board.reserve(contender.job, promise)
+        return
+    preference, placement = found
+    option = contender.options[preference]
+    better = _promise_worth_waiting_for(board, contender, preference, policy)
+    if better is None:
+        board.start(contender, option, placement)
     else:
-        _start(board, job, job.plans[rank])
+        board.reserve(contender.job, better, instead_of=option.plan)
 
 
-def _first_startable(board: Board, job: QueuedJob) -> int | None:
-    room, need = board.room, board.state.rules.need
-    for rank, plan in enumerate(job.plans):
-        if plan.num_gpus > room.idle_gpus(plan.gpu_type):
-            continue
-        if board.placement_now(plan, need(plan, job.excluded_nodes)) is not None:
-            return rank
+def _first_startable(board: Board, contender: Contender) -> tuple[int, Placement] | None:
+    for preference, option in enumerate(contender.options):
+        placement = board.startable(option)
+        if placement is not None:
+            return preference, placement
     return None
 
 
-def _start(board: Board, job: QueuedJob, plan: ResourcePlan) -> None:
-    need = board.state.rules.need(plan, job.excluded_nodes)
-    placement = board.placement_now(plan, need)
-    assert placement is not None
-    board.start(job, plan, need, placement)
+def _promise_worth_waiting_for(
+    board: Board, contender: Contender, preference: int, policy: HasPolicy
+) -> Promise | None:
+    """What ``contender`` had better wait for than start its option at ``preference`` now, if anything.
+
+    The ladder's order is not one of speed: an ``ordered`` job takes what it can get.
+    """
+    if preference == 0 or contender.job.ordered:
+        return None
+    promise = best_promise(board, contender, preference, max_wait_share=policy.max_wait_share)
+    if promise is None:
+        return None
+    pays = _waiting_pays(contender.job, promise, contender.options[preference].plan, board.now_s, policy)
+    return promise if pays else None
 
 
-def _worth_waiting(board: Board, job: QueuedJob, promise: Promise, plan: ResourcePlan, policy: HasPolicy) -> bool:
-    if not within_patience(board, job, promise, max_wait_share=policy.max_wait_share, run_s=plan.predicted_run_s):
+def _waiting_pays(job: QueuedJob, promise: Promise, plan: ResourcePlan, now_s: float, policy: HasPolicy) -> bool:
+    if not within_patience(promise, job.submitted_s, policy.max_wait_share, plan.predicted_run_s):
         return False
     if job.objective is Objective.COST:
-        return promise.plan.predicted_cost <= (1 - policy.min_gain) * plan.predicted_cost
-    return promise.end_s - board.now_s <= (1 - policy.min_gain) * plan.predicted_run_s
+        return promise.option.plan.predicted_cost <= (1 - policy.min_gain) * plan.predicted_cost
+    return promise.end_s - now_s <= (1 - policy.min_gain) * plan.predicted_run_s

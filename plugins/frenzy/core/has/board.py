@@ -1,12 +1,14 @@
-"""One pass in the making: rooms, reservations and the ends that are known."""
+"""One pass in the making: what is free, what is promised, what has started."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from frenzy.core.cluster import Placement
+from frenzy.core.has.options import Contender, Option
 from frenzy.core.has.placement import place
 from frenzy.core.has.room import Free, Need, Room, TypeRoom, lesser, minus, plus
 from frenzy.core.has.state import SchedulingState, running_job
@@ -16,34 +18,35 @@ from frenzy.core.queue import QueuedJob, RunningJob
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """When and where a waiting job could start a plan if running jobs end as expected.
+    """When and where a waiting job can start an option if running jobs end as expected.
 
     start_s: None when that hangs on a job whose end is not known. after: names of the jobs whose
-    end it waits for last. rank: place of the plan in the job's list, from 0.
+    end it waits for last. preference: place of the option in the job's list, from 0.
     """
 
-    plan: ResourcePlan
-    rank: int
-    need: Need
+    option: Option
+    preference: int
     placement: Placement
     start_s: float | None
     after: tuple[str, ...]
 
     @property
     def end_s(self) -> float:
-        return math.inf if self.start_s is None else self.start_s + self.plan.predicted_run_s
+        return math.inf if self.start_s is None else self.start_s + self.option.plan.predicted_run_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """A promise that is kept: what other jobs leave alone.
+    """A promise that is kept: what later jobs leave alone.
 
-    then: room of the GPU type at the promised start, the promised placement taken out.
-    spare: GPUs that are idle now and stay unneeded then; jobs that last longer use only these.
+    instead_of: the plan the job could have started at once and gave up for the promise.
+    then: room of the GPU type at the promised start, with the promised placement taken out.
+    spare: what is idle now and not needed then; jobs that last longer may use only this.
     """
 
     job: QueuedJob
     promise: Promise
+    instead_of: ResourcePlan | None
     then: TypeRoom
     spare: TypeRoom
 
@@ -52,74 +55,116 @@ class Reservation:
         return self.promise.start_s is not None and end_s <= self.promise.start_s
 
 
+class Timeline:
+    """The room of one GPU type as its running jobs end, one expected end after the other.
+
+    times: distinct ends, ascending; a job past its expected end may end at any moment, hence
+    now; jobs whose end is not known come last, at infinity.
+    """
+
+    def __init__(self, room: TypeRoom, ends: Iterable[tuple[float, RunningJob]], state: SchedulingState) -> None:
+        self._ends = sorted(ends, key=lambda end: (end[0], end[1].run_key))
+        self._keys = [end_s for end_s, _ in self._ends]
+        self._state = state
+        self._now = room
+        self._rooms: dict[float, TypeRoom] = {}
+        known = sorted({end_s for end_s in self._keys if end_s < math.inf})
+        self.times = [*known, math.inf]
+
+    def room_at(self, time_s: float) -> TypeRoom:
+        """Room once every job ended that is expected to by ``time_s``."""
+        if time_s not in self._rooms:
+            ended = (job for _, job in self._ends[: bisect_right(self._keys, time_s)])
+            self._rooms[time_s] = released(self._now, self._state, ended)
+        return self._rooms[time_s]
+
+    def names_ending_at(self, time_s: float) -> tuple[str, ...]:
+        return tuple(job.job_name for end_s, job in self._ends if end_s == time_s)
+
+
 @dataclass(slots=True)
 class Board:
-    """Working state of one pass. One reservation per GPU type: that of the first job it blocks."""
+    """Working state of one pass. One reservation per GPU type: that of the first job it blocks.
+
+    Rooms only shrink within a pass, so what did not fit once (``_full``) never will.
+    """
 
     state: SchedulingState
     now_s: float
     room: Room
     started: list[RunningJob] = field(default_factory=list)
     reservations: dict[str, Reservation] = field(default_factory=dict)
+    _timelines: dict[str, Timeline] = field(default_factory=dict)
+    _full: set[tuple[str, Need]] = field(default_factory=set)
 
-    def placement_now(self, plan: ResourcePlan, need: Need) -> Placement | None:
-        """Where ``plan`` can start now without breaking a reservation."""
-        room = self.room.by_type.get(plan.gpu_type)
-        if room is None:
-            return None
-        reservation = self.reservations.get(plan.gpu_type)
-        if reservation is None or reservation.outlives(self.now_s + plan.predicted_run_s):
-            return place(room, need)
-        return place(reservation.spare, need)
+    def fits_now(self, need: Need) -> Placement | None:
+        """Where ``need`` fits in what is idle, reservations or not."""
+        return self._place("now", self.room.by_type.get(need.gpu_type), need)
 
-    def start(self, job: QueuedJob, plan: ResourcePlan, need: Need, placement: Placement) -> None:
-        """Let ``job`` hold ``placement`` from now on."""
-        started = running_job(job, plan, placement, now_s=self.now_s)
+    def fits_empty(self, need: Need) -> bool:
+        """Whether ``need`` would fit if nothing ran."""
+        return self._place("empty", self.state.empty.by_type.get(need.gpu_type), need) is not None
+
+    def startable(self, option: Option) -> Placement | None:
+        """Where ``option`` can start now without breaking a reservation."""
+        need = option.need
+        reservation = self.reservations.get(need.gpu_type)
+        if reservation is None or reservation.outlives(self.now_s + option.plan.predicted_run_s):
+            return self.fits_now(need)
+        return self._place("spare", reservation.spare, need)
+
+    def start(self, contender: Contender, option: Option, placement: Placement) -> None:
+        """Let the job hold ``placement`` from now on."""
+        started = running_job(contender.job, option.plan, placement, now_s=self.now_s)
         self.started.append(started)
-        self.room = self.room.hold(need, placement)
-        reservation = self.reservations.get(plan.gpu_type)
-        if reservation is not None:
-            self.reservations[plan.gpu_type] = self._narrowed(reservation, need, started)
+        self.room = self.room.hold(option.need, placement)
+        for gpu_type in self.room.types_of(placement):
+            self._timelines.pop(gpu_type, None)
+            if gpu_type in self.reservations:
+                self.reservations[gpu_type] = self._narrowed(self.reservations[gpu_type], option, placement)
 
-    def reserve(self, job: QueuedJob, promise: Promise) -> None:
+    def reserve(self, job: QueuedJob, promise: Promise, *, instead_of: ResourcePlan | None = None) -> None:
         """Keep what ``promise`` needs free for ``job`` from its start on."""
-        gpu_type = promise.plan.gpu_type
-        then = self.room_at(gpu_type, promise.start_s)
-        then = held(then, promise.need, promise.placement)
-        now = self.room.by_type[gpu_type]
+        need = promise.option.need
+        at_start = self.timeline(need.gpu_type).room_at(math.inf if promise.start_s is None else promise.start_s)
+        then = held(at_start, need, promise.placement)
+        now = self.room.by_type[need.gpu_type]
         spare = TypeRoom.of({name: lesser(free, then.free[name]) for name, free in now.free.items()}, now.not_ready)
-        self.reservations[gpu_type] = Reservation(job=job, promise=promise, then=then, spare=spare)
-
-    def room_at(self, gpu_type: str, time_s: float | None) -> TypeRoom:
-        """Room of ``gpu_type`` once every job ended that is expected to by ``time_s`` (None: all)."""
-        until = math.inf if time_s is None else time_s
-        return released(
-            self.room.by_type[gpu_type], self.state, (job for end_s, job in self.ends(gpu_type) if end_s <= until)
+        self.reservations[need.gpu_type] = Reservation(
+            job=job, promise=promise, instead_of=instead_of, then=then, spare=spare
         )
 
-    def ends(self, gpu_type: str) -> list[tuple[float, RunningJob]]:
-        """Jobs on nodes of ``gpu_type`` with the time of their end, ascending; unknown is infinite.
+    def timeline(self, gpu_type: str) -> Timeline:
+        """The expected ends on ``gpu_type``, those of jobs started in this pass included."""
+        if gpu_type not in self._timelines:
+            known = ((end_s, self.state.running[run_key]) for end_s, run_key in self.state.ends.get(gpu_type, ()))
+            new = (
+                (self.now_s + job.plan.predicted_run_s, job)
+                for job in self.started
+                if gpu_type in self.room.types_of(job.placement)
+            )
+            ends = ((max(self.now_s, end_s), job) for end_s, job in (*known, *new))
+            self._timelines[gpu_type] = Timeline(self.room.by_type[gpu_type], ends, self.state)
+        return self._timelines[gpu_type]
 
-        A job past its expected end may end at any moment, hence now.
-        """
-        ends = [
-            (max(self.now_s, math.inf if job.expected_end_s is None else job.expected_end_s), job)
-            for job in (*self.state.running.values(), *self.started)
-            if self._touches(job, gpu_type)
-        ]
-        return sorted(ends, key=lambda end: (end[0], end[1].run_key))
+    def _place(self, where: str, room: TypeRoom | None, need: Need) -> Placement | None:
+        if room is None or need.num_gpus > room.idle_gpus or (where, need) in self._full:
+            return None
+        placement = place(room, need)
+        if placement is None:
+            self._full.add((where, need))
+        return placement
 
-    def _touches(self, job: RunningJob, gpu_type: str) -> bool:
-        return any(self.room.type_of_node.get(each.node) == gpu_type for each in job.placement.allocations)
-
-    def _narrowed(self, reservation: Reservation, need: Need, started: RunningJob) -> Reservation:
+    def _narrowed(self, reservation: Reservation, option: Option, placement: Placement) -> Reservation:
         then = reservation.then
-        if not reservation.outlives(self.now_s + started.plan.predicted_run_s):
-            then = held(then, need, started.placement)
-        now = self.room.by_type[started.plan.gpu_type]
-        names = [each.node for each in started.placement.allocations]
+        if not reservation.outlives(self.now_s + option.plan.predicted_run_s):
+            then = held(then, option.need, placement)
+        now = self.room.by_type[option.need.gpu_type]
+        names = [each.node for each in placement.allocations]
         spare = reservation.spare.with_free({name: lesser(now.free[name], then.free[name]) for name in names})
-        return Reservation(job=reservation.job, promise=reservation.promise, then=then, spare=spare)
+        return Reservation(
+            job=reservation.job, promise=reservation.promise, instead_of=reservation.instead_of, then=then, spare=spare
+        )
 
 
 def held(room: TypeRoom, need: Need, placement: Placement) -> TypeRoom:

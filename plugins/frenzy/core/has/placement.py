@@ -57,3 +57,26 @@ def _on_fewest_nodes(room: TypeRoom, need: Need) -> Placement | None:
 
 def _best_fit(usable: int, missing: int, name: str) -> tuple[bool, int, str]:
     return usable < missing, usable, name
+
+
+def shortfall(room: TypeRoom, need: Need, empty: TypeRoom) -> int:
+    """Fewest GPUs that would have to become idle for ``need`` to fit ``room``; 0 if it fits.
+
+    Host resources are left aside. Idle GPUs that make up no whole tensor-parallel group on their
+    node count only if the node is large enough (``empty``) to be filled up to one.
+    """
+    size = need.group_size
+    idle = {
+        name: num_gpus
+        for num_gpus, names in enumerate(room.by_idle)
+        for name in names
+        if name not in need.excluded_nodes
+    }
+    groups = need.num_gpus // size - sum(num_gpus // size for num_gpus in idle.values())
+    to_fill = sorted(
+        size - num_gpus % size
+        for name, num_gpus in idle.items()
+        if num_gpus % size and empty.free[name].num_gpus >= num_gpus + size - num_gpus % size
+    )
+    filled = to_fill[: max(0, groups)]
+    return sum(filled) + max(0, groups - len(filled)) * size

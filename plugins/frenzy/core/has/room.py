@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from frenzy.core.cluster import Cluster, Node, NodeState, Placement
-from frenzy.core.plan import ResourcePlan
 
 
 class Free(NamedTuple):
@@ -52,13 +51,6 @@ class Need(NamedTuple):
         if self.millicpus_per_gpu:
             usable = min(usable, free.millicpus // self.millicpus_per_gpu)
         return max(0, usable - usable % self.group_size)
-
-
-def need_of(plan: ResourcePlan, *, millicpus_per_gpu: int, excluded_nodes: tuple[str, ...] = ()) -> Need:
-    """What ``plan`` asks of the nodes."""
-    return Need(
-        plan.gpu_type, plan.num_gpus, plan.tp, plan.memory.host_bytes, millicpus_per_gpu, tuple(sorted(excluded_nodes))
-    )
 
 
 def full_capacity(node: Node) -> Free:
@@ -158,8 +150,10 @@ class Room:
         room = self.by_type.get(gpu_type)
         return room.idle_gpus if room else 0
 
-    def with_type(self, gpu_type: str, room: TypeRoom) -> Room:
-        return replace(self, by_type={**self.by_type, gpu_type: room})
+    def types_of(self, placement: Placement) -> list[str]:
+        """GPU types ``placement`` takes GPUs of, each once; unknown nodes have none."""
+        types = (self.type_of_node.get(each.node) for each in placement.allocations)
+        return list(dict.fromkeys(each for each in types if each is not None))
 
     def _changed(self, need: Need, placement: Placement, operation: _Operation) -> Room:
         changed: dict[str, dict[str, Free]] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from frenzy.core.has import backfill, paper
 from frenzy.core.has.board import Board
 from frenzy.core.has.holds import holds
@@ -9,28 +11,73 @@ from frenzy.core.has.policy import HasPolicy, Policy
 from frenzy.core.has.state import SchedulingState
 from frenzy.core.queue import Action, SchedulingFacts, Start
 
+_MAX_FORECAST_PASSES = 64
+
 
 def schedule(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Policy) -> tuple[Action, ...]:
     """What to do now: a Start for each job that can, a Hold with its reason for every other.
 
     Starts come in the order they were decided, then holds in queue order. Pure: the same
-    arguments give the same actions. A ``SchedulingState`` must have been made under ``policy``.
+    arguments give the same actions, in whatever order the facts are listed, and none for a second
+    call with the starts applied. Raises ValueError for a state made under another policy.
     """
-    state = facts if isinstance(facts, SchedulingState) else SchedulingState.of(facts, policy)
+    state = as_state(facts, policy)
     starts: list[Action] = []
-    while True:
-        board = run_pass(state, now_s, policy)
-        if not board.started:
-            return (*starts, *holds(board, policy))
+    board = run_pass(state, now_s)
+    while board.started:
         starts += [Start(run_key=job.run_key, plan=job.plan, placement=job.placement) for job in board.started]
         state = state.start(board.started)
+        board = run_pass(state, now_s)
+    # Moves of running jobs (Resize, Preempt) would be decided here, on what the starts left over.
+    return (*starts, *holds(board, expected_starts(board)))
 
 
-def run_pass(state: SchedulingState, now_s: float, policy: Policy) -> Board:
-    """One pass of ``policy`` over the queue."""
+def as_state(facts: SchedulingFacts | SchedulingState, policy: Policy) -> SchedulingState:
+    """``facts`` as a state under ``policy``. Raises ValueError for a state made under another one."""
+    if isinstance(facts, SchedulingFacts):
+        return SchedulingState.of(facts, policy)
+    if facts.rules.policy != policy:
+        raise ValueError(f"the state was made under {facts.rules.policy}, not under {policy}")
+    return facts
+
+
+def run_pass(state: SchedulingState, now_s: float) -> Board:
+    """One pass over the queue under the state's policy."""
     board = Board(state=state, now_s=now_s, room=state.room)
+    policy = state.rules.policy
     if isinstance(policy, HasPolicy):
         backfill.run_pass(board, policy)
     else:
         paper.run_pass(board, policy)
     return board
+
+
+def expected_starts(board: Board) -> dict[str, float]:
+    """When waiting jobs are expected to start, by run key.
+
+    The front of the queue (``num_forecasts`` jobs) is played forward from one expected end to the
+    next with the same passes; what is promised already keeps its promise.
+    """
+    promised = {
+        each.job.run_key: each.promise.start_s
+        for each in board.reservations.values()
+        if each.promise.start_s is not None
+    }
+    return {**_played_forward(board), **promised}
+
+
+def _played_forward(board: Board) -> dict[str, float]:
+    state = board.state.with_front(board.state.rules.policy.num_forecasts)
+    starts: dict[str, float] = {}
+    now_s = board.now_s
+    for _ in range(_MAX_FORECAST_PASSES):
+        next_s = max(now_s, min((ends[0][0] for ends in state.ends.values()), default=math.inf))
+        if not state.waiting or next_s == math.inf:
+            break
+        now_s = next_s
+        for run_key in sorted({key for ends in state.ends.values() for end_s, key in ends if end_s <= now_s}):
+            state = state.finish(run_key)
+        started = run_pass(state, now_s).started
+        starts |= {job.run_key: now_s for job in started}
+        state = state.start(started)
+    return starts

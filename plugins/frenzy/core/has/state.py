@@ -2,101 +2,126 @@
 
 from __future__ import annotations
 
-from bisect import insort
+import math
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from frenzy.core.cluster import Cluster, NodeState, Placement
-from frenzy.core.has.policy import PaperPolicy, Policy
-from frenzy.core.has.room import Need, Room, need_of
+from frenzy.core.has.options import Contender, Rules
+from frenzy.core.has.policy import Policy
+from frenzy.core.has.room import Need, Room
 from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import Action, QueuedJob, RunningJob, SchedulingFacts, Start
 
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What of a policy the indices depend on: what a plan is charged for, and the queue's order."""
-
-    millicpus_per_gpu: int
-    counts_host: bool
-    uses_priority: bool
-
-    @staticmethod
-    def under(policy: Policy) -> Rules:
-        paper = isinstance(policy, PaperPolicy)
-        counts_host = not isinstance(policy, PaperPolicy) or policy.launchable_only
-        return Rules(round(policy.cpus_per_gpu * 1000) if counts_host else 0, counts_host, not paper)
-
-    def need(self, plan: ResourcePlan, excluded_nodes: tuple[str, ...] = ()) -> Need:
-        need = need_of(plan, millicpus_per_gpu=self.millicpus_per_gpu, excluded_nodes=excluded_nodes)
-        return need if self.counts_host else need._replace(host_bytes=0, group_size=1)
-
-    def queue_order(self, job: QueuedJob) -> tuple[int, float, str]:
-        """Sort key of the queue, total: priority descending, then time of submission, then run key."""
-        return (-job.priority if self.uses_priority else 0, job.submitted_s, job.run_key)
+End = tuple[float, str]
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulingState:
-    """Facts with indices: ``room`` is free now, ``empty`` would be if nothing ran.
+    """Facts with indices; equal for equal facts, however it came about.
 
-    waiting: in queue order. A run may be in ``waiting`` and ``running`` at once while the workers
-    of its last attempt are not yet seen gone; it cannot start then.
+    room: what is free now. empty: what would be free if nothing ran. waiting: in queue order; a
+    run may be in ``waiting`` and ``running`` at once while the workers of its last attempt are
+    not yet seen gone, and cannot start then. ends: for each GPU type the expected end (infinite
+    if not known) and run key of each running job on it, ascending.
     """
 
     cluster: Cluster
     rules: Rules
     room: Room
     empty: Room
-    waiting: tuple[QueuedJob, ...]
+    waiting: tuple[Contender, ...]
     running: Mapping[str, RunningJob]
+    ends: Mapping[str, tuple[End, ...]]
 
     @staticmethod
     def of(facts: SchedulingFacts, policy: Policy) -> SchedulingState:
-        """The state of ``facts``."""
-        rules = Rules.under(policy)
+        """The state of ``facts`` under ``policy``."""
+        rules = Rules(policy)
+        running = {job.run_key: job for job in facts.running}
+        room = Room.of(facts.cluster, _held(rules, running.values()))
         return SchedulingState(
             cluster=facts.cluster,
             rules=rules,
-            room=Room.of(facts.cluster, ((rules.need(job.plan), job.placement) for job in facts.running)),
+            room=room,
             empty=Room.of(facts.cluster),
-            waiting=tuple(sorted(facts.queued, key=rules.queue_order)),
-            running={job.run_key: job for job in facts.running},
+            waiting=tuple(rules.contender(job, facts.cluster) for job in sorted(facts.queued, key=rules.queue_order)),
+            running=running,
+            ends=_ends(room, running.values()),
         )
 
     @property
     def facts(self) -> SchedulingFacts:
-        return SchedulingFacts(cluster=self.cluster, queued=self.waiting, running=tuple(self.running.values()))
+        queued = tuple(contender.job for contender in self.waiting)
+        return SchedulingFacts(cluster=self.cluster, queued=queued, running=tuple(self.running.values()))
 
     def submit(self, job: QueuedJob) -> SchedulingState:
         """State once ``job`` waits."""
         waiting = list(self.waiting)
-        insort(waiting, job, key=self.rules.queue_order)
+        insort(waiting, self.rules.contender(job, self.cluster), key=lambda each: self.rules.queue_order(each.job))
         return replace(self, waiting=tuple(waiting))
 
     def withdraw(self, run_key: str) -> SchedulingState:
         """State once ``run_key`` no longer waits."""
-        return replace(self, waiting=tuple(job for job in self.waiting if job.run_key != run_key))
+        return replace(self, waiting=tuple(each for each in self.waiting if each.job.run_key != run_key))
+
+    def with_front(self, num_jobs: int) -> SchedulingState:
+        """State in which only the first ``num_jobs`` of the queue wait."""
+        return replace(self, waiting=self.waiting[:num_jobs])
 
     def start(self, started: Iterable[RunningJob]) -> SchedulingState:
         """State once the jobs in ``started`` hold their GPUs and wait no longer."""
         new = {job.run_key: job for job in started}
         room = self.room
+        ends = {gpu_type: list(on_type) for gpu_type, on_type in self.ends.items()}
         for job in new.values():
             room = room.hold(self.rules.need(job.plan), job.placement)
-        waiting = tuple(job for job in self.waiting if job.run_key not in new)
-        return replace(self, room=room, waiting=waiting, running={**self.running, **new})
+            for gpu_type in room.types_of(job.placement):
+                insort(ends.setdefault(gpu_type, []), _end(job))
+        return replace(
+            self,
+            room=room,
+            waiting=tuple(each for each in self.waiting if each.job.run_key not in new),
+            running={**self.running, **new},
+            ends={gpu_type: tuple(on_type) for gpu_type, on_type in ends.items()},
+        )
 
     def finish(self, run_key: str) -> SchedulingState:
-        """State once the workers of ``run_key`` are gone."""
+        """State once the workers of ``run_key`` are gone. Raises KeyError if it does not run."""
         running = dict(self.running)
         job = running.pop(run_key)
-        return replace(self, room=self.room.release(self.rules.need(job.plan), job.placement), running=running)
+        ends = dict(self.ends)
+        for gpu_type in self.room.types_of(job.placement):
+            at = bisect_left(ends[gpu_type], _end(job))
+            ends[gpu_type] = ends[gpu_type][:at] + ends[gpu_type][at + 1 :]
+            if not ends[gpu_type]:
+                del ends[gpu_type]
+        room = self.room.release(self.rules.need(job.plan), job.placement)
+        return replace(self, room=room, running=running, ends=ends)
 
     def with_cluster(self, cluster: Cluster) -> SchedulingState:
-        """State once nodes have come, gone or changed; a rebuild of the indices."""
-        held = ((self.rules.need(job.plan), job.placement) for job in self.running.values())
-        return replace(self, cluster=cluster, room=Room.of(cluster, held), empty=Room.of(cluster))
+        """State once nodes have come, gone or changed: indices of the nodes are made anew."""
+        room = Room.of(cluster, _held(self.rules, self.running.values()))
+        ends = _ends(room, self.running.values())
+        waiting = tuple(self.rules.contender(each.job, cluster) for each in self.waiting)
+        return replace(self, cluster=cluster, room=room, empty=Room.of(cluster), ends=ends, waiting=waiting)
+
+
+def _held(rules: Rules, jobs: Iterable[RunningJob]) -> Iterable[tuple[Need, Placement]]:
+    return ((rules.need(job.plan), job.placement) for job in jobs)
+
+
+def _ends(room: Room, jobs: Iterable[RunningJob]) -> dict[str, tuple[End, ...]]:
+    ends: dict[str, list[End]] = {}
+    for job in jobs:
+        for gpu_type in room.types_of(job.placement):
+            ends.setdefault(gpu_type, []).append(_end(job))
+    return {gpu_type: tuple(sorted(on_type)) for gpu_type, on_type in ends.items()}
+
+
+def _end(job: RunningJob) -> End:
+    return (math.inf if job.expected_end_s is None else job.expected_end_s, job.run_key)
 
 
 def all_nodes_ready(cluster: Cluster) -> Cluster:

@@ -1,0 +1,203 @@
+"""Why a job runs where it runs, would start, or waits; and what would have to differ.
+
+Counterfactuals are not argued but tried: the facts are changed and scheduled again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from frenzy.core.cluster import Cluster, Node, Placement
+from frenzy.core.errors import Reason, ReasonCode, SpecError, Violation
+from frenzy.core.has.board import Board
+from frenzy.core.has.forecast import earliest
+from frenzy.core.has.options import Contender, Option
+from frenzy.core.has.placement import shortfall
+from frenzy.core.has.policy import Policy
+from frenzy.core.has.schedule import as_state, run_pass, schedule
+from frenzy.core.has.state import SchedulingState
+from frenzy.core.has.wording import about, listed, more_gpus
+from frenzy.core.plan import ResourcePlan
+from frenzy.core.queue import Hold, QueuedJob, SchedulingFacts, Start
+
+_MAX_OPTIONS_SHOWN = 5
+_WHAT_IF_NODE = "what-if"
+
+
+class Outcome(StrEnum):
+    RUNS = "runs"
+    STARTS = "starts"
+    WAITS = "waits"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionView:
+    """One plan of a waiting job, seen by itself.
+
+    missing_gpus: GPUs that would have to become idle. earliest_start_s: when it could start if
+    the job came first in the queue; None if that cannot be foreseen or never.
+    """
+
+    plan: ResourcePlan
+    missing_gpus: int
+    earliest_start_s: float | None
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What the scheduler does with one job, and why.
+
+    plan, placement: of a job that runs or would start. position, expected_start_s: of one that
+    waits. counterfactuals: changes that were tried and would start it now, one sentence each.
+    """
+
+    run_key: str
+    job_name: str
+    outcome: Outcome
+    reason: Reason
+    plan: ResourcePlan | None = None
+    placement: Placement | None = None
+    position: int | None = None
+    expected_start_s: float | None = None
+    options: tuple[OptionView, ...] = ()
+    counterfactuals: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Sentences beyond the reason's own, in reading order, each true by itself."""
+        position = (f"It is number {self.position} in the queue.",) if self.position is not None else ()
+        shown = tuple(option.sentence for option in self.options[:_MAX_OPTIONS_SHOWN])
+        left = len(self.options) - len(shown)
+        rest = (f"{left} more plans need other GPUs.",) if left > 0 else ()
+        return (*position, *shown, *rest, *self.counterfactuals)
+
+
+def explain(facts: SchedulingFacts, run_key: str, now_s: float, policy: Policy) -> Explanation:
+    """Why ``run_key`` is where it is. Raises SpecError when it neither waits nor runs."""
+    waiting = next((job for job in facts.queued if job.run_key == run_key), None)
+    if waiting is None:
+        return _running(facts, run_key)
+    action = _action(facts, run_key, now_s, policy)
+    if isinstance(action, Start):
+        return _starting(facts, waiting, action, policy)
+    board = run_pass(_settled(facts, now_s, policy), now_s)
+    contender = board.state.rules.contender(waiting, facts.cluster)
+    return Explanation(
+        run_key=run_key,
+        job_name=waiting.job_name,
+        outcome=Outcome.WAITS,
+        reason=action.reason,
+        position=action.position,
+        expected_start_s=action.expected_start_s,
+        options=tuple(_option_view(board, option) for option in contender.options),
+        counterfactuals=tuple(_counterfactuals(facts, contender, now_s, policy)),
+    )
+
+
+def _action(facts: SchedulingFacts, run_key: str, now_s: float, policy: Policy) -> Start | Hold:
+    for action in schedule(facts, now_s, policy):
+        if action.run_key == run_key and isinstance(action, Start | Hold):
+            return action
+    raise AssertionError("every waiting job has a start or a hold")
+
+
+def _settled(facts: SchedulingFacts, now_s: float, policy: Policy) -> SchedulingState:
+    """The state once everything that can start now has started."""
+    state = as_state(facts, policy)
+    while started := run_pass(state, now_s).started:
+        state = state.start(started)
+    return state
+
+
+def _running(facts: SchedulingFacts, run_key: str) -> Explanation:
+    job = next((job for job in facts.running if job.run_key == run_key), None)
+    if job is None:
+        allowed = "name a run that waits or runs"
+        raise SpecError([Violation(path="run_key", value=repr(run_key), allowed=allowed)])
+    detail = f"{job.job_name} runs {job.plan.plan_id} on {_nodes(job.placement)}."
+    return Explanation(
+        run_key=run_key,
+        job_name=job.job_name,
+        outcome=Outcome.RUNS,
+        reason=Reason(code=ReasonCode.BEST_PLAN, detail=detail),
+        plan=job.plan,
+        placement=job.placement,
+    )
+
+
+def _starting(facts: SchedulingFacts, job: QueuedJob, start: Start, policy: Policy) -> Explanation:
+    rank = job.plans.index(start.plan) + 1
+    which = "its best plan" if rank == 1 else f"the best of its plans that can start now (number {rank})"
+    if policy.name != "has":
+        which = "its first plan by GPUs and memory that fits"
+    where = "one node" if len(start.placement.allocations) == 1 else "the fewest nodes that hold it"
+    detail = f"{job.job_name} starts {start.plan.plan_id}, {which}, on {where}: {_nodes(start.placement)}."
+    return Explanation(
+        run_key=job.run_key,
+        job_name=job.job_name,
+        outcome=Outcome.STARTS,
+        reason=Reason(code=ReasonCode.BEST_PLAN, detail=detail),
+        plan=start.plan,
+        placement=start.placement,
+    )
+
+
+def _nodes(placement: Placement) -> str:
+    return listed([f"{each.node} ({each.num_gpus})" for each in placement.allocations], last="and", more="more nodes")
+
+
+def _option_view(board: Board, option: Option) -> OptionView:
+    need = option.need
+    empty = board.state.empty.by_type.get(need.gpu_type)
+    if empty is None or not board.fits_empty(need):
+        sentence = f"{option.plan.plan_id} does not fit the nodes in service, even when they are empty."
+        return OptionView(plan=option.plan, missing_gpus=need.num_gpus, earliest_start_s=None, sentence=sentence)
+    missing = shortfall(board.room.by_type[need.gpu_type], need, empty)
+    promise = earliest(board, option, 0)
+    start_s = promise.start_s if promise else None
+    when = f"{about(start_s - board.now_s)} from now" if start_s is not None else "at a time that cannot be foreseen"
+    lack = f"lacks {more_gpus(missing, need)}" if missing else "finds enough idle GPUs"
+    sentence = f"{option.plan.plan_id} {lack}; as first in the queue it could start {when}."
+    if board.fits_now(need) is not None:
+        sentence = f"{option.plan.plan_id} would fit what is idle, were it not kept for the job in front."
+    return OptionView(plan=option.plan, missing_gpus=missing, earliest_start_s=start_s, sentence=sentence)
+
+
+def _counterfactuals(facts: SchedulingFacts, contender: Contender, now_s: float, policy: Policy) -> Iterator[str]:
+    quick = replace(policy, num_forecasts=0)
+    job = contender.job
+    for option in _one_for_each_type(contender):
+        for num_gpus in range(1, option.need.num_gpus + 1):
+            more = replace(facts, cluster=with_node(facts.cluster, option, num_gpus))
+            if isinstance(_action(more, job.run_key, now_s, quick), Start):
+                yield f"With {num_gpus} more idle {option.need.gpu_type} it would start now."
+                break
+    highest = max((each.priority for each in facts.queued), default=job.priority)
+    if highest >= job.priority:
+        raised = tuple(replace(each, priority=highest + 1) if each is job else each for each in facts.queued)
+        if isinstance(_action(replace(facts, queued=raised), job.run_key, now_s, quick), Start):
+            yield f"With priority {highest + 1} it would start now."
+
+
+def _one_for_each_type(contender: Contender) -> list[Option]:
+    """The smallest option of each GPU type, few GPUs first."""
+    smallest: dict[str, Option] = {}
+    for option in sorted(contender.options, key=lambda each: each.need.num_gpus):
+        smallest.setdefault(option.need.gpu_type, option)
+    return list(smallest.values())
+
+
+def with_node(cluster: Cluster, option: Option, num_gpus: int) -> Cluster:
+    """``cluster`` with one more node of ``num_gpus`` GPUs, host resources as ``option`` needs them."""
+    free = option.need.on_node(num_gpus)
+    node = Node(
+        name=_WHAT_IF_NODE,
+        gpu_type=option.need.gpu_type,
+        num_gpus=num_gpus,
+        host_memory_bytes=free.host_bytes,
+        num_cpus=free.millicpus / 1000,
+    )
+    return Cluster(cluster.gpu_types, (*cluster.nodes, node))

@@ -1,0 +1,125 @@
+"""The plans of a waiting job that are worth trying, with what each asks of the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from frenzy.core.cluster import Cluster
+from frenzy.core.has.policy import PaperPolicy, Policy
+from frenzy.core.has.room import Need
+from frenzy.core.plan import ResourcePlan
+from frenzy.core.queue import QueuedJob
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One plan a job may start with."""
+
+    plan: ResourcePlan
+    need: Need
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A waiting job with its options, the one to try first at the front."""
+
+    job: QueuedJob
+    options: tuple[Option, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What of a policy the indices of a state depend on."""
+
+    policy: Policy
+
+    @property
+    def counts_gpus_only(self) -> bool:
+        """The published algorithm knows neither host resources nor tensor-parallel groups."""
+        return isinstance(self.policy, PaperPolicy) and not self.policy.launchable_only
+
+    def need(self, plan: ResourcePlan, excluded_nodes: tuple[str, ...] = ()) -> Need:
+        """What ``plan`` asks of the nodes."""
+        excluded = tuple(sorted(excluded_nodes))
+        if self.counts_gpus_only:
+            return Need(plan.gpu_type, plan.num_gpus, 1, 0, 0, excluded)
+        millicpus = round(self.policy.cpus_per_gpu * 1000)
+        return Need(plan.gpu_type, plan.num_gpus, plan.tp, plan.memory.host_bytes, millicpus, excluded)
+
+    def contender(self, job: QueuedJob, cluster: Cluster) -> Contender:
+        """``job`` with the options worth trying under the policy.
+
+        A plan made for a GPU type that has since become smaller is none.
+        """
+        sizes = cluster.types_by_name
+        plans: Sequence[ResourcePlan] = [
+            plan
+            for plan in job.plans
+            if plan.gpu_type not in sizes or plan.memory.required_bytes <= sizes[plan.gpu_type].memory_bytes
+        ]
+        if isinstance(self.policy, PaperPolicy) and (self.counts_gpus_only or not job.ordered):
+            plans = plan_order(plans)
+        options = tuple(Option(plan, self.need(plan, job.excluded_nodes)) for plan in plans)
+        return Contender(job, options if self.counts_gpus_only else _undominated(options))
+
+    def queue_order(self, job: QueuedJob) -> tuple[int, float, str]:
+        """Sort key of the queue, total: priority descending, then time of submission, then run key.
+
+        The published algorithm knows no priority.
+        """
+        priority = 0 if isinstance(self.policy, PaperPolicy) else job.priority
+        return (-priority, job.submitted_s, job.run_key)
+
+
+def plan_order(plans: Sequence[ResourcePlan]) -> list[ResourcePlan]:
+    """Plans by (GPUs, memory per GPU), both ascending, as published; throughput plays no part.
+
+    The published plans name no GPU type: plans that differ only in it count as one, with the
+    least memory any of them asks for, and go by the smaller class first.
+    """
+    least_bytes: dict[tuple[int | bool, ...], int] = {}
+    for plan in plans:
+        key = _settings(plan)
+        least_bytes[key] = min(plan.memory.required_bytes, least_bytes.get(key, plan.memory.required_bytes))
+
+    def order(plan: ResourcePlan) -> tuple[object, ...]:
+        settings = _settings(plan)
+        return (plan.num_gpus, least_bytes[settings], settings, plan.gpu_memory_bytes, plan.gpu_type)
+
+    return sorted(plans, key=order)
+
+
+def _settings(plan: ResourcePlan) -> tuple[int | bool, ...]:
+    return (
+        plan.num_gpus,
+        plan.tp,
+        plan.zero_stage,
+        plan.micro_batch_size,
+        plan.activation_checkpointing,
+        plan.offload_optimizer,
+    )
+
+
+def _undominated(options: Sequence[Option]) -> tuple[Option, ...]:
+    """Options without those that could never be the one to take.
+
+    Where an earlier one of the same type asks for no more of anything and ends no later, it can
+    start whenever the later one can.
+    """
+    kept: list[Option] = []
+    for option in options:
+        if not any(_dominates(better, option) for better in kept):
+            kept.append(option)
+    return tuple(kept)
+
+
+def _dominates(better: Option, option: Option) -> bool:
+    one, other = better.need, option.need
+    return (
+        one.num_gpus <= other.num_gpus
+        and one.gpu_type == other.gpu_type
+        and other.group_size % one.group_size == 0
+        and one.host_bytes <= other.host_bytes
+        and better.plan.predicted_run_s <= option.plan.predicted_run_s
+    )
