@@ -1,0 +1,74 @@
+"""Runs the trainer's evaluation as a process and reads what it found."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from frenzy.airflow.workers import workers
+from frenzy.core.protocol import RunView
+
+_MODULE: Final = "frenzy.trainer.evaluate"
+_TERMINATE_S: Final = 5.0
+
+
+class Evaluation:
+    """The evaluation of one run's model; its output goes to the task's log line by line."""
+
+    def __init__(self, view: RunView, log: Any) -> None:
+        self._view = view
+        self._log = log
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(self) -> dict[str, Any]:
+        """Perplexity, sample and more, as the process printed them in its last line."""
+        if not self._view.run.job.evaluation.enabled:
+            raise AirflowSkipException("evaluation.enabled is off in the job's specification.")
+        last = ""
+        with subprocess.Popen(self._command(), stdout=subprocess.PIPE, text=True, env=_environment()) as process:
+            self._process = process
+            assert process.stdout is not None
+            for line in process.stdout:
+                last = line.strip() or last
+                self._log.info("%s", line.rstrip())
+        if process.returncode != 0:
+            raise AirflowFailException(f"The evaluation ended with exit code {process.returncode}: {last}")
+        return _decoded(last)
+
+    def kill(self) -> None:
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(_TERMINATE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+    def _command(self) -> list[str]:
+        run_dir = workers().runs.run_dir(self._view.run.run_key)
+        attempt = max((each.attempt for each in self._view.attempts), default=1)
+        return [sys.executable, "-m", _MODULE, "--run-dir", run_dir, "--attempt", str(attempt)]
+
+
+def _environment() -> dict[str, str]:
+    import frenzy
+
+    package = str(Path(frenzy.__file__).resolve().parents[1])
+    paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "PYTHONUNBUFFERED": "1"}
+
+
+def _decoded(line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise AirflowFailException(f"The evaluation's last line is not JSON: {line[:200]!r}") from error
+    if not isinstance(found, dict):
+        raise AirflowFailException(f"The evaluation's last line is no JSON object: {line[:200]!r}")
+    return found

@@ -1,0 +1,294 @@
+"""The tasks of one training run: decode what came in, ask once, encode what goes on.
+
+The ledger knows the run; what a task leaves in its XCom is for people (and the tasks after it).
+Heavy imports are inside ``execute``: a DAG file that uses these parses in milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from frenzy.airflow.connection import DEFAULT_CONN_ID
+from frenzy.airflow.identity import identity_of
+
+if TYPE_CHECKING:
+    from frenzy.adapters.api_client import ApiClient
+    from frenzy.core.launch import LaunchSpec
+    from frenzy.core.protocol import RunView
+
+
+class FrenzyOperator(BaseOperator):
+    """A task of the run of its own task group; ``frenzy_conn_id`` names the API's Connection."""
+
+    ui_color = "#e8f0fe"
+
+    def __init__(self, *, frenzy_conn_id: str = DEFAULT_CONN_ID, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.frenzy_conn_id = frenzy_conn_id
+
+    def api_client(self) -> ApiClient:
+        from frenzy.airflow.connection import api_client
+
+        return api_client(self.frenzy_conn_id)
+
+
+class ProfileOperator(FrenzyOperator):
+    """Reads model and data, registers the run, shows its plans. Fails at once when none can run.
+
+    job: a mapping of the specification, or the path of its file. data_facts: what an earlier task
+    already knows of the data (num_rows, longest_sequence_tokens, num_tokens, vocab_size).
+    """
+
+    template_fields: Sequence[str] = ("job", "data_facts")
+
+    def __init__(self, *, job: Any, data_facts: Any = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.job = job
+        self.data_facts = data_facts
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        from frenzy.adapters import api_calls as api
+        from frenzy.airflow.failures import airflow_errors
+        from frenzy.airflow.profile import log_plans, refuse_if_over, registration, summary
+
+        with airflow_errors():
+            request = registration(identity_of(context["ti"]), self.job, self.data_facts)
+            view = self.api_client().send(api.register(request))
+        log_plans(self.log, view)
+        refuse_if_over(view)
+        return summary(view)
+
+
+class PlaceOperator(FrenzyOperator):
+    """Queues the run for its next attempt and waits, deferred, until it has its GPUs."""
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        from frenzy.adapters import api_calls as api
+        from frenzy.airflow.failures import airflow_errors, fail
+        from frenzy.airflow.triggers import PlaceTrigger, placed
+        from frenzy.core.protocol import PlaceStatus
+
+        run_key = identity_of(context["ti"]).run_key
+        with airflow_errors():
+            view = self.api_client().send(api.enqueue(run_key))
+        if view.status is PlaceStatus.WAITING:
+            trigger = PlaceTrigger(run_key=run_key, conn_id=self.frenzy_conn_id)
+            self.defer(trigger=trigger, method_name="resume")
+        if view.status is not PlaceStatus.PLACED or view.spec is None:
+            fail(view.reason, f"The run is {view.status}.")
+        self.log.info("Placed: %s.", placed(view.spec))
+        return placed(view.spec)
+
+    def resume(self, context: Any, event: Any) -> dict[str, Any] | None:
+        """The wait is over without a place, or (under ``dag.test``) with one."""
+        from frenzy.adapters import api_calls as api
+        from frenzy.airflow.failures import airflow_errors, fail
+        from frenzy.airflow.triggers import placed
+
+        with airflow_errors():
+            view = self.api_client().send(api.place(identity_of(context["ti"]).run_key))
+        if view.spec is None:
+            fail(view.reason, f"The run is {view.status}.")
+        return placed(view.spec)
+
+
+class LaunchOperator(FrenzyOperator):
+    """Starts the attempt's workers and ends, deferred, when they are gone. Holds the GPU type's pool.
+
+    Starting again an attempt that runs already finds its workers.
+    """
+
+    def execute(self, context: Any) -> None:
+        from frenzy.adapters import api_calls as api
+        from frenzy.airflow.failures import airflow_errors, fail
+        from frenzy.airflow.triggers import LaunchTrigger
+        from frenzy.core.protocol import DirectiveKind
+
+        client = self.api_client()
+        with airflow_errors():
+            spec = placed_attempt(client, identity_of(context["ti"]).run_key)
+            directive = client.send(api.launching(spec.run_key, spec.attempt))
+            if directive.kind in (DirectiveKind.KILL, DirectiveKind.ENDED):
+                fail(directive.reason, f"Attempt {spec.attempt} is to be {directive.kind}.")
+            reference = self._start(client, spec)
+            client.send(api.started(spec.run_key, spec.attempt, reference))
+        trigger = LaunchTrigger(run_key=spec.run_key, attempt=spec.attempt, conn_id=self.frenzy_conn_id)
+        self.defer(trigger=trigger, method_name="resume")
+
+    def _start(self, client: ApiClient, spec: LaunchSpec) -> str:
+        from frenzy.airflow.workers import workers
+
+        reach = workers()
+        self.log.info("Starting attempt %d: %s in %s.", spec.attempt, spec.plan.plan_id, spec.run_dir)
+        try:
+            reach.runs.put_spec(spec)
+            return reach.launcher.launch(spec)
+        except Exception as error:
+            self._report_failure(client, spec, error)
+            raise
+
+    def _report_failure(self, client: ApiClient, spec: LaunchSpec, error: Exception) -> None:
+        """Free the GPUs, unless workers might be there all the same: then ``decide`` sees to them."""
+        from frenzy.adapters import api_calls as api
+        from frenzy.airflow.workers import workers
+        from frenzy.core.errors import Reason, ReasonCode
+        from frenzy.core.protocol import EndReport
+        from frenzy.ports import WorkersState
+
+        if workers().launcher.state(spec) in (WorkersState.NOT_STARTED, WorkersState.GONE):
+            reason = Reason(code=ReasonCode.LAUNCH_FAILED, detail=f"The workers could not be started: {error}")
+            client.send(api.end(spec.run_key, spec.attempt, EndReport(reason=reason)))
+
+    def resume(self, context: Any, event: Any) -> None:
+        """Never called by the scheduler: the trigger ends the task. ``dag.test`` calls it nevertheless."""
+        if event != "success":
+            from airflow.sdk.exceptions import AirflowFailException
+
+            raise AirflowFailException("The workers ended without finishing the training.")
+
+
+class MonitorOperator(FrenzyOperator):
+    """Watches the attempt's memory and progress, deferred; its reports keep the lease alive."""
+
+    def execute(self, context: Any) -> None:
+        from frenzy.adapters import api_calls as api
+        from frenzy.airflow.failures import airflow_errors
+        from frenzy.airflow.triggers import MonitorTrigger
+
+        with airflow_errors():
+            view = self.api_client().send(api.place(identity_of(context["ti"]).run_key))
+        if view.spec is None:
+            self.log.info("No attempt to watch: the run is %s.", view.status)
+            return
+        trigger = MonitorTrigger(run_key=view.run_key, attempt=view.spec.attempt, conn_id=self.frenzy_conn_id)
+        self.defer(trigger=trigger, method_name="resume")
+
+    def resume(self, context: Any, event: Any) -> None:
+        """As for the launch task: only ``dag.test`` comes here."""
+
+
+class DecideOperator(FrenzyOperator):
+    """After an attempt: done, failed, or once more; then it clears the attempt's tasks and tries again.
+
+    Its own retry waits until the tasks it cleared are through. Tasks after it see the real end only.
+    """
+
+    def __init__(self, *, attempt_tasks: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.attempt_tasks = tuple(attempt_tasks)
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        from frenzy.airflow.failures import airflow_errors, fail, said
+        from frenzy.airflow.settle import settled_verdict
+        from frenzy.core.protocol import VerdictKind
+
+        identity = identity_of(context["ti"])
+        with airflow_errors():
+            verdict = settled_verdict(self.api_client(), identity.run_key, self.log)
+        self.log.info("Verdict: %s. %s", verdict.kind, said(verdict.reason))
+        if verdict.kind is VerdictKind.FAIL:
+            fail(verdict.reason, "The run failed.")
+        if verdict.kind is VerdictKind.RETRY:
+            self._run_again(identity, said(verdict.reason))
+        return {"run_key": identity.run_key, "reason": str(verdict.reason.code)}
+
+    def _run_again(self, identity: Any, why: str) -> None:
+        from airflow.sdk.exceptions import AirflowException
+
+        from frenzy.adapters import api_calls as api
+        from frenzy.airflow.failures import airflow_errors
+
+        group = f"{identity.task_group}." if identity.task_group else ""
+        tasks = [f"{group}{each}" for each in self.attempt_tasks]
+        with airflow_errors():
+            self.api_client().send(api.clear_tasks(identity.dag_id, identity.run_id, tasks, identity.map_index))
+        raise AirflowException(f"rescheduled: {why}")
+
+
+class PublishOperator(FrenzyOperator):
+    """Says that the model is there: an Asset event with what is worth knowing of it."""
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        from frenzy.adapters import api_calls as api
+        from frenzy.airflow.failures import airflow_errors
+        from frenzy.airflow.model_asset import emit, model_facts
+
+        with airflow_errors():
+            view = self.api_client().send(api.run_view(identity_of(context["ti"]).run_key))
+        facts = model_facts(view)
+        emit(context["outlet_events"], self.outlets, view.run.job.name, facts)
+        return facts
+
+
+class EvaluateOperator(FrenzyOperator):
+    """Perplexity on the held-out text and a sample from the model, in a process of its own.
+
+    training_group: id of the task group that trained the model.
+    """
+
+    def __init__(self, *, training_group: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.training_group = training_group
+        self._evaluation: Any = None
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        from frenzy.adapters import api_calls as api
+        from frenzy.airflow.evaluation import Evaluation
+        from frenzy.airflow.failures import airflow_errors
+
+        identity = identity_of(context["ti"], self.training_group)
+        with airflow_errors():
+            view: RunView = self.api_client().send(api.run_view(identity.run_key))
+        self._evaluation = Evaluation(view, self.log)
+        result: dict[str, Any] = self._evaluation.run()
+        return result
+
+    def on_kill(self) -> None:
+        if self._evaluation is not None:
+            self._evaluation.kill()
+
+
+class SweepOperator(FrenzyOperator):
+    """Looks at the workers behind every lease and lets the ledger put right what nobody else did."""
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        from frenzy.airflow.failures import airflow_errors
+        from frenzy.airflow.sweep import sweep_once
+        from frenzy.core.codec import encode
+
+        with airflow_errors():
+            summary = sweep_once(self.api_client(), self.log)
+        encoded: dict[str, Any] = encode(summary)
+        return encoded
+
+
+def placed_attempt(client: ApiClient, run_key: str) -> LaunchSpec:
+    """The spec of the attempt that holds GPUs. Raises PermanentError when there is none."""
+    from frenzy.adapters import api_calls as api
+    from frenzy.core.errors import PermanentError, Reason, ReasonCode
+
+    view = client.send(api.place(run_key))
+    if view.spec is None:
+        detail = f"The run holds no GPUs; it is {view.status}."
+        raise PermanentError(
+            view.reason or Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail, remedy="Clear the place task, too.")
+        )
+    return view.spec
+
+
+NO_DELAY = timedelta(0)
+MANY_RETRIES = 10_000
+
+
+def spec_document(job: Any) -> Any:
+    """``job`` as a template field may hold it: a mapping, a path, or a reference to an XCom."""
+    from frenzy.core.codec import encode
+    from frenzy.core.job import TrainingJob
+
+    if isinstance(job, TrainingJob):
+        return encode(job)
+    return dict(job) if isinstance(job, Mapping) else job

@@ -1,0 +1,93 @@
+"""What the profile task does: from a specification and its data to a registered run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from frenzy.airflow.failures import fail
+from frenzy.core.codec import decode
+from frenzy.core.errors import SpecError, Violation
+from frenzy.core.job import TrainingJob
+from frenzy.core.ledger import FINAL_STATES, DataFacts, RunIdentity
+from frenzy.core.protocol import RegisterRun, RunView
+
+_TABLE_WIDTH = 180
+
+
+def registration(identity: RunIdentity, job: Any, data_facts: Any) -> RegisterRun:
+    """The request that registers the run. Raises PermanentError for a bad spec, model or data."""
+    from frenzy.adapters.model_config import resolve_model_config
+    from frenzy.trainer.data_facts import data_facts as measure
+
+    spec = job_of(job)
+    return RegisterRun(
+        identity=identity,
+        job=spec,
+        model_config=resolve_model_config(spec.model),
+        data_facts=measure(spec, known=_known(data_facts)),
+    )
+
+
+def job_of(job: Any) -> TrainingJob:
+    """The validated job in a mapping, or in the YAML file at a path. Raises SpecError."""
+    from frenzy.adapters.job_spec import job_from_document, job_from_yaml
+
+    if isinstance(job, TrainingJob):
+        return job
+    if isinstance(job, Mapping):
+        return job_from_document(job)
+    if isinstance(job, str | os.PathLike):
+        return job_from_yaml(_text_of(Path(job)))
+    raise SpecError([Violation(path="job", value=repr(job), allowed="give a mapping or the path of a YAML file")])
+
+
+def log_plans(log: Any, view: RunView) -> None:
+    """Every plan with its predicted memory and the reason for its rank or refusal."""
+    from rich.console import Console
+
+    from frenzy.cli.tables import candidates_table
+
+    text = StringIO()
+    console = Console(file=text, width=_TABLE_WIDTH, no_color=True)
+    console.print(candidates_table(f"Plans of {view.run.job.name}", view.run.candidates))
+    for line in text.getvalue().rstrip().splitlines():
+        log.info("%s", line.rstrip())
+
+
+def refuse_if_over(view: RunView) -> None:
+    """Fail the task when the run was refused: nothing it could be tried again with would change that."""
+    if view.run.state in FINAL_STATES:
+        fail(view.run.reason, f"The run is {view.run.state}.")
+
+
+def summary(view: RunView) -> dict[str, Any]:
+    """What the profile task leaves in its XCom."""
+    best = next((each.plan for each in view.run.candidates if each.rank == 1), None)
+    return {
+        "run_key": view.run.run_key,
+        "job": view.run.job.name,
+        "num_plans": sum(each.feasible for each in view.run.candidates),
+        "best_plan": None if best is None else best.plan_id,
+        "predicted_peak_bytes": None if best is None else best.memory.peak_allocated_bytes,
+        "total_steps": view.run.total_steps,
+    }
+
+
+def _known(data_facts: Any) -> DataFacts:
+    """Facts handed in by an earlier task. Raises ContractError for unknown names."""
+    if data_facts is None:
+        return DataFacts()
+    known: DataFacts = data_facts if isinstance(data_facts, DataFacts) else decode(DataFacts, dict(data_facts))
+    return known
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        allowed = f"it must be a readable YAML file ({error.strerror})"
+        raise SpecError([Violation(path="job", value=repr(str(path)), allowed=allowed)]) from error

@@ -1,0 +1,88 @@
+"""One training run as a task group, and its evaluation as a task: what every DAG here is made of.
+
+with DAG("nightly"):
+    text = clean()
+    frenzy_training("include/jobs/small.yaml", data_facts=text) >> frenzy_evaluation()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from airflow.sdk import TaskGroup, chain
+
+from frenzy.airflow.connection import DEFAULT_CONN_ID
+from frenzy.airflow.model_asset import model_outlets
+from frenzy.airflow.operators import (
+    MANY_RETRIES,
+    NO_DELAY,
+    DecideOperator,
+    EvaluateOperator,
+    LaunchOperator,
+    MonitorOperator,
+    PlaceOperator,
+    ProfileOperator,
+    PublishOperator,
+    spec_document,
+)
+from frenzy.core.job import TrainingJob
+
+DEFAULT_GROUP: Final = "train"
+ATTEMPT_TASKS: Final = ("place", "launch", "monitor")
+
+# Asking the API again is harmless; an Airflow that has just started may lose a first task.
+_ASKING: Final = {"retries": 3, "retry_delay": timedelta(seconds=2)}
+
+
+def frenzy_training(
+    job: TrainingJob | Mapping[str, Any] | str | Any,
+    *,
+    group_id: str = DEFAULT_GROUP,
+    data_facts: Any = None,
+    frenzy_conn_id: str = DEFAULT_CONN_ID,
+) -> TaskGroup:
+    """The task group that trains ``job``: profile, place, launch and monitor, decide, publish.
+
+    job: the specification as a value, a mapping, the path of its YAML file, or the XCom of a task
+    that returns one of the latter two. Its texts may use Airflow's templates.
+    data_facts: what is known of the data already (num_rows, longest_sequence_tokens, num_tokens,
+    vocab_size), or the XCom of a task that returns it; the plan is made from it.
+    The group's tasks are named ``<group_id>.<task>``; two groups in one DAG share nothing, and
+    neither do the mapped instances of one.
+    """
+    common = {"frenzy_conn_id": frenzy_conn_id}
+    document = spec_document(job)
+    with TaskGroup(group_id=group_id) as group:
+        profile = ProfileOperator(task_id="profile", job=document, data_facts=data_facts, **_ASKING, **common)
+        place = PlaceOperator(task_id="place", **_ASKING, **common)
+        launch = LaunchOperator(task_id="launch", retries=0, **common)
+        monitor = MonitorOperator(task_id="monitor", **_ASKING, **common)
+        decide = DecideOperator(
+            task_id="decide",
+            attempt_tasks=ATTEMPT_TASKS,
+            trigger_rule="all_done",
+            retries=MANY_RETRIES,
+            retry_delay=NO_DELAY,
+            **common,
+        )
+        publish = PublishOperator(task_id="publish", outlets=model_outlets(_name_of(document)), **_ASKING, **common)
+        chain(profile, place, [launch, monitor], decide, publish)
+    return group
+
+
+def frenzy_evaluation(
+    *,
+    group_id: str = DEFAULT_GROUP,
+    task_id: str = "evaluate",
+    frenzy_conn_id: str = DEFAULT_CONN_ID,
+) -> EvaluateOperator:
+    """The task that scores the model of the group ``group_id`` on its held-out text and samples from it."""
+    return EvaluateOperator(task_id=task_id, training_group=group_id, frenzy_conn_id=frenzy_conn_id, retries=1)
+
+
+def _name_of(document: Any) -> str | None:
+    """The job's name, where it is known before the run."""
+    name = document.get("name") if isinstance(document, Mapping) else None
+    return name if isinstance(name, str) else None

@@ -1,0 +1,277 @@
+"""What waits for a run: for its place, for its workers' end, and the watch over its memory.
+
+A trigger keeps nothing: whatever it knows it can learn again from the API and the run directory,
+so that one that was away for hours, or moved to another process, simply goes on. It never
+raises; what is broken now may work at the next look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from airflow.triggers.base import BaseTrigger, TaskFailedEvent, TaskSuccessEvent, TriggerEvent
+
+from frenzy.adapters import api_calls as api
+from frenzy.adapters.api_client import AsyncApiClient, Call, NotFoundError
+from frenzy.airflow.connection import async_api_client
+from frenzy.airflow.failures import said
+from frenzy.airflow.waiting import WaitingRuns
+from frenzy.airflow.watch import Watch
+from frenzy.airflow.workers import Workers, workers
+from frenzy.core.codec import encode
+from frenzy.core.errors import FrenzyError, PermanentError, Reason, ReasonCode
+from frenzy.core.launch import AttemptResult, ExitCode, LaunchSpec
+from frenzy.core.protocol import EndReport, PlaceStatus
+from frenzy.ports import WorkersState
+
+_CANCEL_GRACE_S: Final = 2.0
+# Airflow gives on_kill 30 s.
+_CANCEL_PATIENCE_S: Final = 20.0
+_RESULT_PATIENCE_S: Final = 2.0
+_LONG_S: Final = 1e9
+# States of a task that a person has ended; in any other it was cleared and runs again.
+_ENDED_BY_HAND: Final = frozenset({"failed", "success", "skipped", "removed", "upstream_failed"})
+
+
+class RunTrigger(BaseTrigger):
+    """A trigger of one run; subclasses say what it waits for."""
+
+    def __init__(self, *, run_key: str, conn_id: str) -> None:
+        super().__init__()
+        self.run_key = run_key
+        self.conn_id = conn_id
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        kind = type(self)
+        return f"{kind.__module__}.{kind.__qualname__}", {"run_key": self.run_key, "conn_id": self.conn_id}
+
+    async def send(self, call: Call[Any], *, patience_s: float = 10.0) -> Any:
+        """The reply to ``call``. Raises PermanentError, or TemporaryError after ``patience_s``."""
+        client = await async_api_client(self.conn_id)
+        return await client.send(call, patience_s=patience_s)
+
+    async def on_kill(self) -> None:
+        """A person ended the task: cancel the run. A task that was only cleared goes on by itself."""
+        if await self.was_ended_by_hand():
+            await self.cancel()
+        else:
+            await self.let_go()
+
+    async def cancel(self) -> None:
+        reason = Reason(code=ReasonCode.CANCELLED_BY_USER, detail=f"Task {self.task_id} was ended in Airflow.")
+        await self.send(api.cancel(self.run_key, reason), patience_s=_CANCEL_PATIENCE_S)
+
+    async def let_go(self) -> None:
+        """The task was cleared; nothing to do unless a subclass says so."""
+
+    async def was_ended_by_hand(self) -> bool:
+        """Whether the task is over in Airflow; yes also when that cannot be found out."""
+        task = self.task_instance
+        if task is None:
+            return True
+        try:
+            return await asyncio.to_thread(_state_of, task) in _ENDED_BY_HAND
+        except Exception as error:
+            self.log.warning("The state of %s is not known (%s); it counts as ended.", self.task_id, error)
+            return True
+
+
+class PlaceTrigger(RunTrigger):
+    """Ends the task when the run is placed; hands a refusal back to the task.
+
+    Fires {"reason": ...} when the run is refused or cancelled.
+    """
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        waiting = WaitingRuns.of(await async_api_client(self.conn_id), workers().settings.poll_s)
+        last: Reason | None = None
+        while True:
+            try:
+                row = await waiting.row(self.run_key)
+                if row is None:
+                    event = await self._event()
+                    if event is not None:
+                        yield event
+                        return
+                elif row.reason is not None and row.reason != last:
+                    last = row.reason
+                    self.log.info("Position %d in the queue. %s", row.position, said(last))
+            except FrenzyError as error:
+                self.log.warning("The queue could not be read: %s", error)
+            await asyncio.sleep(workers().settings.poll_s)
+
+    async def _event(self) -> TriggerEvent | None:
+        view = await self.send(api.place(self.run_key))
+        if view.status is PlaceStatus.WAITING:
+            return None
+        if view.status is PlaceStatus.PLACED:
+            self.log.info("Placed: %s on %s.", view.spec.plan.plan_id, nodes_of(view.spec))
+            return TaskSuccessEvent(xcoms={"return_value": placed(view.spec)})
+        return TriggerEvent({"reason": encode(view.reason)})
+
+
+class AttemptTrigger(RunTrigger):
+    """A trigger of one attempt, whose launch spec stands in the run directory."""
+
+    def __init__(self, *, run_key: str, attempt: int, conn_id: str) -> None:
+        super().__init__(run_key=run_key, conn_id=conn_id)
+        self.attempt = attempt
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        classpath, arguments = super().serialize()
+        return classpath, {**arguments, "attempt": self.attempt}
+
+    async def spec(self) -> LaunchSpec:
+        """The attempt's spec, as soon as the launch task has written it."""
+        while True:
+            try:
+                spec = await asyncio.to_thread(workers().runs.spec, self.run_key, self.attempt)
+                if spec is not None:
+                    return spec
+            except Exception as error:
+                self.log.warning("The run directory could not be read: %s", error)
+            if await self.is_over():
+                raise PermanentError(Reason(code=ReasonCode.LAUNCH_FAILED, detail="The attempt ended before it began."))
+            await asyncio.sleep(workers().settings.poll_s)
+
+    async def is_over(self) -> bool:
+        """Whether the ledger has ended the attempt; no while it cannot be asked."""
+        try:
+            view = await self.send(api.run_view(self.run_key))
+        except NotFoundError:
+            return True
+        except FrenzyError:
+            return False
+        return not any(each.attempt == self.attempt and each.is_live for each in view.attempts)
+
+
+class LaunchTrigger(AttemptTrigger):
+    """Ends the launch task when the attempt's workers are gone and the ledger knows it.
+
+    The task succeeds when the trainer finished or stopped on request, else it fails.
+    """
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        try:
+            spec = await self.spec()
+        except PermanentError as error:
+            self.log.error("%s", error)
+            yield TaskFailedEvent()
+            return
+        result = await self._wait_for_end(spec)
+        await self._report_end(result)
+        yield _launch_event(self.attempt, result)
+
+    async def _wait_for_end(self, spec: LaunchSpec) -> AttemptResult | None:
+        """The workers' own account once they are proved gone; None if they left none."""
+        gone_since_s: float | None = None
+        while True:
+            try:
+                state = await asyncio.to_thread(workers().launcher.state, spec)
+                result = await asyncio.to_thread(workers().runs.result, self.run_key, self.attempt)
+            except Exception as error:
+                self.log.warning("The workers could not be looked at: %s", error)
+                state, result = WorkersState.UNKNOWN, None
+            if state in (WorkersState.GONE, WorkersState.NOT_STARTED):
+                gone_since_s = time.monotonic() if gone_since_s is None else gone_since_s
+                if result is not None or time.monotonic() - gone_since_s > _RESULT_PATIENCE_S:
+                    return result
+            await asyncio.sleep(workers().settings.poll_s)
+
+    async def _report_end(self, result: AttemptResult | None) -> None:
+        """Tell the ledger, however long it takes: its GPUs are free only then."""
+        lost = Reason(code=ReasonCode.WORKERS_LOST) if result is None else None
+        self.log.info("The workers are gone: %s", _account(result))
+        while True:
+            try:
+                await self.send(api.end(self.run_key, self.attempt, EndReport(result=result, reason=lost)))
+                return
+            except PermanentError as error:
+                self.log.error("The ledger refused the end of attempt %d: %s", self.attempt, error)
+                return
+            except FrenzyError as error:
+                self.log.warning("The end of attempt %d is not reported yet: %s", self.attempt, error)
+            await asyncio.sleep(workers().settings.poll_s)
+
+    async def cancel(self) -> None:
+        """Stop the workers at once, then free their GPUs: nobody else may be there to do it."""
+        await asyncio.gather(super().cancel(), self._stop_and_settle(), return_exceptions=True)
+
+    async def _stop_and_settle(self) -> None:
+        spec = await asyncio.to_thread(workers().runs.spec, self.run_key, self.attempt)
+        if spec is None:
+            return
+        await asyncio.to_thread(workers().launcher.stop, spec, grace_s=_CANCEL_GRACE_S)
+        result = await asyncio.wait_for(self._wait_for_end(spec), _CANCEL_PATIENCE_S)
+        await asyncio.wait_for(self._report_end(result), _CANCEL_PATIENCE_S)
+
+    async def let_go(self) -> None:
+        """Cleared: save and stop, so that the task's next try sees the end and the run goes on from there."""
+        spec = await asyncio.to_thread(workers().runs.spec, self.run_key, self.attempt)
+        if spec is not None:
+            grace_s = workers().settings.stop_grace_s
+            await asyncio.to_thread(workers().launcher.stop, spec, grace_s=grace_s)
+
+
+class MonitorTrigger(AttemptTrigger):
+    """Watches one attempt until the ledger says that it has ended."""
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        try:
+            watch = await self._watch(await self.spec(), workers())
+        except PermanentError as error:
+            self.log.info("Nothing to watch: %s", error)
+            yield TaskSuccessEvent()
+            return
+        while not watch.ended:
+            try:
+                await watch.look()
+            except NotFoundError:
+                break
+            except FrenzyError as error:
+                self.log.warning("The ledger could not be told: %s", error)
+            except Exception:
+                self.log.exception("This look failed; the next may not.")
+            await asyncio.sleep(workers().settings.poll_s)
+        yield TaskSuccessEvent(xcoms={"return_value": watch.summary()})
+
+    async def _watch(self, spec: LaunchSpec, reach: Workers) -> Watch:
+        view = await self.send(api.run_view(self.run_key), patience_s=_LONG_S)
+        client: AsyncApiClient = await async_api_client(self.conn_id)
+        return Watch(spec=spec, view=view, workers=reach, client=client, log=self.log)
+
+
+def placed(spec: LaunchSpec) -> dict[str, Any]:
+    """What the place task leaves in its XCom."""
+    return {"run_key": spec.run_key, "attempt": spec.attempt, "plan": spec.plan.plan_id, "nodes": nodes_of(spec)}
+
+
+def nodes_of(spec: LaunchSpec) -> str:
+    return ", ".join(f"{each.num_gpus} on {each.node}" for each in spec.placement.allocations)
+
+
+def _launch_event(attempt: int, result: AttemptResult | None) -> TriggerEvent:
+    xcoms = {"return_value": {"attempt": attempt, "result": encode(result)}}
+    if result is not None and result.exit_code in (ExitCode.DONE, ExitCode.CHECKPOINTED):
+        return TaskSuccessEvent(xcoms=xcoms)
+    return TaskFailedEvent(xcoms=xcoms)
+
+
+def _account(result: AttemptResult | None) -> str:
+    if result is None:
+        return "they left no result"
+    step = f"step {result.last_step} of {result.total_steps}"
+    return f"exit code {result.exit_code} at {step}. {result.detail}".strip()
+
+
+def _state_of(task: Any) -> str | None:
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    states = RuntimeTaskInstance.get_task_states(
+        dag_id=task.dag_id, task_ids=[task.task_id], run_ids=[task.run_id], map_index=task.map_index
+    )
+    found = list(states.get(task.run_id, {}).values())
+    return None if not found or found[0] is None else str(found[0])
