@@ -120,7 +120,7 @@ class RunPaths:
         return f"{self.attempt_dir(attempt)}/logs"
 
     def rank_log(self, attempt: int, rank: int) -> str:
-        return f"{self.logs_dir(attempt)}/rank-{rank:05d}.log"
+        return f"{self.logs_dir(attempt)}/rank-{rank}.log"
 
     @property
     def checkpoints_dir(self) -> str:
@@ -159,6 +159,8 @@ def deepspeed_config(job: TrainingJob, plan: ResourcePlan) -> dict[str, Any]:
     config.update(_precision(job.training.precision))
     if plan.tp > 1:
         config["tensor_parallel"] = {"autotp_size": plan.tp}
+        # DeepSpeed's check of the product takes every rank for a data-parallel one.
+        del config["train_batch_size"]
     return config
 
 

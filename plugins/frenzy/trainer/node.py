@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -10,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from frenzy.core import codec
 from frenzy.core.hardware import DeviceKind
 from frenzy.core.launch import AttemptResult, ExitCode, LaunchSpec, RunPaths, deepspeed_config
 from frenzy.trainer import env, files
@@ -75,7 +75,7 @@ def run_node(spec: LaunchSpec, *, node_rank: int | None, scratch: Path) -> Attem
         import_libraries(spec.job.model)
         if ranks.is_first_node:
             settings = deepspeed_config(spec.job, spec.plan)
-            files.write_text(paths.ds_config(spec.attempt), codec.dumps(settings, indent=2))
+            files.write_text(paths.ds_config(spec.attempt), json.dumps(settings, indent=2))
         prepared = call_in_child(
             lambda: prepare(spec, scratch, makes_tokenizer=ranks.is_first_node),
             scratch / "prepared.pickle",

@@ -1,37 +1,70 @@
-"""Let the libraries take the memory they keep, before the baseline of a virtual GPU is read."""
+"""Let the libraries take the memory they keep, before the baseline of a virtual GPU is read.
+
+Threads and their stacks, communication buffers, modules imported at first use, kernels' scratch:
+a rehearsal with a model of a few thousand weights makes them all appear.
+"""
 
 from __future__ import annotations
+
+import copy
+import gc
+from typing import Any, Final
 
 import torch
 from torch import distributed
 
-from frenzy.core.job import Precision
-from frenzy.core.launch import LaunchSpec
-from frenzy.trainer.device import Device
-
-_WIDTH = 64
+_WIDTH: Final = 64
+_VOCABULARY: Final = 128
+_BUCKET_ELEMENTS: Final = 4096
 
 
-def warm_up(spec: LaunchSpec, device: Device) -> None:
-    """A small forward, backward, optimizer step and every collective, in the job's number format."""
-    dtype = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}.get(
-        spec.job.training.precision, torch.float32
-    )
-    layer = torch.nn.Linear(_WIDTH, _WIDTH).to(device=device.torch_device, dtype=dtype)
-    optimizer = torch.optim.AdamW(layer.parameters(), lr=1e-3)
-    inputs = torch.randn(4, _WIDTH, _WIDTH, device=device.torch_device, dtype=dtype)
-    heads = layer(inputs).view(4, 4, _WIDTH, _WIDTH // 4)
-    attended = torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
-    loss = torch.nn.functional.cross_entropy(attended.reshape(-1, _WIDTH).float(), torch.zeros(4 * _WIDTH, dtype=torch.long, device=device.torch_device))
-    loss.backward()
-    optimizer.step()
-    _collectives(layer.weight.detach())
+class _Rehearsal(torch.nn.Module):
+    """One attention block with an embedding and a head: every kind of kernel a language model uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(_VOCABULARY, _WIDTH)
+        self.mix = torch.nn.Linear(_WIDTH, _WIDTH)
+        self.norm = torch.nn.LayerNorm(_WIDTH)
+        self.head = torch.nn.Linear(_WIDTH, _VOCABULARY, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.norm(self.embedding(tokens))
+        heads = self.mix(hidden).unflatten(-1, (4, -1)).transpose(1, 2)
+        attended = torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+        logits = self.head(torch.nn.functional.gelu(attended.transpose(1, 2).flatten(2)))
+        loss: torch.Tensor = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), tokens.flatten())
+        return loss
+
+
+def warm_up(make_engine: Any, settings: dict[str, Any], device: torch.device) -> None:
+    """Train the rehearsal model for two steps with the run's own DeepSpeed settings."""
+    engine = make_engine(_Rehearsal(), _small(settings))
+    tokens = torch.randint(_VOCABULARY, (2, 4 * _WIDTH), device=device)
+    for _ in range(2):
+        engine.backward(engine(tokens))
+        engine.step()
+    engine.get_global_grad_norm()
+    _collectives(torch.ones(_WIDTH, _WIDTH, device=device))
+    engine.destroy()
+    del engine
+    gc.collect()
+
+
+def _small(settings: dict[str, Any]) -> dict[str, Any]:
+    small = copy.deepcopy(settings)
+    for key in ("train_batch_size", "tensor_parallel"):
+        small.pop(key, None)
+    small["train_micro_batch_size_per_gpu"] = small["gradient_accumulation_steps"] = 1
+    for key in ("reduce_bucket_size", "allgather_bucket_size", "stage3_prefetch_bucket_size"):
+        if key in small["zero_optimization"]:
+            small["zero_optimization"][key] = _BUCKET_ELEMENTS
+    return small
 
 
 def _collectives(tensor: torch.Tensor) -> None:
     world_size = distributed.get_world_size()
     distributed.all_reduce(tensor)
     distributed.broadcast(tensor, src=0)
-    distributed.all_gather_into_tensor(tensor.new_empty(world_size * tensor.numel()), tensor.flatten())
     distributed.all_gather_object([None] * world_size, 1)
     distributed.barrier()

@@ -97,7 +97,7 @@ def _train(context: RankContext, device: Device, stop: StopFlag) -> int:
     spec, prepared = context.spec, context.prepared
     config = load_config(spec.job.model, eos_token_id=prepared.eos_token_id)
     settings = deepspeed_config(spec.job, spec.plan)
-    warm_up(spec, device)
+    warm_up(make_engine, settings, device.torch_device)
     device.enter()
     model = make_model(spec.job, config, run_root=os.path.dirname(spec.run_dir))  # noqa: PTH120  # may be a URL
     shape = flops_shape(model, config)
