@@ -7,7 +7,7 @@ import time
 from functools import cache
 from pathlib import Path
 
-from frenzy.adapters.calibration import load_calibration
+from frenzy.adapters.calibration import default_calibration
 from frenzy.adapters.cluster_file import load_cluster
 from frenzy.adapters.local.launcher import LocalLauncher
 from frenzy.adapters.storage.job_store import FolderJobStore
@@ -67,7 +67,7 @@ def services_for(settings: Settings, database_url: str) -> Services:
         runs=run_store(settings),
         jobs=FolderJobStore(settings.jobs_folder),
         inventory=ClusterFileInventory(settings.cluster_file),
-        calibration=load_calibration(),
+        calibration=default_calibration(),
         policy=policy_named(settings.placement_policy.value),
         marp_policy=settings.memory_policy.value,
         lease_s=settings.lease_s,

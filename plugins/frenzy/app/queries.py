@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from frenzy.app.schedule_pass import expected_end_s, scheduling_facts
 from frenzy.app.services import Services, require_run
-from frenzy.core.errors import PermanentError
+from frenzy.core.has import explain as explain_placement
 from frenzy.core.ledger import (
     FINAL_STATES,
     Attempt,
@@ -30,7 +30,7 @@ from frenzy.core.protocol import (
     RunView,
 )
 from frenzy.core.telemetry import StepPeak, fold_steps
-from frenzy.core.units import format_bytes, format_duration
+from frenzy.core.units import format_bytes
 from frenzy.ports import LedgerTx, TelemetryCursor
 
 _MAX_POINTS = 600
@@ -246,5 +246,6 @@ def _waiting_lines(tx: LedgerTx, services: Services, run_key: str, now_s: float)
         yield f"It waits: {entry.hold.code}: {entry.hold.sentence}"
         if entry.hold.remedy:
             yield f"What would help: {entry.hold.remedy}"
-    if entry.expected_start_s is not None:
-        yield f"Expected to start in about {format_duration(max(0.0, entry.expected_start_s - now_s))}."
+    facts = scheduling_facts(tx, now_s)
+    if any(each.run_key == run_key for each in facts.queued):
+        yield from explain_placement(facts, run_key, now_s, services.policy).lines

@@ -14,8 +14,8 @@ from frenzy.app.services import Services
 from frenzy.app.settle import decide, end_attempt
 from frenzy.core.cluster import Cluster, Node
 from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.has import policy_named
 from frenzy.core.hardware import GpuType
+from frenzy.core.has import policy_named
 from frenzy.core.job import DataSpec, MemoryPressureSpec, ModelSpec, TrainingJob, TrainingSpec
 from frenzy.core.launch import AttemptResult
 from frenzy.core.ledger import DataFacts, RunIdentity

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.app.conftest import Airflow, make_job
 
 from frenzy.app.cancel import cancel
 from frenzy.app.place import place_status
@@ -15,7 +16,6 @@ from frenzy.core.ledger import JobState, LeaseState
 from frenzy.core.protocol import DirectiveKind, PlaceStatus, SweepFinding, SweepReport, VerdictKind
 from frenzy.core.units import GIB, MIB
 from frenzy.ports import WorkersState
-from tests.unit.app.conftest import Airflow, make_job
 
 BY_USER = Reason(code=ReasonCode.CANCELLED_BY_USER, detail="Pressed by a test.")
 
