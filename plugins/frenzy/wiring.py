@@ -49,7 +49,7 @@ def run_store(settings: Settings) -> RunStore:
 def launcher(settings: Settings) -> Launcher:
     """What starts workers."""
     if settings.launcher is LauncherKind.LOCAL:
-        return LocalLauncher(run_store(settings))
+        return LocalLauncher(run_store(settings), environ=os.environ)
     raise PermanentError(
         Reason(
             code=ReasonCode.LAUNCH_FAILED,

@@ -53,6 +53,10 @@ class FsspecRunStore:
     def put_control(self, run_key: str, attempt: int, control: Control) -> None:
         self._put(self._paths(run_key).control(attempt), codec.dumps(control))
 
+    def put_result(self, run_key: str, attempt: int, result: AttemptResult) -> None:
+        """The account of workers that could not write it themselves."""
+        self._put(self._paths(run_key).result(attempt), codec.dumps(result))
+
     def clear_checkpoints(self, run_key: str) -> None:
         """Forget all checkpoints, manifests first: what is left of a broken deletion is none."""
         files = self._sizes(self._paths(run_key).checkpoints_dir)

@@ -1,0 +1,34 @@
+"""The result of an attempt whose workers left none."""
+
+from __future__ import annotations
+
+from frenzy.adapters.storage.run_store import FsspecRunStore
+from frenzy.core.launch import AttemptResult, LaunchSpec
+from frenzy.ports import TelemetryCursor
+
+
+def leave_result(*, run_dir: str, run_key: str, attempt: int, exit_code: int, detail: str) -> None:
+    """Put result.json unless it is there; progress as telemetry and checkpoints tell it."""
+    store = FsspecRunStore(run_dir.rstrip("/").rpartition("/")[0])
+    if store.result(run_key, attempt) is not None:
+        return
+    records = store.telemetry(run_key, attempt, TelemetryCursor()).records
+    newest = max(records, key=lambda each: each.step, default=None)
+    steps = store.checkpoint_steps(run_key)
+    store.put_result(
+        run_key,
+        attempt,
+        AttemptResult(
+            exit_code=exit_code,
+            last_step=newest.step if newest else 0,
+            total_steps=_total_steps(store.spec(run_key, attempt)),
+            checkpoint_step=steps[-1] if steps else None,
+            final_loss=newest.loss if newest else None,
+            detail=detail,
+        ),
+    )
+
+
+def _total_steps(spec: LaunchSpec | None) -> int:
+    """Known without the workers only where the job gives steps, not epochs."""
+    return (spec.job.training.max_steps or 0) if spec is not None else 0

@@ -1,0 +1,285 @@
+"""The process that stands over one attempt's workers until all of them are gone.
+
+    python -m frenzy.adapters.local.supervisor --run-dir D --run-key K --attempt N -- COMMAND...
+    python -m frenzy.adapters.local.supervisor --run-dir D --run-key K --attempt N --bury
+
+The first form detaches itself, records itself, and runs COMMAND. The second ends the workers
+of an attempt whose supervisor is dead. Both leave a result where the workers left none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import fcntl
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from frenzy.adapters.local.attempt_home import DEFAULT_GRACE_S, AttemptHome, SupervisorRecord
+from frenzy.adapters.local.processes import ATTEMPT_VARIABLE, RUN_KEY_VARIABLE, processes_of, signal_all
+from frenzy.core.launch import ExitCode
+
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_GO: Final = b"\x01"
+_CRASHED: Final = 1
+_TICK_S: Final = 0.1
+_STRAY_GRACE_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The attempt, and what runs it."""
+
+    run_dir: str
+    run_key: str
+    attempt: int
+    num_gpus: int = 0
+    gpu_memory_bytes: int = 0
+    command: tuple[str, ...] = ()
+
+    @property
+    def home(self) -> AttemptHome:
+        return AttemptHome.of(self.run_dir, self.run_key, self.attempt)
+
+
+class Wakeups:
+    """Signals as bytes on a socket, so that waiting ends when one comes."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        for each in (self._reader, self._writer):
+            each.setblocking(False)
+        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP):
+            signal.signal(number, lambda _number, _frame: None)
+
+    def wait(self, timeout_s: float) -> frozenset[int]:
+        """The signals that came, waiting at most ``timeout_s`` for one."""
+        ready, _, _ = select.select([self._reader], [], [], timeout_s)
+        return frozenset(self._reader.recv(4096)) if ready else frozenset()
+
+
+class Supervision:
+    """Runs the command, passes on a request to stop, enforces its deadline, counts the dead."""
+
+    def __init__(self, target: Target, wakeups: Wakeups) -> None:
+        self._target = target
+        self._wakeups = wakeups
+        self._child: int | None = None
+        self._status: int | None = None
+        self._deadline_s: float | None = None
+        self.killed = False
+
+    @property
+    def status(self) -> int:
+        """Wait status of the command, once it has ended."""
+        assert self._status is not None, "the command has ended"
+        return self._status
+
+    def run(self, environment: Mapping[str, str], inherited_fds: Sequence[int] = ()) -> None:
+        """Start the command and return when no process of the attempt is left."""
+        self._child = _spawn(self._target, environment, inherited_fds)
+        while self._is_running():
+            self._step()
+        self.run_down()
+
+    def run_down(self) -> None:
+        """End what is left of the attempt: strays have a moment, then they are killed."""
+        if self._deadline_s is None:
+            self._stop_within(time.monotonic() + _STRAY_GRACE_S)
+        while self._others():
+            self._step()
+        self._reap()
+
+    def stop(self) -> None:
+        """Pass the request to stop on to the command; whoever is left at the deadline is killed."""
+        request = self._target.home.stop_request()
+        self._stop_within(request.deadline_s if request else time.monotonic() + DEFAULT_GRACE_S)
+        if self._child is not None:
+            os.kill(self._child, signal.SIGTERM)
+        else:
+            self._signal_others(signal.SIGTERM)
+
+    def _step(self) -> None:
+        came = self._wakeups.wait(_TICK_S)
+        self._reap()
+        if came & {signal.SIGTERM, signal.SIGINT}:
+            self.stop()
+        is_late = self._deadline_s is not None and time.monotonic() >= self._deadline_s
+        if is_late and self._signal_others(signal.SIGKILL):
+            self.killed = True
+
+    def _is_running(self) -> bool:
+        return self._child is not None
+
+    def _stop_within(self, deadline_s: float) -> None:
+        self._deadline_s = deadline_s if self._deadline_s is None else min(self._deadline_s, deadline_s)
+
+    def _others(self) -> tuple[int, ...]:
+        return tuple(pid for pid in processes_of(self._target.run_key, self._target.attempt) if pid != os.getpid())
+
+    def _signal_others(self, number: signal.Signals) -> tuple[int, ...]:
+        return signal_all(self._target.run_key, self._target.attempt, number, but=(os.getpid(),))
+
+    def _reap(self) -> None:
+        """Collect dead children: the command, and orphans that were given to this process."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self._child:
+                self._child, self._status = None, status
+
+
+def _spawn(target: Target, environment: Mapping[str, str], inherited_fds: Sequence[int]) -> int:
+    """Start the command in a process group of its own, its output in the attempt's launcher log."""
+    log = str(target.home.logs / "launcher.log")
+    appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    for each in inherited_fds:
+        os.set_inheritable(each, True)
+    return os.posix_spawn(
+        target.command[0],
+        target.command,
+        environment,
+        file_actions=[(os.POSIX_SPAWN_OPEN, 1, log, appending, 0o644), (os.POSIX_SPAWN_DUP2, 1, 2)],
+        setpgroup=0,
+        setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP],
+    )
+
+
+def supervise(target: Target, wakeups: Wakeups) -> None:
+    """Run the command to its end, and leave a result if it left none."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if target.home.stop_request() is not None:
+        _leave_result(target, ExitCode.CHECKPOINTED, "stopped on request before the workers were started")
+        return
+    supervision = Supervision(target, wakeups)
+    environment = dict(os.environ)
+    try:
+        fds = _claim_gpus(target, environment) if target.num_gpus else ()
+        supervision.run(environment, fds)
+    except OSError as error:
+        _leave_result(target, _CRASHED, f"the workers could not be started: {error}")
+        return
+    _leave_result(target, *_how_it_ended(supervision.status, supervision.killed))
+
+
+def _how_it_ended(status: int, killed: bool) -> tuple[int, str]:
+    """Exit code and sentence for a command that left no result."""
+    if not os.WIFSIGNALED(status):
+        code = os.WEXITSTATUS(status)
+        return code or _CRASHED, f"the node launcher ended with {code} and left no result; see launcher.log"
+    number = os.WTERMSIG(status)
+    why = "did not stop in time and was killed" if killed else f"was killed by {signal.Signals(number).name}"
+    return 128 + number, f"the node launcher {why}"
+
+
+def _claim_gpus(target: Target, environment: dict[str, str]) -> tuple[int, ...]:
+    """Choose devices nobody else uses; their locks live as long as a process that inherits them."""
+    from frenzy.adapters.local.gpus import claim_gpus
+
+    claim = claim_gpus(
+        target.num_gpus,
+        target.gpu_memory_bytes,
+        visible=environment.get("CUDA_VISIBLE_DEVICES"),
+        cancelled=lambda: target.home.stop_request() is not None,
+    )
+    environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    environment["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in claim.indices)
+    return claim.lock_fds
+
+
+def bury(target: Target) -> None:
+    """End the workers of an attempt whose supervisor is dead; one process at a time does so."""
+    with (target.home.folder / "bury.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        supervision = Supervision(target, Wakeups())
+        supervision.stop()
+        supervision.run_down()
+        number = signal.SIGKILL if supervision.killed else signal.SIGTERM
+        _leave_result(target, 128 + number, "the supervisor was lost; its workers were stopped")
+
+
+def _leave_result(target: Target, exit_code: int, detail: str) -> None:
+    # Imported only at the end: a supervisor that waits for hours stays small.
+    from frenzy.adapters.local.last_words import leave_result
+
+    leave_result(
+        run_dir=target.run_dir, run_key=target.run_key, attempt=target.attempt, exit_code=exit_code, detail=detail
+    )
+
+
+def _detach(target: Target) -> Wakeups | None:
+    """Fork; the parent records the child and returns None, the child returns once it is recorded.
+
+    The child listens for signals before anybody can know its number.
+    """
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        if ours.recv(1) == _GO:
+            target.home.put_record(SupervisorRecord.here(pid))
+            ours.send(_GO)
+        return None
+    ours.close()
+    wakeups = Wakeups()
+    theirs.send(_GO)
+    if theirs.recv(1) != _GO:
+        os._exit(_CRASHED)  # the parent died before it could record this process
+    theirs.close()
+    return wakeups
+
+
+def _parse(arguments: Sequence[str]) -> tuple[Target, bool]:
+    parser = argparse.ArgumentParser(prog="python -m frenzy.adapters.local.supervisor")
+    parser.add_argument("--run-dir", required=True)
+    parser.add_argument("--run-key", required=True)
+    parser.add_argument("--attempt", required=True, type=int)
+    parser.add_argument("--num-gpus", type=int, default=0)
+    parser.add_argument("--gpu-memory-bytes", type=int, default=0)
+    parser.add_argument("--bury", action="store_true")
+    parser.add_argument("command", nargs="*")
+    options = parser.parse_args(arguments)
+    target = Target(
+        run_dir=options.run_dir,
+        run_key=options.run_key,
+        attempt=options.attempt,
+        num_gpus=options.num_gpus,
+        gpu_memory_bytes=options.gpu_memory_bytes,
+        command=tuple(options.command),
+    )
+    return target, options.bury
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one of the two forms; the caller waits only until the supervisor is recorded."""
+    target, is_burial = _parse(arguments)
+    if is_burial:
+        if os.fork() == 0:
+            bury(target)
+        return 0
+    if (os.environ.get(RUN_KEY_VARIABLE), os.environ.get(ATTEMPT_VARIABLE)) != (target.run_key, str(target.attempt)):
+        sys.stderr.write("the environment does not name the attempt\n")
+        return 2
+    wakeups = _detach(target)
+    if wakeups is not None:
+        supervise(target, wakeups)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,56 @@
+"""The environment that workers on this machine start with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import frenzy
+from frenzy.adapters.local.processes import ATTEMPT_VARIABLE, RUN_KEY_VARIABLE
+from frenzy.core.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.hardware import DeviceKind
+from frenzy.core.launch import LaunchSpec
+
+_ENV_REFERENCE: Final = "env:"
+_WITHHELD_PREFIXES: Final = ("AIRFLOW", "_AIRFLOW")
+_PLUGINS_DIR: Final = Path(frenzy.__file__).resolve().parents[1]
+_VIRTUAL: Final[Mapping[str, str]] = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def worker_environment(spec: LaunchSpec, base: Mapping[str, str]) -> dict[str, str]:
+    """What the workers of ``spec`` see: ``base`` without Airflow's own, the job's, its secrets.
+
+    Raises PermanentError for a secret that ``base`` does not hold, or that is not in it by kind.
+    """
+    kept = {name: value for name, value in base.items() if not name.startswith(_WITHHELD_PREFIXES)}
+    return {
+        **kept,
+        "OMP_NUM_THREADS": "1",
+        **spec.job.env,
+        **{name: _secret(name, reference, base) for name, reference in spec.job.secrets.items()},
+        **(_VIRTUAL if spec.gpu.kind is DeviceKind.VIRTUAL else {}),
+        "PYTHONPATH": _python_path(spec, kept),
+        RUN_KEY_VARIABLE: spec.run_key,
+        ATTEMPT_VARIABLE: str(spec.attempt),
+    }
+
+
+def _python_path(spec: LaunchSpec, base: Mapping[str, str]) -> str:
+    places = [str(_PLUGINS_DIR), spec.job.env.get("PYTHONPATH", ""), base.get("PYTHONPATH", "")]
+    return ":".join(dict.fromkeys(part for each in places for part in each.split(":") if part))
+
+
+def _secret(name: str, reference: str, base: Mapping[str, str]) -> str:
+    if not reference.startswith(_ENV_REFERENCE):
+        detail = f"The secret {name} refers to {reference!r}, which only a cluster can resolve."
+        raise _refused(detail, "On one machine, refer to an environment variable: env:NAME.")
+    variable = reference.removeprefix(_ENV_REFERENCE)
+    if variable not in base:
+        detail = f"The secret {name} refers to the environment variable {variable}, which is not set."
+        raise _refused(detail, f"Set {variable} where Airflow's components are started.")
+    return base[variable]
+
+
+def _refused(detail: str, remedy: str) -> PermanentError:
+    return PermanentError(Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail, remedy=remedy))
