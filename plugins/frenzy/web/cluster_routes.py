@@ -6,18 +6,23 @@ from typing import Annotated
 
 from fastapi import Depends, Response
 
-from frenzy.adapters.job_spec import parse_job
+from frenzy.adapters.job_spec import job_from_yaml
 from frenzy.app.queries import gpus_view, queue_view
 from frenzy.app.register import preview
 from frenzy.app.submit import dag_id_of, job_text, remove_job, store_job
 from frenzy.app.sweep import apply_sweep, sweep_targets
+from frenzy.core.errors import REASON_SENTENCES
 from frenzy.core.protocol import RegisterRun, SubmitJob, SubmittedJob, SweepReport
 from frenzy.web.messages import ServicesOf, body_of, reply, text_reply
 
+RegisterRunBody = Annotated[RegisterRun, Depends(body_of(RegisterRun))]
+SubmitJobBody = Annotated[SubmitJob, Depends(body_of(SubmitJob))]
+SweepReportBody = Annotated[SweepReport, Depends(body_of(SweepReport))]
 
-def post_job(services: ServicesOf, message: Annotated[SubmitJob, Depends(body_of(SubmitJob))]) -> Response:
+
+def post_job(services: ServicesOf, message: SubmitJobBody) -> Response:
     """Store the spec; its DAG appears when the folder is parsed. Starting a run is Airflow's own route."""
-    job = parse_job(message.yaml_text)
+    job = job_from_yaml(message.yaml_text)
     changed = store_job(services, job, message.yaml_text)
     return reply(SubmittedJob(name=job.name, dag_id=dag_id_of(job.name), changed=changed))
 
@@ -35,7 +40,7 @@ def delete_job(services: ServicesOf, name: str) -> Response:
     return Response(status_code=204)
 
 
-def post_plan(services: ServicesOf, request: Annotated[RegisterRun, Depends(body_of(RegisterRun))]) -> Response:
+def post_plan(services: ServicesOf, request: RegisterRunBody) -> Response:
     return reply(preview(services, request))
 
 
@@ -51,5 +56,10 @@ def get_sweep(services: ServicesOf) -> Response:
     return reply(sweep_targets(services))
 
 
-def post_sweep(services: ServicesOf, report: Annotated[SweepReport, Depends(body_of(SweepReport))]) -> Response:
+def post_sweep(services: ServicesOf, report: SweepReportBody) -> Response:
     return reply(apply_sweep(services, report))
+
+
+def get_reasons() -> Response:
+    """The general sentence of every reason code, for readers of codes without particulars."""
+    return reply(REASON_SENTENCES)

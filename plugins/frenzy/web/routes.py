@@ -50,6 +50,7 @@ ROUTES: Final = (
     Route("POST", f"{API}/plan", Need.START, cluster.post_plan),
     Route("GET", f"{API}/queue", Need.READ, cluster.get_queue),
     Route("GET", f"{API}/gpus", Need.READ, cluster.get_gpus),
+    Route("GET", f"{API}/reasons", Need.READ, cluster.get_reasons),
     Route("GET", f"{API}/sweep", Need.OPERATE, cluster.get_sweep),
     Route("POST", f"{API}/sweep", Need.OPERATE, cluster.post_sweep),
 )

@@ -24,8 +24,15 @@ from frenzy.core.protocol import (
 )
 from frenzy.web.messages import ServicesOf, body_of, reply, text_reply
 
+AttemptStartedBody = Annotated[AttemptStarted, Depends(body_of(AttemptStarted))]
+CancelRunBody = Annotated[CancelRun, Depends(body_of(CancelRun))]
+EndReportBody = Annotated[EndReport, Depends(body_of(EndReport))]
+PressureReportBody = Annotated[PressureReport, Depends(body_of(PressureReport))]
+ProgressReportBody = Annotated[ProgressReport, Depends(body_of(ProgressReport))]
+RegisterRunBody = Annotated[RegisterRun, Depends(body_of(RegisterRun))]
 
-def post_run(services: ServicesOf, request: Annotated[RegisterRun, Depends(body_of(RegisterRun))]) -> Response:
+
+def post_run(services: ServicesOf, request: RegisterRunBody) -> Response:
     return reply(register_run(services, request))
 
 
@@ -57,7 +64,7 @@ def post_started(
     services: ServicesOf,
     run_key: str,
     attempt: int,
-    message: Annotated[AttemptStarted, Depends(body_of(AttemptStarted))],
+    message: AttemptStartedBody,
 ) -> Response:
     return reply(attempt_started(services, run_key, attempt, message))
 
@@ -66,7 +73,7 @@ def post_progress(
     services: ServicesOf,
     run_key: str,
     attempt: int,
-    message: Annotated[ProgressReport, Depends(body_of(ProgressReport))],
+    message: ProgressReportBody,
 ) -> Response:
     return reply(report_progress(services, run_key, attempt, message))
 
@@ -75,14 +82,12 @@ def post_pressure(
     services: ServicesOf,
     run_key: str,
     attempt: int,
-    message: Annotated[PressureReport, Depends(body_of(PressureReport))],
+    message: PressureReportBody,
 ) -> Response:
     return reply(report_pressure(services, run_key, attempt, message))
 
 
-def post_end(
-    services: ServicesOf, run_key: str, attempt: int, message: Annotated[EndReport, Depends(body_of(EndReport))]
-) -> Response:
+def post_end(services: ServicesOf, run_key: str, attempt: int, message: EndReportBody) -> Response:
     return reply(end_attempt(services, run_key, attempt, message))
 
 
@@ -90,9 +95,7 @@ def post_decide(services: ServicesOf, run_key: str) -> Response:
     return reply(decide(services, run_key))
 
 
-def post_cancel(
-    services: ServicesOf, run_key: str, message: Annotated[CancelRun, Depends(body_of(CancelRun))]
-) -> Response:
+def post_cancel(services: ServicesOf, run_key: str, message: CancelRunBody) -> Response:
     return reply(cancel(services, run_key, message.reason))
 
 

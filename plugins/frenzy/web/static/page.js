@@ -56,10 +56,17 @@ export function percent(part, whole) {
   return `${value >= 0 ? "+" : ""}${value.toFixed(1)} %`;
 }
 
+// The general sentence of each reason code, for reasons without particulars.
+let sentences = null;
+
+async function loadSentences() {
+  sentences ??= await get("reasons");
+}
+
 // A reason is one sentence of the case, its code, and the smallest change that would help.
 export function reason(value) {
   if (!value) return el("span", { class: "faint" }, "–");
-  const words = value.detail || value.code.toLowerCase().replaceAll("_", " ");
+  const words = value.detail || sentences?.[value.code] || "";
   return el("div", {}, words, " ", el("code", { class: "faint" }, value.code),
     value.remedy ? el("div", { class: "remedy" }, value.remedy) : null);
 }
@@ -146,6 +153,7 @@ export function keepFresh(render, everyMs) {
     let again = true;
     let nodes;
     try {
+      await loadSentences();
       [nodes, again] = await render();
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;

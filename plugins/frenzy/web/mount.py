@@ -1,0 +1,42 @@
+"""Where the app hangs in Airflow: which process serves it, and which tabs and pages show it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+URL_PREFIX: Final = "/frenzy"
+_SERVER_COMMANDS: Final = frozenset({"api-server", "standalone"})
+_SERVER_PROGRAMS: Final = ("gunicorn", "uvicorn", "fastapi")
+
+
+def serves_api(argv: Sequence[str]) -> bool:
+    """Whether a process started with ``argv`` is an API server, or one of its workers."""
+    program = argv[0].rsplit("/", 1)[-1] if argv else ""
+    return bool(_SERVER_COMMANDS & set(argv[1:])) or program.startswith(_SERVER_PROGRAMS)
+
+
+def external_views(base_url: str) -> list[dict[str, str]]:
+    """The tabs of a DAG run and the page of the navigation, in Airflow's form.
+
+    base_url: ``[api] base_url``; its path is the root they are below. Airflow puts the run's ids,
+    percent-encoded, in place of the braces.
+    """
+    root = urlsplit(base_url).path.rstrip("/") + URL_PREFIX
+    run = "?dag_id={DAG_ID}&run_id={RUN_ID}"
+    return [
+        _view(root, "Memory", f"memory{run}", destination="dag_run"),
+        _view(root, "Plan", f"plan{run}", destination="dag_run"),
+        _view(root, "Queue", "queue", destination="nav") | {"category": "browse"},
+    ]
+
+
+def _view(root: str, name: str, page: str, *, destination: str) -> dict[str, str]:
+    return {
+        "name": name,
+        "href": f"{root}/pages/{page}",
+        "destination": destination,
+        "url_route": f"frenzy_{name.lower()}",
+        "icon": f"{root}/static/icon.svg",
+    }

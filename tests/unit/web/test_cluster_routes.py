@@ -1,0 +1,88 @@
+"""Jobs, plan previews, queue, GPUs and sweep over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.unit.web.conftest import Caller
+
+from frenzy.core.errors import REASON_SENTENCES
+from frenzy.core.protocol import (
+    GpusView,
+    PlaceView,
+    PlanPreview,
+    QueueView,
+    SubmitJob,
+    SubmittedJob,
+    SweepReport,
+    SweepSummary,
+    SweepTarget,
+)
+
+YAML = """
+name: words
+model: {config: {model_type: gpt2, n_embd: 64, n_layer: 2, n_head: 2, vocab_size: 300, n_positions: 64}}
+data: {path: words.txt, sequence_length: 32}
+training: {max_steps: 10, global_batch_size: 4}
+"""
+
+
+def test_job_is_stored_once_and_comes_back_as_written(op: Caller) -> None:
+    first = op.ask("POST", "/jobs", SubmittedJob, SubmitJob(yaml_text=YAML, trigger=False))
+    again = op.ask("POST", "/jobs", SubmittedJob, SubmitJob(yaml_text=YAML, trigger=False))
+    assert (first.name, first.dag_id, first.changed, again.changed) == ("words", "job_words", True, False)
+    assert op.send("GET", "/jobs").json() == ["words"]
+    assert op.send("GET", "/jobs/words").text == YAML
+
+
+def test_removed_job_is_gone(op: Caller) -> None:
+    op.ask("POST", "/jobs", SubmittedJob, SubmitJob(yaml_text=YAML))
+    assert op.send("DELETE", "/jobs/words").status_code == 204
+    assert op.send("GET", "/jobs/words").status_code == 404
+    assert op.send("DELETE", "/jobs/words").status_code == 404
+
+
+def test_every_violation_of_a_refused_job_is_told(op: Caller) -> None:
+    text = YAML.replace("max_steps: 10", "max_steps: 0").replace("sequence_length", "seq_length")
+    response = op.send("POST", "/jobs", SubmitJob(yaml_text=text))
+    assert response.status_code == 400
+    detail = response.json()["detail"]
+    assert detail["code"] == "SPEC_REFUSED"
+    assert {"data.seq_length", "training.max_steps"} <= {each["path"] for each in detail["violations"]}
+
+
+def test_preview_lists_plans_and_stores_nothing(op: Caller) -> None:
+    request = op.registration("preview")
+    assert op.ask("POST", "/plan", PlanPreview, request).candidates
+    assert op.send("GET", "/runs").json() == []
+
+
+def test_queue_and_gpus_show_who_holds_what(op: Caller) -> None:
+    view = op.registered()
+    op.ask("POST", f"/runs/{view.run.run_key}/enqueue", PlaceView)
+    running = op.ask("GET", "/queue", QueueView).running
+    assert [row.run_key for row in running] == [view.run.run_key]
+    gpus = op.ask("GET", "/gpus", GpusView)
+    assert sum(row.num_gpus - row.num_free for row in gpus.types) == running[0].num_gpus
+    assert any(view.run.run_key in row.run_keys for row in gpus.nodes)
+
+
+def test_sweep_lists_what_holds_gpus_and_takes_findings(op: Caller) -> None:
+    view = op.registered()
+    op.ask("POST", f"/runs/{view.run.run_key}/enqueue", PlaceView)
+    targets = op.ask("GET", "/sweep", tuple[SweepTarget, ...])
+    assert [each.run_key for each in targets] == [view.run.run_key]
+    assert op.ask("POST", "/sweep", SweepSummary, SweepReport(findings=())).num_released == 0
+
+
+def test_reason_sentences_are_the_core_s(op: Caller) -> None:
+    told = op.send("GET", "/reasons").json()
+    told.pop("schema_version", None)
+    assert told == dict(REASON_SENTENCES)
+
+
+def test_sample_jobs_of_this_project_are_accepted(op: Caller) -> None:
+    folder = Path(__file__).parents[3] / "include/jobs"
+    for path in sorted(folder.glob("*.yaml")):
+        text = path.read_text(encoding="utf-8")
+        assert op.ask("POST", "/jobs", SubmittedJob, SubmitJob(yaml_text=text)).changed, path.name

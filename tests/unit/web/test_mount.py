@@ -1,0 +1,42 @@
+"""What Airflow gets from the plugin: the app only where it is served, the views where they belong."""
+
+from __future__ import annotations
+
+import pytest
+
+from frenzy.web.mount import external_views, serves_api
+
+
+@pytest.mark.parametrize(
+    ("argv", "serves"),
+    [
+        (["/bin/airflow", "api-server"], True),
+        (["/site-packages/airflow/__main__.py", "api-server", "--port", "1"], True),
+        (["/bin/airflow", "standalone"], True),
+        (["/bin/gunicorn", "airflow.api_fastapi.main:app"], True),
+        (["/bin/airflow", "scheduler"], False),
+        (["/bin/airflow", "triggerer"], False),
+        (["/bin/airflow", "dag-processor"], False),
+        (["/home/fastapi/bin/airflow", "tasks", "run"], False),
+        (["/bin/airflow"], False),
+        ([], False),
+    ],
+)
+def test_app_is_made_in_the_server_only(argv: list[str], serves: bool) -> None:
+    assert serves_api(argv) is serves
+
+
+def test_views_are_two_run_tabs_and_a_nav_page_below_the_server_s_root() -> None:
+    views = external_views("https://host/airflow/")
+    assert [(each["name"], each["destination"]) for each in views] == [
+        ("Memory", "dag_run"),
+        ("Plan", "dag_run"),
+        ("Queue", "nav"),
+    ]
+    assert all(each["href"].startswith("/airflow/frenzy/pages/") for each in views)
+    assert views[0]["href"].endswith("?dag_id={DAG_ID}&run_id={RUN_ID}")
+    assert len({each["url_route"] for each in views}) == 3
+
+
+def test_views_of_a_server_at_the_root() -> None:
+    assert external_views("")[2]["href"] == external_views("http://host:8080")[2]["href"] == "/frenzy/pages/queue"
