@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ import psutil
 
 # The start time is derived from the system clock, which may be set in between.
 _START_TOLERANCE_S: Final = 5.0
+_KILL_TIMEOUT_S: Final = 10.0
+_POLL_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,13 +102,29 @@ def marked_processes(variable: str, value: str) -> list[psutil.Process]:
 def end_processes(processes: Iterable[psutil.Process], *, grace_s: float) -> None:
     """Ask ``processes`` to stop (SIGTERM), kill what is left after ``grace_s``, and wait until all are gone."""
     left = _signalled(processes, signal.SIGTERM)
-    _, left = psutil.wait_procs(left, timeout=grace_s)
-    psutil.wait_procs(_signalled(left, signal.SIGKILL), timeout=10.0)
+    kill_processes(_left_after(left, grace_s))
 
 
 def kill_processes(processes: Iterable[psutil.Process]) -> None:
     """Kill ``processes`` at once and wait until they are gone."""
-    psutil.wait_procs(_signalled(processes, signal.SIGKILL), timeout=10.0)
+    _left_after(_signalled(processes, signal.SIGKILL), _KILL_TIMEOUT_S)
+
+
+def _left_after(processes: Iterable[psutil.Process], timeout_s: float) -> list[psutil.Process]:
+    """Those that still run after ``timeout_s``; a process that only its parent has not missed yet does not."""
+    deadline = time.monotonic() + timeout_s
+    left = [each for each in processes if _is_running(each)]
+    while left and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        left = [each for each in left if _is_running(each)]
+    return left
+
+
+def _is_running(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _signalled(processes: Iterable[psutil.Process], number: signal.Signals) -> list[psutil.Process]:
@@ -121,13 +140,13 @@ def _signalled(processes: Iterable[psutil.Process], number: signal.Signals) -> l
 
 def _session(process: psutil.Process) -> int | None:
     try:
-        return None if process.status() == psutil.STATUS_ZOMBIE else os.getsid(process.pid)
-    except (psutil.NoSuchProcess, OSError):
+        return os.getsid(process.pid) if _is_running(process) else None
+    except OSError:
         return None
 
 
 def _has_mark(process: psutil.Process, variable: str, value: str) -> bool:
     try:
-        return process.status() != psutil.STATUS_ZOMBIE and process.environ().get(variable) == value
+        return _is_running(process) and process.environ().get(variable) == value
     except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
         return False

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frenzy.core.errors import SpecError
+from frenzy.settings import LauncherKind, MemoryPolicy, PlacementPolicy, Settings, load_settings, variable_names
+
+names = st.text(alphabet="abcdefghij0123456789-_", min_size=1, max_size=12)
+durations_s = st.floats(min_value=0.25, max_value=86400.0).map(lambda seconds: round(seconds, 2))
+settings = st.builds(
+    Settings,
+    home=names.map(lambda name: Path("/srv") / name),
+    port=st.none() | st.integers(1024, 65535),
+    cluster_file=names.map(lambda name: Path("/etc") / f"{name}.yaml"),
+    launcher=st.sampled_from(LauncherKind),
+    run_root=names.map(lambda name: f"s3://{name}/runs") | names.map(lambda name: f"/data/{name}"),
+    placement_policy=st.sampled_from(PlacementPolicy),
+    memory_policy=st.sampled_from(MemoryPolicy),
+    lease_s=durations_s,
+    poll_s=durations_s,
+    stop_grace_s=durations_s,
+)
+
+
+@given(settings)
+def test_a_child_process_reads_the_same_settings(given_settings: Settings) -> None:
+    assert load_settings(given_settings.environment()) == given_settings
+
+
+def test_an_empty_environment_gives_the_defaults() -> None:
+    assert load_settings({}) == Settings()
+
+
+def test_an_empty_value_counts_as_unset() -> None:
+    assert load_settings(dict.fromkeys(variable_names(), " ")) == Settings()
+
+
+def test_everything_moves_with_the_home(tmp_path: Path) -> None:
+    moved = load_settings({"FRENZY_HOME": str(tmp_path)})
+
+    places = (moved.airflow_home, moved.jobs_folder, moved.log_folder, moved.pid_folder, Path(moved.run_root))
+    assert all(place.is_relative_to(tmp_path) for place in places)
+
+
+def test_paths_become_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    read = load_settings({"FRENZY_HOME": "here", "FRENZY_RUN_ROOT": "there", "FRENZY_CLUSTER": "ours.yaml"})
+
+    assert read.home == tmp_path / "here"
+    assert read.run_root == str(tmp_path / "there")
+    assert read.cluster_file == tmp_path / "ours.yaml"
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("45", 45.0), ("0.5", 0.5), ("90s", 90.0), ("2m", 120.0)])
+def test_times_are_seconds_or_carry_a_unit(text: str, seconds: float) -> None:
+    assert load_settings({"FRENZY_LEASE_S": text}).lease_s == seconds
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "allowed"),
+    [
+        ("FRENZY_PORT", "80", "1024 to 65535"),
+        ("FRENZY_PORT", "web", "1024 to 65535"),
+        ("FRENZY_LAUNCHER", "slurm", "local, kubernetes"),
+        ("FRENZY_POLICY", "fifo", "has, frenzy-paper"),
+        ("FRENZY_MARP_POLICY", "guess", "closed-form, paper"),
+        ("FRENZY_LEASE_S", "0", "greater than 0"),
+        ("FRENZY_POLL_S", "-1", "greater than 0"),
+        ("FRENZY_STOP_GRACE_S", "soon", "greater than 0"),
+        ("FRENZY_LEASE_S", "inf", "greater than 0"),
+    ],
+)
+def test_a_refused_value_is_named_with_what_is_allowed(variable: str, value: str, allowed: str) -> None:
+    with pytest.raises(SpecError) as refusal:
+        load_settings({variable: value})
+
+    (violation,) = refusal.value.violations
+    assert violation.path == variable
+    assert repr(value) == violation.value
+    assert allowed in violation.allowed
+
+
+def test_all_refused_values_are_told_at_once() -> None:
+    with pytest.raises(SpecError) as refusal:
+        load_settings({"FRENZY_PORT": "0", "FRENZY_POLICY": "none"})
+
+    assert [each.path for each in refusal.value.violations] == ["FRENZY_PORT", "FRENZY_POLICY"]
