@@ -1,0 +1,264 @@
+"""What all MARP policies share: facts about a GPU type, refusals that need no memory model, ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from frenzy.core.cluster import Cluster
+from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.hardware import DeviceKind, GpuType
+from frenzy.core.job import Precision
+from frenzy.core.memory import PlanGrid, Workload
+from frenzy.core.memory_calibration import Calibration
+from frenzy.core.plan import Candidate, MemoryPrediction, PlanShape, ResourcePlan
+from frenzy.core.plan_grid import grid_of
+from frenzy.core.plan_request import PlanRequest
+from frenzy.core.step_time import Array, Link, step_times_s
+from frenzy.core.trainable import trained_part
+from frenzy.core.units import format_bytes, format_duration
+from frenzy.core.zero_buckets import bucket_elements_for
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A plan that can run; its rank is its place among all of them."""
+
+    plan: ResourcePlan
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A plan that cannot run, and why."""
+
+    plan: ResourcePlan
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class TypeFacts:
+    """One GPU type in one planning: how many there are, how fast plans run on it."""
+
+    request: PlanRequest
+    gpu: GpuType
+    calibration: Calibration
+    num_gpus: int
+    gpus_per_node: int
+
+    @cached_property
+    def workload(self) -> Workload:
+        return workload_of(self.request, self.gpu.kind)
+
+    @cached_property
+    def link(self) -> Link:
+        return Link(
+            gpus_per_node=self.gpus_per_node,
+            inside_bytes_per_s=self.gpu.link_bytes_per_s,
+            between_bytes_per_s=self.calibration.internode_bytes_per_s,
+        )
+
+    def step_times_s(self, grid: PlanGrid) -> Array:
+        """Predicted seconds of an optimizer step for each plan of ``grid`` on this type."""
+        return step_times_s(self.workload, grid, self.gpu, self.link, self.calibration)
+
+    def costs(self, num_gpus: Array, run_s: Array) -> Array:
+        """GPU-hours times the price."""
+        return np.asarray(num_gpus * run_s / 3600.0 * self.gpu.price_per_hour, dtype=np.float64)
+
+    def plan(
+        self,
+        *,
+        dp: int,
+        tp: int,
+        zero_stage: int,
+        micro_batch: int,
+        accumulation: int,
+        checkpointing: bool,
+        memory: MemoryPrediction,
+        step_time_s: float | None = None,
+    ) -> ResourcePlan:
+        """The resource plan of these choices on this type, with its predictions."""
+        if step_time_s is None:
+            grid = grid_of([(dp, tp, zero_stage, micro_batch, accumulation, checkpointing)])
+            step_time_s = float(self.step_times_s(grid)[0])
+        run_s = step_time_s * self.request.total_steps
+        return ResourcePlan(
+            gpu_type=self.gpu.name,
+            num_gpus=dp * tp,
+            dp=dp,
+            tp=tp,
+            zero_stage=zero_stage,
+            micro_batch_size=micro_batch,
+            accumulation_steps=accumulation,
+            activation_checkpointing=checkpointing,
+            bucket_elements=self.workload.bucket_elements,
+            memory=memory,
+            gpu_memory_bytes=self.gpu.memory_bytes,
+            step_time_s=step_time_s,
+            samples_per_s=dp * micro_batch * accumulation / step_time_s,
+            predicted_run_s=run_s,
+            predicted_cost=dp * tp * run_s / 3600.0 * self.gpu.price_per_hour,
+        )
+
+    def refusal(self, plan: ResourcePlan) -> Reason | None:
+        """Why ``plan`` cannot run, for any reason but memory."""
+        return (
+            self._type_refusal()
+            or self._not_launchable(plan)
+            or self._count_refusal(plan)
+            or self._limit_refusal(plan)
+            or self._excluded(plan.shape)
+        )
+
+    def _type_refusal(self) -> Reason | None:
+        allowed = self.request.job.constraints.gpu_types
+        if allowed and self.gpu.name not in allowed:
+            detail = f"{self.gpu.name} is not among constraints.gpu_types ({', '.join(allowed)})."
+            return Reason(
+                code=ReasonCode.GPU_TYPE_NOT_ALLOWED,
+                detail=detail,
+                remedy=f"Add {self.gpu.name} to constraints.gpu_types.",
+            )
+        return None
+
+    def _not_launchable(self, plan: ResourcePlan) -> Reason | None:
+        problem = None
+        if plan.tp > 1 and not self.request.shape.autotp:
+            problem = f"DeepSpeed's AutoTP does not split {self.request.shape.family}"
+        elif plan.tp > 1 and self.request.job.training.lora is not None:
+            problem = "adapters are not split by AutoTP"
+        elif self.request.shape.num_heads % plan.tp or self.request.shape.num_key_value_heads % plan.tp:
+            problem = f"the key/value heads ({self.request.shape.num_key_value_heads}) are not a multiple of {plan.tp}"
+        elif plan.tp > self.gpus_per_node:
+            problem = f"tensor parallel {plan.tp} does not fit one node of {self.gpus_per_node} {self.gpu.name}"
+        elif self.gpu.kind is DeviceKind.VIRTUAL and self.request.job.training.precision is Precision.FP16:
+            problem = "DeepSpeed refuses fp16 on a CPU; use bf16"
+        if problem is None:
+            return None
+        return Reason(code=ReasonCode.PREDICTED_NOT_LAUNCHABLE, detail=f"{plan.plan_id}: {problem}.")
+
+    def _count_refusal(self, plan: ResourcePlan) -> Reason | None:
+        most = self.request.job.constraints.max_gpus
+        if plan.num_gpus > self.num_gpus:
+            return Reason(
+                code=ReasonCode.NOT_ENOUGH_GPUS,
+                detail=f"{plan.plan_id} needs {plan.num_gpus} {self.gpu.name}; the cluster has {self.num_gpus}.",
+                remedy=f"Add {plan.num_gpus - self.num_gpus} {self.gpu.name}.",
+            )
+        if most is not None and plan.num_gpus > most:
+            return Reason(
+                code=ReasonCode.GPU_TYPE_NOT_ALLOWED,
+                detail=f"{plan.plan_id} needs {plan.num_gpus} GPUs; constraints.max_gpus is {most}.",
+                remedy=f"Raise constraints.max_gpus to {plan.num_gpus}.",
+            )
+        return None
+
+    def _limit_refusal(self, plan: ResourcePlan) -> Reason | None:
+        most = self.request.job.constraints.max_cost
+        if most is not None and plan.predicted_cost > most:
+            return Reason(
+                code=ReasonCode.OVER_MAX_COST,
+                detail=(
+                    f"{plan.plan_id} is predicted to cost {plan.predicted_cost:.2f}; "
+                    f"constraints.max_cost is {most:g}."
+                ),
+                remedy=f"Raise constraints.max_cost to {plan.predicted_cost:.2f}.",
+            )
+        left_s = self.request.seconds_to_deadline
+        if left_s is not None and plan.predicted_run_s > left_s:
+            return Reason(
+                code=ReasonCode.OVER_DEADLINE,
+                detail=(
+                    f"{plan.plan_id} is predicted to take {format_duration(plan.predicted_run_s)}; "
+                    f"the deadline is in {format_duration(max(0.0, left_s))}."
+                ),
+                remedy=f"Move constraints.deadline by {format_duration(plan.predicted_run_s - left_s)}.",
+            )
+        return None
+
+    def _excluded(self, shape: PlanShape) -> Reason | None:
+        if shape not in self.request.excluded_shapes:
+            return None
+        return Reason(
+            code=ReasonCode.EXCLUDED_AFTER_FAILURE,
+            detail=f"{shape.plan_id} ran short of memory in an earlier attempt of this run.",
+        )
+
+
+def workload_of(request: PlanRequest, kind: DeviceKind) -> Workload:
+    """What ``request`` trains, on devices of ``kind``."""
+    trained = trained_part(request.shape, request.job.training.lora)
+    virtual = kind is DeviceKind.VIRTUAL
+    return Workload(
+        shape=request.shape,
+        trained=trained,
+        precision=request.job.training.precision,
+        optimizer=request.job.training.optimizer,
+        sequence_length=request.sequence_length,
+        kind=kind,
+        bucket_elements=bucket_elements_for(trained.num_elements(request.shape.num_layers), virtual=virtual),
+    )
+
+
+def gpu_facts(request: PlanRequest, cluster: Cluster, calibration: Calibration) -> tuple[TypeFacts, ...]:
+    """Facts of every GPU type of ``cluster``, in its order; lost and drained nodes count (they may return)."""
+    widest: dict[str, int] = {}
+    for node in cluster.nodes:
+        widest[node.gpu_type] = max(widest.get(node.gpu_type, 0), node.num_gpus)
+    return tuple(
+        TypeFacts(request, gpu, calibration, cluster.num_gpus_by_type[gpu.name], widest.get(gpu.name, 0))
+        for gpu in cluster.gpu_types
+    )
+
+
+def memory_refusal(plan: ResourcePlan, extra_bytes: int) -> Reason:
+    """By how much ``plan`` exceeds its GPU, and the term that weighs most."""
+    needed = plan.memory.required_bytes + extra_bytes
+    lacking = needed - plan.gpu_memory_bytes
+    tightest = plan.memory.terms[0]
+    grown = f", {format_bytes(extra_bytes)} of it seen to grow in earlier attempts" if extra_bytes else ""
+    return Reason(
+        code=ReasonCode.INSUFFICIENT_GPU_MEMORY,
+        detail=(
+            f"{plan.plan_id} needs {format_bytes(needed)}{grown}, {format_bytes(lacking)} more than a "
+            f"{plan.gpu_type} has ({format_bytes(plan.gpu_memory_bytes)}); peak at {plan.memory.at}, "
+            f"most of it {tightest.name} ({format_bytes(tightest.num_bytes)})."
+        ),
+        remedy=f"A GPU with {format_bytes(needed)}.",
+    )
+
+
+def explain_paper(found: Iterable[Ranked | Refused]) -> tuple[Candidate, ...]:
+    """Candidates in the order given, which is the paper's; refused ones last."""
+    ordered = tuple(found)
+    plans = [each.plan for each in ordered if isinstance(each, Ranked)]
+    feasible = [
+        Candidate(plan=plan, rank=rank, reason=_paper_reason(plan, rank, plans[0]))
+        for rank, plan in enumerate(plans, start=1)
+    ]
+    refused = [each for each in ordered if isinstance(each, Refused)]
+    return (*feasible, *refused_candidates(refused))
+
+
+def _paper_reason(plan: ResourcePlan, rank: int, best: ResourcePlan) -> Reason:
+    memory = f"{plan.num_gpus} GPUs at {format_bytes(plan.memory.peak_allocated_bytes)} each"
+    if rank == 1:
+        return Reason(code=ReasonCode.BEST_PLAN, detail=f"Fewest GPUs, then least memory: {memory}.")
+    return Reason(
+        code=ReasonCode.SLOWER_PLAN,
+        detail=f"Ranked by GPUs and memory: {memory}, after {best.plan_id}.",
+    )
+
+
+def refused_candidates(refused: Sequence[Refused]) -> tuple[Candidate, ...]:
+    """One refused plan for each GPU type, count and reason: the one that needs the least memory."""
+    kept: dict[tuple[str, int, ReasonCode], Refused] = {}
+    for each in refused:
+        key = (each.plan.gpu_type, each.plan.num_gpus, each.reason.code)
+        known = kept.get(key)
+        if known is None or each.plan.memory.required_bytes < known.plan.memory.required_bytes:
+            kept[key] = each
+    return tuple(Candidate(plan=each.plan, rank=None, reason=each.reason) for each in kept.values())

@@ -1,0 +1,77 @@
+"""MARP: from a training job to its resource plans, each with a rank or the reason it is refused.
+
+``plan_candidates`` is the entry; the policy is ``closed-form`` (the project's memory and time
+models) or ``paper`` (Frenzy's formulas as published). Order of the result: feasible plans by
+rank, then one refused plan for each GPU type, count and reason, as an explanation.
+
+Ranking, objective time: predicted run time, GPUs, cost, then the plan's own order (tensor
+parallel degree, ZeRO stage, checkpointing, larger micro-batch). Objective cost: cost, run time,
+GPUs, then the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from frenzy.core.cluster import Cluster
+from frenzy.core.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.marp_closed_form import closed_form_candidates
+from frenzy.core.marp_paper import paper_candidates
+from frenzy.core.memory_calibration import Calibration
+from frenzy.core.plan import Candidate
+from frenzy.core.plan_request import PlanRequest
+from frenzy.core.remedy import Remedy, first_remedy, refusal_of
+
+__all__ = ["POLICIES", "PlanRequest", "Remedy", "plan_candidates", "remedies", "smallest_remedy"]
+
+Policy = Callable[[PlanRequest, Cluster, Calibration], tuple[Candidate, ...]]
+
+POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
+    {"closed-form": closed_form_candidates, "paper": paper_candidates}
+)
+
+
+def plan_candidates(
+    request: PlanRequest, cluster: Cluster, calibration: Calibration, policy: str = "closed-form"
+) -> tuple[Candidate, ...]:
+    """All plans worth knowing of, best first; refused ones last.
+
+    Raises PermanentError when the model is outside the memory model's support or the policy is
+    unknown.
+    """
+    return _policy(policy)(request, cluster, calibration)
+
+
+def smallest_remedy(
+    request: PlanRequest, cluster: Cluster, calibration: Calibration, policy: str = "closed-form"
+) -> Reason:
+    """Why no plan of ``request`` is feasible, with the smallest change that makes one so.
+
+    When one is feasible after all, the reason is that of the best plan.
+    """
+    candidates = plan_candidates(request, cluster, calibration, policy)
+    if candidates and candidates[0].feasible:
+        return candidates[0].reason
+    remedy = remedies(request, cluster, calibration, policy)
+    return refusal_of(candidates, cluster, remedy)
+
+
+def remedies(
+    request: PlanRequest, cluster: Cluster, calibration: Calibration, policy: str = "closed-form"
+) -> Remedy | None:
+    """The smallest change after which a plan is feasible; None when none was found.
+
+    Changes are tried in the order of how little they take from the user: checkpointing, the
+    limits the user set, the sequence length, and last another GPU.
+    """
+    solve = _policy(policy)
+    return first_remedy(request, cluster, lambda asked, there: solve(asked, there, calibration))
+
+
+def _policy(name: str) -> Policy:
+    if name not in POLICIES:
+        detail = f"MARP policy {name!r} is not known; allowed: {', '.join(POLICIES)}."
+        raise PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail))
+    return POLICIES[name]

@@ -1,0 +1,129 @@
+"""A causal language model as the memory model sees it: its parameter tensors and its widths.
+
+The shape is read from a full Hugging Face config (defaults already filled in, which is the
+adapters' work) by ``model_shape.model_shape``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+from frenzy.core.flops import FlopsShape
+
+
+class Split(StrEnum):
+    """How tensor parallelism divides a parameter."""
+
+    NONE = "none"
+    COLUMN = "column"
+    ROW = "row"
+
+
+class Part(StrEnum):
+    """Where a parameter is used, in the order of the forward pass."""
+
+    EMBEDDING = "embedding"
+    LAYER = "layer"
+    HEAD = "head"
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterTensor:
+    """One parameter: ``rows`` x ``columns`` elements (a vector has one column).
+
+    is_linear: the weight of a linear map, from ``columns`` inputs to ``rows`` outputs.
+    """
+
+    name: str
+    rows: int
+    columns: int = 1
+    split: Split = Split.NONE
+    is_linear: bool = False
+
+    @property
+    def num_elements(self) -> int:
+        return self.rows * self.columns
+
+    def elements_per_rank(self, tp: int) -> int:
+        """Elements one of ``tp`` tensor-parallel ranks holds."""
+        return self.num_elements if self.split is Split.NONE else -(-self.num_elements // tp)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """Parameters and widths of one model.
+
+    embeddings, layer, head: tensors in the order the model registers them; ``layer`` is one of
+    ``num_layers`` equal layers; ``head`` is what follows them, without a tied output matrix.
+    query_width, key_value_width: heads, and key/value heads, times the head width.
+    dropouts: rates of the embedding, attention and residual dropouts.
+    autotp: whether DeepSpeed's AutoTP is known to split this family.
+    """
+
+    family: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    max_positions: int
+    tied_embeddings: bool
+    embeddings: tuple[ParameterTensor, ...]
+    layer: tuple[ParameterTensor, ...]
+    head: tuple[ParameterTensor, ...]
+    embedding_dropout: float = 0.0
+    attention_dropout: float = 0.0
+    residual_dropout: float = 0.0
+    autotp: bool = False
+
+    @property
+    def query_width(self) -> int:
+        return self.num_heads * self.head_dim
+
+    @property
+    def key_value_width(self) -> int:
+        return self.num_key_value_heads * self.head_dim
+
+    @property
+    def has_dropout(self) -> bool:
+        return max(self.embedding_dropout, self.attention_dropout, self.residual_dropout) > 0
+
+    @cached_property
+    def num_parameters(self) -> int:
+        """Every parameter once; tied weights count once."""
+        outer = sum(each.num_elements for each in (*self.embeddings, *self.head))
+        return outer + self.num_layers * sum(each.num_elements for each in self.layer)
+
+    @cached_property
+    def num_layer_parameters(self) -> int:
+        return sum(each.num_elements for each in self.layer)
+
+    @cached_property
+    def largest_tensor_elements(self) -> int:
+        return max(each.num_elements for each in (*self.embeddings, *self.layer, *self.head))
+
+    def all_tensors(self) -> tuple[tuple[Part, ParameterTensor], ...]:
+        """Every parameter in registration order."""
+        layers = tuple((Part.LAYER, each) for each in self.layer) * self.num_layers
+        return (
+            *((Part.EMBEDDING, each) for each in self.embeddings),
+            *layers,
+            *((Part.HEAD, each) for each in self.head),
+        )
+
+    def parameters_per_rank(self, tp: int) -> int:
+        """Elements one tensor-parallel rank holds (embeddings and norms are not divided)."""
+        return sum(each.elements_per_rank(tp) for _, each in self.all_tensors())
+
+    def flops_shape(self, num_trainable: int | None = None) -> FlopsShape:
+        """What the FLOP count needs; ``num_trainable`` defaults to all parameters."""
+        return FlopsShape(
+            num_parameters=self.num_parameters,
+            num_trainable=self.num_parameters if num_trainable is None else num_trainable,
+            num_layers=self.num_layers,
+            attention_width=self.query_width,
+        )

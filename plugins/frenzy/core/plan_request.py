@@ -1,0 +1,34 @@
+"""What MARP is asked: a job, its model, and what earlier attempts taught."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from frenzy.core.job import TrainingJob
+from frenzy.core.model_parameters import ModelShape
+from frenzy.core.plan import PlanShape
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """One planning of one job.
+
+    total_steps: optimizer steps still to do. excluded_shapes: plans that failed, never offered
+    again. extra_bytes_per_gpu: memory seen beyond the prediction; every plan must have room for
+    it. seconds_to_deadline: from now, when the job has a deadline.
+    """
+
+    job: TrainingJob
+    shape: ModelShape
+    total_steps: int
+    excluded_shapes: tuple[PlanShape, ...] = ()
+    extra_bytes_per_gpu: int = 0
+    seconds_to_deadline: float | None = None
+
+    @property
+    def global_batch_size(self) -> int:
+        return self.job.training.global_batch_size
+
+    @property
+    def sequence_length(self) -> int:
+        return self.job.data.sequence_length

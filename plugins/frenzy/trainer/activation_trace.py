@@ -1,0 +1,126 @@
+"""Bytes held by tensors while a small model goes forward and backward, operation by operation.
+
+Every operation's outputs are followed to their storages, so views count once and a storage
+leaves the sum when its last tensor does. Parameters, buffers and inputs do not count, and each
+gradient is dropped as soon as it is complete: what remains are activations and temporaries.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from frenzy.core.job import Precision
+
+
+@dataclass(frozen=True, slots=True)
+class ActivationTrace:
+    """Live bytes after each operation, and where the parts of the step begin.
+
+    layer_ends: operations done when each layer's forward pass ends. forward_end: when the loss
+    is there; kept_bytes: held then. head_end: operations done when the backward pass has
+    reached the layers.
+    """
+
+    live_bytes: tuple[int, ...]
+    layer_ends: tuple[int, ...]
+    forward_end: int
+    head_end: int
+    kept_bytes: int
+
+
+class _StorageSum(TorchDispatchMode):
+    """Adds up the storages that operations make and drops them when they die."""
+
+    def __init__(self, known: Mapping[int, int]) -> None:
+        super().__init__()
+        self._bytes_by_storage = dict(known)
+        self.live_bytes = 0
+        self.series: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        outputs = func(*args, **(kwargs or {}))
+        for each in tree_leaves(outputs):
+            if isinstance(each, torch.Tensor):
+                self._adopt(each.untyped_storage())
+        self.series.append(self.live_bytes)
+        return outputs
+
+    def _adopt(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key not in self._bytes_by_storage:
+            self._bytes_by_storage[key] = storage.nbytes()
+            self.live_bytes += storage.nbytes()
+            weakref.finalize(storage, self._drop, key)
+
+    def _drop(self, key: int) -> None:
+        self.live_bytes -= self._bytes_by_storage.pop(key, 0)
+
+
+def trace_activations(
+    model: Any, inputs: torch.Tensor, precision: Precision, *, checkpointing: bool
+) -> ActivationTrace:
+    """One forward and backward pass of ``model`` (a Hugging Face causal model) on token ``inputs``."""
+    model.train()
+    if precision in (Precision.BF16, Precision.FP16):
+        model.to(torch.bfloat16)
+    if checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(_drop_gradient)
+    held = [*model.parameters(), *model.buffers(), inputs]
+    storages = _StorageSum({each.untyped_storage()._cdata: 0 for each in held})
+    marks: dict[str, int] = {}
+    layers = _layers(model.base_model)
+    for index, layer in enumerate(layers):
+        layer.register_forward_hook(_marking(marks, storages, f"layer {index}"))
+    model.base_model.register_forward_hook(_head_marking(marks, storages))
+    with storages:
+        with _autocast(precision):
+            loss = model(input_ids=inputs, labels=inputs, use_cache=False).loss
+        forward_end, kept = len(storages.series), storages.live_bytes
+        loss.backward()
+    return ActivationTrace(
+        live_bytes=tuple(storages.series),
+        layer_ends=tuple(marks[f"layer {index}"] for index in range(len(layers))),
+        forward_end=forward_end,
+        head_end=marks["head"],
+        kept_bytes=kept,
+    )
+
+
+def _drop_gradient(parameter: torch.Tensor) -> None:
+    parameter.grad = None
+
+
+def _layers(base: torch.nn.Module) -> torch.nn.ModuleList:
+    return next(each for each in base.modules() if isinstance(each, torch.nn.ModuleList))
+
+
+def _marking(marks: dict[str, int], storages: _StorageSum, name: str) -> Callable[..., None]:
+    def mark(*_: Any) -> None:
+        marks.setdefault(name, len(storages.series))
+
+    return mark
+
+
+def _head_marking(marks: dict[str, int], storages: _StorageSum) -> Callable[..., None]:
+    """Mark when the gradient of the last hidden states is there."""
+
+    def attach(_module: Any, _inputs: Any, output: Any) -> None:
+        output[0].register_hook(_marking(marks, storages, "head"))
+
+    return attach
+
+
+def _autocast(precision: Precision) -> Any:
+    if precision is Precision.AUTOCAST_BF16:
+        return torch.autocast("cpu", torch.bfloat16)
+    return contextlib.nullcontext()
