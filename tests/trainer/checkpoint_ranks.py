@@ -61,6 +61,7 @@ class Setup:
     lora: bool = False
     dropout: float = 0.0
     offload: bool = False
+    width: int = 16
 
     @property
     def layout(self) -> ParallelLayout:
@@ -89,19 +90,19 @@ class Setup:
             config["zero_force_ds_cpu_optimizer"] = False
         if self.tp > 1:
             config["tensor_parallel"] = {"autotp_size": self.tp}
-        config |= {
+        formats: dict[str, dict[str, Any]] = {
             "fp32": {},
             "bf16": {"bf16": {"enabled": True}},
             "fp16": {"fp16": {"enabled": True, "initial_scale_power": 12, "loss_scale_window": 2}},
             "autocast": {"torch_autocast": {"enabled": True, "dtype": "bfloat16"}},
-        }[self.precision]
-        return config
+        }
+        return config | formats[self.precision]
 
 
 def tiny_model(setup: Setup) -> torch.nn.Module:
     torch.manual_seed(1)
     sizes = {"gpt2": _gpt2, "llama": _llama}[setup.family](setup)
-    model: torch.nn.Module = transformers.AutoModelForCausalLM.from_config(sizes)
+    model: torch.nn.Module = transformers.AutoModelForCausalLM.from_config(sizes)  # type: ignore[no-untyped-call]
     if setup.lora:
         targets = {"gpt2": ["c_attn"], "llama": ["q_proj", "v_proj"]}[setup.family]
         model = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=targets))
@@ -110,14 +111,14 @@ def tiny_model(setup: Setup) -> torch.nn.Module:
 
 def _gpt2(setup: Setup) -> Any:
     return transformers.GPT2Config(
-        vocab_size=VOCAB, n_positions=LENGTH, n_embd=16, n_layer=2, n_head=2,
+        vocab_size=VOCAB, n_positions=LENGTH, n_embd=setup.width, n_layer=2, n_head=2,
         resid_pdrop=setup.dropout, embd_pdrop=0.0, attn_pdrop=0.0,
     )  # fmt: skip
 
 
 def _llama(setup: Setup) -> Any:
     return transformers.LlamaConfig(
-        vocab_size=VOCAB, max_position_embeddings=LENGTH, hidden_size=16, intermediate_size=24,
+        vocab_size=VOCAB, max_position_embeddings=LENGTH, hidden_size=setup.width, intermediate_size=24,
         num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, attention_dropout=setup.dropout,
     )  # fmt: skip
 
@@ -221,7 +222,9 @@ def go_on(
 
 
 def train_state(step: int) -> TrainState:
-    return TrainState(step, tokens_seen=step * GLOBAL_BATCH * LENGTH, callback_states={"swa": {"kept": [step - 1, step]}})
+    return TrainState(
+        step, tokens_seen=step * GLOBAL_BATCH * LENGTH, callback_states={"swa": {"kept": [step - 1, step]}}
+    )
 
 
 def whole_state(prepared: PreparedCheckpoint) -> dict[tuple[str, str], torch.Tensor]:

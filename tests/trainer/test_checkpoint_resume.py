@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-
-from frenzy.core.launch import RunPaths
-from frenzy.trainer.checkpoint import PreparedCheckpoint, prepare_resume
 from tests.trainer.checkpoint_ranks import (
     Setup,
     resume_and_save,
@@ -19,6 +17,9 @@ from tests.trainer.checkpoint_ranks import (
     train_state,
     whole_state,
 )
+
+from frenzy.core.launch import RunPaths
+from frenzy.trainer.checkpoint import PreparedCheckpoint, prepare_resume, state_file
 
 SAVED, LAST = 3, 5
 LAYOUTS = [(world_size, stage) for world_size in (1, 2) for stage in (1, 2, 3)]
@@ -54,7 +55,8 @@ def resumed_losses_differ_by(saved: Saved, source: Setup, target: Setup) -> floa
     prepared = saved.prepared(source, target)
     state, losses = run_ranks(target, resume_and_save, prepared, "", (), LAST)[0]
     assert state == train_state(SAVED)
-    return max(abs(resumed - straight) for resumed, straight in zip(losses, control[SAVED:], strict=True))
+    differences = [abs(resumed - straight) for resumed, straight in zip(losses, control[SAVED:], strict=True)]
+    return float(max(differences))
 
 
 @pytest.mark.parametrize("target", LAYOUTS, ids=lambda each: "to-{}x-stage{}".format(*each))
@@ -136,6 +138,34 @@ def test_frozen_weights_come_from_the_checkpoint_not_from_the_fresh_model(saved:
     setup = Setup(2, 3, lora=True)
     states = {state for state, _ in whole_state(saved.prepared(setup, setup))}
     assert states == {"fp32", "exp_avg", "exp_avg_sq", "frozen"}
+
+
+def test_the_loss_scale_goes_on_where_it_was(saved: Saved, tmp_path: Path) -> None:
+    source, target = Setup(2, 1, precision="fp16"), Setup(1, 3, precision="fp16")
+    prepared = saved.prepared(source, target)
+    run_ranks(target, resume_and_save, prepared, str(tmp_path), (SAVED,), LAST)
+    again = prepare_resume(RunPaths(str(tmp_path)), tmp_path, source.layout)
+    assert again is not None
+    first, second = (json.loads(state_file(each).read_text()) for each in (prepared, again))
+    assert first == second
+    assert first["loss_scaler"]["cur_iter"] == SAVED
+    assert first["loss_scaler"]["cur_scale"] != 2**12  # it had moved
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (Setup(1, 2, width=32), r"2048 elements, the checkpoint has 1024 of \w+ of transformer\.wte\.weight"),
+        (Setup(1, 2, width=8), r"512 elements, the checkpoint has 1024 of \w+ of transformer\.wte\.weight"),
+        (Setup(1, 2, family="llama"), "does not hold the trained parameter model.embed_tokens.weight"),
+    ],
+    ids=["larger", "smaller", "other-family"],
+)
+def test_another_model_than_the_saved_one_is_refused(saved: Saved, other: Setup, stage: int, words: str) -> None:
+    target = other.on(1, stage)
+    with pytest.raises(AssertionError, match=rf"ContractError.*{words}"):
+        run_ranks(target, resume_and_save, saved.prepared(Setup(1, 2), target), "", (), LAST)
 
 
 @pytest.mark.parametrize("stage", [1, 3])

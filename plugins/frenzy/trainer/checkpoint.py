@@ -17,13 +17,10 @@ import logging
 import shutil
 import tempfile
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import torch
-from deepspeed.checkpoint.constants import DS_AUTOTP_UC_META
 from deepspeed.utils import groups
 from torch import distributed
 
@@ -40,39 +37,17 @@ from frenzy.trainer.checkpoint_store import (
     newest_good,
     prepare_resume,
 )
+from frenzy.trainer.collective import RETRY_AFTER_S, attempt, failure_of, from_rank0, raise_if_failed
 from frenzy.trainer.fragment_file import write_fragments
 from frenzy.trainer.fragment_index import FragmentIndex, ShardReader, tensor_key
 from frenzy.trainer.rng import capture_rng, restore_rng, restore_rng_as_new_rank
+from frenzy.trainer.saved_state import SavedState, capture_state, restore_state, tensor_parallel_maps
 
 logger = logging.getLogger(__name__)
 
 WEIGHTS: Final = "fp32"
 FROZEN: Final = "frozen"
 BUFFER: Final = "buffer"
-_COUNTERS: Final = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
-_SAVE_RETRY_S: Final = 30.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalarState:
-    """A state the optimizer keeps once for a whole flat tensor, such as Adam's step."""
-
-    value: float
-    is_tensor: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedState:
-    """Everything that is not a tensor; the same for all ranks.
-
-    tensor_parallel_maps: how shards make up each split parameter (empty without tensor parallel).
-    """
-
-    train: TrainState
-    counters: Mapping[str, int]
-    loss_scaler: Mapping[str, Any]
-    scalars: Mapping[str, ScalarState]
-    tensor_parallel_maps: Mapping[str, Any] = field(default_factory=dict)
 
 
 # saving
@@ -89,24 +64,25 @@ def save_checkpoint(
     """Save the run at an optimizer step's end; keeps the newest ``keep`` checkpoints. Collective.
 
     Returns the committed manifest on every rank. scratch_dir: local folder used on the way to a
-    remote run directory. Raises TemporaryError on all ranks when one of them could not write.
+    remote run directory. Raises TemporaryError on all ranks when the storage failed one of
+    them: training may go on, the checkpoints before are untouched.
     """
     store = CheckpointStore(paths)
-    save_id = _from_rank0(lambda: _begin(store))
+    save_id = from_rank0(lambda: _begin(store))
     zero_fragments.before_access(engine)
-    entries, failure = _attempt(lambda: _write_rank(engine, store, state, layout, save_id, scratch_dir))
+    entries, error = attempt(lambda: _write_rank(engine, store, state, layout, save_id, scratch_dir))
     zero_fragments.after_access(engine)
     gathered: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(gathered, (entries, failure))
-    _raise_first_failure([each[1] for each in gathered], state.step)
+    distributed.all_gather_object(gathered, (entries, failure_of(error)))
+    raise_if_failed([failure for _, failure in gathered], error)
     manifest = CheckpointManifest(
         step=state.step,
         layout=layout,
-        files=tuple(entry for each in gathered for entry in each[0]),
+        files=tuple(entry for written, _ in gathered for entry in written),
         save_id=save_id,
         tokens_seen=state.tokens_seen,
     )
-    _from_rank0(lambda: _finish(store, manifest, keep))
+    from_rank0(lambda: _finish(store, manifest, keep))
     return manifest
 
 
@@ -182,49 +158,9 @@ def _held_tensors(engine: Any, layout: ParallelLayout) -> list[tuple[str, torch.
 
 
 def _write_state(engine: Any, file: Path, state: TrainState, layout: ParallelLayout) -> FileEntry:
-    saved = SavedState(
-        train=state,
-        counters={name: int(getattr(engine, name)) for name in _COUNTERS},
-        loss_scaler=_plain_attributes(getattr(engine.optimizer, "loss_scaler", None)),
-        scalars=_scalar_states(engine),
-        tensor_parallel_maps=_tensor_parallel_maps(engine, layout),
-    )
-    data = codec.dumps(saved).encode()
+    data = codec.dumps(capture_state(engine, state, layout)).encode()
     file.write_bytes(data)
     return FileEntry(path=file.name, num_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-
-
-def _scalar_states(engine: Any) -> dict[str, ScalarState]:
-    """Scalar optimizer states; every flat tensor has taken the same steps, so the first speaks for all."""
-    for partition in zero_fragments.partitions(engine):
-        if partition.state:
-            flats = partition.flat_states()
-            return {
-                key: ScalarState(value=float(value), is_tensor=torch.is_tensor(value))
-                for key, value in partition.state.items()
-                if key not in flats and value is not None
-            }
-    return {}
-
-
-def _plain_attributes(value: Any) -> dict[str, Any]:
-    """Attributes with plain values: all that a loss scaler's position consists of."""
-    attributes = {} if value is None else vars(value)
-    return {key: item for key, item in attributes.items() if type(item) in (bool, int, float)}
-
-
-def _tensor_parallel_maps(engine: Any, layout: ParallelLayout) -> dict[str, Any]:
-    """For each split parameter, which elements of the whole each tensor-parallel rank holds."""
-    if layout.tp == 1:
-        return {}
-    found = {}
-    for name, parameter in engine.module.named_parameters():
-        meta = (getattr(parameter, DS_AUTOTP_UC_META, None) or {}).get("conversion", {})
-        if meta.get("unsupported_reason"):
-            raise ContractError(f"{name} cannot be saved under tensor parallelism: {meta['unsupported_reason']}")
-        if meta.get("affine_map") is not None:
-            found[name] = meta["affine_map"]
-    return found
 
 
 # loading
@@ -240,7 +176,7 @@ def load_checkpoint(engine: Any, prepared: PreparedCheckpoint, layout: ParallelL
     if refusal is not None:
         raise PermanentError(refusal)
     _require_same_everywhere(prepared)
-    saved = codec.loads(SavedState, _state_file(prepared).read_bytes())
+    saved = codec.loads(SavedState, state_file(prepared).read_bytes())
     files = [prepared.directory / each.path for each in prepared.manifest.files if each.path.startswith("rank-")]
     index = FragmentIndex.of_files(files, saved.tensor_parallel_maps)
     reader = ShardReader(
@@ -248,51 +184,36 @@ def load_checkpoint(engine: Any, prepared: PreparedCheckpoint, layout: ParallelL
         source_tp=prepared.manifest.layout.tp,
         target_tp=target.tp,
         tp_rank=_tp_rank(target),
-        target_maps=_tensor_parallel_maps(engine, target),
+        target_maps=tensor_parallel_maps(engine, target),
     )
     zero_fragments.before_access(engine)
-    _fill(engine, reader, saved)
+    _fill(engine, reader)
     zero_fragments.publish_weights(engine)
     zero_fragments.after_access(engine)
-    _restore_engine(engine, saved)
+    restore_state(engine, saved)
     _restore_generators(index)
     return saved.train
 
 
-def _fill(engine: Any, reader: ShardReader, saved: SavedState) -> None:
+def _fill(engine: Any, reader: ShardReader) -> None:
     with torch.no_grad():
         for partition in zero_fragments.partitions(engine):
-            _fill_partition(partition, reader, saved)
+            _fill_partition(partition, reader)
         for held in zero_fragments.frozen_parameters(engine):
-            reader.read(FROZEN, held.name, held.start, held.values)
+            reader.read(FROZEN, held.name, held.start, held.values, held.of_numel)
         for held in zero_fragments.persistent_buffers(engine):
-            reader.read(BUFFER, held.name, held.start, held.values)
+            reader.read(BUFFER, held.name, held.start, held.values, held.of_numel)
 
 
-def _fill_partition(partition: zero_fragments.Partition, reader: ShardReader, saved: SavedState) -> None:
+def _fill_partition(partition: zero_fragments.Partition, reader: ShardReader) -> None:
     for shard in partition.shards:
         states = reader.index.states_of(shard.name)
         if WEIGHTS not in states:
             raise ContractError(f"the checkpoint does not hold the trained parameter {shard.name}")
         for state in sorted(states):
             flat = partition.weights if state == WEIGHTS else partition.flat_state(state)
-            reader.read(state, shard.name, shard.start, flat.narrow(0, shard.offset, shard.numel))
-    for key, scalar in saved.scalars.items():
-        partition.state[key] = _scalar(scalar, partition) if scalar.is_tensor else scalar.value
-
-
-def _scalar(scalar: ScalarState, partition: zero_fragments.Partition) -> torch.Tensor:
-    """torch keeps an optimizer's step on the host unless its kernel reads it on the device."""
-    on_device = partition.group.get("fused") or partition.group.get("capturable")
-    return torch.tensor(scalar.value, device=partition.weights.device if on_device else "cpu")
-
-
-def _restore_engine(engine: Any, saved: SavedState) -> None:
-    for name, value in saved.counters.items():
-        setattr(engine, name, value)
-    scaler = getattr(engine.optimizer, "loss_scaler", None)
-    for name in _plain_attributes(scaler).keys() & saved.loss_scaler.keys():
-        setattr(scaler, name, saved.loss_scaler[name])
+            piece = flat.narrow(0, shard.offset, shard.numel)
+            reader.read(state, shard.name, shard.start, piece, shard.of_numel)
 
 
 def _restore_generators(index: FragmentIndex) -> None:
@@ -303,7 +224,8 @@ def _restore_generators(index: FragmentIndex) -> None:
         restore_rng_as_new_rank(index.rng_by_rank[0], rank)
 
 
-def _state_file(prepared: PreparedCheckpoint) -> Path:
+def state_file(prepared: PreparedCheckpoint) -> Path:
+    """Where a checkpoint keeps what is not a tensor."""
     return prepared.directory / f"state-{prepared.manifest.save_id}.json"
 
 
@@ -327,37 +249,8 @@ def _require_same_everywhere(prepared: PreparedCheckpoint) -> None:
         steps = sorted({step for step, _ in chosen})
         raise TemporaryError(
             Reason(code=ReasonCode.LAUNCH_FAILED, detail=f"The nodes chose different checkpoints: steps {steps}."),
-            retry_after_s=_SAVE_RETRY_S,
+            retry_after_s=RETRY_AFTER_S,
         )
-
-
-def _attempt(work: Any) -> tuple[Any, str | None]:
-    try:
-        return work(), None
-    except Exception as error:  # every rank must reach the next collective, whatever went wrong here
-        logger.exception("this rank could not do its part of the checkpoint")
-        return None, f"{type(error).__name__}: {error}"
-
-
-def _from_rank0(work: Any) -> Any:
-    """Let rank 0 do ``work``; its result, or its failure, on every rank."""
-    box: list[Any] = [None]
-    if distributed.get_rank() == 0:
-        box = [_attempt(work)]
-    distributed.broadcast_object_list(box, src=0)
-    result, failure = box[0]
-    _raise_first_failure([failure], None)
-    return result
-
-
-def _raise_first_failure(failures: list[str | None], step: int | None) -> None:
-    for rank, failure in enumerate(failures):
-        if failure is not None:
-            where = "" if step is None else f" at step {step}"
-            raise TemporaryError(
-                Reason(code=ReasonCode.WORKER_CRASHED, detail=f"Rank {rank} could not save{where}: {failure}"),
-                retry_after_s=_SAVE_RETRY_S,
-            )
 
 
 __all__ = [

@@ -78,20 +78,22 @@ class CheckpointStore:
     def _manifest(self, step: int, listing: dict[str, int]) -> CheckpointManifest | None:
         path = f"{self.folder(step)}/{MANIFEST_NAME}"
         if path not in listing:
-            logger.warning("checkpoint at step %d skipped: it was never completed", step)
+            _skip(step, "it was never completed")
             return None
         try:
             manifest = codec.loads(CheckpointManifest, self._fs.cat_file(path))
             _check_contents(manifest, step)
-        except (ContractError, OSError) as error:
-            logger.warning("checkpoint at step %d skipped: %s", step, error)
+        except ContractError as error:
+            _skip(step, error.reason.sentence)
+            return None
+        except OSError as error:
+            _skip(step, f"its manifest cannot be read ({error})")
             return None
         for each in manifest.files:
             size = listing.get(f"{self.folder(step)}/{each.path}")
             if size != each.num_bytes:
-                logger.warning(
-                    "checkpoint at step %d skipped: %s has %s bytes, not %d", step, each.path, size, each.num_bytes
-                )
+                found = "is missing" if size is None else f"has {size} bytes, not {each.num_bytes}"
+                _skip(step, f"{each.path} {found}")
                 return None
         return manifest
 
@@ -201,7 +203,7 @@ def newest_good(paths: RunPaths) -> CheckpointManifest | None:
         problem = store.mismatch(manifest)
         if problem is None:
             return manifest
-        logger.warning("checkpoint at step %d skipped: %s", manifest.step, problem)
+        _skip(manifest.step, problem)
     return None
 
 
@@ -215,13 +217,17 @@ def prepare_resume(paths: RunPaths, scratch_dir: Path, target: ParallelLayout) -
     for manifest in store.manifests():
         directory, problem = _bring_near(store, manifest, scratch_dir)
         if problem is not None:
-            logger.warning("checkpoint at step %d skipped: %s", manifest.step, problem)
+            _skip(manifest.step, problem)
             continue
         refusal = can_resume(manifest.layout, target)
         if refusal is not None:
             raise PermanentError(refusal)
         return PreparedCheckpoint(directory=directory, manifest=manifest)
     return None
+
+
+def _skip(step: int, why: str) -> None:
+    logger.warning("checkpoint at step %d skipped: %s", step, why)
 
 
 def _bring_near(store: CheckpointStore, manifest: CheckpointManifest, scratch_dir: Path) -> tuple[Path, str | None]:

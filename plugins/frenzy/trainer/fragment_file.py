@@ -50,14 +50,25 @@ class StoredTensor:
 
     def read_into(self, target: torch.Tensor, start: int = 0) -> None:
         """Fill the flat ``target`` with elements from ``start`` on, converting its dtype and device."""
-        staging = torch.empty(max(1, CHUNK_BYTES // self.dtype.itemsize), dtype=self.dtype)
-        window = memoryview(staging.view(torch.uint8).numpy())
         with self.path.open("rb", buffering=0) as file:
             file.seek(self.offset_bytes + start * self.dtype.itemsize)
-            for done in range(0, target.numel(), staging.numel()):
-                numel = min(staging.numel(), target.numel() - done)
-                _read_exactly(file, window[: numel * self.dtype.itemsize], self.path)
-                target.narrow(0, done, numel).copy_(staging[:numel])
+            if target.device.type == "cpu" and target.dtype == self.dtype and target.is_contiguous():
+                _read_exactly(file, _bytes_of(target), self.path)
+            else:
+                self._read_by_chunks(file, target)
+
+    def _read_by_chunks(self, file: Any, target: torch.Tensor) -> None:
+        staging = torch.empty(max(1, CHUNK_BYTES // self.dtype.itemsize), dtype=self.dtype)
+        window = _bytes_of(staging)
+        for done in range(0, target.numel(), staging.numel()):
+            numel = min(staging.numel(), target.numel() - done)
+            _read_exactly(file, window[: numel * self.dtype.itemsize], self.path)
+            target.narrow(0, done, numel).copy_(staging[:numel])
+
+
+def _bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The memory of a flat, contiguous host tensor, to be read or written in place."""
+    return memoryview(tensor.detach().view(torch.uint8).numpy())  # type: ignore[arg-type]  # the stubs' Buffer is 3.12's
 
 
 def _read_exactly(file: Any, window: memoryview, path: Path) -> None:
@@ -69,9 +80,7 @@ def _read_exactly(file: Any, window: memoryview, path: Path) -> None:
         done += num_bytes
 
 
-def write_fragments(
-    path: Path, tensors: Sequence[tuple[str, torch.Tensor]], metadata: Mapping[str, str]
-) -> FileEntry:
+def write_fragments(path: Path, tensors: Sequence[tuple[str, torch.Tensor]], metadata: Mapping[str, str]) -> FileEntry:
     """Write flat ``tensors`` to ``path``; the entry has the digest of what was written."""
     digest = hashlib.sha256()
     num_bytes = 0
@@ -93,7 +102,7 @@ def _chunks(tensors: Sequence[tuple[str, torch.Tensor]], metadata: Mapping[str, 
         per_chunk = max(1, CHUNK_BYTES // tensor.dtype.itemsize)
         for done in range(0, tensor.numel(), per_chunk):
             piece = tensor.detach().narrow(0, done, min(per_chunk, tensor.numel() - done))
-            yield memoryview(piece.cpu().contiguous().view(torch.uint8).numpy())
+            yield _bytes_of(piece.cpu().contiguous())
 
 
 def _header(tensors: Sequence[tuple[str, torch.Tensor]], metadata: Mapping[str, str]) -> dict[str, Any]:
@@ -111,7 +120,7 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(length))
+            header = json.loads(file.read(min(length, path.stat().st_size)))
         metadata = header.pop("__metadata__", {})
         return {key: _stored(path, 8 + length, each) for key, each in header.items()}, metadata
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -121,6 +130,4 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
 def _stored(path: Path, data_start: int, entry: Mapping[str, Any]) -> StoredTensor:
     dtype = _DTYPES[entry["dtype"]]
     begin, end = entry["data_offsets"]
-    return StoredTensor(
-        path=path, dtype=dtype, numel=(end - begin) // dtype.itemsize, offset_bytes=data_start + begin
-    )
+    return StoredTensor(path=path, dtype=dtype, numel=(end - begin) // dtype.itemsize, offset_bytes=data_start + begin)

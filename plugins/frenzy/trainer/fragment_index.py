@@ -105,12 +105,18 @@ class ShardReader:
     tp_rank: int
     target_maps: Mapping[str, Any]
 
-    def read(self, state: str, name: str, start: int, target: torch.Tensor) -> None:
-        """Fill ``target`` with elements of this rank's shard of the parameter from ``start`` on."""
+    def read(self, state: str, name: str, start: int, target: torch.Tensor, of_numel: int) -> None:
+        """Fill ``target`` with elements of this rank's shard of the parameter from ``start`` on.
+
+        of_numel: elements the whole shard has in the engine. Raises ContractError when the
+        checkpoint's has another number.
+        """
         if self.source_tp == self.target_tp:
+            _require_numel(state, name, of_numel, self.index.numel(state, name, self.tp_rank))
             self.index.read(state, name, self.tp_rank, start, target)
             return
         shard = self._cut(state, name, self._whole(state, name))
+        _require_numel(state, name, of_numel, shard.numel())
         target.copy_(shard.narrow(0, start, target.numel()))
 
     def _whole(self, state: str, name: str) -> torch.Tensor:
@@ -132,6 +138,11 @@ class ShardReader:
             return whole
         shard: torch.Tensor = ParamAffineMap.from_dict(split).extract(whole, self.tp_rank, _scale_power(state))
         return shard.reshape(-1)
+
+
+def _require_numel(state: str, name: str, needed: int, stored: int) -> None:
+    if needed != stored:
+        raise ContractError(f"the model needs {needed} elements, the checkpoint has {stored} of {state} of {name}")
 
 
 def _scale_power(state: str) -> int:

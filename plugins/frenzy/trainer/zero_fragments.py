@@ -19,12 +19,16 @@ from frenzy.core.errors import ContractError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """Elements [start, start + numel) of a flattened parameter, at ``offset`` in a flat tensor."""
+    """Elements [start, start + numel) of a flattened parameter, at ``offset`` in a flat tensor.
+
+    of_numel: elements the whole parameter has (its tensor-parallel shard, where it is split).
+    """
 
     name: str
     start: int
     numel: int
     offset: int
+    of_numel: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +63,7 @@ class HeldTensor:
     name: str
     start: int
     values: torch.Tensor
+    of_numel: int
 
 
 def partitions(engine: Any) -> tuple[Partition, ...]:
@@ -77,20 +82,22 @@ def partitions(engine: Any) -> tuple[Partition, ...]:
 
 
 def _stage12_partitions(
-    optimizer: Any, names: dict[int, str], groups: list[list[torch.nn.Parameter]], flats: list[torch.Tensor]
+    optimizer: Any, names: dict[int, str], groups: list[list[Any]], flats: list[torch.Tensor]
 ) -> Iterator[Partition]:
     for parameters, flat, group in zip(groups, flats, optimizer.optimizer.param_groups, strict=True):
-        mapped = [(names[id(each)], each._hp_mapping) for each in parameters if each._hp_mapping is not None]  # type: ignore[attr-defined]
-        shards = tuple(
-            Shard(
-                name=name,
-                start=mapping.lp_fragment_address.start,
-                numel=mapping.lp_fragment_address.numel,
-                offset=mapping.get_hp_fragment_address().start,
-            )
-            for name, mapping in mapped
-        )
+        shards = tuple(_stage12_shard(names[id(each)], each) for each in parameters if each._hp_mapping is not None)
         yield Partition(weights=flat, state=optimizer.optimizer.state[flat], group=group, shards=shards)
+
+
+def _stage12_shard(name: str, parameter: Any) -> Shard:
+    mapping = parameter._hp_mapping
+    return Shard(
+        name=name,
+        start=mapping.lp_fragment_address.start,
+        numel=mapping.lp_fragment_address.numel,
+        offset=mapping.get_hp_fragment_address().start,
+        of_numel=parameter.numel(),
+    )
 
 
 def _stage3_partitions(optimizer: Any, names: dict[int, str]) -> Iterator[Partition]:
@@ -106,7 +113,7 @@ def _stage3_partitions(optimizer: Any, names: dict[int, str]) -> Iterator[Partit
 def _stage3_shard(optimizer: Any, names: dict[int, str], parameter: Any) -> Shard:
     _, offset, num_padded = optimizer.grad_position[optimizer.get_param_id(parameter)]
     start, numel = _stage3_range(parameter, num_padded)
-    return Shard(name=names[id(parameter)], start=start, numel=numel, offset=offset)
+    return Shard(name=names[id(parameter)], start=start, numel=numel, offset=offset, of_numel=parameter.ds_numel)
 
 
 def _stage3_range(parameter: Any, num_padded: int) -> tuple[int, int]:
@@ -123,9 +130,14 @@ def frozen_parameters(engine: Any) -> tuple[HeldTensor, ...]:
 
 def _frozen(name: str, parameter: Any) -> HeldTensor:
     if not hasattr(parameter, "ds_tensor"):
-        return HeldTensor(name=name, start=0, values=parameter.data.view(-1))
+        return _whole(name, parameter.data)
     start, numel = _stage3_range(parameter, parameter.ds_tensor.ds_numel)
-    return HeldTensor(name=name, start=start, values=parameter.ds_tensor.data.view(-1).narrow(0, 0, numel))
+    values = parameter.ds_tensor.data.view(-1).narrow(0, 0, numel)
+    return HeldTensor(name=name, start=start, values=values, of_numel=parameter.ds_numel)
+
+
+def _whole(name: str, tensor: torch.Tensor) -> HeldTensor:
+    return HeldTensor(name=name, start=0, values=tensor.view(-1), of_numel=tensor.numel())
 
 
 def persistent_buffers(engine: Any) -> tuple[HeldTensor, ...]:
@@ -135,7 +147,7 @@ def persistent_buffers(engine: Any) -> tuple[HeldTensor, ...]:
         for key, buffer in module.named_buffers(recurse=False):
             if key not in module._non_persistent_buffers_set and buffer.numel() > 0:
                 name = f"{prefix}.{key}" if prefix else key
-                found.append(HeldTensor(name=name, start=0, values=buffer.data.view(-1)))
+                found.append(_whole(name, buffer.data))
     return tuple(found)
 
 

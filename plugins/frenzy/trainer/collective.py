@@ -1,0 +1,68 @@
+"""Work that can fail on one rank, done so that all ranks hear of it and none waits for ever."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from torch import distributed
+
+from frenzy.core.errors import Reason, ReasonCode, TemporaryError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+RETRY_AFTER_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a rank could not do its part; ``of_storage`` when a later try may well succeed."""
+
+    detail: str
+    of_storage: bool
+
+
+def attempt(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    """Let every rank reach the next collective, whatever went wrong here."""
+    try:
+        return work(), None
+    except Exception as error:
+        logger.exception("this rank could not do its part of the checkpoint")
+        return None, error
+
+
+def failure_of(error: Exception | None) -> Failure | None:
+    if error is None:
+        return None
+    of_storage = isinstance(error, OSError) and error.errno != errno.ENOMEM
+    return Failure(f"{type(error).__name__}: {error}", of_storage)
+
+
+def from_rank0(work: Callable[[], T]) -> T:
+    """Let rank 0 do ``work``; its result, or its failure, on every rank."""
+    result, error = attempt(work) if distributed.get_rank() == 0 else (None, None)
+    box: list[Any] = [(result, failure_of(error))]
+    distributed.broadcast_object_list(box, src=0)
+    shared, failure = box[0]
+    raise_if_failed([failure], error)
+    return shared  # type: ignore[no-any-return]
+
+
+def raise_if_failed(failures: Sequence[Failure | None], own: Exception | None) -> None:
+    """Fail on all ranks when one did: to be tried again for storage alone, else for good.
+
+    The rank whose own fault it was raises its own error and the others repeat its words, so that
+    running out of memory is told from a crash whichever rank is heard first.
+    """
+    failed = [(rank, each) for rank, each in enumerate(failures) if each is not None]
+    if not failed:
+        return
+    worst = min(failed, key=lambda each: each[1].of_storage)
+    detail = f"Rank {worst[0]} could not save: {worst[1].detail}"
+    if worst[1].of_storage:
+        raise TemporaryError(Reason(code=ReasonCode.WORKER_CRASHED, detail=detail), retry_after_s=RETRY_AFTER_S)
+    raise own or RuntimeError(detail)

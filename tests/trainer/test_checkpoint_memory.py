@@ -1,0 +1,55 @@
+"""Ranks live under a hard memory limit: a checkpoint must not be what breaks it."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+from tests.trainer.checkpoint_ranks import Setup, make_engine, run_ranks, train
+
+from frenzy.core.launch import RunPaths
+from frenzy.core.units import KIB, MIB
+from frenzy.trainer.checkpoint import (
+    PreparedCheckpoint,
+    TrainState,
+    load_checkpoint,
+    prepare_resume,
+    save_checkpoint,
+)
+
+LEEWAY_BYTES = 16 * MIB
+STATE_BYTES_PER_PARAMETER = 12
+
+
+def data_bytes() -> int:
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmData")) * KIB
+
+
+def allow_only(num_bytes: int) -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + num_bytes, resource.RLIM_INFINITY))
+
+
+def save_within_the_limit(setup: Setup, run_dir: str) -> int:
+    engine = make_engine(setup)
+    train(engine, setup, 1, 1)
+    allow_only(LEEWAY_BYTES)
+    return save_checkpoint(engine, RunPaths(run_dir), TrainState(1), setup.layout, keep=1).num_bytes
+
+
+def load_within_the_limit(setup: Setup, prepared: PreparedCheckpoint) -> int:
+    engine = make_engine(setup)
+    moments_bytes = prepared.manifest.num_bytes * 8 // STATE_BYTES_PER_PARAMETER
+    allow_only(moments_bytes + LEEWAY_BYTES)
+    return load_checkpoint(engine, prepared).step
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_saving_takes_no_memory_and_loading_only_what_the_optimizer_will_hold(tmp_path: Path, stage: int) -> None:
+    setup = Setup(1, stage, width=512)
+    num_bytes = run_ranks(setup, save_within_the_limit, str(tmp_path))[0]
+    assert num_bytes > 4 * LEEWAY_BYTES
+    prepared = prepare_resume(RunPaths(str(tmp_path)), tmp_path, setup.layout)
+    assert prepared is not None
+    assert run_ranks(setup, load_within_the_limit, prepared) == [1]
