@@ -42,7 +42,7 @@ class MonitorPolicy:
     startup_s: silence allowed before the first step.
     """
 
-    settle_steps: int = 1
+    settle_steps: int = 2
     window_steps: int = 12
     long_window_steps: int = 48
     horizon_steps: int = 20
@@ -199,8 +199,12 @@ def _pressure(
 
 
 def _trend(state: MonitorState, policy: MonitorPolicy) -> Trend | None:
-    """The steeper significant trend of the short and the long window of settled steps."""
-    settled = state.steps[max(0, len(state.steps) - (state.num_steps - policy.settle_steps)) :]
+    """The steeper significant trend of the short and the long window of settled steps.
+
+    The last step of settling is the first that counts.
+    """
+    num_settled = max(0, state.num_steps - policy.settle_steps + 1)
+    settled = state.steps[max(0, len(state.steps) - num_settled) :]
     found: list[Trend] = []
     for width in (policy.window_steps, policy.long_window_steps):
         window = settled[-width:]

@@ -52,8 +52,8 @@ class Callback:
 class SnapshotAverage(Callback):
     """Averages the last ``keep_last`` weight snapshots, taken every ``every_steps`` steps.
 
-    Izmailov et al. 2018 (stochastic weight averaging). From step ``start_step`` on, each snapshot
-    is a full copy of this device's weights in this device's memory, up to ``keep_last`` copies;
+    Izmailov et al. 2018 (stochastic weight averaging). From step ``start_step`` on, counted anew
+    in each attempt, every ``every_steps``-th step adds a snapshot: a full copy of this device's weights in this device's memory, up to ``keep_last`` copies;
     under ZeRO-3 a copy is this rank's share. At the end of the run the weights become the mean of
     the snapshots. Snapshots are not kept with checkpoints (they would multiply their size): after
     a resume collecting starts anew.
@@ -63,7 +63,7 @@ class SnapshotAverage(Callback):
         for name, value in (("keep_last", keep_last), ("every_steps", every_steps), ("start_step", start_step)):
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
-        self._every_steps, self._start_step = every_steps, start_step
+        self._every_steps, self._start_step, self._num_seen = every_steps, start_step, 0
         self._snapshots: deque[list[torch.Tensor]] = deque(maxlen=keep_last)
 
     @property
@@ -71,7 +71,10 @@ class SnapshotAverage(Callback):
         return len(self._snapshots)
 
     def on_step_end(self, context: StepContext, model: torch.nn.Module) -> None:
-        if context.step >= self._start_step and (context.step - self._start_step) % self._every_steps == 0:
+        if context.step < self._start_step:
+            return
+        self._num_seen += 1
+        if self._num_seen % self._every_steps == 0:
             if len(self._snapshots) == self._snapshots.maxlen:
                 self._snapshots.popleft()
             self._snapshots.append([each.detach().clone() for each in held_weights(model)])
