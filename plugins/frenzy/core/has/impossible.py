@@ -38,6 +38,7 @@ def _out_of_service(state: SchedulingState, need: Need) -> Reason:
     nodes = [
         node for node in state.cluster.nodes if node.gpu_type == need.gpu_type and node.state is not NodeState.READY
     ]
+    nodes.sort(key=lambda node: node.name)
     away = listed([f"{node.name} ({node.state})" for node in nodes], last="and")
     return Reason(
         code=ReasonCode.WAITING_FOR_NODES,

@@ -1,0 +1,112 @@
+"""Random clusters, queues and running jobs for the scheduler's invariants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import strategies as st
+from tests.unit.core.has_world import gpu_type, node, plan, running
+
+from frenzy.core.cluster import Cluster, Node, NodeState
+from frenzy.core.hardware import GpuType
+from frenzy.core.has import HasPolicy, PaperPolicy
+from frenzy.core.job import Objective
+from frenzy.core.plan import ResourcePlan
+from frenzy.core.queue import QueuedJob, RunningJob, SchedulingFacts
+from frenzy.core.units import GIB
+
+TYPES = (
+    gpu_type("big", memory_gib=40, tflops=300),
+    gpu_type("mid", memory_gib=32, tflops=100),
+    gpu_type("low", memory_gib=16, tflops=60),
+)
+SIZES = {each.name: each.memory_bytes // GIB for each in TYPES}
+NOW_S = 1000.0
+
+policies = st.sampled_from((HasPolicy(), PaperPolicy(), HasPolicy(cpus_per_gpu=2.0), HasPolicy(min_gain=0.0)))
+has_policies = st.sampled_from(
+    (HasPolicy(), HasPolicy(max_wait_share=0.0), HasPolicy(min_gain=0.0, max_wait_share=9.0))
+)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    states = st.sampled_from((NodeState.READY, NodeState.READY, NodeState.READY, NodeState.DRAINING, NodeState.LOST))
+    nodes = [
+        node(
+            f"n{index}",
+            draw(st.sampled_from([each.name for each in TYPES])),
+            draw(st.integers(1, 4)),
+            host_gib=draw(st.sampled_from((16, 64))),
+            num_cpus=draw(st.sampled_from((2, 8))),
+            state=draw(states),
+        )
+        for index in range(draw(st.integers(1, 6)))
+    ]
+    return Cluster(TYPES, tuple(nodes))
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> ResourcePlan:
+    gpu: GpuType = draw(st.sampled_from(TYPES))
+    tp = draw(st.sampled_from((1, 1, 1, 2, 4)))
+    return plan(
+        gpu.name,
+        tp * draw(st.integers(1, 3)),
+        run_s=draw(st.sampled_from((50.0, 100.0, 200.0, 900.0))),
+        tp=tp,
+        required_gib=draw(st.sampled_from((4, 16))),
+        host_gib=draw(st.sampled_from((0, 0, 10, 40))),
+        gpu_memory_gib=SIZES[gpu.name],
+        micro_batch_size=draw(st.sampled_from((1, 2))),
+    )
+
+
+@st.composite
+def queues(draw: st.DrawFn, max_size: int = 7) -> tuple[QueuedJob, ...]:
+    return tuple(
+        QueuedJob(
+            run_key=f"q{index}",
+            job_name=f"job-q{index}",
+            submitted_s=draw(st.sampled_from((0.0, 500.0, 990.0, 1000.0))),
+            plans=best_first(draw(st.lists(plans(), max_size=4)), objective),
+            priority=draw(st.integers(-1, 1)),
+            objective=objective,
+            ordered=draw(st.sampled_from((False, False, False, True))),
+            excluded_nodes=draw(st.sampled_from(((), (), ("n0",)))),
+        )
+        for index, objective in enumerate(draw(st.lists(st.sampled_from(Objective), max_size=max_size)))
+    )
+
+
+def best_first(choices: list[ResourcePlan], objective: Objective) -> tuple[ResourcePlan, ...]:
+    """As MARP ranks them."""
+    if objective is Objective.COST:
+        return tuple(sorted(choices, key=lambda each: (each.predicted_cost, each.predicted_run_s)))
+    return tuple(sorted(choices, key=lambda each: (each.predicted_run_s, each.predicted_cost)))
+
+
+@st.composite
+def running_on(draw: st.DrawFn, cluster: Cluster) -> tuple[RunningJob, ...]:
+    """Jobs on the nodes of ``cluster``, drained and lost ones too, none oversubscribed."""
+    idle = {each.name: each.num_gpus for each in cluster.nodes}
+    jobs = []
+    for index in range(draw(st.integers(0, 5))):
+        at: Node = draw(st.sampled_from(cluster.nodes))
+        if idle[at.name] == 0:
+            continue
+        count = draw(st.integers(1, idle[at.name]))
+        idle[at.name] -= count
+        end_s = draw(st.sampled_from((None, 900.0, 1010.0, 1060.0, 1150.0, 1500.0)))
+        jobs.append(running(f"r{index}", plan(at.gpu_type, count), (at.name, count), end_s=end_s))
+    return tuple(jobs)
+
+
+@st.composite
+def all_facts(draw: st.DrawFn) -> SchedulingFacts:
+    cluster = draw(clusters())
+    return SchedulingFacts(cluster=cluster, queued=draw(queues()), running=draw(running_on(cluster)))
+
+
+def only(facts: SchedulingFacts, run_keys: set[str]) -> SchedulingFacts:
+    return replace(facts, queued=tuple(job for job in facts.queued if job.run_key in run_keys))
