@@ -38,16 +38,19 @@ _VIRTUAL: Final[Mapping[str, str]] = {
 }
 
 
-def enter(job_env: Mapping[str, str], *, virtual: bool, arguments: list[str]) -> None:
+def enter(
+    job_env: Mapping[str, str], *, virtual: bool, arguments: list[str], module: str = "frenzy.trainer.launch"
+) -> None:
     """Make the environment the trainer needs; starts this interpreter anew if it was not so.
 
-    The C library reads its settings before Python starts, hence one ``exec`` of the same command.
+    The C library reads its settings before Python starts, hence one ``exec`` of the same command:
+    ``module`` with ``arguments``.
     """
     wanted = {**job_env, **_COMMON, **(_VIRTUAL if virtual else {})}
     if os.environ.get(_READY) == "1":
         return
     environment = {**os.environ, **wanted, _READY: "1"}
-    os.execve(sys.executable, [sys.executable, "-m", "frenzy.trainer.launch", *arguments], environment)
+    os.execve(sys.executable, [sys.executable, "-m", module, *arguments], environment)
 
 
 def set_rank(*, rank: int, local_rank: int, world_size: int, local_world_size: int, address: str, port: int) -> None:
