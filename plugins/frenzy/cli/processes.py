@@ -10,8 +10,10 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -108,6 +110,27 @@ def end_processes(processes: Iterable[psutil.Process], *, grace_s: float) -> Non
 def kill_processes(processes: Iterable[psutil.Process]) -> None:
     """Kill ``processes`` at once and wait until they are gone."""
     _left_after(_signalled(processes, signal.SIGKILL), _KILL_TIMEOUT_S)
+
+
+@contextmanager
+def interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
+    """Within the block each of these signals raises KeyboardInterrupt, so that ``finally`` is reached.
+
+    Python lets only the main thread choose that; in another one the block changes nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, _interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, _frame: object) -> None:
+    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def _left_after(processes: Iterable[psutil.Process], timeout_s: float) -> list[psutil.Process]:

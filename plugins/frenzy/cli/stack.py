@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from frenzy.cli.ports import NoFreePortError, reserved_port
 from frenzy.cli.processes import (
     ProcessRecord,
     end_processes,
+    interrupted_by,
     kill_processes,
     marked_processes,
     read_record,
@@ -51,6 +53,7 @@ COMPONENTS: Final[dict[str, Sequence[str]]] = {
 }
 START_TIMEOUT_S: Final = 240.0
 _STOP_TIMEOUT_S: Final = 8.0
+_SERVER_STOP_TIMEOUT_S: Final = 3.0
 _POLL_S: Final = 0.1
 _LOG_TAIL_LINES: Final = 15
 
@@ -82,14 +85,18 @@ class Stack:
     @classmethod
     @contextmanager
     def running(cls, home: Path, port: int | None = None, env: Mapping[str, str] | None = None) -> Iterator[Self]:
-        """A started stack that is stopped at the end, whatever happens; settings come from ``env``."""
+        """A started stack that is stopped at the end, whatever happens; settings come from ``env``.
+
+        A signal that asks this process to end is turned into KeyboardInterrupt for the block.
+        """
         asked = {**(env or {}), "FRENZY_HOME": str(home), "FRENZY_PORT": str(port or "")}
         stack = cls(load_settings(asked), {**os.environ, **asked})
-        try:
-            stack.start()
-            yield stack
-        finally:
-            stack.stop()
+        with interrupted_by(signal.SIGTERM, signal.SIGHUP):
+            try:
+                stack.start()
+                yield stack
+            finally:
+                stack.stop()
 
     @property
     def port(self) -> int:
@@ -159,7 +166,7 @@ class Stack:
 
     def restart(self, name: str) -> None:
         """Stop one component if it runs, start it and wait until it is healthy. Raises StackError."""
-        self._end([name])
+        self._end([name], _STOP_TIMEOUT_S)
         self._start_component(name, self.environment())
         self._wait_until_healthy((name,))
 
@@ -249,15 +256,15 @@ class Stack:
         return record is not None and record.is_alive()
 
     def _end_everything(self) -> None:
-        self._end([name for name in COMPONENTS if name != "api-server"])
-        # Tasks and triggers still talk to the server while they end.
-        self._end(["api-server"])
+        self._end([name for name in COMPONENTS if name != "api-server"], _STOP_TIMEOUT_S)
+        # Tasks and triggers talk to the server while they end; after that nobody does.
+        self._end(["api-server"], _SERVER_STOP_TIMEOUT_S)
         end_processes(self._marked(), grace_s=self.settings.stop_grace_s)
 
-    def _end(self, names: Sequence[str]) -> None:
+    def _end(self, names: Sequence[str], grace_s: float) -> None:
         """End components at the same time: each ends its own children, the rest is killed."""
         records = [record for name in names if (record := self._record(name)) is not None]
-        end_processes((each for record in records for each in record.leader()), grace_s=_STOP_TIMEOUT_S)
+        end_processes((each for record in records for each in record.leader()), grace_s=grace_s)
         kill_processes(each for record in records for each in record.members())
         for name in names:
             self._forget(name)
