@@ -52,8 +52,9 @@ class Callback:
 class SnapshotAverage(Callback):
     """Averages the last ``keep_last`` weight snapshots, taken every ``every_steps`` steps.
 
-    Izmailov et al. 2018 (stochastic weight averaging). From step ``start_step`` on, counted anew
-    in each attempt, every ``every_steps``-th step adds a snapshot: a full copy of this device's weights in this device's memory, up to ``keep_last`` copies;
+    Izmailov et al. 2018 (stochastic weight averaging). From step ``start_step`` on, every
+    ``every_steps``-th step of the attempt adds a snapshot: a full copy of this device's weights in
+    this device's memory, up to ``keep_last`` of them;
     under ZeRO-3 a copy is this rank's share. At the end of the run the weights become the mean of
     the snapshots. Snapshots are not kept with checkpoints (they would multiply their size): after
     a resume collecting starts anew.

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 _FILE_SCHEME: Final = "file://"
 
@@ -46,8 +47,7 @@ def write_text(place: str, text: str) -> None:
     """Put ``text`` at ``place``; readers see the old content or the new, never a part."""
     path = local_path(place)
     if path is None:
-        fs, key = _remote(place)
-        fs.pipe_file(key, text.encode())
+        _put(place, lambda fs, key: fs.pipe_file(key, text.encode()))
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -59,8 +59,7 @@ def upload_file(source: Path, place: str) -> None:
     """Copy a local file to ``place``; a no-op when it is already there."""
     path = local_path(place)
     if path is None:
-        fs, key = _remote(place)
-        fs.put_file(str(source), key)
+        _put(place, lambda fs, key: fs.put_file(str(source), key))
         return
     if path.absolute() == source.absolute():
         return
@@ -104,7 +103,18 @@ def remove_file(place: str) -> None:
         fs.rm_file(key)
 
 
-def _remote(place: str):  # type: ignore[no-untyped-def]  # fsspec has no types
+def _put(place: str, put: Callable[[Any, str], None]) -> None:
+    """``put`` at ``place``, making its folder on the stores that have such a thing."""
+    fs, key = _remote(place)
+    try:
+        put(fs, key)
+    except FileNotFoundError:
+        fs.makedirs(fs._parent(key), exist_ok=True)
+        put(fs, key)
+
+
+def _remote(place: str) -> tuple[Any, str]:
     import fsspec
 
-    return fsspec.core.url_to_fs(place)
+    fs, key = fsspec.core.url_to_fs(place)
+    return fs, str(key)
