@@ -48,6 +48,7 @@ _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 5.0
 # Renewed so long before the end of its life, in case the clocks differ.
 _TOKEN_MARGIN_S: Final = 60.0
+_THIS_MACHINE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _LATER: Final = frozenset(
     {
         HTTPStatus.CONFLICT,
@@ -263,13 +264,20 @@ def _timeout() -> httpx.Timeout:
     return httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
 
 
+def _by_proxy(address: ApiAddress) -> bool:
+    """Whether a proxy of the environment may be used: never to reach this very machine."""
+    return httpx.URL(address.base_url).host not in _THIS_MACHINE
+
+
 class ApiClient:
     """Blocking. ``transport`` replaces the network in tests."""
 
     def __init__(self, address: ApiAddress, *, transport: httpx.BaseTransport | None = None) -> None:
         self.address = address
         self._session = _Session()
-        self._http = httpx.Client(base_url=address.base_url, timeout=_timeout(), transport=transport)
+        self._http = httpx.Client(
+            base_url=address.base_url, timeout=_timeout(), transport=transport, trust_env=_by_proxy(address)
+        )
 
     def send(self, call: Call[T], *, patience_s: float = DEFAULT_PATIENCE_S) -> T:
         """The decoded reply. Raises PermanentError, or TemporaryError after ``patience_s``."""
@@ -309,7 +317,9 @@ class AsyncApiClient:
     def __init__(self, address: ApiAddress, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self.address = address
         self._session = _Session()
-        self._http = httpx.AsyncClient(base_url=address.base_url, timeout=_timeout(), transport=transport)
+        self._http = httpx.AsyncClient(
+            base_url=address.base_url, timeout=_timeout(), transport=transport, trust_env=_by_proxy(address)
+        )
 
     async def send(self, call: Call[T], *, patience_s: float = DEFAULT_PATIENCE_S) -> T:
         """The decoded reply. Raises PermanentError, or TemporaryError after ``patience_s``."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from frenzy.airflow.failures import fail
 from frenzy.core.codec import decode
@@ -14,8 +15,11 @@ from frenzy.core.errors import SpecError, Violation
 from frenzy.core.job import TrainingJob
 from frenzy.core.ledger import FINAL_STATES, DataFacts, RunIdentity
 from frenzy.core.protocol import RegisterRun, RunView
+from frenzy.settings import CHECKOUT
 
-_TABLE_WIDTH = 180
+_TABLE_WIDTH: Final = 180
+_TOKENIZER_KINDS: Final = frozenset({"byte", "train", "model"})
+_PathText = TypeVar("_PathText", str, str | None)
 
 
 def registration(identity: RunIdentity, job: Any, data_facts: Any) -> RegisterRun:
@@ -23,7 +27,7 @@ def registration(identity: RunIdentity, job: Any, data_facts: Any) -> RegisterRu
     from frenzy.adapters.model_config import resolve_model_config
     from frenzy.trainer.data_facts import data_facts as measure
 
-    spec = job_of(job)
+    spec = anchored(job_of(job), _folders_of(job))
     return RegisterRun(
         identity=identity,
         job=spec,
@@ -43,6 +47,22 @@ def job_of(job: Any) -> TrainingJob:
     if isinstance(job, str | os.PathLike):
         return job_from_yaml(_text_of(Path(job)))
     raise SpecError([Violation(path="job", value=repr(job), allowed="give a mapping or the path of a YAML file")])
+
+
+def anchored(job: TrainingJob, folders: tuple[Path, ...]) -> TrainingJob:
+    """``job`` with each relative path that exists below one of ``folders`` spelt out: workers stand elsewhere."""
+    tokenizer = job.model.tokenizer
+    model = replace(
+        job.model,
+        path=_anchor(job.model.path, folders),
+        tokenizer=tokenizer if tokenizer in _TOKENIZER_KINDS else _anchor(tokenizer, folders),
+    )
+    return replace(
+        job,
+        model=model,
+        data=replace(job.data, path=_anchor(job.data.path, folders)),
+        checkpoint=replace(job.checkpoint, warm_start=_anchor(job.checkpoint.warm_start, folders)),
+    )
 
 
 def log_plans(log: Any, view: RunView) -> None:
@@ -75,6 +95,18 @@ def summary(view: RunView) -> dict[str, Any]:
         "predicted_peak_bytes": None if best is None else best.memory.peak_allocated_bytes,
         "total_steps": view.run.total_steps,
     }
+
+
+def _folders_of(job: Any) -> tuple[Path, ...]:
+    own = (Path(job).absolute().parent,) if isinstance(job, str | os.PathLike) else ()
+    return (*own, CHECKOUT)
+
+
+def _anchor(given: _PathText, folders: tuple[Path, ...]) -> _PathText:
+    if not given or "://" in given or Path(given).is_absolute():
+        return given
+    found = next((folder for folder in folders if (folder / given).exists() or any(folder.glob(given))), None)
+    return given if found is None else str(found / given)
 
 
 def _known(data_facts: Any) -> DataFacts:
