@@ -6,6 +6,7 @@ FastAPI would cost each of them start-up time and memory.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -21,7 +22,21 @@ def api_app() -> dict[str, Any]:
     from frenzy.web.application import create_app
     from frenzy.wiring import services
 
-    return {"app": create_app(services, airflow_access()), "url_prefix": URL_PREFIX, "name": "Frenzy"}
+    return {
+        "app": create_app(services, airflow_access(), on_job_changed=parse_soon),
+        "url_prefix": URL_PREFIX,
+        "name": "Frenzy",
+    }
+
+
+def parse_soon(job_name: str) -> None:
+    """Have the DAG processor look at the job's spec now rather than at its next round."""
+    from frenzy.adapters.storage.job_store import shard_of
+    from frenzy.airflow.dags import loader_of, request_parse
+    from frenzy.settings import load_settings
+
+    folder = load_settings(os.environ).jobs_folder / shard_of(job_name)
+    request_parse(loader_of(folder / f"{job_name}.yaml"))
 
 
 class FrenzyPlugin(AirflowPlugin):

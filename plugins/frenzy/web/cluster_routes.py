@@ -13,17 +13,22 @@ from frenzy.app.submit import dag_id_of, job_text, remove_job, store_job
 from frenzy.app.sweep import apply_sweep, sweep_targets
 from frenzy.core.errors import REASON_SENTENCES
 from frenzy.core.protocol import RegisterRun, SubmitJob, SubmittedJob, SweepReport
-from frenzy.web.messages import ServicesOf, body_of, reply, text_reply
+from frenzy.web.messages import JobWatcher, ServicesOf, body_of, reply, text_reply
 
 RegisterRunBody = Annotated[RegisterRun, Depends(body_of(RegisterRun))]
 SubmitJobBody = Annotated[SubmitJob, Depends(body_of(SubmitJob))]
 SweepReportBody = Annotated[SweepReport, Depends(body_of(SweepReport))]
 
 
-def post_job(services: ServicesOf, message: SubmitJobBody) -> Response:
-    """Store the spec; its DAG appears when the folder is parsed. Starting a run is Airflow's own route."""
+def post_job(services: ServicesOf, changed_job: JobWatcher, message: SubmitJobBody) -> Response:
+    """Store the spec; its DAG appears when the folder is parsed.
+
+    run_id is None: the run is started through Airflow's own route, once the DAG is there.
+    """
     job = job_from_yaml(message.yaml_text)
     changed = store_job(services, job, message.yaml_text)
+    if changed:
+        changed_job(job.name)
     return reply(SubmittedJob(name=job.name, dag_id=dag_id_of(job.name), changed=changed))
 
 
@@ -35,8 +40,9 @@ def get_job(services: ServicesOf, name: str) -> Response:
     return text_reply(job_text(services, name), "application/yaml")
 
 
-def delete_job(services: ServicesOf, name: str) -> Response:
+def delete_job(services: ServicesOf, changed_job: JobWatcher, name: str) -> Response:
     remove_job(services, name)
+    changed_job(name)
     return Response(status_code=204)
 
 

@@ -22,6 +22,12 @@ def services_of(request: Request) -> Services:
     return services
 
 
+def job_watcher_of(request: Request) -> Callable[[str], None]:
+    """Whom to tell that a job's stored spec changed."""
+    watcher: Callable[[str], None] = request.app.state.on_job_changed
+    return watcher
+
+
 def body_of(kind: type[T]) -> Callable[[Request], Awaitable[T]]:
     """A dependency that yields the request's body as a ``kind``. Raises ContractError."""
 
@@ -54,3 +60,4 @@ def text_reply(text: str, media_type: str = "text/plain; charset=utf-8") -> Resp
 
 
 ServicesOf = Annotated[Services, Depends(services_of)]
+JobWatcher = Annotated[Callable[[str], None], Depends(job_watcher_of)]

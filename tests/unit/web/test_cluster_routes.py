@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fastapi import FastAPI
 from tests.unit.web.conftest import Caller
 
 from frenzy.core.errors import REASON_SENTENCES
@@ -40,6 +41,15 @@ def test_removed_job_is_gone(op: Caller) -> None:
     assert op.send("DELETE", "/jobs/words").status_code == 204
     assert op.send("GET", "/jobs/words").status_code == 404
     assert op.send("DELETE", "/jobs/words").status_code == 404
+
+
+def test_whoever_parses_is_told_of_each_change_once(op: Caller, app: FastAPI) -> None:
+    told: list[str] = []
+    app.state.on_job_changed = told.append
+    for _ in range(2):
+        op.ask("POST", "/jobs", SubmittedJob, SubmitJob(yaml_text=YAML))
+    op.send("DELETE", "/jobs/words")
+    assert told == ["words", "words"]
 
 
 def test_every_violation_of_a_refused_job_is_told(op: Caller) -> None:

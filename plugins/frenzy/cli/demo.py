@@ -1,0 +1,245 @@
+"""``frenzy demo``: the whole walk on this machine, judged by its own evidence.
+
+Starts Airflow in a home of its own, hands the job in, shows it, runs a control run beside it,
+collects the evidence and judges every promise. Exit status 0 only when all were kept. What it
+started is stopped at the end, and on Ctrl-C, unless ``--keep`` leaves Airflow up.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.text import Text
+
+from frenzy.cli.console import out
+from frenzy.cli.failures import FAILED
+from frenzy.cli.spec_file import SpecFile, checked_spec
+from frenzy.core.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.units import format_duration
+from frenzy.settings import CHECKOUT, Settings, load_settings
+
+if TYPE_CHECKING:
+    from frenzy.cli.connection import Api
+    from frenzy.cli.demo_control import ControlRun
+    from frenzy.cli.demo_promises import Promise
+    from frenzy.cli.stack import Stack
+    from frenzy.cli.submission import Started
+    from frenzy.core.ledger import Attempt
+    from frenzy.core.protocol import RunView
+
+DEFAULT_JOB: Final = CHECKOUT / "include/jobs/tiny-shakespeare.yaml"
+_CONTROL_TIMEOUT_S: Final = 900.0
+_SHOWN_PLANS: Final = 8
+_API_PATIENCE_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The last view of the run, and the verdict."""
+
+    view: RunView
+    promises: tuple[Promise, ...]
+
+
+def demo(
+    job: Annotated[Path, typer.Option(help="The job's YAML file.")] = DEFAULT_JOB,
+    cluster: Annotated[Path | None, typer.Option(help="Cluster file; the settings' by default.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", envvar="KEEP", help="Leave Airflow up at the end.")] = False,
+) -> int:
+    """Train a job through Airflow on this machine, show every step, and check what was promised."""
+    started_s = time.monotonic()
+    spec = checked_spec(job)
+    settings = demo_settings(load_settings(os.environ), cluster)
+    with terminated_as_interrupt(), own_home(settings.home):
+        stack = _fresh_stack(settings)
+        leave_up = False
+        try:
+            _say(f"Starting Airflow in {settings.home} ...")
+            stack.start()
+            _say(f"Airflow answers at {stack.base_url} after {format_duration(time.monotonic() - started_s)}.")
+            outcome = _walk(stack, spec)
+            leave_up = keep
+        finally:
+            if not leave_up:
+                _say("Stopping all that was started ...")
+                stack.stop()
+        return _conclude(stack, outcome, kept_up=leave_up, seconds=time.monotonic() - started_s)
+
+
+def demo_settings(settings: Settings, cluster: Path | None) -> Settings:
+    """The demo's own home below the usual one; its cluster file checked before anything starts."""
+    from frenzy.adapters.cluster_file import load_cluster
+
+    home = settings.home / "demo"
+    chosen = (cluster or settings.cluster_file).absolute()
+    load_cluster(chosen)
+    return replace(settings, home=home, run_root=str(home / "runs"), cluster_file=chosen)
+
+
+@contextmanager
+def own_home(home: Path) -> Iterator[None]:
+    """One demo at a time in a home. Raises PermanentError when another one is on."""
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with (home.parent / f"{home.name}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            detail = f"A demo is running in {home} already."
+            remedy = "Wait for its end, or give this one a home of its own: FRENZY_HOME=/some/folder make demo"
+            raise PermanentError(Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail, remedy=remedy)) from error
+        yield
+
+
+@contextmanager
+def terminated_as_interrupt() -> Iterator[None]:
+    """SIGTERM and SIGHUP unwind like Ctrl-C, so that everything is stopped."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    kinds = (signal.SIGTERM, signal.SIGHUP)
+    before = {kind: signal.signal(kind, interrupt) for kind in kinds}
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+
+
+def _fresh_stack(settings: Settings) -> Stack:
+    """A stack in an empty home; one that an earlier demo left up is stopped first."""
+    from frenzy.cli.stack import Stack
+
+    stack = Stack(settings)
+    stack.stop()
+    if settings.home.exists():
+        shutil.rmtree(settings.home)
+    return stack
+
+
+def _walk(stack: Stack, spec: SpecFile) -> Outcome:
+    """Hand the job in, follow it and the control run to their ends, collect and judge."""
+    from frenzy.cli.airflow_env import SERVICE_USER, STACK_MARK
+    from frenzy.cli.connection import Api, ApiAddress
+    from frenzy.cli.demo_control import ControlRun
+    from frenzy.cli.demo_evidence import collect
+    from frenzy.cli.demo_promises import judge
+    from frenzy.cli.submission import hand_in
+
+    home = stack.settings.home
+    address = ApiAddress(base_url=stack.base_url, login=SERVICE_USER, password=stack.password(SERVICE_USER))
+    control = ControlRun(home / "control", {**os.environ, STACK_MARK: str(home)})
+    try:
+        with Api(address, patience_s=_API_PATIENCE_S) as api:
+            started = hand_in(api, spec.text, trigger=True)
+            _say(f"Job {started.job.name} became DAG {started.job.dag_id}; run {started.run_id} started.")
+            view = _follow(api, started, control)
+            _say("The run has ended; waiting for the control run ...")
+            result = control.wait(_CONTROL_TIMEOUT_S)
+            _say("Checking what was promised ...")
+            run_dir = f"{stack.settings.run_root}/{view.run.run_key}"
+            evidence = collect(api, view, run_dir, control.losses(), result)
+            return Outcome(view=view, promises=judge(evidence))
+    finally:
+        control.stop()
+
+
+def _follow(api: Api, started: Started, control: ControlRun) -> RunView:
+    """Show the run to its end; the control run starts when the first attempt's plan is known."""
+    from frenzy.cli.follow import follow
+    from frenzy.cli.progress import ProgressView
+
+    assert started.run_id is not None
+    shown_plans = False
+    shown_attempts = 0
+    with ProgressView(out()) as progress:
+        for glance in follow(api, started.job.dag_id, started.run_id):
+            progress.show(glance)
+            if not glance.views:
+                continue
+            view = glance.views[0]
+            if view.run.candidates and not shown_plans:
+                shown_plans = True
+                _show_plans(view)
+            for attempt in view.attempts[shown_attempts:]:
+                _show_placement(attempt)
+            shown_attempts = len(view.attempts)
+            if view.attempts and not control.is_started:
+                control.start(view.run.job, view.attempts[0].plan)
+    if not glance.views:
+        detail = f"The DAG run ended ({glance.dag_state}) before a training run was registered."
+        remedy = f"Read the task logs in {os.environ.get('FRENZY_HOME', '.frenzy')}/demo/airflow/logs."
+        raise PermanentError(Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail, remedy=remedy))
+    return glance.views[0]
+
+
+def _show_plans(view: RunView) -> None:
+    from frenzy.cli.tables import candidates_table
+
+    fits = [each for each in view.run.candidates if each.feasible]
+    refused = [each for each in view.run.candidates if not each.feasible]
+    console = out()
+    console.print()
+    console.print(candidates_table(f"MARP: {len(fits)} plans fit, best first", fits[:_SHOWN_PLANS]))
+    console.print()
+    console.print(candidates_table(f"MARP: {len(refused)} refusals, some of them", refused[:_SHOWN_PLANS]))
+    console.print()
+
+
+def _show_placement(attempt: Attempt) -> None:
+    from frenzy.cli.tables import memory_breakdown, placement_text
+
+    plan = attempt.plan
+    console = out()
+    console.print(
+        Text.assemble(
+            (f"HAS placed attempt {attempt.attempt}: ", "bold"),
+            f"{plan.plan_id} as {placement_text(attempt)}; {plan.dp} workers x {plan.micro_batch_size} sequences "
+            f"x {plan.accumulation_steps} micro-batches. Because: {attempt.next_attempt.reason.sentence}",
+        )
+    )
+    console.print(memory_breakdown(plan))
+
+
+def _conclude(stack: Stack, outcome: Outcome, *, kept_up: bool, seconds: float) -> int:
+    from frenzy.cli.status import show_run
+    from frenzy.cli.tables import grid
+    from frenzy.cli.up import show_address
+
+    console = out()
+    console.print()
+    show_run(outcome.view)
+    console.print()
+    rows = [
+        (Text("yes", style="green") if each.kept else Text("NO", style="bold red"), each.name, each.evidence)
+        for each in outcome.promises
+    ]
+    console.print(grid("What was promised", ("kept", "promise", "evidence"), rows))
+    console.print()
+    if kept_up:
+        show_address(stack)
+        console.print(f"Stop it with: FRENZY_HOME={stack.settings.home} frenzy down", soft_wrap=True)
+    failed = [each.name for each in outcome.promises if not each.kept]
+    took = format_duration(seconds)
+    if failed:
+        console.print(f"{len(failed)} of {len(rows)} promises were not kept, in {took}:", style="bold red")
+        for name in failed:
+            console.print(f"  {name}")
+        return FAILED
+    console.print(f"All {len(rows)} promises were kept, in {took}.", style="bold green")
+    return 0
+
+
+def _say(text: str) -> None:
+    out().print(text, style="dim", soft_wrap=True)

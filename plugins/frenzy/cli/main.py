@@ -1,0 +1,96 @@
+"""The ``frenzy`` command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Annotated, Final
+
+import typer
+
+from frenzy import __version__
+from frenzy.cli.cancel import cancel
+from frenzy.cli.demo import demo
+from frenzy.cli.down import down
+from frenzy.cli.explain import explain
+from frenzy.cli.failures import guarded
+from frenzy.cli.gpus import gpus
+from frenzy.cli.logs import logs
+from frenzy.cli.plan import plan
+from frenzy.cli.queue import queue
+from frenzy.cli.status import status
+from frenzy.cli.submit import submit
+from frenzy.cli.up import up
+
+_VERBS: Final[tuple[Callable[..., int], ...]] = (
+    submit,
+    plan,
+    status,
+    logs,
+    cancel,
+    queue,
+    gpus,
+    explain,
+    up,
+    down,
+    demo,
+)
+
+
+def make_cli() -> typer.Typer:
+    """The command with all its verbs."""
+    cli = typer.Typer(
+        name="frenzy",
+        help="Train language models on mixed GPU clusters: hand over a model and data, never a GPU type or count.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    cli.callback()(_root)
+    for verb in _VERBS:
+        cli.command(verb.__name__)(_exiting(verb))
+    return cli
+
+
+def app() -> None:
+    """Entry point of the installed command."""
+    make_cli()()
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The exit status of ``frenzy`` with ``arguments``."""
+    try:
+        make_cli()(args=list(arguments))
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    return 0
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"frenzy {__version__}\n")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Train language models on mixed GPU clusters: hand over a model and data, never a GPU type or count."""
+
+
+def _exiting(verb: Callable[..., int]) -> Callable[..., None]:
+    """``verb`` as a typer command: what it returns is the exit status, what it raises is told in words."""
+
+    @wraps(verb)
+    def command(**arguments: object) -> None:
+        raise typer.Exit(guarded(lambda: verb(**arguments)))
+
+    return command
+
+
+if __name__ == "__main__":
+    app()

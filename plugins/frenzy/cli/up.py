@@ -1,0 +1,56 @@
+"""``frenzy up``: Airflow on this machine, with addresses and logins."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from frenzy.cli.console import out
+
+if TYPE_CHECKING:
+    from frenzy.cli.stack import Stack
+
+
+def up(
+    status: Annotated[bool, typer.Option("--status", help="Only say what runs; start nothing.")] = False,
+) -> int:
+    """Start Airflow here (or find it running) and print its address and logins."""
+    from frenzy.cli.stack import Stack
+    from frenzy.settings import load_settings
+
+    stack = Stack(load_settings(os.environ))
+    if status:
+        return show_status(stack)
+    console = out()
+    if not stack.is_running():
+        console.print(f"Starting Airflow in {stack.settings.home} ...", style="dim")
+    stack.start()
+    show_address(stack)
+    console.print("Stop it with: frenzy down", style="dim")
+    return 0
+
+
+def show_address(stack: Stack) -> None:
+    """Where Airflow answers, and who may log in."""
+    from frenzy.cli.airflow_env import USERS
+
+    console = out()
+    console.print(f"Airflow:  {stack.base_url}", style="bold")
+    for user, role in USERS.items():
+        console.print(f"  login {user:<7} password {stack.password(user)}   ({role})")
+
+
+def show_status(stack: Stack) -> int:
+    """One line for each component; exit status 1 when one of them is not healthy."""
+    console = out()
+    components = stack.status()
+    for each in components:
+        state = "not running" if each.pid is None else f"pid {each.pid}, {'healthy' if each.is_healthy else 'starting'}"
+        console.print(f"  {each.name:<14} {state}")
+    if all(each.is_healthy for each in components):
+        show_address(stack)
+        return 0
+    console.print(f"Home: {stack.settings.home}. Start it with: frenzy up", style="dim")
+    return 1
