@@ -12,7 +12,7 @@ from frenzy.app.states import move
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.ledger import Attempt, JobState, Lease, LeaseState, RunRecord
 from frenzy.core.protocol import AttemptStarted, Directive, DirectiveKind, PressureReport, ProgressReport
-from frenzy.core.reschedule import follow_up
+from frenzy.core.reschedule import KILLING_REASONS, follow_up
 from frenzy.ports import LedgerTx
 
 _T = TypeVar("_T")
@@ -50,10 +50,15 @@ def report_progress(services: Services, run_key: str, attempt: int, message: Pro
 
 
 def report_pressure(services: Services, run_key: str, attempt: int, message: PressureReport) -> Directive:
-    """The monitor wants the run moved: agreed if another plan is left and it ran long enough."""
+    """The monitor wants the run moved: agreed if another plan is left and it ran long enough.
+
+    A hang is no question of plans: the workers are ended and the run recovers.
+    """
 
     def change(tx: LedgerTx, run: RunRecord, record: Attempt, now_s: float) -> Attempt:
         record = _progressed(tx, run, record, message.progress, now_s)
+        if message.reason.code in KILLING_REASONS:
+            return replace(record, stop_reason=record.stop_reason or message.reason)
         asked = replace(
             record,
             stop_reason=message.reason,
@@ -77,12 +82,9 @@ def directive_of(run: RunRecord, attempt: Attempt) -> Directive:
     if run.cancel_requested:
         return Directive(kind=DirectiveKind.KILL, reason=run.reason)
     if attempt.stop_reason is not None:
-        kind = DirectiveKind.KILL if attempt.stop_reason.code in _KILLING else DirectiveKind.CHECKPOINT_AND_STOP
+        kind = DirectiveKind.KILL if attempt.stop_reason.code in KILLING_REASONS else DirectiveKind.CHECKPOINT_AND_STOP
         return Directive(kind=kind, reason=attempt.stop_reason)
     return Directive(kind=DirectiveKind.CONTINUE)
-
-
-_KILLING = frozenset({ReasonCode.WORKER_HUNG, ReasonCode.LAUNCH_FAILED, ReasonCode.CANCELLED_BY_USER})
 
 
 def _report(services: Services, run_key: str, attempt: int, change: _Change) -> Directive:

@@ -27,6 +27,8 @@ MEMORY_REASONS: Final = frozenset(
         ReasonCode.BUDGET_EXCEEDED,
     }
 )
+# A stop for one of these is not asked for at a checkpoint: the workers are ended.
+KILLING_REASONS: Final = frozenset({ReasonCode.WORKER_HUNG, ReasonCode.LAUNCH_FAILED, ReasonCode.CANCELLED_BY_USER})
 _FATAL_REASONS: Final = frozenset({ReasonCode.BAD_CONFIG_OR_DATA, ReasonCode.CANCELLED_BY_USER})
 # The user did nothing wrong and nothing was learned: the same plan may be tried again.
 _SAME_CRASH_LIMIT: Final = 2
@@ -59,7 +61,7 @@ def classify(result: AttemptResult | None, stop_reason: Reason | None, known: Re
         return Reason(code=ReasonCode.COMPLETED, detail=f"Reached step {result.last_step}.")
     if result.exit_code == ExitCode.CHECKPOINTED:
         return stop_reason or Reason(code=ReasonCode.CHECKPOINTED_ON_REQUEST, detail=result.detail)
-    if stop_reason is not None and stop_reason.code is ReasonCode.CANCELLED_BY_USER:
+    if stop_reason is not None and stop_reason.code in KILLING_REASONS:
         return stop_reason
     if known is not None:
         return known
