@@ -7,6 +7,7 @@ text. A key that is given twice is refused.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -97,7 +98,7 @@ def load_yaml(text: str) -> Any:
     if len(text.encode(errors="replace")) > MAX_TEXT_BYTES:
         raise _refusal("the document", f"{len(text)} characters", f"at most {MAX_TEXT_BYTES} bytes are read")
     try:
-        document = yaml.load(text, Loader=_Loader)  # noqa: S506  # a safe loader
+        document = _parsed(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "the document"
@@ -106,6 +107,22 @@ def load_yaml(text: str) -> Any:
         raise _refusal("the document", "text", f"not valid YAML: {str(error).splitlines()[0]}") from error
     check_plain(document)
     return document
+
+
+def _parsed(text: str) -> Any:
+    """JSON is read as JSON: its escapes of characters beyond 16 bits are not YAML's."""
+    if text.lstrip().startswith("{"):
+        try:
+            return json.loads(text, object_pairs_hook=_without_repeats)
+        except ValueError:
+            pass  # not JSON; what is wrong with it is said by its line
+    return yaml.load(text, Loader=_Loader)  # noqa: S506  # a safe loader
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a key is given twice")
+    return dict(pairs)
 
 
 def dump_yaml(document: Any) -> str:

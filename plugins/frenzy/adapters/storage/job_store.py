@@ -43,14 +43,14 @@ class FolderJobStore:
             return False
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{name}.{uuid.uuid4().hex}")
-        temporary.write_text(yaml_text, encoding="utf-8")
+        temporary.write_bytes(yaml_text.encode())
         temporary.replace(target)
         return True
 
     def get(self, name: str) -> str | None:
         """The stored text, None when there is no such job. Raises SpecError for a bad name."""
         try:
-            return self._file(name).read_text(encoding="utf-8")
+            return self._file(name).read_bytes().decode()
         except FileNotFoundError:
             return None
 

@@ -36,6 +36,8 @@ class FsspecRunStore:
         self._fs, self._base = fsspec.core.url_to_fs(self._root)
         protocol = self._fs.protocol
         self._is_local = "file" in ((protocol,) if isinstance(protocol, str) else protocol)
+        if self._is_local and "://" not in root:
+            self._root = self._base  # workers may have another working directory
 
     def run_dir(self, run_key: str) -> str:
         """Path or URL of the run's directory, as workers are given it."""

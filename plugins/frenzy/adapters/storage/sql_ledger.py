@@ -42,6 +42,10 @@ class SqlLedger:
         """The ledger in the database at ``url``, Airflow's ``sql_alchemy_conn``."""
         return cls(ledger_engine(url))
 
+    def close(self) -> None:
+        """Close the connections that are kept for the next transaction."""
+        self._engine.dispose()
+
     def transaction(self) -> AbstractContextManager[LedgerTx]:
         """See LedgerStore. Raises TemporaryError when the lock or the database cannot be had."""
         return self._writing()

@@ -1,0 +1,274 @@
+"""What every run directory promises, and what it makes of what workers leave there."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import fsspec
+import pytest
+from tests.contract import values
+
+from frenzy.adapters.memory import InMemoryRunStore
+from frenzy.adapters.storage.run_store import FsspecRunStore
+from frenzy.core import codec
+from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.launch import AttemptResult, Control, ControlAction, RunPaths, deepspeed_config
+from frenzy.core.telemetry import StepRecord
+from frenzy.ports import RunStore, TelemetryCursor
+
+KEY = "0123456789ab"
+RESULT = AttemptResult(exit_code=0, last_step=10, total_steps=10, final_loss=1.5)
+START = TelemetryCursor()
+
+
+class Workers(Protocol):
+    """The side of the run directory that workers write."""
+
+    def chunk(self, attempt: int, rank: int, number: int, records: list[StepRecord]) -> None: ...
+    def result(self, attempt: int, result: AttemptResult) -> None: ...
+    def checkpoint(self, step: int) -> None: ...
+    def log(self, attempt: int, rank: int, text: str) -> None: ...
+
+
+class MemoryWorkers:
+    def __init__(self, store: InMemoryRunStore) -> None:
+        self._store = store
+
+    def chunk(self, attempt: int, rank: int, number: int, records: list[StepRecord]) -> None:
+        self._store.write_chunk(KEY, attempt, records)
+
+    def result(self, attempt: int, result: AttemptResult) -> None:
+        self._store.write_result(KEY, attempt, result)
+
+    def checkpoint(self, step: int) -> None:
+        self._store.write_checkpoint(KEY, step)
+
+    def log(self, attempt: int, rank: int, text: str) -> None:
+        self._store.write_log(KEY, attempt, text, rank=rank)
+
+
+class FileWorkers:
+    """Writes by the paths alone, as the trainer does; knows nothing of the store."""
+
+    def __init__(self, run_dir: str) -> None:
+        self._fs, root = fsspec.core.url_to_fs(run_dir)
+        self.paths = RunPaths(root)
+
+    def put(self, path: str, text: str) -> None:
+        self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        self._fs.pipe_file(path, text.encode())
+
+    def exists(self, path: str) -> bool:
+        return bool(self._fs.exists(path))
+
+    def read(self, path: str) -> str:
+        return bytes(self._fs.cat_file(path)).decode()
+
+    def remove(self, path: str) -> None:
+        self._fs.rm_file(path)
+
+    def chunk(self, attempt: int, rank: int, number: int, records: list[StepRecord]) -> None:
+        lines = "".join(f"{codec.dumps(each)}\n" for each in records)
+        self.put(self.paths.telemetry_chunk(attempt, rank, number), lines)
+
+    def result(self, attempt: int, result: AttemptResult) -> None:
+        self.put(self.paths.result(attempt), codec.dumps(result))
+
+    def checkpoint(self, step: int) -> None:
+        manifest = self.paths.checkpoint_manifest(step)
+        folder = manifest.rpartition("/")[0]
+        files = {"optim.bin": "x" * 100, "state.json": "{}"}
+        for name, text in files.items():
+            self.put(f"{folder}/{name}", text)
+        listed = [{"path": name, "num_bytes": len(text), "sha256": ""} for name, text in files.items()]
+        self.put(manifest, json.dumps({"schema_version": 1, "step": step, "files": listed}))
+
+    def log(self, attempt: int, rank: int, text: str) -> None:
+        self.put(self.paths.rank_log(attempt, rank), text)
+
+
+def _memory(_: Path) -> tuple[RunStore, Workers]:
+    store = InMemoryRunStore()
+    return store, MemoryWorkers(store)
+
+
+def _at(root: str) -> tuple[FsspecRunStore, FileWorkers]:
+    store = FsspecRunStore(root)
+    return store, FileWorkers(store.run_dir(KEY))
+
+
+FILE_STORES: dict[str, Callable[[Path], tuple[FsspecRunStore, FileWorkers]]] = {
+    "local path": lambda folder: _at(f"{folder}/runs"),
+    "file url": lambda folder: _at(f"file://{folder}/runs/"),
+    "object store": lambda _: _at(f"memory://{uuid.uuid4().hex}/runs"),
+}
+STORES: dict[str, Callable[[Path], tuple[RunStore, Workers]]] = {"memory": _memory, **FILE_STORES}
+
+
+@pytest.fixture(params=sorted(STORES))
+def both(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[RunStore, Workers]:
+    return STORES[request.param](tmp_path)
+
+
+@pytest.fixture(params=sorted(FILE_STORES))
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[FsspecRunStore, FileWorkers]:
+    return FILE_STORES[request.param](tmp_path)
+
+
+def test_nothing_is_there_before_anything_was_put(both: tuple[RunStore, Workers]) -> None:
+    store, _ = both
+    assert store.spec(KEY, 1) is None
+    assert store.result(KEY, 1) is None
+    assert store.checkpoint_steps(KEY) == ()
+    assert store.log_tail(KEY, 1) == ""
+    assert store.telemetry(KEY, 1, START).records == ()
+    store.clear_checkpoints(KEY)
+
+
+def test_the_spec_comes_back_and_may_be_put_again(both: tuple[RunStore, Workers]) -> None:
+    store, _ = both
+    spec = values.launch_spec(store.run_dir(KEY), run_key=KEY)
+    store.put_spec(spec)
+    store.put_spec(spec)
+    assert store.spec(KEY, 1) == spec
+    assert store.spec(KEY, 2) is None
+
+
+def test_the_result_is_the_workers_own(both: tuple[RunStore, Workers]) -> None:
+    store, workers = both
+    workers.result(2, RESULT)
+    assert store.result(KEY, 2) == RESULT
+    assert store.result(KEY, 1) is None
+
+
+def test_telemetry_is_read_once_in_chunk_order_per_rank(both: tuple[RunStore, Workers]) -> None:
+    store, workers = both
+    workers.chunk(1, 0, 0, [values.step_record(1), values.step_record(2)])
+    workers.chunk(1, 1, 0, [values.step_record(1, rank=1)])
+    workers.chunk(1, 0, 1, [values.step_record(3)])
+    page = store.telemetry(KEY, 1, START)
+    assert [(each.rank, each.step) for each in page.records] == [(0, 1), (0, 2), (0, 3), (1, 1)]
+    workers.chunk(1, 1, 1, [values.step_record(2, rank=1)])
+    workers.chunk(2, 0, 0, [values.step_record(9)])
+    later = store.telemetry(KEY, 1, page.cursor)
+    assert later.records == (values.step_record(2, rank=1),)
+    assert store.telemetry(KEY, 1, later.cursor).records == ()
+    assert len(store.telemetry(KEY, 1, START).records) == 5
+
+
+def test_checkpoints_ascend_and_can_be_forgotten(both: tuple[RunStore, Workers]) -> None:
+    store, workers = both
+    for step in (20, 5, 100):
+        workers.checkpoint(step)
+    assert store.checkpoint_steps(KEY) == (5, 20, 100)
+    store.clear_checkpoints(KEY)
+    assert store.checkpoint_steps(KEY) == ()
+
+
+def test_a_log_tail_is_the_end_of_one_rank(both: tuple[RunStore, Workers]) -> None:
+    store, workers = both
+    workers.log(1, 0, "first line\nlast line\n")
+    workers.log(1, 1, "other rank\n")
+    assert store.log_tail(KEY, 1) == "first line\nlast line\n"
+    assert store.log_tail(KEY, 1, max_bytes=15).endswith("last line\n")
+    assert len(store.log_tail(KEY, 1, max_bytes=15)) <= 15
+    assert store.log_tail(KEY, 1, rank=1) == "other rank\n"
+
+
+def test_workers_find_spec_config_and_control_by_the_paths(files: tuple[FsspecRunStore, FileWorkers]) -> None:
+    store, workers = files
+    spec = values.launch_spec(store.run_dir(KEY), run_key=KEY)
+    control = Control(action=ControlAction.CHECKPOINT_AND_STOP, reason=Reason(code=ReasonCode.PREEMPTED))
+    store.put_spec(spec)
+    store.put_control(KEY, 1, control)
+    assert codec.loads(type(spec), workers.read(workers.paths.spec(1))) == spec
+    assert json.loads(workers.read(workers.paths.ds_config(1))) == deepspeed_config(spec.job, spec.plan)
+    assert codec.loads(Control, workers.read(workers.paths.control(1))) == control
+
+
+def test_a_chunk_cut_in_mid_line_waits_for_its_rest(files: tuple[FsspecRunStore, FileWorkers]) -> None:
+    store, workers = files
+    place = workers.paths.telemetry_chunk(1, 0, 0)
+    whole = "".join(f"{codec.dumps(values.step_record(step))}\n" for step in (1, 2))
+    workers.put(place, whole[:-10])
+    page = store.telemetry(KEY, 1, START)
+    assert page.records == ()
+    workers.put(place, whole)
+    assert [each.step for each in store.telemetry(KEY, 1, page.cursor).records] == [1, 2]
+
+
+def test_whole_lines_of_a_cut_chunk_count_once_the_writer_has_gone_on_or_ended(
+    files: tuple[FsspecRunStore, FileWorkers],
+) -> None:
+    store, workers = files
+    cut = f"{codec.dumps(values.step_record(1))}\n" + '{"rank": 0, "st'
+    workers.put(workers.paths.telemetry_chunk(1, 0, 0), cut)
+    workers.chunk(1, 0, 1, [values.step_record(3)])
+    assert [each.step for each in store.telemetry(KEY, 1, START).records] == [1, 3]
+    workers.put(workers.paths.telemetry_chunk(2, 0, 0), cut)
+    assert store.telemetry(KEY, 2, START).records == ()
+    workers.result(2, RESULT)
+    assert [each.step for each in store.telemetry(KEY, 2, START).records] == [1]
+
+
+def test_a_loss_that_is_no_number_is_telemetry_too(files: tuple[FsspecRunStore, FileWorkers]) -> None:
+    store, workers = files
+    workers.chunk(1, 0, 0, [values.step_record(1, loss=float("nan"))])
+    (record,) = store.telemetry(KEY, 1, START).records
+    assert record.loss != record.loss
+
+
+def test_a_checkpoint_without_manifest_or_with_a_short_file_does_not_exist(
+    files: tuple[FsspecRunStore, FileWorkers],
+) -> None:
+    store, workers = files
+    for step in (1, 2, 3, 4):
+        workers.checkpoint(step)
+    folder = {step: workers.paths.checkpoint_manifest(step).rpartition("/")[0] for step in (1, 2, 3, 4)}
+    workers.remove(f"{folder[1]}/manifest.json")
+    workers.put(f"{folder[2]}/optim.bin", "cut")
+    workers.put(f"{folder[3]}/manifest.json", "{")
+    assert store.checkpoint_steps(KEY) == (4,)
+
+
+def test_a_result_that_cannot_be_read_counts_as_none(files: tuple[FsspecRunStore, FileWorkers]) -> None:
+    store, workers = files
+    workers.put(workers.paths.result(1), '{"exit_code": 0')
+    assert store.result(KEY, 1) is None
+
+
+def test_the_supervisors_result_stands_for_the_workers(files: tuple[FsspecRunStore, FileWorkers]) -> None:
+    store, _ = files
+    store.put_result(KEY, 1, RESULT)
+    assert store.result(KEY, 1) == RESULT
+
+
+def test_no_temporary_file_stays_behind(tmp_path: Path) -> None:
+    store = FsspecRunStore(str(tmp_path))
+    store.put_spec(values.launch_spec(store.run_dir(KEY), run_key=KEY))
+    names = sorted(path.name for path in tmp_path.rglob("*") if path.is_file())
+    assert names == ["ds_config.json", "spec.json"]
+
+
+def test_the_trainers_checkpoints_are_seen(tmp_path: Path) -> None:
+    """The trainer writes manifests and this side reads them; neither imports the other."""
+    from frenzy.core.resume import ParallelLayout
+    from frenzy.trainer.checkpoint_manifest import CheckpointManifest, FileEntry
+    from frenzy.trainer.checkpoint_store import CheckpointStore
+
+    store = FsspecRunStore(str(tmp_path))
+    source = tmp_path / "weights.bin"
+    source.write_bytes(b"12345")
+    written = CheckpointStore(RunPaths(store.run_dir(KEY)))
+    written.upload(7, source)
+    assert store.checkpoint_steps(KEY) == ()
+    entry = FileEntry(path="weights.bin", num_bytes=5, sha256="")
+    layout = ParallelLayout(world_size=1, zero_stage=1)
+    written.commit(CheckpointManifest(step=7, layout=layout, files=(entry,), save_id="a"))
+    assert store.checkpoint_steps(KEY) == (7,)
+    store.clear_checkpoints(KEY)
+    assert written.manifests() == ()
