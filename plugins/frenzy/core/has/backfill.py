@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from frenzy.core.cluster import Placement
-from frenzy.core.has.board import Board, Promise
+from frenzy.core.has.board import Board
 from frenzy.core.has.forecast import best_promise, within_patience
 from frenzy.core.has.options import Contender
 from frenzy.core.has.policy import HasPolicy
+from frenzy.core.has.reservation import Promise
 from frenzy.core.job import Objective
 from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import QueuedJob
@@ -42,6 +43,8 @@ def _decide(board: Board, contender: Contender, policy: HasPolicy) -> None:
 
 
 def _first_startable(board: Board, contender: Contender) -> tuple[int, Placement] | None:
+    if not board.may_fit(contender):
+        return None
     for preference, option in enumerate(contender.options):
         placement = board.startable(option)
         if placement is not None:

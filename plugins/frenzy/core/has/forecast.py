@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
-from frenzy.core.cluster import Placement
-from frenzy.core.has.board import Board, Promise, Timeline
+from frenzy.core.has.board import Board
 from frenzy.core.has.options import Contender, Option
-from frenzy.core.has.placement import place
+from frenzy.core.has.reservation import Promise
 from frenzy.core.job import Objective
+
+Preference = tuple[float, float, int]
 
 
 def best_promise(board: Board, contender: Contender, num_options: int, *, max_wait_share: float) -> Promise | None:
@@ -18,17 +19,21 @@ def best_promise(board: Board, contender: Contender, num_options: int, *, max_wa
     COST: the first option that starts within the bound of its patience, else the earliest end.
     An ``ordered`` job: the earliest start. A start that is not known comes last.
     """
+    if all(gpu_type in board.reservations for gpu_type, _ in contender.fewest_gpus):
+        return None
     job = contender.job
-
-    def preference(promise: Promise) -> tuple[float, float, int]:
-        start_s = math.inf if promise.start_s is None else promise.start_s
-        if job.ordered:
-            return (start_s, 0.0, promise.preference)
-        if job.objective is Objective.COST and within_patience(promise, job.submitted_s, max_wait_share):
-            return (-math.inf, 0.0, promise.preference)
-        return (promise.end_s, start_s, promise.preference)
-
-    return min(_promises(board, contender, num_options), key=preference, default=None)
+    by_end = job.objective is Objective.TIME and not job.ordered
+    best: tuple[Preference, Promise] | None = None
+    for soonest_end_s, preference, option in _by_soonest_end(board, contender, num_options):
+        if best is not None and by_end and soonest_end_s > best[1].end_s:
+            break
+        promise = earliest(board, option, preference)
+        if promise is None:
+            continue
+        key = _preference(contender, promise, max_wait_share)
+        if best is None or key < best[0]:
+            best = (key, promise)
+    return best[1] if best else None
 
 
 def within_patience(promise: Promise, submitted_s: float, max_wait_share: float, run_s: float = 0.0) -> bool:
@@ -41,19 +46,10 @@ def within_patience(promise: Promise, submitted_s: float, max_wait_share: float,
     return promise.start_s - submitted_s <= max_wait_share * max(run_s, promise.option.plan.predicted_run_s)
 
 
-def _promises(board: Board, contender: Contender, num_options: int) -> list[Promise]:
-    promises = (
-        earliest(board, option, preference)
-        for preference, option in enumerate(contender.options[:num_options])
-        if option.need.gpu_type not in board.reservations and board.fits_empty(option.need)
-    )
-    return [promise for promise in promises if promise is not None]
-
-
 def earliest(board: Board, option: Option, preference: int) -> Promise | None:
-    """``option`` at the first of the expected ends by which ``option`` fits; fitting is monotone in time."""
+    """``option`` at the first of the expected ends by which it fits; None if it never does."""
     timeline = board.timeline(option.need.gpu_type)
-    found = _first_fit(timeline, option)
+    found = timeline.first_fit(option.need)
     if found is None:
         return None
     time_s, placement = found
@@ -66,15 +62,27 @@ def earliest(board: Board, option: Option, preference: int) -> Promise | None:
     )
 
 
-def _first_fit(timeline: Timeline, option: Option) -> tuple[float, Placement] | None:
-    low, high = 0, len(timeline.times)
-    found = None
-    while low < high:
-        middle = (low + high) // 2
-        placement = place(timeline.room_at(timeline.times[middle]), option.need)
-        if placement is None:
-            low = middle + 1
-        else:
-            found = (timeline.times[middle], placement)
-            high = middle
-    return found
+def _by_soonest_end(board: Board, contender: Contender, num_options: int) -> list[tuple[float, int, Option]]:
+    """Options that can be promised, by the earliest end that counting GPUs alone allows."""
+    return sorted(
+        (
+            (_soonest_end_s(board, option), preference, option)
+            for preference, option in enumerate(contender.options[:num_options])
+            if option.need.gpu_type not in board.reservations and board.fits_empty(option.need)
+        ),
+        key=lambda each: each[:2],
+    )
+
+
+def _soonest_end_s(board: Board, option: Option) -> float:
+    return board.timeline(option.need.gpu_type).soonest(option.need.num_gpus) + option.plan.predicted_run_s
+
+
+def _preference(contender: Contender, promise: Promise, max_wait_share: float) -> Preference:
+    job = contender.job
+    start_s = math.inf if promise.start_s is None else promise.start_s
+    if job.ordered:
+        return (start_s, 0.0, promise.preference)
+    if job.objective is Objective.COST and within_patience(promise, job.submitted_s, max_wait_share):
+        return (-math.inf, 0.0, promise.preference)
+    return (promise.end_s, start_s, promise.preference)

@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.has.board import Board, Reservation
+from frenzy.core.has.board import Board
 from frenzy.core.has.impossible import impossible
 from frenzy.core.has.options import Contender, Option
 from frenzy.core.has.placement import place, shortfall
+from frenzy.core.has.reservation import Reservation
 from frenzy.core.has.room import Free, Need, TypeRoom
 from frenzy.core.has.wording import about, are, asked, host_needs, listed, more_gpus
 from frenzy.core.plan import ResourcePlan
@@ -44,7 +45,7 @@ class Judge:
     def __init__(self, board: Board) -> None:
         self._board = board
         self._own = {each.job.run_key: each for each in board.reservations.values()}
-        self._shared: dict[tuple[Need, ...], Reason] = {}
+        self._shared: dict[str, Reason] = {}
 
     def reason(self, contender: Contender, expected_start_s: float | None) -> Reason:
         """Why ``contender`` waits; the remedy says when, if that could be foreseen."""
@@ -55,10 +56,9 @@ class Judge:
         own = self._own.get(job.run_key)
         if own is not None and own.instead_of is not None:
             return self._better_plan(own, own.instead_of)
-        needs = tuple([option.need for option in contender.options])
-        reason = self._shared.get(needs)
+        reason = self._shared.get(contender.asks)
         if reason is None:
-            reason = self._shared[needs] = self._judge(contender.options)
+            reason = self._shared[contender.asks] = self._judge(contender.options)
         return self._with_time(reason, own, expected_start_s)
 
     def _judge(self, options: Sequence[Option]) -> Reason:
@@ -100,7 +100,7 @@ class Judge:
         idle = self._board.room.idle_gpus(need.gpu_type)
         start_s = head.promise.start_s
         when = "" if start_s is None else f" and expected to start in {about(start_s - self._board.now_s)}"
-        missing = max(1, self._shortfall(head.spare, need))
+        missing = max(1, self._shortfall(self._board.spare(need.gpu_type), need))
         return Reason(
             code=ReasonCode.WAITING_BEHIND_HEAD,
             detail=f"{idle} {need.gpu_type} {are(idle)} idle, but {head.job.job_name} is first in line for them{when}.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from frenzy.core.cluster import Cluster
 from frenzy.core.has.policy import PaperPolicy, Policy
@@ -22,10 +23,24 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A waiting job with its options, the one to try first at the front."""
+    """A waiting job with its options, the one to try first at the front.
+
+    fewest_gpus: for each GPU type the smallest option, which tells quickly that none fits.
+    asks: all that the options ask for, as one text; equal for jobs that ask for the same.
+    """
 
     job: QueuedJob
     options: tuple[Option, ...]
+    fewest_gpus: tuple[tuple[str, int], ...]
+    asks: str
+
+    @staticmethod
+    def of(job: QueuedJob, options: tuple[Option, ...]) -> Contender:
+        fewest: dict[str, int] = {}
+        for option in options:
+            need = option.need
+            fewest[need.gpu_type] = min(need.num_gpus, fewest.get(need.gpu_type, need.num_gpus))
+        return Contender(job, options, tuple(fewest.items()), " ".join([option.need.text for option in options]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +56,10 @@ class Rules:
 
     def need(self, plan: ResourcePlan, excluded_nodes: tuple[str, ...] = ()) -> Need:
         """What ``plan`` asks of the nodes."""
-        excluded = tuple(sorted(excluded_nodes))
         if self.counts_gpus_only:
-            return Need(plan.gpu_type, plan.num_gpus, 1, 0, 0, excluded)
-        millicpus = round(self.policy.cpus_per_gpu * 1000)
-        return Need(plan.gpu_type, plan.num_gpus, plan.tp, plan.memory.host_bytes, millicpus, excluded)
+            return _need(plan.gpu_type, plan.num_gpus, 1, 0, 0.0, excluded_nodes)
+        host_bytes, cpus_per_gpu = plan.memory.host_bytes, self.policy.cpus_per_gpu
+        return _need(plan.gpu_type, plan.num_gpus, plan.tp, host_bytes, cpus_per_gpu, excluded_nodes)
 
     def contender(self, job: QueuedJob, cluster: Cluster) -> Contender:
         """``job`` with the options worth trying under the policy.
@@ -60,8 +74,8 @@ class Rules:
         ]
         if isinstance(self.policy, PaperPolicy) and (self.counts_gpus_only or not job.ordered):
             plans = plan_order(plans)
-        options = tuple(Option(plan, self.need(plan, job.excluded_nodes)) for plan in plans)
-        return Contender(job, options if self.counts_gpus_only else _undominated(options))
+        worth = plans if self.counts_gpus_only else _undominated(plans)
+        return Contender.of(job, tuple([Option(plan, self.need(plan, job.excluded_nodes)) for plan in worth]))
 
     def queue_order(self, job: QueuedJob) -> tuple[int, float, str]:
         """Sort key of the queue, total: priority descending, then time of submission, then run key.
@@ -70,6 +84,15 @@ class Rules:
         """
         priority = 0 if isinstance(self.policy, PaperPolicy) else job.priority
         return (-priority, job.submitted_s, job.run_key)
+
+
+@lru_cache(maxsize=16384)
+def _need(
+    gpu_type: str, num_gpus: int, group_size: int, host_bytes: int, cpus_per_gpu: float, excluded_nodes: tuple[str, ...]
+) -> Need:
+    """Shared by the plans that ask for the same, of which a long queue has very many."""
+    millicpus = round(cpus_per_gpu * 1000)
+    return Need(gpu_type, num_gpus, group_size, host_bytes, millicpus, tuple(sorted(excluded_nodes)))
 
 
 def plan_order(plans: Sequence[ResourcePlan]) -> list[ResourcePlan]:
@@ -101,25 +124,30 @@ def _settings(plan: ResourcePlan) -> tuple[int | bool, ...]:
     )
 
 
-def _undominated(options: Sequence[Option]) -> tuple[Option, ...]:
-    """Options without those that could never be the one to take.
+def _undominated(plans: Sequence[ResourcePlan]) -> list[ResourcePlan]:
+    """Plans without those that could never be the one to take.
 
     Where an earlier one of the same type asks for no more of anything and ends no later, it can
     start whenever the later one can.
     """
-    kept: list[Option] = []
-    for option in options:
-        if not any(_dominates(better, option) for better in kept):
-            kept.append(option)
-    return tuple(kept)
+    kept: list[ResourcePlan] = []
+    of_type: dict[str, list[ResourcePlan]] = {}
+    for plan in plans:
+        rivals = of_type.setdefault(plan.gpu_type, [])
+        for rival in rivals:
+            if _dominates(rival, plan):
+                break
+        else:
+            rivals.append(plan)
+            kept.append(plan)
+    return kept
 
 
-def _dominates(better: Option, option: Option) -> bool:
-    one, other = better.need, option.need
+def _dominates(better: ResourcePlan, plan: ResourcePlan) -> bool:
+    """Of two plans of the same type, the first one preferred."""
     return (
-        one.num_gpus <= other.num_gpus
-        and one.gpu_type == other.gpu_type
-        and other.group_size % one.group_size == 0
-        and one.host_bytes <= other.host_bytes
-        and better.plan.predicted_run_s <= option.plan.predicted_run_s
+        better.num_gpus <= plan.num_gpus
+        and plan.tp % better.tp == 0
+        and better.memory.host_bytes <= plan.memory.host_bytes
+        and better.predicted_run_s <= plan.predicted_run_s
     )

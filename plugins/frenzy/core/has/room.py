@@ -39,6 +39,14 @@ class Need(NamedTuple):
     millicpus_per_gpu: int
     excluded_nodes: tuple[str, ...] = ()
 
+    @property
+    def text(self) -> str:
+        """All of it in one word."""
+        excluded = ",".join(self.excluded_nodes)
+        return (
+            f"{self.num_gpus}*{self.gpu_type}/{self.group_size}/{self.host_bytes}/{self.millicpus_per_gpu}/{excluded}"
+        )
+
     def on_node(self, num_gpus: int) -> Free:
         """What ``num_gpus`` of its GPUs hold on one node."""
         return Free(num_gpus, self.host_bytes, num_gpus * self.millicpus_per_gpu)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import takewhile
 
 from frenzy.core.has import backfill, paper
 from frenzy.core.has.board import Board
@@ -75,9 +76,13 @@ def _played_forward(board: Board) -> dict[str, float]:
         if not state.waiting or next_s == math.inf:
             break
         now_s = next_s
-        for run_key in sorted({key for ends in state.ends.values() for end_s, key in ends if end_s <= now_s}):
+        for run_key in sorted(_ended_by(state, now_s)):
             state = state.finish(run_key)
         started = run_pass(state, now_s).started
         starts |= {job.run_key: now_s for job in started}
         state = state.start(started)
     return starts
+
+
+def _ended_by(state: SchedulingState, now_s: float) -> set[str]:
+    return {run_key for ends in state.ends.values() for _, run_key in takewhile(lambda end: end[0] <= now_s, ends)}
