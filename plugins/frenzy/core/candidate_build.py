@@ -12,7 +12,7 @@ from frenzy.core.cluster import Cluster
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.hardware import DeviceKind, GpuType
 from frenzy.core.job import Precision
-from frenzy.core.memory import PlanGrid, Workload
+from frenzy.core.memory import Integers, PlanGrid, Workload
 from frenzy.core.memory_calibration import Calibration
 from frenzy.core.plan import Candidate, MemoryPrediction, PlanShape, ResourcePlan
 from frenzy.core.plan_grid import grid_of
@@ -64,7 +64,7 @@ class TypeFacts:
         """Predicted seconds of an optimizer step for each plan of ``grid`` on this type."""
         return step_times_s(self.workload, grid, self.gpu, self.link, self.calibration)
 
-    def costs(self, num_gpus: Array, run_s: Array) -> Array:
+    def costs(self, num_gpus: Integers, run_s: Array) -> Array:
         """GPU-hours times the price."""
         return np.asarray(num_gpus * run_s / 3600.0 * self.gpu.price_per_hour, dtype=np.float64)
 

@@ -19,8 +19,8 @@ class TokenBytes:
     """Bytes for each token of a micro-batch, as a linear combination of the model's widths.
 
     hidden, query, key_value, intermediate, vocab: bytes for each element of that width.
-    heads: bytes for each attention head (log-sum-exp and the like); scores: for each head and
-    each position attended to (attention that materialises its score matrix).
+    heads, key_value_heads: bytes for each of them (log-sum-exp, norms of heads); scores: for each
+    head and each position attended to (attention that materialises its score matrix).
     constant: bytes independent of any width.
     """
 
@@ -29,6 +29,7 @@ class TokenBytes:
     key_value: float = 0.0
     intermediate: float = 0.0
     heads: float = 0.0
+    key_value_heads: float = 0.0
     scores: float = 0.0
     vocab: float = 0.0
     constant: float = 0.0
@@ -40,6 +41,7 @@ class TokenBytes:
             + self.key_value * shape.key_value_width
             + self.intermediate * shape.intermediate_size
             + self.heads * shape.num_heads
+            + self.key_value_heads * shape.num_key_value_heads
             + self.scores * shape.num_heads * sequence_length
         )
         return self.hidden * shape.hidden_size + self.vocab * shape.vocab_size + self.constant + split / tp
@@ -87,7 +89,8 @@ class Calibration:
 
     headroom_share: of the predicted peak, added one-sidedly to make the requirement.
     headroom_bytes: least amount so added. micro_batch_overhead_s: time of a micro-batch beyond
-    its FLOPs; collective_latency_s: of one meeting of the ranks. utilisation: reached share of the peak rate, by device kind.
+    its FLOPs; collective_latency_s: of one meeting of the ranks. cuda_utilisation,
+    virtual_utilisation: reached share of the peak rate. internode_bytes_per_s: between nodes.
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -30,11 +30,21 @@ Config = Mapping[str, Any]
 Floats = NDArray[np.float64]
 
 PRECISIONS: Final = (Precision.FP32, Precision.BF16, Precision.AUTOCAST_BF16)
-_NUM_MODELS: Final = 30
+_NUM_MODELS: Final = 34
 _NUM_LAYERS: Final = 2
 _TOLERATED_RESIDUAL: Final = 1e-5
 _DROPOUT: Final = 0.1
-_WIDTHS: Final = ("hidden", "query", "key_value", "intermediate", "heads", "scores", "vocab", "constant")
+_WIDTHS: Final = (
+    "hidden",
+    "query",
+    "key_value",
+    "intermediate",
+    "heads",
+    "key_value_heads",
+    "scores",
+    "vocab",
+    "constant",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +164,7 @@ def _token_products(shape: ModelShape, tokens: int, length: int) -> tuple[float,
         shape.key_value_width,
         shape.intermediate_size,
         shape.num_heads,
+        shape.num_key_value_heads,
         shape.num_heads * length,
         shape.vocab_size,
         1,
@@ -270,8 +281,14 @@ def main() -> None:
     parser.add_argument("--family", action="append", choices=names, help="trace only this family (may be repeated)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    before = codec.loads(Calibration, arguments.output.read_text()) if arguments.output.exists() else Calibration()
-    traced = [solve(case) for case in cases(each for each in FAMILIES if _is_wanted(each, arguments.family))]
+    for family in FAMILIES:
+        if arguments.family is None or family.model_type in arguments.family:
+            _update(arguments.output, [solve(case) for case in cases([family])])
+
+
+def _update(output: Path, traced: list[ActivationCoefficients]) -> None:
+    """Replace these coefficients in the file; everything else in it stays."""
+    before = codec.loads(Calibration, output.read_text()) if output.exists() else Calibration()
     renewed = {each.key for each in traced}
     kept = [each for each in before.activations if each.key not in renewed]
     after = replace(
@@ -280,11 +297,7 @@ def main() -> None:
         versions=_versions(),
         measured_on=datetime.now(tz=UTC).date().isoformat(),
     )
-    arguments.output.write_text(codec.dumps(after, indent=1) + "\n")
-
-
-def _is_wanted(family: Family, wanted: list[str] | None) -> bool:
-    return wanted is None or family.model_type in wanted
+    output.write_text(codec.dumps(after, indent=1) + "\n")
 
 
 def _versions() -> dict[str, str]:

@@ -13,6 +13,9 @@ from typing import Any, Final
 import torch
 from torch import distributed
 
+from frenzy.core.job import Precision
+from frenzy.trainer.model import ATTENTION
+
 _WIDTH: Final = 64
 _VOCABULARY: Final = 128
 _BUCKET_ELEMENTS: Final = 4096
@@ -49,6 +52,36 @@ def warm_up(make_engine: Any, settings: dict[str, Any], device: torch.device) ->
     engine.destroy()
     del engine
     gc.collect()
+
+
+def warm_up_kernels(config: Any, precision: Precision, *, micro_batch_size: int, sequence_length: int) -> None:
+    """One forward and backward pass of the run's own model, cut to a single layer, at its own shapes.
+
+    The CPU's matrix kernels are generated for each shape and stay in a cache of the library, about
+    a megabyte each; like a CUDA context they are no part of the memory a plan is charged with.
+    """
+    from transformers import AutoModelForCausalLM
+
+    single = _single_layer(config)
+    model = AutoModelForCausalLM.from_config(single, attn_implementation=ATTENTION, dtype=torch.float32)
+    if precision in (Precision.BF16, Precision.FP16):
+        model.to(torch.bfloat16 if precision is Precision.BF16 else torch.float16)
+    model.train()
+    tokens = torch.zeros((micro_batch_size, sequence_length), dtype=torch.long)
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision is Precision.AUTOCAST_BF16):
+        loss = model(input_ids=tokens, labels=tokens, use_cache=False).loss
+    loss.backward()
+    del model, loss
+    gc.collect()
+
+
+def _single_layer(config: Any) -> Any:
+    single = copy.deepcopy(config)
+    text = single.get_text_config()
+    if getattr(text, "layer_types", None):
+        text.layer_types = text.layer_types[:1]
+    text.num_hidden_layers = 1
+    return single
 
 
 def _small(settings: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from frenzy.trainer.model import flops_shape, load_config, make_model
 from frenzy.trainer.outcome import RankReport, describe_failure
 from frenzy.trainer.prepare import Prepared
 from frenzy.trainer.train import Run, train
-from frenzy.trainer.warm_up import warm_up
+from frenzy.trainer.warm_up import warm_up, warm_up_kernels
 
 logger = logging.getLogger("frenzy.trainer")
 
@@ -98,6 +98,13 @@ def _train(context: RankContext, device: Device, stop: StopFlag) -> int:
     config = load_config(spec.job.model, eos_token_id=prepared.eos_token_id)
     settings = deepspeed_config(spec.job, spec.plan)
     warm_up(make_engine, settings, device.torch_device)
+    if context.is_virtual:
+        warm_up_kernels(
+            config,
+            spec.job.training.precision,
+            micro_batch_size=spec.plan.micro_batch_size,
+            sequence_length=spec.job.data.sequence_length,
+        )
     device.enter()
     model = make_model(spec.job, config, run_root=os.path.dirname(spec.run_dir))  # noqa: PTH120  # may be a URL
     shape = flops_shape(model, config)
