@@ -17,7 +17,7 @@ from frenzy.core.ledger import FINAL_STATES, DataFacts, RunIdentity
 from frenzy.core.protocol import RegisterRun, RunView
 from frenzy.settings import CHECKOUT
 
-_TABLE_WIDTH: Final = 180
+_TABLE_WIDTH: Final = 320
 _TOKENIZER_KINDS: Final = frozenset({"byte", "train", "model"})
 _PathText = TypeVar("_PathText", str, str | None)
 

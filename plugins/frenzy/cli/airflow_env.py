@@ -27,6 +27,12 @@ _DB_MANAGER: Final = f"{_DB_MANAGER_MODULE}.FrenzyDBManager"
 _LOCAL_BUNDLE: Final = "airflow.dag_processing.bundles.local.LocalDagBundle"
 _LOOPBACK: Final = ("127.0.0.1", "localhost")
 
+# Several processes write one SQLite file: wait for each other instead of failing. The API server
+# waits in its event loop when it logs what a person did, and the lock may be held by a request that
+# needs this very loop to commit: then waiting only freezes the server.
+_LOCK_WAIT_S: Final = 60
+_API_LOCK_WAIT_S: Final = 5
+
 # Sections of Airflow's configuration that no path or port goes into. Times are in seconds.
 _FIXED: Final[Mapping[str, str]] = {
     "CORE__EXECUTOR": "LocalExecutor",
@@ -117,6 +123,15 @@ def airflow_environment(settings: Settings, port: int, base: Mapping[str, str]) 
     }
 
 
+def component_environment(name: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """What the component called ``name`` gets of ``environ``: the API server waits less for SQLite's lock."""
+    database = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
+    if name != "api-server":
+        return dict(environ)
+    wait = (f"?timeout={_LOCK_WAIT_S}", f"?timeout={_API_LOCK_WAIT_S}")
+    return {**environ, database: environ[database].replace(*wait)}
+
+
 def base_url(settings: Settings, port: int) -> str:
     """Where this machine reaches the API server."""
     host = "127.0.0.1" if settings.host in {"0.0.0.0", ""} else settings.host
@@ -134,8 +149,7 @@ def _places(settings: Settings, port: int, passwords: Path) -> dict[str, str]:
         "API__HOST": settings.host,
         "API__PORT": port,
         "API__BASE_URL": url,
-        # Several processes write one SQLite file: wait for each other instead of failing.
-        "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}?timeout=60",
+        "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}?timeout={_LOCK_WAIT_S}",
         "DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(_bundles(settings)),
         "LOGGING__BASE_LOG_FOLDER": home / "logs",
         "LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY": home / "logs/dag_processor",

@@ -28,7 +28,14 @@ from typing import Final, Self
 import httpx
 import psutil
 
-from frenzy.cli.airflow_env import SERVICE_USER, STACK_MARK, airflow_environment, base_url, secrets_of
+from frenzy.cli.airflow_env import (
+    SERVICE_USER,
+    STACK_MARK,
+    airflow_environment,
+    base_url,
+    component_environment,
+    secrets_of,
+)
 from frenzy.cli.migrations import database_fingerprint
 from frenzy.cli.ports import NoFreePortError, reserved_port
 from frenzy.cli.processes import (
@@ -212,7 +219,8 @@ class Stack:
         stamp.write_text(fingerprint, encoding="utf-8")
 
     def _start_component(self, name: str, environ: Mapping[str, str]) -> None:
-        process = start_session(name, _airflow(*COMPONENTS[name]), environ, self.log_path(name))
+        own = component_environment(name, environ)
+        process = start_session(name, _airflow(*COMPONENTS[name]), own, self.log_path(name))
         self._children[name] = process
         write_record(self.settings.pid_folder, name, process.pid)
 
