@@ -45,7 +45,7 @@ make_venv() {
 
 started=$SECONDS
 "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || make_venv
-pip=("$venv/bin/python" -m pip --disable-pip-version-check install --quiet)
+pip=("$venv/bin/python" -m pip --disable-pip-version-check install -qq)
 
 say "installing pip and setuptools"
 "${pip[@]}" "pip>=25" "$(grep -m1 '^setuptools==' requirements.lock)"

@@ -4,9 +4,10 @@ Run with the environment's own interpreter (standard library and pip only)::
 
     python scripts/torch_wheel.py requirements.lock
 
-First pip is asked, without downloading anything, which wheel it would take. Only when that wheel
-brings NVIDIA packages and the machine has no NVIDIA GPU is the CPU wheel fetched from PyTorch's own
-index instead. ``FRENZY_TORCH=cpu`` or ``FRENZY_TORCH=cuda`` decides by hand.
+Where there is no NVIDIA GPU the CPU build is wanted: pip is asked which wheel it would take from
+PyTorch's CPU index (local wheels of its configuration included), then from its usual index; the first
+one that brings no CUDA packages is installed, and without one nothing is. Where there is a GPU the
+usual index's build is taken. ``FRENZY_TORCH=cpu`` or ``FRENZY_TORCH=cuda`` decides by hand.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from pathlib import Path
 
 from pip._vendor.packaging.requirements import Requirement
 
-CPU_INDEX_URL = "https://download.pytorch.org/whl/cpu"
+# One try: where that index is out of reach, the answer is known at once.
+CPU_INDEX = ("--index-url", "https://download.pytorch.org/whl/cpu", "--retries", "0", "--timeout", "20")
 CUDA_PACKAGE = re.compile(r"^(nvidia-|cuda-|triton)", re.IGNORECASE)
 
 
@@ -51,14 +53,16 @@ def installed_version() -> str | None:
 
 
 def candidate(requirement: str, *index: str) -> tuple[str, list[str]]:
-    """Version and CUDA packages of the wheel pip would take; downloads metadata only.
+    """Version and CUDA packages of the wheel pip would take.
 
+    Reads metadata only, where the index serves it apart or in ranges of the wheel.
     Raises SetupError when pip finds no such wheel.
     """
-    options = ("install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet", "--only-binary=:all:")
-    answer = pip(*options, "--report", "-", *index, requirement)
+    options = ("install", "--dry-run", "--ignore-installed", "--no-deps", "-qq", "--only-binary=:all:")
+    answer = pip(*options, "--use-feature=fast-deps", "--report", "-", *index, requirement)
     if answer.returncode != 0:
-        raise SetupError(f"pip finds no wheel for {requirement}:\n{answer.stderr.strip()[-1500:]}")
+        said = [line for line in answer.stderr.splitlines() if line.startswith("ERROR")] or [answer.stderr.strip()]
+        raise SetupError("\n".join([f"pip finds no wheel for {requirement}:", *said]))
     metadata = json.loads(answer.stdout)["install"][0]["metadata"]
     needs = [Requirement(text) for text in metadata.get("requires_dist", [])]
     wanted = [each for each in needs if each.marker is None or each.marker.evaluate({"extra": ""})]
@@ -88,30 +92,28 @@ def wanted_build() -> tuple[str, str]:
 
 def install(requirement: str, *index: str) -> None:
     """Install exactly ``requirement``; its dependencies come from the lock afterwards."""
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-qq", "--no-deps"]
     if subprocess.run([*command, *index, requirement], check=False).returncode != 0:
         raise SetupError(f"pip could not install {requirement}.")
 
 
-def choose_source(requirement: str, build: str) -> tuple[str, list[str], tuple[str, ...]]:
-    """Version, CUDA packages and pip's index options of the wheel to install.
+def cpu_source(requirement: str) -> tuple[str, tuple[str, ...]]:
+    """Version of the first wheel in reach that brings no CUDA packages, and pip's options to get it.
 
-    Raises SetupError when only a CUDA wheel is in reach and the CPU build is wanted.
+    Raises SetupError when there is none.
     """
-    version, cuda_packages = candidate(requirement)
-    if build == "cuda" or not cuda_packages:
-        return version, cuda_packages, ()
-    print(f"torch: the index offers {version} with {len(cuda_packages)} CUDA packages; looking for the CPU build")
-    cpu_index = ("--index-url", CPU_INDEX_URL)
-    try:
-        version, cuda_packages = candidate(requirement, *cpu_index)
-    except SetupError as error:
-        raise SetupError(
-            f"The CPU build of {requirement} is not in reach at {CPU_INDEX_URL}, and the wheel of the configured "
-            f"index would add gigabytes of CUDA.\nPut a CPU wheel where pip looks (PIP_FIND_LINKS=<folder>), "
-            f"or accept CUDA with FRENZY_TORCH=cuda.\n{error}"
-        ) from error
-    return version, cuda_packages, cpu_index
+    refusals = []
+    for name, index in (("PyTorch's CPU index", CPU_INDEX), ("pip's configured index", ())):
+        try:
+            version, cuda_packages = candidate(requirement, *index)
+        except SetupError as error:
+            refusals.append(f"- {name}: {error}")
+            continue
+        if not cuda_packages:
+            return version, index
+        refusals.append(f"- {name}: {version} would add {', '.join(cuda_packages)}: gigabytes")
+    remedy = "Put a CPU wheel where pip looks (PIP_FIND_LINKS=<folder>), or accept CUDA: FRENZY_TORCH=cuda."
+    raise SetupError("\n".join([f"no CPU build of {requirement} is in reach.", *refusals, remedy]))
 
 
 def main(lock: Path) -> None:
@@ -122,11 +124,12 @@ def main(lock: Path) -> None:
     if present is not None and present.split("+")[0] == requirement.partition("==")[2]:
         print(f"torch: {present} is already installed (wanted: {build}, {why})", flush=True)
         return
-    version, cuda_packages, index = choose_source(requirement, build)
-    got = "with CUDA" if cuda_packages else "CPU build"
-    print(f"torch: installing {version}, {got} ({why}; FRENZY_TORCH=cpu|cuda overrides)", flush=True)
-    if build == "cuda" and not cuda_packages:
-        print("torch: this wheel brings no CUDA packages of its own; check torch.cuda.is_available()", flush=True)
+    if build == "cuda":
+        print(f"torch: installing {requirement} with CUDA, {why}; FRENZY_TORCH=cpu overrides", flush=True)
+        install(requirement)
+        return
+    version, index = cpu_source(requirement)
+    print(f"torch: installing {version}, CPU build: {why}; FRENZY_TORCH=cuda overrides", flush=True)
     install(requirement, *index)
 
 
