@@ -23,6 +23,8 @@ MAX_TEXT_BYTES: Final = 1024**2
 _MAX_VALUES: Final = 100_000
 _MAX_DEPTH: Final = 50
 
+# Line breaks of other systems would be folded in any style without escapes.
+_NEEDS_ESCAPES: Final = re.compile("[^\n -~\u00a0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _TAG: Final = "tag:yaml.org,2002:"
 _RESOLVERS: Final = (
     ("null", r"^(?:~|null|Null|NULL|)$", ("~", "n", "N", "")),
@@ -73,6 +75,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> ScalarNode:
+    if _NEEDS_ESCAPES.search(text):
+        return dumper.represent_scalar(_TAG + "str", text, style='"')
     return dumper.represent_scalar(_TAG + "str", text, style="|" if "\n" in text else None)
 
 
