@@ -6,15 +6,27 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from tests.e2e.walker import Walker, write_cluster, write_corpus
 
 from frenzy.cli.stack import Stack
+
+# Short, so that a test can outlast one.
+LEASE_S = "15"
 
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A running Airflow in a home and on a port of its own."""
-    with Stack.running(tmp_path_factory.mktemp("stack")) as running:
+    """A running Airflow in a home and on a port of its own, over the test cluster."""
+    files = tmp_path_factory.mktemp("cluster")
+    env = {"FRENZY_CLUSTER": str(write_cluster(files)), "FRENZY_LEASE_S": LEASE_S}
+    with Stack.running(tmp_path_factory.mktemp("stack"), env=env) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def walker(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Walker:
+    """A user of the stack with a text of their own."""
+    return Walker(stack, write_corpus(tmp_path_factory.mktemp("corpus")))
 
 
 @pytest.fixture(scope="session")

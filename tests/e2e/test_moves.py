@@ -1,0 +1,132 @@
+"""Memory runs short in real trainings: each rung of the ladder, a real out-of-memory, a real kill.
+
+The snapshots of a callback are the cause that no specification tells. Every test ends with the
+job done, its global batch unchanged, and no GPU held.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from typing import Any
+
+import pytest
+from tests.e2e.walker import Walker
+
+from frenzy.core.errors import ReasonCode
+from frenzy.core.ledger import JobState
+from frenzy.core.protocol import RunView
+from frenzy.core.reschedule import MEMORY_REASONS, Rung, rung_of
+
+SNAPSHOTS = "frenzy.trainer.callbacks:SnapshotAverage"
+
+
+def growing(keep_last: int, every_steps: int = 1, start_step: int = 4, **training: Any) -> dict[str, Any]:
+    """A training whose callback keeps weight snapshots in GPU memory."""
+    args = {"keep_last": keep_last, "every_steps": every_steps, "start_step": start_step}
+    return {"callbacks": [{"path": SNAPSHOTS, "args": args}], **training}
+
+
+def plans_of(view: RunView) -> list[str]:
+    return [attempt.plan.plan_id for attempt in view.attempts]
+
+
+def check_moves(view: RunView) -> None:
+    """What holds for every run that was moved."""
+    shapes = [attempt.plan.shape for attempt in view.attempts]
+    assert len(shapes) >= 2, plans_of(view)
+    pressed = [a.plan.shape for a in view.attempts if a.outcome is not None and a.outcome.code in MEMORY_REASONS]
+    assert len(set(pressed)) == len(pressed), "never the same plan twice"
+    assert all(shapes.count(shape) == 1 for shape in pressed), "a plan that ran short is not tried again"
+    assert {a.plan.global_batch_size for a in view.attempts} == {view.run.job.training.global_batch_size}
+    resumed = [a.result.resumed_from_step for a in view.attempts[1:] if a.result is not None]
+    assert all(step is not None and step > 0 for step in resumed), "later attempts resume"
+
+
+def test_rising_memory_is_forecast_and_the_run_moves_before_it_fails(walker: Walker) -> None:
+    dag_id, run_id = walker.start(
+        "rising", training=growing(60, max_steps=60), constraints={"gpu_types": ["t-small", "t-medium", "t-large"]}
+    )
+    view = walker.succeed(dag_id, run_id)
+    check_moves(view)
+    first = view.attempts[0]
+    assert first.outcome is not None
+    assert first.outcome.code is ReasonCode.MEMORY_PRESSURE_FORECAST, plans_of(view)
+    assert first.result is not None
+    assert first.result.exit_code == 98
+    assert view.attempts[-1].plan.gpu_memory_bytes > first.plan.gpu_memory_bytes
+    assert all(a.outcome is not None and a.outcome.code is not ReasonCode.BUDGET_EXCEEDED for a in view.attempts)
+
+
+def test_predicted_and_measured_peak_agree_before_growth(walker: Walker) -> None:
+    dag_id, run_id = walker.start("agreeing", training={"max_steps": 8})
+    (attempt,) = walker.succeed(dag_id, run_id).attempts
+    assert attempt.explained_peak_bytes is not None
+    assert math.isclose(attempt.explained_peak_bytes, attempt.plan.memory.peak_allocated_bytes, rel_tol=0.08)
+
+
+def test_an_out_of_memory_that_happens_is_recovered_from_the_last_checkpoint(walker: Walker) -> None:
+    dag_id, run_id = walker.start(
+        "bursting", training=growing(60, max_steps=40), on_memory_pressure={"forecast": False, "min_run_s": 0}
+    )
+    view = walker.succeed(dag_id, run_id)
+    check_moves(view)
+    assert view.attempts[0].outcome is not None
+    assert view.attempts[0].outcome.code is ReasonCode.BUDGET_EXCEEDED
+    assert view.attempts[0].result is not None
+    assert view.attempts[0].result.exit_code == 96
+
+
+@pytest.mark.parametrize(
+    ("name", "rung", "sections"),
+    [
+        (
+            "smaller-micro-batch",
+            Rung.MICRO_BATCH,
+            {"training": growing(3, max_steps=14, global_batch_size=16), "constraints": {"gpu_types": ["t-small"]}},
+        ),
+        (
+            "activation-checkpointing",
+            Rung.CHECKPOINTING,
+            {"training": growing(4, max_steps=14, global_batch_size=2), "constraints": {"gpu_types": ["t-small"]}},
+        ),
+        (
+            "higher-stage",
+            Rung.ZERO_STAGE,
+            {
+                "training": growing(4, max_steps=14, global_batch_size=2, gradient_checkpointing="off"),
+                "constraints": {"gpu_types": ["t-small"]},
+            },
+        ),
+    ],
+)
+def test_each_lower_rung_of_the_ladder_is_really_run(
+    walker: Walker, name: str, rung: Rung, sections: dict[str, Any]
+) -> None:
+    pytest.skip("being tuned") if os.environ.get("FRENZY_TUNING") else None
+    dag_id, run_id = walker.start(name, **sections)
+    view = walker.succeed(dag_id, run_id)
+    check_moves(view)
+    taken = [rung_of(a.plan, b.plan) for a, b in zip(view.attempts, view.attempts[1:], strict=False)]
+    assert rung in taken, plans_of(view)
+
+
+def test_a_trainer_killed_in_mid_step_goes_on_from_its_last_checkpoint(walker: Walker) -> None:
+    dag_id, run_id = walker.start("killed", training={"max_steps": 300}, checkpoint={"every_steps": 4})
+    view = walker.wait_for_step(dag_id, run_id, 9)
+    ranks = [each for each in walker.workers_of(view.run.run_key) if "RANK" in each.environ()]
+    (ranks or walker.workers_of(view.run.run_key))[-1].send_signal(signal.SIGKILL)
+    view = walker.wait_for_step(dag_id, run_id, 12, attempt=2)
+    first = view.attempts[0]
+    assert first.outcome is not None
+    assert first.outcome.code is ReasonCode.WORKER_KILLED
+    assert first.result is not None
+    assert first.result.exit_code == 137
+    cancel(walker, dag_id, run_id)
+
+
+def cancel(walker: Walker, dag_id: str, run_id: str) -> None:
+    """End the DAG run as a person does in the UI."""
+    walker.airflow("PATCH", f"/dags/{dag_id}/dagRuns/{run_id}", {"state": "failed"})
+    walker.wait_for_state(dag_id, run_id, JobState.CANCELLED)
