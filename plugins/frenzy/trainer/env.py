@@ -46,11 +46,15 @@ def enter(
     The C library reads its settings before Python starts, hence one ``exec`` of the same command:
     ``module`` with ``arguments``.
     """
-    wanted = {**job_env, **_COMMON, **(_VIRTUAL if virtual else {})}
     if os.environ.get(_READY) == "1":
         return
-    environment = {**os.environ, **wanted, _READY: "1"}
+    environment = {**os.environ, **job_env, **settled(virtual=virtual)}
     os.execve(sys.executable, [sys.executable, "-m", module, *arguments], environment)
+
+
+def settled(*, virtual: bool) -> dict[str, str]:
+    """The variables of an environment in which ``enter`` has nothing left to do."""
+    return {**_COMMON, **(_VIRTUAL if virtual else {}), _READY: "1"}
 
 
 def set_rank(*, rank: int, local_rank: int, world_size: int, local_world_size: int, address: str, port: int) -> None:

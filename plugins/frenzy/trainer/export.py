@@ -21,7 +21,9 @@ from frenzy.trainer.model import make_model
 READY_FILE: Final = "frenzy_model.json"
 
 
-def export_model(engine: Any, job: TrainingJob, config: Any, *, tokenizer_folder: Path, model_dir: str, step: int) -> None:
+def export_model(
+    engine: Any, job: TrainingJob, config: Any, *, tokenizer_folder: Path, model_dir: str, step: int
+) -> None:
     """Gather the weights on rank 0 and put the model at ``model_dir``. Collective.
 
     ``frenzy_model.json`` comes last: a folder that has it is complete.

@@ -59,9 +59,7 @@ def _settle(paths: RunPaths, attempt: int, result: AttemptResult) -> None:
     files.write_text(paths.result(attempt), codec.dumps(result))
     place = env.termination_log()
     if place is not None:
-        write_termination_message(
-            place, exit_code=result.exit_code, detail=result.detail, last_step=result.last_step
-        )
+        write_termination_message(place, exit_code=result.exit_code, detail=result.detail, last_step=result.last_step)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from frenzy.core.launch import AttemptResult, ExitCode, LaunchSpec, RunPaths, de
 from frenzy.trainer import env, files
 from frenzy.trainer.board import Board
 from frenzy.trainer.child import call_in_child, fork, read_report
+from frenzy.trainer.failures import share_failures
 from frenzy.trainer.libraries import import_libraries
 from frenzy.trainer.outcome import RankReport, says_out_of_memory, signal_sentence
 from frenzy.trainer.prepare import Prepared, prepare
@@ -33,8 +34,12 @@ class LocalRanks:
 
     first: int
     count: int
-    is_first_node: bool
+    node_rank: int
     is_only_machine: bool
+
+    @property
+    def is_first_node(self) -> bool:
+        return self.node_rank == 0
 
 
 class StopRequest:
@@ -55,11 +60,11 @@ class StopRequest:
 def local_ranks(gpus_per_node: Sequence[int], node_rank: int | None) -> LocalRanks:
     """Which ranks run here; ``node_rank`` None means all of them."""
     if node_rank is None:
-        return LocalRanks(first=0, count=sum(gpus_per_node), is_first_node=True, is_only_machine=True)
+        return LocalRanks(first=0, count=sum(gpus_per_node), node_rank=0, is_only_machine=True)
     return LocalRanks(
         first=sum(gpus_per_node[:node_rank]),
         count=gpus_per_node[node_rank],
-        is_first_node=node_rank == 0,
+        node_rank=node_rank,
         is_only_machine=len(gpus_per_node) == 1,
     )
 
@@ -111,7 +116,8 @@ def _run_ranks(
         stop_requested=stop.received,
     )
     ended = supervisor.wait()
-    return _fold(contexts, ended, logs)
+    own = _fold(contexts, ended, logs)
+    return own if ranks.is_only_machine else share_failures(spec, node_rank=ranks.node_rank, own=own)
 
 
 def _rank_main(context: RankContext) -> Any:

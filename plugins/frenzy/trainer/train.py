@@ -7,30 +7,27 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import distributed
 
-from frenzy.core import codec
-from frenzy.core.errors import ContractError
 from frenzy.core.flops import FlopsShape, training_flops
-from frenzy.core.launch import Control, ControlAction, ExitCode, LaunchSpec, RunPaths
+from frenzy.core.launch import ExitCode, LaunchSpec, RunPaths
 from frenzy.core.telemetry import StepRecord
-from frenzy.core.units import format_bytes, format_duration
-from frenzy.trainer import files
 from frenzy.trainer.board import Board
 from frenzy.trainer.callbacks import Callback, StepContext, callback_states, restore_callbacks
 from frenzy.trainer.checkpoint import TrainState, load_checkpoint, save_checkpoint
+from frenzy.trainer.control import ControlFile
 from frenzy.trainer.device import Device, MemoryReading
 from frenzy.trainer.export import export_model
 from frenzy.trainer.packing import SequenceReader
 from frenzy.trainer.prepare import Prepared, layout_of
+from frenzy.trainer.progress import Pace, log_progress
 from frenzy.trainer.schedule import batch_sequences, dropout_seed, learning_rate
 from frenzy.trainer.telemetry import TelemetryWriter
 
 logger = logging.getLogger("frenzy.trainer")
-_REMOTE_CONTROL_INTERVAL_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,27 +68,6 @@ class StepEnd:
     stop: bool
 
 
-class ControlFile:
-    """Polls ``control.json``; on a remote store not at every step."""
-
-    def __init__(self, place: str) -> None:
-        self._place, self._asked_s = place, 0.0
-        self._interval_s = 0.0 if files.local_path(place) is not None else _REMOTE_CONTROL_INTERVAL_S
-
-    def asks_to_stop(self) -> bool:
-        now = time.monotonic()
-        if now - self._asked_s < self._interval_s:
-            return False
-        self._asked_s = now
-        try:
-            return codec.loads(Control, files.read_text(self._place)).action is ControlAction.CHECKPOINT_AND_STOP
-        except FileNotFoundError:
-            return False
-        except ContractError as error:
-            logger.warning("control.json is ignored: %s", error)
-            return False
-
-
 def train(run: Run) -> int:
     """Train to the last step or until asked to stop; ExitCode.DONE or CHECKPOINTED. Collective."""
     start = _restore(run)
@@ -101,9 +77,10 @@ def train(run: Run) -> int:
     control = ControlFile(run.paths.control(run.spec.attempt))
     reader = SequenceReader(run.prepared.data)
     last_loss: float | None = None
+    pace = Pace(run.spec.gpu, run.rank)
     with TelemetryWriter(run.paths, run.spec.attempt, run.rank) as telemetry:
         for step in range((start or 0) + 1, total + 1):
-            end = _one_step(run, step, reader, control, telemetry)
+            end = _one_step(run, step, reader, control, telemetry, pace)
             last_loss = end.loss
             due = step % run.spec.job.checkpoint.every_steps == 0
             if end.stop or due or step == total:
@@ -126,7 +103,9 @@ def _restore(run: Run) -> int | None:
     return int(state.step)
 
 
-def _one_step(run: Run, step: int, reader: SequenceReader, control: ControlFile, telemetry: TelemetryWriter) -> StepEnd:
+def _one_step(
+    run: Run, step: int, reader: SequenceReader, control: ControlFile, telemetry: TelemetryWriter, pace: Pace
+) -> StepEnd:
     started_s = time.monotonic()
     training = run.spec.job.training
     rate = learning_rate(training, step=step, total_steps=run.prepared.total_steps)
@@ -137,12 +116,14 @@ def _one_step(run: Run, step: int, reader: SequenceReader, control: ControlFile,
     loss, stop = _agree(run, local_loss, wants_stop)
     end = StepEnd(step=step, loss=loss, rate=rate, stop=stop)
     _each_callback(run, "on_step_end", _context(run, step=step, loss=loss))
-    throttle_s = run.device.throttle(started_s=started_s, flops=_flops_of_rank(run))
+    flops = _flops_of_rank(run)
+    throttle_s = run.device.throttle(started_s=started_s, flops=flops)
+    pace.note(throttle_s=throttle_s, step_time_s=time.monotonic() - started_s, flops=flops)
     reading = run.device.read_step()
     record = _record(run, end, reading, step_time_s=time.monotonic() - started_s, throttle_s=throttle_s)
     telemetry.write(record)
     run.board.set_progress(run.local_rank, step=step, loss=loss)
-    _log_progress(run, record)
+    log_progress(record, total_steps=run.prepared.total_steps, num_ranks=run.spec.plan.num_gpus)
     return end
 
 
@@ -251,18 +232,4 @@ def _context(run: Run, *, step: int, loss: float | None) -> StepContext:
         rank=run.rank,
         world_size=run.spec.plan.num_gpus,
         zero_stage=run.spec.plan.zero_stage,
-    )
-
-
-def _log_progress(run: Run, record: StepRecord) -> None:
-    logger.info(
-        "step %d/%d  loss %.4f  lr %.3g  %s/step  %.0f tokens/s  memory %s of %s",
-        record.step,
-        run.prepared.total_steps,
-        record.loss,
-        record.learning_rate,
-        format_duration(record.step_time_s),
-        record.tokens_per_s * run.spec.plan.num_gpus,
-        format_bytes(record.allocated_peak_bytes),
-        format_bytes(record.capacity_bytes),
     )

@@ -1,0 +1,39 @@
+"""Imports the trainer's libraries once; every launch is a fork. Run as a script by ``launching``.
+
+Reads lines ``start <JSON list of arguments>`` and ``wait <pid>``; answers each with one number.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+
+def main() -> None:
+    sys.path[:0] = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+    from frenzy.core.job import ModelSpec
+    from frenzy.trainer import launch
+    from frenzy.trainer.child import exit_code_of
+    from frenzy.trainer.libraries import import_libraries
+
+    for family in ("gpt2", "llama"):
+        import_libraries(ModelSpec(config={"model_type": family}))
+    for line in sys.stdin:
+        verb, _, rest = line.partition(" ")
+        if verb == "wait":
+            print(exit_code_of(os.waitpid(int(rest), 0)[1]), flush=True)
+            continue
+        arguments = json.loads(rest)
+        pid = os.fork()
+        if pid == 0:
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, 0)
+            os.dup2(2, 1)
+            os.setpgid(0, 0)
+            os._exit(launch.main(arguments))
+        print(pid, flush=True)
+
+
+if __name__ == "__main__":
+    main()

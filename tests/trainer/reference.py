@@ -1,0 +1,42 @@
+"""The same training in a dozen lines of plain torch: what every plan's losses must equal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from frenzy.trainer.model import load_config, make_model
+from frenzy.trainer.packing import SequenceReader, pack
+from frenzy.trainer.schedule import batch_sequences, learning_rate
+from frenzy.trainer.tokenizer import byte_tokenizer
+from tests.trainer.launching import Case
+
+
+def train_plainly(case: Case, folder: Path) -> tuple[list[float], Any]:
+    """Losses of each step in fp32 with torch alone, and the trained model."""
+    job = case.spec().job
+    training = job.training
+    data = pack(job, byte_tokenizer(), folder)
+    reader = SequenceReader(data)
+    model = make_model(job, load_config(job.model, eos_token_id=256))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay)
+    losses = []
+    for step in range(1, case.num_steps + 1):
+        order = batch_sequences(
+            seed=training.seed,
+            step=step,
+            global_batch_size=training.global_batch_size,
+            num_sequences=data.num_train,
+        )
+        tokens = torch.from_numpy(reader.read(order))
+        optimizer.param_groups[0]["lr"] = learning_rate(training, step=step, total_steps=case.num_steps)
+        loss = model(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), training.gradient_clipping)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    reader.close()
+    return losses, model
