@@ -136,12 +136,12 @@ function attemptsTable(attempts) {
     ["GPUs", (each) => each.num_gpus, "number"],
     ["steps", (each) => (each.steps.length ? `${each.steps[0].step}–${each.steps.at(-1).step}` : "–"), "number"],
     ["predicted", (each) => bytes(each.predicted_peak_bytes), "number"],
-    ["measured before growth", (each) => bytes(explained(each)), "number"],
+    ["measured", (each) => bytes(explained(each)), "number"],
     ["off by", (each) => (explained(each) ? percent(each.predicted_peak_bytes, explained(each)) : "–"), "number"],
     ["highest", (each) => bytes(peak(each.steps)), "number"],
     ["required", (each) => bytes(each.required_bytes), "number"],
     ["capacity", (each) => bytes(each.capacity_bytes), "number"],
-    ["growth since", (each) => (each.growth_step ? `step ${each.growth_step}` : "–"), "number"],
+    ["grows from", (each) => (each.growth_step ? `step ${each.growth_step}` : "–"), "number"],
     ["outcome", (each) => (each.outcome ? reason(each.outcome) : "running"), "why"],
   ], attempts);
 }
@@ -149,7 +149,8 @@ function attemptsTable(attempts) {
 async function section(view) {
   const memory = await get(`runs/${encodeURIComponent(view.run.run_key)}/memory`);
   const body = memory.attempts.length
-    ? [chart(memory.attempts), el("h2", {}, "Attempts"), attemptsTable(memory.attempts)]
+    ? [chart(memory.attempts), el("h2", {}, "Attempts"), attemptsTable(memory.attempts),
+      el("p", { class: "faint" }, "Measured: highest peak of any GPU before memory grew for a reason the plan cannot know; the prediction is judged by it.")]
     : notice("No attempt has been launched yet.", "The Plan tab shows what would run, the Queue page why it waits.");
   return el("section", {}, runHeading(view.run, "Memory of one GPU"), body);
 }

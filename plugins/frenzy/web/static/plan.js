@@ -17,7 +17,9 @@ function colour(names, name) {
   return `term-${Math.min(names.indexOf(name), NUM_COLOURS - 1)}`;
 }
 
-function memoryBar(plan, names, most) {
+// The whole bar is the card, or what the plan requires where that is more.
+function memoryBar(plan, names) {
+  const most = Math.max(plan.gpu_memory_bytes, plan.memory.required_bytes, 1);
   const width = (value) => (BAR.width * value) / most;
   const picture = svg("svg", { class: "bar", viewBox: `0 0 ${BAR.width} ${BAR.height}`, role: "img",
     "aria-label": `predicted ${bytes(plan.memory.peak_allocated_bytes)} of ${bytes(plan.gpu_memory_bytes)}` });
@@ -29,10 +31,17 @@ function memoryBar(plan, names, most) {
     left += width(term.num_bytes);
   }
   for (const [kind, value] of [["required", plan.memory.required_bytes], ["capacity", plan.gpu_memory_bytes]]) {
-    picture.append(svg("line", { class: kind, x1: width(value), x2: width(value), y1: 0, y2: BAR.height },
+    const at = Math.min(width(value), BAR.width - 1);
+    picture.append(svg("line", { class: kind, x1: at, x2: at, y1: 0, y2: BAR.height },
       svg("title", {}, `${kind}: ${bytes(value)}`)));
   }
   return picture;
+}
+
+function memoryCell(plan, names) {
+  const { peak_allocated_bytes: peak, required_bytes: required, at } = plan.memory;
+  return [memoryBar(plan, names),
+    el("div", { title: at ? `peak at ${at}` : null }, `peak ${bytes(peak)}, needs ${bytes(required)} of ${bytes(plan.gpu_memory_bytes)}`)];
 }
 
 function settings(plan) {
@@ -43,16 +52,13 @@ function settings(plan) {
   return parts.join(", ");
 }
 
-function planTable(candidates, names, most, chosen) {
+function planTable(candidates, names, chosen) {
   const attempts = (plan_id) => chosen.get(plan_id) || [];
   return table([
     ["rank", (each) => each.rank ?? "–", "number"],
     ["plan", (each) => [el("code", {}, each.plan_id), el("div", { class: "faint" }, settings(each.plan)),
       attempts(each.plan_id).length ? el("div", { class: "good" }, `ran as attempt ${attempts(each.plan_id).join(", ")}`) : null]],
-    ["memory of one GPU", (each) => memoryBar(each.plan, names, most)],
-    ["peak", (each) => bytes(each.plan.memory.peak_allocated_bytes), "number"],
-    ["required", (each) => bytes(each.plan.memory.required_bytes), "number"],
-    ["card", (each) => bytes(each.plan.gpu_memory_bytes), "number"],
+    ["memory of one GPU", (each) => memoryCell(each.plan, names), "memory"],
     ["time", (each) => duration(each.plan.predicted_run_s), "number"],
     ["cost", (each) => each.plan.predicted_cost.toFixed(4), "number"],
     ["reason", (each) => reason(each.reason), "why"],
@@ -102,8 +108,7 @@ function section(view) {
   const refused = candidates.filter((each) => each.rank === null);
   const names = termNames(candidates);
   const chosen = chosenPlans(view.attempts);
-  const most = (rows) => Math.max(1, ...rows.flatMap(({ plan }) => [plan.gpu_memory_bytes, plan.memory.required_bytes]));
-  const show = (rows) => planTable(rows, names, most(rows), chosen);
+  const show = (rows) => planTable(rows, names, chosen);
   return el("section", {},
     runHeading(view.run, "Plans by MARP"),
     view.attempts.length ? [el("h2", {}, "Attempts"), attemptsTable(view.attempts)] : null,

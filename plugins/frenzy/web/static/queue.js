@@ -31,7 +31,7 @@ function running(view) {
     ["state", (row) => state(row.state)],
     ["attempt", (row) => row.attempt, "number"],
     ["plan", (row) => el("code", {}, row.plan_id)],
-    ["nodes", (row) => row.nodes.join(", ")],
+    ["nodes", (row) => row.nodes.map((node) => el("div", {}, node)), "nodes"],
     ["step", progress, "number"],
     ["loss", (row) => (row.last_loss === null ? "–" : row.last_loss.toFixed(4)), "number"],
     ["predicted", (row) => bytes(row.predicted_peak_bytes), "number"],
@@ -50,6 +50,10 @@ function slots(total, free, suspect) {
     Array.from({ length: total }, (_, index) => el("b", { class: kind(index) })));
 }
 
+function speed(flops) {
+  return flops >= 1e12 ? `${(flops / 1e12).toPrecision(3)} TFLOP/s` : `${(flops / 1e9).toPrecision(3)} GFLOP/s`;
+}
+
 function types(view) {
   return table([
     ["GPU type", (row) => el("code", {}, row.gpu_type)],
@@ -58,7 +62,7 @@ function types(view) {
     ["held", (row) => slots(row.num_gpus, row.num_free, row.num_suspect)],
     ["free", (row) => `${row.num_free} / ${row.num_gpus}`, "number"],
     ["suspect", (row) => row.num_suspect, "number"],
-    ["speed", (row) => `${(row.flops_per_s / 1e12).toPrecision(3)} TFLOP/s`, "number"],
+    ["speed", (row) => speed(row.flops_per_s), "number"],
     ["Airflow pool", (row) => el("code", {}, row.pool)],
   ], view.types);
 }
