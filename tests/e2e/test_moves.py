@@ -7,12 +7,11 @@ job done, its global batch unchanged, and no GPU held.
 from __future__ import annotations
 
 import math
-import os
 import signal
 from typing import Any
 
 import pytest
-from tests.e2e.walker import Walker
+from tests.e2e.walker import MODEL, Walker
 
 from frenzy.core.errors import ReasonCode
 from frenzy.core.ledger import JobState
@@ -45,9 +44,7 @@ def check_moves(view: RunView) -> None:
 
 
 def test_rising_memory_is_forecast_and_the_run_moves_before_it_fails(walker: Walker) -> None:
-    dag_id, run_id = walker.start(
-        "rising", training=growing(60, max_steps=60), constraints={"gpu_types": ["t-small", "t-medium", "t-large"]}
-    )
+    dag_id, run_id = walker.start("rising", training=growing(60, max_steps=60))
     view = walker.succeed(dag_id, run_id)
     check_moves(view)
     first = view.attempts[0]
@@ -68,7 +65,7 @@ def test_predicted_and_measured_peak_agree_before_growth(walker: Walker) -> None
 
 def test_an_out_of_memory_that_happens_is_recovered_from_the_last_checkpoint(walker: Walker) -> None:
     dag_id, run_id = walker.start(
-        "bursting", training=growing(60, max_steps=40), on_memory_pressure={"forecast": False, "min_run_s": 0}
+        "bursting", training=growing(60, max_steps=60), on_memory_pressure={"forecast": False, "min_run_s": 0}
     )
     view = walker.succeed(dag_id, run_id)
     check_moves(view)
@@ -78,45 +75,41 @@ def test_an_out_of_memory_that_happens_is_recovered_from_the_last_checkpoint(wal
     assert view.attempts[0].result.exit_code == 96
 
 
-@pytest.mark.parametrize(
-    ("name", "rung", "sections"),
-    [
-        (
-            "smaller-micro-batch",
-            Rung.MICRO_BATCH,
-            {"training": growing(3, max_steps=14, global_batch_size=16), "constraints": {"gpu_types": ["t-small"]}},
-        ),
-        (
-            "activation-checkpointing",
-            Rung.CHECKPOINTING,
-            {"training": growing(4, max_steps=14, global_batch_size=2), "constraints": {"gpu_types": ["t-small"]}},
-        ),
-        (
-            "higher-stage",
-            Rung.ZERO_STAGE,
-            {
-                "training": growing(4, max_steps=14, global_batch_size=2, gradient_checkpointing="off"),
-                "constraints": {"gpu_types": ["t-small"]},
-            },
-        ),
-    ],
-)
-def test_each_lower_rung_of_the_ladder_is_really_run(
-    walker: Walker, name: str, rung: Rung, sections: dict[str, Any]
-) -> None:
-    pytest.skip("being tuned") if os.environ.get("FRENZY_TUNING") else None
-    dag_id, run_id = walker.start(name, **sections)
+ONE_SMALL = {"constraints": {"gpu_types": ["t-small"], "max_gpus": 1}}
+LADDER = {
+    # A batch that can be cut: half of it leaves room for all snapshots.
+    Rung.MICRO_BATCH: {"training": growing(40, max_steps=26, global_batch_size=16), **ONE_SMALL},
+    # One long sequence: nothing to cut, but activations to compute again.
+    Rung.CHECKPOINTING: {
+        "model": {"config": {**MODEL, "n_positions": 512}, "tokenizer": "byte"},
+        "data": {"sequence_length": 512},
+        "training": growing(40, max_steps=34, global_batch_size=1),
+        **ONE_SMALL,
+    },
+    # Wide, short and not to be recomputed: only sharding the weights is left.
+    Rung.ZERO_STAGE: {
+        "model": {"config": {**MODEL, "n_embd": 256, "n_layer": 4}, "tokenizer": "byte"},
+        "data": {"sequence_length": 32},
+        "training": growing(4, every_steps=4, max_steps=30, global_batch_size=4, gradient_checkpointing="off"),
+        "constraints": {"gpu_types": ["t-small"]},
+    },
+}
+
+
+@pytest.mark.parametrize("rung", LADDER)
+def test_each_lower_rung_of_the_ladder_is_really_run(walker: Walker, rung: Rung) -> None:
+    dag_id, run_id = walker.start(f"rung-{rung.name.lower()}", **LADDER[rung])
     view = walker.succeed(dag_id, run_id)
     check_moves(view)
     taken = [rung_of(a.plan, b.plan) for a, b in zip(view.attempts, view.attempts[1:], strict=False)]
-    assert rung in taken, plans_of(view)
+    assert taken[0] is rung, plans_of(view)
 
 
 def test_a_trainer_killed_in_mid_step_goes_on_from_its_last_checkpoint(walker: Walker) -> None:
     dag_id, run_id = walker.start("killed", training={"max_steps": 300}, checkpoint={"every_steps": 4})
     view = walker.wait_for_step(dag_id, run_id, 9)
-    ranks = [each for each in walker.workers_of(view.run.run_key) if "RANK" in each.environ()]
-    (ranks or walker.workers_of(view.run.run_key))[-1].send_signal(signal.SIGKILL)
+    ranks = [each for each in walker.workers_of(view.run.run_key) if not each.children()]
+    ranks[-1].send_signal(signal.SIGKILL)
     view = walker.wait_for_step(dag_id, run_id, 12, attempt=2)
     first = view.attempts[0]
     assert first.outcome is not None

@@ -23,12 +23,12 @@ PATIENCE_S = 240.0
 
 CLUSTER = {
     "gpu_types": {
-        "t-small": {"kind": "virtual", "memory": "72 MiB", "flops": "60 GFLOPS", "price_per_hour": 0.1},
-        "t-medium": {"kind": "virtual", "memory": "128 MiB", "flops": "60 GFLOPS", "price_per_hour": 0.2},
-        "t-large": {"kind": "virtual", "memory": "256 MiB", "flops": "60 GFLOPS", "price_per_hour": 0.4},
+        "t-small": {"kind": "virtual", "memory": "72 MiB", "flops": "4 GFLOPS", "price_per_hour": 0.1},
+        "t-medium": {"kind": "virtual", "memory": "128 MiB", "flops": "4 GFLOPS", "price_per_hour": 0.2},
+        "t-large": {"kind": "virtual", "memory": "256 MiB", "flops": "4 GFLOPS", "price_per_hour": 0.4},
     },
     "nodes": [
-        {"name": "a", "gpu_type": "t-small", "gpus": 2, "cpus": 4, "host_memory": "4 GiB"},
+        {"name": "a", "gpu_type": "t-small", "gpus": 4, "cpus": 8, "host_memory": "4 GiB"},
         {"name": "b", "gpu_type": "t-medium", "gpus": 1, "cpus": 4, "host_memory": "4 GiB"},
         {"name": "c", "gpu_type": "t-large", "gpus": 1, "cpus": 4, "host_memory": "4 GiB"},
     ],
