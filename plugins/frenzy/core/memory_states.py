@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from frenzy.core.model_parameters import ModelShape, ParameterTensor
+from frenzy.core.model_parameters import ModelShape
 from frenzy.core.trainable import TrainedPart
 
 Array = NDArray[np.float64]
@@ -21,51 +21,53 @@ class StateElements:
 
     trained, frozen: parameters of the tensor-parallel shard. partition: trained / dp, padded.
     overlapping: whole size of the trained tensors of which a part lies in a rank's partition (the
-    largest over the ranks): DeepSpeed copies them undivided. head, layer, embedding: trained
-    tensors of the output part, one layer, the input embedding. tied_head_gradient: the output
-    matrix's share of a tied embedding's gradient, held until the embedding's own is made.
-    embedding_gradient: what is held while that happens. small: elements by tensor size.
+    largest over the ranks): DeepSpeed copies them undivided. table: the input embedding; head:
+    the output matrix, tied or not. head_gradient: what its own gradient takes (0 when tied);
+    tied_gradient: its share of a tied embedding's, held until the embedding's own is made;
+    table_gradients: what is held while that happens. layer, last_linear: one layer's trained
+    tensors, and its last linear map, the first that goes backward. first_tensor, largest_tensor:
+    of the trained ones. persistent: tensors small enough for stage 3 to leave undivided.
     """
 
     trained: Array
     frozen: Array
     partition: Array
     overlapping: Array
+    table: Array
     head: Array
     head_gradient: Array
-    tied_head_gradient: Array
+    tied_gradient: Array
+    table_gradients: Array
     layer: Array
-    embedding: Array
-    embedding_gradient: Array
-    tensor_sizes: tuple[int, ...]
-
-    def persistent(self, threshold: int) -> float:
-        """Elements of the tensors that stage 3 never partitions."""
-        return float(sum(size for size in self.tensor_sizes if size <= threshold))
+    last_linear: Array
+    first_tensor: Array
+    largest_tensor: Array
+    persistent: Array
 
 
-def state_elements(shape: ModelShape, trained: TrainedPart, dp: Integers, tp: Integers) -> StateElements:
+@dataclass(frozen=True, slots=True)
+class StateRequest:
+    """What the counts depend on beside the degrees; ``persistent`` is stage 3's threshold."""
+
+    shape: ModelShape
+    trained: TrainedPart
+    persistent: int
+
+
+def state_elements(request: StateRequest, dp: Integers, tp: Integers) -> StateElements:
     """The elements for each plan's ``dp`` and ``tp``."""
-    rows = {pair: _one(shape, trained, *pair) for pair in {(int(d), int(t)) for d, t in zip(dp, tp, strict=True)}}
-    table = np.asarray([rows[(int(d), int(t))] for d, t in zip(dp, tp, strict=True)], dtype=np.float64)
-    columns = table.reshape(len(dp), -1).T
+    pairs = list(zip(dp.tolist(), tp.tolist(), strict=True))
+    rows = {pair: _one(request, *pair) for pair in set(pairs)}
     return StateElements(
-        trained=columns[0],
-        frozen=columns[1],
-        partition=columns[2],
-        overlapping=columns[3],
-        head=columns[4],
-        head_gradient=columns[5],
-        tied_head_gradient=columns[6],
-        layer=columns[7],
-        embedding=columns[8],
-        embedding_gradient=columns[9],
-        tensor_sizes=tuple(_sizes(shape, trained, 1).tolist()),
+        **{
+            field.name: np.asarray([rows[pair][field.name] for pair in pairs], dtype=np.float64)
+            for field in fields(StateElements)
+        }
     )
 
 
 @lru_cache(maxsize=4096)
-def _one_cached(sizes: tuple[int, ...], dp: int) -> tuple[int, int]:
+def _partition(sizes: tuple[int, ...], dp: int) -> tuple[int, int]:
     """(partition, overlapping) elements of ``sizes`` laid flat and divided over ``dp`` ranks."""
     ends = np.cumsum(np.asarray(sizes, dtype=np.int64))
     total = int(ends[-1]) if len(ends) else 0
@@ -82,36 +84,35 @@ def _one_cached(sizes: tuple[int, ...], dp: int) -> tuple[int, int]:
     return partition, int(max(spans.max(), partition))
 
 
-def _sizes(shape: ModelShape, trained: TrainedPart, tp: int) -> NDArray[np.int64]:
-    outer = [each.elements_per_rank(tp) for each in trained.embeddings]
+def _sizes(request: StateRequest, tp: int) -> list[int]:
+    trained = request.trained
+    embeddings = [each.elements_per_rank(tp) for each in trained.embeddings]
     layer = [each.elements_per_rank(tp) for each in trained.layer]
     head = [each.elements_per_rank(tp) for each in trained.head]
-    return np.asarray([*outer, *(layer * shape.num_layers), *head], dtype=np.int64)
+    return [*embeddings, *(layer * request.shape.num_layers), *head]
 
 
-def _total(tensors: tuple[ParameterTensor, ...], tp: int) -> int:
-    return sum(each.elements_per_rank(tp) for each in tensors)
-
-
-def _one(shape: ModelShape, trained: TrainedPart, dp: int, tp: int) -> tuple[float, ...]:
-    sizes = _sizes(shape, trained, tp)
-    partition, overlapping = _one_cached(tuple(sizes.tolist()), dp)
-    num_trained = int(sizes.sum())
-    # adapters come on top of the model; without them every parameter is trained
-    frozen = 0 if trained.is_everything else shape.parameters_per_rank(tp)
+def _one(request: StateRequest, dp: int, tp: int) -> dict[str, int]:
+    shape, trained = request.shape, request.trained
+    sizes = _sizes(request, tp)
+    partition, overlapping = _partition(tuple(sizes), dp)
     table = shape.embeddings[0].num_elements
-    embedding = _total(trained.embeddings, tp)
-    tied = shape.tied_embeddings and trained.is_everything
-    head_use = _total(shape.head, tp) + (table if shape.tied_embeddings else 0)
-    return (
-        num_trained,
-        frozen,
-        partition,
-        overlapping,
-        head_use,
-        _total(trained.head, tp) + (table if tied else 0),
-        table if tied else 0,
-        _total(trained.layer, tp),
-        embedding,
-        (3 if tied else 1) * table if trained.is_everything else 0,
-    )
+    full, tied = trained.is_everything, shape.tied_embeddings
+    linear = [each.elements_per_rank(tp) for each in trained.layer if each.is_linear]
+    return {
+        "trained": sum(sizes),
+        # adapters come on top of the model; without them every parameter is trained
+        "frozen": 0 if full else shape.parameters_per_rank(tp),
+        "partition": partition,
+        "overlapping": overlapping,
+        "table": table,
+        "head": table,
+        "head_gradient": table if full and not tied else 0,
+        "tied_gradient": table if full and tied else 0,
+        "table_gradients": (3 if tied else 1) * table if full else 0,
+        "layer": sum(each.elements_per_rank(tp) for each in trained.layer),
+        "last_linear": linear[-1] if linear else 0,
+        "first_tensor": sizes[0] if sizes else 0,
+        "largest_tensor": max(sizes, default=0),
+        "persistent": sum(each for each in sizes if each <= request.persistent),
+    }

@@ -14,7 +14,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -269,9 +269,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of the random cases")
     parser.add_argument("--family", action="append", help="model family (may be repeated); default gpt2 and llama")
     parser.add_argument("--calibration", type=Path, required=True, help="JSON file of the calibration")
-    parser.add_argument("--text", type=Path, required=True, help="a text file to train on")
+    parser.add_argument("--text", type=Path, help="a text file to train on")
     parser.add_argument("--output", type=Path, help="JSON lines of every measurement, added to")
+    parser.add_argument("--replay", type=Path, help="predict the measurements of this file anew; nothing is run")
     arguments = parser.parse_args()
+    if arguments.replay is not None:
+        print_table(_replayed(arguments.replay, codec.loads(Calibration, arguments.calibration.read_text())))
+        return 0
+    if arguments.text is None:
+        parser.error("--text is needed to run cases")
     env.enter({}, virtual=True, arguments=sys.argv[1:], module="frenzy.trainer.measure")
     calibration = codec.loads(Calibration, arguments.calibration.read_text())
     generator = random.Random(arguments.seed)
@@ -279,6 +285,17 @@ def main() -> int:
     cases = [random_case(generator, families) for _ in range(arguments.cases)]
     print_table(_measured(cases, arguments.text, calibration, arguments.output))
     return 0
+
+
+def _replayed(stored: Path, calibration: Calibration) -> Iterable[Measurement]:
+    """Stored measurements with today's prediction."""
+    from transformers import AutoConfig
+
+    for line in stored.read_text().splitlines():
+        before = codec.loads(Measurement, line)
+        config = AutoConfig.for_model(**before.case.config).to_dict()
+        plan = plan_of(before.case, job_of(before.case, Path()), config, calibration)
+        yield replace(before, prediction=plan.memory)
 
 
 def _measured(
