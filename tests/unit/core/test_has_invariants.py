@@ -122,8 +122,8 @@ def test_a_job_said_to_lack_gpus_has_no_plan_that_fits_the_idle_ones(facts: Sche
     after = apply_actions(facts, actions, now_s=NOW_S)
     ample = [node for node in facts.cluster.nodes if node.num_cpus >= node.num_gpus * policy.cpus_per_gpu]
     idle = {node.name: node.num_gpus for node in ample if node.state is NodeState.READY}
-    for job in after.running:
-        for each in job.placement.allocations:
+    for holder in after.running:
+        for each in holder.placement.allocations:
             idle[each.node] = idle.get(each.node, 0) - each.num_gpus
     lacking = {ReasonCode.WAITING_FOR_GPUS, ReasonCode.WAITING_FOR_GPU_MEMORY}
     for job in after.queued:
@@ -220,7 +220,7 @@ def test_a_state_kept_through_events_equals_one_made_from_facts(data: st.DataObj
             data.draw(st.lists(st.sampled_from(sorted(state.running)), unique=True)) if state.running else ()
         ):
             state = state.finish(run_key)
-        if state.waiting and data.draw(st.booleans()):
+        if data.draw(st.booleans()) and state.waiting:
             state = state.withdraw(state.waiting[0].job.run_key)
         if data.draw(st.booleans()):
             state = state.with_cluster(_one_node_drained(state.cluster))

@@ -5,9 +5,10 @@ Counterfactuals are not argued but tried: the facts are changed and scheduled ag
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 
 from frenzy.core.cluster import Cluster, Node, Placement
 from frenzy.core.errors import Reason, ReasonCode, SpecError, Violation
@@ -169,17 +170,39 @@ def _option_view(board: Board, option: Option) -> OptionView:
 def _counterfactuals(facts: SchedulingFacts, contender: Contender, now_s: float, policy: Policy) -> Iterator[str]:
     quick = replace(policy, num_forecasts=0)
     job = contender.job
+
+    def starts(changed: SchedulingFacts) -> bool:
+        return isinstance(_action(changed, job.run_key, now_s, quick), Start)
+
+    def starts_with(option: Option, num_gpus: int) -> bool:
+        return starts(replace(facts, cluster=with_node(facts.cluster, option, num_gpus)))
+
     for option in _one_for_each_type(contender):
-        for num_gpus in range(1, option.need.num_gpus + 1):
-            more = replace(facts, cluster=with_node(facts.cluster, option, num_gpus))
-            if isinstance(_action(more, job.run_key, now_s, quick), Start):
-                yield f"With {num_gpus} more idle {option.need.gpu_type} it would start now."
-                break
+        num_gpus = _least(partial(starts_with, option), limit=_gpus_wanted(facts, option.need.gpu_type))
+        if num_gpus is not None:
+            yield f"With {num_gpus} more idle {option.need.gpu_type} it would start now."
     highest = max((each.priority for each in facts.queued), default=job.priority)
-    if highest >= job.priority:
-        raised = tuple(replace(each, priority=highest + 1) if each is job else each for each in facts.queued)
-        if isinstance(_action(replace(facts, queued=raised), job.run_key, now_s, quick), Start):
-            yield f"With priority {highest + 1} it would start now."
+    raised = tuple(replace(each, priority=highest + 1) if each is job else each for each in facts.queued)
+    if starts(replace(facts, queued=raised)):
+        yield f"With priority {highest + 1} it would start now."
+
+
+def _least(holds: Callable[[int], bool], *, limit: int) -> int | None:
+    """The least count up to ``limit`` for which ``holds`` is true, taking it to stay true from there on."""
+    if not holds(limit):
+        return None
+    low, high = 1, limit
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return high
+
+
+def _gpus_wanted(facts: SchedulingFacts, gpu_type: str) -> int:
+    """GPUs of ``gpu_type`` that the whole queue could take: more than that cannot help anyone."""
+    return sum(
+        max((plan.num_gpus for plan in job.plans if plan.gpu_type == gpu_type), default=0) for job in facts.queued
+    )
 
 
 def _one_for_each_type(contender: Contender) -> list[Option]:

@@ -12,7 +12,7 @@ from frenzy.core.has.policy import HasPolicy, Policy
 from frenzy.core.has.state import SchedulingState
 from frenzy.core.queue import Action, SchedulingFacts, Start
 
-_MAX_FORECAST_PASSES = 64
+_MAX_FORECAST_PASSES = 32
 
 
 def schedule(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Policy) -> tuple[Action, ...]:
