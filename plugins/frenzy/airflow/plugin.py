@@ -18,10 +18,13 @@ from frenzy.web.mount import URL_PREFIX, external_views, serves_api
 
 def api_app() -> dict[str, Any]:
     """The FastAPI app in the form Airflow mounts; imports what only the server needs."""
+    from frenzy.airflow.dags import ensure_loaders
+    from frenzy.settings import load_settings
     from frenzy.web.access import airflow_access
     from frenzy.web.application import create_app
     from frenzy.wiring import services
 
+    ensure_loaders(load_settings(os.environ).jobs_folder)
     return {
         "app": create_app(services, airflow_access(), on_job_changed=parse_soon),
         "url_prefix": URL_PREFIX,
@@ -39,7 +42,15 @@ def parse_soon(job_name: str) -> None:
     request_parse(loader_of(folder / f"{job_name}.yaml"))
 
 
+def cancelling_listeners() -> list[Any]:
+    """Hooks that run where people end runs and tasks: in the API server."""
+    from frenzy.airflow import listener
+
+    return [listener]
+
+
 class FrenzyPlugin(AirflowPlugin):
     name = "frenzy"
     fastapi_apps = [api_app()] if serves_api(sys.argv) else []
     external_views = external_views(conf.get("api", "base_url", fallback=""))
+    listeners = cancelling_listeners() if serves_api(sys.argv) else []
