@@ -231,6 +231,9 @@ class TestBetterPlan:
         run = [running("r", cheap, ("n1", 1), end_s=100.0)]
         by_cost = replace(waiting("a", cheap, dear), objective=Objective.COST)
         assert started(schedule(facts(self.nodes, [by_cost], run), 0.0, HAS)) == {}
+        free = (replace(cheap, predicted_cost=0.0), replace(dear, predicted_cost=0.0))
+        no_prices = replace(waiting("a", *free), objective=Objective.COST)
+        assert set(started(schedule(facts(self.nodes, [no_prices], run), 0.0, HAS))) == {"a"}
         by_time = waiting("a", dear, cheap)
         assert started(schedule(facts(self.nodes, [by_time], run), 0.0, HAS))["a"].plan == dear
 
@@ -271,6 +274,13 @@ class TestReasons:
         reason = hold_of(facts(nodes, [waiting("a", plan("v100", 1, host_gib=32))], run), "a").reason
         assert reason.code is ReasonCode.WAITING_FOR_HOST_RESOURCES
         assert reason.remedy == "8.0 GiB of host memory more free on n1"
+
+    def test_a_gpu_type_the_cluster_does_not_have_is_named(self) -> None:
+        snapshot = facts([node("n1", "v100", 1)], [waiting("a", plan("h100", 1))])
+        reason = hold_of(snapshot, "a").reason
+        assert reason.code is ReasonCode.NEVER_FITS
+        assert reason.detail == "Needs 1 h100; the cluster has 0 h100."
+        assert explain(snapshot, "a", 0.0, HAS).reason == reason
 
     def test_a_job_without_plans_never_fits(self) -> None:
         reason = hold_of(facts([node("n1", "v100", 1)], [waiting("a")]), "a").reason

@@ -72,5 +72,7 @@ def _waiting_pays(job: QueuedJob, promise: Promise, plan: ResourcePlan, now_s: f
     if not within_patience(promise, job.submitted_s, policy.max_wait_share, plan.predicted_run_s):
         return False
     if job.objective is Objective.COST:
-        return promise.option.plan.predicted_cost <= (1 - policy.min_gain) * plan.predicted_cost
-    return promise.end_s - now_s <= (1 - policy.min_gain) * plan.predicted_run_s
+        total, gained = plan.predicted_cost, plan.predicted_cost - promise.option.plan.predicted_cost
+    else:
+        total, gained = plan.predicted_run_s, now_s + plan.predicted_run_s - promise.end_s
+    return gained > 0 and gained >= policy.min_gain * total

@@ -177,7 +177,7 @@ def _counterfactuals(facts: SchedulingFacts, contender: Contender, now_s: float,
     def starts_with(option: Option, num_gpus: int) -> bool:
         return starts(replace(facts, cluster=with_node(facts.cluster, option, num_gpus)))
 
-    for option in _one_for_each_type(contender):
+    for option in _one_for_each_type(contender, facts.cluster):
         num_gpus = _least(partial(starts_with, option), limit=_gpus_wanted(facts, option.need.gpu_type))
         if num_gpus is not None:
             yield f"With {num_gpus} more idle {option.need.gpu_type} it would start now."
@@ -205,11 +205,12 @@ def _gpus_wanted(facts: SchedulingFacts, gpu_type: str) -> int:
     )
 
 
-def _one_for_each_type(contender: Contender) -> list[Option]:
-    """The smallest option of each GPU type, few GPUs first."""
+def _one_for_each_type(contender: Contender, cluster: Cluster) -> list[Option]:
+    """The smallest option of each GPU type of ``cluster``, few GPUs first."""
     smallest: dict[str, Option] = {}
     for option in sorted(contender.options, key=lambda each: each.need.num_gpus):
-        smallest.setdefault(option.need.gpu_type, option)
+        if option.need.gpu_type in cluster.types_by_name:
+            smallest.setdefault(option.need.gpu_type, option)
     return list(smallest.values())
 
 
