@@ -12,7 +12,7 @@ from frenzy.core.errors import Reason, ReasonCode, SpecError, TemporaryError, Vi
 T = TypeVar("T")
 
 # A person waits at the terminal; a server that restarts is back within this.
-PATIENCE_S: Final = 8.0
+PATIENCE_S: Final = 4.0
 _VARIABLES: Final = ("FRENZY_URL", "FRENZY_USER", "FRENZY_PASSWORD")
 
 

@@ -1,0 +1,97 @@
+"""Planning without Airflow: from a job's file and a cluster's file alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Command = Callable[..., object]
+
+
+def test_plans_are_listed_with_memory_time_cost_and_reason(frenzy: Command, spec: Path, cluster_file: Path) -> None:
+    said = frenzy("plan", str(spec), "--cluster", str(cluster_file))
+    assert said.status == 0
+    for word in ("rank", "plan", "peak", "required", "card", "time", "cost", "BEST_PLAN", "equation"):
+        assert word in said.out
+
+
+def test_json_holds_every_candidate_best_first(frenzy: Command, spec: Path, cluster_file: Path) -> None:
+    said = frenzy("plan", str(spec), "--cluster", str(cluster_file), "--json")
+    told = json.loads(said.out)
+    ranks = [each["rank"] for each in told["candidates"] if each["rank"] is not None]
+    assert ranks == list(range(1, len(ranks) + 1))
+    assert told["refusal"] is None
+    batches = {
+        each["plan"]["dp"] * each["plan"]["micro_batch_size"] * each["plan"]["accumulation_steps"]
+        for each in told["candidates"]
+    }
+    assert batches == {4}
+
+
+def test_table_and_json_name_the_same_best_plan(frenzy: Command, spec: Path, cluster_file: Path) -> None:
+    told = json.loads(frenzy("plan", str(spec), "--cluster", str(cluster_file), "--json").out)
+    best = told["candidates"][0]
+    table = frenzy("plan", str(spec), "--cluster", str(cluster_file), "--top", "1").out
+    assert f"{best['plan']['num_gpus']}x{best['plan']['gpu_type']}-z{best['plan']['zero_stage']}" in table
+    assert best["reason"]["detail"].split()[0] in table
+
+
+def test_impossible_job_ends_with_the_smallest_remedy(frenzy: Command, spec: Path, alone: Path) -> None:
+    only_tiny = alone / "tiny.yaml"
+    only_tiny.write_text(
+        "gpu_types:\n  tiny: {kind: virtual, memory: 2 MiB, flops: 10 GFLOPS}\n"
+        "nodes:\n  - {name: one, gpu_type: tiny, gpus: 1}\n",
+        encoding="utf-8",
+    )
+    said = frenzy("plan", str(spec), "--cluster", str(only_tiny))
+    assert said.status == 1
+    assert "Remedy:" in said.err
+
+
+def test_refused_spec_lists_each_field_with_value_and_what_is_allowed(frenzy: Command, spec: Path) -> None:
+    text = spec.read_text(encoding="utf-8")
+    spec.write_text(text.replace("max_steps: 10", "max_steps: -3").replace("sequence_length", "seq_len"), "utf-8")
+    said = frenzy("plan", str(spec))
+    assert said.status == 2
+    assert "training.max_steps" in said.err
+    assert "-3" in said.err
+    assert "data.seq_len" in said.err
+    assert said.out == ""
+
+
+@pytest.mark.parametrize("content", [b"", b"[1, 2]", b"name: [", b"\xff\xfe", b"name: x\n"])
+def test_file_that_is_no_specification_is_refused_in_words(frenzy: Command, spec: Path, content: bytes) -> None:
+    spec.write_bytes(content)
+    said = frenzy("plan", str(spec))
+    assert said.status == 2
+    assert "Refused" in said.err
+
+
+def test_missing_file_is_named(frenzy: Command) -> None:
+    said = frenzy("plan", "none.yaml")
+    assert said.status == 2
+    assert "none.yaml" in said.err
+
+
+def test_bad_cluster_file_is_refused_in_words(frenzy: Command, spec: Path, alone: Path) -> None:
+    broken = alone / "broken.yaml"
+    broken.write_text("gpu_types: {a: {memory: 3 parsecs}}\nnodes: []\n", encoding="utf-8")
+    said = frenzy("plan", str(spec), "--cluster", str(broken))
+    assert said.status == 2
+    assert "parsecs" in said.err
+
+
+def test_unknown_policy_names_the_known_ones(frenzy: Command, spec: Path, cluster_file: Path) -> None:
+    said = frenzy("plan", str(spec), "--cluster", str(cluster_file), "--policy", "tarot")
+    assert said.status == 2
+    assert "closed-form" in said.err
+
+
+def test_unknown_family_is_refused_in_words(frenzy: Command, spec: Path, cluster_file: Path) -> None:
+    spec.write_text(spec.read_text(encoding="utf-8").replace("gpt2", "crystal-ball"), "utf-8")
+    said = frenzy("plan", str(spec), "--cluster", str(cluster_file))
+    assert said.status == 2
+    assert "crystal-ball" in said.err

@@ -1,0 +1,157 @@
+"""The verbs that ask the server: same values as tables and as JSON, and plain words for every trouble."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.unit.cli.conftest import Said, World
+
+from frenzy.app.place import enqueue
+from frenzy.core.ledger import JobState
+
+Command = Callable[..., Said]
+READING = (("status",), ("queue",), ("gpus",))
+
+
+@pytest.mark.parametrize("arguments", READING)
+def test_tables_and_json_both_come(arguments: tuple[str, ...], online: Command, world: World) -> None:
+    world.registered("shown")
+    assert online(*arguments).status == 0
+    told = online(*arguments, "--json")
+    assert told.status == 0
+    json.loads(told.out)
+
+
+def test_status_lists_runs_and_one_run_s_history(online: Command, world: World) -> None:
+    view = world.registered("history")
+    listed = online("status")
+    assert view.run.run_key in listed.out
+    single = online("status", view.run.run_key)
+    assert "History" in single.out
+    assert "35" not in single.err
+
+
+@pytest.mark.parametrize("name", ["key", "job", "dag", "run"])
+def test_run_is_found_by_any_of_its_names(name: str, online: Command, world: World) -> None:
+    view = world.registered(f"found-by-{name}", run_id=f"manual__{name}")
+    identity = view.run.identity
+    reference = {"key": view.run.run_key, "job": view.run.job.name, "dag": identity.dag_id, "run": identity.run_id}[
+        name
+    ]
+    told = json.loads(online("status", reference, "--json").out)
+    assert told["run"]["run_key"] == view.run.run_key
+
+
+def test_job_s_name_means_its_newest_run(online: Command, world: World) -> None:
+    world.registered("twice", run_id="first")
+    newest = world.registered("twice", run_id="second")
+    assert json.loads(online("status", "twice", "--json").out)["run"]["run_key"] == newest.run.run_key
+
+
+@pytest.mark.parametrize("verb", ["status", "explain", "logs", "cancel"])
+def test_unknown_run_is_told_with_the_known_jobs(verb: str, online: Command, world: World) -> None:
+    world.registered("known")
+    said = online(verb, "unheard-of")
+    assert said.status == 2
+    assert "unheard-of" in said.err
+    assert "known" in said.err
+
+
+def test_placed_run_shows_in_queue_and_gpus(online: Command, world: World) -> None:
+    view = world.registered("holder")
+    enqueue(world.services, view.run.run_key)
+    assert view.run.run_key in online("queue").out
+    assert view.run.run_key in online("gpus").out
+    assert view.run.run_key in [row["run_key"] for row in json.loads(online("queue", "--json").out)["running"]]
+
+
+def test_explanation_is_the_api_s(online: Command, world: World) -> None:
+    view = world.registered("explained")
+    lines = json.loads(online("explain", view.run.run_key, "--json").out)["lines"]
+    assert lines[0] in online("explain", view.run.run_key).out
+
+
+def test_cancelling_ends_a_run_and_saying_it_twice_is_harmless(online: Command, world: World) -> None:
+    view = world.registered("cancelled")
+    assert online("cancel", view.run.run_key, "--why", "Enough.").status == 0
+    again = online("cancel", view.run.run_key)
+    assert again.status == 0
+    assert "ended before" in again.out
+    assert json.loads(online("status", view.run.run_key, "--json").out)["run"]["state"] == JobState.CANCELLED
+
+
+def test_logs_of_a_run_without_attempts_are_refused_in_words(online: Command, world: World) -> None:
+    view = world.registered("silent")
+    said = online("logs", view.run.run_key)
+    assert said.status == 2
+    assert "no attempt" in said.err
+
+
+def test_submitting_stores_the_spec_and_starts_a_run_of_it(online: Command, world: World, spec: Path) -> None:
+    world.airflow.looks_until_parsed = 3
+    said = online("submit", str(spec))
+    assert said.status == 0
+    assert "manual__1" in said.out
+    assert world.airflow.triggered[-1] == ("job_words", {"logical_date": None, "conf": {}})
+    stored = world.services.jobs.get("words") or ""
+    assert str(spec.parent / "words.txt") in stored
+    assert stored.startswith("# a small job")
+    assert "# beside this file" in stored
+
+
+def test_submitting_without_trigger_only_stores(online: Command, world: World, spec: Path) -> None:
+    before = len(world.airflow.triggered)
+    said = online("submit", str(spec), "--no-trigger", "--json")
+    assert json.loads(said.out)["run_id"] is None
+    assert len(world.airflow.triggered) == before
+
+
+@pytest.mark.parametrize("arguments", [*READING, ("explain", "x"), ("cancel", "x"), ("logs", "x")])
+def test_without_a_server_the_remedy_is_told(arguments: tuple[str, ...], frenzy: Command) -> None:
+    said = frenzy(*arguments)
+    assert said.status == 3
+    assert "frenzy up" in said.err
+    assert said.out == ""
+
+
+def test_server_that_does_not_answer_is_named(frenzy: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    for name, value in (("URL", url), ("USER", "u"), ("PASSWORD", "p")):
+        monkeypatch.setenv(f"FRENZY_{name}", value)
+    said = frenzy("queue")
+    assert said.status == 3
+    assert url in said.err
+    assert "Remedy:" in said.err
+
+
+def test_server_without_login_is_refused(frenzy: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FRENZY_URL", "http://127.0.0.1:1")
+    said = frenzy("queue")
+    assert said.status == 2
+    assert "FRENZY_USER" in said.err
+    assert "FRENZY_PASSWORD" in said.err
+
+
+def test_bad_setting_is_refused_in_words(frenzy: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FRENZY_PORT", "eighty")
+    said = frenzy("up", "--status")
+    assert said.status == 2
+    assert "FRENZY_PORT" in said.err
+
+
+def test_nothing_runs_in_a_fresh_home(frenzy: Command) -> None:
+    said = frenzy("up", "--status")
+    assert said.status == 1
+    assert "not running" in said.out
+    assert frenzy("down").status == 0
+
+
+def test_version_and_help(frenzy: Command) -> None:
+    assert frenzy("--version").out.startswith("frenzy ")
+    assert "submit" in frenzy("--help").out
+    assert frenzy("submit").status == 2
