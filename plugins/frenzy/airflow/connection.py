@@ -11,8 +11,9 @@ from frenzy.adapters.api_client import ApiAddress, ApiClient, AsyncApiClient
 
 DEFAULT_CONN_ID: Final = "frenzy_default"
 
-# A client belongs to the event loop it was made in.
-_async_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[ApiAddress, AsyncApiClient]] = WeakKeyDictionary()
+# A client belongs to the event loop it was made in. Asking for a Connection goes through the
+# triggerer's other process, which may be busy for long: it is asked once.
+_async_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, AsyncApiClient]] = WeakKeyDictionary()
 
 
 def api_client(conn_id: str = DEFAULT_CONN_ID) -> ApiClient:
@@ -23,14 +24,17 @@ def api_client(conn_id: str = DEFAULT_CONN_ID) -> ApiClient:
 
 
 async def async_api_client(conn_id: str = DEFAULT_CONN_ID) -> AsyncApiClient:
-    """The event loop's client for that server; all triggers of one process share it."""
+    """The event loop's client for that server; all triggers of one process share it.
+
+    A Connection that is changed takes effect when the triggerer is restarted.
+    """
     from airflow.sdk import Connection
 
-    address = _address(await Connection.async_get(conn_id))
     clients = _async_clients.setdefault(asyncio.get_running_loop(), {})
-    if address not in clients:
-        clients[address] = AsyncApiClient(address)
-    return clients[address]
+    if conn_id not in clients:
+        address = _address(await Connection.async_get(conn_id))
+        clients.setdefault(conn_id, AsyncApiClient(address))
+    return clients[conn_id]
 
 
 @cache

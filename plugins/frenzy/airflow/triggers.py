@@ -30,6 +30,7 @@ from frenzy.ports import WorkersState
 _CANCEL_GRACE_S: Final = 2.0
 # Airflow gives on_kill 30 s.
 _CANCEL_PATIENCE_S: Final = 20.0
+_STATE_PATIENCE_S: Final = 8.0
 _RESULT_PATIENCE_S: Final = 2.0
 _LONG_S: Final = 1e9
 # States of a task that a person has ended; in any other it was cleared and runs again.
@@ -73,7 +74,7 @@ class RunTrigger(BaseTrigger):
         if task is None:
             return True
         try:
-            return await asyncio.to_thread(_state_of, task) in _ENDED_BY_HAND
+            return await asyncio.wait_for(asyncio.to_thread(_state_of, task), _STATE_PATIENCE_S) in _ENDED_BY_HAND
         except Exception as error:
             self.log.warning("The state of %s is not known (%s); it counts as ended.", self.task_id, error)
             return True
@@ -147,25 +148,7 @@ class AttemptTrigger(RunTrigger):
             return False
         return not any(each.attempt == self.attempt and each.is_live for each in view.attempts)
 
-
-class LaunchTrigger(AttemptTrigger):
-    """Ends the launch task when the attempt's workers are gone and the ledger knows it.
-
-    The task succeeds when the trainer finished or stopped on request, else it fails.
-    """
-
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        try:
-            spec = await self.spec()
-        except PermanentError as error:
-            self.log.error("%s", error)
-            yield TaskFailedEvent()
-            return
-        result = await self._wait_for_end(spec)
-        await self._report_end(result)
-        yield _launch_event(self.attempt, result)
-
-    async def _wait_for_end(self, spec: LaunchSpec) -> AttemptResult | None:
+    async def wait_for_end(self, spec: LaunchSpec) -> AttemptResult | None:
         """The workers' own account once they are proved gone; None if they left none."""
         gone_since_s: float | None = None
         while True:
@@ -181,7 +164,7 @@ class LaunchTrigger(AttemptTrigger):
                     return result
             await asyncio.sleep(workers().settings.poll_s)
 
-    async def _report_end(self, result: AttemptResult | None) -> None:
+    async def report_end(self, result: AttemptResult | None) -> None:
         """Tell the ledger, however long it takes: its GPUs are free only then."""
         lost = Reason(code=ReasonCode.WORKERS_LOST) if result is None else None
         self.log.info("The workers are gone: %s", _account(result))
@@ -198,15 +181,32 @@ class LaunchTrigger(AttemptTrigger):
 
     async def cancel(self) -> None:
         """Stop the workers at once, then free their GPUs: nobody else may be there to do it."""
-        await asyncio.gather(super().cancel(), self._stop_and_settle(), return_exceptions=True)
-
-    async def _stop_and_settle(self) -> None:
         spec = await asyncio.to_thread(workers().runs.spec, self.run_key, self.attempt)
         if spec is None:
+            await super().cancel()
             return
-        await asyncio.to_thread(workers().launcher.stop, spec, grace_s=_CANCEL_GRACE_S)
-        result = await asyncio.wait_for(self._wait_for_end(spec), _CANCEL_PATIENCE_S)
-        await asyncio.wait_for(self._report_end(result), _CANCEL_PATIENCE_S)
+        stop = asyncio.to_thread(workers().launcher.stop, spec, grace_s=_CANCEL_GRACE_S)
+        await asyncio.gather(super().cancel(), stop, return_exceptions=True)
+        result = await asyncio.wait_for(self.wait_for_end(spec), _CANCEL_PATIENCE_S)
+        await self.report_end(result)
+
+
+class LaunchTrigger(AttemptTrigger):
+    """Ends the launch task when the attempt's workers are gone and the ledger knows it.
+
+    The task succeeds when the trainer finished or stopped on request, else it fails.
+    """
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        try:
+            spec = await self.spec()
+        except PermanentError as error:
+            self.log.error("%s", error)
+            yield TaskFailedEvent()
+            return
+        result = await self.wait_for_end(spec)
+        await self.report_end(result)
+        yield _launch_event(self.attempt, result)
 
     async def let_go(self) -> None:
         """Cleared: save and stop, so that the task's next try sees the end and the run goes on from there."""
