@@ -131,12 +131,23 @@ def _next_attempt(attempts: tuple[Attempt, ...], outcome: Reason) -> NextAttempt
 def extra_bytes(attempt: Attempt, outcome: Reason) -> tuple[int, int]:
     """(seen, forecast) memory on each GPU beyond ``attempt``'s prediction.
 
-    An out-of-memory is a censored measurement: the true need was above the card.
+    An out-of-memory is a censored measurement: the true need was above the card. If memory grew
+    before it, growth is taken to go on at its pace until the run's last step.
     """
-    seen = attempt.extra_bytes_per_gpu
+    seen, forecast = attempt.extra_bytes_per_gpu, attempt.forecast_extra_bytes_per_gpu
     if outcome.code in (ReasonCode.CUDA_OUT_OF_MEMORY, ReasonCode.BUDGET_EXCEEDED):
-        seen = max(seen, attempt.plan.gpu_memory_bytes - attempt.plan.memory.peak_allocated_bytes)
-    return seen, max(seen, attempt.forecast_extra_bytes_per_gpu)
+        seen = max(seen, room_bytes(attempt.plan))
+        forecast = max(forecast, seen + _growth_to_come(attempt))
+    return seen, max(seen, forecast)
+
+
+def _growth_to_come(attempt: Attempt) -> int:
+    """Bytes that the growth which was measured would add until the last step; 0 if none was seen."""
+    grown = (attempt.measured_peak_bytes or 0) - (attempt.explained_peak_bytes or 0)
+    if attempt.growth_step is None or attempt.result is None or grown <= 0:
+        return 0
+    steps = max(1, attempt.last_step - attempt.growth_step)
+    return round(grown / steps * max(0, attempt.result.total_steps - attempt.last_step))
 
 
 def excluded_shapes(attempts: Iterable[Attempt]) -> tuple[PlanShape, ...]:

@@ -189,6 +189,19 @@ def test_an_out_of_memory_says_the_need_was_above_the_card() -> None:
     assert found.extra_bytes_per_gpu == room_bytes(plan())
 
 
+def test_after_an_out_of_memory_measured_growth_is_taken_to_go_on() -> None:
+    burst = dataclasses.replace(
+        attempt(1, ReasonCode.BUDGET_EXCEEDED, last_step=20),
+        measured_peak_bytes=400 * MIB,
+        explained_peak_bytes=300 * MIB,
+        growth_step=10,
+        result=AttemptResult(exit_code=96, last_step=20, total_steps=50),
+    )
+    found = follow_up(run_record(), (burst,))
+    assert isinstance(found, NextAttempt)
+    assert found.forecast_extra_bytes_per_gpu == room_bytes(plan()) + 30 * 10 * MIB
+
+
 def test_a_spent_budget_ends_the_run() -> None:
     found = follow_up(run_record(max_reschedules=1, num_reschedules=1), (attempt(2, ReasonCode.BUDGET_EXCEEDED),))
     assert isinstance(found, Reason)
