@@ -138,6 +138,12 @@ def clear_tasks(dag_id: str, run_id: str, task_ids: Sequence[str], map_index: in
     return airflow_call("POST", f"/dags/{_part(dag_id)}/clearTaskInstances", body)
 
 
+def task_instance(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> Call[Any]:
+    """Airflow: one task instance, with its state."""
+    path = f"/dags/{_part(dag_id)}/dagRuns/{_part(run_id)}/taskInstances/{_part(task_id)}"
+    return airflow_call("GET", path if map_index < 0 else f"{path}/{map_index}")
+
+
 def _run(run_key: str) -> str:
     return f"/runs/{_part(run_key)}"
 
