@@ -7,10 +7,10 @@ STAMP := .venv/.ready
 SOURCES := plugins tests scripts dags
 PYTEST ?= $(BIN)/python -m pytest
 
-.PHONY: help env demo test check lint types imports fmt bench up down status lock clean
+.PHONY: help env demo test check lint types imports fmt bench docs docs-assets up down status lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): requirements.lock pyproject.toml scripts/setup_env.sh scripts/torch_wheel.py
 	@scripts/setup_env.sh
@@ -43,6 +43,12 @@ fmt: $(STAMP) ## repair what ruff can
 
 bench: $(STAMP) ## measure; figures also in build/bench/*.json
 	@$(BIN)/frenzy bench $(ARGS)
+
+docs: $(STAMP) ## write the reference pages in docs/ from the code
+	@$(BIN)/python -m frenzy.cli.reference_docs
+
+docs-assets: $(STAMP) ## run the demo and take the pictures in docs/images (needs Chromium)
+	@$(BIN)/python scripts/docs_assets.py $(ARGS)
 
 up: $(STAMP) ## start Airflow here and print address and logins
 	@$(BIN)/frenzy up

@@ -1,0 +1,139 @@
+"""The documentation says what the code does: generated pages, links, examples, and nothing left out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer.main
+import yaml
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+from frenzy.adapters.cluster_file import parse_cluster
+from frenzy.adapters.job_spec import job_from_yaml
+from frenzy.cli.main import make_cli
+from frenzy.cli.reference_docs import DOCS, pages, write_pages
+from frenzy.core.errors import ReasonCode
+from frenzy.settings import CHECKOUT, variable_names
+from frenzy.web import errors
+
+PAGES = sorted((CHECKOUT / "README.md", CHECKOUT / "CHANGELOG.md", *DOCS.rglob("*.md")))
+NAMES = [str(page.relative_to(CHECKOUT)) for page in PAGES]
+every_page = pytest.mark.parametrize("page", PAGES, ids=NAMES)
+
+_LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: Path, language: str) -> Iterator[str]:
+    return (text for kind, text in _BLOCK.findall(page.read_text(encoding="utf-8")) if kind == language)
+
+
+def headings(page: Path) -> tuple[str, ...]:
+    prose = _BLOCK.sub("", page.read_text(encoding="utf-8"))
+    return tuple(re.findall(r"^#+ (.+)$", prose, re.MULTILINE))
+
+
+def anchor(heading: str) -> str:
+    """A heading's anchor as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("name", pages())
+def test_generated_pages_are_what_the_code_says(name: str) -> None:
+    assert (DOCS / name).read_text(encoding="utf-8") == pages()[name], "run: make docs"
+
+
+def test_writing_the_pages_again_changes_nothing(tmp_path: Path) -> None:
+    assert set(write_pages(tmp_path)) == set(pages())
+    assert write_pages(tmp_path) == ()
+
+
+def test_the_runbook_has_one_section_for_each_reason_code() -> None:
+    named = [each for each in headings(DOCS / "runbook.md") if re.fullmatch(r"[A-Z]+(_[A-Z]+)+|[A-Z]{6,}", each)]
+    assert sorted(named) == sorted(ReasonCode)
+
+
+def test_each_section_of_the_runbook_says_what_to_look_at_and_what_to_do() -> None:
+    text = (DOCS / "runbook.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## ([A-Z_]+)\n(.*?)(?=^#|\Z)", text, re.MULTILINE | re.DOTALL))
+    incomplete = [name for name, body in sections.items() if "**Look at:**" not in body or "**Do:**" not in body]
+    assert incomplete == []
+
+
+@every_page
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for target in _LINK.findall(page.read_text(encoding="utf-8")):
+        if target.startswith(("http://", "https://")):
+            continue
+        place, _, fragment = target.partition("#")
+        file = (page.parent / place).resolve() if place else page
+        if not file.exists() or (fragment and fragment not in map(anchor, headings(file))):
+            broken.append(target)
+    assert broken == []
+
+
+@every_page
+def test_pages_can_be_found_from_the_index(page: Path) -> None:
+    reachable: set[Path] = set()
+    waiting = [CHECKOUT / "README.md", DOCS / "index.md"]
+    while waiting:
+        current = waiting.pop()
+        if current in reachable:
+            continue
+        reachable.add(current)
+        links = _LINK.findall(current.read_text(encoding="utf-8"))
+        found = ((current.parent / each.partition("#")[0]).resolve() for each in links if "://" not in each)
+        waiting += [each for each in found if each.suffix == ".md" and each.is_file()]
+    assert page in reachable
+
+
+@every_page
+def test_examples_are_accepted(page: Path) -> None:
+    for text in blocks(page, "yaml"):
+        if "nodes" in yaml.safe_load(text):
+            parse_cluster(text)
+        else:
+            job_from_yaml(text)
+    for text in blocks(page, "python"):
+        compile(text, str(page), "exec")
+
+
+@every_page
+def test_commands_exist(page: Path) -> None:
+    verbs = set(typer.main.get_group(make_cli()).commands)
+    targets = set(re.findall(r"^([a-z-]+):", (CHECKOUT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    shown = "\n".join((*blocks(page, "bash"), *re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8"))))
+    assert set(re.findall(r"(?:^|bin/)frenzy ([a-z]+)", shown, re.MULTILINE)) <= verbs
+    assert set(re.findall(r"(?:^|\s)make ([a-z-]+)", shown, re.MULTILINE)) <= targets
+
+
+def test_operations_name_every_setting_and_every_verb() -> None:
+    text = (DOCS / "operations.md").read_text(encoding="utf-8")
+    verbs = typer.main.get_group(make_cli()).commands
+    assert [name for name in variable_names() if f"`{name}`" not in text] == []
+    assert [verb for verb in verbs if f"`frenzy {verb}" not in text] == []
+
+
+def test_the_form_of_an_error_is_as_documented() -> None:
+    (shown,) = blocks(DOCS / "architecture.md", "json")
+    documented = json.loads(shown)["detail"]
+    app = FastAPI()
+    errors.install(app)
+    made = TestClient(app).get("/nowhere").json()["detail"]
+    assert documented.keys() == made.keys()
+
+
+def test_every_decision_is_in_the_list() -> None:
+    listed = _LINK.findall((DOCS / "decisions/README.md").read_text(encoding="utf-8"))
+    assert sorted(listed) == sorted(each.name for each in (DOCS / "decisions").glob("*.md") if each.stem != "README")
+
+
+@every_page
+def test_nothing_is_left_to_be_done(page: Path) -> None:
+    assert re.findall(r"\b(TODO|FIXME|TBD|XXX)\b", page.read_text(encoding="utf-8")) == []
