@@ -53,7 +53,7 @@ class SupervisorRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequest:
-    """deadline_s: on the machine's monotonic clock; what still runs then is killed."""
+    """deadline_s: seconds since the epoch; what still runs then is killed."""
 
     deadline_s: float
 
@@ -98,7 +98,7 @@ class AttemptHome:
 
     def request_stop(self, grace_s: float) -> StopRequest:
         """Ask for the end within ``grace_s``; an earlier deadline stays."""
-        deadline_s = time.monotonic() + grace_s
+        deadline_s = time.time() + grace_s
         before = self.stop_request()
         request = StopRequest(deadline_s=deadline_s if before is None else min(deadline_s, before.deadline_s))
         _write(self.folder / "stop.json", codec.dumps(request))

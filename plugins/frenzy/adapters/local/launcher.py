@@ -76,11 +76,12 @@ class LocalLauncher:
             record = home.record()
             if record is None:
                 home.put_record(SupervisorRecord.here())
-                return
-        if self.state(spec) is not WorkersState.ALIVE or record.pid is None:
-            return
-        if not send(record.pid, signal.SIGTERM, started=record.started):
-            self._bury(spec)
+            elif self.state(spec) is WorkersState.ALIVE:
+                self._end(spec, home, record, grace_s)
+
+    def _end(self, spec: LaunchSpec, home: AttemptHome, record: SupervisorRecord, grace_s: float) -> None:
+        if record.pid is None or not send(record.pid, signal.SIGTERM, started=record.started):
+            self._bury(spec, home)
         elif grace_s <= 0:
             signal_all(spec.run_key, spec.attempt, signal.SIGKILL, but=(record.pid,))
 
@@ -94,11 +95,11 @@ class LocalLauncher:
             raise _not_started("it ended at once", home)
         return record
 
-    def _bury(self, spec: LaunchSpec) -> None:
-        """End the workers of a dead supervisor, by a process that is none of theirs."""
+    def _bury(self, spec: LaunchSpec, home: AttemptHome) -> None:
+        """Give the workers of a dead supervisor a new one, none of theirs, that ends them."""
         environment = worker_environment(spec, self._environ)
         del environment[RUN_KEY_VARIABLE], environment[ATTEMPT_VARIABLE]
-        self._run_supervisor([*_target(spec), "--bury"], environment, _home(spec))
+        self._run_supervisor([*_target(spec), "--bury"], environment, home)
 
     def _command(self, spec: LaunchSpec) -> tuple[str, ...]:
         return (*self._trainer_command, "--run-dir", spec.run_dir, "--attempt", str(spec.attempt))

@@ -3,15 +3,15 @@
     python -m frenzy.adapters.local.supervisor --run-dir D --run-key K --attempt N -- COMMAND...
     python -m frenzy.adapters.local.supervisor --run-dir D --run-key K --attempt N --bury
 
-The first form detaches itself, records itself, and runs COMMAND. The second ends the workers
-of an attempt whose supervisor is dead. Both leave a result where the workers left none.
+Both detach themselves and record themselves as the attempt's supervisor. The first form runs
+COMMAND, the second ends the workers of a supervisor that is dead. Both leave a result where the
+workers left none.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import fcntl
 import os
 import select
 import signal
@@ -22,14 +22,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from frenzy.adapters.local.attempt_home import DEFAULT_GRACE_S, AttemptHome, SupervisorRecord
-from frenzy.adapters.local.processes import ATTEMPT_VARIABLE, RUN_KEY_VARIABLE, processes_of, signal_all
+from frenzy.adapters.local.attempt_home import DEFAULT_GRACE_S, AttemptHome, StopRequest, SupervisorRecord
+from frenzy.adapters.local.processes import processes_of, signal_all
 from frenzy.core.launch import ExitCode
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _GO: Final = b"\x01"
 _CRASHED: Final = 1
-_TICK_S: Final = 0.1
+_TICK_S: Final = 0.5
+_TICK_AT_END_S: Final = 0.05
 _STRAY_GRACE_S: Final = 2.0
 
 
@@ -75,7 +76,8 @@ class Supervision:
         self._child: int | None = None
         self._status: int | None = None
         self._deadline_s: float | None = None
-        self.killed = False
+        self._seen: StopRequest | None = None
+        self.killed = False  # at the deadline, before the command had ended
 
     @property
     def status(self) -> int:
@@ -99,21 +101,23 @@ class Supervision:
         self._reap()
 
     def stop(self) -> None:
-        """Pass the request to stop on to the command; whoever is left at the deadline is killed."""
-        request = self._target.home.stop_request()
-        self._stop_within(request.deadline_s if request else time.monotonic() + DEFAULT_GRACE_S)
+        """Pass a request to stop on to the command; whoever is left at the deadline is killed."""
+        self._seen = self._target.home.stop_request()
+        grace_s = DEFAULT_GRACE_S if self._seen is None else self._seen.deadline_s - time.time()
+        self._stop_within(time.monotonic() + grace_s)
         if self._child is not None:
             os.kill(self._child, signal.SIGTERM)
         else:
             self._signal_others(signal.SIGTERM)
 
     def _step(self) -> None:
-        came = self._wakeups.wait(_TICK_S)
+        came = self._wakeups.wait(_TICK_S if self._deadline_s is None else _TICK_AT_END_S)
         self._reap()
-        if came & {signal.SIGTERM, signal.SIGINT}:
+        # A request is also looked for in its file: whoever made it may be on another machine.
+        if came & {signal.SIGTERM, signal.SIGINT} or self._target.home.stop_request() != self._seen:
             self.stop()
         is_late = self._deadline_s is not None and time.monotonic() >= self._deadline_s
-        if is_late and self._signal_others(signal.SIGKILL):
+        if is_late and self._signal_others(signal.SIGKILL) and self._status is None:
             self.killed = True
 
     def _is_running(self) -> bool:
@@ -199,18 +203,13 @@ def _claim_gpus(target: Target, environment: dict[str, str]) -> tuple[int, ...]:
     return claim.lock_fds
 
 
-def bury(target: Target) -> None:
-    """End the workers of an attempt whose supervisor is dead; one process at a time does so."""
-    with (target.home.folder / "bury.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return
-        supervision = Supervision(target, Wakeups())
-        supervision.stop()
-        supervision.run_down()
-        number = signal.SIGKILL if supervision.killed else signal.SIGTERM
-        _leave_result(target, 128 + number, "the supervisor was lost; its workers were stopped")
+def bury(target: Target, wakeups: Wakeups) -> None:
+    """End the workers of an attempt whose supervisor is dead."""
+    supervision = Supervision(target, wakeups)
+    supervision.stop()
+    supervision.run_down()
+    number = signal.SIGKILL if supervision.killed else signal.SIGTERM
+    _leave_result(target, 128 + number, "the supervisor was lost; its workers were stopped")
 
 
 def _leave_result(target: Target, exit_code: int, detail: str) -> None:
@@ -268,16 +267,9 @@ def _parse(arguments: Sequence[str]) -> tuple[Target, bool]:
 def main(arguments: Sequence[str]) -> int:
     """Run one of the two forms; the caller waits only until the supervisor is recorded."""
     target, is_burial = _parse(arguments)
-    if is_burial:
-        if os.fork() == 0:
-            bury(target)
-        return 0
-    if (os.environ.get(RUN_KEY_VARIABLE), os.environ.get(ATTEMPT_VARIABLE)) != (target.run_key, str(target.attempt)):
-        sys.stderr.write("the environment does not name the attempt\n")
-        return 2
     wakeups = _detach(target)
     if wakeups is not None:
-        supervise(target, wakeups)
+        (bury if is_burial else supervise)(target, wakeups)
     return 0
 
 

@@ -1,0 +1,215 @@
+"""The SQL ledger beyond its contract: several processes, migrations, errors of the database."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import create_engine, insert, inspect, text
+from sqlalchemy.exc import IntegrityError
+from tests.contract import values
+from tests.contract.ledgers import SqlWorld, sqlite_world
+
+from frenzy.adapters.storage import engine as engine_module
+from frenzy.adapters.storage import tables
+from frenzy.adapters.storage.engine import ledger_engine
+from frenzy.adapters.storage.schema import migrate, migrations_config
+from frenzy.adapters.storage.sql_ledger import SqlLedger
+from frenzy.core.errors import PermanentError, TemporaryError
+from frenzy.core.ledger import LeaseState
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[SqlWorld]:
+    made = sqlite_world(tmp_path)
+    with made.ledger.transaction() as tx:
+        tx.put_cluster(values.cluster())
+    yield made
+    made.close()
+
+
+# migrations
+
+
+def test_migrations_and_tables_agree(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/migrated.db"
+    migrate(url)
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": tables.VERSION_TABLE})
+        assert compare_metadata(context, tables.metadata) == []
+    engine.dispose()
+
+
+def test_migrations_and_tables_make_the_same_constraints(tmp_path: Path) -> None:
+    """Autogeneration does not compare checks and partial indexes, so their SQL is compared."""
+    migrated, created = f"sqlite:///{tmp_path}/migrated.db", f"sqlite:///{tmp_path}/created.db"
+    migrate(migrated)
+    engine = create_engine(created)
+    tables.metadata.create_all(engine)
+    engine.dispose()
+    assert _definitions(tmp_path / "migrated.db") == _definitions(tmp_path / "created.db")
+
+
+def _definitions(file: Path) -> dict[str, list[str]]:
+    """Name to the sorted clauses of each table's and index's SQL."""
+    connection = sqlite3.connect(file)
+    rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    connection.close()
+    kept = {name: sql for name, sql in rows if name != tables.VERSION_TABLE}
+    return {name: sorted(line.strip().rstrip(",") for line in sql.splitlines()) for name, sql in kept.items()}
+
+
+def test_the_migrations_go_back_to_nothing(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    migrate(url)
+    command.downgrade(migrations_config(url), "base")
+    engine = create_engine(url)
+    assert inspect(engine).get_table_names() == [tables.VERSION_TABLE]
+    engine.dispose()
+
+
+@pytest.mark.parametrize("dialect", ["postgresql", "sqlite"])
+def test_the_migrations_have_sql_for_each_database(capsys: pytest.CaptureFixture[str], dialect: str) -> None:
+    """Offline, so no driver of that database is needed."""
+    command.upgrade(migrations_config(f"{dialect}://"), "head", sql=True)
+    sql = capsys.readouterr().out
+    assert "CREATE TABLE frenzy_lease" in sql
+    assert "WHERE state <> 'ended'" in sql
+
+
+# invariants without the code that keeps them
+
+
+def test_the_database_itself_refuses_a_slot_twice(world: SqlWorld) -> None:
+    with world.ledger.transaction() as tx:
+        tx.put_lease(values.lease("a", n1=2))
+    row = {"node": "n1", "num_slots_of_node": 2, "run_key": "a", "attempt": 1}
+    for slot in (0, 2, -1):
+        with pytest.raises(IntegrityError), world._engine.begin() as connection:
+            connection.execute(insert(tables.held_slot).values(slot=slot, **row))
+
+
+def test_the_database_itself_refuses_a_second_held_lease(world: SqlWorld) -> None:
+    with world.ledger.transaction() as tx:
+        tx.put_lease(values.lease("a", 1, n1=1))
+    copy = "INSERT INTO frenzy_lease SELECT run_key, 2, {}, gpu_type, num_gpus, granted_s, heartbeat_s, expires_s,"
+    copy += " ended_s, end_reason, document FROM frenzy_lease"
+    for state in ("'live'", "'suspect'", "'ended'", "'other'"):
+        with pytest.raises(IntegrityError), world._engine.begin() as connection:
+            connection.execute(text(copy.format(state)))
+
+
+def test_a_conflict_that_was_caught_leaves_the_transaction_usable(world: SqlWorld) -> None:
+    with world.ledger.transaction() as tx:
+        with pytest.raises(Exception, match="no training run"):
+            tx.put_queue_entry(values.queue_entry("nobody"))
+        tx.put_lease(values.lease("a", n1=1))
+    with world.ledger.reading() as tx:
+        assert len(tx.held_leases()) == 1
+
+
+# several processes
+
+_GRAB = """
+import sys
+from frenzy.adapters.storage.sql_ledger import SqlLedger
+from frenzy.core.errors import FrenzyError
+from frenzy.ports import LedgerConflict
+from tests.contract import values
+
+ledger, number = SqlLedger.at(sys.argv[1]), int(sys.argv[2])
+for attempt in range(8):
+    try:
+        with ledger.transaction() as tx:
+            tx.put_lease(values.lease(f"{number}-{attempt}", n1=1, n2=1))
+    except LedgerConflict:
+        pass
+"""
+
+
+def test_processes_that_race_for_the_last_slots_never_book_one_twice(world: SqlWorld) -> None:
+    with world.ledger.transaction() as tx:
+        tx.put_cluster(values.cluster(values.node("n1", num_gpus=5), values.node("n2", num_gpus=9)))
+    racing = [subprocess.Popen([sys.executable, "-c", _GRAB, world.url, str(number)]) for number in range(4)]
+    assert [each.wait() for each in racing] == [0] * 4
+    with world.ledger.reading() as tx:
+        assert len(tx.held_leases()) == 5
+    assert world._do("SELECT node, count(*) FROM frenzy_held_slot GROUP BY node ORDER BY node") == [
+        ("n1", 5),
+        ("n2", 5),
+    ]
+
+
+def test_a_connection_made_before_a_fork_is_not_used_after_it(world: SqlWorld) -> None:
+    with world.ledger.reading() as tx:
+        tx.cluster()
+    pool = world.ledger._engine.pool
+    with pytest.MonkeyPatch.context() as patch:
+        real = engine_module.os.getpid()
+        patch.setattr(engine_module.os, "getpid", lambda: real + 1)
+        with world.ledger.transaction() as tx:
+            assert tx.cluster() == values.cluster()
+    assert pool is world.ledger._engine.pool
+
+
+# the database's own errors
+
+
+def test_a_database_that_stays_locked_is_worth_another_try(world: SqlWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "BUSY_TIMEOUT_S", 0.05)
+    impatient = SqlLedger(ledger_engine(world.url))
+    with world.ledger.transaction(), pytest.raises(TemporaryError) as refused, impatient.transaction():
+        pass
+    assert refused.value.retry_after_s > 0
+    impatient.close()
+
+
+def test_missing_tables_name_the_remedy(tmp_path: Path) -> None:
+    ledger = SqlLedger.at(f"sqlite:///{tmp_path}/empty.db")
+    with pytest.raises(PermanentError, match="airflow db migrate"), ledger.reading() as tx:
+        tx.run("a")
+    ledger.close()
+
+
+# Airflow's side
+
+
+def test_the_hook_finds_the_pool_of_a_held_lease(world: SqlWorld) -> None:
+    identity = values.identity(task_group="outer.train", map_index=2)
+    key = identity.run_key
+    where = (identity.dag_id, identity.run_id)
+    lease = values.lease(key, n1=1, n2=2)
+    with world.ledger.transaction() as tx:
+        tx.put_lease(lease)
+    assert world.ledger.launch_pool(*where, "outer.train.launch", 2) == ("gpu_small", 3)
+    assert world.ledger.launch_pool(*where, "outer.train.launch", 1) is None
+    assert world.ledger.launch_pool(*where, "outer.train.decide", 2) is None
+    with world.ledger.transaction() as tx:
+        tx.put_lease(replace(lease, state=LeaseState.ENDED, ended_s=1.0, end_reason=values.ENDED))
+    assert world.ledger.launch_pool(*where, "outer.train.launch", 2) is None
+
+
+def test_a_pool_of_a_vanished_type_stays_while_tasks_name_it(world: SqlWorld) -> None:
+    identity = values.identity()
+    world.add_launch_task(identity)
+    with world.ledger.transaction() as tx:
+        tx.mirror_pools(values.cluster())
+        tx.assign_launch_pool(identity, "gpu_small", 1)
+        tx.mirror_pools(replace(values.cluster(), gpu_types=(), nodes=()))
+    assert world.pools() == {"gpu_small": 0}
+
+
+def test_pools_of_others_are_left_alone(world: SqlWorld) -> None:
+    world._do("INSERT INTO slot_pool (pool, slots, include_deferred) VALUES ('default_pool', 128, false)")
+    with world.ledger.transaction() as tx:
+        tx.mirror_pools(values.cluster())
+    assert world.pools()["default_pool"] == 128
