@@ -23,11 +23,11 @@ from frenzy.core.cluster import NodeAllocation, Placement
 from frenzy.core.hardware import DeviceKind, GpuType
 from frenzy.core.job import CheckpointSpec, TrainingJob
 from frenzy.core.launch import AttemptResult, LaunchSpec
-from frenzy.core.plan import ResourcePlan
+from frenzy.core.plan import ResourcePlan, short_hash
 from frenzy.core.telemetry import fold_steps
 from frenzy.ports import TelemetryCursor, WorkersState
 
-RUN_KEY: Final = "control"
+_NAME: Final = "control"
 _ATTEMPT: Final = 1
 _POLL_S: Final = 0.3
 _UNTHROTTLED_FLOPS_PER_S: Final = 1e18
@@ -38,6 +38,8 @@ class ControlRun:
 
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
         self._runs = FsspecRunStore(str(folder))
+        # Workers are found by their run key: no other demo on this machine may have the same.
+        self._run_key = f"{_NAME}-{short_hash(str(folder.absolute()), str(os.getpid()), str(time.time()))}"
         # The run that is watched goes first where there are too few cores for both.
         command = (*_yielding(), sys.executable, "-m", "frenzy.trainer.launch")
         self._launcher = LocalLauncher(self._runs, environ=environ, trainer_command=command)
@@ -49,7 +51,8 @@ class ControlRun:
 
     def start(self, job: TrainingJob, plan: ResourcePlan) -> None:
         """Start training ``job`` with the layout of ``plan``. Raises PermanentError."""
-        self._spec = control_spec(job, plan, self._runs.run_dir(RUN_KEY), psutil.virtual_memory().total)
+        memory_bytes = psutil.virtual_memory().total
+        self._spec = control_spec(job, plan, self._run_key, self._runs.run_dir(self._run_key), memory_bytes)
         self._runs.put_spec(self._spec)
         self._launcher.launch(self._spec)
 
@@ -58,15 +61,15 @@ class ControlRun:
         deadline = time.monotonic() + timeout_s
         while self._is_alive() and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-        return self._runs.result(RUN_KEY, _ATTEMPT)
+        return self._runs.result(self._run_key, _ATTEMPT)
 
     def losses(self) -> dict[int, float]:
         """The loss of each step so far."""
-        page = self._runs.telemetry(RUN_KEY, _ATTEMPT, TelemetryCursor())
+        page = self._runs.telemetry(self._run_key, _ATTEMPT, TelemetryCursor())
         return {each.step: each.loss for each in fold_steps(page.records)}
 
     def log_tail(self) -> str:
-        return self._runs.log_tail(RUN_KEY, _ATTEMPT, max_bytes=2000)
+        return self._runs.log_tail(self._run_key, _ATTEMPT, max_bytes=2000)
 
     def stop(self) -> None:
         """End the workers if they run, and wait until they are gone."""
@@ -79,20 +82,18 @@ class ControlRun:
         return self._spec is not None and self._launcher.state(self._spec) is WorkersState.ALIVE
 
 
-def control_spec(job: TrainingJob, plan: ResourcePlan, run_dir: str, memory_bytes: int) -> LaunchSpec:
+def control_spec(job: TrainingJob, plan: ResourcePlan, run_key: str, run_dir: str, memory_bytes: int) -> LaunchSpec:
     """The launch spec of the control run; pure. The job's mathematics is untouched."""
-    gpu = GpuType(
-        name=RUN_KEY, memory_bytes=memory_bytes, flops_per_s=_UNTHROTTLED_FLOPS_PER_S, kind=DeviceKind.VIRTUAL
-    )
+    gpu = GpuType(name=_NAME, memory_bytes=memory_bytes, flops_per_s=_UNTHROTTLED_FLOPS_PER_S, kind=DeviceKind.VIRTUAL)
     # Saving state does not change it: only the last step is saved.
     last_only = CheckpointSpec(every_steps=2**31 - 1, keep=1, resume="never", warm_start=job.checkpoint.warm_start)
     return LaunchSpec(
-        run_key=RUN_KEY,
+        run_key=run_key,
         attempt=_ATTEMPT,
         job=replace(job, checkpoint=last_only),
         plan=replace(plan, gpu_type=gpu.name, gpu_memory_bytes=memory_bytes),
         gpu=gpu,
-        placement=Placement(allocations=(NodeAllocation(node=RUN_KEY, num_gpus=plan.num_gpus),)),
+        placement=Placement(allocations=(NodeAllocation(node=_NAME, num_gpus=plan.num_gpus),)),
         run_dir=run_dir,
     )
 
