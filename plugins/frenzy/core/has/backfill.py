@@ -43,7 +43,7 @@ def _decide(board: Board, contender: Contender, policy: HasPolicy) -> None:
 
 
 def _first_startable(board: Board, contender: Contender) -> tuple[int, Placement] | None:
-    if not board.may_fit(contender):
+    if not contender.may_fit(board.room):
         return None
     for preference, option in enumerate(contender.options):
         placement = board.startable(option)

@@ -31,14 +31,6 @@ class Board:
     _timelines: dict[str, Timeline] = field(default_factory=dict)
     _full: set[tuple[str, Need]] = field(default_factory=set)
 
-    def may_fit(self, contender: Contender) -> bool:
-        """Whether any option finds as many idle GPUs of its type as it needs, wherever they are."""
-        for gpu_type, num_gpus in contender.fewest_gpus:
-            room = self.room.by_type.get(gpu_type)
-            if room is not None and room.idle_gpus >= num_gpus:
-                return True
-        return False
-
     def fits_now(self, need: Need) -> Placement | None:
         """Where ``need`` fits in what is idle, reservations or not."""
         return self._place("now", self.room.by_type.get(need.gpu_type), need)

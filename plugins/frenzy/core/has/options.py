@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from frenzy.core.cluster import Cluster
 from frenzy.core.has.policy import PaperPolicy, Policy
-from frenzy.core.has.room import Need
+from frenzy.core.has.room import Need, Room
 from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import QueuedJob
 
@@ -41,6 +41,14 @@ class Contender:
             need = option.need
             fewest[need.gpu_type] = min(need.num_gpus, fewest.get(need.gpu_type, need.num_gpus))
         return Contender(job, options, tuple(fewest.items()), " ".join([option.need.text for option in options]))
+
+    def may_fit(self, room: Room) -> bool:
+        """Whether any option finds as many idle GPUs of its type as it needs, wherever they are."""
+        for gpu_type, num_gpus in self.fewest_gpus:
+            on_type = room.by_type.get(gpu_type)
+            if on_type is not None and on_type.idle_gpus >= num_gpus:
+                return True
+        return False
 
 
 @dataclass(frozen=True, slots=True)

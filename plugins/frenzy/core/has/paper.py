@@ -25,7 +25,7 @@ def run_pass(board: Board, policy: PaperPolicy) -> None:
 
 
 def _start_first_that_fits(board: Board, contender: Contender, policy: PaperPolicy) -> None:
-    if policy.launchable_only and not board.may_fit(contender):
+    if policy.launchable_only and not contender.may_fit(board.room):
         return
     for option in contender.options:
         placement = place_by_class(board, memory_classes(board, option, policy), option.need)

@@ -12,7 +12,7 @@ from frenzy.core.has.policy import HasPolicy, Policy
 from frenzy.core.has.state import SchedulingState
 from frenzy.core.queue import Action, SchedulingFacts, Start
 
-_MAX_FORECAST_PASSES = 32
+_MAX_FORECAST_ENDS = 64
 
 
 def schedule(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Policy) -> tuple[Action, ...]:
@@ -71,13 +71,16 @@ def _played_forward(board: Board) -> dict[str, float]:
     state = board.state.with_front(board.state.rules.policy.num_forecasts)
     starts: dict[str, float] = {}
     now_s = board.now_s
-    for _ in range(_MAX_FORECAST_PASSES):
+    for _ in range(_MAX_FORECAST_ENDS):
         next_s = max(now_s, min((ends[0][0] for ends in state.ends.values()), default=math.inf))
         if not state.waiting or next_s == math.inf:
             break
         now_s = next_s
         for run_key in sorted(_ended_by(state, now_s)):
             state = state.finish(run_key)
+        mixes = state.rules.counts_gpus_only
+        if not mixes and not any(contender.may_fit(state.room) for contender in state.waiting):
+            continue
         started = run_pass(state, now_s).started
         starts |= {job.run_key: now_s for job in started}
         state = state.start(started)
