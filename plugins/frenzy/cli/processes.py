@@ -63,13 +63,16 @@ class ProcessRecord:
         return abs(process.create_time() - self.started_s) < _START_TOLERANCE_S
 
 
-def start_session(name: str, command: Sequence[str], environ: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
-    """Start ``command`` as the leader of a new session, its output appended to ``log``."""
+def start_session(
+    name: str, command: Sequence[str], environ: Mapping[str, str], log: Path, *, folder: Path | None = None
+) -> subprocess.Popen[bytes]:
+    """Start ``command`` in ``folder`` as the leader of a new session, its output appended to ``log``."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         return subprocess.Popen(
             command,
             env=dict(environ),
+            cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
