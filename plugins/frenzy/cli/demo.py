@@ -130,8 +130,9 @@ def _fresh_stack(settings: Settings) -> Stack:
 
 def _walk(stack: Stack, spec: SpecFile) -> Outcome:
     """Hand the job in, follow it and the control run to their ends, collect and judge."""
+    from frenzy.adapters.api_client import ApiAddress
     from frenzy.cli.airflow_env import SERVICE_USER, STACK_MARK
-    from frenzy.cli.connection import Api, ApiAddress
+    from frenzy.cli.connection import Api
     from frenzy.cli.demo_control import ControlRun
     from frenzy.cli.demo_evidence import collect
     from frenzy.cli.demo_promises import judge

@@ -39,12 +39,6 @@ REORDERED_MOST: Final[Mapping[Precision, float]] = {
 }
 # With dropout each worker draws its own masks: only means over an attempt's steps can agree.
 DROPOUT_MEAN_TOLERANCE: Final = 5e-2
-REORDERED_TOLERANCE: Final[Mapping[Precision, float]] = {
-    Precision.FP32: 1e-3,
-    Precision.BF16: 3e-2,
-    Precision.FP16: 3e-2,
-    Precision.AUTOCAST_BF16: 3e-2,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,7 @@ def event_line(event: Event) -> Text:
 def progress_line(view: RunView) -> Text:
     """Stage, attempt, step, loss, and memory: measured of predicted of capacity."""
     last = view.attempts[-1] if view.attempts else None
-    parts = ["  ", state_text(view.run.state)]
+    parts: list[str | Text] = ["  ", state_text(view.run.state)]
     if view.queue_entry is not None and view.queue_entry.hold is not None:
         parts.append(f"  {view.queue_entry.hold.sentence}")
     if last is not None:

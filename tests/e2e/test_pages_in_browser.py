@@ -1,0 +1,118 @@
+"""The pages as people see them: inside Airflow's own, in a real browser, with a reader's session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import httpx
+import pytest
+from tests.e2e.browser import Browser, browser
+from tests.e2e.walker import MODEL, Walker
+
+from frenzy.cli.stack import Stack
+from frenzy.core.codec import encode
+from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
+from frenzy.core.ledger import DataFacts, RunIdentity
+from frenzy.core.protocol import CancelRun, PlaceView, RegisterRun, RunView
+from frenzy.core.units import format_bytes
+
+HOSTILE = '"><img src=x onerror=alert(1)><script>alert(2)</script>'
+FRAMED = "Array.from(document.querySelectorAll('iframe')).some((f) => f.contentDocument?.querySelector('h1'))"
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Browser]:
+    with browser() as opened:
+        opened.window(1400, 1000)
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def viewer(page: Browser, stack: Stack) -> Browser:
+    page.cookie(stack.base_url, "_token", stack.token("viewer"))
+    return page
+
+
+@pytest.fixture(scope="module")
+def trained(walker: Walker) -> RunView:
+    """A run that has ended."""
+    return walker.succeed(*walker.start("pages"))
+
+
+def tab_of(view: RunView, stack: Stack, tab: str) -> str:
+    identity = view.run.identity
+    return f"{stack.base_url}/dags/{identity.dag_id}/runs/{quote(identity.run_id)}/plugin/frenzy_{tab}"
+
+
+def test_memory_tab_shows_predicted_measured_and_capacity(viewer: Browser, trained: RunView, stack: Stack) -> None:
+    viewer.open(tab_of(trained, stack, "memory"))
+    viewer.wait_for(FRAMED)
+    attempt = trained.attempts[0]
+    text = viewer.text()
+    assert attempt.plan.plan_id in text
+    assert format_bytes(attempt.plan.memory.peak_allocated_bytes) in text
+    assert format_bytes(attempt.plan.gpu_memory_bytes) in text
+    assert format_bytes(attempt.measured_peak_bytes or 0) in text
+    assert viewer.evaluate(
+        "Array.from(document.querySelectorAll('iframe')).some((f) => f.contentDocument.querySelector('polyline.curve'))"
+    )
+
+
+def test_plan_tab_shows_every_reason_and_the_chosen_plan(viewer: Browser, trained: RunView, stack: Stack) -> None:
+    viewer.open(tab_of(trained, stack, "plan"))
+    viewer.wait_for(FRAMED)
+    text = viewer.text()
+    best = next(each for each in trained.run.candidates if each.rank == 1)
+    assert best.plan.plan_id in text
+    assert "BEST_PLAN" in text
+    assert "ran as attempt 1" in text
+
+
+def test_queue_page_hangs_in_the_navigation(viewer: Browser, trained: RunView, stack: Stack) -> None:
+    viewer.open(f"{stack.base_url}/plugin/frenzy_queue")
+    viewer.wait_for(FRAMED)
+    text = viewer.text()
+    for word in ("Waiting", "Running", "GPUs by type", "t-small", "gpu_t-small"):
+        assert word in text
+
+
+def test_pages_make_no_complaint(viewer: Browser, trained: RunView, stack: Stack) -> None:
+    viewer.complaints.clear()
+    for tab in ("memory", "plan"):
+        viewer.open(tab_of(trained, stack, tab))
+        viewer.wait_for(FRAMED)
+    assert [each for each in viewer.complaints if "/frenzy/" in each or "dialog" in each] == []
+
+
+def test_hostile_names_are_text(viewer: Browser, walker: Walker, stack: Stack) -> None:
+    viewer.complaints.clear()
+    identity = RunIdentity(dag_id=HOSTILE, run_id=HOSTILE, task_group=HOSTILE)
+    job = TrainingJob(
+        name=HOSTILE,
+        model=ModelSpec(config=MODEL),
+        data=DataSpec(path=str(walker.corpus), sequence_length=32),
+        training=TrainingSpec(max_steps=1, global_batch_size=4),
+        team=HOSTILE,
+    )
+    config = {**MODEL, "n_inner": None, "tie_word_embeddings": True, "activation_function": "gelu_new"}
+    request = RegisterRun(identity=identity, job=job, model_config=config, data_facts=DataFacts(num_tokens=10_000))
+    view = walker.frenzy("POST", "/runs", RunView, encode(request))
+    try:
+        walker.frenzy("POST", f"/runs/{view.run.run_key}/enqueue", PlaceView)
+        query = f"dag_id={quote(HOSTILE, safe='')}&run_id={quote(HOSTILE, safe='')}"
+        for name in ("memory", "plan", "queue"):
+            viewer.open(f"{stack.base_url}/frenzy/pages/{name}?{query}")
+            viewer.wait_for(f"document.body.innerText.includes({HOSTILE!r})")
+            assert viewer.evaluate("document.querySelectorAll('main img, main script').length") == 0
+    finally:
+        reason = Reason(code=ReasonCode.CANCELLED_BY_USER, detail="The test is over.")
+        walker.frenzy("POST", f"/runs/{view.run.run_key}/cancel", RunView, encode(CancelRun(reason=reason)))
+    assert [each for each in viewer.complaints if "dialog" in each] == []
+
+
+def test_without_a_session_there_is_no_page(stack: Stack) -> None:
+    for name in ("memory", "plan", "queue"):
+        answer = httpx.get(f"{stack.base_url}/frenzy/pages/{name}", trust_env=False)
+        assert answer.status_code == 401
