@@ -49,7 +49,7 @@ from frenzy.cli.processes import (
     write_record,
 )
 from frenzy.core.errors import PermanentError, Reason, ReasonCode
-from frenzy.settings import Settings, load_settings
+from frenzy.settings import CHECKOUT, Settings, load_settings
 
 # In the order of stopping: whoever starts work first, the server that all the others call last.
 COMPONENTS: Final[dict[str, Sequence[str]]] = {
@@ -220,7 +220,8 @@ class Stack:
 
     def _start_component(self, name: str, environ: Mapping[str, str]) -> None:
         own = component_environment(name, environ)
-        process = start_session(name, _airflow(*COMPONENTS[name]), own, self.log_path(name))
+        # Relative paths in the specifications of include/jobs are meant from the checkout.
+        process = start_session(name, _airflow(*COMPONENTS[name]), own, self.log_path(name), folder=CHECKOUT)
         self._children[name] = process
         write_record(self.settings.pid_folder, name, process.pid)
 
