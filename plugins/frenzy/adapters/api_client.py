@@ -51,7 +51,6 @@ _TOKEN_MARGIN_S: Final = 60.0
 _THIS_MACHINE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _LATER: Final = frozenset(
     {
-        HTTPStatus.CONFLICT,
         HTTPStatus.TOO_MANY_REQUESTS,
         HTTPStatus.INTERNAL_SERVER_ERROR,
         HTTPStatus.BAD_GATEWAY,
@@ -152,7 +151,7 @@ def _conversation(address: ApiAddress, session: _Session, call: Call[T], patienc
             session.forget()
             renewed = True
             continue
-        if reply.status is not None and reply.status not in _LATER:
+        if not _is_later(call, reply.status):
             return _decoded(call, reply)
         wait_s = min(max(pause_s, reply.retry_after_s or 0.0), _LONGEST_PAUSE_S)
         if time.monotonic() + wait_s > deadline_s:
@@ -175,6 +174,13 @@ def _ask(address: ApiAddress, session: _Session, call: Call[Any]) -> _Talk[_Repl
     reply = yield _Request(method=call.method, path=call.path, body=call.body, token=token)
     assert reply is not None
     return reply
+
+
+def _is_later(call: Call[Any], status: int | None) -> bool:
+    """Whether the same call may succeed later. A conflict is one of the ledger's only: Airflow means no."""
+    if status == HTTPStatus.CONFLICT:
+        return call.path.startswith(FRENZY_API)
+    return status is None or status in _LATER
 
 
 def _decoded(call: Call[T], reply: _Reply) -> T:

@@ -33,6 +33,8 @@ _CANCEL_PATIENCE_S: Final = 20.0
 _STATE_PATIENCE_S: Final = 5.0
 _RESULT_PATIENCE_S: Final = 2.0
 _LONG_S: Final = 1e9
+# The event loop itself keeps only weak references to tasks.
+_unfinished: set[asyncio.Task[None]] = set()
 # States of a task that a person has ended; in any other it was cleared and runs again.
 _ENDED_BY_HAND: Final = frozenset({"failed", "success", "skipped", "removed", "upstream_failed"})
 
@@ -55,7 +57,17 @@ class RunTrigger(BaseTrigger):
         return await client.send(call, patience_s=patience_s)
 
     async def on_kill(self) -> None:
-        """A person ended the task: cancel the run. A task that was only cleared goes on by itself."""
+        """A person ended the task: cancel the run. A task that was only cleared goes on by itself.
+
+        The triggerer cancels a trigger again every second until it is through, this method
+        included: the work is a task of its own, which that does not reach.
+        """
+        work = asyncio.get_running_loop().create_task(self._after_kill())
+        _unfinished.add(work)
+        work.add_done_callback(_unfinished.discard)
+        await asyncio.shield(work)
+
+    async def _after_kill(self) -> None:
         if await self.was_ended_by_hand():
             await self.cancel()
         else:
