@@ -53,9 +53,7 @@ def test_tensor_parallel_trains_as_plain_torch(
     assert _exported(case).num_parameters() > 0
 
 
-def test_bf16_follows_fp32(
-    server: LaunchServer, text: str, tmp_path: Path, plain: dict[str, list[float]]
-) -> None:
+def test_bf16_follows_fp32(server: LaunchServer, text: str, tmp_path: Path, plain: dict[str, list[float]]) -> None:
     case = Case(run_dir=str(tmp_path), data=text, num_gpus=2, training={"precision": "bf16"})
     assert server.run(case).exit_code == ExitCode.DONE
     assert losses(case) == pytest.approx(plain["gpt2"], abs=0.03)

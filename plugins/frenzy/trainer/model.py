@@ -73,6 +73,17 @@ def check_plan(config: Any, job: TrainingJob, plan: ResourcePlan) -> None:
         raise BadInputError("plan.tp", plan.tp, f"it must divide the model's {heads} attention heads")
 
 
+def check_builds(config: Any) -> None:
+    """Build the model without memory, on torch's meta device. Raises BadInputError if it cannot be."""
+    try:
+        with torch.device("meta"):
+            _from_config(config)
+    except Exception as error:  # a config can be wrong in as many ways as there are families
+        given = config.to_diff_dict()
+        allowed = f"no causal language model can be made of it ({_one_line(error)})"
+        raise BadInputError("model.config", given, allowed) from error
+
+
 def make_model(
     job: TrainingJob, config: Any, *, run_root: str = "", weights: Mapping[str, torch.Tensor] | None = None
 ) -> torch.nn.Module:

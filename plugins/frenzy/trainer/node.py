@@ -15,6 +15,7 @@ from frenzy.core.hardware import DeviceKind
 from frenzy.core.launch import AttemptResult, ExitCode, LaunchSpec, RunPaths, deepspeed_config
 from frenzy.trainer import env, files
 from frenzy.trainer.board import Board
+from frenzy.trainer.checkpoint_store import list_checkpoints
 from frenzy.trainer.child import call_in_child, fork, read_report
 from frenzy.trainer.failures import share_failures
 from frenzy.trainer.libraries import import_libraries
@@ -160,11 +161,16 @@ def _fold(contexts: list[RankContext], ended: Ended, logs: Path) -> AttemptResul
         last_step=max(board.last_step(each) for each in ended.codes),
         total_steps=context.prepared.total_steps,
         resumed_from_step=board.resumed_step(local),
-        checkpoint_step=board.checkpoint_step(local),
+        checkpoint_step=_newest_checkpoint(context.spec),
         final_loss=board.loss(local),
         first_failing_rank=context.rank if ended.first_failing is not None else None,
         detail=detail,
     )
+
+
+def _newest_checkpoint(spec: LaunchSpec) -> int | None:
+    """Step of the newest complete checkpoint: what the store says, not what a dead rank knew."""
+    return max((each.step for each in list_checkpoints(RunPaths(spec.run_dir))), default=None)
 
 
 def _code_and_detail(context: RankContext, ended: Ended, local: int, logs: Path) -> tuple[int, str]:
