@@ -27,11 +27,21 @@ class Evaluation:
         self._process: subprocess.Popen[str] | None = None
 
     def run(self) -> dict[str, Any]:
-        """Perplexity, sample and more, as the process printed them in its last line."""
+        """Perplexity, sample and more, as the process left them in the run directory."""
+        from frenzy.trainer.evaluate import RESULT_NAME
+        from frenzy.trainer.files import read_text
+
         if not self._view.run.job.evaluation.enabled:
             raise AirflowSkipException("evaluation.enabled is off in the job's specification.")
+        run_dir = workers().runs.run_dir(self._view.run.run_key)
+        self._run(self._command(run_dir))
+        found: dict[str, Any] = json.loads(read_text(f"{run_dir}/{RESULT_NAME}"))
+        return found
+
+    def _run(self, command: list[str]) -> None:
         last = ""
-        with subprocess.Popen(self._command(), stdout=subprocess.PIPE, text=True, env=_environment()) as process:
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=_environment()) as process:
             self._process = process
             assert process.stdout is not None
             for line in process.stdout:
@@ -39,7 +49,6 @@ class Evaluation:
                 self._log.info("%s", line.rstrip())
         if process.returncode != 0:
             raise AirflowFailException(f"The evaluation ended with exit code {process.returncode}: {last}")
-        return _decoded(last)
 
     def kill(self) -> None:
         if self._process is None or self._process.poll() is not None:
@@ -50,8 +59,7 @@ class Evaluation:
         except subprocess.TimeoutExpired:
             self._process.kill()
 
-    def _command(self) -> list[str]:
-        run_dir = workers().runs.run_dir(self._view.run.run_key)
+    def _command(self, run_dir: str) -> list[str]:
         attempt = max((each.attempt for each in self._view.attempts), default=1)
         return [sys.executable, "-m", _MODULE, "--run-dir", run_dir, "--attempt", str(attempt)]
 
@@ -62,13 +70,3 @@ def _environment() -> dict[str, str]:
     package = str(Path(frenzy.__file__).resolve().parents[1])
     paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "PYTHONUNBUFFERED": "1"}
-
-
-def _decoded(line: str) -> dict[str, Any]:
-    try:
-        found = json.loads(line)
-    except ValueError as error:
-        raise AirflowFailException(f"The evaluation's last line is not JSON: {line[:200]!r}") from error
-    if not isinstance(found, dict):
-        raise AirflowFailException(f"The evaluation's last line is no JSON object: {line[:200]!r}")
-    return found
