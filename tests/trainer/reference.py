@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.trainer.launching import Case
 
 from frenzy.trainer.model import load_config, make_model
 from frenzy.trainer.packing import SequenceReader, pack
 from frenzy.trainer.schedule import batch_sequences, learning_rate
 from frenzy.trainer.tokenizer import byte_tokenizer
-from tests.trainer.launching import Case
 
 
 def train_plainly(case: Case, folder: Path) -> tuple[list[float], Any]:

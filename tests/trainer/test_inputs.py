@@ -14,11 +14,11 @@ from typing import Any
 
 import pandas
 import pytest
+from tests.trainer.launching import GPT2, REPOSITORY, SENTENCES, Case, LaunchServer, losses
 
 from frenzy.core import codec
 from frenzy.core.launch import AttemptResult, ExitCode, RunPaths
 from frenzy.trainer import files
-from tests.trainer.launching import GPT2, REPOSITORY, SENTENCES, Case, LaunchServer, losses
 
 ROWS = [f"{number}. {SENTENCES[number % len(SENTENCES)]}" for number in range(200)]
 

@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.trainer.launching import GPT2, Case, Launch, LaunchServer, losses, records, until
 
 from frenzy.core import codec
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.launch import Control, ControlAction, ExitCode, RunPaths
 from frenzy.core.units import MIB
 from frenzy.trainer import files
-from tests.trainer.launching import GPT2, Case, Launch, LaunchServer, losses, records, until
 
 # About 2.3e8 operations for a step: a quarter of a second, so that a test can act in between.
 SLOW_FLOPS_PER_S = 4e8

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-
-from frenzy.core.launch import ExitCode, RunPaths
 from tests.trainer.launching import GPT2, LLAMA, Case, LaunchServer, losses, records
 from tests.trainer.reference import train_plainly
+
+from frenzy.core.launch import ExitCode, RunPaths
 
 TOLERANCE = 2e-5
 

@@ -46,7 +46,7 @@ def list_files(data: DataSpec) -> list[str]:
     try:
         fs, key = fsspec.core.url_to_fs(data.path)
         if any(letter in data.path for letter in "*?["):
-            found = [each for each in fs.glob(key) if fs.isfile(each)]
+            found = [each for each in fs.glob(key) if fs.isfile(each) and not PurePosixPath(each).name.startswith(".")]
         elif fs.isdir(key):
             found = [each for each in fs.find(key) if _is_data(each, data)]
         else:

@@ -96,7 +96,7 @@ class Supervisor:
 
     def _enforce(self, now: float) -> None:
         if self._kill_at_s is not None and now >= self._kill_at_s:
-            self._ended.killed_after_grace = self._ended.first_failing is None
+            self._ended.killed_after_grace |= self._ended.first_failing is None
             for pid in self._running.values():
                 os.kill(pid, signal.SIGKILL)
 
