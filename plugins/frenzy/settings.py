@@ -78,6 +78,11 @@ class Settings:
         return self.home / "jobs"
 
     @property
+    def cache_folder(self) -> Path:
+        """What can be found out again, and is kept because that takes time."""
+        return self.home / "cache"
+
+    @property
     def log_folder(self) -> Path:
         """One log for each of Airflow's components."""
         return self.home / "logs"

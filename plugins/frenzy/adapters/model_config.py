@@ -1,44 +1,100 @@
 """The complete Hugging Face config of a model: what the memory model reads.
 
-Defaults are filled in by transformers itself, so that planner and trainer see the same model.
+Defaults are filled in by transformers itself, so that planner and trainer see the same model. It
+is asked in a process of its own that is kept from importing torch (a config needs none of it):
+half the time, and nothing of either stays in the caller. Answers are kept in a folder.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Final
 
 from frenzy.core.errors import PermanentError, Reason, ReasonCode, SpecError, Violation
 from frenzy.core.job import ModelSpec
 
 _CONFIG_FILE: Final = "config.json"
+_TIMEOUT_S: Final = 300.0
+_READER: Final = """
+import json, sys
+sys.modules["torch"] = None
+from transformers import AutoConfig
+asked = json.load(sys.stdin)
+try:
+    if "hub_id" in asked:
+        config = AutoConfig.from_pretrained(asked["hub_id"])
+    else:
+        config = AutoConfig.for_model(asked["family"], **asked["options"])
+    answer = {"config": json.loads(config.get_text_config().to_json_string(use_diff=False))}
+except Exception as error:
+    answer = {"error": str(error) or type(error).__name__}
+print(json.dumps(answer))
+"""
 
 
-def resolve_model_config(model: ModelSpec) -> dict[str, Any]:
+def resolve_model_config(model: ModelSpec, *, cache_folder: Path | None = None) -> dict[str, Any]:
     """``model``'s config with every default, as plain JSON types.
 
+    cache_folder: where answers for inline and local configs are kept, if anywhere.
     Raises SpecError when the spec's config or folder is refused, PermanentError when a hub id
     cannot be read.
     """
     if model.config is not None:
-        return _complete(dict(model.config), "model.config")
+        return _complete(dict(model.config), "model.config", cache_folder)
     if model.path is not None:
-        return _complete(_read_folder(model.path), "model.path")
+        return _complete(_read_folder(model.path), "model.path", cache_folder)
     return _from_hub(model.hub_id or "")
 
 
-def _complete(given: Mapping[str, Any], path: str) -> dict[str, Any]:
-    # transformers takes a second to import: only where a model is really looked at.
-    from transformers import AutoConfig
-
+def _complete(given: Mapping[str, Any], path: str, cache_folder: Path | None) -> dict[str, Any]:
+    kept = None if cache_folder is None else cache_folder / f"{_digest(given)}.json"
+    if kept is not None and kept.is_file():
+        document: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
+        return document
     options = dict(given)
-    family = str(options.pop("model_type", ""))
+    answer = _ask_transformers({"family": str(options.pop("model_type", "")), "options": options})
+    if "config" not in answer:
+        raise SpecError([Violation(path=path, value=_shown(given), allowed=_one_line(answer["error"]))])
+    if kept is not None:
+        _keep(kept, answer["config"])
+    config: dict[str, Any] = answer["config"]
+    return config
+
+
+def _ask_transformers(asked: Mapping[str, Any]) -> dict[str, Any]:
+    command = [sys.executable, "-W", "ignore", "-c", _READER]
     try:
-        config = AutoConfig.for_model(family, **options)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise SpecError([Violation(path=path, value=_shown(given), allowed=_one_line(error))]) from error
-    return _plain(config)
+        done = subprocess.run(
+            command,
+            input=json.dumps(asked, default=str),
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=True,
+        )
+    except (subprocess.SubprocessError, OSError) as error:
+        words = getattr(error, "stderr", None) or str(error)
+        return {"error": f"transformers could not be asked: {words[-300:]}"}
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def _digest(given: Mapping[str, Any]) -> str:
+    text = json.dumps([version("transformers"), given], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _keep(place: Path, config: Mapping[str, Any]) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    draft = place.with_suffix(f".{hashlib.sha256(str(id(config)).encode()).hexdigest()[:8]}")
+    draft.write_text(json.dumps(config), encoding="utf-8")
+    draft.replace(place)
 
 
 def _read_folder(folder: str) -> dict[str, Any]:
@@ -58,25 +114,17 @@ def _read_folder(folder: str) -> dict[str, Any]:
 
 
 def _from_hub(hub_id: str) -> dict[str, Any]:
-    from transformers import AutoConfig
-
-    try:
-        return _plain(AutoConfig.from_pretrained(hub_id))
-    except (OSError, ValueError) as error:
+    answer = _ask_transformers({"hub_id": hub_id})
+    if "config" not in answer:
         raise PermanentError(
             Reason(
                 code=ReasonCode.BAD_CONFIG_OR_DATA,
-                detail=f"model.hub_id {hub_id!r} cannot be read: {_one_line(error)}",
+                detail=f"model.hub_id {hub_id!r} cannot be read: {_one_line(answer['error'])}",
                 remedy="Check the id and that the hub can be reached, or give model.path or model.config.",
             )
-        ) from error
-
-
-def _plain(config: Any) -> dict[str, Any]:
-    """The text model's config as JSON types."""
-    text = config.get_text_config()
-    document: dict[str, Any] = json.loads(text.to_json_string(use_diff=False))
-    return document
+        )
+    config: dict[str, Any] = answer["config"]
+    return config
 
 
 def _shown(given: Mapping[str, Any]) -> str:
@@ -84,5 +132,5 @@ def _shown(given: Mapping[str, Any]) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: object) -> str:
     return " ".join(str(error).split())[:300]

@@ -15,7 +15,7 @@ from frenzy.core.errors import SpecError, Violation
 from frenzy.core.job import TrainingJob
 from frenzy.core.ledger import FINAL_STATES, DataFacts, RunIdentity
 from frenzy.core.protocol import RegisterRun, RunView
-from frenzy.settings import CHECKOUT
+from frenzy.settings import CHECKOUT, load_settings
 
 _TABLE_WIDTH: Final = 320
 _TOKENIZER_KINDS: Final = frozenset({"byte", "train", "model"})
@@ -31,7 +31,7 @@ def registration(identity: RunIdentity, job: Any, data_facts: Any) -> RegisterRu
     return RegisterRun(
         identity=identity,
         job=spec,
-        model_config=resolve_model_config(spec.model),
+        model_config=resolve_model_config(spec.model, cache_folder=load_settings(os.environ).cache_folder),
         data_facts=measure(spec, known=_known(data_facts)),
     )
 

@@ -1,0 +1,44 @@
+"""A model's config is completed by transformers, refused with its place, and kept for the next time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from frenzy.adapters.model_config import resolve_model_config
+from frenzy.core.errors import SpecError
+from frenzy.core.job import ModelSpec
+
+TINY = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4}
+
+
+def test_defaults_come_from_transformers_and_follow_what_is_given() -> None:
+    config = resolve_model_config(ModelSpec(config=TINY))
+    assert config["hidden_size"] == 64
+    assert config["num_key_value_heads"] == 4
+
+
+def test_an_answer_is_kept_and_used_again(tmp_path: Path) -> None:
+    first = resolve_model_config(ModelSpec(config=TINY), cache_folder=tmp_path)
+    (kept,) = tmp_path.iterdir()
+    kept.write_text(json.dumps({**first, "hidden_size": 99}), encoding="utf-8")
+    assert resolve_model_config(ModelSpec(config=TINY), cache_folder=tmp_path)["hidden_size"] == 99
+
+
+def test_a_local_folder_gives_its_config(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(TINY), encoding="utf-8")
+    assert resolve_model_config(ModelSpec(path=str(tmp_path)))["hidden_size"] == 64
+
+
+@pytest.mark.parametrize("config", [{"model_type": "no-such-family"}, {"model_type": "gpt2", "n_embd": "wide"}])
+def test_a_refused_config_names_its_place(config: dict[str, object]) -> None:
+    with pytest.raises(SpecError) as caught:
+        resolve_model_config(ModelSpec(config=config))
+    assert caught.value.violations[0].path == "model.config"
+
+
+def test_a_folder_without_a_config_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="model.path"):
+        resolve_model_config(ModelSpec(path=str(tmp_path)))
