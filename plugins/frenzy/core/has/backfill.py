@@ -64,13 +64,13 @@ def _promise_worth_waiting_for(
     promise = best_promise(board, contender, preference, max_wait_share=policy.max_wait_share)
     if promise is None:
         return None
+    if not within_patience(promise, contender, policy.max_wait_share):
+        return None
     pays = _waiting_pays(contender.job, promise, contender.options[preference].plan, board.now_s, policy)
     return promise if pays else None
 
 
 def _waiting_pays(job: QueuedJob, promise: Promise, plan: ResourcePlan, now_s: float, policy: HasPolicy) -> bool:
-    if not within_patience(promise, job.submitted_s, policy.max_wait_share, plan.predicted_run_s):
-        return False
     if job.objective is Objective.COST:
         total, gained = plan.predicted_cost, plan.predicted_cost - promise.option.plan.predicted_cost
     else:

@@ -36,14 +36,16 @@ def best_promise(board: Board, contender: Contender, num_options: int, *, max_wa
     return best[1] if best else None
 
 
-def within_patience(promise: Promise, submitted_s: float, max_wait_share: float, run_s: float = 0.0) -> bool:
-    """Whether waiting for ``promise`` keeps the whole wait of the job within its bound.
+def within_patience(promise: Promise, contender: Contender, max_wait_share: float) -> bool:
+    """Whether waiting for ``promise`` keeps the job's whole wait, from its submission on, in bounds.
 
-    run_s: predicted run time of the plan it could start at once, if there is one.
+    The bound is a share of the longest predicted run time among its options, hence the same
+    whichever of them are free at the moment: a job does not change its mind for that alone.
     """
     if promise.start_s is None:
         return False
-    return promise.start_s - submitted_s <= max_wait_share * max(run_s, promise.option.plan.predicted_run_s)
+    longest_s = max(option.plan.predicted_run_s for option in contender.options)
+    return promise.start_s - contender.job.submitted_s <= max_wait_share * longest_s
 
 
 def earliest(board: Board, option: Option, preference: int) -> Promise | None:
@@ -83,6 +85,6 @@ def _preference(contender: Contender, promise: Promise, max_wait_share: float) -
     start_s = math.inf if promise.start_s is None else promise.start_s
     if job.ordered:
         return (start_s, 0.0, promise.preference)
-    if job.objective is Objective.COST and within_patience(promise, job.submitted_s, max_wait_share):
+    if job.objective is Objective.COST and within_patience(promise, contender, max_wait_share):
         return (-math.inf, 0.0, promise.preference)
     return (promise.end_s, start_s, promise.preference)

@@ -20,7 +20,7 @@ class HasPolicy:
     min_gain: a job that could start now waits for a better plan only when that lowers its
     predicted time to the end (or its cost, if that is its objective) by at least this share.
     max_wait_share: bound of that patience: time waited since submission, expected wait included,
-    as a share of the predicted run time. Past it the job takes what it can get.
+    as a share of its longest plan's predicted run time. Past it the job takes what it can get.
     num_forecasts: jobs at the front of the queue whose start is estimated in each pass.
     """
 
