@@ -194,9 +194,9 @@ def take_airflow(page: Browser, stack: Stack) -> None:
     page.open(graph, until="document.querySelectorAll('.react-flow__node').length > 4", settle_s=4.0)
     page.picture(IMAGES / "dag-run.png", 1400, 760)
     ids = urlencode({"dag_id": run.dag_id, "run_id": run.run_id})
-    page.resize(1100, 900)
+    page.resize(1500, 900)
     page.open(f"{stack.base_url}/frenzy/pages/memory?{ids}", until="document.querySelector('svg') !== null")
-    page.picture(IMAGES / "memory.png", 1100, min(1200, page.evaluate("document.documentElement.scrollHeight")))
+    page.picture(IMAGES / "memory.png", 1500, min(1200, page.evaluate("document.documentElement.scrollHeight")))
 
 
 # the demo
