@@ -140,6 +140,15 @@ def test_workers_outlive_a_killed_supervisor_and_can_still_be_stopped(bench: Ben
     assert [start_ticks(pid) for pid in pids] == [None] * 3
 
 
+def test_a_request_whose_supervisor_died_before_it_acted_is_enforced_by_who_looks(bench: Bench) -> None:
+    spec = bench.spec("stubborn", ranks=1)
+    bench.started(spec)
+    os.kill(bench.supervisor(spec), signal.SIGKILL)
+    eventually(lambda: start_ticks(bench.supervisor(spec)) is None)
+    AttemptHome.of(spec.run_dir, spec.run_key, spec.attempt).request_stop(0.2)
+    assert bench.result(spec).exit_code == 137
+
+
 def test_stubborn_workers_of_a_killed_supervisor_are_killed(bench: Bench) -> None:
     spec = bench.spec("stubborn", ranks=2)
     pids = bench.started(spec)

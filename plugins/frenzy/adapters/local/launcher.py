@@ -9,14 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from frenzy.adapters.local.attempt_home import AttemptHome, SupervisorRecord
-from frenzy.adapters.local.processes import (
-    ATTEMPT_VARIABLE,
-    RUN_KEY_VARIABLE,
-    processes_of,
-    send,
-    signal_all,
-)
-from frenzy.adapters.local.worker_environment import worker_environment
+from frenzy.adapters.local.processes import processes_of, send, signal_all
+from frenzy.adapters.local.worker_environment import helper_environment, worker_environment
 from frenzy.core.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.hardware import DeviceKind
 from frenzy.core.launch import LaunchSpec
@@ -53,19 +47,22 @@ class LocalLauncher:
         return record.reference
 
     def state(self, spec: LaunchSpec) -> WorkersState:
-        """See WorkersState. UNKNOWN when the workers were started where this process cannot look."""
-        record = _home(spec).record()
+        """See WorkersState. UNKNOWN when the workers were started where this process cannot look.
+
+        A request to stop that was made, but whose supervisor has died, is enforced from here.
+        """
+        home = _home(spec)
+        record = home.record()
         if record is None:
             return WorkersState.NOT_STARTED
-        if record.pid is None:
+        where = _whereabouts(record)
+        if where is not WorkersState.ALIVE or record.is_alive:
+            return where
+        if not processes_of(spec.run_key, spec.attempt):
             return WorkersState.GONE
-        here = SupervisorRecord.here()
-        if record.host == here.host and record.boot != here.boot:
-            return WorkersState.GONE
-        if (record.host, record.namespace) != (here.host, here.namespace):
-            return WorkersState.UNKNOWN
-        is_alive = record.is_alive or processes_of(spec.run_key, spec.attempt)
-        return WorkersState.ALIVE if is_alive else WorkersState.GONE
+        if home.stop_request() is not None:
+            self._bury(spec, home)
+        return WorkersState.ALIVE
 
     def stop(self, spec: LaunchSpec, *, grace_s: float) -> None:
         """Ask the workers to end, and end them after ``grace_s``. Workers not yet started never will be."""
@@ -76,14 +73,11 @@ class LocalLauncher:
             record = home.record()
             if record is None:
                 home.put_record(SupervisorRecord.here())
-            elif self.state(spec) is WorkersState.ALIVE:
-                self._end(spec, home, record, grace_s)
-
-    def _end(self, spec: LaunchSpec, home: AttemptHome, record: SupervisorRecord, grace_s: float) -> None:
-        if record.pid is None or not send(record.pid, signal.SIGTERM, started=record.started):
-            self._bury(spec, home)
-        elif grace_s <= 0:
-            signal_all(spec.run_key, spec.attempt, signal.SIGKILL, but=(record.pid,))
+                return
+        if self.state(spec) is WorkersState.ALIVE and record.pid is not None:
+            send(record.pid, signal.SIGTERM, started=record.started)
+            if grace_s <= 0:
+                signal_all(spec.run_key, spec.attempt, signal.SIGKILL, but=(record.pid,))
 
     def _start(self, spec: LaunchSpec, home: AttemptHome) -> SupervisorRecord:
         environment = worker_environment(spec, self._environ)
@@ -97,9 +91,11 @@ class LocalLauncher:
 
     def _bury(self, spec: LaunchSpec, home: AttemptHome) -> None:
         """Give the workers of a dead supervisor a new one, none of theirs, that ends them."""
-        environment = worker_environment(spec, self._environ)
-        del environment[RUN_KEY_VARIABLE], environment[ATTEMPT_VARIABLE]
-        self._run_supervisor([*_target(spec), "--bury"], environment, home)
+        environment = helper_environment(self._environ)
+        with home.locked():
+            record = home.record()
+            if record is not None and not record.is_alive:
+                self._run_supervisor([*_target(spec), "--bury"], environment, home)
 
     def _command(self, spec: LaunchSpec) -> tuple[str, ...]:
         return (*self._trainer_command, "--run-dir", spec.run_dir, "--attempt", str(spec.attempt))
@@ -120,6 +116,15 @@ class LocalLauncher:
                 )
             except (OSError, subprocess.SubprocessError) as error:
                 raise _not_started(str(error), home) from error
+
+
+def _whereabouts(record: SupervisorRecord) -> WorkersState:
+    """ALIVE when ``record`` speaks of this machine and boot, so that a look at /proc can tell."""
+    here = SupervisorRecord.here()
+    if record.pid is None or (record.host == here.host and record.boot != here.boot):
+        return WorkersState.GONE
+    is_here = (record.host, record.namespace) == (here.host, here.namespace)
+    return WorkersState.ALIVE if is_here else WorkersState.UNKNOWN
 
 
 def _home(spec: LaunchSpec) -> AttemptHome:

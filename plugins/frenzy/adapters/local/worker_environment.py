@@ -23,21 +23,28 @@ def worker_environment(spec: LaunchSpec, base: Mapping[str, str]) -> dict[str, s
 
     Raises PermanentError for a secret that ``base`` does not hold, or that is not in it by kind.
     """
-    kept = {name: value for name, value in base.items() if not name.startswith(_WITHHELD_PREFIXES)}
+    path = spec.job.env.get("PYTHONPATH", "")
     return {
-        **kept,
+        **helper_environment(base),
         "OMP_NUM_THREADS": "1",
         **spec.job.env,
         **{name: _secret(name, reference, base) for name, reference in spec.job.secrets.items()},
         **(_VIRTUAL if spec.gpu.kind is DeviceKind.VIRTUAL else {}),
-        "PYTHONPATH": _python_path(spec, kept),
+        "PYTHONPATH": _python_path(path, base),
         RUN_KEY_VARIABLE: spec.run_key,
         ATTEMPT_VARIABLE: str(spec.attempt),
     }
 
 
-def _python_path(spec: LaunchSpec, base: Mapping[str, str]) -> str:
-    places = [str(_PLUGINS_DIR), spec.job.env.get("PYTHONPATH", ""), base.get("PYTHONPATH", "")]
+def helper_environment(base: Mapping[str, str]) -> dict[str, str]:
+    """For a process of this project that is none of an attempt's workers."""
+    withheld = (*_WITHHELD_PREFIXES, RUN_KEY_VARIABLE, ATTEMPT_VARIABLE)
+    kept = {name: value for name, value in base.items() if not name.startswith(withheld)}
+    return {**kept, "PYTHONPATH": _python_path("", base)}
+
+
+def _python_path(first: str, base: Mapping[str, str]) -> str:
+    places = [str(_PLUGINS_DIR), first, base.get("PYTHONPATH", "")]
     return ":".join(dict.fromkeys(part for each in places for part in each.split(":") if part))
 
 
