@@ -272,6 +272,8 @@ def main() -> int:
     parser.add_argument("--text", type=Path, help="a text file to train on")
     parser.add_argument("--output", type=Path, help="JSON lines of every measurement, added to")
     parser.add_argument("--replay", type=Path, help="predict the measurements of this file anew; nothing is run")
+    parser.add_argument("--rerun", type=Path, help="run the cases of this file again, instead of random ones")
+    parser.add_argument("--only", default="", help="only cases whose label contains this")
     arguments = parser.parse_args()
     if arguments.replay is not None:
         print_table(_replayed(arguments.replay, codec.loads(Calibration, arguments.calibration.read_text())))
@@ -280,11 +282,17 @@ def main() -> int:
         parser.error("--text is needed to run cases")
     env.enter({}, virtual=True, arguments=sys.argv[1:], module="frenzy.trainer.measure")
     calibration = codec.loads(Calibration, arguments.calibration.read_text())
-    generator = random.Random(arguments.seed)
-    families = arguments.family or ["gpt2", "llama"]
-    cases = [random_case(generator, families) for _ in range(arguments.cases)]
+    cases = [case for case in _cases(arguments) if arguments.only in case.label]
     print_table(_measured(cases, arguments.text, calibration, arguments.output))
     return 0
+
+
+def _cases(arguments: argparse.Namespace) -> list[MeasureCase]:
+    if arguments.rerun is not None:
+        return [codec.loads(Measurement, line).case for line in arguments.rerun.read_text().splitlines()]
+    generator = random.Random(arguments.seed)
+    families = arguments.family or ["gpt2", "llama"]
+    return [random_case(generator, families) for _ in range(arguments.cases)]
 
 
 def _replayed(stored: Path, calibration: Calibration) -> Iterable[Measurement]:
