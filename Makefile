@@ -48,7 +48,7 @@ docs: $(STAMP) ## write the reference pages in docs/ from the code
 	@$(BIN)/python -m frenzy.cli.reference_docs
 
 docs-assets: $(STAMP) ## run the demo and take the pictures in docs/images (needs Chromium)
-	@$(BIN)/python scripts/docs_assets.py $(ARGS)
+	@$(BIN)/python -m tests.e2e.docs_assets $(ARGS)
 
 up: $(STAMP) ## start Airflow here and print address and logins
 	@$(BIN)/frenzy up
