@@ -33,7 +33,8 @@ IMAGES: Final = CHECKOUT / "docs/images"
 FRENZY: Final = Path(sys.executable).with_name("frenzy")
 _COLUMNS: Final = 132
 _END_MARK: Final = "What was promised"
-_GRAPH_SETTLE_S: Final = 4.0
+# Nothing in a page says that it has been painted.
+_SETTLE_S: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,7 @@ def take_terminal(page: Browser, lines: list[str]) -> None:
         page.open(path.as_uri())
         width, height = page.wait_for("(b => b && [b.width, b.height])(document.documentElement.viewBox?.baseVal)")
         page.window(1280, round(1280 * height / width))
+        time.sleep(_SETTLE_S)
         page.picture(IMAGES / "demo-end.png")
 
 
@@ -84,13 +86,14 @@ def take_airflow(page: Browser, stack: Stack) -> None:
         page.evaluate(f"localStorage.setItem({json.dumps(name)}, {json.dumps(json.dumps(value))})")
     page.open(f"{stack.base_url}{run.path}")
     page.wait_for("document.querySelectorAll('.react-flow__node').length > 4")
-    time.sleep(_GRAPH_SETTLE_S)  # the graph moves into its place
+    time.sleep(_SETTLE_S)
     page.picture(IMAGES / "dag-run.png")
     ids = urlencode({"dag_id": run.dag_id, "run_id": run.run_id})
     page.window(1500, 900)
     page.open(f"{stack.base_url}/frenzy/pages/memory?{ids}")
-    page.wait_for("document.querySelector('table')")
+    page.wait_for("document.querySelector('svg') && document.body.innerText.includes('Attempts')")
     page.window(1500, min(1400, page.evaluate("document.querySelector('main').scrollHeight") + 40))
+    time.sleep(_SETTLE_S)
     page.picture(IMAGES / "memory.png")
 
 
