@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import cache
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -13,6 +12,7 @@ DEFAULT_CONN_ID: Final = "frenzy_default"
 
 # A client belongs to the event loop it was made in. Asking for a Connection goes through the
 # triggerer's other process, which may be busy for long: it is asked once.
+_clients: dict[ApiAddress, ApiClient] = {}
 _async_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, AsyncApiClient]] = WeakKeyDictionary()
 
 
@@ -20,7 +20,10 @@ def api_client(conn_id: str = DEFAULT_CONN_ID) -> ApiClient:
     """A blocking client for the server that the Airflow Connection ``conn_id`` names."""
     from airflow.sdk import Connection
 
-    return _client(_address(Connection.get(conn_id)))
+    address = _address(Connection.get(conn_id))
+    if address not in _clients:
+        _clients[address] = ApiClient(address)
+    return _clients[address]
 
 
 async def async_api_client(conn_id: str = DEFAULT_CONN_ID) -> AsyncApiClient:
@@ -33,13 +36,20 @@ async def async_api_client(conn_id: str = DEFAULT_CONN_ID) -> AsyncApiClient:
     clients = _async_clients.setdefault(asyncio.get_running_loop(), {})
     if conn_id not in clients:
         address = _address(await Connection.async_get(conn_id))
-        clients.setdefault(conn_id, AsyncApiClient(address))
+        clients[conn_id] = clients.get(conn_id) or AsyncApiClient(address)
     return clients[conn_id]
 
 
-@cache
-def _client(address: ApiAddress) -> ApiClient:
-    return ApiClient(address)
+def close_clients() -> None:
+    """Close every blocking client of this process."""
+    while _clients:
+        _clients.popitem()[1].close()
+
+
+async def close_async_clients() -> None:
+    """Close every client of the running event loop."""
+    for client in _async_clients.pop(asyncio.get_running_loop(), {}).values():
+        await client.aclose()
 
 
 def _address(connection: Any) -> ApiAddress:

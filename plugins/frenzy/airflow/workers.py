@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 
@@ -19,9 +21,26 @@ class Workers:
     launcher: Launcher
 
 
-@cache
+_lent: list[Workers] = []
+
+
 def workers() -> Workers:
-    """Those of this installation's settings."""
+    """Those of this installation's settings, or those in use (see ``using``)."""
+    return _lent[-1] if _lent else _installed()
+
+
+@contextmanager
+def using(reach: Workers) -> Iterator[None]:
+    """Let every task and trigger of this process reach ``reach`` instead: for tests and trials."""
+    _lent.append(reach)
+    try:
+        yield
+    finally:
+        _lent.remove(reach)
+
+
+@cache
+def _installed() -> Workers:
     from frenzy import wiring
 
     settings = load_settings(os.environ)

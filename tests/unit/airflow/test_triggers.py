@@ -1,0 +1,329 @@
+"""Triggers go on from what the API and the run directory say, and end what a person has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent, TriggerEvent
+from tests.unit.airflow.conftest import World
+
+from frenzy.airflow.triggers import LaunchTrigger, MonitorTrigger, PlaceTrigger, RunTrigger
+from frenzy.app.cancel import cancel
+from frenzy.app.observe import attempt_launching, attempt_started
+from frenzy.app.settle import end_attempt
+from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.job import MemoryPressureSpec
+from frenzy.core.launch import AttemptResult, ControlAction, LaunchSpec
+from frenzy.core.ledger import JobState, LeaseState
+from frenzy.core.protocol import AttemptStarted, EndReport
+from frenzy.core.telemetry import StepRecord
+from frenzy.ports import WorkersState
+
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+CONN = "frenzy_default"
+
+
+async def first_event(trigger: Any) -> TriggerEvent:
+    async for event in trigger.run():
+        return event
+    raise AssertionError("the trigger ended without an event")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+def started(world: World, **job: Any) -> LaunchSpec:
+    """A run whose workers run, as the launch task leaves it."""
+    spec = world.placed(**job)
+    attempt_launching(world.services, spec.run_key, 1)
+    world.runs.put_spec(spec)
+    reference = world.launcher.launch(spec)
+    attempt_started(world.services, spec.run_key, 1, AttemptStarted(launcher_ref=reference))
+    return spec
+
+
+def of(kind: type[RunTrigger], spec: LaunchSpec) -> Any:
+    return kind(run_key=spec.run_key, attempt=spec.attempt, conn_id=CONN)  # type: ignore[call-arg]
+
+
+def belongs_to(trigger: Any, world: World, task_id: str, state: str | None) -> None:
+    """The trigger's task instance, and what Airflow says of it."""
+    identity = world.view(trigger.run_key).run.identity
+    trigger._task_instance = SimpleNamespace(
+        dag_id=identity.dag_id, run_id=identity.run_id, task_id=task_id, map_index=-1
+    )
+    trigger.task_id = task_id
+    world.airflow.task_states[task_id] = state
+
+
+def steps(spec: LaunchSpec, first: int, last: int, *, grows_bytes: int = 0) -> tuple[StepRecord, ...]:
+    """Telemetry of rank 0; ``grows_bytes`` more at each step."""
+    capacity = spec.gpu.memory_bytes
+    return tuple(
+        StepRecord(
+            rank=0,
+            step=step,
+            time_s=time.time() - 60.0 + step,
+            loss=5.0 - 0.01 * step,
+            step_time_s=1.0,
+            tokens_per_s=100.0,
+            allocated_peak_bytes=capacity // 2 + grows_bytes * (step - first),
+            reserved_peak_bytes=capacity // 2 + grows_bytes * (step - first),
+            device_used_bytes=capacity // 2,
+            capacity_bytes=capacity,
+        )
+        for step in range(first, last + 1)
+    )
+
+
+def report(world: World, spec: LaunchSpec, records: tuple[StepRecord, ...]) -> None:
+    """Every rank reports ``records``."""
+    for rank in range(spec.plan.num_gpus):
+        world.runs.write_chunk(spec.run_key, spec.attempt, [replace(each, rank=rank) for each in records])
+
+
+@pytest.mark.parametrize("kind", [LaunchTrigger, MonitorTrigger])
+def test_a_trigger_is_made_again_from_what_it_serializes(kind: Any) -> None:
+    classpath, arguments = kind(run_key="abc", attempt=2, conn_id=CONN).serialize()
+    assert classpath == f"frenzy.airflow.triggers.{kind.__name__}"
+    assert kind(**arguments).serialize() == (classpath, arguments)
+
+
+def test_a_waiting_run_is_placed_when_another_ends(world: World, run_async: Run) -> None:
+    waiting = world.waiting().run
+
+    async def scenario() -> TriggerEvent:
+        event = asyncio.create_task(first_event(PlaceTrigger(run_key=waiting.run_key, conn_id=CONN)))
+        await asyncio.sleep(0.2)
+        assert not event.done(), "there is no room yet"
+        for view in (world.view(lease.run_key) for lease in held(world)):
+            end_attempt(world.services, view.run.run_key, 1, EndReport(reason=Reason(code=ReasonCode.WORKERS_LOST)))
+        return await event
+
+    event = run_async(scenario())
+    assert isinstance(event, TaskSuccessEvent)
+    assert event.xcoms is not None
+    assert event.xcoms["return_value"]["run_key"] == waiting.run_key
+
+
+def held(world: World) -> Any:
+    with world.services.ledger.reading() as tx:
+        return tx.held_leases()
+
+
+def test_a_cancelled_run_goes_back_to_its_task(world: World, run_async: Run) -> None:
+    waiting = world.waiting().run
+    cancel(world.services, waiting.run_key, Reason(code=ReasonCode.CANCELLED_BY_USER))
+    event = run_async(first_event(PlaceTrigger(run_key=waiting.run_key, conn_id=CONN)))
+    assert not isinstance(event, TaskSuccessEvent)
+    assert event.payload["reason"]["code"] == ReasonCode.CANCELLED_BY_USER
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "kind", "state"),
+    [
+        (0, TaskSuccessEvent, JobState.SUCCEEDED),
+        (98, TaskSuccessEvent, JobState.RECOVERING),
+        (96, TaskFailedEvent, JobState.RECOVERING),
+        (1, TaskFailedEvent, JobState.RECOVERING),
+    ],
+)
+def test_launch_ends_from_its_trigger_once_the_ledger_knows(
+    world: World, run_async: Run, exit_code: int, kind: type, state: JobState
+) -> None:
+    spec = started(world)
+
+    async def scenario() -> TriggerEvent:
+        event = asyncio.create_task(first_event(of(LaunchTrigger, spec)))
+        await asyncio.sleep(0.1)
+        assert not event.done(), "the workers run"
+        world.runs.write_result(spec.run_key, 1, result(exit_code))
+        await asyncio.sleep(0.1)
+        assert not event.done(), "a result is not proof that the workers are gone"
+        world.launcher.finish(spec)
+        return await event
+
+    assert isinstance(run_async(scenario()), kind)
+    view = world.view(spec.run_key)
+    assert view.run.state is state
+    assert view.lease is None or view.lease.state is LeaseState.ENDED
+
+
+def result(exit_code: int) -> AttemptResult:
+    return AttemptResult(exit_code=exit_code, last_step=7, total_steps=100)
+
+
+def test_workers_that_vanish_without_a_result_are_reported_lost(world: World, run_async: Run) -> None:
+    spec = started(world)
+    world.launcher.finish(spec)
+    assert isinstance(run_async(first_event(of(LaunchTrigger, spec))), TaskFailedEvent)
+    outcome = world.view(spec.run_key).attempts[0].outcome
+    assert outcome is not None
+    assert outcome.code is ReasonCode.WORKERS_LOST
+
+
+def test_workers_that_cannot_be_seen_are_waited_for(world: World, run_async: Run) -> None:
+    spec = started(world)
+    world.launcher.lose_sight(spec)
+
+    async def scenario() -> bool:
+        event = asyncio.create_task(first_event(of(LaunchTrigger, spec)))
+        await asyncio.sleep(0.5)
+        done = event.done()
+        event.cancel()
+        return done
+
+    assert not run_async(scenario())
+    assert world.view(spec.run_key).attempts[0].is_live
+
+
+def test_the_monitor_reports_progress_and_ends_with_the_attempt(world: World, run_async: Run) -> None:
+    spec = started(world)
+    report(world, spec, steps(spec, 1, 5))
+
+    async def scenario() -> TriggerEvent:
+        event = asyncio.create_task(first_event(of(MonitorTrigger, spec)))
+        await until(lambda: world.view(spec.run_key).attempts[0].last_step == 5)
+        assert world.view(spec.run_key).run.state is JobState.RUNNING
+        end_attempt(world.services, spec.run_key, 1, EndReport(result=result(0)))
+        return await event
+
+    event = run_async(scenario())
+    assert isinstance(event, TaskSuccessEvent)
+    assert event.xcoms is not None
+    assert event.xcoms["return_value"]["steps_seen"] == 5
+
+
+def test_the_monitor_asks_for_a_checkpoint_when_memory_will_not_last(world: World, run_async: Run) -> None:
+    spec = started(world)
+    growth = spec.gpu.memory_bytes // 30
+    report(world, spec, steps(spec, 1, 14, grows_bytes=growth))
+
+    async def scenario() -> None:
+        event = asyncio.create_task(first_event(of(MonitorTrigger, spec)))
+        await until(lambda: (spec.run_key, 1) in world.runs.controls)
+        event.cancel()
+
+    run_async(scenario())
+    control = world.runs.controls[spec.run_key, 1]
+    assert control.action is ControlAction.CHECKPOINT_AND_STOP
+    assert control.reason.code in (ReasonCode.MEMORY_PRESSURE_FORECAST, ReasonCode.MEMORY_PRESSURE_USAGE)
+    assert world.view(spec.run_key).run.state is JobState.CHECKPOINTING
+
+
+def test_workers_that_do_not_stop_in_time_are_ended(world: World, run_async: Run) -> None:
+    spec = started(world)
+    report(world, spec, steps(spec, 1, 14, grows_bytes=spec.gpu.memory_bytes // 30))
+
+    async def scenario() -> None:
+        event = asyncio.create_task(first_event(of(MonitorTrigger, spec)))
+        await until(lambda: bool(world.launcher.stopped))
+        event.cancel()
+
+    run_async(scenario())
+    assert (spec.run_key, 1) in world.runs.controls, "asked first"
+
+
+def test_workers_that_hang_are_ended_even_with_the_forecast_off(world: World, run_async: Run) -> None:
+    spec = started(world, on_memory_pressure=MemoryPressureSpec(forecast=False))
+    long_ago = tuple(replace(each, time_s=each.time_s - 3600.0) for each in steps(spec, 1, 4))
+    report(world, spec, long_ago)
+
+    async def scenario() -> None:
+        event = asyncio.create_task(first_event(of(MonitorTrigger, spec)))
+        await until(lambda: world.launcher.state(spec) is WorkersState.GONE)
+        event.cancel()
+
+    run_async(scenario())
+
+
+def test_the_monitor_ends_the_workers_of_a_cancelled_run(world: World, run_async: Run) -> None:
+    spec = started(world)
+
+    async def scenario() -> None:
+        event = asyncio.create_task(first_event(of(MonitorTrigger, spec)))
+        await asyncio.sleep(0.1)
+        cancel(world.services, spec.run_key, Reason(code=ReasonCode.CANCELLED_BY_USER))
+        await until(lambda: world.launcher.state(spec) is WorkersState.GONE)
+        event.cancel()
+
+    run_async(scenario())
+
+
+def test_a_monitor_that_was_away_for_longer_than_a_lease_goes_on(world: World, run_async: Run) -> None:
+    spec = started(world)
+    with world.services.ledger.transaction() as tx:
+        lease = tx.lease(spec.run_key, 1)
+        assert lease is not None
+        tx.put_lease(replace(lease, state=LeaseState.SUSPECT, expires_s=0.0))
+    report(world, spec, steps(spec, 1, 3))
+
+    async def scenario() -> None:
+        event = asyncio.create_task(first_event(of(MonitorTrigger, spec)))
+        await until(lambda: world.view(spec.run_key).attempts[0].last_step == 3)
+        event.cancel()
+
+    run_async(scenario())
+    assert [lease.state for lease in held(world)] == [LeaseState.LIVE]
+
+
+@pytest.mark.parametrize("kind", [LaunchTrigger, MonitorTrigger])
+@pytest.mark.parametrize("state", ["failed", "success", "skipped"])
+def test_ending_a_task_by_hand_ends_the_workers_and_frees_their_gpus(
+    world: World, run_async: Run, kind: Any, state: str
+) -> None:
+    spec = started(world)
+    trigger = of(kind, spec)
+    belongs_to(trigger, world, "train.launch", state)
+    run_async(trigger.on_kill())
+    assert world.launcher.state(spec) is WorkersState.GONE
+    assert world.view(spec.run_key).run.state is JobState.CANCELLED
+    assert held(world) == ()
+
+
+def test_cancelling_outlives_the_triggerers_second_cancellation(world: World, run_async: Run) -> None:
+    spec = started(world)
+    trigger = of(LaunchTrigger, spec)
+    belongs_to(trigger, world, "train.launch", "failed")
+
+    async def scenario() -> None:
+        killed = asyncio.create_task(trigger.on_kill())
+        await asyncio.sleep(0)
+        killed.cancel()
+        await until(lambda: world.view(spec.run_key).run.state is JobState.CANCELLED)
+
+    run_async(scenario())
+
+
+def test_clearing_the_launch_task_stops_the_workers_but_not_the_run(world: World, run_async: Run) -> None:
+    spec = started(world)
+    trigger = of(LaunchTrigger, spec)
+    belongs_to(trigger, world, "train.launch", None)
+    run_async(trigger.on_kill())
+    assert world.launcher.stopped == [(spec.run_key, 1, 0.5)], "with the time to write a checkpoint"
+    assert not world.view(spec.run_key).run.cancel_requested
+
+
+def test_clearing_the_monitor_leaves_the_training_alone(world: World, run_async: Run) -> None:
+    spec = started(world)
+    trigger = of(MonitorTrigger, spec)
+    belongs_to(trigger, world, "train.monitor", "scheduled")
+    run_async(trigger.on_kill())
+    assert world.launcher.stopped == []
+    assert not world.view(spec.run_key).run.cancel_requested
+
+
+def test_ending_the_place_task_takes_the_run_out_of_the_queue(world: World, run_async: Run) -> None:
+    run = world.waiting().run
+    trigger = PlaceTrigger(run_key=run.run_key, conn_id=CONN)
+    belongs_to(trigger, world, "train.place", "failed")
+    run_async(trigger.on_kill())
+    assert world.view(run.run_key).run.state is JobState.CANCELLED
