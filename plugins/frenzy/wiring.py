@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import time
 from functools import cache
-from pathlib import Path
 
 from frenzy.adapters.calibration import default_calibration
-from frenzy.adapters.cluster_file import load_cluster
+from frenzy.adapters.cluster_file import ClusterFileInventory
 from frenzy.adapters.local.launcher import LocalLauncher
 from frenzy.adapters.storage.job_store import FolderJobStore
 from frenzy.adapters.storage.run_store import FsspecRunStore
 from frenzy.adapters.storage.sql_ledger import SqlLedger
 from frenzy.app.inventory import refresh_inventory
 from frenzy.app.services import Services
-from frenzy.core.cluster import Cluster
 from frenzy.core.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.has import policy_named
 from frenzy.ports import Launcher, RunStore
@@ -28,17 +26,6 @@ class SystemClock:
     def now_s(self) -> float:
         """Seconds since the epoch."""
         return time.time()
-
-
-class ClusterFileInventory:
-    """The cluster of a file, read again whenever it is asked for."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def cluster(self) -> Cluster:
-        """See Inventory. Raises SpecError for a bad file."""
-        return load_cluster(self._path)
 
 
 def run_store(settings: Settings) -> RunStore:

@@ -50,6 +50,8 @@ def _queued(tx: LedgerTx, entry: QueueEntry) -> QueuedJob:
         queue=run.job.queue,
         team=run.job.team,
         ordered=entry.ordered,
+        objective=run.job.objective,
+        excluded_nodes=entry.next_attempt.excluded_nodes,
     )
 
 
