@@ -69,4 +69,6 @@ def _environment() -> dict[str, str]:
 
     package = str(Path(frenzy.__file__).resolve().parents[1])
     paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "PYTHONUNBUFFERED": "1"}
+    # One thread unless told otherwise: the worker's machine trains, too, and idle threads spin.
+    threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    return {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "PYTHONUNBUFFERED": "1"}
