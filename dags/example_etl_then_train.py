@@ -7,7 +7,7 @@ from airflow.sdk import DAG, get_current_context, task
 from frenzy.airflow.task_group import frenzy_evaluation, frenzy_training
 from frenzy.settings import CHECKOUT, load_settings
 
-with DAG("example_etl_then_train", schedule=None, tags=["frenzy", "example"], doc_md=__doc__):
+with DAG("example_etl_then_train", schedule=None, tags=["frenzy", "example"], doc_md=__doc__) as dag:
 
     @task(multiple_outputs=True)
     def clean(source: str, base: str) -> dict:

@@ -1,0 +1,246 @@
+"""One conversation, two clients: what holds for the blocking one holds for the asynchronous one."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+from tests.unit.web.conftest import registration
+
+from frenzy.adapters import api_calls as api
+from frenzy.adapters.api_client import (
+    ApiAddress,
+    ApiClient,
+    AsyncApiClient,
+    Call,
+    NotFoundError,
+    airflow_call,
+)
+from frenzy.core.codec import dumps
+from frenzy.core.errors import ContractError, PermanentError, Reason, ReasonCode, SpecError, TemporaryError
+from frenzy.core.ledger import RunIdentity
+from frenzy.core.protocol import (
+    Directive,
+    DirectiveKind,
+    EndReport,
+    PressureReport,
+    ProgressReport,
+    SubmitJob,
+    SweepReport,
+)
+from frenzy.web.routes import API, ROUTES
+
+ADDRESS = ApiAddress(base_url="http://airflow.test", login="frenzy", password="secret")
+REASON = Reason(code=ReasonCode.CANCELLED_BY_USER)
+Send = Callable[..., Any]
+
+
+def token(expires_s: float) -> str:
+    claims = base64.urlsafe_b64encode(json.dumps({"exp": expires_s}).encode()).decode().rstrip("=")
+    return f"x.{claims}.y"
+
+
+@dataclass
+class Server:
+    """Answers in the order given; remembers what it was sent."""
+
+    answers: list[httpx.Response | Exception] = field(default_factory=list)
+    token: str = field(default_factory=lambda: token(time.time() + 3600))
+    logins: list[Mapping[str, str]] = field(default_factory=list)
+    seen: list[httpx.Request] = field(default_factory=list)
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/auth/token":
+            self.logins.append(json.loads(request.content))
+            return httpx.Response(201, json={"access_token": self.token})
+        self.seen.append(request)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.fixture(params=["blocking", "asynchronous"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def send(kind: str, server: Server) -> Iterator[Send]:
+    """Sends calls, all through one client."""
+    transport = httpx.MockTransport(server)
+    if kind == "blocking":
+        with ApiClient(ADDRESS, transport=transport) as client:
+            yield client.send
+        return
+    with asyncio.Runner() as runner:
+        client = AsyncApiClient(ADDRESS, transport=transport)
+        yield lambda call, **options: runner.run(client.send(call, **options))
+        runner.run(client.aclose())
+
+
+def ok(value: object = None) -> httpx.Response:
+    return httpx.Response(200, text=dumps(value or Directive(kind=DirectiveKind.CONTINUE)))
+
+
+def error(status: int, code: str = "", message: str = "no", **more: Any) -> httpx.Response:
+    detail = {"code": code, "message": message, "remedy": None, "violations": [], **more}
+    return httpx.Response(status, json={"detail": detail})
+
+
+LAUNCHING = api.launching("0123", 2)
+
+
+def test_a_reply_is_decoded_to_its_message(send: Send, server: Server) -> None:
+    server.answers = [ok(Directive(kind=DirectiveKind.KILL, reason=REASON))]
+    assert send(LAUNCHING) == Directive(kind=DirectiveKind.KILL, reason=REASON)
+    assert server.seen[0].url.path == "/frenzy/api/v1/runs/0123/attempts/2/launching"
+
+
+def test_one_login_serves_many_calls(send: Send, server: Server) -> None:
+    server.answers = [ok(), ok()]
+    send(LAUNCHING)
+    send(LAUNCHING)
+    assert server.logins == [{"username": "frenzy", "password": "secret"}]
+    assert {each.headers["Authorization"] for each in server.seen} == {f"Bearer {server.token}"}
+
+
+def test_a_token_near_its_end_is_renewed(send: Send, server: Server) -> None:
+    server.token = token(time.time() + 30)
+    server.answers = [ok(), ok()]
+    send(LAUNCHING)
+    send(LAUNCHING)
+    assert len(server.logins) == 2
+
+
+def test_a_refused_token_is_renewed_once(send: Send, server: Server) -> None:
+    server.answers = [error(401), ok()]
+    send(LAUNCHING)
+    assert len(server.logins) == 2
+    server.answers = [error(401), error(401)]
+    with pytest.raises(PermanentError):
+        send(LAUNCHING)
+
+
+@pytest.mark.parametrize("status", [503, 500, 409, None])
+def test_later_and_no_answer_are_tried_again(send: Send, server: Server, status: int | None) -> None:
+    server.answers = [httpx.ConnectError("refused") if status is None else error(status, "LEDGER_BUSY"), ok()]
+    send(LAUNCHING)
+    assert len(server.seen) == 2
+
+
+def test_retry_after_is_heeded(send: Send, server: Server) -> None:
+    later = error(503, "LEDGER_BUSY")
+    later.headers["Retry-After"] = "1"
+    server.answers = [later, ok()]
+    began = time.monotonic()
+    send(LAUNCHING)
+    assert time.monotonic() - began >= 1.0
+
+
+def test_patience_ends_with_the_servers_reason(send: Send, server: Server) -> None:
+    server.answers = [error(503, "LEDGER_BUSY", "locked")] * 9
+    with pytest.raises(TemporaryError, match="locked") as caught:
+        send(LAUNCHING, patience_s=0.5)
+    assert caught.value.reason.code is ReasonCode.LEDGER_BUSY
+
+
+def test_a_server_that_is_away_is_named_with_its_address_and_no_password(send: Send, server: Server) -> None:
+    server.answers = [httpx.ConnectError("refused")] * 9
+    with pytest.raises(TemporaryError, match=r"airflow\.test") as caught:
+        send(LAUNCHING, patience_s=0.3)
+    assert caught.value.reason.code is ReasonCode.API_UNREACHABLE
+    assert "secret" not in str(caught.value) + repr(ADDRESS)
+
+
+def test_a_refused_specification_arrives_with_every_violation(send: Send, server: Server) -> None:
+    violations = [{"path": "data.path", "value": "'x'", "allowed": "a file"}]
+    server.answers = [error(400, "SPEC_REFUSED", violations=violations)]
+    with pytest.raises(SpecError) as caught:
+        send(LAUNCHING)
+    assert [each.path for each in caught.value.violations] == ["data.path"]
+
+
+@pytest.mark.parametrize(
+    ("status", "kind_of_error"), [(404, NotFoundError), (403, PermanentError), (400, PermanentError)]
+)
+def test_other_refusals_are_permanent(send: Send, server: Server, status: int, kind_of_error: type) -> None:
+    server.answers = [error(status, "WHATEVER", "because")]
+    with pytest.raises(kind_of_error, match="because"):
+        send(LAUNCHING)
+    assert len(server.seen) == 1
+
+
+def test_a_conflict_in_airflow_is_a_refusal(send: Send, server: Server) -> None:
+    server.answers = [httpx.Response(409, json={"detail": "cannot be deleted in running state"})]
+    with pytest.raises(PermanentError, match="running state"):
+        send(airflow_call("DELETE", "/dags/d/dagRuns/r"))
+
+
+def test_a_reply_of_another_form_is_a_contract_error(send: Send, server: Server) -> None:
+    for text in ("not json", '{"kind": "dance"}', '{"kind": "kill", "new": 1}'):
+        server.answers = [httpx.Response(200, text=text)]
+        with pytest.raises(ContractError):
+            send(LAUNCHING)
+
+
+def test_names_with_any_letters_stay_one_part_of_the_path(send: Send, server: Server) -> None:
+    server.answers = [httpx.Response(200, json=[])]
+    assert send(api.runs_of_dag_run("a b/c", "manual__2026-01-01T00:00:00+00:00")) == ()
+    assert server.seen[0].url.raw_path.endswith(b"/by-dag/a%20b%2Fc/manual__2026-01-01T00%3A00%3A00%2B00%3A00")
+
+
+def test_every_route_of_the_api_has_its_call() -> None:
+    progress = ProgressReport(last_step=1)
+    pressure = PressureReport(reason=REASON, progress=progress, extra_bytes_per_gpu=0, forecast_extra_bytes_per_gpu=0)
+    request = registration()
+    calls: list[Call[Any]] = [
+        api.register(request),
+        api.runs(),
+        api.run_view("k"),
+        api.runs_of_dag_run("d", "r"),
+        api.enqueue("k"),
+        api.place("k"),
+        api.launching("k", 1),
+        api.started("k", 1, "ref"),
+        api.progress("k", 1, progress),
+        api.pressure("k", 1, pressure),
+        api.end("k", 1, EndReport(reason=REASON)),
+        api.decide("k"),
+        api.cancel("k", REASON),
+        api.memory("k"),
+        api.explain("k"),
+        api.logs("k", attempt=1),
+        api.submit(SubmitJob(yaml_text="name: x")),
+        api.plan(request),
+        api.queue(),
+        api.gpus(),
+        api.sweep_targets(),
+        api.sweep(SweepReport(findings=())),
+    ]
+    patterns = [
+        (route.method, re.compile("/frenzy" + re.sub(r"\{[^}]*\}", "[^/]+", route.path) + r"(\?.*)?"))
+        for route in ROUTES
+        if route.path.startswith(API)
+    ]
+    for call in calls:
+        assert any(call.method == method and path.fullmatch(call.path) for method, path in patterns), call.path
+
+
+def test_a_map_index_names_one_instance_of_a_task() -> None:
+    body = json.loads(api.clear_tasks("d", "r", ["g.place"], map_index=2).body or "")
+    assert body["task_ids"] == [["g.place", 2]]
+    assert RunIdentity(dag_id="d", run_id="r", task_group="g", map_index=2).run_key
