@@ -8,7 +8,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,13 +20,31 @@ from frenzy.adapters.spec_fields import SpecField, fields_of, schema_limits
 from frenzy.core.codec import encode
 from frenzy.core.errors import REASON_SENTENCES
 from frenzy.core.gpu_catalogue import CATALOGUE, CatalogueEntry
-from frenzy.core.job import TrainingJob
+from frenzy.core.hardware import DeviceKind
+from frenzy.core.job import Precision, TrainingJob
+from frenzy.core.memory import Workload, predict_memory
 from frenzy.core.memory_calibration import ActivationCoefficients, Calibration
-from frenzy.core.model_shape import SUPPORTED_FAMILIES
+from frenzy.core.model_shape import SUPPORTED_FAMILIES, model_shape
+from frenzy.core.plan_grid import grid_of
+from frenzy.core.trainable import trained_part
 from frenzy.core.units import format_bytes
+from frenzy.core.zero_buckets import bucket_elements_for
 from frenzy.settings import CHECKOUT
 
 DOCS: Final = CHECKOUT / "docs"
+_EXAMPLE_CONFIG: Final[Mapping[str, Any]] = {
+    "model_type": "gpt2",
+    "vocab_size": 512,
+    "n_positions": 64,
+    "n_embd": 64,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_inner": None,
+    "attn_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+    "resid_pdrop": 0.0,
+    "tie_word_embeddings": True,
+}
 _NOTE: Final = "<!-- Written by `make docs` from the code; edit the code, not this page. -->"
 _TYPE_WORDS: Final = {str: "text", int: "whole number", float: "number", bool: "`true` or `false`"}
 _LIMIT_WORDS: Final = {
@@ -43,6 +63,7 @@ def pages() -> dict[str, str]:
         "job.schema.json": json.dumps(job_schema(), indent=2) + "\n",
         "reason-codes.md": reason_page(),
         "models.md": models_page(default_calibration()),
+        "memory-terms.md": terms_page(default_calibration()),
         "gpu-catalogue.md": catalogue_page(),
     }
 
@@ -198,6 +219,62 @@ def _dropout_text(known: Iterable[ActivationCoefficients]) -> str:
     names = {(False, False): "none", (True, False): "attention", (False, True): "hidden", (True, True): "both"}
     found = {(each.attention_dropout, each.hidden_dropout) for each in known}
     return ", ".join(text for key, text in names.items() if key in found)
+
+
+# the terms of the memory model
+
+
+def terms_page(calibration: Calibration) -> str:
+    """Every point in time of the closed form with its terms and their equations."""
+    moments = _moments(calibration)
+    shared = _terms_of_nearly_all(moments)
+    parts = [
+        "# The terms of the memory model",
+        _NOTE,
+        "At each point in time the memory of a GPU is a sum of terms; the highest sum is the predicted peak. "
+        "[The memory model](memory.md) explains the symbols.",
+        "## At all times, or all but one",
+        _terms_table(shared),
+    ]
+    for moment in moments:
+        own = [each for each in moment.terms if each not in shared]
+        parts += [f"## {moment.name[:1].upper()}{moment.name[1:]}", _terms_table(own)]
+    return "\n\n".join(parts) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _NamedMoment:
+    """A point in time; its terms are (name, equation) pairs."""
+
+    name: str
+    terms: tuple[tuple[str, str], ...]
+
+
+def _moments(calibration: Calibration) -> tuple[_NamedMoment, ...]:
+    """The model's points in time, from the prediction of a small example."""
+    shape = model_shape(_EXAMPLE_CONFIG)
+    workload = Workload(
+        shape=shape,
+        trained=trained_part(shape, None),
+        precision=Precision.FP32,
+        optimizer="adamw",
+        sequence_length=64,
+        kind=DeviceKind.VIRTUAL,
+        bucket_elements=bucket_elements_for(shape.num_parameters, virtual=True),
+    )
+    table = predict_memory(workload, grid_of([(2, 1, 1, 1, 2, False)]), calibration)
+    found = () if table is None else table.moments
+    return tuple(_NamedMoment(each.name, tuple((one.name, one.equation) for one in each.terms)) for each in found)
+
+
+def _terms_of_nearly_all(moments: Sequence[_NamedMoment]) -> list[tuple[str, str]]:
+    """Terms of all points in time, or of all but one."""
+    counts = Counter(term for moment in moments for term in moment.terms)
+    return [term for term, count in counts.items() if count >= len(moments) - 1]
+
+
+def _terms_table(terms: Iterable[tuple[str, str]]) -> str:
+    return _table(("term", "equation"), ((name, f"`{equation}`") for name, equation in terms))
 
 
 # the GPU catalogue
