@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 
 from frenzy.core.flops import FlopsShape
-from frenzy.core.job import ModelSpec, TrainingJob
+from frenzy.core.job import ModelSpec, Precision, TrainingJob
 from frenzy.core.plan import ResourcePlan
 from frenzy.trainer import files
 from frenzy.trainer.outcome import BadInputError
@@ -82,6 +82,18 @@ def check_builds(config: Any) -> None:
         given = config.to_diff_dict()
         allowed = f"no causal language model can be made of it ({_one_line(error)})"
         raise BadInputError("model.config", given, allowed) from error
+
+
+def check_precision(precision: Precision) -> None:
+    """Refuse a number format this device's kernels lack. Raises BadInputError."""
+    from deepspeed.accelerator import get_accelerator
+
+    accelerator = get_accelerator()
+    lacks_fp16 = precision is Precision.FP16 and not accelerator.is_fp16_supported()
+    lacks_bf16 = precision in (Precision.BF16, Precision.AUTOCAST_BF16) and not accelerator.is_bf16_supported()
+    if lacks_fp16 or lacks_bf16:
+        other = "bf16 or fp32" if lacks_fp16 else "fp16 or fp32"
+        raise BadInputError("training.precision", precision.value, f"this device cannot compute in it; use {other}")
 
 
 def make_model(

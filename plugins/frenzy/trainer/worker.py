@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -16,6 +17,7 @@ from torch import distributed
 
 from frenzy.core import codec
 from frenzy.core.hardware import DeviceKind
+from frenzy.core.job import Precision
 from frenzy.core.launch import ExitCode, LaunchSpec, RunPaths, deepspeed_config
 from frenzy.trainer import env
 from frenzy.trainer.board import Board
@@ -106,11 +108,15 @@ def _train(context: RankContext, device: Device, stop: StopFlag) -> int:
             sequence_length=spec.job.data.sequence_length,
         )
     device.enter()
-    model = make_model(spec.job, config, run_root=os.path.dirname(spec.run_dir))  # noqa: PTH120  # may be a URL
-    shape = flops_shape(model, config)
+    with device.host_work():
+        model = make_model(spec.job, config, run_root=os.path.dirname(spec.run_dir))  # noqa: PTH120  # may be a URL
+        shape = flops_shape(model, config)
+        _shrink(model, spec, settings)
     if spec.plan.activation_checkpointing:
         _checkpoint_activations(model)
-    engine = make_engine(model, settings)
+    # Tensor parallelism cuts the whole model to this rank's part while the engine is made.
+    with device.host_work() if spec.plan.tp > 1 else contextlib.nullcontext():
+        engine = make_engine(model, settings)
     run = Run(
         spec=spec,
         prepared=prepared,
@@ -138,6 +144,17 @@ def make_engine(model: torch.nn.Module, settings: dict[str, Any]) -> Any:
         model=model, model_parameters=trainable, config=settings, dist_init_required=False
     )
     return engine
+
+
+def _shrink(model: torch.nn.Module, spec: LaunchSpec, settings: dict[str, Any]) -> None:
+    """Cut the whole model, made on the host, to what this rank's device will hold of it."""
+    import deepspeed
+
+    dtype = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}.get(spec.job.training.precision)
+    if dtype is not None:
+        model.to(dtype)
+    if spec.plan.zero_stage == 3 and spec.plan.tp == 1:
+        deepspeed.zero.Init(module=model, config_dict_or_path=settings, dtype=dtype or torch.float32)
 
 
 def _checkpoint_activations(model: Any) -> None:
