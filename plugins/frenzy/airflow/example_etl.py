@@ -21,7 +21,7 @@ def clean_text(source: Path, folder: Path, *, base: Path) -> dict[str, Any]:
     raw = pd.Series(source.read_text(encoding="utf-8").split("\n\n"), name="text")
     tidy = raw.str.replace(r"[ \t]+", " ", regex=True).str.strip()
     table = tidy[tidy.str.len() > 0].drop_duplicates().to_frame()
-    num_bytes = table["text"].str.encode("utf-8").str.len()
+    num_bytes = table["text"].map(lambda text: len(text.encode()))
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "clean.parquet"
     table.to_parquet(path, index=False)

@@ -33,7 +33,7 @@ DEFAULT_GROUP: Final = "train"
 ATTEMPT_TASKS: Final = ("place", "launch", "monitor")
 
 # Asking the API again is harmless; an Airflow that has just started may lose a first task.
-_ASKING: Final = {"retries": 3, "retry_delay": timedelta(seconds=2)}
+_ASKING: Final[dict[str, Any]] = {"retries": 3, "retry_delay": timedelta(seconds=2)}
 
 
 def frenzy_training(
@@ -52,7 +52,7 @@ def frenzy_training(
     The group's tasks are named ``<group_id>.<task>``; two groups in one DAG share nothing, and
     neither do the mapped instances of one.
     """
-    common = {"frenzy_conn_id": frenzy_conn_id}
+    common: dict[str, Any] = {"frenzy_conn_id": frenzy_conn_id}
     document = spec_document(job)
     with TaskGroup(group_id=group_id) as group:
         profile = ProfileOperator(task_id="profile", job=document, data_facts=data_facts, **_ASKING, **common)

@@ -43,7 +43,7 @@ class RunTrigger(BaseTrigger):
     """A trigger of one run; subclasses say what it waits for."""
 
     def __init__(self, *, run_key: str, conn_id: str) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's
         self.run_key = run_key
         self.conn_id = conn_id
 
@@ -129,7 +129,7 @@ class PlaceTrigger(RunTrigger):
         if view.status is PlaceStatus.PLACED:
             self.log.info("Placed: %s on %s.", view.spec.plan.plan_id, nodes_of(view.spec))
             return TaskSuccessEvent(xcoms={"return_value": placed(view.spec)})
-        return TriggerEvent({"reason": encode(view.reason)})
+        return TriggerEvent({"reason": encode(view.reason)})  # type: ignore[no-untyped-call]  # Airflow's
 
 
 class AttemptTrigger(RunTrigger):
