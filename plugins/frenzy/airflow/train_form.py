@@ -97,6 +97,4 @@ def _overridden(base: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str
 def _changed(filled: Mapping[str, Any]) -> dict[str, Any]:
     """What the user changed: everything that is neither empty nor the form's default."""
     defaults = {each.name: each.default for each in job_params()}
-    return {
-        name: value for name, value in filled.items() if value not in (None, "") and value != defaults.get(name)
-    }
+    return {name: value for name, value in filled.items() if value not in (None, "") and value != defaults.get(name)}
