@@ -33,6 +33,7 @@ IMAGES: Final = CHECKOUT / "docs/images"
 FRENZY: Final = Path(sys.executable).with_name("frenzy")
 _COLUMNS: Final = 132
 _END_MARK: Final = "What was promised"
+_LOGINS: Final = ("Airflow:", "  login ", "Stop it with")
 # Nothing in a page says that it has been painted.
 _SETTLE_S: Final = 4.0
 
@@ -48,8 +49,8 @@ class DagRun:
 
 
 def transcript_end(text: str) -> list[str]:
-    """The lines from the list of promises on. Raises ValueError when it is not there."""
-    lines = [line.rstrip() for line in text.splitlines()]
+    """The lines from the list of promises on, without logins. Raises ValueError when it is not there."""
+    lines = [line.rstrip() for line in text.splitlines() if not line.startswith(_LOGINS)]
     starts = [index for index, line in enumerate(lines) if line.startswith(_END_MARK)]
     if not starts:
         raise ValueError(f"the transcript has no line that begins with {_END_MARK!r}")
@@ -58,9 +59,10 @@ def transcript_end(text: str) -> list[str]:
 
 def terminal_svg(lines: list[str]) -> str:
     """The lines as they look in a terminal."""
-    console = Console(record=True, width=_COLUMNS, file=io.StringIO(), highlight=False)
-    for line in ("$ make demo", "...", *lines):
-        console.print(Text.from_ansi(line), overflow="ignore", crop=True)
+    shown = [Text.from_ansi(line) for line in ("$ make demo", "...", *lines)]
+    console = Console(record=True, width=max(map(len, shown)), file=io.StringIO(), highlight=False)
+    for line in shown:
+        console.print(line, overflow="ignore", crop=True)
     return console.export_svg(title="make demo")
 
 
