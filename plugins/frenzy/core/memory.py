@@ -179,17 +179,15 @@ def _resident_terms(
     trained = np.where(stage3, states.partition, states.trained)
     persistent = np.where(stage3 & (grid.dp > 1), states.persistent, 0)
     num_states = _OPTIMIZER_STATES[workload.optimizer]
-    outside = [
-        calibration.outside_bytes(workload.kind, stage, several_ranks=world > 1)
-        for stage, world in zip(grid.zero_stage.tolist(), (grid.dp * grid.tp).tolist(), strict=True)
-    ]
+    num_tensors = workload.shape.num_tensors
+    outside = [calibration.outside_bytes(workload.kind, stage, num_tensors) for stage in grid.zero_stage.tolist()]
     reserved = weight * states.partition + _bucket_bytes(workload, buckets)
     return (
         Term("weights", "w*N, or w*N/P in stage 3", weight * (trained + frozen + persistent)),
         Term("fp32 master weights", "4*S", 4.0 * states.partition),
         Term("optimizer states", "4*S for each state (Adam: 2)", 4.0 * num_states * states.partition),
         Term("gradient partition and bucket", "stage 3: w*S + w*B", np.where(stage3, reserved, 0.0)),
-        Term("outside tensors", "measured", np.asarray(outside, dtype=np.float64)),
+        Term("outside tensors", "measured: constant + part of each tensor", np.asarray(outside, dtype=np.float64)),
     )
 
 

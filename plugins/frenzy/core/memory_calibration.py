@@ -75,12 +75,14 @@ class ActivationCoefficients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutsideBytes:
-    """Memory outside tensors, above the baseline: threads, lazily loaded code, contexts."""
+    """Memory outside tensors, above the baseline: communication scratch, the objects of the engine
+    and of the autograd graph, page rounding. They grow with the number of parameter tensors.
+    """
 
     kind: DeviceKind
     zero_stage: int
-    several_ranks: bool
     num_bytes: int
+    bytes_per_tensor: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +116,10 @@ class Calibration:
         key = (shape.family, wanted, checkpointing, shape.attention_dropout > 0, hidden_dropout)
         return next((each for each in self.activations if each.key == key), None)
 
-    def outside_bytes(self, kind: DeviceKind, zero_stage: int, *, several_ranks: bool) -> int:
-        """Bytes outside tensors on such a device; the largest known when that stage was not measured."""
-        known = [each for each in self.outside if each.kind is kind]
-        exact = [each for each in known if each.zero_stage == zero_stage and each.several_ranks == several_ranks]
-        return max((each.num_bytes for each in exact or known), default=0)
+    def outside_bytes(self, kind: DeviceKind, zero_stage: int, num_tensors: int) -> int:
+        """Bytes outside tensors for a model of so many parameter tensors; 0 where nothing was measured."""
+        found = [each for each in self.outside if each.kind is kind and each.zero_stage == zero_stage]
+        return max((each.num_bytes + each.bytes_per_tensor * num_tensors for each in found), default=0)
 
     def utilisation(self, kind: DeviceKind) -> float:
         return self.virtual_utilisation if kind is DeviceKind.VIRTUAL else self.cuda_utilisation

@@ -98,13 +98,9 @@ class ModelShape:
         outer = sum(each.num_elements for each in (*self.embeddings, *self.head))
         return outer + self.num_layers * sum(each.num_elements for each in self.layer)
 
-    @cached_property
-    def num_layer_parameters(self) -> int:
-        return sum(each.num_elements for each in self.layer)
-
-    @cached_property
-    def largest_tensor_elements(self) -> int:
-        return max(each.num_elements for each in (*self.embeddings, *self.layer, *self.head))
+    @property
+    def num_tensors(self) -> int:
+        return len(self.embeddings) + self.num_layers * len(self.layer) + len(self.head)
 
     def all_tensors(self) -> tuple[tuple[Part, ParameterTensor], ...]:
         """Every parameter in registration order."""

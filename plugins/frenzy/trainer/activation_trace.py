@@ -78,10 +78,10 @@ def trace_activations(
     held = [*model.parameters(), *model.buffers(), inputs]
     storages = _StorageSum({each.untyped_storage()._cdata: 0 for each in held})
     marks: dict[str, int] = {}
-    layers = _layers(model.base_model)
+    stack, layers = _stack_of_layers(model)
     for index, layer in enumerate(layers):
         layer.register_forward_hook(_marking(marks, storages, f"layer {index}"))
-    model.base_model.register_forward_hook(_head_marking(marks, storages))
+    stack.register_forward_hook(_head_marking(marks, storages))
     with storages:
         with _autocast(precision):
             loss = model(input_ids=inputs, labels=inputs, use_cache=False).loss
@@ -100,8 +100,13 @@ def _drop_gradient(parameter: torch.Tensor) -> None:
     parameter.grad = None
 
 
-def _layers(base: torch.nn.Module) -> torch.nn.ModuleList:
-    return next(each for each in base.modules() if isinstance(each, torch.nn.ModuleList))
+def _stack_of_layers(model: torch.nn.Module) -> tuple[torch.nn.Module, torch.nn.ModuleList]:
+    """The module that runs the layers one after the other, and the layers."""
+    for module in model.modules():
+        for child in module.children():
+            if isinstance(child, torch.nn.ModuleList):
+                return module, child
+    raise ValueError("the model has no list of layers")
 
 
 def _marking(marks: dict[str, int], storages: _StorageSum, name: str) -> Callable[..., None]:

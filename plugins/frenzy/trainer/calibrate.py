@@ -1,4 +1,8 @@
-"""Generates the coefficients of the memory model: ``python -m frenzy.trainer.calibrate OUTPUT``.
+"""Generates the calibration of the memory model.
+
+    python -m frenzy.trainer.calibrate OUTPUT                      coefficients of activations
+    python -m frenzy.trainer.measure --output DATA ...             real peaks of a grid of jobs
+    python -m frenzy.trainer.calibrate OUTPUT --measured DATA      memory outside tensors
 
 Each family is traced on a few dozen tiny models of random widths. The bytes held after each
 operation are linear in the widths, so one least-squares solution for each operation gives its
@@ -8,7 +12,9 @@ coefficients exactly; a solution that leaves a residual is an error, not a fit.
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,10 +27,12 @@ import torch
 from numpy.typing import NDArray
 
 from frenzy.core import codec
+from frenzy.core.hardware import DeviceKind
 from frenzy.core.job import Precision
-from frenzy.core.memory_calibration import ActivationCoefficients, Calibration, TokenBytes
+from frenzy.core.memory_calibration import ActivationCoefficients, Calibration, OutsideBytes, TokenBytes
 from frenzy.core.model_shape import ModelShape, model_shape
 from frenzy.trainer.activation_trace import ActivationTrace, trace_activations
+from frenzy.trainer.measure import replayed
 
 Config = Mapping[str, Any]
 Floats = NDArray[np.float64]
@@ -279,7 +287,13 @@ def main() -> None:
     parser.add_argument("output", type=Path, help="JSON file of the calibration")
     names = [each.model_type for each in FAMILIES]
     parser.add_argument("--family", action="append", choices=names, help="trace only this family (may be repeated)")
+    parser.add_argument(
+        "--measured", type=Path, help="trace nothing; find the memory outside tensors from these measurements"
+    )
     arguments = parser.parse_args()
+    if arguments.measured is not None:
+        _update_outside(arguments.output, arguments.measured)
+        return
     torch.set_num_threads(1)
     for family in FAMILIES:
         if arguments.family is None or family.model_type in arguments.family:
@@ -298,6 +312,40 @@ def _update(output: Path, traced: list[ActivationCoefficients]) -> None:
         measured_on=datetime.now(tz=UTC).date().isoformat(),
     )
     output.write_text(codec.dumps(after, indent=1) + "\n")
+
+
+def _update_outside(output: Path, measured: Path) -> None:
+    before = codec.loads(Calibration, output.read_text())
+    after = replace(before, outside=outside_tensors(measured, before), versions=_versions())
+    output.write_text(codec.dumps(after, indent=1) + "\n")
+
+
+def outside_tensors(measured: Path, calibration: Calibration) -> tuple[OutsideBytes, ...]:
+    """What was measured beyond all tensors, by ZeRO stage, as a constant and a part for each tensor.
+
+    Stages 1 and 2 share one engine in DeepSpeed and are fitted together. Least absolute deviations
+    over all pairs of measurements (Theil and Sen), so that one odd measurement changes nothing.
+    """
+    points: dict[bool, list[tuple[int, int]]] = {False: [], True: []}
+    for each in replayed(measured, replace(calibration, outside=())):
+        if each.measured_bytes is not None:
+            beyond = each.measured_bytes - each.prediction.peak_allocated_bytes
+            points[each.case.zero_stage == 3].append((each.case.num_tensors, beyond))
+    found = []
+    for stage in (1, 2, 3):
+        constant, slope = _line(points[stage == 3])
+        found.append(
+            OutsideBytes(kind=DeviceKind.VIRTUAL, zero_stage=stage, num_bytes=constant, bytes_per_tensor=slope)
+        )
+    return tuple(found)
+
+
+def _line(points: list[tuple[int, int]]) -> tuple[int, int]:
+    """(value at 0, slope) through ``points``, neither below zero."""
+    slopes = [(y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in itertools.combinations(points, 2) if x1 != x2]
+    slope = max(0.0, statistics.median(slopes)) if slopes else 0.0
+    constant = statistics.median([y - slope * x for x, y in points]) if points else 0.0
+    return max(0, round(constant)), round(slope)
 
 
 def _versions() -> dict[str, str]:

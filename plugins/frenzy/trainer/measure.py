@@ -7,6 +7,7 @@ GPUs, and prints the peak that the closed form predicts beside the one the ranks
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import shutil
@@ -54,6 +55,21 @@ class MeasureCase:
     lora_rank: int | None = None
 
     @property
+    def num_parameters(self) -> int:
+        return model_shape(self.full_config()).num_parameters
+
+    @property
+    def num_tensors(self) -> int:
+        return model_shape(self.full_config()).num_tensors
+
+    def full_config(self) -> dict[str, Any]:
+        """The config with the library's defaults."""
+        from transformers import AutoConfig
+
+        full: dict[str, Any] = AutoConfig.for_model(**self.config).to_dict()
+        return full
+
+    @property
     def label(self) -> str:
         family = self.config["model_type"]
         switches = ("-ckpt" if self.checkpointing else "") + (f"-lora{self.lora_rank}" if self.lora_rank else "")
@@ -99,9 +115,9 @@ def job_of(case: MeasureCase, text: Path) -> TrainingJob:
     )
 
 
-def plan_of(case: MeasureCase, job: TrainingJob, full_config: dict[str, Any], calibration: Calibration) -> ResourcePlan:
+def plan_of(case: MeasureCase, job: TrainingJob, calibration: Calibration) -> ResourcePlan:
     """The case's plan with its prediction. Raises ValueError outside the memory model's support."""
-    request = PlanRequest(job=job, shape=model_shape(full_config), total_steps=_STEPS)
+    request = PlanRequest(job=job, shape=model_shape(case.full_config()), total_steps=_STEPS)
     workload = workload_of(request, DeviceKind.VIRTUAL)
     row = (case.dp, case.tp, case.zero_stage, case.micro_batch, case.accumulation, case.checkpointing)
     memory = predict_memory(workload, grid_of([row]), calibration)
@@ -130,11 +146,8 @@ def measure(
     case: MeasureCase, text: Path, calibration: Calibration, *, budget_bytes: int = _BUDGET_BYTES
 ) -> Measurement:
     """Run ``case`` through the trainer in this process's children and read its telemetry."""
-    from transformers import AutoConfig
-
-    config = AutoConfig.for_model(**case.config).to_dict()
     job = job_of(case, text)
-    plan = plan_of(case, job, config, calibration)
+    plan = plan_of(case, job, calibration)
     gpu = GpuType(name="virtual", memory_bytes=budget_bytes, flops_per_s=1e15, kind=DeviceKind.VIRTUAL)
     folder = Path(tempfile.mkdtemp(prefix="frenzy-measure-"))
     try:
@@ -153,7 +166,7 @@ def measure(
         shutil.rmtree(folder, ignore_errors=True)
     return Measurement(
         case=case,
-        num_parameters=model_shape(config).num_parameters,
+        num_parameters=case.num_parameters,
         prediction=plan.memory,
         measured_bytes=max(peaks) if result.exit_code == 0 and peaks else None,
         by_step=peaks,
@@ -257,9 +270,10 @@ def print_table(measurements: Iterable[Measurement]) -> None:
             flush=True,
         )
     if errors:
+        ninth = sorted(errors)[int(0.9 * (len(errors) - 1))]
         print(
             f"{len(errors)} cases: median {100 * statistics.median(errors):.2f} %, "
-            f"90th percentile {100 * sorted(errors)[int(0.9 * (len(errors) - 1))]:.2f} %, worst {100 * max(errors):.2f} %"
+            f"90th percentile {100 * ninth:.2f} %, worst {100 * max(errors):.2f} %"
         )
 
 
@@ -267,6 +281,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=20, help="number of random cases")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random cases")
+    parser.add_argument("--max-parameters", type=float, default=100e6, help="no larger models")
     parser.add_argument("--family", action="append", help="model family (may be repeated); default gpt2 and llama")
     parser.add_argument("--calibration", type=Path, required=True, help="JSON file of the calibration")
     parser.add_argument("--text", type=Path, help="a text file to train on")
@@ -276,7 +291,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only cases whose label contains this")
     arguments = parser.parse_args()
     if arguments.replay is not None:
-        print_table(_replayed(arguments.replay, codec.loads(Calibration, arguments.calibration.read_text())))
+        print_table(replayed(arguments.replay, codec.loads(Calibration, arguments.calibration.read_text())))
         return 0
     if arguments.text is None:
         parser.error("--text is needed to run cases")
@@ -292,17 +307,16 @@ def _cases(arguments: argparse.Namespace) -> list[MeasureCase]:
         return [codec.loads(Measurement, line).case for line in arguments.rerun.read_text().splitlines()]
     generator = random.Random(arguments.seed)
     families = arguments.family or ["gpt2", "llama"]
-    return [random_case(generator, families) for _ in range(arguments.cases)]
+    drawn = (random_case(generator, families) for _ in iter(int, 1))
+    wanted = (case for case in drawn if case.num_parameters <= arguments.max_parameters)
+    return list(itertools.islice(wanted, arguments.cases))
 
 
-def _replayed(stored: Path, calibration: Calibration) -> Iterable[Measurement]:
+def replayed(stored: Path, calibration: Calibration) -> Iterable[Measurement]:
     """Stored measurements with today's prediction."""
-    from transformers import AutoConfig
-
     for line in stored.read_text().splitlines():
         before = codec.loads(Measurement, line)
-        config = AutoConfig.for_model(**before.case.config).to_dict()
-        plan = plan_of(before.case, job_of(before.case, Path()), config, calibration)
+        plan = plan_of(before.case, job_of(before.case, Path()), calibration)
         yield replace(before, prediction=plan.memory)
 
 

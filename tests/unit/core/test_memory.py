@@ -1,0 +1,151 @@
+"""The memory model's invariants: monotone, additive, never below what must be there."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.core.marp_values import CALIBRATION, gpt2_config, job, llama_config, request
+
+from frenzy.core.candidate_build import workload_of
+from frenzy.core.hardware import DeviceKind
+from frenzy.core.job import LoraSpec, Precision
+from frenzy.core.memory import MemoryTable, predict_memory
+from frenzy.core.memory_calibration import Calibration
+from frenzy.core.model_shape import ModelShape, model_shape
+from frenzy.core.plan_grid import grid_of
+
+Row = tuple[int, int, int, int, int, bool]
+PRECISIONS = (Precision.FP32, Precision.BF16, Precision.AUTOCAST_BF16)
+
+shapes = st.builds(
+    lambda family, heads, width, layers, vocab: model_shape(
+        (gpt2_config if family else llama_config)(heads * width, layers, heads, vocab)
+    ),
+    st.booleans(),
+    st.sampled_from([2, 4, 8]),
+    st.sampled_from([16, 32, 64]),
+    st.integers(1, 12),
+    st.integers(256, 20_000),
+)
+rows = st.tuples(
+    st.sampled_from([1, 2, 3, 4, 8]),
+    st.just(1),
+    st.sampled_from([1, 2, 3]),
+    st.integers(1, 8),
+    st.integers(1, 8),
+    st.booleans(),
+)
+precisions = st.sampled_from(PRECISIONS)
+
+
+def table(
+    shape: ModelShape, plans: list[Row], *, length: int = 128, calibration: Calibration = CALIBRATION, **training: Any
+) -> MemoryTable:
+    asked = request(shape, job(sequence_length=length, **training))
+    found = predict_memory(workload_of(asked, DeviceKind.VIRTUAL), grid_of(plans), calibration)
+    assert found is not None
+    return found
+
+
+@given(shapes, rows, precisions)
+def test_terms_sum_to_the_peak_largest_first(shape: ModelShape, row: Row, precision: Precision) -> None:
+    prediction = table(shape, [row], precision=precision).prediction(0)
+    sizes = [each.num_bytes for each in prediction.terms]
+    assert sum(sizes) == prediction.peak_allocated_bytes
+    assert sizes == sorted(sizes, reverse=True) or sizes[0] >= max(sizes)
+    assert all(each.equation for each in prediction.terms)
+
+
+@given(shapes, rows, precisions)
+def test_a_larger_micro_batch_never_needs_less(shape: ModelShape, row: Row, precision: Precision) -> None:
+    dp, tp, stage, micro, accumulation, checkpointing = row
+    plans = [(dp, tp, stage, size, accumulation, checkpointing) for size in (micro, micro + 1, 2 * micro + 1)]
+    peaks = table(shape, plans, precision=precision).peak_bytes
+    assert (np.diff(peaks) >= 0).all()
+
+
+@given(shapes, rows, precisions, st.integers(8, 500))
+def test_longer_sequences_never_need_less(shape: ModelShape, row: Row, precision: Precision, length: int) -> None:
+    short = table(shape, [row], length=length, precision=precision).peak_bytes[0]
+    long = table(shape, [row], length=2 * length, precision=precision).peak_bytes[0]
+    assert long >= short
+
+
+@given(shapes, rows, precisions)
+def test_more_ranks_hold_less_of_the_optimizer_each(shape: ModelShape, row: Row, precision: Precision) -> None:
+    plans = [(ranks, *row[1:]) for ranks in (1, 2, 4, 8, 16)]
+    held = held_at_the_loss(table(shape, plans, precision=precision), "fp32 master weights", "optimizer states")
+    assert held == sorted(held, reverse=True)
+
+
+@given(shapes, precisions)
+def test_a_higher_stage_keeps_less_of_the_states(shape: ModelShape, precision: Precision) -> None:
+    # Not stage 3: its buffers may weigh more than what it divides in a model of few parameters.
+    plans: list[Row] = [(8, 1, stage, 1, 4, False) for stage in (1, 2)]
+    first, second = held_at_the_loss(table(shape, plans, precision=precision), *STATES)
+    assert first >= second
+
+
+def held_at_the_loss(found: MemoryTable, *names: str) -> list[float]:
+    loss = next(each for each in found.moments if each.name == "loss")
+    return np.sum([each.num_bytes for each in loss.terms if each.name in names], axis=0).tolist()
+
+
+STATES = ("weights", "fp32 master weights", "optimizer states", "accumulated gradients")
+
+
+@given(shapes, rows, precisions)
+def test_the_peak_is_never_below_weights_masters_and_optimizer_states(
+    shape: ModelShape, row: Row, precision: Precision
+) -> None:
+    dp, stage = row[0], row[2]
+    size = shape.num_parameters
+    weight = 2 if precision is Precision.BF16 else 4
+    least = weight * size / (dp if stage == 3 else 1) + 12 * size / dp
+    assert table(shape, [row], precision=precision).peak_bytes[0] >= int(least)
+
+
+@given(shapes, rows, precisions)
+def test_required_is_above_the_peak_by_the_calibrated_headroom(
+    shape: ModelShape, row: Row, precision: Precision
+) -> None:
+    found = table(shape, [row], precision=precision)
+    headroom = int(found.required_bytes[0]) - int(found.peak_bytes[0])
+    assert headroom >= CALIBRATION.headroom_bytes - 1
+    assert headroom >= CALIBRATION.headroom_share * int(found.peak_bytes[0]) - 1
+
+
+@given(shapes, rows, precisions)
+def test_checkpointing_keeps_fewer_activations(shape: ModelShape, row: Row, precision: Precision) -> None:
+    plans = [(*row[:5], checkpointing) for checkpointing in (False, True)]
+    found = table(shape, plans, precision=precision)
+    loss = next(each for each in found.moments if each.name == "loss")
+    layers = next(each for each in loss.terms if each.name == "activations of the layers")
+    assert layers.num_bytes[1] < layers.num_bytes[0]
+
+
+@settings(max_examples=20)
+@given(shapes, rows)
+def test_adapters_need_less_than_full_training(shape: ModelShape, row: Row) -> None:
+    full = table(shape, [row]).peak_bytes[0]
+    adapted = table(shape, [row], lora=LoraSpec(rank=2)).peak_bytes[0]
+    assert adapted < full
+
+
+def test_a_family_without_coefficients_gives_none_rather_than_a_guess() -> None:
+    asked = request(model_shape(gpt2_config()))
+    bare = dataclasses.replace(CALIBRATION, activations=())
+    grid = grid_of([(1, 1, 1, 1, 1, False)])
+    assert predict_memory(workload_of(asked, DeviceKind.VIRTUAL), grid, bare) is None
+
+
+def test_many_plans_at_once_give_what_each_gives_alone() -> None:
+    shape = model_shape(llama_config())
+    plans: list[Row] = [(2, 1, 1, 4, 2, False), (1, 1, 3, 1, 1, True), (4, 1, 2, 2, 2, False)]
+    together = table(shape, plans)
+    for index, plan in enumerate(plans):
+        assert together.prediction(index) == table(shape, [plan]).prediction(0)
