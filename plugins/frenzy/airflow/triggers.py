@@ -105,7 +105,8 @@ class PlaceTrigger(RunTrigger):
     """
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        waiting = WaitingRuns.of(await async_api_client(self.conn_id), workers().settings.poll_s)
+        reach = await asyncio.to_thread(workers)
+        waiting = WaitingRuns.of(await async_api_client(self.conn_id), reach.settings.poll_s)
         last: Reason | None = None
         while True:
             try:
@@ -145,16 +146,17 @@ class AttemptTrigger(RunTrigger):
 
     async def spec(self) -> LaunchSpec:
         """The attempt's spec, as soon as the launch task has written it."""
+        reach = await asyncio.to_thread(workers)
         while True:
             try:
-                spec = await asyncio.to_thread(workers().runs.spec, self.run_key, self.attempt)
+                spec = await asyncio.to_thread(reach.runs.spec, self.run_key, self.attempt)
                 if spec is not None:
                     return spec
             except Exception as error:
                 self.log.warning("The run directory could not be read: %s", error)
             if await self.is_over():
                 raise PermanentError(Reason(code=ReasonCode.LAUNCH_FAILED, detail="The attempt ended before it began."))
-            await asyncio.sleep(workers().settings.poll_s)
+            await asyncio.sleep(reach.settings.poll_s)
 
     async def is_over(self) -> bool:
         """Whether the ledger has ended the attempt; no while it cannot be asked."""

@@ -1,0 +1,117 @@
+"""What planning learns of the data, for each format, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as arrow
+import pytest
+from pyarrow import parquet
+
+from frenzy.core.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
+from frenzy.core.ledger import DataFacts
+from frenzy.settings import CHECKOUT
+from frenzy.trainer import data_facts as module
+from frenzy.trainer.data_facts import data_facts
+from frenzy.trainer.outcome import BadInputError
+
+TEXTS = ("a short one", "the longest of the three by far", "ünïcode")
+
+
+def job(path: Path, tokenizer: str = "byte", **data: Any) -> TrainingJob:
+    return TrainingJob(
+        name="words",
+        model=ModelSpec(config={"model_type": "gpt2"}, tokenizer=tokenizer),
+        data=DataSpec(path=str(path), **data),
+        training=TrainingSpec(max_steps=1),
+    )
+
+
+def as_text(folder: Path) -> Path:
+    for number, text in enumerate(TEXTS):
+        (folder / f"{number}.txt").write_text(text, encoding="utf-8")
+    return folder
+
+
+def as_jsonl(folder: Path) -> Path:
+    path = folder / "rows.jsonl"
+    path.write_text("\n".join(json.dumps({"text": text}) for text in TEXTS), encoding="utf-8")
+    return path
+
+
+def as_parquet(folder: Path) -> Path:
+    path = folder / "rows.parquet"
+    parquet.write_table(arrow.table({"text": list(TEXTS)}), path)
+    return path
+
+
+@pytest.mark.parametrize("write", [as_text, as_jsonl, as_parquet])
+def test_rows_bytes_and_the_longest_row_are_counted_in_every_format(tmp_path: Path, write: Any) -> None:
+    num_bytes = sum(len(text.encode()) for text in TEXTS)
+    assert data_facts(job(write(tmp_path))) == DataFacts(
+        num_tokens=num_bytes + 3, num_rows=3, longest_sequence_tokens=len(TEXTS[1]) + 1, vocab_size=257
+    )
+
+
+def test_a_trained_tokenizer_needs_fewer_tokens_the_larger_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "long.txt"
+    path.write_text("word " * 10_000, encoding="utf-8")
+    num_tokens = data_facts(job(path, tokenizer="train")).num_tokens
+    assert num_tokens is not None
+    assert 50_000 / 4 < num_tokens < 50_000 / 2.5
+
+
+def test_what_is_known_is_not_counted_again(tmp_path: Path) -> None:
+    known = DataFacts(num_rows=5, longest_sequence_tokens=77, num_tokens=1234)
+    facts = data_facts(job(as_jsonl(tmp_path)), known=known)
+    assert (facts.num_rows, facts.longest_sequence_tokens, facts.num_tokens) == (5, 77, 1234)
+
+
+def test_a_large_text_is_scaled_from_its_first_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_BYTES", 1000)
+    monkeypatch.setattr("frenzy.trainer.documents._PIECE_CHARACTERS", 1000)
+    path = tmp_path / "large.txt"
+    path.write_text("0123456789\n" * 1000, encoding="utf-8")
+    num_tokens = data_facts(job(path)).num_tokens
+    assert num_tokens == pytest.approx(11_000, rel=0.05)
+
+
+def test_a_large_table_is_left_unknown_rather_than_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_BYTES", 10)
+    assert data_facts(job(as_jsonl(tmp_path))).num_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        (None, "", "data.path"),
+        ("empty.txt", "", "no text"),
+        ("rows.jsonl", '{"body": "x"}', "there are body"),
+        ("rows.jsonl", "{", "one JSON object"),
+        ("rows.bin", "x", "auto knows"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path: Path, name: str | None, content: str, said: str) -> None:
+    path = tmp_path / (name or "absent.txt")
+    if name is not None:
+        path.write_text(content, encoding="utf-8")
+    with pytest.raises(BadInputError, match=said):
+        data_facts(job(path))
+
+
+def test_nothing_heavy_is_imported(tmp_path: Path) -> None:
+    code = f"""
+import sys
+from frenzy.core.job import DataSpec, ModelSpec, TrainingJob
+from frenzy.trainer.data_facts import data_facts
+data_facts(TrainingJob(name="x", model=ModelSpec(config={{}}), data=DataSpec(path={str(as_text(tmp_path))!r})))
+print(sorted({{"torch", "transformers", "airflow", "pydantic"}} & set(sys.modules)))
+"""
+    environ = {**os.environ, "PYTHONPATH": str(CHECKOUT / "plugins")}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
