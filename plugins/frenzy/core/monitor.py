@@ -191,8 +191,9 @@ def _pressure(
     if reason is None:
         return None
     seen = max(0, state.steps[-1].reserved_peak_bytes - plan.memory.peak_allocated_bytes)
-    slope = trend.slope if trend is not None and reason.code is ReasonCode.MEMORY_PRESSURE_FORECAST else 0.0
-    growth = round(max(0.0, slope) * (remaining or 0))
+    forecast = trend is not None and reason.code is ReasonCode.MEMORY_PRESSURE_FORECAST
+    pace = max(trend.slope, _growth_pace(state)) if trend is not None and forecast else 0.0
+    growth = round(pace * (remaining or 0))
     return PressureReport(
         reason=reason, progress=progress, extra_bytes_per_gpu=seen, forecast_extra_bytes_per_gpu=seen + growth
     )
@@ -224,7 +225,7 @@ def _forecast(state: MonitorState, trend: Trend | None, remaining: int | None, p
     if trend is None or not _still_rising(state):
         return None
     last = state.steps[-1]
-    steps_left = min(trend.steps_until(last.capacity_bytes), _steps_until_jump(state, policy))
+    steps_left = min(trend.steps_until(last.capacity_bytes), _steps_until_full(state), _steps_until_jump(state, policy))
     if remaining is not None and steps_left > remaining:
         return None
     step_time_s = float(np.median([each.step_time_s for each in state.steps[-policy.window_steps :]]))
@@ -234,8 +235,8 @@ def _forecast(state: MonitorState, trend: Trend | None, remaining: int | None, p
         code=ReasonCode.MEMORY_PRESSURE_FORECAST,
         detail=(
             f"At step {last.step} a GPU holds {format_bytes(last.reserved_peak_bytes)} of "
-            f"{format_bytes(last.capacity_bytes)} and gains {format_bytes(trend.slope)} a step since step "
-            f"{state.growth_step}: full in about {steps_left:.0f} steps."
+            f"{format_bytes(last.capacity_bytes)} and gains {format_bytes(max(trend.slope, _growth_pace(state)))} a "
+            f"step since step {state.growth_step}: full in about {steps_left:.0f} steps."
         ),
     )
 
@@ -246,6 +247,21 @@ def _still_rising(state: MonitorState) -> bool:
         return False
     pace = float(np.median(np.diff(state.rise_steps[-8:])))
     return state.steps[-1].step - state.rise_steps[-1] <= 2 * pace + 1
+
+
+def _steps_until_full(state: MonitorState) -> float:
+    """Steps until the capacity at the pace since growth set in."""
+    last, pace = state.steps[-1], _growth_pace(state)
+    return (last.capacity_bytes - last.reserved_peak_bytes) / pace if pace > 0 else float("inf")
+
+
+def _growth_pace(state: MonitorState) -> float:
+    """Bytes gained in each step since growth set in; a trend's window may still hold steps before it."""
+    if state.growth_step is None:
+        return 0.0
+    distance = float(np.median(np.diff(state.rise_steps)))
+    steps = state.steps[-1].step - state.growth_step + distance
+    return max(0.0, (state.steps[-1].allocated_peak_bytes - state.peak_before_rise_bytes) / steps)
 
 
 def _steps_until_jump(state: MonitorState, policy: MonitorPolicy) -> float:
