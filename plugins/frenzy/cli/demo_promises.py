@@ -37,6 +37,7 @@ REORDERED_MOST: Final[Mapping[Precision, float]] = {
     Precision.FP16: 3e-2,
     Precision.AUTOCAST_BF16: 3e-2,
 }
+_OTHER_HEADS: Final = ("summary", "classifier")
 # With dropout each worker draws its own masks: only means over an attempt's steps can agree.
 DROPOUT_MEAN_TOLERANCE: Final = 5e-2
 
@@ -94,7 +95,7 @@ def loss_fell(evidence: Evidence) -> Promise:
 def moved_in_time(evidence: Evidence) -> Promise:
     """With the forecast on: moved before any out-of-memory. With it off: ran out, and went on."""
     attempts = evidence.view.attempts
-    codes = [each.outcome.code for each in attempts if each.outcome is not None]
+    codes = [each.outcome.code if each.outcome is not None else None for each in attempts]
     ran_out = [index for index, code in enumerate(codes) if code in _OUT_OF_MEMORY]
     if not evidence.view.run.job.on_memory_pressure.forecast:
         kept = bool(ran_out) and ran_out[0] < len(attempts) - 1
@@ -243,9 +244,14 @@ def _compared(evidence: Evidence, attempt: Attempt) -> Promise | None:
 
 
 def _has_dropout(evidence: Evidence) -> bool:
+    """Whether the language model drops anything; heads that a config also knows of are not trained."""
     config = evidence.view.run.model_config or {}
     lora = evidence.view.run.job.training.lora
-    rates = [value for name, value in config.items() if "drop" in name and isinstance(value, float)]
+    rates = [
+        value
+        for name, value in config.items()
+        if "drop" in name and isinstance(value, float) and not name.startswith(_OTHER_HEADS)
+    ]
     return any(rate > 0 for rate in rates) or (lora is not None and lora.dropout > 0)
 
 
@@ -272,5 +278,5 @@ def _mean(values: Iterable[float]) -> float:
     return sum(found) / len(found)
 
 
-def _listed(codes: Iterable[ReasonCode]) -> str:
-    return ", ".join(codes) or "nothing"
+def _listed(codes: Iterable[ReasonCode | None]) -> str:
+    return ", ".join(code or "no outcome" for code in codes) or "nothing"
