@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import distributed
 
+from frenzy.core.errors import TemporaryError
 from frenzy.core.flops import FlopsShape, training_flops
 from frenzy.core.launch import ExitCode, LaunchSpec, RunPaths
 from frenzy.core.telemetry import StepRecord
@@ -197,10 +198,15 @@ def _save(run: Run, end: StepEnd) -> None:
         tokens_seen=end.step * run.tokens_per_step,
         callback_states=callback_states(run.callbacks),
     )
-    with run.device.host_work():
-        save_checkpoint(
-            run.engine, run.paths, state, layout_of(run.spec), run.spec.job.checkpoint.keep, scratch_dir=run.scratch
-        )
+    try:
+        with run.device.host_work():
+            save_checkpoint(
+                run.engine, run.paths, state, layout_of(run.spec), run.spec.job.checkpoint.keep, scratch_dir=run.scratch
+            )
+    except TemporaryError as error:
+        # All ranks come here together; the checkpoint before this one is whole, and the next may be.
+        logger.warning("no checkpoint of step %d: %s", end.step, error)
+        return
     run.board.set_checkpoint(run.local_rank, end.step)
 
 
