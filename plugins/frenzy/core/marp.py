@@ -38,10 +38,24 @@ def plan_candidates(
 ) -> tuple[Candidate, ...]:
     """All plans worth knowing of, best first; refused ones last.
 
-    Raises PermanentError when the model is outside the memory model's support or the policy is
-    unknown.
+    Raises PermanentError when the model is outside the memory model's support, cannot take the
+    job's sequences, or the policy is unknown.
     """
-    return _policy(policy)(request, cluster, calibration)
+    solve = _policy(policy)
+    _check_positions(request)
+    return solve(request, cluster, calibration)
+
+
+def _check_positions(request: PlanRequest) -> None:
+    length, positions = request.sequence_length, request.shape.max_positions
+    if length > positions:
+        raise PermanentError(
+            Reason(
+                code=ReasonCode.BAD_CONFIG_OR_DATA,
+                detail=f"data.sequence_length is {length}, but the model has {positions} positions.",
+                remedy=f"data.sequence_length: {length} -> {positions}, or a model with more positions.",
+            )
+        )
 
 
 def smallest_remedy(

@@ -142,12 +142,14 @@ def plan_of(case: MeasureCase, job: TrainingJob, calibration: Calibration) -> Re
     )
 
 
-def measure(
-    case: MeasureCase, text: Path, calibration: Calibration, *, budget_bytes: int = _BUDGET_BYTES
-) -> Measurement:
-    """Run ``case`` through the trainer in this process's children and read its telemetry."""
+def measure(case: MeasureCase, text: Path, calibration: Calibration, *, tight: bool = False) -> Measurement:
+    """Run ``case`` through the trainer in this process's children and read its telemetry.
+
+    tight: each virtual GPU has just the predicted requirement, so that too low a one fails.
+    """
     job = job_of(case, text)
     plan = plan_of(case, job, calibration)
+    budget_bytes = plan.memory.required_bytes if tight else _BUDGET_BYTES
     gpu = GpuType(name="virtual", memory_bytes=budget_bytes, flops_per_s=1e15, kind=DeviceKind.VIRTUAL)
     folder = Path(tempfile.mkdtemp(prefix="frenzy-measure-"))
     try:
@@ -255,26 +257,30 @@ def _random_config(family: str, generator: random.Random) -> dict[str, Any]:
 # the table
 
 
-def print_table(measurements: Iterable[Measurement]) -> None:
-    """One line each, then median and worst error."""
-    errors = []
+def print_table(measurements: Iterable[Measurement], tolerance: float) -> int:
+    """One line each, then median and worst error; 1 when a case failed or is off by more than ``tolerance``."""
+    errors, wrong = [], 0
     for each in measurements:
-        predicted = each.prediction.peak_allocated_bytes / MIB
-        if each.error is None:
-            print(f"{each.case.label:62s} {each.num_parameters / 1e6:6.2f}M failed: {each.detail}", flush=True)
-            continue
-        errors.append(abs(each.error))
-        print(
-            f"{each.case.label:62s} {each.num_parameters / 1e6:6.2f}M predicted {predicted:7.1f} MiB "
-            f"measured {(each.measured_bytes or 0) / MIB:7.1f} MiB {100 * each.error:+6.2f} %  {each.prediction.at}",
-            flush=True,
-        )
+        print(_line(each), flush=True)
+        wrong += each.error is None or abs(each.error) > tolerance
+        errors += [] if each.error is None else [abs(each.error)]
     if errors:
         ninth = sorted(errors)[int(0.9 * (len(errors) - 1))]
         print(
             f"{len(errors)} cases: median {100 * statistics.median(errors):.2f} %, "
-            f"90th percentile {100 * ninth:.2f} %, worst {100 * max(errors):.2f} %"
+            f"90th percentile {100 * ninth:.2f} %, worst {100 * max(errors):.2f} %; {wrong} failed or wrong"
         )
+    return int(wrong > 0)
+
+
+def _line(each: Measurement) -> str:
+    what = f"{each.case.label:62s} {each.num_parameters / 1e6:6.2f}M"
+    if each.error is None or each.measured_bytes is None:
+        return f"{what} failed: {each.detail}"
+    return (
+        f"{what} predicted {each.prediction.peak_allocated_bytes / MIB:7.1f} MiB "
+        f"measured {each.measured_bytes / MIB:7.1f} MiB {100 * each.error:+6.2f} %  {each.prediction.at}"
+    )
 
 
 def main() -> int:
@@ -287,19 +293,21 @@ def main() -> int:
     parser.add_argument("--text", type=Path, help="a text file to train on")
     parser.add_argument("--output", type=Path, help="JSON lines of every measurement, added to")
     parser.add_argument("--replay", type=Path, help="predict the measurements of this file anew; nothing is run")
+    parser.add_argument("--tight", action="store_true", help="give each GPU just the memory predicted as required")
+    parser.add_argument("--tolerance", type=float, default=0.08, help="relative error above which a case is wrong")
     parser.add_argument("--rerun", type=Path, help="run the cases of this file again, instead of random ones")
     parser.add_argument("--only", default="", help="only cases whose label contains this")
     arguments = parser.parse_args()
     if arguments.replay is not None:
-        print_table(replayed(arguments.replay, codec.loads(Calibration, arguments.calibration.read_text())))
-        return 0
+        stored = replayed(arguments.replay, codec.loads(Calibration, arguments.calibration.read_text()))
+        return print_table(stored, arguments.tolerance)
     if arguments.text is None:
         parser.error("--text is needed to run cases")
     env.enter({}, virtual=True, arguments=sys.argv[1:], module="frenzy.trainer.measure")
     calibration = codec.loads(Calibration, arguments.calibration.read_text())
     cases = [case for case in _cases(arguments) if arguments.only in case.label]
-    print_table(_measured(cases, arguments.text, calibration, arguments.output))
-    return 0
+    measured = (measure(case, arguments.text, calibration, tight=arguments.tight) for case in cases)
+    return print_table(_stored(measured, arguments.output), arguments.tolerance)
 
 
 def _cases(arguments: argparse.Namespace) -> list[MeasureCase]:
@@ -320,15 +328,12 @@ def replayed(stored: Path, calibration: Calibration) -> Iterable[Measurement]:
         yield replace(before, prediction=plan.memory)
 
 
-def _measured(
-    cases: Iterable[MeasureCase], text: Path, calibration: Calibration, output: Path | None
-) -> Iterable[Measurement]:
-    for case in cases:
-        measurement = measure(case, text, calibration)
+def _stored(measurements: Iterable[Measurement], output: Path | None) -> Iterable[Measurement]:
+    for each in measurements:
         if output is not None:
             with output.open("a") as file:
-                file.write(codec.dumps(measurement) + "\n")
-        yield measurement
+                file.write(codec.dumps(each) + "\n")
+        yield each
 
 
 if __name__ == "__main__":

@@ -225,6 +225,12 @@ def test_a_model_without_coefficients_is_refused_not_guessed() -> None:
     assert caught.value.reason.code is ReasonCode.MODEL_NOT_SUPPORTED
 
 
+def test_sequences_longer_than_the_models_positions_are_refused_with_the_length_that_would_do() -> None:
+    with pytest.raises(PermanentError, match="1024 positions") as caught:
+        plan_candidates(request(of=job(sequence_length=2048)), mixed_cluster(), CALIBRATION)
+    assert "2048 -> 1024" in (caught.value.reason.remedy or "")
+
+
 def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
     with pytest.raises(PermanentError, match="closed-form, paper"):
         plan_candidates(request(), mixed_cluster(), CALIBRATION, "guess")
@@ -257,8 +263,12 @@ def test_the_papers_order_is_by_gpus_then_memory() -> None:
 # remedies
 
 
+LONG = model_shape(llama_config(layers=12, max_position_embeddings=100_000))
 IMPOSSIBLE = {
-    "the sequence is too long": (request(of=job(sequence_length=60_000, global_batch=1)), "data.sequence_length"),
+    "the sequence is too long": (
+        request(LONG, job(sequence_length=90_000, global_batch=1)),
+        "data.sequence_length",
+    ),
     "the user allows too few GPUs": (
         request(
             model_shape(llama_config(384, 6, 6, 2000)),
@@ -268,8 +278,8 @@ IMPOSSIBLE = {
     ),
     "checkpointing is off": (
         request(
-            model_shape(gpt2_config(layers=12)),
-            job(global_batch=1, sequence_length=6000, gradient_checkpointing=Checkpointing.OFF),
+            LONG,
+            job(global_batch=1, sequence_length=8000, gradient_checkpointing=Checkpointing.OFF),
         ),
         "training.gradient_checkpointing",
     ),
@@ -298,7 +308,8 @@ def test_applying_the_smallest_remedy_makes_a_plan_feasible(case: str) -> None:
 @settings(max_examples=15, deadline=None)
 @given(st.sampled_from([64, 256, 1024]), st.sampled_from([1024, 8192, 65536]), st.sampled_from([1, 4]))
 def test_a_remedy_that_is_offered_always_works(hidden: int, length: int, batch: int) -> None:
-    asked = request(model_shape(llama_config(hidden, 8, 8, 8000)), job(sequence_length=length, global_batch=batch))
+    shape = model_shape(llama_config(hidden, 8, 8, 8000, max_position_embeddings=100_000))
+    asked = request(shape, job(sequence_length=length, global_batch=batch))
     cluster = mixed_cluster()
     assume(not feasible(candidates_of(asked, cluster)))
     remedy = remedies(asked, cluster, CALIBRATION)
