@@ -48,8 +48,14 @@ class LedgerTx(Protocol):
     """
 
     def run(self, run_key: str) -> RunRecord | None: ...
-    def runs(self, *, states: Iterable[JobState] | None = None, limit: int | None = None) -> tuple[RunRecord, ...]:
-        """Newest first."""
+    def runs(
+        self,
+        *,
+        states: Iterable[JobState] | None = None,
+        dag_run: tuple[str, str] | None = None,
+        limit: int | None = None,
+    ) -> tuple[RunRecord, ...]:
+        """Newest first. dag_run: only the runs of that (DAG id, run id)."""
         ...
 
     def put_run(self, record: RunRecord) -> None: ...

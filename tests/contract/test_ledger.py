@@ -108,6 +108,8 @@ def test_runs_come_newest_first_by_state_and_limit(ledger: LedgerStore) -> None:
         assert tx.runs(limit=2) == (done, runs[3])
         assert tx.runs(states=[JobState.QUEUED], limit=1) == (runs[3],)
         assert tx.runs(states=[]) == ()
+        assert tx.runs(dag_run=(runs[1].identity.dag_id, "r1")) == (runs[1],)
+        assert tx.runs(dag_run=("another", "r1")) == ()
 
 
 def test_the_queue_is_ordered_by_submission_then_key(ledger: LedgerStore) -> None:

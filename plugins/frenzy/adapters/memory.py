@@ -124,9 +124,17 @@ class InMemoryTransaction:
     def run(self, run_key: str) -> RunRecord | None:
         return self.facts.runs.get(run_key)
 
-    def runs(self, *, states: Iterable[JobState] | None = None, limit: int | None = None) -> tuple[RunRecord, ...]:
+    def runs(
+        self,
+        *,
+        states: Iterable[JobState] | None = None,
+        dag_run: tuple[str, str] | None = None,
+        limit: int | None = None,
+    ) -> tuple[RunRecord, ...]:
         wanted = None if states is None else frozenset(states)
         found = [each for each in self.facts.runs.values() if wanted is None or each.state in wanted]
+        if dag_run is not None:
+            found = [each for each in found if (each.identity.dag_id, each.identity.run_id) == dag_run]
         found.sort(key=lambda each: (each.created_s, each.run_key), reverse=True)
         return tuple(found[:limit])
 

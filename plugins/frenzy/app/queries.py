@@ -66,8 +66,7 @@ def list_runs(services: Services, *, limit: int = 50) -> tuple[RunView, ...]:
 def runs_of_dag_run(services: Services, dag_id: str, run_id: str) -> tuple[RunView, ...]:
     """The training runs inside one DAG run, oldest first."""
     with services.ledger.reading() as tx:
-        found = [run for run in tx.runs() if (run.identity.dag_id, run.identity.run_id) == (dag_id, run_id)]
-        return tuple(view_of(tx, run) for run in reversed(found))
+        return tuple(view_of(tx, run) for run in reversed(tx.runs(dag_run=(dag_id, run_id))))
 
 
 def queue_view(services: Services) -> QueueView:

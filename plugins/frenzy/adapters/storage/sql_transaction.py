@@ -44,11 +44,19 @@ class SqlTransaction:
     def run(self, run_key: str) -> RunRecord | None:
         return self._one(RunRecord, tables.run, run_key=run_key)
 
-    def runs(self, *, states: Iterable[JobState] | None = None, limit: int | None = None) -> tuple[RunRecord, ...]:
+    def runs(
+        self,
+        *,
+        states: Iterable[JobState] | None = None,
+        dag_run: tuple[str, str] | None = None,
+        limit: int | None = None,
+    ) -> tuple[RunRecord, ...]:
         run = tables.run
         wanted = select(run.c.document).order_by(run.c.created_s.desc(), run.c.run_key.desc()).limit(limit)
         if states is not None:
             wanted = wanted.where(run.c.state.in_([state.value for state in states]))
+        if dag_run is not None:
+            wanted = wanted.where(run.c.dag_id == dag_run[0], run.c.run_id == dag_run[1])
         return self._all(RunRecord, wanted)
 
     def put_run(self, record: RunRecord) -> None:
