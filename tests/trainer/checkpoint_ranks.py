@@ -62,6 +62,7 @@ class Setup:
     dropout: float = 0.0
     offload: bool = False
     width: int = 16
+    accumulation: int = 2
 
     @property
     def layout(self) -> ParallelLayout:
@@ -77,8 +78,8 @@ class Setup:
         parameters |= {"torch_adam": True} if kind == "AdamW" else {"momentum": 0.9}
         dp = self.world_size // self.tp
         config: dict[str, Any] = {
-            "train_micro_batch_size_per_gpu": GLOBAL_BATCH // dp // 2,
-            "gradient_accumulation_steps": 2,
+            "train_micro_batch_size_per_gpu": GLOBAL_BATCH // dp // self.accumulation,
+            "gradient_accumulation_steps": self.accumulation,
             "gradient_clipping": 1.0,
             "optimizer": {"type": kind, "params": parameters},
             "zero_optimization": {"stage": self.stage},
@@ -140,13 +141,13 @@ def train(engine: Any, setup: Setup, first: int, last: int) -> list[float]:
             group["lr"] = 1e-2 / (1 + 0.1 * step)
         batch = torch.randint(VOCAB, (GLOBAL_BATCH, LENGTH), generator=torch.Generator().manual_seed(step))
         batch = (batch + torch.arange(LENGTH)) % VOCAB // 8  # something to learn
-        mine = batch.view(-1, 2, micro, LENGTH)[dp_rank]
+        mine = batch.view(-1, setup.accumulation, micro, LENGTH)[dp_rank]
         total = torch.zeros(())
         for part in mine:
             loss = engine(input_ids=part, labels=part).loss
             engine.backward(loss)
             engine.step()
-            total += loss.detach().float() / 2
+            total += loss.detach().float() / setup.accumulation
         distributed.all_reduce(total)
         losses.append(total.item() / setup.world_size)
     return losses

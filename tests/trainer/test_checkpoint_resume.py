@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,15 @@ def assert_same_tensors(
     assert first.keys() == second.keys()
     assert {"fp32", "exp_avg", "exp_avg_sq"} <= {state for state, _ in first}
     assert [key for key in first if not torch.equal(first[key], second[key])] == []
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (1, 4), (2, 1), (4, 2)])
+def test_another_accumulation_resumes_in_step_with_the_batches(
+    saved: Saved, before: int, after: int, stage: int
+) -> None:
+    source = Setup(1, stage, accumulation=before)
+    assert resumed_losses_differ_by(saved, source, replace(source, accumulation=after)) < 1e-6
 
 
 @pytest.mark.parametrize(

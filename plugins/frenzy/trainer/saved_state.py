@@ -14,7 +14,7 @@ from frenzy.core.resume import ParallelLayout
 from frenzy.trainer import zero_fragments
 from frenzy.trainer.checkpoint_manifest import TrainState
 
-_COUNTERS: Final = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
+_COUNTERS: Final = ("global_steps", "global_samples", "skipped_steps")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,11 @@ def capture_state(engine: Any, train: TrainState, layout: ParallelLayout) -> Sav
 
 def restore_state(engine: Any, saved: SavedState) -> None:
     """Set the engine's counters, the optimizer's scalars and the loss scaler's position."""
-    for name, value in saved.counters.items():
-        setattr(engine, name, value)
+    for name in _COUNTERS:
+        setattr(engine, name, saved.counters[name])
+    # DeepSpeed steps its optimizer where this count is a multiple of the accumulation, which is the
+    # present plan's: another plan's count would step in the middle of a batch.
+    engine.micro_steps = engine.global_steps * engine.gradient_accumulation_steps()
     for partition in zero_fragments.partitions(engine):
         for key, scalar in saved.scalars.items():
             partition.state[key] = _scalar(scalar, partition) if scalar.is_tensor else scalar.value
