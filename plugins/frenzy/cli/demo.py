@@ -20,12 +20,14 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from rich.console import Console
 from rich.text import Text
 
 from frenzy.cli.console import out
 from frenzy.cli.failures import FAILED
 from frenzy.cli.spec_file import SpecFile, checked_spec
 from frenzy.core.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.ledger import JobState
 from frenzy.core.units import format_duration
 from frenzy.settings import CHECKOUT, Settings, load_settings
 
@@ -146,8 +148,10 @@ def _walk(stack: Stack, spec: SpecFile) -> Outcome:
             started = hand_in(api, spec.text, trigger=True)
             _say(f"Job {started.job.name} became DAG {started.job.dag_id}; run {started.run_id} started.")
             view = _follow(api, started, control)
-            _say("The run has ended; waiting for the control run ...")
-            result = control.wait(_CONTROL_TIMEOUT_S)
+            result = None
+            if view.run.state is JobState.SUCCEEDED:
+                _say("The run has ended; waiting for the control run ...")
+                result = control.wait(_CONTROL_TIMEOUT_S)
             _say("Checking what was promised ...")
             run_dir = f"{stack.settings.run_root}/{view.run.run_key}"
             evidence = collect(api, view, run_dir, control.losses(), result)
@@ -164,7 +168,8 @@ def _follow(api: Api, started: Started, control: ControlRun) -> RunView:
     assert started.run_id is not None
     shown_plans = False
     shown_attempts = 0
-    with ProgressView(out()) as progress:
+    console = out()
+    with ProgressView(console) as progress:
         for glance in follow(api, started.job.dag_id, started.run_id):
             progress.show(glance)
             if not glance.views:
@@ -172,9 +177,9 @@ def _follow(api: Api, started: Started, control: ControlRun) -> RunView:
             view = glance.views[0]
             if view.run.candidates and not shown_plans:
                 shown_plans = True
-                _show_plans(view)
+                _show_plans(console, view)
             for attempt in view.attempts[shown_attempts:]:
-                _show_placement(attempt)
+                _show_placement(console, attempt)
             shown_attempts = len(view.attempts)
             if view.attempts and not control.is_started:
                 control.start(view.run.job, view.attempts[0].plan)
@@ -185,12 +190,11 @@ def _follow(api: Api, started: Started, control: ControlRun) -> RunView:
     return glance.views[0]
 
 
-def _show_plans(view: RunView) -> None:
+def _show_plans(console: Console, view: RunView) -> None:
     from frenzy.cli.tables import candidates_table
 
     fits = [each for each in view.run.candidates if each.feasible]
     refused = [each for each in view.run.candidates if not each.feasible]
-    console = out()
     console.print()
     console.print(candidates_table(f"MARP: {len(fits)} plans fit, best first", fits[:_SHOWN_PLANS]))
     console.print()
@@ -198,11 +202,10 @@ def _show_plans(view: RunView) -> None:
     console.print()
 
 
-def _show_placement(attempt: Attempt) -> None:
+def _show_placement(console: Console, attempt: Attempt) -> None:
     from frenzy.cli.tables import memory_breakdown, placement_text
 
     plan = attempt.plan
-    console = out()
     console.print(
         Text.assemble(
             (f"HAS placed attempt {attempt.attempt}: ", "bold"),

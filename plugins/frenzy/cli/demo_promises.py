@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from frenzy.cli.demo_evidence import Evidence, losses_by_attempt
-from frenzy.core.errors import ReasonCode
+from frenzy.core.errors import PermanentError, ReasonCode
 from frenzy.core.job import Precision
 from frenzy.core.ledger import Attempt, JobState
+from frenzy.core.model_shape import model_shape
 from frenzy.core.units import format_bytes
 
 ALLOWED_PREDICTION_ERROR: Final = 0.08
@@ -244,15 +245,14 @@ def _compared(evidence: Evidence, attempt: Attempt) -> Promise | None:
 
 
 def _has_dropout(evidence: Evidence) -> bool:
-    """Whether the language model drops anything; heads that a config also knows of are not trained."""
-    config = evidence.view.run.model_config or {}
-    lora = evidence.view.run.job.training.lora
-    rates = [
-        value
-        for name, value in config.items()
-        if "drop" in name and isinstance(value, float) and not name.startswith(_OTHER_HEADS)
-    ]
-    return any(rate > 0 for rate in rates) or (lora is not None and lora.dropout > 0)
+    """Whether the model draws masks in training; a family the memory model does not know may."""
+    run = evidence.view.run
+    if run.job.training.lora is not None and run.job.training.lora.dropout > 0:
+        return True
+    try:
+        return model_shape(run.model_config or {}).has_dropout
+    except PermanentError:
+        return True
 
 
 def _tolerance(evidence: Evidence, attempt: Attempt, *, last_step: int) -> float:

@@ -28,6 +28,23 @@ COMPLETED = Reason(code=ReasonCode.COMPLETED)
 EXCEEDED = Reason(code=ReasonCode.BUDGET_EXCEEDED)
 
 
+CONFIG = {
+    "model_type": "gpt2",
+    "vocab_size": 264,
+    "n_positions": 64,
+    "n_embd": 64,
+    "n_layer": 2,
+    "n_head": 2,
+    "n_inner": None,
+    "tie_word_embeddings": True,
+    "activation_function": "gelu_new",
+    "embd_pdrop": 0.0,
+    "attn_pdrop": 0.0,
+    "resid_pdrop": 0.0,
+    "summary_first_dropout": 0.1,
+}
+
+
 def plan(num_gpus: int, micro: int, *, zero: int = 1, gpu_type: str = "small") -> ResourcePlan:
     return ResourcePlan(
         gpu_type=gpu_type,
@@ -119,7 +136,7 @@ def good() -> Evidence:
         created_s=0.0,
         updated_s=0.0,
         total_steps=40,
-        model_config={"model_type": "gpt2", "resid_pdrop": 0.0},
+        model_config=CONFIG,
     )
     return Evidence(
         dag_state="success",
@@ -264,7 +281,7 @@ def test_crossing_into_stage_three_allows_more() -> None:
 
 
 def test_dropout_lets_only_means_be_compared_after_the_layout_changed() -> None:
-    noisy = with_run(good(), model_config={"model_type": "gpt2", "resid_pdrop": 0.1})
+    noisy = with_run(good(), model_config={**CONFIG, "resid_pdrop": 0.1})
     assert promises.loss_equals_control(off_control(noisy, 30, 1.01)).kept
     assert not promises.loss_equals_control(off_control(noisy, 3, 1.01)).kept
 
