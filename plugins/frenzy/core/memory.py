@@ -73,7 +73,10 @@ def _resident_terms(
     persistent = np.where(stage3 & (grid.dp > 1), states.persistent, 0)
     num_states = _OPTIMIZER_STATES[workload.optimizer]
     num_tensors = workload.shape.num_tensors
-    outside = [calibration.outside_bytes(workload.kind, stage, num_tensors) for stage in grid.zero_stage.tolist()]
+    outside = [
+        calibration.outside_bytes(workload.kind, stage, num_tensors=num_tensors, tp=tp)
+        for stage, tp in zip(grid.zero_stage.tolist(), grid.tp.tolist(), strict=True)
+    ]
     reserved = weight * states.partition + bucket_bytes(workload, buckets)
     return (
         Term("weights", "w*N, or w*N/P in stage 3", weight * (trained + frozen + persistent)),

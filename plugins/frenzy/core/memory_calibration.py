@@ -89,6 +89,7 @@ class OutsideBytes:
 class Calibration:
     """All measured constants of the memory and time models.
 
+    tensor_parallel_bytes: on a virtual GPU, the threads of the further process groups.
     headroom_share: of the predicted peak, added one-sidedly to make the requirement.
     headroom_bytes: least amount so added. micro_batch_overhead_s: time of a micro-batch beyond
     its FLOPs; collective_latency_s: of one meeting of the ranks. cuda_utilisation,
@@ -99,6 +100,7 @@ class Calibration:
     measured_on: str = ""
     activations: tuple[ActivationCoefficients, ...] = ()
     outside: tuple[OutsideBytes, ...] = ()
+    tensor_parallel_bytes: int = 0
     headroom_share: float = 0.05
     headroom_bytes: int = 8 * 1024**2
     micro_batch_overhead_s: float = 0.004
@@ -116,10 +118,11 @@ class Calibration:
         key = (shape.family, wanted, checkpointing, shape.attention_dropout > 0, hidden_dropout)
         return next((each for each in self.activations if each.key == key), None)
 
-    def outside_bytes(self, kind: DeviceKind, zero_stage: int, num_tensors: int) -> int:
+    def outside_bytes(self, kind: DeviceKind, zero_stage: int, *, num_tensors: int, tp: int) -> int:
         """Bytes outside tensors for a model of so many parameter tensors; 0 where nothing was measured."""
         found = [each for each in self.outside if each.kind is kind and each.zero_stage == zero_stage]
-        return max((each.num_bytes + each.bytes_per_tensor * num_tensors for each in found), default=0)
+        alone = max((each.num_bytes + each.bytes_per_tensor * num_tensors for each in found), default=0)
+        return alone + (self.tensor_parallel_bytes if tp > 1 and kind is DeviceKind.VIRTUAL else 0)
 
     def utilisation(self, kind: DeviceKind) -> float:
         return self.virtual_utilisation if kind is DeviceKind.VIRTUAL else self.cuda_utilisation

@@ -3,6 +3,7 @@
     python -m frenzy.trainer.calibrate OUTPUT                      coefficients of activations
     python -m frenzy.trainer.measure --output DATA ...             real peaks of a grid of jobs
     python -m frenzy.trainer.calibrate OUTPUT --measured DATA      memory outside tensors
+                                                                   (--measured may be repeated)
 
 Each family is traced on a few dozen tiny models of random widths. The bytes held after each
 operation are linear in the widths, so one least-squares solution for each operation gives its
@@ -32,7 +33,7 @@ from frenzy.core.job import Precision
 from frenzy.core.memory_calibration import ActivationCoefficients, Calibration, OutsideBytes, TokenBytes
 from frenzy.core.model_shape import ModelShape, model_shape
 from frenzy.trainer.activation_trace import ActivationTrace, trace_activations
-from frenzy.trainer.measure import replayed
+from frenzy.trainer.measure import Measurement, replayed
 
 Config = Mapping[str, Any]
 Floats = NDArray[np.float64]
@@ -287,9 +288,8 @@ def main() -> None:
     parser.add_argument("output", type=Path, help="JSON file of the calibration")
     names = [each.model_type for each in FAMILIES]
     parser.add_argument("--family", action="append", choices=names, help="trace only this family (may be repeated)")
-    parser.add_argument(
-        "--measured", type=Path, help="trace nothing; find the memory outside tensors from these measurements"
-    )
+    measured_help = "trace nothing; find the memory outside tensors from these measurements"
+    parser.add_argument("--measured", type=Path, action="append", help=measured_help)
     arguments = parser.parse_args()
     if arguments.measured is not None:
         _update_outside(arguments.output, arguments.measured)
@@ -314,21 +314,37 @@ def _update(output: Path, traced: list[ActivationCoefficients]) -> None:
     output.write_text(codec.dumps(after, indent=1) + "\n")
 
 
-def _update_outside(output: Path, measured: Path) -> None:
+def _update_outside(output: Path, measured: list[Path]) -> None:
     before = codec.loads(Calibration, output.read_text())
-    after = replace(before, outside=outside_tensors(measured, before), versions=_versions())
+    bare = replace(before, outside=(), tensor_parallel_bytes=0)
+    found = replace(bare, outside=outside_tensors(measured, bare))
+    after = replace(found, tensor_parallel_bytes=_tensor_parallel_bytes(measured, found), versions=_versions())
     output.write_text(codec.dumps(after, indent=1) + "\n")
 
 
-def outside_tensors(measured: Path, calibration: Calibration) -> tuple[OutsideBytes, ...]:
+def _tensor_parallel_bytes(measured: list[Path], calibration: Calibration) -> int:
+    """Median of what tensor-parallel ranks measured beyond the prediction."""
+    beyond = [
+        each.measured_bytes - each.prediction.peak_allocated_bytes
+        for each in _replayed(measured, calibration)
+        if each.measured_bytes is not None and each.case.tp > 1
+    ]
+    return max(0, round(statistics.median(beyond))) if beyond else 0
+
+
+def _replayed(measured: list[Path], calibration: Calibration) -> Iterable[Measurement]:
+    return itertools.chain.from_iterable(replayed(each, calibration) for each in measured)
+
+
+def outside_tensors(measured: list[Path], calibration: Calibration) -> tuple[OutsideBytes, ...]:
     """What was measured beyond all tensors, by ZeRO stage, as a constant and a part for each tensor.
 
     Stages 1 and 2 share one engine in DeepSpeed and are fitted together. Least absolute deviations
     over all pairs of measurements (Theil and Sen), so that one odd measurement changes nothing.
     """
     points: dict[bool, list[tuple[int, int]]] = {False: [], True: []}
-    for each in replayed(measured, replace(calibration, outside=())):
-        if each.measured_bytes is not None:
+    for each in _replayed(measured, calibration):
+        if each.measured_bytes is not None and each.case.tp == 1:
             beyond = each.measured_bytes - each.prediction.peak_allocated_bytes
             points[each.case.zero_stage == 3].append((each.case.num_tensors, beyond))
     found = []
