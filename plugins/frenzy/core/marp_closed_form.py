@@ -219,7 +219,7 @@ def _best_reason(plan: ResourcePlan, num_plans: int, *, by_cost: bool) -> Reason
     tightest = plan.memory.terms[0]
     detail = (
         f"{what} of {num_plans} plans that fit: {format_duration(plan.step_time_s)} a step, "
-        f"{format_duration(plan.predicted_run_s)} in all, cost {plan.predicted_cost:.2f}; "
+        f"{format_duration(plan.predicted_run_s)} in all, cost {plan.predicted_cost:.3g}; "
         f"needs {format_bytes(plan.memory.required_bytes)} of {format_bytes(plan.gpu_memory_bytes)}, "
         f"peak at {plan.memory.at}, most of it {tightest.name}."
     )
@@ -230,7 +230,7 @@ def _later_reason(plan: ResourcePlan, best: ResourcePlan, *, by_cost: bool) -> R
     time_ratio = plan.predicted_run_s / best.predicted_run_s
     if by_cost and plan.predicted_cost > best.predicted_cost:
         dearer = plan.predicted_cost - best.predicted_cost
-        detail = f"Costs {dearer:.2f} more than {best.plan_id}, {_times(time_ratio)}."
+        detail = f"Costs {dearer:.3g} more than {best.plan_id}, {_times(time_ratio)}."
         return Reason(code=ReasonCode.COSTLIER_PLAN, detail=detail)
     detail = (
         f"Takes {_times(time_ratio)} as {best.plan_id} "
