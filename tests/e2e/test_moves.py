@@ -86,11 +86,11 @@ LADDER = {
         "training": growing(40, max_steps=34, global_batch_size=1),
         **ONE_SMALL,
     },
-    # Wide, short and not to be recomputed: only sharding the weights is left.
+    # Deep, short and not to be recomputed: only sharding the weights is left.
     Rung.ZERO_STAGE: {
-        "model": {"config": {**MODEL, "n_embd": 256, "n_layer": 4}, "tokenizer": "byte"},
+        "model": {"config": {**MODEL, "n_embd": 192, "n_layer": 10}, "tokenizer": "byte"},
         "data": {"sequence_length": 32},
-        "training": growing(4, every_steps=4, max_steps=30, global_batch_size=4, gradient_checkpointing="off"),
+        "training": growing(3, every_steps=4, max_steps=24, global_batch_size=4, gradient_checkpointing="off"),
         "constraints": {"gpu_types": ["t-small"]},
     },
 }
