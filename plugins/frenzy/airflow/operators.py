@@ -115,7 +115,9 @@ class LaunchOperator(FrenzyOperator):
             if directive.kind in (DirectiveKind.KILL, DirectiveKind.ENDED):
                 fail(directive.reason, f"Attempt {spec.attempt} is to be {directive.kind}.")
             reference = self._start(client, spec)
-            client.send(api.started(spec.run_key, spec.attempt, reference))
+            directive = client.send(api.started(spec.run_key, spec.attempt, reference))
+        if directive.kind in (DirectiveKind.KILL, DirectiveKind.ENDED):
+            self._stop_again(spec, directive.kind)
         trigger = LaunchTrigger(run_key=spec.run_key, attempt=spec.attempt, conn_id=self.frenzy_conn_id)
         self.defer(trigger=trigger, method_name="resume")
 
@@ -130,6 +132,13 @@ class LaunchOperator(FrenzyOperator):
         except Exception as error:
             self._report_failure(client, spec, error)
             raise
+
+    def _stop_again(self, spec: LaunchSpec, why: str) -> None:
+        """The attempt was ended while its workers started: nobody watches them, and their GPUs may be free."""
+        from frenzy.airflow.workers import workers
+
+        self.log.warning("Attempt %d is to be %s; its workers are ended now.", spec.attempt, why)
+        workers().launcher.stop(spec, grace_s=0.0)
 
     def _report_failure(self, client: ApiClient, spec: LaunchSpec, error: Exception) -> None:
         """Free the GPUs, unless workers might be there all the same: then ``decide`` sees to them."""
@@ -205,8 +214,26 @@ class DecideOperator(FrenzyOperator):
         group = f"{identity.task_group}." if identity.task_group else ""
         tasks = [f"{group}{each}" for each in self.attempt_tasks]
         with airflow_errors():
+            self._refuse_if_hopeless(identity, tasks[0])
             self.api_client().send(api.clear_tasks(identity.dag_id, identity.run_id, tasks, identity.map_index))
         raise AirflowException(f"rescheduled: {why}")
+
+    def _refuse_if_hopeless(self, identity: Any, first_task: str) -> None:
+        """Clearing a task whose own upstream failed changes nothing: it would be cleared for ever."""
+        from frenzy.adapters import api_calls as api
+        from frenzy.adapters.api_client import NotFoundError
+        from frenzy.core.errors import PermanentError, Reason, ReasonCode
+
+        client = self.api_client()
+        try:
+            found = client.send(api.task_instance(identity.dag_id, identity.run_id, first_task, identity.map_index))
+        except NotFoundError:
+            return
+        if found["state"] == "upstream_failed":
+            detail = f"A task before {first_task} failed, so the run cannot go on."
+            reason = Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail, remedy="Clear the task that failed.")
+            client.send(api.cancel(identity.run_key, reason))
+            raise PermanentError(reason)
 
 
 class PublishOperator(FrenzyOperator):

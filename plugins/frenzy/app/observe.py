@@ -59,6 +59,8 @@ def report_pressure(services: Services, run_key: str, attempt: int, message: Pre
         record = _progressed(tx, run, record, message.progress, now_s)
         if message.reason.code in KILLING_REASONS:
             return replace(record, stop_reason=record.stop_reason or message.reason)
+        if record.stop_reason is not None:
+            return record
         asked = replace(
             record,
             stop_reason=message.reason,
@@ -143,8 +145,6 @@ def _newer(first: _T | None, second: _T | None) -> _T | None:
 
 def _refusal_to_move(tx: LedgerTx, services: Services, run: RunRecord, asked: Attempt, now_s: float) -> Reason | None:
     """Why a forecast move is not worth making now; None when it is."""
-    if run.cancel_requested or run.state is JobState.CHECKPOINTING:
-        return asked.stop_reason
     if not run.job.on_memory_pressure.forecast:
         return Reason(code=ReasonCode.MEMORY_PRESSURE_FORECAST, detail="on_memory_pressure.forecast is off.")
     running_s = now_s - (asked.first_step_s or now_s)

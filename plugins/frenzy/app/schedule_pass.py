@@ -5,6 +5,7 @@ Whoever changes the facts runs a pass, inside the transaction that changed them.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 from frenzy.app.services import Services, log_event
@@ -13,7 +14,9 @@ from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.has import schedule
 from frenzy.core.ledger import Attempt, JobState, Lease, LeaseState, QueueEntry, RunRecord
 from frenzy.core.queue import Action, Hold, QueuedJob, RunningJob, SchedulingFacts, Start
-from frenzy.ports import LedgerTx
+from frenzy.ports import LedgerConflict, LedgerTx
+
+log = logging.getLogger(__name__)
 
 
 def run_pass(tx: LedgerTx, services: Services, now_s: float) -> tuple[Action, ...]:
@@ -22,7 +25,7 @@ def run_pass(tx: LedgerTx, services: Services, now_s: float) -> tuple[Action, ..
     actions = schedule(facts, now_s=now_s, policy=services.policy)
     for action in actions:
         if isinstance(action, Start):
-            _grant(tx, services, action, now_s)
+            _try_to_grant(tx, services, action, now_s)
         elif isinstance(action, Hold):
             _hold(tx, action)
     _hold_for_old_workers(tx)
@@ -80,6 +83,17 @@ def expected_end_s(run: RunRecord, attempt: Attempt, lease: Lease, now_s: float)
     return max(now_s, lease.granted_s + attempt.plan.predicted_run_s)
 
 
+def _try_to_grant(tx: LedgerTx, services: Services, start: Start, now_s: float) -> None:
+    """A lease that the ledger refuses leaves its run waiting; what else the transaction changed stands."""
+    try:
+        _grant(tx, services, start, now_s)
+    except LedgerConflict as conflict:
+        log.error("The lease of run %s was refused: %s", start.run_key, conflict)
+        entry = tx.queue_entry(start.run_key)
+        assert entry is not None, "the lease comes first; the entry is dropped after it"
+        tx.put_queue_entry(replace(entry, hold=conflict.reason))
+
+
 def _grant(tx: LedgerTx, services: Services, start: Start, now_s: float) -> None:
     entry, run = tx.queue_entry(start.run_key), tx.run(start.run_key)
     assert entry is not None and run is not None, "schedule() starts queued runs only"
@@ -102,7 +116,7 @@ def _grant(tx: LedgerTx, services: Services, start: Start, now_s: float) -> None
             attempt=number,
             plan=start.plan,
             placement=start.placement,
-            created_s=now_s,
+            created_s=max(now_s, run.created_s),  # older ones belong to an earlier generation
             next_attempt=entry.next_attempt,
         )
     )

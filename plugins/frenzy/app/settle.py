@@ -48,6 +48,9 @@ def settle(tx: LedgerTx, services: Services, record: Attempt, report: EndReport,
     run = require_run(tx, record.run_key)
     if report.progress is not None:
         record = merge_progress(record, report.progress)
+    if report.result is not None and report.result.total_steps > 0:
+        run = replace(run, total_steps=report.result.total_steps)
+        tx.put_run(run)
     outcome = _outcome(run, record, report)
     ended = replace(_with_result(record, report.result), ended_s=now_s, outcome=outcome)
     tx.put_attempt(ended)
@@ -124,15 +127,18 @@ def decide(services: Services, run_key: str) -> Verdict:
     with services.ledger.transaction() as tx:
         run = require_run(tx, run_key)
         live = next((each for each in tx.attempts(run_key) if each.is_live), None)
-        if live is not None:
-            run = _give_up_launch(tx, services, run, live, now_s)
-        if run.state is JobState.RECOVERING:
-            return _follow(tx, services, run, now_s)
-        return _verdict_of(run)
+        settled = run if live is None else _give_up_launch(tx, services, run, live, now_s)
+        if settled is not None:
+            recovering = settled.state is JobState.RECOVERING
+            return _follow(tx, services, settled, now_s) if recovering else _verdict_of(settled)
+    raise UnsettledError()  # outside the transaction, which keeps the order to end the workers
 
 
-def _give_up_launch(tx: LedgerTx, services: Services, run: RunRecord, live: Attempt, now_s: float) -> RunRecord:
-    """The launch task ended without ending its attempt: end it if no worker can exist."""
+def _give_up_launch(tx: LedgerTx, services: Services, run: RunRecord, live: Attempt, now_s: float) -> RunRecord | None:
+    """The launch task ended without ending its attempt: end it if no worker can exist.
+
+    None when workers may exist: they are to be ended, whoever sees them.
+    """
     reason = Reason(code=ReasonCode.LAUNCH_FAILED, detail="The launch task ended before it started any worker.")
     if run.state is JobState.PLACED:
         settle(tx, services, live, EndReport(reason=reason), now_s)
@@ -140,7 +146,7 @@ def _give_up_launch(tx: LedgerTx, services: Services, run: RunRecord, live: Atte
         return require_run(tx, run.run_key)
     if live.stop_reason is None:
         tx.put_attempt(replace(live, stop_reason=replace(reason, detail="The launch task ended without a result.")))
-    raise UnsettledError()
+    return None
 
 
 class UnsettledError(TemporaryError):

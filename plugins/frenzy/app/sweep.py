@@ -104,7 +104,7 @@ def _gone(
 ) -> Reason | None:
     run = require_run(tx, finding.run_key)
     unattended = lease.state is LeaseState.SUSPECT or run.cancel_requested or _must_stop(attempt, False)
-    if finding.workers == WorkersState.GONE and unattended:
+    if finding.workers == WorkersState.GONE and (unattended or finding.result is not None):
         return Reason(code=ReasonCode.WORKERS_LOST, detail="The workers are gone and nobody had reported it.")
     if finding.workers == WorkersState.NOT_STARTED:
         never = now_s - lease.granted_s > _PATIENCE_LEASES * services.lease_s

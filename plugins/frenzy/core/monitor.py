@@ -142,10 +142,10 @@ def assess(
 ) -> Assessment:
     """Judge ``state``; ``total_steps`` is the run's last step, ``started_s`` the attempt's start."""
     progress = _progress(state, checkpoint_step)
-    hung = _hung(state, now_s, started_s, policy)
+    remaining = _remaining(state, total_steps)
+    hung = _hung(state, remaining, now_s, started_s, policy)
     if not state.steps or hung is not None:
         return Assessment(progress=progress, hung=hung)
-    remaining = None if total_steps is None else max(0, total_steps - state.steps[-1].step)
     pressure = None
     if remaining != 0:
         pressure = _pressure(state, plan, remaining, progress, policy)
@@ -168,13 +168,24 @@ def _progress(state: MonitorState, checkpoint_step: int | None) -> ProgressRepor
     )
 
 
-def _hung(state: MonitorState, now_s: float, started_s: float, policy: MonitorPolicy) -> Reason | None:
+def _remaining(state: MonitorState, total_steps: int | None) -> int | None:
+    """Steps to come; None when that is not known, as past a total that was only estimated."""
+    if total_steps is None or not state.steps or state.steps[-1].step > total_steps:
+        return None
+    return total_steps - state.steps[-1].step
+
+
+def _hung(
+    state: MonitorState, remaining: int | None, now_s: float, started_s: float, policy: MonitorPolicy
+) -> Reason | None:
     if not state.steps:
         silent_s, allowed_s = now_s - started_s, policy.startup_s
     else:
         step_time_s = float(np.median([each.step_time_s for each in state.steps[-32:]]))
         silent_s = now_s - state.steps[-1].time_s
         allowed_s = max(policy.hang_s, policy.hang_steps * step_time_s)
+        if remaining == 0:  # the model is being saved
+            allowed_s = max(allowed_s, policy.startup_s)
     if silent_s <= allowed_s:
         return None
     return Reason(

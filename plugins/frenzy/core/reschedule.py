@@ -65,6 +65,8 @@ def classify(result: AttemptResult | None, stop_reason: Reason | None, known: Re
         return stop_reason
     if known is not None:
         return known
+    if result.exit_code > 128 and stop_reason is not None and stop_reason.code in MEMORY_REASONS:
+        return stop_reason  # they did not stop in time; the plan is as short of memory as it was
     return Reason(code=_code_of_exit(result.exit_code), detail=result.detail)
 
 
@@ -191,7 +193,6 @@ def ladder(candidates: tuple[Candidate, ...], next_attempt: NextAttempt) -> Ladd
         found = _lowest_rung(previous, tuple(plan for plan in roomier if room_bytes(plan) > extra))
         if found.plans:
             return found
-    # Growth went past every card's room at the forecast: the roomiest plan lasts longest.
     return Ladder(rung=None, plans=())
 
 

@@ -210,3 +210,29 @@ def test_decide_after_a_cancelled_run_fails_for_good(world: World) -> None:
         decide(context)
     assert world.launcher.state(spec) is WorkersState.GONE
     assert world.view(spec.run_key).run.state is JobState.CANCELLED
+
+
+def test_launch_ends_workers_of_an_attempt_that_was_ended_while_they_started(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = world.placed()
+    launch = world.launcher.launch
+
+    def slow_launch(given: Any) -> str:
+        reason = Reason(code=ReasonCode.LAUNCH_FAILED, detail="The sweep lost patience.")
+        end_attempt(world.services, spec.run_key, spec.attempt, EndReport(reason=reason))
+        return launch(given)
+
+    monkeypatch.setattr(world.launcher, "launch", slow_launch)
+    context = world.context("train.launch", world.view(spec.run_key).run.identity)
+    deferral(LaunchOperator(task_id="launch"), context)
+    assert world.launcher.state(spec) is WorkersState.GONE
+
+
+def test_decide_gives_up_when_a_task_before_the_attempt_failed(world: World) -> None:
+    run = world.registered().run
+    world.airflow.task_states["train.place"] = "upstream_failed"
+    with pytest.raises(AirflowFailException, match="cannot go on"):
+        decide(world.context("train.decide", run.identity))
+    assert world.airflow.cleared == []
+    assert world.view(run.run_key).run.state is JobState.CANCELLED

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.app.conftest import Airflow, make_job
+from tests.unit.app.conftest import Airflow, make_job, small_cluster
 
+from frenzy.adapters.memory import FixedInventory
 from frenzy.app.cancel import cancel
 from frenzy.app.place import place_status
 from frenzy.app.queries import explain, gpus_view, queue_view, run_view
-from frenzy.app.settle import UnsettledError
+from frenzy.app.settle import UnsettledError, end_attempt
 from frenzy.app.sweep import apply_sweep, sweep_targets
+from frenzy.core.cluster import Cluster, NodeAllocation, Placement
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.launch import AttemptResult
 from frenzy.core.ledger import JobState, LeaseState
-from frenzy.core.protocol import DirectiveKind, PlaceStatus, SweepFinding, SweepReport, VerdictKind
+from frenzy.core.protocol import DirectiveKind, EndReport, PlaceStatus, SweepFinding, SweepReport, VerdictKind
+from frenzy.core.queue import Start
 from frenzy.core.units import GIB, MIB
 from frenzy.ports import WorkersState
 
@@ -258,3 +261,91 @@ def test_every_state_has_an_explanation(airflow: Airflow) -> None:
     lines = explain(airflow.services, airflow.key).lines
     assert lines[0] == "Job 'job' is RUNNING."
     assert any("Attempt 1" in line for line in lines)
+
+
+def test_a_gpu_type_that_leaves_the_inventory_while_held_stays_known(airflow: Airflow) -> None:
+    running(airflow)
+    view = run_view(airflow.services, airflow.key)
+    assert view.lease is not None
+    gone = view.lease.gpu_type
+    whole = small_cluster()
+    left = Cluster(
+        gpu_types=tuple(each for each in whole.gpu_types if each.name != gone),
+        nodes=tuple(each for each in whole.nodes if each.gpu_type != gone),
+    )
+    assert isinstance(airflow.services.inventory, FixedInventory)
+    airflow.services.inventory.replace(left)
+    (target,) = sweep_targets(airflow.services)
+    assert target.spec.gpu.name == gone
+    assert place_status(airflow.services, airflow.key).spec is not None
+    apply_sweep(airflow.services, SweepReport(findings=()))
+    airflow.end(1, 0, last_step=100)
+    sweep_targets(airflow.services)
+    assert [row.gpu_type for row in gpus_view(airflow.services).types] == [each.name for each in left.gpu_types]
+
+
+def test_the_sweep_ends_an_attempt_whose_workers_left_an_account_that_nobody_reports(airflow: Airflow) -> None:
+    running(airflow)
+    done = AttemptResult(exit_code=0, last_step=100, total_steps=100)
+    gone = SweepFinding(run_key=airflow.key, attempt=1, workers=WorkersState.GONE, result=done)
+    apply_sweep(airflow.services, SweepReport(findings=(gone,)))
+    assert run_view(airflow.services, airflow.key).run.state is JobState.SUCCEEDED
+    assert free_gpus(airflow) == 4
+
+
+def test_a_refused_lease_does_not_undo_the_end_of_another_run(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running(airflow, "first", batch=1)
+    others = [airflow.another() for _ in range(8)]
+    for number, each in enumerate(others):
+        each.register(make_job(f"other-{number}"))
+        each.place()
+    (waiting, *_) = [e for e in others if place_status(e.services, e.key).status is PlaceStatus.WAITING]
+    with airflow.services.ledger.reading() as tx:
+        entry = tx.queue_entry(waiting.key)
+    assert entry is not None
+    nowhere = Placement(allocations=(NodeAllocation(node="no such node", num_gpus=1),))
+    start = Start(run_key=waiting.key, plan=entry.plans[0], placement=nowhere)
+    monkeypatch.setattr("frenzy.app.schedule_pass.schedule", lambda *_, **__: (start,))
+    assert airflow.end(1, 0, last_step=100).run.state is JobState.SUCCEEDED
+    assert place_status(waiting.services, waiting.key).status is PlaceStatus.WAITING
+
+
+def test_a_second_alarm_does_not_replace_the_reason_of_a_stop(airflow: Airflow) -> None:
+    running(airflow)
+    with pytest.raises(UnsettledError):
+        airflow.decide()
+    assert airflow.press(1, extra=MIB).kind is DirectiveKind.KILL
+    assert run_view(airflow.services, airflow.key).run.state is JobState.RUNNING
+
+
+def test_workers_that_did_not_stop_in_time_are_moved_all_the_same(airflow: Airflow) -> None:
+    running(airflow)
+    first = run_view(airflow.services, airflow.key).attempts[0].plan
+    assert airflow.press(1, extra=MIB).kind is DirectiveKind.CHECKPOINT_AND_STOP
+    airflow.end(1, 137)
+    assert airflow.decide().reason.code is ReasonCode.MEMORY_PRESSURE_FORECAST
+    placed = airflow.place()
+    assert placed.spec is not None
+    assert placed.spec.plan.shape != first.shape
+
+
+def test_a_clock_that_is_set_back_loses_no_attempt(airflow: Airflow) -> None:
+    airflow.register(make_job(max_reschedules=1))
+    airflow.clock.advance(-5)
+    airflow.place()
+    for attempt in (1, 2):
+        airflow.launch(attempt)
+        airflow.end(attempt, 97)
+        verdict = airflow.decide()
+        airflow.place()
+    assert verdict.reason.code is ReasonCode.RESCHEDULE_BUDGET_SPENT
+
+
+def test_the_trainers_own_count_of_steps_replaces_the_estimate(airflow: Airflow) -> None:
+    running(airflow)
+    result = AttemptResult(exit_code=98, last_step=10, total_steps=90)
+    end_attempt(airflow.services, airflow.key, 1, EndReport(result=result))
+    assert run_view(airflow.services, airflow.key).run.total_steps == 90
+    assert run_view(airflow.services, airflow.key).run.state is JobState.RECOVERING

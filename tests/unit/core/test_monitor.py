@@ -183,3 +183,15 @@ def test_folding_in_pieces_equals_folding_at_once(chunks: list[int]) -> None:
         in_pieces = absorb(in_pieces, records[start : start + size], POLICY)
         start += size
     assert dataclasses.asdict(in_pieces) == dataclasses.asdict(at_once)
+
+
+def test_a_total_that_was_only_estimated_does_not_end_the_watch() -> None:
+    peaks = [200.0 * MIB + 20 * MIB * step for step in range(14)]
+    assert judged(peaks, total_steps=14).pressure is None
+    assert judged(peaks, total_steps=8).pressure is not None
+
+
+def test_saving_the_model_after_the_last_step_is_no_hang() -> None:
+    later_s = 1006.0 + POLICY.hang_s
+    assert judged([1.0] * 5, total_steps=5, now_s=later_s).hung is None
+    assert judged([1.0] * 5, total_steps=5, now_s=1006.0 + POLICY.startup_s).hung is not None
