@@ -77,6 +77,12 @@ def _request(run: RunRecord, now_s: float, following: NextAttempt | None = None)
 def _no_plan(following: NextAttempt) -> Reason:
     if following.previous is None:
         return Reason(code=ReasonCode.NEVER_FITS)
+    if following.reason.code not in MEMORY_REASONS:
+        return Reason(
+            code=ReasonCode.NO_OTHER_PLAN,
+            detail=f"After {following.previous.plan_id} ({following.reason.code}) no plan fits the cluster any more.",
+            remedy="Bring back the GPUs that it ran on, or add others, and clear the run's tasks.",
+        )
     return Reason(
         code=ReasonCode.NO_OTHER_PLAN,
         detail=(

@@ -349,3 +349,14 @@ def test_the_trainers_own_count_of_steps_replaces_the_estimate(airflow: Airflow)
     end_attempt(airflow.services, airflow.key, 1, EndReport(result=result))
     assert run_view(airflow.services, airflow.key).run.total_steps == 90
     assert run_view(airflow.services, airflow.key).run.state is JobState.RECOVERING
+
+
+def test_a_crash_in_a_cluster_that_is_gone_is_not_called_a_lack_of_memory(airflow: Airflow) -> None:
+    running(airflow)
+    assert isinstance(airflow.services.inventory, FixedInventory)
+    airflow.services.inventory.replace(Cluster(gpu_types=(), nodes=()))
+    airflow.end(1, 137)
+    sweep_targets(airflow.services)
+    verdict = airflow.decide()
+    assert verdict.kind is VerdictKind.FAIL
+    assert "no plan fits the cluster any more" in verdict.reason.sentence
