@@ -24,9 +24,11 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 @pytest.fixture(scope="session")
-def walker(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Walker:
+def walker(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walker]:
     """A user of the stack with a text of their own."""
-    return Walker(stack, write_corpus(tmp_path_factory.mktemp("corpus")))
+    user = Walker(stack, write_corpus(tmp_path_factory.mktemp("corpus")))
+    yield user
+    user.http.close()
 
 
 @pytest.fixture(scope="session")

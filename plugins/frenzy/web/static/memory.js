@@ -120,26 +120,20 @@ function chart(attempts) {
     picture, words);
 }
 
-function peak(steps) {
-  return steps.length ? Math.max(...steps.map((each) => each.allocated_peak_bytes)) : null;
-}
-
-function explained(attempt) {
-  const growth = attempt.growth_step;
-  return peak(growth ? attempt.steps.filter((each) => each.step < growth) : attempt.steps);
+function offBy(attempt) {
+  const measured = attempt.ledger?.explained_peak_bytes;
+  return measured ? percent(attempt.predicted_peak_bytes, measured) : "–";
 }
 
 function attemptsTable(attempts) {
   return table([
     ["attempt", (each) => each.attempt, "number"],
     ["plan", (each) => el("code", {}, each.plan_id)],
-    ["GPUs", (each) => each.num_gpus, "number"],
     ["steps", (each) => (each.steps.length ? `${each.steps[0].step}–${each.steps.at(-1).step}` : "–"), "number"],
     ["predicted", (each) => bytes(each.predicted_peak_bytes), "number"],
-    ["measured", (each) => bytes(explained(each)), "number"],
-    ["off by", (each) => (explained(each) ? percent(each.predicted_peak_bytes, explained(each)) : "–"), "number"],
-    ["highest", (each) => bytes(peak(each.steps)), "number"],
-    ["required", (each) => bytes(each.required_bytes), "number"],
+    ["measured", (each) => bytes(each.ledger?.explained_peak_bytes), "number"],
+    ["off by", offBy, "number"],
+    ["highest", (each) => bytes(each.ledger?.measured_peak_bytes), "number"],
     ["capacity", (each) => bytes(each.capacity_bytes), "number"],
     ["grows from", (each) => (each.growth_step ? `step ${each.growth_step}` : "–"), "number"],
     ["outcome", (each) => (each.outcome ? reason(each.outcome) : "running"), "why"],
@@ -148,8 +142,11 @@ function attemptsTable(attempts) {
 
 async function section(view) {
   const memory = await get(`runs/${encodeURIComponent(view.run.run_key)}/memory`);
-  const body = memory.attempts.length
-    ? [chart(memory.attempts), el("h2", {}, "Attempts"), attemptsTable(memory.attempts),
+  // The curve is the telemetry; the figures are the ledger's, the same that the command prints.
+  const ledger = new Map(view.attempts.map((each) => [each.attempt, each]));
+  const attempts = memory.attempts.map((each) => ({ ...each, ledger: ledger.get(each.attempt) }));
+  const body = attempts.length
+    ? [chart(attempts), el("h2", {}, "Attempts"), attemptsTable(attempts),
       el("p", { class: "faint" }, "Measured: highest peak of any GPU before memory grew for a reason the plan cannot know; the prediction is judged by it.")]
     : notice("No attempt has been launched yet.", "The Plan tab shows what would run, the Queue page why it waits.");
   return el("section", {}, runHeading(view.run, "Memory of one GPU"), body);
