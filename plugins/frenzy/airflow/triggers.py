@@ -24,8 +24,9 @@ from frenzy.airflow.workers import Workers, workers
 from frenzy.core.codec import encode
 from frenzy.core.errors import FrenzyError, PermanentError, Reason, ReasonCode
 from frenzy.core.launch import AttemptResult, ExitCode, LaunchSpec
-from frenzy.core.protocol import EndReport, PlaceStatus
-from frenzy.ports import WorkersState
+from frenzy.core.monitor import MonitorPolicy, progress_of
+from frenzy.core.protocol import EndReport, PlaceStatus, ProgressReport
+from frenzy.ports import TelemetryCursor, WorkersState
 
 _CANCEL_GRACE_S: Final = 2.0
 # Airflow gives on_kill 30 s.
@@ -188,9 +189,10 @@ class AttemptTrigger(RunTrigger):
         """Tell the ledger, however long it takes: its GPUs are free only then."""
         lost = Reason(code=ReasonCode.WORKERS_LOST) if result is None else None
         self.log.info("The workers are gone: %s", _account(result))
+        report = EndReport(result=result, reason=lost, progress=await asyncio.to_thread(self._whole_account))
         while True:
             try:
-                await self.send(api.end(self.run_key, self.attempt, EndReport(result=result, reason=lost)))
+                await self.send(api.end(self.run_key, self.attempt, report))
                 return
             except PermanentError as error:
                 self.log.error("The ledger refused the end of attempt %d: %s", self.attempt, error)
@@ -198,6 +200,21 @@ class AttemptTrigger(RunTrigger):
             except FrenzyError as error:
                 self.log.warning("The end of attempt %d is not reported yet: %s", self.attempt, error)
             await asyncio.sleep(workers().settings.poll_s)
+
+    def _whole_account(self) -> ProgressReport | None:
+        """All the attempt's telemetry, folded: its last steps came after the monitor's last look."""
+        runs = workers().runs
+        try:
+            spec = runs.spec(self.run_key, self.attempt)
+            page = runs.telemetry(self.run_key, self.attempt, TelemetryCursor())
+            saved = max(runs.checkpoint_steps(self.run_key), default=None)
+        except Exception as error:
+            self.log.warning("The attempt's telemetry could not be read to its end: %s", error)
+            return None
+        if spec is None or not page.records:
+            return None
+        ranks = spec.plan.num_gpus
+        return progress_of(page.records, num_ranks=ranks, checkpoint_step=saved, policy=MonitorPolicy())
 
     async def cancel(self) -> None:
         """Stop the workers at once, then free their GPUs: nobody else may be there to do it."""

@@ -162,8 +162,7 @@ class TypeFacts:
             return Reason(
                 code=ReasonCode.OVER_MAX_COST,
                 detail=(
-                    f"{plan.plan_id} is predicted to cost {plan.predicted_cost:.3g}; "
-                    f"constraints.max_cost is {most:g}."
+                    f"{plan.plan_id} is predicted to cost {plan.predicted_cost:.3g}; constraints.max_cost is {most:g}."
                 ),
                 remedy=f"Raise constraints.max_cost to {plan.predicted_cost:.2f}.",
             )

@@ -176,9 +176,7 @@ class SpecError(PermanentError):
 
     def __init__(self, violations: Iterable[Violation]) -> None:
         self.violations = tuple(violations)
-        super().__init__(
-            Reason(code=ReasonCode.SPEC_REFUSED, detail="; ".join(str(each) for each in self.violations))
-        )
+        super().__init__(Reason(code=ReasonCode.SPEC_REFUSED, detail="; ".join(str(each) for each in self.violations)))
 
 
 class ContractError(PermanentError):

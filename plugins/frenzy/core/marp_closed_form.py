@@ -103,9 +103,7 @@ def _verdicts(request: PlanRequest, facts: TypeFacts, predicted: _Predicted) -> 
         yield Refused(plan, refusal)
 
 
-def _allowed(
-    request: PlanRequest, facts: TypeFacts, grid: PlanGrid, step_s: NDArray[np.float64]
-) -> NDArray[np.bool_]:
+def _allowed(request: PlanRequest, facts: TypeFacts, grid: PlanGrid, step_s: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Plans within what the trainer can run and the user's limits: what ``TypeFacts.refusal`` says, for all at once."""
     constraints, shape = request.job.constraints, request.shape
     num_gpus, run_s = grid.dp * grid.tp, step_s * request.total_steps
@@ -124,9 +122,7 @@ def _allowed(
 
 def _failed_widths(request: PlanRequest, facts: TypeFacts) -> frozenset[tuple[int, int]]:
     """(GPUs, tensor parallel degree) on which this run failed: there every smaller plan is of interest."""
-    return frozenset(
-        (each.num_gpus, each.tp) for each in request.excluded_shapes if each.gpu_type == facts.gpu.name
-    )
+    return frozenset((each.num_gpus, each.tp) for each in request.excluded_shapes if each.gpu_type == facts.gpu.name)
 
 
 def _kept(

@@ -50,7 +50,7 @@ class MonitorPolicy:
     usage_share: float = 0.90
     least_rise_share: float = 0.01
     retries_per_window: int = 3
-    hang_s: float = 120.0
+    hang_s: float = 600.0
     hang_steps: float = 20.0
     startup_s: float = 900.0
 
@@ -128,6 +128,13 @@ def _add_step(state: MonitorState, peak: StepPeak, policy: MonitorPolicy) -> Mon
         peak_before_rise_bytes=before_rise,
         rise_steps=rise_steps,
     )
+
+
+def progress_of(
+    records: tuple[StepRecord, ...], *, num_ranks: int, checkpoint_step: int | None, policy: MonitorPolicy
+) -> ProgressReport:
+    """The account of a whole attempt from all its records: what a watch that missed nothing would report."""
+    return _progress(absorb(MonitorState(num_ranks=num_ranks), records, policy), checkpoint_step)
 
 
 def assess(

@@ -51,9 +51,7 @@ def plan_grid(shape: ModelShape, global_batch: int, checkpointing: Checkpointing
             per_rank = global_batch // dp
             rows += [
                 (dp, tp, stage, micro, per_rank // micro, checkpoint)
-                for stage, micro, checkpoint in product(
-                    stages, divisors(per_rank, per_rank), choices[checkpointing]
-                )
+                for stage, micro, checkpoint in product(stages, divisors(per_rank, per_rank), choices[checkpointing])
             ]
     return grid_of(rows)
 

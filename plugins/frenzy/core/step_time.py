@@ -28,9 +28,7 @@ class Link:
     between_bytes_per_s: float
 
 
-def step_times_s(
-    workload: Workload, grid: PlanGrid, gpu: GpuType, link: Link, calibration: Calibration
-) -> Array:
+def step_times_s(workload: Workload, grid: PlanGrid, gpu: GpuType, link: Link, calibration: Calibration) -> Array:
     """Seconds of one optimizer step of each plan in ``grid`` on ``gpu``."""
     compute = _compute_s(workload, grid, gpu, calibration)
     overhead = grid.accumulation * calibration.micro_batch_overhead_s
