@@ -88,10 +88,10 @@ LADDER = {
     },
     # Deep, short and not to be recomputed: only sharding the weights is left.
     Rung.ZERO_STAGE: {
-        "model": {"config": {**MODEL, "n_embd": 192, "n_layer": 10}, "tokenizer": "byte"},
+        "model": {"config": {**MODEL, "n_embd": 320, "n_layer": 8}, "tokenizer": "byte"},
         "data": {"sequence_length": 32},
-        "training": growing(3, every_steps=4, max_steps=24, global_batch_size=4, gradient_checkpointing="off"),
-        "constraints": {"gpu_types": ["t-small"]},
+        "training": growing(3, every_steps=4, max_steps=14, global_batch_size=4, gradient_checkpointing="off"),
+        "constraints": {"gpu_types": ["t-slow"]},
     },
 }
 

@@ -26,11 +26,14 @@ CLUSTER = {
         "t-small": {"kind": "virtual", "memory": "72 MiB", "flops": "4 GFLOPS", "price_per_hour": 0.1},
         "t-medium": {"kind": "virtual", "memory": "128 MiB", "flops": "4 GFLOPS", "price_per_hour": 0.2},
         "t-large": {"kind": "virtual", "memory": "256 MiB", "flops": "4 GFLOPS", "price_per_hour": 0.4},
+        # So slow that only a job that names it runs there.
+        "t-slow": {"kind": "virtual", "memory": "160 MiB", "flops": "0.8 GFLOPS", "price_per_hour": 0.3},
     },
     "nodes": [
         {"name": "a", "gpu_type": "t-small", "gpus": 4, "cpus": 8, "host_memory": "4 GiB"},
         {"name": "b", "gpu_type": "t-medium", "gpus": 1, "cpus": 4, "host_memory": "4 GiB"},
         {"name": "c", "gpu_type": "t-large", "gpus": 1, "cpus": 4, "host_memory": "4 GiB"},
+        {"name": "d", "gpu_type": "t-slow", "gpus": 4, "cpus": 8, "host_memory": "4 GiB"},
     ],
 }
 MODEL = {
