@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 # Shared machines are slow at times; a test that waits in vain fails with what it waited for.
 PATIENCE_S = 240.0
+_TRIES = 6
 
 CLUSTER = {
     "gpu_types": {
@@ -126,9 +127,22 @@ class Walker:
     # asking
 
     def airflow(self, method: str, path: str, body: Any = None) -> Any:
-        answer = self.http.request(method, f"/api/v2{path}", json=body)
-        answer.raise_for_status()
+        answer = self._ask(method, f"/api/v2{path}", body)
         return answer.json() if answer.content else None
+
+    def _ask(self, method: str, path: str, body: Any) -> httpx.Response:
+        """The answer; asked again after a 5xx.
+
+        On SQLite Airflow's audit log can lose the race for the write lock. It does so before the
+        call has any effect, so that asking again is safe.
+        """
+        for _ in range(_TRIES):
+            answer = self.http.request(method, path, json=body)
+            if not answer.is_server_error:
+                break
+            time.sleep(1.0)
+        answer.raise_for_status()
+        return answer
 
     def frenzy(self, method: str, path: str, kind: type[T], body: Any = None) -> T:
         answer = self.http.request(method, f"/frenzy/api/v1{path}", json=body)
@@ -170,8 +184,7 @@ class Walker:
 
     def store(self, text: str) -> str:
         """Submit the spec; returns its DAG's id once Airflow shows that DAG."""
-        answer = self.http.post("/frenzy/api/v1/jobs", json={"yaml_text": text, "trigger": False})
-        answer.raise_for_status()
+        answer = self._ask("POST", "/frenzy/api/v1/jobs", {"yaml_text": text, "trigger": False})
         dag_id = str(answer.json()["dag_id"])
         self.eventually(f"{dag_id} visible", lambda: self.http.get(f"/api/v2/dags/{dag_id}").status_code == 200)
         return dag_id
