@@ -1,6 +1,6 @@
 """Install the pinned torch, and never gigabytes of CUDA by accident.
 
-Run with the environment's own interpreter (standard library and pip only)::
+Run with the environment's own interpreter (it needs the standard library and pip only)::
 
     python scripts/torch_wheel.py requirements.lock
 
@@ -20,7 +20,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pip._vendor.packaging.requirements import Requirement
+try:
+    from packaging.requirements import Requirement
+except ImportError:  # a fresh environment has no other copy than pip's
+    from pip._vendor.packaging.requirements import Requirement
 
 # One try: where that index is out of reach, the answer is known at once.
 CPU_INDEX = ("--index-url", "https://download.pytorch.org/whl/cpu", "--retries", "0", "--timeout", "20")
