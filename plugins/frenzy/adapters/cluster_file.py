@@ -118,10 +118,13 @@ class _TypeEntry(_Strict):
     kind: DeviceKind | None = None
     memory: _Size | None = None
     flops: _Rate | None = None
+    bf16_flops: _Rate | None = None
+    tf32_flops: _Rate | None = None
     fp32_flops: _Rate | None = None
     memory_bandwidth: _Rate | None = None
     link: _Rate | None = None
     compute_capability: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]$")] | None = None
+    power_w: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     price_per_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
@@ -194,13 +197,18 @@ def _gpu_type(name: str, entry: _TypeEntry) -> GpuType:
         "memory_bytes": entry.memory,
         "flops_per_s": entry.flops,
         "kind": entry.kind,
+        "bf16_flops_per_s": entry.bf16_flops,
+        "tf32_flops_per_s": entry.tf32_flops,
         "fp32_flops_per_s": entry.fp32_flops,
         "memory_bandwidth_bytes_per_s": entry.memory_bandwidth,
         "link_bytes_per_s": entry.link,
         "compute_capability": entry.compute_capability,
+        "power_w": entry.power_w,
         "price_per_hour": entry.price_per_hour,
     }
     changes = {field: value for field, value in given.items() if value is not None}
+    if entry.flops is not None:  # a rate of the user's own holds for bf16 too, unless that is given as well
+        changes["bf16_flops_per_s"] = entry.bf16_flops
     card = _card_name(name, entry)
     if card is None:
         return GpuType(name=name, **changes)

@@ -286,10 +286,23 @@ def catalogue_page() -> str:
         "# GPU catalogue",
         _NOTE,
         "Cards that a [cluster file](clusters.md) may name without describing them. Memory is what the driver "
-        "reports, which is below the printed size. Rates are dense peaks. Links are per direction. Prices are the "
-        "cluster's own.",
+        "reports, which is below the printed size. Rates are dense peaks with fp32 accumulation. Links are per "
+        "direction. Power is the board's limit. Prices are the cluster's own.",
         _table(
-            ("card", "memory", "16-bit TFLOP/s", "fp32 TFLOP/s", "memory GB/s", "link GB/s", "source"),
+            (
+                "card",
+                "memory",
+                "fp16 TFLOP/s",
+                "bf16 TFLOP/s",
+                "TF32 TFLOP/s",
+                "fp32 TFLOP/s",
+                "memory GB/s",
+                "link",
+                "link GB/s",
+                "power W",
+                "compute capability",
+                "source",
+            ),
             (_card_row(each) for each in CATALOGUE.values()),
         ),
     ]
@@ -302,11 +315,20 @@ def _card_row(entry: CatalogueEntry) -> tuple[str, ...]:
         f"`{gpu.name}`",
         format_bytes(gpu.memory_bytes),
         f"{gpu.flops_per_s / 1e12:g}",
-        f"{(gpu.fp32_flops_per_s or gpu.flops_per_s) / 1e12:g}",
+        _tera(gpu.bf16_flops_per_s),
+        _tera(gpu.tf32_flops_per_s),
+        _tera(gpu.fp32_flops_per_s),
         f"{gpu.memory_bandwidth_bytes_per_s / 1e9:g}",
+        entry.link,
         f"{gpu.link_bytes_per_s / 1e9:g}",
+        "" if gpu.power_w is None else f"{gpu.power_w:g}",
+        gpu.compute_capability or "",
         entry.source,
     )
+
+
+def _tera(rate: float | None) -> str:
+    return "" if rate is None else f"{rate / 1e12:g}"
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -22,10 +22,10 @@ class GpuType:
     """One kind of GPU.
 
     memory_bytes: capacity as the driver reports it, or the virtual GPU's budget.
-    flops_per_s: dense peak in the 16-bit formats (fp32 for a virtual GPU).
-    fp32_flops_per_s: dense peak in fp32.
+    flops_per_s: dense peak in the 16-bit formats (fp32 for a virtual GPU); bf16_flops_per_s: in bf16
+    where that differs. fp32_flops_per_s: in fp32 proper; tf32_flops_per_s: where the job allows TF32.
     memory_bandwidth_bytes_per_s, link_bytes_per_s: device memory; GPU to GPU inside a node.
-    price_per_hour: of one GPU, in the cluster's currency.
+    price_per_hour: of one GPU, in the cluster's currency. power_w: limit of the board.
     """
 
     name: str
@@ -37,6 +37,9 @@ class GpuType:
     link_bytes_per_s: float = 16e9
     compute_capability: str | None = None
     price_per_hour: float = 0.0
+    bf16_flops_per_s: float | None = None
+    tf32_flops_per_s: float | None = None
+    power_w: float | None = None
 
     @property
     def pool(self) -> str:
@@ -47,4 +50,6 @@ class GpuType:
         """Dense peak rate in ``precision``."""
         if precision is Precision.FP32 and self.fp32_flops_per_s is not None:
             return self.fp32_flops_per_s
+        if precision in (Precision.BF16, Precision.AUTOCAST_BF16) and self.bf16_flops_per_s is not None:
+            return self.bf16_flops_per_s
         return self.flops_per_s

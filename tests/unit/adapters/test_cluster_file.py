@@ -11,6 +11,7 @@ from frenzy.core.cluster import NodeState
 from frenzy.core.errors import SpecError
 from frenzy.core.gpu_catalogue import CATALOGUE
 from frenzy.core.hardware import DeviceKind
+from frenzy.core.job import Precision
 from frenzy.core.units import GIB, MIB
 
 SHIPPED = sorted((Path(__file__).parents[3] / "include" / "clusters").glob("*.yaml"))
@@ -70,6 +71,25 @@ def test_a_catalogue_card_needs_nothing_more_and_may_be_changed_or_renamed() -> 
     assert types["a100-80"].price_per_hour == 1.5
     assert (types["cheap-t4"].memory_bytes, types["cheap-t4"].compute_capability) == (14 * GIB, "7.5")
     assert types["l4"] == CATALOGUE["l4"].gpu
+
+
+def test_a_type_of_the_users_own_carries_all_its_rates() -> None:
+    cluster = parse_cluster(
+        """
+        gpu_types:
+          desk: {memory: 12 GiB, flops: 70 TFLOPS, bf16_flops: 60 TFLOPS, tf32_flops: 35 TFLOPS, fp32_flops: 30e12,
+                 power_w: 220}
+        nodes: [{name: n, gpu_type: desk, gpus: 1}]
+        """
+    )
+    desk = cluster.types_by_name["desk"]
+    assert (desk.bf16_flops_per_s, desk.tf32_flops_per_s, desk.power_w) == (60e12, 35e12, 220)
+    assert desk.peak_flops_per_s(Precision.BF16) == 60e12
+
+
+def test_a_changed_rate_of_a_card_holds_for_bf16_too() -> None:
+    cluster = parse_cluster("gpu_types: {l4: {flops: 90 TFLOPS}}\nnodes: [{name: n, gpu_type: l4, gpus: 1}]")
+    assert cluster.types_by_name["l4"].peak_flops_per_s(Precision.BF16) == 90e12
 
 
 def test_counts_number_the_nodes() -> None:

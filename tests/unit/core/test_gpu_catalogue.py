@@ -6,6 +6,7 @@ import pytest
 
 from frenzy.core.gpu_catalogue import CATALOGUE, CatalogueEntry
 from frenzy.core.hardware import DeviceKind
+from frenzy.core.job import Precision
 from frenzy.core.units import GIB
 
 
@@ -23,9 +24,32 @@ def test_each_row_is_complete_and_plausible(entry: CatalogueEntry) -> None:
     assert gpu.compute_capability is not None
     assert 9 * GIB < gpu.memory_bytes < 200 * GIB
     assert gpu.fp32_flops_per_s is not None
+    assert gpu.power_w is not None and 50 <= gpu.power_w <= 1500
+    assert entry.link
     assert 1 <= gpu.flops_per_s / gpu.fp32_flops_per_s <= 32
-    assert 3e11 <= gpu.memory_bandwidth_bytes_per_s <= 1e13
+    assert 2e11 <= gpu.memory_bandwidth_bytes_per_s <= 1e13
     assert 1.6e10 <= gpu.link_bytes_per_s <= gpu.memory_bandwidth_bytes_per_s
+
+
+def test_there_are_enough_cards_to_describe_most_clusters() -> None:
+    assert len(CATALOGUE) >= 36
+
+
+def test_bf16_runs_at_the_fp32_rate_where_the_card_has_no_units_for_it() -> None:
+    t4, a10 = CATALOGUE["t4"].gpu, CATALOGUE["a10"].gpu
+    assert t4.peak_flops_per_s(Precision.BF16) == t4.peak_flops_per_s(Precision.FP32)
+    assert t4.peak_flops_per_s(Precision.FP16) > t4.peak_flops_per_s(Precision.BF16)
+    assert a10.peak_flops_per_s(Precision.AUTOCAST_BF16) == a10.peak_flops_per_s(Precision.FP16)
+
+
+@pytest.mark.parametrize("entry", CATALOGUE.values(), ids=CATALOGUE.keys())
+def test_tf32_lies_between_fp32_and_half_precision(entry: CatalogueEntry) -> None:
+    gpu = entry.gpu
+    if gpu.tf32_flops_per_s is None:
+        assert float(gpu.compute_capability or 0) < 8.0
+        return
+    assert gpu.fp32_flops_per_s is not None
+    assert gpu.fp32_flops_per_s * 0.99 <= gpu.tf32_flops_per_s <= gpu.flops_per_s * 0.52
 
 
 @pytest.mark.parametrize("name", [name for name in CATALOGUE if name.rsplit("-", 1)[-1].isdigit()])
