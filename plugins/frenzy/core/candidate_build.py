@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from frenzy.core.cluster import Cluster
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.hardware import DeviceKind, GpuType
-from frenzy.core.job import Precision
+from frenzy.core.launchable import LaunchChoice, launch_refusal
 from frenzy.core.memory import Integers, PlanGrid, Workload
 from frenzy.core.memory_calibration import Calibration
 from frenzy.core.plan import Candidate, MemoryPrediction, PlanShape, ResourcePlan
@@ -125,20 +125,19 @@ class TypeFacts:
         return None
 
     def _not_launchable(self, plan: ResourcePlan) -> Reason | None:
-        problem = None
-        if plan.tp > 1 and not self.request.shape.autotp:
-            problem = f"DeepSpeed's AutoTP does not split {self.request.shape.family}"
-        elif plan.tp > 1 and self.request.job.training.lora is not None:
-            problem = "adapters are not split by AutoTP"
-        elif self.request.shape.num_heads % plan.tp or self.request.shape.num_key_value_heads % plan.tp:
-            problem = f"the key/value heads ({self.request.shape.num_key_value_heads}) are not a multiple of {plan.tp}"
-        elif plan.tp > self.gpus_per_node:
+        choice = LaunchChoice(
+            kind=self.gpu.kind,
+            zero_stage=plan.zero_stage,
+            tp=plan.tp,
+            offload_optimizer=plan.offload_optimizer,
+        )
+        refusal = launch_refusal(self.request.job.training, self.request.shape, choice)
+        if refusal is not None:
+            return replace(refusal, detail=f"{plan.plan_id}: {refusal.detail}")
+        if plan.tp > self.gpus_per_node:
             problem = f"tensor parallel {plan.tp} does not fit one node of {self.gpus_per_node} {self.gpu.name}"
-        elif self.gpu.kind is DeviceKind.VIRTUAL and self.request.job.training.precision is Precision.FP16:
-            problem = "DeepSpeed refuses fp16 on a CPU; use bf16"
-        if problem is None:
-            return None
-        return Reason(code=ReasonCode.PREDICTED_NOT_LAUNCHABLE, detail=f"{plan.plan_id}: {problem}.")
+            return Reason(code=ReasonCode.PREDICTED_NOT_LAUNCHABLE, detail=f"{plan.plan_id}: {problem}.")
+        return None
 
     def _count_refusal(self, plan: ResourcePlan) -> Reason | None:
         most = self.request.job.constraints.max_gpus

@@ -18,6 +18,8 @@ from annotated_types import Ge, Gt, Le, Len, Lt
 from frenzy.core.errors import Violation
 
 NAME_PATTERN: Final = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
+# What the families call the linear map from the last hidden state to the vocabulary.
+OUTPUT_HEADS: Final = ("lm_head", "embed_out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,11 @@ class LoraSpec:
     alpha: Annotated[float, Gt(0), Doc("Scale of the adapters.")] = 32.0
     dropout: Annotated[float, Ge(0), Lt(1), Doc("Dropout inside the adapters.")] = 0.0
     target_modules: Annotated[tuple[str, ...], Doc("Modules that get adapters; empty: the library's choice.")] = ()
+    quantization: Annotated[
+        Literal["none", "nf4"],
+        Doc("nf4 keeps the frozen linear weights in 4 bits (QLoRA); none in the job's precision."),
+    ] = "none"
+    double_quantization: Annotated[bool, Doc("Quantise the scales of the 4-bit weights as well; for nf4.")] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +107,9 @@ class TrainingSpec:
     global_batch_size: Annotated[int, Ge(1), Le(1_000_000), Doc("Sequences per optimizer step.", (16, 64, 256))] = 32
     max_steps: Annotated[int | None, Ge(1), Doc("Optimizer steps; or give epochs.")] = None
     epochs: Annotated[float | None, Gt(0), Doc("Passes over the data; or give max_steps.")] = None
-    optimizer: Annotated[Literal["adamw", "sgd"], Doc("The optimizer.")] = "adamw"
+    optimizer: Annotated[
+        Literal["adamw", "adamw-8bit", "sgd"], Doc("The optimizer; adamw-8bit keeps AdamW's moments in 8 bits.")
+    ] = "adamw"
     learning_rate: Annotated[float, Gt(0), Lt(10), Doc("Peak learning rate.", (3e-4, 1e-4))] = 3e-4
     weight_decay: Annotated[float, Ge(0), Lt(1), Doc("Decoupled weight decay.")] = 0.0
     beta1: Annotated[float, Ge(0), Lt(1), Doc("Adam's first moment decay, or SGD's momentum.")] = 0.9
@@ -110,6 +119,12 @@ class TrainingSpec:
     gradient_clipping: Annotated[float, Ge(0), Doc("Global norm; 0 turns it off.")] = 1.0
     precision: Annotated[Precision, Doc("Number format of weights and activations.")] = Precision.BF16
     gradient_checkpointing: Annotated[Checkpointing, Doc("auto lets the plan decide.")] = Checkpointing.AUTO
+    attention: Annotated[
+        Literal["sdpa", "eager", "flash_attention_2"], Doc("How attention is computed; eager keeps all scores.")
+    ] = "sdpa"
+    loss: Annotated[
+        Literal["torch", "fused"], Doc("fused computes the same loss without ever holding the logits of all tokens.")
+    ] = "torch"
     lora: Annotated[LoraSpec | None, Doc("Train low-rank adapters instead of all weights.")] = None
     seed: Annotated[int, Ge(0), Le(2**31 - 1), Doc("Seed of weights, dropout and data order.")] = 0
     callbacks: Annotated[tuple[CallbackSpec, ...], Doc("Code of yours that runs inside the training loop.")] = ()
@@ -223,6 +238,7 @@ def cross_field_violations(job: TrainingJob) -> tuple[Violation, ...]:
                 "training.warmup_steps", job.training.warmup_steps, f"at most max_steps = {job.training.max_steps}"
             )
         )
+    found += _option_violations(job.training)
     if job.constraints.deadline is not None and not _is_time_with_zone(job.constraints.deadline):
         found.append(
             _violation(
@@ -239,6 +255,23 @@ def cross_field_violations(job: TrainingJob) -> tuple[Violation, ...]:
                 )
             )
     return tuple(found)
+
+
+def _option_violations(training: TrainingSpec) -> list[Violation]:
+    """Choices of how to train that contradict each other."""
+    found: list[Violation] = []
+    lora = training.lora
+    if training.attention == "flash_attention_2" and training.precision is Precision.FP32:
+        found.append(_violation("training.attention", training.attention, "it computes in 16 bits; use sdpa or eager"))
+    if lora is not None and lora.double_quantization and lora.quantization == "none":
+        found.append(
+            _violation("training.lora.double_quantization", True, "only with training.lora.quantization = nf4")
+        )
+    heads = [each for each in (lora.target_modules if lora else ()) if each.rsplit(".", 1)[-1] in OUTPUT_HEADS]
+    if training.loss == "fused" and heads:
+        allowed = f"the fused loss computes the output head itself; leave out {', '.join(heads)} or use loss = torch"
+        found.append(_violation("training.lora.target_modules", heads, allowed))
+    return found
 
 
 def _is_time_with_zone(text: str) -> bool:

@@ -32,7 +32,7 @@ from frenzy.core.zero_buckets import zero_buckets
 
 __all__ = ["Array", "Calibration", "Integers", "MemoryTable", "PlanGrid", "Workload", "predict_memory"]
 
-_OPTIMIZER_STATES: Final = {"adamw": 2, "sgd": 1}
+_OPTIMIZER_STATES: Final = {"adamw": 2, "adamw-8bit": 2, "sgd": 1}
 
 
 def predict_memory(workload: Workload, grid: PlanGrid, calibration: Calibration) -> MemoryTable | None:
