@@ -17,6 +17,8 @@ from frenzy.cli.explain import explain
 from frenzy.cli.failures import guarded
 from frenzy.cli.gpus import gpus
 from frenzy.cli.logs import logs
+from frenzy.cli.marp import HELP as MARP_HELP
+from frenzy.cli.marp import VERBS as MARP_VERBS
 from frenzy.cli.plan import plan
 from frenzy.cli.queue import queue
 from frenzy.cli.status import status
@@ -51,7 +53,15 @@ def make_cli() -> typer.Typer:
     cli.callback()(_root)
     for verb in _VERBS:
         cli.command(verb.__name__)(_exiting(verb))
+    cli.add_typer(_marp(), name="marp")
     return cli
+
+
+def _marp() -> typer.Typer:
+    group = typer.Typer(help=MARP_HELP, no_args_is_help=True, rich_markup_mode=None)
+    for verb in MARP_VERBS:
+        group.command(verb.__name__)(_exiting(verb))
+    return group
 
 
 def app() -> None:
