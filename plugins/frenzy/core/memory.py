@@ -72,16 +72,21 @@ def _resident_terms(
     trained = np.where(stage3, states.partition, states.trained)
     persistent = np.where(stage3 & (grid.dp > 1), states.persistent, 0)
     num_states = _OPTIMIZER_STATES[workload.optimizer]
-    num_tensors = workload.shape.num_tensors
-    outside = [
-        calibration.outside_bytes(workload.kind, stage, num_tensors=num_tensors, tp=tp)
-        for stage, tp in zip(grid.zero_stage.tolist(), grid.tp.tolist(), strict=True)
-    ]
     reserved = weight * states.partition + bucket_bytes(workload, buckets)
     return (
         Term("weights", "w*N, or w*N/P in stage 3", weight * (trained + frozen + persistent)),
         Term("fp32 master weights", "4*S", 4.0 * states.partition),
         Term("optimizer states", "4*S for each state (Adam: 2)", 4.0 * num_states * states.partition),
         Term("gradient partition and bucket", "stage 3: w*S + w*B", np.where(stage3, reserved, 0.0)),
-        Term("outside tensors", "measured: constant + part of each tensor", np.asarray(outside, dtype=np.float64)),
+        Term("outside tensors", "measured: constant + part of each tensor", _outside_bytes(workload, grid, calibration)),
     )
+
+
+def _outside_bytes(workload: Workload, grid: PlanGrid, calibration: Calibration) -> Array:
+    """Bytes outside tensors: looked up once for each ZeRO stage and tensor parallel degree."""
+    degrees, where = np.unique(np.stack([grid.zero_stage, grid.tp]), axis=1, return_inverse=True)
+    each = [
+        calibration.outside_bytes(workload.kind, stage, num_tensors=workload.shape.num_tensors, tp=tp)
+        for stage, tp in degrees.T.tolist()
+    ]
+    return np.asarray(each, dtype=np.float64)[where.reshape(-1)]

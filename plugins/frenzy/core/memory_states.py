@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from frenzy.core.model_parameters import ModelShape
+from frenzy.core.model_parameters import ModelShape, ParameterTensor
 from frenzy.core.trainable import TrainedPart
 
 Array = NDArray[np.float64]
@@ -54,57 +56,87 @@ class StateRequest:
     persistent: int
 
 
+# Degrees of two kinds packed into one number, to find the distinct pairs.
+_PAIR: Final = 2**32
+
+
 def state_elements(request: StateRequest, dp: Integers, tp: Integers) -> StateElements:
-    """The elements for each plan's ``dp`` and ``tp``."""
-    pairs = list(zip(dp.tolist(), tp.tolist(), strict=True))
-    rows = {pair: _one(request, *pair) for pair in set(pairs)}
-    return StateElements(
-        **{
-            field.name: np.asarray([rows[pair][field.name] for pair in pairs], dtype=np.float64)
-            for field in fields(StateElements)
-        }
-    )
+    """The elements for each plan's ``dp`` and ``tp``: counted once for each distinct pair."""
+    pairs, where = np.unique(tp * _PAIR + dp, return_inverse=True)
+    columns = np.empty((len(_FIELDS), len(pairs)))
+    for degree in np.unique(pairs // _PAIR).tolist():
+        here = pairs // _PAIR == degree
+        columns[:, here] = _columns(request, degree, tuple((pairs[here] % _PAIR).tolist()))
+    return StateElements(**dict(zip(_FIELDS, columns[:, where], strict=True)))
 
 
-@lru_cache(maxsize=4096)
-def _partition(sizes: tuple[int, ...], dp: int) -> tuple[int, int]:
-    """(partition, overlapping) elements of ``sizes`` laid flat and divided over ``dp`` ranks."""
-    ends = np.cumsum(np.asarray(sizes, dtype=np.int64))
-    total = int(ends[-1]) if len(ends) else 0
-    alignment = 2 * dp
-    partition = -(-total // alignment) * alignment // dp
+_FIELDS: Final = tuple(field.name for field in fields(StateElements))
+
+
+@lru_cache(maxsize=256)
+def _columns(request: StateRequest, tp: int, degrees: tuple[int, ...]) -> Array:
+    """One row for each field of ``StateElements``, one column for each data-parallel degree."""
+    sizes = _sizes(request, tp)
+    counts = _counts(request, sizes, tp)
+    parts = np.asarray([_partition(sizes, dp) for dp in degrees], dtype=np.float64).reshape(len(degrees), 2)
+    rows = {**counts, "partition": parts[:, 0], "overlapping": parts[:, 1]}
+    return np.stack([np.broadcast_to(np.float64(rows[name]), len(degrees)) for name in _FIELDS])
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """The trained tensors of a rank, laid flat: elements of each, and where it begins and ends."""
+
+    each: Integers
+    starts: Integers
+    ends: Integers
+
+    @property
+    def total(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+
+def _sizes(request: StateRequest, tp: int) -> _Sizes:
+    trained = request.trained
+    layers = np.tile(_elements(trained.layer, tp), request.shape.num_layers)
+    each = np.concatenate([_elements(trained.embeddings, tp), layers, _elements(trained.head, tp)])
+    ends = np.cumsum(each)
+    return _Sizes(each, ends - each, ends)
+
+
+def _elements(tensors: Iterable[ParameterTensor], tp: int) -> Integers:
+    return np.asarray([each.elements_per_rank(tp) for each in tensors], dtype=np.int64)
+
+
+def _partition(sizes: _Sizes, dp: int) -> tuple[int, int]:
+    """(partition, overlapping) elements of ``sizes`` laid flat and divided over ``dp`` ranks.
+
+    A partition that lies inside one tensor overlaps that tensor alone, and whichever holds the
+    start of the largest tensor overlaps at least as much: beside that one only the partitions
+    in which a tensor begins have to be looked at, hence never more than there are tensors.
+    """
+    total = sizes.total
     if total == 0:
         return 0, 0
-    lower = np.arange(dp, dtype=np.int64) * partition
-    first = np.searchsorted(ends, lower, side="right")
-    last = np.searchsorted(ends, np.minimum(lower + partition, total), side="left")
-    starts = np.concatenate(([0], ends))
-    beyond = starts[np.minimum(last, len(ends) - 1) + 1]
-    spans = np.where(lower < total, beyond - starts[np.minimum(first, len(ends))], 0)
-    return partition, int(max(spans.max(), partition))
+    partition = -(-total // (2 * dp)) * 2
+    ranks = np.arange(dp, dtype=np.int64) if dp <= len(sizes.each) else np.unique(sizes.starts // partition)
+    lower = ranks * partition
+    lower = lower[lower < total]
+    first = np.searchsorted(sizes.ends, lower, side="right")
+    last = np.searchsorted(sizes.ends, np.minimum(lower + partition, total), side="left")
+    return partition, int(max((sizes.ends[last] - sizes.starts[first]).max(), partition))
 
 
-def _sizes(request: StateRequest, tp: int) -> list[int]:
-    trained = request.trained
-    embeddings = [each.elements_per_rank(tp) for each in trained.embeddings]
-    layer = [each.elements_per_rank(tp) for each in trained.layer]
-    head = [each.elements_per_rank(tp) for each in trained.head]
-    return [*embeddings, *(layer * request.shape.num_layers), *head]
-
-
-def _one(request: StateRequest, dp: int, tp: int) -> dict[str, int]:
+def _counts(request: StateRequest, sizes: _Sizes, tp: int) -> dict[str, int]:
+    """The elements that do not depend on the data-parallel degree."""
     shape, trained = request.shape, request.trained
-    sizes = _sizes(request, tp)
-    partition, overlapping = _partition(tuple(sizes), dp)
     table = shape.embeddings[0].num_elements
     full, tied = trained.is_everything, shape.tied_embeddings
     linear = [each.elements_per_rank(tp) for each in trained.layer if each.is_linear]
     return {
-        "trained": sum(sizes),
+        "trained": sizes.total,
         # adapters come on top of the model; without them every parameter is trained
         "frozen": 0 if full else shape.parameters_per_rank(tp),
-        "partition": partition,
-        "overlapping": overlapping,
         "table": table,
         "head": table,
         "head_gradient": table if full and not tied else 0,
@@ -112,7 +144,7 @@ def _one(request: StateRequest, dp: int, tp: int) -> dict[str, int]:
         "table_gradients": (3 if tied else 1) * table if full else 0,
         "layer": sum(each.elements_per_rank(tp) for each in trained.layer),
         "last_linear": linear[-1] if linear else 0,
-        "first_tensor": sizes[0] if sizes else 0,
-        "largest_tensor": max(sizes, default=0),
-        "persistent": sum(each for each in sizes if each <= request.persistent),
+        "first_tensor": int(sizes.each[0]) if len(sizes.each) else 0,
+        "largest_tensor": int(sizes.each.max()) if len(sizes.each) else 0,
+        "persistent": int(sizes.each[sizes.each <= request.persistent].sum()),
     }

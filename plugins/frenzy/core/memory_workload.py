@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
@@ -38,7 +38,10 @@ class Workload:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanGrid:
-    """Plans as columns; all arrays have one entry for each plan."""
+    """Plans as columns; all arrays have one entry for each plan.
+
+    offload: master weights, optimizer states and the gradient partition are in host memory.
+    """
 
     dp: Integers
     tp: Integers
@@ -46,6 +49,11 @@ class PlanGrid:
     micro_batch: Integers
     accumulation: Integers
     checkpointing: NDArray[np.bool_]
+    offload: NDArray[np.bool_]
+
+    def take(self, indices: Integers) -> PlanGrid:
+        """The plans at ``indices``."""
+        return PlanGrid(**{each.name: getattr(self, each.name)[indices] for each in fields(self)})
 
     def __len__(self) -> int:
         return len(self.dp)

@@ -1,16 +1,15 @@
-"""Every way to cut a job over GPUs: data and tensor parallel degree, ZeRO stage, micro-batch."""
+"""Every way to cut a job over GPUs: data and tensor parallel degree, ZeRO stage, micro-batch, switches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from frenzy.core.job import Checkpointing
-from frenzy.core.memory import PlanGrid
+from frenzy.core.memory import Integers, PlanGrid
 from frenzy.core.model_parameters import ModelShape
 
 ZERO_STAGES: Final = (1, 2, 3)
@@ -19,10 +18,14 @@ _MAX_TENSOR_PARALLEL: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridLimits:
-    """max_gpus: no plan is wider. max_tp: no tensor-parallel group is wider (one node's GPUs)."""
+    """max_gpus: no plan is wider. max_tp: no tensor-parallel group is wider (one node's GPUs).
+
+    offload: also plans that keep the optimizer in host memory.
+    """
 
     max_gpus: int
     max_tp: int
+    offload: bool = False
 
 
 def divisors(number: int, most: int) -> tuple[int, ...]:
@@ -43,27 +46,57 @@ def plan_grid(shape: ModelShape, global_batch: int, checkpointing: Checkpointing
 
     Stages 2 and 3 divide nothing on a single data-parallel rank and are left out there.
     """
+    dp, micro_batch = _batch_splits(global_batch, limits.max_gpus)
     choices = {Checkpointing.AUTO: (False, True), Checkpointing.ON: (True,), Checkpointing.OFF: (False,)}
-    rows: list[tuple[int, int, int, int, int, bool]] = []
-    for tp in tensor_parallel_degrees(shape, limits.max_tp):
-        for dp in divisors(global_batch, limits.max_gpus // tp):
-            stages = ZERO_STAGES if dp > 1 else ZERO_STAGES[:1]
-            per_rank = global_batch // dp
-            rows += [
-                (dp, tp, stage, micro, per_rank // micro, checkpoint)
-                for stage, micro, checkpoint in product(stages, divisors(per_rank, per_rank), choices[checkpointing])
-            ]
-    return grid_of(rows)
-
-
-def grid_of(rows: Sequence[tuple[int, int, int, int, int, bool]]) -> PlanGrid:
-    """Columns of (dp, tp, ZeRO stage, micro-batch, accumulation, checkpointing) rows."""
-    table = np.asarray([row[:5] for row in rows], dtype=np.int64).reshape(len(rows), 5)
+    offload = (False, True) if limits.offload else (False,)
+    degrees = tensor_parallel_degrees(shape, limits.max_tp)
+    splits, switches = np.arange(len(dp)), choices[checkpointing]
+    columns = np.meshgrid(degrees, splits, ZERO_STAGES, switches, offload, indexing="ij")
+    tp, split, stage, checkpoint, to_host = (each.ravel() for each in columns)
+    wanted = (dp[split] * tp <= limits.max_gpus) & ((stage == ZERO_STAGES[0]) | (dp[split] > 1))
+    tp, split, stage = tp[wanted], split[wanted], stage[wanted]
     return PlanGrid(
-        dp=table[:, 0],
-        tp=table[:, 1],
-        zero_stage=table[:, 2],
-        micro_batch=table[:, 3],
-        accumulation=table[:, 4],
-        checkpointing=np.asarray([row[5] for row in rows], dtype=np.bool_),
+        dp=dp[split],
+        tp=tp,
+        zero_stage=stage,
+        micro_batch=micro_batch[split],
+        accumulation=global_batch // dp[split] // micro_batch[split],
+        checkpointing=checkpoint[wanted],
+        offload=to_host[wanted],
+    )
+
+
+def _batch_splits(global_batch: int, max_dp: int) -> tuple[Integers, Integers]:
+    """(data-parallel degree, micro-batch) of every way to cut the global batch evenly, both ascending."""
+    parts = np.asarray(divisors(global_batch, global_batch), dtype=np.int64)
+    dp, micro_batch = np.meshgrid(parts[parts <= max_dp], parts, indexing="ij")
+    whole = (global_batch // dp) % micro_batch == 0
+    return dp[whole], micro_batch[whole]
+
+
+class PlanRow(NamedTuple):
+    """One plan of a grid."""
+
+    dp: int
+    tp: int
+    zero_stage: int
+    micro_batch: int
+    accumulation: int
+    checkpointing: bool
+    offload: bool = False
+
+
+def grid_of(rows: Sequence[PlanRow | tuple[int, int, int, int, int, bool]]) -> PlanGrid:
+    """The columns of ``rows``."""
+    plans = [PlanRow(*row) for row in rows]
+    numbers = np.asarray([plan[:5] for plan in plans], dtype=np.int64).reshape(len(plans), 5)
+    switches = np.asarray([plan[5:] for plan in plans], dtype=np.bool_).reshape(len(plans), 2)
+    return PlanGrid(
+        dp=numbers[:, 0],
+        tp=numbers[:, 1],
+        zero_stage=numbers[:, 2],
+        micro_batch=numbers[:, 3],
+        accumulation=numbers[:, 4],
+        checkpointing=switches[:, 0],
+        offload=switches[:, 1],
     )
