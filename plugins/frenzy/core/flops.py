@@ -13,13 +13,26 @@ class FlopsShape:
     """What the count needs to know of a model.
 
     num_parameters counts every parameter once (tied weights too); num_trainable those that get
-    gradients; attention_width is heads times head width (the hidden size in most families).
+    gradients; num_inactive those of experts that a token does not visit, which cost nothing;
+    attention_width is heads times head width (the hidden size in most families).
     """
 
     num_parameters: int
     num_trainable: int
     num_layers: int
     attention_width: int
+    num_inactive: int = 0
+
+    @property
+    def num_active(self) -> int:
+        """Parameters that each token is multiplied with."""
+        return self.num_parameters - self.num_inactive
+
+    @property
+    def num_active_trainable(self) -> int:
+        """Those of them that get gradients: experts do only when everything is trained."""
+        everything = self.num_trainable >= self.num_parameters
+        return self.num_active if everything else self.num_trainable
 
 
 def training_flops(shape: FlopsShape, *, num_tokens: int, sequence_length: int, checkpointing: bool) -> float:
@@ -31,6 +44,6 @@ def training_flops(shape: FlopsShape, *, num_tokens: int, sequence_length: int, 
     Attention scores and their use cost 4 * width * length per layer and token forward, twice that
     backward (the causal half is not taken off). Source: Chowdhery et al. 2022 (PaLM), appendix B.
     """
-    weight_passes = 2.0 * (2 + checkpointing) * shape.num_parameters + 2.0 * shape.num_trainable
+    weight_passes = 2.0 * (2 + checkpointing) * shape.num_active + 2.0 * shape.num_active_trainable
     attention = 4.0 * (3 + checkpointing) * shape.num_layers * shape.attention_width * sequence_length
     return num_tokens * (weight_passes + attention)

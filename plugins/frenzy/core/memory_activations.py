@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from frenzy.core.memory_calibration import ActivationCoefficients, Calibration
+from frenzy.core.memory_calibration import ActivationCoefficients, ActivationSetting, Calibration
 from frenzy.core.memory_workload import Array, PlanGrid, Workload
 
 
@@ -30,7 +30,8 @@ class Activations:
         parts = []
         for checkpointing in (False, True):
             mask = grid.checkpointing == checkpointing
-            found = calibration.activation(workload.shape, workload.precision, checkpointing=checkpointing)
+            setting = ActivationSetting(precision=workload.precision, checkpointing=checkpointing, kind=workload.kind)
+            found = calibration.activation(workload.shape, setting)
             if found is None and mask.any():
                 return None
             parts.append((mask, np.zeros((5, len(grid))) if found is None else _activation_rows(workload, grid, found)))

@@ -8,69 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
+from frenzy.core.activation_coefficients import (
+    ActivationCoefficients,
+    ActivationSetting,
+    AdapterSetting,
+    Attention,
+    Loss,
+    TokenBytes,
+    find_coefficients,
+)
 from frenzy.core.hardware import DeviceKind
-from frenzy.core.job import Precision
 from frenzy.core.model_parameters import ModelShape
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenBytes:
-    """Bytes for each token of a micro-batch, as a linear combination of the model's widths.
-
-    hidden, query, key_value, intermediate, vocab: bytes for each element of that width.
-    heads, key_value_heads: bytes for each of them (log-sum-exp, norms of heads); scores: for each
-    head and each position attended to (attention that materialises its score matrix).
-    constant: bytes independent of any width.
-    """
-
-    hidden: float = 0.0
-    query: float = 0.0
-    key_value: float = 0.0
-    intermediate: float = 0.0
-    heads: float = 0.0
-    key_value_heads: float = 0.0
-    scores: float = 0.0
-    vocab: float = 0.0
-    constant: float = 0.0
-
-    def per_token(self, shape: ModelShape, sequence_length: int, tp: int = 1) -> float:
-        """Bytes for one token on one of ``tp`` tensor-parallel ranks."""
-        split = (
-            self.query * shape.query_width
-            + self.key_value * shape.key_value_width
-            + self.intermediate * shape.intermediate_size
-            + self.heads * shape.num_heads
-            + self.key_value_heads * shape.num_key_value_heads
-            + self.scores * shape.num_heads * sequence_length
-        )
-        return self.hidden * shape.hidden_size + self.vocab * shape.vocab_size + self.constant + split / tp
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActivationCoefficients:
-    """What one family keeps for the backward pass, and what each part of the step adds to it.
-
-    layer: kept by each layer. outside: kept outside the layers, the loss included. in_loss,
-    in_backward: what is held above that at each operation of the head and the loss, and of the
-    last layer's backward pass; the highest counts. weight_copies: bytes for each element of a
-    layer's (and the head's) linear maps, kept in another format (autocast).
-    """
-
-    family: str
-    precision: Precision
-    checkpointing: bool
-    attention_dropout: bool
-    hidden_dropout: bool
-    layer: TokenBytes
-    outside: TokenBytes
-    in_loss: tuple[TokenBytes, ...]
-    in_backward: tuple[TokenBytes, ...]
-    weight_copies: float = 0.0
-
-    @property
-    def key(self) -> tuple[str, Precision, bool, bool, bool]:
-        return (self.family, self.precision, self.checkpointing, self.attention_dropout, self.hidden_dropout)
+__all__ = [
+    "ActivationCoefficients",
+    "ActivationSetting",
+    "AdapterSetting",
+    "Attention",
+    "Calibration",
+    "Loss",
+    "OutsideBytes",
+    "TokenBytes",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +46,7 @@ class OutsideBytes:
     bytes_per_tensor: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Calibration:
     """All measured constants of the memory and time models.
 
@@ -109,14 +70,14 @@ class Calibration:
     virtual_utilisation: float = 1.0
     internode_bytes_per_s: float = 1.25e9
 
-    def activation(
-        self, shape: ModelShape, precision: Precision, *, checkpointing: bool
-    ) -> ActivationCoefficients | None:
-        """The coefficients for ``shape``; fp16 shares those of bf16, which has the same width."""
-        wanted = Precision.BF16 if precision is Precision.FP16 else precision
-        hidden_dropout = max(shape.embedding_dropout, shape.residual_dropout) > 0
-        key = (shape.family, wanted, checkpointing, shape.attention_dropout > 0, hidden_dropout)
-        return next((each for each in self.activations if each.key == key), None)
+    @cached_property
+    def _by_family(self) -> Mapping[str, tuple[ActivationCoefficients, ...]]:
+        families = dict.fromkeys(each.family for each in self.activations)
+        return {name: tuple(each for each in self.activations if each.family == name) for name in families}
+
+    def activation(self, shape: ModelShape, setting: ActivationSetting) -> ActivationCoefficients | None:
+        """The coefficients for ``shape`` in ``setting``; None when nothing was traced for it."""
+        return find_coefficients(self._by_family.get(shape.family, ()), shape, setting)
 
     def outside_bytes(self, kind: DeviceKind, zero_stage: int, *, num_tensors: int, tp: int) -> int:
         """Bytes outside tensors for a model of so many parameter tensors; 0 where nothing was measured."""

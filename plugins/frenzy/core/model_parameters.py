@@ -34,6 +34,7 @@ class ParameterTensor:
     """One parameter: ``rows`` x ``columns`` elements (a vector has one column).
 
     is_linear: the weight of a linear map, from ``columns`` inputs to ``rows`` outputs.
+    is_expert: belongs to the experts, of which a token visits only some.
     """
 
     name: str
@@ -41,6 +42,7 @@ class ParameterTensor:
     columns: int = 1
     split: Split = Split.NONE
     is_linear: bool = False
+    is_expert: bool = False
 
     @property
     def num_elements(self) -> int:
@@ -60,6 +62,9 @@ class ModelShape:
     query_width, key_value_width: heads, and key/value heads, times the head width.
     dropouts: rates of the embedding, attention and residual dropouts.
     autotp: whether DeepSpeed's AutoTP is known to split this family.
+    num_experts, experts_per_token: 0 without experts; with them ``intermediate_size`` is one expert's.
+    is_encoder: trained to fill in masked tokens, not to continue a text.
+    attention_window: positions attended to at most, where the family limits them.
     """
 
     family: str
@@ -79,6 +84,10 @@ class ModelShape:
     attention_dropout: float = 0.0
     residual_dropout: float = 0.0
     autotp: bool = False
+    num_experts: int = 0
+    experts_per_token: int = 0
+    is_encoder: bool = False
+    attention_window: int | None = None
 
     @property
     def query_width(self) -> int:
@@ -97,6 +106,14 @@ class ModelShape:
         """Every parameter once; tied weights count once."""
         outer = sum(each.num_elements for each in (*self.embeddings, *self.head))
         return outer + self.num_layers * sum(each.num_elements for each in self.layer)
+
+    @cached_property
+    def num_inactive_parameters(self) -> int:
+        """Parameters of the experts that a token does not visit."""
+        if not self.num_experts:
+            return 0
+        experts = sum(each.num_elements for each in self.layer if each.is_expert)
+        return self.num_layers * experts * (self.num_experts - self.experts_per_token) // self.num_experts
 
     @property
     def num_tensors(self) -> int:
@@ -117,9 +134,11 @@ class ModelShape:
 
     def flops_shape(self, num_trainable: int | None = None) -> FlopsShape:
         """What the FLOP count needs; ``num_trainable`` defaults to all parameters."""
+        trainable = self.num_parameters if num_trainable is None else num_trainable
         return FlopsShape(
             num_parameters=self.num_parameters,
-            num_trainable=self.num_parameters if num_trainable is None else num_trainable,
+            num_trainable=trainable,
+            num_inactive=self.num_inactive_parameters,
             num_layers=self.num_layers,
             attention_width=self.query_width,
         )
