@@ -1,23 +1,20 @@
 """Bytes held by tensors while a small model goes forward and backward, operation by operation.
 
-Every operation's outputs are followed to their storages, so views count once and a storage
-leaves the sum when its last tensor does. Parameters, buffers and inputs do not count, and each
-gradient is dropped as soon as it is complete: what remains are activations and temporaries.
+Parameters, buffers and inputs do not count, and each gradient is dropped as soon as it is
+complete: what remains are activations and temporaries.
 """
 
 from __future__ import annotations
 
 import contextlib
-import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from frenzy.core.job import Precision
+from frenzy.trainer.trace_storages import StorageLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,34 +33,6 @@ class ActivationTrace:
     kept_bytes: int
 
 
-class _StorageSum(TorchDispatchMode):
-    """Adds up the storages that operations make and drops them when they die."""
-
-    def __init__(self, known: Mapping[int, int]) -> None:
-        super().__init__()
-        self._bytes_by_storage = dict(known)
-        self.live_bytes = 0
-        self.series: list[int] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        outputs = func(*args, **(kwargs or {}))
-        for each in tree_leaves(outputs):
-            if isinstance(each, torch.Tensor):
-                self._adopt(each.untyped_storage())
-        self.series.append(self.live_bytes)
-        return outputs
-
-    def _adopt(self, storage: torch.UntypedStorage) -> None:
-        key = storage._cdata
-        if key not in self._bytes_by_storage:
-            self._bytes_by_storage[key] = storage.nbytes()
-            self.live_bytes += storage.nbytes()
-            weakref.finalize(storage, self._drop, key)
-
-    def _drop(self, key: int) -> None:
-        self.live_bytes -= self._bytes_by_storage.pop(key, 0)
-
-
 def trace_activations(
     model: Any, inputs: torch.Tensor, precision: Precision, *, checkpointing: bool
 ) -> ActivationTrace:
@@ -76,7 +45,8 @@ def trace_activations(
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(_drop_gradient)
     held = [*model.parameters(), *model.buffers(), inputs]
-    storages = _StorageSum({each.untyped_storage()._cdata: 0 for each in held})
+    storages = StorageLog()
+    storages.ignore(held)
     marks: dict[str, int] = {}
     stack, layers = _stack_of_layers(model)
     for index, layer in enumerate(layers):
@@ -85,10 +55,10 @@ def trace_activations(
     with storages:
         with _autocast(precision):
             loss = model(input_ids=inputs, labels=inputs, use_cache=False).loss
-        forward_end, kept = len(storages.series), storages.live_bytes
+        forward_end, kept = len(storages.operation_ends), storages.live_bytes
         loss.backward()
     return ActivationTrace(
-        live_bytes=tuple(storages.series),
+        live_bytes=storages.series(),
         layer_ends=tuple(marks[f"layer {index}"] for index in range(len(layers))),
         forward_end=forward_end,
         head_end=marks["head"],
@@ -109,14 +79,14 @@ def _stack_of_layers(model: torch.nn.Module) -> tuple[torch.nn.Module, torch.nn.
     raise ValueError("the model has no list of layers")
 
 
-def _marking(marks: dict[str, int], storages: _StorageSum, name: str) -> Callable[..., None]:
+def _marking(marks: dict[str, int], storages: StorageLog, name: str) -> Callable[..., None]:
     def mark(*_: Any) -> None:
-        marks.setdefault(name, len(storages.series))
+        marks.setdefault(name, len(storages.operation_ends))
 
     return mark
 
 
-def _head_marking(marks: dict[str, int], storages: _StorageSum) -> Callable[..., None]:
+def _head_marking(marks: dict[str, int], storages: StorageLog) -> Callable[..., None]:
     """Mark when the gradient of the last hidden states is there."""
 
     def attach(_module: Any, _inputs: Any, output: Any) -> None:
