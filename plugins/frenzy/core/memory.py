@@ -2,16 +2,16 @@
 
 The peak is the maximum over points in time; at each point it is a sum of terms, each a NumPy
 array with one entry for each plan. Symbols: N parameters on a rank, T of them trained, P data-
-parallel ranks, S = T/P elements of a rank's partition, w bytes of a weight, B elements of the
-reduction bucket, t = micro-batch x sequence length tokens, L layers.
+parallel ranks, S = T/P elements of a rank's partition, w bytes of a weight, a of an element of an
+accumulated gradient (w by default), B elements of the reduction bucket, t = micro-batch x sequence
+length tokens, L layers.
 """
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
+from frenzy.core.host_offload import host_terms, num_optimizer_states
 from frenzy.core.memory_activations import Activations
 from frenzy.core.memory_calibration import Calibration
 from frenzy.core.memory_moments import (
@@ -31,8 +31,6 @@ from frenzy.core.memory_workload import Array, Integers, PlanGrid, Workload
 from frenzy.core.zero_buckets import zero_buckets
 
 __all__ = ["Array", "Calibration", "Integers", "MemoryTable", "PlanGrid", "Workload", "predict_memory"]
-
-_OPTIMIZER_STATES: Final = {"adamw": 2, "adamw-8bit": 2, "sgd": 1}
 
 
 def predict_memory(workload: Workload, grid: PlanGrid, calibration: Calibration) -> MemoryTable | None:
@@ -59,7 +57,12 @@ def predict_memory(workload: Workload, grid: PlanGrid, calibration: Calibration)
         in_reduction(step),
         in_optimizer_step(step),
     )
-    return MemoryTable(moments, calibration.headroom_share, calibration.headroom_bytes)
+    return MemoryTable(
+        moments,
+        calibration.headroom_share,
+        calibration.headroom_bytes,
+        host_terms=host_terms(workload, grid, states),
+    )
 
 
 def _resident_terms(
@@ -71,14 +74,24 @@ def _resident_terms(
     frozen = np.where(stage3, states.frozen / grid.dp, states.frozen)
     trained = np.where(stage3, states.partition, states.trained)
     persistent = np.where(stage3 & (grid.dp > 1), states.persistent, 0)
-    num_states = _OPTIMIZER_STATES[workload.optimizer]
-    reserved = weight * states.partition + bucket_bytes(workload, buckets)
+    kept = np.where(grid.offload, 0.0, states.partition)
+    reserved = workload.gradient_bytes * kept + bucket_bytes(workload, buckets)
+    staged = np.where(grid.offload & ~stage3, weight * states.largest_tensor, 0.0)
     return (
         Term("weights", "w*N, or w*N/P in stage 3", weight * (trained + frozen + persistent)),
-        Term("fp32 master weights", "4*S", 4.0 * states.partition),
-        Term("optimizer states", "4*S for each state (Adam: 2)", 4.0 * num_states * states.partition),
-        Term("gradient partition and bucket", "stage 3: w*S + w*B", np.where(stage3, reserved, 0.0)),
-        Term("outside tensors", "measured: constant + part of each tensor", _outside_bytes(workload, grid, calibration)),
+        Term("fp32 master weights", "4*S; on the host if offloaded", 4.0 * kept),
+        Term(
+            "optimizer states",
+            "4*S for each state (Adam: 2); on the host if offloaded",
+            4.0 * num_optimizer_states(workload) * kept,
+        ),
+        Term("gradient partition and bucket", "stage 3: a*S + w*B, w*B offloaded", np.where(stage3, reserved, 0.0)),
+        Term("buffer for offloaded gradients", "stages 1 and 2 offloaded: w*(largest tensor)", staged),
+        Term(
+            "outside tensors",
+            "measured: constant + part of each tensor",
+            _outside_bytes(workload, grid, calibration),
+        ),
     )
 
 

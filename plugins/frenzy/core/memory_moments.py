@@ -15,7 +15,7 @@ from frenzy.core.memory_activations import Activations
 from frenzy.core.memory_states import StateElements
 from frenzy.core.memory_table import Moment, Term
 from frenzy.core.memory_workload import Array, PlanGrid, Workload
-from frenzy.core.zero_buckets import ZeroBuckets
+from frenzy.core.zero_buckets import DEEPSPEED_BUCKET_ELEMENTS, ZeroBuckets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,35 @@ class Step:
 
     @property
     def bucket_bytes(self) -> float:
-        return bucket_bytes(self.workload, self.buckets)
+        return bucket_bytes(self.workload, self.buckets) * (2 if self.workload.overlap_comm else 1)
+
+    @property
+    def filling(self) -> int:
+        """Elements of the buckets that fill and are reduced in the backward pass of stages 1 and 2."""
+        return self.buckets.reduce * (2 if self.workload.overlap_comm else 1)
+
+    @property
+    def separate(self) -> bool:
+        """Whether gradients are summed in another format than they are made in."""
+        return self.workload.gradient_bytes != self.weight
+
+    @property
+    def partition_gradient(self) -> Array:
+        """Bytes that a reduction leaves on the GPU: w*(whole tensors), a*S in another format, nothing offloaded.
+
+        While a tensor is offloaded its norm is taken in double precision, and one larger than the
+        bucket is copied first (``async_inplace_copy_grad_to_fp32_buffer_from_gpu``).
+        """
+        states, gradient = self.states, self.workload.gradient_bytes
+        left = gradient * states.partition if self.separate else self.weight * states.overlapping
+        copied = np.where(states.largest_tensor > self.buckets.reduce, self.weight * states.largest_tensor, 0.0)
+        passing = np.maximum(8.0 * np.minimum(states.largest_tensor, states.partition), copied)
+        return np.asarray(np.where(self.grid.offload, passing, left), dtype=np.float64)
+
+    @property
+    def whole_gradient(self) -> Array:
+        """Bytes of stage 1's gradients in the format they are summed in; 0 where they are summed as made."""
+        return self.by_stage(self.workload.gradient_bytes * self.states.trained if self.separate else 0.0, 0.0, 0.0)
 
     def by_stage(self, first: Array | float, second: Array | float, third: Array | float) -> Array:
         """The value of each plan's ZeRO stage."""
@@ -51,12 +79,13 @@ def bucket_bytes(workload: Workload, buckets: ZeroBuckets) -> float:
 
 def _gradients_before(step: Step) -> Term:
     """Gradients of earlier micro-batches, at the start of the last one."""
-    states, weight = step.states, step.weight
-    held = step.by_stage(weight * states.trained + step.bucket_bytes, weight * states.overlapping, 0.0)
+    states, offload = step.states, step.grid.offload
+    stage1 = 0.0 if step.separate else step.weight * states.trained + step.bucket_bytes
+    held = step.by_stage(stage1, np.where(offload, 0.0, step.partition_gradient), 0.0)
     return Term(
         "accumulated gradients",
-        "stage 1: w*(T + B); stage 2: w*(tensors in the partition); none without accumulation",
-        np.where(step.grid.accumulation > 1, held, 0.0),
+        "stage 1: w*(T + B), or a*T; stage 2: w*(tensors in the partition), or a*S; none without accumulation",
+        np.where(step.grid.accumulation > 1, held, 0.0) + step.whole_gradient,
     )
 
 
@@ -98,13 +127,17 @@ def in_loss(step: Step) -> Moment:
 
 def in_first_layer(step: Step) -> Moment:
     """The last layer goes backward: all layers' activations are held, the head's gradient is there."""
-    states = step.states
-    alone = step.grid.accumulation == 1
-    stage1 = np.where(alone, states.head_gradient + step.buckets.reduce, 0.0)
+    states, weight = step.states, step.weight
     reduced = states.head_gradient > step.buckets.reduce
-    stage2 = step.buckets.reduce + np.where(reduced, states.overlapping, states.head_gradient)
-    gradients = step.by_stage(stage1, stage2, 0.0) + states.tied_gradient + states.last_linear
-    return _in_layer("first backward layer", step, 0.0, step.weight * gradients)
+    stage2 = weight * step.filling + np.where(reduced, step.partition_gradient, weight * states.head_gradient)
+    gradients = step.by_stage(_made_in_stage1(step, states.head_gradient), stage2, 0.0)
+    return _in_layer("first backward layer", step, 0.0, gradients)
+
+
+def _made_in_stage1(step: Step, elements: Array) -> Array:
+    """Bytes of the gradients of ``elements`` made in the last micro-batch; earlier ones were added to those held."""
+    alone = np.where(step.grid.accumulation == 1, step.weight * (elements + step.filling), 0.0)
+    return step.weight * elements if step.separate else alone
 
 
 def in_later_layer(step: Step) -> Moment:
@@ -113,16 +146,15 @@ def in_later_layer(step: Step) -> Moment:
     In stage 1 without accumulation: the layer that goes backward last, when all gradients are there.
     """
     states, layers = step.states, step.workload.shape.num_layers
-    alone = step.grid.accumulation == 1
     filled = np.maximum(step.buckets.reduce - states.head_gradient, 0.0) / np.maximum(states.layer, 1.0)
     later = step.by_stage(layers - 1.0, np.minimum(np.ceil(filled), layers - 1.0), 0.0)
-    stage1 = np.where(alone, states.trained - states.table + step.buckets.reduce, 0.0)
-    stage2 = step.buckets.reduce + states.overlapping
-    gradients = step.by_stage(stage1, stage2, 0.0) + states.tied_gradient + states.last_linear
-    return _in_layer("later backward layer", step, later, step.weight * gradients)
+    stage2 = step.weight * step.filling + step.partition_gradient
+    gradients = step.by_stage(_made_in_stage1(step, states.trained - states.table), stage2, 0.0)
+    return _in_layer("later backward layer", step, later, gradients)
 
 
 def _in_layer(name: str, step: Step, layers_done: Array | float, gradients: Array) -> Moment:
+    one_map = step.weight * (step.states.tied_gradient + step.states.last_linear)
     return Moment(
         name,
         (
@@ -131,7 +163,7 @@ def _in_layer(name: str, step: Step, layers_done: Array | float, gradients: Arra
             _gathered(step, step.states.last_linear),
             *_kept(step, layers_done),
             Term("backward pass of one layer", "t*(gradients, and what is recomputed)", step.activations.in_backward),
-            Term("new gradients", "w*(head, bucket, partition, one linear map)", gradients),
+            Term("new gradients", "w*(head, bucket, partition, one linear map)", gradients + one_map),
         ),
     )
 
@@ -139,9 +171,8 @@ def _in_layer(name: str, step: Step, layers_done: Array | float, gradients: Arra
 def at_backward_end(step: Step) -> Moment:
     """The embedding's gradient is made: with tied weights two of them and their sum are held."""
     states, grid = step.states, step.grid
-    alone = grid.accumulation == 1
-    stage1 = np.where(alone, states.trained - states.table + step.buckets.reduce, 0.0)
-    by_stage = step.by_stage(stage1, step.buckets.reduce + states.overlapping, 0.0)
+    stage2 = step.weight * step.filling + step.partition_gradient
+    by_stage = step.by_stage(_made_in_stage1(step, states.trained - states.table), stage2, 0.0)
     scattered = np.where(states.table_gradients > 0, (2 + 1 / grid.dp) * states.table, 0.0)
     table = step.by_stage(states.table_gradients, states.table_gradients, np.maximum(states.table_gradients, scattered))
     return Moment(
@@ -150,7 +181,7 @@ def at_backward_end(step: Step) -> Moment:
             *step.resident,
             _gradients_before(step),
             _gathered(step, states.table),
-            Term("new gradients", "w*(T or B + partition)", step.weight * by_stage),
+            Term("new gradients", "w*(T or B + partition)", by_stage),
             Term("embedding gradient", "w*V*h, three times when tied", step.weight * table),
         ),
     )
@@ -160,39 +191,42 @@ def in_reduction(step: Step) -> Moment:
     """Stage 1 reduces all gradients after the last backward pass, into a copy of its partition.
 
     The copy is made when the first tensor is reduced: one that fits the bucket has left its own
-    storage by then, a larger one has not.
+    storage by then, a larger one has not. Gradients summed in another format are reduced whole,
+    through a flat copy of a bucket of them.
     """
     states = step.states
     moved = np.where(states.first_tensor > step.buckets.reduce, 0.0, np.minimum(step.buckets.reduce, states.trained))
-    held = step.weight * (states.trained - moved + states.overlapping) + step.bucket_bytes
+    held = step.weight * (states.trained - moved) + step.partition_gradient + step.bucket_bytes
+    flat = step.workload.gradient_bytes * np.minimum(DEEPSPEED_BUCKET_ELEMENTS, states.trained)
     return Moment(
         "gradient reduction",
         (
             *step.resident,
             Term(
                 "gradients and their reduction",
-                "stage 1: w*(T + B + tensors in the partition)",
-                step.by_stage(held, 0.0, 0.0),
+                "stage 1: w*(T + B + tensors in the partition), or a*(T + bucket)",
+                step.by_stage(flat if step.separate else held, 0.0, 0.0) + step.whole_gradient,
             ),
         ),
     )
 
 
 def in_optimizer_step(step: Step) -> Moment:
-    """The gradient's norm, its fp32 copy, and torch's optimizer over one flat partition."""
+    """The gradient's norm, its fp32 copy, and torch's optimizer over one flat partition; on the host if offloaded."""
     states, weight = step.states, step.weight
     copies = weight * states.partition + (0.0 if weight == 4 else 4.0 * states.partition)
     norm = 8.0 * np.minimum(states.largest_tensor, states.partition)
-    before = weight * states.overlapping + np.maximum(copies, norm)
+    before = step.partition_gradient + np.maximum(copies, norm)
     updating = (12.0 if step.workload.optimizer == "adamw" else 4.0) * states.partition
+    stepping = step.by_stage(np.maximum(before, updating), np.maximum(before, updating), updating)
     return Moment(
         "optimizer step",
         (
             *step.resident,
             Term(
                 "gradient in fp32 and temporaries",
-                "AdamW: 4*S gradient, 8*S root and quotient; or the norm's double of the largest tensor",
-                step.by_stage(np.maximum(before, updating), np.maximum(before, updating), updating),
+                "AdamW: 4*S gradient, 8*S root and quotient; or the norm's double of the largest tensor; 0 offloaded",
+                np.where(step.grid.offload, 0.0, stepping) + step.whole_gradient,
             ),
         ),
     )
@@ -203,14 +237,15 @@ def at_start(step: Step) -> Moment:
     states, weight = step.states, step.weight
     made = 4.0 * (states.trained + states.frozen)
     flat = weight * (2.0 * states.trained + states.frozen)
-    masters = weight * (states.trained + states.frozen) + 8.0 * states.partition
+    copied = np.where(step.grid.offload, weight, 8.0) * states.partition
+    masters = weight * (states.trained + states.frozen) + copied
     divided = made + weight * states.partition
     return Moment(
         "start",
         (
             Term(
                 "model, flat copy, master weights",
-                "max(4*N, 2*w*T, w*T + 8*S)",
+                "max(4*N, 2*w*T, w*T + 8*S, or w*T + w*S offloaded)",
                 step.by_stage(
                     np.maximum(made, np.maximum(flat, masters)), np.maximum(made, np.maximum(flat, masters)), divided
                 ),

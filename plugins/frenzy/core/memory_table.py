@@ -35,51 +35,74 @@ class Moment:
 
 @dataclass(frozen=True)
 class MemoryTable:
-    """Predicted memory of every plan of a grid, in bytes on each GPU."""
+    """Predicted memory of every plan of a grid, in bytes on each GPU.
+
+    host_terms: what each rank has in host memory.
+    """
 
     moments: tuple[Moment, ...]
     headroom_share: float
     headroom_bytes: int
+    host_terms: tuple[Term, ...] = ()
 
     @cached_property
     def _totals(self) -> Array:
         return np.stack([each.total for each in self.moments])
 
     @cached_property
+    def _highest(self) -> Array:
+        highest: Array = self._totals.max(axis=0)
+        return highest
+
+    @cached_property
+    def _moment_of_peak(self) -> Integers:
+        return self._totals.argmax(axis=0)
+
+    @cached_property
     def peak_bytes(self) -> Integers:
         """Highest memory at any time, saving checkpoints apart (what the trainer measures)."""
-        peak: Integers = np.rint(self._totals.max(axis=0)).astype(np.int64)
+        peak: Integers = np.rint(self._highest).astype(np.int64)
         return peak
 
     @cached_property
     def required_bytes(self) -> Integers:
         """What the card must have: the peak and the headroom."""
-        highest = self._totals.max(axis=0)
-        headroom = np.maximum(highest * self.headroom_share, self.headroom_bytes)
-        required: Integers = np.ceil(highest + headroom).astype(np.int64)
+        headroom = np.maximum(self._highest * self.headroom_share, self.headroom_bytes)
+        required: Integers = np.ceil(self._highest + headroom).astype(np.int64)
         return required
 
-    def prediction(self, index: int) -> MemoryPrediction:
-        """Peak, requirement and breakdown of plan ``index``."""
-        moment = self.moments[int(self._totals[:, index].argmax())]
+    @cached_property
+    def host_bytes(self) -> Integers:
+        """Host memory of each plan's rank."""
+        if not self.host_terms:
+            return np.zeros(len(self.peak_bytes), dtype=np.int64)
+        total: Array = np.sum([each.num_bytes for each in self.host_terms], axis=0)
+        return np.ceil(total).astype(np.int64)
+
+    def prediction(self, index: int, ranks_per_node: int = 1) -> MemoryPrediction:
+        """Peak, requirement and breakdown of plan ``index``; its host memory for so many ranks on a node."""
+        moment = self.moments[int(self._moment_of_peak[index])]
         peak = int(self.peak_bytes[index])
         return MemoryPrediction(
             peak_allocated_bytes=peak,
             required_bytes=int(self.required_bytes[index]),
-            host_bytes=0,
+            host_bytes=int(self.host_bytes[index]) * ranks_per_node,
             at=moment.name,
-            terms=_whole_terms(moment, index, peak),
+            terms=_whole_terms(moment.terms, index, peak),
         )
 
+    def largest_host_term(self, index: int) -> MemoryTerm:
+        """The term that weighs most in the host memory of plan ``index``'s rank."""
+        return _whole_terms(self.host_terms, index, int(self.host_bytes[index]))[0]
 
-def _whole_terms(moment: Moment, index: int, peak: int) -> tuple[MemoryTerm, ...]:
-    """The terms in whole bytes, largest first, summing exactly to ``peak``."""
-    sizes = [round(float(each.num_bytes[index])) for each in moment.terms]
-    order = sorted(range(len(sizes)), key=lambda position: -sizes[position])
-    sizes[order[0]] += peak - sum(sizes)
-    kept = [position for position in order if sizes[position] != 0]
-    terms = moment.terms
+
+def _whole_terms(terms: tuple[Term, ...], index: int, total: int) -> tuple[MemoryTerm, ...]:
+    """``terms`` in whole bytes, largest first, without those that are 0; they sum exactly to ``total``."""
+    sizes = [round(float(each.num_bytes[index])) for each in terms]
+    order = sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True)
+    sizes[order[0]] += total - sum(sizes)
     return tuple(
         MemoryTerm(name=terms[position].name, num_bytes=sizes[position], equation=terms[position].equation)
-        for position in kept
+        for position in order
+        if sizes[position]
     )

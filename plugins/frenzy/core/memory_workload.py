@@ -21,7 +21,13 @@ _WEIGHT_BYTES: Final = {Precision.FP32: 4, Precision.AUTOCAST_BF16: 4, Precision
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What is trained, whatever the plan: everything the user fixed."""
+    """What is trained, whatever the plan: everything the user fixed.
+
+    accumulation_bytes: of an element of the gradients that are summed over micro-batches; None:
+    the weights' format, DeepSpeed's default. overlap_comm: stages 1 and 2 reduce one bucket while
+    the next one fills (stage 3 always does, with one). pin_memory: offloaded tensors are
+    page-locked. The defaults are what ``launch.deepspeed_config`` asks for.
+    """
 
     shape: ModelShape
     trained: TrainedPart
@@ -30,6 +36,14 @@ class Workload:
     sequence_length: int
     kind: DeviceKind
     bucket_elements: int
+    accumulation_bytes: int | None = None
+    overlap_comm: bool = False
+    pin_memory: bool = False
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of an element of an accumulated gradient."""
+        return self.weight_bytes if self.accumulation_bytes is None else self.accumulation_bytes
 
     @property
     def weight_bytes(self) -> int:
