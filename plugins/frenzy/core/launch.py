@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Any
+from typing import Any, Final
 
 from frenzy.core.cluster import Placement
 from frenzy.core.errors import Reason
@@ -15,6 +15,9 @@ from frenzy.core.hardware import GpuType
 from frenzy.core.job import Precision, TrainingJob
 from frenzy.core.plan import ResourcePlan
 from frenzy.core.zero_buckets import zero_buckets
+
+# An optimizer DeepSpeed does not know by name: the trainer makes it and hands it over.
+ADAMW_8BIT: Final = "AdamW8bit"
 
 
 class ExitCode(IntEnum):
@@ -157,6 +160,9 @@ def deepspeed_config(job: TrainingJob, plan: ResourcePlan) -> dict[str, Any]:
         "wall_clock_breakdown": False,
     }
     config.update(_precision(job.training.precision))
+    if plan.offload_optimizer:
+        # torch's AdamW on the host: DeepSpeed's own is compiled on first use, which needs a compiler.
+        config["zero_force_ds_cpu_optimizer"] = False
     if plan.tp > 1:
         config["tensor_parallel"] = {"autotp_size": plan.tp}
         # DeepSpeed's check of the product takes every rank for a data-parallel one.
@@ -171,15 +177,14 @@ def _optimizer(job: TrainingJob) -> dict[str, Any]:
             "type": "SGD",
             "params": {"lr": training.learning_rate, "momentum": training.beta1, "weight_decay": training.weight_decay},
         }
-    return {
-        "type": "AdamW",
-        "params": {
-            "lr": training.learning_rate,
-            "betas": [training.beta1, training.beta2],
-            "weight_decay": training.weight_decay,
-            "torch_adam": True,
-        },
+    parameters = {
+        "lr": training.learning_rate,
+        "betas": [training.beta1, training.beta2],
+        "weight_decay": training.weight_decay,
     }
+    if training.optimizer == "adamw-8bit":
+        return {"type": ADAMW_8BIT, "params": parameters}
+    return {"type": "AdamW", "params": {**parameters, "torch_adam": True}}
 
 
 def _zero(plan: ResourcePlan) -> dict[str, Any]:

@@ -206,12 +206,19 @@ def _fill(engine: Any, reader: ShardReader) -> None:
 
 
 def _fill_partition(partition: zero_fragments.Partition, reader: ShardReader) -> None:
-    for shard in partition.shards:
-        states = reader.index.states_of(shard.name)
+    stored = [reader.index.states_of(each.name) for each in partition.shards]
+    for shard, states in zip(partition.shards, stored, strict=True):
         if WEIGHTS not in states:
             raise ContractError(f"the checkpoint does not hold the trained parameter {shard.name}")
-        for state in sorted(states):
-            flat = partition.weights if state == WEIGHTS else partition.flat_state(state)
+    _fill_flat(WEIGHTS, partition.weights, partition, reader)
+    for state in sorted(frozenset[str]().union(*stored) - {WEIGHTS}):
+        with partition.filling(state) as flat:
+            _fill_flat(state, flat, partition, reader)
+
+
+def _fill_flat(state: str, flat: torch.Tensor, partition: zero_fragments.Partition, reader: ShardReader) -> None:
+    for shard in partition.shards:
+        if state in reader.index.states_of(shard.name):
             piece = flat.narrow(0, shard.offset, shard.numel)
             reader.read(state, shard.name, shard.start, piece, shard.of_numel)
 

@@ -15,7 +15,7 @@ import torch
 from torch import distributed
 
 from frenzy.core.job import TrainingJob
-from frenzy.trainer import files
+from frenzy.trainer import files, four_bit
 from frenzy.trainer.model import make_model
 
 READY_FILE: Final = "frenzy_model.json"
@@ -50,7 +50,7 @@ def _gathered_weights(engine: Any) -> dict[str, torch.Tensor] | None:
     if engine.autotp_size() > 1:
         gathered = engine._replace_module_consolidated_state_dict()
         return gathered
-    return engine.module.state_dict() if distributed.get_rank() == 0 else None
+    return four_bit.whole_state(engine.module) if distributed.get_rank() == 0 else None
 
 
 def _save(weights: dict[str, torch.Tensor], job: TrainingJob, config: Any, folder: Path) -> None:

@@ -6,13 +6,13 @@ import contextlib
 import logging
 import warnings
 
-from frenzy.core.job import ModelSpec
+from frenzy.core.job import ModelSpec, TrainingSpec
 from frenzy.trainer.model import load_config
 from frenzy.trainer.outcome import BadInputError
 
 
-def import_libraries(model: ModelSpec) -> None:
-    """torch, DeepSpeed and the model's own code, so that every forked rank finds them loaded."""
+def import_libraries(model: ModelSpec, training: TrainingSpec | None = None) -> None:
+    """torch, DeepSpeed, the model's own code and the options' libraries, for every forked rank to find loaded."""
     import deepspeed
     import functorch.compile  # noqa: F401  # DeepSpeed's engine imports it when it is made, in every rank
     import transformers
@@ -24,6 +24,18 @@ def import_libraries(model: ModelSpec) -> None:
     transformers.utils.logging.disable_progress_bar()
     # DeepSpeed calls torch's collectives by their old names; nothing a user could do about it.
     warnings.filterwarnings("ignore", category=FutureWarning, message=".*is deprecated", module=r"torch\.distributed")
+    if training is not None:
+        _import_options(training)
     # A wrong config is reported by the preparation, with its sentence.
     with contextlib.suppress(BadInputError, KeyError):
         AutoModelForCausalLM._model_mapping[type(load_config(model))]
+
+
+def _import_options(training: TrainingSpec) -> None:
+    quantised = training.lora is not None and training.lora.quantization != "none"
+    if quantised or training.optimizer == "adamw-8bit":
+        # On a CPU it looks for optional kernels and says that it did not find them.
+        logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+        import bitsandbytes  # noqa: F401
+    if training.lora is not None:
+        import peft  # noqa: F401

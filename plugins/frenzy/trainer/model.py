@@ -11,10 +11,16 @@ import torch
 from frenzy.core.flops import FlopsShape
 from frenzy.core.job import ModelSpec, Precision, TrainingJob
 from frenzy.core.plan import ResourcePlan
-from frenzy.trainer import files
+from frenzy.trainer import files, four_bit
+from frenzy.trainer.fused_loss import fuse_loss
 from frenzy.trainer.outcome import BadInputError
 
-ATTENTION: Final = "sdpa"
+_COMPUTE_DTYPES: Final = {
+    Precision.FP32: torch.float32,
+    Precision.FP16: torch.float16,
+    Precision.BF16: torch.bfloat16,
+    Precision.AUTOCAST_BF16: torch.bfloat16,
+}
 
 
 def load_config(model: ModelSpec, *, eos_token_id: int | None = None) -> Any:
@@ -96,21 +102,42 @@ def check_precision(precision: Precision) -> None:
         raise BadInputError("training.precision", precision.value, f"this device cannot compute in it; use {other}")
 
 
+def check_attention(attention: str) -> None:
+    """Refuse an attention whose kernels are not installed. Raises BadInputError."""
+    from transformers.utils import is_flash_attn_2_available
+
+    if attention == "flash_attention_2" and not is_flash_attn_2_available():
+        raise BadInputError("training.attention", attention, "flash-attn and a GPU for it are not there; use sdpa")
+
+
 def make_model(
     job: TrainingJob, config: Any, *, run_root: str = "", weights: Mapping[str, torch.Tensor] | None = None
 ) -> torch.nn.Module:
     """The model on the host, in fp32, the same on every rank.
 
     run_root: folder of all runs, where a run key given as ``checkpoint.warm_start`` is looked up.
-    weights: if given, the model has just these, in their own format.
+    weights: if given, the model has just these, in their own format, with nothing quantised or fused.
     """
     torch.manual_seed(job.training.seed)
-    model = _from_config(config) if weights is not None else _first_model(job, config, run_root)
+    if weights is not None:
+        return _with_weights(job, config, weights)
+    model, lora = _first_model(job, config, run_root), job.training.lora
+    if job.training.loss == "fused":
+        fuse_loss(model)
+    if lora is not None and lora.quantization == "nf4":
+        four_bit.quantise_linear_maps(model, _COMPUTE_DTYPES[job.training.precision], twice=lora.double_quantization)
+    if lora is not None:
+        model = _with_adapters(model, job)
+    model.train()
+    return model
+
+
+def _with_weights(job: TrainingJob, config: Any, weights: Mapping[str, torch.Tensor]) -> torch.nn.Module:
+    model = _from_config(config)
     if job.training.lora is not None:
         model = _with_adapters(model, job)
-    if weights is not None:
-        model.to(next(each.dtype for each in weights.values() if each.is_floating_point()))
-        model.load_state_dict(weights, strict=False)
+    model.to(next(each.dtype for each in weights.values() if each.is_floating_point()))
+    model.load_state_dict(weights, strict=False)
     model.train()
     return model
 
@@ -118,12 +145,12 @@ def make_model(
 def _first_model(job: TrainingJob, config: Any, run_root: str) -> Any:
     from transformers import AutoModelForCausalLM
 
-    folder = _weights_folder(job, run_root)
+    folder, attention = _weights_folder(job, run_root), job.training.attention
     try:
         if folder is None:
-            return _from_config(config)
+            return _from_config(config, attention)
         return AutoModelForCausalLM.from_pretrained(
-            folder, config=config, attn_implementation=ATTENTION, dtype=torch.float32
+            folder, config=config, attn_implementation=attention, dtype=torch.float32
         )
     except (ValueError, TypeError, KeyError, AttributeError, OSError, ZeroDivisionError) as error:
         place = folder or dict(job.model.config or {"path": job.model.path})
@@ -131,10 +158,10 @@ def _first_model(job: TrainingJob, config: Any, run_root: str) -> Any:
         raise BadInputError("model", place, allowed) from error
 
 
-def _from_config(config: Any) -> Any:
+def _from_config(config: Any, attention: str = "sdpa") -> Any:
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION, dtype=torch.float32)
+    return AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=torch.float32)
 
 
 def _weights_folder(job: TrainingJob, run_root: str) -> str | None:
@@ -169,7 +196,8 @@ def _with_adapters(model: Any, job: TrainingJob) -> Any:
         lora_dropout=lora.dropout,
         target_modules=list(lora.target_modules) or None,
         task_type="CAUSAL_LM",
-        fan_in_fan_out=model.config.model_type == "gpt2",
+        # GPT-2's own layers store the transposed weight; 4-bit ones do not.
+        fan_in_fan_out=model.config.model_type == "gpt2" and lora.quantization == "none",
     )
     try:
         return get_peft_model(model, settings)
@@ -185,7 +213,7 @@ def flops_shape(model: torch.nn.Module, config: Any) -> FlopsShape:
     head_width = getattr(text, "head_dim", None) or text.hidden_size // heads
     parameters = list(model.parameters())
     return FlopsShape(
-        num_parameters=sum(each.numel() for each in parameters),
+        num_parameters=sum(four_bit.num_elements(each) for each in parameters),
         num_trainable=sum(each.numel() for each in parameters if each.requires_grad),
         num_layers=text.num_hidden_layers,
         attention_width=heads * head_width,

@@ -78,7 +78,7 @@ def run_node(spec: LaunchSpec, *, node_rank: int | None, scratch: Path) -> Attem
     paths = RunPaths(spec.run_dir)
     logs = _logs_folder(spec, scratch)
     try:
-        import_libraries(spec.job.model)
+        import_libraries(spec.job.model, spec.job.training)
         if ranks.is_first_node:
             settings = deepspeed_config(spec.job, spec.plan)
             files.write_text(paths.ds_config(spec.attempt), json.dumps(settings, indent=2))

@@ -17,7 +17,7 @@ from frenzy.core.resume import ParallelLayout
 from frenzy.trainer import files
 from frenzy.trainer.callbacks import load_callbacks
 from frenzy.trainer.checkpoint_store import PreparedCheckpoint, prepare_resume
-from frenzy.trainer.model import check_builds, check_fit, check_plan, check_precision, load_config
+from frenzy.trainer.model import check_attention, check_builds, check_fit, check_plan, check_precision, load_config
 from frenzy.trainer.outcome import BadInputError
 from frenzy.trainer.packing import PackedData, pack, training_texts
 from frenzy.trainer.schedule import total_steps
@@ -49,6 +49,7 @@ def prepare(spec: LaunchSpec, scratch: Path, *, makes_tokenizer: bool) -> Prepar
     check_plan(given, job, spec.plan)
     check_builds(given)
     check_precision(job.training.precision)
+    check_attention(job.training.attention)
     folder = _tokenizer_folder(spec, paths, scratch, makes_tokenizer=makes_tokenizer)
     tokenizer = load_tokenizer(folder)
     eos = int(tokenizer.eos_token_id)

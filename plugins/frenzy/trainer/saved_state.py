@@ -59,14 +59,18 @@ def restore_state(engine: Any, saved: SavedState) -> None:
     engine.micro_steps = engine.global_steps * engine.gradient_accumulation_steps()
     for partition in zero_fragments.partitions(engine):
         for key, scalar in saved.scalars.items():
-            partition.state[key] = _scalar(scalar, partition) if scalar.is_tensor else scalar.value
+            partition.state[key] = _scalar(scalar, partition)
     scaler = getattr(engine.optimizer, "loss_scaler", None)
     for name in _plain_attributes(scaler).keys() & saved.loss_scaler.keys():
         setattr(scaler, name, saved.loss_scaler[name])
 
 
-def _scalar(scalar: ScalarState, partition: zero_fragments.Partition) -> torch.Tensor:
+def _scalar(scalar: ScalarState, partition: zero_fragments.Partition) -> torch.Tensor | float | int:
     """torch keeps an optimizer's step on the host unless its kernel reads it on the device."""
+    if partition.eight_bit:
+        return int(scalar.value)  # its kernels take a whole number
+    if not scalar.is_tensor:
+        return scalar.value
     on_device = partition.group.get("fused") or partition.group.get("capturable")
     return torch.tensor(scalar.value, device=partition.weights.device if on_device else "cpu")
 
@@ -75,11 +79,9 @@ def _scalar_states(engine: Any) -> dict[str, ScalarState]:
     """Scalar optimizer states; every flat tensor has taken the same steps, so the first speaks for all."""
     for partition in zero_fragments.partitions(engine):
         if partition.state:
-            flats = partition.flat_states()
             return {
                 key: ScalarState(value=float(value), is_tensor=torch.is_tensor(value))
-                for key, value in partition.state.items()
-                if key not in flats and value is not None
+                for key, value in partition.scalar_states().items()
             }
     return {}
 

@@ -13,8 +13,7 @@ from typing import Any, Final
 import torch
 from torch import distributed
 
-from frenzy.core.job import Precision
-from frenzy.trainer.model import ATTENTION
+from frenzy.core.job import Precision, TrainingSpec
 
 _WIDTH: Final = 64
 _VOCABULARY: Final = 128
@@ -54,7 +53,7 @@ def warm_up(make_engine: Any, settings: dict[str, Any], device: torch.device) ->
     gc.collect()
 
 
-def warm_up_kernels(config: Any, precision: Precision, *, micro_batch_size: int, sequence_length: int) -> None:
+def warm_up_kernels(config: Any, training: TrainingSpec, *, micro_batch_size: int, sequence_length: int) -> None:
     """One forward and backward pass of the run's own model, cut to a single layer, at its own shapes.
 
     The CPU's matrix kernels are generated for each shape and stay in a cache of the library, about
@@ -62,8 +61,8 @@ def warm_up_kernels(config: Any, precision: Precision, *, micro_batch_size: int,
     """
     from transformers import AutoModelForCausalLM
 
-    single = _single_layer(config)
-    model = AutoModelForCausalLM.from_config(single, attn_implementation=ATTENTION, dtype=torch.float32)
+    single, precision = _single_layer(config), training.precision
+    model = AutoModelForCausalLM.from_config(single, attn_implementation=training.attention, dtype=torch.float32)
     if precision in (Precision.BF16, Precision.FP16):
         model.to(torch.bfloat16 if precision is Precision.BF16 else torch.float16)
     model.train()

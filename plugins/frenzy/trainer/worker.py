@@ -18,11 +18,12 @@ from torch import distributed
 from frenzy.core import codec
 from frenzy.core.hardware import DeviceKind
 from frenzy.core.job import Precision
-from frenzy.core.launch import ExitCode, LaunchSpec, RunPaths, deepspeed_config
+from frenzy.core.launch import ADAMW_8BIT, ExitCode, LaunchSpec, RunPaths, deepspeed_config
 from frenzy.trainer import env
 from frenzy.trainer.board import Board
 from frenzy.trainer.callbacks import load_callbacks
 from frenzy.trainer.device import CudaDevice, Device, VirtualDevice
+from frenzy.trainer.eight_bit_adam import make_adamw_8bit
 from frenzy.trainer.model import flops_shape, load_config, make_model
 from frenzy.trainer.outcome import RankReport, describe_failure
 from frenzy.trainer.prepare import Prepared
@@ -103,7 +104,7 @@ def _train(context: RankContext, device: Device, stop: StopFlag) -> int:
     if context.is_virtual:
         warm_up_kernels(
             config,
-            spec.job.training.precision,
+            spec.job.training,
             micro_batch_size=spec.plan.micro_batch_size,
             sequence_length=spec.job.data.sequence_length,
         )
@@ -140,8 +141,13 @@ def make_engine(model: torch.nn.Module, settings: dict[str, Any]) -> Any:
     import deepspeed
 
     trainable = [each for each in model.parameters() if each.requires_grad]
+    own = settings["optimizer"]["type"] == ADAMW_8BIT
     engine, *_ = deepspeed.initialize(
-        model=model, model_parameters=trainable, config=settings, dist_init_required=False
+        model=model,
+        model_parameters=trainable,
+        optimizer=make_adamw_8bit(trainable, settings["optimizer"]["params"]) if own else None,
+        config={key: value for key, value in settings.items() if not (own and key == "optimizer")},
+        dist_init_required=False,
     )
     return engine
 

@@ -8,6 +8,7 @@ DeepSpeed's own bookkeeping (0.19: ``_hp_mapping`` in stages 1 and 2, ``grad_pos
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ import torch
 from torch import distributed
 
 from frenzy.core.errors import ContractError
+from frenzy.trainer import four_bit
+from frenzy.trainer.eight_bit_adam import is_eight_bit, moments, store_moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,21 +42,36 @@ class Partition:
     state: MutableMapping[str, Any]
     group: MutableMapping[str, Any]
     shards: tuple[Shard, ...]
+    eight_bit: bool = False
 
-    def flat_states(self) -> dict[str, torch.Tensor]:
-        """Optimizer states with one element for each weight, such as Adam's moments."""
+    def flat_states(self) -> dict[str, Any]:
+        """Optimizer states with one element for each weight, such as Adam's moments, as flat fp32 tensors."""
+        if self.eight_bit:
+            return moments(self.state)
         return {
             key: value
             for key, value in self.state.items()
             if torch.is_tensor(value) and value.shape == self.weights.shape and value.dim() == 1
         }
 
-    def flat_state(self, key: str) -> torch.Tensor:
-        """The state ``key``, made of zeros if the optimizer has not made it yet."""
+    def scalar_states(self) -> dict[str, Any]:
+        """States the optimizer keeps once for all of the weights, such as Adam's step."""
+        if self.eight_bit:
+            return {"step": self.state["step"]} if "step" in self.state else {}
+        flats = self.flat_states()
+        return {key: value for key, value in self.state.items() if key not in flats and value is not None}
+
+    @contextmanager
+    def filling(self, key: str) -> Iterator[torch.Tensor]:
+        """A flat tensor for new values of the state ``key``, made if the optimizer has not made it yet."""
+        if self.eight_bit:
+            values = torch.zeros(self.weights.numel())
+            yield values
+            store_moment(self.state, key, values, self.weights.device)
+            return
         if not torch.is_tensor(self.state.get(key)):
             self.state[key] = torch.zeros_like(self.weights, requires_grad=False)
-        state: torch.Tensor = self.state[key]
-        return state
+        yield self.state[key]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +102,11 @@ def partitions(engine: Any) -> tuple[Partition, ...]:
 def _stage12_partitions(
     optimizer: Any, names: dict[int, str], groups: list[list[Any]], flats: list[torch.Tensor]
 ) -> Iterator[Partition]:
+    eight_bit = is_eight_bit(optimizer.optimizer)
     for parameters, flat, group in zip(groups, flats, optimizer.optimizer.param_groups, strict=True):
         shards = tuple(_stage12_shard(names[id(each)], each) for each in parameters if each._hp_mapping is not None)
-        yield Partition(weights=flat, state=optimizer.optimizer.state[flat], group=group, shards=shards)
+        state = optimizer.optimizer.state[flat]
+        yield Partition(weights=flat, state=state, group=group, shards=shards, eight_bit=eight_bit)
 
 
 def _stage12_shard(name: str, parameter: Any) -> Shard:
@@ -101,13 +121,15 @@ def _stage12_shard(name: str, parameter: Any) -> Shard:
 
 
 def _stage3_partitions(optimizer: Any, names: dict[int, str]) -> Iterator[Partition]:
+    eight_bit = is_eight_bit(optimizer.optimizer)
     for index, (parameters, flat) in enumerate(
         zip(optimizer.fp16_groups, optimizer.fp32_partitioned_groups_flat, strict=True)
     ):
         shards = tuple(_stage3_shard(optimizer, names, each) for each in parameters)
         group = optimizer.optimizer.param_groups[optimizer.sub_group_to_group_id[index]]
         held = tuple(each for each in shards if each.numel > 0)
-        yield Partition(weights=flat, state=optimizer.optimizer.state[flat], group=group, shards=held)
+        state = optimizer.optimizer.state[flat]
+        yield Partition(weights=flat, state=state, group=group, shards=held, eight_bit=eight_bit)
 
 
 def _stage3_shard(optimizer: Any, names: dict[int, str], parameter: Any) -> Shard:
@@ -123,8 +145,10 @@ def _stage3_range(parameter: Any, num_padded: int) -> tuple[int, int]:
 
 
 def frozen_parameters(engine: Any) -> tuple[HeldTensor, ...]:
-    """Parameters that are not trained: pieces in stage 3, else whole ones."""
-    held = (_frozen(name, each) for name, each in engine.module.named_parameters() if not each.requires_grad)
+    """Parameters that are not trained, 4-bit ones with their scales: pieces in stage 3, else whole ones."""
+    frozen = [(name, each) for name, each in engine.module.named_parameters() if not each.requires_grad]
+    held = [_frozen(name, each) for name, each in frozen]
+    held += [_whole(f"{name}.{part}", values) for name, each in frozen for part, values in four_bit.scales(each)]
     return tuple(each for each in held if each.values.numel() > 0)
 
 

@@ -1,0 +1,99 @@
+"""Frozen weights in 4 bits (NF4, Dettmers et al. 2023, arXiv 2305.14314), through bitsandbytes.
+
+Every linear map but the output head keeps its weight as two 4-bit codes in a byte and one scale
+for each block of 64 elements: fp32, or with double quantisation 8 bits and one fp32 scale for 256
+of those. Embeddings, norms, biases and the head stay in the job's precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+
+# Layers whose weight is stored with inputs first (GPT-2's).
+_INPUTS_FIRST: Final = "Conv1D"
+
+
+def quantise_linear_maps(model: Any, compute_dtype: torch.dtype, *, twice: bool) -> None:
+    """Replace the linear maps of ``model``, on the host and in place, by frozen 4-bit ones.
+
+    compute_dtype: in which a weight is multiplied. twice: quantise the scales as well.
+    """
+    head = model.get_output_embeddings()
+    found = [
+        (parent, name, child)
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if child is not head and (type(child) is torch.nn.Linear or type(child).__name__ == _INPUTS_FIRST)
+    ]
+    for parent, name, child in found:
+        setattr(parent, name, _quantised(child, compute_dtype, twice=twice))
+    # Tells the adapters' library which of its layers to use.
+    model.is_loaded_in_4bit = True
+
+
+def _quantised(linear: Any, compute_dtype: torch.dtype, *, twice: bool) -> torch.nn.Module:
+    from bitsandbytes.nn import Linear4bit, Params4bit
+
+    inputs_first = type(linear).__name__ == _INPUTS_FIRST
+    weight = linear.weight.data.t() if inputs_first else linear.weight.data
+    outputs, inputs = weight.shape
+    made: Any = Linear4bit(
+        inputs,
+        outputs,
+        bias=linear.bias is not None,
+        compute_dtype=compute_dtype,
+        compress_statistics=twice,
+        quant_type="nf4",
+        device="meta",
+    )
+    made.weight = Params4bit(
+        weight.to(compute_dtype),
+        requires_grad=False,
+        compress_statistics=twice,
+        quant_type="nf4",
+        module=made,
+    ).to("cpu")
+    if linear.bias is not None:
+        made.bias = torch.nn.Parameter(linear.bias.data, requires_grad=False)
+    made.inputs_first = inputs_first
+    return made
+
+
+def scales(parameter: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors that, beside its codes, make up a 4-bit parameter, by name; nothing for others."""
+    state = getattr(parameter, "quant_state", None)
+    if state is None:
+        return
+    yield "scales", state.absmax
+    if state.nested:
+        yield "scales_of_scales", state.state2.absmax
+        yield "offset", state.offset
+
+
+def num_elements(parameter: torch.Tensor) -> int:
+    """Weights that ``parameter`` stands for."""
+    state = getattr(parameter, "quant_state", None)
+    return parameter.numel() if state is None else int(state.shape.numel())
+
+
+def whole_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers on the host, 4-bit weights back in the format they are computed in."""
+    found = {
+        f"{prefix}.{name}" if prefix else name: _whole(module, parameter)
+        for prefix, module in model.named_modules()
+        for name, parameter in module.named_parameters(recurse=False)
+    }
+    return found | {name: buffer.detach().cpu() for name, buffer in model.named_buffers()}
+
+
+def _whole(module: Any, parameter: torch.Tensor) -> torch.Tensor:
+    state = getattr(parameter, "quant_state", None)
+    if state is None:
+        return parameter.detach().cpu()
+    from bitsandbytes.functional import dequantize_4bit
+
+    weight: torch.Tensor = dequantize_4bit(parameter.data, state).cpu()
+    return weight.t().contiguous() if module.inputs_first else weight
