@@ -123,6 +123,7 @@ class _TypeEntry(_Strict):
     fp32_flops: _Rate | None = None
     memory_bandwidth: _Rate | None = None
     link: _Rate | None = None
+    node_link: _Rate | None = None
     compute_capability: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]$")] | None = None
     power_w: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     price_per_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
@@ -202,6 +203,7 @@ def _gpu_type(name: str, entry: _TypeEntry) -> GpuType:
         "fp32_flops_per_s": entry.fp32_flops,
         "memory_bandwidth_bytes_per_s": entry.memory_bandwidth,
         "link_bytes_per_s": entry.link,
+        "node_link_bytes_per_s": entry.node_link,
         "compute_capability": entry.compute_capability,
         "power_w": entry.power_w,
         "price_per_hour": entry.price_per_hour,

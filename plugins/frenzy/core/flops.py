@@ -36,14 +36,26 @@ class FlopsShape:
 
 
 def training_flops(shape: FlopsShape, *, num_tokens: int, sequence_length: int, checkpointing: bool) -> float:
-    """Operations to train on ``num_tokens`` tokens in sequences of ``sequence_length``.
+    """Operations to train on ``num_tokens`` tokens in sequences of ``sequence_length``."""
+    weights = weight_flops_per_token(shape, checkpointing=checkpointing)
+    return num_tokens * (weights + attention_flops_per_token(shape, sequence_length, checkpointing=checkpointing))
+
+
+def weight_flops_per_token(shape: FlopsShape, *, checkpointing: bool) -> float:
+    """Operations of the products with weights.
 
     A product with a weight costs 2 operations per parameter and token in the forward pass, 2 for
     the gradient of its input and 2 for the gradient of the weight itself (trainable ones only);
     checkpointing repeats the forward pass. With all weights trainable that is 6 N (8 N) per token.
-    Attention scores and their use cost 4 * width * length per layer and token forward, twice that
-    backward (the causal half is not taken off). Source: Chowdhery et al. 2022 (PaLM), appendix B.
+    Source: Chowdhery et al. 2022 (PaLM), appendix B.
     """
-    weight_passes = 2.0 * (2 + checkpointing) * shape.num_active + 2.0 * shape.num_active_trainable
-    attention = 4.0 * (3 + checkpointing) * shape.num_layers * shape.attention_width * sequence_length
-    return num_tokens * (weight_passes + attention)
+    return 2.0 * (2 + checkpointing) * shape.num_active + 2.0 * shape.num_active_trainable
+
+
+def attention_flops_per_token(shape: FlopsShape, sequence_length: int, *, checkpointing: bool) -> float:
+    """Operations of attention scores and their use.
+
+    4 * width * length per layer and token forward, twice that backward, the forward part again with
+    checkpointing; the causal half is not taken off. Source as above.
+    """
+    return 4.0 * (3 + checkpointing) * shape.num_layers * shape.attention_width * sequence_length

@@ -25,6 +25,7 @@ class GpuType:
     flops_per_s: dense peak in the 16-bit formats (fp32 for a virtual GPU); bf16_flops_per_s: in bf16
     where that differs. fp32_flops_per_s: in fp32 proper; tf32_flops_per_s: where the job allows TF32.
     memory_bandwidth_bytes_per_s, link_bytes_per_s: device memory; GPU to GPU inside a node.
+    node_link_bytes_per_s: from a node of such GPUs to others, all its network adapters together.
     price_per_hour: of one GPU, in the cluster's currency. power_w: limit of the board.
     """
 
@@ -40,6 +41,7 @@ class GpuType:
     bf16_flops_per_s: float | None = None
     tf32_flops_per_s: float | None = None
     power_w: float | None = None
+    node_link_bytes_per_s: float | None = None
 
     @property
     def pool(self) -> str:

@@ -1,35 +1,50 @@
-"""Predicted time of an optimizer step: compute by FLOPs, communication by ring collectives.
+"""Predicted time of an optimizer step of each plan.
 
-The compute of a virtual GPU is what its throttle holds it to, from the same FLOP count.
+Real GPUs: ``throughput``, with the shares of their datasheets that were measured. Virtual GPUs: what
+their throttle holds them to, from the same FLOP count, and what the ranks wait for each other.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from frenzy.core.flops import training_flops
-from frenzy.core.hardware import GpuType
+from frenzy.core.hardware import DeviceKind, GpuType
 from frenzy.core.memory import PlanGrid, Workload
 from frenzy.core.memory_calibration import Calibration
+from frenzy.core.throughput import Link, StepWork, step_parts, step_seconds
+from frenzy.core.utilisation import utilisation
 from frenzy.core.zero_buckets import zero_buckets
+
+__all__ = ["Array", "Link", "step_times_s", "step_work"]
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """What connects the GPUs of a plan: inside a node, and between nodes."""
-
-    gpus_per_node: int
-    inside_bytes_per_s: float
-    between_bytes_per_s: float
-
-
 def step_times_s(workload: Workload, grid: PlanGrid, gpu: GpuType, link: Link, calibration: Calibration) -> Array:
     """Seconds of one optimizer step of each plan in ``grid`` on ``gpu``."""
+    if gpu.kind is DeviceKind.CUDA:
+        return step_seconds(step_parts(step_work(workload), grid, gpu, link), utilisation(gpu))
+    return _virtual_step_times_s(workload, grid, gpu, link, calibration)
+
+
+def step_work(workload: Workload) -> StepWork:
+    """What ``workload`` computes in a step; DeepSpeed communicates gradients in the format of the weights."""
+    return StepWork(
+        flops=workload.shape.flops_shape(_num_trainable(workload)),
+        hidden_size=workload.shape.hidden_size,
+        vocab_size=workload.shape.vocab_size,
+        sequence_length=workload.sequence_length,
+        precision=workload.precision,
+        weight_bytes=workload.weight_bytes,
+        gradient_bytes=workload.weight_bytes,
+    )
+
+
+def _virtual_step_times_s(
+    workload: Workload, grid: PlanGrid, gpu: GpuType, link: Link, calibration: Calibration
+) -> Array:
     compute = _compute_s(workload, grid, gpu, calibration)
     overhead = grid.accumulation * calibration.micro_batch_overhead_s
     latency = _num_collectives(workload, grid) * calibration.collective_latency_s

@@ -1,0 +1,285 @@
+"""Published training speeds as runs that the time model can predict; rows are left out only by a written reason.
+
+A row is fitted or scored by the SHA-256 of its identity, so the split never changes and copies of a
+row fall on the same side.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from frenzy.core.flops import FlopsShape
+from frenzy.core.gpu_catalogue import CATALOGUE
+from frenzy.core.hardware import GpuType
+from frenzy.core.job import Precision
+from frenzy.core.throughput import Link, StepWork
+from frenzy.core.utilisation import FSDP, NANOTRON, TRANSFORMERS, Software
+
+Row = Mapping[str, str]
+
+SPLIT: Final = "fitted when the first 32 bits of the SHA-256 of the row's identity are below one half, else scored"
+_GPUS_PER_NODE: Final = 8
+# llm-foundry states 1600 Gbit/s for its A100 clusters; eight 400 Gbit/s adapters are usual for H100 nodes.
+_NODE_LINK_BYTES_PER_S: Final = {"a100-40": 200e9, "a100-80": 200e9, "h100": 400e9}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedRun:
+    """One measured run: what was computed, by which plan, on what, and how long a step took.
+
+    question: what a user would have fixed (model, GPUs, global batch); runs that share it compete.
+    """
+
+    dataset: str
+    identity: str
+    question: str
+    software: Software
+    gpu: GpuType
+    link: Link
+    work: StepWork
+    dp: int
+    tp: int
+    zero_stage: int
+    micro_batch: int
+    accumulation: int
+    checkpointing: bool
+    step_s: float
+
+    @property
+    def is_fitted(self) -> bool:
+        return int(hashlib.sha256(self.identity.encode()).hexdigest()[:8], 16) < 2**31
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedRuns:
+    """The runs of one data set, and how many rows were left out for which reason."""
+
+    dataset: str
+    runs: tuple[PublishedRun, ...]
+    left_out: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _LeftOut:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Model:
+    """A model of a published table, from its config: head widths add up to the hidden size in all of them."""
+
+    num_layers: int
+    hidden_size: int
+    vocab_size: int
+    num_parameters: int
+
+    def work(self, sequence_length: int, gradient_bytes: float, num_trainable: int | None = None) -> StepWork:
+        trainable = self.num_parameters if num_trainable is None else num_trainable
+        return StepWork(
+            flops=FlopsShape(
+                num_parameters=self.num_parameters,
+                num_trainable=trainable,
+                num_layers=self.num_layers,
+                attention_width=self.hidden_size,
+            ),
+            hidden_size=self.hidden_size,
+            vocab_size=self.vocab_size,
+            sequence_length=sequence_length,
+            precision=Precision.BF16,
+            weight_bytes=2.0,
+            gradient_bytes=gradient_bytes,
+        )
+
+
+def published_runs(folder: Path) -> tuple[PublishedRuns, ...]:
+    """The runs of every throughput table in ``folder``; a table that is not there is left out."""
+    found = ((folder / name, read) for name, read in _READERS.items())
+    return tuple(_read(path, read) for path, read in found if path.is_file())
+
+
+def _read(path: Path, read: _Reader) -> PublishedRuns:
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [read(row) for row in csv.DictReader(file)]
+    reasons = Counter(each.reason for each in rows if isinstance(each, _LeftOut))
+    return PublishedRuns(
+        dataset=path.stem,
+        runs=tuple(each for each in rows if isinstance(each, PublishedRun)),
+        left_out=tuple(sorted(reasons.items())),
+    )
+
+
+def _link(card: str) -> Link:
+    return Link(
+        gpus_per_node=_GPUS_PER_NODE,
+        inside_bytes_per_s=CATALOGUE[card].gpu.link_bytes_per_s,
+        between_bytes_per_s=_NODE_LINK_BYTES_PER_S[card],
+    )
+
+
+# llm-foundry: MPT with FSDP
+
+_MPT_WIDTHS: Final = {
+    "125m": (12, 768),
+    "350m": (24, 1024),
+    "760m": (24, 1536),
+    "1b": (24, 2048),
+    "3b": (32, 2560),
+    "7b": (32, 4096),
+    "13b": (40, 5120),
+    "30b": (48, 7168),
+    "70b": (80, 8192),
+}
+_MPT_CARDS: Final = {"a100_40gb": "a100-40", "a100_80gb": "a100-80", "h100_80gb": "h100"}
+_MPT_VOCABULARY: Final = 50368
+
+
+def _llm_foundry(row: Row) -> PublishedRun | _LeftOut:
+    """One row of llm-foundry's table; FULL_SHARD is ZeRO stage 3, SHARD_GRAD_OP stage 2."""
+    if row["Precision"] == "amp_fp8":
+        return _LeftOut("fp8, which the trainer does not offer")
+    layers, hidden = _MPT_WIDTHS[row["Model"]]
+    model = _Model(
+        num_layers=layers,
+        hidden_size=hidden,
+        vocab_size=_MPT_VOCABULARY,
+        num_parameters=int(row["NumParams"]),
+    )
+    card, length, num_gpus = _MPT_CARDS[row["GPU"]], int(row["SeqLen (T)"]), int(row["# GPUs"])
+    keys = ("Model", "SeqLen (T)", "# GPUs", "GPU", "MicroBatchSize", "GradAccum", "Precision")
+    batch = int(row["GlobalBatchSize"])
+    return PublishedRun(
+        dataset="llm-foundry",
+        identity="|".join(("mpt", *(row[key] for key in keys))),
+        question=f"{row['Model']} length {length} on {num_gpus} {card}, batch {batch}",
+        software=FSDP,
+        gpu=CATALOGUE[card].gpu,
+        link=_link(card),
+        # mixed precision DEFAULT reduces gradients in fp32, PURE in bf16
+        work=model.work(length, 2.0 if row["MP Mode"] == "PURE" else 4.0),
+        dp=num_gpus,
+        tp=1,
+        zero_stage=3 if row["Sharding Strategy"] == "FULL_SHARD" else 2,
+        micro_batch=int(row["MicroBatchSize"]),
+        accumulation=int(row["GradAccum"]),
+        checkpointing=row["Activation Checkpointing"] == "True",
+        step_s=batch * length / float(row["Throughput (T/s)"]),
+    )
+
+
+# nanotron: Llama-shaped models
+
+_NANOTRON_SIZES: Final = {"1B": (16, 2048, 8192), "3B": (28, 3072, 8192), "8B": (32, 4096, 14336)}
+_NANOTRON_VOCABULARY: Final = 131072
+_NANOTRON_LENGTH: Final = 4096
+
+
+def _nanotron(row: Row) -> PublishedRun | _LeftOut:
+    """One row of nanotron's table: 8 H100 a node; gradients are accumulated and reduced in fp32."""
+    dp, tp = int(row["dp"]), int(row["tp"])
+    micro_batch, accumulation, batch = int(row["mbs"]), int(row["grad_acc"]), int(row["gbs"])
+    if int(row["pp"]) > 1:
+        return _LeftOut("pipeline parallel, which the trainer does not run")
+    if tp > _GPUS_PER_NODE:
+        return _LeftOut("tensor parallel over nodes, which no plan does")
+    if not row["tok_s"]:
+        return _LeftOut("crashed or out of memory: no speed")
+    if dp * micro_batch * accumulation != batch:
+        return _LeftOut("the row's batch sizes contradict each other")
+    layers, hidden, width = _NANOTRON_SIZES[row["model"]]
+    parameters = layers * (4 * hidden**2 + 3 * hidden * width) + _NANOTRON_VOCABULARY * hidden
+    model = _Model(num_layers=layers, hidden_size=hidden, vocab_size=_NANOTRON_VOCABULARY, num_parameters=parameters)
+    keys = ("model", "nodes", "mbs", "dp", "tp", "zero")
+    return PublishedRun(
+        dataset="nanotron",
+        identity="|".join(("nt", *(row[key] for key in keys))),
+        question=f"{row['model']} on {row['nodes']} nodes, batch {batch}",
+        software=NANOTRON,
+        gpu=CATALOGUE["h100"].gpu,
+        link=_link("h100"),
+        work=model.work(_NANOTRON_LENGTH, 4.0),
+        dp=dp,
+        tp=tp,
+        zero_stage=int(row["zero"]),
+        micro_batch=micro_batch,
+        accumulation=accumulation,
+        checkpointing=False,
+        step_s=batch * _NANOTRON_LENGTH / float(row["tok_s"]),
+    )
+
+
+# fms-acceleration: Hugging Face models
+
+_FMS_MODELS: Final = {
+    "bigcode/gpt_bigcode-santacoder": (
+        _Model(num_layers=24, hidden_size=2048, vocab_size=49280, num_parameters=1_124_886_528),
+        2048,
+    ),
+    "mistralai/Mistral-7B-v0.1": (
+        _Model(num_layers=32, hidden_size=4096, vocab_size=32000, num_parameters=7_241_732_096),
+        4096,
+    ),
+    "NousResearch/Llama-2-70b-hf": (
+        _Model(num_layers=80, hidden_size=8192, vocab_size=32000, num_parameters=68_976_648_192),
+        4096,
+    ),
+}
+
+
+def _fms(row: Row) -> PublishedRun | _LeftOut:
+    """One row of fms-acceleration's benchmark: activation checkpointing throughout, FSDP on two GPUs."""
+    name, framework = row["model_name_or_path"], row["framework_config"]
+    if not row["train_samples_per_second"]:
+        return _LeftOut("out of memory or failed: no speed")
+    if "foak" in framework:
+        return _LeftOut("fused kernels that the trainer does not have")
+    if "autogptq" in framework:
+        return _LeftOut("GPTQ kernels that the trainer does not have")
+    if name not in _FMS_MODELS:
+        return _LeftOut("mixture of experts: routing is outside the time model")
+    model, length = _FMS_MODELS[name]
+    num_gpus, micro_batch = int(row["num_gpus"]), int(row["per_device_train_batch_size"])
+    keys = ("framework_config", "model_name_or_path", "num_gpus", "per_device_train_batch_size", "peft_method")
+    return PublishedRun(
+        dataset="fms-acceleration",
+        identity="|".join(("fms", *(row[key] for key in keys))),
+        question="|".join((name, framework, row["peft_method"], str(num_gpus), str(num_gpus * micro_batch))),
+        software=TRANSFORMERS,
+        gpu=CATALOGUE["a100-80"].gpu,
+        link=_link("a100-80"),
+        work=model.work(length, 2.0, _adapter_elements(row, model)),
+        dp=num_gpus,
+        tp=1,
+        zero_stage=3 if num_gpus > 1 else 0,
+        micro_batch=micro_batch,
+        accumulation=1,
+        checkpointing=True,
+        step_s=num_gpus * micro_batch / float(row["train_samples_per_second"]),
+    )
+
+
+def _adapter_elements(row: Row, model: _Model) -> int | None:
+    """Trained elements of low-rank adapters on square maps; None when everything is trained."""
+    if row["peft_method"] != "lora":
+        return None
+    num_targets = max(1, len(row["target_modules"].split(",")))
+    return round(2 * float(row["r"] or 0) * model.hidden_size * num_targets * model.num_layers)
+
+
+_Reader = Callable[[Row], PublishedRun | _LeftOut]
+_READERS: Final[Mapping[str, _Reader]] = {
+    "llmfoundry_mpt_fits_configs.csv": _llm_foundry,
+    "nanotron_ultrascale_5d_bench.csv": _nanotron,
+    "fms_a100_80gb.csv": _fms,
+}
+
+
+def all_runs(sets: tuple[PublishedRuns, ...]) -> Iterator[PublishedRun]:
+    """The runs of all data sets, in their order."""
+    for each in sets:
+        yield from each.runs
