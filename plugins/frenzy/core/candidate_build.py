@@ -7,14 +7,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from frenzy.core.cluster import Cluster
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.hardware import DeviceKind, GpuType
+from frenzy.core.host_offload import offload_times_s
 from frenzy.core.launchable import LaunchChoice, launch_refusal
-from frenzy.core.memory import Integers, PlanGrid, Workload
+from frenzy.core.memory import Integers, PlanGrid, PlanRow, Workload
 from frenzy.core.memory_calibration import Calibration
-from frenzy.core.plan import Candidate, MemoryPrediction, PlanShape, ResourcePlan
+from frenzy.core.plan import Candidate, MemoryPrediction, MemoryTerm, PlanShape, ResourcePlan
 from frenzy.core.plan_grid import grid_of
 from frenzy.core.plan_request import PlanRequest
 from frenzy.core.step_time import Array, Link, step_times_s
@@ -40,13 +42,17 @@ class Refused:
 
 @dataclass(frozen=True)
 class TypeFacts:
-    """One GPU type in one planning: how many there are, how fast plans run on it."""
+    """One GPU type in one planning: how many there are, how fast plans run on it.
+
+    gpus_per_node, host_bytes_per_node: of the node that has most of each.
+    """
 
     request: PlanRequest
     gpu: GpuType
     calibration: Calibration
     num_gpus: int
     gpus_per_node: int
+    host_bytes_per_node: int
 
     @cached_property
     def workload(self) -> Workload:
@@ -57,50 +63,60 @@ class TypeFacts:
         return Link(
             gpus_per_node=self.gpus_per_node,
             inside_bytes_per_s=self.gpu.link_bytes_per_s,
-            between_bytes_per_s=self.calibration.internode_bytes_per_s,
+            between_bytes_per_s=self.gpu.node_link_bytes_per_s or self.calibration.internode_bytes_per_s,
         )
 
     def step_times_s(self, grid: PlanGrid) -> Array:
         """Predicted seconds of an optimizer step for each plan of ``grid`` on this type."""
-        return step_times_s(self.workload, grid, self.gpu, self.link, self.calibration)
+        computed = step_times_s(self.workload, grid, self.gpu, self.link, self.calibration)
+        return computed + offload_times_s(self.workload, grid, self.gpus_per_node)
+
+    def allowed(self, grid: PlanGrid, step_s: Array) -> NDArray[np.bool_]:
+        """Plans that ``refusal`` has nothing against, but for those that failed: the same rules for all at once."""
+        constraints, num_gpus = self.request.job.constraints, grid.dp * grid.tp
+        run_s = step_s * self.request.total_steps
+        most = self.num_gpus if constraints.max_gpus is None else min(self.num_gpus, constraints.max_gpus)
+        allowed = self._launchable(grid) & (num_gpus <= most)
+        if self._type_refusal() is not None:
+            allowed[:] = False
+        if constraints.max_cost is not None:
+            allowed &= self.costs(num_gpus, run_s) <= constraints.max_cost
+        if self.request.seconds_to_deadline is not None:
+            allowed &= run_s <= self.request.seconds_to_deadline
+        return allowed
+
+    def _launchable(self, grid: PlanGrid) -> NDArray[np.bool_]:
+        launchable = grid.by_setting(
+            lambda zero_stage, tp, offload: self._launch_problem(zero_stage=zero_stage, tp=tp, offload=offload) is None
+        )
+        return launchable > 0
 
     def costs(self, num_gpus: Integers, run_s: Array) -> Array:
         """GPU-hours times the price."""
         return np.asarray(num_gpus * run_s / 3600.0 * self.gpu.price_per_hour, dtype=np.float64)
 
-    def plan(
-        self,
-        *,
-        dp: int,
-        tp: int,
-        zero_stage: int,
-        micro_batch: int,
-        accumulation: int,
-        checkpointing: bool,
-        memory: MemoryPrediction,
-        step_time_s: float | None = None,
-    ) -> ResourcePlan:
-        """The resource plan of these choices on this type, with its predictions."""
+    def plan(self, row: PlanRow, memory: MemoryPrediction, step_time_s: float | None = None) -> ResourcePlan:
+        """The resource plan of ``row`` on this type, with its predictions."""
         if step_time_s is None:
-            grid = grid_of([(dp, tp, zero_stage, micro_batch, accumulation, checkpointing)])
-            step_time_s = float(self.step_times_s(grid)[0])
-        run_s = step_time_s * self.request.total_steps
+            step_time_s = float(self.step_times_s(grid_of([row]))[0])
+        run_s, num_gpus = step_time_s * self.request.total_steps, row.dp * row.tp
         return ResourcePlan(
             gpu_type=self.gpu.name,
-            num_gpus=dp * tp,
-            dp=dp,
-            tp=tp,
-            zero_stage=zero_stage,
-            micro_batch_size=micro_batch,
-            accumulation_steps=accumulation,
-            activation_checkpointing=checkpointing,
+            num_gpus=num_gpus,
+            dp=row.dp,
+            tp=row.tp,
+            zero_stage=row.zero_stage,
+            micro_batch_size=row.micro_batch,
+            accumulation_steps=row.accumulation,
+            activation_checkpointing=row.checkpointing,
+            offload_optimizer=row.offload,
             bucket_elements=self.workload.bucket_elements,
             memory=memory,
             gpu_memory_bytes=self.gpu.memory_bytes,
             step_time_s=step_time_s,
-            samples_per_s=dp * micro_batch * accumulation / step_time_s,
+            samples_per_s=row.dp * row.micro_batch * row.accumulation / step_time_s,
             predicted_run_s=run_s,
-            predicted_cost=dp * tp * run_s / 3600.0 * self.gpu.price_per_hour,
+            predicted_cost=num_gpus * run_s / 3600.0 * self.gpu.price_per_hour,
         )
 
     def refusal(self, plan: ResourcePlan) -> Reason | None:
@@ -125,19 +141,16 @@ class TypeFacts:
         return None
 
     def _not_launchable(self, plan: ResourcePlan) -> Reason | None:
-        choice = LaunchChoice(
-            kind=self.gpu.kind,
-            zero_stage=plan.zero_stage,
-            tp=plan.tp,
-            offload_optimizer=plan.offload_optimizer,
-        )
+        problem = self._launch_problem(zero_stage=plan.zero_stage, tp=plan.tp, offload=plan.offload_optimizer)
+        return None if problem is None else replace(problem, detail=f"{plan.plan_id}: {problem.detail}")
+
+    def _launch_problem(self, *, zero_stage: int, tp: int, offload: bool) -> Reason | None:
+        choice = LaunchChoice(kind=self.gpu.kind, zero_stage=zero_stage, tp=tp, offload_optimizer=offload)
         refusal = launch_refusal(self.request.job.training, self.request.shape, choice)
-        if refusal is not None:
-            return replace(refusal, detail=f"{plan.plan_id}: {refusal.detail}")
-        if plan.tp > self.gpus_per_node:
-            problem = f"tensor parallel {plan.tp} does not fit one node of {self.gpus_per_node} {self.gpu.name}"
-            return Reason(code=ReasonCode.PREDICTED_NOT_LAUNCHABLE, detail=f"{plan.plan_id}: {problem}.")
-        return None
+        if refusal is None and tp > self.gpus_per_node:
+            problem = f"Tensor parallel {tp} does not fit one node of {self.gpus_per_node} {self.gpu.name}."
+            return Reason(code=ReasonCode.PREDICTED_NOT_LAUNCHABLE, detail=problem)
+        return refusal
 
     def _count_refusal(self, plan: ResourcePlan) -> Reason | None:
         most = self.request.job.constraints.max_gpus
@@ -203,12 +216,35 @@ def workload_of(request: PlanRequest, kind: DeviceKind) -> Workload:
 
 def gpu_facts(request: PlanRequest, cluster: Cluster, calibration: Calibration) -> tuple[TypeFacts, ...]:
     """Facts of every GPU type of ``cluster``, in its order; lost and drained nodes count (they may return)."""
-    widest: dict[str, int] = {}
+    widest = dict.fromkeys((each.name for each in cluster.gpu_types), 0)
+    most_host = dict(widest)
     for node in cluster.nodes:
-        widest[node.gpu_type] = max(widest.get(node.gpu_type, 0), node.num_gpus)
+        widest[node.gpu_type] = max(widest[node.gpu_type], node.num_gpus)
+        most_host[node.gpu_type] = max(most_host[node.gpu_type], node.host_memory_bytes)
     return tuple(
-        TypeFacts(request, gpu, calibration, cluster.num_gpus_by_type[gpu.name], widest.get(gpu.name, 0))
+        TypeFacts(
+            request=request,
+            gpu=gpu,
+            calibration=calibration,
+            num_gpus=cluster.num_gpus_by_type[gpu.name],
+            gpus_per_node=widest[gpu.name],
+            host_bytes_per_node=most_host[gpu.name],
+        )
         for gpu in cluster.gpu_types
+    )
+
+
+def host_refusal(plan: ResourcePlan, host_bytes_per_node: int, tightest: MemoryTerm) -> Reason:
+    """By how much ``plan`` exceeds the host memory of its nodes, and the term that weighs most."""
+    needed = plan.memory.host_bytes
+    return Reason(
+        code=ReasonCode.INSUFFICIENT_HOST_MEMORY,
+        detail=(
+            f"{plan.plan_id} needs {format_bytes(needed)} of host memory on each node for its offloaded optimizer, "
+            f"{format_bytes(needed - host_bytes_per_node)} more than a node of {plan.gpu_type} has "
+            f"({format_bytes(host_bytes_per_node)}); most of it {tightest.name}."
+        ),
+        remedy=f"Nodes with {format_bytes(needed)} of host memory.",
     )
 
 

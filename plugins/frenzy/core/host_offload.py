@@ -79,4 +79,5 @@ def offload_times_s(workload: Workload, grid: PlanGrid, gpus_per_node: int) -> A
 
 def ranks_per_node(grid: PlanGrid, gpus_per_node: int) -> Integers:
     """Ranks of each plan that may run on one node."""
-    return np.minimum(grid.dp * grid.tp, max(1, gpus_per_node))
+    ranks: Integers = np.minimum(grid.dp * grid.tp, max(1, gpus_per_node))
+    return ranks

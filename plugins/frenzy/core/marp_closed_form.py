@@ -7,29 +7,29 @@ kind and compared with each type's capacity.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
 
 from frenzy.core.candidate_build import (
     Ranked,
     Refused,
     TypeFacts,
     gpu_facts,
+    host_refusal,
     memory_refusal,
     refused_candidates,
     workload_of,
 )
 from frenzy.core.cluster import Cluster
 from frenzy.core.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.hardware import DeviceKind
 from frenzy.core.job import Objective
-from frenzy.core.memory import MemoryTable, PlanGrid, predict_memory
+from frenzy.core.memory import Array, Integers, MemoryTable, PlanGrid, predict_memory
 from frenzy.core.memory_calibration import Calibration
-from frenzy.core.plan import Candidate, ResourcePlan
+from frenzy.core.plan import Candidate, MemoryPrediction, ResourcePlan
 from frenzy.core.plan_grid import GridLimits, plan_grid
 from frenzy.core.plan_request import PlanRequest
+from frenzy.core.plan_selection import PlanSelection
 from frenzy.core.units import format_bytes, format_duration
 
 # A plan this many times wider than the cluster is still looked at, to say what would help.
@@ -38,10 +38,17 @@ _BEYOND_CLUSTER: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class _Predicted:
-    """One kind's grid and its memory."""
+    """One kind's grid and its memory. known: the predictions already made, by row."""
 
     grid: PlanGrid
     memory: MemoryTable
+    known: dict[int, MemoryPrediction] = field(default_factory=dict)
+
+    def prediction(self, row: int, host_bytes: int) -> MemoryPrediction:
+        if row not in self.known:
+            self.known[row] = self.memory.prediction(row)
+        found = self.known[row]
+        return found if found.host_bytes == host_bytes else replace(found, host_bytes=host_bytes)
 
 
 def closed_form_candidates(request: PlanRequest, cluster: Cluster, calibration: Calibration) -> tuple[Candidate, ...]:
@@ -51,20 +58,23 @@ def closed_form_candidates(request: PlanRequest, cluster: Cluster, calibration: 
         kind: _predict(request, [each for each in facts if each.gpu.kind is kind], calibration)
         for kind in dict.fromkeys(each.gpu.kind for each in facts)
     }
-    found = [verdict for each in facts for verdict in _verdicts(request, each, predicted[each.gpu.kind])]
+    found = [verdict for each in facts for verdict in _verdicts(each, predicted[each.gpu.kind])]
     feasible = sorted((each.plan for each in found if isinstance(each, Ranked)), key=_order(request))
     refused = [each for each in found if isinstance(each, Refused)]
     return (*_ranked(feasible, request), *refused_candidates(refused))
 
 
 def _predict(request: PlanRequest, facts: list[TypeFacts], calibration: Calibration) -> _Predicted:
+    kind = facts[0].gpu.kind
     limits = GridLimits(
         max_gpus=max(1, max(each.num_gpus for each in facts) * _BEYOND_CLUSTER),
         max_tp=max(1, max(each.gpus_per_node for each in facts)),
+        # a virtual GPU's memory is the host's: nothing would be gained
+        offload=kind is not DeviceKind.VIRTUAL,
     )
     training = request.job.training
     grid = plan_grid(request.shape, request.global_batch_size, training.gradient_checkpointing, limits)
-    memory = predict_memory(workload_of(request, facts[0].gpu.kind), grid, calibration)
+    memory = predict_memory(workload_of(request, kind), grid, calibration)
     if memory is None:
         raise _unsupported(request, calibration)
     return _Predicted(grid, memory)
@@ -85,105 +95,29 @@ def _unsupported(request: PlanRequest, calibration: Calibration) -> PermanentErr
     )
 
 
-def _verdicts(request: PlanRequest, facts: TypeFacts, predicted: _Predicted) -> Iterator[Ranked | Refused]:
+def _verdicts(facts: TypeFacts, predicted: _Predicted) -> Iterator[Ranked | Refused]:
     """The plans of one type worth knowing of."""
-    grid, memory = predicted.grid, predicted.memory
-    step_s = facts.step_times_s(grid)
-    num_gpus = grid.dp * grid.tp
-    fits = memory.required_bytes + request.extra_bytes_per_gpu <= facts.gpu.memory_bytes
-    reachable = fits & (num_gpus <= facts.num_gpus) & _allowed(request, facts, grid, step_s)
-    failed = _failed_widths(request, facts)
-    for index in _kept(grid, step_s, memory.required_bytes, reachable, failed):
-        plan = _plan(facts, predicted, int(index), float(step_s[index]))
-        refusal = facts.refusal(plan)
-        yield Refused(plan, refusal) if refusal else Ranked(plan)
-    for index in _explaining(num_gpus, memory, fits, reachable, facts):
-        plan = _plan(facts, predicted, int(index), float(step_s[index]))
-        refusal = facts.refusal(plan) or memory_refusal(plan, request.extra_bytes_per_gpu)
-        yield Refused(plan, refusal)
+    selection = PlanSelection(facts, predicted.grid, predicted.memory)
+    listed, explaining = selection.listed(), selection.explaining()
+    for _, plan in _plans(selection, predicted, listed, selection.step_s[listed]):
+        yield Ranked(plan)
+    for row, plan in _plans(selection, predicted, explaining, facts.step_times_s(predicted.grid.take(explaining))):
+        yield Refused(plan, facts.refusal(plan) or _lacking(selection, plan, row))
 
 
-def _allowed(request: PlanRequest, facts: TypeFacts, grid: PlanGrid, step_s: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Plans within what the trainer can run and the user's limits: what ``TypeFacts.refusal`` says, for all at once."""
-    constraints, shape = request.job.constraints, request.shape
-    num_gpus, run_s = grid.dp * grid.tp, step_s * request.total_steps
-    allowed = np.ones(len(grid), dtype=np.bool_)
-    if not shape.autotp or request.job.training.lora is not None:
-        allowed &= grid.tp == 1
-    allowed &= grid.tp <= max(1, facts.gpus_per_node)
-    if constraints.max_gpus is not None:
-        allowed &= num_gpus <= constraints.max_gpus
-    if constraints.max_cost is not None:
-        allowed &= facts.costs(num_gpus, run_s) <= constraints.max_cost
-    if request.seconds_to_deadline is not None:
-        allowed &= run_s <= request.seconds_to_deadline
-    return allowed
+def _plans(
+    selection: PlanSelection, predicted: _Predicted, rows: Integers, step_s: Array
+) -> Iterator[tuple[int, ResourcePlan]]:
+    settings, host_bytes = predicted.grid.take(rows).rows(), selection.host_bytes[rows].tolist()
+    for row, setting, host, seconds in zip(rows.tolist(), settings, host_bytes, step_s.tolist(), strict=True):
+        yield row, selection.facts.plan(setting, predicted.prediction(row, host), seconds)
 
 
-def _failed_widths(request: PlanRequest, facts: TypeFacts) -> frozenset[tuple[int, int]]:
-    """(GPUs, tensor parallel degree) on which this run failed: there every smaller plan is of interest."""
-    return frozenset((each.num_gpus, each.tp) for each in request.excluded_shapes if each.gpu_type == facts.gpu.name)
-
-
-def _kept(
-    grid: PlanGrid,
-    step_s: NDArray[np.float64],
-    required: NDArray[np.int64],
-    reachable: NDArray[np.bool_],
-    failed: frozenset[tuple[int, int]],
-) -> list[int]:
-    """Plans that no other plan of as many GPUs beats in both time and memory.
-
-    On a width where an attempt failed all plans stay: the memory-pressure ladder climbs among them.
-    """
-    num_gpus = grid.dp * grid.tp
-    indices = np.flatnonzero(reachable)
-    order = indices[np.lexsort((grid.tp[indices], required[indices], step_s[indices], num_gpus[indices]))]
-    kept: list[int] = []
-    width, least = -1, 0
-    for index in order.tolist():
-        if num_gpus[index] != width:
-            width, least = int(num_gpus[index]), int(required[index]) + 1
-        if required[index] < least or (width, int(grid.tp[index])) in failed:
-            kept.append(index)
-            least = min(least, int(required[index]))
-    return kept
-
-
-def _explaining(
-    num_gpus: NDArray[np.int64],
-    memory: MemoryTable,
-    fits: NDArray[np.bool_],
-    reachable: NDArray[np.bool_],
-    facts: TypeFacts,
-) -> list[int]:
-    """For each number of GPUs the refused plan nearest to running; beyond the cluster only the narrowest."""
-    required = memory.required_bytes
-    explaining: list[int] = []
-    for width in np.unique(num_gpus).tolist():
-        here = np.flatnonzero((num_gpus == width) & ~reachable)
-        if len(here) == 0 or (width > facts.num_gpus and reachable.any()):
-            continue
-        fitting = here[fits[here]]
-        if width <= facts.num_gpus:
-            explaining += [int(group[required[group].argmin()]) for group in (fitting, here[~fits[here]]) if len(group)]
-        elif len(fitting):
-            return [*explaining, int(fitting[required[fitting].argmin()])]
-    return explaining
-
-
-def _plan(facts: TypeFacts, predicted: _Predicted, index: int, step_time_s: float) -> ResourcePlan:
-    grid = predicted.grid
-    return facts.plan(
-        dp=int(grid.dp[index]),
-        tp=int(grid.tp[index]),
-        zero_stage=int(grid.zero_stage[index]),
-        micro_batch=int(grid.micro_batch[index]),
-        accumulation=int(grid.accumulation[index]),
-        checkpointing=bool(grid.checkpointing[index]),
-        memory=predicted.memory.prediction(index),
-        step_time_s=step_time_s,
-    )
+def _lacking(selection: PlanSelection, plan: ResourcePlan, row: int) -> Reason:
+    facts = selection.facts
+    if selection.fits_gpu[row]:
+        return host_refusal(plan, facts.host_bytes_per_node, selection.memory.largest_host_term(row))
+    return memory_refusal(plan, facts.request.extra_bytes_per_gpu)
 
 
 def _order(request: PlanRequest) -> Callable[[ResourcePlan], tuple[float | str, ...]]:

@@ -18,6 +18,7 @@ from typing import Final
 from frenzy.core.candidate_build import Ranked, Refused, TypeFacts, explain_paper, gpu_facts
 from frenzy.core.cluster import Cluster
 from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.memory import PlanRow
 from frenzy.core.memory_calibration import Calibration
 from frenzy.core.model_parameters import ModelShape
 from frenzy.core.plan import Candidate, MemoryPrediction, MemoryTerm
@@ -83,15 +84,9 @@ def paper_candidates(request: PlanRequest, cluster: Cluster, calibration: Calibr
 
 def _verdict(request: PlanRequest, facts: TypeFacts, plan: PaperPlan) -> Ranked | Refused:
     whole = request.global_batch_size % plan.dp == 0
-    resource_plan = facts.plan(
-        dp=plan.dp,
-        tp=plan.tp,
-        zero_stage=1,
-        micro_batch=max(1, request.global_batch_size // plan.dp),
-        accumulation=1,
-        checkpointing=False,
-        memory=_prediction(plan),
-    )
+    micro_batch = max(1, request.global_batch_size // plan.dp)
+    row = PlanRow(plan.dp, plan.tp, zero_stage=1, micro_batch=micro_batch, accumulation=1, checkpointing=False)
+    resource_plan = facts.plan(row, _prediction(plan))
     if not whole:
         detail = f"The global batch of {request.global_batch_size} is no multiple of {plan.dp} data-parallel ranks."
         return Refused(resource_plan, Reason(code=ReasonCode.PREDICTED_NOT_LAUNCHABLE, detail=detail))

@@ -27,10 +27,10 @@ from frenzy.core.memory_moments import (
 )
 from frenzy.core.memory_states import StateElements, StateRequest, state_elements
 from frenzy.core.memory_table import MemoryTable, Term
-from frenzy.core.memory_workload import Array, Integers, PlanGrid, Workload
+from frenzy.core.memory_workload import Array, Integers, PlanGrid, PlanRow, Workload
 from frenzy.core.zero_buckets import zero_buckets
 
-__all__ = ["Array", "Calibration", "Integers", "MemoryTable", "PlanGrid", "Workload", "predict_memory"]
+__all__ = ["Array", "Calibration", "Integers", "MemoryTable", "PlanGrid", "PlanRow", "Workload", "predict_memory"]
 
 
 def predict_memory(workload: Workload, grid: PlanGrid, calibration: Calibration) -> MemoryTable | None:
@@ -96,10 +96,8 @@ def _resident_terms(
 
 
 def _outside_bytes(workload: Workload, grid: PlanGrid, calibration: Calibration) -> Array:
-    """Bytes outside tensors: looked up once for each ZeRO stage and tensor parallel degree."""
-    degrees, where = np.unique(np.stack([grid.zero_stage, grid.tp]), axis=1, return_inverse=True)
-    each = [
-        calibration.outside_bytes(workload.kind, stage, num_tensors=workload.shape.num_tensors, tp=tp)
-        for stage, tp in degrees.T.tolist()
-    ]
-    return np.asarray(each, dtype=np.float64)[where.reshape(-1)]
+    """Bytes outside tensors of each plan."""
+    num_tensors = workload.shape.num_tensors
+    return grid.by_setting(
+        lambda zero_stage, tp, _: calibration.outside_bytes(workload.kind, zero_stage, num_tensors=num_tensors, tp=tp)
+    )

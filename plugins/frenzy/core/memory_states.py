@@ -79,8 +79,8 @@ def _columns(request: StateRequest, tp: int, degrees: tuple[int, ...]) -> Array:
     sizes = _sizes(request, tp)
     counts = _counts(request, sizes, tp)
     parts = np.asarray([_partition(sizes, dp) for dp in degrees], dtype=np.float64).reshape(len(degrees), 2)
-    rows = {**counts, "partition": parts[:, 0], "overlapping": parts[:, 1]}
-    return np.stack([np.broadcast_to(np.float64(rows[name]), len(degrees)) for name in _FIELDS])
+    rows: dict[str, int | Array] = {**counts, "partition": parts[:, 0], "overlapping": parts[:, 1]}
+    return np.stack([np.broadcast_to(np.asarray(rows[name], dtype=np.float64), len(degrees)) for name in _FIELDS])
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,8 @@ class MemoryTable:
 
     @cached_property
     def _moment_of_peak(self) -> Integers:
-        return self._totals.argmax(axis=0)
+        which: Integers = self._totals.argmax(axis=0)
+        return which
 
     @cached_property
     def peak_bytes(self) -> Integers:

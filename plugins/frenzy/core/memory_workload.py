@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +51,18 @@ class Workload:
         return _WEIGHT_BYTES[self.precision]
 
 
+class PlanRow(NamedTuple):
+    """One plan: dp * micro_batch * accumulation is the global batch, dp * tp the number of GPUs."""
+
+    dp: int
+    tp: int
+    zero_stage: int
+    micro_batch: int
+    accumulation: int
+    checkpointing: bool
+    offload: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlanGrid:
     """Plans as columns; all arrays have one entry for each plan.
@@ -68,6 +81,20 @@ class PlanGrid:
     def take(self, indices: Integers) -> PlanGrid:
         """The plans at ``indices``."""
         return PlanGrid(**{each.name: getattr(self, each.name)[indices] for each in fields(self)})
+
+    def rows(self) -> tuple[PlanRow, ...]:
+        """The plans one by one."""
+        columns = (getattr(self, name).tolist() for name in PlanRow._fields)
+        return tuple(PlanRow(*row) for row in zip(*columns, strict=True))
+
+    def by_setting(self, of: Callable[[int, int, bool], float]) -> Array:
+        """What ``of`` says of each plan's (ZeRO stage, tensor-parallel degree, offload), asked once for each triple."""
+        codes = (self.tp * 4 + self.zero_stage) * 2 + self.offload
+        answers = np.zeros(int(codes.max(initial=0)) + 1)
+        for code in np.flatnonzero(np.bincount(codes)).tolist():
+            answers[code] = of(code // 2 % 4, code // 8, bool(code % 2))
+        found: Array = answers[codes]
+        return found
 
     def __len__(self) -> int:
         return len(self.dp)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from frenzy.core.job import Checkpointing
-from frenzy.core.memory import Integers, PlanGrid
+from frenzy.core.memory import Integers, PlanGrid, PlanRow
 from frenzy.core.model_parameters import ModelShape
 
 ZERO_STAGES: Final = (1, 2, 3)
@@ -72,18 +72,6 @@ def _batch_splits(global_batch: int, max_dp: int) -> tuple[Integers, Integers]:
     dp, micro_batch = np.meshgrid(parts[parts <= max_dp], parts, indexing="ij")
     whole = (global_batch // dp) % micro_batch == 0
     return dp[whole], micro_batch[whole]
-
-
-class PlanRow(NamedTuple):
-    """One plan of a grid."""
-
-    dp: int
-    tp: int
-    zero_stage: int
-    micro_batch: int
-    accumulation: int
-    checkpointing: bool
-    offload: bool = False
 
 
 def grid_of(rows: Sequence[PlanRow | tuple[int, int, int, int, int, bool]]) -> PlanGrid:

@@ -24,7 +24,7 @@ from frenzy.core.cluster import Cluster
 from frenzy.core.errors import PermanentError, ReasonCode
 from frenzy.core.job import Checkpointing, ConstraintsSpec, Objective, Precision
 from frenzy.core.marp import plan_candidates, remedies, smallest_remedy
-from frenzy.core.memory import predict_memory
+from frenzy.core.memory import PlanRow, predict_memory
 from frenzy.core.model_shape import model_shape
 from frenzy.core.plan import Candidate
 from frenzy.core.plan_grid import grid_of
@@ -88,16 +88,7 @@ def test_no_feasible_plan_outside_the_list_beats_the_first(asked: PlanRequest) -
             assert table is not None
             if table.required_bytes[0] > facts.gpu.memory_bytes:
                 continue
-            dp, tp, stage, micro, accumulation, checkpointing = row
-            plan = facts.plan(
-                dp=dp,
-                tp=tp,
-                zero_stage=stage,
-                micro_batch=micro,
-                accumulation=accumulation,
-                checkpointing=checkpointing,
-                memory=table.prediction(0),
-            )
+            plan = facts.plan(PlanRow(*row), table.prediction(0))
             if facts.refusal(plan) is not None:
                 continue
             assert best is not None
