@@ -53,6 +53,9 @@ def _activation_rows(workload: Workload, grid: PlanGrid, coefficients: Activatio
             max(each.per_token(shape, length, tp) for each in coefficients.in_backward),
             coefficients.weight_copies * (linear * shape.num_layers + shape.vocab_size * shape.hidden_size),
         )
-    rows = np.asarray([by_tp[tp] for tp in grid.tp.tolist()], dtype=np.float64).reshape(len(grid), 5).T
+    table = np.zeros((5, int(grid.tp.max(initial=0)) + 1))
+    for tp, column in by_tp.items():
+        table[:, tp] = column
+    rows: Array = table[:, grid.tp]
     rows[:4] *= grid.micro_batch * length
     return rows
