@@ -18,18 +18,26 @@ from frenzy.core.candidate_build import (
     host_refusal,
     memory_refusal,
     refused_candidates,
-    workload_of,
 )
 from frenzy.core.cluster import Cluster
 from frenzy.core.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.hardware import DeviceKind
-from frenzy.core.job import Objective
-from frenzy.core.memory import Array, Integers, MemoryTable, PlanGrid, predict_memory
+from frenzy.core.job import Checkpointing, Objective
+from frenzy.core.memory import (
+    Array,
+    Integers,
+    MemoryTable,
+    PlanGrid,
+    PlanRow,
+    Workload,
+    activations_at_loss_bytes,
+    predict_memory,
+)
 from frenzy.core.memory_calibration import Calibration
 from frenzy.core.plan import Candidate, MemoryPrediction, ResourcePlan
-from frenzy.core.plan_grid import GridLimits, plan_grid
+from frenzy.core.plan_grid import GridLimits, divisors, grid_of, plan_grid, tensor_parallel_degrees
 from frenzy.core.plan_request import PlanRequest
-from frenzy.core.plan_selection import PlanSelection
+from frenzy.core.plan_selection import PlanSelection, Widths
 from frenzy.core.units import format_bytes, format_duration
 
 # A plan this many times wider than the cluster is still looked at, to say what would help.
@@ -42,6 +50,7 @@ class _Predicted:
 
     grid: PlanGrid
     memory: MemoryTable
+    widths: Widths
     known: dict[int, MemoryPrediction] = field(default_factory=dict)
 
     def prediction(self, row: int, host_bytes: int) -> MemoryPrediction:
@@ -65,19 +74,35 @@ def closed_form_candidates(request: PlanRequest, cluster: Cluster, calibration: 
 
 
 def _predict(request: PlanRequest, facts: list[TypeFacts], calibration: Calibration) -> _Predicted:
-    kind = facts[0].gpu.kind
+    workload = facts[0].workload
+    max_tp = max(1, max(each.gpus_per_node for each in facts))
+    most_bytes = max(each.gpu.memory_bytes for each in facts)
     limits = GridLimits(
         max_gpus=max(1, max(each.num_gpus for each in facts) * _BEYOND_CLUSTER),
-        max_tp=max(1, max(each.gpus_per_node for each in facts)),
+        max_tp=max_tp,
+        max_micro_batch=_largest_micro_batch(request, workload, calibration, max_tp=max_tp, most_bytes=most_bytes),
         # a virtual GPU's memory is the host's: nothing would be gained
-        offload=kind is not DeviceKind.VIRTUAL,
+        offload=workload.kind is not DeviceKind.VIRTUAL,
     )
-    training = request.job.training
-    grid = plan_grid(request.shape, request.global_batch_size, training.gradient_checkpointing, limits)
-    memory = predict_memory(workload_of(request, kind), grid, calibration)
+    grid = plan_grid(request.shape, request.global_batch_size, request.job.training.gradient_checkpointing, limits)
+    memory = predict_memory(workload, grid, calibration)
     if memory is None:
         raise _unsupported(request, calibration)
-    return _Predicted(grid, memory)
+    return _Predicted(grid, memory, Widths.of(grid, memory))
+
+
+def _largest_micro_batch(
+    request: PlanRequest, workload: Workload, calibration: Calibration, *, max_tp: int, most_bytes: int
+) -> int:
+    """The largest micro-batch whose activations alone are not more than ``most_bytes``: larger ones never fit."""
+    sizes = divisors(request.global_batch_size, request.global_batch_size)
+    degrees = tensor_parallel_degrees(request.shape, max_tp)
+    checkpointing = request.job.training.gradient_checkpointing is not Checkpointing.OFF
+    grid = grid_of([PlanRow(1, tp, 1, size, 1, checkpointing) for size in sizes for tp in degrees])
+    least = activations_at_loss_bytes(workload, grid, calibration)
+    if least is None:
+        raise _unsupported(request, calibration)
+    return int(grid.micro_batch[least <= most_bytes].max(initial=1))
 
 
 def _unsupported(request: PlanRequest, calibration: Calibration) -> PermanentError:
@@ -97,7 +122,7 @@ def _unsupported(request: PlanRequest, calibration: Calibration) -> PermanentErr
 
 def _verdicts(facts: TypeFacts, predicted: _Predicted) -> Iterator[Ranked | Refused]:
     """The plans of one type worth knowing of."""
-    selection = PlanSelection(facts, predicted.grid, predicted.memory)
+    selection = PlanSelection(facts, predicted.grid, predicted.memory, predicted.widths)
     listed, explaining = selection.listed(), selection.explaining()
     for _, plan in _plans(selection, predicted, listed, selection.step_s[listed]):
         yield Ranked(plan)

@@ -30,7 +30,17 @@ from frenzy.core.memory_table import MemoryTable, Term
 from frenzy.core.memory_workload import Array, Integers, PlanGrid, PlanRow, Workload
 from frenzy.core.zero_buckets import zero_buckets
 
-__all__ = ["Array", "Calibration", "Integers", "MemoryTable", "PlanGrid", "PlanRow", "Workload", "predict_memory"]
+__all__ = [
+    "Array",
+    "Calibration",
+    "Integers",
+    "MemoryTable",
+    "PlanGrid",
+    "PlanRow",
+    "Workload",
+    "activations_at_loss_bytes",
+    "predict_memory",
+]
 
 
 def predict_memory(workload: Workload, grid: PlanGrid, calibration: Calibration) -> MemoryTable | None:
@@ -63,6 +73,14 @@ def predict_memory(workload: Workload, grid: PlanGrid, calibration: Calibration)
         calibration.headroom_bytes,
         host_terms=host_terms(workload, grid, states),
     )
+
+
+def activations_at_loss_bytes(workload: Workload, grid: PlanGrid, calibration: Calibration) -> Array | None:
+    """Activations alone at the loss: less than any plan's peak, and much quicker to know."""
+    found = Activations.of(workload, grid, calibration)
+    if found is None:
+        return None
+    return workload.shape.num_layers * found.one_layer + found.outside + found.in_loss
 
 
 def _resident_terms(

@@ -20,11 +20,13 @@ _MAX_TENSOR_PARALLEL: Final = 64
 class GridLimits:
     """max_gpus: no plan is wider. max_tp: no tensor-parallel group is wider (one node's GPUs).
 
-    offload: also plans that keep the optimizer in host memory.
+    max_micro_batch: no micro-batch but 1 is larger. offload: also plans that keep the optimizer in
+    host memory.
     """
 
     max_gpus: int
     max_tp: int
+    max_micro_batch: int
     offload: bool = False
 
 
@@ -46,7 +48,7 @@ def plan_grid(shape: ModelShape, global_batch: int, checkpointing: Checkpointing
 
     Stages 2 and 3 divide nothing on a single data-parallel rank and are left out there.
     """
-    dp, micro_batch = _batch_splits(global_batch, limits.max_gpus)
+    dp, micro_batch = _batch_splits(global_batch, limits)
     choices = {Checkpointing.AUTO: (False, True), Checkpointing.ON: (True,), Checkpointing.OFF: (False,)}
     offload = (False, True) if limits.offload else (False,)
     degrees = tensor_parallel_degrees(shape, limits.max_tp)
@@ -66,10 +68,11 @@ def plan_grid(shape: ModelShape, global_batch: int, checkpointing: Checkpointing
     )
 
 
-def _batch_splits(global_batch: int, max_dp: int) -> tuple[Integers, Integers]:
+def _batch_splits(global_batch: int, limits: GridLimits) -> tuple[Integers, Integers]:
     """(data-parallel degree, micro-batch) of every way to cut the global batch evenly, both ascending."""
-    parts = np.asarray(divisors(global_batch, global_batch), dtype=np.int64)
-    dp, micro_batch = np.meshgrid(parts[parts <= max_dp], parts, indexing="ij")
+    degrees = np.asarray(divisors(global_batch, limits.max_gpus), dtype=np.int64)
+    sizes = np.asarray(divisors(global_batch, max(1, limits.max_micro_batch)), dtype=np.int64)
+    dp, micro_batch = np.meshgrid(degrees, sizes, indexing="ij")
     whole = (global_batch // dp) % micro_batch == 0
     return dp[whole], micro_batch[whole]
 

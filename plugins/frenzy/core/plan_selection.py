@@ -28,16 +28,51 @@ _ROOM_SHARES: Final = 32
 
 
 @dataclass(frozen=True)
+class Widths:
+    """How many GPUs the plans of a grid take, the same for all types. place: among ``distinct``.
+
+    by_memory: the plans from the one that needs most memory to the one that needs least.
+    """
+
+    num_gpus: Integers
+    distinct: Integers
+    place: Integers
+    by_memory: Integers
+
+    @classmethod
+    def of(cls, grid: PlanGrid, memory: MemoryTable) -> Widths:
+        num_gpus = grid.dp * grid.tp
+        distinct, place = np.unique(num_gpus, return_inverse=True)
+        return cls(num_gpus, distinct, place, np.argsort(-memory.required_bytes, kind="stable"))
+
+    def leanest(self, among: Mask) -> Integers:
+        """Of the plans ``among``, for each width the one that needs least memory; narrowest first."""
+        rows = self.by_memory[among[self.by_memory]]
+        found = np.full(len(self.distinct), -1, dtype=np.int64)
+        found[self.place[rows]] = rows  # the last one written stays
+        leanest: Integers = found[found >= 0]
+        return leanest
+
+    def having(self, among: Mask) -> Mask:
+        """Plans on whose width one of those ``among`` is."""
+        found = np.zeros(len(self.distinct), dtype=np.bool_)
+        found[self.place[among]] = True
+        having: Mask = found[self.place]
+        return having
+
+
+@dataclass(frozen=True)
 class PlanSelection:
     """The plans of ``grid`` on one GPU type; arrays have one entry for each plan."""
 
     facts: TypeFacts
     grid: PlanGrid
     memory: MemoryTable
+    widths: Widths
 
-    @cached_property
+    @property
     def num_gpus(self) -> Integers:
-        return self.grid.dp * self.grid.tp
+        return self.widths.num_gpus
 
     @cached_property
     def host_bytes(self) -> Integers:
@@ -91,8 +126,7 @@ class PlanSelection:
     @cached_property
     def spare(self) -> Mask:
         """Plans that offload although one that does not runs on as many GPUs: the last to be chosen."""
-        without = np.unique(self.num_gpus[self.runnable & ~self.grid.offload])
-        return np.asarray(self.grid.offload & np.isin(self.num_gpus, without), dtype=np.bool_)
+        return np.asarray(self.grid.offload & self.widths.having(self.runnable & ~self.grid.offload), dtype=np.bool_)
 
     def listed(self) -> Integers:
         """Feasible plans worth listing."""
@@ -135,25 +169,17 @@ class PlanSelection:
         """
         refused = ~self.runnable & ~self.spare & ~self.excluded
         inside = self.num_gpus <= self.facts.num_gpus
-        required, host = self.memory.required_bytes, self.host_bytes
         fits = self.fits_gpu & self.fits_host
         found = [
-            self._nearest(refused & inside & fits, required),
-            self._nearest(refused & inside & ~self.fits_gpu, required),
-            self._nearest(refused & inside & self.fits_gpu & ~self.fits_host, host),
+            self.widths.leanest(refused & inside & fits),
+            self.widths.leanest(refused & inside & ~self.fits_gpu),
+            self.widths.leanest(refused & inside & self.fits_gpu & ~self.fits_host),
             np.flatnonzero(self.excluded),
         ]
         if not self.runnable.any():
-            found.append(self._nearest(refused & ~inside & fits, required)[:1])
+            found.append(self.widths.leanest(refused & ~inside & fits)[:1])
         rows = np.concatenate(found)
         return rows[np.argsort(self.num_gpus[rows], kind="stable")]
-
-    def _nearest(self, among: Mask, lacking: Integers) -> Integers:
-        """Of the plans ``among``, for each number of GPUs the one with the least ``lacking``; narrowest first."""
-        rows = np.flatnonzero(among)
-        order = rows[np.lexsort((lacking[rows], self.num_gpus[rows]))]
-        nearest: Integers = order[np.diff(self.num_gpus[order], prepend=-1) != 0]
-        return nearest
 
 
 def _is_shape(grid: PlanGrid, shape: PlanShape) -> Mask:
