@@ -1,31 +1,44 @@
-"""Cost of listing a job's plans: CPU time of ``plan_candidates`` on clusters of three sizes.
+"""Cost of listing a job's plans: the closed form alone, and the whole search.
 
-Run it alone, or through ``make bench``; it prints a table and writes ``build/bench/marp.json``,
-a list of {name, value, unit, goal, ok}: medians in milliseconds of process CPU time.
+Run it alone, or through ``make bench ARGS=marp``; it prints a table and writes
+``build/bench/marp_search.json``, a list of {name, value, unit, goal, ok}. Figures are medians in
+process CPU time. Each repeat plans a slightly different model, so that no cache of the last one
+helps: a new job is what is timed.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
+import sys
 import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from frenzy.adapters.calibration import default_calibration
-from frenzy.core.cluster import Cluster, Node
-from frenzy.core.gpu_catalogue import CATALOGUE
-from frenzy.core.hardware import GpuType
-from frenzy.core.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
-from frenzy.core.marp import PlanRequest, plan_candidates
-from frenzy.core.model_shape import model_shape
-from frenzy.core.units import GIB
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "plugins")]
 
-OUTPUT = Path(__file__).parents[2] / "build" / "bench" / "marp.json"
-REPEATS = 11
-# The cluster of Frenzy's released simulator, then the same cards on ten times as many GPUs.
-PAPER_CLUSTER = {"a100-40": 64, "a100-80": 32, "v100-32": 80, "rtx-3090": 80, "t4": 32}
-LLAMA_8B = {
+from tests.bench.report import figure, publish  # noqa: E402
+
+from frenzy.adapters.calibration import default_calibration  # noqa: E402
+from frenzy.adapters.cluster_file import load_cluster  # noqa: E402
+from frenzy.adapters.job_spec import job_from_yaml  # noqa: E402
+from frenzy.adapters.model_config import resolve_model_config  # noqa: E402
+from frenzy.core.cluster import Cluster, Node  # noqa: E402
+from frenzy.core.gpu_catalogue import CATALOGUE  # noqa: E402
+from frenzy.core.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec  # noqa: E402
+from frenzy.core.marp import PlanRequest, plan_candidates  # noqa: E402
+from frenzy.core.marp_closed_form import selections  # noqa: E402
+from frenzy.core.model_shape import model_shape  # noqa: E402
+from frenzy.core.units import GIB  # noqa: E402
+
+REPEATS: Final = 15
+STEPS: Final = 1000
+# The cluster of Frenzy's released simulator: 288 GPUs.
+PAPER_CLUSTER: Final = {"a100-40": 64, "a100-80": 32, "v100-32": 80, "rtx-3090": 80, "t4": 32}
+EIGHT_TYPES: Final = ("b200", "h200", "h100", "a100-80", "a100-40", "l40s", "v100-32", "t4")
+LLAMA_8B: Final = {
     "model_type": "llama",
     "hidden_size": 4096,
     "num_hidden_layers": 32,
@@ -35,51 +48,126 @@ LLAMA_8B = {
     "vocab_size": 128256,
     "max_position_embeddings": 8192,
 }
+LLAMA_70B: Final = {
+    **LLAMA_8B,
+    "hidden_size": 8192,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "intermediate_size": 28672,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One job on one cluster, and the goals for it in milliseconds."""
+
+    name: str
+    request: PlanRequest
+    cluster: Cluster
+    closed_form_ms: float | None
+    search_ms: float | None
 
 
 def main() -> list[dict[str, Any]]:
     """Measure, print the table, write the JSON file, return its rows."""
-    rows = [
-        row("plans of an 8B model on 288 GPUs of five types", cluster(1), 256, 100.0),
-        row("plans of an 8B model on 2,880 GPUs of five types", cluster(10), 1024, None),
-    ]
-    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(json.dumps(rows, indent=2) + "\n")
-    for each in rows:
-        verdict = "ok" if each["ok"] else "MISSED"
-        goal = "" if each["goal"] is None else f"goal {each['goal']:g} {each['unit']}  {verdict}"
-        print(f"{each['name']:60} {each['value']:10.2f} {each['unit']}  {goal}")
-    return rows
+    return publish("marp_search", [row for case in cases() for row in measured(case)])
 
 
-def row(name: str, there: Cluster, global_batch: int, goal_ms: float | None) -> dict[str, Any]:
-    """One line of the report."""
+def cases() -> Iterator[Case]:
+    yield Case(name="demo job, laptop", request=demo(), cluster=laptop(), closed_form_ms=5.0, search_ms=20.0)
+    paper, large = cluster(PAPER_CLUSTER), cluster(dict.fromkeys(EIGHT_TYPES, 1000))
+    yield Case(
+        name="8B, 288 GPUs of 5 types", request=asked(LLAMA_8B, 256), cluster=paper, closed_form_ms=5.0, search_ms=20.0
+    )
+    yield Case(
+        name="70B, 288 GPUs of 5 types",
+        request=asked(LLAMA_70B, 256),
+        cluster=paper,
+        closed_form_ms=5.0,
+        search_ms=20.0,
+    )
+    yield Case(
+        name="70B, 1,000 nodes of 8 types",
+        request=asked(LLAMA_70B, 1024),
+        cluster=large,
+        closed_form_ms=None,
+        search_ms=20.0,
+    )
+    yield Case(
+        name="70B, same, batch of 28 divisors",
+        request=asked(LLAMA_70B, 1920),
+        cluster=large,
+        closed_form_ms=None,
+        search_ms=None,
+    )
+    one_type = cluster({"h100": 8000})
+    yield Case(
+        name="70B, 8,000 GPUs of 1 type",
+        request=asked(LLAMA_70B, 1024),
+        cluster=one_type,
+        closed_form_ms=None,
+        search_ms=None,
+    )
+
+
+def measured(case: Case) -> Iterator[dict[str, Any]]:
+    """The rows of one case."""
+    calibration = default_calibration()
+    plans = sum(len(each.grid) for each in selections(case.request, case.cluster, calibration))
+
+    def closed_form(request: PlanRequest) -> None:
+        for each in selections(request, case.cluster, calibration):
+            _ = each.runnable
+
+    closed_form_ms = median_ms(closed_form, case.request)
+    search_ms = median_ms(lambda request: plan_candidates(request, case.cluster, calibration), case.request)
+    yield figure(f"{case.name}: memory and time of all plans", closed_form_ms, "ms", case.closed_form_ms)
+    yield figure(f"{case.name}: plans judged", plans, "plans")
+    yield figure(f"{case.name}: plans judged a second", 1e3 * plans / closed_form_ms, "plans/s")
+    yield figure(f"{case.name}: whole search", search_ms, "ms", case.search_ms)
+
+
+def median_ms(call: Callable[[PlanRequest], object], request: PlanRequest) -> float:
+    """Median CPU time of ``call``, each time with another vocabulary."""
+    taken_ms = []
+    for repeat in range(REPEATS):
+        shape = replace(request.shape, vocab_size=request.shape.vocab_size + repeat + 1)
+        another = replace(request, shape=shape)
+        started = time.process_time()
+        call(another)
+        taken_ms.append(1e3 * (time.process_time() - started))
+    return statistics.median(taken_ms)
+
+
+def asked(config: Mapping[str, Any], global_batch: int) -> PlanRequest:
     job = TrainingJob(
         name="bench",
-        model=ModelSpec(config=LLAMA_8B),
+        model=ModelSpec(config=config),
         data=DataSpec(path="text", sequence_length=2048),
-        training=TrainingSpec(global_batch_size=global_batch, max_steps=1000),
+        training=TrainingSpec(global_batch_size=global_batch, max_steps=STEPS),
     )
-    request = PlanRequest(job=job, shape=model_shape(LLAMA_8B), total_steps=1000)
-    calibration = default_calibration()
-    taken_ms = []
-    for _ in range(REPEATS):
-        started = time.process_time()
-        plan_candidates(request, there, calibration)
-        taken_ms.append(1e3 * (time.process_time() - started))
-    value = statistics.median(taken_ms)
-    return {"name": name, "value": value, "unit": "ms", "goal": goal_ms, "ok": goal_ms is None or value <= goal_ms}
+    return PlanRequest(job=job, shape=model_shape(config), total_steps=STEPS)
 
 
-def cluster(times: int) -> Cluster:
-    """The paper's cluster, ``times`` over, eight GPUs to a node."""
-    types: tuple[GpuType, ...] = tuple(CATALOGUE[name].gpu for name in PAPER_CLUSTER)
+def demo() -> PlanRequest:
+    """The demo's job."""
+    job = job_from_yaml((ROOT / "include" / "jobs" / "tiny-shakespeare.yaml").read_text(encoding="utf-8"))
+    return PlanRequest(job=job, shape=model_shape(resolve_model_config(job.model)), total_steps=60)
+
+
+def laptop() -> Cluster:
+    """The demo's cluster."""
+    return load_cluster(ROOT / "include" / "clusters" / "laptop.yaml")
+
+
+def cluster(gpus_by_type: Mapping[str, int]) -> Cluster:
+    """So many GPUs of each catalogue card, eight to a node."""
     nodes = tuple(
-        Node(name=f"{name}-{index}", gpu_type=name, num_gpus=8, host_memory_bytes=512 * GIB, num_cpus=64)
-        for name, count in PAPER_CLUSTER.items()
-        for index in range(times * count // 8)
+        Node(name=f"{name}-{index}", gpu_type=name, num_gpus=8, host_memory_bytes=1024 * GIB, num_cpus=64)
+        for name, count in gpus_by_type.items()
+        for index in range(count // 8)
     )
-    return Cluster(types, nodes)
+    return Cluster(tuple(CATALOGUE[name].gpu for name in gpus_by_type), nodes)
 
 
 if __name__ == "__main__":

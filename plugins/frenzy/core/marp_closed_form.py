@@ -7,7 +7,6 @@ kind and compared with each type's capacity.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 from frenzy.core.candidate_build import (
@@ -26,54 +25,41 @@ from frenzy.core.job import Checkpointing, Objective
 from frenzy.core.memory import (
     Array,
     Integers,
-    MemoryTable,
-    PlanGrid,
     PlanRow,
     Workload,
     activations_at_loss_bytes,
     predict_memory,
 )
 from frenzy.core.memory_calibration import Calibration
-from frenzy.core.plan import Candidate, MemoryPrediction, ResourcePlan
+from frenzy.core.plan import Candidate, ResourcePlan
 from frenzy.core.plan_grid import GridLimits, divisors, grid_of, plan_grid, tensor_parallel_degrees
 from frenzy.core.plan_request import PlanRequest
-from frenzy.core.plan_selection import PlanSelection, Widths
+from frenzy.core.plan_selection import PlanSelection, PredictedGrid
 from frenzy.core.units import format_bytes, format_duration
 
 # A plan this many times wider than the cluster is still looked at, to say what would help.
 _BEYOND_CLUSTER: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class _Predicted:
-    """One kind's grid and its memory. known: the predictions already made, by row."""
-
-    grid: PlanGrid
-    memory: MemoryTable
-    widths: Widths
-    known: dict[int, MemoryPrediction] = field(default_factory=dict)
-
-    def prediction(self, row: int, host_bytes: int) -> MemoryPrediction:
-        if row not in self.known:
-            self.known[row] = self.memory.prediction(row)
-        found = self.known[row]
-        return found if found.host_bytes == host_bytes else replace(found, host_bytes=host_bytes)
-
-
 def closed_form_candidates(request: PlanRequest, cluster: Cluster, calibration: Calibration) -> tuple[Candidate, ...]:
     """Feasible plans by rank, then refused ones; raises PermanentError for an unsupported model."""
-    facts = gpu_facts(request, cluster, calibration)
-    predicted = {
-        kind: _predict(request, [each for each in facts if each.gpu.kind is kind], calibration)
-        for kind in dict.fromkeys(each.gpu.kind for each in facts)
-    }
-    found = [verdict for each in facts for verdict in _verdicts(each, predicted[each.gpu.kind])]
+    found = [verdict for each in selections(request, cluster, calibration) for verdict in _verdicts(each)]
     feasible = sorted((each.plan for each in found if isinstance(each, Ranked)), key=_order(request))
     refused = [each for each in found if isinstance(each, Refused)]
     return (*_ranked(feasible, request), *refused_candidates(refused))
 
 
-def _predict(request: PlanRequest, facts: list[TypeFacts], calibration: Calibration) -> _Predicted:
+def selections(request: PlanRequest, cluster: Cluster, calibration: Calibration) -> tuple[PlanSelection, ...]:
+    """All plans on each GPU type of ``cluster``, as arrays; raises PermanentError for an unsupported model."""
+    facts = gpu_facts(request, cluster, calibration)
+    by_kind = {
+        kind: _predict(request, [each for each in facts if each.gpu.kind is kind], calibration)
+        for kind in dict.fromkeys(each.gpu.kind for each in facts)
+    }
+    return tuple(PlanSelection(each, by_kind[each.gpu.kind]) for each in facts)
+
+
+def _predict(request: PlanRequest, facts: list[TypeFacts], calibration: Calibration) -> PredictedGrid:
     workload = facts[0].workload
     max_tp = max(1, max(each.gpus_per_node for each in facts))
     most_bytes = max(each.gpu.memory_bytes for each in facts)
@@ -88,7 +74,7 @@ def _predict(request: PlanRequest, facts: list[TypeFacts], calibration: Calibrat
     memory = predict_memory(workload, grid, calibration)
     if memory is None:
         raise _unsupported(request, calibration)
-    return _Predicted(grid, memory, Widths.of(grid, memory))
+    return PredictedGrid.of(grid, memory)
 
 
 def _largest_micro_batch(
@@ -120,22 +106,20 @@ def _unsupported(request: PlanRequest, calibration: Calibration) -> PermanentErr
     )
 
 
-def _verdicts(facts: TypeFacts, predicted: _Predicted) -> Iterator[Ranked | Refused]:
+def _verdicts(selection: PlanSelection) -> Iterator[Ranked | Refused]:
     """The plans of one type worth knowing of."""
-    selection = PlanSelection(facts, predicted.grid, predicted.memory, predicted.widths)
     listed, explaining = selection.listed(), selection.explaining()
-    for _, plan in _plans(selection, predicted, listed, selection.step_s[listed]):
+    for _, plan in _plans(selection, listed, selection.step_s[listed]):
         yield Ranked(plan)
-    for row, plan in _plans(selection, predicted, explaining, facts.step_times_s(predicted.grid.take(explaining))):
-        yield Refused(plan, facts.refusal(plan) or _lacking(selection, plan, row))
+    step_s = selection.facts.step_times_s(selection.grid.take(explaining))
+    for row, plan in _plans(selection, explaining, step_s):
+        yield Refused(plan, selection.facts.refusal(plan) or _lacking(selection, plan, row))
 
 
-def _plans(
-    selection: PlanSelection, predicted: _Predicted, rows: Integers, step_s: Array
-) -> Iterator[tuple[int, ResourcePlan]]:
-    settings, host_bytes = predicted.grid.take(rows).rows(), selection.host_bytes[rows].tolist()
+def _plans(selection: PlanSelection, rows: Integers, step_s: Array) -> Iterator[tuple[int, ResourcePlan]]:
+    settings, host_bytes = selection.grid.take(rows).rows(), selection.host_bytes[rows].tolist()
     for row, setting, host, seconds in zip(rows.tolist(), settings, host_bytes, step_s.tolist(), strict=True):
-        yield row, selection.facts.plan(setting, predicted.prediction(row, host), seconds)
+        yield row, selection.facts.plan(setting, selection.predicted.prediction(row, host), seconds)
 
 
 def _lacking(selection: PlanSelection, plan: ResourcePlan, row: int) -> Reason:

@@ -8,7 +8,7 @@ ladder climbs among them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from frenzy.core.candidate_build import TypeFacts
 from frenzy.core.host_offload import ranks_per_node
 from frenzy.core.memory import Array, Integers, MemoryTable, PlanGrid
-from frenzy.core.plan import PlanShape
+from frenzy.core.plan import MemoryPrediction, PlanShape
 
 Mask = NDArray[np.bool_]
 
@@ -28,34 +28,46 @@ _ROOM_SHARES: Final = 32
 
 
 @dataclass(frozen=True)
-class Widths:
-    """How many GPUs the plans of a grid take, the same for all types. place: among ``distinct``.
+class PredictedGrid:
+    """Plans and their memory, the same for all GPU types of a kind.
 
+    num_gpus: of each plan. widths: the distinct ones, ascending; place: of each plan among them.
     by_memory: the plans from the one that needs most memory to the one that needs least.
+    known: the predictions already made, by row.
     """
 
+    grid: PlanGrid
+    memory: MemoryTable
     num_gpus: Integers
-    distinct: Integers
+    widths: Integers
     place: Integers
     by_memory: Integers
+    known: dict[int, MemoryPrediction] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, grid: PlanGrid, memory: MemoryTable) -> Widths:
+    def of(cls, grid: PlanGrid, memory: MemoryTable) -> PredictedGrid:
         num_gpus = grid.dp * grid.tp
-        distinct, place = np.unique(num_gpus, return_inverse=True)
-        return cls(num_gpus, distinct, place, np.argsort(-memory.required_bytes, kind="stable"))
+        widths, place = np.unique(num_gpus, return_inverse=True)
+        return cls(grid, memory, num_gpus, widths, place, np.argsort(-memory.required_bytes, kind="stable"))
+
+    def prediction(self, row: int, host_bytes: int) -> MemoryPrediction:
+        """Of the plan at ``row``, which takes ``host_bytes`` on each node of a type."""
+        if row not in self.known:
+            self.known[row] = self.memory.prediction(row)
+        found = self.known[row]
+        return found if found.host_bytes == host_bytes else replace(found, host_bytes=host_bytes)
 
     def leanest(self, among: Mask) -> Integers:
         """Of the plans ``among``, for each width the one that needs least memory; narrowest first."""
         rows = self.by_memory[among[self.by_memory]]
-        found = np.full(len(self.distinct), -1, dtype=np.int64)
+        found = np.full(len(self.widths), -1, dtype=np.int64)
         found[self.place[rows]] = rows  # the last one written stays
         leanest: Integers = found[found >= 0]
         return leanest
 
     def having(self, among: Mask) -> Mask:
         """Plans on whose width one of those ``among`` is."""
-        found = np.zeros(len(self.distinct), dtype=np.bool_)
+        found = np.zeros(len(self.widths), dtype=np.bool_)
         found[self.place[among]] = True
         having: Mask = found[self.place]
         return having
@@ -63,16 +75,22 @@ class Widths:
 
 @dataclass(frozen=True)
 class PlanSelection:
-    """The plans of ``grid`` on one GPU type; arrays have one entry for each plan."""
+    """The plans of a grid on one GPU type; arrays have one entry for each plan."""
 
     facts: TypeFacts
-    grid: PlanGrid
-    memory: MemoryTable
-    widths: Widths
+    predicted: PredictedGrid
+
+    @property
+    def grid(self) -> PlanGrid:
+        return self.predicted.grid
+
+    @property
+    def memory(self) -> MemoryTable:
+        return self.predicted.memory
 
     @property
     def num_gpus(self) -> Integers:
-        return self.widths.num_gpus
+        return self.predicted.num_gpus
 
     @cached_property
     def host_bytes(self) -> Integers:
@@ -126,7 +144,7 @@ class PlanSelection:
     @cached_property
     def spare(self) -> Mask:
         """Plans that offload although one that does not runs on as many GPUs: the last to be chosen."""
-        return np.asarray(self.grid.offload & self.widths.having(self.runnable & ~self.grid.offload), dtype=np.bool_)
+        return np.asarray(self.grid.offload & self.predicted.having(self.runnable & ~self.grid.offload), dtype=np.bool_)
 
     def listed(self) -> Integers:
         """Feasible plans worth listing."""
@@ -171,13 +189,13 @@ class PlanSelection:
         inside = self.num_gpus <= self.facts.num_gpus
         fits = self.fits_gpu & self.fits_host
         found = [
-            self.widths.leanest(refused & inside & fits),
-            self.widths.leanest(refused & inside & ~self.fits_gpu),
-            self.widths.leanest(refused & inside & self.fits_gpu & ~self.fits_host),
+            self.predicted.leanest(refused & inside & fits),
+            self.predicted.leanest(refused & inside & ~self.fits_gpu),
+            self.predicted.leanest(refused & inside & self.fits_gpu & ~self.fits_host),
             np.flatnonzero(self.excluded),
         ]
         if not self.runnable.any():
-            found.append(self.widths.leanest(refused & ~inside & fits)[:1])
+            found.append(self.predicted.leanest(refused & ~inside & fits)[:1])
         rows = np.concatenate(found)
         return rows[np.argsort(self.num_gpus[rows], kind="stable")]
 
