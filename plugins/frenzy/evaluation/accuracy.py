@@ -1,0 +1,101 @@
+"""The accuracy report: every data set scored, the margin's two parts apart, peers beside, in one value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from frenzy.core.memory_calibration import Calibration
+from frenzy.evaluation.datasets import read_dataset
+from frenzy.evaluation.margin import Margin, fit_margin, is_fitted
+from frenzy.evaluation.published import Grade, PublishedRow
+from frenzy.evaluation.score import Coverage, DatasetScore, FitCells, fit_cells, score_dataset, scored_rows
+
+_MEDIAN_BAR: Final = 0.01
+_WORST_BAR: Final = 0.03
+_NO_FIT_BAR: Final = 0.02
+_COVERAGE_BAR: Final = 0.99
+_FIT_DATASETS: Final = ("fms", "llm-foundry")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One promise about the predictions; ``is_met`` None: nothing to judge it by."""
+
+    name: str
+    value: float | None
+    unit: str
+    goal: float
+    is_met: bool | None
+
+    def as_json(self) -> dict[str, Any]:
+        return {"name": self.name, "value": self.value, "unit": self.unit, "goal": self.goal, "ok": self.is_met}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccuracyReport:
+    """Scores of all data sets.
+
+    margin: found from the fitted part of the runs that ran out of memory. fitted, scored: predicted
+    fit against what happened on both parts. deepspeed_gpu_rows: rows that DeepSpeed ran on a GPU.
+    """
+
+    datasets: tuple[DatasetScore, ...]
+    rows: tuple[PublishedRow, ...]
+    margin: Margin
+    fitted: FitCells
+    scored: FitCells
+    bars: tuple[Bar, ...]
+    deepspeed_gpu_rows: int
+
+
+def accuracy_report(files: Iterable[Path], calibrations: Mapping[str, Calibration]) -> AccuracyReport:
+    """Read and score ``files``. Raises PermanentError for a file that is no known data set."""
+    by_dataset = [rows for file in files if (rows := read_dataset(file, calibrations))]
+    everything = tuple(row for rows in by_dataset for row in rows)
+    margin = fit_margin(everything, Margin())
+    scores = tuple(score_dataset(rows, margin) for rows in by_dataset)
+    all_scored = scored_rows(everything, margin)
+    return AccuracyReport(
+        datasets=scores,
+        rows=everything,
+        margin=margin,
+        fitted=fit_cells([each for each in all_scored if is_fitted(each.row)]),
+        scored=fit_cells([each for each in all_scored if not is_fitted(each.row)]),
+        bars=_bars(scores),
+        deepspeed_gpu_rows=sum(each.framework.startswith("DeepSpeed") for each in everything),
+    )
+
+
+def _bars(scores: Sequence[DatasetScore]) -> tuple[Bar, ...]:
+    graded = [each for each in scores if each.grade is Grade.A and each.errors.count]
+    of_fit = [each for each in scores if each.name in _FIT_DATASETS]
+    fms = [each for each in of_fit if each.name == "fms"]
+    medians = [each.errors.median for each in graded if each.errors.median is not None]
+    worst = [each.errors.worst for each in graded if each.errors.worst is not None]
+    failed = float(sum(each.fits.fit_and_failed for each in fms)) if fms else None
+    ran = sum(each.fits.no_fit_and_ran + each.fits.fit_and_ran for each in of_fit)
+    refused = sum(each.fits.no_fit_and_ran for each in of_fit) / ran if ran else None
+    coverage = _all(each.needed for each in graded)
+    return (
+        _most("grade A, median error of the peak", max(medians, default=None), "share", _MEDIAN_BAR),
+        _most("grade A, worst error of the peak", max(worst, default=None), "share", _WORST_BAR),
+        _most("fms, predicted fit and failed", failed, "rows", 0.0),
+        _most("llm-foundry and fms, predicted no fit and ran", refused, "share", _NO_FIT_BAR),
+        _least("grade A, required bytes cover what was needed", coverage.share, "share", _COVERAGE_BAR),
+    )
+
+
+def _all(parts: Iterable[Coverage]) -> Coverage:
+    parts = tuple(parts)
+    return Coverage(covered=sum(each.covered for each in parts), count=sum(each.count for each in parts))
+
+
+def _most(name: str, value: float | None, unit: str, goal: float) -> Bar:
+    return Bar(name=name, value=value, unit=unit, goal=goal, is_met=None if value is None else value <= goal)
+
+
+def _least(name: str, value: float | None, unit: str, goal: float) -> Bar:
+    return Bar(name=name, value=value, unit=unit, goal=goal, is_met=None if value is None else value >= goal)

@@ -1,0 +1,145 @@
+"""The documentation page of the accuracy report, in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from frenzy.core.units import GIB
+from frenzy.evaluation.accuracy import AccuracyReport, Bar
+from frenzy.evaluation.score import Coverage, DatasetScore, Errors, ScoredRow
+
+
+def accuracy_page(report: AccuracyReport, *, dated: str) -> str:
+    """The page's text. dated: when and where the report was made."""
+    sections: tuple[Callable[[AccuracyReport], str], ...] = (_bars, _errors, _left_out, _fits, _peers, _worst)
+    return "\n".join([_HEAD.format(dated=dated, rows=report.deepspeed_gpu_rows), *(each(report) for each in sections)])
+
+
+_HEAD = """# Accuracy of the memory model
+
+<!-- Written by `frenzy marp evaluate --docs`; edit the code, not this page. -->
+
+`frenzy marp evaluate` predicts every row of the [published data sets](../tests/data/memory/SOURCES.md) and compares.
+Made {dated}.
+
+**What this shows, and what it does not.** The rows were run by Hugging Face's Trainer, FSDP, Composer, LitGPT and
+nanotron on A100, H100 and A10G. Rows that DeepSpeed ran on a GPU: **{rows}**. Activations and weights are the same
+whatever moves the gradients, so these rows hold the coefficients to reality; what ZeRO adds is read from DeepSpeed's
+source and measured on [virtual GPUs](memory.md#held-to-measurements), and unvalidated on GPUs.
+
+Nothing in the predicted peaks is fitted to these rows: the coefficients are traced from the libraries' own modules.
+The margin of the requirement is found from every second row that ran out of memory (*fitted*), and judged on the
+others (*scored*).
+
+![Predicted against measured peaks](images/marp-accuracy.png)
+"""
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(headings) + " |", "| " + " | ".join("---" for _ in headings) + " |"]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
+
+
+def _percent(value: float | None, digits: int = 2) -> str:
+    return "" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def _bars(report: AccuracyReport) -> str:
+    def verdict(bar: Bar) -> str:
+        return "no rows" if bar.is_met is None else "met" if bar.is_met else "**missed**"
+
+    def value(bar: Bar, number: float | None) -> str:
+        return _percent(number) if bar.unit == "share" else "" if number is None else f"{number:g} {bar.unit}"
+
+    rows = [(bar.name, value(bar, bar.value), value(bar, bar.goal), verdict(bar)) for bar in report.bars]
+    return "## Goals\n\n" + _table(("what", "found", "goal", ""), rows)
+
+
+def _errors_cells(errors: Errors) -> tuple[str, ...]:
+    values = (errors.median, errors.p95, errors.worst)
+    return (str(errors.count), *(_percent(each) for each in values), _percent(errors.signed))
+
+
+def _errors(report: AccuracyReport) -> str:
+    headings = ("data set", "grade", "compared with", "rows", "scored", "median", "95th", "worst", "signed median")
+    rows = [
+        (each.name, each.grade, each.measured, str(each.rows), *_errors_cells(each.errors)) for each in report.datasets
+    ]
+    text = "## Errors of the predicted peak\n\nAbsolute relative errors; the signed one is positive when too high.\n\n"
+    return text + _table(headings, rows)
+
+
+def _left_out(report: AccuracyReport) -> str:
+    rows = [
+        (each.name, str(count), reason.replace("|", "/"))
+        for each in report.datasets
+        for reason, count in each.refused.items()
+    ]
+    return "## Rows left out\n\n" + _table(("data set", "rows", "reason"), rows)
+
+
+def _coverage(coverage: Coverage) -> str:
+    if coverage.share is None:
+        return ""
+    return f"{coverage.covered} of {coverage.count} ({_percent(coverage.low, 1)} to {_percent(coverage.high, 1)})"
+
+
+def _fits(report: AccuracyReport) -> str:
+    headings = (
+        "data set",
+        "fit, **failed**",
+        "fit, ran",
+        "no fit, **ran**",
+        "no fit, failed",
+        "requirement covers need",
+        "covers what was reserved",
+    )
+    rows = [_fit_row(each) for each in report.datasets if each.errors.count or _any_fit(each)]
+    for name, cells in (("all, fitted part", report.fitted), ("all, scored part", report.scored)):
+        counts = (cells.fit_and_failed, cells.fit_and_ran, cells.no_fit_and_ran, cells.no_fit_and_failed)
+        rows.append((name, *(str(each) for each in counts), "", ""))
+    margin = report.margin
+    text = (
+        "## Fit or no fit\n\n"
+        f"Required: the peak, {_percent(margin.peak_share, 0)} of it, {margin.context_bytes / GIB:.2f} GiB for CUDA's "
+        f"context, and {_percent(margin.hooked_share, 0)} of the activations that FSDP's hooks keep to the end of a "
+        "backward pass with frozen parameters. *Need* is what tensors and the context took; *reserved* is what the "
+        "driver's tool showed, which includes memory that the allocator kept because nobody else wanted it. Intervals "
+        "are Clopper and Pearson's, 95 %.\n\n"
+    )
+    return text + _table(headings, rows)
+
+
+def _any_fit(score: DatasetScore) -> bool:
+    return bool(score.fits.fit_and_ran or score.fits.no_fit_and_ran)
+
+
+def _fit_row(score: DatasetScore) -> tuple[str, ...]:
+    cells = score.fits
+    counts = (cells.fit_and_failed, cells.fit_and_ran, cells.no_fit_and_ran, cells.no_fit_and_failed)
+    return (score.name, *(str(each) for each in counts), _coverage(score.needed), _coverage(score.reserved))
+
+
+def _peers(report: AccuracyReport) -> str:
+    rows = [
+        (score.name, name, *_errors_cells(errors)) for score in report.datasets for name, errors in score.peers.items()
+    ]
+    text = "## Beside other estimates\n\nThe others estimate full training only; rows without adapters.\n\n"
+    return text + _table(("data set", "estimate", "rows", "median", "95th", "worst", "signed median"), rows)
+
+
+def _worst(report: AccuracyReport) -> str:
+    rows = [_worst_row(score, each) for score in report.datasets for each in score.worst[:3]]
+    return "## Worst rows\n\n" + _table(("data set", "row", "run", "predicted", "measured", "error", "peak at"), rows)
+
+
+def _worst_row(score: DatasetScore, each: ScoredRow) -> tuple[str, ...]:
+    return (
+        score.name,
+        str(each.row.number),
+        each.row.label,
+        f"{each.prediction.peak_allocated_bytes / GIB:.2f} GiB",
+        f"{(each.measured_bytes or 0) / GIB:.2f} GiB",
+        _percent(each.error),
+        each.prediction.at,
+    )

@@ -1,0 +1,81 @@
+"""The data sets of published measurements: which reader takes which file, told by its columns."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from frenzy.core.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.memory_calibration import Calibration
+from frenzy.evaluation import read_fms, read_foundry, read_litgpt, read_nanotron, read_others
+from frenzy.evaluation.published import Cells, PublishedRow
+
+ReadRow = Callable[[Cells, int, Calibration], PublishedRow]
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetFormat:
+    """A kind of file: its name, the columns it is known by, and its reader."""
+
+    name: str
+    columns: tuple[str, ...]
+    read_row: ReadRow
+    release: str
+
+
+_LATE_2024: Final = read_fms.RELEASE
+FORMATS: Final = (
+    DatasetFormat("fms", read_fms.COLUMNS, read_fms.read_row, read_fms.RELEASE),
+    DatasetFormat("llm-foundry", read_foundry.COLUMNS, read_foundry.read_row, _LATE_2024),
+    DatasetFormat("nanotron", read_nanotron.COLUMNS, read_nanotron.read_row, _LATE_2024),
+    DatasetFormat("litgpt-hub", read_litgpt.HUB_COLUMNS, read_litgpt.read_hub_row, _LATE_2024),
+    DatasetFormat("litgpt-tables", read_litgpt.TABLE_COLUMNS, read_litgpt.read_table_row, _LATE_2024),
+    DatasetFormat("torchtune", read_others.TORCHTUNE_COLUMNS, read_others.read_torchtune_row, _LATE_2024),
+    DatasetFormat("peft", read_others.PEFT_COLUMNS, read_others.read_peft_row, _LATE_2024),
+    DatasetFormat("ms-swift", read_others.SWIFT_COLUMNS, read_others.read_swift_row, _LATE_2024),
+    DatasetFormat("qwen", read_others.QWEN_COLUMNS, read_others.read_qwen_row, _LATE_2024),
+)
+
+
+def read_dataset(file: Path, calibrations: Mapping[str, Calibration]) -> tuple[PublishedRow, ...]:
+    """All rows of ``file``, in its order, with the coefficients of the release each was run with.
+
+    Raises PermanentError when the file is missing or has the columns of no known data set.
+    """
+    if not file.is_file():
+        raise _refused(f"{file} is not a file.", "Name a CSV file, or leave the names out for all data sets.")
+    with file.open(encoding="utf-8", newline="") as stream:
+        reader = csv.DictReader(stream)
+        columns = tuple(reader.fieldnames or ())
+        known = next((each for each in FORMATS if set(each.columns) <= set(columns)), None)
+        if known is None:
+            names = "; ".join(f"{each.name}: {', '.join(each.columns)}" for each in FORMATS)
+            raise _refused(f"The columns of {file} are those of no known data set.", f"Known columns: {names}.")
+        calibration = calibrations[known.release]
+        return tuple(_row(known, cells, number, calibration, file) for number, cells in enumerate(reader, start=1))
+
+
+def _row(known: DatasetFormat, cells: Cells, number: int, calibration: Calibration, file: Path) -> PublishedRow:
+    try:
+        return known.read_row(cells, number, calibration)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _refused(
+            f"Row {number} of {file} cannot be read as {known.name}: {error!r}.", "Correct the row."
+        ) from error
+
+
+def dataset_files(folder: Path) -> tuple[Path, ...]:
+    """The data sets in ``folder``: its CSV files, by name."""
+    return tuple(sorted(folder.glob("*.csv")))
+
+
+def scored(rows: Iterable[PublishedRow]) -> tuple[PublishedRow, ...]:
+    """The rows that have a prediction."""
+    return tuple(each for each in rows if each.run is not None)
+
+
+def _refused(detail: str, remedy: str) -> PermanentError:
+    return PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy=remedy))

@@ -1,0 +1,55 @@
+"""What a card must have beyond the peak of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from frenzy.core.plan import MemoryPrediction
+from frenzy.core.units import GIB
+from frenzy.evaluation.predict import predict
+from frenzy.evaluation.published import ModelledRun, Outcome, PublishedRow
+
+# CUDA's context and the kernels it loads; 0.4 to 0.6 GiB on the cards of the data sets.
+_CONTEXT_BYTES: Final = GIB // 2
+_HOOKED_TERM: Final = "inputs' gradients that hooks keep"
+_STEP: Final = 0.05
+_MOST: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Margin:
+    """Context, and two shares for what the allocator cannot use.
+
+    peak_share: of the peak, for rounding and fragments. hooked_share: of the activations that stay
+    until the end of the backward pass, among which every later allocation has to find its place.
+    """
+
+    context_bytes: int = _CONTEXT_BYTES
+    peak_share: float = 0.05
+    hooked_share: float = 0.0
+
+    def required_bytes(self, run: ModelledRun, prediction: MemoryPrediction) -> int:
+        """What the card must have."""
+        hooked = sum(each.num_bytes for each in prediction.terms if each.name == _HOOKED_TERM)
+        fragments = self.peak_share * prediction.peak_allocated_bytes + self.hooked_share * 2 * hooked
+        return round(prediction.peak_allocated_bytes + fragments) + self.context_bytes
+
+
+def is_fitted(row: PublishedRow) -> bool:
+    """Whether a row belongs to the part the margin is found from: every second one."""
+    return row.number % 2 == 0
+
+
+def fit_margin(rows: Sequence[PublishedRow], start: Margin) -> Margin:
+    """``start`` with the least hooked share that refuses every fitted run that ran out of memory."""
+    failed = [each for each in rows if each.run and each.outcome is Outcome.OUT_OF_MEMORY and is_fitted(each)]
+    predictions = [(each, predict(each.run)) for each in failed if each.run]
+    margin, share = start, 0.0
+    while share < _MOST:
+        margin = replace(start, hooked_share=share)
+        if all(margin.required_bytes(row.run, found) > row.capacity_bytes for row, found in predictions if row.run):
+            break
+        share = round(share + _STEP, 2)
+    return margin

@@ -1,0 +1,15 @@
+"""Predictions of published runs, whatever ran them."""
+
+from __future__ import annotations
+
+from frenzy.core.memory_megatron import MegatronRun, predict_megatron_memory
+from frenzy.core.memory_torch import predict_torch_memory
+from frenzy.core.plan import MemoryPrediction
+from frenzy.evaluation.published import ModelledRun
+
+
+def predict(run: ModelledRun) -> MemoryPrediction:
+    """Peak of tensors on the first GPU of ``run``; its required_bytes carries no margin."""
+    if isinstance(run, MegatronRun):
+        return predict_megatron_memory(run)
+    return predict_torch_memory(run)

@@ -1,0 +1,186 @@
+"""How predictions and published measurements agree: errors, fit or no fit, coverage, and the worst rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from scipy.stats import binomtest
+
+from frenzy.core.plan import MemoryPrediction
+from frenzy.evaluation.margin import Margin
+from frenzy.evaluation.peers import PEERS, full_run
+from frenzy.evaluation.predict import predict
+from frenzy.evaluation.published import Grade, Outcome, PublishedRow
+
+_NUM_WORST: Final = 5
+_CONFIDENCE: Final = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredRow:
+    """A row with its prediction. required_bytes: what the card must have."""
+
+    row: PublishedRow
+    prediction: MemoryPrediction
+    required_bytes: int
+
+    @property
+    def measured_bytes(self) -> int | None:
+        """The peak of tensors, or what was reserved where only that was recorded."""
+        return self.row.peak_bytes if self.row.peak_bytes is not None else self.row.reserved_bytes
+
+    @property
+    def error(self) -> float | None:
+        """Relative error of the peak, positive when predicted too high; None for a run that failed."""
+        if not self.measured_bytes or self.row.outcome is not Outcome.RAN:
+            return None
+        return self.prediction.peak_allocated_bytes / self.measured_bytes - 1.0
+
+    @property
+    def fits(self) -> bool:
+        return self.required_bytes <= self.row.capacity_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errors:
+    """Relative errors of a set of rows: median, 95th percentile and worst absolute one, median signed one."""
+
+    count: int
+    median: float | None = None
+    p95: float | None = None
+    worst: float | None = None
+    signed: float | None = None
+
+    @classmethod
+    def of(cls, errors: Sequence[float]) -> Errors:
+        if not errors:
+            return cls(count=0)
+        absolute = np.abs(np.asarray(errors))
+        return cls(
+            count=len(errors),
+            median=float(np.median(absolute)),
+            p95=float(np.quantile(absolute, 0.95)),
+            worst=float(absolute.max()),
+            signed=float(np.median(np.asarray(errors))),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitCells:
+    """Rows by what was predicted and what happened; the first and third cost the user something."""
+
+    fit_and_failed: int = 0
+    fit_and_ran: int = 0
+    no_fit_and_ran: int = 0
+    no_fit_and_failed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """Share of rows whose requirement was at least the measured one, with its 95 % interval (Clopper, Pearson)."""
+
+    covered: int
+    count: int
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def share(self) -> float | None:
+        return self.covered / self.count if self.count else None
+
+    @classmethod
+    def of(cls, outcomes: Sequence[bool]) -> Coverage:
+        if not outcomes:
+            return cls(covered=0, count=0)
+        interval = binomtest(sum(outcomes), len(outcomes)).proportion_ci(_CONFIDENCE)
+        return cls(covered=sum(outcomes), count=len(outcomes), low=float(interval.low), high=float(interval.high))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetScore:
+    """What one data set says.
+
+    refused: number of rows left out, by reason. needed, reserved: coverage of what tensors and the
+    CUDA context took, and of what the allocator or the driver showed as taken.
+    """
+
+    name: str
+    grade: Grade
+    measured: str
+    rows: int
+    refused: dict[str, int]
+    errors: Errors
+    fits: FitCells
+    needed: Coverage
+    reserved: Coverage
+    peers: dict[str, Errors] = field(default_factory=dict)
+    worst: tuple[ScoredRow, ...] = ()
+
+
+def scored_rows(rows: Iterable[PublishedRow], margin: Margin) -> tuple[ScoredRow, ...]:
+    """The rows that can be predicted, with their predictions."""
+    found = []
+    for row in rows:
+        if row.run is not None:
+            prediction = predict(row.run)
+            found.append(ScoredRow(row, prediction, margin.required_bytes(row.run, prediction)))
+    return tuple(found)
+
+
+def score_dataset(rows: Sequence[PublishedRow], margin: Margin) -> DatasetScore:
+    """Score all rows of one data set."""
+    scored = scored_rows(rows, margin)
+    measured = [each for each in scored if each.error is not None]
+    errors = [each.error for each in measured if each.error is not None]
+    has_peaks = any(each.peak_bytes is not None for each in rows)
+    has_reserved = any(each.reserved_bytes is not None for each in rows)
+    return DatasetScore(
+        name=rows[0].dataset,
+        grade=rows[0].grade,
+        measured="peak of tensors" if has_peaks else "reserved" if has_reserved else "ran or not",
+        rows=len(rows),
+        refused=dict(Counter(each.refusal for each in rows if each.run is None).most_common()),
+        errors=Errors.of(errors),
+        fits=fit_cells(scored),
+        needed=_needed_coverage(scored, margin),
+        reserved=_reserved_coverage(scored),
+        peers=_peers(measured),
+        worst=tuple(sorted(measured, key=lambda each: -abs(each.error or 0.0))[:_NUM_WORST]),
+    )
+
+
+def fit_cells(scored: Sequence[ScoredRow]) -> FitCells:
+    """Predicted against what happened."""
+    cells = Counter((each.fits, each.row.outcome) for each in scored)
+    return FitCells(
+        fit_and_failed=cells[True, Outcome.OUT_OF_MEMORY],
+        fit_and_ran=cells[True, Outcome.RAN],
+        no_fit_and_ran=cells[False, Outcome.RAN],
+        no_fit_and_failed=cells[False, Outcome.OUT_OF_MEMORY],
+    )
+
+
+def _needed_coverage(scored: Sequence[ScoredRow], margin: Margin) -> Coverage:
+    known = [each for each in scored if each.row.peak_bytes is not None]
+    return Coverage.of([each.required_bytes >= (each.row.peak_bytes or 0) + margin.context_bytes for each in known])
+
+
+def _reserved_coverage(scored: Sequence[ScoredRow]) -> Coverage:
+    known = [each for each in scored if each.row.reserved_bytes is not None and each.row.outcome is Outcome.RAN]
+    return Coverage.of([each.required_bytes >= (each.row.reserved_bytes or 0) for each in known])
+
+
+def _peers(measured: Sequence[ScoredRow]) -> dict[str, Errors]:
+    """The formulas of others, and this model on the same rows."""
+    covered = [(each, full) for each in measured if each.row.run and (full := full_run(each.row.run)) is not None]
+    if not covered:
+        return {}
+    found = {
+        name: Errors.of([formula(full) / (each.measured_bytes or 1) - 1.0 for each, full in covered])
+        for name, formula in PEERS.items()
+    }
+    return {"this model": Errors.of([each.error or 0.0 for each, _ in covered]), **found}

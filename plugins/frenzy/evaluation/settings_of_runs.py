@@ -1,0 +1,163 @@
+"""From what a data set records of a run to what the memory model needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from frenzy.core.activation_coefficients import (
+    ActivationCoefficients,
+    ActivationSetting,
+    AdapterSetting,
+    Attention,
+    Loss,
+)
+from frenzy.core.errors import PermanentError
+from frenzy.core.hardware import DeviceKind
+from frenzy.core.job import LoraSpec, Precision
+from frenzy.core.memory_calibration import Calibration
+from frenzy.core.memory_torch import Sharding, TorchOptimizer, TorchRun
+from frenzy.core.model_shape import ModelShape, model_shape
+from frenzy.core.trainable import trained_part
+from frenzy.core.weight_storage import WeightStorage
+from frenzy.evaluation.published import UnknownRow
+
+_MODELS_FILE: Final = Path(__file__).with_name("models.json")
+
+
+@cache
+def published_models() -> Mapping[str, Mapping[str, Any]]:
+    """Configs of the models in the data sets, by name."""
+    models: Mapping[str, Mapping[str, Any]] = json.loads(_MODELS_FILE.read_text(encoding="utf-8"))
+    return models
+
+
+@cache
+def shape_of(model: str) -> ModelShape:
+    """The shape of a published model. Raises UnknownRow when it is not known or not supported."""
+    config = published_models().get(model)
+    if config is None:
+        raise UnknownRow(f"the configuration of {model} is not at hand")
+    try:
+        return model_shape(config)
+    except PermanentError as error:
+        raise UnknownRow(f"{model}: {error.reason.detail}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSetting:
+    """One published run in the terms of its source.
+
+    autocast: mixed precision by autocast. hidden_fp32: hidden states travel in fp32 between
+    16-bit maps, because norms do (what peft's preparation for k-bit training leads to).
+    master_fp32: parameters, gradients and states in fp32, computed in 16 bits. in_place_loss: a
+    cross-entropy kernel that writes its gradient over the logits.
+    """
+
+    model: str
+    micro_batch: int
+    sequence_length: int
+    lora: LoraSpec | None = None
+    storage: WeightStorage = WeightStorage.PLAIN
+    autocast: bool = False
+    hidden_fp32: bool = False
+    master_fp32: bool = False
+    checkpointing: bool = False
+    attention: Attention = Attention.FLASH_2
+    loss: Loss = Loss.TORCH
+    optimizer: TorchOptimizer = TorchOptimizer.ADAMW
+    adapter_bytes: int = 4
+    sharding: Sharding = Sharding.NONE
+    num_gpus: int = 1
+    gathered_layers: int = 1
+    reentrant: bool = True
+    keeps_cache: bool = False
+    in_place_loss: bool = False
+    fused_norms: bool = False
+    hopper: bool = False
+
+
+def torch_run(setting: RunSetting, calibration: Calibration) -> TorchRun:
+    """What the memory model needs. Raises UnknownRow when the family or setting has no coefficients."""
+    shape = shape_of(setting.model)
+    activation = _activation_setting(setting, shape)
+    coefficients = _coefficients(shape, activation, calibration)
+    if coefficients is None:
+        raise UnknownRow(f"no coefficients of {shape.family} for {_words(activation)}")
+    weight_bytes = 4 if setting.master_fp32 else 2
+    return TorchRun(
+        shape=shape,
+        trained=trained_part(shape, setting.lora),
+        coefficients=coefficients,
+        micro_batch=setting.micro_batch,
+        sequence_length=setting.sequence_length,
+        storage=setting.storage,
+        layer_bytes=weight_bytes,
+        outside_bytes=weight_bytes,
+        trained_bytes=setting.adapter_bytes if setting.lora else weight_bytes,
+        optimizer=setting.optimizer,
+        sharding=setting.sharding,
+        num_gpus=setting.num_gpus,
+        gathered_layers=setting.gathered_layers,
+        adapter_rank=setting.lora.rank if setting.lora else 0,
+        autocast=setting.autocast,
+        reentrant=setting.reentrant,
+        cached_key_values=_cached_bytes(setting, shape),
+        hopper=setting.hopper,
+        in_place_loss_bytes=_log_probability_bytes(setting, shape) if setting.in_place_loss else 0,
+        fused_norms=setting.fused_norms,
+    )
+
+
+def _coefficients(
+    shape: ModelShape, setting: ActivationSetting, calibration: Calibration
+) -> ActivationCoefficients | None:
+    """Those of the setting; on a card torch's own attention runs the same flash kernel, and stands in for it."""
+    found = calibration.activation(shape, setting)
+    if found is None and setting.attention is Attention.FLASH_2:
+        found = calibration.activation(shape, replace(setting, attention=Attention.SDPA))
+    return found
+
+
+def _activation_setting(setting: RunSetting, shape: ModelShape) -> ActivationSetting:
+    precision = Precision.AUTOCAST_BF16 if setting.autocast else Precision.BF16
+    adapters = None
+    if setting.lora is not None:
+        adapted = {
+            each.name.rsplit(".lora", 1)[0].rsplit(".", 1)[-1] for each in trained_part(shape, setting.lora).layer
+        }
+        frozen = Precision.AUTOCAST_BF16 if setting.hidden_fp32 else Precision.BF16
+        adapters = AdapterSetting(targets=tuple(sorted(adapted)), dropout=setting.lora.dropout > 0, frozen=frozen)
+        if not setting.autocast and setting.adapter_bytes == 4:
+            precision = Precision.FP32
+    return ActivationSetting(
+        precision=precision,
+        checkpointing=setting.checkpointing,
+        kind=DeviceKind.CUDA,
+        attention=setting.attention,
+        loss=setting.loss,
+        adapters=adapters,
+    )
+
+
+def _words(setting: ActivationSetting) -> str:
+    adapters = f", adapters on {' '.join(setting.adapters.targets)}" if setting.adapters else ""
+    checkpointing = ", checkpointing" if setting.checkpointing else ""
+    return f"{setting.precision}, {setting.attention}{checkpointing}{adapters}"
+
+
+def _cached_bytes(setting: RunSetting, shape: ModelShape) -> int:
+    """A model with one map for queries, keys and values caches views of its whole output."""
+    if not setting.keeps_cache:
+        return 0
+    stream_bytes = 4 if setting.autocast else 2
+    return stream_bytes * (shape.query_width + 2 * shape.key_value_width)
+
+
+def _log_probability_bytes(setting: RunSetting, shape: ModelShape) -> int:
+    """Bytes of a log-probability: in the logits' format where the family does not compute its loss in fp32."""
+    return 2 if shape.family == "gpt_bigcode" and not setting.autocast else 4
