@@ -41,8 +41,8 @@ fmt: $(STAMP) ## repair what ruff can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(STAMP) ## measure; figures also in build/bench/*.json
-	@set -e; for each in tests/bench/bench_*.py; do $(BIN)/python $$each $(ARGS); done
+bench: $(STAMP) ## measure (ARGS=marp: one subject); figures also in build/bench/*.json
+	@PYTHONPATH=plugins $(BIN)/python -m tests.bench $(ARGS)
 
 docs: $(STAMP) ## write the reference pages in docs/ from the code
 	@$(BIN)/python -m frenzy.cli.reference_docs
