@@ -84,6 +84,17 @@ def virtual(name: str, mebibytes: int, gflops: float = 20.0, price: float = 0.1)
     )
 
 
+def card(name: str, gibibytes: float, tflops: float = 100.0, price: float = 1.0) -> GpuType:
+    """A real GPU."""
+    return GpuType(
+        name=name,
+        memory_bytes=round(gibibytes * GIB),
+        flops_per_s=tflops * 1e12,
+        link_bytes_per_s=64e9,
+        price_per_hour=price,
+    )
+
+
 def node(name: str, gpu_type: str, gpus: int) -> Node:
     return Node(name=name, gpu_type=gpu_type, num_gpus=gpus, host_memory_bytes=64 * GIB, num_cpus=8)
 
