@@ -78,6 +78,7 @@ class Case:
     global_batch_size: int = 8
     micro_batch_size: int = 4
     activation_checkpointing: bool = False
+    offload_optimizer: bool = False
     memory_bytes: int = 512 * MIB
     flops_per_s: float = 1e15
     gpus_per_node: tuple[int, ...] | None = None
@@ -109,6 +110,7 @@ class Case:
             micro_batch_size=self.micro_batch_size,
             accumulation_steps=self.global_batch_size // (dp * self.micro_batch_size),
             activation_checkpointing=self.activation_checkpointing,
+            offload_optimizer=self.offload_optimizer,
             bucket_elements=2**15,
             memory=MemoryPrediction(peak_allocated_bytes=1, required_bytes=1, host_bytes=1, at="backward"),
             gpu_memory_bytes=self.memory_bytes,

@@ -8,11 +8,17 @@ from typing import Final
 from frenzy.core.job import LoraSpec
 from frenzy.core.model_parameters import ModelShape, ParameterTensor
 
-# The library's default targets (peft's table of target modules by family).
+# What is adapted when a job names no targets: peft's table of target modules by family, and the
+# attention's projections for families it does not list.
 _DEFAULT_TARGETS: Final = {
     "gpt2": ("attn.c_attn",),
+    "gpt_bigcode": ("attn.c_attn",),
     "gpt_neox": ("attention.query_key_value",),
+    "mpt": ("attn.Wqkv",),
     "phi": ("self_attn.q_proj", "self_attn.v_proj", "mlp.fc1", "mlp.fc2"),
+    "phi3": ("self_attn.qkv_proj",),
+    "bert": ("attention.self.query", "attention.self.value"),
+    "roberta": ("attention.self.query", "attention.self.value"),
 }
 _USUAL_TARGETS: Final = ("self_attn.q_proj", "self_attn.v_proj")
 
@@ -36,10 +42,15 @@ def trained_part(shape: ModelShape, lora: LoraSpec | None) -> TrainedPart:
     """All parameters of ``shape``, or the adapters that ``lora`` adds to each layer."""
     if lora is None:
         return TrainedPart(shape.embeddings, shape.layer, shape.head, is_everything=True)
-    targets = lora.target_modules or _DEFAULT_TARGETS.get(shape.family, _USUAL_TARGETS)
+    targets = adapter_targets(shape.family, lora)
     adapted = [each for each in shape.layer if each.is_linear and _is_target(each.name, targets)]
     adapters = [part for each in adapted for part in _adapter(each, lora.rank)]
     return TrainedPart((), tuple(adapters), (), is_everything=False)
+
+
+def adapter_targets(family: str, lora: LoraSpec) -> tuple[str, ...]:
+    """Ends of the names of the linear maps that get adapters."""
+    return lora.target_modules or _DEFAULT_TARGETS.get(family, _USUAL_TARGETS)
 
 
 def _is_target(name: str, targets: tuple[str, ...]) -> bool:

@@ -43,14 +43,21 @@ def export_model(
 
 
 def _gathered_weights(engine: Any) -> dict[str, torch.Tensor] | None:
-    """All weights whole, on the host of rank 0; None on the others."""
+    """All weights whole, 4-bit ones in the format they are computed in; None on all ranks but 0."""
+    gathered = _gathered_state(engine)
+    if gathered is None or distributed.get_rank() != 0:
+        return None
+    return four_bit.restored(engine.module, gathered)
+
+
+def _gathered_state(engine: Any) -> dict[str, torch.Tensor] | None:
     if engine.zero_optimization_stage() == 3:
         gathered: dict[str, torch.Tensor] | None = engine._zero3_consolidated_16bit_state_dict()
         return gathered
     if engine.autotp_size() > 1:
         gathered = engine._replace_module_consolidated_state_dict()
         return gathered
-    return four_bit.whole_state(engine.module) if distributed.get_rank() == 0 else None
+    return engine.module.state_dict() if distributed.get_rank() == 0 else None
 
 
 def _save(weights: dict[str, torch.Tensor], job: TrainingJob, config: Any, folder: Path) -> None:

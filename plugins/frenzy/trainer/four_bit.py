@@ -2,7 +2,8 @@
 
 Every linear map but the output head keeps its weight as two 4-bit codes in a byte and one scale
 for each block of 64 elements: fp32, or with double quantisation 8 bits and one fp32 scale for 256
-of those. Embeddings, norms, biases and the head stay in the job's precision.
+of those. Embeddings, norms, biases and the head stay in the job's precision, and so does a map
+whose inputs are no multiple of 64: bitsandbytes 0.50 mixes up its blocks on a CPU.
 """
 
 from __future__ import annotations
@@ -12,26 +13,41 @@ from typing import Any, Final
 
 import torch
 
+from frenzy.trainer.outcome import BadInputError
+
 # Layers whose weight is stored with inputs first (GPT-2's).
 _INPUTS_FIRST: Final = "Conv1D"
+BLOCK_ELEMENTS: Final = 64
+# On each replaced layer: whether it was one of those.
+_MARK: Final = "replaced_inputs_first"
 
 
 def quantise_linear_maps(model: Any, compute_dtype: torch.dtype, *, twice: bool) -> None:
     """Replace the linear maps of ``model``, on the host and in place, by frozen 4-bit ones.
 
-    compute_dtype: in which a weight is multiplied. twice: quantise the scales as well.
+    compute_dtype: in which a weight is multiplied. twice: quantise the scales as well. Raises
+    BadInputError when no map can be quantised.
     """
     head = model.get_output_embeddings()
     found = [
         (parent, name, child)
         for parent in model.modules()
         for name, child in parent.named_children()
-        if child is not head and (type(child) is torch.nn.Linear or type(child).__name__ == _INPUTS_FIRST)
+        if child is not head and _can_be_quantised(child)
     ]
+    if not found:
+        allowed = f"no linear map of this model has a multiple of {BLOCK_ELEMENTS} inputs; use none"
+        raise BadInputError("training.lora.quantization", "nf4", allowed)
     for parent, name, child in found:
         setattr(parent, name, _quantised(child, compute_dtype, twice=twice))
     # Tells the adapters' library which of its layers to use.
     model.is_loaded_in_4bit = True
+
+
+def _can_be_quantised(module: Any) -> bool:
+    if type(module) is torch.nn.Linear:
+        return int(module.weight.shape[1]) % BLOCK_ELEMENTS == 0
+    return type(module).__name__ == _INPUTS_FIRST and int(module.weight.shape[0]) % BLOCK_ELEMENTS == 0
 
 
 def _quantised(linear: Any, compute_dtype: torch.dtype, *, twice: bool) -> torch.nn.Module:
@@ -58,7 +74,7 @@ def _quantised(linear: Any, compute_dtype: torch.dtype, *, twice: bool) -> torch
     ).to("cpu")
     if linear.bias is not None:
         made.bias = torch.nn.Parameter(linear.bias.data, requires_grad=False)
-    made.inputs_first = inputs_first
+    setattr(made, _MARK, inputs_first)
     return made
 
 
@@ -79,21 +95,21 @@ def num_elements(parameter: torch.Tensor) -> int:
     return parameter.numel() if state is None else int(state.shape.numel())
 
 
-def whole_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers on the host, 4-bit weights back in the format they are computed in."""
-    found = {
-        f"{prefix}.{name}" if prefix else name: _whole(module, parameter)
-        for prefix, module in model.named_modules()
-        for name, parameter in module.named_parameters(recurse=False)
-    }
-    return found | {name: buffer.detach().cpu() for name, buffer in model.named_buffers()}
+def restored(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """``state``, the gathered state of ``model``, with 4-bit weights back in the format they are computed in."""
+    whole = dict(state)
+    for name, module in model.named_modules():
+        if hasattr(module, _MARK):
+            weight = f"{name}.weight"
+            for key in [key for key in whole if key.startswith(f"{weight}.")]:
+                del whole[key]
+            whole[weight] = _restored(module, state[weight])
+    return whole
 
 
-def _whole(module: Any, parameter: torch.Tensor) -> torch.Tensor:
-    state = getattr(parameter, "quant_state", None)
-    if state is None:
-        return parameter.detach().cpu()
+def _restored(module: Any, codes: torch.Tensor) -> torch.Tensor:
     from bitsandbytes.functional import dequantize_4bit
 
-    weight: torch.Tensor = dequantize_4bit(parameter.data, state).cpu()
-    return weight.t().contiguous() if module.inputs_first else weight
+    state = module.weight.quant_state
+    weight: torch.Tensor = dequantize_4bit(codes.to(state.absmax.device), state).cpu()
+    return weight.t().contiguous() if getattr(module, _MARK) else weight

@@ -11,6 +11,7 @@ import torch
 from frenzy.core.flops import FlopsShape
 from frenzy.core.job import ModelSpec, Precision, TrainingJob
 from frenzy.core.plan import ResourcePlan
+from frenzy.core.trainable import adapter_targets
 from frenzy.trainer import files, four_bit
 from frenzy.trainer.fused_loss import fuse_loss
 from frenzy.trainer.outcome import BadInputError
@@ -79,15 +80,25 @@ def check_plan(config: Any, job: TrainingJob, plan: ResourcePlan) -> None:
         raise BadInputError("plan.tp", plan.tp, f"it must divide the model's {heads} attention heads")
 
 
-def check_builds(config: Any) -> None:
+def check_builds(config: Any, attention: str) -> None:
     """Build the model without memory, on torch's meta device. Raises BadInputError if it cannot be."""
+    problem = _build_problem(config, attention)
+    if problem is None:
+        return
+    if attention != "eager" and _build_problem(config, "eager") is None:
+        allowed = f"{config.model_type} has no {attention} attention; use eager"
+        raise BadInputError("training.attention", attention, allowed) from problem
+    allowed = f"no causal language model can be made of it ({_one_line(problem)})"
+    raise BadInputError("model.config", config.to_diff_dict(), allowed) from problem
+
+
+def _build_problem(config: Any, attention: str) -> Exception | None:
     try:
         with torch.device("meta"):
-            _from_config(config)
+            _from_config(config, attention)
     except Exception as error:  # a config can be wrong in as many ways as there are families
-        given = config.to_diff_dict()
-        allowed = f"no causal language model can be made of it ({_one_line(error)})"
-        raise BadInputError("model.config", given, allowed) from error
+        return error
+    return None
 
 
 def check_precision(precision: Precision) -> None:
@@ -133,7 +144,7 @@ def make_model(
 
 
 def _with_weights(job: TrainingJob, config: Any, weights: Mapping[str, torch.Tensor]) -> torch.nn.Module:
-    model = _from_config(config)
+    model = _from_config(config, job.training.attention)
     if job.training.lora is not None:
         model = _with_adapters(model, job)
     model.to(next(each.dtype for each in weights.values() if each.is_floating_point()))
@@ -158,7 +169,7 @@ def _first_model(job: TrainingJob, config: Any, run_root: str) -> Any:
         raise BadInputError("model", place, allowed) from error
 
 
-def _from_config(config: Any, attention: str = "sdpa") -> Any:
+def _from_config(config: Any, attention: str) -> Any:
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=torch.float32)
@@ -194,7 +205,7 @@ def _with_adapters(model: Any, job: TrainingJob) -> Any:
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
-        target_modules=list(lora.target_modules) or None,
+        target_modules=list(adapter_targets(model.config.model_type, lora)),
         task_type="CAUSAL_LM",
         # GPT-2's own layers store the transposed weight; 4-bit ones do not.
         fan_in_fan_out=model.config.model_type == "gpt2" and lora.quantization == "none",
@@ -202,7 +213,7 @@ def _with_adapters(model: Any, job: TrainingJob) -> Any:
     try:
         return get_peft_model(model, settings)
     except ValueError as error:
-        names = list(lora.target_modules) or "the library's choice"
+        names = list(adapter_targets(model.config.model_type, lora))
         raise BadInputError("training.lora.target_modules", names, _one_line(error)) from error
 
 
