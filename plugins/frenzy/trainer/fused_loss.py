@@ -8,6 +8,7 @@ the plain loss's: mean of the fp32 cross-entropy over the labels that are not ig
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -42,7 +43,8 @@ class LinearCrossEntropy(torch.autograd.Function):
         weight: torch.Tensor,
         bias: torch.Tensor | None,
         labels: torch.Tensor,
-        scale: float = 1.0,
+        scale: float,
+        chunk_tokens: int,
     ) -> torch.Tensor:
         kind = hidden.device.type
         ctx.formats = (hidden.dtype, weight.dtype)
@@ -50,7 +52,9 @@ class LinearCrossEntropy(torch.autograd.Function):
             compute = torch.get_autocast_dtype(kind)
             hidden, weight = hidden.to(compute), weight.to(compute)
         with torch.autocast(kind, enabled=False):
-            total, ctx.gradients = _by_chunks(hidden, weight, bias, labels, scale, ctx.needs_input_grad)
+            total, ctx.gradients = _by_chunks(
+                _Head(weight, bias, scale), hidden, labels, chunk_tokens, ctx.needs_input_grad
+            )
         count = (labels != IGNORED).sum()
         ctx.count = count
         return total / count
@@ -68,52 +72,55 @@ class LinearCrossEntropy(torch.autograd.Function):
             None if of_bias is None else of_bias.mul_(factor).to(weight_dtype),
             None,
             None,
+            None,
         )
 
 
 _Gradients = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Head:
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    scale: float
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[tokens, vocabulary] in fp32, computed in the weight's format."""
+        logits = hidden @ self.weight.t()
+        if self.bias is not None:
+            logits += self.bias
+        logits = logits.float()
+        return logits.mul_(self.scale) if self.scale != 1.0 else logits
+
+
 def _by_chunks(
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    labels: torch.Tensor,
-    scale: float,
-    needed: tuple[bool, ...],
+    head: _Head, hidden: torch.Tensor, labels: torch.Tensor, chunk_tokens: int, needed: tuple[bool, ...]
 ) -> tuple[torch.Tensor, _Gradients]:
     """Sum of the losses, and the gradients of that sum."""
+    weight, bias = head.weight, head.bias
     total = torch.zeros((), dtype=torch.float32, device=hidden.device)
     of_hidden = torch.empty_like(hidden) if needed[0] else None
     of_weight = torch.zeros_like(weight, dtype=torch.float32) if needed[1] else None
     of_bias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None and needed[2] else None
-    step = loss_chunk_tokens(hidden.shape[0], weight.shape[0])
-    for start in range(0, hidden.shape[0], step):
-        piece, wanted = hidden[start : start + step], labels[start : start + step]
-        loss, of_logits = _chunk(piece, weight, bias, wanted, scale)
+    for start in range(0, hidden.shape[0], chunk_tokens):
+        piece = hidden[start : start + chunk_tokens]
+        loss, of_logits = _loss_and_gradient(head, piece, labels[start : start + chunk_tokens])
         total += loss
         if of_bias is not None:
             of_bias += of_logits.sum(0)
-        if of_hidden is not None or of_weight is not None:
-            of_logits = of_logits.to(weight.dtype)
+        of_logits = of_logits.to(weight.dtype)
         if of_hidden is not None:
-            torch.matmul(of_logits, weight, out=of_hidden[start : start + step])
+            torch.matmul(of_logits, weight, out=of_hidden[start : start + chunk_tokens])
         if of_weight is not None:
             _add_product(of_weight, of_logits, piece)
         del of_logits
     return total, (of_hidden, of_weight, of_bias)
 
 
-def _chunk(
-    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, labels: torch.Tensor, scale: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The chunk's summed loss, and that sum's gradient by its unscaled logits, in fp32 and in their place."""
-    logits = hidden @ weight.t()
-    if bias is not None:
-        logits += bias
-    logits = logits.float()
-    if scale != 1.0:
-        logits *= scale
+def _loss_and_gradient(head: _Head, hidden: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A chunk's summed loss, and that sum's gradient by the unscaled logits, in fp32 and in their place."""
+    logits = head.logits(hidden)
     counts = (labels != IGNORED).unsqueeze(1)
     index = labels.clamp(min=0).unsqueeze(1)
     logits -= logits.amax(1, keepdim=True)
@@ -122,7 +129,7 @@ def _chunk(
     loss = ((sums.log() - of_label) * counts).sum()
     logits.div_(sums)
     logits.scatter_add_(1, index, torch.full_like(sums, -1.0))
-    logits *= counts * scale
+    logits *= counts * head.scale
     return loss, logits
 
 
@@ -151,7 +158,8 @@ class FusedHead(torch.nn.Module):
             return functional.linear(hidden, self.weight, self.bias)
         labels, self.labels = shifted_labels(self.labels), None
         flat = hidden.reshape(-1, hidden.shape[-1])
-        loss: torch.Tensor = LinearCrossEntropy.apply(flat, self.weight, self.bias, labels, self.scale)  # type: ignore[no-untyped-call]
+        chunk = loss_chunk_tokens(flat.shape[0], self.weight.shape[0])
+        loss: torch.Tensor = LinearCrossEntropy.apply(flat, self.weight, self.bias, labels, self.scale, chunk)
         return loss
 
 
