@@ -25,6 +25,7 @@ from frenzy.core.ledger import (
     RunIdentity,
     RunRecord,
 )
+from frenzy.core.residuals import Residual
 from frenzy.core.telemetry import StepRecord
 
 
@@ -89,6 +90,10 @@ class LedgerTx(Protocol):
 
     def samples(self, *, family: str | None = None, limit: int = 1000) -> tuple[CalibrationSample, ...]: ...
     def add_sample(self, sample: CalibrationSample) -> None: ...
+    def residuals(self, *, versions: str, except_run: str, limit: int = 1000) -> tuple[Residual, ...]:
+        """What the newest samples of other runs taught, with libraries of that ``versions_key``; newest first."""
+        ...
+
 
     def mirror_pools(self, cluster: Cluster) -> None:
         """Give each GPU type a pool with as many slots as the type has GPUs."""

@@ -13,7 +13,8 @@ from tests.contract.ledgers import SqlWorld, World, worlds
 
 from frenzy.core.cluster import Cluster
 from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.ledger import Event, JobState, LeaseState
+from frenzy.core.hardware import DeviceKind
+from frenzy.core.ledger import Event, JobState, LeaseState, versions_key
 from frenzy.ports import LedgerConflict, LedgerStore
 
 
@@ -239,6 +240,25 @@ def test_samples_come_newest_first_by_family_and_limit(ledger: LedgerStore) -> N
             tx.add_sample(each)
         assert tx.samples() == (new, other, old)
         assert tx.samples(family="gpt2", limit=1) == (new,)
+
+
+def test_residuals_are_those_of_other_runs_with_the_same_libraries(ledger: LedgerStore) -> None:
+    versions = {"torch": "2"}
+    learned = replace(values.sample("a", time_s=1.0), kind=DeviceKind.CUDA, adapters=True, censored=True)
+    newer = replace(values.sample("b", 2, time_s=2.0), kind=DeviceKind.VIRTUAL, reserved_bytes=5, device_used_bytes=7)
+    older_libraries = replace(learned, run_key="c", versions={"torch": "1"})
+    unknown_kind = values.sample("d", time_s=3.0)
+    own = replace(newer, run_key="own")
+    with ledger.transaction() as tx:
+        for each in (learned, newer, older_libraries, unknown_kind, own, newer):
+            tx.add_sample(each)
+    with ledger.reading() as tx:
+        found = tx.residuals(versions=versions_key(versions), except_run="own")
+        assert found == (newer.residual, learned.residual)
+        assert tx.residuals(versions=versions_key(versions), except_run="own", limit=1) == (newer.residual,)
+        assert newer in tx.samples()
+    assert learned.residual is not None
+    assert learned.residual.group.family == "gpt2+lora"
 
 
 def test_a_new_cluster_replaces_the_old_in_its_order(ledger: LedgerStore) -> None:

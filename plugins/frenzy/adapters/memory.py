@@ -26,7 +26,9 @@ from frenzy.core.ledger import (
     QueueEntry,
     RunIdentity,
     RunRecord,
+    versions_key,
 )
+from frenzy.core.residuals import Residual
 from frenzy.core.telemetry import StepRecord
 from frenzy.ports import LedgerConflict, LedgerTx, TelemetryCursor, TelemetryPage, WorkersState
 
@@ -197,6 +199,15 @@ class InMemoryTransaction:
     def add_sample(self, sample: CalibrationSample) -> None:
         key = (sample.run_key, sample.attempt)
         self._become(replace(self.facts, samples={**self.facts.samples, key: sample}))
+
+    def residuals(self, *, versions: str, except_run: str, limit: int = 1000) -> tuple[Residual, ...]:
+        others = (
+            each
+            for each in self.samples(limit=len(self.facts.samples))
+            if each.run_key != except_run and versions_key(each.versions) == versions
+        )
+        found = (each.residual for each in others)
+        return tuple(each for each in found if each is not None)[:limit]
 
     def mirror_pools(self, cluster: Cluster) -> None:
         pools = {kind.pool: cluster.num_gpus_by_type[kind.name] for kind in cluster.gpu_types}

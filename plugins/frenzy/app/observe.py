@@ -133,6 +133,8 @@ def merge_progress(record: Attempt, message: ProgressReport) -> Attempt:
         step_time_s=_newer(message.step_time_s, record.step_time_s),
         first_step_s=_newer(record.first_step_s, message.first_step_s),
         measured_peak_bytes=_newer(message.measured_peak_bytes, record.measured_peak_bytes),
+        reserved_peak_bytes=_newer(message.reserved_peak_bytes, record.reserved_peak_bytes),
+        device_used_peak_bytes=_newer(message.device_used_peak_bytes, record.device_used_peak_bytes),
         explained_peak_bytes=_newer(message.explained_peak_bytes, record.explained_peak_bytes),
         growth_step=_newer(message.growth_step, record.growth_step),
         checkpoint_step=_newer(message.checkpoint_step, record.checkpoint_step),

@@ -7,11 +7,12 @@ from datetime import datetime
 
 from frenzy.app.services import Services
 from frenzy.core.errors import FrenzyError, Reason, ReasonCode
-from frenzy.core.ledger import JobState, NextAttempt, RunRecord
+from frenzy.core.ledger import JobState, NextAttempt, RunRecord, versions_key
 from frenzy.core.marp import PlanRequest, plan_candidates, smallest_remedy
 from frenzy.core.model_shape import model_shape
 from frenzy.core.plan import Candidate, ResourcePlan
 from frenzy.core.reschedule import MEMORY_REASONS, final_state, ladder
+from frenzy.core.residuals import Residuals
 from frenzy.ports import LedgerTx
 
 # Steps assumed for predicted times where the number of steps is not known yet.
@@ -38,7 +39,7 @@ def first_plans(tx: LedgerTx, services: Services, run: RunRecord) -> tuple[tuple
     A model outside the memory model's support is a refusal too, not an error.
     """
     try:
-        request = _request(run, services.clock.now_s())
+        request = _request(tx, services, run)
         candidates = plan_candidates(request, tx.cluster(), services.calibration, services.marp_policy)
     except FrenzyError as error:
         return (), error.reason
@@ -51,7 +52,7 @@ def next_plans(tx: LedgerTx, services: Services, run: RunRecord, following: Next
     """The plans for ``following``: all feasible ones, or the ladder's rung after memory ran short."""
     cluster = tx.cluster()
     candidates = plan_candidates(
-        _request(run, services.clock.now_s(), following), cluster, services.calibration, services.marp_policy
+        _request(tx, services, run, following), cluster, services.calibration, services.marp_policy
     )
     rung = ladder(candidates, following)
     if rung.plans:
@@ -61,7 +62,9 @@ def next_plans(tx: LedgerTx, services: Services, run: RunRecord, following: Next
     return PlanChoice(candidates=candidates, plans=(), refusal=refusal, final_state=_refused_state(following))
 
 
-def _request(run: RunRecord, now_s: float, following: NextAttempt | None = None) -> PlanRequest:
+def _request(tx: LedgerTx, services: Services, run: RunRecord, following: NextAttempt | None = None) -> PlanRequest:
+    """What MARP is asked. What the run's own attempts taught is in ``following``; ``residuals`` are other runs'."""
+    versions = versions_key(services.predictor_versions)
     done = following.checkpoint_step or 0 if following is not None else 0
     deadline = run.job.constraints.deadline
     return PlanRequest(
@@ -70,8 +73,13 @@ def _request(run: RunRecord, now_s: float, following: NextAttempt | None = None)
         total_steps=max(1, (run.total_steps or _ASSUMED_STEPS) - done),
         excluded_shapes=following.excluded_shapes if following is not None else (),
         extra_bytes_per_gpu=following.extra_bytes_per_gpu if following is not None else 0,
-        seconds_to_deadline=None if deadline is None else datetime.fromisoformat(deadline).timestamp() - now_s,
+        seconds_to_deadline=None if deadline is None else _seconds_until(deadline, services),
+        residuals=Residuals(tx.residuals(versions=versions, except_run=run.run_key)),
     )
+
+
+def _seconds_until(deadline: str, services: Services) -> float:
+    return datetime.fromisoformat(deadline).timestamp() - services.clock.now_s()
 
 
 def _no_plan(following: NextAttempt) -> Reason:

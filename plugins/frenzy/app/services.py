@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from frenzy.core.errors import PermanentError, Reason, ReasonCode
@@ -27,6 +28,11 @@ class Services:
     policy: Policy
     marp_policy: str
     lease_s: float
+
+    @property
+    def predictor_versions(self) -> Mapping[str, str]:
+        """What a prediction depends on beside the plan: what one predictor got wrong says nothing about another."""
+        return {**self.calibration.versions, "marp_policy": self.marp_policy}
 
 
 class NotFound(PermanentError):

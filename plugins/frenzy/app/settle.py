@@ -27,6 +27,7 @@ from frenzy.core.reschedule import MEMORY_REASONS, classify, final_state
 from frenzy.ports import LedgerTx
 
 _RETRY_AFTER_S = 2.0
+_OUT_OF_MEMORY = frozenset({ReasonCode.CUDA_OUT_OF_MEMORY, ReasonCode.BUDGET_EXCEEDED})
 
 
 def end_attempt(services: Services, run_key: str, attempt: int, report: EndReport) -> RunView:
@@ -56,7 +57,7 @@ def settle(tx: LedgerTx, services: Services, record: Attempt, report: EndReport,
     tx.put_attempt(ended)
     release(tx, run.run_key, record.attempt, outcome, now_s)
     log_event(tx, run.run_key, now_s, "end", f"Attempt ended: {outcome.code}: {outcome.sentence}", record.attempt)
-    _learn(tx, run, ended, services.calibration.versions, now_s)
+    _learn(tx, run, ended, services.predictor_versions, now_s)
     _move_on(tx, run, outcome, now_s)
 
 
@@ -88,11 +89,11 @@ def release(tx: LedgerTx, run_key: str, attempt: int, reason: Reason, now_s: flo
 
 def _learn(tx: LedgerTx, run: RunRecord, ended: Attempt, versions: Mapping[str, str], now_s: float) -> None:
     """Keep predicted against measured, if the attempt ran at all."""
-    outcome = ended.outcome
-    censored = outcome is not None and outcome.code in (ReasonCode.CUDA_OUT_OF_MEMORY, ReasonCode.BUDGET_EXCEEDED)
+    censored = _model_fell_short(run, ended)
     measured = ended.plan.gpu_memory_bytes if censored else ended.explained_peak_bytes
-    if measured is None:
+    if not measured:
         return
+    gpu = tx.cluster().types_by_name.get(ended.plan.gpu_type)
     tx.add_sample(
         CalibrationSample(
             run_key=run.run_key,
@@ -101,12 +102,23 @@ def _learn(tx: LedgerTx, run: RunRecord, ended: Attempt, versions: Mapping[str, 
             family=str((run.model_config or {}).get("model_type", "unknown")),
             gpu_type=ended.plan.gpu_type,
             plan=ended.plan,
-            predicted_bytes=ended.plan.memory.peak_allocated_bytes,
+            predicted_bytes=ended.plan.memory.model_peak_bytes,
             measured_bytes=measured,
             censored=censored,
             versions=versions,
+            kind=None if gpu is None else gpu.kind,
+            adapters=run.job.training.lora is not None,
+            reserved_bytes=ended.reserved_peak_bytes,
+            device_used_bytes=ended.device_used_peak_bytes,
         )
     )
+
+
+def _model_fell_short(run: RunRecord, ended: Attempt) -> bool:
+    """The attempt ran out of memory by itself: neither growth nor the user's own code explains it."""
+    if ended.outcome is None or ended.outcome.code not in _OUT_OF_MEMORY:
+        return False
+    return ended.growth_step is None and not run.job.training.callbacks
 
 
 def _move_on(tx: LedgerTx, run: RunRecord, outcome: Reason, now_s: float) -> None:

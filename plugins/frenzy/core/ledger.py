@@ -14,9 +14,11 @@ from typing import Final
 
 from frenzy.core.cluster import Placement
 from frenzy.core.errors import ContractError, Reason
+from frenzy.core.hardware import DeviceKind
 from frenzy.core.job import TrainingJob
 from frenzy.core.launch import AttemptResult
 from frenzy.core.plan import Candidate, PlanShape, ResourcePlan, short_hash
+from frenzy.core.residuals import Residual, ResidualGroup, residual_family
 
 
 class JobState(StrEnum):
@@ -188,7 +190,9 @@ class Attempt:
     """One launch of a run's workers, with what was predicted and what was measured.
 
     measured_peak_bytes: highest allocated peak of any rank in any step.
-    explained_peak_bytes: the same, over the steps before unexplained growth set in.
+    reserved_peak_bytes, device_used_peak_bytes: the same of what the allocator took from the device,
+    and of what is in use on the device as a whole.
+    explained_peak_bytes: of measured_peak_bytes, over the steps before unexplained growth set in.
     growth_step: the step at which it set in, if it did.
     """
 
@@ -211,6 +215,8 @@ class Attempt:
     last_loss: float | None = None
     step_time_s: float | None = None
     measured_peak_bytes: int | None = None
+    reserved_peak_bytes: int | None = None
+    device_used_peak_bytes: int | None = None
     explained_peak_bytes: int | None = None
     growth_step: int | None = None
     checkpoint_step: int | None = None
@@ -222,7 +228,12 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationSample:
-    """Predicted and measured peak of one ended attempt; censored when it ran out of memory."""
+    """Predicted and measured peak of one ended attempt; censored when it ran out of memory.
+
+    predicted_bytes: by the memory model alone. measured_bytes: held by tensors, before growth that
+    no plan explains, or the card's memory when censored. reserved_bytes: taken by the allocator;
+    device_used_bytes: in use on the device as a whole. kind: None if the GPU type is gone.
+    """
 
     run_key: str
     attempt: int
@@ -234,6 +245,29 @@ class CalibrationSample:
     measured_bytes: int
     censored: bool
     versions: Mapping[str, str]
+    kind: DeviceKind | None = None
+    adapters: bool = False
+    reserved_bytes: int | None = None
+    device_used_bytes: int | None = None
+
+    @property
+    def residual(self) -> Residual | None:
+        """What the next plan learns from it; None where the kind of GPU is not known."""
+        if self.kind is None:
+            return None
+        return Residual(
+            group=ResidualGroup(
+                kind=self.kind,
+                family=residual_family(self.family, adapters=self.adapters),
+                gpu_type=self.gpu_type,
+                zero_stage=self.plan.zero_stage,
+                checkpointing=self.plan.activation_checkpointing,
+                offload=self.plan.offload_optimizer,
+            ),
+            predicted_bytes=self.predicted_bytes,
+            measured_bytes=self.measured_bytes,
+            censored=self.censored,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +279,11 @@ class Event:
     kind: str
     text: str
     attempt: int | None = None
+
+
+def versions_key(versions: Mapping[str, str]) -> str:
+    """A digest of library versions: residuals hold only for the releases they were measured with."""
+    return short_hash(*(f"{name}={versions[name]}" for name in sorted(versions)))
 
 
 def slots_held(leases: tuple[Lease, ...]) -> dict[str, int]:

@@ -7,6 +7,7 @@ kind and compared with each type's capacity.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from frenzy.core.candidate_build import (
@@ -56,7 +57,7 @@ def selections(request: PlanRequest, cluster: Cluster, calibration: Calibration)
         kind: _predict(request, [each for each in facts if each.gpu.kind is kind], calibration)
         for kind in dict.fromkeys(each.gpu.kind for each in facts)
     }
-    return tuple(PlanSelection(each, by_kind[each.gpu.kind]) for each in facts)
+    return tuple(PlanSelection(each, _learned(each, by_kind[each.gpu.kind])) for each in facts)
 
 
 def _predict(request: PlanRequest, facts: list[TypeFacts], calibration: Calibration) -> PredictedGrid:
@@ -89,6 +90,17 @@ def _largest_micro_batch(
     if least is None:
         raise _unsupported(request, calibration)
     return int(grid.micro_batch[least <= most_bytes].max(initial=1))
+
+
+def _learned(facts: TypeFacts, predicted: PredictedGrid) -> PredictedGrid:
+    """``predicted`` with what earlier runs on this type taught."""
+    request, gpu = facts.request, facts.gpu
+    factors = request.residuals.factors(gpu.kind, request.residual_family, gpu.name, predicted.grid)
+    if factors is None:
+        return predicted
+    expected, bound = factors
+    memory = replace(predicted.memory, expected_factor=expected, bound_factor=bound)
+    return PredictedGrid.of(predicted.grid, memory)
 
 
 def _unsupported(request: PlanRequest, calibration: Calibration) -> PermanentError:

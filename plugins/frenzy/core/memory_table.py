@@ -37,13 +37,17 @@ class Moment:
 class MemoryTable:
     """Predicted memory of every plan of a grid, in bytes on each GPU.
 
-    host_terms: what each rank has in host memory.
+    host_terms: what each rank has in host memory. expected_factor, bound_factor: what earlier runs
+    taught (``residuals``): the peak is the model's times the first, the requirement at least the
+    model's peak times the second.
     """
 
     moments: tuple[Moment, ...]
     headroom_share: float
     headroom_bytes: int
     host_terms: tuple[Term, ...] = ()
+    expected_factor: Array | None = None
+    bound_factor: Array | None = None
 
     @cached_property
     def _totals(self) -> Array:
@@ -62,15 +66,20 @@ class MemoryTable:
     @cached_property
     def peak_bytes(self) -> Integers:
         """Highest memory at any time, saving checkpoints apart (what the trainer measures)."""
-        peak: Integers = np.rint(self._highest).astype(np.int64)
+        peak: Integers = np.rint(self._expected).astype(np.int64)
         return peak
+
+    @cached_property
+    def _expected(self) -> Array:
+        return self._highest if self.expected_factor is None else self._highest * self.expected_factor
 
     @cached_property
     def required_bytes(self) -> Integers:
         """What the card must have: the peak and the headroom."""
-        headroom = np.maximum(self._highest * self.headroom_share, self.headroom_bytes)
-        required: Integers = np.ceil(self._highest + headroom).astype(np.int64)
-        return required
+        required = self._expected + np.maximum(self._expected * self.headroom_share, self.headroom_bytes)
+        if self.bound_factor is not None:
+            required = np.maximum(required, self._highest * self.bound_factor)
+        return np.asarray(np.ceil(required), dtype=np.int64)
 
     @cached_property
     def host_bytes(self) -> Integers:
@@ -89,8 +98,16 @@ class MemoryTable:
             required_bytes=int(self.required_bytes[index]),
             host_bytes=int(self.host_bytes[index]) * ranks_per_node,
             at=moment.name,
-            terms=_whole_terms(moment.terms, index, peak),
+            terms=_whole_terms(self._explained(moment, index), index, peak),
+            learned_factor=1.0 if self.expected_factor is None else float(self.expected_factor[index]),
         )
+
+    def _explained(self, moment: Moment, index: int) -> tuple[Term, ...]:
+        """The terms of ``moment``, and what was learned, if that changes plan ``index``."""
+        if self.expected_factor is None or self.expected_factor[index] == 1.0:
+            return moment.terms
+        learned = self._highest * (self.expected_factor - 1.0)
+        return (*moment.terms, Term("learned from earlier runs", "median residual of the group", learned))
 
     def largest_host_term(self, index: int) -> MemoryTerm:
         """The term that weighs most in the host memory of plan ``index``'s rank."""

@@ -70,6 +70,8 @@ class MonitorState:
     num_steps: int = 0
     first_step_s: float | None = None
     measured_peak_bytes: int = 0
+    reserved_peak_bytes: int = 0
+    device_used_peak_bytes: int = 0
     level_bytes: int = 0
     peak_before_rise_bytes: int = 0
     rise_steps: tuple[int, ...] = ()
@@ -124,6 +126,8 @@ def _add_step(state: MonitorState, peak: StepPeak, policy: MonitorPolicy) -> Mon
         num_steps=number,
         first_step_s=peak.time_s if state.first_step_s is None else state.first_step_s,
         measured_peak_bytes=max(state.measured_peak_bytes, used),
+        reserved_peak_bytes=max(state.reserved_peak_bytes, peak.reserved_peak_bytes),
+        device_used_peak_bytes=max(state.device_used_peak_bytes, peak.device_used_bytes),
         level_bytes=level,
         peak_before_rise_bytes=before_rise,
         rise_steps=rise_steps,
@@ -169,6 +173,8 @@ def _progress(state: MonitorState, checkpoint_step: int | None) -> ProgressRepor
         step_time_s=float(np.median([each.step_time_s for each in state.steps[-32:]])),
         first_step_s=state.first_step_s,
         measured_peak_bytes=state.measured_peak_bytes,
+        reserved_peak_bytes=state.reserved_peak_bytes,
+        device_used_peak_bytes=state.device_used_peak_bytes,
         explained_peak_bytes=state.explained_peak_bytes,
         growth_step=state.growth_step,
         checkpoint_step=checkpoint_step,

@@ -30,6 +30,7 @@ class MemoryPrediction:
     required_bytes: what the card must have: the peak plus everything outside tensors and a margin.
     host_bytes: host memory per node.
     at: the point in time of the peak. terms: addends of the peak, largest first, summing to it.
+    learned_factor: what earlier runs put on the model's own peak; the peak divided by it is the model's.
     """
 
     peak_allocated_bytes: int
@@ -37,6 +38,12 @@ class MemoryPrediction:
     host_bytes: int
     at: str
     terms: tuple[MemoryTerm, ...] = ()
+    learned_factor: float = 1.0
+
+    @property
+    def model_peak_bytes(self) -> int:
+        """The peak by the memory model alone."""
+        return round(self.peak_allocated_bytes / self.learned_factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

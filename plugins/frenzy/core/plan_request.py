@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from frenzy.core.job import TrainingJob
 from frenzy.core.model_parameters import ModelShape
 from frenzy.core.plan import PlanShape
+from frenzy.core.residuals import NOTHING_LEARNED, Residuals, residual_family
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +16,8 @@ class PlanRequest:
 
     total_steps: optimizer steps still to do. excluded_shapes: plans that failed, never offered
     again. extra_bytes_per_gpu: memory seen beyond the prediction; every plan must have room for
-    it. seconds_to_deadline: from now, when the job has a deadline.
+    it. seconds_to_deadline: from now, when the job has a deadline. residuals: what runs of other
+    jobs taught about the predictions.
     """
 
     job: TrainingJob
@@ -24,6 +26,12 @@ class PlanRequest:
     excluded_shapes: tuple[PlanShape, ...] = ()
     extra_bytes_per_gpu: int = 0
     seconds_to_deadline: float | None = None
+    residuals: Residuals = NOTHING_LEARNED
+
+    @property
+    def residual_family(self) -> str:
+        """The family by which residuals are grouped: adapters err otherwise than full training."""
+        return residual_family(self.shape.family, adapters=self.job.training.lora is not None)
 
     @property
     def global_batch_size(self) -> int:

@@ -107,6 +107,8 @@ class ProgressReport:
     step_time_s: float | None = None
     first_step_s: float | None = None
     measured_peak_bytes: int | None = None
+    reserved_peak_bytes: int | None = None
+    device_used_peak_bytes: int | None = None
     explained_peak_bytes: int | None = None
     growth_step: int | None = None
     checkpoint_step: int | None = None

@@ -54,6 +54,7 @@ class StepPeak:
     num_alloc_retries: int
     num_ranks: int
     learning_rate: float = 0.0
+    device_used_bytes: int = 0
 
 
 def fold_steps(records: tuple[StepRecord, ...]) -> tuple[StepPeak, ...]:
@@ -77,4 +78,5 @@ def _fold(ranks: list[StepRecord]) -> StepPeak:
         num_alloc_retries=sum(each.num_alloc_retries for each in ranks),
         num_ranks=len(ranks),
         learning_rate=ranks[0].learning_rate,
+        device_used_bytes=max(each.device_used_bytes for each in ranks),
     )

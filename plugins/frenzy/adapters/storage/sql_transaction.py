@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
-from sqlalchemy import Connection, Select, Table, delete, insert, select, update
+from sqlalchemy import Connection, Row, Select, Table, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from frenzy.adapters.lease_rules import check_lease, takes_slots
@@ -14,7 +14,7 @@ from frenzy.adapters.storage import airflow_tables, tables
 from frenzy.core import codec
 from frenzy.core.cluster import Cluster, Node
 from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.hardware import GpuType
+from frenzy.core.hardware import DeviceKind, GpuType
 from frenzy.core.ledger import (
     Attempt,
     CalibrationSample,
@@ -25,7 +25,9 @@ from frenzy.core.ledger import (
     QueueEntry,
     RunIdentity,
     RunRecord,
+    versions_key,
 )
+from frenzy.core.residuals import Residual, ResidualGroup
 from frenzy.ports import LedgerConflict
 
 T = TypeVar("T")
@@ -237,6 +239,30 @@ class SqlTransaction:
                 "document": codec.dumps(sample),
             },
         )
+        self._put_residual(sample)
+
+    def _put_residual(self, sample: CalibrationSample) -> None:
+        residual = sample.residual
+        if residual is None:
+            return
+        self._put(
+            tables.residual,
+            {"run_key": sample.run_key, "attempt": sample.attempt},
+            {
+                **codec.encode(residual.group),
+                "time_s": sample.time_s,
+                "versions": versions_key(sample.versions),
+                "predicted_bytes": residual.predicted_bytes,
+                "measured_bytes": residual.measured_bytes,
+                "censored": residual.censored,
+            },
+        )
+
+    def residuals(self, *, versions: str, except_run: str, limit: int = 1000) -> tuple[Residual, ...]:
+        row = tables.residual.c
+        newest = row.time_s.desc(), row.run_key.desc(), row.attempt.desc()
+        wanted = select(tables.residual).where(row.versions == versions, row.run_key != except_run)
+        return tuple(_residual(found) for found in self._connection.execute(wanted.order_by(*newest).limit(limit)))
 
     # Airflow's own tables, in the same transaction
 
@@ -290,6 +316,23 @@ class ReadOnlyLedgerError(RuntimeError):
 def no_such_run(run_key: str) -> Reason:
     """Why a queue entry is refused that has no run."""
     return Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=f"There is no training run {run_key!r}.")
+
+
+def _residual(row: Row[Any]) -> Residual:
+    group = ResidualGroup(
+        kind=DeviceKind(row.kind),
+        family=row.family,
+        gpu_type=row.gpu_type,
+        zero_stage=row.zero_stage,
+        checkpointing=row.checkpointing,
+        offload=row.offload,
+    )
+    return Residual(
+        group=group,
+        predicted_bytes=row.predicted_bytes,
+        measured_bytes=row.measured_bytes,
+        censored=row.censored,
+    )
 
 
 def _load(kind: type[T], document: str) -> T:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     CheckConstraint,
     Column,
@@ -144,6 +145,25 @@ event = Table(
     Column("time_s", Double, nullable=False),
     Column("kind", String(_KEY), nullable=False),
     Column("text", Text, nullable=False),
+)
+
+residual = Table(
+    "frenzy_residual",
+    metadata,
+    Column("run_key", String(_KEY), primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("time_s", Double, nullable=False),
+    Column("versions", String(_KEY), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("family", String(_NAME), nullable=False),
+    Column("gpu_type", String(_NAME), nullable=False),
+    Column("zero_stage", Integer, nullable=False),
+    Column("checkpointing", Boolean, nullable=False),
+    Column("offload", Boolean, nullable=False),
+    Column("predicted_bytes", BigInteger, nullable=False),
+    Column("measured_bytes", BigInteger, nullable=False),
+    Column("censored", Boolean, nullable=False),
+    Index("ix_frenzy_residual_versions_time_s", "versions", "time_s"),
 )
 
 calibration_sample = Table(

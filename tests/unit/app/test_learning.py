@@ -1,0 +1,133 @@
+"""What a run's memory teaches is in the next plan of other jobs, and only what the model is to blame for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.unit.app.conftest import Airflow, make_job
+
+from frenzy.adapters.calibration import default_calibration
+from frenzy.app.settle import end_attempt
+from frenzy.core.job import CallbackSpec, TrainingJob
+from frenzy.core.launch import AttemptResult
+from frenzy.core.ledger import CalibrationSample
+from frenzy.core.plan import ResourcePlan
+from frenzy.core.protocol import EndReport, ProgressReport
+from frenzy.core.units import MIB
+
+DONE, OUT_OF_MEMORY = 0, 97
+
+
+@pytest.fixture
+def learner(airflow: Airflow) -> Airflow:
+    """Plans by the closed form."""
+    services = replace(airflow.services, marp_policy="closed-form", calibration=default_calibration())
+    return replace(airflow, services=services)
+
+
+def attempt(
+    airflow: Airflow,
+    name: str,
+    *,
+    ratio: float = 1.0,
+    exit_code: int = DONE,
+    job: TrainingJob | None = None,
+    growth_step: int | None = None,
+) -> ResourcePlan:
+    """One run whose first attempt peaks at ``ratio`` times the model's prediction; its plan."""
+    airflow.register(job or make_job(name))
+    spec = airflow.place().spec
+    assert spec is not None
+    airflow.launch(1)
+    peak = round(spec.plan.memory.model_peak_bytes * ratio)
+    progress = ProgressReport(
+        last_step=10,
+        measured_peak_bytes=peak,
+        explained_peak_bytes=peak,
+        growth_step=growth_step,
+        reserved_peak_bytes=peak + MIB,
+        device_used_peak_bytes=peak + 2 * MIB,
+    )
+    result = AttemptResult(exit_code=exit_code, last_step=10, total_steps=100)
+    end_attempt(airflow.services, airflow.key, 1, EndReport(result=result, progress=progress))
+    return spec.plan
+
+
+def samples(airflow: Airflow) -> tuple[CalibrationSample, ...]:
+    with airflow.services.ledger.reading() as tx:
+        return tx.samples()
+
+
+def same_plan(airflow: Airflow, plan: ResourcePlan, name: str) -> ResourcePlan:
+    """How the shape of ``plan`` is predicted for another job of the same kind."""
+    view = airflow.register(make_job(name))
+    return next(each.plan for each in view.run.candidates if each.plan.shape == plan.shape)
+
+
+def test_an_attempt_leaves_what_was_predicted_and_all_that_was_measured(learner: Airflow) -> None:
+    plan = attempt(learner, "first", ratio=1.02)
+    (sample,) = samples(learner)
+    assert sample.predicted_bytes == plan.memory.model_peak_bytes
+    assert sample.measured_bytes == round(1.02 * plan.memory.model_peak_bytes)
+    assert (sample.reserved_bytes, sample.device_used_bytes) == (
+        sample.measured_bytes + MIB,
+        sample.measured_bytes + 2 * MIB,
+    )
+    assert (sample.family, sample.kind, sample.censored) == ("gpt2", plan_kind(learner, plan), False)
+    assert sample.versions["marp_policy"] == "closed-form"
+
+
+def plan_kind(airflow: Airflow, plan: ResourcePlan) -> object:
+    return airflow.services.inventory.cluster().types_by_name[plan.gpu_type].kind
+
+
+def test_runs_that_need_7_percent_more_shift_the_next_jobs_prediction(learner: Airflow) -> None:
+    plans = [attempt(learner, f"job{index}", ratio=1.07) for index in range(5)]
+    after = same_plan(learner, plans[-1], "next")
+    assert after.memory.learned_factor == pytest.approx(1.07, abs=0.012)
+    assert after.memory.model_peak_bytes == pytest.approx(plans[0].memory.peak_allocated_bytes, rel=1e-6)
+    assert sum(term.num_bytes for term in after.memory.terms) == after.memory.peak_allocated_bytes
+
+
+def test_learning_does_not_feed_on_itself(learner: Airflow) -> None:
+    for index in range(15):
+        attempt(learner, f"job{index}", ratio=1.07)
+    ratios = [each.measured_bytes / each.predicted_bytes for each in samples(learner)]
+    assert ratios == pytest.approx([1.07] * 15, rel=1e-4)
+
+
+def test_an_out_of_memory_makes_that_plan_infeasible_for_other_jobs(learner: Airflow) -> None:
+    failed = attempt(learner, "first", exit_code=OUT_OF_MEMORY)
+    view = learner.register(make_job("second"))
+    assert all(each.plan.shape != failed.shape for each in view.run.candidates if each.feasible)
+    assert any(each.feasible for each in view.run.candidates)
+
+
+def test_the_runs_own_out_of_memory_is_not_counted_twice(learner: Airflow) -> None:
+    """Its next plan has room for what was seen; the bound of the group is for other runs."""
+    attempt(learner, "first", exit_code=OUT_OF_MEMORY)
+    learner.decide()
+    spec = learner.place().spec
+    assert spec is not None
+    assert spec.plan.memory.learned_factor == 1.0
+
+
+@pytest.mark.parametrize("blame", ["growth", "callback"])
+def test_memory_that_the_model_is_not_to_blame_for_raises_no_bound(learner: Airflow, blame: str) -> None:
+    job = make_job("first")
+    if blame == "callback":
+        job = replace(job, training=replace(job.training, callbacks=(CallbackSpec(path="mine:Hoard"),)))
+    growth_step = 5 if blame == "growth" else None
+    failed = attempt(learner, "first", exit_code=OUT_OF_MEMORY, job=job, growth_step=growth_step)
+    assert not samples(learner)[0].censored
+    after = same_plan(learner, failed, "second")
+    assert after.memory.required_bytes == failed.memory.required_bytes
+
+
+def test_what_the_papers_formula_got_wrong_says_nothing_about_the_closed_form(learner: Airflow) -> None:
+    paper = replace(learner, services=replace(learner.services, marp_policy="paper"))
+    for index in range(5):
+        attempt(paper, f"job{index}", ratio=1.5)
+    view = learner.register(make_job("next"))
+    assert all(each.plan.memory.learned_factor == 1.0 for each in view.run.candidates)
