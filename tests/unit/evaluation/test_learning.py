@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from frenzy.evaluation.learning import learning_curve
+
+DATA = Path(__file__).parents[2] / "data" / "memory"
 
 
 def triples(group: str, bias: float, count: int = 12) -> list[tuple[str, int, int]]:
@@ -39,3 +45,31 @@ def test_groups_with_too_few_runs_are_left_out_and_counted() -> None:
 @given(st.permutations([*triples("a", 1.08), *triples("b", 0.95)]))
 def test_the_order_of_rows_does_not_matter(rows: list[tuple[str, int, int]]) -> None:
     assert learning_curve(rows) == learning_curve([*triples("a", 1.08), *triples("b", 0.95)])
+
+
+WIDTHS = {"1B": (16, 2048, 8192), "3B": (28, 3072, 8192), "8B": (32, 4096, 14336)}
+
+
+def by_textbook(row: Mapping[str, str]) -> float:
+    """Bytes by two textbook formulas: 18 bytes a parameter, and 34 s b h for a layer's activations."""
+    layers, hidden, width = WIDTHS[row["model"]]
+    dp, tp, tokens = int(row["dp"]), int(row["tp"]), 4096 * int(row["mbs"])
+    parameters = layers * (4 * hidden**2 + 3 * hidden * width) + 131072 * hidden
+    sharded = dp if row["zero"] == "1" else 1
+    return ((6 + 12 / sharded) * parameters + 34 * tokens * hidden * layers) / tp
+
+
+def test_on_published_runs_five_of_a_group_shrink_the_error_of_a_poor_formula_on_the_rest() -> None:
+    with (DATA / "nanotron_ultrascale_5d_bench.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["pp"] == "1" and row["gpu_memory_gb"]]
+    curve = learning_curve(
+        (f"{row['model']} tp {row['tp']} zero {row['zero']}", round(by_textbook(row)), _measured(row)) for row in rows
+    )
+    assert curve is not None
+    assert curve.num_others >= 100
+    before, after = curve.points[0], curve.points[5]
+    assert after.median_error < 0.8 * before.median_error
+
+
+def _measured(row: Mapping[str, str]) -> int:
+    return round(float(row["gpu_memory_gb"]) * 2**30)
