@@ -32,10 +32,9 @@ def import_libraries(model: ModelSpec, training: TrainingSpec | None = None) -> 
 
 
 def _import_options(training: TrainingSpec) -> None:
-    quantised = training.lora is not None and training.lora.quantization != "none"
-    if quantised or training.optimizer == "adamw-8bit":
+    if training.lora is not None or training.optimizer == "adamw-8bit":
         # On a CPU it looks for optional kernels and says that it did not find them.
         logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-        import bitsandbytes  # noqa: F401
+        import bitsandbytes  # noqa: F401  # the adapters' library imports it, too
     if training.lora is not None:
         import peft  # noqa: F401

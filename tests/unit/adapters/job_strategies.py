@@ -66,7 +66,9 @@ loras = st.builds(
     alpha=st.floats(0, 1e6, exclude_min=True),
     dropout=_share(1),
     target_modules=st.lists(texts, max_size=3).map(tuple),
-)
+    quantization=st.just("nf4"),
+    double_quantization=st.booleans(),
+) | st.builds(LoraSpec, rank=st.integers(1, 1024))
 callbacks = st.builds(CallbackSpec, path=texts, args=st.dictionaries(texts, json_values, max_size=2))
 lengths = st.one_of(
     st.fixed_dictionaries({"max_steps": st.integers(100, 10**9)}),
@@ -77,7 +79,9 @@ trainings = lengths.flatmap(
         TrainingSpec,
         **{name: st.just(value) for name, value in length.items()},
         global_batch_size=st.integers(1, 1_000_000),
-        optimizer=st.sampled_from(["adamw", "sgd"]),
+        optimizer=st.sampled_from(["adamw", "adamw-8bit", "sgd"]),
+        attention=st.sampled_from(["sdpa", "eager"]),
+        loss=st.sampled_from(["torch", "fused"]),
         learning_rate=st.floats(0, 10, exclude_min=True, exclude_max=True),
         weight_decay=_share(1),
         warmup_steps=st.integers(0, 100),

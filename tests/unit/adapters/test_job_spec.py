@@ -163,6 +163,22 @@ def test_an_unknown_key_is_refused_with_the_likely_one(document: str, path: str,
         (changed(data={"path": None}), "data.path", "text"),
         (changed(training={"epochs": 1}), "training.max_steps", "exactly one"),
         (changed(secrets={"TOKEN": "hunter2"}), "secrets.TOKEN", "env:NAME"),
+        (changed(training={"optimizer": "lion"}), "training.optimizer", "adamw-8bit"),
+        (
+            changed(training={"attention": "flash_attention_2", "precision": "fp32"}),
+            "training.attention",
+            "computes in 16 bits",
+        ),
+        (
+            changed(training={"lora": {"double_quantization": True}}),
+            "training.lora.double_quantization",
+            "only with training.lora.quantization = nf4",
+        ),
+        (
+            changed(training={"loss": "fused", "lora": {"target_modules": ["q_proj", "lm_head"]}}),
+            "training.lora.target_modules",
+            "leave out lm_head",
+        ),
     ],
 )
 def test_a_bad_value_is_refused_with_what_is_allowed(document: str, path: str, allowed: str) -> None:
