@@ -31,6 +31,7 @@ class ReasonCode(StrEnum):
     GPU_TYPE_NOT_ALLOWED = "GPU_TYPE_NOT_ALLOWED"
     PREDICTED_NOT_LAUNCHABLE = "PREDICTED_NOT_LAUNCHABLE"
     MODEL_NOT_SUPPORTED = "MODEL_NOT_SUPPORTED"
+    TRACE_UNSUPPORTED = "TRACE_UNSUPPORTED"
     OVER_MAX_COST = "OVER_MAX_COST"
     OVER_DEADLINE = "OVER_DEADLINE"
     EXCLUDED_AFTER_FAILURE = "EXCLUDED_AFTER_FAILURE"
@@ -83,6 +84,7 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = MappingProxyType(
         ReasonCode.GPU_TYPE_NOT_ALLOWED: "The job's constraints leave this GPU type or count out.",
         ReasonCode.PREDICTED_NOT_LAUNCHABLE: "Can be predicted, but the trainer cannot run it yet.",
         ReasonCode.MODEL_NOT_SUPPORTED: "The model's family is outside the memory model's support.",
+        ReasonCode.TRACE_UNSUPPORTED: "The model does something that cannot be traced without data.",
         ReasonCode.OVER_MAX_COST: "Is predicted to cost more than constraints.max_cost.",
         ReasonCode.OVER_DEADLINE: "Is predicted to end after constraints.deadline.",
         ReasonCode.EXCLUDED_AFTER_FAILURE: "An earlier attempt of this run ran out of memory with it.",

@@ -74,11 +74,19 @@ class StorageLog(TorchDispatchMode):
             if index is not None:
                 self.allocations[index].purpose = purpose
 
-    def assign_live(self, purpose: str) -> None:
-        """Say it of every live storage of which nothing was said yet."""
-        for index in self._index_by_storage.values():
-            if self.allocations[index].purpose is None:
-                self.allocations[index].purpose = purpose
+    def reserve(self, num_bytes: int, purpose: str) -> None:
+        """Bytes that are there from now on and belong to no tensor."""
+        self.events.append(len(self.allocations))
+        self.allocations.append(Allocation(num_bytes, purpose))
+        self.live_bytes += num_bytes
+
+    def assign_live(self, purpose: str) -> int:
+        """Say it of every live storage of which nothing was said yet; their bytes."""
+        live = (self.allocations[index] for index in self._index_by_storage.values())
+        found = [each for each in live if each.purpose is None]
+        for each in found:
+            each.purpose = purpose
+        return sum(each.num_bytes for each in found)
 
     def series(self) -> tuple[int, ...]:
         """Live bytes after each operation."""

@@ -1,0 +1,228 @@
+"""Two training steps of a real model class on tensors without data: what is held, when, for what.
+
+    result = trace_step({"model_type": "llama", ...}, batch=4, sequence_length=4096, dtype="bf16",
+                        checkpointing=True, attention="sdpa", optimizer="adamw", lora=None)
+
+No GPU, no weights; seconds and a few hundred megabytes for billions of parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from frenzy.core.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.job import LoraSpec, Precision
+from frenzy.core.units import KIB, MIB
+from frenzy.trainer.trace_cuda import ALLOCATION_GRANULE_BYTES, Answers, cuda_choices
+from frenzy.trainer.trace_kernels import bytes_on_cuda
+from frenzy.trainer.trace_model import (
+    ATTENTION,
+    checkpoint_activations,
+    masks_as_with_data,
+    traced_model,
+    with_adapters,
+)
+from frenzy.trainer.trace_moments import TraceResult, read_log
+from frenzy.trainer.trace_storages import StorageLog
+
+OPTIMIZERS: Final = ("adamw", "adamw-fused", "sgd")
+DEVICES: Final = ("cuda", "cpu")
+_NUM_STEPS: Final = 2
+# Each handle has 2 x 4 MiB + 8 x 16 KiB (CUBLAS_WORKSPACE_CONFIG's default; 32 MiB from Hopper on).
+CUBLAS_WORKSPACE_BYTES: Final = 2 * (2 * 4 * MIB + 8 * 16 * KIB)
+HOPPER_WORKSPACE_BYTES: Final = 2 * 32 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceChoices:
+    """What of a run decides its memory, beside the model.
+
+    batch: sequences of a micro-batch. device: whose kernels and allocator are modelled.
+    reentrant: the older way of checkpointing. optimizer: adamw (foreach), adamw-fused, sgd.
+    workspace_bytes: what cuBLAS keeps for its two handles, forward and backward; None: an A100's.
+    """
+
+    batch: int
+    sequence_length: int
+    precision: Precision = Precision.BF16
+    checkpointing: bool = False
+    reentrant: bool = False
+    attention: str = "sdpa"
+    optimizer: str = "adamw"
+    lora: LoraSpec | None = None
+    device: str = "cuda"
+    workspace_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        _check("attention", self.attention, ATTENTION)
+        _check("optimizer", self.optimizer, OPTIMIZERS)
+        _check("device", self.device, DEVICES)
+        if min(self.batch, self.sequence_length) < 1:
+            raise _refusal(f"batch {self.batch} x sequence_length {self.sequence_length} is refused; at least 1 each.")
+
+    @property
+    def kept_workspace_bytes(self) -> int:
+        """What matrix kernels keep beside tensors, inside the allocator's sum."""
+        if self.workspace_bytes is not None:
+            return self.workspace_bytes
+        return CUBLAS_WORKSPACE_BYTES if self.device == "cuda" else 0
+
+
+def trace_step(  # noqa: PLR0913  # the choices one by one, for scripts
+    config: Mapping[str, Any],
+    *,
+    batch: int,
+    sequence_length: int,
+    dtype: str = "bf16",
+    checkpointing: bool = False,
+    attention: str = "sdpa",
+    optimizer: str = "adamw",
+    lora: LoraSpec | None = None,
+    reentrant: bool = False,
+    device: str = "cuda",
+) -> TraceResult:
+    """The memory of a step of ``config`` (a Hugging Face config with its model_type) on one card.
+
+    dtype: fp32, bf16, fp16 or autocast-bf16. Raises PermanentError: TRACE_UNSUPPORTED with the
+    operation, or BAD_CONFIG_OR_DATA with the choice that is refused.
+    """
+    _check("dtype", dtype, tuple(Precision))
+    choices = TraceChoices(
+        batch=batch,
+        sequence_length=sequence_length,
+        precision=Precision(dtype),
+        checkpointing=checkpointing,
+        reentrant=reentrant,
+        attention=attention,
+        optimizer=optimizer,
+        lora=lora,
+        device=device,
+    )
+    return traced_run(config, choices)
+
+
+def traced_run(config: Mapping[str, Any], choices: TraceChoices) -> TraceResult:
+    """The memory of two steps of ``config`` under ``choices``."""
+    answers = Answers(choices.sequence_length)
+    with _without_threads(), masks_as_with_data(), FakeTensorMode(allow_non_fake_inputs=True):
+        model = prepared_model(config, choices)
+        log = _log(choices, answers)
+        log.reserve(choices.kept_workspace_bytes, "kernel workspaces")
+        run = _Run(model, choices, log, answers)
+        for _ in range(_NUM_STEPS):
+            run.step()
+        return read_log(log, run.marks, kept_bytes=run.kept_bytes)
+
+
+def prepared_model(config: Mapping[str, Any], choices: TraceChoices) -> Any:
+    """The model as it enters its first step; call it under a fake tensor mode."""
+    model = traced_model(config, choices.precision, choices.attention)
+    if choices.lora is not None:
+        model = with_adapters(model, choices.lora)
+    if choices.checkpointing:
+        checkpoint_activations(model, reentrant=choices.reentrant)
+    return model
+
+
+def _log(choices: TraceChoices, answers: Answers) -> StorageLog:
+    if choices.device == "cpu":
+        return StorageLog(call=answers.call)
+    return StorageLog(granule=ALLOCATION_GRANULE_BYTES, call=answers.call, size_of=bytes_on_cuda)
+
+
+class _Run:
+    """A model, its optimizer and its batch; ``marks``: the event at which each moment begins."""
+
+    def __init__(self, model: Any, choices: TraceChoices, log: StorageLog, answers: Answers) -> None:
+        self._model, self._choices, self._log, self._answers = model, choices, log, answers
+        self._trained = [each for each in model.parameters() if each.requires_grad]
+        self._optimizer = _optimizer(self._trained, choices.optimizer)
+        self.marks: list[tuple[str, int]] = []
+        self.kept_bytes = 0
+        log.assign([*model.parameters(), *model.buffers()], "weights")
+        for each in self._trained:
+            each.register_post_accumulate_grad_hook(self._gradient_made)
+        head = model.get_output_embeddings()
+        if head is not None:
+            head.register_forward_pre_hook(self._head_reached)
+
+    def step(self) -> None:
+        # The kernels' stand-ins stay for the backward pass too: checkpointed layers run forward in it again.
+        with self._log, self._kernels():
+            self._mark("forward")
+            tokens = torch.zeros((self._choices.batch, self._choices.sequence_length), dtype=torch.long)
+            with self._autocast():
+                loss = self._model(input_ids=tokens, labels=tokens).loss
+            self.kept_bytes = self._log.assign_live("activations")
+            loss.backward()
+            del loss
+            self._mark("optimizer step")
+            self._answers.any_number_will_do = True
+            self._optimizer.step()
+            self._answers.any_number_will_do = False
+            self._sort_states()
+            self._optimizer.zero_grad(set_to_none=True)
+            del tokens
+            self._mark("between steps")
+
+    def _kernels(self) -> AbstractContextManager[object]:
+        return cuda_choices() if self._choices.device == "cuda" else nullcontext()
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        if self._choices.precision is Precision.AUTOCAST_BF16:
+            return torch.autocast("cpu", torch.bfloat16)
+        return nullcontext()
+
+    def _mark(self, moment: str) -> None:
+        self.marks.append((moment, len(self._log.events)))
+
+    def _gradient_made(self, parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        self._log.assign([parameter.grad], "gradients")
+
+    def _head_reached(self, _module: Any, inputs: tuple[torch.Tensor, ...]) -> None:
+        if self.marks[-1][0] != "forward":
+            return
+        self._mark("loss")
+        if inputs[0].requires_grad:
+            inputs[0].register_hook(self._head_left)
+
+    def _head_left(self, _gradient: torch.Tensor) -> None:
+        self._mark("backward")
+
+    def _sort_states(self) -> None:
+        """The optimizer's tensors; its step counters are kept on the host unless its kernel is fused."""
+        for state in self._optimizer.state.values():
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    on_host = name == "step" and not self._choices.optimizer.endswith("fused")
+                    self._log.assign([value], "host" if on_host else "optimizer states")
+
+
+def _optimizer(parameters: list[torch.Tensor], name: str) -> torch.optim.Optimizer:
+    if name == "sgd":
+        return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, foreach=True)
+    fused = name.endswith("fused")
+    return torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.01, fused=fused, foreach=not fused)
+
+
+@contextmanager
+def _without_threads() -> Iterator[None]:
+    """Backward passes in this thread, where the modes that watch are in force."""
+    with torch.autograd.set_multithreading_enabled(False):
+        yield
+
+
+def _check(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise _refusal(f"{name} {value!r} is refused; allowed: {', '.join(allowed)}.")
+
+
+def _refusal(detail: str) -> PermanentError:
+    return PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail))
