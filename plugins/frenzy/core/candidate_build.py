@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,7 +22,7 @@ from frenzy.core.plan_grid import grid_of
 from frenzy.core.plan_request import PlanRequest
 from frenzy.core.step_time import Array, Link, step_times_s
 from frenzy.core.trainable import trained_part
-from frenzy.core.units import format_bytes, format_duration
+from frenzy.core.units import format_bytes, format_duration, round_up
 from frenzy.core.zero_buckets import bucket_elements_for
 
 
@@ -176,7 +177,7 @@ class TypeFacts:
                 detail=(
                     f"{plan.plan_id} is predicted to cost {plan.predicted_cost:.3g}; constraints.max_cost is {most:g}."
                 ),
-                remedy=f"Raise constraints.max_cost to {plan.predicted_cost:.2f}.",
+                remedy=f"Raise constraints.max_cost to {round_up(plan.predicted_cost):g}.",
             )
         left_s = self.request.seconds_to_deadline
         if left_s is not None and plan.predicted_run_s > left_s:
@@ -186,7 +187,7 @@ class TypeFacts:
                     f"{plan.plan_id} is predicted to take {format_duration(plan.predicted_run_s)}; "
                     f"the deadline is in {format_duration(max(0.0, left_s))}."
                 ),
-                remedy=f"Move constraints.deadline by {format_duration(plan.predicted_run_s - left_s)}.",
+                remedy=f"Move constraints.deadline by {format_duration(math.ceil(plan.predicted_run_s - left_s))}.",
             )
         return None
 

@@ -190,7 +190,7 @@ class PlanSelection:
         fits = self.fits_gpu & self.fits_host
         found = [
             self.predicted.leanest(refused & inside & fits),
-            self.predicted.leanest(refused & inside & ~self.fits_gpu),
+            self.predicted.leanest(refused & inside & ~self.fits_gpu & self.fits_host),
             self.predicted.leanest(refused & inside & self.fits_gpu & ~self.fits_host),
             np.flatnonzero(self.excluded),
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final
 
@@ -72,3 +73,12 @@ def format_duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def round_up(value: float, digits: int = 3) -> float:
+    """``value`` to so many digits, never less than it was."""
+    if value <= 0:
+        return value
+    unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
+    candidates = (float(f"{(math.ceil(value / unit) + more) * unit:.{digits}g}") for more in (0, 1, 2))
+    return next((each for each in candidates if each >= value), value)

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.core.marp_values import (
     CALIBRATION,
@@ -19,15 +19,12 @@ from tests.unit.core.marp_values import (
     virtual,
 )
 
-from frenzy.core.candidate_build import gpu_facts, workload_of
 from frenzy.core.cluster import Cluster
 from frenzy.core.errors import PermanentError, ReasonCode
 from frenzy.core.job import Checkpointing, ConstraintsSpec, Objective, Precision
 from frenzy.core.marp import plan_candidates, remedies, smallest_remedy
-from frenzy.core.memory import PlanRow, predict_memory
 from frenzy.core.model_shape import model_shape
 from frenzy.core.plan import Candidate
-from frenzy.core.plan_grid import grid_of
 from frenzy.core.plan_request import PlanRequest
 
 batches = st.sampled_from([1, 2, 6, 7, 16, 24, 60])
@@ -72,47 +69,6 @@ def test_no_feasible_plan_needs_more_than_its_gpu_has_or_more_gpus_than_there_ar
     for each in feasible(candidates_of(asked, cluster)):
         assert each.plan.memory.required_bytes <= cluster.types_by_name[each.plan.gpu_type].memory_bytes
         assert each.plan.num_gpus <= cluster.num_gpus_by_type[each.plan.gpu_type]
-
-
-@settings(max_examples=25, deadline=None)
-@given(requests())
-def test_no_feasible_plan_outside_the_list_beats_the_first(asked: PlanRequest) -> None:
-    """Brute force over every plan there is, one by one, without the search's pruning."""
-    cluster = mixed_cluster()
-    found = feasible(candidates_of(asked, cluster))
-    best = found[0].plan if found else None
-    by_cost = asked.job.objective is Objective.COST
-    for facts in gpu_facts(asked, cluster, CALIBRATION):
-        for row in every_plan(asked, facts.num_gpus):
-            table = predict_memory(workload_of(asked, facts.gpu.kind), grid_of([row]), CALIBRATION)
-            assert table is not None
-            if table.required_bytes[0] > facts.gpu.memory_bytes:
-                continue
-            plan = facts.plan(PlanRow(*row), table.prediction(0))
-            if facts.refusal(plan) is not None:
-                continue
-            assert best is not None
-            score, first = (
-                (plan.predicted_cost, best.predicted_cost) if by_cost else (plan.predicted_run_s, best.predicted_run_s)
-            )
-            assert score >= first * (1 - 1e-9)
-
-
-def every_plan(asked: PlanRequest, num_gpus: int) -> list[tuple[int, int, int, int, int, bool]]:
-    choice = asked.job.training.gradient_checkpointing
-    switches = {Checkpointing.ON: (True,), Checkpointing.OFF: (False,)}.get(choice, (False, True))
-    batch = asked.global_batch_size
-    return [
-        (dp, tp, stage, micro, batch // dp // micro, checkpointing)
-        for tp in range(1, asked.shape.num_heads + 1)
-        if asked.shape.num_heads % tp == 0 and asked.shape.num_key_value_heads % tp == 0
-        for dp in range(1, num_gpus // tp + 1)
-        if batch % dp == 0
-        for stage in (1, 2, 3)
-        for micro in range(1, batch // dp + 1)
-        if (batch // dp) % micro == 0
-        for checkpointing in switches
-    ]
 
 
 @settings(max_examples=20, deadline=None)
@@ -294,18 +250,6 @@ def test_applying_the_smallest_remedy_makes_a_plan_feasible(case: str) -> None:
     reason = smallest_remedy(asked, cluster, CALIBRATION)
     assert reason.remedy == remedy.sentence
     assert reason.detail.startswith("No plan fits")
-
-
-@settings(max_examples=15, deadline=None)
-@given(st.sampled_from([64, 256, 1024]), st.sampled_from([1024, 8192, 65536]), st.sampled_from([1, 4]))
-def test_a_remedy_that_is_offered_always_works(hidden: int, length: int, batch: int) -> None:
-    shape = model_shape(llama_config(hidden, 8, 8, 8000, max_position_embeddings=100_000))
-    asked = request(shape, job(sequence_length=length, global_batch=batch))
-    cluster = mixed_cluster()
-    assume(not feasible(candidates_of(asked, cluster)))
-    remedy = remedies(asked, cluster, CALIBRATION)
-    assert remedy is not None
-    assert feasible(candidates_of(remedy.request, remedy.cluster))
 
 
 def test_a_longer_sequence_than_the_remedys_does_not_fit() -> None:
