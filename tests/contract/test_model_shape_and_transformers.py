@@ -21,6 +21,8 @@ COMMON = {
     "pad_token_id": None,
 }
 GPT2 = {"n_embd": 96, "n_layer": 3, "n_head": 4, "vocab_size": 301, "bos_token_id": 0, "eos_token_id": 0}
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2}
+MPT = {"d_model": 96, "n_layers": 3, "n_heads": 4, "vocab_size": 301}
 OPT = {**COMMON, "ffn_dim": 200, "word_embed_proj_dim": 96}
 
 CONFIGS: list[dict[str, Any]] = [
@@ -42,6 +44,20 @@ CONFIGS: list[dict[str, Any]] = [
     {"model_type": "qwen3", **COMMON, "num_key_value_heads": 2, "head_dim": 32, "attention_bias": True},
     {"model_type": "gemma", **COMMON, "num_key_value_heads": 2, "head_dim": 48},
     {"model_type": "phi", **COMMON, "num_key_value_heads": 2},
+    {"model_type": "gpt_bigcode", **GPT2},
+    {"model_type": "gpt_bigcode", **GPT2, "multi_query": False, "n_inner": 200, "tie_word_embeddings": False},
+    {"model_type": "mpt", **MPT},
+    {"model_type": "mpt", **MPT, "tie_word_embeddings": False},
+    {"model_type": "granite", **COMMON, "num_key_value_heads": 2},
+    {"model_type": "granite", **COMMON, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    {"model_type": "gemma2", **COMMON, "num_key_value_heads": 2, "head_dim": 48},
+    {"model_type": "gemma3_text", **COMMON, "num_key_value_heads": 2, "head_dim": 48},
+    {"model_type": "phi3", **COMMON, "num_key_value_heads": 2},
+    {"model_type": "mixtral", **COMMON, "num_key_value_heads": 2},
+    {"model_type": "mixtral", **COMMON, **EXPERTS, "num_key_value_heads": 4, "head_dim": 32},
+    {"model_type": "qwen3_moe", **COMMON, "num_key_value_heads": 2, "moe_intermediate_size": 72, **EXPERTS},
+    {"model_type": "bert", **COMMON},
+    {"model_type": "roberta", **COMMON, "pad_token_id": 1},
 ]
 
 
@@ -49,12 +65,10 @@ CONFIGS: list[dict[str, Any]] = [
 def test_every_parameter_is_listed_in_the_order_it_is_registered(config: dict[str, Any]) -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    with torch.device("meta"):
-        options = {key: value for key, value in config.items() if key != "model_type"}
-        model = transformers.AutoModelForCausalLM.from_config(
-            transformers.AutoConfig.for_model(config["model_type"], **options)
-        )
     shape = model_shape(resolve_model_config(ModelSpec(config=config)))
+    kind = transformers.AutoModelForMaskedLM if shape.is_encoder else transformers.AutoModelForCausalLM
+    with torch.device("meta"):
+        model = kind.from_config(transformers.AutoConfig.for_model(**config))
     assert [each.num_elements for _, each in shape.all_tensors()] == [each.numel() for each in model.parameters()]
 
 

@@ -134,8 +134,9 @@ class ActivationCoefficients:
     layer: kept by each layer. outside: kept outside the layers, the loss included. in_loss,
     in_backward: what is held above that at each operation of the head and the loss, and of the
     last layer's backward pass; the highest counts. weight_copies: bytes for each element of a
-    layer's (and the head's) linear maps, kept in another format (autocast). kind: on which
-    devices; attention kernels, and what autocast computes in fp32, differ between them.
+    layer's (and the head's) linear maps, kept in another format (autocast). head_copies: bytes for
+    each element of the output matrix that the fused loss keeps until it has gone backward. kind: on
+    which devices; attention kernels, and what autocast computes in fp32, differ between them.
     """
 
     family: str
@@ -148,6 +149,7 @@ class ActivationCoefficients:
     in_loss: tuple[TokenBytes, ...]
     in_backward: tuple[TokenBytes, ...]
     weight_copies: float = 0.0
+    head_copies: float = 0.0
     kind: DeviceKind = DeviceKind.VIRTUAL
     attention: Attention = Attention.SDPA
     loss: Loss = Loss.TORCH

@@ -8,6 +8,15 @@ from tests.unit.core.marp_values import gpt2_config, llama_config
 from frenzy.core.errors import PermanentError, ReasonCode
 from frenzy.core.model_shape import SUPPORTED_FAMILIES, model_shape
 
+BASE = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "type_vocab_size": 2,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+}
 PUBLISHED = {
     "GPT-2 small": (
         gpt2_config(768, 12, 12, 50257),
@@ -98,6 +107,95 @@ PUBLISHED = {
         },
         2_779_683_840,
     ),
+    "StarCoder": (
+        {
+            **gpt2_config(6144, 40, 48, 49152),
+            "model_type": "gpt_bigcode",
+            "n_positions": 8192,
+            "n_inner": 24576,
+            "multi_query": True,
+        },
+        15_517_456_384,
+    ),
+    "MPT-7B": (
+        {
+            "model_type": "mpt",
+            "d_model": 4096,
+            "n_layers": 32,
+            "n_heads": 32,
+            "vocab_size": 50432,
+            "max_seq_len": 2048,
+            "no_bias": True,
+            "expansion_ratio": 4,
+            "attn_config": {"attn_type": "multihead_attention", "attn_pdrop": 0, "alibi": True},
+        },
+        6_649_286_656,
+    ),
+    "Granite 3.0 8B": (
+        {
+            **llama_config(4096, 40, 32, 49155, num_key_value_heads=8, intermediate_size=12800),
+            "model_type": "granite",
+            "tie_word_embeddings": True,
+        },
+        8_170_848_256,
+    ),
+    "Gemma 2 2B": (
+        {
+            **llama_config(2304, 26, 8, 256000, num_key_value_heads=4, intermediate_size=9216),
+            "model_type": "gemma2",
+            "head_dim": 256,
+            "tie_word_embeddings": True,
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+        },
+        2_614_341_888,
+    ),
+    "Gemma 3 1B": (
+        {
+            **llama_config(1152, 26, 4, 262144, num_key_value_heads=1, intermediate_size=6912),
+            "model_type": "gemma3_text",
+            "head_dim": 256,
+            "tie_word_embeddings": True,
+        },
+        999_885_952,
+    ),
+    "Phi-3 mini": (
+        {
+            **llama_config(3072, 32, 32, 32064, num_key_value_heads=32, intermediate_size=8192),
+            "model_type": "phi3",
+            "resid_pdrop": 0.0,
+        },
+        3_821_079_552,
+    ),
+    "Mixtral 8x7B": (
+        {
+            **llama_config(4096, 32, 32, 32000, num_key_value_heads=8, intermediate_size=14336),
+            "model_type": "mixtral",
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+        },
+        46_702_792_704,
+    ),
+    "Qwen3 30B-A3B": (
+        {
+            **llama_config(2048, 48, 32, 151936, num_key_value_heads=4, intermediate_size=6144),
+            "model_type": "qwen3_moe",
+            "head_dim": 128,
+            "moe_intermediate_size": 768,
+            "num_experts": 128,
+            "num_experts_per_tok": 8,
+        },
+        30_532_122_624,
+    ),
+    "BERT base": (
+        {"model_type": "bert", "pad_token_id": 0, "vocab_size": 30522, "max_position_embeddings": 512, **BASE},
+        109_514_298,
+    ),
+    "RoBERTa base": (
+        {"model_type": "roberta", "pad_token_id": 1, "vocab_size": 50265, "max_position_embeddings": 514, **BASE}
+        | {"type_vocab_size": 1},
+        124_697_433,
+    ),
 }
 
 
@@ -120,6 +218,38 @@ def test_tensor_parallelism_divides_the_linear_maps_of_the_layers_only() -> None
     shape = model_shape(llama_config())
     linear = sum(each.num_elements for each in shape.layer if each.is_linear) * shape.num_layers
     assert shape.parameters_per_rank(2) == shape.num_parameters - linear // 2
+
+
+def test_a_token_meets_only_the_experts_it_visits() -> None:
+    # Jiang et al. 2024 (Mixtral of Experts): 47B parameters, of which a token uses 13B.
+    shape = model_shape(PUBLISHED["Mixtral 8x7B"][0])
+    active = shape.num_parameters - shape.num_inactive_parameters
+    assert active == 12_879_925_248
+    assert shape.flops_shape().num_active == shape.flops_shape().num_active_trainable == active
+
+
+def test_a_dense_model_is_met_whole() -> None:
+    shape = model_shape(llama_config())
+    assert shape.num_inactive_parameters == 0
+    assert shape.flops_shape(num_trainable=1000).num_active_trainable == 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("MPT-7B", {"attn_config": {"attn_pdrop": 0, "qk_ln": True}}, "qk_ln = True is not covered"),
+        ("MPT-7B", {"expansion_ratio": 8}, "expansion_ratio = 8 is not covered"),
+        ("Phi-2", {"qk_layernorm": True}, "qk_layernorm = True is not covered"),
+        ("Gemma 2 2B", {"attn_logit_softcapping": None}, "attn_logit_softcapping = None"),
+        ("Mixtral 8x7B", {"output_router_logits": True}, "output_router_logits = True"),
+        ("Mixtral 8x7B", {"num_experts_per_tok": 9}, "num_experts_per_tok = 9 is more than"),
+        ("Qwen3 30B-A3B", {"mlp_only_layers": [0]}, "mlp_only_layers"),
+        ("BERT base", {"is_decoder": True}, "is_decoder = True is not covered"),
+    ],
+)
+def test_a_variant_with_other_memory_is_refused_by_its_field(name: str, change: dict[str, object], said: str) -> None:
+    with pytest.raises(PermanentError, match=said):
+        model_shape({**PUBLISHED[name][0], **change})
 
 
 def test_tied_embeddings_count_once() -> None:
