@@ -7,13 +7,17 @@ complete: what remains are activations and temporaries.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from frenzy.core.activation_coefficients import ActivationSetting, Loss
+from frenzy.core.hardware import DeviceKind
 from frenzy.core.job import Precision
+from frenzy.trainer.trace_cuda import cuda_choices
+from frenzy.trainer.trace_kernels import bytes_on_cuda
 from frenzy.trainer.trace_storages import StorageLog
 
 
@@ -33,44 +37,60 @@ class ActivationTrace:
     kept_bytes: int
 
 
-def trace_activations(
-    model: Any, inputs: torch.Tensor, precision: Precision, *, checkpointing: bool
-) -> ActivationTrace:
-    """One forward and backward pass of ``model`` (a Hugging Face causal model) on token ``inputs``."""
+def trace_activations(model: Any, inputs: torch.Tensor, setting: ActivationSetting) -> ActivationTrace:
+    """One forward and backward pass of ``model`` (a Hugging Face language model) on token ``inputs``.
+
+    Weights are in the format of ``setting.precision`` already, adapters are in place. A setting of
+    kind CUDA takes the kernels that CUDA takes.
+    """
     model.train()
-    if precision in (Precision.BF16, Precision.FP16):
-        model.to(torch.bfloat16)
-    if checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(_drop_gradient)
-    held = [*model.parameters(), *model.buffers(), inputs]
-    storages = StorageLog()
-    storages.ignore(held)
+    _prepare(model, setting)
+    on_cuda = setting.kind is DeviceKind.CUDA
+    log = StorageLog(size_of=bytes_on_cuda if on_cuda else None)
+    log.ignore([*model.parameters(), *model.buffers(), inputs])
     marks: dict[str, int] = {}
-    stack, layers = _stack_of_layers(model)
-    for index, layer in enumerate(layers):
-        layer.register_forward_hook(_marking(marks, storages, f"layer {index}"))
-    stack.register_forward_hook(_head_marking(marks, storages))
-    with storages:
-        with _autocast(precision):
-            loss = model(input_ids=inputs, labels=inputs, use_cache=False).loss
-        forward_end, kept = len(storages.operation_ends), storages.live_bytes
+    num_layers = _mark_layers(model, log, marks)
+    with cuda_choices() if on_cuda else contextlib.nullcontext(), log:
+        with _autocast(setting.precision):
+            loss = model(input_ids=inputs, labels=inputs).loss
+        forward_end, kept = len(log.operation_ends), log.live_bytes
         loss.backward()
     return ActivationTrace(
-        live_bytes=storages.series(),
-        layer_ends=tuple(marks[f"layer {index}"] for index in range(len(layers))),
+        live_bytes=log.series(),
+        layer_ends=tuple(marks[f"layer {index}"] for index in range(num_layers)),
         forward_end=forward_end,
         head_end=marks["head"],
         kept_bytes=kept,
     )
 
 
+def _prepare(model: Any, setting: ActivationSetting) -> None:
+    model.config.use_cache = False
+    if setting.loss is Loss.FUSED:
+        from frenzy.trainer.fused_loss import fuse_loss
+
+        fuse_loss(model)
+    if setting.checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(_drop_gradient)
+
+
 def _drop_gradient(parameter: torch.Tensor) -> None:
     parameter.grad = None
 
 
-def _stack_of_layers(model: torch.nn.Module) -> tuple[torch.nn.Module, torch.nn.ModuleList]:
+def _mark_layers(model: torch.nn.Module, log: StorageLog, marks: dict[str, int]) -> int:
+    """Have each layer's end and the head's backward pass noted; the number of layers."""
+    stack, layers = stack_of_layers(model)
+    for index, layer in enumerate(layers):
+        layer.register_forward_hook(_marking(marks, log, f"layer {index}"))
+    stack.register_forward_hook(_head_marking(marks, log))
+    return len(layers)
+
+
+def stack_of_layers(model: torch.nn.Module) -> tuple[torch.nn.Module, torch.nn.ModuleList]:
     """The module that runs the layers one after the other, and the layers."""
     for module in model.modules():
         for child in module.children():
@@ -79,23 +99,26 @@ def _stack_of_layers(model: torch.nn.Module) -> tuple[torch.nn.Module, torch.nn.
     raise ValueError("the model has no list of layers")
 
 
-def _marking(marks: dict[str, int], storages: StorageLog, name: str) -> Callable[..., None]:
+def _marking(marks: dict[str, int], log: StorageLog, name: str) -> Callable[..., None]:
     def mark(*_: Any) -> None:
-        marks.setdefault(name, len(storages.operation_ends))
+        marks.setdefault(name, len(log.operation_ends))
 
     return mark
 
 
-def _head_marking(marks: dict[str, int], storages: StorageLog) -> Callable[..., None]:
+def _head_marking(marks: dict[str, int], log: StorageLog) -> Callable[..., None]:
     """Mark when the gradient of the last hidden states is there."""
 
     def attach(_module: Any, _inputs: Any, output: Any) -> None:
-        output[0].register_hook(_marking(marks, storages, "head"))
+        output[0].register_hook(_marking(marks, log, "head"))
 
     return attach
 
 
-def _autocast(precision: Precision) -> Any:
-    if precision is Precision.AUTOCAST_BF16:
-        return torch.autocast("cpu", torch.bfloat16)
-    return contextlib.nullcontext()
+@contextlib.contextmanager
+def _autocast(precision: Precision) -> Iterator[None]:
+    if precision is not Precision.AUTOCAST_BF16:
+        yield
+        return
+    with torch.autocast("cpu", torch.bfloat16):
+        yield

@@ -1,0 +1,109 @@
+"""Which settings are traced for which family: what the trainer runs, and what published runs used."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from frenzy.core.activation_coefficients import ActivationSetting, AdapterSetting, Attention, Loss
+from frenzy.core.hardware import DeviceKind
+from frenzy.core.job import Precision
+from frenzy.trainer.calibrate_families import FAMILIES, Family
+from frenzy.trainer.calibrate_models import chooses_attention_when_built
+from frenzy.trainer.calibrate_solve import Case
+
+PRECISIONS: Final = (Precision.FP32, Precision.BF16, Precision.AUTOCAST_BF16)
+_SWITCH: Final = (False, True)
+_EVERY_LINEAR: Final = ("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj")
+_ATTENTION_ONLY: Final = ("k_proj", "o_proj", "q_proj", "v_proj")
+_ADAPTER_TARGETS: Final = {
+    "gpt2": (("c_attn",), ("c_attn", "c_fc", "c_proj")),
+    "gpt_bigcode": (("c_attn",), ("c_attn", "c_fc", "c_proj")),
+    "gpt_neox": (("query_key_value",), ("dense", "dense_4h_to_h", "dense_h_to_4h", "query_key_value")),
+    "opt": (("q_proj", "v_proj"), ("fc1", "fc2", "k_proj", "out_proj", "q_proj", "v_proj")),
+    "mpt": (("Wqkv",), ("Wqkv", "down_proj", "out_proj", "up_proj")),
+    "phi": (("fc1", "fc2", "q_proj", "v_proj"), ("dense", "fc1", "fc2", "k_proj", "q_proj", "v_proj")),
+    "phi3": (("qkv_proj",), ("down_proj", "gate_up_proj", "o_proj", "qkv_proj")),
+    "mixtral": (("q_proj", "v_proj"), _ATTENTION_ONLY),
+    "qwen3_moe": (("q_proj", "v_proj"), _ATTENTION_ONLY),
+}
+_USUAL_TARGETS: Final = (("q_proj", "v_proj"), _ATTENTION_ONLY, _EVERY_LINEAR)
+
+
+def cases(families: Iterable[Family] = FAMILIES) -> list[Case]:
+    """Every case of ``families``, of full training and of adapters."""
+    return [case for family in families for case in (*_full(family), *_adapted(family))]
+
+
+def _full(family: Family) -> Iterator[Case]:
+    for kind, attention, precision, checkpointing in itertools.product(
+        DeviceKind, _attentions(family), PRECISIONS, _SWITCH
+    ):
+        setting = ActivationSetting(precision=precision, checkpointing=checkpointing, kind=kind, attention=attention)
+        if _is_traced(family, setting):
+            yield from _with_dropouts(family, setting)
+            if attention is not Attention.EAGER and _fuses_loss(family):
+                yield from _with_dropouts(family, replace(setting, loss=Loss.FUSED))
+
+
+def _attentions(family: Family) -> tuple[Attention, ...]:
+    if family.model_type == "gemma2":
+        return (Attention.EAGER, Attention.FLASH_2)
+    return (Attention.EAGER,) if family.eager_only else tuple(Attention)
+
+
+def _fuses_loss(family: Family) -> bool:
+    """Whether the trainer's fused loss can take this family's logits over, in this release."""
+    capped = family.model_type == "gemma2"
+    return not (family.is_encoder or capped or chooses_attention_when_built())
+
+
+def _is_traced(family: Family, setting: ActivationSetting) -> bool:
+    """Flash kernels compute in 16 bits and on cards; eager attention on a CPU only where nothing else is."""
+    if setting.attention is Attention.FLASH_2:
+        computed = setting.adapters.frozen if setting.adapters else setting.precision
+        return setting.kind is DeviceKind.CUDA and computed is not Precision.FP32
+    if setting.attention is Attention.EAGER and setting.kind is DeviceKind.VIRTUAL:
+        return family.eager_only
+    return True
+
+
+def _with_dropouts(family: Family, setting: ActivationSetting) -> Iterator[Case]:
+    attention = _SWITCH if family.attention_dropouts and setting.attention_dropout_matters else (False,)
+    hidden = _SWITCH if family.hidden_dropouts else (False,)
+    for of_attention, of_hidden in itertools.product(attention, hidden):
+        if family.model_type == "mpt":
+            yield Case(family, setting, of_attention, of_attention)
+        elif setting.attention is not Attention.EAGER or not family.hidden_dropouts or of_attention == of_hidden:
+            yield Case(family, setting, of_attention, of_hidden)
+
+
+def _adapted(family: Family) -> Iterator[Case]:
+    """Adapters, the model without dropout of its own."""
+    if family.is_encoder:
+        return
+    attentions = [each for each in _attentions(family) if each is not Attention.EAGER or family.eager_only]
+    targets = _ADAPTER_TARGETS.get(family.model_type, _USUAL_TARGETS)
+    for kind, attention, adapted, dropout, checkpointing in itertools.product(
+        DeviceKind, attentions, targets, _SWITCH, _SWITCH
+    ):
+        for precision, frozen in _adapter_formats(kind):
+            setting = ActivationSetting(
+                precision=precision,
+                checkpointing=checkpointing,
+                kind=kind,
+                attention=attention,
+                adapters=AdapterSetting(targets=adapted, dropout=dropout, frozen=frozen),
+            )
+            if _is_traced(family, setting):
+                yield Case(family, setting)
+
+
+def _adapter_formats(kind: DeviceKind) -> tuple[tuple[Precision, Precision], ...]:
+    """(of the adapters, of the frozen weights); on cards also adapters in fp32 beside 16-bit weights."""
+    same = tuple((each, each) for each in PRECISIONS)
+    if kind is DeviceKind.VIRTUAL:
+        return same
+    return (*same, (Precision.FP32, Precision.BF16), (Precision.AUTOCAST_BF16, Precision.BF16))
