@@ -59,8 +59,8 @@ def grid(title: str, headings: Sequence[str], rows: Iterable[Sequence[str | Text
 
 
 def candidates_table(title: str, candidates: Iterable[Candidate]) -> Table:
-    """MARP's plans: predicted peak, what the card must have, what it has, and the reason."""
-    headings = ("rank", "plan", "batch", "peak", "required", "card", "time", "cost", "reason")
+    """MARP's plans: predicted peak and what weighs most in it, what the card must have, what it has, the reason."""
+    headings = ("rank", "plan", "batch", "peak", "most_of_it", "required", "card", "time", "cost", "reason")
     return grid(title, headings, map(_candidate_row, candidates), right="rank peak required card time cost")
 
 
@@ -71,12 +71,21 @@ def _candidate_row(each: Candidate) -> tuple[str | Text, ...]:
         Text(plan.plan_id, style="green" if each.rank == 1 else "" if each.feasible else "dim"),
         f"{plan.dp} x {plan.micro_batch_size} x {plan.accumulation_steps}",
         size(plan.memory.peak_allocated_bytes),
+        tightest_text(plan.memory),
         size(plan.memory.required_bytes),
         size(plan.gpu_memory_bytes),
         format_duration(plan.predicted_run_s),
         f"{plan.predicted_cost:.4f}",
         reason_text(each.reason),
     )
+
+
+def tightest_text(memory: MemoryPrediction) -> str:
+    """The term that weighs most in the peak, with its share; the host's memory where the plan offloads."""
+    if not memory.terms:
+        return "-"
+    text = f"{memory.terms[0].name} {_share(memory.terms[0].num_bytes, memory)}"
+    return f"{text}, host {size(memory.host_bytes)}" if memory.host_bytes else text
 
 
 def memory_breakdown(plan: ResourcePlan) -> Table:

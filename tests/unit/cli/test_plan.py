@@ -51,6 +51,19 @@ def test_impossible_job_ends_with_the_smallest_remedy(frenzy: Command, spec: Pat
     assert "Remedy:" in said.err
 
 
+def test_each_plan_names_the_term_that_weighs_most_and_each_refusal_its_remedy(
+    frenzy: Command, spec: Path, cluster_file: Path
+) -> None:
+    told = json.loads(frenzy("plan", str(spec), "--cluster", str(cluster_file), "--json").out)
+    table = "".join(frenzy("plan", str(spec), "--cluster", str(cluster_file), "--all").out.split())
+    assert "mostofit" in table
+    for each in told["candidates"]:
+        tightest = each["plan"]["memory"]["terms"][0]["name"]
+        assert tightest.split()[0] in table
+        refused_for_memory = each["reason"]["code"] == "INSUFFICIENT_GPU_MEMORY"
+        assert not refused_for_memory or each["reason"]["remedy"]
+
+
 def test_refused_spec_lists_each_field_with_value_and_what_is_allowed(frenzy: Command, spec: Path) -> None:
     text = spec.read_text(encoding="utf-8")
     spec.write_text(text.replace("max_steps: 10", "max_steps: -3").replace("sequence_length", "seq_len"), "utf-8")
