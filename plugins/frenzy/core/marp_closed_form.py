@@ -36,6 +36,7 @@ from frenzy.core.plan import Candidate, ResourcePlan
 from frenzy.core.plan_grid import GridLimits, divisors, grid_of, plan_grid, tensor_parallel_degrees
 from frenzy.core.plan_request import PlanRequest
 from frenzy.core.plan_selection import PlanSelection, PredictedGrid
+from frenzy.core.residuals import NOTHING_LEARNED
 from frenzy.core.units import format_bytes, format_duration
 
 # A plan this many times wider than the cluster is still looked at, to say what would help.
@@ -81,11 +82,16 @@ def _predict(request: PlanRequest, facts: list[TypeFacts], calibration: Calibrat
 def _largest_micro_batch(
     request: PlanRequest, workload: Workload, calibration: Calibration, *, max_tp: int, most_bytes: int
 ) -> int:
-    """The largest micro-batch whose activations alone are not more than ``most_bytes``: larger ones never fit."""
+    """The largest micro-batch whose activations alone are not more than ``most_bytes``: larger ones never fit.
+
+    What was learned from runs may scale the prediction down, hence no such bound then.
+    """
+    if request.residuals != NOTHING_LEARNED:
+        return request.global_batch_size
     sizes = divisors(request.global_batch_size, request.global_batch_size)
-    degrees = tensor_parallel_degrees(request.shape, max_tp)
+    tp = tensor_parallel_degrees(request.shape, max_tp)[-1]
     checkpointing = request.job.training.gradient_checkpointing is not Checkpointing.OFF
-    grid = grid_of([PlanRow(1, tp, 1, size, 1, checkpointing) for size in sizes for tp in degrees])
+    grid = grid_of([PlanRow(1, tp, 1, size, 1, checkpointing) for size in sizes])
     least = activations_at_loss_bytes(workload, grid, calibration)
     if least is None:
         raise _unsupported(request, calibration)
