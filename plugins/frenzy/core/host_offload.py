@@ -15,15 +15,21 @@ from frenzy.core.memory_table import Term
 from frenzy.core.memory_workload import Array, Integers, PlanGrid, Workload
 
 _OPTIMIZER_STATES: Final = {"adamw": 2, "adamw-8bit": 2, "sgd": 1}
+# bitsandbytes: a byte an element and an fp32 scale for each 256; fp32 for fewer elements than these.
+_EIGHT_BIT_BYTES: Final = 1 + 4 / 256
+_EIGHT_BIT_LEAST_ELEMENTS: Final = 4096
+STATES_EQUATION: Final = "4*S for each state (Adam: 2), or S + S/64 in 8 bits"
 # PCIe 3.0 x16, the slowest slot that the catalogue's cards sit in; one for each GPU.
 _HOST_LINK_BYTES_PER_S: Final = 16e9
 # A node's torch.optim.AdamW on CPU: 1.39 s for 1e9 parameters. Ren et al. 2021 (ZeRO-Offload), table 4.
 _HOST_ADAM_ELEMENTS_PER_S: Final = 1e9 / 1.39
 
 
-def num_optimizer_states(workload: Workload) -> int:
-    """fp32 states that the optimizer keeps for each trained element."""
-    return _OPTIMIZER_STATES[workload.optimizer]
+def optimizer_state_bytes(workload: Workload, elements: Array) -> Array:
+    """Bytes of the optimizer's states for a partition of so many elements."""
+    eight_bit = (workload.optimizer == "adamw-8bit") & (elements >= _EIGHT_BIT_LEAST_ELEMENTS)
+    each = np.where(eight_bit, _EIGHT_BIT_BYTES, 4.0)
+    return np.asarray(_OPTIMIZER_STATES[workload.optimizer] * each * elements, dtype=np.float64)
 
 
 def host_terms(workload: Workload, grid: PlanGrid, states: StateElements) -> tuple[Term, ...]:
@@ -35,7 +41,7 @@ def host_terms(workload: Workload, grid: PlanGrid, states: StateElements) -> tup
     passing = (8.0 if workload.optimizer == "adamw" else 4.0) * partition
     terms = (
         Term("fp32 master weights", "4*S", 4.0 * partition),
-        Term("optimizer states", "4*S for each state (Adam: 2)", 4.0 * num_optimizer_states(workload) * partition),
+        Term("optimizer states", STATES_EQUATION, optimizer_state_bytes(workload, partition)),
         Term("fp32 gradient partition", "4*S", 4.0 * partition),
         Term(
             "gradients of earlier micro-batches",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from frenzy.core.host_offload import host_terms, num_optimizer_states
+from frenzy.core.host_offload import STATES_EQUATION, host_terms, optimizer_state_bytes
 from frenzy.core.memory_activations import Activations
 from frenzy.core.memory_calibration import Calibration
 from frenzy.core.memory_moments import (
@@ -100,8 +100,8 @@ def _resident_terms(
         Term("fp32 master weights", "4*S; on the host if offloaded", 4.0 * kept),
         Term(
             "optimizer states",
-            "4*S for each state (Adam: 2); on the host if offloaded",
-            4.0 * num_optimizer_states(workload) * kept,
+            f"{STATES_EQUATION}; on the host if offloaded",
+            optimizer_state_bytes(workload, kept),
         ),
         Term("gradient partition and bucket", "stage 3: a*S + w*B, w*B offloaded", np.where(stage3, reserved, 0.0)),
         Term("buffer for offloaded gradients", "stages 1 and 2 offloaded: w*(largest tensor)", staged),

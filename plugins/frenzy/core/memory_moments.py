@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from frenzy.core.hardware import DeviceKind
 from frenzy.core.job import Precision
 from frenzy.core.memory_activations import Activations
 from frenzy.core.memory_states import StateElements
@@ -233,23 +234,34 @@ def in_optimizer_step(step: Step) -> Moment:
 
 
 def at_start(step: Step) -> Moment:
-    """Before the first step: the model in fp32 on every rank, then its flat copy and the master weights."""
+    """Before the first step: the model on its rank, its flat copy, the master weights.
+
+    The model is made in fp32 on the host, which is the device of a virtual GPU. A real one gets it in
+    the weights' format, in stage 3 cut tensor by tensor unless tensor parallelism cut it already
+    (``worker._shrink``); DeepSpeed makes the flat copy on the host where the card has no room for it.
+    """
+    on_host = step.workload.kind is DeviceKind.VIRTUAL
+    held = _made_on_host(step) if on_host else _made_for_card(step)
+    equation = (
+        "max(4*N, 2*w*T, w*T + 8*S)" if on_host else "w*N + 8*S; stage 3: max(2*w*S + w*(largest tensor), w*S + 8*S)"
+    )
+    return Moment("start", (Term("model, flat copy, master weights", equation, held), step.resident[-1]))
+
+
+def _made_on_host(step: Step) -> Array:
     states, weight = step.states, step.weight
     made = 4.0 * (states.trained + states.frozen)
     flat = weight * (2.0 * states.trained + states.frozen)
-    copied = np.where(step.grid.offload, weight, 8.0) * states.partition
-    masters = weight * (states.trained + states.frozen) + copied
-    divided = made + weight * states.partition
-    return Moment(
-        "start",
-        (
-            Term(
-                "model, flat copy, master weights",
-                "max(4*N, 2*w*T, w*T + 8*S, or w*T + w*S offloaded)",
-                step.by_stage(
-                    np.maximum(made, np.maximum(flat, masters)), np.maximum(made, np.maximum(flat, masters)), divided
-                ),
-            ),
-            step.resident[-1],
-        ),
-    )
+    masters = weight * (states.trained + states.frozen) + 8.0 * states.partition
+    whole = np.maximum(made, np.maximum(flat, masters))
+    return step.by_stage(whole, whole, made + weight * states.partition)
+
+
+def _made_for_card(step: Step) -> Array:
+    states, weight, grid = step.states, step.weight, step.grid
+    # offloaded: one copy of the partition on its way
+    masters = np.where(grid.offload, weight, 8.0) * states.partition
+    whole = weight * (states.trained + states.frozen) + masters
+    cut = weight * (states.partition + states.frozen / grid.dp)
+    moving = np.maximum(cut + weight * states.largest_tensor, np.where(grid.offload, 0.0, 8.0 * states.partition))
+    return step.by_stage(whole, whole, np.where(grid.tp > 1, whole, cut + moving))

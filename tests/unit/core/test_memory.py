@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.core.marp_values import CALIBRATION, gpt2_config, job, llama_config, request
@@ -149,3 +150,25 @@ def test_many_plans_at_once_give_what_each_gives_alone() -> None:
     together = table(shape, plans)
     for index, plan in enumerate(plans):
         assert together.prediction(index) == table(shape, [plan]).prediction(0)
+
+
+@given(rows, st.sampled_from([1, 2, 3]))
+def test_eight_bit_moments_take_a_quarter_and_their_scales(row: Row, stage: int) -> None:
+    shape = model_shape(llama_config(256, 6, 8, 8000))
+    plan: Row = (row[0], 1, stage, *row[3:])
+    full, eight = (held_at_the_loss(table(shape, [plan], optimizer=name), "optimizer states")[0] for name in ADAMS)
+    assert eight == pytest.approx(full / 4 * (1 + 4 / 256))
+
+
+ADAMS = ("adamw", "adamw-8bit")
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_card_is_not_asked_to_hold_the_whole_model_at_the_start_of_stage_3(tp: int) -> None:
+    shape = model_shape(llama_config(1024, 12, 8, 8000))
+    asked = request(shape, job(precision=Precision.BF16))
+    found = predict_memory(workload_of(asked, DeviceKind.CUDA), grid_of([(16, tp, 3, 1, 1, True)]), CALIBRATION)
+    assert found is not None
+    start = next(each for each in found.moments if each.name == "start")
+    whole = 2 * shape.parameters_per_rank(tp)
+    assert (start.total[0] >= whole) == (tp > 1)
