@@ -14,6 +14,7 @@ from frenzy.core.cluster import Cluster
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.hardware import DeviceKind, GpuType
 from frenzy.core.host_offload import offload_times_s
+from frenzy.core.job import LoraSpec
 from frenzy.core.launchable import LaunchChoice, launch_refusal
 from frenzy.core.memory import Integers, PlanGrid, PlanRow, Workload
 from frenzy.core.memory_calibration import Calibration
@@ -23,6 +24,7 @@ from frenzy.core.plan_request import PlanRequest
 from frenzy.core.step_time import Array, Link, step_times_s
 from frenzy.core.trainable import trained_part
 from frenzy.core.units import format_bytes, format_duration, round_up
+from frenzy.core.weight_storage import WeightStorage
 from frenzy.core.zero_buckets import bucket_elements_for
 
 
@@ -211,8 +213,16 @@ def workload_of(request: PlanRequest, kind: DeviceKind) -> Workload:
         optimizer=request.job.training.optimizer,
         sequence_length=request.sequence_length,
         kind=kind,
+        storage=_storage(request.job.training.lora),
         bucket_elements=bucket_elements_for(trained.num_elements(request.shape.num_layers), virtual=virtual),
     )
+
+
+def _storage(lora: LoraSpec | None) -> WeightStorage:
+    """How the frozen weights are kept."""
+    if lora is None or lora.quantization == "none":
+        return WeightStorage.PLAIN
+    return WeightStorage.NF4_DOUBLE if lora.double_quantization else WeightStorage.NF4
 
 
 def gpu_facts(request: PlanRequest, cluster: Cluster, calibration: Calibration) -> tuple[TypeFacts, ...]:

@@ -28,6 +28,7 @@ from frenzy.core.memory_moments import (
 from frenzy.core.memory_states import StateElements, StateRequest, state_elements
 from frenzy.core.memory_table import MemoryTable, Term
 from frenzy.core.memory_workload import Array, Integers, PlanGrid, PlanRow, Workload
+from frenzy.core.weight_storage import WeightStorage, stored_layer, stored_outside
 from frenzy.core.zero_buckets import zero_buckets
 
 __all__ = [
@@ -56,6 +57,7 @@ def predict_memory(workload: Workload, grid: PlanGrid, calibration: Calibration)
         states=states,
         buckets=buckets,
         resident=_resident_terms(workload, grid, states, calibration),
+        frozen_bytes=_frozen_bytes(workload, grid, states),
         activations=activations,
     )
     moments = (
@@ -89,14 +91,18 @@ def _resident_terms(
     """What is there all the time from the first optimizer step on."""
     weight, stage3 = workload.weight_bytes, grid.zero_stage == 3
     buckets = zero_buckets(workload.bucket_elements)
-    frozen = np.where(stage3, states.frozen / grid.dp, states.frozen)
+    frozen = _frozen_bytes(workload, grid, states)
     trained = np.where(stage3, states.partition, states.trained)
     persistent = np.where(stage3 & (grid.dp > 1), states.persistent, 0)
     kept = np.where(grid.offload, 0.0, states.partition)
     reserved = workload.gradient_bytes * kept + bucket_bytes(workload, buckets)
     staged = np.where(grid.offload & ~stage3, weight * states.largest_tensor, 0.0)
     return (
-        Term("weights", "w*N, or w*N/P in stage 3", weight * (trained + frozen + persistent)),
+        Term(
+            "weights",
+            "w*N, or w*N/P in stage 3; frozen ones as they are stored",
+            weight * (trained + persistent) + frozen,
+        ),
         Term("fp32 master weights", "4*S; on the host if offloaded", 4.0 * kept),
         Term(
             "optimizer states",
@@ -111,6 +117,18 @@ def _resident_terms(
             _outside_bytes(workload, grid, calibration),
         ),
     )
+
+
+def _frozen_bytes(workload: Workload, grid: PlanGrid, states: StateElements) -> Array:
+    """Weights that are not trained: plain, or quantised as ``weight_storage`` counts them."""
+    if workload.trained.is_everything or workload.storage is WeightStorage.PLAIN:
+        sharded, beside = workload.weight_bytes * states.frozen, 0.0
+    else:
+        shape, weight = workload.shape, workload.weight_bytes
+        stored = stored_layer(shape, workload.storage, weight) * shape.num_layers + stored_outside(shape, weight)
+        sharded, beside = np.full(len(grid), stored.sharded), stored.beside
+    divided = np.where(grid.zero_stage == 3, sharded / grid.dp, sharded)
+    return np.asarray(divided + beside, dtype=np.float64)
 
 
 def _outside_bytes(workload: Workload, grid: PlanGrid, calibration: Calibration) -> Array:

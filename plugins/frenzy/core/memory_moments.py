@@ -16,6 +16,7 @@ from frenzy.core.memory_activations import Activations
 from frenzy.core.memory_states import StateElements
 from frenzy.core.memory_table import Moment, Term
 from frenzy.core.memory_workload import Array, PlanGrid, Workload
+from frenzy.core.weight_storage import WeightStorage
 from frenzy.core.zero_buckets import DEEPSPEED_BUCKET_ELEMENTS, ZeroBuckets
 
 
@@ -28,6 +29,7 @@ class Step:
     states: StateElements
     buckets: ZeroBuckets
     resident: tuple[Term, ...]
+    frozen_bytes: Array
     activations: Activations
 
     @property
@@ -165,8 +167,20 @@ def _in_layer(name: str, step: Step, layers_done: Array | float, gradients: Arra
             *_kept(step, layers_done),
             Term("backward pass of one layer", "t*(gradients, and what is recomputed)", step.activations.in_backward),
             Term("new gradients", "w*(head, bucket, partition, one linear map)", gradients + one_map),
+            Term(
+                "quantised weight made plain",
+                "w*(largest linear map); 0 where none is",
+                _plain_weight(step),
+            ),
         ),
     )
+
+
+def _plain_weight(step: Step) -> Array:
+    """Going backward, bitsandbytes makes one weight plain at a time (``MatMul4Bit.backward``)."""
+    quantised = step.workload.storage is not WeightStorage.PLAIN
+    largest = max((each.num_elements for each in step.workload.shape.layer if each.is_linear), default=0)
+    return np.full(len(step.grid), float(step.weight * largest if quantised else 0))
 
 
 def at_backward_end(step: Step) -> Moment:
@@ -261,7 +275,7 @@ def _made_for_card(step: Step) -> Array:
     states, weight, grid = step.states, step.weight, step.grid
     # offloaded: one copy of the partition on its way
     masters = np.where(grid.offload, weight, 8.0) * states.partition
-    whole = weight * (states.trained + states.frozen) + masters
-    cut = weight * (states.partition + states.frozen / grid.dp)
+    whole = weight * states.trained + step.frozen_bytes + masters
+    cut = weight * states.partition + step.frozen_bytes
     moving = np.maximum(cut + weight * states.largest_tensor, np.where(grid.offload, 0.0, 8.0 * states.partition))
     return step.by_stage(whole, whole, np.where(grid.tp > 1, whole, cut + moving))

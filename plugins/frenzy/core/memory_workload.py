@@ -13,6 +13,7 @@ from frenzy.core.hardware import DeviceKind
 from frenzy.core.job import Precision
 from frenzy.core.model_parameters import ModelShape
 from frenzy.core.trainable import TrainedPart
+from frenzy.core.weight_storage import WeightStorage
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -27,7 +28,8 @@ class Workload:
     accumulation_bytes: of an element of the gradients that are summed over micro-batches; None:
     the weights' format, DeepSpeed's default. overlap_comm: stages 1 and 2 reduce one bucket while
     the next one fills (stage 3 always does, with one). pin_memory: offloaded tensors are
-    page-locked. The defaults are what ``launch.deepspeed_config`` asks for.
+    page-locked. storage: of the frozen weights, beside which adapters are trained. The defaults are
+    what ``launch.deepspeed_config`` asks for.
     """
 
     shape: ModelShape
@@ -40,6 +42,7 @@ class Workload:
     accumulation_bytes: int | None = None
     overlap_comm: bool = False
     pin_memory: bool = False
+    storage: WeightStorage = WeightStorage.PLAIN
 
     @property
     def gradient_bytes(self) -> int:

@@ -172,3 +172,21 @@ def test_a_card_is_not_asked_to_hold_the_whole_model_at_the_start_of_stage_3(tp:
     start = next(each for each in found.moments if each.name == "start")
     whole = 2 * shape.parameters_per_rank(tp)
     assert (start.total[0] >= whole) == (tp > 1)
+
+
+def test_weights_kept_in_four_bits_take_about_a_quarter_and_pass_through_sixteen_one_at_a_time() -> None:
+    shape = model_shape(llama_config(1024, 12, 8, 8000))
+    plans: list[Row] = [(1, 1, 1, 1, 1, True)]
+    adapters = {name: LoraSpec(rank=4, quantization=name) for name in ("none", "nf4")}
+    plain, four = (
+        predict_memory(workload_of(request(shape, job(lora=lora)), DeviceKind.CUDA), grid_of(plans), CALIBRATION)
+        for lora in adapters.values()
+    )
+    assert plain is not None
+    assert four is not None
+    layers = shape.num_layers * sum(each.num_elements for each in shape.layer if each.is_linear)
+    saved = held_at_the_loss(plain, "weights")[0] - held_at_the_loss(four, "weights")[0]
+    assert saved == pytest.approx(layers * (2 - 0.5 - 4 / 64), rel=0.01)
+    backward = next(each for each in four.moments if each.name == "first backward layer")
+    passing = next(each for each in backward.terms if each.name == "quantised weight made plain")
+    assert passing.num_bytes[0] == 2 * max(each.num_elements for each in shape.layer if each.is_linear)
