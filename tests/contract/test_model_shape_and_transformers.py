@@ -74,3 +74,19 @@ def test_every_parameter_is_listed_in_the_order_it_is_registered(config: dict[st
 
 def test_every_supported_family_is_held_against_its_module() -> None:
     assert {config["model_type"] for config in CONFIGS} == set(SUPPORTED_FAMILIES)
+
+
+UNKNOWN: list[dict[str, Any]] = [
+    {"model_type": "stablelm", **COMMON, "num_key_value_heads": 2},
+    {"model_type": "bloom", "hidden_size": 96, "n_layer": 3, "n_head": 4, "vocab_size": 301},
+]
+
+
+@pytest.mark.parametrize("config", UNKNOWN, ids=lambda config: str(config["model_type"]))
+def test_a_family_without_a_reader_is_read_from_its_module(config: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    shape = model_shape(resolve_model_config(ModelSpec(config=config)))
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**config))
+    assert [each.num_elements for _, each in shape.all_tensors()] == [each.numel() for each in model.parameters()]

@@ -11,13 +11,15 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 from frenzy.core.errors import PermanentError, Reason, ReasonCode, SpecError, Violation
 from frenzy.core.job import ModelSpec
+from frenzy.core.model_shape import SUPPORTED_FAMILIES
+from frenzy.core.model_tree import MODULE_TREE
 
 _CONFIG_FILE: Final = "config.json"
 _TIMEOUT_S: Final = 300.0
@@ -61,14 +63,29 @@ def _complete(given: Mapping[str, Any], path: str, cache_folder: Path | None) ->
     answer = _ask_transformers({"family": str(options.pop("model_type", "")), "options": options})
     if "config" not in answer:
         raise SpecError([Violation(path=path, value=_shown(given), allowed=_one_line(answer["error"]))])
+    answer["config"] |= _measured_tree(given)
     if kept is not None:
         _keep(kept, answer["config"])
     config: dict[str, Any] = answer["config"]
     return config
 
 
+def _measured_tree(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a model of a family that has no reader; nothing where it cannot be built here."""
+    if str(given.get("model_type", "")) in SUPPORTED_FAMILIES:
+        return {}
+    options = dict(given)
+    asked = {"family": str(options.pop("model_type", "")), "options": options}
+    answer = _ask(["-m", "frenzy.trainer.module_tree"], asked)
+    return {MODULE_TREE: answer[MODULE_TREE]} if MODULE_TREE in answer else {}
+
+
 def _ask_transformers(asked: Mapping[str, Any]) -> dict[str, Any]:
-    command = [sys.executable, "-W", "ignore", "-c", _READER]
+    return _ask(["-c", _READER], asked)
+
+
+def _ask(arguments: Sequence[str], asked: Mapping[str, Any]) -> dict[str, Any]:
+    command = [sys.executable, "-W", "ignore", *arguments]
     try:
         done = subprocess.run(
             command,

@@ -13,6 +13,7 @@ from frenzy.core import families_encoder, families_gpt, families_llama
 from frenzy.core.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.family_fields import Config
 from frenzy.core.model_parameters import ModelShape
+from frenzy.core.model_tree import MODULE_TREE, shape_of_tree
 
 __all__ = ["SUPPORTED_FAMILIES", "ModelShape", "model_shape"]
 
@@ -43,21 +44,37 @@ SUPPORTED_FAMILIES: Final = tuple(_READERS)
 def model_shape(config: Config) -> ModelShape:
     """The shape of the model a full Hugging Face ``config`` describes.
 
+    A family without a reader is read from its parameters, where the config lists them.
     Raises PermanentError (MODEL_NOT_SUPPORTED) for an unknown family or an unreadable field.
     """
     family = config.get("model_type")
     reader = _READERS.get(str(family))
     if reader is None:
-        raise _refused(
-            f"model_type {family!r} is not a family the memory model knows: {', '.join(SUPPORTED_FAMILIES)}.",
-            f"Use one of the families {', '.join(SUPPORTED_FAMILIES)}.",
-        )
+        return _unknown(config)
     try:
         return reader(config)
     except KeyError as error:
         raise _refused(f"The {family} config has no field {error.args[0]!r}.", "Give the complete config.") from error
     except (TypeError, ValueError) as error:
         raise _refused(f"The {family} config cannot be read: {error}.", "Correct the field.") from error
+
+
+def _unknown(config: Config) -> ModelShape:
+    """By the module's own parameters, or an honest refusal."""
+    family = config.get("model_type")
+    if MODULE_TREE not in config:
+        raise _refused(
+            f"model_type {family!r} is not a family the memory model knows: {', '.join(SUPPORTED_FAMILIES)}.",
+            f"Use one of the families {', '.join(SUPPORTED_FAMILIES)}.",
+        )
+    try:
+        return shape_of_tree(config)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _refused(
+            f"model_type {family!r} is not a family the memory model knows, and its parameters are not embeddings, "
+            f"equal layers and a head: {error}.",
+            "See what it needs with `frenzy marp trace`, or use a covered family.",
+        ) from error
 
 
 def _refused(detail: str, remedy: str) -> PermanentError:

@@ -9,6 +9,9 @@ Coefficients hold for the releases of torch and transformers they were traced wi
 another release, install it beside (torch, transformers, numpy, annotated-types; peft for adapters)
 and run the first command there, with this package on PYTHONPATH.
 
+A family the project does not know is added by ``--template FILE``: JSON with its model_type and the
+names of its config's fields, such as {"model_type": "stablelm", "grouped": true}.
+
 Each family is traced on a few dozen tiny models of random widths; see ``calibrate_solve``.
 """
 
@@ -34,7 +37,7 @@ from frenzy.core.hardware import DeviceKind
 from frenzy.core.job import Precision
 from frenzy.core.memory_calibration import Calibration
 from frenzy.trainer.calibrate_cases import cases
-from frenzy.trainer.calibrate_families import FAMILIES
+from frenzy.trainer.calibrate_families import FAMILIES, Family
 from frenzy.trainer.calibrate_solve import Case, solve
 
 
@@ -48,7 +51,7 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     _quiet()
-    for family in FAMILIES:
+    for family in _families(arguments):
         if arguments.family is None or family.model_type in arguments.family:
             began_s = time.monotonic()
             chosen = [case for case in cases([family]) if _is_asked(case, arguments)]
@@ -61,6 +64,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("output", type=Path, help="JSON file of the calibration")
     names = [each.model_type for each in FAMILIES]
     again = "(may be repeated)"
+    template_help = "JSON of a family that is not among these: the fields of calibrate_families.Family"
+    parser.add_argument("--template", type=Path, help=template_help)
     parser.add_argument("--family", action="append", choices=names, help=f"trace only this family {again}")
     parser.add_argument("--kind", action="append", type=DeviceKind, help=f"only this kind of device {again}")
     parser.add_argument("--attention", action="append", type=Attention, help=f"only this attention {again}")
@@ -69,6 +74,13 @@ def _arguments() -> argparse.Namespace:
     measured_help = "trace nothing; find the memory outside tensors from these measurements"
     parser.add_argument("--measured", type=Path, action="append", help=measured_help)
     return parser.parse_args()
+
+
+def _families(arguments: argparse.Namespace) -> tuple[Family, ...]:
+    """The project's own, or the one a template describes."""
+    if arguments.template is None:
+        return FAMILIES
+    return (codec.loads(Family, arguments.template.read_text(encoding="utf-8")),)
 
 
 def _is_asked(case: Case, arguments: argparse.Namespace) -> bool:

@@ -42,41 +42,45 @@ def _full(family: Family) -> Iterator[Case]:
         DeviceKind, _attentions(family), PRECISIONS, _SWITCH
     ):
         setting = ActivationSetting(precision=precision, checkpointing=checkpointing, kind=kind, attention=attention)
-        if _is_traced(family, setting):
+        if _is_traced(setting):
             yield from _with_dropouts(family, setting)
-            if attention is not Attention.EAGER and _fuses_loss(family):
-                yield from _with_dropouts(family, replace(setting, loss=Loss.FUSED))
+        if _shows_fused_loss(family, setting):
+            yield Case(family, replace(setting, loss=Loss.FUSED))
 
 
 def _attentions(family: Family) -> tuple[Attention, ...]:
+    """Those the library has; on a card torch's own takes FlashAttention's kernel, in releases that call both alike."""
     if family.model_type == "gemma2":
         return (Attention.EAGER, Attention.FLASH_2)
-    return (Attention.EAGER,) if family.eager_only else tuple(Attention)
+    if family.eager_only:
+        return (Attention.EAGER,)
+    return tuple(Attention) if chooses_attention_when_built() else (Attention.SDPA, Attention.EAGER)
 
 
-def _fuses_loss(family: Family) -> bool:
-    """Whether the trainer's fused loss can take this family's logits over, in this release."""
-    capped = family.model_type == "gemma2"
-    return not (family.is_encoder or capped or chooses_attention_when_built())
+def _shows_fused_loss(family: Family, setting: ActivationSetting) -> bool:
+    """One case for each kind and precision: how the head changes does not depend on the layers below it.
+
+    The trainer's fused loss takes over logits that are scaled at most, in releases that let it.
+    """
+    usual = Attention.EAGER if family.eager_only else Attention.SDPA
+    can = not (family.is_encoder or family.model_type == "gemma2" or chooses_attention_when_built())
+    return can and setting.attention is usual and not setting.checkpointing
 
 
-def _is_traced(family: Family, setting: ActivationSetting) -> bool:
-    """Flash kernels compute in 16 bits and on cards; eager attention on a CPU only where nothing else is."""
+def _is_traced(setting: ActivationSetting) -> bool:
+    """Flash kernels compute in 16 bits and on cards."""
     if setting.attention is Attention.FLASH_2:
-        computed = setting.adapters.frozen if setting.adapters else setting.precision
-        return setting.kind is DeviceKind.CUDA and computed is not Precision.FP32
-    if setting.attention is Attention.EAGER and setting.kind is DeviceKind.VIRTUAL:
-        return family.eager_only
+        return setting.kind is DeviceKind.CUDA and setting.precision is not Precision.FP32
     return True
 
 
 def _with_dropouts(family: Family, setting: ActivationSetting) -> Iterator[Case]:
+    """Eager attention: all dropouts or none, and the former stands for some."""
     attention = _SWITCH if family.attention_dropouts and setting.attention_dropout_matters else (False,)
-    hidden = _SWITCH if family.hidden_dropouts else (False,)
+    hidden = _SWITCH if family.hidden_dropouts or family.model_type == "mpt" else (False,)
+    together = setting.attention is Attention.EAGER and bool(family.hidden_dropouts) or family.model_type == "mpt"
     for of_attention, of_hidden in itertools.product(attention, hidden):
-        if family.model_type == "mpt":
-            yield Case(family, setting, of_attention, of_attention)
-        elif setting.attention is not Attention.EAGER or not family.hidden_dropouts or of_attention == of_hidden:
+        if of_attention == of_hidden or not together:
             yield Case(family, setting, of_attention, of_hidden)
 
 
@@ -97,7 +101,7 @@ def _adapted(family: Family) -> Iterator[Case]:
                 attention=attention,
                 adapters=AdapterSetting(targets=adapted, dropout=dropout, frozen=frozen),
             )
-            if _is_traced(family, setting):
+            if _is_traced(setting):
                 yield Case(family, setting)
 
 
@@ -106,4 +110,5 @@ def _adapter_formats(kind: DeviceKind) -> tuple[tuple[Precision, Precision], ...
     same = tuple((each, each) for each in PRECISIONS)
     if kind is DeviceKind.VIRTUAL:
         return same
-    return (*same, (Precision.FP32, Precision.BF16), (Precision.AUTOCAST_BF16, Precision.BF16))
+    beside = ((Precision.FP32, Precision.BF16), (Precision.AUTOCAST_BF16, Precision.BF16))
+    return (*same[1:], *beside)

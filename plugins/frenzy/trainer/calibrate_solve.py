@@ -17,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 
 from frenzy.core.activation_coefficients import ActivationCoefficients, ActivationSetting, Loss, TokenBytes
-from frenzy.core.model_shape import ModelShape, model_shape
+from frenzy.core.model_shape import SUPPORTED_FAMILIES, ModelShape, model_shape
+from frenzy.core.model_tree import MODULE_TREE
 from frenzy.trainer.activation_trace import ActivationTrace, trace_activations
 from frenzy.trainer.calibrate_families import NUM_EXPERTS, NUM_LAYERS, SIZES, Family, small_config
 from frenzy.trainer.calibrate_models import (
@@ -28,6 +29,7 @@ from frenzy.trainer.calibrate_models import (
     loops_over_experts,
     random_counts,
 )
+from frenzy.trainer.module_tree import module_tree
 
 Floats = NDArray[np.float64]
 
@@ -98,12 +100,20 @@ def _draw(case: Case, generator: random.Random) -> _Draw:
         attention_dropout=case.attention_dropout,
     )
     config = full_config(given)
-    shape = model_shape(config.to_dict())
+    shape = _shape(config)
     batch, length = generator.choice(_BATCHES), generator.choice(sizes.lengths)
     rank = generator.choice(ADAPTER_RANKS) if case.setting.adapters else 0
     adapted = len(case.setting.adapters.targets) if case.setting.adapters else 0
     counts = _counts(shape, batch * length, generator)
     return _Draw(config, shape, batch * length, length, rank, rank * adapted, counts)
+
+
+def _shape(config: Any) -> ModelShape:
+    """By its family's reader, or by the parameters of the module itself."""
+    document = config.to_dict()
+    if document["model_type"] not in SUPPORTED_FAMILIES:
+        document[MODULE_TREE] = module_tree(config)
+    return model_shape(document)
 
 
 def _telling(draws: list[_Draw]) -> list[_Draw]:
