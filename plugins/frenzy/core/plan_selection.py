@@ -57,9 +57,10 @@ class PredictedGrid:
         found = self.known[row]
         return found if found.host_bytes == host_bytes else replace(found, host_bytes=host_bytes)
 
-    def leanest(self, among: Mask) -> Integers:
-        """Of the plans ``among``, for each width the one that needs least memory; narrowest first."""
-        rows = self.by_memory[among[self.by_memory]]
+    def leanest(self, among: Mask, by_need: Integers | None = None) -> Integers:
+        """Of the plans ``among``, for each width the last in ``by_need`` (default: ``by_memory``); narrowest first."""
+        order = self.by_memory if by_need is None else by_need
+        rows = order[among[order]]
         found = np.full(len(self.widths), -1, dtype=np.int64)
         found[self.place[rows]] = rows  # the last one written stays
         leanest: Integers = found[found >= 0]
@@ -188,10 +189,11 @@ class PlanSelection:
         refused = ~self.runnable & ~self.spare & ~self.excluded
         inside = self.num_gpus <= self.facts.num_gpus
         fits = self.fits_gpu & self.fits_host
+        short_of_host = refused & inside & self.fits_gpu & ~self.fits_host
         found = [
             self.predicted.leanest(refused & inside & fits),
             self.predicted.leanest(refused & inside & ~self.fits_gpu & self.fits_host),
-            self.predicted.leanest(refused & inside & self.fits_gpu & ~self.fits_host),
+            self.predicted.leanest(short_of_host, np.argsort(-self.host_bytes, kind="stable")),
             np.flatnonzero(self.excluded),
         ]
         if not self.runnable.any():

@@ -144,8 +144,9 @@ def test_too_little_host_memory_refuses_with_what_a_node_must_have() -> None:
         assert "most of it" in each.reason.detail
         assert each.reason.remedy is not None
         assert "of host memory" in each.reason.remedy
-    enough = max(each.plan.memory.host_bytes for each in short) / GIB + 1
-    assert feasible(candidates(asked(), cluster(card_gib=card_gib, host_gib=enough)))
+    least = min(each.plan.memory.host_bytes for each in short) / GIB
+    assert feasible(candidates(asked(), cluster(card_gib=card_gib, host_gib=least)))
+    assert not feasible(candidates(asked(), cluster(card_gib=card_gib, host_gib=0.999 * least)))
 
 
 def test_virtual_gpus_are_never_offered_offload() -> None:
