@@ -7,7 +7,7 @@ typed by hand.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Final
 
@@ -15,9 +15,9 @@ from frenzy.core.hardware import DeviceKind
 from frenzy.core.job import Precision
 from frenzy.core.model_parameters import ModelShape
 
-# How many times its balanced share of the tokens the busiest expert is taken to get, at most all
-# of them: the capacity factor of Lepikhin et al. 2020 (GShard), section 2.2.
-_BUSIEST_LOAD: Final = 2.0
+# How many times its balanced share of the tokens the busiest expert gets, at most all of them: the
+# capacity that Fedus et al. 2022 (Switch Transformers, section 2.2) find enough for a trained router.
+_BUSIEST_LOAD: Final = 1.25
 
 
 class Attention(StrEnum):
@@ -39,7 +39,8 @@ class Loss(StrEnum):
 class TokenBytes:
     """Bytes for each token of a micro-batch, as a linear combination of the model's widths.
 
-    hidden, query, key_value, intermediate, vocab: bytes for each element of that width.
+    hidden, query, key_value, intermediate, vocab: bytes for each element of that width; with a
+    fused loss vocab counts for the tokens of one chunk only.
     heads, key_value_heads: bytes for each of them (log-sum-exp, norms of heads); scores: for each
     head and each position attended to (attention that materialises its score matrix).
     constant: bytes independent of any width.
@@ -67,6 +68,14 @@ class TokenBytes:
     busiest_intermediate: float = 0.0
     adapter_rank: float = 0.0
 
+    def plus(self, other: TokenBytes) -> TokenBytes:
+        """The sum, width by width."""
+        return TokenBytes(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
+
+    def minus(self, other: TokenBytes) -> TokenBytes:
+        """The difference, width by width."""
+        return TokenBytes(**{each.name: getattr(self, each.name) - getattr(other, each.name) for each in fields(self)})
+
     def per_token(self, shape: ModelShape, sequence_length: int, tp: int = 1, *, adapter_elements: int = 0) -> float:
         """Bytes for one token on one of ``tp`` tensor-parallel ranks.
 
@@ -84,7 +93,7 @@ class TokenBytes:
         return whole + split / tp + self._by_expert(shape) + self.adapter_rank * adapter_elements
 
     def _by_expert(self, shape: ModelShape) -> float:
-        """What experts add; the busiest one is taken to get twice its balanced share of the tokens."""
+        """What experts add; the busiest one is taken to get 1.25 times its balanced share of the tokens."""
         if not shape.num_experts:
             return 0.0
         active, hidden, inner = shape.experts_per_token, shape.hidden_size, shape.intermediate_size
@@ -103,11 +112,14 @@ class AdapterSetting:
 
     targets: last parts of the adapted linear maps' names, sorted. dropout: whether adapters drop
     out. frozen: format of the frozen weights (``precision`` of the coefficients is the adapters').
+    answers_in_kind: frozen linear maps compute in 16 bits but answer in the format they were asked
+    in, as bitsandbytes' 4-bit maps do; under autocast, plain ones answer in 16 bits.
     """
 
     targets: tuple[str, ...]
     dropout: bool = False
     frozen: Precision = Precision.BF16
+    answers_in_kind: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,15 +192,18 @@ class ActivationCoefficients:
             self.checkpointing,
             self.attention_dropout,
             self.hidden_dropout,
-            (adapters.targets, adapters.dropout, adapters.frozen),
+            (adapters.targets, adapters.dropout, adapters.frozen, adapters.answers_in_kind),
         )
 
     def suits(self, shape: ModelShape, setting: ActivationSetting) -> bool:
-        """Whether these hold for ``shape`` and ``setting``; adapters may be on more linear maps than asked."""
+        """Whether these hold for ``shape`` and ``setting``, or for more than is asked.
+
+        More are dropouts that the model does not have, and adapters on further linear maps.
+        """
         hidden_dropout = max(shape.embedding_dropout, shape.residual_dropout) > 0
         return (
-            self.hidden_dropout == hidden_dropout
-            and self.attention_dropout == (shape.attention_dropout > 0 and setting.attention_dropout_matters)
+            self.hidden_dropout >= hidden_dropout
+            and self.attention_dropout >= (shape.attention_dropout > 0 and setting.attention_dropout_matters)
             and replace(self.setting, adapters=None) == replace(setting, adapters=None)
             and _covers(self.adapters, setting.adapters)
         )
@@ -206,18 +221,86 @@ def find_coefficients(
     """The set among ``known`` (all of one family) that holds for ``shape`` and ``setting``, if any.
 
     fp16 shares the sets of bf16, which has the same width. A family that has eager attention only
-    is computed eagerly whatever is asked. Of several sets with adapters, the one with the fewest
-    adapted linear maps.
+    is computed eagerly whatever is asked; one traced for the CPU only is taken to do the same on a
+    card, until it is traced for both. On a card torch's own attention in 16 bits takes the
+    same kernel as FlashAttention 2. Of several sets with adapters, the one with the fewest adapted
+    linear maps. A fused loss is put together from the plain one's set and one that was traced.
     """
     known = tuple(known)
-    asked = replace(setting, precision=_same_width(setting.precision))
-    if known and all(each.attention is Attention.EAGER for each in known):
-        asked = replace(asked, attention=Attention.EAGER)
+    asked = _as_traced(known, setting)
+    found = _suiting(known, shape, asked)
+    if found is None and asked.loss is Loss.FUSED:
+        plain = _suiting(known, shape, replace(asked, loss=Loss.TORCH))
+        head = _change_of_head(known, asked)
+        return None if plain is None or head is None else _with_fused_loss(plain, *head)
+    return found
+
+
+def _as_traced(known: tuple[ActivationCoefficients, ...], setting: ActivationSetting) -> ActivationSetting:
+    """``setting`` in the terms that sets are traced for."""
+    adapters = setting.adapters
+    if adapters is not None:
+        adapters = replace(adapters, frozen=_same_width(adapters.frozen))
+    asked = replace(setting, precision=_same_width(setting.precision), adapters=adapters)
     if not any(each.kind is asked.kind for each in known):
         asked = replace(asked, kind=DeviceKind.VIRTUAL)
+    attentions = {each.attention for each in known}
+    if attentions == {Attention.EAGER}:
+        return replace(asked, attention=Attention.EAGER)
+    if asked.attention is Attention.FLASH_2 and asked.attention not in attentions and Attention.SDPA in attentions:
+        return replace(asked, attention=Attention.SDPA)
+    return asked
+
+
+def _suiting(
+    known: tuple[ActivationCoefficients, ...], shape: ModelShape, asked: ActivationSetting
+) -> ActivationCoefficients | None:
     found = [each for each in known if each.suits(shape, asked)]
-    return min(found, key=lambda each: len(each.adapters.targets) if each.adapters else 0, default=None)
+    return min(found, key=_beyond, default=None)
+
+
+def _beyond(known: ActivationCoefficients) -> tuple[int, int]:
+    """How much a set holds for: the least is the closest to what is asked."""
+    adapted = len(known.adapters.targets) if known.adapters else 0
+    return (known.attention_dropout + known.hidden_dropout, adapted)
 
 
 def _same_width(precision: Precision) -> Precision:
     return Precision.BF16 if precision is Precision.FP16 else precision
+
+
+def _change_of_head(
+    known: tuple[ActivationCoefficients, ...], asked: ActivationSetting
+) -> tuple[ActivationCoefficients, ActivationCoefficients] | None:
+    """Sets with the plain and with the fused loss that differ in nothing else; the layers below do not matter."""
+    for fused in known:
+        if fused.loss is Loss.FUSED and (fused.precision, fused.kind) == (asked.precision, asked.kind):
+            wanted = replace(fused.setting, loss=Loss.TORCH)
+            for plain in known:
+                same_dropout = (plain.attention_dropout, plain.hidden_dropout) == (
+                    fused.attention_dropout,
+                    fused.hidden_dropout,
+                )
+                if plain.setting == wanted and same_dropout:
+                    return plain, fused
+    return None
+
+
+def _with_fused_loss(
+    own: ActivationCoefficients, plain: ActivationCoefficients, fused: ActivationCoefficients
+) -> ActivationCoefficients:
+    """``own`` with the head of ``fused`` in the place of that of ``plain``.
+
+    in_loss and in_backward are relative to what is kept at the forward pass's end, which changes
+    with the head; of ``own`` stay the operations at which no logits are held.
+    """
+    less_kept = plain.outside.minus(fused.outside)
+    kept_without_logits = [each for each in own.in_loss if each.vocab + own.outside.vocab <= 0]
+    return replace(
+        own,
+        loss=Loss.FUSED,
+        outside=own.outside.minus(less_kept),
+        in_loss=(*fused.in_loss, *(each.plus(less_kept) for each in kept_without_logits)),
+        in_backward=tuple(each.plus(less_kept) for each in own.in_backward),
+        head_copies=fused.head_copies,
+    )

@@ -9,9 +9,19 @@ from typing import Any, Final
 
 from frenzy.core.memory_calibration import Calibration
 from frenzy.evaluation.datasets import read_dataset
+from frenzy.evaluation.learning import LearningCurve, learning_curve
 from frenzy.evaluation.margin import Margin, fit_margin, is_fitted
-from frenzy.evaluation.published import Grade, PublishedRow
-from frenzy.evaluation.score import Coverage, DatasetScore, FitCells, fit_cells, score_dataset, scored_rows
+from frenzy.evaluation.published import Grade, Outcome, PublishedRow
+from frenzy.evaluation.score import (
+    Coverage,
+    DatasetScore,
+    FitCells,
+    ScoredRow,
+    fit_cells,
+    score_dataset,
+    scored_rows,
+)
+from frenzy.evaluation.throughput import ThroughputReport, score_throughput
 
 _MEDIAN_BAR: Final = 0.01
 _WORST_BAR: Final = 0.03
@@ -40,6 +50,7 @@ class AccuracyReport:
 
     margin: found from the fitted part of the runs that ran out of memory. fitted, scored: predicted
     fit against what happened on both parts. deepspeed_gpu_rows: rows that DeepSpeed ran on a GPU.
+    learning: what five runs of each group teach about its other runs. speed: the time model's score.
     """
 
     datasets: tuple[DatasetScore, ...]
@@ -49,10 +60,17 @@ class AccuracyReport:
     scored: FitCells
     bars: tuple[Bar, ...]
     deepspeed_gpu_rows: int
+    learning: LearningCurve | None
+    speed: ThroughputReport | None
 
 
-def accuracy_report(files: Iterable[Path], calibrations: Mapping[str, Calibration]) -> AccuracyReport:
-    """Read and score ``files``. Raises PermanentError for a file that is no known data set."""
+def accuracy_report(
+    files: Iterable[Path], calibrations: Mapping[str, Calibration], speeds: Path | None = None
+) -> AccuracyReport:
+    """Read and score ``files``; speeds: a folder of throughput tables, to score the time model too.
+
+    Raises PermanentError for a file that is no known data set.
+    """
     by_dataset = [rows for file in files if (rows := read_dataset(file, calibrations))]
     everything = tuple(row for rows in by_dataset for row in rows)
     margin = fit_margin(everything, Margin())
@@ -66,7 +84,18 @@ def accuracy_report(files: Iterable[Path], calibrations: Mapping[str, Calibratio
         scored=fit_cells([each for each in all_scored if not is_fitted(each.row)]),
         bars=_bars(scores),
         deepspeed_gpu_rows=sum(each.framework.startswith("DeepSpeed") for each in everything),
+        learning=learning_curve(_triples(all_scored)),
+        speed=None if speeds is None else score_throughput(speeds),
     )
+
+
+def _triples(scored: Iterable[ScoredRow]) -> list[tuple[str, int, int]]:
+    """(group, predicted, measured) of every run that has a measurement."""
+    return [
+        (f"{each.row.dataset}/{each.row.group}", each.prediction.peak_allocated_bytes, each.measured_bytes)
+        for each in scored
+        if each.measured_bytes and each.row.outcome is Outcome.RAN
+    ]
 
 
 def _bars(scores: Sequence[DatasetScore]) -> tuple[Bar, ...]:

@@ -11,7 +11,16 @@ from frenzy.evaluation.score import Coverage, DatasetScore, Errors, ScoredRow
 
 def accuracy_page(report: AccuracyReport, *, dated: str) -> str:
     """The page's text. dated: when and where the report was made."""
-    sections: tuple[Callable[[AccuracyReport], str], ...] = (_bars, _errors, _left_out, _fits, _peers, _worst)
+    sections: tuple[Callable[[AccuracyReport], str], ...] = (
+        _bars,
+        _errors,
+        _fits,
+        _peers,
+        _learning,
+        _speed,
+        _worst,
+        _left_out,
+    )
     return "\n".join([_HEAD.format(dated=dated, rows=report.deepspeed_gpu_rows), *(each(report) for each in sections)])
 
 
@@ -143,3 +152,53 @@ def _worst_row(score: DatasetScore, each: ScoredRow) -> tuple[str, ...]:
         _percent(each.error),
         each.prediction.at,
     )
+
+
+def _learning(report: AccuracyReport) -> str:
+    curve = report.learning
+    if curve is None:
+        return ""
+    rows = [
+        (str(each.num_learned), _percent(each.median_error), _percent(each.p90_error), _percent(each.share_above_bound))
+        for each in curve.points
+    ]
+    text = (
+        "## Learning from runs\n\n"
+        f"The residuals of the first runs of each of {curve.num_groups} groups correct the predictions of its "
+        f"{curve.num_others} other runs ([how](learning.md)).\n\n"
+    )
+    return text + _table(("runs learned from", "median error", "90th", "above the bound"), rows)
+
+
+def _speed(report: AccuracyReport) -> str:
+    if report.speed is None:
+        return ""
+    headings = (
+        "data set",
+        "scored",
+        "median",
+        "90th",
+        "worst",
+        "fitted part, median",
+        "first choice within 5 %",
+        "median regret",
+    )
+    rows = []
+    for each in report.speed.datasets:
+        errors, ranking = each.scored, each.ranking
+        rows.append(
+            (
+                each.dataset,
+                str(errors.num_runs) if errors else "0",
+                *((_percent(errors.median), _percent(errors.p90), _percent(errors.worst)) if errors else ("", "", "")),
+                _percent(each.fitted.median) if each.fitted else "",
+                f"{ranking.num_near} of {ranking.num_questions}" if ranking else "",
+                _percent(ranking.median_regret) if ranking else "",
+            )
+        )
+    text = (
+        "## Step time\n\nErrors of the predicted step time on the scored part "
+        f"({report.speed.split}); the other part gave the shares of the cards' rates ([how](time-model.md)). "
+        "Regret: time lost by running the plan that was predicted fastest, against the fastest published one.\n\n"
+    )
+    return text + _table(headings, rows)

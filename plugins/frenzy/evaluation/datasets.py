@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from frenzy.adapters.calibration import calibrated_releases, load_calibration
 from frenzy.core.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.memory_calibration import Calibration
 from frenzy.evaluation import read_fms, read_foundry, read_litgpt, read_nanotron, read_others
@@ -18,26 +19,35 @@ ReadRow = Callable[[Cells, int, Calibration], PublishedRow]
 
 @dataclass(frozen=True, slots=True)
 class DatasetFormat:
-    """A kind of file: its name, the columns it is known by, and its reader."""
+    """A kind of file: its name, the columns it is known by, its reader, and the release a row was run with."""
 
     name: str
     columns: tuple[str, ...]
     read_row: ReadRow
-    release: str
+    release: Callable[[Cells], str]
 
 
-_LATE_2024: Final = read_fms.RELEASE
+def _late_2024(_: Cells) -> str:
+    """What stands in for code that has no release of transformers, or does not record it."""
+    return "transformers-4.48"
+
+
 FORMATS: Final = (
-    DatasetFormat("fms", read_fms.COLUMNS, read_fms.read_row, read_fms.RELEASE),
-    DatasetFormat("llm-foundry", read_foundry.COLUMNS, read_foundry.read_row, _LATE_2024),
-    DatasetFormat("nanotron", read_nanotron.COLUMNS, read_nanotron.read_row, _LATE_2024),
-    DatasetFormat("litgpt-hub", read_litgpt.HUB_COLUMNS, read_litgpt.read_hub_row, _LATE_2024),
-    DatasetFormat("litgpt-tables", read_litgpt.TABLE_COLUMNS, read_litgpt.read_table_row, _LATE_2024),
-    DatasetFormat("torchtune", read_others.TORCHTUNE_COLUMNS, read_others.read_torchtune_row, _LATE_2024),
-    DatasetFormat("peft", read_others.PEFT_COLUMNS, read_others.read_peft_row, _LATE_2024),
-    DatasetFormat("ms-swift", read_others.SWIFT_COLUMNS, read_others.read_swift_row, _LATE_2024),
-    DatasetFormat("qwen", read_others.QWEN_COLUMNS, read_others.read_qwen_row, _LATE_2024),
+    DatasetFormat("fms", read_fms.COLUMNS, read_fms.read_row, read_fms.release_of),
+    DatasetFormat("llm-foundry", read_foundry.COLUMNS, read_foundry.read_row, _late_2024),
+    DatasetFormat("nanotron", read_nanotron.COLUMNS, read_nanotron.read_row, _late_2024),
+    DatasetFormat("litgpt-hub", read_litgpt.HUB_COLUMNS, read_litgpt.read_hub_row, _late_2024),
+    DatasetFormat("litgpt-tables", read_litgpt.TABLE_COLUMNS, read_litgpt.read_table_row, _late_2024),
+    DatasetFormat("torchtune", read_others.TORCHTUNE_COLUMNS, read_others.read_torchtune_row, _late_2024),
+    DatasetFormat("peft", read_others.PEFT_COLUMNS, read_others.read_peft_row, _late_2024),
+    DatasetFormat("ms-swift", read_others.SWIFT_COLUMNS, read_others.read_swift_row, _late_2024),
+    DatasetFormat("qwen", read_others.QWEN_COLUMNS, read_others.read_qwen_row, _late_2024),
 )
+
+
+def release_calibrations() -> Mapping[str, Calibration]:
+    """The coefficients of every release that published runs used, by its name."""
+    return {name: load_calibration(name) for name in calibrated_releases()}
 
 
 def read_dataset(file: Path, calibrations: Mapping[str, Calibration]) -> tuple[PublishedRow, ...]:
@@ -54,13 +64,14 @@ def read_dataset(file: Path, calibrations: Mapping[str, Calibration]) -> tuple[P
         if known is None:
             names = "; ".join(f"{each.name}: {', '.join(each.columns)}" for each in FORMATS)
             raise _refused(f"The columns of {file} are those of no known data set.", f"Known columns: {names}.")
-        calibration = calibrations[known.release]
-        return tuple(_row(known, cells, number, calibration, file) for number, cells in enumerate(reader, start=1))
+        return tuple(_row(known, cells, number, calibrations, file) for number, cells in enumerate(reader, start=1))
 
 
-def _row(known: DatasetFormat, cells: Cells, number: int, calibration: Calibration, file: Path) -> PublishedRow:
+def _row(
+    known: DatasetFormat, cells: Cells, number: int, calibrations: Mapping[str, Calibration], file: Path
+) -> PublishedRow:
     try:
-        return known.read_row(cells, number, calibration)
+        return known.read_row(cells, number, calibrations[known.release(cells)])
     except (KeyError, TypeError, ValueError) as error:
         raise _refused(
             f"Row {number} of {file} cannot be read as {known.name}: {error!r}.", "Correct the row."

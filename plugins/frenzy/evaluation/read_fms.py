@@ -14,13 +14,21 @@ from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, Unk
 from frenzy.evaluation.settings_of_runs import RunSetting, published_models, torch_run
 
 COLUMNS: Final = ("framework_config", "mem_peak_torch_mem_alloc_in_bytes", "per_device_train_batch_size")
-RELEASE: Final = "transformers-4.47"
 _DEFAULT_LENGTH: Final = 4096
 _STORAGE: Final = {
     "baseline-peft-bnb": WeightStorage.NF4_DOUBLE,
     "accelerated-peft-bnb": WeightStorage.NF4_DOUBLE,
     "accelerated-peft-autogptq": WeightStorage.GPTQ,
 }
+
+
+def release_of(cells: Cells) -> str:
+    """The release a row was run with, which the table does not record.
+
+    From 4.48 on every family's loss copies the logits to fp32 beside their 16-bit original, and
+    GPTBigCode's does so too; the rows of GPTBigCode took no such copy, those of the others did.
+    """
+    return "transformers-4.47" if "bigcode" in cells["model_name_or_path"] else "transformers-4.48"
 
 
 def read_row(cells: Cells, number: int, calibration: Calibration) -> PublishedRow:

@@ -38,7 +38,11 @@ def read_row(cells: Cells, number: int, calibration: Calibration) -> PublishedRo
 
 
 def _setting(cells: Cells) -> RunSetting:
-    """Master weights, gradients and states in fp32, computed in 16 bits; flash attention."""
+    """Master weights, gradients and states in fp32, computed in 16 bits; flash attention.
+
+    llm-foundry has MPT modules of its own, with flash attention, which the library's have not; their
+    layers are those of GPT-NeoX in what they keep: two norms, one map for q, k and v, a GELU between two maps.
+    """
     if cells["Activation CPUOffload"] == "True":
         raise UnknownRow("activations are offloaded to the host")
     if cells["Sharding Strategy"] not in _SHARDING:
@@ -55,4 +59,5 @@ def _setting(cells: Cells) -> RunSetting:
         gathered_layers=2,
         reentrant=False,
         hopper=cells["GPU"].startswith("h100"),
+        computed_like="gpt_neox",
     )

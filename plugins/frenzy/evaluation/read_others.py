@@ -22,7 +22,7 @@ SWIFT_COLUMNS: Final = ("Model Type [LoRA]", "GPU Memory (GiB)", "Max Length")
 QWEN_COLUMNS: Final = ("model", "method", "seq_len", "mem_gb_total")
 
 _TORCHTUNE_CARDS: Final = {"4090": "rtx-4090", "A6000": "rtx-a6000", "A100": "a100-80"}
-_QWEN_TARGETS: Final = {"LoRA": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")}
+_QWEN_TARGETS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 def read_torchtune_row(cells: Cells, number: int, calibration: Calibration) -> PublishedRow:
@@ -138,9 +138,9 @@ def _qwen_setting(cells: Cells, gpus: int) -> RunSetting:
     method = cells["method"]
     if "(emb)" in method or gpus > 1:
         raise UnknownRow("trained embeddings, or a sharding that is not recorded")
-    if cells["model"] == "Qwen-72B" or method not in {"LoRA", "Q-LoRA", "Full-parameter"}:
+    if cells["model"] == "Qwen-72B" or method not in {"LoRA", "Q-LoRA"}:
         raise UnknownRow("the layout of the weights is not recorded")
-    lora = None if method == "Full-parameter" else LoraSpec(rank=64, target_modules=_QWEN_TARGETS["LoRA"], dropout=0.05)
+    lora = LoraSpec(rank=64, target_modules=_QWEN_TARGETS, dropout=0.05)
     return RunSetting(
         model=cells["model"],
         micro_batch=1,

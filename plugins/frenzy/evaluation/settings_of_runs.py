@@ -55,7 +55,8 @@ class RunSetting:
     autocast: mixed precision by autocast. hidden_fp32: hidden states travel in fp32 between
     16-bit maps, because norms do (what peft's preparation for k-bit training leads to).
     master_fp32: parameters, gradients and states in fp32, computed in 16 bits. in_place_loss: a
-    cross-entropy kernel that writes its gradient over the logits.
+    cross-entropy kernel that writes its gradient over the logits. computed_like: a family whose
+    layers take as much, where the run's own code is not that of the release that was traced.
     """
 
     model: str
@@ -79,15 +80,17 @@ class RunSetting:
     in_place_loss: bool = False
     fused_norms: bool = False
     hopper: bool = False
+    computed_like: str | None = None
 
 
 def torch_run(setting: RunSetting, calibration: Calibration) -> TorchRun:
     """What the memory model needs. Raises UnknownRow when the family or setting has no coefficients."""
     shape = shape_of(setting.model)
     activation = _activation_setting(setting, shape)
-    coefficients = _coefficients(shape, activation, calibration)
+    traced = replace(shape, family=setting.computed_like or shape.family)
+    coefficients = _coefficients(traced, activation, calibration)
     if coefficients is None:
-        raise UnknownRow(f"no coefficients of {shape.family} for {_words(activation)}")
+        raise UnknownRow(f"no coefficients of {traced.family} for {_words(activation)}")
     weight_bytes = 4 if setting.master_fp32 else 2
     return TorchRun(
         shape=shape,
@@ -116,11 +119,17 @@ def torch_run(setting: RunSetting, calibration: Calibration) -> TorchRun:
 def _coefficients(
     shape: ModelShape, setting: ActivationSetting, calibration: Calibration
 ) -> ActivationCoefficients | None:
-    """Those of the setting; on a card torch's own attention runs the same flash kernel, and stands in for it."""
-    found = calibration.activation(shape, setting)
-    if found is None and setting.attention is Attention.FLASH_2:
-        found = calibration.activation(shape, replace(setting, attention=Attention.SDPA))
-    return found
+    """Those of the setting, or of the nearest that takes as much.
+
+    Torch's own attention runs the same flash kernel on a card. Adapters are traced without the
+    model's own dropout, whose masks take a byte for each hidden element outside the layers.
+    """
+    other = {Attention.FLASH_2: Attention.SDPA, Attention.SDPA: Attention.FLASH_2}.get(setting.attention)
+    settings = [setting] if other is None else [setting, replace(setting, attention=other)]
+    plain = replace(shape, embedding_dropout=0.0, attention_dropout=0.0, residual_dropout=0.0)
+    shapes = [shape] if setting.adapters is None else [shape, plain]
+    found = (calibration.activation(each, asked) for each in shapes for asked in settings)
+    return next((each for each in found if each is not None), None)
 
 
 def _activation_setting(setting: RunSetting, shape: ModelShape) -> ActivationSetting:
@@ -131,7 +140,12 @@ def _activation_setting(setting: RunSetting, shape: ModelShape) -> ActivationSet
             each.name.rsplit(".lora", 1)[0].rsplit(".", 1)[-1] for each in trained_part(shape, setting.lora).layer
         }
         frozen = Precision.AUTOCAST_BF16 if setting.hidden_fp32 else Precision.BF16
-        adapters = AdapterSetting(targets=tuple(sorted(adapted)), dropout=setting.lora.dropout > 0, frozen=frozen)
+        adapters = AdapterSetting(
+            targets=tuple(sorted(adapted)),
+            dropout=setting.lora.dropout > 0,
+            frozen=frozen,
+            answers_in_kind=setting.hidden_fp32,
+        )
         if not setting.autocast and setting.adapter_bytes == 4:
             precision = Precision.FP32
     return ActivationSetting(

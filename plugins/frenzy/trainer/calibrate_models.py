@@ -148,9 +148,20 @@ def _with_adapters(model: Any, setting: ActivationSetting, adapters: AdapterSett
     )
     in_fp32 = setting.precision not in _SIXTEEN_BITS
     adapted = get_peft_model(model, settings, autocast_adapter_dtype=in_fp32)
+    if adapters.answers_in_kind:
+        _answer_in_kind(adapted)
     if not in_fp32:
         adapted.to(torch.bfloat16)
     return adapted
+
+
+def _answer_in_kind(model: Any) -> None:
+    """Have the frozen linear maps of the layers answer in the format of their input, as 4-bit ones do."""
+    head = model.get_output_embeddings()
+    for module in model.modules():
+        frozen = isinstance(module, torch.nn.Linear) and not module.weight.requires_grad
+        if frozen and module is not head:
+            module.register_forward_hook(lambda _, inputs, output: output.to(inputs[0].dtype))
 
 
 def loops_over_experts() -> bool:

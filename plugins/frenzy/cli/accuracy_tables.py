@@ -1,0 +1,134 @@
+"""Tables of ``frenzy marp evaluate``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.table import Table
+
+from frenzy.cli.tables import grid, size
+from frenzy.evaluation.accuracy import AccuracyReport, Bar
+from frenzy.evaluation.score import Coverage, Errors
+
+
+def accuracy_tables(report: AccuracyReport) -> Iterator[Table | str]:
+    """What the command prints, in order."""
+    yield _errors_table(report)
+    yield _left_out_table(report)
+    yield _fit_table(report)
+    yield _peers_table(report)
+    yield from _learning_tables(report)
+    yield from _speed_tables(report)
+    yield _worst_table(report)
+    yield _bars_table(report)
+    yield (
+        f"Rows that DeepSpeed ran on a GPU: {report.deepspeed_gpu_rows}. What ZeRO adds is read from its source and "
+        "measured on virtual GPUs."
+    )
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.2f} %"
+
+
+def _error_cells(errors: Errors) -> tuple[str, ...]:
+    return (str(errors.count), *(_percent(each) for each in (errors.median, errors.p95, errors.worst, errors.signed)))
+
+
+def _errors_table(report: AccuracyReport) -> Table:
+    headings = ("data set", "grade", "compared with", "rows", "scored", "median", "95th", "worst", "signed")
+    rows = [(s.name, str(s.grade), s.measured, str(s.rows), *_error_cells(s.errors)) for s in report.datasets]
+    return grid("Errors of the predicted peak", headings, rows)
+
+
+def _left_out_table(report: AccuracyReport) -> Table:
+    rows = [(s.name, str(count), reason) for s in report.datasets for reason, count in s.refused.items()]
+    return grid("Rows left out", ("data set", "rows", "reason"), rows)
+
+
+def _coverage(coverage: Coverage) -> str:
+    if coverage.share is None:
+        return ""
+    return f"{coverage.covered}/{coverage.count} ({_percent(coverage.low)} to {_percent(coverage.high)})"
+
+
+def _fit_table(report: AccuracyReport) -> Table:
+    headings = (
+        "data set",
+        "fit, FAILED",
+        "fit, ran",
+        "no fit, RAN",
+        "no fit, failed",
+        "covers need",
+        "covers reserved",
+    )
+    rows = []
+    for score in report.datasets:
+        cells = score.fits
+        counts = (cells.fit_and_failed, cells.fit_and_ran, cells.no_fit_and_ran, cells.no_fit_and_failed)
+        rows.append((score.name, *(str(each) for each in counts), _coverage(score.needed), _coverage(score.reserved)))
+    for name, cells in (("fitted part", report.fitted), ("scored part", report.scored)):
+        counts = (cells.fit_and_failed, cells.fit_and_ran, cells.no_fit_and_ran, cells.no_fit_and_failed)
+        rows.append((name, *(str(each) for each in counts), "", ""))
+    return grid("Predicted to fit, and what happened", headings, rows)
+
+
+def _peers_table(report: AccuracyReport) -> Table:
+    rows = [(s.name, name, *_error_cells(errors)) for s in report.datasets for name, errors in s.peers.items()]
+    return grid(
+        "Full training only, beside other estimates",
+        ("data set", "estimate", "rows", "median", "95th", "worst", "signed"),
+        rows,
+    )
+
+
+def _worst_table(report: AccuracyReport) -> Table:
+    rows = [
+        (
+            score.name,
+            str(each.row.number),
+            each.row.label,
+            size(each.prediction.peak_allocated_bytes),
+            size(each.measured_bytes),
+            _percent(each.error),
+            each.prediction.at,
+        )
+        for score in report.datasets
+        for each in score.worst[:3]
+    ]
+    return grid("Worst rows", ("data set", "row", "run", "predicted", "measured", "error", "peak at"), rows)
+
+
+def _bars_table(report: AccuracyReport) -> Table:
+    def value(bar: Bar, number: float | None) -> str:
+        return _percent(number) if bar.unit == "share" else "" if number is None else f"{number:g} {bar.unit}"
+
+    def verdict(bar: Bar) -> str:
+        return "no rows" if bar.is_met is None else "met" if bar.is_met else "MISSED"
+
+    rows = [(bar.name, value(bar, bar.value), value(bar, bar.goal), verdict(bar)) for bar in report.bars]
+    return grid("Goals", ("what", "found", "goal", ""), rows)
+
+
+def _learning_tables(report: AccuracyReport) -> Iterator[Table]:
+    if report.learning is None:
+        return
+    rows = [
+        (str(each.num_learned), *(_percent(x) for x in (each.median_error, each.p90_error, each.share_above_bound)))
+        for each in report.learning.points
+    ]
+    title = f"Learning: {report.learning.num_others} other runs of {report.learning.num_groups} groups"
+    yield grid(title, ("runs learned from", "median", "90th", "above the bound"), rows)
+
+
+def _speed_tables(report: AccuracyReport) -> Iterator[Table]:
+    if report.speed is None:
+        return
+    rows = []
+    for each in report.speed.datasets:
+        errors, ranking = each.scored, each.ranking
+        cells = (_percent(errors.median), _percent(errors.p90), _percent(errors.worst)) if errors else ("", "", "")
+        near = f"{ranking.num_near} of {ranking.num_questions}" if ranking else ""
+        rows.append((each.dataset, str(errors.num_runs) if errors else "0", *cells, near))
+    headings = ("data set", "scored", "median", "90th", "worst", "first choice within 5 %")
+    yield grid("Errors of the predicted step time", headings, rows)
