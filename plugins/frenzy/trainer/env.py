@@ -71,6 +71,11 @@ def set_rank(*, rank: int, local_rank: int, world_size: int, local_world_size: i
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 
+def use_cpu_accelerator() -> None:
+    """Let DeepSpeed, once it is imported, leave the cards of this machine alone."""
+    os.environ["DS_ACCELERATOR"] = "cpu"
+
+
 def termination_log() -> Path | None:
     """Where the last words go, if anybody wants them."""
     place = os.environ.get(_TERMINATION_LOG)

@@ -72,18 +72,27 @@ def _upcast(value: Any) -> Any:
 class Answers:
     """Runs an operation; where it asks for data, gives the answer for sequences without padding.
 
-    ``all`` is true, ``any`` is false, the largest of some integers is the last position. Inside the
-    optimizer any number will do, since no allocation depends on it. Every other question is refused
+    ``all`` is true, ``any`` is false, the largest of some integers is the last position. Where no
+    allocation depends on a number (in the optimizer), any will do. Every other question is refused
     with the operation's name.
     """
 
     def __init__(self, sequence_length: int) -> None:
-        self.any_number_will_do = False
+        self._any_number: float | None = None
         self._known = {
             torch.ops.aten.all.default: True,
             torch.ops.aten.any.default: False,
             torch.ops.aten.max.default: sequence_length - 1,
         }
+
+    @contextmanager
+    def any_number(self, number: float) -> Iterator[None]:
+        """Answer with ``number`` where nothing else is known."""
+        before, self._any_number = self._any_number, number
+        try:
+            yield
+        finally:
+            self._any_number = before
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func is torch.ops.prim.device.default:  # asked for more often than all else together
@@ -109,8 +118,8 @@ class Answers:
         constant = getattr(scalar, "constant", None)
         if constant is not None:
             return constant.item()  # type: ignore[no-any-return]
-        if self.any_number_will_do:
-            return 1.0
+        if self._any_number is not None:
+            return self._any_number
         raise unsupported("aten._local_scalar_dense", "a number is read from a tensor")
 
 

@@ -158,7 +158,7 @@ def with_adapters(model: Any, lora: LoraSpec) -> Any:
         fan_in_fan_out=model.config.model_type == "gpt2",
     )
     try:
-        with _replaced_parameters(), warnings.catch_warnings():
+        with replaced_parameters(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # between the two libraries
             return get_peft_model(model, settings)
     except ValueError as error:
@@ -167,7 +167,7 @@ def with_adapters(model: Any, lora: LoraSpec) -> Any:
 
 
 @contextmanager
-def _replaced_parameters() -> Iterator[None]:
+def replaced_parameters() -> Iterator[None]:
     """Let ``Module.to`` put new parameters in the place of the old: tensors without data cannot be written into."""
     theirs = torch.nn.Module._apply
     torch.nn.Module._apply = _apply_replacing  # type: ignore[method-assign, assignment]
@@ -181,8 +181,9 @@ def _apply_replacing(module: torch.nn.Module, change: Callable[[torch.Tensor], t
     with torch.no_grad():
         for part in module.modules():
             for name, parameter in part._parameters.items():
-                if parameter is not None:
-                    part._parameters[name] = torch.nn.Parameter(change(parameter), parameter.requires_grad)
+                changed = None if parameter is None else change(parameter)
+                if changed is not None and changed is not parameter:
+                    part._parameters[name] = torch.nn.Parameter(changed, parameter.requires_grad)
             for name, buffer in part._buffers.items():
                 part._buffers[name] = None if buffer is None else change(buffer)
     return module

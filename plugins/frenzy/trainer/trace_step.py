@@ -20,18 +20,19 @@ from frenzy.core.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.job import LoraSpec, Precision
 from frenzy.core.units import KIB, MIB
 from frenzy.trainer.trace_cuda import ALLOCATION_GRANULE_BYTES, Answers, cuda_choices
+from frenzy.trainer.trace_engines import OPTIMIZERS, WEIGHTS, DeepSpeedEngine, PlainEngine, TraceEngine, one_of
 from frenzy.trainer.trace_kernels import bytes_on_cuda
 from frenzy.trainer.trace_model import (
     ATTENTION,
     checkpoint_activations,
     masks_as_with_data,
+    replaced_parameters,
     traced_model,
     with_adapters,
 )
 from frenzy.trainer.trace_moments import TraceResult, read_log
 from frenzy.trainer.trace_storages import StorageLog
 
-OPTIMIZERS: Final = ("adamw", "adamw-fused", "sgd")
 DEVICES: Final = ("cuda", "cpu")
 _NUM_STEPS: Final = 2
 # Each handle has 2 x 4 MiB + 8 x 16 KiB (CUBLAS_WORKSPACE_CONFIG's default; 32 MiB from Hopper on).
@@ -45,6 +46,7 @@ class TraceChoices:
 
     batch: sequences of a micro-batch. device: whose kernels and allocator are modelled.
     reentrant: the older way of checkpointing. optimizer: adamw (foreach), adamw-fused, sgd.
+    fused_loss: the trainer's loss that never holds all logits.
     workspace_bytes: what cuBLAS keeps for its two handles, forward and backward; None: an A100's.
     """
 
@@ -56,6 +58,7 @@ class TraceChoices:
     attention: str = "sdpa"
     optimizer: str = "adamw"
     lora: LoraSpec | None = None
+    fused_loss: bool = False
     device: str = "cuda"
     workspace_bytes: int | None = None
 
@@ -84,6 +87,7 @@ def trace_step(  # noqa: PLR0913  # the choices one by one, for scripts
     attention: str = "sdpa",
     optimizer: str = "adamw",
     lora: LoraSpec | None = None,
+    fused_loss: bool = False,
     reentrant: bool = False,
     device: str = "cuda",
 ) -> TraceResult:
@@ -102,27 +106,49 @@ def trace_step(  # noqa: PLR0913  # the choices one by one, for scripts
         attention=attention,
         optimizer=optimizer,
         lora=lora,
+        fused_loss=fused_loss,
         device=device,
     )
     return traced_run(config, choices)
 
 
-def traced_run(config: Mapping[str, Any], choices: TraceChoices) -> TraceResult:
-    """The memory of two steps of ``config`` under ``choices``."""
+def traced_run(
+    config: Mapping[str, Any], choices: TraceChoices, settings: Mapping[str, Any] | None = None, *, num_ranks: int = 1
+) -> TraceResult:
+    """The memory of two steps of ``config`` under ``choices``.
+
+    settings: DeepSpeed's, for rank 0 of ``num_ranks``; None: torch's own optimizer on one card.
+    """
+    ranks = one_of(num_ranks) if settings is not None else nullcontext()
     answers = Answers(choices.sequence_length)
-    with _without_threads(), masks_as_with_data(), FakeTensorMode(allow_non_fake_inputs=True):
+    with ranks, _without_threads(), masks_as_with_data(), FakeTensorMode(allow_non_fake_inputs=True):
         model = prepared_model(config, choices)
         log = _log(choices, answers)
         log.reserve(choices.kept_workspace_bytes, "kernel workspaces")
-        run = _Run(model, choices, log, answers)
+        log.assign([*model.parameters(), *model.buffers()], WEIGHTS)
+        run = _Run(model, choices, log)
+        if settings is None:
+            run.take(PlainEngine(model, choices.optimizer, answers))
+        else:
+            with log, replaced_parameters():
+                engine = DeepSpeedEngine(model, settings, answers)
+            engine.when_reducing(run.reduction_reached)
+            run.take(engine)
         for _ in range(_NUM_STEPS):
             run.step()
-        return read_log(log, run.marks, kept_bytes=run.kept_bytes)
+        result = read_log(log, run.marks, kept_bytes=run.kept_bytes)
+        if settings is not None:
+            engine.close()
+        return result
 
 
 def prepared_model(config: Mapping[str, Any], choices: TraceChoices) -> Any:
     """The model as it enters its first step; call it under a fake tensor mode."""
     model = traced_model(config, choices.precision, choices.attention)
+    if choices.fused_loss:
+        from frenzy.trainer.fused_loss import fuse_loss
+
+        fuse_loss(model)
     if choices.lora is not None:
         model = with_adapters(model, choices.lora)
     if choices.checkpointing:
@@ -137,39 +163,44 @@ def _log(choices: TraceChoices, answers: Answers) -> StorageLog:
 
 
 class _Run:
-    """A model, its optimizer and its batch; ``marks``: the event at which each moment begins."""
+    """A model on its way through its steps; ``marks``: the event at which each moment begins."""
 
-    def __init__(self, model: Any, choices: TraceChoices, log: StorageLog, answers: Answers) -> None:
-        self._model, self._choices, self._log, self._answers = model, choices, log, answers
-        self._trained = [each for each in model.parameters() if each.requires_grad]
-        self._optimizer = _optimizer(self._trained, choices.optimizer)
+    def __init__(self, model: Any, choices: TraceChoices, log: StorageLog) -> None:
+        self._choices, self._log = choices, log
         self.marks: list[tuple[str, int]] = []
         self.kept_bytes = 0
-        log.assign([*model.parameters(), *model.buffers()], "weights")
-        for each in self._trained:
-            each.register_post_accumulate_grad_hook(self._gradient_made)
+        for each in model.parameters():
+            if each.requires_grad:
+                each.register_post_accumulate_grad_hook(self._gradient_made)
         head = model.get_output_embeddings()
         if head is not None:
             head.register_forward_pre_hook(self._head_reached)
 
+    def take(self, engine: TraceEngine) -> None:
+        """Run with ``engine`` from now on."""
+        self._engine = engine
+        engine.sort(self._log)
+
     def step(self) -> None:
         # The kernels' stand-ins stay for the backward pass too: checkpointed layers run forward in it again.
         with self._log, self._kernels():
-            self._mark("forward")
-            tokens = torch.zeros((self._choices.batch, self._choices.sequence_length), dtype=torch.long)
-            with self._autocast():
-                loss = self._model(input_ids=tokens, labels=tokens).loss
-            self.kept_bytes = self._log.assign_live("activations")
-            loss.backward()
-            del loss
+            for _ in range(self._engine.num_micro_batches):
+                self._micro_batch()
             self._mark("optimizer step")
-            self._answers.any_number_will_do = True
-            self._optimizer.step()
-            self._answers.any_number_will_do = False
-            self._sort_states()
-            self._optimizer.zero_grad(set_to_none=True)
-            del tokens
+            self._engine.step()
+            self._engine.sort(self._log)
             self._mark("between steps")
+
+    def _micro_batch(self) -> None:
+        self._mark("forward")
+        tokens = torch.zeros((self._choices.batch, self._choices.sequence_length), dtype=torch.long)
+        with self._autocast():
+            loss = self._engine.forward(tokens)
+        self.kept_bytes = self._log.assign_live("activations")
+        self._engine.backward(loss)
+
+    def reduction_reached(self) -> None:
+        self._mark("reduction")
 
     def _kernels(self) -> AbstractContextManager[object]:
         return cuda_choices() if self._choices.device == "cuda" else nullcontext()
@@ -183,8 +214,8 @@ class _Run:
         self.marks.append((moment, len(self._log.events)))
 
     def _gradient_made(self, parameter: torch.Tensor) -> None:
-        assert parameter.grad is not None
-        self._log.assign([parameter.grad], "gradients")
+        if parameter.grad is not None:
+            self._log.assign([parameter.grad], "gradients")
 
     def _head_reached(self, _module: Any, inputs: tuple[torch.Tensor, ...]) -> None:
         if self.marks[-1][0] != "forward":
@@ -195,21 +226,6 @@ class _Run:
 
     def _head_left(self, _gradient: torch.Tensor) -> None:
         self._mark("backward")
-
-    def _sort_states(self) -> None:
-        """The optimizer's tensors; its step counters are kept on the host unless its kernel is fused."""
-        for state in self._optimizer.state.values():
-            for name, value in state.items():
-                if isinstance(value, torch.Tensor):
-                    on_host = name == "step" and not self._choices.optimizer.endswith("fused")
-                    self._log.assign([value], "host" if on_host else "optimizer states")
-
-
-def _optimizer(parameters: list[torch.Tensor], name: str) -> torch.optim.Optimizer:
-    if name == "sgd":
-        return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, foreach=True)
-    fused = name.endswith("fused")
-    return torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.01, fused=fused, foreach=not fused)
 
 
 @contextmanager

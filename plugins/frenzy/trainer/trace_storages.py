@@ -27,6 +27,12 @@ class Allocation:
     purpose: str | None = None
 
 
+def _takes_memory(tensor: torch.Tensor) -> bool:
+    """A tensor on the meta device is only a shape."""
+    device = getattr(tensor, "fake_device", None)
+    return not tensor.is_meta if device is None else device.type != "meta"
+
+
 def _call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return func(*args, **kwargs)
 
@@ -58,7 +64,7 @@ class StorageLog(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         outputs = self._call(func, args, kwargs or {})
         for index, each in enumerate(tree_leaves(outputs)):
-            if isinstance(each, torch.Tensor):
+            if isinstance(each, torch.Tensor) and _takes_memory(each):
                 self._follow(each, self._size_of(func, index, each) if self._size_of else None)
         self.operation_ends.append(len(self.events))
         return outputs

@@ -186,3 +186,51 @@ def test_storages_are_counted_once_and_leave_with_their_last_tensor(sizes: list[
         del views
     assert log.live_bytes == 0
     assert len(log.events) == 2 * len(sizes)
+
+
+@pytest.mark.parametrize("zero_stage", [1, 2, 3])
+def test_deepspeed_between_steps_holds_what_its_partitioning_says(zero_stage: int) -> None:
+    ranks, bucket = 8, 20_000
+    result = traced_run(
+        LLAMA, replace(SHORT, workspace_bytes=0), zero_settings(zero_stage, ranks, bucket), num_ranks=ranks
+    )
+    partitioned = 12 * PARAMETERS / ranks
+    expected = 2 * PARAMETERS + partitioned if zero_stage < 3 else 16 * PARAMETERS / ranks + 2 * bucket
+    # Beside them: stage 3 keeps small tensors whole, and every storage takes a multiple of 512 bytes.
+    assert result.resident_bytes == pytest.approx(expected, rel=0.02)
+    assert part(result, "between steps", "optimizer states") == pytest.approx(partitioned * 8 / 12, rel=0.01)
+    assert part(result, "between steps", "fp32 master weights") == pytest.approx(partitioned * 4 / 12, rel=0.01)
+
+
+def test_only_the_first_stage_holds_all_gradients_until_they_are_reduced() -> None:
+    held = [
+        part(traced_run(LLAMA, SHORT, zero_settings(stage, 8, 20_000), num_ranks=8), "reduction", "gradients")
+        for stage in (1, 2)
+    ]
+    assert held[0] == pytest.approx(2 * PARAMETERS, rel=0.01)
+    assert held[1] < held[0] / 2
+
+
+def zero_settings(stage: int, ranks: int, bucket: int) -> dict[str, Any]:
+    zero: dict[str, Any] = {"stage": stage, "reduce_bucket_size": bucket, "allgather_bucket_size": bucket}
+    if stage == 3:
+        zero |= {"stage3_prefetch_bucket_size": bucket // 10, "stage3_param_persistence_threshold": bucket // 100}
+        zero |= {"stage3_max_live_parameters": 2 * bucket, "stage3_max_reuse_distance": 2 * bucket}
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "train_batch_size": ranks,
+        "gradient_clipping": 1.0,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "bf16": {"enabled": True},
+    }
+
+
+def test_the_fused_loss_never_holds_all_logits() -> None:
+    choices = replace(SHORT, sequence_length=2048)
+    wide = {**LLAMA, "vocab_size": 8 * VOCABULARY}
+    plain, fused = (traced_run(wide, each).moment("loss") for each in (choices, replace(choices, fused_loss=True)))
+    logits = 2048 * 8 * VOCABULARY * 4
+    assert plain.peak_bytes - fused.peak_bytes > 1.5 * logits
