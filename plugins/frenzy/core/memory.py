@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from frenzy.core.card_overheads import beside_bytes, workspace_bytes
 from frenzy.core.host_offload import STATES_EQUATION, host_terms, optimizer_state_bytes
 from frenzy.core.memory_activations import Activations
 from frenzy.core.memory_calibration import Calibration
@@ -74,6 +75,7 @@ def predict_memory(workload: Workload, grid: PlanGrid, calibration: Calibration)
         calibration.headroom_share,
         calibration.headroom_bytes,
         host_terms=host_terms(workload, grid, states),
+        beside_bytes=beside_bytes(workload.kind, grid),
     )
 
 
@@ -111,6 +113,11 @@ def _resident_terms(
         ),
         Term("gradient partition and bucket", "stage 3: a*S + w*B, w*B offloaded", np.where(stage3, reserved, 0.0)),
         Term("buffer for offloaded gradients", "stages 1 and 2 offloaded: w*(largest tensor)", staged),
+        Term(
+            "cuBLAS workspaces",
+            "on a card: one for each of two threads",
+            np.full(len(grid), float(workspace_bytes(workload.kind))),
+        ),
         Term(
             "outside tensors",
             "measured: constant + part of each tensor",

@@ -37,7 +37,8 @@ class Moment:
 class MemoryTable:
     """Predicted memory of every plan of a grid, in bytes on each GPU.
 
-    host_terms: what each rank has in host memory. expected_factor, bound_factor: what earlier runs
+    host_terms: what each rank has in host memory. beside_bytes: what the card needs beside tensors
+    (context, communication); part of the requirement, not of the peak. expected_factor, bound_factor: what earlier runs
     taught (``residuals``): the peak is the model's times the first, the requirement at least the
     model's peak times the second.
     """
@@ -46,6 +47,7 @@ class MemoryTable:
     headroom_share: float
     headroom_bytes: int
     host_terms: tuple[Term, ...] = ()
+    beside_bytes: Array | None = None
     expected_factor: Array | None = None
     bound_factor: Array | None = None
 
@@ -75,11 +77,12 @@ class MemoryTable:
 
     @cached_property
     def required_bytes(self) -> Integers:
-        """What the card must have: the peak and the headroom."""
+        """What the card must have: the peak, the headroom, and what lies beside tensors."""
         required = self._expected + np.maximum(self._expected * self.headroom_share, self.headroom_bytes)
         if self.bound_factor is not None:
             required = np.maximum(required, self._highest * self.bound_factor)
-        return np.asarray(np.ceil(required), dtype=np.int64)
+        beside = 0.0 if self.beside_bytes is None else self.beside_bytes
+        return np.asarray(np.ceil(required + beside), dtype=np.int64)
 
     @cached_property
     def host_bytes(self) -> Integers:
