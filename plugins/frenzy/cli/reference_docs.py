@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from frenzy.adapters.calibration import default_calibration
+from frenzy.adapters.calibration import calibrated_releases, default_calibration, load_calibration
 from frenzy.adapters.job_spec import job_schema
 from frenzy.adapters.spec_fields import SpecField, fields_of, schema_limits
 from frenzy.core.codec import encode
@@ -23,7 +23,7 @@ from frenzy.core.gpu_catalogue import CATALOGUE, CatalogueEntry
 from frenzy.core.hardware import DeviceKind
 from frenzy.core.job import Precision, TrainingJob
 from frenzy.core.memory import Workload, predict_memory
-from frenzy.core.memory_calibration import ActivationCoefficients, Calibration
+from frenzy.core.memory_calibration import ActivationCoefficients, Calibration, Loss
 from frenzy.core.model_shape import SUPPORTED_FAMILIES, model_shape
 from frenzy.core.plan_grid import grid_of
 from frenzy.core.trainable import trained_part
@@ -182,7 +182,6 @@ def reason_page() -> str:
 
 def models_page(calibration: Calibration) -> str:
     """Families, precisions and settings that the memory model has coefficients for."""
-    versions = ", ".join(f"{name} {version}" for name, version in sorted(calibration.versions.items()))
     traced = {each.family for each in calibration.activations}
     rest = [f"`{each}`" for each in SUPPORTED_FAMILIES if each not in traced]
     parts = [
@@ -190,29 +189,67 @@ def models_page(calibration: Calibration) -> str:
         _NOTE,
         "A family is a Hugging Face `model_type`. The closed form of memory needs coefficients that were traced on "
         "the family's own module with the releases below. A job outside this table is refused in its first task "
-        "with [`MODEL_NOT_SUPPORTED`](runbook.md#model_not_supported); it is never planned on a guess.",
-        f"Traced with {versions or 'no release recorded'}, on {calibration.measured_on or 'no recorded date'}.",
-        _table(("family", "precision", "activation checkpointing", "dropout"), _model_rows(calibration.activations)),
-        "`fp16` uses the coefficients of `bf16`, which has the same width. Dropout: which of attention and hidden "
-        "dropout may be above 0.",
+        "with [`MODEL_NOT_SUPPORTED`](runbook.md#model_not_supported); it is never planned on a guess. What of it "
+        "the trainer runs is another question: [what a test trained](decisions/launchable-is-what-a-test-trained.md).",
+        f"Traced with {_versions_text(calibration)}.",
+        _table(_MODEL_HEADINGS, _model_rows(calibration.activations)),
+        "Every row holds with and without activation checkpointing. `fp16` uses the coefficients of `bf16`, which has "
+        "the same width. On a card, `flash_attention_2` takes the kernel that `sdpa` takes in 16 bits. Dropout: which "
+        "of attention and hidden dropout may be above 0; more than there is stands in for less. Adapters: the linear "
+        "maps they were traced on; adapters on some of them are taken for adapters on all, and adapters anywhere else "
+        "for training all weights.",
     ]
     if rest:
         parts.append(f"Parameters can be counted, but nothing is traced yet, so jobs are refused: {', '.join(rest)}.")
+    parts += [
+        "Any other causal model whose parameters are embeddings, equal layers and a head is read by the parameters its "
+        "module registers; it is planned once `python -m frenzy.trainer.calibrate OUTPUT --template FILE` has traced "
+        "it. What a model needs without either, `frenzy marp trace` says.",
+        "## Other releases",
+        "Published measurements were made with older libraries, which keep other tensors. Coefficients of these are "
+        "used to score them, never to plan.",
+        _table(("release", "families"), (_release_row(each) for each in calibrated_releases())),
+    ]
     return "\n\n".join(parts) + "\n"
+
+
+_MODEL_HEADINGS: Final = (
+    "family",
+    "attention on a CPU",
+    "attention on a card",
+    "precision",
+    "dropout",
+    "fused loss",
+    "adapters on",
+)
+
+
+def _versions_text(calibration: Calibration) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(calibration.versions.items()))
+    return f"{versions or 'no release recorded'}, on {calibration.measured_on or 'no recorded date'}"
+
+
+def _release_row(release: str) -> tuple[str, str]:
+    calibration = load_calibration(release)
+    families = sorted({each.family for each in calibration.activations})
+    return f"{release} ({_versions_text(calibration)})", ", ".join(f"`{each}`" for each in families)
 
 
 def _model_rows(known: Sequence[ActivationCoefficients]) -> Iterator[tuple[str, ...]]:
     for family in sorted({each.family for each in known}):
         own = [each for each in known if each.family == family]
-        for precision in dict.fromkeys(each.precision for each in own):
-            here = [each for each in own if each.precision is precision]
-            switches = sorted({each.checkpointing for each in here})
-            yield (
-                f"`{family}`",
-                f"`{precision}`",
-                " and ".join("on" if each else "off" for each in switches),
-                _dropout_text(here),
-            )
+        yield (
+            f"`{family}`",
+            *(_codes(each.attention for each in own if each.kind is kind) for kind in reversed(DeviceKind)),
+            _codes(each.precision for each in own),
+            _dropout_text(own),
+            "yes" if any(each.loss is Loss.FUSED for each in own) else "no",
+            "; ".join(sorted({_codes(each.adapters.targets) for each in own if each.adapters})) or "none",
+        )
+
+
+def _codes(names: Iterable[str]) -> str:
+    return ", ".join(f"`{each}`" for each in sorted(set(names))) or "none"
 
 
 def _dropout_text(known: Iterable[ActivationCoefficients]) -> str:

@@ -32,6 +32,18 @@ class TrainedPart:
     head: tuple[ParameterTensor, ...]
     is_everything: bool
 
+    @property
+    def adapted(self) -> tuple[str, ...]:
+        """Last parts of the names of the linear maps that have adapters, sorted; none when all weights are trained."""
+        if self.is_everything:
+            return ()
+        return tuple(sorted({each.name.rsplit(".", 1)[0].rsplit(".", 1)[-1] for each in self.layer}))
+
+    @property
+    def adapter_elements(self) -> int:
+        """The adapters' rank times the adapted linear maps of a layer."""
+        return 0 if self.is_everything else sum(each.rows for each in self.layer if each.name.endswith(".lora_A"))
+
     def num_elements(self, num_layers: int) -> int:
         """Trained parameters of the whole model, undivided."""
         outer = sum(each.num_elements for each in (*self.embeddings, *self.head))

@@ -71,10 +71,19 @@ def _prepare(model: Any, setting: ActivationSetting) -> None:
 
         fuse_loss(model)
     if setting.checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        _checkpoint_layers(model)
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(_drop_gradient)
+
+
+def _checkpoint_layers(model: Any) -> None:
+    """As the trainer does it, under the name that this release has for it."""
+    not_reentrant = {"use_reentrant": False}
+    if hasattr(model, "activation_checkpointing_enable"):
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs=not_reentrant)
+    else:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=not_reentrant)
 
 
 def _drop_gradient(parameter: torch.Tensor) -> None:
