@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from frenzy.cli.marp_evaluate import evaluate
+from frenzy.cli.marp_measure import measure
 from frenzy.cli.marp_trace import trace
 
 HELP: Final = "Predict, trace, measure and evaluate the memory of a training step."
-VERBS: Final[tuple[Callable[..., int], ...]] = (trace,)
+VERBS: Final[tuple[Callable[..., int], ...]] = (trace, measure, evaluate)

@@ -46,11 +46,24 @@ class Control:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """An attempt that only measures: it ends after its last step and saves nothing; a real GPU's
+    allocator takes no more than the GPU type's memory.
+
+    alone: only rank 0 runs, and imagines its exchanges with the plan's other ranks. Its memory is
+    that of a whole run, its numbers are meaningless.
+    """
+
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSpec:
     """All that one attempt's workers need; written to ``spec.json`` in the attempt's folder.
 
     run_dir: fsspec URL or path of ``<root>/<run_key>``. num_nodes launchers are started, node
     rank i with ``gpus_per_node[i]`` ranks. gpu carries budget and speed for a virtual GPU.
+    rehearsal: for an attempt that only measures.
     """
 
     run_key: str
@@ -60,6 +73,7 @@ class LaunchSpec:
     gpu: GpuType
     placement: Placement
     run_dir: str
+    rehearsal: Rehearsal | None = None
 
     @property
     def gpus_per_node(self) -> tuple[int, ...]:

@@ -35,7 +35,7 @@ def fork(main: Callable[[], int], *, log_file: Path | None = None) -> int:
         return pid
     code = CRASHED
     try:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        die_with_parent()
         if os.getppid() != parent:
             os._exit(CRASHED)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -49,6 +49,11 @@ def fork(main: Callable[[], int], *, log_file: Path | None = None) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def die_with_parent() -> None:
+    """From now on this process is killed when its parent ends (Linux)."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def call_in_child(work: Callable[[], Any], result_file: Path, *, log_file: Path) -> Any:

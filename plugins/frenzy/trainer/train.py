@@ -84,12 +84,15 @@ def train(run: Run) -> int:
             end = _one_step(run, step, reader, control, telemetry, pace)
             last_loss = end.loss
             due = step % run.spec.job.checkpoint.every_steps == 0
+            if run.spec.rehearsal is not None:
+                continue
             if end.stop or due or step == total:
                 telemetry.flush()
                 _save(run, end)
             if end.stop and step < total:
                 return ExitCode.CHECKPOINTED
-    _finish(run, total, last_loss)
+    if run.spec.rehearsal is None:
+        _finish(run, total, last_loss)
     return ExitCode.DONE
 
 

@@ -24,6 +24,7 @@ from frenzy.trainer.board import Board
 from frenzy.trainer.callbacks import load_callbacks
 from frenzy.trainer.device import CudaDevice, Device, VirtualDevice
 from frenzy.trainer.eight_bit_adam import make_adamw_8bit
+from frenzy.trainer.measure_budget import TorchAllocator, capped
 from frenzy.trainer.model import flops_shape, load_config, make_model
 from frenzy.trainer.outcome import RankReport, describe_failure
 from frenzy.trainer.prepare import Prepared
@@ -57,6 +58,11 @@ class RankContext:
         return self.spec.gpu.kind is DeviceKind.VIRTUAL
 
     @property
+    def is_alone(self) -> bool:
+        """Whether the plan's other ranks are imagined."""
+        return self.spec.rehearsal is not None and self.spec.rehearsal.alone
+
+    @property
     def report_file(self) -> Path:
         return self.scratch / f"rank-{self.rank}.json"
 
@@ -84,7 +90,8 @@ def run_rank(context: RankContext) -> int:
     try:
         _join(context)
         device = _take_device(context)
-        code = _train(context, device, stop)
+        with _bounded(context):
+            code = _train(context, device, stop)
         _leave()
         detail = "stopped on request after a checkpoint" if code == ExitCode.CHECKPOINTED else ""
     except BaseException as error:  # whatever it is becomes an exit code and a sentence
@@ -181,6 +188,16 @@ def _join(context: RankContext) -> None:
         address=context.address,
         port=context.port,
     )
+    # Without a compiler DeepSpeed's shared-memory collectives cannot be built, and trying takes long.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    if not context.is_virtual:
+        torch.cuda.set_device(context.local_rank)
+    backend = _imagine_others(context) if context.is_alone else _meet_others(context)
+    deepspeed.init_distributed(dist_backend=backend, dist_init_required=False, verbose=False)
+
+
+def _meet_others(context: RankContext) -> str:
+    """The process group of all ranks; the name of its backend."""
     timeout = timedelta(seconds=env.collective_timeout_s())
     store = distributed.TCPStore(
         context.address,
@@ -190,21 +207,32 @@ def _join(context: RankContext) -> None:
         timeout=timeout,
         master_listen_fd=context.listen_fd if context.rank == 0 else None,
     )
-    # Without a compiler DeepSpeed's shared-memory collectives cannot be built, and trying takes long.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     backend = "gloo" if context.is_virtual else "nccl"
-    if not context.is_virtual:
-        torch.cuda.set_device(context.local_rank)
     distributed.init_process_group(
         backend, store=store, rank=context.rank, world_size=context.world_size, timeout=timeout
     )
-    deepspeed.init_distributed(dist_backend=backend, dist_init_required=False, verbose=False)
+    return backend
+
+
+def _imagine_others(context: RankContext) -> str:
+    """A process group whose exchanges return at once and move nothing; the name of its backend."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    distributed.init_process_group("fake", store=FakeStore(), rank=context.rank, world_size=context.world_size)
+    return "fake"
 
 
 def _take_device(context: RankContext) -> Device:
     if context.is_virtual:
         return VirtualDevice(context.spec.gpu, context.board, context.local_rank)
     return CudaDevice(context.spec.gpu, context.local_rank)
+
+
+def _bounded(context: RankContext) -> contextlib.AbstractContextManager[None]:
+    """While a rehearsal lasts, a real GPU's allocator has what the GPU type has."""
+    if context.spec.rehearsal is None or context.is_virtual:
+        return contextlib.nullcontext()
+    return capped(TorchAllocator(context.local_rank), context.spec.gpu.memory_bytes)
 
 
 def _leave() -> None:
