@@ -231,5 +231,13 @@ def flops_shape(model: torch.nn.Module, config: Any) -> FlopsShape:
     )
 
 
+def _inactive_parameters(model: torch.nn.Module, text: Any) -> int:
+    """Parameters of the experts that a token does not visit."""
+    number = getattr(text, "num_local_experts", None) or getattr(text, "num_experts", None) or 0
+    visited = getattr(text, "num_experts_per_tok", None) or number
+    experts = sum(each.numel() for name, each in model.named_parameters() if ".experts." in name)
+    return int(experts * (number - visited) // number) if number else 0
+
+
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
