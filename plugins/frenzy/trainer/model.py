@@ -226,6 +226,7 @@ def flops_shape(model: torch.nn.Module, config: Any) -> FlopsShape:
     return FlopsShape(
         num_parameters=sum(four_bit.num_elements(each) for each in parameters),
         num_trainable=sum(each.numel() for each in parameters if each.requires_grad),
+        num_inactive=_inactive_parameters(model, text),
         num_layers=text.num_hidden_layers,
         attention_width=heads * head_width,
     )
