@@ -30,6 +30,7 @@ class TracedPlan:
     """What was traced, by which engine, and what came out."""
 
     engine: str
+    rank: int
     num_ranks: int
     zero_stage: int
     micro_batch_size: int
@@ -42,7 +43,8 @@ class TracedPlan:
 def trace(  # noqa: PLR0913  # one argument for each option of the command
     spec: Annotated[Path, typer.Argument(help="The job's YAML file; - reads it from standard input.")],
     cluster: Annotated[Path | None, typer.Option(help="Trace the plan that ranks first on this cluster.")] = None,
-    dp: Annotated[int | None, typer.Option(min=1, help="Data-parallel ranks; the first is traced.")] = None,
+    dp: Annotated[int | None, typer.Option(min=1, help="Data-parallel ranks.")] = None,
+    rank: Annotated[int, typer.Option(min=0, help="The data-parallel rank that is traced.")] = 0,
     zero: Annotated[int | None, typer.Option(min=0, max=3, help="ZeRO stage; 0: torch's own optimizer.")] = None,
     micro_batch: Annotated[int | None, typer.Option(min=1, help="Sequences of a micro-batch.")] = None,
     accumulation: Annotated[int | None, typer.Option(min=1, help="Micro-batches of a step.")] = None,
@@ -71,7 +73,7 @@ def trace(  # noqa: PLR0913  # one argument for each option of the command
         accumulation_steps=accumulation or first.accumulation_steps,
         activation_checkpointing=first.activation_checkpointing if checkpointing is None else checkpointing,
     )
-    told = trace_plan(job, plan, device=device, attention=attention, optimizer=optimizer)
+    told = trace_plan(job, plan, rank=rank, device=device, attention=attention, optimizer=optimizer)
     if as_json:
         print_json(told)
     else:
@@ -80,13 +82,13 @@ def trace(  # noqa: PLR0913  # one argument for each option of the command
 
 
 def trace_plan(
-    job: TrainingJob, plan: ResourcePlan, *, device: str, attention: str | None, optimizer: str | None
+    job: TrainingJob, plan: ResourcePlan, *, rank: int, device: str, attention: str | None, optimizer: str | None
 ) -> TracedPlan:
-    """The traced memory of rank 0 of ``plan``. Raises PermanentError for what cannot be traced."""
+    """The traced memory of ``rank`` of ``plan``. Raises PermanentError for what cannot be traced."""
     from frenzy.adapters.model_config import resolve_model_config
     from frenzy.trainer.trace_step import TraceChoices, traced_run
 
-    _check(job, plan)
+    _check(job, plan, rank)
     by_torch = plan.zero_stage == 0
     choices = TraceChoices(
         batch=plan.micro_batch_size,
@@ -105,19 +107,22 @@ def trace_plan(
     config = {**resolve_model_config(job.model), "use_cache": False}
     return TracedPlan(
         engine=_TORCH if by_torch else _DEEPSPEED,
+        rank=rank,
         num_ranks=plan.dp,
         zero_stage=plan.zero_stage,
         micro_batch_size=plan.micro_batch_size,
         accumulation_steps=plan.accumulation_steps,
         activation_checkpointing=plan.activation_checkpointing,
         device=device,
-        result=traced_run(config, choices, settings, num_ranks=plan.dp),
+        result=traced_run(config, choices, settings, num_ranks=plan.dp, rank=rank),
     )
 
 
-def _check(job: TrainingJob, plan: ResourcePlan) -> None:
+def _check(job: TrainingJob, plan: ResourcePlan, rank: int) -> None:
     """Refuse what a trace would not follow. Raises PermanentError."""
     lora = job.training.lora
+    if rank >= plan.dp:
+        raise _refused(f"rank {rank}", f"the plan has {plan.dp} data-parallel ranks, counted from 0")
     if plan.tp > 1:
         raise _refused(f"tensor parallel degree {plan.tp}", "a trace follows tensor parallel degree 1 only")
     if plan.offload_optimizer:
@@ -178,7 +183,7 @@ def _show(name: str, told: TracedPlan) -> None:
 
 def _what_was_traced(told: TracedPlan) -> str:
     kernels = "CUDA's kernels and allocator" if told.device == "cuda" else "the CPU's kernels"
-    stage = f"ZeRO stage {told.zero_stage}, rank 0 of {told.num_ranks}" if told.zero_stage else "one card"
+    stage = f"ZeRO stage {told.zero_stage}, rank {told.rank} of {told.num_ranks}" if told.zero_stage else "one card"
     recomputed = ", activations recomputed" if told.activation_checkpointing else ""
     return f"{told.engine}, {stage}, micro-batch {told.micro_batch_size}{recomputed}; modelled: {kernels}."
 

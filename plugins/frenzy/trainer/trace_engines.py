@@ -1,4 +1,4 @@
-"""What a trace drives: torch's own loop, or the trainer's DeepSpeed engine as rank 0 of so many ranks."""
+"""What a trace drives: torch's own loop, or the trainer's DeepSpeed engine as one of so many ranks."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class DeepSpeedEngine:
     Its accelerator is the CPU's: sizes and order of its buffers are the same, streams are not there.
     """
 
-    def __init__(self, model: Any, settings: Mapping[str, Any], answers: Answers) -> None:
+    def __init__(self, model: Any, settings: Mapping[str, Any], answers: Answers, *, on_cuda: bool) -> None:
         import deepspeed
 
         self._answers = answers
@@ -99,7 +99,7 @@ class DeepSpeedEngine:
         inner = self._engine.optimizer.optimizer
         inner.step = _answering(inner.step, answers)
         for group in inner.param_groups:
-            group["foreach"] = True  # torch's choice on a card
+            group["foreach"] = on_cuda  # torch's own choices
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         loss: torch.Tensor = self._engine(input_ids=tokens, labels=tokens, use_cache=False).loss
@@ -148,8 +148,8 @@ def _answering(step: Callable[..., Any], answers: Answers) -> Callable[..., Any]
 
 
 @contextmanager
-def one_of(num_ranks: int) -> Iterator[None]:
-    """This process as rank 0 of ``num_ranks`` whose messages go nowhere. Raises PermanentError inside a real group."""
+def one_of(num_ranks: int, rank: int = 0) -> Iterator[None]:
+    """This process as ``rank`` of ``num_ranks`` whose messages go nowhere. Raises PermanentError in a real group."""
     from torch import distributed
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -162,9 +162,16 @@ def one_of(num_ranks: int) -> Iterator[None]:
     from deepspeed.runtime.zero import partitioned_param_coordinator as coordinator
     from deepspeed.utils import groups
 
-    env.set_rank(rank=0, local_rank=0, world_size=num_ranks, local_world_size=num_ranks, address="127.0.0.1", port=1)
+    env.set_rank(
+        rank=rank,
+        local_rank=rank,
+        world_size=num_ranks,
+        local_world_size=num_ranks,
+        address="127.0.0.1",
+        port=1,
+    )
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=num_ranks)
+    distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=num_ranks)
     remembered = [(module, dict(vars(module))) for module in (coordinator, groups, comm)]
     coordinator.assert_ints_same_as_other_ranks = _nothing  # the other ranks say nothing
     try:

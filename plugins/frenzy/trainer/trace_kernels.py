@@ -37,7 +37,7 @@ class _Flash(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         query, key, value, _out, _log_sum = ctx.saved_tensors
         batch, length, heads, width = query.shape
         grads = [torch.empty_like(each, memory_format=torch.contiguous_format) for each in (query, key, value)]
@@ -70,7 +70,7 @@ class _Efficient(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, None]:
         query, key, value = ctx.saved_tensors[:3]
         batch, length, heads, _ = query.shape
         grads = [torch.empty_like(each, memory_format=torch.contiguous_format) for each in (query, key, value)]
@@ -84,7 +84,7 @@ def flash_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     padding = -width % 8
     if padding:
         query, key, value = (torch.nn.functional.pad(each, (0, padding)) for each in (query, key, value))
-    out: torch.Tensor = _Flash.apply(query, key, value)
+    out: torch.Tensor = _Flash.apply(query, key, value)  # type: ignore[no-untyped-call]
     return out[..., :width] if padding else out
 
 
@@ -113,7 +113,7 @@ def scaled_dot_product_attention(  # noqa: PLR0913  # torch's own signature
         )[0]
     mask = _additive(attn_mask, query.dtype)
     swapped = (each.transpose(1, 2) for each in (query, key, value))
-    out: torch.Tensor = _Efficient.apply(*swapped, mask)
+    out: torch.Tensor = _Efficient.apply(*swapped, mask)  # type: ignore[no-untyped-call]
     return out.transpose(1, 2)
 
 
@@ -126,10 +126,10 @@ def _additive(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | N
 
 def dropout(tensor: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
     """CUDA's fused dropout: the output and a mask of one byte for each element."""
-    if not training or not 0 < p < 1 or inplace:
-        return tensor if not training or p == 0 else tensor.mul_(1.0) if inplace else tensor * 0.0
+    if not training or p == 0:
+        return tensor
     out: torch.Tensor = torch.native_dropout(tensor, p, True)[0]
-    return out
+    return tensor.copy_(out) if inplace else out
 
 
 def bytes_on_cuda(func: Any, index: int, output: torch.Tensor) -> int | None:

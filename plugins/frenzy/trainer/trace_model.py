@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, Final
 
 import torch
@@ -73,12 +74,13 @@ def _attention_name(kind: Any, config: Any, attention: str) -> str:
     if attention != _FLASH:
         return attention
     module = sys.modules[kind._model_mapping[type(config)].__module__]
+    if not hasattr(module, "ALL_ATTENTION_FUNCTIONS"):
+        _stand_in_class(module)
+        return _FLASH
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
         from transformers.masking_utils import flash_attention_mask
     except ImportError:
-        AttentionInterface = None
-    if AttentionInterface is None or not hasattr(module, "ALL_ATTENTION_FUNCTIONS"):
         _stand_in_class(module)
         return _FLASH
     AttentionInterface.register(_STAND_IN, _flash_attention_forward)
@@ -88,8 +90,7 @@ def _attention_name(kind: Any, config: Any, attention: str) -> str:
 
 def _flash_attention_forward(*args: Any, **kwargs: Any) -> Any:
     """The library's own way to FlashAttention, with the kernel's stand-in at its end."""
-    from transformers.integrations import flash_attention as library
-
+    library: Any = import_module("transformers.integrations.flash_attention")
     theirs = library._flash_attention_forward
     library._flash_attention_forward = flash_attention
     try:
@@ -101,8 +102,8 @@ def _flash_attention_forward(*args: Any, **kwargs: Any) -> Any:
 def _stand_in_class(module: Any) -> None:
     """In older releases: let the family's ``module`` find the kernel as if its package were installed."""
     import transformers
-    from transformers import modeling_utils
 
+    modeling_utils: Any = import_module("transformers.modeling_utils")
     places = [module]
     shared = getattr(transformers, "modeling_flash_attention_utils", None)
     if shared is not None:
@@ -128,8 +129,7 @@ def _yes(*_: Any) -> bool:
 @contextmanager
 def masks_as_with_data() -> Iterator[None]:
     """Let the library skip a causal mask as it does for real tensors: where it sees a fake one it makes it."""
-    from transformers.utils import import_utils
-
+    import_utils: Any = import_module("transformers.utils.import_utils")
     theirs = getattr(import_utils, "is_fake_tensor", None)
     import_utils.is_fake_tensor = _no
     try:
@@ -151,7 +151,7 @@ def with_adapters(model: Any, lora: LoraSpec) -> Any:
 
     settings = LoraConfig(
         r=lora.rank,
-        lora_alpha=lora.alpha,
+        lora_alpha=lora.alpha,  # type: ignore[arg-type]  # any number will do
         lora_dropout=lora.dropout,
         target_modules=list(lora.target_modules) or None,
         task_type="CAUSAL_LM",
@@ -170,7 +170,7 @@ def with_adapters(model: Any, lora: LoraSpec) -> Any:
 def replaced_parameters() -> Iterator[None]:
     """Let ``Module.to`` put new parameters in the place of the old: tensors without data cannot be written into."""
     theirs = torch.nn.Module._apply
-    torch.nn.Module._apply = _apply_replacing  # type: ignore[method-assign, assignment]
+    torch.nn.Module._apply = _apply_replacing  # type: ignore[method-assign]
     try:
         yield
     finally:

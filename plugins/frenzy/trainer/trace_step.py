@@ -113,13 +113,19 @@ def trace_step(  # noqa: PLR0913  # the choices one by one, for scripts
 
 
 def traced_run(
-    config: Mapping[str, Any], choices: TraceChoices, settings: Mapping[str, Any] | None = None, *, num_ranks: int = 1
+    config: Mapping[str, Any],
+    choices: TraceChoices,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    num_ranks: int = 1,
+    rank: int = 0,
 ) -> TraceResult:
     """The memory of two steps of ``config`` under ``choices``.
 
-    settings: DeepSpeed's, for rank 0 of ``num_ranks``; None: torch's own optimizer on one card.
+    settings: DeepSpeed's, for ``rank`` of ``num_ranks``; None: torch's own optimizer on one card.
+    Ranks differ where a tensor lies across two partitions: stage 2 keeps its gradient whole.
     """
-    ranks = one_of(num_ranks) if settings is not None else nullcontext()
+    ranks = one_of(num_ranks, rank) if settings is not None else nullcontext()
     answers = Answers(choices.sequence_length)
     with ranks, _without_threads(), masks_as_with_data(), FakeTensorMode(allow_non_fake_inputs=True):
         model = prepared_model(config, choices)
@@ -131,7 +137,7 @@ def traced_run(
             run.take(PlainEngine(model, choices.optimizer, answers))
         else:
             with log, replaced_parameters():
-                engine = DeepSpeedEngine(model, settings, answers)
+                engine = DeepSpeedEngine(model, settings, answers, on_cuda=choices.device == "cuda")
             engine.when_reducing(run.reduction_reached)
             run.take(engine)
         for _ in range(_NUM_STEPS):
@@ -184,8 +190,10 @@ class _Run:
     def step(self) -> None:
         # The kernels' stand-ins stay for the backward pass too: checkpointed layers run forward in it again.
         with self._log, self._kernels():
-            for _ in range(self._engine.num_micro_batches):
+            for _ in range(self._engine.num_micro_batches - 1):
                 self._micro_batch()
+                self._engine.step()  # DeepSpeed counts by it; nothing is updated before the last one
+            self._micro_batch()
             self._mark("optimizer step")
             self._engine.step()
             self._engine.sort(self._log)
@@ -222,7 +230,7 @@ class _Run:
             return
         self._mark("loss")
         if inputs[0].requires_grad:
-            inputs[0].register_hook(self._head_left)
+            inputs[0].register_hook(self._head_left)  # type: ignore[no-untyped-call]
 
     def _head_left(self, _gradient: torch.Tensor) -> None:
         self._mark("backward")

@@ -37,7 +37,7 @@ def _call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return func(*args, **kwargs)
 
 
-class StorageLog(TorchDispatchMode):
+class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes every storage that operations make, and its end.
 
     events: index of an allocation, or ~index where it is freed. operation_ends: number of events
@@ -52,7 +52,7 @@ class StorageLog(TorchDispatchMode):
         call: Operation = _call,
         size_of: Callable[[Any, int, torch.Tensor], int | None] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._granule, self._call, self._size_of = granule, call, size_of
         self._index_by_storage: dict[int, int] = {}
         self._ignored: set[int] = set()

@@ -211,6 +211,16 @@ def test_only_the_first_stage_holds_all_gradients_until_they_are_reduced() -> No
     assert held[1] < held[0] / 2
 
 
+def test_ranks_differ_where_a_tensor_lies_across_two_partitions() -> None:
+    held = {
+        rank: traced_run(LLAMA, SHORT, zero_settings(2, 3, 20_000), num_ranks=3, rank=rank)
+        .moment("reduction")
+        .peak_bytes
+        for rank in (0, 1)
+    }
+    assert held[0] != held[1]
+
+
 def zero_settings(stage: int, ranks: int, bucket: int) -> dict[str, Any]:
     zero: dict[str, Any] = {"stage": stage, "reduce_bucket_size": bucket, "allgather_bucket_size": bucket}
     if stage == 3:
@@ -233,4 +243,4 @@ def test_the_fused_loss_never_holds_all_logits() -> None:
     wide = {**LLAMA, "vocab_size": 8 * VOCABULARY}
     plain, fused = (traced_run(wide, each).moment("loss") for each in (choices, replace(choices, fused_loss=True)))
     logits = 2048 * 8 * VOCABULARY * 4
-    assert plain.peak_bytes - fused.peak_bytes > 1.5 * logits
+    assert plain.peak_bytes - fused.peak_bytes > logits
