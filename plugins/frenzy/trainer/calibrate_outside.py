@@ -23,9 +23,9 @@ def with_outside(calibration: Calibration, measured: list[Path]) -> Calibration:
 def _tensor_parallel_bytes(measured: list[Path], calibration: Calibration) -> int:
     """Median of what tensor-parallel ranks measured beyond the prediction."""
     beyond = [
-        each.measured_bytes - each.prediction.peak_allocated_bytes
+        each.beyond_bytes
         for each in _replayed(measured, calibration)
-        if each.measured_bytes is not None and each.case.tp > 1
+        if each.beyond_bytes is not None and each.case.tp > 1
     ]
     return max(0, round(statistics.median(beyond))) if beyond else 0
 
@@ -42,9 +42,8 @@ def outside_tensors(measured: list[Path], calibration: Calibration) -> tuple[Out
     """
     points: dict[bool, list[tuple[int, int]]] = {False: [], True: []}
     for each in _replayed(measured, calibration):
-        if each.measured_bytes is not None and each.case.tp == 1:
-            beyond = each.measured_bytes - each.prediction.peak_allocated_bytes
-            points[each.case.zero_stage == 3].append((each.case.num_tensors, beyond))
+        if each.beyond_bytes is not None and each.case.tp == 1:
+            points[each.case.zero_stage == 3].append((each.case.num_tensors, each.beyond_bytes))
     found = []
     for stage in (1, 2, 3):
         constant, slope = _line(points[stage == 3])
