@@ -14,6 +14,8 @@ from frenzy.evaluation.score import Coverage, Errors
 def accuracy_tables(report: AccuracyReport) -> Iterator[Table | str]:
     """What the command prints, in order."""
     yield _errors_table(report)
+    if report.traced.count:
+        yield grid("Trace mode", ("rows", "median", "95th", "worst", "signed"), [_error_cells(report.traced)])
     yield _left_out_table(report)
     yield _fit_table(report)
     yield _peers_table(report)

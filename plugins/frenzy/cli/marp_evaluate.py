@@ -88,8 +88,7 @@ def _write_docs(report: AccuracyReport) -> None:
 
     dated = f"{datetime.now(tz=UTC):%Y-%m-%d} with Python {platform.python_version()}"
     _PAGE.write_text(accuracy_page(report, dated=dated), encoding="utf-8")
-    measured = [each for each in scored_rows(report.rows, report.margin) if each.measured_bytes]
-    draw_scatter(measured, _PICTURE)
+    draw_scatter(scored_rows(report.rows, report.margin), _PICTURE)
 
 
 def _show(report: AccuracyReport) -> None:

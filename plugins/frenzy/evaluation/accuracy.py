@@ -15,6 +15,7 @@ from frenzy.evaluation.published import Grade, Outcome, PublishedRow
 from frenzy.evaluation.score import (
     Coverage,
     DatasetScore,
+    Errors,
     FitCells,
     ScoredRow,
     fit_cells,
@@ -22,9 +23,11 @@ from frenzy.evaluation.score import (
     scored_rows,
 )
 from frenzy.evaluation.throughput import ThroughputReport, score_throughput
+from frenzy.evaluation.traced import read_traced, traced_errors
 
 _MEDIAN_BAR: Final = 0.01
 _WORST_BAR: Final = 0.03
+_TRACE_BAR: Final = 0.01
 _NO_FIT_BAR: Final = 0.02
 _COVERAGE_BAR: Final = 0.99
 _FIT_DATASETS: Final = ("fms", "llm-foundry")
@@ -50,7 +53,8 @@ class AccuracyReport:
 
     margin: found from the fitted part of the runs that ran out of memory. fitted, scored: predicted
     fit against what happened on both parts. deepspeed_gpu_rows: rows that DeepSpeed ran on a GPU.
-    learning: what five runs of each group teach about its other runs. speed: the time model's score.
+    traced: errors of trace mode on the rows it was run on. learning: what five runs of each group
+    teach about its other runs. speed: the time model's score.
     """
 
     datasets: tuple[DatasetScore, ...]
@@ -60,6 +64,7 @@ class AccuracyReport:
     scored: FitCells
     bars: tuple[Bar, ...]
     deepspeed_gpu_rows: int
+    traced: Errors
     learning: LearningCurve | None
     speed: ThroughputReport | None
 
@@ -71,10 +76,13 @@ def accuracy_report(
 
     Raises PermanentError for a file that is no known data set.
     """
+    files = tuple(files)
+    folders = dict.fromkeys(file.parent for file in files)
     by_dataset = [rows for file in files if (rows := read_dataset(file, calibrations))]
     everything = tuple(row for rows in by_dataset for row in rows)
     margin = fit_margin(everything, Margin())
     scores = tuple(score_dataset(rows, margin) for rows in by_dataset)
+    traced = Errors.of(traced_errors(everything, [row for folder in folders for row in read_traced(folder)]))
     all_scored = scored_rows(everything, margin)
     return AccuracyReport(
         datasets=scores,
@@ -82,8 +90,9 @@ def accuracy_report(
         margin=margin,
         fitted=fit_cells([each for each in all_scored if is_fitted(each.row)]),
         scored=fit_cells([each for each in all_scored if not is_fitted(each.row)]),
-        bars=_bars(scores),
+        bars=_bars(scores, traced),
         deepspeed_gpu_rows=sum(each.framework.startswith("DeepSpeed") for each in everything),
+        traced=traced,
         learning=learning_curve(_triples(all_scored)),
         speed=None if speeds is None else score_throughput(speeds),
     )
@@ -98,7 +107,7 @@ def _triples(scored: Iterable[ScoredRow]) -> list[tuple[str, int, int]]:
     ]
 
 
-def _bars(scores: Sequence[DatasetScore]) -> tuple[Bar, ...]:
+def _bars(scores: Sequence[DatasetScore], traced: Errors) -> tuple[Bar, ...]:
     graded = [each for each in scores if each.grade is Grade.A and each.errors.count]
     of_fit = [each for each in scores if each.name in _FIT_DATASETS]
     fms = [each for each in of_fit if each.name == "fms"]
@@ -111,6 +120,7 @@ def _bars(scores: Sequence[DatasetScore]) -> tuple[Bar, ...]:
     return (
         _most("grade A, median error of the peak", max(medians, default=None), "share", _MEDIAN_BAR),
         _most("grade A, worst error of the peak", max(worst, default=None), "share", _WORST_BAR),
+        _most("grade A, worst error of trace mode", traced.worst, "share", _TRACE_BAR),
         _most("fms, predicted fit and failed", failed, "rows", 0.0),
         _most("llm-foundry and fms, predicted no fit and ran", refused, "share", _NO_FIT_BAR),
         _least("grade A, required bytes cover what was needed", coverage.share, "share", _COVERAGE_BAR),

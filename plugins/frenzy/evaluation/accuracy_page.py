@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from frenzy.core.units import GIB
 from frenzy.evaluation.accuracy import AccuracyReport, Bar
@@ -78,6 +79,17 @@ def _errors(report: AccuracyReport) -> str:
     return text + _table(headings, rows)
 
 
+def _traced(report: AccuracyReport) -> str:
+    if not report.traced.count:
+        return ""
+    text = (
+        "## Trace mode\n\nRows of one GPU with plain weights and the library's own kernels, run by "
+        "[trace mode](memory.md#trace-mode) with the release they were measured with "
+        "(`python -m frenzy.evaluation.trace_rows`, kept in `tests/data/memory/traced.jsonl`).\n\n"
+    )
+    return text + _table(("rows", "median", "95th", "worst", "signed median"), [_errors_cells(report.traced)])
+
+
 def _left_out(report: AccuracyReport) -> str:
     rows = [
         (each.name, str(count), reason.replace("|", "/"))
@@ -137,9 +149,27 @@ def _peers(report: AccuracyReport) -> str:
     return text + _table(("data set", "estimate", "rows", "median", "95th", "worst", "signed median"), rows)
 
 
+_EXPLANATIONS: Final = {
+    "fms": "Mixtral's: how many tokens its busiest expert got is not recorded; 1.25 times the balanced load is "
+    "assumed. The release of transformers is not recorded either, and is told from the loss "
+    "(`frenzy.evaluation.read_fms`).",
+    "litgpt-hub": "LitGPT has modules of its own. Its phi computes GELU in one kernel, the traced module in nine "
+    "operations (predicted too high); its 4-bit linear maps keep more than those of the traced module (too low).",
+    "litgpt-tables": "As above.",
+    "nanotron": "The mode of tensor parallelism is not recorded, and buffers of its communication are not modelled: "
+    "errors grow with the tensor-parallel degree, from 2 % without it to half of the peak at 32.",
+    "peft": "Compared with what the allocator had reserved, which is more than tensors took; batches are padded.",
+    "qwen": "The driver's figure, with the context and all cached memory.",
+}
+
+
 def _worst(report: AccuracyReport) -> str:
     rows = [_worst_row(score, each) for score in report.datasets for each in score.worst[:3]]
-    return "## Worst rows\n\n" + _table(("data set", "row", "run", "predicted", "measured", "error", "peak at"), rows)
+    table = _table(("data set", "row", "run", "predicted", "measured", "error", "peak at"), rows)
+    reasons = [
+        f"- **{each.name}**: {_EXPLANATIONS[each.name]}" for each in report.datasets if each.name in _EXPLANATIONS
+    ]
+    return "## Worst rows\n\n" + table + "\nWhy:\n\n" + "\n".join(reasons) + "\n"
 
 
 def _worst_row(score: DatasetScore, each: ScoredRow) -> tuple[str, ...]:

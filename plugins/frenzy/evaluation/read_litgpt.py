@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from frenzy.core.activation_coefficients import Attention, Loss
+from frenzy.core.activation_coefficients import Attention
 from frenzy.core.gpu_catalogue import CATALOGUE
 from frenzy.core.job import LoraSpec
 from frenzy.core.memory_calibration import Calibration
-from frenzy.core.memory_torch import Sharding
 from frenzy.core.weight_storage import WeightStorage
 from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, UnknownRow
 from frenzy.evaluation.settings_of_runs import RunSetting, torch_run
@@ -57,28 +56,26 @@ _ALPACA_LONGEST: Final = 1304
 
 
 def read_hub_row(cells: Cells, number: int, calibration: Calibration) -> PublishedRow:
-    """A row of the hub of configurations (A10G, sequences of at most 512 tokens)."""
+    """A row of the hub of configurations (A10G, sequences of at most 512 tokens).
+
+    Rows for four cards repeat those for one to the digit: one card was used.
+    """
     folder, _, kind = cells["Config"].partition("/")
     model = _HUB_MODELS.get(folder, folder)
     method = kind.removesuffix(".yaml")
     peak = _peak(cells["Peak memory"])
-    num_gpus = int(cells["Machine"].partition("x")[0])
     run, refusal = None, ""
     try:
-        lora = None if method == "full" else LoraSpec(rank=_HUB_RANK, target_modules=_TARGETS, dropout=0.05)
+        if method == "full":
+            raise UnknownRow("the optimizer of the full runs is not recorded")
         setting = RunSetting(
             model=model,
             micro_batch=int(cells["Micro batch size"]),
             sequence_length=int(cells["Max seq length"]),
-            lora=lora,
+            lora=LoraSpec(rank=_HUB_RANK, target_modules=_TARGETS, dropout=0.05),
             storage=WeightStorage.NF4 if method == "qlora" else WeightStorage.PLAIN,
             adapter_bytes=2,
             attention=Attention.SDPA,
-            loss=Loss.FUSED if lora else Loss.TORCH,
-            sharding=Sharding.FULL if method == "full" and num_gpus > 1 else Sharding.NONE,
-            checkpointing=method == "full" and num_gpus > 1,
-            reentrant=False,
-            num_gpus=num_gpus,
         )
         run = torch_run(setting, calibration)
     except UnknownRow as error:
@@ -143,7 +140,6 @@ def _table_setting(cells: Cells, name: str) -> RunSetting:
         storage=_STORAGE[cells["Quantization"]],
         adapter_bytes=2,
         attention=Attention.SDPA,
-        loss=Loss.FUSED,
     )
 
 
