@@ -19,6 +19,7 @@ from frenzy.cli.main import make_cli
 from frenzy.cli.reference_docs import DOCS, pages, write_pages
 from frenzy.core.errors import ReasonCode
 from frenzy.settings import CHECKOUT, variable_names
+from frenzy.trainer.measure_grid import grid_cases
 from frenzy.web import errors
 
 PAGES = sorted((CHECKOUT / "README.md", CHECKOUT / "CHANGELOG.md", *DOCS.rglob("*.md")))
@@ -96,8 +97,11 @@ def test_pages_can_be_found_from_the_index(page: Path) -> None:
 @every_page
 def test_examples_are_accepted(page: Path) -> None:
     for text in blocks(page, "yaml"):
-        if "nodes" in yaml.safe_load(text):
+        given = yaml.safe_load(text)
+        if "nodes" in given:
             parse_cluster(text)
+        elif "models" in given:
+            assert grid_cases(given, name=page.name, seed=0)
         else:
             job_from_yaml(text)
     for text in blocks(page, "python"):
