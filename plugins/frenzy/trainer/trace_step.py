@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from frenzy.core.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.job import LoraSpec, Precision
 from frenzy.core.units import KIB, MIB
-from frenzy.trainer.trace_cuda import ALLOCATION_GRANULE_BYTES, Answers, cuda_choices
+from frenzy.trainer.trace_cuda import ALLOCATION_GRANULE_BYTES, Answers, cuda_choices, unsupported
 from frenzy.trainer.trace_engines import OPTIMIZERS, WEIGHTS, DeepSpeedEngine, PlainEngine, TraceEngine, one_of
 from frenzy.trainer.trace_kernels import bytes_on_cuda
 from frenzy.trainer.trace_model import (
@@ -141,7 +141,8 @@ def traced_run(
             engine.when_reducing(run.reduction_reached)
             run.take(engine)
         for _ in range(_NUM_STEPS):
-            run.step()
+            with _told_in_words():
+                run.step()
         result = read_log(log, run.marks, kept_bytes=run.kept_bytes)
         if settings is not None:
             engine.close()
@@ -241,6 +242,17 @@ def _without_threads() -> Iterator[None]:
     """Backward passes in this thread, where the modes that watch are in force."""
     with torch.autograd.set_multithreading_enabled(False):
         yield
+
+
+@contextmanager
+def _told_in_words() -> Iterator[None]:
+    """What fails inside a model's own code becomes a refusal that quotes it."""
+    try:
+        yield
+    except PermanentError:
+        raise
+    except Exception as error:  # a model can fail in as many ways as there are models
+        raise unsupported("the model's own code", f"{type(error).__name__}: {error}"[:300]) from error
 
 
 def _check(name: str, value: str, allowed: tuple[str, ...]) -> None:

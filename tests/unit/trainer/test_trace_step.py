@@ -173,6 +173,13 @@ def test_what_depends_on_data_is_refused_by_the_operations_name() -> None:
     assert caught.value.reason.code is ReasonCode.TRACE_UNSUPPORTED
 
 
+def test_a_model_that_fails_in_its_own_code_is_quoted() -> None:
+    more_shared_than_query_heads = {**LLAMA, "num_key_value_heads": 8}
+    with pytest.raises(PermanentError, match="the model's own code: RuntimeError: The size of tensor") as caught:
+        trace_step(more_shared_than_query_heads, batch=1, sequence_length=8, attention="eager")
+    assert caught.value.reason.code is ReasonCode.TRACE_UNSUPPORTED
+
+
 @given(st.lists(st.integers(min_value=1, max_value=10_000), max_size=20), st.sampled_from([1, 512]))
 def test_storages_are_counted_once_and_leave_with_their_last_tensor(sizes: list[int], granule: int) -> None:
     log = StorageLog(granule=granule)
