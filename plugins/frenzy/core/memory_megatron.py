@@ -71,23 +71,29 @@ def _resident(run: MegatronRun) -> tuple[MemoryTerm, ...]:
 
 
 def _activations(run: MegatronRun) -> tuple[MemoryTerm, ...]:
-    """Divided by tensor parallelism as a whole; fused norms keep their input in 2 bytes, not in 4."""
+    """Divided by tensor parallelism as a whole; fused norms keep their input in 2 bytes, not in 4.
+
+    What tensor parallelism gathers stays: the inputs of the two column-parallel maps of each layer
+    and of the head, whole on every rank (one share of them is among the divided activations).
+    """
     layers, hidden = run.shape.num_layers, run.shape.hidden_size
     saved = 6 * hidden if run.fused_norms else 0
     layer = run.coefficients.layer.per_token(run.shape, run.sequence_length) - saved
     outside = run.coefficients.outside.per_token(run.shape, run.sequence_length)
-    scale = run.num_tokens / run.tp
+    gathered = 2 * hidden * (2 * layers + 1) * run.num_tokens * (1 - 1 / run.tp)
+    divided = run.num_tokens / run.tp
     return (
         MemoryTerm(
             name="activations of the layers",
-            num_bytes=round(layers * layer * scale),
+            num_bytes=round(layers * layer * divided),
             equation="L*t*(bytes a layer keeps)/tp",
         ),
         MemoryTerm(
             name="activations outside the layers",
-            num_bytes=round(outside * scale),
+            num_bytes=round(outside * divided),
             equation="t*(embedding, last norm, loss)/tp",
         ),
+        MemoryTerm(name="gathered inputs", num_bytes=round(gathered), equation="(2*L + 1)*2*t*h*(tp - 1)/tp"),
     )
 
 
