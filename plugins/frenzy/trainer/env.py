@@ -22,6 +22,9 @@ _COMMON: Final[Mapping[str, str]] = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
     "DS_SKIP_CUDA_CHECK": "1",
+    # DeepSpeed asks torch for a GPU when it is imported. Asked through the CUDA runtime, the ranks forked
+    # afterwards could not use it any more; asked through NVML they can (torch's notes on multiprocessing).
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
 # A virtual GPU measures its memory as the process's data segment, so the C library must hand every
 # tensor its own mapping and give it back at once; one arena keeps threads from reserving more.

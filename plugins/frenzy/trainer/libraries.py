@@ -32,6 +32,11 @@ def import_libraries(model: ModelSpec, training: TrainingSpec | None = None) -> 
 
 
 def _import_options(training: TrainingSpec) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        # bitsandbytes starts CUDA when it is imported, which each rank must do after the fork.
+        return
     if training.lora is not None or training.optimizer == "adamw-8bit":
         # On a CPU it looks for optional kernels and says that it did not find them.
         logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
