@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import copy
 import gc
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
 from torch import distributed
 
-from frenzy.core.job import Precision, TrainingSpec
+from frenzy.core.job import CheckpointSpec, ModelSpec, Precision, TrainingJob
+from frenzy.trainer.model import make_model
 
 _WIDTH: Final = 64
 _VOCABULARY: Final = 128
@@ -53,20 +55,19 @@ def warm_up(make_engine: Any, settings: dict[str, Any], device: torch.device) ->
     gc.collect()
 
 
-def warm_up_kernels(config: Any, training: TrainingSpec, *, micro_batch_size: int, sequence_length: int) -> None:
-    """One forward and backward pass of the run's own model, cut to a single layer, at its own shapes.
+def warm_up_kernels(job: TrainingJob, config: Any, *, micro_batch_size: int) -> None:
+    """One forward and backward pass of the run's own model with its options, cut to a single layer, at its own shapes.
 
     The CPU's matrix kernels are generated for each shape and stay in a cache of the library, about
     a megabyte each; like a CUDA context they are no part of the memory a plan is charged with.
     """
-    from transformers import AutoModelForCausalLM
-
-    single, precision = _single_layer(config), training.precision
-    model = AutoModelForCausalLM.from_config(single, attn_implementation=training.attention, dtype=torch.float32)
+    precision = job.training.precision
+    # From random weights, wherever the run's own come from.
+    bare = replace(job, model=ModelSpec(config={}), checkpoint=CheckpointSpec())
+    model = make_model(bare, _single_layer(config))
     if precision in (Precision.BF16, Precision.FP16):
         model.to(torch.bfloat16 if precision is Precision.BF16 else torch.float16)
-    model.train()
-    tokens = torch.zeros((micro_batch_size, sequence_length), dtype=torch.long)
+    tokens = torch.zeros((micro_batch_size, job.data.sequence_length), dtype=torch.long)
     with torch.autocast("cpu", torch.bfloat16, enabled=precision is Precision.AUTOCAST_BF16):
         loss = model(input_ids=tokens, labels=tokens, use_cache=False).loss
     loss.backward()

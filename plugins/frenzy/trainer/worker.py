@@ -109,12 +109,7 @@ def _train(context: RankContext, device: Device, stop: StopFlag) -> int:
     settings = deepspeed_config(spec.job, spec.plan)
     warm_up(make_engine, settings, device.torch_device)
     if context.is_virtual:
-        warm_up_kernels(
-            config,
-            spec.job.training,
-            micro_batch_size=spec.plan.micro_batch_size,
-            sequence_length=spec.job.data.sequence_length,
-        )
+        warm_up_kernels(spec.job, config, micro_batch_size=spec.plan.micro_batch_size)
     device.enter()
     with device.host_work():
         model = make_model(spec.job, config, run_root=os.path.dirname(spec.run_dir))  # noqa: PTH120  # may be a URL
