@@ -156,8 +156,8 @@ _EXPLANATIONS: Final = {
     "litgpt-hub": "LitGPT has modules of its own. Its phi computes GELU in one kernel, the traced module in nine "
     "operations (predicted too high); its 4-bit linear maps keep more than those of the traced module (too low).",
     "litgpt-tables": "As above.",
-    "nanotron": "The mode of tensor parallelism and the optimizer's settings are not recorded. Runs with ZeRO-1 and one "
-    "sequence a micro-batch took about two bytes a parameter more than is modelled.",
+    "nanotron": "The mode of tensor parallelism and the optimizer's settings are not recorded. With ZeRO-1 and one "
+    "sequence a micro-batch runs took about two bytes a parameter more than is modelled.",
     "peft": "Compared with what the allocator had reserved, which is more than tensors took; batches are padded.",
     "qwen": "The driver's figure, with the context and all cached memory.",
 }
