@@ -16,6 +16,7 @@ from frenzy.core.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.launch import deepspeed_config
 from frenzy.core.plan import MemoryPrediction, ResourcePlan
 from frenzy.core.units import format_bytes
+from frenzy.core.zero_buckets import bucket_elements_for
 
 if TYPE_CHECKING:
     from frenzy.core.job import TrainingJob
@@ -86,7 +87,7 @@ def trace_plan(
 ) -> TracedPlan:
     """The traced memory of ``rank`` of ``plan``. Raises PermanentError for what cannot be traced."""
     from frenzy.adapters.model_config import resolve_model_config
-    from frenzy.trainer.trace_step import TraceChoices, traced_run
+    from frenzy.trainer.trace_step import TraceChoices, num_trained, traced_run
 
     _check(job, plan, rank)
     by_torch = plan.zero_stage == 0
@@ -101,10 +102,12 @@ def trace_plan(
         fused_loss=job.training.loss == "fused",
         device=device,
     )
-    # From the second micro-batch on gradients of earlier ones are there; a third changes nothing.
-    plan = replace(plan, accumulation_steps=1 if by_torch else min(2, plan.accumulation_steps))
-    settings = None if by_torch else deepspeed_config(job, plan)
     config = {**resolve_model_config(job.model), "use_cache": False}
+    buckets = bucket_elements_for(num_trained(config, choices), virtual=device == "cpu")
+    # From the second micro-batch on gradients of earlier ones are there; a third changes nothing.
+    steps = 1 if by_torch else min(2, plan.accumulation_steps)
+    plan = replace(plan, accumulation_steps=steps, bucket_elements=buckets)
+    settings = None if by_torch else deepspeed_config(job, plan)
     return TracedPlan(
         engine=_TORCH if by_torch else _DEEPSPEED,
         rank=rank,
@@ -122,7 +125,7 @@ def _check(job: TrainingJob, plan: ResourcePlan, rank: int) -> None:
     """Refuse what a trace would not follow. Raises PermanentError."""
     lora = job.training.lora
     if rank >= plan.dp:
-        raise _refused(f"rank {rank}", f"the plan has {plan.dp} data-parallel ranks, counted from 0")
+        raise _refused(f"--rank {rank}", "ranks are counted from 0", f"Give 0 to {plan.dp - 1}, or a larger --dp.")
     if plan.tp > 1:
         raise _refused(f"tensor parallel degree {plan.tp}", "a trace follows tensor parallel degree 1 only")
     if plan.offload_optimizer:
@@ -131,9 +134,9 @@ def _check(job: TrainingJob, plan: ResourcePlan, rank: int) -> None:
         raise _refused("8-bit and 4-bit states", "their kernels have no rule for tensors without data")
 
 
-def _refused(what: str, why: str) -> PermanentError:
+def _refused(what: str, why: str, remedy: str = "Use `frenzy plan`.") -> PermanentError:
     detail = f"The trace refuses {what}: {why}."
-    return PermanentError(Reason(code=ReasonCode.TRACE_UNSUPPORTED, detail=detail, remedy="Use `frenzy plan`."))
+    return PermanentError(Reason(code=ReasonCode.TRACE_UNSUPPORTED, detail=detail, remedy=remedy))
 
 
 def _first_plan(job: TrainingJob, cluster: Path) -> ResourcePlan:

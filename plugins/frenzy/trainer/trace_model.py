@@ -181,8 +181,10 @@ def _apply_replacing(module: torch.nn.Module, change: Callable[[torch.Tensor], t
     with torch.no_grad():
         for part in module.modules():
             for name, parameter in part._parameters.items():
-                changed = None if parameter is None else change(parameter)
-                if changed is not None and changed is not parameter:
+                if parameter is None:
+                    continue
+                changed = change(parameter)
+                if changed is not parameter:
                     part._parameters[name] = torch.nn.Parameter(changed, parameter.requires_grad)
             for name, buffer in part._buffers.items():
                 part._buffers[name] = None if buffer is None else change(buffer)

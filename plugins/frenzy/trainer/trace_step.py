@@ -149,6 +149,13 @@ def traced_run(
         return result
 
 
+def num_trained(config: Mapping[str, Any], choices: TraceChoices) -> int:
+    """Trained parameters of the model, by making it without data."""
+    with masks_as_with_data(), FakeTensorMode(allow_non_fake_inputs=True):
+        model = prepared_model(config, choices)
+        return sum(each.numel() for each in model.parameters() if each.requires_grad)
+
+
 def prepared_model(config: Mapping[str, Any], choices: TraceChoices) -> Any:
     """The model as it enters its first step; call it under a fake tensor mode."""
     model = traced_model(config, choices.precision, choices.attention)
