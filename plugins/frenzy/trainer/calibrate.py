@@ -99,7 +99,7 @@ def _quiet() -> None:
     warnings.simplefilter("ignore")
     from transformers.utils import logging
 
-    logging.set_verbosity_error()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 
 
 def _read(file: Path) -> Calibration:

@@ -77,8 +77,8 @@ def _is_traced(setting: ActivationSetting) -> bool:
 def _with_dropouts(family: Family, setting: ActivationSetting) -> Iterator[Case]:
     """Eager attention: all dropouts or none, and the former stands for some."""
     attention = _SWITCH if family.attention_dropouts and setting.attention_dropout_matters else (False,)
-    hidden = _SWITCH if family.hidden_dropouts or family.model_type == "mpt" else (False,)
-    together = setting.attention is Attention.EAGER and bool(family.hidden_dropouts) or family.model_type == "mpt"
+    hidden = _SWITCH if family.hidden_dropouts else (False,)
+    together = setting.attention is Attention.EAGER and bool(family.hidden_dropouts)
     for of_attention, of_hidden in itertools.product(attention, hidden):
         if of_attention == of_hidden or not together:
             yield Case(family, setting, of_attention, of_hidden)

@@ -22,8 +22,8 @@ class Family:
     """How to make small configs of one model type.
 
     names: config fields of the width, the layers, the heads and the MLP's width (None where the
-    family fixes it). hidden_dropouts, attention_dropouts: config fields, dotted where nested; none
-    where the family has no dropout. own_head_dim: the head width is free of the hidden size.
+    family fixes it). hidden_dropouts, attention_dropouts: config fields; none where the family has no
+    dropout. own_head_dim: the head width is free of the hidden size.
     grouped: fewer key/value heads. options: other fields. eager_only: no other attention is
     implemented. num_experts, experts_per_token: config fields of a mixture of experts.
     """
@@ -50,7 +50,8 @@ FAMILIES: Final = (
     Family("gpt_bigcode", _GPT_NAMES, _GPT_DROPOUTS, ("attn_pdrop",)),
     Family("gpt_neox", _USUAL, ("hidden_dropout",)),
     Family("opt", ("hidden_size", "num_hidden_layers", "num_attention_heads", "ffn_dim"), ("dropout",)),
-    Family("mpt", ("d_model", "n_layers", "n_heads", None), (), ("attn_config.attn_pdrop",), eager_only=True),
+    # its config takes whole numbers only for its one dropout rate, hence none
+    Family("mpt", ("d_model", "n_layers", "n_heads", None), (), (), eager_only=True),
     Family("llama", own_head_dim=True, grouped=True),
     Family("mistral", own_head_dim=True, grouped=True),
     Family("granite", grouped=True),
@@ -116,15 +117,6 @@ def small_config(
         config[family.experts_per_token] = generator.choice([2, 3])
     if family.model_type == "opt":
         config["word_embed_proj_dim"] = width
-    for field_name in family.hidden_dropouts:
-        _put(config, field_name, _DROPOUT if hidden_dropout else 0.0)
-    for field_name in family.attention_dropouts:
-        _put(config, field_name, _DROPOUT if attention_dropout else 0.0)
+    config |= dict.fromkeys(family.hidden_dropouts, _DROPOUT if hidden_dropout else 0.0)
+    config |= dict.fromkeys(family.attention_dropouts, _DROPOUT if attention_dropout else 0.0)
     return config
-
-
-def _put(config: dict[str, Any], path: str, value: float) -> None:
-    *folders, name = path.split(".")
-    for folder in folders:
-        config = config.setdefault(folder, {})
-    config[name] = value

@@ -207,6 +207,8 @@ def _weight_products(drawn: _Draw) -> dict[str, float]:
         "length length": drawn.length**2,
         "length heads": drawn.length * shape.num_heads,
         "length": drawn.length,
+        # one mask for all heads of a sequence, once for all layers: nothing beside the scores
+        "tokens length": drawn.tokens * drawn.length,
         # releases that shift labels cut the logits of each sequence's last token off
         "sequences vocab": drawn.tokens // drawn.length * shape.vocab_size,
         "sequences": drawn.tokens // drawn.length,
