@@ -200,13 +200,19 @@ class ActivationCoefficients:
 
         More are dropouts that the model does not have, and adapters on further linear maps.
         """
-        hidden_dropout = max(shape.embedding_dropout, shape.residual_dropout) > 0
-        return (
-            self.hidden_dropout >= hidden_dropout
-            and self.attention_dropout >= (shape.attention_dropout > 0 and setting.attention_dropout_matters)
-            and replace(self.setting, adapters=None) == replace(setting, adapters=None)
-            and _covers(self.adapters, setting.adapters)
+        same = (
+            self.precision is setting.precision
+            and self.checkpointing == setting.checkpointing
+            and self.kind is setting.kind
+            and self.attention is setting.attention
+            and self.loss is setting.loss
         )
+        return same and self._drops_out_enough(shape, setting) and _covers(self.adapters, setting.adapters)
+
+    def _drops_out_enough(self, shape: ModelShape, setting: ActivationSetting) -> bool:
+        hidden_dropout = max(shape.embedding_dropout, shape.residual_dropout) > 0
+        attention_dropout = shape.attention_dropout > 0 and setting.attention_dropout_matters
+        return self.hidden_dropout >= hidden_dropout and self.attention_dropout >= attention_dropout
 
 
 def _covers(known: AdapterSetting | None, asked: AdapterSetting | None) -> bool:

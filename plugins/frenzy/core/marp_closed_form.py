@@ -111,15 +111,16 @@ def _learned(facts: TypeFacts, predicted: PredictedGrid) -> PredictedGrid:
 
 def _unsupported(request: PlanRequest, calibration: Calibration) -> PermanentError:
     covered = sorted({each.family for each in calibration.activations})
-    precision, dropout = request.job.training.precision, request.shape.has_dropout
+    training, dropout = request.job.training, request.shape.has_dropout
     return PermanentError(
         Reason(
             code=ReasonCode.MODEL_NOT_SUPPORTED,
             detail=(
-                f"The memory model has no coefficients for {request.shape.family} in {precision}"
-                f"{' with dropout' if dropout else ''}; it covers {', '.join(covered) or 'nothing yet'}."
+                f"The memory model has no coefficients for {request.shape.family} in {training.precision}, "
+                f"{training.attention} attention and {training.loss} loss{', with dropout' if dropout else ''}; "
+                f"it covers {', '.join(covered) or 'nothing yet'}."
             ),
-            remedy="Use a covered family, or trace this one with the calibration command.",
+            remedy="Use a covered family and precision; frenzy marp trace SPEC tells what this one would take.",
         )
     )
 

@@ -77,7 +77,16 @@ class Calibration:
 
     def activation(self, shape: ModelShape, setting: ActivationSetting) -> ActivationCoefficients | None:
         """The coefficients for ``shape`` in ``setting``; None when nothing was traced for it."""
-        return find_coefficients(self._by_family.get(shape.family, ()), shape, setting)
+        hidden_dropout = max(shape.embedding_dropout, shape.residual_dropout) > 0
+        key = (shape.family, shape.attention_dropout > 0, hidden_dropout, setting)
+        if key not in self._answers:
+            self._answers[key] = find_coefficients(self._by_family.get(shape.family, ()), shape, setting)
+        return self._answers[key]
+
+    @cached_property
+    def _answers(self) -> dict[tuple[str, bool, bool, ActivationSetting], ActivationCoefficients | None]:
+        """What was looked up before: a plan search asks the same few things again and again."""
+        return {}
 
     def outside_bytes(self, kind: DeviceKind, zero_stage: int, *, num_tensors: int, tp: int) -> int:
         """Bytes outside tensors for a model of so many parameter tensors; 0 where nothing was measured."""

@@ -14,12 +14,14 @@ pytest.importorskip("transformers")
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.core.marp_values import llama_config
 
 from frenzy.core import codec
-from frenzy.core.activation_coefficients import ActivationSetting, Attention, TokenBytes
+from frenzy.core.activation_coefficients import ActivationSetting, Attention, Loss, TokenBytes, find_coefficients
 from frenzy.core.hardware import DeviceKind
 from frenzy.core.job import Precision
 from frenzy.core.memory_calibration import Calibration
+from frenzy.core.model_shape import model_shape
 from frenzy.trainer.calibrate import _update, _write
 from frenzy.trainer.calibrate_cases import cases
 from frenzy.trainer.calibrate_families import FAMILIES, NUM_EXPERTS, Family
@@ -55,6 +57,20 @@ def test_grouped_experts_keep_their_tokens_once_for_each_visit() -> None:
     assert found.layer.expert_intermediate == 8
     assert found.layer.expert_hidden > 0
     assert found.layer.intermediate == found.layer.busiest_hidden == 0
+
+
+def test_a_fused_loss_put_together_is_the_one_that_is_traced() -> None:
+    family, fused = BY_NAME["llama"], replace(ON_CARD, loss=Loss.FUSED)
+    checkpointed = replace(fused, checkpointing=True)
+    known = [solve(Case(family, each)) for each in (ON_CARD, fused, replace(checkpointed, loss=Loss.TORCH))]
+    traced = solve(Case(family, checkpointed))
+    shape = model_shape(llama_config(4096, 32, 32, 128256, num_key_value_heads=8, intermediate_size=14336))
+    found = find_coefficients(known, shape, checkpointed)
+    assert found is not None
+    assert (found.layer, found.outside, found.head_copies) == (traced.layer, traced.outside, traced.head_copies)
+    for mine, theirs in ((found.in_loss, traced.in_loss), (found.in_backward, traced.in_backward)):
+        highest = [max(each.per_token(shape, 4096) for each in rows) for rows in (mine, theirs)]
+        assert highest[0] == pytest.approx(highest[1], rel=1e-3)
 
 
 def test_the_same_seed_gives_the_same_coefficients() -> None:
