@@ -232,7 +232,7 @@ def in_optimizer_step(step: Step) -> Moment:
     copies = weight * states.partition + (0.0 if weight == 4 else 4.0 * states.partition)
     norm = 8.0 * np.minimum(states.largest_tensor, states.partition)
     before = step.partition_gradient + np.maximum(copies, norm)
-    updating = (12.0 if step.workload.optimizer == "adamw" else 4.0) * states.partition
+    updating = _updating_bytes(step.workload) * states.partition
     stepping = step.by_stage(np.maximum(before, updating), np.maximum(before, updating), updating)
     return Moment(
         "optimizer step",
@@ -240,11 +240,24 @@ def in_optimizer_step(step: Step) -> Moment:
             *step.resident,
             Term(
                 "gradient in fp32 and temporaries",
-                "AdamW: 4*S gradient, 8*S root and quotient; or the norm's double of the largest tensor; 0 offloaded",
+                "4*S gradient; AdamW: 8*S root and quotient; in 8 bits on a CPU: 20*S; or the norm's double of the "
+                "largest tensor; 0 offloaded",
                 np.where(step.grid.offload, 0.0, stepping) + step.whole_gradient,
             ),
         ),
     )
+
+
+def _updating_bytes(workload: Workload) -> float:
+    """Bytes for each element of the partition while the optimizer updates it: the fp32 gradient and temporaries.
+
+    torch's AdamW makes a root and a quotient. bitsandbytes' 8-bit AdamW updates in place on a card; its
+    CPU kernel unpacks both moments and makes a copy of the gradient, a root and a quotient, all in fp32.
+    """
+    if workload.optimizer == "adamw":
+        return 12.0
+    on_cpu = workload.optimizer == "adamw-8bit" and workload.kind is DeviceKind.VIRTUAL
+    return 24.0 if on_cpu else 4.0
 
 
 def at_start(step: Step) -> Moment:
