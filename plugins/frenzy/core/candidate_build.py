@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from frenzy.core.activation_coefficients import Attention, Loss
 from frenzy.core.cluster import Cluster
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.hardware import DeviceKind, GpuType
@@ -204,13 +205,17 @@ class TypeFacts:
 
 def workload_of(request: PlanRequest, kind: DeviceKind) -> Workload:
     """What ``request`` trains, on devices of ``kind``."""
-    trained = trained_part(request.shape, request.job.training.lora)
+    training = request.job.training
+    trained = trained_part(request.shape, training.lora)
     virtual = kind is DeviceKind.VIRTUAL
     return Workload(
         shape=request.shape,
         trained=trained,
-        precision=request.job.training.precision,
-        optimizer=request.job.training.optimizer,
+        precision=training.precision,
+        optimizer=training.optimizer,
+        attention=Attention(training.attention),
+        loss=Loss(training.loss),
+        adapter_dropout=training.lora is not None and training.lora.dropout > 0,
         sequence_length=request.sequence_length,
         kind=kind,
         storage=_storage(request.job.training.lora),

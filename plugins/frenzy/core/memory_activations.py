@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
-from frenzy.core.memory_calibration import ActivationCoefficients, ActivationSetting, Calibration
+from frenzy.core.activation_coefficients import ActivationCoefficients, Loss, TokenBytes
+from frenzy.core.loss_chunks import loss_chunk_tokens
+from frenzy.core.memory_calibration import Calibration
 from frenzy.core.memory_workload import Array, PlanGrid, Workload
+
+# More than any micro-batch has.
+_ALL_TOKENS: Final = 2**40
 
 
 @dataclass(frozen=True)
@@ -30,8 +37,7 @@ class Activations:
         parts = []
         for checkpointing in (False, True):
             mask = grid.checkpointing == checkpointing
-            setting = ActivationSetting(precision=workload.precision, checkpointing=checkpointing, kind=workload.kind)
-            found = calibration.activation(workload.shape, setting)
+            found = _coefficients(workload, calibration, checkpointing=checkpointing)
             if found is None and mask.any():
                 return None
             parts.append((mask, np.zeros((5, len(grid))) if found is None else _activation_rows(workload, grid, found)))
@@ -40,22 +46,60 @@ class Activations:
         return cls(one_layer, outside, in_loss, in_backward, copies)
 
 
+def _coefficients(
+    workload: Workload, calibration: Calibration, *, checkpointing: bool
+) -> ActivationCoefficients | None:
+    """Where no adapters were traced, what training all weights keeps: inputs of every linear map."""
+    setting = workload.activation_setting(checkpointing=checkpointing)
+    found = calibration.activation(workload.shape, setting)
+    if found is None and setting.adapters is not None:
+        return calibration.activation(workload.shape, replace(setting, adapters=None))
+    return found
+
+
 def _activation_rows(workload: Workload, grid: PlanGrid, coefficients: ActivationCoefficients) -> Array:
     """(one layer, outside, in the loss, in the backward pass, weight copies) of every plan."""
-    shape, length = workload.shape, workload.sequence_length
-    by_tp = {}
+    shape = workload.shape
+    head = shape.vocab_size * shape.hidden_size
+    head_gradient = coefficients.head_copies * head if workload.trained.is_everything else 0.0
+    linear = np.zeros(int(grid.tp.max(initial=0)) + 1)
     for tp in np.unique(grid.tp).tolist():
-        linear = sum(each.elements_per_rank(tp) for each in shape.layer if each.is_linear)
-        by_tp[tp] = (
-            coefficients.layer.per_token(shape, length, tp),
-            coefficients.outside.per_token(shape, length, tp),
-            max(each.per_token(shape, length, tp) for each in coefficients.in_loss),
-            max(each.per_token(shape, length, tp) for each in coefficients.in_backward),
-            coefficients.weight_copies * (linear * shape.num_layers + shape.vocab_size * shape.hidden_size),
+        linear[tp] = sum(each.elements_per_rank(tp) for each in shape.layer if each.is_linear)
+    return np.stack(
+        [
+            _highest([coefficients.layer], workload, grid),
+            _highest([coefficients.outside], workload, grid),
+            _highest(coefficients.in_loss, workload, grid) + head_gradient,
+            _highest(coefficients.in_backward, workload, grid),
+            coefficients.weight_copies * (linear[grid.tp] * shape.num_layers + head),
+        ]
+    )
+
+
+def _highest(rows: Iterable[TokenBytes], workload: Workload, grid: PlanGrid) -> Array:
+    """The largest of ``rows`` for each plan, in bytes of a micro-batch.
+
+    With a fused loss the logits of one chunk of tokens are there at a time.
+    """
+    tokens = grid.micro_batch * float(workload.sequence_length)
+    if workload.loss is Loss.TORCH:
+        return _most_per_token(rows, workload, grid) * tokens
+    vocab = workload.shape.vocab_size
+    chunk = np.minimum(tokens, loss_chunk_tokens(_ALL_TOKENS, vocab))
+    found = [
+        _most_per_token([replace(row, vocab=0.0)], workload, grid) * tokens + row.vocab * vocab * chunk for row in rows
+    ]
+    highest: Array = np.max(found, axis=0)
+    return highest
+
+
+def _most_per_token(rows: Iterable[TokenBytes], workload: Workload, grid: PlanGrid) -> Array:
+    """Bytes for a token, by tensor-parallel degree."""
+    rows, elements = tuple(rows), workload.trained.adapter_elements
+    table = np.zeros(int(grid.tp.max(initial=0)) + 1)
+    for tp in np.unique(grid.tp).tolist():
+        table[tp] = max(
+            row.per_token(workload.shape, workload.sequence_length, tp, adapter_elements=elements) for row in rows
         )
-    table = np.zeros((5, int(grid.tp.max(initial=0)) + 1))
-    for tp, column in by_tp.items():
-        table[:, tp] = column
-    rows: Array = table[:, grid.tp]
-    rows[:4] *= grid.micro_batch * length
-    return rows
+    found: Array = table[grid.tp]
+    return found

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from frenzy.core.activation_coefficients import ActivationSetting, AdapterSetting, Attention, Loss
 from frenzy.core.hardware import DeviceKind
 from frenzy.core.job import Precision
 from frenzy.core.model_parameters import ModelShape
@@ -29,7 +30,8 @@ class Workload:
     the weights' format, DeepSpeed's default. overlap_comm: stages 1 and 2 reduce one bucket while
     the next one fills (stage 3 always does, with one). pin_memory: offloaded tensors are
     page-locked. storage: of the frozen weights, beside which adapters are trained. The defaults are
-    what ``launch.deepspeed_config`` asks for.
+    what ``launch.deepspeed_config`` asks for. adapter_dropout: whether adapters drop out; frozen:
+    format the frozen weights compute in, None: ``precision``.
     """
 
     shape: ModelShape
@@ -43,6 +45,25 @@ class Workload:
     overlap_comm: bool = False
     pin_memory: bool = False
     storage: WeightStorage = WeightStorage.PLAIN
+    attention: Attention = Attention.SDPA
+    loss: Loss = Loss.TORCH
+    adapter_dropout: bool = False
+    frozen: Precision | None = None
+
+    def activation_setting(self, *, checkpointing: bool) -> ActivationSetting:
+        """What the activations' coefficients depend on."""
+        adapters = None
+        if not self.trained.is_everything:
+            frozen = self.precision if self.frozen is None else self.frozen
+            adapters = AdapterSetting(targets=self.trained.adapted, dropout=self.adapter_dropout, frozen=frozen)
+        return ActivationSetting(
+            precision=self.precision,
+            checkpointing=checkpointing,
+            kind=self.kind,
+            attention=self.attention,
+            loss=self.loss,
+            adapters=adapters,
+        )
 
     @property
     def gradient_bytes(self) -> int:
