@@ -48,9 +48,9 @@ def table_names(home: Path) -> set[str]:
 
 
 def test_migrating_makes_and_stamps_the_tables(home: Path) -> None:
-    assert {"frenzy_run", "frenzy_lease", "frenzy_held_slot", "task_instance"} <= table_names(home)
+    assert {"frenzy_run", "frenzy_lease", "frenzy_held_slot", "frenzy_residual", "task_instance"} <= table_names(home)
     with sqlite3.connect(home / "airflow.db") as connection:
-        assert connection.execute("SELECT version_num FROM frenzy_alembic_version").fetchall() == [("0001",)]
+        assert connection.execute("SELECT version_num FROM frenzy_alembic_version").fetchall() == [("0002",)]
     connection.close()
 
 
