@@ -23,9 +23,9 @@ class Family:
 
     names: config fields of the width, the layers, the heads and the MLP's width (None where the
     family fixes it). hidden_dropouts, attention_dropouts: config fields; none where the family has no
-    dropout. own_head_dim: the head width is free of the hidden size.
-    grouped: fewer key/value heads. options: other fields. eager_only: no other attention is
-    implemented. num_experts, experts_per_token: config fields of a mixture of experts.
+    dropout. own_head_dim: the head width is free of the hidden size. grouped: fewer key/value heads.
+    heads: numbers to choose from, if not any will do. options: other fields. eager_only: no other
+    attention is implemented. num_experts, experts_per_token: config fields of a mixture of experts.
     """
 
     model_type: str
@@ -34,6 +34,7 @@ class Family:
     attention_dropouts: tuple[str, ...] = ("attention_dropout",)
     own_head_dim: bool = False
     grouped: bool = False
+    heads: tuple[int, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     eager_only: bool = False
     is_encoder: bool = False
@@ -50,8 +51,8 @@ FAMILIES: Final = (
     Family("gpt_bigcode", _GPT_NAMES, _GPT_DROPOUTS, ("attn_pdrop",)),
     Family("gpt_neox", _USUAL, ("hidden_dropout",)),
     Family("opt", ("hidden_size", "num_hidden_layers", "num_attention_heads", "ffn_dim"), ("dropout",)),
-    # its config takes whole numbers only for its one dropout rate, hence none
-    Family("mpt", ("d_model", "n_layers", "n_heads", None), (), (), eager_only=True),
+    # its config takes whole numbers only for its one dropout rate, hence none; alibi differs off powers of two
+    Family("mpt", ("d_model", "n_layers", "n_heads", None), (), (), heads=(2, 4, 8, 16), eager_only=True),
     Family("llama", own_head_dim=True, grouped=True),
     Family("mistral", own_head_dim=True, grouped=True),
     Family("granite", grouped=True),
@@ -92,7 +93,7 @@ def small_config(
 ) -> dict[str, Any]:
     """A random small config of ``family``."""
     hidden, layers, heads, inner = family.names
-    num_heads, head_dim = generator.choice(sizes.heads), generator.choice(sizes.head_dims)
+    num_heads, head_dim = generator.choice(family.heads or sizes.heads), generator.choice(sizes.head_dims)
     width = num_heads * head_dim
     config: dict[str, Any] = {
         "model_type": family.model_type,

@@ -202,6 +202,7 @@ def _weight_products(drawn: _Draw) -> dict[str, float]:
         "intermediate": shape.intermediate_size,
         "vocab": shape.vocab_size,
         "head_dim": shape.head_dim,
+        "heads": shape.num_heads,
         "length hidden": drawn.length * hidden,
         "length head_dim": drawn.length * shape.head_dim,
         "length length": drawn.length**2,
