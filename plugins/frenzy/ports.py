@@ -94,7 +94,6 @@ class LedgerTx(Protocol):
         """What the newest samples of other runs taught, with libraries of that ``versions_key``; newest first."""
         ...
 
-
     def mirror_pools(self, cluster: Cluster) -> None:
         """Give each GPU type a pool with as many slots as the type has GPUs."""
         ...

@@ -88,8 +88,13 @@ def release(tx: LedgerTx, run_key: str, attempt: int, reason: Reason, now_s: flo
 
 
 def _learn(tx: LedgerTx, run: RunRecord, ended: Attempt, versions: Mapping[str, str], now_s: float) -> None:
-    """Keep predicted against measured, if the attempt ran at all."""
-    censored = _model_fell_short(run, ended)
+    """Keep predicted against measured, if the attempt ran at all and held nothing but the job.
+
+    What a user's callback holds is no error of the model, and nobody can tell it from one.
+    """
+    if run.job.training.callbacks:
+        return
+    censored = _model_fell_short(ended)
     measured = ended.plan.gpu_memory_bytes if censored else ended.explained_peak_bytes
     if not measured:
         return
@@ -114,11 +119,11 @@ def _learn(tx: LedgerTx, run: RunRecord, ended: Attempt, versions: Mapping[str, 
     )
 
 
-def _model_fell_short(run: RunRecord, ended: Attempt) -> bool:
-    """The attempt ran out of memory by itself: neither growth nor the user's own code explains it."""
+def _model_fell_short(ended: Attempt) -> bool:
+    """The attempt ran out of memory by itself: no growth explains it."""
     if ended.outcome is None or ended.outcome.code not in _OUT_OF_MEMORY:
         return False
-    return ended.growth_step is None and not run.job.training.callbacks
+    return ended.growth_step is None
 
 
 def _move_on(tx: LedgerTx, run: RunRecord, outcome: Reason, now_s: float) -> None:

@@ -37,7 +37,8 @@ def evaluate(
 
     files = _files(datasets or [])
     report = accuracy_report(files, release_calibrations(), None if datasets else files[0].parent)
-    _write_bars(report)
+    if not datasets:
+        _write_bars(report)
     if docs:
         _write_docs(report)
     if as_json:

@@ -48,7 +48,7 @@ def plan_candidates(
 
 def _check_positions(request: PlanRequest) -> None:
     length, positions = request.sequence_length, request.shape.max_positions
-    if length > positions:
+    if 0 < positions < length:
         raise PermanentError(
             Reason(
                 code=ReasonCode.BAD_CONFIG_OR_DATA,

@@ -157,7 +157,7 @@ def in_later_layer(step: Step) -> Moment:
 
 
 def _in_layer(name: str, step: Step, layers_done: Array | float, gradients: Array) -> Moment:
-    one_map = step.weight * (step.states.tied_gradient + step.states.last_linear)
+    one_map = step.weight * (step.states.tied_gradient + step.states.last_gradient)
     return Moment(
         name,
         (

@@ -26,9 +26,10 @@ class StateElements:
     largest over the ranks): DeepSpeed copies them undivided. table: the input embedding; head:
     the output matrix, tied or not. head_gradient: what its own gradient takes (0 when tied);
     tied_gradient: its share of a tied embedding's, held until the embedding's own is made;
-    table_gradients: what is held while that happens. layer, last_linear: one layer's trained
-    tensors, and its last linear map, the first that goes backward. first_tensor, largest_tensor:
-    of the trained ones. persistent: tensors small enough for stage 3 to leave undivided.
+    table_gradients: what is held while that happens. layer: one layer's trained tensors.
+    last_linear, last_gradient: its last linear map, the first that goes backward, and what of it is
+    trained (with experts, all of one map's are one tensor: the largest). first_tensor,
+    largest_tensor: of the trained ones. persistent: tensors small enough for stage 3 to leave undivided.
     """
 
     trained: Array
@@ -42,6 +43,7 @@ class StateElements:
     table_gradients: Array
     layer: Array
     last_linear: Array
+    last_gradient: Array
     first_tensor: Array
     largest_tensor: Array
     persistent: Array
@@ -132,7 +134,6 @@ def _counts(request: StateRequest, sizes: _Sizes, tp: int) -> dict[str, int]:
     shape, trained = request.shape, request.trained
     table = shape.embeddings[0].num_elements
     full, tied = trained.is_everything, shape.tied_embeddings
-    linear = [each.elements_per_rank(tp) for each in trained.layer if each.is_linear]
     return {
         "trained": sizes.total,
         # adapters come on top of the model; without them every parameter is trained
@@ -143,8 +144,16 @@ def _counts(request: StateRequest, sizes: _Sizes, tp: int) -> dict[str, int]:
         "tied_gradient": table if full and tied else 0,
         "table_gradients": (3 if tied else 1) * table if full else 0,
         "layer": sum(each.elements_per_rank(tp) for each in trained.layer),
-        "last_linear": linear[-1] if linear else 0,
+        "last_linear": _last_map(shape.layer, tp),
+        "last_gradient": _last_map(trained.layer, tp),
         "first_tensor": int(sizes.each[0]) if len(sizes.each) else 0,
         "largest_tensor": int(sizes.each.max()) if len(sizes.each) else 0,
         "persistent": int(sizes.each[sizes.each <= request.persistent].sum()),
     }
+
+
+def _last_map(layer: Iterable[ParameterTensor], tp: int) -> int:
+    """Elements of a layer's last linear map; with experts, of the largest tensor of them."""
+    maps = [each for each in layer if each.is_linear or each.is_expert]
+    experts = [each.elements_per_rank(tp) for each in maps if each.is_expert]
+    return max(experts) if experts else maps[-1].elements_per_rank(tp) if maps else 0

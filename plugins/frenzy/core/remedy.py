@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from frenzy.core.cluster import Cluster
-from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.plan import Candidate
 from frenzy.core.plan_request import PlanRequest
 from frenzy.core.remedy_change import Change, Situation, Solve, feasible_plans, nearest
@@ -41,8 +41,8 @@ class Remedy:
 
 def first_remedy(request: PlanRequest, cluster: Cluster, solve: Solve) -> Remedy | None:
     """The fewest changes after which ``solve`` finds a feasible plan; None when none of those known do."""
-    search = _Search(Situation(request, cluster, ()), solve)
     candidates = solve(request, cluster)
+    search = _Search(Situation(request, cluster, ()), _answering(solve))
     if not candidates:
         return None
     changes = job_changes(request, candidates, cluster)
@@ -56,6 +56,18 @@ def first_remedy(request: PlanRequest, cluster: Cluster, solve: Solve) -> Remedy
                 if found is not None:
                     return Remedy(changes=found.changes, request=found.request, cluster=found.cluster)
     return None
+
+
+def _answering(solve: Solve) -> Solve:
+    """``solve``, for changed jobs: what the memory model does not cover is no plan, and no remedy."""
+
+    def answer(request: PlanRequest, cluster: Cluster) -> tuple[Candidate, ...]:
+        try:
+            return solve(request, cluster)
+        except PermanentError:
+            return ()
+
+    return answer
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from frenzy.core.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.job import LoraSpec
 from frenzy.core.model_parameters import ModelShape, ParameterTensor
 
@@ -56,8 +57,21 @@ def trained_part(shape: ModelShape, lora: LoraSpec | None) -> TrainedPart:
         return TrainedPart(shape.embeddings, shape.layer, shape.head, is_everything=True)
     targets = adapter_targets(shape.family, lora)
     adapted = [each for each in shape.layer if each.is_linear and _is_target(each.name, targets)]
+    if not adapted:
+        raise _nothing_adapted(shape, targets)
     adapters = [part for each in adapted for part in _adapter(each, lora.rank)]
     return TrainedPart((), tuple(adapters), (), is_everything=False)
+
+
+def _nothing_adapted(shape: ModelShape, targets: tuple[str, ...]) -> PermanentError:
+    known = ", ".join(each.name.rsplit(".", 1)[-1] for each in shape.layer if each.is_linear)
+    return PermanentError(
+        Reason(
+            code=ReasonCode.BAD_CONFIG_OR_DATA,
+            detail=f"training.lora.target_modules: {', '.join(targets)} is no linear map of {shape.family}'s layers.",
+            remedy=f"Choose among {known}.",
+        )
+    )
 
 
 def adapter_targets(family: str, lora: LoraSpec) -> tuple[str, ...]:

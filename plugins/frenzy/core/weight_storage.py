@@ -53,7 +53,11 @@ def stored_tensor(tensor: ParameterTensor, storage: WeightStorage, weight_bytes:
     number for each input (the layout of AutoGPTQ's quantised linear map).
     """
     size = tensor.num_elements
-    if storage is WeightStorage.PLAIN or not (tensor.is_linear or tensor.is_expert):
+    quantised = tensor.is_linear or tensor.is_expert
+    if storage in {WeightStorage.NF4, WeightStorage.NF4_DOUBLE}:
+        # A row of inputs that is no multiple of the block stays plain (``trainer.four_bit``).
+        quantised = quantised and tensor.columns % _NF4_BLOCK == 0
+    if storage is WeightStorage.PLAIN or not quantised:
         return StoredBytes(sharded=float(weight_bytes * size))
     if storage in {WeightStorage.GPTQ, WeightStorage.GPTQ_UNGROUPED}:
         groups = size / (_GPTQ_GROUP if storage is WeightStorage.GPTQ else tensor.columns)

@@ -57,14 +57,25 @@ def read_dataset(file: Path, calibrations: Mapping[str, Calibration]) -> tuple[P
     """
     if not file.is_file():
         raise _refused(f"{file} is not a file.", "Name a CSV file, or leave the names out for all data sets.")
-    with file.open(encoding="utf-8", newline="") as stream:
-        reader = csv.DictReader(stream)
-        columns = tuple(reader.fieldnames or ())
-        known = next((each for each in FORMATS if set(each.columns) <= set(columns)), None)
-        if known is None:
-            names = "; ".join(f"{each.name}: {', '.join(each.columns)}" for each in FORMATS)
-            raise _refused(f"The columns of {file} are those of no known data set.", f"Known columns: {names}.")
-        return tuple(_row(known, cells, number, calibrations, file) for number, cells in enumerate(reader, start=1))
+    columns, table = _table(file)
+    known = next((each for each in FORMATS if set(each.columns) <= set(columns)), None)
+    if known is None:
+        names = "; ".join(f"{each.name}: {', '.join(each.columns)}" for each in FORMATS)
+        raise _refused(f"The columns of {file} are those of no known data set.", f"Known columns: {names}.")
+    if not table:
+        raise _refused(f"{file} has no rows.", "Add rows below the line of columns.")
+    return tuple(_row(known, cells, number, calibrations, file) for number, cells in enumerate(table, start=1))
+
+
+def _table(file: Path) -> tuple[tuple[str, ...], list[Cells]]:
+    """Columns and rows of a CSV file."""
+    try:
+        with file.open(encoding="utf-8", newline="") as stream:
+            reader = csv.DictReader(stream)
+            rows: list[Cells] = list(reader)
+            return tuple(reader.fieldnames or ()), rows
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise _refused(f"{file} is not a CSV file in UTF-8: {error}.", "Save it as CSV in UTF-8.") from error
 
 
 def _row(

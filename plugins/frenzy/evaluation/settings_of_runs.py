@@ -85,6 +85,9 @@ class RunSetting:
 
 def torch_run(setting: RunSetting, calibration: Calibration) -> TorchRun:
     """What the memory model needs. Raises UnknownRow when the family or setting has no coefficients."""
+    if min(setting.micro_batch, setting.sequence_length, setting.num_gpus) < 1:
+        sizes = f"batch {setting.micro_batch}, length {setting.sequence_length}, {setting.num_gpus} GPUs"
+        raise ValueError(f"{sizes}: each must be at least 1")
     shape = shape_of(setting.model)
     activation = _activation_setting(setting, shape)
     traced = replace(shape, family=setting.computed_like or shape.family)

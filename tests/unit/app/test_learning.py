@@ -113,16 +113,24 @@ def test_the_runs_own_out_of_memory_is_not_counted_twice(learner: Airflow) -> No
     assert spec.plan.memory.learned_factor == 1.0
 
 
-@pytest.mark.parametrize("blame", ["growth", "callback"])
-def test_memory_that_the_model_is_not_to_blame_for_raises_no_bound(learner: Airflow, blame: str) -> None:
-    job = make_job("first")
-    if blame == "callback":
-        job = replace(job, training=replace(job.training, callbacks=(CallbackSpec(path="mine:Hoard"),)))
-    growth_step = 5 if blame == "growth" else None
-    failed = attempt(learner, "first", exit_code=OUT_OF_MEMORY, job=job, growth_step=growth_step)
+def test_growth_that_the_model_is_not_to_blame_for_raises_no_bound(learner: Airflow) -> None:
+    failed = attempt(learner, "first", exit_code=OUT_OF_MEMORY, growth_step=5)
     assert not samples(learner)[0].censored
     after = same_plan(learner, failed, "second")
     assert after.memory.required_bytes == failed.memory.required_bytes
+
+
+def test_nothing_is_learned_from_jobs_whose_own_code_holds_memory(learner: Airflow) -> None:
+    hoarding = make_job("first")
+    hoarding = replace(hoarding, training=replace(hoarding.training, callbacks=(CallbackSpec(path="mine:Hoard"),)))
+    plans = [
+        attempt(learner, f"job{index}", exit_code=OUT_OF_MEMORY, ratio=1.5, job=replace(hoarding, name=f"job{index}"))
+        for index in range(3)
+    ]
+    assert samples(learner) == ()
+    assert len({each.shape for each in plans}) == 1
+    after = same_plan(learner, plans[0], "second")
+    assert after.memory.required_bytes == plans[0].memory.required_bytes
 
 
 def test_what_the_papers_formula_got_wrong_says_nothing_about_the_closed_form(learner: Airflow) -> None:
