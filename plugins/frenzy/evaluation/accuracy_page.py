@@ -62,7 +62,13 @@ def _bars(report: AccuracyReport) -> str:
         return _percent(number) if bar.unit == "share" else "" if number is None else f"{number:g} {bar.unit}"
 
     rows = [(bar.name, value(bar, bar.value), value(bar, bar.goal), verdict(bar)) for bar in report.bars]
-    return "## Goals\n\n" + _table(("what", "found", "goal", ""), rows)
+    text = (
+        "\nWhat these do not show: llm-foundry publishes only runs that ran, so its half of *no fit and ran* says that "
+        "the model is not too careful, not that it is careful enough. The coverage is a share of few rows; its "
+        "interval is under *Fit or no fit*. Plans of the product add a margin of the same kind, with NCCL's buffers, "
+        "which no published row scores.\n"
+    )
+    return "## Goals\n\n" + _table(("what", "found", "goal", ""), rows) + text
 
 
 def _errors_cells(errors: Errors) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ class that is chosen by name, from 4.48 on it is a function that is looked up by
 
 from __future__ import annotations
 
+import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -147,6 +148,8 @@ def _no(*_: Any) -> bool:
 
 def with_adapters(model: Any, lora: LoraSpec) -> Any:
     """``model`` with low-rank adapters in fp32, as the trainer makes them. Raises PermanentError."""
+    # On a CPU the 4-bit library that peft imports looks for optional kernels and says that it found none.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     from peft import LoraConfig, get_peft_model
 
     settings = LoraConfig(
