@@ -167,7 +167,9 @@ class PlanSelection:
         width, host, offload = self.num_gpus[rows], self.host_bytes[rows], self.grid.offload[rows]
         # among those of one width that do not offload time and memory decide alone, and most plans are those
         alike = 2 * (width * _MOST_TP + tp) + offload
-        order = np.lexsort((self.memory.required_bytes[rows], required, step_s, alike))
+        # of equally fast ones the plainer comes first: no recomputation, the lower stage, then less memory
+        plainness = (self.memory.required_bytes[rows], self.grid.zero_stage[rows], self.grid.checkpointing[rows])
+        order = np.lexsort((*plainness, required, step_s, alike))
         group = np.cumsum(np.diff(alike[order], prepend=-1) != 0)
         front = order[_falls_below_all_before(required[order], group) | offload[order]]
         costs = np.stack([width, tp, step_s, required, host])[:, front]
