@@ -21,7 +21,7 @@ def default_calibration() -> Calibration:
 
 
 def calibrated_releases() -> tuple[str, ...]:
-    """Names of the other releases that coefficients are kept for, such as ``transformers-4.45``."""
+    """Names of the other releases that coefficients are kept for, such as ``transformers-4.48``."""
     return tuple(sorted(each.stem for each in OTHER_RELEASES.glob("*.json")))
 
 

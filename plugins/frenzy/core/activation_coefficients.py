@@ -227,9 +227,8 @@ def find_coefficients(
     """The set among ``known`` (all of one family) that holds for ``shape`` and ``setting``, if any.
 
     fp16 shares the sets of bf16, which has the same width. A family that has eager attention only
-    is computed eagerly whatever is asked; one traced for the CPU only is taken to do the same on a
-    card, until it is traced for both. On a card torch's own attention in 16 bits takes the
-    same kernel as FlashAttention 2. Of several sets with adapters, the one with the fewest adapted
+    is computed eagerly whatever is asked. On a card torch's own attention in 16 bits takes the same
+    kernel as FlashAttention 2. Of several sets with adapters, the one with the fewest adapted
     linear maps. A fused loss is put together from the plain one's set and one that was traced.
     """
     known = tuple(known)
@@ -248,8 +247,6 @@ def _as_traced(known: tuple[ActivationCoefficients, ...], setting: ActivationSet
     if adapters is not None:
         adapters = replace(adapters, frozen=_same_width(adapters.frozen))
     asked = replace(setting, precision=_same_width(setting.precision), adapters=adapters)
-    if not any(each.kind is asked.kind for each in known):
-        asked = replace(asked, kind=DeviceKind.VIRTUAL)
     attentions = {each.attention for each in known}
     if attentions == {Attention.EAGER}:
         return replace(asked, attention=Attention.EAGER)

@@ -1,27 +1,17 @@
-"""What a real card holds beside the tensors of a training step.
-
-Figures of others; this project has not measured them on a card. They are taken at their upper end,
-because they only enter what the card must have.
-"""
+"""What a plan adds for the libraries on a real card, to its peak and to what the card must have."""
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
+from frenzy.core.cuda_memory import (
+    COMMUNICATOR_BYTES,
+    CONTEXT_BYTES,
+    CUBLAS_WORKSPACES_BYTES,
+    HOPPER_WORKSPACES_BYTES,
+)
 from frenzy.core.hardware import DeviceKind
 from frenzy.core.memory_workload import Array, PlanGrid
-from frenzy.core.units import KIB, MIB
-
-# Two handles (forward and backward thread) of 2 x 4 MiB + 8 x 16 KiB, and of 32 MiB from Hopper on
-# (PyTorch, aten/src/ATen/cuda/CUDABlas.cpp: the default of CUBLAS_WORKSPACE_CONFIG).
-CUBLAS_WORKSPACES_BYTES: Final = 2 * (8 * MIB + 8 * 16 * KIB)
-_HOPPER_WORKSPACES_BYTES: Final = 2 * 32 * MIB
-# CUDA's context with its kernels: 0.4 to 0.6 GiB by card and driver.
-CONTEXT_BYTES: Final = 600 * MIB
-# Buffers of one NCCL communicator: 544 to 688 MB by number of channels and peers.
-_COMMUNICATOR_BYTES: Final = 688_000_000
 
 
 def workspace_bytes(kind: DeviceKind) -> int:
@@ -37,4 +27,4 @@ def beside_bytes(kind: DeviceKind, grid: PlanGrid) -> Array:
     if kind is not DeviceKind.CUDA:
         return np.zeros(len(grid))
     communicators = (grid.dp > 1).astype(np.float64) + (grid.tp > 1)
-    return CONTEXT_BYTES + _HOPPER_WORKSPACES_BYTES - CUBLAS_WORKSPACES_BYTES + _COMMUNICATOR_BYTES * communicators
+    return CONTEXT_BYTES + HOPPER_WORKSPACES_BYTES - CUBLAS_WORKSPACES_BYTES + COMMUNICATOR_BYTES * communicators

@@ -11,11 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from frenzy.core.activation_coefficients import ActivationCoefficients
+from frenzy.core.cuda_memory import HOPPER_WORKSPACES_BYTES
 from frenzy.core.model_parameters import ModelShape
 from frenzy.core.plan import MemoryPrediction, MemoryTerm
-from frenzy.core.units import MIB
-
-_WORKSPACES_BYTES = 2 * 32 * MIB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +64,7 @@ def _resident(run: MegatronRun) -> tuple[MemoryTerm, ...]:
         MemoryTerm(
             name="master weights and states", num_bytes=round(12 * local / owners), equation="12*N/tp, /dp in ZeRO-1"
         ),
-        MemoryTerm(name="cuBLAS workspaces", num_bytes=_WORKSPACES_BYTES, equation="one for each of two threads"),
+        MemoryTerm(name="cuBLAS workspaces", num_bytes=HOPPER_WORKSPACES_BYTES, equation="one for each of two threads"),
     )
 
 

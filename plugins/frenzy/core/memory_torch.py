@@ -12,10 +12,10 @@ from enum import StrEnum
 from typing import Final
 
 from frenzy.core.activation_coefficients import ActivationCoefficients
+from frenzy.core.cuda_memory import CUBLAS_WORKSPACES_BYTES, HOPPER_WORKSPACES_BYTES
 from frenzy.core.model_parameters import ModelShape
 from frenzy.core.plan import MemoryPrediction, MemoryTerm
 from frenzy.core.trainable import TrainedPart
-from frenzy.core.units import MIB
 from frenzy.core.weight_storage import StoredBytes, WeightStorage, stored_layer, stored_outside
 
 
@@ -49,10 +49,6 @@ _STATES: Final = {
     TorchOptimizer.SGD: 1.0,
 }
 _8BIT_STATE_BYTES: Final = 2.0 * (1 + 4 / 256)
-# One workspace for the forward and one for the backward thread; 2 * 4 MiB + 8 * 16 KiB, on Hopper
-# 32 MiB (PyTorch, aten/src/ATen/cuda/CUDABlas.cpp, default of CUBLAS_WORKSPACE_CONFIG).
-_WORKSPACE_BYTES: Final = round(8.125 * MIB)
-_HOPPER_WORKSPACE_BYTES: Final = 32 * MIB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +131,7 @@ def _resident(run: TorchRun) -> tuple[MemoryTerm, ...]:
     ranks = run.num_gpus if run.sharding is Sharding.FULL else 1
     owners = 1 if run.sharding is Sharding.NONE else run.num_gpus
     adapters = 0 if run.trained.is_everything else run.trained_bytes * run.num_trained
-    workspaces = 2 * (_HOPPER_WORKSPACE_BYTES if run.hopper else _WORKSPACE_BYTES)
+    workspaces = HOPPER_WORKSPACES_BYTES if run.hopper else CUBLAS_WORKSPACES_BYTES
     copies = 2 * run.num_trained if run.autocast and adapters else 0
     return (
         _term("weights", (model.sharded + adapters) / ranks, "bytes of each parameter's format, /P when sharded"),

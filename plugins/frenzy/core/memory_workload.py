@@ -30,8 +30,7 @@ class Workload:
     the weights' format, DeepSpeed's default. overlap_comm: stages 1 and 2 reduce one bucket while
     the next one fills (stage 3 always does, with one). pin_memory: offloaded tensors are
     page-locked. storage: of the frozen weights, beside which adapters are trained. The defaults are
-    what ``launch.deepspeed_config`` asks for. adapter_dropout: whether adapters drop out; frozen:
-    format the frozen weights compute in, None: ``precision``.
+    what ``launch.deepspeed_config`` asks for. adapter_dropout: whether adapters drop out.
     """
 
     shape: ModelShape
@@ -48,14 +47,12 @@ class Workload:
     attention: Attention = Attention.SDPA
     loss: Loss = Loss.TORCH
     adapter_dropout: bool = False
-    frozen: Precision | None = None
 
     def activation_setting(self, *, checkpointing: bool) -> ActivationSetting:
         """What the activations' coefficients depend on."""
         adapters = None
         if not self.trained.is_everything:
-            frozen = self.precision if self.frozen is None else self.frozen
-            adapters = AdapterSetting(targets=self.trained.adapted, dropout=self.adapter_dropout, frozen=frozen)
+            adapters = AdapterSetting(targets=self.trained.adapted, dropout=self.adapter_dropout, frozen=self.precision)
         return ActivationSetting(
             precision=self.precision,
             checkpointing=checkpointing,

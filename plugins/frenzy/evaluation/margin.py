@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from frenzy.core.cuda_memory import CONTEXT_BYTES
+from frenzy.core.memory_calibration import Calibration
 from frenzy.core.plan import MemoryPrediction
-from frenzy.core.units import GIB
 from frenzy.evaluation.predict import predict
 from frenzy.evaluation.published import ModelledRun, Outcome, PublishedRow
 
-# CUDA's context and the kernels it loads; 0.4 to 0.6 GiB on the cards of the data sets.
-_CONTEXT_BYTES: Final = GIB // 2
 _HOOKED_TERM: Final = "inputs' gradients that hooks keep"
 _STEP: Final = 0.05
 _MOST: Final = 1.0
@@ -26,8 +25,8 @@ class Margin:
     until the end of the backward pass, among which every later allocation has to find its place.
     """
 
-    context_bytes: int = _CONTEXT_BYTES
-    peak_share: float = 0.05
+    context_bytes: int = CONTEXT_BYTES
+    peak_share: float = Calibration().headroom_share
     hooked_share: float = 0.0
 
     def required_bytes(self, run: ModelledRun, prediction: MemoryPrediction) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from frenzy.core.activation_coefficients import Attention
 from frenzy.core.gpu_catalogue import CATALOGUE
 from frenzy.core.job import LoraSpec
 from frenzy.core.memory_calibration import Calibration
@@ -75,7 +74,6 @@ def read_hub_row(cells: Cells, number: int, calibration: Calibration) -> Publish
             lora=LoraSpec(rank=_HUB_RANK, target_modules=_TARGETS, dropout=0.05),
             storage=WeightStorage.NF4 if method == "qlora" else WeightStorage.PLAIN,
             adapter_bytes=2,
-            attention=Attention.SDPA,
         )
         run = torch_run(setting, calibration)
     except UnknownRow as error:
@@ -139,7 +137,6 @@ def _table_setting(cells: Cells, name: str) -> RunSetting:
         lora=LoraSpec(rank=_TABLE_RANK, target_modules=_TARGETS, dropout=0.05),
         storage=_STORAGE[cells["Quantization"]],
         adapter_bytes=2,
-        attention=Attention.SDPA,
     )
 
 

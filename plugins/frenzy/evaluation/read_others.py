@@ -6,7 +6,6 @@ import json
 import re
 from typing import Final
 
-from frenzy.core.activation_coefficients import Attention
 from frenzy.core.gpu_catalogue import CATALOGUE
 from frenzy.core.job import LoraSpec
 from frenzy.core.memory_calibration import Calibration
@@ -87,7 +86,6 @@ def _peft_setting(cells: Cells, adapters: dict[str, object]) -> RunSetting:
         sequence_length=int(cells["cfg_max_seq_length"]),
         lora=lora,
         checkpointing=cells["cfg_use_gc"] == "True",
-        attention=Attention.SDPA,
     )
 
 

@@ -122,16 +122,13 @@ def torch_run(setting: RunSetting, calibration: Calibration) -> TorchRun:
 def _coefficients(
     shape: ModelShape, setting: ActivationSetting, calibration: Calibration
 ) -> ActivationCoefficients | None:
-    """Those of the setting, or of the nearest that takes as much.
+    """Those of the setting, or of the model without its own dropout, where adapters were traced without.
 
-    Torch's own attention runs the same flash kernel on a card. Adapters are traced without the
-    model's own dropout, whose masks take a byte for each hidden element outside the layers.
+    Its masks take a byte for each hidden element outside the layers.
     """
-    other = {Attention.FLASH_2: Attention.SDPA, Attention.SDPA: Attention.FLASH_2}.get(setting.attention)
-    settings = [setting] if other is None else [setting, replace(setting, attention=other)]
     plain = replace(shape, embedding_dropout=0.0, attention_dropout=0.0, residual_dropout=0.0)
     shapes = [shape] if setting.adapters is None else [shape, plain]
-    found = (calibration.activation(each, asked) for each in shapes for asked in settings)
+    found = (calibration.activation(each, setting) for each in shapes)
     return next((each for each in found if each is not None), None)
 
 

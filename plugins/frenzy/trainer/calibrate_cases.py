@@ -11,7 +11,7 @@ from frenzy.core.activation_coefficients import ActivationSetting, AdapterSettin
 from frenzy.core.hardware import DeviceKind
 from frenzy.core.job import Precision
 from frenzy.trainer.calibrate_families import FAMILIES, Family
-from frenzy.trainer.calibrate_models import chooses_attention_when_built
+from frenzy.trainer.calibrate_models import is_before_release_5
 from frenzy.trainer.calibrate_solve import Case
 
 PRECISIONS: Final = (Precision.FP32, Precision.BF16, Precision.AUTOCAST_BF16)
@@ -49,12 +49,15 @@ def _full(family: Family) -> Iterator[Case]:
 
 
 def _attentions(family: Family) -> tuple[Attention, ...]:
-    """Those the library has; on a card torch's own takes FlashAttention's kernel, in releases that call both alike."""
+    """Those the library has; on a card torch's own takes FlashAttention's kernel, in releases that call both alike.
+
+    Before release 5 torch's own is called with keys and values repeated for each query head.
+    """
     if family.model_type == "gemma2":
         return (Attention.EAGER, Attention.FLASH_2)
     if family.eager_only:
         return (Attention.EAGER,)
-    return tuple(Attention) if chooses_attention_when_built() else (Attention.SDPA, Attention.EAGER)
+    return tuple(Attention) if is_before_release_5() else (Attention.SDPA, Attention.EAGER)
 
 
 def _shows_fused_loss(family: Family, setting: ActivationSetting) -> bool:
@@ -63,14 +66,15 @@ def _shows_fused_loss(family: Family, setting: ActivationSetting) -> bool:
     The trainer's fused loss takes over logits that are scaled at most, in releases that let it.
     """
     usual = Attention.EAGER if family.eager_only else Attention.SDPA
-    can = not (family.is_encoder or family.model_type == "gemma2" or chooses_attention_when_built())
+    can = not (family.is_encoder or family.model_type == "gemma2" or is_before_release_5())
     return can and setting.attention is usual and not setting.checkpointing
 
 
 def _is_traced(setting: ActivationSetting) -> bool:
     """Flash kernels compute in 16 bits and on cards."""
     if setting.attention is Attention.FLASH_2:
-        return setting.kind is DeviceKind.CUDA and setting.precision is not Precision.FP32
+        computed = setting.adapters.frozen if setting.adapters else setting.precision
+        return setting.kind is DeviceKind.CUDA and computed is not Precision.FP32
     return True
 
 
@@ -102,7 +106,16 @@ def _adapted(family: Family) -> Iterator[Case]:
                 adapters=AdapterSetting(targets=adapted, dropout=dropout, frozen=frozen),
             )
             if _is_traced(setting):
-                yield Case(family, setting)
+                yield from (Case(family, each) for each in _with_four_bits(setting))
+
+
+def _with_four_bits(setting: ActivationSetting) -> Iterator[ActivationSetting]:
+    """``setting``, and over 4-bit maps, which published runs under autocast had with hidden states in fp32."""
+    yield setting
+    adapters = setting.adapters
+    in_fp32 = adapters is not None and adapters.frozen is Precision.AUTOCAST_BF16
+    if adapters is not None and in_fp32 and setting.kind is DeviceKind.CUDA and is_before_release_5():
+        yield replace(setting, adapters=replace(adapters, answers_in_kind=True))
 
 
 def _adapter_formats(kind: DeviceKind) -> tuple[tuple[Precision, Precision], ...]:

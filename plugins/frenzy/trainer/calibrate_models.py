@@ -83,6 +83,13 @@ def _without_random_weights() -> Iterator[None]:
             setattr(torch.nn.init, name, function)
 
 
+def is_before_release_5() -> bool:
+    """Whether the installed transformers is one that published runs used, not one that the product plans with."""
+    import transformers
+
+    return int(transformers.__version__.partition(".")[0]) < 5
+
+
 def chooses_attention_when_built() -> bool:
     """Releases before 4.48 have a class for each attention; later ones look it up at each call."""
     import transformers.modeling_utils

@@ -16,9 +16,9 @@ from typing import Any, Final
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from frenzy.core.cuda_memory import CUBLAS_WORKSPACES_BYTES
 from frenzy.core.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.job import LoraSpec, Precision
-from frenzy.core.units import KIB, MIB
 from frenzy.trainer.trace_cuda import ALLOCATION_GRANULE_BYTES, Answers, cuda_choices, unsupported
 from frenzy.trainer.trace_engines import OPTIMIZERS, WEIGHTS, DeepSpeedEngine, PlainEngine, TraceEngine, one_of
 from frenzy.trainer.trace_kernels import bytes_on_cuda
@@ -35,9 +35,6 @@ from frenzy.trainer.trace_storages import StorageLog
 
 DEVICES: Final = ("cuda", "cpu")
 _NUM_STEPS: Final = 2
-# Each handle has 2 x 4 MiB + 8 x 16 KiB (CUBLAS_WORKSPACE_CONFIG's default; 32 MiB from Hopper on).
-CUBLAS_WORKSPACE_BYTES: Final = 2 * (2 * 4 * MIB + 8 * 16 * KIB)
-HOPPER_WORKSPACE_BYTES: Final = 2 * 32 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +71,7 @@ class TraceChoices:
         """What matrix kernels keep beside tensors, inside the allocator's sum."""
         if self.workspace_bytes is not None:
             return self.workspace_bytes
-        return CUBLAS_WORKSPACE_BYTES if self.device == "cuda" else 0
+        return CUBLAS_WORKSPACES_BYTES if self.device == "cuda" else 0
 
 
 def trace_step(  # noqa: PLR0913  # the choices one by one, for scripts

@@ -11,10 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from frenzy.core.cuda_memory import CUBLAS_WORKSPACES_BYTES
 from frenzy.core.errors import PermanentError, ReasonCode
 from frenzy.core.job import LoraSpec, Precision
 from frenzy.trainer.trace_moments import TraceResult
-from frenzy.trainer.trace_step import CUBLAS_WORKSPACE_BYTES, TraceChoices, prepared_model, trace_step, traced_run
+from frenzy.trainer.trace_step import TraceChoices, prepared_model, trace_step, traced_run
 from frenzy.trainer.trace_storages import StorageLog
 
 HIDDEN, LAYERS, INNER, VOCABULARY = 256, 3, 512, 1024
@@ -50,7 +51,7 @@ def test_the_optimizer_step_of_a_bf16_model_holds_what_is_known(
     # The fused kernel counts its steps on the card, in a block of 512 bytes for each tensor.
     assert part(result, step, "optimizer states") == pytest.approx(state_bytes * PARAMETERS, rel=0.01)
     assert part(result, step, "temporaries") == pytest.approx(temporary_bytes * PARAMETERS, abs=64 * 1024)
-    assert part(result, step, "kernel workspaces") == CUBLAS_WORKSPACE_BYTES
+    assert part(result, step, "kernel workspaces") == CUBLAS_WORKSPACES_BYTES
 
 
 def test_the_parts_add_up_to_the_peak_and_the_peak_is_the_highest_moment() -> None:
