@@ -99,6 +99,12 @@ def test_hostile_names_are_text(viewer: Browser, walker: Walker, stack: Stack) -
     )
     config = {**MODEL, "n_inner": None, "tie_word_embeddings": True, "activation_function": "gelu_new"}
     request = RegisterRun(identity=identity, job=job, model_config=config, data_facts=DataFacts(num_tokens=10_000))
+    with walker.sweep_paused():
+        show_hostile_run(viewer, walker, stack, request)
+    assert [each for each in viewer.complaints if "dialog" in each] == []
+
+
+def show_hostile_run(viewer: Browser, walker: Walker, stack: Stack, request: RegisterRun) -> None:
     view = walker.frenzy("POST", "/runs", RunView, encode(request))
     try:
         walker.frenzy("POST", f"/runs/{view.run.run_key}/enqueue", PlaceView)
@@ -110,7 +116,6 @@ def test_hostile_names_are_text(viewer: Browser, walker: Walker, stack: Stack) -
     finally:
         reason = Reason(code=ReasonCode.CANCELLED_BY_USER, detail="The test is over.")
         walker.frenzy("POST", f"/runs/{view.run.run_key}/cancel", RunView, encode(CancelRun(reason=reason)))
-    assert [each for each in viewer.complaints if "dialog" in each] == []
 
 
 def test_without_a_session_there_is_no_page(stack: Stack) -> None:

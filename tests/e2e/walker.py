@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ T = TypeVar("T")
 
 # Shared machines are slow at times; a test that waits in vain fails with what it waited for.
 PATIENCE_S = 240.0
+SWEEP = "frenzy_sweep"
 _TRIES = 6
 
 CLUSTER = {
@@ -196,6 +198,20 @@ class Walker:
     def start(self, name: str, **sections: Mapping[str, Any]) -> tuple[str, str]:
         dag_id = self.store(job_text(name, self.corpus, **sections))
         return dag_id, self.trigger(dag_id)
+
+    @contextmanager
+    def sweep_paused(self) -> Iterator[None]:
+        """No sweep runs meanwhile: it ends every run whose DAG run Airflow does not know."""
+        self.airflow("PATCH", f"/dags/{SWEEP}", {"is_paused": True})
+        try:
+            self.eventually("the running sweep's end", self._no_sweep)
+            yield
+        finally:
+            self.airflow("PATCH", f"/dags/{SWEEP}", {"is_paused": False})
+
+    def _no_sweep(self) -> bool:
+        found = self.airflow("GET", f"/dags/{SWEEP}/dagRuns/~/taskInstances?state=queued&state=running")
+        return int(found["total_entries"]) == 0
 
     def wait_for_state(self, dag_id: str, run_id: str, *states: JobState) -> RunView:
         def look() -> RunView | None:

@@ -28,11 +28,15 @@ import numpy as np
 
 from frenzy.core.hardware import DeviceKind
 from frenzy.core.memory_workload import Array, PlanGrid
+from frenzy.core.units import MIB
 
 COVERAGE: Final = 0.95
 _SHRINKAGE_RUNS: Final = 0.5
 # How far above the card the bound is put after an out-of-memory.
 _ABOVE_CARD: Final = 0.01
+# How far a measured peak may be off: a virtual GPU is a process, and Python's own objects and the
+# sampling of short steps come to about two MiB (`frenzy marp measure`). torch counts a card's bytes exactly.
+_RESOLUTION_BYTES: Final = {DeviceKind.VIRTUAL: 2 * MIB, DeviceKind.CUDA: 0}
 
 # ZeRO stage 0 to 3, checkpointing or not, offload or not.
 _NUM_CODES: Final = 16
@@ -72,7 +76,10 @@ class Residual:
 
     @property
     def log_ratio(self) -> float:
-        return math.log(self.measured_bytes / self.predicted_bytes)
+        """What the measurement proves of it: a difference within its resolution is none."""
+        difference = self.measured_bytes - self.predicted_bytes
+        unsure = 0 if self.censored else min(_RESOLUTION_BYTES[self.group.kind], abs(difference))
+        return math.log1p((difference - math.copysign(unsure, difference)) / self.predicted_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

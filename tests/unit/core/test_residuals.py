@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from frenzy.core.hardware import DeviceKind
 from frenzy.core.plan_grid import grid_of
 from frenzy.core.residuals import COVERAGE, NOTHING_LEARNED, Correction, Residual, ResidualGroup, Residuals
-from frenzy.core.units import GIB
+from frenzy.core.units import GIB, MIB
 
 GROUP = ResidualGroup(kind=DeviceKind.CUDA, family="llama", gpu_type="a100-80", zero_stage=2, checkpointing=False)
 SIBLING = replace(GROUP, checkpointing=True)
@@ -44,6 +44,14 @@ def test_unbiased_runs_leave_the_prediction_as_it_is() -> None:
 def test_five_runs_that_use_7_percent_more_shift_it_by_about_as_much() -> None:
     learned = correction(*(ran(ratio) for ratio in (1.07, 1.071, 1.069, 1.07, 1.07)))
     assert learned.expected == pytest.approx(1.07, abs=0.01)
+
+
+def test_small_virtual_jobs_do_not_mislead_large_ones() -> None:
+    virtual = replace(GROUP, kind=DeviceKind.VIRTUAL)
+    within_resolution = [ran(ratio, virtual, predicted=8 * MIB) for ratio in (0.76, 0.8, 1.2, 0.78, 0.79)]
+    assert correction(*within_resolution, group=virtual).expected == 1.0
+    large = [ran(1.07, virtual, predicted=GIB) for _ in range(5)]
+    assert correction(*large, group=virtual).expected == pytest.approx(1.07, abs=0.01)
 
 
 def test_one_run_alone_shifts_nothing() -> None:
