@@ -46,7 +46,7 @@ def test_value_and_gradients_are_the_plain_ones_for_any_chunk(
         (2 * loss).backward()
         found.append([loss.detach(), hidden.grad, weight.grad, *([bias.grad] if biased else [])])
     for plain, fused in zip(*found, strict=True):
-        torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(fused, plain, rtol=1e-4, atol=2e-5)  # sums in fp32, in another order
 
 
 def test_a_frozen_matrix_gets_no_gradient_and_a_second_use_is_refused() -> None:
