@@ -12,11 +12,27 @@ from frenzy.core.plan import ResourcePlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Elasticity:
+    """What it takes to move a job: to stop it at a checkpoint and go on with other GPUs, or later.
+
+    restart_s: time a move costs it. moves_left: how often it may still be moved. min_run_s: least time
+    between two moves.
+    """
+
+    restart_s: float
+    moves_left: int
+    min_run_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedJob:
     """A run that waits. ``plans`` are its feasible plans, best first for ``objective``.
 
     ordered: take the first plan that can be placed, not the best by prediction (the ladder's order).
     excluded_nodes: nodes it must not use again, for example after an attempt failed there.
+    work_left: what is left, as multiples of each plan's ``predicted_run_s``; work_done: what was done
+    before, likewise. asked_gpus: GPUs a user of a scheduler without plans would ask for, if known.
+    elasticity: None for a job that is never moved.
     """
 
     run_key: str
@@ -29,11 +45,20 @@ class QueuedJob:
     ordered: bool = False
     objective: Objective = Objective.TIME
     excluded_nodes: tuple[str, ...] = ()
+    work_left: float = 1.0
+    work_done: float = 0.0
+    asked_gpus: int | None = None
+    elasticity: Elasticity | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningJob:
-    """A run that holds GPUs, also while its workers start or die."""
+    """A run that holds GPUs, also while its workers start or die.
+
+    ready_s: when its steps begin or began, restart behind it; work_left, work_done: as of then, in
+    multiples of each plan's ``predicted_run_s``. plans: what it may be moved to, best first; as
+    ``elasticity``, empty for a job that stays where it is.
+    """
 
     run_key: str
     job_name: str
@@ -44,6 +69,20 @@ class RunningJob:
     priority: int = 0
     queue: str = "default"
     team: str = "default"
+    submitted_s: float = 0.0
+    ready_s: float | None = None
+    plans: tuple[ResourcePlan, ...] = ()
+    objective: Objective = Objective.TIME
+    excluded_nodes: tuple[str, ...] = ()
+    work_left: float = 1.0
+    work_done: float = 0.0
+    asked_gpus: int | None = None
+    elasticity: Elasticity | None = None
+
+    def progress(self, now_s: float) -> float:
+        """Multiples of ``plan.predicted_run_s`` that were done since ``ready_s``."""
+        since_s = self.started_s if self.ready_s is None else self.ready_s
+        return max(0.0, now_s - since_s) / self.plan.predicted_run_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

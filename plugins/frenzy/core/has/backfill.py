@@ -74,5 +74,6 @@ def _waiting_pays(job: QueuedJob, promise: Promise, plan: ResourcePlan, now_s: f
     if job.objective is Objective.COST:
         total, gained = plan.predicted_cost, plan.predicted_cost - promise.option.plan.predicted_cost
     else:
-        total, gained = plan.predicted_run_s, now_s + plan.predicted_run_s - promise.end_s
+        total = job.work_left * plan.predicted_run_s
+        gained = now_s + total - promise.end_s
     return gained > 0 and gained >= policy.min_gain * total

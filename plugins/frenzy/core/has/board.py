@@ -43,7 +43,7 @@ class Board:
         """Where ``option`` can start now without breaking a reservation."""
         need = option.need
         reservation = self.reservations.get(need.gpu_type)
-        if reservation is None or reservation.begins_after(self.now_s + option.plan.predicted_run_s):
+        if reservation is None or reservation.begins_after(self.now_s + option.run_s):
             return self.fits_now(need)
         return self._place("spare", self.spare(need.gpu_type), need)
 
@@ -61,7 +61,7 @@ class Board:
         reservation = self.reservations.get(option.need.gpu_type)
         if reservation is not None:
             now = self.room.by_type[option.need.gpu_type]
-            lasts_beyond = not reservation.begins_after(self.now_s + option.plan.predicted_run_s)
+            lasts_beyond = not reservation.begins_after(self.now_s + option.run_s)
             reservation.narrow(option.need, placement, now=now, lasts_beyond=lasts_beyond)
 
     def reserve(self, job: QueuedJob, promise: Promise, *, instead_of: ResourcePlan | None = None) -> None:
@@ -80,7 +80,7 @@ class Board:
         if gpu_type not in self._timelines:
             known = ((end_s, self.state.running[run_key]) for end_s, run_key in self.state.ends.get(gpu_type, ()))
             new = (
-                (self.now_s + job.plan.predicted_run_s, job)
+                (self.now_s + job.work_left * job.plan.predicted_run_s, job)
                 for job in self.started
                 if gpu_type in self.room.types_of(job.placement)
             )

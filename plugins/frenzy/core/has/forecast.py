@@ -44,7 +44,7 @@ def within_patience(promise: Promise, contender: Contender, max_wait_share: floa
     """
     if promise.start_s is None:
         return False
-    longest_s = max(option.plan.predicted_run_s for option in contender.options)
+    longest_s = max(option.run_s for option in contender.options)
     return promise.start_s - contender.job.submitted_s <= max_wait_share * longest_s
 
 
@@ -77,7 +77,7 @@ def _by_soonest_end(board: Board, contender: Contender, num_options: int) -> lis
 
 
 def _soonest_end_s(board: Board, option: Option) -> float:
-    return board.timeline(option.need.gpu_type).soonest(option.need.num_gpus) + option.plan.predicted_run_s
+    return board.timeline(option.need.gpu_type).soonest(option.need.num_gpus) + option.run_s
 
 
 def _preference(contender: Contender, promise: Promise, max_wait_share: float) -> Preference:

@@ -84,7 +84,7 @@ class Judge:
     def _better_plan(self, own: Reservation, now: ResourcePlan) -> Reason:
         plan, start_s = own.promise.option.plan, own.promise.start_s
         assert start_s is not None, "only a start that is known is worth waiting for"
-        earlier_s = self._board.now_s + now.predicted_run_s - own.promise.end_s
+        earlier_s = self._board.now_s + own.job.work_left * now.predicted_run_s - own.promise.end_s
         cheaper = (
             f"costs {1 - plan.predicted_cost / now.predicted_cost:.0%} less" if now.predicted_cost else "is cheaper"
         )

@@ -15,10 +15,11 @@ from frenzy.core.queue import QueuedJob
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One plan a job may start with."""
+    """One plan a job may start with. run_s: what is left of the job would take so long with it."""
 
     plan: ResourcePlan
     need: Need
+    run_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,15 @@ class Rules:
         if isinstance(self.policy, PaperPolicy) and (self.counts_gpus_only or not job.ordered):
             plans = plan_order(plans)
         worth = plans if self.counts_gpus_only else _undominated(plans)
-        return Contender.of(job, tuple([Option(plan, self.need(plan, job.excluded_nodes)) for plan in worth]))
+        return Contender.of(
+            job,
+            tuple(
+                [
+                    Option(plan, self.need(plan, job.excluded_nodes), job.work_left * plan.predicted_run_s)
+                    for plan in worth
+                ]
+            ),
+        )
 
     def queue_order(self, job: QueuedJob) -> tuple[int, float, str]:
         """Sort key of the queue, total: priority descending, then time of submission, then run key.

@@ -28,7 +28,7 @@ class Promise:
 
     @property
     def end_s(self) -> float:
-        return math.inf if self.start_s is None else self.start_s + self.option.plan.predicted_run_s
+        return math.inf if self.start_s is None else self.start_s + self.option.run_s
 
 
 @dataclass(slots=True, kw_only=True)

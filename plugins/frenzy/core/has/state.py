@@ -100,6 +100,14 @@ class SchedulingState:
         room = self.room.release(self.rules.need(job.plan), job.placement)
         return replace(self, room=room, running=running, ends=ends)
 
+    def move(self, job: RunningJob) -> SchedulingState:
+        """State once the running job of the same key holds ``job``'s GPUs in place of its own."""
+        return self.finish(job.run_key).start([job])
+
+    def requeue(self, job: QueuedJob) -> SchedulingState:
+        """State once the running job of the same key has stopped and waits as ``job``."""
+        return self.finish(job.run_key).submit(job)
+
     def with_cluster(self, cluster: Cluster) -> SchedulingState:
         """State once nodes have come, gone or changed: indices of the nodes are made anew."""
         room = Room.of(cluster, _held(self.rules, self.running.values()))
@@ -137,10 +145,18 @@ def running_job(job: QueuedJob, plan: ResourcePlan, placement: Placement, *, now
         plan=plan,
         placement=placement,
         started_s=now_s,
-        expected_end_s=now_s + plan.predicted_run_s,
+        expected_end_s=now_s + job.work_left * plan.predicted_run_s,
         priority=job.priority,
         queue=job.queue,
         team=job.team,
+        submitted_s=job.submitted_s,
+        plans=job.plans if job.elasticity else (),
+        objective=job.objective,
+        excluded_nodes=job.excluded_nodes,
+        work_left=job.work_left,
+        work_done=job.work_done,
+        asked_gpus=job.asked_gpus,
+        elasticity=job.elasticity,
     )
 
 
