@@ -84,15 +84,9 @@ class Rules:
         if isinstance(self.policy, PaperPolicy) and (self.counts_gpus_only or not job.ordered):
             plans = plan_order(plans)
         worth = plans if self.counts_gpus_only else _undominated(plans)
-        return Contender.of(
-            job,
-            tuple(
-                [
-                    Option(plan, self.need(plan, job.excluded_nodes), job.work_left * plan.predicted_run_s)
-                    for plan in worth
-                ]
-            ),
-        )
+        work, excluded = job.work_left, job.excluded_nodes
+        options = [Option(plan, self.need(plan, excluded), work * plan.predicted_run_s) for plan in worth]
+        return Contender.of(job, tuple(options))
 
     def queue_order(self, job: QueuedJob) -> tuple[int, float, str]:
         """Sort key of the queue, total: priority descending, then time of submission, then run key.
