@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from frenzy.core.cluster import Cluster, Placement
@@ -15,12 +16,13 @@ from frenzy.core.plan import ResourcePlan
 class Elasticity:
     """What it takes to move a job: to stop it at a checkpoint and go on with other GPUs, or later.
 
-    restart_s: time a move costs it. moves_left: how often it may still be moved. min_run_s: least time
-    between two moves.
+    restart_s: time a move costs it. moves_left: how often it may still be moved; refill_s: one more move
+    for every so many seconds of running. min_run_s: least time between two moves.
     """
 
     restart_s: float
-    moves_left: int
+    moves_left: float
+    refill_s: float = math.inf
     min_run_s: float = 0.0
 
 
@@ -81,8 +83,24 @@ class RunningJob:
 
     def progress(self, now_s: float) -> float:
         """Multiples of ``plan.predicted_run_s`` that were done since ``ready_s``."""
-        since_s = self.started_s if self.ready_s is None else self.ready_s
-        return max(0.0, now_s - since_s) / self.plan.predicted_run_s
+        return self.ran_s(now_s) / self.plan.predicted_run_s
+
+    def ran_s(self, now_s: float) -> float:
+        """Seconds since its steps began."""
+        return max(0.0, now_s - (self.started_s if self.ready_s is None else self.ready_s))
+
+    def moves_left(self, now_s: float) -> float:
+        """How often it may be moved as of ``now_s``; 0 for a job that stays where it is."""
+        if self.elasticity is None:
+            return 0.0
+        return self.elasticity.moves_left + self.ran_s(now_s) / self.elasticity.refill_s
+
+    def elasticity_after(self, progress: float) -> Elasticity | None:
+        """Its elasticity once ``progress`` was made, in multiples of ``plan.predicted_run_s``."""
+        if self.elasticity is None:
+            return None
+        earned = progress * self.plan.predicted_run_s / self.elasticity.refill_s
+        return replace(self.elasticity, moves_left=self.elasticity.moves_left + earned)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
