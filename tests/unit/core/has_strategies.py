@@ -9,7 +9,7 @@ from tests.unit.core.has_world import gpu_type, node, plan, running
 
 from frenzy.core.cluster import Cluster, Node, NodeState
 from frenzy.core.hardware import GpuType
-from frenzy.core.has import HasPolicy, PaperPolicy
+from frenzy.core.has import BackfillPolicy, FifoPolicy, HasPolicy, PaperPolicy
 from frenzy.core.job import Objective
 from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import QueuedJob, RunningJob, SchedulingFacts
@@ -23,7 +23,9 @@ TYPES = (
 SIZES = {each.name: each.memory_bytes // GIB for each in TYPES}
 NOW_S = 1000.0
 
-policies = st.sampled_from((HasPolicy(), PaperPolicy(), HasPolicy(cpus_per_gpu=2.0), HasPolicy(min_gain=0.0)))
+policies = st.sampled_from(
+    (HasPolicy(), PaperPolicy(), HasPolicy(cpus_per_gpu=2.0), HasPolicy(min_gain=0.0), FifoPolicy(), BackfillPolicy())
+)
 has_policies = st.sampled_from(
     (HasPolicy(), HasPolicy(max_wait_share=0.0), HasPolicy(min_gain=0.0, max_wait_share=9.0))
 )
@@ -74,6 +76,7 @@ def queues(draw: st.DrawFn, max_size: int = 7) -> tuple[QueuedJob, ...]:
             objective=objective,
             ordered=draw(st.sampled_from((False, False, False, True))),
             excluded_nodes=draw(st.sampled_from(((), (), ("n0",)))),
+            asked_gpus=draw(st.sampled_from((None, 2, 3))),
         )
         for index, objective in enumerate(draw(st.lists(st.sampled_from(Objective), max_size=max_size)))
     )

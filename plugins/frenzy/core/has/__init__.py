@@ -6,13 +6,15 @@ pass over facts to which the actions were applied starts nothing.
 """
 
 from frenzy.core.has.explain import Explanation, OptionView, Outcome, explain
-from frenzy.core.has.policy import POLICIES, HasPolicy, PaperPolicy, Policy, policy_named
+from frenzy.core.has.policy import POLICIES, BackfillPolicy, FifoPolicy, HasPolicy, PaperPolicy, Policy, policy_named
 from frenzy.core.has.schedule import schedule
 from frenzy.core.has.state import SchedulingState, apply_actions
 
 __all__ = [
     "POLICIES",
+    "BackfillPolicy",
     "Explanation",
+    "FifoPolicy",
     "HasPolicy",
     "OptionView",
     "Outcome",

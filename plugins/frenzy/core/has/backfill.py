@@ -1,4 +1,4 @@
-"""The policy ``has``: one pass over the queue."""
+"""The policy ``backfill``: one pass over the queue, which moves no running job."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from frenzy.core.cluster import Placement
 from frenzy.core.has.board import Board
 from frenzy.core.has.forecast import best_promise, within_patience
 from frenzy.core.has.options import Contender
-from frenzy.core.has.policy import HasPolicy
+from frenzy.core.has.policy import BackfillPolicy, HasPolicy
 from frenzy.core.has.reservation import Promise
 from frenzy.core.job import Objective
 from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import QueuedJob
 
 
-def run_pass(board: Board, policy: HasPolicy) -> None:
+def run_pass(board: Board, policy: HasPolicy | BackfillPolicy) -> None:
     """Start what can start, in queue order, and reserve for what must wait.
 
     A job takes its first option that can start now, unless an earlier one is promised so soon
@@ -26,7 +26,7 @@ def run_pass(board: Board, policy: HasPolicy) -> None:
             _decide(board, contender, policy)
 
 
-def _decide(board: Board, contender: Contender, policy: HasPolicy) -> None:
+def _decide(board: Board, contender: Contender, policy: HasPolicy | BackfillPolicy) -> None:
     found = _first_startable(board, contender)
     if found is None:
         promise = best_promise(board, contender, len(contender.options), max_wait_share=policy.max_wait_share)
@@ -53,7 +53,7 @@ def _first_startable(board: Board, contender: Contender) -> tuple[int, Placement
 
 
 def _promise_worth_waiting_for(
-    board: Board, contender: Contender, preference: int, policy: HasPolicy
+    board: Board, contender: Contender, preference: int, policy: HasPolicy | BackfillPolicy
 ) -> Promise | None:
     """What ``contender`` had better wait for than start its option at ``preference`` now, if anything.
 
@@ -70,7 +70,9 @@ def _promise_worth_waiting_for(
     return promise if pays else None
 
 
-def _waiting_pays(job: QueuedJob, promise: Promise, plan: ResourcePlan, now_s: float, policy: HasPolicy) -> bool:
+def _waiting_pays(
+    job: QueuedJob, promise: Promise, plan: ResourcePlan, now_s: float, policy: HasPolicy | BackfillPolicy
+) -> bool:
     if job.objective is Objective.COST:
         total, gained = plan.predicted_cost, plan.predicted_cost - promise.option.plan.predicted_cost
     else:

@@ -20,6 +20,7 @@ from frenzy.core.queue import QueuedJob, RunningJob
 class Board:
     """Working state of one pass. One reservation per GPU type: that of the first job it blocks.
 
+    head_of_line: the job behind which every later one waits, under a policy where one blocks all.
     Rooms only shrink within a pass, so what did not fit once (``_full``) never will.
     """
 
@@ -28,6 +29,7 @@ class Board:
     room: Room
     started: list[RunningJob] = field(default_factory=list)
     reservations: dict[str, Reservation] = field(default_factory=dict)
+    head_of_line: QueuedJob | None = None
     _timelines: dict[str, Timeline] = field(default_factory=dict)
     _full: set[tuple[str, Need]] = field(default_factory=set)
 

@@ -16,7 +16,7 @@ from frenzy.core.has.board import Board
 from frenzy.core.has.forecast import earliest
 from frenzy.core.has.options import Contender, Option
 from frenzy.core.has.placement import shortfall
-from frenzy.core.has.policy import Policy
+from frenzy.core.has.policy import FifoPolicy, PaperPolicy, Policy
 from frenzy.core.has.schedule import as_state, run_pass, schedule
 from frenzy.core.has.state import SchedulingState
 from frenzy.core.has.wording import about, listed, more_gpus
@@ -132,8 +132,10 @@ def _running(facts: SchedulingFacts, run_key: str) -> Explanation:
 def _starting(facts: SchedulingFacts, job: QueuedJob, start: Start, policy: Policy) -> Explanation:
     rank = job.plans.index(start.plan) + 1
     which = "its best plan" if rank == 1 else f"the best of its plans that can start now (number {rank})"
-    if policy.name != "has":
+    if isinstance(policy, PaperPolicy):
         which = "its first plan by GPUs and memory that fits"
+    elif isinstance(policy, FifoPolicy):
+        which = "the fastest that can start now with as many GPUs as were asked for"
     where = "one node" if len(start.placement.allocations) == 1 else "the fewest nodes that hold it"
     detail = f"{job.job_name} starts {start.plan.plan_id}, {which}, on {where}: {_nodes(start.placement)}."
     return Explanation(

@@ -18,7 +18,7 @@ from frenzy.core.has.reservation import Reservation
 from frenzy.core.has.room import Free, Need, TypeRoom
 from frenzy.core.has.wording import about, are, asked, host_needs, listed, more_gpus
 from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import Hold
+from frenzy.core.queue import Hold, QueuedJob
 from frenzy.core.units import format_bytes
 
 
@@ -69,7 +69,11 @@ class Judge:
         if not possible:
             return impossible(board.state, [option.need for option in options])
         for need in possible:
-            if board.fits_now(need) is not None and need.gpu_type in board.reservations:
+            if board.fits_now(need) is None:
+                continue
+            if board.head_of_line is not None:
+                return _behind_line(board.head_of_line)
+            if need.gpu_type in board.reservations:
                 return self._behind_head(need, board.reservations[need.gpu_type])
         return self._host_short(possible) or self._memory_short(options, possible) or self._gpus_short(possible)
 
@@ -165,6 +169,14 @@ class Judge:
 
     def _shortfall(self, room: TypeRoom, need: Need) -> int:
         return shortfall(room, need, self._board.state.empty.by_type[need.gpu_type])
+
+
+def _behind_line(head: QueuedJob) -> Reason:
+    return Reason(
+        code=ReasonCode.WAITING_BEHIND_HEAD,
+        detail=f"It would fit, but {head.job_name} is first in line and blocks all jobs behind it.",
+        remedy=f"{head.job_name} started or cancelled, or a priority above {head.priority}",
+    )
 
 
 def _least_host_lack(room: TypeRoom, need: Need) -> str:

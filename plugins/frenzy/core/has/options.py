@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from frenzy.core.cluster import Cluster
-from frenzy.core.has.policy import PaperPolicy, Policy
+from frenzy.core.has.policy import FifoPolicy, PaperPolicy, Policy
+from frenzy.core.has.rigid import could_hold, rigid_plans
 from frenzy.core.has.room import Need, Room
 from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import QueuedJob
@@ -83,10 +84,18 @@ class Rules:
         ]
         if isinstance(self.policy, PaperPolicy) and (self.counts_gpus_only or not job.ordered):
             plans = plan_order(plans)
-        worth = plans if self.counts_gpus_only else _undominated(plans)
         work, excluded = job.work_left, job.excluded_nodes
+        worth = plans
+        if isinstance(self.policy, FifoPolicy):
+            fits = partial(self._could_hold, cluster, excluded)
+            worth = rigid_plans(plans, job.asked_gpus, fits, ordered=job.ordered)
+        elif not self.counts_gpus_only:
+            worth = _undominated(plans)
         options = [Option(plan, self.need(plan, excluded), work * plan.predicted_run_s) for plan in worth]
         return Contender.of(job, tuple(options))
+
+    def _could_hold(self, cluster: Cluster, excluded_nodes: tuple[str, ...], plan: ResourcePlan) -> bool:
+        return could_hold(cluster, self.need(plan, excluded_nodes))
 
     def queue_order(self, job: QueuedJob) -> tuple[int, float, str]:
         """Sort key of the queue, total: priority descending, then time of submission, then run key.

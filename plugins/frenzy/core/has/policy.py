@@ -52,10 +52,44 @@ class PaperPolicy:
         return "frenzy-paper"
 
 
-Policy = HasPolicy | PaperPolicy
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillPolicy:
+    """Priority, FIFO, best plan, backfill behind reservations; no job is ever moved.
+
+    The numbers are those of ``HasPolicy`` of the same names.
+    """
+
+    cpus_per_gpu: float = 1.0
+    min_gain: float = 0.1
+    max_wait_share: float = 0.5
+    num_forecasts: int = 16
+
+    @property
+    def name(self) -> str:
+        return "backfill"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FifoPolicy:
+    """FIFO on the number of GPUs the user asked for, on any type that is free ("opportunistic").
+
+    head_blocks: the first job that has to wait keeps all behind it waiting, as a plain queue does.
+    Off, later jobs that fit are started past it, with no reservation for it.
+    """
+
+    cpus_per_gpu: float = 1.0
+    head_blocks: bool = True
+    num_forecasts: int = 16
+
+    @property
+    def name(self) -> str:
+        return "fifo"
+
+
+Policy = HasPolicy | PaperPolicy | BackfillPolicy | FifoPolicy
 
 POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
-    {policy.name: policy for policy in (HasPolicy(), PaperPolicy())}
+    {policy.name: policy for policy in (HasPolicy(), PaperPolicy(), BackfillPolicy(), FifoPolicy())}
 )
 
 

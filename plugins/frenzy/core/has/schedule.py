@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from itertools import takewhile
 
-from frenzy.core.has import backfill, paper
+from frenzy.core.has import backfill, fifo, paper
 from frenzy.core.has.board import Board
 from frenzy.core.has.holds import holds
-from frenzy.core.has.policy import HasPolicy, Policy
+from frenzy.core.has.policy import FifoPolicy, PaperPolicy, Policy
 from frenzy.core.has.state import SchedulingState
 from frenzy.core.queue import Action, SchedulingFacts, Start
 
@@ -46,10 +46,12 @@ def run_pass(state: SchedulingState, now_s: float) -> Board:
     """One pass over the queue under the state's policy."""
     board = Board(state=state, now_s=now_s, room=state.room)
     policy = state.rules.policy
-    if isinstance(policy, HasPolicy):
-        backfill.run_pass(board, policy)
-    else:
+    if isinstance(policy, PaperPolicy):
         paper.run_pass(board, policy)
+    elif isinstance(policy, FifoPolicy):
+        fifo.run_pass(board, policy)
+    else:
+        backfill.run_pass(board, policy)
     return board
 
 
