@@ -10,17 +10,20 @@ from __future__ import annotations
 import heapq
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
+from functools import partial
 
 from frenzy.core.cluster import Cluster, NodeState, Placement
 from frenzy.core.has import SchedulingState
 from frenzy.core.has.state import running_job
 from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import Action, Hold, Preempt, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
-from frenzy.sim.jobs import NodeFailure, Scenario, SimJob
-from frenzy.sim.outcome import JobOutcome, SimResult, Stay
+from frenzy.sim.jobs import Scenario
+from frenzy.sim.ledger import Ledger, LiveJob
+from frenzy.sim.outcome import SimResult
 from frenzy.sim.schedulers import Scheduler
 
 
@@ -39,21 +42,6 @@ class _Kind(IntEnum):
     ROUND = 5
 
 
-@dataclass(slots=True)
-class _Live:
-    """What is true of one job so far. attempt: counts stays; events of earlier ones are void."""
-
-    sim: SimJob
-    done: float = 0.0
-    attempt: int = 0
-    first_start_s: float | None = None
-    end_s: float | None = None
-    waiting_since_s: float = 0.0
-    waiting_s: float = 0.0
-    num_restarts: int = 0
-    num_ooms: int = 0
-
-
 def simulate(scenario: Scenario, scheduler: Scheduler, *, progress: Callable[[int], None] | None = None) -> SimResult:
     """Run ``scenario`` under ``scheduler`` until no job can do anything more.
 
@@ -65,41 +53,52 @@ def simulate(scenario: Scenario, scheduler: Scheduler, *, progress: Callable[[in
 class _Engine:
     def __init__(self, scenario: Scenario, scheduler: Scheduler, progress: Callable[[int], None]) -> None:
         self._scenario, self._scheduler, self._progress = scenario, scheduler, progress
-        empty = SchedulingFacts(cluster=scenario.cluster, queued=(), running=())
-        self._state = SchedulingState.of(empty, scheduler.rules)
-        self._live = {sim.job.run_key: _Live(sim) for sim in scenario.jobs}
-        if len(self._live) != len(scenario.jobs):
+        running = tuple(each.job for each in scenario.running)
+        facts = SchedulingFacts(cluster=scenario.cluster, queued=(), running=running)
+        self._state = SchedulingState.of(facts, scheduler.rules)
+        self._ledger = Ledger(scenario)
+        if len(self._ledger.jobs) != len(scenario.jobs) + len(running):
             raise SimulationError("two jobs have the same key")
+        self._waiting: dict[str, QueuedJob] = {}
         self._events: list[tuple[float, int, int, str, int]] = []
-        self._failures: dict[str, list[NodeFailure]] = {}
-        self._stays: list[Stay] = []
-        self._queue: list[tuple[float, int]] = []
+        self._failures_of_node: Counter[str] = Counter()
         self._decision_s: list[float] = []
         self._upkeep_s = 0.0
         self._order = 0
-        self._num_ended = 0
-        self._num_arrived = 0
+        self._num_arrived = len(running)
         self._round_pending = False
 
     def run(self) -> SimResult:
-        for sim in self._scenario.jobs:
-            self._push(sim.job.submitted_s, _Kind.ARRIVAL, sim.job.run_key)
-        for failure in self._scenario.failures:
-            self._push(failure.at_s, _Kind.NODE_LOST, failure.node)
-            self._push(failure.at_s + failure.repair_s, _Kind.NODE_BACK, failure.node)
+        self._push_what_is_known()
         while self._events:
             now_s = self._events[0][0]
+            self._ledger.passes(now_s, {name: each.idle_gpus for name, each in self._state.room.by_type.items()})
             must_decide = False
             while self._events and self._events[0][0] == now_s:
                 _, kind, _, key, attempt = heapq.heappop(self._events)
                 must_decide = self._happen(now_s, _Kind(kind), key, attempt) or must_decide
             if must_decide:
                 self._decide(now_s)
-            self._note_queue(now_s)
-            self._progress(self._num_ended)
-        return self._result()
+            self._ledger.queue_is(len(self._waiting), now_s)
+            self._progress(self._ledger.num_ended)
+        return self._ledger.result(self._scheduler.name, self._decision_s, self._scenario.cluster)
 
     # events
+
+    def _push_what_is_known(self) -> None:
+        start_s = self._scenario.start_s
+        for running in self._scenario.running:
+            since_s = running.job.started_s if running.job.ready_s is None else running.job.ready_s
+            end_s = since_s + running.work * running.job.plan.predicted_run_s
+            self._push(max(start_s, end_s), _Kind.END, running.job.run_key)
+        for sim in self._scenario.jobs:
+            self._push(max(start_s, sim.job.submitted_s), _Kind.ARRIVAL, sim.job.run_key)
+        for failure in self._scenario.failures:
+            self._push(failure.at_s, _Kind.NODE_LOST, failure.node)
+            self._push(failure.at_s + failure.repair_s, _Kind.NODE_BACK, failure.node)
+        if self._scenario.running:
+            self._round_pending = True
+            self._push(start_s, _Kind.ROUND)
 
     def _push(self, at_s: float, kind: _Kind, key: str = "", attempt: int = 0) -> None:
         self._order += 1
@@ -107,7 +106,7 @@ class _Engine:
 
     def _happen(self, now_s: float, kind: _Kind, key: str, attempt: int) -> bool:
         """Let one event happen; whether the scheduler must decide now."""
-        if kind in (_Kind.END, _Kind.OUT_OF_MEMORY) and self._live[key].attempt != attempt:
+        if kind in (_Kind.END, _Kind.OUT_OF_MEMORY) and self._ledger.jobs[key].attempt != attempt:
             return False
         if kind is _Kind.ROUND:
             self._round_pending = False
@@ -117,9 +116,14 @@ class _Engine:
         elif kind is _Kind.OUT_OF_MEMORY:
             self._out_of_memory(key, now_s)
         elif kind is _Kind.ARRIVAL:
-            self._arrive(key, now_s)
+            job = self._ledger.jobs[key].sim.job
+            self._num_arrived += 1
+            self._queue(job, job.submitted_s)
+            self._timed(lambda: self._state.submit(job))
+        elif kind is _Kind.NODE_LOST:
+            self._lose_node(key, now_s)
         else:
-            self._change_node(key, NodeState.LOST if kind is _Kind.NODE_LOST else NodeState.READY, now_s)
+            self._bring_back_node(key)
         return self._scheduler.round_s is None or self._ask_for_round(now_s)
 
     def _ask_for_round(self, now_s: float) -> bool:
@@ -130,43 +134,42 @@ class _Engine:
             self._push(math.ceil(now_s / round_s) * round_s, _Kind.ROUND)
         return False
 
-    def _arrive(self, key: str, now_s: float) -> None:
-        live = self._live[key]
-        live.waiting_since_s = now_s
-        self._num_arrived += 1
-        self._timed(lambda: self._state.submit(live.sim.job))
-
     def _end(self, key: str, now_s: float) -> None:
-        live = self._live[key]
-        self._leave(key, now_s)
-        live.done, live.end_s = live.sim.work, now_s
-        self._num_ended += 1
+        self._ledger.leaves(self._state.running[key], now_s)
+        self._ledger.ends(key, now_s)
         self._timed(lambda: self._state.finish(key))
 
     def _out_of_memory(self, key: str, now_s: float) -> None:
         """What is known of its memory now excludes every plan that would run short as well."""
-        live, job = self._live[key], self._state.running[key]
+        live = self._ledger.jobs[key]
         live.num_ooms += 1
-        self._leave(key, now_s)
-        plans = tuple(plan for plan in job.plans or live.sim.job.plans if not live.sim.runs_out_of_memory(plan))
-        self._back_to_queue(live, replace(self._waiting(job, now_s), plans=plans), now_s)
+        waiting = self._thrown_back(self._state.running[key], now_s)
+        plans = tuple(plan for plan in waiting.plans if not live.sim.runs_out_of_memory(plan))
+        self._back_to_queue(replace(waiting, plans=plans), now_s)
 
-    def _change_node(self, node: str, node_state: NodeState, now_s: float) -> None:
-        if node_state is NodeState.LOST:
-            for job in [each for each in self._state.running.values() if _is_on(each.placement, node)]:
-                live = self._live[job.run_key]
-                lost = min(job.progress(now_s), self._since_checkpoint(job, now_s))
-                self._leave(job.run_key, now_s)
-                live.done -= lost
-                waiting = self._waiting(job, now_s)
-                behind = replace(waiting, work_left=waiting.work_left + lost, work_done=waiting.work_done - lost)
-                self._back_to_queue(live, behind, now_s)
+    def _lose_node(self, node: str, now_s: float) -> None:
+        self._failures_of_node[node] += 1
+        for job in [each for each in self._state.running.values() if _is_on(each.placement, node)]:
+            self._back_to_queue(self._thrown_back(job, now_s), now_s)
+        self._set_node(node, NodeState.LOST)
+
+    def _bring_back_node(self, node: str) -> None:
+        self._failures_of_node[node] -= 1
+        if not self._failures_of_node[node]:
+            before = self._scenario.cluster.nodes_by_name[node].state
+            self._set_node(node, before)
+
+    def _set_node(self, node: str, node_state: NodeState) -> None:
         cluster = _with_node_state(self._state.cluster, node, node_state)
         self._timed(lambda: self._state.with_cluster(cluster))
 
-    def _since_checkpoint(self, job: RunningJob, now_s: float) -> float:
-        ran_s = job.progress(now_s) * job.plan.predicted_run_s
-        return math.fmod(ran_s, self._scenario.checkpoint_s) / job.plan.predicted_run_s
+    def _thrown_back(self, job: RunningJob, now_s: float) -> QueuedJob:
+        """``job``, which loses its GPUs and what it did since its last checkpoint, as it waits again."""
+        done = job.progress(now_s)
+        checkpoint = self._scenario.checkpoint_s / job.plan.predicted_run_s
+        lost = math.fmod(done, checkpoint)
+        self._ledger.leaves(job, now_s, lost=lost)
+        return self._as_waiting(job, done - lost)
 
     # decisions
 
@@ -176,7 +179,7 @@ class _Engine:
         self._decision_s.append(time.thread_time() - began + self._upkeep_s)
         self._upkeep_s = 0.0
         self._apply([each for each in actions if not isinstance(each, Hold)], now_s)
-        active = self._num_ended < self._num_arrived
+        active = self._ledger.num_ended < self._num_arrived
         if self._scheduler.round_s is not None and active and (self._state.running or self._events):
             self._next_round(now_s)
 
@@ -187,116 +190,87 @@ class _Engine:
 
     def _apply(self, actions: list[Action], now_s: float) -> None:
         """All at once: what is stopped or moved gives its GPUs back before any is taken."""
-        moved: list[tuple[RunningJob, QueuedJob, Resize]] = []
+        entering: list[tuple[QueuedJob, Start | Resize]] = []
         for action in actions:
-            if isinstance(action, Preempt | Resize):
-                job = self._running(action.run_key)
-                waiting = _moved(self._waiting(job, now_s))
-                self._leave(job.run_key, now_s)
-                if isinstance(action, Preempt):
-                    self._back_to_queue(self._live[job.run_key], waiting, now_s)
-                else:
-                    moved.append((job, waiting, action))
-                    self._timed(lambda key=job.run_key: self._state.finish(key))
-        for _, waiting, resize in moved:
-            self._enter(waiting, resize.plan, resize.placement, now_s)
-        waiting_by_key = {each.job.run_key: each.job for each in self._state.waiting}
+            if isinstance(action, Preempt):
+                self._back_to_queue(self._stopped(action.run_key, now_s), now_s)
+            elif isinstance(action, Resize):
+                entering.append((self._stopped(action.run_key, now_s), action))
+                self._timed(partial(self._state.finish, action.run_key))
         for action in actions:
             if isinstance(action, Start):
-                if action.run_key not in waiting_by_key:
+                if action.run_key not in self._waiting:
                     raise SimulationError(f"{action.run_key} does not wait")
-                live = self._live[action.run_key]
-                live.waiting_s += now_s - live.waiting_since_s
-                self._enter(waiting_by_key[action.run_key], action.plan, action.placement, now_s)
+                entering.append((self._waiting.pop(action.run_key), action))
+        if entering:
+            started = [self._enter(job, action.plan, action.placement, now_s) for job, action in entering]
+            self._timed(lambda: self._state.start(started))
+            for job in started:
+                self._check_room(job)
 
-    def _running(self, key: str) -> RunningJob:
+    def _stopped(self, key: str, now_s: float) -> QueuedJob:
+        """The running job ``key``, stopped at a checkpoint, with one move fewer left."""
         if key not in self._state.running:
             raise SimulationError(f"{key} does not run")
-        return self._state.running[key]
+        job = self._state.running[key]
+        self._ledger.leaves(job, now_s)
+        return _moved(self._as_waiting(job, job.progress(now_s)))
 
-    def _enter(self, job: QueuedJob, plan: ResourcePlan, placement: Placement, now_s: float) -> None:
+    def _enter(self, job: QueuedJob, plan: ResourcePlan, placement: Placement, now_s: float) -> RunningJob:
         """``job`` takes its GPUs. Its first start costs nothing; later ones take its restart time."""
-        live = self._live[job.run_key]
-        again = live.first_start_s is not None
-        if not again:
-            live.first_start_s = now_s
-        live.num_restarts += again
-        live.attempt += 1
+        again = self._ledger.jobs[job.run_key].first_start_s is not None or job.work_done > 0
+        live = self._ledger.starts(job, now_s)
         restart_s = job.elasticity.restart_s if again and job.elasticity else 0.0
         ready_s = now_s + restart_s
-        started = running_job(job, plan, placement, now_s=now_s)
-        expected_end_s = ready_s + job.work_left * plan.predicted_run_s
-        started = replace(started, ready_s=ready_s, expected_end_s=expected_end_s, plans=job.plans)
-        self._timed(lambda: self._state.start([started]))
-        self._check_room(started)
+        self._push_end(live, plan, ready_s)
+        return replace(
+            running_job(job, plan, placement, now_s=now_s),
+            ready_s=ready_s,
+            expected_end_s=ready_s + job.work_left * plan.predicted_run_s,
+            plans=job.plans,
+        )
+
+    def _push_end(self, live: LiveJob, plan: ResourcePlan, ready_s: float) -> None:
+        key = live.sim.job.run_key
         if live.sim.runs_out_of_memory(plan):
-            self._push(ready_s + self._scenario.oom_after_s, _Kind.OUT_OF_MEMORY, job.run_key, live.attempt)
+            self._push(ready_s + self._scenario.oom_after_s, _Kind.OUT_OF_MEMORY, key, live.attempt)
         else:
-            end_s = ready_s + (live.sim.work - live.done) * plan.predicted_run_s
-            self._push(end_s, _Kind.END, job.run_key, live.attempt)
+            end_s = ready_s + max(0.0, live.sim.work - live.done) * plan.predicted_run_s
+            self._push(end_s, _Kind.END, key, live.attempt)
 
     def _check_room(self, job: RunningJob) -> None:
+        room = self._state.room
         for each in job.placement.allocations:
-            gpu_type = self._state.room.type_of_node.get(each.node)
-            if gpu_type is None or self._state.room.by_type[gpu_type].free[each.node].num_gpus < 0:
+            gpu_type = room.type_of_node.get(each.node)
+            if gpu_type is None or room.by_type[gpu_type].free[each.node].num_gpus < 0:
                 raise SimulationError(f"{job.run_key} was put on GPUs of {each.node} that are not free")
         if job.placement.num_gpus != job.plan.num_gpus:
             raise SimulationError(f"{job.run_key} was given {job.placement.num_gpus} GPUs for {job.plan.plan_id}")
 
-    def _leave(self, key: str, now_s: float) -> None:
-        """Account for the stay that ends now."""
-        job, live = self._state.running[key], self._live[key]
-        live.attempt += 1
-        live.done += job.progress(now_s)
-        ready_s = job.started_s if job.ready_s is None else job.ready_s
-        self._stays.append(
-            Stay(
-                run_key=key,
-                gpu_type=job.plan.gpu_type,
-                num_gpus=job.plan.num_gpus,
-                start_s=job.started_s,
-                busy_from_s=ready_s,
-                end_s=now_s,
-            )
-        )
-
-    def _waiting(self, job: RunningJob, now_s: float) -> QueuedJob:
-        """``job`` as it will wait: what it has done is done."""
-        done = job.progress(now_s)
-        original = self._live[job.run_key].sim.job
+    def _as_waiting(self, job: RunningJob, done: float) -> QueuedJob:
+        """``job`` as it will wait once ``done`` more of it is done."""
+        original = self._ledger.jobs[job.run_key].sim.job
         return replace(
             original,
             plans=job.plans or original.plans,
             work_left=max(0.0, job.work_left - done),
             work_done=job.work_done + done,
-            elasticity=job.elasticity,
+            elasticity=job.elasticity_after(done),
         )
 
-    def _back_to_queue(self, live: _Live, job: QueuedJob, now_s: float) -> None:
-        live.waiting_since_s = now_s
+    def _back_to_queue(self, job: QueuedJob, now_s: float) -> None:
+        self._queue(job, now_s)
         self._timed(lambda: self._state.requeue(job))
 
+    def _queue(self, job: QueuedJob, since_s: float) -> None:
+        self._waiting[job.run_key] = job
+        self._ledger.waits(job, since_s)
+
     def _timed(self, change: Callable[[], SchedulingState]) -> None:
+        """Make the change, and charge its CPU time to the scheduler."""
         began = time.thread_time()
         self._state = change()
         self._upkeep_s += time.thread_time() - began
-
-    # results
-
-    def _note_queue(self, now_s: float) -> None:
-        waiting = len(self._state.waiting)
-        if not self._queue or self._queue[-1][1] != waiting:
-            self._queue.append((now_s, waiting))
-
-    def _result(self) -> SimResult:
-        return SimResult(
-            scenario=self._scenario.name,
-            policy=self._scheduler.name,
-            jobs=tuple(_outcome(live) for live in self._live.values()),
-            stays=tuple(self._stays),
-            queue=tuple(self._queue),
-            decision_s=tuple(self._decision_s),
-        )
 
 
 def _moved(job: QueuedJob) -> QueuedJob:
@@ -313,19 +287,3 @@ def _is_on(placement: Placement, node: str) -> bool:
 def _with_node_state(cluster: Cluster, name: str, node_state: NodeState) -> Cluster:
     nodes = (replace(node, state=node_state) if node.name == name else node for node in cluster.nodes)
     return Cluster(cluster.gpu_types, tuple(nodes))
-
-
-def _outcome(live: _Live) -> JobOutcome:
-    job = live.sim.job
-    return JobOutcome(
-        run_key=job.run_key,
-        job_name=job.job_name,
-        team=job.team,
-        submitted_s=job.submitted_s,
-        first_start_s=live.first_start_s,
-        end_s=live.end_s,
-        best_run_s=live.sim.work * min((plan.predicted_run_s for plan in job.plans), default=math.inf),
-        waiting_s=live.waiting_s,
-        num_restarts=live.num_restarts,
-        num_ooms=live.num_ooms,
-    )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from frenzy.core.cluster import Cluster
 from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import QueuedJob
+from frenzy.core.queue import QueuedJob, RunningJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,39 @@ class SimJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SimRunning:
+    """One job that runs when the simulation begins.
+
+    job: as its scheduler sees it. work: what is really to be done from ``job.ready_s`` (or
+    ``started_s``) on, in multiples of each plan's ``predicted_run_s``.
+    """
+
+    job: RunningJob
+    work: float
+
+    @property
+    def as_submitted(self) -> SimJob:
+        """The job as it would wait if it were stopped; without other plans it keeps the one it has."""
+        job = self.job
+        queued = QueuedJob(
+            run_key=job.run_key,
+            job_name=job.job_name,
+            submitted_s=job.submitted_s,
+            plans=job.plans or (job.plan,),
+            priority=job.priority,
+            queue=job.queue,
+            team=job.team,
+            objective=job.objective,
+            excluded_nodes=job.excluded_nodes,
+            work_left=job.work_left,
+            work_done=job.work_done,
+            asked_gpus=job.asked_gpus,
+            elasticity=job.elasticity,
+        )
+        return SimJob(job=queued, work=self.work)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFailure:
     """A node that is lost at ``at_s`` and comes back ``repair_s`` later."""
 
@@ -40,8 +73,10 @@ class NodeFailure:
 class Scenario:
     """One simulation: a cluster, the jobs that arrive, what goes wrong.
 
-    checkpoint_s: time between two checkpoints; what was done since the last one is lost with a node.
-    oom_after_s: how long an attempt runs before it is out of memory.
+    checkpoint_s: time between two checkpoints; what was done since the last one is lost with a node
+    or when memory runs out. oom_after_s: how long an attempt runs before it is out of memory.
+    running: jobs that hold GPUs when the simulation begins, at ``start_s``; jobs submitted before
+    then wait from the beginning on.
     """
 
     name: str
@@ -50,3 +85,5 @@ class Scenario:
     failures: tuple[NodeFailure, ...] = ()
     checkpoint_s: float = 900.0
     oom_after_s: float = 60.0
+    running: tuple[SimRunning, ...] = ()
+    start_s: float = 0.0

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stay:
-    """One job on the same GPUs for a while. busy_from_s: when its steps began, a restart behind it."""
+    """One job on the same GPUs for a while.
+
+    busy_from_s: when its steps began, a restart behind it. repeated_s: time of its steps that was
+    spent in vain, because a node was lost or memory ran out after the last checkpoint.
+    """
 
     run_key: str
     gpu_type: str
@@ -15,6 +20,7 @@ class Stay:
     start_s: float
     busy_from_s: float
     end_s: float
+    repeated_s: float = 0.0
 
     @property
     def gpu_s(self) -> float:
@@ -22,8 +28,8 @@ class Stay:
 
     @property
     def lost_gpu_s(self) -> float:
-        """Spent on starting again."""
-        return self.num_gpus * (min(self.busy_from_s, self.end_s) - self.start_s)
+        """Spent on starting again, and on steps that were lost."""
+        return self.num_gpus * (min(self.busy_from_s, self.end_s) - self.start_s + self.repeated_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +57,24 @@ class JobOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IdleTime:
+    """GPU-seconds on ready nodes that nobody used.
+
+    wanted_gpu_s: of these, while a job waited that has a plan for no more GPUs of the type than were
+    idle: held back for another job, or spread over nodes so that the plan does not fit.
+    """
+
+    gpu_s: float = 0.0
+    wanted_gpu_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SimResult:
     """One scenario under one policy.
 
     queue: (time, jobs waiting), at each change. decision_s: CPU time of every decision, with the
-    upkeep of the scheduler's indices since the one before.
+    upkeep of the scheduler's indices since the one before. start_s: when the simulation began.
+    num_gpus: GPUs of each type, those of lost nodes included.
     """
 
     scenario: str
@@ -64,6 +83,9 @@ class SimResult:
     stays: tuple[Stay, ...]
     queue: tuple[tuple[float, int], ...]
     decision_s: tuple[float, ...]
+    start_s: float = 0.0
+    num_gpus: Mapping[str, int] = field(default_factory=dict)
+    idle: IdleTime = IdleTime()
 
     @property
     def scheduler_cpu_s(self) -> float:
