@@ -1,0 +1,225 @@
+"""From a trace to a scenario: LLM jobs generated on real arrivals, the same for the same seed.
+
+*Size.* Where the trace has a duration, a job is worth duration x GPUs asked for, in GPU-seconds.
+Where it has none, it is worth as many GPU-hours as jobs of its size in Pollux (OSDI 2021): small up to
+1, medium 1-10, large 10-100, xlarge 100-1000, drawn log-uniformly (small from 0.1 on). The size is
+that of the application in the workloads of Pollux and Sia (``SIZE_OF_APPLICATION``); for an
+application not known there it is drawn with Pollux's shares.
+
+*Work.* GPU-seconds are those of the cluster's middle GPU type (by peak rate; for a class without plan
+there the nearest type that has one), on the plan whose count is the largest not above what was asked
+for. So a job that asked for what suits it takes as long there as in the trace.
+
+*Class.* Drawn among the classes of the size (``job_classes``) that have a plan on the cluster, and on
+the GPU types the trace limits the job to, if any is in the cluster.
+
+*Asked GPUs.* What the trace says, lowered to a count the job has a plan with.
+
+Each kind of draw has its own stream of random numbers, with one draw for each job: wrong estimates,
+memory mispredictions and failures leave the true workload as it is.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from frenzy.core.cluster import Cluster
+from frenzy.core.hardware import GpuType
+from frenzy.core.job import Precision
+from frenzy.core.queue import Elasticity, QueuedJob
+from frenzy.sim.clusters import OPENB_TYPES, cluster_label, cluster_named
+from frenzy.sim.disturbances import Disturbances, believed_work, memory_factor, node_failures
+from frenzy.sim.job_classes import CLASSES, JobSize
+from frenzy.sim.jobs import Scenario, SimJob
+from frenzy.sim.plan_sets import Hardware, Plans, plans_on
+from frenzy.sim.traces import TRACES, Arrival, Trace, load_trace, stem
+
+SIZE_OF_APPLICATION: Final[Mapping[str, JobSize]] = MappingProxyType(
+    {
+        "cifar10": JobSize.SMALL,
+        "ncf": JobSize.SMALL,
+        "bert": JobSize.MEDIUM,
+        "deepspeech2": JobSize.MEDIUM,
+        "yolov3": JobSize.LARGE,
+        "imagenet": JobSize.XLARGE,
+    }
+)
+# Upper limits in GPU-hours, and the least for small jobs.
+_GPU_HOURS: Final = {
+    JobSize.SMALL: (0.1, 1.0),
+    JobSize.MEDIUM: (1.0, 10.0),
+    JobSize.LARGE: (10.0, 100.0),
+    JobSize.XLARGE: (100.0, 1000.0),
+}
+_SHARES: Final = {JobSize.SMALL: 0.72, JobSize.MEDIUM: 0.20, JobSize.LARGE: 0.06, JobSize.XLARGE: 0.02}
+ELASTIC: Final = Elasticity(restart_s=60.0, moves_left=3, min_run_s=300.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadSpec:
+    """What is to be simulated.
+
+    trace, cluster: by name, or a file. load: divides the times of arrival; None leaves them. num_jobs:
+    the first so many arrivals; None for all. elasticity: of every job; None for jobs that are never
+    moved. precision: of every job; None for that of its class.
+    """
+
+    trace: str = "philly-160-1"
+    cluster: str = "44"
+    seed: int = 0
+    load: float | None = None
+    num_jobs: int | None = None
+    elasticity: Elasticity | None = ELASTIC
+    precision: Precision | None = None
+    disturbances: Disturbances = Disturbances()
+
+    @property
+    def name(self) -> str:
+        """Trace, seed and cluster, then whatever else is not as usual."""
+        others = [
+            f"load{self.load:g}" if self.load is not None else "",
+            f"first{self.num_jobs}" if self.num_jobs is not None else "",
+            "rigid" if self.elasticity is None else "",
+            self.precision.value if self.precision is not None else "",
+            *self.disturbances.labels,
+        ]
+        trace = self.trace if self.trace in TRACES else stem(Path(self.trace))
+        return ".".join([trace, f"seed{self.seed}", cluster_label(self.cluster), *filter(None, others)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A scenario, and how many rows of the trace are not in it, by reason."""
+
+    scenario: Scenario
+    left_out: Mapping[str, int]
+
+
+def make_scenario(spec: WorkloadSpec) -> Scenario:
+    """The scenario of ``spec``. Raises SpecError for an unknown trace or cluster, or a file that is refused."""
+    return make_workload(spec).scenario
+
+
+def make_workload(spec: WorkloadSpec) -> Workload:
+    """As ``make_scenario``, with what was left out."""
+    return generate(spec, load_trace(spec.trace), cluster_named(spec.cluster))
+
+
+def generate(spec: WorkloadSpec, trace: Trace, cluster: Cluster) -> Workload:
+    """The workload of ``spec`` on ``trace`` and ``cluster``, which its names are not looked up for."""
+    generator = _Generator(spec, cluster)
+    left_out = Counter(trace.left_out)
+    jobs: list[SimJob] = []
+    for number, arrival in enumerate(trace.arrivals[: spec.num_jobs], start=1):
+        job = generator.job(number, arrival)
+        if job is None:
+            left_out["no class of its size has a plan on the cluster"] += 1
+        else:
+            jobs.append(job)
+    last_s = jobs[-1].job.submitted_s if jobs else 0.0
+    scenario = Scenario(
+        name=spec.name,
+        cluster=cluster,
+        jobs=tuple(jobs),
+        failures=node_failures(spec.disturbances, spec.seed, cluster, last_s),
+    )
+    return Workload(scenario=scenario, left_out=dict(left_out))
+
+
+class _Generator:
+    """The draws of one workload, in the order of the arrivals."""
+
+    def __init__(self, spec: WorkloadSpec, cluster: Cluster) -> None:
+        self._spec, self._hardware = spec, Hardware.of(cluster)
+        self._types = by_speed(cluster)
+        self._sizes, self._classes, self._estimates, self._memory = (
+            random.Random(f"{spec.seed}/{purpose}") for purpose in ("sizes", "classes", "estimates", "memory")
+        )
+        self._drawable: dict[tuple[JobSize, frozenset[str] | None], list[tuple[str, Plans]]] = {}
+
+    def job(self, number: int, arrival: Arrival) -> SimJob | None:
+        """The job of ``arrival``; None if no class of its size has a plan. The same draws either way."""
+        gpu_s, size = gpu_seconds(arrival, self._sizes.random(), self._sizes.random())
+        draw, error, memory = self._classes.random(), self._estimates.gauss(), self._memory.random()
+        choices = self._choices(size, arrival)
+        if not choices:
+            return None
+        job_class, plans = choices[int(draw * len(choices))]
+        work = gpu_s / reference_gpu_s(plans, arrival.num_gpus, self._types)
+        disturbances, spec = self._spec.disturbances, self._spec
+        job = QueuedJob(
+            run_key=f"job-{number:05d}",
+            job_name=f"{arrival.name}.{job_class}",
+            submitted_s=arrival.submit_s / (spec.load or 1.0),
+            plans=plans,
+            team=arrival.team or "default",
+            work_left=believed_work(disturbances, work, error),
+            asked_gpus=asked_gpus(plans, arrival.num_gpus),
+            elasticity=spec.elasticity,
+        )
+        return SimJob(job=job, work=work, memory_factor=memory_factor(disturbances, plans, memory))
+
+    def _choices(self, size: JobSize, arrival: Arrival) -> list[tuple[str, Plans]]:
+        """Classes of ``size`` with their plans where ``arrival`` may run."""
+        named = (OPENB_TYPES.get(each, each) for each in arrival.gpu_types)
+        there = frozenset(each for each in named if each in self._types)
+        key = (size, there or None)
+        if key not in self._drawable:
+            classes = [each for each in CLASSES if size in each.sizes]
+            found = [(each.name, plans_on(each, self._spec.precision, self._hardware, key[1])) for each in classes]
+            self._drawable[key] = [(name, plans) for name, plans in found if plans]
+        return self._drawable[key]
+
+
+def gpu_seconds(arrival: Arrival, for_size: float, for_hours: float) -> tuple[float, JobSize]:
+    """What ``arrival`` is worth, and its size. for_size, for_hours: draws from [0, 1)."""
+    if arrival.duration_s is not None:
+        gpu_s = arrival.duration_s * arrival.num_gpus
+        return gpu_s, _size_of(gpu_s / 3600.0)
+    size = SIZE_OF_APPLICATION.get(arrival.application or "") or _drawn_size(for_size)
+    least, most = _GPU_HOURS[size]
+    return 3600.0 * least * (most / least) ** for_hours, size
+
+
+def _size_of(gpu_hours: float) -> JobSize:
+    return next((size for size, (_, most) in _GPU_HOURS.items() if gpu_hours < most), JobSize.XLARGE)
+
+
+def _drawn_size(uniform: float) -> JobSize:
+    below = 0.0
+    for size, share in _SHARES.items():
+        below += share
+        if uniform < below:
+            return size
+    return JobSize.XLARGE
+
+
+def by_speed(cluster: Cluster) -> dict[str, int]:
+    """How far each GPU type of ``cluster`` is from the middle one, by peak rate in 16 bits."""
+
+    def speed(gpu: GpuType) -> tuple[float, str]:
+        return (gpu.flops_per_s, gpu.name)
+
+    ordered = sorted((each for each in cluster.gpu_types if cluster.num_gpus_by_type[each.name]), key=speed)
+    return {gpu.name: abs(at - len(ordered) // 2) for at, gpu in enumerate(ordered)}
+
+
+def reference_gpu_s(plans: Plans, num_gpus: int, distance: Mapping[str, int]) -> float:
+    """GPU-seconds of a job of work 1.0, as the module says; distance: of each GPU type from the middle one."""
+    nearest = min(plans, key=lambda plan: (distance[plan.gpu_type], plan.gpu_type)).gpu_type
+    there = [plan for plan in plans if plan.gpu_type == nearest]
+    counted = asked_gpus(tuple(there), num_gpus)
+    fastest = min(plan.predicted_run_s for plan in there if plan.num_gpus == counted)
+    return fastest * counted
+
+
+def asked_gpus(plans: Plans, num_gpus: int) -> int:
+    """The largest count of ``plans`` that is not above ``num_gpus``, else the smallest."""
+    counts = {plan.num_gpus for plan in plans}
+    return max((each for each in counts if each <= num_gpus), default=min(counts))
