@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from frenzy.core.has import Policy, SchedulingState, schedule
+from frenzy.core.has import Policy, SchedulingState, decide
 from frenzy.core.queue import Action
 
 
@@ -45,4 +45,4 @@ class ProductScheduler:
         return None
 
     def decide(self, state: SchedulingState, now_s: float) -> tuple[Action, ...]:
-        return schedule(state, now_s, self.rules)
+        return decide(state, now_s, self.rules)

@@ -7,7 +7,7 @@ pass over facts to which the actions were applied starts nothing.
 
 from frenzy.core.has.explain import Explanation, OptionView, Outcome, explain
 from frenzy.core.has.policy import POLICIES, BackfillPolicy, FifoPolicy, HasPolicy, PaperPolicy, Policy, policy_named
-from frenzy.core.has.schedule import schedule
+from frenzy.core.has.schedule import decide, schedule
 from frenzy.core.has.state import SchedulingState, apply_actions
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Policy",
     "SchedulingState",
     "apply_actions",
+    "decide",
     "explain",
     "policy_named",
     "schedule",

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HasPolicy:
-    """The product's default: priority, FIFO, best plan, backfill behind reservations.
+    """The product's default: jobs are moved so that all end sooner (``shares``); where no job may be
+    moved: priority, FIFO, best plan, backfill behind reservations.
 
     cpus_per_gpu: CPUs a worker holds for each of its GPUs.
     min_gain: a job that could start now waits for a better plan only when that lowers its
@@ -22,16 +23,38 @@ class HasPolicy:
     max_wait_share: bound of that patience: time waited since submission, expected wait included,
     as a share of its longest plan's predicted run time. Past it the job takes what it can get.
     num_forecasts: jobs at the front of the queue whose start is estimated in each pass.
+    urgency: how much a job counts the delay of those behind it when it chooses a plan; 0: not at all.
+    slowdown: a job is due this many times later than the whole cluster would take for it alone.
+    size_exponent: jobs weigh with this power of their work; 0: each the same, which favours short ones.
+    hysteresis: a move must leave less than this share of the time to the end (restart included).
+    gain_without_budget: a job without moves left may still grow into idle GPUs when that divides the
+    time to its end by so much.
+    overrun_share: of a job that outlived its estimate this share of what it did is believed to be left.
+    shares: (team, weight) where it is not 1. quotas: (team, GPUs) that a team may hold at most.
     """
 
     cpus_per_gpu: float = 1.0
     min_gain: float = 0.1
     max_wait_share: float = 0.5
     num_forecasts: int = 16
+    urgency: float = 0.5
+    slowdown: float = 100.0
+    size_exponent: float = 0.0
+    hysteresis: float = 0.8
+    gain_without_budget: float = 1.5
+    overrun_share: float = 0.3
+    shares: tuple[tuple[str, float], ...] = ()
+    quotas: tuple[tuple[str, int], ...] = ()
 
     @property
     def name(self) -> str:
         return "has"
+
+    def share_of(self, team: str) -> float:
+        return next((weight for each, weight in self.shares if each == team), 1.0)
+
+    def quota_of(self, team: str) -> int | None:
+        return next((num_gpus for each, num_gpus in self.quotas if each == team), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

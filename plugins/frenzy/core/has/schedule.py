@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from itertools import takewhile
 
-from frenzy.core.has import backfill, fifo, paper
+from frenzy.core.has import backfill, elastic, fifo, paper
 from frenzy.core.has.board import Board
 from frenzy.core.has.holds import holds
-from frenzy.core.has.policy import FifoPolicy, PaperPolicy, Policy
+from frenzy.core.has.policy import FifoPolicy, HasPolicy, PaperPolicy, Policy
 from frenzy.core.has.state import SchedulingState
 from frenzy.core.queue import Action, SchedulingFacts, Start
 
@@ -16,21 +16,34 @@ _MAX_FORECAST_ENDS = 64
 
 
 def schedule(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Policy) -> tuple[Action, ...]:
-    """What to do now: a Start for each job that can, a Hold with its reason for every other.
+    """What to do now: starts and moves in the order they were decided, and a Hold with its reason for every other
+    job that waits, in queue order.
 
-    Starts come in the order they were decided, then holds in queue order. Pure: the same
-    arguments give the same actions, in whatever order the facts are listed, and none for a second
-    call with the starts applied. Raises ValueError for a state made under another policy.
+    A start or a resize may need GPUs that a job of the same answer gives back. Pure: the same arguments
+    give the same actions, in whatever order the facts are listed, and none for a second call with the
+    actions applied. Raises ValueError for a state made under another policy.
     """
-    state = as_state(facts, policy)
+    actions, after = _decided(as_state(facts, policy), now_s)
+    board = run_pass(after, now_s)
+    return (*actions, *holds(board, expected_starts(board)))
+
+
+def decide(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Policy) -> tuple[Action, ...]:
+    """The starts and moves of ``schedule``, without the holds, which cost more than the decision."""
+    return _decided(as_state(facts, policy), now_s)[0]
+
+
+def _decided(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], SchedulingState]:
+    """Actions, and the state in which only those wait that no action serves."""
+    policy = state.rules.policy
+    if isinstance(policy, HasPolicy) and elastic.is_elastic(state):
+        actions = elastic.decide(state, now_s, policy)
+        return actions, elastic.with_what_can_start(state, actions, now_s)
     starts: list[Action] = []
-    board = run_pass(state, now_s)
-    while board.started:
-        starts += [Start(run_key=job.run_key, plan=job.plan, placement=job.placement) for job in board.started]
-        state = state.start(board.started)
-        board = run_pass(state, now_s)
-    # Moves of running jobs (Resize, Preempt) would be decided here, on what the starts left over.
-    return (*starts, *holds(board, expected_starts(board)))
+    while started := run_pass(state, now_s).started:
+        starts += [Start(run_key=job.run_key, plan=job.plan, placement=job.placement) for job in started]
+        state = state.start(started)
+    return tuple(starts), state
 
 
 def as_state(facts: SchedulingFacts | SchedulingState, policy: Policy) -> SchedulingState:

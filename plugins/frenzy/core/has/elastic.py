@@ -1,0 +1,114 @@
+"""Moves: jobs start, grow, shrink, change their GPUs or give way, so that all end sooner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.has.claims import Capacity, Choice, Claim, claims_of
+from frenzy.core.has.placement import place
+from frenzy.core.has.policy import HasPolicy
+from frenzy.core.has.room import Room
+from frenzy.core.has.shares import Forbidden, targets
+from frenzy.core.has.state import SchedulingState, running_job
+from frenzy.core.queue import Action, Preempt, Resize, Start
+
+_MAX_SWEEPS = 8
+
+
+def is_elastic(state: SchedulingState) -> bool:
+    """Whether any active job may be moved."""
+    return any(job.elasticity is not None for job in state.running.values()) or any(
+        contender.job.elasticity is not None for contender in state.waiting
+    )
+
+
+def decide(state: SchedulingState, now_s: float, policy: HasPolicy) -> tuple[Action, ...]:
+    """Starts, resizes and preemptions, in the order jobs are served.
+
+    Starts and resizes may use GPUs that another action of the same answer gives back. A target that
+    cannot be placed, because of how GPUs lie on nodes, is forbidden and the sweep made again.
+    """
+    capacity = Capacity.of(state.cluster)
+    claims = claims_of(state, now_s, policy, capacity)
+    idle = {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items()}
+    forbidden: Forbidden = frozenset()
+    for _ in range(_MAX_SWEEPS):
+        found = targets(claims, idle, policy, capacity, forbidden)
+        actions, failed = _realised(state, claims, found)
+        if not failed:
+            return tuple(actions)
+        forbidden |= failed
+    return tuple(_only_starts(state, claims, found))
+
+
+def with_what_can_start(state: SchedulingState, actions: Iterable[Action], now_s: float) -> SchedulingState:
+    """``state`` in which no job waits that ``actions`` start.
+
+    Those that need GPUs of a job on the move hold none yet.
+    """
+    jobs = {contender.job.run_key: contender.job for contender in state.waiting}
+    for action in actions:
+        if not isinstance(action, Start):
+            continue
+        job = running_job(jobs[action.run_key], action.plan, action.placement, now_s=now_s)
+        after = state.start([job])
+        fits = all(
+            after.room.by_type[action.plan.gpu_type].free[each.node].num_gpus >= 0
+            for each in action.placement.allocations
+        )
+        state = after if fits else state.withdraw(action.run_key)
+    return state
+
+
+def _realised(
+    state: SchedulingState, claims: list[Claim], found: dict[str, Choice | None]
+) -> tuple[list[Action], Forbidden]:
+    """The actions that lead to ``found``, and what of it could not be placed."""
+    room = state.room
+    for claim in claims:
+        if claim.current is not None and found[claim.run_key] is not claim.current:
+            room = room.release(claim.current.need, state.running[claim.run_key].placement)
+    actions: list[Action] = []
+    failed: set[tuple[str, str]] = set()
+    for claim in claims:
+        target = found[claim.run_key]
+        if target is claim.current:
+            continue
+        if target is None:
+            actions.append(_preempted(claim, claims))
+            continue
+        action, room = _placed(room, claim, target)
+        if action is None:
+            failed.add((claim.run_key, target.plan.plan_id))
+        else:
+            actions.append(action)
+    return actions, frozenset(failed)
+
+
+def _placed(room: Room, claim: Claim, target: Choice) -> tuple[Action | None, Room]:
+    on_type = room.by_type.get(target.need.gpu_type)
+    placement = place(on_type, target.need) if on_type is not None else None
+    if placement is None:
+        return None, room
+    room = room.hold(target.need, placement)
+    if claim.current is None:
+        return Start(run_key=claim.run_key, plan=target.plan, placement=placement), room
+    return Resize(run_key=claim.run_key, plan=target.plan, placement=placement), room
+
+
+def _only_starts(state: SchedulingState, claims: list[Claim], found: dict[str, Choice | None]) -> list[Action]:
+    """Of ``found`` what can start in the room there is; nobody is moved."""
+    room, actions = state.room, list[Action]()
+    for claim in claims:
+        target = found[claim.run_key]
+        if claim.current is None and target is not None:
+            action, room = _placed(room, claim, target)
+            actions += [action] if action is not None else []
+    return actions
+
+
+def _preempted(claim: Claim, claims: list[Claim]) -> Preempt:
+    first = next((each for each in claims if each.current is None), claims[0])
+    detail = f"Its GPUs are needed by {first.job.job_name}, which is due earlier; it goes on from its checkpoint."
+    return Preempt(run_key=claim.run_key, reason=Reason(code=ReasonCode.PREEMPTED, detail=detail))
