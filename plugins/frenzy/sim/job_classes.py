@@ -7,9 +7,8 @@ of 124M to 410M or adapters on small ones, xlarge ones train 1.4B to 7B. Each cl
 likely as any other. Full training and adapters (LoRA, rank 16), sequences of 512 to 4,096 tokens,
 global batches of 16 to 512 sequences.
 
-Models are trained in the 16-bit format of their authors: GPT-2, OPT and Pythia in fp16, Llama and
-Qwen in bf16, which cards before Ampere compute at their fp32 rate. So classes differ in how much they
-gain from newer cards. ``precision`` of a workload overrides it.
+All jobs of a workload train in the same 16-bit format, unless it names one: bf16 where every card of
+the cluster has units for it, else fp16, which older cards compute many times faster than bf16.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from frenzy.core.cluster import Cluster
 from frenzy.core.job import DataSpec, LoraSpec, ModelSpec, Precision, TrainingJob, TrainingSpec
 from frenzy.core.model_shape import ModelShape, model_shape
 from frenzy.sim.model_sizes import MODELS
 
-_FP16_FAMILIES: Final = ("gpt2", "opt", "gpt_neox")
 # Steps of a job of work 1.0; jobs are multiples of it.
 UNIT_STEPS: Final = 1000
 
@@ -53,18 +52,16 @@ class JobClass:
     def shape(self) -> ModelShape:
         return model_shape(MODELS[self.model])
 
-    def training_job(self, precision: Precision | None = None) -> TrainingJob:
-        """The job as a user would hand it over; precision: None for the class's own."""
-        config = MODELS[self.model]
-        own = Precision.FP16 if config["model_type"] in _FP16_FAMILIES else Precision.BF16
+    def training_job(self, precision: Precision) -> TrainingJob:
+        """The job as a user would hand it over."""
         return TrainingJob(
             name=self.name.replace(".", "-"),
-            model=ModelSpec(config=config),
+            model=ModelSpec(config=MODELS[self.model]),
             data=DataSpec(path="corpus", sequence_length=self.sequence_length),
             training=TrainingSpec(
                 global_batch_size=self.global_batch_size,
                 max_steps=UNIT_STEPS,
-                precision=precision or own,
+                precision=precision,
                 lora=LoraSpec() if self.lora else None,
             ),
         )
@@ -110,3 +107,10 @@ CLASSES: Final = (
     _class("pythia-6.9b", 2048, 512, _XLARGE),
     _class("llama-2-13b", 4096, 128, _XLARGE, lora=True),
 )
+
+
+def precision_for(cluster: Cluster) -> Precision:
+    """The 16-bit format that all cards of ``cluster`` compute at full rate."""
+    types = (each for each in cluster.gpu_types if cluster.num_gpus_by_type[each.name])
+    have_bf16 = all(each.peak_flops_per_s(Precision.BF16) == each.flops_per_s for each in types)
+    return Precision.BF16 if have_bf16 else Precision.FP16

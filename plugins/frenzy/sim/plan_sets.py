@@ -54,7 +54,7 @@ class Hardware:
 
 
 @lru_cache(maxsize=4096)
-def plan_set(job_class: JobClass, precision: Precision | None, hardware: Hardware) -> Plans:
+def plan_set(job_class: JobClass, precision: Precision, hardware: Hardware) -> Plans:
     """The plans of ``job_class``, fastest first; the same object for the same question."""
     request = PlanRequest(job=job_class.training_job(precision), shape=job_class.shape, total_steps=UNIT_STEPS)
     candidates = plan_candidates(request, hardware.cluster, default_calibration())
@@ -62,9 +62,7 @@ def plan_set(job_class: JobClass, precision: Precision | None, hardware: Hardwar
 
 
 @lru_cache(maxsize=4096)
-def plans_on(
-    job_class: JobClass, precision: Precision | None, hardware: Hardware, gpu_types: frozenset[str] | None
-) -> Plans:
+def plans_on(job_class: JobClass, precision: Precision, hardware: Hardware, gpu_types: frozenset[str] | None) -> Plans:
     """The plans on ``gpu_types`` only; None for all. The same object for the same question."""
     plans = plan_set(job_class, precision, hardware)
     return plans if gpu_types is None else tuple(each for each in plans if each.gpu_type in gpu_types)

@@ -35,7 +35,7 @@ from frenzy.core.job import Precision
 from frenzy.core.queue import Elasticity, QueuedJob
 from frenzy.sim.clusters import OPENB_TYPES, cluster_label, cluster_named
 from frenzy.sim.disturbances import Disturbances, believed_work, memory_factor, node_failures
-from frenzy.sim.job_classes import CLASSES, JobSize
+from frenzy.sim.job_classes import CLASSES, JobSize, precision_for
 from frenzy.sim.jobs import Scenario, SimJob
 from frenzy.sim.plan_sets import Hardware, Plans, plans_on
 from frenzy.sim.traces import TRACES, Arrival, Trace, load_trace, stem
@@ -67,7 +67,7 @@ class WorkloadSpec:
 
     trace, cluster: by name, or a file. load: divides the times of arrival; None leaves them. num_jobs:
     the first so many arrivals; None for all. elasticity: of every job; None for jobs that are never
-    moved. precision: of every job; None for that of its class.
+    moved. precision: of every job; None for the 16-bit format that suits all cards.
     """
 
     trace: str = "philly-160-1"
@@ -137,6 +137,7 @@ class _Generator:
 
     def __init__(self, spec: WorkloadSpec, cluster: Cluster) -> None:
         self._spec, self._hardware = spec, Hardware.of(cluster)
+        self._precision = spec.precision or precision_for(cluster)
         self._types = by_speed(cluster)
         self._sizes, self._classes, self._estimates, self._memory = (
             random.Random(f"{spec.seed}/{purpose}") for purpose in ("sizes", "classes", "estimates", "memory")
@@ -172,7 +173,7 @@ class _Generator:
         key = (size, there or None)
         if key not in self._drawable:
             classes = [each for each in CLASSES if size in each.sizes]
-            found = [(each.name, plans_on(each, self._spec.precision, self._hardware, key[1])) for each in classes]
+            found = [(each.name, plans_on(each, self._precision, self._hardware, key[1])) for each in classes]
             self._drawable[key] = [(name, plans) for name, plans in found if plans]
         return self._drawable[key]
 
