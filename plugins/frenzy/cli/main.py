@@ -21,6 +21,7 @@ from frenzy.cli.marp import HELP as MARP_HELP
 from frenzy.cli.marp import VERBS as MARP_VERBS
 from frenzy.cli.plan import plan
 from frenzy.cli.queue import queue
+from frenzy.cli.simulate import simulate
 from frenzy.cli.status import status
 from frenzy.cli.submit import submit
 from frenzy.cli.up import up
@@ -34,6 +35,7 @@ _VERBS: Final[tuple[Callable[..., int], ...]] = (
     queue,
     gpus,
     explain,
+    simulate,
     up,
     down,
     demo,

@@ -25,6 +25,7 @@ UNITS: Final = (
     TimeUnit(name="days", seconds=86400),
 )
 _MOST_OF_A_UNIT: Final = 120
+_LEAST_SHOWN: Final = 12
 
 
 def unit_for(seconds: float) -> TimeUnit:
@@ -112,8 +113,9 @@ def ratios(summaries: Sequence[Summary]) -> tuple[PairedRatio, ...]:
 
 
 def time_unit_of(summaries: Sequence[Summary]) -> TimeUnit:
-    """One unit for all times of a table: that of the longest p99."""
-    return unit_for(max((each.jct_p99_s for each in summaries), default=0.0))
+    """One unit for all times of a table, in which the shortest average JCT can still be read."""
+    means = [each.jct_mean_s for each in summaries if each.jct_mean_s > 0]
+    return unit_for(_LEAST_SHOWN * min(means, default=0.0))
 
 
 def _policies(summaries: Sequence[Summary]) -> tuple[str, ...]:

@@ -1,0 +1,155 @@
+"""``frenzy simulate``: policies on recorded arrivals, or on the queue as it is, without Airflow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from frenzy.cli.console import err, out, print_json
+from frenzy.cli.failures import FAILED
+from frenzy.core.errors import SpecError, Violation
+
+if TYPE_CHECKING:
+    from frenzy.sim.outcome import SimResult
+    from frenzy.sim.report import Report
+    from frenzy.sim.workload import WorkloadSpec
+
+DEFAULT_TRACE: Final = "philly-160-1"
+DEFAULT_POLICIES: Final = ("has", "frenzy-paper")
+
+
+def simulate(  # noqa: PLR0913  # one argument for each option of the command
+    trace: Annotated[
+        list[str] | None, typer.Option(help="Arrivals: a trace by name or a CSV file; may be repeated.")
+    ] = None,
+    cluster: Annotated[str, typer.Option(help="44, 64, 288, 6212, a cluster file, or a CSV file of nodes.")] = "44",
+    policy: Annotated[list[str] | None, typer.Option(help="Policy by name; may be repeated.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Seed of the generated jobs; may be repeated.")] = None,
+    load: Annotated[float | None, typer.Option(min=1e-6, help="Divide the times of arrival by this.")] = None,
+    first: Annotated[int | None, typer.Option(min=1, help="Only so many jobs from the trace's beginning.")] = None,
+    estimate_sigma: Annotated[float, typer.Option(min=0, help="Believe work times exp(N(0, sigma)).")] = 0.0,
+    misprediction: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the jobs that need more memory than predicted.")
+    ] = 0.0,
+    failures: Annotated[
+        float | None, typer.Option(min=1e-3, help="Nodes fail: mean hours from one failure of a node to its next.")
+    ] = None,
+    repair: Annotated[float, typer.Option(min=1e-3, help="Hours a failed node is away.")] = 1.0,
+    output: Annotated[Path | None, typer.Option(help="Folder for CSV, JSON, pictures and the HTML report.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> int:
+    """Simulate policies on recorded arrivals; print their figures, and write a report.
+
+    Starts nothing and needs no Airflow. The same options give the same result, but for CPU times.
+    """
+    from frenzy.sim.disturbances import Disturbances
+    from frenzy.sim.workload import WorkloadSpec
+
+    disturbances = Disturbances(
+        estimate_sigma=estimate_sigma,
+        memory_error_share=misprediction,
+        node_mtbf_hours=failures,
+        node_repair_hours=repair,
+    )
+    specs = [
+        WorkloadSpec(trace=name, cluster=cluster, seed=number, load=load, num_jobs=first, disturbances=disturbances)
+        for name in trace or [DEFAULT_TRACE]
+        for number in (seed if seed else [0])
+    ]
+    return simulate_workloads(specs, tuple(policy or DEFAULT_POLICIES), output, as_json=as_json)
+
+
+def simulate_workloads(
+    specs: Sequence[WorkloadSpec], policies: Sequence[str], output: Path | None, *, as_json: bool
+) -> int:
+    """Every spec under every policy; the exit status."""
+    from frenzy.sim.engine import SimulationError
+    from frenzy.sim.report import Report
+
+    check_folder(output)
+    notes: list[str] = []
+    try:
+        results = list(_results(specs, policies, notes))
+    except SimulationError as error:
+        err().print(f"The policy asked for what cannot be: {error}.", style="bold red", soft_wrap=True)
+        return FAILED
+    report = Report(
+        title="Simulated scheduling", settings=_settings(specs, policies), results=results, notes=tuple(notes)
+    )
+    tell(report, output, as_json=as_json)
+    return 0
+
+
+def tell(report: Report, output: Path | None, *, as_json: bool) -> None:
+    """The figures on stdout, as a table or as JSON; everything in the folder ``output``."""
+    from frenzy.cli.simulation import figures_table
+    from frenzy.sim.report import report_document, write_report
+
+    summaries = report.summaries()
+    if as_json:
+        print_json(report_document(report, summaries))
+    else:
+        out().print(figures_table(summaries, with_cpu_times=report.with_cpu_times))
+        for note in report.notes:
+            out().print(note, style="yellow", soft_wrap=True)
+    if output is not None:
+        page = write_report(report, output)
+        err().print(f"Report: {page}", soft_wrap=True)
+
+
+def _results(specs: Sequence[WorkloadSpec], policies: Sequence[str], notes: list[str]) -> Iterator[SimResult]:
+    """Workloads are made one at a time: a large one takes memory."""
+    from frenzy.cli.simulation import Runs
+    from frenzy.sim.registry import scheduler_named
+    from frenzy.sim.workload import make_workload
+
+    for name in policies:
+        scheduler_named(name)
+    with Runs(err(), len(specs) * len(policies)) as runs:
+        for spec in specs:
+            workload = make_workload(spec)
+            notes += _left_out(spec.name, workload.left_out)
+            for name in policies:
+                yield runs.run(workload.scenario, scheduler_named(name))
+
+
+def _left_out(name: str, left_out: Mapping[str, int]) -> list[str]:
+    if not left_out:
+        return []
+    counts = "; ".join(f"{count}: {why}" for why, count in left_out.items())
+    return [f"{name}: rows of the trace left out, with the reason: {counts}."]
+
+
+def check_folder(output: Path | None) -> None:
+    """Raises SpecError for what is no folder, before anything is simulated."""
+    if output is not None and output.exists() and not output.is_dir():
+        raise SpecError([Violation(path="--output", value=repr(str(output)), allowed="a folder")])
+
+
+def _settings(specs: Sequence[WorkloadSpec], policies: Sequence[str]) -> dict[str, str]:
+    """What was simulated, in words."""
+    spec = specs[0]
+    disturbances = spec.disturbances
+    traces = dict.fromkeys(each.trace for each in specs)
+    seeds = dict.fromkeys(str(each.seed) for each in specs)
+    told = {
+        "traces": ", ".join(traces),
+        "cluster": spec.cluster,
+        "policies": ", ".join(policies),
+        "seeds": ", ".join(seeds),
+        "times of arrival": "as recorded" if spec.load is None else f"divided by {spec.load:g}",
+        "estimates of work": _sigma(disturbances.estimate_sigma),
+        "memory": f"{disturbances.memory_error_share:.0%} of the jobs need more than predicted",
+        "failures": "none",
+    }
+    if disturbances.node_mtbf_hours is not None:
+        mtbf, repair = disturbances.node_mtbf_hours, disturbances.node_repair_hours
+        told["failures"] = f"each node every {mtbf:g} h on average, for {repair:g} h"
+    return told
+
+
+def _sigma(sigma: float) -> str:
+    return f"wrong by exp(N(0, {sigma:g}))" if sigma else "right"

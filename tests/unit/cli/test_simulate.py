@@ -1,0 +1,59 @@
+"""``frenzy simulate``: figures, a report, and refusals in plain words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.unit.cli.conftest import Said
+
+Command = Callable[..., Said]
+FEW = ("simulate", "--first", "12", "--policy", "frenzy-paper", "--policy", "backfill")
+
+
+def test_table_has_a_column_for_each_policy(frenzy: Command) -> None:
+    said = frenzy(*FEW)
+    assert said.status == 0
+    assert "frenzy-paper" in said.out
+    assert "backfill" in said.out
+    assert "average JCT" in said.out
+    assert "12 of 12 jobs ended" in said.err
+
+
+def test_json_and_the_folder_hold_every_figure(frenzy: Command, tmp_path: Path) -> None:
+    said = frenzy(*FEW, "--seed", "1", "--seed", "2", "--output", str(tmp_path / "report"), "--json")
+    document = json.loads(said.out)
+    assert document == json.loads((tmp_path / "report/report.json").read_text())
+    assert [each["num_scenarios"] for each in document["policies"]] == [2, 2]
+    assert document["policies"][0]["figures"]["jct_mean_s"]["num_scenarios"] == 2
+    assert (tmp_path / "report/report.html").is_file()
+
+
+def test_what_goes_wrong_is_simulated_when_asked(frenzy: Command) -> None:
+    wrong = ("--estimate-sigma", "1", "--misprediction", "1", "--failures", "5", "--repair", "0.5", "--load", "2")
+    document = json.loads(frenzy(*FEW, *wrong, "--json").out)
+    assert document["settings"]["failures"] == "each node every 5 h on average, for 0.5 h"
+    assert any(each["restarts_mean"] > 0 for each in document["scenarios"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "allowed"),
+    [
+        (("--policy", "luck"), "frenzy-paper"),
+        (("--trace", "nowhere"), "philly-160-1"),
+        (("--cluster", "moon"), "6212"),
+    ],
+)
+def test_what_is_not_known_is_refused_with_what_is(arguments: tuple[str, str], allowed: str, frenzy: Command) -> None:
+    said = frenzy("simulate", *arguments)
+    assert said.status == 2
+    assert arguments[1] in said.err
+    assert allowed in said.err.replace("\n", " ")
+
+
+def test_report_does_not_replace_a_file(frenzy: Command, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("mine")
+    said = frenzy(*FEW, "--output", str(tmp_path / "taken"))
+    assert (said.status, (tmp_path / "taken").read_text()) == (2, "mine")
