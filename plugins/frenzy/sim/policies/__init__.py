@@ -1,0 +1,1 @@
+"""Rivals of the product's scheduler, for comparison in the simulator only."""
