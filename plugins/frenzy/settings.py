@@ -46,6 +46,13 @@ class MemoryPolicy(StrEnum):
     PAPER = "paper"
 
 
+class ElasticMoves(StrEnum):
+    """Whether running jobs may be moved for the sake of the whole cluster."""
+
+    AUTO = "auto"
+    OFF = "off"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """One installation's settings; every path is absolute.
@@ -53,6 +60,9 @@ class Settings:
     ``port`` is None where the first free one from 8080 on is to be taken. ``run_root`` is an fsspec
     URL or a path. ``lease_s`` is how long a lease lives without a heartbeat, ``poll_s`` how often a
     trigger looks, ``stop_grace_s`` how long workers may take to write a checkpoint when told to stop.
+    ``restart_s`` is what a move of a running job is taken to cost until its own attempts have shown it,
+    ``min_run_s`` the least time between two moves, ``max_moves`` their number in a run, to which every
+    ``move_refill_s`` of running adds one.
     """
 
     home: Path = CHECKOUT / ".frenzy"
@@ -66,6 +76,11 @@ class Settings:
     lease_s: float = 60.0
     poll_s: float = 0.5
     stop_grace_s: float = 30.0
+    elastic: ElasticMoves = ElasticMoves.AUTO
+    restart_s: float = 30.0
+    min_run_s: float = 60.0
+    max_moves: int = 3
+    move_refill_s: float = 3600.0
 
     @property
     def airflow_home(self) -> Path:
@@ -148,6 +163,12 @@ def _port(text: str) -> int:
     return port
 
 
+def _count(text: str) -> int:
+    if int(text) < 0:
+        raise ValueError(text)
+    return int(text)
+
+
 def _positive_duration_s(text: str) -> float:
     seconds = parse_duration_s(float(text) if text.replace(".", "", 1).isdigit() else text)
     if seconds <= 0:
@@ -176,4 +197,9 @@ _VARIABLES: Final = (
     _seconds("FRENZY_LEASE_S", "lease_s"),
     _seconds("FRENZY_POLL_S", "poll_s"),
     _seconds("FRENZY_STOP_GRACE_S", "stop_grace_s"),
+    _chosen("FRENZY_ELASTIC", "elastic", ElasticMoves),
+    _seconds("FRENZY_RESTART_S", "restart_s"),
+    _seconds("FRENZY_MIN_RUN_S", "min_run_s"),
+    _Variable(name="FRENZY_MAX_MOVES", field="max_moves", parse=_count, allowed="give a whole number from 0 on"),
+    _seconds("FRENZY_MOVE_REFILL_S", "move_refill_s"),
 )

@@ -16,8 +16,9 @@ from frenzy.app.inventory import refresh_inventory
 from frenzy.app.services import Services
 from frenzy.core.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.has import policy_named
+from frenzy.core.moves import ElasticRules
 from frenzy.ports import Launcher, RunStore
-from frenzy.settings import LauncherKind, Settings, load_settings
+from frenzy.settings import ElasticMoves, LauncherKind, Settings, load_settings
 
 
 class SystemClock:
@@ -58,6 +59,13 @@ def services_for(settings: Settings, database_url: str) -> Services:
         policy=policy_named(settings.placement_policy.value),
         marp_policy=settings.memory_policy.value,
         lease_s=settings.lease_s,
+        elastic=ElasticRules(
+            enabled=settings.elastic is ElasticMoves.AUTO,
+            restart_s=settings.restart_s,
+            min_run_s=settings.min_run_s,
+            max_moves=settings.max_moves,
+            refill_s=settings.move_refill_s,
+        ),
     )
 
 

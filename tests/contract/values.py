@@ -13,6 +13,7 @@ from frenzy.core.ledger import (
     JobState,
     Lease,
     LeaseState,
+    MoveTarget,
     NextAttempt,
     QueueEntry,
     RunIdentity,
@@ -108,7 +109,7 @@ def lease(run_key: str, attempt: int = 1, *, gpu_type: str = "small", granted_s:
 
 
 def next_attempt(number: int = 1) -> NextAttempt:
-    return NextAttempt(attempt=number, reason=Reason(code=ReasonCode.BEST_PLAN))
+    return NextAttempt(attempt=number, reason=Reason(code=ReasonCode.BEST_PLAN), preferred=plan(1).shape)
 
 
 def queue_entry(run_key: str, submitted_s: float = 1.0) -> QueueEntry:
@@ -129,6 +130,9 @@ def attempt(run_key: str, number: int = 1) -> Attempt:
         placement=placement(n1=2),
         created_s=1.0,
         next_attempt=next_attempt(number),
+        stop_reason=Reason(code=ReasonCode.MOVED_TO_GROW),
+        stop_asked_s=2.0,
+        move_to=MoveTarget(plan=plan(), placement=placement(n1=1, n2=1)),
         result=AttemptResult(exit_code=0, last_step=10, total_steps=10, final_loss=1.25),
     )
 

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frenzy.core.errors import SpecError
-from frenzy.settings import LauncherKind, MemoryPolicy, PlacementPolicy, Settings, load_settings, variable_names
+from frenzy.settings import (
+    ElasticMoves,
+    LauncherKind,
+    MemoryPolicy,
+    PlacementPolicy,
+    Settings,
+    load_settings,
+    variable_names,
+)
 
 names = st.text(alphabet="abcdefghij0123456789-_", min_size=1, max_size=12)
 durations_s = st.floats(min_value=0.25, max_value=86400.0).map(lambda seconds: round(seconds, 2))
@@ -23,6 +31,11 @@ settings = st.builds(
     lease_s=durations_s,
     poll_s=durations_s,
     stop_grace_s=durations_s,
+    elastic=st.sampled_from(ElasticMoves),
+    restart_s=durations_s,
+    min_run_s=durations_s,
+    max_moves=st.integers(0, 99),
+    move_refill_s=durations_s,
 )
 
 
@@ -73,6 +86,8 @@ def test_times_are_seconds_or_carry_a_unit(text: str, seconds: float) -> None:
         ("FRENZY_POLL_S", "-1", "greater than 0"),
         ("FRENZY_STOP_GRACE_S", "soon", "greater than 0"),
         ("FRENZY_LEASE_S", "inf", "greater than 0"),
+        ("FRENZY_ELASTIC", "yes", "auto, off"),
+        ("FRENZY_MAX_MOVES", "-1", "from 0 on"),
     ],
 )
 def test_a_refused_value_is_named_with_what_is_allowed(variable: str, value: str, allowed: str) -> None:

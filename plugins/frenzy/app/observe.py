@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import TypeVar
 
 from frenzy.app.plan import next_plans
+from frenzy.app.schedule_pass import run_pass
 from frenzy.app.services import Services, log_event, require_attempt, require_run
 from frenzy.app.states import move
 from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.ledger import Attempt, JobState, Lease, LeaseState, RunRecord
+from frenzy.core.ledger import Attempt, JobState, Lease, LeaseState, RunRecord, since_registered
+from frenzy.core.moves import ElasticRules
 from frenzy.core.protocol import AttemptStarted, Directive, DirectiveKind, PressureReport, ProgressReport
 from frenzy.core.reschedule import KILLING_REASONS, follow_up
 from frenzy.ports import LedgerTx
@@ -64,6 +66,7 @@ def report_pressure(services: Services, run_key: str, attempt: int, message: Pre
         asked = replace(
             record,
             stop_reason=message.reason,
+            stop_asked_s=now_s,
             extra_bytes_per_gpu=message.extra_bytes_per_gpu,
             forecast_extra_bytes_per_gpu=message.forecast_extra_bytes_per_gpu,
         )
@@ -94,23 +97,36 @@ def _report(services: Services, run_key: str, attempt: int, change: _Change) -> 
     with services.ledger.transaction() as tx:
         run, record = require_run(tx, run_key), require_attempt(tx, run_key, attempt)
         if record.is_live:
-            _renew(tx, services, run_key, attempt, now_s)
+            last_heard_s = _renew(tx, services, run_key, attempt, now_s)
             changed = change(tx, run, record, now_s)
             if changed != record:
                 tx.put_attempt(changed)
-            run, record = _fresh(tx, run_key), changed
+            if _has_become_movable(record, changed, services.elastic, last_heard_s, now_s):
+                run_pass(tx, services, now_s)
+            run, record = _fresh(tx, run_key), require_attempt(tx, run_key, attempt)
         return directive_of(run, record)
+
+
+def _has_become_movable(
+    before: Attempt, after: Attempt, rules: ElasticRules, last_heard_s: float, now_s: float
+) -> bool:
+    """Whether the attempt has just done its first step, or has by now run for the least time between two moves."""
+    if not rules.enabled or not after.last_step or after.first_step_s is None:
+        return False
+    return not before.last_step or last_heard_s < after.first_step_s + rules.min_run_s <= now_s
 
 
 def _fresh(tx: LedgerTx, run_key: str) -> RunRecord:
     return require_run(tx, run_key)
 
 
-def _renew(tx: LedgerTx, services: Services, run_key: str, attempt: int, now_s: float) -> None:
+def _renew(tx: LedgerTx, services: Services, run_key: str, attempt: int, now_s: float) -> float:
+    """Renew the lease; when the attempt was last heard of before."""
     lease = tx.lease(run_key, attempt)
     if lease is None or lease.state is LeaseState.ENDED:
-        return
+        return now_s
     tx.put_lease(_renewed(lease, services.lease_s, now_s))
+    return lease.heartbeat_s
 
 
 def _renewed(lease: Lease, lease_s: float, now_s: float) -> Lease:
@@ -156,7 +172,7 @@ def _refusal_to_move(tx: LedgerTx, services: Services, run: RunRecord, asked: At
 
 
 def _nowhere_to_go(tx: LedgerTx, services: Services, run: RunRecord, asked: Attempt) -> Reason | None:
-    attempts = tuple(each for each in tx.attempts(run.run_key) if each.created_s >= run.created_s)
+    attempts = since_registered(run, tx.attempts(run.run_key))
     supposed = tuple(
         replace(asked, outcome=asked.stop_reason) if each.attempt == asked.attempt else each for each in attempts
     )

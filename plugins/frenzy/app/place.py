@@ -10,7 +10,16 @@ from frenzy.app.services import Services, require_run
 from frenzy.app.states import move
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.launch import LaunchSpec
-from frenzy.core.ledger import FINAL_STATES, Attempt, JobState, NextAttempt, QueueEntry, RunRecord
+from frenzy.core.ledger import (
+    FINAL_STATES,
+    Attempt,
+    JobState,
+    NextAttempt,
+    QueueEntry,
+    RunRecord,
+    since_registered,
+)
+from frenzy.core.moves import MOVE_REASONS
 from frenzy.core.protocol import PlaceStatus, PlaceView
 from frenzy.core.reschedule import final_state, follow_up
 from frenzy.ports import LedgerTx
@@ -49,7 +58,7 @@ def _enqueue_next(tx: LedgerTx, services: Services, run: RunRecord, now_s: float
         tx.put_run(run)
         move(tx, run, choice.final_state, now_s, choice.refusal)
         return
-    if following.previous is not None:
+    if following.previous is not None and following.reason.code not in MOVE_REASONS:
         run = replace(run, num_reschedules=run.num_reschedules + 1)
     move(tx, run, JobState.QUEUED, now_s, following.reason if following.previous else None)
     tx.put_queue_entry(
@@ -66,7 +75,7 @@ def _enqueue_next(tx: LedgerTx, services: Services, run: RunRecord, now_s: float
 
 def next_attempt_of(tx: LedgerTx, run: RunRecord) -> NextAttempt | Reason:
     """The next attempt's facts; attempts of earlier generations (before a clear) only give its number."""
-    attempts = tuple(each for each in tx.attempts(run.run_key) if each.created_s >= run.created_s)
+    attempts = since_registered(run, tx.attempts(run.run_key))
     recovering = run.state is JobState.RECOVERING
     if attempts and recovering:
         return follow_up(run, attempts)

@@ -11,7 +11,7 @@ from frenzy.core.ledger import JobState, NextAttempt, RunRecord, versions_key
 from frenzy.core.marp import PlanRequest, plan_candidates, smallest_remedy
 from frenzy.core.model_shape import model_shape
 from frenzy.core.plan import Candidate, ResourcePlan
-from frenzy.core.reschedule import MEMORY_REASONS, final_state, ladder
+from frenzy.core.reschedule import MEMORY_REASONS, final_state, is_as_wide, ladder
 from frenzy.core.residuals import Residuals
 from frenzy.ports import LedgerTx
 
@@ -57,7 +57,8 @@ def next_plans(tx: LedgerTx, services: Services, run: RunRecord, following: Next
     rung = ladder(candidates, following)
     if rung.plans:
         climbed = following.previous is not None and following.reason.code in MEMORY_REASONS
-        return PlanChoice(candidates=candidates, plans=rung.plans, ordered=climbed)
+        aimed = following.preferred is not None and is_as_wide(rung.plans[0], following.preferred)
+        return PlanChoice(candidates=candidates, plans=rung.plans, ordered=climbed or aimed)
     refusal = _no_plan(following)
     return PlanChoice(candidates=candidates, plans=(), refusal=refusal, final_state=_refused_state(following))
 

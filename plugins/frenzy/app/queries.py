@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from frenzy.app.schedule_pass import expected_end_s, scheduling_facts
+from frenzy.app.facts import expected_end_s, scheduling_facts
 from frenzy.app.services import Services, require_run
 from frenzy.core.has import explain as explain_placement
 from frenzy.core.ledger import (
@@ -120,7 +120,7 @@ def _running_row(tx: LedgerTx, lease: Lease, now_s: float) -> RunningRow:
         measured_peak_bytes=attempt.measured_peak_bytes,
         capacity_bytes=attempt.plan.gpu_memory_bytes,
         num_reschedules=run.num_reschedules,
-        expected_end_s=expected_end_s(run, attempt, lease, now_s),
+        expected_end_s=expected_end_s(run, attempt, now_s),
         reason=run.reason,
     )
 
@@ -205,6 +205,8 @@ def explain(services: Services, run_key: str) -> Explanation:
         lines = [f"Job {run.job.name!r} is {run.state}."]
         lines += _plan_lines(run)
         lines += [line for attempt in attempts for line in _attempt_lines(attempt)]
+        if run.state is JobState.CHECKPOINTING and run.reason is not None:
+            lines.append(f"It is saving a checkpoint to stop: {run.reason.code}: {run.reason.sentence}")
         if run.state is JobState.QUEUED:
             lines += _waiting_lines(tx, services, run_key, now_s)
         if run.reason is not None and run.state in FINAL_STATES:
@@ -245,6 +247,6 @@ def _waiting_lines(tx: LedgerTx, services: Services, run_key: str, now_s: float)
         yield f"It waits: {entry.hold.code}: {entry.hold.sentence}"
         if entry.hold.remedy:
             yield f"What would help: {entry.hold.remedy}"
-    facts = scheduling_facts(tx, now_s)
+    facts = scheduling_facts(tx, services.elastic, now_s)
     if any(each.run_key == run_key for each in facts.queued):
         yield from explain_placement(facts, run_key, now_s, services.policy).lines

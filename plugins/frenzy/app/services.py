@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from frenzy.core.errors import PermanentError, Reason, ReasonCode
-from frenzy.core.has import Policy
+from frenzy.core.has import Policy, schedule
 from frenzy.core.ledger import Attempt, Event, RunRecord
 from frenzy.core.memory_calibration import Calibration
+from frenzy.core.moves import ElasticRules
+from frenzy.core.queue import Action, SchedulingFacts
 from frenzy.ports import Clock, Inventory, JobStore, LedgerStore, LedgerTx, RunStore
+
+
+class Scheduler(Protocol):
+    """What decides in a pass; ``frenzy.core.has.schedule`` is the one."""
+
+    def __call__(self, facts: SchedulingFacts, now_s: float, policy: Policy) -> tuple[Action, ...]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +37,8 @@ class Services:
     policy: Policy
     marp_policy: str
     lease_s: float
+    elastic: ElasticRules = ElasticRules()
+    schedule: Scheduler = schedule
 
     @property
     def predictor_versions(self) -> Mapping[str, str]:

@@ -43,6 +43,7 @@ class ReasonCode(StrEnum):
     WAITING_FOR_HOST_RESOURCES = "WAITING_FOR_HOST_RESOURCES"
     WAITING_FOR_NODES = "WAITING_FOR_NODES"
     WAITING_FOR_OLD_WORKERS = "WAITING_FOR_OLD_WORKERS"
+    WAITING_FOR_MOVE = "WAITING_FOR_MOVE"
     NEVER_FITS = "NEVER_FITS"
     # moving
     MEMORY_PRESSURE_FORECAST = "MEMORY_PRESSURE_FORECAST"
@@ -50,6 +51,9 @@ class ReasonCode(StrEnum):
     ALLOCATOR_RETRIES = "ALLOCATOR_RETRIES"
     CUDA_OUT_OF_MEMORY = "CUDA_OUT_OF_MEMORY"
     BUDGET_EXCEEDED = "BUDGET_EXCEEDED"
+    MOVED_TO_GROW = "MOVED_TO_GROW"
+    MOVED_TO_SHRINK = "MOVED_TO_SHRINK"
+    MOVED_TO_OTHER_GPUS = "MOVED_TO_OTHER_GPUS"
     PREEMPTED = "PREEMPTED"
     # an attempt or a run ends
     COMPLETED = "COMPLETED"
@@ -95,12 +99,16 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = MappingProxyType(
         ReasonCode.WAITING_FOR_HOST_RESOURCES: "GPUs are free, but their nodes lack CPU or host memory.",
         ReasonCode.WAITING_FOR_NODES: "Nodes that could run the job are drained or lost.",
         ReasonCode.WAITING_FOR_OLD_WORKERS: "Workers of the run's last attempt are not yet seen gone.",
+        ReasonCode.WAITING_FOR_MOVE: "GPUs are being given up for it by a job that first saves a checkpoint.",
         ReasonCode.NEVER_FITS: "No plan fits the cluster, even when it is empty.",
         ReasonCode.MEMORY_PRESSURE_FORECAST: "Memory use was rising towards the GPU's capacity.",
         ReasonCode.MEMORY_PRESSURE_USAGE: "Memory use passed the safe share of the GPU's capacity.",
         ReasonCode.ALLOCATOR_RETRIES: "The allocator had to flush its cache to satisfy requests.",
         ReasonCode.CUDA_OUT_OF_MEMORY: "The GPU ran out of memory.",
         ReasonCode.BUDGET_EXCEEDED: "The virtual GPU's memory budget was exceeded.",
+        ReasonCode.MOVED_TO_GROW: "The scheduler gave the job more GPUs.",
+        ReasonCode.MOVED_TO_SHRINK: "The scheduler took some of the job's GPUs for another job.",
+        ReasonCode.MOVED_TO_OTHER_GPUS: "The scheduler moved the job to other GPUs.",
         ReasonCode.PREEMPTED: "The scheduler took the GPUs for another job.",
         ReasonCode.COMPLETED: "The training reached its last step.",
         ReasonCode.CHECKPOINTED_ON_REQUEST: "The training saved a checkpoint and stopped when asked.",

@@ -204,6 +204,13 @@ class TrainingJob:
     objective: Annotated[Objective, Doc("What the plan minimises: the time to the end, or its cost.")] = Objective.TIME
     constraints: Annotated[ConstraintsSpec, Doc("Constraints")] = ConstraintsSpec()
     on_memory_pressure: Annotated[MemoryPressureSpec, Doc("Memory pressure")] = MemoryPressureSpec()
+    elastic: Annotated[
+        Literal["auto", "off"],
+        Doc(
+            "auto: while it runs it may be given more GPUs, fewer or others, or wait again, always from a "
+            "checkpoint; off: it stays where it was started."
+        ),
+    ] = "auto"
     trigger: Annotated[TriggerSpec, Doc("Trigger")] = TriggerSpec()
     queue: Annotated[str, Len(1, 63), Doc("Queue the job waits in.")] = "default"
     priority: Annotated[int, Ge(-1000), Le(1000), Doc("Higher goes first.")] = 0

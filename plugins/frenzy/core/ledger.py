@@ -6,7 +6,7 @@ lease is suspect, not free: its slots stay held until its workers are proved gon
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -131,11 +131,13 @@ class NextAttempt:
 
     extra_bytes_per_gpu: memory seen beyond the prediction; the next plan must have room for it.
     forecast_extra_bytes_per_gpu: the same at the run's end if growth goes on; wanted, not needed.
+    preferred: the plan that the run was moved for; taken if it can still be placed.
     """
 
     attempt: int
     reason: Reason
     previous: ResourcePlan | None = None
+    preferred: PlanShape | None = None
     excluded_shapes: tuple[PlanShape, ...] = ()
     excluded_nodes: tuple[str, ...] = ()
     extra_bytes_per_gpu: int = 0
@@ -186,9 +188,19 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MoveTarget:
+    """What a running job is to have once it was moved."""
+
+    plan: ResourcePlan
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One launch of a run's workers, with what was predicted and what was measured.
 
+    first_step_s: when its first step was done. stop_asked_s: when it was decided that it is to save a
+    checkpoint and stop, for stop_reason. move_to: where the scheduler wants the run to go on.
     measured_peak_bytes: highest allocated peak of any rank in any step.
     reserved_peak_bytes, device_used_peak_bytes: the same of what the allocator took from the device,
     and of what is in use on the device as a whole.
@@ -207,6 +219,8 @@ class Attempt:
     first_step_s: float | None = None
     ended_s: float | None = None
     stop_reason: Reason | None = None
+    stop_asked_s: float | None = None
+    move_to: MoveTarget | None = None
     extra_bytes_per_gpu: int = 0
     forecast_extra_bytes_per_gpu: int = 0
     result: AttemptResult | None = None
@@ -279,6 +293,11 @@ class Event:
     kind: str
     text: str
     attempt: int | None = None
+
+
+def since_registered(run: RunRecord, attempts: Iterable[Attempt]) -> tuple[Attempt, ...]:
+    """Those of ``attempts`` that were made since the run's tasks were last cleared."""
+    return tuple(each for each in attempts if each.created_s >= run.created_s)
 
 
 def versions_key(versions: Mapping[str, str]) -> str:

@@ -16,6 +16,7 @@ from typing import Final
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.launch import AttemptResult, ExitCode
 from frenzy.core.ledger import Attempt, JobState, NextAttempt, RunRecord
+from frenzy.core.moves import MOVE_REASONS
 from frenzy.core.plan import Candidate, PlanShape, ResourcePlan
 
 MEMORY_REASONS: Final = frozenset(
@@ -65,8 +66,8 @@ def classify(result: AttemptResult | None, stop_reason: Reason | None, known: Re
         return stop_reason
     if known is not None:
         return known
-    if result.exit_code > 128 and stop_reason is not None and stop_reason.code in MEMORY_REASONS:
-        return stop_reason  # they did not stop in time; the plan is as short of memory as it was
+    if result.exit_code > 128 and stop_reason is not None and stop_reason.code in MEMORY_REASONS | MOVE_REASONS:
+        return stop_reason  # they did not stop in time; what they were to stop for holds all the same
     return Reason(code=_code_of_exit(result.exit_code), detail=result.detail)
 
 
@@ -90,6 +91,8 @@ def follow_up(run: RunRecord, attempts: tuple[Attempt, ...]) -> NextAttempt | Re
     outcome = last.outcome or Reason(code=ReasonCode.WORKERS_LOST)
     if outcome.code is ReasonCode.COMPLETED or outcome.code in _FATAL_REASONS:
         return outcome
+    if outcome.code in MOVE_REASONS:
+        return _next_attempt(attempts, outcome)
     if run.num_reschedules >= run.job.on_memory_pressure.max_reschedules:
         return Reason(
             code=ReasonCode.RESCHEDULE_BUDGET_SPENT,
@@ -119,10 +122,14 @@ def _next_attempt(attempts: tuple[Attempt, ...], outcome: Reason) -> NextAttempt
     memory = outcome.code in MEMORY_REASONS
     extra, forecast = extra_bytes(last, outcome) if memory else (0, 0)
     known_extra = max([extra, *(each.next_attempt.extra_bytes_per_gpu for each in attempts)])
+    moved = outcome.code in MOVE_REASONS
+    if moved:  # nothing was learned, and nothing is forgotten
+        forecast = max(each.next_attempt.forecast_extra_bytes_per_gpu for each in attempts)
     return NextAttempt(
         attempt=last.attempt + 1,
         reason=outcome,
         previous=last.plan,
+        preferred=last.move_to.plan.shape if moved and last.move_to is not None else None,
         excluded_shapes=excluded_shapes(attempts),
         extra_bytes_per_gpu=known_extra,
         forecast_extra_bytes_per_gpu=max(known_extra, forecast),
@@ -182,9 +189,9 @@ def ladder(candidates: tuple[Candidate, ...], next_attempt: NextAttempt) -> Ladd
     more room than the previous plan had.
     """
     previous = next_attempt.previous
-    feasible = tuple(
-        each.plan for each in candidates if each.feasible and each.plan.shape not in next_attempt.excluded_shapes
-    )
+    feasible = _not_excluded(candidates, next_attempt)
+    if next_attempt.reason.code in MOVE_REASONS:
+        return Ladder(rung=None, plans=preferred_first(roomy_plans(candidates, next_attempt), next_attempt.preferred))
     if previous is None or next_attempt.reason.code not in MEMORY_REASONS:
         return Ladder(rung=None, plans=feasible)
     least_room = room_bytes(previous) + round(_LEAST_GAIN_SHARE * previous.gpu_memory_bytes)
@@ -194,6 +201,30 @@ def ladder(candidates: tuple[Candidate, ...], next_attempt: NextAttempt) -> Ladd
         if found.plans:
             return found
     return Ladder(rung=None, plans=())
+
+
+def _not_excluded(candidates: Iterable[Candidate], next_attempt: NextAttempt) -> tuple[ResourcePlan, ...]:
+    excluded = next_attempt.excluded_shapes
+    return tuple(each.plan for each in candidates if each.feasible and each.plan.shape not in excluded)
+
+
+def roomy_plans(candidates: Iterable[Candidate], next_attempt: NextAttempt) -> tuple[ResourcePlan, ...]:
+    """Plans with room for the growth that was forecast for the run; if there are none, for what was seen."""
+    feasible = _not_excluded(candidates, next_attempt)
+    roomy = tuple(plan for plan in feasible if room_bytes(plan) > next_attempt.forecast_extra_bytes_per_gpu)
+    return roomy or feasible
+
+
+def preferred_first(plans: tuple[ResourcePlan, ...], preferred: PlanShape | None) -> tuple[ResourcePlan, ...]:
+    """``plans`` with the preferred one in front; if it is gone, the first on as many GPUs of its type."""
+    if preferred is None:
+        return plans
+    return tuple(sorted(plans, key=lambda plan: (plan.shape != preferred, not is_as_wide(plan, preferred))))
+
+
+def is_as_wide(plan: ResourcePlan, shape: PlanShape) -> bool:
+    """Whether ``plan`` takes the same GPUs as ``shape``."""
+    return (plan.gpu_type, plan.num_gpus) == (shape.gpu_type, shape.num_gpus)
 
 
 def _lowest_rung(previous: ResourcePlan, plans: tuple[ResourcePlan, ...]) -> Ladder:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.app.conftest import Airflow, make_job, small_cluster
 
@@ -293,9 +295,7 @@ def test_the_sweep_ends_an_attempt_whose_workers_left_an_account_that_nobody_rep
     assert free_gpus(airflow) == 4
 
 
-def test_a_refused_lease_does_not_undo_the_end_of_another_run(
-    airflow: Airflow, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_lease_does_not_undo_the_end_of_another_run(airflow: Airflow) -> None:
     running(airflow, "first", batch=1)
     others = [airflow.another() for _ in range(8)]
     for number, each in enumerate(others):
@@ -307,8 +307,8 @@ def test_a_refused_lease_does_not_undo_the_end_of_another_run(
     assert entry is not None
     nowhere = Placement(allocations=(NodeAllocation(node="no such node", num_gpus=1),))
     start = Start(run_key=waiting.key, plan=entry.plans[0], placement=nowhere)
-    monkeypatch.setattr("frenzy.app.schedule_pass.schedule", lambda *_, **__: (start,))
-    assert airflow.end(1, 0, last_step=100).run.state is JobState.SUCCEEDED
+    services = replace(airflow.services, schedule=lambda facts, now_s, policy: (start,))
+    assert replace(airflow, services=services).end(1, 0, last_step=100).run.state is JobState.SUCCEEDED
     assert place_status(waiting.services, waiting.key).status is PlaceStatus.WAITING
 
 

@@ -1,0 +1,179 @@
+"""The snapshot that a scheduling pass decides on, read from the ledger.
+
+A move that is under way counts as done: the run is where it will be, and what it leaves is free. So
+no second move is made for the same want. That workers may still hold what is to become free is for
+``moves`` to mind, when a start is granted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from frenzy.core.ledger import (
+    Attempt,
+    JobState,
+    Lease,
+    NextAttempt,
+    QueueEntry,
+    RunRecord,
+    since_registered,
+)
+from frenzy.core.moves import ElasticRules, elasticity, is_movable, is_under_way, restart_s, work_left
+from frenzy.core.plan import ResourcePlan
+from frenzy.core.queue import Elasticity, QueuedJob, RunningJob, SchedulingFacts
+from frenzy.core.reschedule import roomy_plans
+from frenzy.ports import LedgerTx
+
+# A run that has stopped for a move is queued again by its tasks; its place is kept for it so long.
+_KEPT_PLACE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Subject:
+    """One run with its attempts since it was registered, the last of which is ``attempt``."""
+
+    run: RunRecord
+    attempts: tuple[Attempt, ...]
+    attempt: Attempt
+
+    @property
+    def plans(self) -> tuple[ResourcePlan, ...]:
+        """What it may run with, from the table its attempt was placed from; its own plan is among them."""
+        own = self.attempt.plan
+        roomy = roomy_plans(self.run.candidates, self.attempt.next_attempt)
+        return roomy if any(plan.shape == own.shape for plan in roomy) else (own, *roomy)
+
+
+def scheduling_facts(tx: LedgerTx, rules: ElasticRules, now_s: float) -> SchedulingFacts:
+    """The snapshot. A run whose old workers still hold GPUs is not queued yet."""
+    leases = tx.held_leases()
+    holders = {lease.run_key for lease in leases}
+    jobs: list[QueuedJob | RunningJob] = []
+    jobs += [_queued(tx, rules, entry) for entry in tx.queue() if entry.run_key not in holders]
+    jobs += [job for lease in leases if (job := _holding(tx, rules, lease, now_s)) is not None]
+    jobs += [_as_if_moved(each, rules, now_s) for each in _between_attempts(tx, holders, now_s)]
+    return SchedulingFacts(
+        cluster=tx.cluster(),
+        queued=tuple(job for job in jobs if isinstance(job, QueuedJob)),
+        running=tuple(job for job in jobs if isinstance(job, RunningJob)),
+    )
+
+
+def _queued(tx: LedgerTx, rules: ElasticRules, entry: QueueEntry) -> QueuedJob:
+    run = tx.run(entry.run_key)
+    assert run is not None, "a queue entry has a run (foreign key)"
+    attempts = since_registered(run, tx.attempts(run.run_key))
+    done = entry.next_attempt.checkpoint_step or 0
+    planned = (run.total_steps or 0) - done
+    return replace(
+        _waiting(run, entry.plans, entry.next_attempt, elasticity(run, attempts, rules)),
+        submitted_s=entry.submitted_s,
+        ordered=entry.ordered,
+        work_done=done / planned if planned > 0 else 0.0,
+    )
+
+
+def _waiting(
+    run: RunRecord, plans: tuple[ResourcePlan, ...], next_attempt: NextAttempt, elastic: Elasticity | None
+) -> QueuedJob:
+    return QueuedJob(
+        run_key=run.run_key,
+        job_name=run.job.name,
+        submitted_s=run.created_s,
+        plans=plans,
+        priority=run.job.priority,
+        queue=run.job.queue,
+        team=run.job.team,
+        objective=run.job.objective,
+        excluded_nodes=next_attempt.excluded_nodes,
+        elasticity=elastic,
+    )
+
+
+def _holding(tx: LedgerTx, rules: ElasticRules, lease: Lease, now_s: float) -> QueuedJob | RunningJob | None:
+    """The run behind ``lease`` where it is, or where it will be once it was moved."""
+    run = tx.run(lease.run_key)
+    attempts = () if run is None else since_registered(run, tx.attempts(run.run_key))
+    attempt = next((each for each in attempts if each.attempt == lease.attempt), None)
+    if run is None or attempt is None:
+        return None
+    subject = _Subject(run=run, attempts=attempts, attempt=attempt)
+    if is_under_way(run, attempt):
+        return _as_if_moved(subject, rules, now_s)
+    running = _running(subject, rules, now_s)
+    elastic = elasticity(run, attempts, rules) if is_movable(run, attempt, tx.cluster()) else None
+    if elastic is None:
+        return running
+    own = next(plan for plan in subject.plans if plan.shape == attempt.plan.shape)
+    return replace(running, plan=own, plans=subject.plans, elasticity=elastic)
+
+
+def _running(subject: _Subject, rules: ElasticRules, now_s: float) -> RunningJob:
+    run, attempt = subject.run, subject.attempt
+    job = RunningJob(
+        run_key=run.run_key,
+        job_name=run.job.name,
+        plan=attempt.plan,
+        placement=attempt.placement,
+        started_s=attempt.created_s,
+        expected_end_s=expected_end_s(run, attempt, now_s),
+        priority=run.job.priority,
+        queue=run.job.queue,
+        team=run.job.team,
+        submitted_s=run.created_s,
+        ready_s=_ready_s(subject, rules, now_s),
+        objective=run.job.objective,
+        excluded_nodes=attempt.next_attempt.excluded_nodes,
+    )
+    work, progress = work_left(run, attempt), job.progress(now_s)
+    return replace(job, work_left=work.left + progress, work_done=max(0.0, work.done - progress))
+
+
+def _ready_s(subject: _Subject, rules: ElasticRules, now_s: float) -> float:
+    """When its first step was done; before it, when that may be expected, but not in the past."""
+    first_step_s = subject.attempt.first_step_s
+    if first_step_s is not None:
+        return first_step_s
+    return max(now_s, subject.attempt.created_s + restart_s(subject.attempts, rules))
+
+
+def expected_end_s(run: RunRecord, attempt: Attempt, now_s: float) -> float:
+    """When the attempt should end: by its measured step time once there is one, else as predicted."""
+    if attempt.step_time_s and attempt.last_step and run.total_steps:
+        return now_s + max(0, run.total_steps - attempt.last_step) * attempt.step_time_s
+    return max(now_s, attempt.created_s + attempt.plan.predicted_run_s)
+
+
+def _as_if_moved(subject: _Subject, rules: ElasticRules, now_s: float) -> QueuedJob | RunningJob:
+    """Where a run will be once its move is done: on its target, or waiting."""
+    run, attempt, work = subject.run, subject.attempt, work_left(subject.run, subject.attempt)
+    target = attempt.move_to
+    if target is None:
+        waiting = _waiting(run, subject.plans, attempt.next_attempt, elasticity(run, subject.attempts, rules))
+        return replace(waiting, work_left=work.left, work_done=work.done)
+    asked_s = now_s if attempt.stop_asked_s is None else attempt.stop_asked_s
+    ready_s = max(now_s, asked_s + restart_s(subject.attempts, rules))
+    return replace(
+        _running(subject, rules, now_s),
+        plan=target.plan,
+        placement=target.placement,
+        started_s=asked_s,
+        ready_s=ready_s,
+        expected_end_s=ready_s + work.left * target.plan.predicted_run_s,
+        work_left=work.left,
+        work_done=work.done,
+    )
+
+
+def _between_attempts(tx: LedgerTx, holders: set[str], now_s: float) -> list[_Subject]:
+    """Runs that have just stopped for a move, and are not queued again yet."""
+    found = []
+    for run in tx.runs(states=[JobState.RECOVERING]):
+        attempts = since_registered(run, tx.attempts(run.run_key))
+        if run.run_key in holders or not attempts or tx.queue_entry(run.run_key) is not None:
+            continue
+        last = attempts[-1]
+        recent = last.ended_s is not None and now_s - last.ended_s < _KEPT_PLACE_S
+        if recent and is_under_way(run, last):
+            found.append(_Subject(run=run, attempts=attempts, attempt=last))
+    return found

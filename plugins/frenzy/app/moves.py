@@ -1,0 +1,133 @@
+"""Moving running jobs as the scheduler asks: they save a checkpoint, stop, and are queued again.
+
+Asking is all that happens here. The monitor passes the request on, the end of the attempt frees the
+GPUs, ``decide`` sends the run to the queue, as after every attempt.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from frenzy.app.services import Services
+from frenzy.app.states import move
+from frenzy.core.cluster import Placement
+from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.has.options import Rules
+from frenzy.core.has.room import Room
+from frenzy.core.ledger import Attempt, JobState, MoveTarget, RunRecord, since_registered
+from frenzy.core.moves import elasticity, is_movable, is_under_way, move_reason, preemption_reason
+from frenzy.core.queue import Action, Hold, Preempt, Resize, Start
+from frenzy.ports import LedgerTx
+
+log = logging.getLogger(__name__)
+
+
+def ask_to_move(
+    tx: LedgerTx, services: Services, action: Resize | Preempt, actions: Sequence[Action], now_s: float
+) -> bool:
+    """Mark the run's attempt: it is to save a checkpoint and stop. False if it cannot be asked now.
+
+    actions: all of the pass; they tell which job gets what this one leaves.
+    """
+    run, attempt = tx.run(action.run_key), live_attempt(tx, action.run_key)
+    if run is None or attempt is None or not _may_be_asked(tx, services, run, attempt):
+        log.warning("Run %s is not moved: it has no running attempt that could be.", action.run_key)
+        return False
+    target = _target(action)
+    if target is not None and _is_where_it_is(target, attempt):
+        return False
+    reason = _reason(tx, attempt, action, actions)
+    tx.put_attempt(replace(attempt, stop_reason=reason, stop_asked_s=now_s, move_to=target))
+    move(tx, run, JobState.CHECKPOINTING, now_s, reason)
+    return True
+
+
+def live_attempt(tx: LedgerTx, run_key: str) -> Attempt | None:
+    """The attempt of ``run_key`` that has not ended."""
+    return next((each for each in tx.attempts(run_key) if each.is_live), None)
+
+
+def _may_be_asked(tx: LedgerTx, services: Services, run: RunRecord, attempt: Attempt) -> bool:
+    attempts = since_registered(run, tx.attempts(run.run_key))
+    elastic = elasticity(run, attempts, services.elastic)
+    return elastic is not None and is_movable(run, attempt, tx.cluster())
+
+
+def _target(action: Resize | Preempt) -> MoveTarget | None:
+    return MoveTarget(plan=action.plan, placement=action.placement) if isinstance(action, Resize) else None
+
+
+def _is_where_it_is(target: MoveTarget, attempt: Attempt) -> bool:
+    return target.plan.shape == attempt.plan.shape and target.placement == attempt.placement
+
+
+def _reason(tx: LedgerTx, attempt: Attempt, action: Resize | Preempt, actions: Sequence[Action]) -> Reason:
+    heir = _heir(tx, attempt, actions)
+    target = _target(action)
+    if target is not None:
+        return move_reason(attempt.plan, target, heir)
+    assert isinstance(action, Preempt)
+    return preemption_reason(action.reason, heir)
+
+
+def _heir(tx: LedgerTx, attempt: Attempt, actions: Sequence[Action]) -> str | None:
+    """Name of the job that takes over GPUs of ``attempt``: it starts or moves there, or is the first that waits."""
+    nodes = {each.node for each in attempt.placement.allocations}
+    taking = [each for each in actions if isinstance(each, Start | Resize) and _touches(each.placement, nodes)]
+    starting_first = sorted(taking, key=lambda each: each.kind != "start")
+    waiting = [each for each in actions if isinstance(each, Hold)]
+    keys = [each.run_key for each in starting_first] + [each.run_key for each in waiting]
+    runs = (tx.run(key) for key in keys if key != attempt.run_key)
+    return next((run.job.name for run in runs if run is not None), None)
+
+
+def _touches(placement: Placement, nodes: set[str]) -> bool:
+    return any(each.node in nodes for each in placement.allocations)
+
+
+def wait_for_move(tx: LedgerTx, services: Services, start: Start) -> Reason | None:
+    """Why ``start`` must wait, when jobs that are being moved still hold what it is to have."""
+    holdings = _holdings(tx)
+    leaving = [each for each in holdings if is_under_way(each.run, each.attempt)]
+    if not leaving:
+        return None
+    short = _too_full(tx, services, start, holdings)
+    names = [each.run.job.name for each in leaving if _touches(each.attempt.placement, short)]
+    if not names:
+        return None
+    jobs = f"job {names[0]} has" if len(names) == 1 else f"jobs {', '.join(names)} have"
+    detail = f"Starts as {start.plan.plan_id} as soon as {jobs} saved a checkpoint and left {', '.join(sorted(short))}."
+    return Reason(code=ReasonCode.WAITING_FOR_MOVE, detail=detail)
+
+
+@dataclass(frozen=True, slots=True)
+class _Holding:
+    """A run whose attempt really holds GPUs now."""
+
+    run: RunRecord
+    attempt: Attempt
+
+
+def _holdings(tx: LedgerTx) -> list[_Holding]:
+    found = []
+    for lease in tx.held_leases():
+        run = tx.run(lease.run_key)
+        attempt = next((each for each in tx.attempts(lease.run_key) if each.attempt == lease.attempt), None)
+        if run is not None and attempt is not None:
+            found.append(_Holding(run, attempt))
+    return found
+
+
+def _too_full(tx: LedgerTx, services: Services, start: Start, holdings: list[_Holding]) -> set[str]:
+    """Nodes that have no room yet for what ``start`` takes there."""
+    rules = Rules(services.policy)
+    room = Room.of(tx.cluster(), [(rules.need(each.attempt.plan), each.attempt.placement) for each in holdings])
+    need, found = rules.need(start.plan), set()
+    for each in start.placement.allocations:
+        gpu_type = room.type_of_node.get(each.node)
+        free = None if gpu_type is None else room.by_type[gpu_type].free[each.node]
+        if free is not None and need.gpus_in(free) < each.num_gpus:
+            found.add(each.node)
+    return found
