@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from frenzy.core.cluster import Cluster
 from frenzy.core.plan import ResourcePlan
-from frenzy.sim.jobs import NodeFailure
+from frenzy.core.queue import QueuedJob
+from frenzy.sim.jobs import NodeFailure, SimJob
 
 _HOUR_S: Final = 3600.0
 
@@ -44,20 +45,32 @@ class Disturbances:
         )
 
 
-def believed_work(disturbances: Disturbances, work: float, normal: float) -> float:
-    """What is believed of ``work``; normal: a draw from N(0, 1)."""
-    return work * math.exp(disturbances.estimate_sigma * normal)
+class Disturber:
+    """Sets what is believed of jobs against what is true of them.
 
+    Each kind of error has its own stream of random numbers, with one draw for each job.
+    """
 
-def memory_factor(disturbances: Disturbances, plans: tuple[ResourcePlan, ...], uniform: float) -> float:
-    """A job's true need of memory over the predicted one; uniform: a draw from [0, 1)."""
-    share = disturbances.memory_error_share
-    if uniform >= share:
-        return 1.0
-    factor = 1.0 + (disturbances.most_memory_factor - 1.0) * uniform / share
-    roomiest = max(plan.gpu_memory_bytes / plan.memory.required_bytes for plan in plans)
-    # a hair below, so that rounding does not take the last plan away
-    return min(factor, max(1.0, roomiest * (1.0 - 1e-9)))
+    def __init__(self, disturbances: Disturbances, seed: str) -> None:
+        self._disturbances = disturbances
+        self._estimates, self._memory = (random.Random(f"{seed}/{purpose}") for purpose in ("estimates", "memory"))
+
+    def disturbed(self, job: QueuedJob) -> SimJob:
+        """``job``, whose ``work_left`` is true, as its scheduler will see it, with what is true of it."""
+        work, error = job.work_left, self._estimates.gauss()
+        believed = work * math.exp(self._disturbances.estimate_sigma * error)
+        seen = job if believed == work else replace(job, work_left=believed)
+        return SimJob(job=seen, work=work, memory_factor=self._memory_factor(job.plans, self._memory.random()))
+
+    def _memory_factor(self, plans: tuple[ResourcePlan, ...], uniform: float) -> float:
+        """uniform: a draw from [0, 1)."""
+        share = self._disturbances.memory_error_share
+        if uniform >= share:
+            return 1.0
+        factor = 1.0 + (self._disturbances.most_memory_factor - 1.0) * uniform / share
+        roomiest = max(plan.gpu_memory_bytes / plan.memory.required_bytes for plan in plans)
+        # a hair below, so that rounding does not take the last plan away
+        return min(factor, max(1.0, roomiest * (1.0 - 1e-9)))
 
 
 def node_failures(

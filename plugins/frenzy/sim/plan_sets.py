@@ -29,11 +29,10 @@ from frenzy.core.job import Precision
 from frenzy.core.marp import PlanRequest, plan_candidates
 from frenzy.core.plan import ResourcePlan
 from frenzy.sim.job_classes import UNIT_STEPS, JobClass
+from frenzy.sim.reference import Plans
 
 MAX_GPUS: Final = 128
 MAX_PLANS_OF_TYPE: Final = 8
-
-Plans = tuple[ResourcePlan, ...]
 
 
 @dataclass(frozen=True, slots=True)

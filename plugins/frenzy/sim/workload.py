@@ -16,7 +16,7 @@ the GPU types the trace limits the job to, if any is in the cluster.
 *Asked GPUs.* What the trace says, lowered to a count the job has a plan with.
 
 Each kind of draw has its own stream of random numbers, with one draw for each job: wrong estimates,
-memory mispredictions and failures leave the true workload as it is.
+memory mispredictions and failures leave the true workload as it is. Streams differ between traces.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from frenzy.core.cluster import Cluster
-from frenzy.core.hardware import GpuType
 from frenzy.core.job import Precision
 from frenzy.core.queue import Elasticity, QueuedJob
 from frenzy.sim.clusters import OPENB_TYPES, cluster_label, cluster_named
-from frenzy.sim.disturbances import Disturbances, believed_work, memory_factor, node_failures
+from frenzy.sim.disturbances import Disturbances, Disturber, node_failures
 from frenzy.sim.job_classes import CLASSES, JobSize, precision_for
 from frenzy.sim.jobs import Scenario, SimJob
-from frenzy.sim.plan_sets import Hardware, Plans, plans_on
+from frenzy.sim.plan_sets import Hardware, plans_on
+from frenzy.sim.profile_jobs import profile_jobs
+from frenzy.sim.reference import Plans, asked_gpus, by_speed, reference_gpu_s
 from frenzy.sim.traces import TRACES, Arrival, Trace, load_trace, stem
 
 SIZE_OF_APPLICATION: Final[Mapping[str, JobSize]] = MappingProxyType(
@@ -68,6 +69,8 @@ class WorkloadSpec:
     trace, cluster: by name, or a file. load: divides the times of arrival; None leaves them. num_jobs:
     the first so many arrivals; None for all. elasticity: of every job; None for jobs that are never
     moved. precision: of every job; None for the 16-bit format that suits all cards.
+    profiles: a profile file, where nothing is to be generated; ``trace`` is then a file of jobs that
+    name its profiles (``profiles``, ``profile_jobs``).
     """
 
     trace: str = "philly-160-1"
@@ -77,6 +80,7 @@ class WorkloadSpec:
     num_jobs: int | None = None
     elasticity: Elasticity | None = ELASTIC
     precision: Precision | None = None
+    profiles: str | None = None
     disturbances: Disturbances = Disturbances()
 
     @property
@@ -108,12 +112,15 @@ def make_scenario(spec: WorkloadSpec) -> Scenario:
 
 def make_workload(spec: WorkloadSpec) -> Workload:
     """As ``make_scenario``, with what was left out."""
-    return generate(spec, load_trace(spec.trace), cluster_named(spec.cluster))
+    cluster = cluster_named(spec.cluster)
+    if spec.profiles is not None:
+        return _scenario(spec, cluster, *_profiled(spec, spec.profiles, cluster))
+    return generate(spec, load_trace(spec.trace), cluster)
 
 
 def generate(spec: WorkloadSpec, trace: Trace, cluster: Cluster) -> Workload:
     """The workload of ``spec`` on ``trace`` and ``cluster``, which its names are not looked up for."""
-    generator = _Generator(spec, cluster)
+    generator = _Generator(spec, cluster, f"{spec.seed}/{trace.name}")
     left_out = Counter(trace.left_out)
     jobs: list[SimJob] = []
     for number, arrival in enumerate(trace.arrivals[: spec.num_jobs], start=1):
@@ -122,49 +129,64 @@ def generate(spec: WorkloadSpec, trace: Trace, cluster: Cluster) -> Workload:
             left_out["no class of its size has a plan on the cluster"] += 1
         else:
             jobs.append(job)
+    return _scenario(spec, cluster, jobs, left_out)
+
+
+def _profiled(spec: WorkloadSpec, profiles: str, cluster: Cluster) -> tuple[list[SimJob], Counter[str]]:
+    queued, left_out = profile_jobs(Path(spec.trace), Path(profiles), cluster, elasticity=spec.elasticity)
+    disturber = Disturber(spec.disturbances, f"{spec.seed}/{stem(Path(spec.trace))}")
+    load = spec.load or 1.0
+    sooner = (replace(each, submitted_s=each.submitted_s / load) for each in queued[: spec.num_jobs])
+    return [disturber.disturbed(each) for each in sooner], left_out
+
+
+def _scenario(spec: WorkloadSpec, cluster: Cluster, jobs: list[SimJob], left_out: Mapping[str, int]) -> Workload:
     last_s = jobs[-1].job.submitted_s if jobs else 0.0
-    scenario = Scenario(
-        name=spec.name,
-        cluster=cluster,
-        jobs=tuple(jobs),
-        failures=node_failures(spec.disturbances, spec.seed, cluster, last_s),
-    )
+    failures = node_failures(spec.disturbances, spec.seed, cluster, last_s)
+    scenario = Scenario(name=spec.name, cluster=cluster, jobs=tuple(jobs), failures=failures)
     return Workload(scenario=scenario, left_out=dict(left_out))
 
 
 class _Generator:
     """The draws of one workload, in the order of the arrivals."""
 
-    def __init__(self, spec: WorkloadSpec, cluster: Cluster) -> None:
+    def __init__(self, spec: WorkloadSpec, cluster: Cluster, seed: str) -> None:
         self._spec, self._hardware = spec, Hardware.of(cluster)
         self._precision = spec.precision or precision_for(cluster)
         self._types = by_speed(cluster)
-        self._sizes, self._classes, self._estimates, self._memory = (
-            random.Random(f"{spec.seed}/{purpose}") for purpose in ("sizes", "classes", "estimates", "memory")
-        )
+        self._sizes, self._classes = (random.Random(f"{seed}/{purpose}") for purpose in ("sizes", "classes"))
+        self._disturber = Disturber(spec.disturbances, seed)
+        self._references: dict[tuple[int, int], tuple[float, int]] = {}
         self._drawable: dict[tuple[JobSize, frozenset[str] | None], list[tuple[str, Plans]]] = {}
 
     def job(self, number: int, arrival: Arrival) -> SimJob | None:
-        """The job of ``arrival``; None if no class of its size has a plan. The same draws either way."""
+        """The job of ``arrival``; None if no class of its size has a plan."""
         gpu_s, size = gpu_seconds(arrival, self._sizes.random(), self._sizes.random())
-        draw, error, memory = self._classes.random(), self._estimates.gauss(), self._memory.random()
+        draw = self._classes.random()
         choices = self._choices(size, arrival)
         if not choices:
             return None
         job_class, plans = choices[int(draw * len(choices))]
-        work = gpu_s / reference_gpu_s(plans, arrival.num_gpus, self._types)
-        disturbances, spec = self._spec.disturbances, self._spec
+        unit_gpu_s, asked = self._reference(plans, arrival.num_gpus)
         job = QueuedJob(
             run_key=f"job-{number:05d}",
             job_name=f"{arrival.name}.{job_class}",
-            submitted_s=arrival.submit_s / (spec.load or 1.0),
+            submitted_s=arrival.submit_s / (self._spec.load or 1.0),
             plans=plans,
             team=arrival.team or "default",
-            work_left=believed_work(disturbances, work, error),
-            asked_gpus=asked_gpus(plans, arrival.num_gpus),
-            elasticity=spec.elasticity,
+            work_left=gpu_s / unit_gpu_s,
+            asked_gpus=asked,
+            elasticity=self._spec.elasticity,
         )
-        return SimJob(job=job, work=work, memory_factor=memory_factor(disturbances, plans, memory))
+        return self._disturber.disturbed(job)
+
+    def _reference(self, plans: Plans, num_gpus: int) -> tuple[float, int]:
+        """GPU-seconds of work 1.0, and the GPUs asked for."""
+        key = (id(plans), num_gpus)
+        if key not in self._references:
+            unit_gpu_s = reference_gpu_s(plans, num_gpus, self._types)
+            self._references[key] = (unit_gpu_s, asked_gpus(plans, num_gpus))
+        return self._references[key]
 
     def _choices(self, size: JobSize, arrival: Arrival) -> list[tuple[str, Plans]]:
         """Classes of ``size`` with their plans where ``arrival`` may run."""
@@ -199,28 +221,3 @@ def _drawn_size(uniform: float) -> JobSize:
         if uniform < below:
             return size
     return JobSize.XLARGE
-
-
-def by_speed(cluster: Cluster) -> dict[str, int]:
-    """How far each GPU type of ``cluster`` is from the middle one, by peak rate in 16 bits."""
-
-    def speed(gpu: GpuType) -> tuple[float, str]:
-        return (gpu.flops_per_s, gpu.name)
-
-    ordered = sorted((each for each in cluster.gpu_types if cluster.num_gpus_by_type[each.name]), key=speed)
-    return {gpu.name: abs(at - len(ordered) // 2) for at, gpu in enumerate(ordered)}
-
-
-def reference_gpu_s(plans: Plans, num_gpus: int, distance: Mapping[str, int]) -> float:
-    """GPU-seconds of a job of work 1.0, as the module says; distance: of each GPU type from the middle one."""
-    nearest = min(plans, key=lambda plan: (distance[plan.gpu_type], plan.gpu_type)).gpu_type
-    there = [plan for plan in plans if plan.gpu_type == nearest]
-    counted = asked_gpus(tuple(there), num_gpus)
-    fastest = min(plan.predicted_run_s for plan in there if plan.num_gpus == counted)
-    return fastest * counted
-
-
-def asked_gpus(plans: Plans, num_gpus: int) -> int:
-    """The largest count of ``plans`` that is not above ``num_gpus``, else the smallest."""
-    counts = {plan.num_gpus for plan in plans}
-    return max((each for each in counts if each <= num_gpus), default=min(counts))
