@@ -23,6 +23,7 @@ from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import Action, Hold, Preempt, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
 from frenzy.sim.jobs import Scenario
 from frenzy.sim.ledger import Ledger, LiveJob
+from frenzy.sim.mixed import plan_as_placed
 from frenzy.sim.outcome import SimResult
 from frenzy.sim.schedulers import Scheduler
 
@@ -203,7 +204,9 @@ class _Engine:
                     raise SimulationError(f"{action.run_key} does not wait")
                 entering.append((self._waiting.pop(action.run_key), action))
         if entering:
-            started = [self._enter(job, action.plan, action.placement, now_s) for job, action in entering]
+            started = [
+                self._enter(job, self._plan_as_placed(job, action), action.placement, now_s) for job, action in entering
+            ]
             self._timed(lambda: self._state.start(started))
             for job in started:
                 self._check_room(job)
@@ -237,6 +240,9 @@ class _Engine:
         else:
             end_s = ready_s + max(0.0, live.sim.work - live.done) * plan.predicted_run_s
             self._push(end_s, _Kind.END, key, live.attempt)
+
+    def _plan_as_placed(self, job: QueuedJob, action: Start | Resize) -> ResourcePlan:
+        return plan_as_placed(action.plan, job.plans, self._state.room.types_of(action.placement))
 
     def _check_room(self, job: RunningJob) -> None:
         room = self._state.room

@@ -1,15 +1,50 @@
-"""Everything that can be simulated, by name: the product's policies and their rivals."""
+"""Everything that can be simulated, by name: the product's policies and their rivals.
+
+Starts are not forecast, since nobody reads them. ``frenzy-paper`` is the published algorithm, which may mix
+GPU types in a job; the product's policy of that name keeps to what can be launched, and is called
+``frenzy-paper-launchable`` here.
+"""
 
 from __future__ import annotations
 
-from frenzy.core.has import POLICIES, policy_named
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from frenzy.core.errors import SpecError, Violation
+from frenzy.core.has import POLICIES, PaperPolicy, Policy
 from frenzy.sim.schedulers import ProductScheduler, Scheduler
 
 
 def scheduler_named(name: str) -> Scheduler:
-    """A scheduler of that name. Raises SpecError for an unknown one."""
-    return ProductScheduler(policy_named(name))
+    """A new scheduler of that name, with its default numbers. Raises SpecError for an unknown one."""
+    if name not in _SCHEDULERS:
+        raise SpecError([Violation(path="policy", value=repr(name), allowed=f"one of {', '.join(scheduler_names())}")])
+    return _SCHEDULERS[name]()
 
 
 def scheduler_names() -> tuple[str, ...]:
-    return tuple(sorted(POLICIES))
+    return tuple(sorted(_SCHEDULERS))
+
+
+def _product(policy: Policy, name: str = "") -> Callable[[], Scheduler]:
+    return lambda: ProductScheduler(replace(policy, num_forecasts=0), name or policy.name)
+
+
+def _sia(*, rigid: bool) -> Scheduler:
+    """Imported when asked for: the solver takes a while to load."""
+    from frenzy.sim.policies.sia import SiaParameters, SiaScheduler
+
+    return SiaScheduler(SiaParameters(rigid=rigid))
+
+
+_SCHEDULERS: Final[Mapping[str, Callable[[], Scheduler]]] = MappingProxyType(
+    {
+        **{name: _product(policy) for name, policy in POLICIES.items()},
+        "frenzy-paper": _product(PaperPolicy(launchable_only=False)),
+        "frenzy-paper-launchable": _product(PaperPolicy(), "frenzy-paper-launchable"),
+        "sia-ilp": lambda: _sia(rigid=False),
+        "sia-rigid": lambda: _sia(rigid=True),
+    }
+)
