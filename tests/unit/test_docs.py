@@ -19,6 +19,7 @@ from frenzy.cli.main import make_cli
 from frenzy.cli.reference_docs import DOCS, pages, write_pages
 from frenzy.core.errors import ReasonCode
 from frenzy.settings import CHECKOUT, variable_names
+from frenzy.sim.profiles import parse_profiles
 from frenzy.trainer.measure_grid import grid_cases
 from frenzy.web import errors
 
@@ -100,6 +101,8 @@ def test_examples_are_accepted(page: Path) -> None:
         given = yaml.safe_load(text)
         if "nodes" in given:
             parse_cluster(text)
+        elif "profiles" in given:
+            assert parse_profiles(text, source=page.name)
         elif "models" in given:
             assert grid_cases(given, name=page.name, seed=0)
         else:

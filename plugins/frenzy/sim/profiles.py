@@ -88,13 +88,18 @@ def read_profiles(path: Path) -> Mapping[str, Profile]:
         detail = (isinstance(error, OSError) and error.strerror) or "it is not UTF-8 text"
         allowed = f"name a readable YAML or JSON file ({detail})"
         raise SpecError([Violation(path=str(path), value="the file", allowed=allowed)]) from error
+    return parse_profiles(text, source=str(path))
+
+
+def parse_profiles(text: str, *, source: str = "profile file") -> Mapping[str, Profile]:
+    """The job types in ``text``, by name. Raises SpecError as ``read_profiles`` does."""
     try:
         profiles = _ProfileFile.model_validate(load_yaml(text)).profiles
     except ValidationError as error:
-        raise SpecError(_violations(path, error)) from error
+        raise SpecError(_violations(source, error)) from error
     except SpecError as error:
-        raise SpecError(_in_file(path, each) for each in error.violations) from error
-    violations = [each for name, profile in profiles.items() for each in _contradictions(path, name, profile)]
+        raise SpecError(_in_file(source, each) for each in error.violations) from error
+    violations = [each for name, profile in profiles.items() for each in _contradictions(source, name, profile)]
     if violations:
         raise SpecError(violations)
     return profiles
@@ -142,11 +147,11 @@ def _plan(profiled: ProfiledPlan, gpu: GpuType, needed_bytes: int) -> ResourcePl
     )
 
 
-def _contradictions(path: Path, name: str, profile: Profile) -> list[Violation]:
+def _contradictions(source: str, name: str, profile: Profile) -> list[Violation]:
     found: list[Violation] = []
     seen: set[tuple[str, int, int]] = set()
     for at, plan in enumerate(profile.plans):
-        where = f"{path}, profiles.{name}.plans[{at}]"
+        where = f"{source}, profiles.{name}.plans[{at}]"
         if plan.memory is None and profile.memory is None:
             allowed = "a size such as '9 GiB', here or for the whole profile"
             found.append(Violation(path=f"{where}.memory", value="nothing", allowed=allowed))
@@ -161,16 +166,16 @@ def _contradictions(path: Path, name: str, profile: Profile) -> list[Violation]:
     return found
 
 
-def _violations(path: Path, error: ValidationError) -> list[Violation]:
+def _violations(source: str, error: ValidationError) -> list[Violation]:
     found: list[Violation] = []
     for each in error.errors(include_url=False):
         field = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in each["loc"]).lstrip(".")
         value = "nothing" if each["type"] == "missing" else repr(each["input"])[:_SHOWN_CHARACTERS]
         allowed = str(each["msg"]).removeprefix("Value error, ")
-        found.append(_in_file(path, Violation(path=field, value=value, allowed=allowed[:1].lower() + allowed[1:])))
+        found.append(_in_file(source, Violation(path=field, value=value, allowed=allowed[:1].lower() + allowed[1:])))
     return found
 
 
-def _in_file(path: Path, violation: Violation) -> Violation:
+def _in_file(source: str, violation: Violation) -> Violation:
     field = violation.path or "the document"
-    return Violation(path=f"{path}, {field}", value=violation.value, allowed=violation.allowed)
+    return Violation(path=f"{source}, {field}", value=violation.value, allowed=violation.allowed)
