@@ -102,6 +102,26 @@ class RunningJob:
         earned = progress * self.plan.predicted_run_s / self.elasticity.refill_s
         return replace(self.elasticity, moves_left=self.elasticity.moves_left + earned)
 
+    def stopped(self, now_s: float) -> QueuedJob:
+        """The job as it waits once it was made to stop at a checkpoint: with one move fewer left."""
+        progress = self.progress(now_s)
+        elasticity = self.elasticity_after(progress)
+        return QueuedJob(
+            run_key=self.run_key,
+            job_name=self.job_name,
+            submitted_s=self.submitted_s,
+            plans=self.plans or (self.plan,),
+            priority=self.priority,
+            queue=self.queue,
+            team=self.team,
+            objective=self.objective,
+            excluded_nodes=self.excluded_nodes,
+            work_left=max(0.0, self.work_left - progress),
+            work_done=self.work_done + progress,
+            asked_gpus=self.asked_gpus,
+            elasticity=elasticity and replace(elasticity, moves_left=elasticity.moves_left - 1),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingFacts:

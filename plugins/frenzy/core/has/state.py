@@ -12,7 +12,7 @@ from frenzy.core.has.options import Contender, Rules
 from frenzy.core.has.policy import Policy
 from frenzy.core.has.room import Need, Room
 from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import Action, QueuedJob, RunningJob, SchedulingFacts, Start
+from frenzy.core.queue import Action, Hold, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
 
 End = tuple[float, str]
 
@@ -161,12 +161,27 @@ def running_job(job: QueuedJob, plan: ResourcePlan, placement: Placement, *, now
 
 
 def apply_actions(facts: SchedulingFacts, actions: Iterable[Action], *, now_s: float) -> SchedulingFacts:
-    """``facts`` once every Start in ``actions`` happened at ``now_s``."""
-    starts = {action.run_key: action for action in actions if isinstance(action, Start)}
+    """``facts`` once every action happened at ``now_s``; a job that starts again is ready its restart time later."""
+    chosen = {action.run_key: action for action in actions if not isinstance(action, Hold)}
+    starts = {key: action for key, action in chosen.items() if isinstance(action, Start | Resize)}
+    stopped = tuple(job.stopped(now_s) for job in facts.running if job.run_key in chosen)
+    active = facts.queued + stopped
     started = tuple(
-        running_job(job, starts[job.run_key].plan, starts[job.run_key].placement, now_s=now_s)
-        for job in facts.queued
+        restarted(job, starts[job.run_key].plan, starts[job.run_key].placement, now_s=now_s)
+        for job in active
         if job.run_key in starts
     )
-    queued = tuple(job for job in facts.queued if job.run_key not in starts)
-    return replace(facts, queued=queued, running=facts.running + started)
+    queued = tuple(job for job in active if job.run_key not in starts)
+    kept = tuple(job for job in facts.running if job.run_key not in chosen)
+    return replace(facts, queued=queued, running=kept + started)
+
+
+def restarted(job: QueuedJob, plan: ResourcePlan, placement: Placement, *, now_s: float) -> RunningJob:
+    """``job`` once started at ``now_s``, its first step a restart behind if it goes on from a checkpoint."""
+    started = running_job(job, plan, placement, now_s=now_s)
+    if job.elasticity is None or job.work_done == 0:
+        return started
+    wait_s = job.elasticity.restart_s
+    return replace(
+        started, ready_s=now_s + wait_s, expected_end_s=now_s + wait_s + job.work_left * plan.predicted_run_s
+    )

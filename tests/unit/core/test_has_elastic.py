@@ -1,0 +1,285 @@
+"""Jobs that may be moved: who gets what, who gives way, and what holds whatever the facts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.core.has_strategies import NOW_S, clusters, queues
+from tests.unit.core.has_world import facts, gpu_type, node, plan, running, started, waiting
+
+from frenzy.core.cluster import NodeState
+from frenzy.core.errors import ReasonCode
+from frenzy.core.has import HasPolicy, SchedulingState, apply_actions, decide, schedule
+from frenzy.core.job import Objective
+from frenzy.core.plan import ResourcePlan
+from frenzy.core.queue import Action, Elasticity, Hold, Preempt, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
+
+HAS = HasPolicy()
+EASY = Elasticity(restart_s=10.0, moves_left=3)
+
+
+def scaling(gpu: str, *counts: int, work_s: float) -> tuple[ResourcePlan, ...]:
+    """Plans whose speed is the number of GPUs to the power 0.9, fastest first."""
+    return tuple(plan(gpu, count, run_s=work_s / count**0.9) for count in sorted(counts, reverse=True))
+
+
+def elastic(job: QueuedJob, elasticity: Elasticity = EASY, **changes: object) -> QueuedJob:
+    return replace(job, elasticity=elasticity, **changes)  # type: ignore[arg-type]
+
+
+def on(job: QueuedJob, chosen: ResourcePlan, *allocations: tuple[str, int], since_s: float = 0.0) -> RunningJob:
+    """``job`` at work since ``since_s``."""
+    return replace(
+        running(job.run_key, chosen, *allocations, started_s=since_s),
+        plans=job.plans,
+        elasticity=job.elasticity,
+        submitted_s=job.submitted_s,
+        priority=job.priority,
+        team=job.team,
+        work_left=job.work_left,
+        expected_end_s=since_s + job.work_left * chosen.predicted_run_s,
+    )
+
+
+def by_job(actions: tuple[Action, ...]) -> dict[str, Action]:
+    return {action.run_key: action for action in actions}
+
+
+LONG = elastic(waiting("long", *scaling("g", 1, 2, 4, work_s=100_000.0)))
+SHORT = elastic(waiting("short", *scaling("g", 1, 2, 4, work_s=600.0), submitted_s=900.0))
+ONE_NODE = [node("n", "g", 4)]
+
+
+def test_a_job_alone_runs_as_fast_as_it_can() -> None:
+    actions = schedule(facts(ONE_NODE, [LONG]), NOW_S, HAS)
+    assert started(actions)["long"].plan.num_gpus == 4
+
+
+def test_a_long_job_shrinks_or_gives_way_when_a_short_one_arrives() -> None:
+    there = facts(ONE_NODE, [SHORT], [on(LONG, LONG.plans[0], ("n", 4))])
+    actions = by_job(schedule(there, NOW_S, HAS))
+    assert isinstance(actions["short"], Start)
+    assert isinstance(actions["long"], Resize | Preempt)
+
+
+def test_it_grows_back_when_the_short_one_is_gone() -> None:
+    there = facts(ONE_NODE, [], [on(LONG, LONG.plans[2], ("n", 1))])
+    (action,) = schedule(there, NOW_S, HAS)
+    assert isinstance(action, Resize)
+    assert action.plan.num_gpus == 4
+
+
+def test_a_job_that_may_not_be_moved_is_never_touched() -> None:
+    fixed = replace(on(LONG, LONG.plans[0], ("n", 4)), elasticity=None, plans=())
+    (action,) = schedule(facts(ONE_NODE, [SHORT], [fixed]), NOW_S, HAS)
+    assert isinstance(action, Hold)
+
+
+def test_a_job_that_has_just_been_moved_is_left_alone_for_its_least_run_time() -> None:
+    settled = elastic(LONG, Elasticity(restart_s=10.0, moves_left=3, min_run_s=60.0))
+    fresh = on(settled, LONG.plans[0], ("n", 4), since_s=NOW_S - 30.0)
+    (action,) = schedule(facts(ONE_NODE, [SHORT], [fresh]), NOW_S, HAS)
+    assert isinstance(action, Hold)
+
+
+def test_a_job_without_moves_left_gives_no_way_but_grows_into_idle_gpus() -> None:
+    spent = elastic(LONG, Elasticity(restart_s=10.0, moves_left=0))
+    held = facts(ONE_NODE, [SHORT], [on(spent, LONG.plans[0], ("n", 4))])
+    assert isinstance(by_job(schedule(held, NOW_S, HAS))["short"], Hold)
+    (action,) = schedule(facts(ONE_NODE, [], [on(spent, LONG.plans[2], ("n", 1))]), NOW_S, HAS)
+    assert isinstance(action, Resize)
+
+
+def test_no_move_for_a_gain_that_the_restart_eats_up() -> None:
+    nearly_done = replace(on(LONG, LONG.plans[2], ("n", 1)), work_left=(NOW_S + 12.0) / LONG.plans[2].predicted_run_s)
+    assert schedule(facts(ONE_NODE, [], [nearly_done]), NOW_S, HAS) == ()
+
+
+def test_equal_jobs_share_what_there_is() -> None:
+    badly_scaling = [plan("g", count, run_s=5000.0 / count**0.3) for count in (4, 2, 1)]
+    jobs = [elastic(waiting(f"j{at}", *badly_scaling)) for at in range(4)]
+    actions = started(schedule(facts(ONE_NODE, jobs), NOW_S, HAS))
+    assert len(actions) >= 3
+
+
+def test_higher_priority_takes_gpus_from_lower_priority_whatever_their_sizes() -> None:
+    urgent = elastic(waiting("urgent", *scaling("g", 4, work_s=500_000.0), submitted_s=990.0, priority=1))
+    actions = by_job(schedule(facts(ONE_NODE, [urgent], [on(LONG, LONG.plans[0], ("n", 4))]), NOW_S, HAS))
+    assert isinstance(actions["urgent"], Start)
+    preempted = actions["long"]
+    assert isinstance(preempted, Preempt)
+    assert preempted.reason.code is ReasonCode.PREEMPTED
+    assert "job-urgent" in preempted.reason.sentence
+
+
+def test_a_long_job_is_not_overtaken_for_ever() -> None:
+    old = replace(LONG, submitted_s=-1e9)
+    actions = by_job(schedule(facts(ONE_NODE, [old, SHORT]), NOW_S, HAS))
+    assert isinstance(actions["long"], Start)
+
+
+def test_a_quota_bounds_what_a_team_holds() -> None:
+    policy = HasPolicy(quotas=(("blue", 2),))
+    blue = [replace(each, team="blue") for each in (LONG, SHORT)]
+    red = elastic(waiting("red", *scaling("g", 1, work_s=1e6)), submitted_s=999.0)
+    actions = started(schedule(facts(ONE_NODE, [*blue, red]), NOW_S, policy))
+    assert sum(actions[key].plan.num_gpus for key in ("long", "short") if key in actions) <= 2
+    assert "red" in actions
+
+
+def test_a_job_leaves_a_node_that_is_drained_if_there_is_another() -> None:
+    drained = node("n", "g", 4, state=NodeState.DRAINING)
+    there = facts([drained, node("m", "g", 4)], [], [on(LONG, LONG.plans[0], ("n", 4))])
+    (action,) = schedule(there, NOW_S, HAS)
+    assert isinstance(action, Resize)
+    assert [each.node for each in action.placement.allocations] == ["m"]
+    assert schedule(facts([drained], [], [on(LONG, LONG.plans[0], ("n", 4))]), NOW_S, HAS) == ()
+
+
+def test_groups_that_cannot_be_placed_fall_back_to_another_plan() -> None:
+    grouped = elastic(
+        waiting("tensor", plan("g", 4, tp=4, run_s=100.0), plan("g", 1, run_s=900.0)),
+    )
+    actions = started(schedule(facts([node("a", "g", 2), node("b", "g", 2)], [grouped]), NOW_S, HAS))
+    assert actions["tensor"].plan.num_gpus == 1
+
+
+def test_fragments_are_used_up_first() -> None:
+    nodes = [node("a", "g", 2), node("b", "g", 1), node("c", "g", 1)]
+    jobs = [elastic(waiting(name, *scaling("g", 1, work_s=50.0))) for name in ("x", "y")]
+    two = elastic(waiting("two", plan("g", 2, tp=2, run_s=100.0)), submitted_s=10.0)
+    actions = started(schedule(facts(nodes, [*jobs, two]), NOW_S, HAS))
+    assert [each.node for each in actions["two"].placement.allocations] == ["a"]
+
+
+@st.composite
+def elastic_facts(draw: st.DrawFn) -> SchedulingFacts:
+    """Facts in which most jobs may be moved; the running ones were started by the policy itself."""
+    cluster = draw(clusters())
+    jobs = [
+        replace(
+            job,
+            elasticity=draw(st.sampled_from((None, EASY, EASY, Elasticity(restart_s=5.0, moves_left=0)))),
+            work_left=draw(st.sampled_from((0.2, 1.0, 30.0))),
+            team=draw(st.sampled_from(("red", "blue"))),
+        )
+        for job in draw(queues(max_size=9))
+    ]
+    first, then = jobs[::2], jobs[1::2]
+    before = SchedulingFacts(cluster=cluster, queued=tuple(first), running=())
+    past_s = NOW_S - draw(st.sampled_from((0.0, 1.0, 40.0, 800.0)))
+    after = apply_actions(before, schedule(before, past_s, HAS), now_s=past_s)
+    return replace(after, queued=after.queued + tuple(then))
+
+
+elastic_policies = st.sampled_from((HAS, HasPolicy(quotas=(("red", 2),)), HasPolicy(urgency=2.0, hysteresis=0.95)))
+thorough = settings(max_examples=80, deadline=None)
+
+
+def held_on(there: SchedulingFacts) -> dict[str, int]:
+    held: dict[str, int] = {}
+    for job in there.running:
+        for each in job.placement.allocations:
+            held[each.node] = held.get(each.node, 0) + each.num_gpus
+    return held
+
+
+@thorough
+@given(elastic_facts(), elastic_policies)
+def test_no_gpu_is_given_twice_and_gangs_are_whole(there: SchedulingFacts, policy: HasPolicy) -> None:
+    actions = schedule(there, NOW_S, policy)
+    after = apply_actions(there, actions, now_s=NOW_S)
+    nodes = there.cluster.nodes_by_name
+    assert all(count <= nodes[name].num_gpus for name, count in held_on(after).items())
+    for action in actions:
+        if isinstance(action, Start | Resize):
+            assert action.placement.num_gpus == action.plan.num_gpus
+            assert all(each.num_gpus % action.plan.tp == 0 for each in action.placement.allocations)
+            assert all(nodes[each.node].state is NodeState.READY for each in action.placement.allocations)
+            assert all(nodes[each.node].gpu_type == action.plan.gpu_type for each in action.placement.allocations)
+
+
+@thorough
+@given(elastic_facts(), elastic_policies)
+def test_every_job_has_at_most_one_action_and_every_waiting_one_exactly_one(
+    there: SchedulingFacts, policy: HasPolicy
+) -> None:
+    actions = schedule(there, NOW_S, policy)
+    keys = [action.run_key for action in actions]
+    assert len(set(keys)) == len(keys)
+    assert {job.run_key for job in there.queued} <= set(keys)
+
+
+@thorough
+@given(elastic_facts(), elastic_policies)
+def test_a_second_pass_on_the_same_facts_changes_nothing(there: SchedulingFacts, policy: HasPolicy) -> None:
+    after = apply_actions(there, schedule(there, NOW_S, policy), now_s=NOW_S)
+    assert decide(after, NOW_S, policy) == ()
+
+
+@thorough
+@given(elastic_facts(), elastic_policies, st.randoms(use_true_random=False))
+def test_the_order_in_which_facts_are_listed_does_not_matter(
+    there: SchedulingFacts, policy: HasPolicy, chance: object
+) -> None:
+    queued, run = list(there.queued), list(there.running)
+    chance.shuffle(queued)  # type: ignore[attr-defined]
+    chance.shuffle(run)  # type: ignore[attr-defined]
+    mixed = replace(there, queued=tuple(queued), running=tuple(run))
+    assert schedule(mixed, NOW_S, policy) == schedule(there, NOW_S, policy)
+    assert schedule(SchedulingState.of(there, policy), NOW_S, policy) == schedule(there, NOW_S, policy)
+
+
+@thorough
+@given(elastic_facts(), elastic_policies)
+def test_jobs_that_may_not_be_moved_are_not(there: SchedulingFacts, policy: HasPolicy) -> None:
+    fixed = {job.run_key for job in there.running if job.elasticity is None}
+    spent = {job.run_key for job in there.running if job.moves_left(NOW_S) < 1}
+    for action in schedule(there, NOW_S, policy):
+        assert not (isinstance(action, Resize | Preempt) and action.run_key in fixed)
+        assert not (isinstance(action, Preempt) and action.run_key in spent)
+
+
+@thorough
+@given(elastic_facts())
+def test_quotas_are_kept_by_all_that_is_started_or_moved(there: SchedulingFacts) -> None:
+    policy = HasPolicy(quotas=(("red", 2),))
+    before = sum(job.plan.num_gpus for job in there.running if job.team == "red")
+    after = apply_actions(there, schedule(there, NOW_S, policy), now_s=NOW_S)
+    assert sum(job.plan.num_gpus for job in after.running if job.team == "red") <= max(2, before)
+
+
+@thorough
+@given(elastic_facts(), st.integers(0, 20))
+def test_more_priority_never_makes_a_job_wait(there: SchedulingFacts, which: int) -> None:
+    if not there.queued:
+        return
+    job = there.queued[which % len(there.queued)]
+    if job.objective is Objective.COST or job.ordered:
+        return
+    raised = replace(there, queued=tuple(replace(each, priority=9) if each is job else each for each in there.queued))
+    if isinstance(by_job(schedule(there, NOW_S, HAS))[job.run_key], Start):
+        assert isinstance(by_job(schedule(raised, NOW_S, HAS))[job.run_key], Start)
+
+
+def test_shares_are_near_those_of_hesrpt() -> None:
+    """Five jobs with speed k^0.5: heSRPT gives the smallest 1 - (4/5)^2 = 36 % of the GPUs."""
+    counts = tuple(range(16, 0, -1))
+    jobs = [
+        elastic(waiting(f"j{at}", *(plan("g", n, run_s=1000.0 * (1 + at) / math.sqrt(n)) for n in counts)))
+        for at in range(5)
+    ]
+    actions = started(schedule(facts([node("n", "g", 16)], jobs), NOW_S, HasPolicy(urgency=1.0)))
+    assert 4 <= actions["j0"].plan.num_gpus <= 6
+    assert sum(start.plan.num_gpus for start in actions.values()) == 16
+
+
+def test_effective_capacity_counts_slow_types_less() -> None:
+    types = (gpu_type("fast", tflops=300), gpu_type("slow", tflops=30))
+    quick = elastic(waiting("quick", plan("fast", 1, run_s=10.0), plan("slow", 1, run_s=100.0)))
+    actions = started(schedule(facts([node("f", "fast", 1), node("s", "slow", 8)], [quick], types=types), NOW_S, HAS))
+    assert actions["quick"].plan.gpu_type == "fast"
