@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from frenzy.core.cluster import Cluster
+from frenzy.core.errors import Violation
 from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import QueuedJob
 from frenzy.sim.jobs import NodeFailure, SimJob
@@ -42,6 +43,24 @@ class Disturbances:
             f"sigma{self.estimate_sigma:g}" if self.estimate_sigma else "",
             f"memory{self.memory_error_share:g}x{self.most_memory_factor:g}" if self.memory_error_share else "",
             f"mtbf{mtbf:g}h{self.node_repair_hours:g}h" if mtbf is not None else "",
+        )
+
+    @property
+    def violations(self) -> tuple[Violation, ...]:
+        """Numbers that mean nothing, if there are any."""
+        mtbf_hours = 1.0 if self.node_mtbf_hours is None else self.node_mtbf_hours
+        rules = (
+            ("estimate_sigma", self.estimate_sigma, self.estimate_sigma >= 0, "at least 0"),
+            ("memory_error_share", self.memory_error_share, 0 <= self.memory_error_share <= 1, "from 0 to 1"),
+            ("most_memory_factor", self.most_memory_factor, self.most_memory_factor >= 1, "at least 1"),
+            ("node_mtbf_hours", mtbf_hours, mtbf_hours > 0, "more than 0, or None for no failures"),
+            ("node_repair_hours", self.node_repair_hours, self.node_repair_hours > 0, "more than 0"),
+            ("failures_after_hours", self.failures_after_hours, self.failures_after_hours >= 0, "at least 0"),
+        )
+        return tuple(
+            Violation(path=f"disturbances.{name}", value=f"{value:g}", allowed=allowed)
+            for name, value, holds, allowed in rules
+            if not (holds and math.isfinite(value))
         )
 
 

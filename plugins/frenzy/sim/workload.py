@@ -21,6 +21,7 @@ memory mispredictions and failures leave the true workload as it is. Streams dif
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Mapping
@@ -30,6 +31,7 @@ from types import MappingProxyType
 from typing import Final
 
 from frenzy.core.cluster import Cluster
+from frenzy.core.errors import SpecError, Violation
 from frenzy.core.job import Precision
 from frenzy.core.queue import Elasticity, QueuedJob
 from frenzy.sim.clusters import OPENB_TYPES, cluster_label, cluster_named
@@ -112,6 +114,7 @@ def make_scenario(spec: WorkloadSpec) -> Scenario:
 
 def make_workload(spec: WorkloadSpec) -> Workload:
     """As ``make_scenario``, with what was left out."""
+    _check(spec)
     cluster = cluster_named(spec.cluster)
     if spec.profiles is not None:
         return _scenario(spec, cluster, *_profiled(spec, spec.profiles, cluster))
@@ -130,6 +133,17 @@ def generate(spec: WorkloadSpec, trace: Trace, cluster: Cluster) -> Workload:
         else:
             jobs.append(job)
     return _scenario(spec, cluster, jobs, left_out)
+
+
+def _check(spec: WorkloadSpec) -> None:
+    """Raise SpecError for numbers that mean nothing."""
+    wrong = spec.disturbances.violations
+    if spec.load is not None and not 0 < spec.load < math.inf:
+        wrong += (Violation(path="load", value=f"{spec.load:g}", allowed="more than 0, or None for times as recorded"),)
+    if spec.num_jobs is not None and spec.num_jobs < 1:
+        wrong += (Violation(path="num_jobs", value=str(spec.num_jobs), allowed="at least 1, or None for all"),)
+    if wrong:
+        raise SpecError(wrong)
 
 
 def _profiled(spec: WorkloadSpec, profiles: str, cluster: Cluster) -> tuple[list[SimJob], Counter[str]]:

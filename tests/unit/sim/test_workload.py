@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from frenzy.core.errors import SpecError
 from frenzy.core.has.options import Rules
 from frenzy.core.has.placement import place
 from frenzy.core.has.policy import HasPolicy
@@ -241,3 +242,14 @@ def test_a_short_philly_trace_keeps_44_gpus_busy_for_about_a_day() -> None:
         for seed in range(5)
     ]
     assert 12 < sum(hours) / len(hours) < 36
+
+
+def test_numbers_that_mean_nothing_are_refused_all_at_once() -> None:
+    wrong = Disturbances(
+        estimate_sigma=math.nan, memory_error_share=2, most_memory_factor=0.5, node_mtbf_hours=0, node_repair_hours=0
+    )
+    with pytest.raises(SpecError) as refused:
+        make_scenario(WorkloadSpec(load=0, num_jobs=0, disturbances=wrong))
+    paths = [each.path.removeprefix("disturbances.") for each in refused.value.violations]
+    assert paths[:3] == ["estimate_sigma", "memory_error_share", "most_memory_factor"]
+    assert paths[3:] == ["node_mtbf_hours", "node_repair_hours", "load", "num_jobs"]
