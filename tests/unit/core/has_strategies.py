@@ -9,7 +9,7 @@ from tests.unit.core.has_world import gpu_type, node, plan, running
 
 from frenzy.core.cluster import Cluster, Node, NodeState
 from frenzy.core.hardware import GpuType
-from frenzy.core.has import BackfillPolicy, FifoPolicy, HasPolicy, PaperPolicy
+from frenzy.core.has import BackfillPolicy, FifoPolicy, HasPolicy, PaperPolicy, SrtfPolicy
 from frenzy.core.job import Objective
 from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import QueuedJob, RunningJob, SchedulingFacts
@@ -24,7 +24,15 @@ SIZES = {each.name: each.memory_bytes // GIB for each in TYPES}
 NOW_S = 1000.0
 
 policies = st.sampled_from(
-    (HasPolicy(), PaperPolicy(), HasPolicy(cpus_per_gpu=2.0), HasPolicy(min_gain=0.0), FifoPolicy(), BackfillPolicy())
+    (
+        HasPolicy(),
+        PaperPolicy(),
+        HasPolicy(cpus_per_gpu=2.0),
+        HasPolicy(min_gain=0.0),
+        FifoPolicy(),
+        BackfillPolicy(),
+        SrtfPolicy(),
+    )
 )
 has_policies = st.sampled_from(
     (HasPolicy(), HasPolicy(max_wait_share=0.0), HasPolicy(min_gain=0.0, max_wait_share=9.0))

@@ -13,7 +13,17 @@ from tests.unit.core.has_world import held, started
 
 from frenzy.core.cluster import Cluster, NodeState
 from frenzy.core.errors import ReasonCode
-from frenzy.core.has import FifoPolicy, HasPolicy, Outcome, Policy, SchedulingState, apply_actions, explain, schedule
+from frenzy.core.has import (
+    FifoPolicy,
+    HasPolicy,
+    Outcome,
+    Policy,
+    SchedulingState,
+    SrtfPolicy,
+    apply_actions,
+    explain,
+    schedule,
+)
 from frenzy.core.queue import Hold, QueuedJob, SchedulingFacts, Start
 
 WAITING_CODES = {code for code in ReasonCode if code.startswith("WAITING_")} | {ReasonCode.NEVER_FITS}
@@ -116,7 +126,7 @@ def test_a_second_pass_on_the_same_facts_changes_nothing(facts: SchedulingFacts,
 
 
 @thorough
-@given(all_facts(), policies.filter(lambda policy: not isinstance(policy, FifoPolicy)))
+@given(all_facts(), policies.filter(lambda policy: not isinstance(policy, FifoPolicy | SrtfPolicy)))
 def test_a_job_said_to_lack_gpus_has_no_plan_that_fits_the_idle_ones(facts: SchedulingFacts, policy: Policy) -> None:
     actions = schedule(facts, NOW_S, policy)
     after = apply_actions(facts, actions, now_s=NOW_S)

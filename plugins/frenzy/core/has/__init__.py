@@ -6,7 +6,16 @@ pass over facts to which the actions were applied starts nothing.
 """
 
 from frenzy.core.has.explain import Explanation, OptionView, Outcome, explain
-from frenzy.core.has.policy import POLICIES, BackfillPolicy, FifoPolicy, HasPolicy, PaperPolicy, Policy, policy_named
+from frenzy.core.has.policy import (
+    POLICIES,
+    BackfillPolicy,
+    FifoPolicy,
+    HasPolicy,
+    PaperPolicy,
+    Policy,
+    SrtfPolicy,
+    policy_named,
+)
 from frenzy.core.has.schedule import decide, schedule
 from frenzy.core.has.state import SchedulingState, apply_actions
 
@@ -21,6 +30,7 @@ __all__ = [
     "PaperPolicy",
     "Policy",
     "SchedulingState",
+    "SrtfPolicy",
     "apply_actions",
     "decide",
     "explain",

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 from frenzy.core.cluster import Cluster
-from frenzy.core.has.policy import FifoPolicy, PaperPolicy, Policy
+from frenzy.core.has.capped import capped_plans
+from frenzy.core.has.policy import FifoPolicy, PaperPolicy, Policy, SrtfPolicy
 from frenzy.core.has.rigid import could_hold, rigid_plans
 from frenzy.core.has.room import Need, Room
 from frenzy.core.plan import ResourcePlan
@@ -84,15 +85,27 @@ class Rules:
         ]
         if isinstance(self.policy, PaperPolicy) and (self.counts_gpus_only or not job.ordered):
             plans = plan_order(plans)
-        work, excluded = job.work_left, job.excluded_nodes
-        worth = plans
-        if isinstance(self.policy, FifoPolicy):
-            fits = partial(self._could_hold, cluster, excluded)
-            worth = rigid_plans(plans, job.asked_gpus, fits, ordered=job.ordered)
-        elif not self.counts_gpus_only:
-            worth = _undominated(plans)
+        work, excluded = self._work_left(job), job.excluded_nodes
+        worth = self._worth_trying(plans, job, cluster)
         options = [Option(plan, self.need(plan, excluded), work * plan.predicted_run_s) for plan in worth]
         return Contender.of(job, tuple(options))
+
+    def _worth_trying(self, plans: Sequence[ResourcePlan], job: QueuedJob, cluster: Cluster) -> Sequence[ResourcePlan]:
+        if self.counts_gpus_only:
+            return plans
+        if isinstance(self.policy, FifoPolicy):
+            fits = partial(self._could_hold, cluster, job.excluded_nodes)
+            return rigid_plans(plans, job.asked_gpus, fits, ordered=job.ordered)
+        if isinstance(self.policy, SrtfPolicy):
+            max_gpus = self.policy.max_share * sum(cluster.num_gpus_by_type.values())
+            capped = capped_plans(plans, max_gpus, self.policy.min_efficiency)
+            plans = capped if job.ordered else sorted(capped, key=lambda plan: plan.predicted_run_s)
+        return _undominated(plans)
+
+    def _work_left(self, job: QueuedJob) -> float:
+        if isinstance(self.policy, SrtfPolicy):
+            return self.policy.believed_left(job.work_left, job.work_done)
+        return job.work_left
 
     def _could_hold(self, cluster: Cluster, excluded_nodes: tuple[str, ...], plan: ResourcePlan) -> bool:
         return could_hold(cluster, self.need(plan, excluded_nodes))
@@ -100,8 +113,11 @@ class Rules:
     def queue_order(self, job: QueuedJob) -> tuple[int, float, str]:
         """Sort key of the queue, total: priority descending, then time of submission, then run key.
 
-        The published algorithm knows no priority.
+        The published algorithm knows no priority; the shortest job comes first under ``srtf``.
         """
+        if isinstance(self.policy, SrtfPolicy):
+            fastest_s = min((plan.predicted_run_s for plan in job.plans), default=0.0)
+            return (-job.priority, self._work_left(job) * fastest_s, job.run_key)
         priority = 0 if isinstance(self.policy, PaperPolicy) else job.priority
         return (-priority, job.submitted_s, job.run_key)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from itertools import takewhile
 
-from frenzy.core.has import backfill, elastic, fifo, paper
+from frenzy.core.has import backfill, elastic, fifo, paper, srtf
 from frenzy.core.has.board import Board
 from frenzy.core.has.holds import holds
-from frenzy.core.has.policy import FifoPolicy, HasPolicy, PaperPolicy, Policy
+from frenzy.core.has.policy import FifoPolicy, HasPolicy, PaperPolicy, Policy, SrtfPolicy
 from frenzy.core.has.state import SchedulingState
 from frenzy.core.queue import Action, SchedulingFacts, Start
 
@@ -39,6 +39,8 @@ def _decided(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], 
     if isinstance(policy, HasPolicy) and elastic.is_elastic(state):
         actions = elastic.decide(state, now_s, policy)
         return actions, elastic.with_what_can_start(state, actions, now_s)
+    if isinstance(policy, SrtfPolicy):
+        return srtf.decide(state, now_s, policy)
     starts: list[Action] = []
     while started := run_pass(state, now_s).started:
         starts += [Start(run_key=job.run_key, plan=job.plan, placement=job.placement) for job in started]
@@ -63,6 +65,8 @@ def run_pass(state: SchedulingState, now_s: float) -> Board:
         paper.run_pass(board, policy)
     elif isinstance(policy, FifoPolicy):
         fifo.run_pass(board, policy)
+    elif isinstance(policy, SrtfPolicy):
+        srtf.run_pass(board)
     else:
         backfill.run_pass(board, policy)
     return board
