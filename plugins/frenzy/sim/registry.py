@@ -39,11 +39,18 @@ def _sia(*, rigid: bool) -> Scheduler:
     return SiaScheduler(SiaParameters(rigid=rigid))
 
 
+def _gavel() -> Scheduler:
+    from frenzy.sim.policies.gavel import GavelScheduler
+
+    return GavelScheduler()
+
+
 _SCHEDULERS: Final[Mapping[str, Callable[[], Scheduler]]] = MappingProxyType(
     {
         **{name: _product(policy) for name, policy in POLICIES.items()},
         "frenzy-paper": _product(PaperPolicy(launchable_only=False)),
         "frenzy-paper-launchable": _product(PaperPolicy(), "frenzy-paper-launchable"),
+        "gavel-lp": _gavel,
         "sia-ilp": lambda: _sia(rigid=False),
         "sia-rigid": lambda: _sia(rigid=True),
     }

@@ -96,6 +96,25 @@ def is_movable(job: RunningJob, now_s: float) -> bool:
     return job.elasticity is not None and bool(job.plans) and ready_s <= now_s
 
 
+def gpus_to_give(state: SchedulingState, now_s: float) -> dict[str, int]:
+    """GPUs of each type on ready nodes that are idle or held by a job that may be moved."""
+    num_gpus = {gpu_type: on_type.idle_gpus for gpu_type, on_type in state.room.by_type.items()}
+    for job in state.running.values():
+        if is_movable(job, now_s):
+            for gpu_type, count in _ready_gpus(state, job):
+                num_gpus[gpu_type] += count
+    return num_gpus
+
+
+def _ready_gpus(state: SchedulingState, job: RunningJob) -> list[tuple[str, int]]:
+    found = []
+    for each in job.placement.allocations:
+        gpu_type = state.room.type_of_node.get(each.node)
+        if gpu_type is not None and each.node not in state.room.by_type[gpu_type].not_ready:
+            found.append((gpu_type, each.num_gpus))
+    return found
+
+
 def configurations(
     rules: Rules, state: SchedulingState, job: QueuedJob | RunningJob, *, rigid: bool = False
 ) -> tuple[Configuration, ...]:

@@ -28,8 +28,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from frenzy.core.has import BackfillPolicy, Policy, SchedulingState
-from frenzy.core.queue import Action, Preempt, Resize, RunningJob
-from frenzy.sim.policies.active import ActiveJob, ActiveJobs, is_movable
+from frenzy.core.queue import Action, Preempt, Resize
+from frenzy.sim.policies.active import ActiveJob, ActiveJobs, gpus_to_give
 from frenzy.sim.policies.assignment import Choice, least_cost
 from frenzy.sim.policies.placing import actions_of_round
 
@@ -112,25 +112,6 @@ class SiaScheduler:
             return 1.0
         running_s = max(0.0, age_s - self._restarts[job.run_key] * restart_s)
         return max(_LEAST_RESTART_FACTOR, running_s / (age_s + restart_s)) if age_s + restart_s else 1.0
-
-
-def gpus_to_give(state: SchedulingState, now_s: float) -> dict[str, int]:
-    """GPUs of each type on ready nodes that are idle or held by a job that may be moved."""
-    num_gpus = {gpu_type: on_type.idle_gpus for gpu_type, on_type in state.room.by_type.items()}
-    for job in state.running.values():
-        if is_movable(job, now_s):
-            for gpu_type, count in _ready_gpus(state, job):
-                num_gpus[gpu_type] += count
-    return num_gpus
-
-
-def _ready_gpus(state: SchedulingState, job: RunningJob) -> list[tuple[str, int]]:
-    found = []
-    for each in job.placement.allocations:
-        gpu_type = state.room.type_of_node.get(each.node)
-        if gpu_type is not None and each.node not in state.room.by_type[gpu_type].not_ready:
-            found.append((gpu_type, each.num_gpus))
-    return found
 
 
 def _fastest_s(job: ActiveJob) -> float:
