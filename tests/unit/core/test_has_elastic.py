@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.core.has_strategies import NOW_S, clusters, queues
@@ -177,7 +176,7 @@ def elastic_facts(draw: st.DrawFn) -> SchedulingFacts:
 
 
 elastic_policies = st.sampled_from((HAS, HasPolicy(quotas=(("red", 2),)), HasPolicy(urgency=2.0, hysteresis=0.95)))
-thorough = settings(max_examples=80, deadline=None)
+thorough = settings(max_examples=40, deadline=None)
 
 
 def held_on(there: SchedulingFacts) -> dict[str, int]:
