@@ -18,7 +18,8 @@ LEASE_S = "15"
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A running Airflow in a home and on a port of its own, over the test cluster."""
     files = tmp_path_factory.mktemp("cluster")
-    env = {"FRENZY_CLUSTER": str(write_cluster(files)), "FRENZY_LEASE_S": LEASE_S}
+    # What moves a job in these tests is its memory, or a person; test_elastic has an Airflow of its own.
+    env = {"FRENZY_CLUSTER": str(write_cluster(files)), "FRENZY_LEASE_S": LEASE_S, "FRENZY_ELASTIC": "off"}
     with Stack.running(tmp_path_factory.mktemp("stack"), env=env) as running:
         yield running
 

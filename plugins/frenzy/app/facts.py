@@ -13,6 +13,7 @@ from frenzy.core.ledger import (
     Attempt,
     JobState,
     Lease,
+    LeaseState,
     NextAttempt,
     QueueEntry,
     RunRecord,
@@ -25,7 +26,7 @@ from frenzy.core.reschedule import roomy_plans
 from frenzy.ports import LedgerTx
 
 # A run that has stopped for a move is queued again by its tasks; its place is kept for it so long.
-_KEPT_PLACE_S = 30.0
+_KEPT_PLACE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,17 +92,17 @@ def _waiting(
 
 
 def _holding(tx: LedgerTx, rules: ElasticRules, lease: Lease, now_s: float) -> QueuedJob | RunningJob | None:
-    """The run behind ``lease`` where it is, or where it will be once it was moved."""
+    """The run behind ``lease`` where it is, or where it will be once it was moved, if it is heard of."""
     run = tx.run(lease.run_key)
     attempts = () if run is None else since_registered(run, tx.attempts(run.run_key))
     attempt = next((each for each in attempts if each.attempt == lease.attempt), None)
     if run is None or attempt is None:
         return None
     subject = _Subject(run=run, attempts=attempts, attempt=attempt)
-    if is_under_way(run, attempt):
+    if is_under_way(run, attempt) and lease.state is LeaseState.LIVE:
         return _as_if_moved(subject, rules, now_s)
     running = _running(subject, rules, now_s)
-    elastic = elasticity(run, attempts, rules) if is_movable(run, attempt, tx.cluster()) else None
+    elastic = elasticity(run, attempts, rules) if is_movable(run, attempt, lease, tx.cluster()) else None
     if elastic is None:
         return running
     own = next(plan for plan in subject.plans if plan.shape == attempt.plan.shape)

@@ -52,7 +52,8 @@ def live_attempt(tx: LedgerTx, run_key: str) -> Attempt | None:
 def _may_be_asked(tx: LedgerTx, services: Services, run: RunRecord, attempt: Attempt) -> bool:
     attempts = since_registered(run, tx.attempts(run.run_key))
     elastic = elasticity(run, attempts, services.elastic)
-    return elastic is not None and is_movable(run, attempt, tx.cluster())
+    lease = tx.lease(run.run_key, attempt.attempt)
+    return elastic is not None and lease is not None and is_movable(run, attempt, lease, tx.cluster())
 
 
 def _target(action: Resize | Preempt) -> MoveTarget | None:

@@ -12,9 +12,10 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final
@@ -29,7 +30,7 @@ from frenzy.cli.spec_file import SpecFile, checked_spec
 from frenzy.core.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.ledger import JobState
 from frenzy.core.units import format_duration
-from frenzy.settings import CHECKOUT, Settings, load_settings
+from frenzy.settings import CHECKOUT, ElasticMoves, Settings, load_settings
 
 if TYPE_CHECKING:
     from frenzy.cli.connection import Api
@@ -44,6 +45,8 @@ DEFAULT_JOB: Final = CHECKOUT / "include/jobs/tiny-shakespeare.yaml"
 _CONTROL_TIMEOUT_S: Final = 900.0
 _SHOWN_PLANS: Final = 8
 _API_PATIENCE_S: Final = 60.0
+_ELASTIC_MIN_RUN_S: Final = 5.0
+_ELASTIC_RESTART_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +61,15 @@ def demo(
     job: Annotated[Path, typer.Option(help="The job's YAML file.")] = DEFAULT_JOB,
     cluster: Annotated[Path | None, typer.Option(help="Cluster file; the settings' by default.")] = None,
     keep: Annotated[bool, typer.Option("--keep", envvar="KEEP", help="Leave Airflow up at the end.")] = False,
+    elastic: Annotated[
+        bool,
+        typer.Option("--elastic", help="Three jobs: a long one makes room for a short one and grows back."),
+    ] = False,
 ) -> int:
     """Train a job through Airflow on this machine, show every step, and check what was promised."""
     started_s = time.monotonic()
-    spec = checked_spec(job)
-    settings = demo_settings(load_settings(os.environ), cluster)
+    walk = _elastic_walk() if elastic else partial(_walk, spec=checked_spec(job))
+    settings = demo_settings(load_settings(os.environ), cluster, elastic=elastic)
     with terminated_as_interrupt(), own_home(settings.home):
         stack = _fresh_stack(settings)
         leave_up = False
@@ -70,7 +77,7 @@ def demo(
             _say(f"Starting Airflow in {settings.home} ...")
             stack.start()
             _say(f"Airflow answers at {stack.base_url} after {format_duration(time.monotonic() - started_s)}.")
-            outcome = _walk(stack, spec)
+            outcome = walk(stack)
             leave_up = keep
         finally:
             if not leave_up:
@@ -79,14 +86,26 @@ def demo(
         return _conclude(stack, outcome, kept_up=leave_up, seconds=time.monotonic() - started_s)
 
 
-def demo_settings(settings: Settings, cluster: Path | None) -> Settings:
-    """The demo's own home below the usual one; its cluster file checked before anything starts."""
+def demo_settings(settings: Settings, cluster: Path | None, *, elastic: bool = False) -> Settings:
+    """The demo's own home below the usual one; its cluster file checked before anything starts.
+
+    Its jobs last seconds, so what is minutes elsewhere is seconds here. One job alone is moved for its
+    memory only.
+    """
     from frenzy.adapters.cluster_file import load_cluster
 
     home = settings.home / "demo"
     chosen = (cluster or settings.cluster_file).absolute()
     load_cluster(chosen)
-    return replace(settings, home=home, run_root=str(home / "runs"), cluster_file=chosen)
+    return replace(
+        settings,
+        home=home,
+        run_root=str(home / "runs"),
+        cluster_file=chosen,
+        elastic=ElasticMoves.AUTO if elastic else ElasticMoves.OFF,
+        min_run_s=_ELASTIC_MIN_RUN_S,
+        restart_s=_ELASTIC_RESTART_S,
+    )
 
 
 @contextmanager
@@ -130,21 +149,42 @@ def _fresh_stack(settings: Settings) -> Stack:
     return stack
 
 
+def _elastic_walk() -> Callable[[Stack], Outcome]:
+    """The demo with three jobs; their files are checked first."""
+    from frenzy.cli.demo_elastic import ELASTIC_JOBS, play, specs_in
+    from frenzy.cli.demo_elastic_promises import judge
+
+    specs = specs_in(ELASTIC_JOBS)
+
+    def walk(stack: Stack) -> Outcome:
+        with _api_of(stack) as api:
+            story = play(api, specs, _say)
+        return Outcome(view=story.long, promises=judge(story))
+
+    return walk
+
+
+def _api_of(stack: Stack) -> Api:
+    from frenzy.adapters.api_client import ApiAddress
+    from frenzy.cli.airflow_env import SERVICE_USER
+    from frenzy.cli.connection import Api
+
+    address = ApiAddress(base_url=stack.base_url, login=SERVICE_USER, password=stack.password(SERVICE_USER))
+    return Api(address, patience_s=_API_PATIENCE_S)
+
+
 def _walk(stack: Stack, spec: SpecFile) -> Outcome:
     """Hand the job in, follow it and the control run to their ends, collect and judge."""
-    from frenzy.adapters.api_client import ApiAddress
-    from frenzy.cli.airflow_env import SERVICE_USER, STACK_MARK
-    from frenzy.cli.connection import Api
+    from frenzy.cli.airflow_env import STACK_MARK
     from frenzy.cli.demo_control import ControlRun
     from frenzy.cli.demo_evidence import collect
     from frenzy.cli.demo_promises import judge
     from frenzy.cli.submission import hand_in
 
     home = stack.settings.home
-    address = ApiAddress(base_url=stack.base_url, login=SERVICE_USER, password=stack.password(SERVICE_USER))
     control = ControlRun(home / "control", {**os.environ, STACK_MARK: str(home)})
     try:
-        with Api(address, patience_s=_API_PATIENCE_S) as api:
+        with _api_of(stack) as api:
             started = hand_in(api, spec.text, trigger=True)
             _say(f"Job {started.job.name} became DAG {started.job.dag_id}; run {started.run_id} started.")
             view = _follow(api, started, control)

@@ -13,7 +13,7 @@ from typing import Final
 
 from frenzy.core.cluster import Cluster, NodeState, Placement
 from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.ledger import Attempt, JobState, MoveTarget, RunRecord
+from frenzy.core.ledger import Attempt, JobState, Lease, LeaseState, MoveTarget, RunRecord
 from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import Elasticity
 
@@ -80,16 +80,17 @@ def restart_s(attempts: Iterable[Attempt], rules: ElasticRules) -> float:
     return max(0.0, starts[-1]) + (max(0.0, stops[-1]) if stops else 0.0)
 
 
-def is_movable(run: RunRecord, attempt: Attempt, cluster: Cluster) -> bool:
+def is_movable(run: RunRecord, attempt: Attempt, lease: Lease, cluster: Cluster) -> bool:
     """Whether ``attempt`` can be asked now to save a checkpoint and stop.
 
-    It must have done a step, must not be asked already, and no node of its may be lost. Memory that
-    grows beyond what the plan explains is no basis for choosing another plan.
+    It must have done a step, must not be asked already, must be heard of, and no node of its may be lost.
+    Memory that grows beyond what the plan explains is no basis for choosing another plan.
     """
     return (
         run.state is JobState.RUNNING
         and not run.cancel_requested
         and attempt.is_live
+        and lease.state is LeaseState.LIVE
         and attempt.stop_reason is None
         and attempt.last_step > 0
         and attempt.growth_step is None

@@ -15,7 +15,7 @@ from frenzy.app.inventory import refresh_inventory
 from frenzy.app.observe import report_progress
 from frenzy.app.place import place_status
 from frenzy.app.queries import explain, gpus_view, queue_view, run_view
-from frenzy.app.sweep import apply_sweep
+from frenzy.app.sweep import apply_sweep, sweep_targets
 from frenzy.core.cluster import Cluster, NodeAllocation, NodeState, Placement
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.has import Policy, schedule
@@ -475,6 +475,22 @@ def test_a_job_leaves_a_drained_node_at_a_checkpoint(anywhere: Airflow, schedule
 def test_a_job_on_a_lost_node_cannot_be_asked_to_stop(long: Airflow) -> None:
     set_node(long, NodeState.LOST)
     assert pinned(long)
+
+
+def test_a_job_that_is_not_heard_of_is_taken_to_be_where_it_was(long: Airflow, scheduler: ScriptedScheduler) -> None:
+    resize(long, scheduler, 1)
+    long.clock.advance(61)
+    sweep_targets(long.services)
+    assert running_job(long).placement == on_a(2)
+    assert pinned(long)
+
+
+def test_a_job_that_is_not_heard_of_is_not_asked(long: Airflow, scheduler: ScriptedScheduler) -> None:
+    long.clock.advance(61)
+    sweep_targets(long.services)
+    assert pinned(long)
+    preempt(long, scheduler)
+    assert run_view(long.services, long.key).run.state is JobState.RUNNING
 
 
 def test_a_move_under_way_is_told(long: Airflow, scheduler: ScriptedScheduler) -> None:
