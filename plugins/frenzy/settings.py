@@ -80,7 +80,7 @@ class Settings:
     restart_s: float = 30.0
     min_run_s: float = 60.0
     max_moves: int = 3
-    move_refill_s: float = 3600.0
+    move_refill_s: float = 600.0
 
     @property
     def airflow_home(self) -> Path:

@@ -39,7 +39,7 @@ class ElasticRules:
     restart_s: float = 30.0
     min_run_s: float = 60.0
     max_moves: int = 3
-    refill_s: float = 3600.0
+    refill_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,8 @@ _GPU_HOURS: Final = {
     JobSize.XLARGE: (100.0, 1000.0),
 }
 _SHARES: Final = {JobSize.SMALL: 0.72, JobSize.MEDIUM: 0.20, JobSize.LARGE: 0.06, JobSize.XLARGE: 0.02}
-ELASTIC: Final = Elasticity(restart_s=60.0, moves_left=3, min_run_s=300.0)
+# Budget and least run time are the product's defaults (``settings``).
+ELASTIC: Final = Elasticity(restart_s=60.0, moves_left=3, refill_s=600.0, min_run_s=60.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

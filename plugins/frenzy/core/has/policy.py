@@ -27,6 +27,7 @@ class HasPolicy:
     slowdown: a job is due this many times later than the whole cluster would take for it alone.
     size_exponent: jobs weigh with this power of their work; 0: each the same, which favours short ones.
     hysteresis: a move must leave less than this share of the time to the end (restart included).
+    disturbance: a plan that makes another job move must save so many restarts' time.
     gain_without_budget: a job without moves left may still grow into idle GPUs when that divides the
     time to its end by so much.
     overrun_share: of a job that outlived its estimate this share of what it did is believed to be left.
@@ -38,9 +39,10 @@ class HasPolicy:
     max_wait_share: float = 0.5
     num_forecasts: int = 16
     urgency: float = 0.5
-    slowdown: float = 100.0
+    slowdown: float = 30.0
     size_exponent: float = 0.0
     hysteresis: float = 0.8
+    disturbance: float = 6.0
     gain_without_budget: float = 1.5
     overrun_share: float = 0.3
     shares: tuple[tuple[str, float], ...] = ()

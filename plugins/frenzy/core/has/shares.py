@@ -9,12 +9,15 @@ plan with n (effective) GPUs that takes t seconds costs
 and the cheapest is taken. For jobs that speed up with GPUs to the power p this gives the nearly
 optimal shares of heSRPT (Berg, Vesilo, Harchol-Balter 2020), without solving anything: for n GPUs the
 minimum is at n = p/(1-p) / price. With nobody behind the price is nothing, and the job runs as fast as
-it can. A job that runs keeps its plan unless another is better by ``hysteresis``, restart included.
+it can. A job that runs keeps its plan unless another is better by ``hysteresis``, restart included. A plan
+for which another job would have to move costs ``disturbance`` restarts more: minutes saved by a short job
+are not worth those that a large one loses.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -26,9 +29,14 @@ Forbidden = frozenset[tuple[str, str]]
 
 @dataclass(slots=True)
 class Sweep:
-    """Capacity in the course of one sweep. left: GPUs nobody earlier in line claims; idle: of these, held by nobody."""
+    """Capacity in the course of one sweep.
+
+    left: GPUs nobody earlier in line claims; idle: of these, held by nobody. disturbance_s: what it is
+    worth not to make another job move.
+    """
 
     policy: HasPolicy
+    disturbance_s: float
     left: dict[str, int]
     idle: dict[str, int]
     effective: float
@@ -42,7 +50,9 @@ def targets(
 
     forbidden: (run key, plan id) that could not be placed. idle: GPUs of each type that nobody holds.
     """
-    sweep = Sweep(policy, dict(capacity.num_gpus), dict(idle), capacity.effective, {})
+    sweep = Sweep(
+        policy, policy.disturbance * _restart_s(claims), dict(capacity.num_gpus), dict(idle), capacity.effective, {}
+    )
     found: dict[str, Choice | None] = {}
     for claim in claims:
         if claim.current is not None and (claim.is_fixed or not claim.has_moves):
@@ -58,6 +68,12 @@ def targets(
             continue
         found[claim.run_key] = _grow(sweep, claim, found[claim.run_key], forbidden)
     return found
+
+
+def _restart_s(claims: list[Claim]) -> float:
+    """What a move of a running job costs it, the median of those that may be moved."""
+    costs = [claim.restart_s for claim in claims if claim.current is not None and not claim.is_fixed]
+    return statistics.median_low(costs) if costs else 0.0
 
 
 def _keep(sweep: Sweep, claim: Claim, choice: Choice, sign: int) -> None:
@@ -111,9 +127,10 @@ def _is_open(sweep: Sweep, claim: Claim, choice: Choice, forbidden: Forbidden) -
     if current is None or claim.has_moves:
         return True
     # Nobody's turn is taken, and what is left at least shrinks by so much that the move pays for its own sake.
-    own = current.plan.num_gpus if current.plan.gpu_type == plan.gpu_type else 0
-    is_idle = plan.num_gpus <= sweep.idle.get(plan.gpu_type, 0) + own
-    return is_idle and (choice.run_s + claim.restart_s) * sweep.policy.gain_without_budget <= current.run_s
+    return (
+        _is_idle(sweep, claim, choice)
+        and (choice.run_s + claim.restart_s) * sweep.policy.gain_without_budget <= current.run_s
+    )
 
 
 def _cost(sweep: Sweep, claim: Claim, choice: Choice, price: float) -> float:
@@ -122,7 +139,15 @@ def _cost(sweep: Sweep, claim: Claim, choice: Choice, price: float) -> float:
         return kept * choice.plan.predicted_cost
     if choice is claim.current:
         return choice.run_s * sweep.policy.hysteresis * (1.0 + price * choice.gpus)
-    return (choice.run_s + claim.restart_s) * (1.0 + price * choice.gpus)
+    disturbs_s = 0.0 if _is_idle(sweep, claim, choice) else sweep.disturbance_s
+    return (choice.run_s + claim.restart_s) * (1.0 + price * choice.gpus) + disturbs_s
+
+
+def _is_idle(sweep: Sweep, claim: Claim, choice: Choice) -> bool:
+    """Whether no other job has to move for ``choice``."""
+    plan, current = choice.plan, claim.current
+    own = current.plan.num_gpus if current is not None and current.plan.gpu_type == plan.gpu_type else 0
+    return plan.num_gpus <= sweep.idle.get(plan.gpu_type, 0) + own
 
 
 def _grow(sweep: Sweep, claim: Claim, chosen: Choice | None, forbidden: Forbidden) -> Choice | None:
