@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 from itertools import product
 
 import pytest
 
 from frenzy.sim.policies.assignment import Choice, least_cost
+from frenzy.sim.policies.quiet import c_stdout_silenced
 
 NUM_GPUS = {"big": 3, "low": 4}
 
@@ -42,3 +44,10 @@ def test_no_other_assignment_costs_less(seed: int) -> None:
 
 def test_a_choice_that_costs_more_than_nothing_or_does_not_exist_is_not_taken() -> None:
     assert least_cost([[Choice("big", 1, 0.2)], [Choice("gone", 1, -1.0)], []], NUM_GPUS) == [None, None, None]
+
+
+def test_what_c_code_prints_stays_off_stdout(capfd: pytest.CaptureFixture[str]) -> None:
+    with c_stdout_silenced():
+        ctypes.CDLL(None).puts(b"a stray line")
+    print("the command's own", flush=True)
+    assert capfd.readouterr().out == "the command's own\n"

@@ -10,6 +10,8 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
+from frenzy.sim.policies.quiet import c_stdout_silenced
+
 _MAX_NODES = 20_000
 
 
@@ -56,14 +58,15 @@ def _solve(
     values = np.concatenate([np.ones(len(columns)), [each.num_gpus for _, _, each in columns]])
     matrix = csr_array((values, (rows, np.concatenate([at, at]))), shape=(num_jobs + len(row_of_type), len(columns)))
     limits = np.concatenate([np.ones(num_jobs), [num_gpus[gpu_type] for gpu_type in sorted(num_gpus)]])
-    found = milp(
-        np.array([each.cost for _, _, each in columns]),
-        integrality=np.ones(len(columns)),
-        bounds=Bounds(0, 1),
-        constraints=LinearConstraint(matrix, -np.inf, limits),
-        # Without presolve it is up to five times as fast here, and HiGHS prints nothing of its own to stdout.
-        options={"mip_rel_gap": relative_gap, "node_limit": _MAX_NODES, "presolve": False},
-    )
+    with c_stdout_silenced():
+        found = milp(
+            np.array([each.cost for _, _, each in columns]),
+            integrality=np.ones(len(columns)),
+            bounds=Bounds(0, 1),
+            constraints=LinearConstraint(matrix, -np.inf, limits),
+            # Without presolve it is up to five times as fast here.
+            options={"mip_rel_gap": relative_gap, "node_limit": _MAX_NODES, "presolve": False},
+        )
     if found.x is None:
         raise RuntimeError(f"the solver found no assignment: {found.message}")
     return found.x
