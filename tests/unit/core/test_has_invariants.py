@@ -14,13 +14,16 @@ from tests.unit.core.has_world import held, started
 from frenzy.core.cluster import Cluster, NodeState
 from frenzy.core.errors import ReasonCode
 from frenzy.core.has import (
+    POLICIES,
     FifoPolicy,
     HasPolicy,
     Outcome,
+    PaperPolicy,
     Policy,
     SchedulingState,
     SrtfPolicy,
     apply_actions,
+    decide,
     explain,
     schedule,
 )
@@ -231,10 +234,38 @@ def test_a_state_kept_through_events_equals_one_made_from_facts(data: st.DataObj
         ):
             state = state.finish(run_key)
         if data.draw(st.booleans()) and state.waiting:
-            state = state.withdraw(state.waiting[0].job.run_key)
+            state = state.withdraw(next(iter(state.waiting)).job.run_key)
         if data.draw(st.booleans()):
             state = state.with_cluster(_one_node_drained(state.cluster))
-        assert state == SchedulingState.of(state.facts, policy)
+        rebuilt = SchedulingState.of(state.facts, policy)
+        assert state == rebuilt
+        assert state.waiting.lines == rebuilt.waiting.lines
+
+
+@thorough
+@given(st.data(), clusters(), st.sampled_from([*POLICIES.values(), PaperPolicy(launchable_only=False)]))
+def test_jobs_that_ask_for_the_same_fare_as_if_each_were_looked_at(
+    data: st.DataObject, cluster: Cluster, policy: Policy
+) -> None:
+    """A name of no node among the excluded ones takes a job out of the line of those like it, and changes nothing."""
+    classes = [(), *(job.plans for job in data.draw(queues()))]
+    jobs = tuple(
+        QueuedJob(
+            run_key=f"q{index:02d}",
+            job_name=f"q{index:02d}",
+            submitted_s=float(index),
+            plans=data.draw(st.sampled_from(classes)),
+            work_left=data.draw(st.sampled_from((0.1, 1.0, 7.0))),
+            priority=data.draw(st.sampled_from((0, 0, 1))),
+        )
+        for index in range(data.draw(st.integers(1, 12)))
+    )
+    alone = tuple(replace(job, excluded_nodes=(f"elsewhere-{job.run_key}",)) for job in jobs)
+    held = data.draw(running_on(cluster))
+    together, apart = (
+        decide(SchedulingFacts(cluster=cluster, queued=queued, running=held), NOW_S, policy) for queued in (jobs, alone)
+    )
+    assert together == apart
 
 
 def _one_node_drained(cluster: Cluster) -> Cluster:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from frenzy.core.cluster import Placement
 from frenzy.core.has.board import Board
 from frenzy.core.has.forecast import best_promise, within_patience
 from frenzy.core.has.options import Contender
 from frenzy.core.has.policy import BackfillPolicy, HasPolicy
 from frenzy.core.has.reservation import Promise
+from frenzy.core.has.waiting import Turns, Waiting
 from frenzy.core.job import Objective
 from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import QueuedJob
@@ -21,18 +24,39 @@ def run_pass(board: Board, policy: HasPolicy | BackfillPolicy) -> None:
     there: later jobs may use the type's GPUs only if they are gone by the promised start or touch
     none that the promise needs.
     """
-    for contender in board.state.waiting:
-        if contender.job.run_key not in board.state.running:
-            _decide(board, contender, policy)
+    waiting = board.state.waiting
+    turns = Turns(waiting)
+    for contender in turns:
+        if contender.job.run_key in board.state.running:
+            continue
+        found = _first_startable(board, contender)
+        if found is not None:
+            _take_or_wait(board, contender, found, policy)
+        elif not _reserved(board, contender, policy) and _none_can(board, contender, waiting):
+            turns.close()
 
 
-def _decide(board: Board, contender: Contender, policy: HasPolicy | BackfillPolicy) -> None:
-    found = _first_startable(board, contender)
-    if found is None:
-        promise = best_promise(board, contender, len(contender.options), max_wait_share=policy.max_wait_share)
-        if promise is not None:
-            board.reserve(contender.job, promise)
-        return
+def _reserved(board: Board, contender: Contender, policy: HasPolicy | BackfillPolicy) -> bool:
+    """Reserve for ``contender``, which cannot start, if anything can be promised."""
+    promise = best_promise(board, contender, len(contender.options), max_wait_share=policy.max_wait_share)
+    if promise is not None:
+        board.reserve(contender.job, promise)
+    return promise is not None
+
+
+def _none_can(board: Board, contender: Contender, waiting: Waiting) -> bool:
+    """Whether no job that asks for the same as ``contender`` can start, not even the shortest of them."""
+    if not contender.may_fit(board.room):
+        return True
+    least = waiting.lines[contender.asks].least_work
+    shortest = (replace(each, run_s=least * each.plan.predicted_run_s) for each in contender.options)
+    return all(board.startable(option) is None for option in shortest)
+
+
+def _take_or_wait(
+    board: Board, contender: Contender, found: tuple[int, Placement], policy: HasPolicy | BackfillPolicy
+) -> None:
+    """Start the option that was found, unless an earlier one is worth waiting for."""
     preference, placement = found
     option = contender.options[preference]
     better = _promise_worth_waiting_for(board, contender, preference, policy)

@@ -39,7 +39,7 @@ class Board:
 
     def fits_empty(self, need: Need) -> bool:
         """Whether ``need`` would fit if nothing ran."""
-        return self._place("empty", self.state.empty.by_type.get(need.gpu_type), need) is not None
+        return self.state.fits_empty(need)
 
     def startable(self, option: Option) -> Placement | None:
         """Where ``option`` can start now without breaking a reservation."""

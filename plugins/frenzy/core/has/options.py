@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
 from frenzy.core.cluster import Cluster
@@ -37,14 +37,6 @@ class Contender:
     fewest_gpus: tuple[tuple[str, int], ...]
     asks: str
 
-    @staticmethod
-    def of(job: QueuedJob, options: tuple[Option, ...]) -> Contender:
-        fewest: dict[str, int] = {}
-        for option in options:
-            need = option.need
-            fewest[need.gpu_type] = min(need.num_gpus, fewest.get(need.gpu_type, need.num_gpus))
-        return Contender(job, options, tuple(fewest.items()), " ".join([option.need.text for option in options]))
-
     def may_fit(self, room: Room) -> bool:
         """Whether any option finds as many idle GPUs of its type as it needs, wherever they are."""
         for gpu_type, num_gpus in self.fewest_gpus:
@@ -55,10 +47,25 @@ class Contender:
 
 
 @dataclass(frozen=True, slots=True)
+class _Menu:
+    """What all jobs with the same plans may start with. plans, cluster: what it was made of."""
+
+    plans: tuple[ResourcePlan, ...]
+    cluster: Cluster
+    choices: tuple[tuple[ResourcePlan, Need], ...]
+    fewest_gpus: tuple[tuple[str, int], ...]
+    asks: str
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
-    """What of a policy the indices of a state depend on."""
+    """What of a policy the indices of a state depend on.
+
+    _menus: found before, by the identity of the plans, which many jobs of a simulation share.
+    """
 
     policy: Policy
+    _menus: dict[tuple[object, ...], _Menu] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def counts_gpus_only(self) -> bool:
@@ -77,6 +84,19 @@ class Rules:
 
         A plan made for a GPU type that has since become smaller is none.
         """
+        menu = self._menu(job, cluster)
+        work = self._work_left(job)
+        options = tuple([Option(plan, need, work * plan.predicted_run_s) for plan, need in menu.choices])
+        return Contender(job, options, menu.fewest_gpus, menu.asks)
+
+    def _menu(self, job: QueuedJob, cluster: Cluster) -> _Menu:
+        key = (id(job.plans), job.ordered, job.asked_gpus, job.excluded_nodes)
+        known = self._menus.get(key)
+        if known is None or known.plans is not job.plans or known.cluster is not cluster:
+            known = self._menus[key] = self._made_menu(job, cluster)
+        return known
+
+    def _made_menu(self, job: QueuedJob, cluster: Cluster) -> _Menu:
         sizes = cluster.types_by_name
         plans: Sequence[ResourcePlan] = [
             plan
@@ -85,10 +105,16 @@ class Rules:
         ]
         if isinstance(self.policy, PaperPolicy) and (self.counts_gpus_only or not job.ordered):
             plans = plan_order(plans)
-        work, excluded = self._work_left(job), job.excluded_nodes
-        worth = self._worth_trying(plans, job, cluster)
-        options = [Option(plan, self.need(plan, excluded), work * plan.predicted_run_s) for plan in worth]
-        return Contender.of(job, tuple(options))
+        choices = [(plan, self.need(plan, job.excluded_nodes)) for plan in self._worth_trying(plans, job, cluster)]
+        fewest: dict[str, int] = {}
+        for _, need in choices:
+            fewest[need.gpu_type] = min(need.num_gpus, fewest.get(need.gpu_type, need.num_gpus))
+        asks = " ".join([self._asks(plan, need) for plan, need in choices])
+        return _Menu(job.plans, cluster, tuple(choices), tuple(fewest.items()), asks)
+
+    def _asks(self, plan: ResourcePlan, need: Need) -> str:
+        """The published algorithm goes by the memory that is asked for, not by GPU types."""
+        return f"{need.text}/{plan.memory.required_bytes}" if self.counts_gpus_only else need.text
 
     def _worth_trying(self, plans: Sequence[ResourcePlan], job: QueuedJob, cluster: Cluster) -> Sequence[ResourcePlan]:
         if self.counts_gpus_only:

@@ -15,23 +15,29 @@ from frenzy.core.has.options import Contender, Option
 from frenzy.core.has.placement import usable_gpus
 from frenzy.core.has.policy import PaperPolicy
 from frenzy.core.has.room import Need
+from frenzy.core.has.waiting import Turns
 
 
 def run_pass(board: Board, policy: PaperPolicy) -> None:
     """Start, in order of submission, every job one of whose plans fits."""
-    for contender in board.state.waiting:
-        if contender.job.run_key not in board.state.running:
-            _start_first_that_fits(board, contender, policy)
-
-
-def _start_first_that_fits(board: Board, contender: Contender, policy: PaperPolicy) -> None:
-    if policy.launchable_only and not contender.may_fit(board.room):
+    if not any(room.idle_gpus for room in board.room.by_type.values()):
         return
+    turns = Turns(board.state.waiting)
+    for contender in turns:
+        if contender.job.run_key not in board.state.running and not _started(board, contender, policy):
+            turns.close()
+
+
+def _started(board: Board, contender: Contender, policy: PaperPolicy) -> bool:
+    """Start ``contender`` with the first of its plans that fits, if any does."""
+    if policy.launchable_only and not contender.may_fit(board.room):
+        return False
     for option in contender.options:
         placement = place_by_class(board, memory_classes(board, option, policy), option.need)
         if placement is not None:
             board.start(contender, option, placement)
-            return
+            return True
+    return False
 
 
 def place_by_class(board: Board, classes: Sequence[Sequence[str]], need: Need) -> Placement | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator
+from heapq import merge
+
 from frenzy.core.cluster import NodeAllocation, Placement
 from frenzy.core.has.room import Need, TypeRoom
 
@@ -39,24 +42,45 @@ def _on_one_node(room: TypeRoom, need: Need) -> Placement | None:
 
 
 def _on_fewest_nodes(room: TypeRoom, need: Need) -> Placement | None:
-    usable = usable_gpus(room, need)
-    if sum(usable.values()) < need.num_gpus:
-        return None
-    largest_first = sorted(usable, key=lambda name: (-usable[name], name))
-    taken: list[NodeAllocation] = []
+    """The nodes of which most GPUs can be used, whole; the last one as full as it gets."""
+    taken: dict[str, int] = {}
     missing = need.num_gpus
-    for at, name in enumerate(largest_first):
-        if usable[name] >= missing:
-            last = min(largest_first[at:], key=lambda each: _best_fit(usable[each], missing, each))
-            taken.append(NodeAllocation(node=last, num_gpus=missing))
-            break
-        taken.append(NodeAllocation(node=name, num_gpus=usable[name]))
-        missing -= usable[name]
-    return Placement(allocations=tuple(taken))
+    for name, usable in _most_usable_first(room, need):
+        if usable >= missing:
+            taken[_best_fit(room, need, missing, taken) or name] = missing
+            return Placement(allocations=tuple(NodeAllocation(node=at, num_gpus=num) for at, num in taken.items()))
+        taken[name] = usable
+        missing -= usable
+    return None
 
 
-def _best_fit(usable: int, missing: int, name: str) -> tuple[bool, int, str]:
-    return usable < missing, usable, name
+def _most_usable_first(room: TypeRoom, need: Need) -> Iterator[tuple[str, int]]:
+    """Ready nodes with the GPUs that ``need`` could use of them, most first, then by name; looks no further than asked.
+
+    Nodes whose CPUs or host memory leave GPUs unused are held back until it is their turn.
+    """
+    held_back: dict[int, list[str]] = {}
+    for idle in range(len(room.by_idle) - 1, 0, -1):
+        unhindered = (name for name in room.by_idle[idle] if _uses_all(room, need, name, idle, held_back))
+        for name in merge(sorted(held_back.pop(idle, ())), unhindered):
+            yield name, idle
+
+
+def _uses_all(room: TypeRoom, need: Need, name: str, idle: int, held_back: dict[int, list[str]]) -> bool:
+    """Whether ``need`` could use all ``idle`` GPUs of node ``name``; if fewer, the node is put into ``held_back``."""
+    usable = 0 if name in need.excluded_nodes else need.gpus_in(room.free[name])
+    if 0 < usable < idle:
+        held_back.setdefault(usable, []).append(name)
+    return usable == idle
+
+
+def _best_fit(room: TypeRoom, need: Need, num_gpus: int, taken: Container[str]) -> str | None:
+    """The node with the fewest idle GPUs on which ``num_gpus`` can be used, of those that are not ``taken``."""
+    for names in room.by_idle[num_gpus:]:
+        for name in names:
+            if name not in taken and name not in need.excluded_nodes and need.gpus_in(room.free[name]) >= num_gpus:
+                return name
+    return None
 
 
 def shortfall(room: TypeRoom, need: Need, empty: TypeRoom) -> int:

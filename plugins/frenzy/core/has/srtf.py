@@ -25,19 +25,27 @@ from frenzy.core.has.placement import place
 from frenzy.core.has.policy import SrtfPolicy
 from frenzy.core.has.room import Room
 from frenzy.core.has.state import SchedulingState, restarted
+from frenzy.core.has.waiting import Turns
 from frenzy.core.queue import Action, Preempt, QueuedJob, Resize, RunningJob, Start
 
 
 def run_pass(board: Board) -> None:
     """Start, in order, every job one of whose options fits what is idle; the fastest that does."""
-    for contender in board.state.waiting:
-        if contender.job.run_key in board.state.running or not contender.may_fit(board.room):
-            continue
-        for option in contender.options:
-            placement = board.fits_now(option.need)
-            if placement is not None:
-                board.start(contender, option, placement)
-                break
+    turns = Turns(board.state.waiting)
+    for contender in turns:
+        if contender.job.run_key not in board.state.running and not _started(board, contender):
+            turns.close()
+
+
+def _started(board: Board, contender: Contender) -> bool:
+    if not contender.may_fit(board.room):
+        return False
+    for option in contender.options:
+        placement = board.fits_now(option.need)
+        if placement is not None:
+            board.start(contender, option, placement)
+            return True
+    return False
 
 
 def decide(state: SchedulingState, now_s: float, policy: SrtfPolicy) -> tuple[tuple[Action, ...], SchedulingState]:

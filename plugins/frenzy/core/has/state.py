@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from frenzy.core.cluster import Cluster, NodeState, Placement
-from frenzy.core.has.options import Contender, Rules
+from frenzy.core.has.options import Rules
+from frenzy.core.has.placement import place
 from frenzy.core.has.policy import Policy
 from frenzy.core.has.room import Need, Room
+from frenzy.core.has.waiting import Waiting
 from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import Action, Hold, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
 
@@ -31,9 +33,10 @@ class SchedulingState:
     rules: Rules
     room: Room
     empty: Room
-    waiting: tuple[Contender, ...]
+    waiting: Waiting
     running: Mapping[str, RunningJob]
     ends: Mapping[str, tuple[End, ...]]
+    _fits_empty: dict[Need, bool] = field(default_factory=dict, compare=False, repr=False)
 
     @staticmethod
     def of(facts: SchedulingFacts, policy: Policy) -> SchedulingState:
@@ -46,7 +49,7 @@ class SchedulingState:
             rules=rules,
             room=room,
             empty=Room.of(facts.cluster),
-            waiting=tuple(rules.contender(job, facts.cluster) for job in sorted(facts.queued, key=rules.queue_order)),
+            waiting=Waiting.of((rules.contender(job, facts.cluster) for job in facts.queued), rules.queue_order),
             running=running,
             ends=_ends(room, running.values()),
         )
@@ -58,17 +61,15 @@ class SchedulingState:
 
     def submit(self, job: QueuedJob) -> SchedulingState:
         """State once ``job`` waits."""
-        waiting = list(self.waiting)
-        insort(waiting, self.rules.contender(job, self.cluster), key=lambda each: self.rules.queue_order(each.job))
-        return replace(self, waiting=tuple(waiting))
+        return replace(self, waiting=self.waiting.put(self.rules.contender(job, self.cluster)))
 
     def withdraw(self, run_key: str) -> SchedulingState:
         """State once ``run_key`` no longer waits."""
-        return replace(self, waiting=tuple(each for each in self.waiting if each.job.run_key != run_key))
+        return replace(self, waiting=self.waiting.without([run_key]))
 
     def with_front(self, num_jobs: int) -> SchedulingState:
         """State in which only the first ``num_jobs`` of the queue wait."""
-        return replace(self, waiting=self.waiting[:num_jobs])
+        return replace(self, waiting=self.waiting.front(num_jobs))
 
     def start(self, started: Iterable[RunningJob]) -> SchedulingState:
         """State once the jobs in ``started`` hold their GPUs and wait no longer."""
@@ -82,7 +83,7 @@ class SchedulingState:
         return replace(
             self,
             room=room,
-            waiting=tuple(each for each in self.waiting if each.job.run_key not in new),
+            waiting=self.waiting.without(new),
             running={**self.running, **new},
             ends={gpu_type: tuple(on_type) for gpu_type, on_type in ends.items()},
         )
@@ -111,9 +112,22 @@ class SchedulingState:
     def with_cluster(self, cluster: Cluster) -> SchedulingState:
         """State once nodes have come, gone or changed: indices of the nodes are made anew."""
         room = Room.of(cluster, _held(self.rules, self.running.values()))
-        ends = _ends(room, self.running.values())
-        waiting = tuple(self.rules.contender(each.job, cluster) for each in self.waiting)
-        return replace(self, cluster=cluster, room=room, empty=Room.of(cluster), ends=ends, waiting=waiting)
+        return replace(
+            self,
+            cluster=cluster,
+            room=room,
+            empty=Room.of(cluster),
+            ends=_ends(room, self.running.values()),
+            waiting=Waiting.of((self.rules.contender(each.job, cluster) for each in self.waiting), self.waiting.order),
+            _fits_empty={},
+        )
+
+    def fits_empty(self, need: Need) -> bool:
+        """Whether ``need`` would fit if nothing ran; found once for all states of the same nodes."""
+        if need not in self._fits_empty:
+            room = self.empty.by_type.get(need.gpu_type)
+            self._fits_empty[need] = room is not None and place(room, need) is not None
+        return self._fits_empty[need]
 
 
 def _held(rules: Rules, jobs: Iterable[RunningJob]) -> Iterable[tuple[Need, Placement]]:
