@@ -32,11 +32,11 @@ def _product(policy: Policy, name: str = "") -> Callable[[], Scheduler]:
     return lambda: ProductScheduler(replace(policy, num_forecasts=0), name or policy.name)
 
 
-def _sia(*, rigid: bool) -> Scheduler:
+def _sia(*, rigid: bool = False, work_power: float = 0.0) -> Scheduler:
     """Imported when asked for: the solver takes a while to load."""
     from frenzy.sim.policies.sia import SiaParameters, SiaScheduler
 
-    return SiaScheduler(SiaParameters(rigid=rigid))
+    return SiaScheduler(SiaParameters(rigid=rigid, work_power=work_power))
 
 
 def _gavel() -> Scheduler:
@@ -51,7 +51,8 @@ _SCHEDULERS: Final[Mapping[str, Callable[[], Scheduler]]] = MappingProxyType(
         "frenzy-paper": _product(PaperPolicy(launchable_only=False)),
         "frenzy-paper-launchable": _product(PaperPolicy(), "frenzy-paper-launchable"),
         "gavel-lp": _gavel,
-        "sia-ilp": lambda: _sia(rigid=False),
+        "sia-ilp": _sia,
+        "sia-ilp-work": lambda: _sia(work_power=0.5),
         "sia-rigid": lambda: _sia(rigid=True),
     }
 )

@@ -16,7 +16,7 @@ from frenzy.sim.mixed import plan_as_placed
 from frenzy.sim.outcome import SimResult
 from frenzy.sim.registry import scheduler_named, scheduler_names
 
-NAMES = {"backfill", "fifo", "frenzy-paper", "gavel-lp", "has", "sia-ilp", "sia-rigid", "srtf"}
+NAMES = {"backfill", "fifo", "frenzy-paper", "gavel-lp", "has", "sia-ilp", "sia-ilp-work", "sia-rigid", "srtf"}
 PLANS = (on_large(2, 60), on_large(1, 100), on_small(2, 160), on_small(1, 240))
 
 

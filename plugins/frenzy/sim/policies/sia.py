@@ -63,7 +63,7 @@ class SiaScheduler:
 
     @property
     def name(self) -> str:
-        return "sia-rigid" if self.parameters.rigid else "sia-ilp"
+        return f"sia-{'rigid' if self.parameters.rigid else 'ilp'}{'-work' if self.parameters.work_power else ''}"
 
     @property
     def round_s(self) -> float:
