@@ -20,6 +20,7 @@ from frenzy.core.protocol import (
     PlanPreview,
     PressureReport,
     ProgressReport,
+    QueueSnapshot,
     QueueView,
     RegisterRun,
     RunView,
@@ -109,6 +110,10 @@ def plan(message: RegisterRun) -> Call[PlanPreview]:
 
 def queue() -> Call[QueueView]:
     return frenzy_call("GET", "/queue", QueueView)
+
+
+def queue_snapshot() -> Call[QueueSnapshot]:
+    return frenzy_call("GET", "/queue/snapshot", QueueSnapshot)
 
 
 def gpus() -> Call[GpusView]:

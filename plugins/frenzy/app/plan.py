@@ -16,7 +16,7 @@ from frenzy.core.residuals import Residuals
 from frenzy.ports import LedgerTx
 
 # Steps assumed for predicted times where the number of steps is not known yet.
-_ASSUMED_STEPS = 1000
+ASSUMED_STEPS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ def _request(tx: LedgerTx, services: Services, run: RunRecord, following: NextAt
     return PlanRequest(
         job=run.job,
         shape=model_shape(run.model_config or {}),
-        total_steps=max(1, (run.total_steps or _ASSUMED_STEPS) - done),
+        total_steps=max(1, (run.total_steps or ASSUMED_STEPS) - done),
         excluded_shapes=following.excluded_shapes if following is not None else (),
         extra_bytes_per_gpu=following.extra_bytes_per_gpu if following is not None else 0,
         seconds_to_deadline=None if deadline is None else _seconds_until(deadline, services),

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from frenzy.cli.console import err, out, print_json
+from frenzy.cli.console import err
 from frenzy.cli.failures import FAILED
 from frenzy.core.errors import SpecError, Violation
 
 if TYPE_CHECKING:
     from frenzy.sim.outcome import SimResult
-    from frenzy.sim.report import Report
     from frenzy.sim.workload import WorkloadSpec
 
 DEFAULT_TRACE: Final = "philly-160-1"
@@ -25,11 +24,16 @@ def simulate(  # noqa: PLR0913  # one argument for each option of the command
     trace: Annotated[
         list[str] | None, typer.Option(help="Arrivals: a trace by name or a CSV file; may be repeated.")
     ] = None,
+    jobs: Annotated[
+        list[Path] | None, typer.Option(help="Jobs that name profiles, a CSV file, instead of a trace.")
+    ] = None,
+    profiles: Annotated[Path | None, typer.Option(help="Profile file: throughput by GPU type and count.")] = None,
     cluster: Annotated[str, typer.Option(help="44, 64, 288, 6212, a cluster file, or a CSV file of nodes.")] = "44",
     policy: Annotated[list[str] | None, typer.Option(help="Policy by name; may be repeated.")] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Seed of the generated jobs; may be repeated.")] = None,
     load: Annotated[float | None, typer.Option(min=1e-6, help="Divide the times of arrival by this.")] = None,
     first: Annotated[int | None, typer.Option(min=1, help="Only so many jobs from the trace's beginning.")] = None,
+    rigid: Annotated[bool, typer.Option("--rigid", help="No job is ever moved.")] = False,
     estimate_sigma: Annotated[float, typer.Option(min=0, help="Believe work times exp(N(0, sigma)).")] = 0.0,
     misprediction: Annotated[
         float, typer.Option(min=0, max=1, help="Share of the jobs that need more memory than predicted.")
@@ -38,6 +42,14 @@ def simulate(  # noqa: PLR0913  # one argument for each option of the command
         float | None, typer.Option(min=1e-3, help="Nodes fail: mean hours from one failure of a node to its next.")
     ] = None,
     repair: Annotated[float, typer.Option(min=1e-3, help="Hours a failed node is away.")] = 1.0,
+    snapshot: Annotated[
+        Path | None, typer.Option(help="Go on from this file of 'frenzy queue --snapshot' instead of a trace.")
+    ] = None,
+    from_live: Annotated[bool, typer.Option("--from-live", help="Go on from the server's queue as it is now.")] = False,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(help="With a snapshot: 'add 4 L40S', 'remove 2 A100-40', 'drain NODE', 'undrain NODE'."),
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="Folder for CSV, JSON, pictures and the HTML report.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> int:
@@ -45,8 +57,17 @@ def simulate(  # noqa: PLR0913  # one argument for each option of the command
 
     Starts nothing and needs no Airflow. The same options give the same result, but for CPU times.
     """
+    if snapshot is not None or from_live:
+        from frenzy.cli.simulate_live import simulate_snapshot
+
+        _only_one_source(trace, jobs, snapshot, from_live=from_live)
+        return simulate_snapshot(snapshot, what_if or (), policy or (), output, as_json=as_json)
+    if what_if:
+        allowed = "given with --from-live or --snapshot FILE"
+        raise SpecError([Violation(path="--what-if", value=repr(what_if[0]), allowed=allowed)])
+
     from frenzy.sim.disturbances import Disturbances
-    from frenzy.sim.workload import WorkloadSpec
+    from frenzy.sim.workload import ELASTIC, WorkloadSpec
 
     disturbances = Disturbances(
         estimate_sigma=estimate_sigma,
@@ -55,17 +76,46 @@ def simulate(  # noqa: PLR0913  # one argument for each option of the command
         node_repair_hours=repair,
     )
     specs = [
-        WorkloadSpec(trace=name, cluster=cluster, seed=number, load=load, num_jobs=first, disturbances=disturbances)
-        for name in trace or [DEFAULT_TRACE]
+        WorkloadSpec(
+            trace=name,
+            cluster=cluster,
+            seed=number,
+            load=load,
+            num_jobs=first,
+            elasticity=None if rigid else ELASTIC,
+            profiles=None if profiles is None else str(profiles),
+            disturbances=disturbances,
+        )
+        for name in _arrivals(trace, jobs, profiles)
         for number in (seed if seed else [0])
     ]
     return simulate_workloads(specs, tuple(policy or DEFAULT_POLICIES), output, as_json=as_json)
+
+
+def _only_one_source(
+    trace: list[str] | None, jobs: list[Path] | None, snapshot: Path | None, *, from_live: bool
+) -> None:
+    given = {"--trace": trace, "--jobs": jobs, "--snapshot": snapshot, "--from-live": from_live}
+    names = [name for name, value in given.items() if value]
+    if len(names) > 1:
+        allowed = f"only one of {', '.join(given)}"
+        raise SpecError([Violation(path=names[0], value=f"with {' and '.join(names[1:])}", allowed=allowed)])
+
+
+def _arrivals(trace: list[str] | None, jobs: list[Path] | None, profiles: Path | None) -> list[str]:
+    """Traces, or files of jobs, which come with their profiles."""
+    if (jobs is None) != (profiles is None):
+        path, other = ("--jobs", "--profiles") if jobs else ("--profiles", "--jobs")
+        raise SpecError([Violation(path=path, value=f"without {other}", allowed="both or neither")])
+    _only_one_source(trace, jobs, None, from_live=False)
+    return [str(each) for each in jobs] if jobs else trace or [DEFAULT_TRACE]
 
 
 def simulate_workloads(
     specs: Sequence[WorkloadSpec], policies: Sequence[str], output: Path | None, *, as_json: bool
 ) -> int:
     """Every spec under every policy; the exit status."""
+    from frenzy.cli.simulate_output import check_folder, tell
     from frenzy.sim.engine import SimulationError
     from frenzy.sim.report import Report
 
@@ -81,23 +131,6 @@ def simulate_workloads(
     )
     tell(report, output, as_json=as_json)
     return 0
-
-
-def tell(report: Report, output: Path | None, *, as_json: bool) -> None:
-    """The figures on stdout, as a table or as JSON; everything in the folder ``output``."""
-    from frenzy.cli.simulation import figures_table
-    from frenzy.sim.report import report_document, write_report
-
-    summaries = report.summaries()
-    if as_json:
-        print_json(report_document(report, summaries))
-    else:
-        out().print(figures_table(summaries, with_cpu_times=report.with_cpu_times))
-        for note in report.notes:
-            out().print(note, style="yellow", soft_wrap=True)
-    if output is not None:
-        page = write_report(report, output)
-        err().print(f"Report: {page}", soft_wrap=True)
 
 
 def _results(specs: Sequence[WorkloadSpec], policies: Sequence[str], notes: list[str]) -> Iterator[SimResult]:
@@ -121,12 +154,6 @@ def _left_out(name: str, left_out: Mapping[str, int]) -> list[str]:
         return []
     counts = "; ".join(f"{count}: {why}" for why, count in left_out.items())
     return [f"{name}: rows of the trace left out, with the reason: {counts}."]
-
-
-def check_folder(output: Path | None) -> None:
-    """Raises SpecError for what is no folder, before anything is simulated."""
-    if output is not None and output.exists() and not output.is_dir():
-        raise SpecError([Violation(path="--output", value=repr(str(output)), allowed="a folder")])
 
 
 def _settings(specs: Sequence[WorkloadSpec], policies: Sequence[str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ alone gives slots a physical index.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -55,6 +55,11 @@ class Cluster:
         for node in self.nodes:
             totals[node.gpu_type] += node.num_gpus
         return totals
+
+    def with_node_state(self, name: str, state: NodeState) -> Cluster:
+        """The cluster with the node called ``name`` in ``state``."""
+        nodes = (replace(node, state=state) if node.name == name else node for node in self.nodes)
+        return Cluster(self.gpu_types, tuple(nodes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

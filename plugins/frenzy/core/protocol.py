@@ -25,7 +25,8 @@ from frenzy.core.ledger import (
     RunIdentity,
     RunRecord,
 )
-from frenzy.core.plan import Candidate
+from frenzy.core.plan import Candidate, PlanShape
+from frenzy.core.queue import SchedulingFacts
 from frenzy.core.telemetry import StepPeak
 
 
@@ -235,6 +236,34 @@ class QueueView:
     now_s: float
     waiting: tuple[QueueRow, ...]
     running: tuple[RunningRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningFacts:
+    """What it takes to plan one job anew. total_steps: still to do when it was planned last.
+
+    The rest as in ``PlanRequest``, but for what runs of other jobs taught.
+    """
+
+    job: TrainingJob
+    model_config: Mapping[str, Any]
+    total_steps: int
+    excluded_shapes: tuple[PlanShape, ...] = ()
+    extra_bytes_per_gpu: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSnapshot:
+    """GET /queue/snapshot: all that a scheduling pass would decide on at ``taken_s``, and under which policy.
+
+    planning: by run key. marp_policy: the memory model that plans are made with.
+    """
+
+    taken_s: float
+    policy: str
+    marp_policy: str
+    facts: SchedulingFacts
+    planning: Mapping[str, PlanningFacts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

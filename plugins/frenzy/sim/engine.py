@@ -16,7 +16,7 @@ from dataclasses import replace
 from enum import IntEnum
 from functools import partial
 
-from frenzy.core.cluster import Cluster, NodeState, Placement
+from frenzy.core.cluster import NodeState, Placement
 from frenzy.core.has import SchedulingState
 from frenzy.core.has.state import running_job
 from frenzy.core.plan import ResourcePlan
@@ -161,7 +161,7 @@ class _Engine:
             self._set_node(node, before)
 
     def _set_node(self, node: str, node_state: NodeState) -> None:
-        cluster = _with_node_state(self._state.cluster, node, node_state)
+        cluster = self._state.cluster.with_node_state(node, node_state)
         self._timed(lambda: self._state.with_cluster(cluster))
 
     def _thrown_back(self, job: RunningJob, now_s: float) -> QueuedJob:
@@ -288,8 +288,3 @@ def _moved(job: QueuedJob) -> QueuedJob:
 
 def _is_on(placement: Placement, node: str) -> bool:
     return any(each.node == node for each in placement.allocations)
-
-
-def _with_node_state(cluster: Cluster, name: str, node_state: NodeState) -> Cluster:
-    nodes = (replace(node, state=node_state) if node.name == name else node for node in cluster.nodes)
-    return Cluster(cluster.gpu_types, tuple(nodes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from frenzy.core.cluster import Cluster
 from frenzy.core.plan import ResourcePlan
@@ -41,23 +41,8 @@ class SimRunning:
     @property
     def as_submitted(self) -> SimJob:
         """The job as it would wait if it were stopped; without other plans it keeps the one it has."""
-        job = self.job
-        queued = QueuedJob(
-            run_key=job.run_key,
-            job_name=job.job_name,
-            submitted_s=job.submitted_s,
-            plans=job.plans or (job.plan,),
-            priority=job.priority,
-            queue=job.queue,
-            team=job.team,
-            objective=job.objective,
-            excluded_nodes=job.excluded_nodes,
-            work_left=job.work_left,
-            work_done=job.work_done,
-            asked_gpus=job.asked_gpus,
-            elasticity=job.elasticity,
-        )
-        return SimJob(job=queued, work=self.work)
+        before_any_progress = self.job.stopped(self.job.started_s)
+        return SimJob(job=replace(before_any_progress, elasticity=self.job.elasticity), work=self.work)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

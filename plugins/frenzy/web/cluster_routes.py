@@ -8,6 +8,7 @@ from fastapi import Depends, Response
 
 from frenzy.adapters.job_spec import job_from_yaml
 from frenzy.app.queries import gpus_view, queue_view
+from frenzy.app.queue_snapshot import queue_snapshot
 from frenzy.app.register import preview
 from frenzy.app.submit import dag_id_of, job_text, remove_job, store_job
 from frenzy.app.sweep import apply_sweep, sweep_targets
@@ -52,6 +53,10 @@ def post_plan(services: ServicesOf, request: RegisterRunBody) -> Response:
 
 def get_queue(services: ServicesOf) -> Response:
     return reply(queue_view(services))
+
+
+def get_queue_snapshot(services: ServicesOf) -> Response:
+    return reply(queue_snapshot(services))
 
 
 def get_gpus(services: ServicesOf) -> Response:

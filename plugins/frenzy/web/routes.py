@@ -49,6 +49,7 @@ ROUTES: Final = (
     Route("DELETE", f"{API}/jobs/{{name}}", Need.START, cluster.delete_job),
     Route("POST", f"{API}/plan", Need.START, cluster.post_plan),
     Route("GET", f"{API}/queue", Need.READ, cluster.get_queue),
+    Route("GET", f"{API}/queue/snapshot", Need.READ, cluster.get_queue_snapshot),
     Route("GET", f"{API}/gpus", Need.READ, cluster.get_gpus),
     Route("GET", f"{API}/reasons", Need.READ, cluster.get_reasons),
     Route("GET", f"{API}/sweep", Need.OPERATE, cluster.get_sweep),

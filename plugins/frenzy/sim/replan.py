@@ -1,0 +1,86 @@
+"""Plans for GPU types that a captured queue was not planned for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from frenzy.adapters.calibration import default_calibration
+from frenzy.core.cluster import Cluster
+from frenzy.core.errors import FrenzyError
+from frenzy.core.job import Objective
+from frenzy.core.marp import PlanRequest, plan_candidates
+from frenzy.core.model_shape import model_shape
+from frenzy.core.plan import ResourcePlan
+from frenzy.core.protocol import PlanningFacts, QueueSnapshot
+from frenzy.core.queue import QueuedJob, RunningJob
+
+Plans = tuple[ResourcePlan, ...]
+
+
+def with_plans_for(snapshot: QueueSnapshot, gpu_types: frozenset[str]) -> tuple[QueueSnapshot, list[str]]:
+    """``snapshot`` in which jobs that wait or may be moved can also run on ``gpu_types`` of its cluster, and notes.
+
+    New plans are made with the shipped coefficients. Their times are brought to the scale of the plans the
+    job has, by a plan that is in both; jobs that cannot be planned keep what they have, and a note says so.
+    """
+    lacking: list[str] = []
+
+    def planned(job: QueuedJob | RunningJob, plans: Plans) -> Plans:
+        found = _new_plans(snapshot, job.run_key, plans, gpu_types)
+        if found is None:
+            lacking.append(job.job_name)
+            return plans
+        ordered = isinstance(job, QueuedJob) and job.ordered
+        return (*plans, *found) if ordered else _best_first((*plans, *found), job.objective)
+
+    facts = snapshot.facts
+    queued = tuple(replace(job, plans=planned(job, job.plans)) for job in facts.queued)
+    running = tuple(replace(job, plans=planned(job, job.plans)) if job.plans else job for job in facts.running)
+    changed = replace(snapshot, facts=replace(facts, queued=queued, running=running))
+    if not lacking:
+        return changed, []
+    types, names = ", ".join(sorted(gpu_types)), ", ".join(lacking)
+    return changed, [f"The snapshot does not say how these jobs would run on more {types}: {names}."]
+
+
+def _new_plans(snapshot: QueueSnapshot, run_key: str, known: Plans, gpu_types: frozenset[str]) -> Plans | None:
+    """Plans on ``gpu_types`` that the job does not have yet; None if it cannot be planned."""
+    planning = snapshot.planning.get(run_key)
+    if planning is None:
+        return None
+    try:
+        made = all_plans(planning, snapshot.facts.cluster, snapshot.taken_s, snapshot.marp_policy)
+    except FrenzyError:
+        return None
+    before = {plan.plan_id: plan for plan in known}
+    scales = [before[plan.plan_id].predicted_run_s / plan.predicted_run_s for plan in made if plan.plan_id in before]
+    if known and not scales:
+        return None
+    scale = scales[0] if scales else 1.0
+    return tuple(_scaled(plan, scale) for plan in made if plan.gpu_type in gpu_types and plan.plan_id not in before)
+
+
+def all_plans(planning: PlanningFacts, cluster: Cluster, taken_s: float, marp_policy: str) -> Plans:
+    deadline = planning.job.constraints.deadline
+    request = PlanRequest(
+        job=planning.job,
+        shape=model_shape(planning.model_config),
+        total_steps=planning.total_steps,
+        excluded_shapes=planning.excluded_shapes,
+        extra_bytes_per_gpu=planning.extra_bytes_per_gpu,
+        seconds_to_deadline=None if deadline is None else datetime.fromisoformat(deadline).timestamp() - taken_s,
+    )
+    candidates = plan_candidates(request, cluster, default_calibration(), marp_policy)
+    return tuple(each.plan for each in candidates if each.feasible)
+
+
+def _scaled(plan: ResourcePlan, scale: float) -> ResourcePlan:
+    return replace(plan, predicted_run_s=plan.predicted_run_s * scale, predicted_cost=plan.predicted_cost * scale)
+
+
+def _best_first(plans: Plans, objective: Objective) -> Plans:
+    """As MARP ranks them; plans that are equally good keep their order."""
+    if objective is Objective.COST:
+        return tuple(sorted(plans, key=lambda plan: (plan.predicted_cost, plan.predicted_run_s)))
+    return tuple(sorted(plans, key=lambda plan: (plan.predicted_run_s, plan.num_gpus, plan.predicted_cost)))

@@ -1,0 +1,50 @@
+"""A captured live queue as a scenario: what runs goes on, what waits waits, until all have ended."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from frenzy.core.codec import loads
+from frenzy.core.errors import SpecError, Violation
+from frenzy.core.has import policy_named
+from frenzy.core.protocol import QueueSnapshot
+from frenzy.core.queue import RunningJob
+from frenzy.sim.jobs import Scenario, SimJob, SimRunning
+from frenzy.sim.schedulers import ProductScheduler
+
+
+def read_snapshot(path: Path) -> QueueSnapshot:
+    """What ``frenzy queue --snapshot`` wrote. Raises SpecError for no file, ContractError for another form."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        allowed = "a file written by 'frenzy queue --snapshot'"
+        raise SpecError([Violation(path="--snapshot", value=repr(str(path)), allowed=allowed)]) from error
+    return loads(QueueSnapshot, text)
+
+
+def scenario_of(snapshot: QueueSnapshot) -> Scenario:
+    """The scenario that begins with ``snapshot``. Waiting jobs have as much work left as is believed."""
+    facts = snapshot.facts
+    taken = datetime.fromtimestamp(snapshot.taken_s, UTC)
+    return Scenario(
+        name=f"snapshot of {taken:%Y-%m-%d %H:%M:%S} UTC",
+        cluster=facts.cluster,
+        jobs=tuple(SimJob(job=job, work=job.work_left) for job in facts.queued),
+        running=tuple(SimRunning(job=job, work=_work(job)) for job in facts.running),
+        start_s=snapshot.taken_s,
+    )
+
+
+def product_scheduler(snapshot: QueueSnapshot) -> ProductScheduler:
+    """What decided when ``snapshot`` was taken. Raises SpecError for a policy this release does not know."""
+    return ProductScheduler(policy_named(snapshot.policy))
+
+
+def _work(job: RunningJob) -> float:
+    """From its first step on: up to its expected end, which measured step times tell better than the plan."""
+    since_s = job.started_s if job.ready_s is None else job.ready_s
+    if job.expected_end_s is None:
+        return job.work_left
+    return max(0.0, job.expected_end_s - since_s) / job.plan.predicted_run_s
