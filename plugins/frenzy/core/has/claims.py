@@ -3,80 +3,47 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from frenzy.core.cluster import Cluster, NodeState
-from frenzy.core.has.options import Contender, Rules
+from frenzy.core.has.choices import Capacity, Choice, Table, Tables
+from frenzy.core.has.options import Contender
 from frenzy.core.has.policy import HasPolicy
-from frenzy.core.has.room import Need
 from frenzy.core.has.state import SchedulingState
 from frenzy.core.job import Objective
-from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import QueuedJob, RunningJob
 
-
-class Choice(NamedTuple):
-    """One plan of a job. run_s: what is left would take so long. gpus: effective, see ``Capacity``."""
-
-    plan: ResourcePlan
-    need: Need
-    run_s: float
-    gpus: float
+NOTHING = Table.of(())
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """What the ready nodes have. speed: of a GPU of each type, relative to the fastest; effective
-    GPUs are GPUs times speed.
-    """
-
-    num_gpus: Mapping[str, int]
-    speed: Mapping[str, float]
-
-    @staticmethod
-    def of(cluster: Cluster) -> Capacity:
-        num_gpus: dict[str, int] = {}
-        for node in cluster.nodes:
-            if node.state is NodeState.READY:
-                num_gpus[node.gpu_type] = num_gpus.get(node.gpu_type, 0) + node.num_gpus
-        top = max((each.flops_per_s for each in cluster.gpu_types), default=1.0)
-        return Capacity(num_gpus, {each.name: each.flops_per_s / top for each in cluster.gpu_types})
-
-    @property
-    def effective(self) -> float:
-        return sum(self.speed[gpu_type] * number for gpu_type, number in self.num_gpus.items())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(NamedTuple):
     """One active job in a pass.
 
-    current: what it holds. is_fixed: it keeps that whatever happens. has_moves: others may make it move;
+    current: what it holds. others: what it could hold instead. left: of the job, in multiples of its
+    choices' ``unit_s``. is_fixed: it keeps what it has whatever happens. has_moves: others may make it move;
     without, it may only grow into idle GPUs. work: effective GPU-seconds that are left with its most
     efficient plan. weight: of a second of its time against others'. is_displaced: it runs on a node that
-    takes no new work, and should go elsewhere.
+    takes no new work, and should go elsewhere. in_order: its plans are in an order that is not one of
+    speed; it takes the first that can be had. by_cost: it goes by cost, not by time.
     """
 
     job: QueuedJob | RunningJob
-    choices: tuple[Choice, ...]
+    run_key: str
+    team: str
     current: Choice | None
+    others: Table
+    left: float
     is_fixed: bool
     has_moves: bool
     restart_s: float
     work: float
     weight: float
-    is_displaced: bool = False
+    is_displaced: bool
+    in_order: bool
+    by_cost: bool
 
-    @property
-    def run_key(self) -> str:
-        return self.job.run_key
-
-    @property
-    def in_order(self) -> bool:
-        """Whether its plans are in an order that is not one of speed; it takes the first that can be had."""
-        return isinstance(self.job, QueuedJob) and self.job.ordered
+    def run_s(self, choice: Choice) -> float:
+        """How long what is left takes with ``choice``."""
+        return self.left * choice.unit_s
 
 
 def claims_of(state: SchedulingState, now_s: float, policy: HasPolicy, capacity: Capacity) -> list[Claim]:
@@ -86,72 +53,80 @@ def claims_of(state: SchedulingState, now_s: float, policy: HasPolicy, capacity:
     cluster would take for the rest of it. Short jobs go before long ones that came at about the same
     time, and none is overtaken for ever.
     """
-    not_ready = frozenset(node.name for node in state.cluster.nodes if node.state is not NodeState.READY)
-    found = [_of_running(job, state.rules, now_s, policy, capacity, not_ready) for job in state.running.values()]
-    found += [
-        _of_waiting(contender, policy, capacity)
-        for contender in state.waiting
-        if contender.job.run_key not in state.running
-    ]
+    tables = Tables(state.rules, capacity)
+    running = state.running
+    found = [_of_running(job, tables, now_s, policy) for job in running.values()]
+    found += [_of_waiting(each, tables, policy) for each in state.waiting if each.job.run_key not in running]
     pace = policy.slowdown / max(capacity.effective, 1e-9)
-    return sorted(
-        found,
-        key=lambda claim: (
-            -claim.job.priority,
-            claim.job.submitted_s + pace * claim.work / policy.share_of(claim.job.team),
-            claim.run_key,
-        ),
-    )
+    share_of = policy.share_of if policy.shares else _equal_share
+    # A run key has one claim, so that no two claims are ever compared.
+    served = [
+        (-job.priority, job.submitted_s + pace * claim.work / share_of(claim.team), claim.run_key, claim)
+        for claim in found
+        for job in (claim.job,)
+    ]
+    served.sort()
+    return [each[3] for each in served]
 
 
-def _of_waiting(contender: Contender, policy: HasPolicy, capacity: Capacity) -> Claim:
+def _of_waiting(contender: Contender, tables: Tables, policy: HasPolicy) -> Claim:
     job = contender.job
+    table = tables.of_waiting(contender)
     left = believed_left(job.work_left, job.work_done, policy)
-    choices = tuple(
-        _choice(option.plan, option.need, left, capacity)
-        for option in contender.options
-        if option.need.gpu_type in capacity.speed
-    )
-    resumes = job.elasticity is not None and job.work_done > 0
-    work = _work(choices)
+    elasticity = job.elasticity
+    work = table.work(left)
     return Claim(
-        job=job,
-        choices=choices,
-        current=None,
-        is_fixed=False,
-        has_moves=True,
-        restart_s=job.elasticity.restart_s if resumes and job.elasticity else 0.0,
-        work=work,
-        weight=_weight(work, job.team, policy),
+        job,
+        job.run_key,
+        job.team,
+        None,
+        table,
+        left,
+        False,
+        True,
+        elasticity.restart_s if elasticity is not None and job.work_done > 0 else 0.0,
+        work,
+        _weight(work, job.team, policy),
+        False,
+        job.ordered,
+        job.objective is Objective.COST,
     )
 
 
-def _of_running(
-    job: RunningJob, rules: Rules, now_s: float, policy: HasPolicy, capacity: Capacity, not_ready: frozenset[str]
-) -> Claim:
+def _of_running(job: RunningJob, tables: Tables, now_s: float, policy: HasPolicy) -> Claim:
     progress = job.progress(now_s)
     left = believed_left(job.work_left - progress, job.work_done + progress, policy)
-    current = _choice(job.plan, rules.need(job.plan, job.excluded_nodes), left, capacity)
+    not_ready = tables.capacity.not_ready
     is_displaced = bool(not_ready) and any(each.node in not_ready for each in job.placement.allocations)
-    is_settled = job.elasticity is not None and job.ran_s(now_s) >= max(job.elasticity.min_run_s, 1e-9)
-    others = tuple(
-        _choice(plan, rules.need(plan, job.excluded_nodes), left, capacity)
-        for plan in (job.plans if is_settled else ())
-        if plan.gpu_type in capacity.speed and plan.shape != job.plan.shape
-    )
-    choices = others if is_displaced else (current, *others)
-    work = _work(choices or (current,))
+    elasticity = job.elasticity
+    is_settled = elasticity is not None and job.ran_s(now_s) >= max(elasticity.min_run_s, 1e-9)
+    current, others = tables.of_running(job)
+    others = others if is_settled else NOTHING
+    work = _work_of_running(current, others, left, is_displaced=is_displaced)
     return Claim(
         job=job,
-        choices=choices,
+        run_key=job.run_key,
+        team=job.team,
         current=current,
+        others=others,
+        left=left,
         is_fixed=not is_settled,
         has_moves=is_displaced or job.moves_left(now_s) >= 1,
-        restart_s=job.elasticity.restart_s if job.elasticity else 0.0,
+        restart_s=elasticity.restart_s if elasticity is not None else 0.0,
         work=work,
         weight=_weight(work, job.team, policy),
         is_displaced=is_displaced,
+        in_order=False,
+        by_cost=job.objective is Objective.COST,
     )
+
+
+def _work_of_running(current: Choice, others: Table, left: float, *, is_displaced: bool) -> float:
+    """A job that has to leave its GPUs is not counted with what it has, if it could have anything else."""
+    own = left * current.unit_s * current.gpus
+    if others.least is None:
+        return own
+    return others.work(left) if is_displaced else min(own, others.work(left))
 
 
 def believed_left(left: float, done: float, policy: HasPolicy) -> float:
@@ -163,17 +138,10 @@ def believed_left(left: float, done: float, policy: HasPolicy) -> float:
     return left if left > 0 else max(policy.overrun_share * done, 1e-9)
 
 
-def _choice(plan: ResourcePlan, need: Need, left: float, capacity: Capacity) -> Choice:
-    return Choice(plan, need, left * plan.predicted_run_s, capacity.speed.get(plan.gpu_type, 0.0) * plan.num_gpus)
-
-
-def _work(choices: Sequence[Choice]) -> float:
-    return min((choice.run_s * choice.gpus for choice in choices), default=0.0)
+def _equal_share(_: str) -> float:
+    return 1.0
 
 
 def _weight(work: float, team: str, policy: HasPolicy) -> float:
-    return policy.share_of(team) * math.pow(max(work, 1e-9), policy.size_exponent)
-
-
-def by_cost(job: QueuedJob | RunningJob) -> bool:
-    return job.objective is Objective.COST
+    share = policy.share_of(team) if policy.shares else 1.0
+    return share * math.pow(max(work, 1e-9), policy.size_exponent) if policy.size_exponent else share

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.has.claims import Capacity, Choice, Claim, claims_of
+from frenzy.core.has.choices import Capacity, Choice
+from frenzy.core.has.claims import Claim, claims_of
 from frenzy.core.has.placement import place
 from frenzy.core.has.policy import HasPolicy
 from frenzy.core.has.room import Room

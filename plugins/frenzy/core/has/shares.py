@@ -19,9 +19,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from frenzy.core.has.claims import Capacity, Choice, Claim, by_cost
+from frenzy.core.has.choices import Capacity, Choice, Table
+from frenzy.core.has.claims import Claim
 from frenzy.core.has.policy import HasPolicy
 
 Forbidden = frozenset[tuple[str, str]]
@@ -32,15 +33,53 @@ class Sweep:
     """Capacity in the course of one sweep.
 
     left: GPUs nobody earlier in line claims; idle: of these, held by nobody. disturbance_s: what it is
-    worth not to make another job move.
+    worth not to make another job move. forbidden: (run key, plan id) that could not be placed.
+    by_team: GPUs claimed, counted where there are quotas. _full: tables of which nothing fits into ``left``,
+    by identity; emptied whenever ``left`` grows.
     """
 
     policy: HasPolicy
     disturbance_s: float
+    forbidden: Forbidden
     left: dict[str, int]
     idle: dict[str, int]
     effective: float
     by_team: dict[str, int]
+    _full: set[int] = field(default_factory=set)
+
+    def take(self, claim: Claim, choice: Choice) -> None:
+        """``claim`` has ``choice``; GPUs of nodes that take no new work are no capacity."""
+        self._keep(claim, choice, 1)
+
+    def give_back(self, claim: Claim, choice: Choice) -> None:
+        """``claim`` has ``choice`` no more."""
+        self._keep(claim, choice, -1)
+        self._full.clear()
+
+    def _keep(self, claim: Claim, choice: Choice, sign: int) -> None:
+        if claim.is_displaced and choice is claim.current:
+            return
+        self.left[choice.gpu_type] = self.left.get(choice.gpu_type, 0) - sign * choice.num_gpus
+        self.effective -= sign * choice.gpus
+        if self.policy.quotas:
+            self.by_team[claim.team] = self.by_team.get(claim.team, 0) + sign * choice.num_gpus
+
+    def is_full(self, table: Table) -> bool:
+        """Whether nothing of ``table`` fits into what is left."""
+        if id(table) in self._full:
+            return True
+        left = self.left
+        for gpu_type, num_gpus in table.fewest_gpus:
+            if num_gpus <= left.get(gpu_type, 0):
+                return False
+        self._full.add(id(table))
+        return True
+
+    def fits_quota(self, claim: Claim, choice: Choice) -> bool:
+        if not self.policy.quotas:
+            return True
+        quota = self.policy.quota_of(claim.team)
+        return quota is None or self.by_team.get(claim.team, 0) + choice.num_gpus <= quota
 
 
 def targets(
@@ -51,22 +90,34 @@ def targets(
     forbidden: (run key, plan id) that could not be placed. idle: GPUs of each type that nobody holds.
     """
     sweep = Sweep(
-        policy, policy.disturbance * _restart_s(claims), dict(capacity.num_gpus), dict(idle), capacity.effective, {}
+        policy,
+        policy.disturbance * _restart_s(claims),
+        forbidden,
+        dict(capacity.num_gpus),
+        dict(idle),
+        capacity.effective,
+        {},
     )
     found: dict[str, Choice | None] = {}
     for claim in claims:
         if claim.current is not None and (claim.is_fixed or not claim.has_moves):
             found[claim.run_key] = claim.current
-            _keep(sweep, claim, claim.current, 1)
+            sweep.take(claim, claim.current)
     free = [claim for claim in claims if not claim.is_fixed]
-    behind = sum(claim.weight for claim in free)
+    served: list[Claim] = []
+    behind = sum([claim.weight for claim in free])
     for claim in free:
         behind -= claim.weight
-        found[claim.run_key] = _serve(sweep, claim, max(0.0, behind), forbidden)
-    for claim in free:
-        if found[claim.run_key] is claim.current and claim.is_displaced:
+        if claim.current is None and sweep.is_full(claim.others):
+            found[claim.run_key] = None
             continue
-        found[claim.run_key] = _grow(sweep, claim, found[claim.run_key], forbidden)
+        chosen = found[claim.run_key] = _serve(sweep, claim, max(0.0, behind))
+        if chosen is not None:
+            served.append(claim)
+    for claim in served:
+        chosen = found[claim.run_key]
+        if chosen is not None and not (chosen is claim.current and claim.is_displaced):
+            found[claim.run_key] = _grown(sweep, claim, chosen)
     return found
 
 
@@ -76,100 +127,115 @@ def _restart_s(claims: list[Claim]) -> float:
     return statistics.median_low(costs) if costs else 0.0
 
 
-def _keep(sweep: Sweep, claim: Claim, choice: Choice, sign: int) -> None:
-    """Take what ``claim`` has (sign 1), or give it back (-1); GPUs of nodes that take no new work are no capacity."""
-    if claim.is_displaced and choice is claim.current:
-        return
-    sweep.left[choice.plan.gpu_type] = sweep.left.get(choice.plan.gpu_type, 0) - sign * choice.plan.num_gpus
-    sweep.effective -= sign * choice.gpus
-    sweep.by_team[claim.job.team] = sweep.by_team.get(claim.job.team, 0) + sign * choice.plan.num_gpus
-
-
-def _serve(sweep: Sweep, claim: Claim, behind: float, forbidden: Forbidden) -> Choice | None:
+def _serve(sweep: Sweep, claim: Claim, behind: float) -> Choice | None:
     """The cheapest choice of ``claim`` in what is left; it is taken."""
     current = claim.current
     if current is not None and not claim.has_moves:
-        _keep(sweep, claim, current, -1)
+        sweep.give_back(claim, current)
     price = sweep.policy.urgency * behind / (claim.weight * max(sweep.effective, 1e-9))
-    best = _cheapest(sweep, claim, price, forbidden)
+    best = _cheapest(sweep, claim, price)
     if best is None and current is not None and (claim.is_displaced or not claim.has_moves):
         best = current
     if current is not None and not claim.is_displaced:
-        sweep.idle[current.plan.gpu_type] = sweep.idle.get(current.plan.gpu_type, 0) + current.plan.num_gpus
+        sweep.idle[current.gpu_type] = sweep.idle.get(current.gpu_type, 0) + current.num_gpus
     if best is not None:
-        _keep(sweep, claim, best, 1)
-        sweep.idle[best.plan.gpu_type] = sweep.idle.get(best.plan.gpu_type, 0) - best.plan.num_gpus
+        sweep.take(claim, best)
+        sweep.idle[best.gpu_type] = sweep.idle.get(best.gpu_type, 0) - best.num_gpus
     return best
 
 
-def _cheapest(sweep: Sweep, claim: Claim, price: float, forbidden: Forbidden) -> Choice | None:
+def _cheapest(sweep: Sweep, claim: Claim, price: float) -> Choice | None:
     """Of the open choices; the first one for a job whose order of plans is not one of speed."""
     best, least = None, math.inf
-    for choice in claim.choices:
-        if not _is_open(sweep, claim, choice, forbidden):
+    current, table = claim.current, claim.others
+    if current is not None and _may_stay(sweep, claim, current):
+        best, least = current, _cost_to_stay(sweep, claim, current, price)
+    left, left_s, restart_s, by_cost = sweep.left, claim.left, claim.restart_s, claim.by_cost
+    never_cheaper = math.inf if by_cost or not table.is_by_speed else least
+    for choice in table.choices:
+        if choice.num_gpus > left.get(choice.gpu_type, 0):
+            continue
+        takes_s = left_s * choice.unit_s + restart_s
+        if takes_s >= never_cheaper:
+            break
+        cost = choice.plan.predicted_cost if by_cost else takes_s * (1.0 + price * choice.gpus)
+        # What it costs to disturb others only makes it dearer, and is looked up last.
+        if (cost >= least and not claim.in_order) or not _is_open(sweep, claim, choice):
             continue
         if claim.in_order:
             return choice
-        cost = _cost(sweep, claim, choice, price)
+        if not by_cost and not _is_idle(sweep, claim, choice):
+            cost += sweep.disturbance_s
         if cost < least:
             best, least = choice, cost
+            never_cheaper = math.inf if by_cost or not table.is_by_speed else least
     return best
 
 
-def _is_open(sweep: Sweep, claim: Claim, choice: Choice, forbidden: Forbidden) -> bool:
-    plan, current = choice.plan, claim.current
-    if plan.num_gpus > sweep.left.get(plan.gpu_type, 0) or not _in_quota(sweep, claim, plan.num_gpus):
-        return False
-    if choice is current:
-        return True
-    if forbidden and (claim.run_key, plan.plan_id) in forbidden:
-        return False
-    if current is None or claim.has_moves:
-        return True
-    # Nobody's turn is taken, and what is left at least shrinks by so much that the move pays for its own sake.
+def _may_stay(sweep: Sweep, claim: Claim, current: Choice) -> bool:
     return (
-        _is_idle(sweep, claim, choice)
-        and (choice.run_s + claim.restart_s) * sweep.policy.gain_without_budget <= current.run_s
+        not claim.is_displaced
+        and current.num_gpus <= sweep.left.get(current.gpu_type, 0)
+        and sweep.fits_quota(claim, current)
     )
 
 
-def _cost(sweep: Sweep, claim: Claim, choice: Choice, price: float) -> float:
-    if by_cost(claim.job):
-        kept = sweep.policy.hysteresis if choice is claim.current else 1.0
-        return kept * choice.plan.predicted_cost
-    if choice is claim.current:
-        return choice.run_s * sweep.policy.hysteresis * (1.0 + price * choice.gpus)
-    disturbs_s = 0.0 if _is_idle(sweep, claim, choice) else sweep.disturbance_s
-    return (choice.run_s + claim.restart_s) * (1.0 + price * choice.gpus) + disturbs_s
+def _cost_to_stay(sweep: Sweep, claim: Claim, current: Choice, price: float) -> float:
+    if claim.by_cost:
+        return sweep.policy.hysteresis * current.plan.predicted_cost
+    return claim.run_s(current) * sweep.policy.hysteresis * (1.0 + price * current.gpus)
+
+
+def _is_open(sweep: Sweep, claim: Claim, choice: Choice) -> bool:
+    """Whether a choice that is not the current one may be taken, where GPUs enough are left."""
+    if not sweep.fits_quota(claim, choice):
+        return False
+    if sweep.forbidden and (claim.run_key, choice.plan.plan_id) in sweep.forbidden:
+        return False
+    current = claim.current
+    if current is None or claim.has_moves:
+        return True
+    # Nobody's turn is taken, and what is left at least shrinks by so much that the move pays for its own sake.
+    return _is_idle(sweep, claim, choice) and (
+        (claim.run_s(choice) + claim.restart_s) * sweep.policy.gain_without_budget <= claim.run_s(current)
+    )
 
 
 def _is_idle(sweep: Sweep, claim: Claim, choice: Choice) -> bool:
     """Whether no other job has to move for ``choice``."""
-    plan, current = choice.plan, claim.current
-    own = current.plan.num_gpus if current is not None and current.plan.gpu_type == plan.gpu_type else 0
-    return plan.num_gpus <= sweep.idle.get(plan.gpu_type, 0) + own
+    current = claim.current
+    own = current.num_gpus if current is not None and current.gpu_type == choice.gpu_type else 0
+    return choice.num_gpus <= sweep.idle.get(choice.gpu_type, 0) + own
 
 
-def _grow(sweep: Sweep, claim: Claim, chosen: Choice | None, forbidden: Forbidden) -> Choice | None:
-    """A faster choice in what the sweep left over."""
-    if chosen is None or by_cost(claim.job) or claim.in_order:
+def _grown(sweep: Sweep, claim: Claim, chosen: Choice) -> Choice:
+    """A faster choice in what the sweep left over, or ``chosen``."""
+    if claim.by_cost or claim.in_order:
         return chosen
     if not claim.has_moves:
-        threshold = chosen.run_s
+        threshold = claim.run_s(chosen)
     elif chosen is claim.current:
-        threshold = chosen.run_s * sweep.policy.hysteresis
+        threshold = claim.run_s(chosen) * sweep.policy.hysteresis
     else:
-        threshold = chosen.run_s + claim.restart_s
-    best = chosen
-    _keep(sweep, claim, chosen, -1)
-    for choice in claim.choices:
-        takes_s = choice.run_s + (0.0 if choice is claim.current else claim.restart_s)
-        if takes_s < threshold and _is_open(sweep, claim, choice, forbidden):
-            best, threshold = choice, takes_s
-    _keep(sweep, claim, best, 1)
+        threshold = claim.run_s(chosen) + claim.restart_s
+    sweep.give_back(claim, chosen)
+    best = _faster(sweep, claim, threshold) or chosen
+    sweep.take(claim, best)
     return best
 
 
-def _in_quota(sweep: Sweep, claim: Claim, num_gpus: int) -> bool:
-    quota = sweep.policy.quota_of(claim.job.team)
-    return quota is None or sweep.by_team.get(claim.job.team, 0) + num_gpus <= quota
+def _faster(sweep: Sweep, claim: Claim, threshold: float) -> Choice | None:
+    """The fastest open choice that takes less than ``threshold`` seconds."""
+    best, current, table = None, claim.current, claim.others
+    if current is not None and claim.run_s(current) < threshold and _may_stay(sweep, claim, current):
+        best, threshold = current, claim.run_s(current)
+    left, left_s, restart_s = sweep.left, claim.left, claim.restart_s
+    for choice in table.choices:
+        takes_s = left_s * choice.unit_s + restart_s
+        if takes_s >= threshold:
+            if table.is_by_speed:
+                break
+            continue
+        if choice.num_gpus <= left.get(choice.gpu_type, 0) and _is_open(sweep, claim, choice):
+            best, threshold = choice, takes_s
+    return best

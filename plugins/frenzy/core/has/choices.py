@@ -1,0 +1,200 @@
+"""What the plans of a job come to per unit of its work: one table for all jobs that share their plans.
+
+Tables are remembered, by the identity of the plans: the jobs of a class, and all decisions about them, use one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+from frenzy.core.cluster import Cluster, NodeState
+from frenzy.core.hardware import GpuType
+from frenzy.core.has.options import Contender, Rules
+from frenzy.core.has.policy import Policy
+from frenzy.core.has.room import Need
+from frenzy.core.plan import ResourcePlan
+from frenzy.core.queue import RunningJob
+
+_NUM_TABLES = 2048
+
+
+class Choice(NamedTuple):
+    """One plan of a job. unit_s: all its work would take so long. gpus: effective, see ``Capacity``."""
+
+    plan: ResourcePlan
+    need: Need
+    gpu_type: str
+    num_gpus: int
+    unit_s: float
+    gpus: float
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What a cluster's ready nodes have. speed: of a GPU of each type, relative to the fastest; effective
+    GPUs are GPUs times speed. not_ready: nodes that take no new work.
+    """
+
+    gpu_types: tuple[GpuType, ...]
+    num_gpus: dict[str, int]
+    speed: dict[str, float]
+    effective: float
+    not_ready: frozenset[str]
+
+    @staticmethod
+    def of(cluster: Cluster) -> Capacity:
+        """Found once for a cluster, however many decisions are made on it."""
+        return _capacity(_Same(cluster))
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Some plans of a job, in its order of preference.
+
+    least: the one with the least work, in effective GPU-seconds; None where there is no plan. fewest_gpus: of
+    each GPU type the fewest any plan takes. is_by_speed: whether the plans are in order of their run times.
+    """
+
+    choices: tuple[Choice, ...]
+    least: Choice | None
+    fewest_gpus: tuple[tuple[str, int], ...]
+    is_by_speed: bool
+
+    @staticmethod
+    def of(choices: Iterable[Choice]) -> Table:
+        listed = tuple(choices)
+        fewest: dict[str, int] = {}
+        for each in listed:
+            fewest[each.gpu_type] = min(each.num_gpus, fewest.get(each.gpu_type, each.num_gpus))
+        return Table(
+            listed,
+            min(listed, key=lambda each: each.unit_s * each.gpus, default=None),
+            tuple(fewest.items()),
+            all(one.unit_s <= next_.unit_s for one, next_ in zip(listed, listed[1:], strict=False)),
+        )
+
+    def work(self, left: float) -> float:
+        """Effective GPU-seconds of ``left`` of the job with its most efficient plan."""
+        return left * self.least.unit_s * self.least.gpus if self.least is not None else 0.0
+
+
+class Held(NamedTuple):
+    """What a running job has, and what it could have instead."""
+
+    current: Choice
+    others: Table
+
+
+@dataclass(frozen=True, slots=True)
+class _Same:
+    """A thing that is equal to itself only, and quick to hash."""
+
+    thing: object
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.thing is self.thing
+
+    def __hash__(self) -> int:
+        return id(self.thing)
+
+
+@dataclass(frozen=True, slots=True)
+class _WaitingKey:
+    """All that the table of a waiting job depends on; ``contender`` is any job of that table."""
+
+    plans: _Same
+    excluded_nodes: tuple[str, ...]
+    ordered: bool
+    policy: Policy
+    gpu_types: tuple[GpuType, ...]
+    contender: Contender = field(compare=False)
+
+
+@dataclass(slots=True)
+class Tables:
+    """The tables of one decision."""
+
+    rules: Rules
+    capacity: Capacity
+    _waiting: dict[tuple[int, bool, tuple[str, ...]], Table] = field(default_factory=dict)
+    _running: dict[tuple[int, int, tuple[str, ...]], Held] = field(default_factory=dict)
+
+    def of_waiting(self, contender: Contender) -> Table:
+        """Everything the job may start with."""
+        job = contender.job
+        key = (id(job.plans), job.ordered, job.excluded_nodes)
+        found = self._waiting.get(key)
+        if found is None:
+            found = self._waiting[key] = _of_waiting(
+                _WaitingKey(
+                    _Same(job.plans),
+                    job.excluded_nodes,
+                    job.ordered,
+                    self.rules.policy,
+                    self.capacity.gpu_types,
+                    contender,
+                )
+            )
+        return found
+
+    def of_running(self, job: RunningJob) -> Held:
+        """What the job has and, if it may be moved, the plans of other shape."""
+        key = (id(job.plan), id(job.plans), job.excluded_nodes)
+        found = self._running.get(key)
+        if found is None:
+            found = self._running[key] = _of_running(
+                _Same(job.plan), _Same(job.plans), job.excluded_nodes, self.rules, self.capacity.gpu_types
+            )
+        return found
+
+
+@lru_cache(maxsize=8)
+def _capacity(same: _Same) -> Capacity:
+    cluster = same.thing
+    assert isinstance(cluster, Cluster)
+    num_gpus: dict[str, int] = {}
+    for node in cluster.nodes:
+        if node.state is NodeState.READY:
+            num_gpus[node.gpu_type] = num_gpus.get(node.gpu_type, 0) + node.num_gpus
+    speed = _speed(cluster.gpu_types)
+    effective = sum(speed[gpu_type] * number for gpu_type, number in num_gpus.items())
+    not_ready = frozenset(node.name for node in cluster.nodes if node.state is not NodeState.READY)
+    return Capacity(cluster.gpu_types, num_gpus, speed, effective, not_ready)
+
+
+def _speed(gpu_types: tuple[GpuType, ...]) -> dict[str, float]:
+    top = max((each.flops_per_s for each in gpu_types), default=1.0)
+    return {each.name: each.flops_per_s / top for each in gpu_types}
+
+
+@lru_cache(maxsize=_NUM_TABLES)
+def _of_waiting(key: _WaitingKey) -> Table:
+    speed = _speed(key.gpu_types)
+    options = key.contender.options
+    return Table.of(_choice(each.plan, each.need, speed) for each in options if each.need.gpu_type in speed)
+
+
+@lru_cache(maxsize=_NUM_TABLES)
+def _of_running(
+    plan: _Same, plans: _Same, excluded_nodes: tuple[str, ...], rules: Rules, gpu_types: tuple[GpuType, ...]
+) -> Held:
+    held, listed = plan.thing, plans.thing
+    assert isinstance(held, ResourcePlan)
+    assert isinstance(listed, tuple)
+    speed, shape = _speed(gpu_types), held.shape
+    return Held(
+        _choice(held, rules.need(held, excluded_nodes), speed),
+        Table.of(
+            _choice(each, rules.need(each, excluded_nodes), speed)
+            for each in listed
+            if each.gpu_type in speed and each.shape != shape
+        ),
+    )
+
+
+def _choice(plan: ResourcePlan, need: Need, speed: dict[str, float]) -> Choice:
+    gpus = speed.get(plan.gpu_type, 0.0) * plan.num_gpus
+    return Choice(plan, need, plan.gpu_type, plan.num_gpus, plan.predicted_run_s, gpus)

@@ -1,0 +1,164 @@
+"""The sweep over all jobs takes short cuts; it decides as the plain rules do, written down here without any."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.core.has_strategies import NOW_S
+from tests.unit.core.test_has_elastic import elastic_facts
+
+from frenzy.core.has import HasPolicy, SchedulingState
+from frenzy.core.has.choices import Capacity, Choice
+from frenzy.core.has.claims import Claim, claims_of
+from frenzy.core.has.shares import targets
+from frenzy.core.queue import SchedulingFacts
+
+policies = st.builds(
+    HasPolicy,
+    urgency=st.sampled_from((0.0, 0.5, 2.0)),
+    hysteresis=st.sampled_from((0.8, 0.95)),
+    disturbance=st.sampled_from((0.0, 6.0)),
+    size_exponent=st.sampled_from((0.0, 0.3)),
+    shares=st.sampled_from(((), (("red", 2.0),))),
+    quotas=st.sampled_from(((), (("red", 2),), (("red", 2), ("blue", 4)))),
+)
+
+
+class Plain:
+    """One sweep, every rule looked up for every choice of every job."""
+
+    def __init__(self, claims: list[Claim], state: SchedulingState, policy: HasPolicy) -> None:
+        capacity = Capacity.of(state.cluster)
+        self.claims, self.policy = claims, policy
+        self.left = dict(capacity.num_gpus)
+        self.idle = {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items()}
+        self.effective = capacity.effective
+        self.by_team: dict[str, int] = {}
+        costs = [each.restart_s for each in claims if each.current is not None and not each.is_fixed]
+        self.disturbance_s = policy.disturbance * (statistics.median_low(costs) if costs else 0.0)
+
+    def targets(self) -> dict[str, Choice | None]:
+        found: dict[str, Choice | None] = {}
+        for claim in self.claims:
+            if claim.current is not None and (claim.is_fixed or not claim.has_moves):
+                found[claim.run_key] = claim.current
+                self.keep(claim, claim.current, 1)
+        free = [claim for claim in self.claims if not claim.is_fixed]
+        behind = sum(claim.weight for claim in free)
+        for claim in free:
+            behind -= claim.weight
+            found[claim.run_key] = self.serve(claim, max(0.0, behind))
+        for claim in free:
+            chosen = found[claim.run_key]
+            if chosen is not None and not (chosen is claim.current and claim.is_displaced):
+                found[claim.run_key] = self.grow(claim, chosen)
+        return found
+
+    def keep(self, claim: Claim, choice: Choice, sign: int) -> None:
+        if claim.is_displaced and choice is claim.current:
+            return
+        self.left[choice.gpu_type] = self.left.get(choice.gpu_type, 0) - sign * choice.num_gpus
+        self.effective -= sign * choice.gpus
+        self.by_team[claim.team] = self.by_team.get(claim.team, 0) + sign * choice.num_gpus
+
+    def serve(self, claim: Claim, behind: float) -> Choice | None:
+        current = claim.current
+        if current is not None and not claim.has_moves:
+            self.keep(claim, current, -1)
+        price = self.policy.urgency * behind / (claim.weight * max(self.effective, 1e-9))
+        open_choices = [each for each in choices_of(claim) if self.is_open(claim, each)]
+        best = open_choices[0] if open_choices and claim.in_order else None
+        if best is None:
+            best = min(open_choices, key=lambda each: self.cost(claim, each, price), default=None)
+        if best is None and current is not None and (claim.is_displaced or not claim.has_moves):
+            best = current
+        if current is not None and not claim.is_displaced:
+            self.idle[current.gpu_type] = self.idle.get(current.gpu_type, 0) + current.num_gpus
+        if best is not None:
+            self.keep(claim, best, 1)
+            self.idle[best.gpu_type] = self.idle.get(best.gpu_type, 0) - best.num_gpus
+        return best
+
+    def cost(self, claim: Claim, choice: Choice, price: float) -> float:
+        stays = choice is claim.current
+        if claim.by_cost:
+            return (self.policy.hysteresis if stays else 1.0) * choice.plan.predicted_cost
+        if stays:
+            return claim.run_s(choice) * self.policy.hysteresis * (1.0 + price * choice.gpus)
+        disturbs_s = 0.0 if self.is_idle(claim, choice) else self.disturbance_s
+        return (claim.run_s(choice) + claim.restart_s) * (1.0 + price * choice.gpus) + disturbs_s
+
+    def is_open(self, claim: Claim, choice: Choice) -> bool:
+        quota = self.policy.quota_of(claim.team)
+        if choice.num_gpus > self.left.get(choice.gpu_type, 0):
+            return False
+        if quota is not None and self.by_team.get(claim.team, 0) + choice.num_gpus > quota:
+            return False
+        if claim.current is None or choice is claim.current or claim.has_moves:
+            return True
+        moved_s = claim.run_s(choice) + claim.restart_s
+        pays = moved_s * self.policy.gain_without_budget <= claim.run_s(claim.current)
+        return pays and self.is_idle(claim, choice)
+
+    def is_idle(self, claim: Claim, choice: Choice) -> bool:
+        current = claim.current
+        own = current.num_gpus if current is not None and current.gpu_type == choice.gpu_type else 0
+        return choice.num_gpus <= self.idle.get(choice.gpu_type, 0) + own
+
+    def grow(self, claim: Claim, chosen: Choice) -> Choice:
+        if claim.by_cost or claim.in_order:
+            return chosen
+        threshold = claim.run_s(chosen)
+        if claim.has_moves:
+            stays = chosen is claim.current
+            threshold = threshold * self.policy.hysteresis if stays else threshold + claim.restart_s
+        best = chosen
+        self.keep(claim, chosen, -1)
+        for choice in choices_of(claim):
+            takes_s = claim.run_s(choice) + (0.0 if choice is claim.current else claim.restart_s)
+            if takes_s < threshold and self.is_open(claim, choice):
+                best, threshold = choice, takes_s
+        self.keep(claim, best, 1)
+        return best
+
+
+def choices_of(claim: Claim) -> Iterator[Choice]:
+    if claim.current is not None and not claim.is_displaced:
+        yield claim.current
+    yield from claim.others.choices
+
+
+@settings(max_examples=200, deadline=None)
+@given(elastic_facts(), policies)
+def test_short_cuts_change_no_target(there: SchedulingFacts, policy: HasPolicy) -> None:
+    state = SchedulingState.of(there, policy)
+    capacity = Capacity.of(there.cluster)
+    claims = claims_of(state, NOW_S, policy, capacity)
+    idle = {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items()}
+    assert targets(claims, idle, policy, capacity, frozenset()) == Plain(claims, state, policy).targets()
+
+
+@settings(max_examples=60, deadline=None)
+@given(elastic_facts(), policies)
+def test_what_is_remembered_of_plans_changes_no_claim(there: SchedulingFacts, policy: HasPolicy) -> None:
+    """Facts made anew have plans of their own, of which nothing is remembered."""
+    queued = tuple(replace(job, plans=tuple(replace(each) for each in job.plans)) for job in there.queued)
+    run = tuple(replace(job, plan=replace(job.plan), plans=tuple(list(job.plans))) for job in there.running)
+    anew = replace(there, queued=queued, running=run)
+    capacity = Capacity.of(there.cluster)
+    one, other = (claims_of(SchedulingState.of(each, policy), NOW_S, policy, capacity) for each in (there, anew))
+    assert one == [claim._replace(job=same.job) for claim, same in zip(other, one, strict=True)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(elastic_facts(), policies)
+def test_work_is_that_of_the_most_efficient_choice(there: SchedulingFacts, policy: HasPolicy) -> None:
+    for claim in claims_of(SchedulingState.of(there, policy), NOW_S, policy, Capacity.of(there.cluster)):
+        works = [claim.run_s(each) * each.gpus for each in choices_of(claim)]
+        if works:
+            assert math.isclose(claim.work, min(works))
