@@ -68,6 +68,10 @@ def memory_classes(board: Board, option: Option, policy: PaperPolicy) -> list[li
 
 def _fill(board: Board, gpu_types: Sequence[str], need: Need, missing: int) -> Iterator[tuple[str, int]]:
     """Nodes of one class with the GPUs taken on each, until nothing is missing or left."""
+    tightest = _tightest(board, gpu_types, need, missing)
+    if tightest is not None:
+        yield tightest, missing
+        return
     nodes = _by_idle_then_speed(board, gpu_types, need)
     while missing and nodes:
         covering = next((node for node in nodes if node[0] >= missing), None)
@@ -76,6 +80,24 @@ def _fill(board: Board, gpu_types: Sequence[str], need: Need, missing: int) -> I
         num_gpus = min(chosen[0], missing)
         missing -= num_gpus
         yield chosen[2], num_gpus
+
+
+def _tightest(board: Board, gpu_types: Sequence[str], need: Need, missing: int) -> str | None:
+    """The node that covers ``missing`` with the fewest idle GPUs, found without a look at all nodes.
+
+    None as well where idle GPUs are not all that counts: then every node has to be looked at.
+    """
+    if not board.state.rules.counts_gpus_only or need.excluded_nodes:
+        return None
+    types = board.state.cluster.types_by_name
+    rooms = [(-types[gpu_type].flops_per_s, board.room.by_type[gpu_type]) for gpu_type in gpu_types]
+    for idle in range(missing, max(len(room.by_idle) for _, room in rooms)):
+        first = [
+            (speed, room.by_idle[idle][0]) for speed, room in rooms if idle < len(room.by_idle) and room.by_idle[idle]
+        ]
+        if first:
+            return min(first)[1]
+    return None
 
 
 def _by_idle_then_speed(board: Board, gpu_types: Sequence[str], need: Need) -> list[tuple[int, float, str]]:
