@@ -98,16 +98,16 @@ def test_an_impossible_job_fails_in_its_profile_task_with_what_would_help(walker
     assert view.attempts == ()
 
 
-def test_two_jobs_compete_for_the_last_gpu_and_both_end(walker: Walker) -> None:
+def test_two_jobs_compete_for_the_last_gpu_and_the_second_has_it_when_the_first_is_gone(walker: Walker) -> None:
     only = {"constraints": {"gpu_types": ["t-large"]}}
-    first = walker.start("first-of-two", training={"max_steps": 40}, **only)
+    first = walker.start("first-of-two", training=long_training(), elastic="off", **only)
     walker.wait_for_step(*first, 2)
     second = walker.start("second-of-two", **only)
     waiting = walker.wait_for_state(*second, JobState.QUEUED)
     assert waiting.queue_entry is not None
     hold = walker.eventually("a reason to wait", lambda: _hold(walker, second))
     assert hold in (ReasonCode.WAITING_FOR_GPUS, ReasonCode.WAITING_FOR_GPU_MEMORY)
-    walker.succeed(*first)
+    cancel(walker, *first)
     walker.succeed(*second)
 
 

@@ -71,7 +71,7 @@ def write_corpus(folder: Path) -> Path:
     return path
 
 
-def job_text(name: str, corpus: Path, **sections: Mapping[str, Any]) -> str:
+def job_text(name: str, corpus: Path, **sections: Mapping[str, Any] | str) -> str:
     """A small job; ``sections`` are merged over its sections."""
     document: dict[str, Any] = {
         "name": name,
@@ -195,7 +195,7 @@ class Walker:
         self.airflow("PATCH", f"/dags/{dag_id}", {"is_paused": False})
         return str(self.airflow("POST", f"/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": {}})["dag_run_id"])
 
-    def start(self, name: str, **sections: Mapping[str, Any]) -> tuple[str, str]:
+    def start(self, name: str, **sections: Mapping[str, Any] | str) -> tuple[str, str]:
         dag_id = self.store(job_text(name, self.corpus, **sections))
         return dag_id, self.trigger(dag_id)
 
