@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from frenzy.sim.figures import TimeUnit, unit_for
 from frenzy.sim.outcome import SimResult, Stay
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 # Okabe and Ito's palette: told apart with every common form of colour blindness.
@@ -26,6 +28,8 @@ _GREY: Final = "#D9D9D9"
 _BINS: Final = 300
 _DPI: Final = 130
 _MOST_ROWS: Final = 60
+# Pictures over time end after so many times the span of the arrivals: one long job would hide the rest.
+_SPANS_SHOWN: Final = 3
 _STYLE: Final[dict[Any, Any]] = {
     "figure.facecolor": "white",
     "axes.facecolor": "white",
@@ -63,45 +67,51 @@ def draw_jct_cdf(results: Sequence[SimResult], file: Path) -> None:
 
 def draw_queue(results: Sequence[SimResult], file: Path) -> None:
     """Waiting jobs over time in one scenario, one line for each policy."""
-    unit = unit_for(_longest_s(results))
+    shown_s = _shown_s(results)
+    unit = unit_for(shown_s)
     with mpl.rc_context(_STYLE):
         figure, axes = _one_panel(8, 4.2)
         for index, each in enumerate(results):
-            edges = _edges(each)
+            edges = _edges(each, shown_s)
             times = np.asarray([when for when, _ in each.queue])
             means = time_means(times, np.asarray([float(count) for _, count in each.queue]), edges)
             axes.stairs(
                 means, (edges - _began_s(each)) / unit.seconds, label=each.policy, baseline=None, **_line(index)
             )
-        axes.set(xlabel=f"time, {unit.name}", ylabel="jobs that wait", title=f"Queue: {results[0].scenario}")
+        axes.set(
+            xlabel=_time_label(results, shown_s, unit), ylabel="jobs that wait", title=f"Queue: {results[0].scenario}"
+        )
         axes.set_ylim(bottom=0)
-        axes.set_xlim(left=0)
+        axes.set_xlim(0, shown_s / unit.seconds)
         axes.legend()
         _save(figure, file)
 
 
 def draw_gpus(results: Sequence[SimResult], file: Path) -> None:
     """GPUs in use over time in one scenario, stacked by type, one panel for each policy."""
-    types = list(results[0].num_gpus)
-    total = sum(results[0].num_gpus.values())
-    unit = unit_for(_longest_s(results))
+    num_gpus = {name: count for each in results for name, count in each.num_gpus.items()}
+    types = list(num_gpus)
+    shown_s = _shown_s(results)
+    unit = unit_for(shown_s)
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(8, 1.2 + 1.9 * len(results)), dpi=_DPI, layout="constrained")
         panels = figure.subplots(len(results), 1, sharex=True, squeeze=False)
         for axes, each in zip(panels[:, 0], results, strict=True):
-            edges = _edges(each)
+            edges = _edges(each, shown_s)
             in_use = [_in_use(each.stays, gpu_type, edges) for gpu_type in types]
             hours = (np.repeat(edges, 2)[1:-1] - _began_s(each)) / unit.seconds
             axes.stackplot(hours, *[np.repeat(used, 2) for used in in_use], colors=_colours(types), linewidth=0)
+            total = sum(each.num_gpus.values())
             axes.axhline(total, color="black", linewidth=0.8, linestyle="--")
             axes.set(ylim=(0, total * 1.06), ylabel="GPUs")
             axes.set_title(each.policy, loc="left", fontsize=10)
-            axes.set_xlim(0, _longest_s(results) / unit.seconds)
-        panels[-1, 0].set_xlabel(f"time, {unit.name}; dashed: all {total} GPUs")
-        handles = [
-            Patch(color=colour, label=f"{name} ({results[0].num_gpus[name]})")
+            axes.set_xlim(0, shown_s / unit.seconds)
+        panels[-1, 0].set_xlabel(_time_label(results, shown_s, unit))
+        handles: list[Artist] = [
+            Patch(color=colour, label=f"{name} ({num_gpus[name]})")
             for name, colour in zip(types, _colours(types), strict=True)
         ]
+        handles.append(Line2D([], [], color="black", linewidth=0.8, linestyle="--", label="all GPUs"))
         figure.legend(handles=handles, loc="outside right upper", title="GPU type")
         figure.suptitle(f"GPUs in use: {results[0].scenario}", fontsize=12)
         _save(figure, file)
@@ -114,7 +124,8 @@ def draw_gantt(result: SimResult, file: Path) -> None:
     types = list(result.num_gpus)
     colours = dict(zip(types, _colours(types), strict=True))
     began_s = _began_s(result)
-    unit = unit_for(max((job.end_s or began_s for job in picked), default=began_s) - began_s)
+    shown_s = _shown_s([result])
+    unit = unit_for(shown_s)
     row_of = {job.run_key: row for row, job in enumerate(picked)}
     with mpl.rc_context(_STYLE):
         figure, axes = _one_panel(9, 1.6 + 0.17 * max(6, len(picked)))
@@ -133,8 +144,8 @@ def draw_gantt(result: SimResult, file: Path) -> None:
                 _draw_stay(axes, stay, row_of[stay.run_key], began_s, unit, colours)
         _name_rows(axes, [job.job_name for job in picked])
         shown = "" if len(picked) == len(jobs) else f" ({len(picked)} of {len(jobs)} jobs)"
-        axes.set(xlabel=f"time, {unit.name}", title=f"{result.policy}: {result.scenario}{shown}")
-        axes.set_xlim(left=0)
+        axes.set(xlabel=_time_label([result], shown_s, unit), title=f"{result.policy}: {result.scenario}{shown}")
+        axes.set_xlim(0, shown_s / unit.seconds)
         axes.grid(axis="y", visible=False)
         handles = [
             Patch(color=colours[name], label=name)
@@ -211,13 +222,25 @@ def _last_s(result: SimResult) -> float:
     return max([*(stay.end_s for stay in result.stays), *(when for when, _ in result.queue)], default=result.start_s)
 
 
-def _longest_s(results: Sequence[SimResult]) -> float:
-    return max((_last_s(each) - _began_s(each) for each in results), default=0.0)
+def _shown_s(results: Sequence[SimResult]) -> float:
+    """How much time a picture shows, from the beginning: all, or some times the span of the arrivals."""
+    longest_s = max((_last_s(each) - _began_s(each) for each in results), default=0.0)
+    span_s = max((job.submitted_s - _began_s(each) for each in results for job in each.jobs), default=0.0)
+    return max(1.0, min(longest_s, _SPANS_SHOWN * span_s) if span_s > 0 else longest_s)
 
 
-def _edges(result: SimResult) -> NDArray[np.float64]:
+def _time_label(results: Sequence[SimResult], shown_s: float, unit: TimeUnit) -> str:
+    longest_s = max((_last_s(each) - _began_s(each) for each in results), default=0.0)
+    if longest_s <= shown_s + 1:
+        return f"time, {unit.name}"
+    end = unit_for(longest_s)
+    cut = f"cut at {_SPANS_SHOWN} times the span of the arrivals"
+    return f"time, {unit.name}\n({cut}; the last job ends after {longest_s / end.seconds:.1f} {end.name})"
+
+
+def _edges(result: SimResult, shown_s: float) -> NDArray[np.float64]:
     began_s = _began_s(result)
-    return np.linspace(began_s, max(began_s + 1.0, _last_s(result)), _BINS + 1)
+    return np.linspace(began_s, began_s + shown_s, _BINS + 1)
 
 
 def _colours(types: Sequence[str]) -> list[str]:
