@@ -1,6 +1,6 @@
 """How Sia's numbers were chosen: average JCT of variants, each one number away from the published ones.
 
-Run it as ``PYTHONPATH=plugins python -m tests.bench.tune_sia`` (about ten minutes of CPU); its table is quoted in
+Run it as ``PYTHONPATH=plugins python -m tests.bench.tune_sia`` (about fifteen minutes of CPU); its table is quoted in
 ``frenzy.sim.policies.sia``. Its seeds are of the tuning alone.
 """
 
@@ -34,6 +34,8 @@ VARIANTS: Mapping[str, SiaParameters] = {
     "work_power 0.5": SiaParameters(work_power=0.5),
     "work_power 1": SiaParameters(work_power=1.0),
     "rigid": SiaParameters(rigid=True),
+    "rigid, no_allocation 2": SiaParameters(rigid=True, no_allocation=2.0),
+    "rigid, no_allocation 4": SiaParameters(rigid=True, no_allocation=4.0),
 }
 
 
@@ -50,7 +52,7 @@ def row(name: str, parameters: SiaParameters, scenarios: list[Scenario]) -> str:
     restarts = fmean(fmean(job.num_restarts for job in each.jobs) for each in results)
     rounds_ms = 1000 * fmean(seconds for each in results for seconds in each.decision_s)
     each_h = "  ".join(f"{hours:6.3f}" for hours in jct_h)
-    return f"{name:20}  {each_h}  mean {fmean(jct_h):6.3f} h  {restarts:5.2f} restarts  {rounds_ms:5.1f} ms a round"
+    return f"{name:22}  {each_h}  mean {fmean(jct_h):6.3f} h  {restarts:5.2f} restarts  {rounds_ms:5.1f} ms a round"
 
 
 if __name__ == "__main__":

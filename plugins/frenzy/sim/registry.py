@@ -32,11 +32,11 @@ def _product(policy: Policy, name: str = "") -> Callable[[], Scheduler]:
     return lambda: ProductScheduler(replace(policy, num_forecasts=0), name or policy.name)
 
 
-def _sia(*, rigid: bool = False, work_power: float = 0.0) -> Scheduler:
+def _sia(*, rigid: bool = False, no_allocation: float = 1.1, work_power: float = 0.0) -> Scheduler:
     """Imported when asked for: the solver takes a while to load."""
     from frenzy.sim.policies.sia import SiaParameters, SiaScheduler
 
-    return SiaScheduler(SiaParameters(rigid=rigid, work_power=work_power))
+    return SiaScheduler(SiaParameters(rigid=rigid, no_allocation=no_allocation, work_power=work_power))
 
 
 def _gavel() -> Scheduler:
@@ -53,6 +53,6 @@ _SCHEDULERS: Final[Mapping[str, Callable[[], Scheduler]]] = MappingProxyType(
         "gavel-lp": _gavel,
         "sia-ilp": _sia,
         "sia-ilp-work": lambda: _sia(work_power=0.5),
-        "sia-rigid": lambda: _sia(rigid=True),
+        "sia-rigid": lambda: _sia(rigid=True, no_allocation=2.0),
     }
 )

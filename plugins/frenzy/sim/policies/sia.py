@@ -17,7 +17,28 @@ beginning on (no bootstrapping with one GPU, no doubling at most in a round); co
 costs are not rounded; a job's own restart time is used. As there, nothing limits how often a job may be
 moved: ``moves_left`` and ``min_run_s`` are ignored. Not in the paper: ``work_power`` > 0 sets w to
 (median / own) ** work_power of the time that is left with the fastest plan, which makes Sia prefer short jobs;
-0, as published, uses no knowledge of remaining work.
+0, as published, uses no knowledge of remaining work. A variant blind to memory, which tries GPU types that are too
+small, cannot be expressed: the shared plans name none.
+
+How the numbers were chosen: the published ones stand, since nothing near them is better by more than chance.
+``python -m tests.bench.tune_sia`` on an AMD EPYC, 21 November 2026, average JCT in hours of four workloads at 44 GPUs:
+
+    as published            0.611  0.974  0.598  1.415   mean 0.899   1.43 restarts per job
+    power -1                0.614  0.984  0.612  1.442        0.913   1.46
+    power -0.25             0.613  0.959  0.605  1.419        0.899   1.40
+    no_allocation 4         0.611  0.993  0.605  1.421        0.907   1.63
+    restart_weight 0.5      0.619  0.973  0.605  1.410        0.902   1.53
+    restart_weight 2        0.613  0.974  0.608  1.436        0.908   1.46
+    rounds of 30 s          0.606  0.978  0.613  1.451        0.912   1.89
+    rounds of 120 s         0.608  0.969  0.618  1.420        0.904   1.12
+    work_power 0.25         0.572  0.864  0.576  1.187        0.800   2.16
+    work_power 0.5          0.572  0.840  0.565  1.170        0.787   3.22
+    work_power 1            0.581  0.819  0.579  1.185        0.791   4.41
+    rigid                   1.616  1.355  0.871  4.173        2.004   1.70
+    rigid, no_allocation 2  1.589  1.331  0.767  4.059        1.936   1.58
+    rigid, no_allocation 4  1.537  1.363  0.824  4.141        1.966   1.69
+
+So ``sia-ilp`` is as published, ``sia-ilp-work`` has work_power 0.5, and ``sia-rigid`` no_allocation 2.
 """
 
 from __future__ import annotations
