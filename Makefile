@@ -7,10 +7,10 @@ STAMP := .venv/.ready
 SOURCES := plugins tests scripts dags
 PYTEST ?= $(BIN)/python -m pytest
 
-.PHONY: help env demo test check lint types imports fmt bench docs docs-assets up down status lock clean
+.PHONY: help env demo test check lint types imports fmt bench bench-schedule docs docs-assets up down status lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): requirements.lock pyproject.toml scripts/setup_env.sh scripts/torch_wheel.py
 	@scripts/setup_env.sh
@@ -43,6 +43,9 @@ fmt: $(STAMP) ## repair what ruff can
 
 bench: $(STAMP) ## measure (ARGS=marp: one subject); figures also in build/bench/*.json
 	@PYTHONPATH=plugins $(BIN)/python -m tests.bench $(ARGS)
+
+bench-schedule: $(STAMP) ## cost of scheduling decisions, beside sia-ilp (build/bench/schedule.json)
+	@PYTHONPATH=plugins $(BIN)/python -m tests.bench schedule
 
 docs: $(STAMP) ## write the reference pages in docs/ from the code
 	@$(BIN)/python -m frenzy.cli.reference_docs

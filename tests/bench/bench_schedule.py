@@ -1,173 +1,155 @@
-"""Cost of one scheduling pass: CPU time on a busy mixed cluster with a long queue.
+"""Cost of scheduling decisions: CPU time of ``has`` beside its rivals, in one run on one machine.
 
-Run it alone, or through ``make bench``; it prints a table and writes ``build/bench/schedule.json``,
-a list of {name, value, unit, goal, ok}. Every figure is the median of several passes over the same
-state, in process CPU time, so that other work on the machine does not count.
+``make bench-schedule`` prints a table and writes ``build/bench/schedule.json``, a list of {name, value,
+unit, goal, ok}, and ``docs/images/schedule-growth.png``. Times are CPU times of this process, so that other work on
+the machine counts little; rivals that are compared decide on the same facts, in turn.
+
+- A *full pass* decides on everything, from an indexed state: who starts, moves, gives way.
+- *One decision* is that after one event, the upkeep of the state included.
+- A round of ``sia-ilp`` is all it does to decide: configurations, integer program, placement.
 """
 
 from __future__ import annotations
 
-import json
-import random
+import gc
 import statistics
 import time
+import tracemalloc
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from frenzy.core.cluster import Cluster, Node
-from frenzy.core.gpu_catalogue import CATALOGUE
-from frenzy.core.has import HasPolicy, PaperPolicy, Policy, SchedulingState, apply_actions, schedule
-from frenzy.core.plan import MemoryPrediction, ResourcePlan
+from tests.bench.report import figure, publish
+from tests.bench.schedule_facts import acted, busy, cluster_of, events, jobs_on, now_of, rigid
+from tests.bench.schedule_growth import cpu_s, draw_growth, growth, median_cpu_s, pass_s
+from tests.placement_gap import gap_figures
+
+from frenzy.core.has import HasPolicy, SchedulingState, decide, schedule
 from frenzy.core.queue import QueuedJob, SchedulingFacts
-from frenzy.core.units import GIB
+from frenzy.sim.engine import simulate
+from frenzy.sim.registry import scheduler_named
+from frenzy.sim.workload import WorkloadSpec, make_scenario
 
-OUTPUT = Path(__file__).parents[2] / "build" / "bench" / "schedule.json"
-CARDS = ("a100-80", "a100-40", "v100-32", "rtx-3090", "l40s", "t4")
-NOW_S = 1e6
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One size. ``pass_goal_s`` and ``decision_goal_s`` are for the default policy."""
-
-    name: str
-    num_nodes: int
-    num_queued: int
-    pass_goal_s: float
-    decision_goal_s: float
-
-
-CASES = (
-    Case(name="100 nodes, 500 queued", num_nodes=100, num_queued=500, pass_goal_s=0.05, decision_goal_s=0.001),
-    Case(name="1,200 nodes, 10,000 queued", num_nodes=1200, num_queued=10_000, pass_goal_s=0.1, decision_goal_s=0.001),
-)
+PICTURE = Path(__file__).parents[2] / "docs" / "images" / "schedule-growth.png"
+NUM_QUEUED, NUM_ACTIVE, NUM_NEW = 10_000, 12_500, 200
 
 
 def main() -> list[dict[str, Any]]:
-    """Measure every case, print the table, write the JSON file, return its rows."""
-    rows = [row for case in CASES for row in measure(case)]
-    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(json.dumps(rows, indent=2) + "\n")
-    for row in rows:
-        goal = "" if row["goal"] is None else f"goal {row['goal']:g} {row['unit']}  {'ok' if row['ok'] else 'MISSED'}"
-        print(f"{row['name']:72} {row['value']:10.3f} {row['unit']}  {goal}")
-    return rows
+    """Measure everything, print the table, write the JSON file and the picture, return the rows."""
+    rows = [*against_sia(), *whole_trace(), *large(), *gap_figures()]
+    found = growth()
+    draw_growth(found, PICTURE)
+    return publish("schedule", [*rows, *found.rows])
 
 
-def measure(case: Case) -> list[dict[str, Any]]:
-    """Rows for one case."""
-    policy = HasPolicy()
-    facts = busy_facts(case, policy)
-    state = SchedulingState.of(facts, policy)
-    full_s = median_cpu_s(lambda: schedule(state, NOW_S, policy))
-    from_facts_s = median_cpu_s(lambda: schedule(facts, NOW_S, policy), repeats=3)
-    bare = SchedulingState.of(facts, HasPolicy(num_forecasts=0))
-    decision_s = median_cpu_s(lambda: one_decision(bare), repeats=51)
-    rows = [
-        row(f"{case.name}: has, full pass over an indexed state", full_s, case.pass_goal_s),
-        row(f"{case.name}: has, full pass, indices made from facts", from_facts_s),
-        row(f"{case.name}: has, one job ends and the first in line is decided on", decision_s, case.decision_goal_s),
-    ]
-    paper = PaperPolicy()
-    paper_state = SchedulingState.of(busy_facts(case, paper), paper)
+def against_sia() -> list[dict[str, Any]]:
+    """One decision at 2,048 GPUs and 1,280 jobs, all of which may be moved."""
+    jobs = jobs_on("2048", 1280)
+    facts, now_s = busy(cluster_of("2048"), jobs), now_of(jobs)
+    calls = {name: _call_of(name, facts, now_s) for name in ("sia-ilp", "has")}
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(7):
+        for name, call in calls.items():
+            times[name].append(cpu_s(call))
+    has_s, sia_s = statistics.median(times["has"]), statistics.median(times["sia-ilp"])
+    size = f"2,048 GPUs, {len(facts.running):,} running, {len(facts.queued):,} waiting"
     return [
-        *rows,
-        row(f"{case.name}: frenzy-paper, full pass", median_cpu_s(lambda: schedule(paper_state, NOW_S, paper))),
+        figure(f"{size}: sia-ilp, one round", 1000 * sia_s, "ms"),
+        figure(f"{size}: has, full pass", 1000 * has_s, "ms"),
+        *_ratio(f"{size}: full pass", has_s, sia_s, 100),
     ]
 
 
-def one_decision(state: SchedulingState) -> None:
-    """One job ends, and it is decided whether the job at the head of the queue starts, and where."""
-    ended = state.finish(next(iter(state.running)))
-    schedule(ended.with_front(1), NOW_S, ended.rules.policy)
+def _call_of(name: str, facts: SchedulingFacts, now_s: float) -> Callable[[], object]:
+    scheduler = scheduler_named(name)
+    state = SchedulingState.of(facts, scheduler.rules)
+    return lambda: scheduler.decide(state, now_s)
 
 
-def row(name: str, seconds: float, goal_s: float | None = None) -> dict[str, Any]:
-    """One line of the report, in milliseconds."""
-    return {
-        "name": name,
-        "value": round(seconds * 1000, 4),
-        "unit": "ms",
-        "goal": None if goal_s is None else goal_s * 1000,
-        "ok": goal_s is None or seconds <= goal_s,
-    }
+def _ratio(what: str, has_s: float, sia_s: float, times_less: float) -> list[dict[str, Any]]:
+    return [
+        figure(f"{what}, sia-ilp / has", sia_s / has_s, "times"),
+        figure(f"{what}, has / sia-ilp", has_s / sia_s, "", goal=1 / times_less),
+    ]
 
 
-def median_cpu_s(call: Callable[[], object], *, repeats: int = 7) -> float:
-    """Median process CPU time of ``call``."""
+def whole_trace() -> list[dict[str, Any]]:
+    """All decisions of a simulation of 160 jobs on 64 GPUs, upkeep of the state included."""
+    scenario = make_scenario(WorkloadSpec(trace="philly-160-1", cluster="64"))
+    has_s, sia_s = (simulate(scenario, scheduler_named(name)).scheduler_cpu_s for name in ("has", "sia-ilp"))
+    what = f"whole trace {scenario.name}"
+    return [figure(f"{what}: has", 1000 * has_s, "ms"), *_ratio(what, has_s, sia_s, 50)]
+
+
+def large() -> list[dict[str, Any]]:
+    """6,212 GPUs on 1,213 nodes, 10,000 waiting jobs, all that run may be moved; and the same with none that may."""
+    jobs = jobs_on("6212", NUM_ACTIVE + NUM_NEW)
+    active, new = jobs[:NUM_ACTIVE], jobs[NUM_ACTIVE:]
+    now_s = now_of(active)
+    facts = busy(cluster_of("6212"), active, num_waiting=NUM_QUEUED)
+    still = rigid(facts)
+    size = f"6,212 GPUs, {len(facts.running):,} running, {len(facts.queued):,} waiting"
+    policy = HasPolicy()
+    state = SchedulingState.of(facts, policy)
+    told_s = median_cpu_s(lambda: schedule(state, now_s, policy))
+    from_facts_s = median_cpu_s(lambda: decide(facts, now_s, policy))
+    return [
+        figure(f"{size}: has, full pass", 1000 * pass_s(facts, "has", now_s), "ms", goal=100.0),
+        figure(f"{size}: has, full pass, none may be moved", 1000 * pass_s(still, "has", now_s), "ms", goal=100.0),
+        figure(f"{size}: has, full pass and why each job waits", 1000 * told_s, "ms"),
+        figure(f"{size}: has, full pass, state made from facts", 1000 * from_facts_s, "ms"),
+        figure(f"{size}: backfill, full pass", 1000 * pass_s(facts, "backfill", now_s), "ms"),
+        figure(f"{size}: frenzy-paper, full pass", 1000 * pass_s(facts, "frenzy-paper", now_s), "ms"),
+        *_one_decision(f"{size}: has", facts, new, now_s),
+        *_one_decision(f"{size}: has, none may be moved", still, rigid_jobs(new), now_s),
+        *memory(facts, size),
+    ]
+
+
+def rigid_jobs(jobs: tuple[QueuedJob, ...]) -> tuple[QueuedJob, ...]:
+    return rigid(SchedulingFacts(cluster=cluster_of("6212"), queued=jobs, running=())).queued
+
+
+def _one_decision(what: str, facts: SchedulingFacts, new: tuple[QueuedJob, ...], now_s: float) -> list[dict[str, Any]]:
+    times = sorted(decision_times(facts, new, now_s))
+    p99_s = times[min(len(times) - 1, int(0.99 * len(times)))]
+    return [
+        figure(f"{what}, one decision, median of {len(times)}", 1000 * statistics.median(times), "ms"),
+        figure(f"{what}, one decision, p99", 1000 * p99_s, "ms", goal=1.0),
+    ]
+
+
+def decision_times(facts: SchedulingFacts, new: tuple[QueuedJob, ...], now_s: float) -> list[float]:
+    """CPU seconds of each decision while the jobs ``new`` arrive and as many end, in turn.
+
+    Timed: the event's change of the state, the decision, and the change that it makes itself.
+    """
+    scheduler = scheduler_named("has")
+    state = SchedulingState.of(facts, scheduler.rules)
+    state = acted(state, scheduler.decide(state, now_s), now_s)
+    gc.collect()
     times = []
-    for _ in range(repeats):
-        began = time.process_time()
-        call()
-        times.append(time.process_time() - began)
-    return statistics.median(times)
+    for when_s, happen in events(new, now_s):
+        began_s = time.process_time()
+        state = happen(state)
+        state = acted(state, scheduler.decide(state, when_s), when_s)
+        times.append(time.process_time() - began_s)
+    return times
 
 
-def busy_facts(case: Case, policy: Policy) -> SchedulingFacts:
-    """A cluster filled by ``policy`` itself, and a queue behind it."""
-    rng = random.Random(case.num_nodes)
-    jobs = [random_job(rng, f"job-{index:05d}", index) for index in range(case.num_queued + case.num_nodes)]
-    first = SchedulingFacts(cluster=mixed_cluster(case.num_nodes), queued=tuple(jobs), running=())
-    full = apply_actions(first, schedule(first, NOW_S, policy), now_s=NOW_S)
-    return SchedulingFacts(cluster=full.cluster, queued=full.queued[: case.num_queued], running=full.running)
-
-
-def mixed_cluster(num_nodes: int) -> Cluster:
-    """Nodes of 4 and 8 GPUs, the types in turn."""
-    nodes = tuple(
-        Node(
-            name=f"node-{index:04d}",
-            gpu_type=CARDS[index % len(CARDS)],
-            num_gpus=8 if index % 3 else 4,
-            host_memory_bytes=512 * GIB,
-            num_cpus=96,
-        )
-        for index in range(num_nodes)
-    )
-    return Cluster(tuple(CATALOGUE[card].gpu for card in CARDS), nodes)
-
-
-def random_job(rng: random.Random, run_key: str, index: int) -> QueuedJob:
-    """A job with twenty plans: up to 16 GPUs of four of the types, faster ones first."""
-    work_s = rng.lognormvariate(8, 1.5)
-    plans = [
-        random_plan(card, num_gpus, work_s, tp)
-        for card in rng.sample(CARDS, 4)
-        for num_gpus, tp in ((1, 1), (2, 1), (4, 2), (8, 1), (16, 4))
+def memory(facts: SchedulingFacts, size: str) -> list[dict[str, Any]]:
+    """What the indexed state holds beyond the facts, jobs and plans themselves."""
+    gc.collect()
+    tracemalloc.start()
+    state = SchedulingState.of(facts, scheduler_named("has").rules)
+    held, _ = tracemalloc.get_traced_memory()
+    decide(state, now_of(facts.queued), state.rules.policy)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return [
+        figure(f"{size}: memory of the state, beyond the facts", held / 2**20, "MiB"),
+        figure(f"{size}: peak during a full pass", peak / 2**20, "MiB"),
     ]
-    return QueuedJob(
-        run_key=run_key,
-        job_name=run_key,
-        submitted_s=NOW_S - 1000 + index * 0.01,
-        plans=tuple(sorted(plans, key=lambda plan: plan.predicted_run_s)),
-        priority=rng.choice((0, 0, 0, 1)),
-    )
-
-
-def random_plan(card: str, num_gpus: int, work_s: float, tp: int) -> ResourcePlan:
-    """A plan whose run time falls with the GPUs' speed and, less than in proportion, their number."""
-    gpu = CATALOGUE[card].gpu
-    run_s = work_s * (3e14 / gpu.flops_per_s) / num_gpus**0.85
-    return ResourcePlan(
-        gpu_type=card,
-        num_gpus=num_gpus,
-        dp=num_gpus // tp,
-        tp=tp,
-        zero_stage=2,
-        micro_batch_size=1,
-        accumulation_steps=1,
-        activation_checkpointing=False,
-        memory=MemoryPrediction(
-            peak_allocated_bytes=8 * GIB, required_bytes=10 * GIB, host_bytes=16 * GIB, at="backward"
-        ),
-        gpu_memory_bytes=gpu.memory_bytes,
-        step_time_s=1.0,
-        samples_per_s=1.0,
-        predicted_run_s=run_s,
-        predicted_cost=run_s * num_gpus,
-    )
 
 
 if __name__ == "__main__":

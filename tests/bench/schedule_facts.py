@@ -1,0 +1,107 @@
+"""Busy clusters for the benchmark of scheduling: real job classes, arrivals and, for the largest, real nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import lru_cache, partial
+from itertools import cycle
+
+from frenzy.core.cluster import Cluster, Node
+from frenzy.core.has import HasPolicy, SchedulingState, apply_actions, decide
+from frenzy.core.has.state import restarted
+from frenzy.core.queue import Action, Preempt, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
+from frenzy.sim.clusters import cluster_named
+from frenzy.sim.traces import load_trace
+from frenzy.sim.workload import WorkloadSpec, generate
+
+TRACE = "philly-82k"
+STARTED_AGO_S = 1000.0
+
+
+@lru_cache(maxsize=4)
+def jobs_on(cluster_name: str, num_jobs: int) -> tuple[QueuedJob, ...]:
+    """The first jobs of the trace, elastic, with their plans on the cluster of that name."""
+    cluster = cluster_of(cluster_name)
+    workload = generate(WorkloadSpec(trace=TRACE, num_jobs=num_jobs), load_trace(TRACE), cluster)
+    return tuple(each.job for each in workload.scenario.jobs)
+
+
+@lru_cache(maxsize=4)
+def cluster_of(name: str) -> Cluster:
+    """A named cluster; ``2048`` is the one of 288 GPUs, repeated."""
+    return grown(cluster_named("288"), 2048) if name == "2048" else cluster_named(name)
+
+
+def grown(cluster: Cluster, num_gpus: int) -> Cluster:
+    """The nodes of ``cluster`` over and over, until there are ``num_gpus`` GPUs or no node fits under that."""
+    nodes: list[Node] = []
+    left, smallest = num_gpus, min(node.num_gpus for node in cluster.nodes)
+    for at, node in enumerate(cycle(cluster.nodes)):
+        if left < smallest:
+            return Cluster(cluster.gpu_types, tuple(nodes))
+        if node.num_gpus <= left:
+            nodes.append(replace(node, name=f"node-{at:05d}"))
+            left -= node.num_gpus
+    raise AssertionError
+
+
+def busy(cluster: Cluster, jobs: Iterable[QueuedJob], *, num_waiting: int | None = None) -> SchedulingFacts:
+    """What ``has`` itself started of ``jobs`` on an empty cluster some time before the last arrived; the rest waits."""
+    jobs = tuple(jobs)
+    first = SchedulingFacts(cluster=cluster, queued=jobs, running=())
+    began_s = now_of(jobs) - STARTED_AGO_S
+    policy = HasPolicy(num_forecasts=0)
+    after = apply_actions(first, decide(first, began_s, policy), now_s=began_s)
+    return replace(after, queued=after.queued[:num_waiting])
+
+
+def now_of(jobs: Iterable[QueuedJob]) -> float:
+    """Just after the last of ``jobs`` arrived."""
+    return max(job.submitted_s for job in jobs) + 1.0
+
+
+def rigid(facts: SchedulingFacts) -> SchedulingFacts:
+    """The same, with no job that may be moved."""
+    return replace(
+        facts,
+        queued=tuple(replace(job, elasticity=None) for job in facts.queued),
+        running=tuple(replace(job, elasticity=None, plans=()) for job in facts.running),
+    )
+
+
+def acted(state: SchedulingState, actions: Iterable[Action], now_s: float) -> SchedulingState:
+    """``state`` once ``actions`` have happened: what gives its GPUs back does so before any is taken."""
+    actions = tuple(actions)
+    starts = {each.run_key for each in actions if isinstance(each, Start)}
+    waiting = {each.job.run_key: each.job for each in state.waiting if each.job.run_key in starts} if starts else {}
+    entering: list[RunningJob] = []
+    for action in actions:
+        if isinstance(action, Preempt):
+            state = state.requeue(state.running[action.run_key].stopped(now_s))
+        elif isinstance(action, Resize):
+            stopped = state.running[action.run_key].stopped(now_s)
+            entering.append(restarted(stopped, action.plan, action.placement, now_s=now_s))
+            state = state.finish(action.run_key)
+        elif isinstance(action, Start):
+            entering.append(restarted(waiting[action.run_key], action.plan, action.placement, now_s=now_s))
+    return state.start(entering) if entering else state
+
+
+Event = Callable[[SchedulingState], SchedulingState]
+
+
+def events(new: Iterable[QueuedJob], now_s: float) -> Iterator[tuple[float, Event]]:
+    """In turn, one second apart: a job of ``new`` arrives, and the running job that started first ends."""
+    for at, job in enumerate(new):
+        when_s = now_s + 2 * at
+        yield when_s, partial(_arrive, job=replace(job, submitted_s=when_s))
+        yield when_s + 1, _end
+
+
+def _arrive(state: SchedulingState, *, job: QueuedJob) -> SchedulingState:
+    return state.submit(job)
+
+
+def _end(state: SchedulingState) -> SchedulingState:
+    return state.finish(next(iter(state.running)))
