@@ -32,7 +32,7 @@ How the numbers were chosen: the published ones stand, since nothing near them i
     rounds of 30 s          0.606  0.978  0.613  1.451        0.912   1.89
     rounds of 120 s         0.608  0.969  0.618  1.420        0.904   1.12
     work_power 0.25         0.572  0.864  0.576  1.187        0.800   2.16
-    work_power 0.5          0.572  0.840  0.565  1.170        0.787   3.22
+    work_power 0.5          0.572  0.840  0.565  1.170        0.787   3.21
     work_power 1            0.581  0.819  0.579  1.185        0.791   4.41
     rigid                   1.616  1.355  0.871  4.173        2.004   1.70
     rigid, no_allocation 2  1.589  1.331  0.767  4.059        1.936   1.58
