@@ -14,7 +14,7 @@ from tests.unit.core.test_has_elastic import elastic_facts
 
 from frenzy.core.has import HasPolicy, SchedulingState
 from frenzy.core.has.choices import Capacity, Choice
-from frenzy.core.has.claims import Claim, claims_of
+from frenzy.core.has.claims import Claim, Line, claims_of
 from frenzy.core.has.shares import targets
 from frenzy.core.queue import SchedulingFacts
 
@@ -140,7 +140,12 @@ def test_short_cuts_change_no_target(there: SchedulingFacts, policy: HasPolicy) 
     capacity = Capacity.of(there.cluster)
     claims = claims_of(state, NOW_S, policy, capacity)
     idle = {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items()}
-    assert targets(claims, idle, policy, capacity, frozenset()) == Plain(claims, state, policy).targets()
+    found = targets(Line.of(claims), idle, policy, capacity, frozenset())
+    plain = Plain(claims, state, policy).targets()
+    active = [claim for claim in claims if not claim.is_fixed and (claim.current is not None or plain[claim.run_key])]
+    assert [(claim.run_key, target) for claim, target in found] == [
+        (claim.run_key, plain[claim.run_key]) for claim in active
+    ]
 
 
 @settings(max_examples=60, deadline=None)
@@ -153,6 +158,24 @@ def test_what_is_remembered_of_plans_changes_no_claim(there: SchedulingFacts, po
     capacity = Capacity.of(there.cluster)
     one, other = (claims_of(SchedulingState.of(each, policy), NOW_S, policy, capacity) for each in (there, anew))
     assert one == [claim._replace(job=same.job) for claim, same in zip(other, one, strict=True)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), elastic_facts(), policies)
+def test_what_is_remembered_of_the_last_decision_changes_no_claim(
+    data: st.DataObject, there: SchedulingFacts, policy: HasPolicy
+) -> None:
+    state, capacity = SchedulingState.of(there, policy), Capacity.of(there.cluster)
+    for at in range(4):
+        claims = claims_of(state, NOW_S + at, policy, capacity)
+        assert claims == claims_of(SchedulingState.of(state.facts, policy), NOW_S + at, policy, capacity)
+        claims_of(state, NOW_S + at, policy, capacity)
+        keys = [each.job.run_key for each in state.waiting]
+        if keys and data.draw(st.booleans()):
+            state = state.withdraw(data.draw(st.sampled_from(keys)))
+        if there.queued and data.draw(st.booleans()):
+            job = data.draw(st.sampled_from(there.queued))
+            state = state.submit(replace(job, run_key=f"new-{at}", priority=at % 2))
 
 
 @settings(max_examples=60, deadline=None)

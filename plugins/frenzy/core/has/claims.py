@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import math
+import statistics
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import sub
 from typing import NamedTuple
 
 from frenzy.core.has.choices import Capacity, Choice, Table, Tables
@@ -46,6 +51,73 @@ class Claim(NamedTuple):
         return self.left * choice.unit_s
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """All claims in the order they are served, and what every sweep over them needs.
+
+    free: those that are not fixed. behind: for each of these the weight of all that come after it. holding: the
+    places in ``free`` of jobs that hold GPUs. kept: jobs that hold what they have until their turn comes, if
+    ever. restart_s: the median of what a move costs a job that runs. num_tables: of the jobs that wait.
+    """
+
+    claims: list[Claim]
+    free: list[Claim]
+    behind: list[float]
+    holding: list[int]
+    kept: list[Claim]
+    restart_s: float
+    num_tables: int
+
+    @staticmethod
+    def of(claims: list[Claim]) -> Line:
+        running = [claim for claim in claims if claim.current is not None]
+        # Only a job that runs is ever fixed.
+        free = [claim for claim in claims if not claim.is_fixed]
+        weights = [claim.weight for claim in free]
+        costs = [claim.restart_s for claim in running if not claim.is_fixed]
+        return Line(
+            claims,
+            free,
+            list(accumulate(weights, sub, initial=sum(weights)))[1:],
+            [at for at, claim in enumerate(free) if claim.current is not None],
+            [claim for claim in running if claim.is_fixed or not claim.has_moves],
+            statistics.median_low(costs) if costs else 0.0,
+            len({id(claim.others) for claim in claims if claim.current is None}),
+        )
+
+    def next_holding(self, at: int) -> int:
+        """The place in ``free`` of the next job after ``at`` that holds GPUs; the end if there is none."""
+        found = bisect_right(self.holding, at)
+        return self.holding[found] if found < len(self.holding) else len(self.free)
+
+
+class _Entry(NamedTuple):
+    """A claim with what decides when it is served. made_for: identity of the contender; 0 for a job that runs."""
+
+    minus_priority: int
+    due_s: float
+    run_key: str
+    made_for: int
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    """The waiting jobs of the last decision, ``entries`` in the order they are served.
+
+    What a waiting job claims does not depend on time, and most of a queue is the same from one decision to
+    the next. ``contenders`` keeps alive what ``made_for`` names.
+    """
+
+    policy: HasPolicy
+    capacity: Capacity
+    contenders: tuple[Contender, ...]
+    entries: list[_Entry]
+
+
+_last: list[_Remembered] = []
+
+
 def claims_of(state: SchedulingState, now_s: float, policy: HasPolicy, capacity: Capacity) -> list[Claim]:
     """A claim for every active job, in the order they are served.
 
@@ -55,18 +127,35 @@ def claims_of(state: SchedulingState, now_s: float, policy: HasPolicy, capacity:
     """
     tables = Tables(state.rules, capacity)
     running = state.running
-    found = [_of_running(job, tables, now_s, policy) for job in running.values()]
-    found += [_of_waiting(each, tables, policy) for each in state.waiting if each.job.run_key not in running]
+    entries = [each for each in _waiting_entries(state, tables, policy) if each[2] not in running]
+    entries += sorted(_entry(_of_running(job, tables, now_s, policy), 0, policy, capacity) for job in running.values())
+    # A run key has one claim, so that no two claims are ever compared; two sorted runs are quickly merged.
+    entries.sort()
+    return [each[4] for each in entries]
+
+
+def _waiting_entries(state: SchedulingState, tables: Tables, policy: HasPolicy) -> list[_Entry]:
+    """Of all waiting jobs, sorted; made only for those that did not wait at the last decision."""
+    capacity, contenders = tables.capacity, state.waiting.in_order
+    before = _last[0] if _last and _last[0].capacity is capacity and _last[0].policy == policy else None
+    if before is not None and before.contenders is contenders:
+        return before.entries
+    here = {id(each): each for each in contenders}
+    entries = [each for each in before.entries if each[3] in here] if before is not None else []
+    if len(entries) < len(here):
+        for each in entries:
+            del here[each[3]]
+        entries += [_entry(_of_waiting(each, tables, policy), at, policy, capacity) for at, each in here.items()]
+        entries.sort()
+    _last[:] = [_Remembered(policy, capacity, contenders, entries)]
+    return entries
+
+
+def _entry(claim: Claim, made_for: int, policy: HasPolicy, capacity: Capacity) -> _Entry:
     pace = policy.slowdown / max(capacity.effective, 1e-9)
-    share_of = policy.share_of if policy.shares else _equal_share
-    # A run key has one claim, so that no two claims are ever compared.
-    served = [
-        (-job.priority, job.submitted_s + pace * claim.work / share_of(claim.team), claim.run_key, claim)
-        for claim in found
-        for job in (claim.job,)
-    ]
-    served.sort()
-    return [each[3] for each in served]
+    share = policy.share_of(claim.team) if policy.shares else 1.0
+    job = claim.job
+    return _Entry(-job.priority, job.submitted_s + pace * claim.work / share, claim.run_key, made_for, claim)
 
 
 def _of_waiting(contender: Contender, tables: Tables, policy: HasPolicy) -> Claim:
@@ -136,10 +225,6 @@ def believed_left(left: float, done: float, policy: HasPolicy) -> float:
     longer it ran, the longer it will (so it is with run times of heavy tail).
     """
     return left if left > 0 else max(policy.overrun_share * done, 1e-9)
-
-
-def _equal_share(_: str) -> float:
-    return 1.0
 
 
 def _weight(work: float, team: str, policy: HasPolicy) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.has.choices import Capacity, Choice
-from frenzy.core.has.claims import Claim, claims_of
+from frenzy.core.has.claims import Claim, Line, claims_of
 from frenzy.core.has.placement import place
 from frenzy.core.has.policy import HasPolicy
 from frenzy.core.has.room import Room
@@ -31,16 +31,16 @@ def decide(state: SchedulingState, now_s: float, policy: HasPolicy) -> tuple[Act
     cannot be placed, because of how GPUs lie on nodes, is forbidden and the sweep made again.
     """
     capacity = Capacity.of(state.cluster)
-    claims = claims_of(state, now_s, policy, capacity)
+    line = Line.of(claims_of(state, now_s, policy, capacity))
     idle = {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items()}
     forbidden: Forbidden = frozenset()
     for _ in range(_MAX_SWEEPS):
-        found = targets(claims, idle, policy, capacity, forbidden)
-        actions, failed = _realised(state, claims, found)
+        found = targets(line, idle, policy, capacity, forbidden)
+        actions, failed = _realised(state, line, found)
         if not failed:
             return tuple(actions)
         forbidden |= failed
-    return tuple(_only_starts(state, claims, found))
+    return tuple(_only_starts(state, found))
 
 
 def with_what_can_start(state: SchedulingState, actions: Iterable[Action], now_s: float) -> SchedulingState:
@@ -48,10 +48,11 @@ def with_what_can_start(state: SchedulingState, actions: Iterable[Action], now_s
 
     Those that need GPUs of a job on the move hold none yet.
     """
-    jobs = {contender.job.run_key: contender.job for contender in state.waiting}
-    for action in actions:
-        if not isinstance(action, Start):
-            continue
+    starts = {action.run_key: action for action in actions if isinstance(action, Start)}
+    if not starts:
+        return state
+    jobs = {each.job.run_key: each.job for each in state.waiting if each.job.run_key in starts}
+    for action in starts.values():
         job = running_job(jobs[action.run_key], action.plan, action.placement, now_s=now_s)
         after = state.start([job])
         fits = all(
@@ -63,21 +64,19 @@ def with_what_can_start(state: SchedulingState, actions: Iterable[Action], now_s
 
 
 def _realised(
-    state: SchedulingState, claims: list[Claim], found: dict[str, Choice | None]
+    state: SchedulingState, line: Line, found: list[tuple[Claim, Choice | None]]
 ) -> tuple[list[Action], Forbidden]:
     """The actions that lead to ``found``, and what of it could not be placed."""
     room = state.room
-    for claim in claims:
-        if claim.current is not None and found[claim.run_key] is not claim.current:
+    changed = [(claim, target) for claim, target in found if target is not claim.current]
+    for claim, _ in changed:
+        if claim.current is not None:
             room = room.release(claim.current.need, state.running[claim.run_key].placement)
     actions: list[Action] = []
     failed: set[tuple[str, str]] = set()
-    for claim in claims:
-        target = found[claim.run_key]
-        if target is claim.current:
-            continue
+    for claim, target in changed:
         if target is None:
-            actions.append(_preempted(claim, claims))
+            actions.append(_preempted(claim, line.claims))
             continue
         action, room = _placed(room, claim, target)
         if action is None:
@@ -98,11 +97,10 @@ def _placed(room: Room, claim: Claim, target: Choice) -> tuple[Action | None, Ro
     return Resize(run_key=claim.run_key, plan=target.plan, placement=placement), room
 
 
-def _only_starts(state: SchedulingState, claims: list[Claim], found: dict[str, Choice | None]) -> list[Action]:
+def _only_starts(state: SchedulingState, found: list[tuple[Claim, Choice | None]]) -> list[Action]:
     """Of ``found`` what can start in the room there is; nobody is moved."""
     room, actions = state.room, list[Action]()
-    for claim in claims:
-        target = found[claim.run_key]
+    for claim, target in found:
         if claim.current is None and target is not None:
             action, room = _placed(room, claim, target)
             actions += [action] if action is not None else []

@@ -17,12 +17,11 @@ are not worth those that a large one loses.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from frenzy.core.has.choices import Capacity, Choice, Table
-from frenzy.core.has.claims import Claim
+from frenzy.core.has.claims import Claim, Line
 from frenzy.core.has.policy import HasPolicy
 
 Forbidden = frozenset[tuple[str, str]]
@@ -75,6 +74,11 @@ class Sweep:
         self._full.add(id(table))
         return True
 
+    @property
+    def num_full(self) -> int:
+        """How many tables are known of which nothing fits."""
+        return len(self._full)
+
     def fits_quota(self, claim: Claim, choice: Choice) -> bool:
         if not self.policy.quotas:
             return True
@@ -83,48 +87,49 @@ class Sweep:
 
 
 def targets(
-    claims: list[Claim], idle: Mapping[str, int], policy: HasPolicy, capacity: Capacity, forbidden: Forbidden
-) -> dict[str, Choice | None]:
-    """What each job should hold, by run key; None for one that should wait.
+    line: Line, idle: Mapping[str, int], policy: HasPolicy, capacity: Capacity, forbidden: Forbidden
+) -> list[tuple[Claim, Choice | None]]:
+    """What each job should hold, in the order they are served; None for one that should stop.
 
+    Fixed jobs, which keep what they have, and jobs that go on waiting are left out.
     forbidden: (run key, plan id) that could not be placed. idle: GPUs of each type that nobody holds.
     """
     sweep = Sweep(
         policy,
-        policy.disturbance * _restart_s(claims),
+        policy.disturbance * line.restart_s,
         forbidden,
         dict(capacity.num_gpus),
         dict(idle),
         capacity.effective,
         {},
     )
-    found: dict[str, Choice | None] = {}
-    for claim in claims:
-        if claim.current is not None and (claim.is_fixed or not claim.has_moves):
-            found[claim.run_key] = claim.current
-            sweep.take(claim, claim.current)
-    free = [claim for claim in claims if not claim.is_fixed]
-    served: list[Claim] = []
-    behind = sum([claim.weight for claim in free])
-    for claim in free:
-        behind -= claim.weight
+    for claim in line.kept:
+        assert claim.current is not None
+        sweep.take(claim, claim.current)
+    return [(claim, _settled(sweep, claim, chosen)) for claim, chosen in _served(sweep, line)]
+
+
+def _served(sweep: Sweep, line: Line) -> list[tuple[Claim, Choice | None]]:
+    """One after the other takes what is cheapest for it."""
+    served: list[tuple[Claim, Choice | None]] = []
+    at, free = 0, line.free
+    while at < len(free):
+        claim = free[at]
         if claim.current is None and sweep.is_full(claim.others):
-            found[claim.run_key] = None
+            at = line.next_holding(at) if sweep.num_full >= line.num_tables else at + 1
             continue
-        chosen = found[claim.run_key] = _serve(sweep, claim, max(0.0, behind))
-        if chosen is not None:
-            served.append(claim)
-    for claim in served:
-        chosen = found[claim.run_key]
-        if chosen is not None and not (chosen is claim.current and claim.is_displaced):
-            found[claim.run_key] = _grown(sweep, claim, chosen)
-    return found
+        chosen = _serve(sweep, claim, max(0.0, line.behind[at]))
+        if chosen is not None or claim.current is not None:
+            served.append((claim, chosen))
+        at += 1
+    return served
 
 
-def _restart_s(claims: list[Claim]) -> float:
-    """What a move of a running job costs it, the median of those that may be moved."""
-    costs = [claim.restart_s for claim in claims if claim.current is not None and not claim.is_fixed]
-    return statistics.median_low(costs) if costs else 0.0
+def _settled(sweep: Sweep, claim: Claim, chosen: Choice | None) -> Choice | None:
+    """``chosen``, or what is faster of that which all left over."""
+    if chosen is None or (chosen is claim.current and claim.is_displaced):
+        return chosen
+    return _grown(sweep, claim, chosen)
 
 
 def _serve(sweep: Sweep, claim: Claim, behind: float) -> Choice | None:
