@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from typing import NamedTuple
 
 from frenzy.core.cluster import Cluster
 from frenzy.core.has.capped import capped_plans
@@ -12,7 +13,7 @@ from frenzy.core.has.policy import FifoPolicy, PaperPolicy, Policy, SrtfPolicy
 from frenzy.core.has.rigid import could_hold, rigid_plans
 from frenzy.core.has.room import Need, Room
 from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import QueuedJob
+from frenzy.core.queue import QueuedJob, RunningJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,15 @@ class Contender:
             if on_type is not None and on_type.idle_gpus >= num_gpus:
                 return True
         return False
+
+
+class _Wish(NamedTuple):
+    """What of a job its menu depends on."""
+
+    plans: tuple[ResourcePlan, ...]
+    ordered: bool
+    asked_gpus: int | None
+    excluded_nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,48 +94,53 @@ class Rules:
 
         A plan made for a GPU type that has since become smaller is none.
         """
-        menu = self._menu(job, cluster)
+        menu = self._menu(_Wish(job.plans, job.ordered, job.asked_gpus, job.excluded_nodes), cluster)
         work = self._work_left(job)
         options = tuple([Option(plan, need, work * plan.predicted_run_s) for plan, need in menu.choices])
         return Contender(job, options, menu.fewest_gpus, menu.asks)
 
-    def _menu(self, job: QueuedJob, cluster: Cluster) -> _Menu:
-        key = (id(job.plans), job.ordered, job.asked_gpus, job.excluded_nodes)
+    def first_choice(self, job: RunningJob, cluster: Cluster) -> ResourcePlan | None:
+        """The plan that ``job`` would try first if it waited."""
+        choices = self._menu(_Wish(job.plans, False, job.asked_gpus, job.excluded_nodes), cluster).choices
+        return choices[0][0] if choices else None
+
+    def _menu(self, wish: _Wish, cluster: Cluster) -> _Menu:
+        key = (id(wish.plans), *wish[1:])
         known = self._menus.get(key)
-        if known is None or known.plans is not job.plans or known.cluster is not cluster:
-            known = self._menus[key] = self._made_menu(job, cluster)
+        if known is None or known.plans is not wish.plans or known.cluster is not cluster:
+            known = self._menus[key] = self._made_menu(wish, cluster)
         return known
 
-    def _made_menu(self, job: QueuedJob, cluster: Cluster) -> _Menu:
+    def _made_menu(self, wish: _Wish, cluster: Cluster) -> _Menu:
         sizes = cluster.types_by_name
         plans: Sequence[ResourcePlan] = [
             plan
-            for plan in job.plans
+            for plan in wish.plans
             if plan.gpu_type not in sizes or plan.memory.required_bytes <= sizes[plan.gpu_type].memory_bytes
         ]
-        if isinstance(self.policy, PaperPolicy) and (self.counts_gpus_only or not job.ordered):
+        if isinstance(self.policy, PaperPolicy) and (self.counts_gpus_only or not wish.ordered):
             plans = plan_order(plans)
-        choices = [(plan, self.need(plan, job.excluded_nodes)) for plan in self._worth_trying(plans, job, cluster)]
+        choices = [(plan, self.need(plan, wish.excluded_nodes)) for plan in self._worth_trying(plans, wish, cluster)]
         fewest: dict[str, int] = {}
         for _, need in choices:
             fewest[need.gpu_type] = min(need.num_gpus, fewest.get(need.gpu_type, need.num_gpus))
         asks = " ".join([self._asks(plan, need) for plan, need in choices])
-        return _Menu(job.plans, cluster, tuple(choices), tuple(fewest.items()), asks)
+        return _Menu(wish.plans, cluster, tuple(choices), tuple(fewest.items()), asks)
 
     def _asks(self, plan: ResourcePlan, need: Need) -> str:
         """The published algorithm goes by the memory that is asked for, not by GPU types."""
         return f"{need.text}/{plan.memory.required_bytes}" if self.counts_gpus_only else need.text
 
-    def _worth_trying(self, plans: Sequence[ResourcePlan], job: QueuedJob, cluster: Cluster) -> Sequence[ResourcePlan]:
+    def _worth_trying(self, plans: Sequence[ResourcePlan], wish: _Wish, cluster: Cluster) -> Sequence[ResourcePlan]:
         if self.counts_gpus_only:
             return plans
         if isinstance(self.policy, FifoPolicy):
-            fits = partial(self._could_hold, cluster, job.excluded_nodes)
-            return rigid_plans(plans, job.asked_gpus, fits, ordered=job.ordered)
+            fits = partial(self._could_hold, cluster, wish.excluded_nodes)
+            return rigid_plans(plans, wish.asked_gpus, fits, ordered=wish.ordered)
         if isinstance(self.policy, SrtfPolicy):
             max_gpus = self.policy.max_share * sum(cluster.num_gpus_by_type.values())
             capped = capped_plans(plans, max_gpus, self.policy.min_efficiency)
-            plans = capped if job.ordered else sorted(capped, key=lambda plan: plan.predicted_run_s)
+            plans = capped if wish.ordered else sorted(capped, key=lambda plan: plan.predicted_run_s)
         return _undominated(plans)
 
     def _work_left(self, job: QueuedJob) -> float:

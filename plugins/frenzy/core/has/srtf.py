@@ -81,7 +81,7 @@ class _Turn:
 
     def make_room(self) -> bool:
         """Let the first waiting job for which it pays take the GPUs of others; whether one did."""
-        victims = self._victims()
+        victims = self._victims() if self.state.waiting else []
         if not victims:
             return False
         served = 0
@@ -101,7 +101,8 @@ class _Turn:
         """Let the first running job that gains enough from idle GPUs have them; whether one did."""
         if not any(room.idle_gpus for room in self.state.room.by_type.values()):
             return False
-        for job in sorted(self._movable(), key=lambda job: (self._left_s(job), job.run_key)):
+        may_gain = [job for job in self._movable() if self._may_gain(job)]
+        for job in sorted(may_gain, key=lambda job: (self._left_s(job), job.run_key)):
             target = self._better_place(job)
             if target is not None:
                 self._move(job, *target)
@@ -166,10 +167,22 @@ class _Turn:
             self.state = self.state.requeue(victim.stopped(self.now_s))
         self.state = self.state.start([restarted(contender.job, option.plan, placement, now_s=self.now_s)])
 
+    def _may_gain(self, job: RunningJob) -> bool:
+        """Whether the fastest of its options would do, wherever it is; most jobs run with it already."""
+        fastest = self.state.rules.first_choice(job, self.state.cluster)
+        if fastest is None or fastest is job.plan:
+            return False
+        left = self._left_s(job) / job.plan.predicted_run_s
+        return left * fastest.predicted_run_s < self._bound_s(job)
+
+    def _bound_s(self, job: RunningJob) -> float:
+        """What a move must leave less than, of the time to the end."""
+        return self.policy.hysteresis * self._left_s(job) - _restart_s(job)
+
     def _better_place(self, job: RunningJob) -> tuple[Option, Placement] | None:
         """The fastest option of ``job`` that fits the idle GPUs and its own and makes up for a restart."""
+        bound_s = self._bound_s(job)
         waiting = self.state.rules.contender(job.stopped(self.now_s), self.state.cluster)
-        bound_s = self.policy.hysteresis * self._left_s(job) - _restart_s(job)
         room: Room | None = None
         for option in waiting.options:
             if option.run_s >= bound_s:
