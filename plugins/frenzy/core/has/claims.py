@@ -193,20 +193,20 @@ def _of_running(job: RunningJob, tables: Tables, now_s: float, policy: HasPolicy
     others = others if is_settled else NOTHING
     work = _work_of_running(current, others, left, is_displaced=is_displaced)
     return Claim(
-        job=job,
-        run_key=job.run_key,
-        team=job.team,
-        current=current,
-        others=others,
-        left=left,
-        is_fixed=not is_settled,
-        has_moves=is_displaced or job.moves_left(now_s) >= 1,
-        restart_s=elasticity.restart_s if elasticity is not None else 0.0,
-        work=work,
-        weight=_weight(work, job.team, policy),
-        is_displaced=is_displaced,
-        in_order=False,
-        by_cost=job.objective is Objective.COST,
+        job,
+        job.run_key,
+        job.team,
+        current,
+        others,
+        left,
+        not is_settled,
+        is_displaced or job.moves_left(now_s) >= 1,
+        elasticity.restart_s if elasticity is not None else 0.0,
+        work,
+        _weight(work, job.team, policy),
+        is_displaced,
+        False,
+        job.objective is Objective.COST,
     )
 
 

@@ -223,10 +223,20 @@ def _grown(sweep: Sweep, claim: Claim, chosen: Choice) -> Choice:
         threshold = claim.run_s(chosen) * sweep.policy.hysteresis
     else:
         threshold = claim.run_s(chosen) + claim.restart_s
+    if not _could_be_faster(claim, threshold):
+        return chosen
     sweep.give_back(claim, chosen)
     best = _faster(sweep, claim, threshold) or chosen
     sweep.take(claim, best)
     return best
+
+
+def _could_be_faster(claim: Claim, threshold: float) -> bool:
+    """Whether any choice, open or not, takes less than ``threshold`` seconds; True where that takes a search."""
+    table = claim.others
+    if not table.is_by_speed or (claim.current is not None and claim.run_s(claim.current) < threshold):
+        return True
+    return bool(table.choices) and claim.run_s(table.choices[0]) + claim.restart_s < threshold
 
 
 def _faster(sweep: Sweep, claim: Claim, threshold: float) -> Choice | None:
