@@ -116,7 +116,9 @@ def test_the_tables_name_every_series(summaries: list[Summary]) -> None:
 def test_the_page_holds_the_tables_and_the_picture(summaries: list[Summary], tmp_path: Path) -> None:
     page = write_page([Run(summary=each, jcts_s=(60.0, 3600.0)) for each in summaries], (0, 1), tmp_path)
     text = page.read_text(encoding="utf-8")
-    assert all(each in text for each in (policies(summaries), "seeds 0, 1: 2 scenarios", "{name, value, unit, goal, ok}"))
+    assert policies(summaries) in text
+    assert "the seeds 0, 1: 2 scenarios" in text
+    assert "`{name, value, unit, goal, ok}`" in text
     assert (tmp_path / "images" / "compare-jct.png").read_bytes().startswith(b"\x89PNG")
 
 
