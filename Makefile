@@ -47,7 +47,7 @@ bench: $(STAMP) ## measure (ARGS=marp: one subject); figures also in build/bench
 bench-schedule: $(STAMP) ## cost of scheduling decisions, beside sia-ilp (build/bench/schedule.json)
 	@PYTHONPATH=plugins $(BIN)/python -m tests.bench schedule
 
-bench-jct: $(STAMP) ## completion times of has and every rival, some 12 min (ARGS=--quick: one seed)
+bench-jct: $(STAMP) ## completion times of has and every rival, some 7 min (ARGS=--quick: one seed)
 	@PYTHONPATH=plugins $(BIN)/python -m tests.bench.bench_jct $(ARGS)
 
 docs: $(STAMP) ## write the reference pages in docs/ from the code

@@ -1,6 +1,6 @@
 """Completion times of ``has`` against every rival, on all traces, clusters and seeds.
 
-``make bench-jct``: some twelve minutes on two cores, nearly all of it Sia's integer programs. ``--quick`` takes
+``make bench-jct``: some seven minutes on two cores, nearly all of it Sia's integer programs. ``--quick`` takes
 one seed only. ``--docs`` writes ``docs/how-we-compare.md`` and its picture as well.
 """
 

@@ -7,6 +7,7 @@ import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from textwrap import fill
 from typing import Final
 
 from tests.bench.jct_figures import JCT, LEAST_CLAIMED, MAKESPAN, P99, Bar, Ratio, all_ratios, bars, paper_claims
@@ -153,12 +154,13 @@ def _holds(claim: Bar) -> str:
 def misses(found: Sequence[Bar]) -> str:
     """Each goal that was missed: by how much, and why if that is known; none is said too."""
     lines = [
-        f"- {each.name}: {each.value:.3g} instead of {each.goal:.3g}, {_excess(each):.0%} too much. "
+        f"- {each.name}: {each.value:.4g} instead of {each.goal:.4g}, {_excess(each):.1%} too much. "
         f"{WHY.get(each.name, 'The reason has not been looked into.')}"
         for each in found
         if not each.ok
     ]
-    return "\n".join(lines) or "No goal was missed."
+    wrapped = [fill(line, 120, subsequent_indent="  ", break_on_hyphens=False) for line in lines]
+    return "\n".join(wrapped) or "No goal was missed."
 
 
 def _excess(bar: Bar) -> float:
