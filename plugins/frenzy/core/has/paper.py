@@ -7,6 +7,7 @@ fit, else the most idle node whole, again), then the next larger class. A class 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 from frenzy.core.cluster import NodeAllocation, Placement
@@ -42,7 +43,7 @@ def _started(board: Board, contender: Contender, policy: PaperPolicy) -> bool:
 
 def place_by_class(board: Board, classes: Sequence[Sequence[str]], need: Need) -> Placement | None:
     """Phase 2 over ``classes`` of GPU types, smallest first; None when too few GPUs are idle."""
-    if sum(board.room.idle_gpus(gpu_type) for gpu_types in classes for gpu_type in gpu_types) < need.num_gpus:
+    if not _enough_idle(board, classes, need.num_gpus):
         return None
     taken: list[NodeAllocation] = []
     missing = need.num_gpus
@@ -55,15 +56,23 @@ def place_by_class(board: Board, classes: Sequence[Sequence[str]], need: Need) -
     return None
 
 
-def memory_classes(board: Board, option: Option, policy: PaperPolicy) -> list[list[str]]:
+def _enough_idle(board: Board, classes: Sequence[Sequence[str]], num_gpus: int) -> bool:
+    """Whether so many GPUs of ``classes`` are idle, on whatever nodes."""
+    by_type = board.room.by_type
+    for gpu_types in reversed(classes):
+        for gpu_type in gpu_types:
+            num_gpus -= by_type[gpu_type].idle_gpus
+        if num_gpus <= 0:
+            return True
+    return False
+
+
+def memory_classes(board: Board, option: Option, policy: PaperPolicy) -> Sequence[Sequence[str]]:
     """GPU types that may take ``option``, in classes of memory size, ascending."""
     if policy.launchable_only:
         return [[option.need.gpu_type]]
-    by_size: dict[int, list[str]] = {}
-    for gpu_type in board.state.cluster.gpu_types:
-        if gpu_type.memory_bytes >= option.plan.memory.required_bytes:
-            by_size.setdefault(gpu_type.memory_bytes, []).append(gpu_type.name)
-    return [by_size[size] for size in sorted(by_size)]
+    sizes, classes = board.state.cluster.memory_classes
+    return classes[bisect_left(sizes, option.plan.memory.required_bytes) :]
 
 
 def _fill(board: Board, gpu_types: Sequence[str], need: Need, missing: int) -> Iterator[tuple[str, int]]:
