@@ -11,6 +11,7 @@ from operator import sub
 from typing import NamedTuple
 
 from frenzy.core.has.choices import Capacity, Choice, Table, Tables
+from frenzy.core.has.chunks import Chunks
 from frenzy.core.has.options import Contender
 from frenzy.core.has.policy import HasPolicy
 from frenzy.core.has.state import SchedulingState
@@ -111,7 +112,7 @@ class _Remembered:
 
     policy: HasPolicy
     capacity: Capacity
-    contenders: tuple[Contender, ...]
+    contenders: Chunks[Contender]
     entries: list[_Entry]
 
 

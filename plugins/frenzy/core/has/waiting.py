@@ -7,11 +7,12 @@ look at a few lines, not at every job.
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
+from frenzy.core.has.chunks import Chunks, Place
 from frenzy.core.has.options import Contender
 from frenzy.core.queue import QueuedJob
 
@@ -20,14 +21,14 @@ Order = Callable[[QueuedJob], tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Jobs that ask for the same, in queue order. least_work: of what is left of any of them."""
+    """Jobs that ask for the same, in queue order; works: what is left of each, ascending."""
 
-    jobs: tuple[Contender, ...]
-    works: tuple[float, ...]
+    jobs: Chunks[Contender]
+    works: Chunks[float]
 
     @property
     def least_work(self) -> float:
-        return self.works[0]
+        return self.works.first
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +39,19 @@ class Waiting:
     silent, finding a job takes longer.
     """
 
-    in_order: tuple[Contender, ...]
+    in_order: Chunks[Contender]
     order: Order = field(compare=False, repr=False)
     lines: Mapping[str, Line] = field(compare=False, repr=False)
     _hints: dict[str, QueuedJob] = field(compare=False, repr=False)
 
     @staticmethod
     def of(contenders: Iterable[Contender], order: Order) -> Waiting:
-        in_order = tuple(sorted(contenders, key=lambda each: order(each.job)))
+        in_order = sorted(contenders, key=lambda each: order(each.job))
         lines: dict[str, list[Contender]] = {}
         for each in in_order:
             lines.setdefault(each.asks, []).append(each)
         hints = {each.job.run_key: each.job for each in in_order}
-        return Waiting(in_order, order, {asks: _line(jobs) for asks, jobs in lines.items()}, hints)
+        return Waiting(Chunks.of(in_order), order, {asks: _line(jobs) for asks, jobs in lines.items()}, hints)
 
     def __iter__(self) -> Iterator[Contender]:
         return iter(self.in_order)
@@ -60,82 +61,79 @@ class Waiting:
 
     def front(self, num_jobs: int) -> Waiting:
         """The first ``num_jobs`` of the queue."""
-        return Waiting.of(self.in_order[:num_jobs], self.order)
+        return Waiting.of(islice(self, num_jobs), self.order)
 
     def put(self, contender: Contender) -> Waiting:
         """With ``contender`` at its place."""
-        line = self.lines.get(contender.asks, Line((), ()))
-        work = contender.job.work_left
-        grown = Line(self._inserted(line.jobs, contender), _inserted(line.works, work))
+        line = self.lines.get(contender.asks) or _line(())
+        grown = Line(line.jobs.put(contender, self._key), line.works.put(contender.job.work_left, float))
         self._hints[contender.job.run_key] = contender.job
         lines = {**self.lines, contender.asks: grown}
-        return Waiting(self._inserted(self.in_order, contender), self.order, lines, self._hints)
+        return Waiting(self.in_order.put(contender, self._key), self.order, lines, self._hints)
 
     def without(self, run_keys: Iterable[str]) -> Waiting:
         """Without the jobs of ``run_keys``, those that wait."""
         found = self
         for run_key in run_keys:
-            at = self._place(found.in_order, run_key, self._hints.get(run_key))
-            if at is not None:
-                found = found._taken_out(at)
+            contender = found._find(run_key)
+            if contender is not None:
+                found = found._taken_out(contender)
         return found
 
-    def _taken_out(self, at: int) -> Waiting:
-        contender = self.in_order[at]
+    def _taken_out(self, contender: Contender) -> Waiting:
         line = self.lines[contender.asks]
-        inside = self._place(line.jobs, contender.job.run_key, contender.job)
-        assert inside is not None, "every waiting job is in its line"
-        jobs = line.jobs[:inside] + line.jobs[inside + 1 :]
         lines = dict(self.lines)
-        if jobs:
-            worth = bisect_left(line.works, contender.job.work_left)
-            lines[contender.asks] = Line(jobs, line.works[:worth] + line.works[worth + 1 :])
+        if len(line.jobs) > 1:
+            works = line.works.without(line.works.place(contender.job.work_left, float))
+            lines[contender.asks] = Line(line.jobs.without(self._place(line.jobs, contender.job)), works)
         else:
             del lines[contender.asks]
-        return Waiting(self.in_order[:at] + self.in_order[at + 1 :], self.order, lines, self._hints)
+        in_order = self.in_order.without(self._place(self.in_order, contender.job))
+        return Waiting(in_order, self.order, lines, self._hints)
 
-    def _inserted(self, jobs: tuple[Contender, ...], contender: Contender) -> tuple[Contender, ...]:
-        at = bisect_left(jobs, self.order(contender.job), key=lambda each: self.order(each.job))
-        return (*jobs[:at], contender, *jobs[at:])
+    def _find(self, run_key: str) -> Contender | None:
+        hint = self._hints.get(run_key)
+        found = None if hint is None else self.in_order.at(self._place(self.in_order, hint))
+        if found is not None and found.job.run_key == run_key:
+            return found
+        return next((each for each in self if each.job.run_key == run_key), None)
 
-    def _place(self, jobs: Sequence[Contender], run_key: str, hint: QueuedJob | None) -> int | None:
-        """Where the job of ``run_key`` is; at once where ``hint`` is that job."""
-        if hint is not None:
-            at = bisect_left(jobs, self.order(hint), key=lambda each: self.order(each.job))
-            if at < len(jobs) and jobs[at].job.run_key == run_key:
-                return at
-        return next((at for at, each in enumerate(jobs) if each.job.run_key == run_key), None)
+    def _place(self, jobs: Chunks[Contender], job: QueuedJob) -> Place:
+        return jobs.place(self.order(job), self._key)
+
+    def _key(self, contender: Contender) -> tuple[Any, ...]:
+        return self.order(contender.job)
 
 
 class Turns:
     """Waiting jobs in queue order, for one pass. A line that is closed has no more turns in it."""
 
     def __init__(self, waiting: Waiting) -> None:
-        self._waiting = waiting
-        self._heads = [(waiting.order(line.jobs[0].job), asks, 0) for asks, line in waiting.lines.items()]
+        self._order = waiting.order
+        self._heads: list[tuple[tuple[Any, ...], int, Contender, Iterator[Contender]]] = []
+        for number, line in enumerate(waiting.lines.values()):
+            following = iter(line.jobs)
+            first = next(following)
+            self._heads.append((self._order(first.job), number, first, following))
         heapq.heapify(self._heads)
         self._closed = False
 
     def __iter__(self) -> Iterator[Contender]:
         while self._heads:
-            _, asks, at = self._heads[0]
-            jobs = self._waiting.lines[asks].jobs
+            _, number, contender, following = self._heads[0]
             self._closed = False
-            yield jobs[at]
-            if self._closed or at + 1 == len(jobs):
+            yield contender
+            after = None if self._closed else next(following, None)
+            if after is None:
                 heapq.heappop(self._heads)
             else:
-                heapq.heapreplace(self._heads, (self._waiting.order(jobs[at + 1].job), asks, at + 1))
+                heapq.heapreplace(self._heads, (self._order(after.job), number, after, following))
 
     def close(self) -> None:
         """No job that asks for the same as the one that has its turn can start any more in this pass."""
         self._closed = True
 
 
-def _line(jobs: Sequence[Contender]) -> Line:
-    return Line(tuple(jobs), tuple(sorted(each.job.work_left for each in jobs)))
-
-
-def _inserted(works: tuple[float, ...], work: float) -> tuple[float, ...]:
-    at = bisect_left(works, work)
-    return (*works[:at], work, *works[at:])
+def _line(jobs: Iterable[Contender]) -> Line:
+    known = tuple(jobs)
+    return Line(Chunks.of(known), Chunks.of(sorted(each.job.work_left for each in known)))
