@@ -84,7 +84,7 @@ def is_movable(run: RunRecord, attempt: Attempt, lease: Lease, cluster: Cluster)
     """Whether ``attempt`` can be asked now to save a checkpoint and stop.
 
     It must have done a step, must not be asked already, must be heard of, and no node of its may be lost.
-    Memory that grows beyond what the plan explains is no basis for choosing another plan.
+    Memory beyond what the plan explains, growing or not, is no basis for choosing another plan.
     """
     return (
         run.state is JobState.RUNNING
@@ -94,6 +94,7 @@ def is_movable(run: RunRecord, attempt: Attempt, lease: Lease, cluster: Cluster)
         and attempt.stop_reason is None
         and attempt.last_step > 0
         and attempt.growth_step is None
+        and (attempt.measured_peak_bytes or 0) <= attempt.plan.memory.required_bytes
         and not _is_on_lost_node(attempt.placement, cluster)
     )
 

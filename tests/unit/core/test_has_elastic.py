@@ -139,6 +139,80 @@ def test_a_job_leaves_a_node_that_is_drained_if_there_is_another() -> None:
     assert schedule(facts([drained], [], [on(LONG, LONG.plans[0], ("n", 4))]), NOW_S, HAS) == ()
 
 
+def test_a_job_leaves_a_drained_node_with_the_plan_it_has() -> None:
+    drained = node("n", "g", 2, state=NodeState.DRAINING)
+    only_two = elastic(waiting("two", *scaling("g", 2, work_s=100_000.0)))
+    there = facts([drained, node("m", "g", 2)], [], [on(only_two, only_two.plans[0], ("n", 2))])
+    (action,) = schedule(there, NOW_S, HAS)
+    assert isinstance(action, Resize)
+    assert action.plan.num_gpus == 2
+
+
+def test_a_quota_counts_what_is_held_on_drained_nodes() -> None:
+    policy = HasPolicy(quotas=(("red", 2),))
+    drained = node("n", "g", 2, state=NodeState.DRAINING)
+    held = replace(elastic(waiting("held", *scaling("g", 2, work_s=9e5))), team="red", submitted_s=-1e9)
+    more = replace(elastic(waiting("more", *scaling("h", 2, work_s=9e5))), team="red")
+    there = facts([drained, node("m", "h", 2)], [more], [on(held, held.plans[0], ("n", 2))])
+    assert started(schedule(there, NOW_S, policy)) == {}
+
+
+def test_gpus_on_the_ready_half_of_a_displaced_job_are_not_given_twice() -> None:
+    nodes = [node("n", "g", 2, state=NodeState.DRAINING), node("m", "g", 4)]
+    half = elastic(waiting("half", plan("g", 4, run_s=1e5)), Elasticity(restart_s=10.0, moves_left=0))
+    single = elastic(waiting("single", *scaling("g", 1, 2, 4, work_s=600.0)))
+    there = facts(nodes, [single], [on(half, half.plans[0], ("n", 2), ("m", 2))])
+    after = apply_actions(there, schedule(there, NOW_S, HAS), now_s=NOW_S)
+    assert held_on(after)["m"] <= 4
+
+
+def test_many_jobs_that_cannot_be_placed_keep_nobody_behind_them_waiting() -> None:
+    """Four GPUs are idle, two on each node: groups of four fit nowhere."""
+    nodes = [node("a", "g", 4), node("b", "g", 4)]
+    fixed = [running(f"on-{name}", plan("g", 2), (name, 2)) for name in ("a", "b")]
+    grouped = [elastic(waiting(f"tensor{at}", plan("g", 4, tp=4, run_s=1.0), submitted_s=at)) for at in range(12)]
+    single = [elastic(waiting(f"single{at}", plan("g", 1, run_s=900.0), submitted_s=990.0)) for at in range(4)]
+    actions = started(schedule(facts(nodes, [*grouped, *single], fixed), NOW_S, HasPolicy(slowdown=1e6)))
+    assert set(actions) == {each.run_key for each in single}
+
+
+def test_a_job_that_is_due_keeps_others_from_what_it_waits_for() -> None:
+    fixed = running("fixed", plan("g", 2), ("n", 2))
+    large = elastic(waiting("large", plan("g", 4, run_s=10.0), submitted_s=0.0))
+    small = elastic(waiting("small", plan("g", 1, run_s=5.0), submitted_s=999.0))
+    due = schedule(facts(ONE_NODE, [large, small], [fixed]), NOW_S, HasPolicy(slowdown=1.0))
+    assert started(due) == {}
+    not_due = schedule(facts(ONE_NODE, [large, small], [fixed]), NOW_S, HasPolicy(slowdown=1000.0))
+    assert set(started(not_due)) == {"small"}
+
+
+def test_a_job_of_higher_priority_keeps_others_from_what_it_waits_for() -> None:
+    fixed = running("fixed", plan("g", 2), ("n", 2))
+    urgent = elastic(waiting("urgent", plan("g", 4, run_s=1e6), submitted_s=999.0, priority=1))
+    small = elastic(waiting("small", plan("g", 1, run_s=5.0)))
+    actions = schedule(facts(ONE_NODE, [urgent, small], [fixed]), NOW_S, HAS)
+    assert started(actions) == {}
+    hold = by_job(actions)["small"]
+    assert isinstance(hold, Hold)
+    assert hold.reason.code is ReasonCode.WAITING_BEHIND_HEAD
+
+
+def test_a_job_that_goes_by_cost_is_not_moved_for_less_than_the_move_costs() -> None:
+    cheap, dear = plan("g", 1, run_s=600.0, cost=6.0), plan("g", 2, run_s=310.0, cost=10.0)
+    thrifty = replace(elastic(waiting("thrifty", cheap, dear)), objective=Objective.COST)
+    there = replace(on(thrifty, dear, ("n", 2)), objective=Objective.COST)
+    nearly_done, half_done = (replace(there, work_left=(NOW_S + left_s) / 310.0) for left_s in (1.0, 300.0))
+    assert schedule(facts(ONE_NODE, [], [nearly_done]), NOW_S, HAS) == ()
+    (action,) = schedule(facts(ONE_NODE, [], [half_done]), NOW_S, HAS)
+    assert isinstance(action, Resize)
+
+
+def test_no_move_to_a_type_that_has_become_too_small() -> None:
+    types = (gpu_type("g", memory_gib=4),)
+    large = elastic(waiting("large", *scaling("g", 1, 4, work_s=1e5)))
+    assert schedule(facts(ONE_NODE, [], [on(large, large.plans[1], ("n", 1))], types=types), NOW_S, HAS) == ()
+
+
 def test_groups_that_cannot_be_placed_fall_back_to_another_plan() -> None:
     grouped = elastic(
         waiting("tensor", plan("g", 4, tp=4, run_s=100.0), plan("g", 1, run_s=900.0)),

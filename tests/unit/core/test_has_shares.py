@@ -35,7 +35,8 @@ class Plain:
     def __init__(self, claims: list[Claim], state: SchedulingState, policy: HasPolicy) -> None:
         capacity = Capacity.of(state.cluster)
         self.claims, self.policy = claims, policy
-        self.left = dict(capacity.num_gpus)
+        self.left, self.all_gpus = dict(capacity.num_gpus), capacity.num_gpus
+        self.reserved: set[str] = set()
         self.idle = {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items()}
         self.effective = capacity.effective
         self.by_team: dict[str, int] = {}
@@ -45,7 +46,7 @@ class Plain:
     def targets(self) -> dict[str, Choice | None]:
         found: dict[str, Choice | None] = {}
         for claim in self.claims:
-            if claim.current is not None and (claim.is_fixed or not claim.has_moves):
+            if claim.current is not None and (claim.is_fixed or not claim.has_moves or claim.is_displaced):
                 found[claim.run_key] = claim.current
                 self.keep(claim, claim.current, 1)
         free = [claim for claim in self.claims if not claim.is_fixed]
@@ -53,22 +54,33 @@ class Plain:
         for claim in free:
             behind -= claim.weight
             found[claim.run_key] = self.serve(claim, max(0.0, behind))
+            is_first = claim.due_s <= NOW_S or claim.job.priority > free[-1].job.priority
+            if claim.current is None and found[claim.run_key] is None and is_first:
+                self.reserve(claim)
         for claim in free:
             chosen = found[claim.run_key]
             if chosen is not None and not (chosen is claim.current and claim.is_displaced):
                 found[claim.run_key] = self.grow(claim, chosen)
         return found
 
-    def keep(self, claim: Claim, choice: Choice, sign: int) -> None:
-        if claim.is_displaced and choice is claim.current:
+    def reserve(self, claim: Claim) -> None:
+        possible = [each for each in claim.others.choices if each.num_gpus <= self.all_gpus.get(each.gpu_type, 0)]
+        if not possible or self.reserved & {each.gpu_type for each in possible}:
             return
-        self.left[choice.gpu_type] = self.left.get(choice.gpu_type, 0) - sign * choice.num_gpus
-        self.effective -= sign * choice.gpus
+        nearest = min(possible, key=lambda each: (each.num_gpus - self.left.get(each.gpu_type, 0), each.unit_s))
+        self.reserved.add(nearest.gpu_type)
+        left = self.left.get(nearest.gpu_type, 0)
+        self.left[nearest.gpu_type] = min(left, 0 if nearest.need.group_size > 1 else max(0, left - nearest.num_gpus))
+
+    def keep(self, claim: Claim, choice: Choice, sign: int) -> None:
+        num_gpus = claim.num_held if choice is claim.current else choice.num_gpus
+        self.left[choice.gpu_type] = self.left.get(choice.gpu_type, 0) - sign * num_gpus
+        self.effective -= sign * choice.gpus * num_gpus / choice.num_gpus
         self.by_team[claim.team] = self.by_team.get(claim.team, 0) + sign * choice.num_gpus
 
     def serve(self, claim: Claim, behind: float) -> Choice | None:
         current = claim.current
-        if current is not None and not claim.has_moves:
+        if current is not None and (claim.is_displaced or not claim.has_moves):
             self.keep(claim, current, -1)
         price = self.policy.urgency * behind / (claim.weight * max(self.effective, 1e-9))
         open_choices = [each for each in choices_of(claim) if self.is_open(claim, each)]
@@ -77,17 +89,21 @@ class Plain:
             best = min(open_choices, key=lambda each: self.cost(claim, each, price), default=None)
         if best is None and current is not None and (claim.is_displaced or not claim.has_moves):
             best = current
-        if current is not None and not claim.is_displaced:
-            self.idle[current.gpu_type] = self.idle.get(current.gpu_type, 0) + current.num_gpus
+        if current is not None:
+            self.idle[current.gpu_type] = self.idle.get(current.gpu_type, 0) + claim.num_held
         if best is not None:
             self.keep(claim, best, 1)
+        if best is not None and best is current:
+            self.idle[best.gpu_type] -= claim.num_held
+        elif best is not None:
             self.idle[best.gpu_type] = self.idle.get(best.gpu_type, 0) - best.num_gpus
         return best
 
     def cost(self, claim: Claim, choice: Choice, price: float) -> float:
         stays = choice is claim.current
         if claim.by_cost:
-            return (self.policy.hysteresis if stays else 1.0) * choice.plan.predicted_cost
+            takes_s = claim.run_s(choice) * self.policy.hysteresis if stays else claim.run_s(choice) + claim.restart_s
+            return choice.plan.predicted_cost * takes_s / choice.unit_s
         if stays:
             return claim.run_s(choice) * self.policy.hysteresis * (1.0 + price * choice.gpus)
         disturbs_s = 0.0 if self.is_idle(claim, choice) else self.disturbance_s
@@ -107,7 +123,7 @@ class Plain:
 
     def is_idle(self, claim: Claim, choice: Choice) -> bool:
         current = claim.current
-        own = current.num_gpus if current is not None and current.gpu_type == choice.gpu_type else 0
+        own = claim.num_held if current is not None and current.gpu_type == choice.gpu_type else 0
         return choice.num_gpus <= self.idle.get(choice.gpu_type, 0) + own
 
     def grow(self, claim: Claim, chosen: Choice) -> Choice:
@@ -140,7 +156,7 @@ def test_short_cuts_change_no_target(there: SchedulingFacts, policy: HasPolicy) 
     capacity = Capacity.of(there.cluster)
     claims = claims_of(state, NOW_S, policy, capacity)
     idle = {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items()}
-    found = targets(Line.of(claims), idle, policy, capacity, frozenset())
+    found = targets(Line.of(claims, NOW_S), idle, policy, capacity, frozenset())
     plain = Plain(claims, state, policy).targets()
     active = [claim for claim in claims if not claim.is_fixed and (claim.current is not None or plain[claim.run_key])]
     assert [(claim.run_key, target) for claim, target in found] == [

@@ -120,7 +120,7 @@ class Tables:
     rules: Rules
     capacity: Capacity
     _waiting: dict[tuple[int, bool, tuple[str, ...]], Table] = field(default_factory=dict)
-    _running: dict[tuple[int, int, tuple[str, ...]], Held] = field(default_factory=dict)
+    _running: dict[tuple[int, int, tuple[str, ...], bool], Held] = field(default_factory=dict)
 
     def of_waiting(self, contender: Contender) -> Table:
         """Everything the job may start with."""
@@ -140,13 +140,13 @@ class Tables:
             )
         return found
 
-    def of_running(self, job: RunningJob) -> Held:
-        """What the job has and, if it may be moved, the plans of other shape."""
-        key = (id(job.plan), id(job.plans), job.excluded_nodes)
+    def of_running(self, job: RunningJob, *, is_displaced: bool = False) -> Held:
+        """What the job has and, if it may be moved, the plans of other shape; of its own too if it must leave."""
+        key = (id(job.plan), id(job.plans), job.excluded_nodes, is_displaced)
         found = self._running.get(key)
         if found is None:
             found = self._running[key] = _of_running(
-                _Same(job.plan), _Same(job.plans), job.excluded_nodes, self.rules, self.capacity.gpu_types
+                _Same(job.plan), _Same(job.plans), job.excluded_nodes, self.rules, self.capacity.gpu_types, is_displaced
             )
         return found
 
@@ -179,18 +179,27 @@ def _of_waiting(key: _WaitingKey) -> Table:
 
 @lru_cache(maxsize=_NUM_TABLES)
 def _of_running(
-    plan: _Same, plans: _Same, excluded_nodes: tuple[str, ...], rules: Rules, gpu_types: tuple[GpuType, ...]
+    plan: _Same,
+    plans: _Same,
+    excluded_nodes: tuple[str, ...],
+    rules: Rules,
+    gpu_types: tuple[GpuType, ...],
+    own_shape_too: bool,
 ) -> Held:
     held, listed = plan.thing, plans.thing
     assert isinstance(held, ResourcePlan)
     assert isinstance(listed, tuple)
     speed, shape = _speed(gpu_types), held.shape
+    sizes = {each.name: each.memory_bytes for each in gpu_types}
     return Held(
         _choice(held, rules.need(held, excluded_nodes), speed),
         Table.of(
             _choice(each, rules.need(each, excluded_nodes), speed)
             for each in listed
-            if each.gpu_type in speed and each.shape != shape
+            if each.gpu_type in speed
+            # a type may have become smaller since the plan was made
+            and each.memory.required_bytes <= sizes[each.gpu_type]
+            and (own_shape_too or each.shape != shape)
         ),
     )
 

@@ -29,7 +29,8 @@ class Claim(NamedTuple):
     without, it may only grow into idle GPUs. work: effective GPU-seconds that are left with its most
     efficient plan. weight: of a second of its time against others'. is_displaced: it runs on a node that
     takes no new work, and should go elsewhere. in_order: its plans are in an order that is not one of
-    speed; it takes the first that can be had. by_cost: it goes by cost, not by time.
+    speed; it takes the first that can be had. by_cost: it goes by cost, not by time. due_s: see
+    ``claims_of``. num_held: GPUs it holds on nodes that take new work.
     """
 
     job: QueuedJob | RunningJob
@@ -46,6 +47,8 @@ class Claim(NamedTuple):
     is_displaced: bool
     in_order: bool
     by_cost: bool
+    due_s: float
+    num_held: int
 
     def run_s(self, choice: Choice) -> float:
         """How long what is left takes with ``choice``."""
@@ -58,7 +61,8 @@ class Line:
 
     free: those that are not fixed. behind: for each of these the weight of all that come after it. holding: the
     places in ``free`` of jobs that hold GPUs. kept: jobs that hold what they have until their turn comes, if
-    ever. restart_s: the median of what a move costs a job that runs. num_tables: of the jobs that wait.
+    ever. restart_s: the median of what a move costs a job that runs. num_tables: of the jobs that wait. now_s:
+    when it is decided.
     """
 
     claims: list[Claim]
@@ -68,9 +72,10 @@ class Line:
     kept: list[Claim]
     restart_s: float
     num_tables: int
+    now_s: float
 
     @staticmethod
-    def of(claims: list[Claim]) -> Line:
+    def of(claims: list[Claim], now_s: float) -> Line:
         running = [claim for claim in claims if claim.current is not None]
         # Only a job that runs is ever fixed.
         free = [claim for claim in claims if not claim.is_fixed]
@@ -81,10 +86,15 @@ class Line:
             free,
             list(accumulate(weights, sub, initial=sum(weights)))[1:],
             [at for at, claim in enumerate(free) if claim.current is not None],
-            [claim for claim in running if claim.is_fixed or not claim.has_moves],
+            [claim for claim in running if claim.is_fixed or not claim.has_moves or claim.is_displaced],
             statistics.median_low(costs) if costs else 0.0,
             len({id(claim.others) for claim in claims if claim.current is None}),
+            now_s,
         )
+
+    def must_not_be_overtaken(self, claim: Claim) -> bool:
+        """Whether none behind a job that finds no place may take what it waits for: it is due, or matters more."""
+        return claim.due_s <= self.now_s or claim.job.priority > self.free[-1].job.priority
 
     def next_holding(self, at: int) -> int:
         """The place in ``free`` of the next job after ``at`` that holds GPUs; the end if there is none."""
@@ -129,7 +139,7 @@ def claims_of(state: SchedulingState, now_s: float, policy: HasPolicy, capacity:
     tables = Tables(state.rules, capacity)
     running = state.running
     entries = [each for each in _waiting_entries(state, tables, policy) if each[2] not in running]
-    entries += sorted(_entry(_of_running(job, tables, now_s, policy), 0, policy, capacity) for job in running.values())
+    entries += sorted(_entry(_of_running(job, tables, now_s, policy), 0) for job in running.values())
     # A run key has one claim, so that no two claims are ever compared; two sorted runs are quickly merged.
     entries.sort()
     return [each[4] for each in entries]
@@ -146,17 +156,19 @@ def _waiting_entries(state: SchedulingState, tables: Tables, policy: HasPolicy) 
     if len(entries) < len(here):
         for each in entries:
             del here[each[3]]
-        entries += [_entry(_of_waiting(each, tables, policy), at, policy, capacity) for at, each in here.items()]
+        entries += [_entry(_of_waiting(each, tables, policy), at) for at, each in here.items()]
         entries.sort()
     _last[:] = [_Remembered(policy, capacity, contenders, entries)]
     return entries
 
 
-def _entry(claim: Claim, made_for: int, policy: HasPolicy, capacity: Capacity) -> _Entry:
-    pace = policy.slowdown / max(capacity.effective, 1e-9)
-    share = policy.share_of(claim.team) if policy.shares else 1.0
-    job = claim.job
-    return _Entry(-job.priority, job.submitted_s + pace * claim.work / share, claim.run_key, made_for, claim)
+def _entry(claim: Claim, made_for: int) -> _Entry:
+    return _Entry(-claim.job.priority, claim.due_s, claim.run_key, made_for, claim)
+
+
+def _due_s(job: QueuedJob | RunningJob, work: float, policy: HasPolicy, capacity: Capacity) -> float:
+    share = policy.share_of(job.team) if policy.shares else 1.0
+    return job.submitted_s + policy.slowdown * work / (share * max(capacity.effective, 1e-9))
 
 
 def _of_waiting(contender: Contender, tables: Tables, policy: HasPolicy) -> Claim:
@@ -180,6 +192,8 @@ def _of_waiting(contender: Contender, tables: Tables, policy: HasPolicy) -> Clai
         False,
         job.ordered,
         job.objective is Objective.COST,
+        _due_s(job, work, policy, tables.capacity),
+        0,
     )
 
 
@@ -187,10 +201,11 @@ def _of_running(job: RunningJob, tables: Tables, now_s: float, policy: HasPolicy
     progress = job.progress(now_s)
     left = believed_left(job.work_left - progress, job.work_done + progress, policy)
     not_ready = tables.capacity.not_ready
-    is_displaced = bool(not_ready) and any(each.node in not_ready for each in job.placement.allocations)
+    leaving = [each.num_gpus for each in job.placement.allocations if each.node in not_ready] if not_ready else []
+    is_displaced = bool(leaving)
     elasticity = job.elasticity
     is_settled = elasticity is not None and job.ran_s(now_s) >= max(elasticity.min_run_s, 1e-9)
-    current, others = tables.of_running(job)
+    current, others = tables.of_running(job, is_displaced=is_displaced)
     others = others if is_settled else NOTHING
     work = _work_of_running(current, others, left, is_displaced=is_displaced)
     return Claim(
@@ -208,6 +223,8 @@ def _of_running(job: RunningJob, tables: Tables, now_s: float, policy: HasPolicy
         is_displaced,
         False,
         job.objective is Objective.COST,
+        _due_s(job, work, policy, tables.capacity),
+        current.num_gpus - sum(leaving),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from frenzy.core.errors import Reason, ReasonCode
@@ -10,7 +11,7 @@ from frenzy.core.has.claims import Claim, Line, claims_of
 from frenzy.core.has.placement import place
 from frenzy.core.has.policy import HasPolicy
 from frenzy.core.has.room import Room
-from frenzy.core.has.shares import Forbidden, targets
+from frenzy.core.has.shares import Forbidden, forbidden_key, targets
 from frenzy.core.has.state import SchedulingState, running_job
 from frenzy.core.queue import Action, Preempt, Resize, Start
 
@@ -31,7 +32,7 @@ def decide(state: SchedulingState, now_s: float, policy: HasPolicy) -> tuple[Act
     cannot be placed, because of how GPUs lie on nodes, is forbidden and the sweep made again.
     """
     capacity = Capacity.of(state.cluster)
-    line = Line.of(claims_of(state, now_s, policy, capacity))
+    line = Line.of(claims_of(state, now_s, policy, capacity), now_s)
     idle = {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items()}
     forbidden: Forbidden = frozenset()
     for _ in range(_MAX_SWEEPS):
@@ -40,7 +41,7 @@ def decide(state: SchedulingState, now_s: float, policy: HasPolicy) -> tuple[Act
         if not failed:
             return tuple(actions)
         forbidden |= failed
-    return tuple(_only_starts(state, found))
+    return tuple(_only_starts(state, line, policy))
 
 
 def with_what_can_start(state: SchedulingState, actions: Iterable[Action], now_s: float) -> SchedulingState:
@@ -73,14 +74,14 @@ def _realised(
         if claim.current is not None:
             room = room.release(claim.current.need, state.running[claim.run_key].placement)
     actions: list[Action] = []
-    failed: set[tuple[str, str]] = set()
+    failed: set[tuple[str, object]] = set()
     for claim, target in changed:
         if target is None:
             actions.append(_preempted(claim, line.claims))
             continue
         action, room = _placed(room, claim, target)
         if action is None:
-            failed.add((claim.run_key, target.plan.plan_id))
+            failed.add(forbidden_key(claim, target))
         else:
             actions.append(action)
     return actions, frozenset(failed)
@@ -97,13 +98,26 @@ def _placed(room: Room, claim: Claim, target: Choice) -> tuple[Action | None, Ro
     return Resize(run_key=claim.run_key, plan=target.plan, placement=placement), room
 
 
-def _only_starts(state: SchedulingState, found: list[tuple[Claim, Choice | None]]) -> list[Action]:
-    """Of ``found`` what can start in the room there is; nobody is moved."""
+def _only_starts(state: SchedulingState, line: Line, policy: HasPolicy) -> list[Action]:
+    """What can start in the room there is, one job after the other with its first choice that fits; nobody is moved."""
     room, actions = state.room, list[Action]()
-    for claim, target in found:
-        if claim.current is None and target is not None:
-            action, room = _placed(room, claim, target)
-            actions += [action] if action is not None else []
+    by_team = Counter[str]()
+    for job in state.running.values():
+        by_team[job.team] += job.plan.num_gpus
+    for claim in line.free:
+        if claim.current is not None:
+            continue
+        quota = policy.quota_of(claim.team)
+        for choice in claim.others.choices:
+            if choice.num_gpus > room.idle_gpus(choice.gpu_type):
+                continue
+            if quota is not None and by_team[claim.team] + choice.num_gpus > quota:
+                continue
+            action, room = _placed(room, claim, choice)
+            if action is not None:
+                by_team[claim.team] += choice.num_gpus
+                actions.append(action)
+                break
     return actions
 
 

@@ -75,6 +75,7 @@ class Judge:
                 return _behind_line(board.head_of_line)
             if need.gpu_type in board.reservations:
                 return self._behind_head(need, board.reservations[need.gpu_type])
+            return self._kept(need)
         return self._host_short(possible) or self._memory_short(options, possible) or self._gpus_short(possible)
 
     def _with_time(self, reason: Reason, own: Reservation | None, expected_start_s: float | None) -> Reason:
@@ -109,6 +110,14 @@ class Judge:
             code=ReasonCode.WAITING_BEHIND_HEAD,
             detail=f"{idle} {need.gpu_type} {are(idle)} idle, but {head.job.job_name} is first in line for them{when}.",
             remedy=f"{more_gpus(missing, need)} free, or a priority above {head.job.priority}",
+        )
+
+    def _kept(self, need: Need) -> Reason:
+        idle = self._board.room.idle_gpus(need.gpu_type)
+        return Reason(
+            code=ReasonCode.WAITING_BEHIND_HEAD,
+            detail=f"{idle} {need.gpu_type} {are(idle)} idle, but kept for jobs that are due earlier or matter more.",
+            remedy=f"{more_gpus(need.num_gpus, need)} free, or a higher priority",
         )
 
     def _host_short(self, needs: Sequence[Need]) -> Reason | None:

@@ -23,7 +23,11 @@ def schedule(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Pol
     give the same actions, in whatever order the facts are listed, and none for a second call with the
     actions applied. Raises ValueError for a state made under another policy.
     """
-    actions, after = _decided(as_state(facts, policy), now_s)
+    state = as_state(facts, policy)
+    actions, after = _decided(state, now_s)
+    if _may_move(state):
+        # Who starts when depends on moves to come: better no time than a wrong one.
+        return (*actions, *holds(Board(state=after, now_s=now_s, room=after.room), {}))
     board = run_pass(after, now_s)
     return (*actions, *holds(board, expected_starts(board)))
 
@@ -36,7 +40,7 @@ def decide(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Polic
 def _decided(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], SchedulingState]:
     """Actions, and the state in which only those wait that no action serves."""
     policy = state.rules.policy
-    if isinstance(policy, HasPolicy) and elastic.is_elastic(state):
+    if isinstance(policy, HasPolicy) and _may_move(state):
         actions = elastic.decide(state, now_s, policy)
         return actions, elastic.with_what_can_start(state, actions, now_s)
     if isinstance(policy, SrtfPolicy):
@@ -46,6 +50,10 @@ def _decided(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], 
         starts += [Start(run_key=job.run_key, plan=job.plan, placement=job.placement) for job in started]
         state = state.start(started)
     return tuple(starts), state
+
+
+def _may_move(state: SchedulingState) -> bool:
+    return isinstance(state.rules.policy, HasPolicy) and elastic.is_elastic(state)
 
 
 def as_state(facts: SchedulingFacts | SchedulingState, policy: Policy) -> SchedulingState:

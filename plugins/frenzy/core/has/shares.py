@@ -24,7 +24,7 @@ from frenzy.core.has.choices import Capacity, Choice, Table
 from frenzy.core.has.claims import Claim, Line
 from frenzy.core.has.policy import HasPolicy
 
-Forbidden = frozenset[tuple[str, str]]
+Forbidden = frozenset[tuple[str, object]]
 
 
 @dataclass(slots=True)
@@ -32,9 +32,9 @@ class Sweep:
     """Capacity in the course of one sweep.
 
     left: GPUs nobody earlier in line claims; idle: of these, held by nobody. disturbance_s: what it is
-    worth not to make another job move. forbidden: (run key, plan id) that could not be placed.
-    by_team: GPUs claimed, counted where there are quotas. _full: tables of which nothing fits into ``left``,
-    by identity; emptied whenever ``left`` grows.
+    worth not to make another job move. forbidden: see ``targets``. reserved: GPU types of which some are
+    kept for a job that must not be overtaken. by_team: GPUs claimed, counted where there are quotas. _full:
+    tables of which nothing fits into ``left``, by identity; emptied whenever ``left`` grows.
     """
 
     policy: HasPolicy
@@ -44,6 +44,7 @@ class Sweep:
     idle: dict[str, int]
     effective: float
     by_team: dict[str, int]
+    reserved: set[str] = field(default_factory=set)
     _full: set[int] = field(default_factory=set)
 
     def take(self, claim: Claim, choice: Choice) -> None:
@@ -56,12 +57,25 @@ class Sweep:
         self._full.clear()
 
     def _keep(self, claim: Claim, choice: Choice, sign: int) -> None:
-        if claim.is_displaced and choice is claim.current:
-            return
-        self.left[choice.gpu_type] = self.left.get(choice.gpu_type, 0) - sign * choice.num_gpus
-        self.effective -= sign * choice.gpus
         if self.policy.quotas:
             self.by_team[claim.team] = self.by_team.get(claim.team, 0) + sign * choice.num_gpus
+        num_gpus = claim.num_held if choice is claim.current else choice.num_gpus
+        self.left[choice.gpu_type] = self.left.get(choice.gpu_type, 0) - sign * num_gpus
+        self.effective -= sign * choice.gpus * num_gpus / choice.num_gpus
+
+    def reserve(self, claim: Claim, capacity: Mapping[str, int]) -> None:
+        """Keep what is left of the GPU type on which ``claim`` lacks fewest from all behind it.
+
+        One reservation for each type. Where GPUs have to lie together on a node, all of the type is kept.
+        """
+        possible = [each for each in claim.others.choices if each.num_gpus <= capacity.get(each.gpu_type, 0)]
+        if not possible or any(each.gpu_type in self.reserved for each in possible):
+            return
+        nearest = min(possible, key=lambda each: (each.num_gpus - self.left.get(each.gpu_type, 0), each.unit_s))
+        left = self.left.get(nearest.gpu_type, 0)
+        self.reserved.add(nearest.gpu_type)
+        kept = left if nearest.need.group_size > 1 else min(left, nearest.num_gpus)
+        self.left[nearest.gpu_type] = left - max(0, kept)
 
     def is_full(self, table: Table) -> bool:
         """Whether nothing of ``table`` fits into what is left."""
@@ -92,7 +106,8 @@ def targets(
     """What each job should hold, in the order they are served; None for one that should stop.
 
     Fixed jobs, which keep what they have, and jobs that go on waiting are left out.
-    forbidden: (run key, plan id) that could not be placed. idle: GPUs of each type that nobody holds.
+    forbidden: (run key, plan id) of a running job that could not be placed, and ("", need) for all that wait.
+    idle: GPUs of each type that nobody holds.
     """
     sweep = Sweep(
         policy,
@@ -106,23 +121,32 @@ def targets(
     for claim in line.kept:
         assert claim.current is not None
         sweep.take(claim, claim.current)
-    return [(claim, _settled(sweep, claim, chosen)) for claim, chosen in _served(sweep, line)]
+    return [(claim, _settled(sweep, claim, chosen)) for claim, chosen in _served(sweep, line, capacity)]
 
 
-def _served(sweep: Sweep, line: Line) -> list[tuple[Claim, Choice | None]]:
+def _served(sweep: Sweep, line: Line, capacity: Capacity) -> list[tuple[Claim, Choice | None]]:
     """One after the other takes what is cheapest for it."""
     served: list[tuple[Claim, Choice | None]] = []
     at, free = 0, line.free
     while at < len(free):
         claim = free[at]
         if claim.current is None and sweep.is_full(claim.others):
+            _keep_for(sweep, line, claim, capacity)
             at = line.next_holding(at) if sweep.num_full >= line.num_tables else at + 1
             continue
         chosen = _serve(sweep, claim, max(0.0, line.behind[at]))
         if chosen is not None or claim.current is not None:
             served.append((claim, chosen))
+        else:
+            _keep_for(sweep, line, claim, capacity)
         at += 1
     return served
+
+
+def _keep_for(sweep: Sweep, line: Line, claim: Claim, capacity: Capacity) -> None:
+    """Reserve for a waiting ``claim`` that found no place, if none behind may take what it waits for."""
+    if line.must_not_be_overtaken(claim):
+        sweep.reserve(claim, capacity.num_gpus)
 
 
 def _settled(sweep: Sweep, claim: Claim, chosen: Choice | None) -> Choice | None:
@@ -135,17 +159,18 @@ def _settled(sweep: Sweep, claim: Claim, chosen: Choice | None) -> Choice | None
 def _serve(sweep: Sweep, claim: Claim, behind: float) -> Choice | None:
     """The cheapest choice of ``claim`` in what is left; it is taken."""
     current = claim.current
-    if current is not None and not claim.has_moves:
+    if current is not None and (claim.is_displaced or not claim.has_moves):
         sweep.give_back(claim, current)
     price = sweep.policy.urgency * behind / (claim.weight * max(sweep.effective, 1e-9))
     best = _cheapest(sweep, claim, price)
     if best is None and current is not None and (claim.is_displaced or not claim.has_moves):
         best = current
-    if current is not None and not claim.is_displaced:
-        sweep.idle[current.gpu_type] = sweep.idle.get(current.gpu_type, 0) + current.num_gpus
+    if current is not None and best is not current:
+        sweep.idle[current.gpu_type] = sweep.idle.get(current.gpu_type, 0) + claim.num_held
     if best is not None:
         sweep.take(claim, best)
-        sweep.idle[best.gpu_type] = sweep.idle.get(best.gpu_type, 0) - best.num_gpus
+        if best is not current:
+            sweep.idle[best.gpu_type] = sweep.idle.get(best.gpu_type, 0) - best.num_gpus
     return best
 
 
@@ -163,7 +188,7 @@ def _cheapest(sweep: Sweep, claim: Claim, price: float) -> Choice | None:
         takes_s = left_s * choice.unit_s + restart_s
         if takes_s >= never_cheaper:
             break
-        cost = choice.plan.predicted_cost if by_cost else takes_s * (1.0 + price * choice.gpus)
+        cost = _money(choice, takes_s) if by_cost else takes_s * (1.0 + price * choice.gpus)
         # What it costs to disturb others only makes it dearer, and is looked up last.
         if (cost >= least and not claim.in_order) or not _is_open(sweep, claim, choice):
             continue
@@ -187,17 +212,22 @@ def _may_stay(sweep: Sweep, claim: Claim, current: Choice) -> bool:
 
 def _cost_to_stay(sweep: Sweep, claim: Claim, current: Choice, price: float) -> float:
     if claim.by_cost:
-        return sweep.policy.hysteresis * current.plan.predicted_cost
+        return sweep.policy.hysteresis * _money(current, claim.run_s(current))
     return claim.run_s(current) * sweep.policy.hysteresis * (1.0 + price * current.gpus)
+
+
+def _money(choice: Choice, takes_s: float) -> float:
+    """What ``takes_s`` seconds of ``choice`` cost."""
+    return choice.plan.predicted_cost * takes_s / choice.unit_s
 
 
 def _is_open(sweep: Sweep, claim: Claim, choice: Choice) -> bool:
     """Whether a choice that is not the current one may be taken, where GPUs enough are left."""
     if not sweep.fits_quota(claim, choice):
         return False
-    if sweep.forbidden and (claim.run_key, choice.plan.plan_id) in sweep.forbidden:
-        return False
     current = claim.current
+    if sweep.forbidden and forbidden_key(claim, choice) in sweep.forbidden:
+        return False
     if current is None or claim.has_moves:
         return True
     # Nobody's turn is taken, and what is left at least shrinks by so much that the move pays for its own sake.
@@ -206,10 +236,15 @@ def _is_open(sweep: Sweep, claim: Claim, choice: Choice) -> bool:
     )
 
 
+def forbidden_key(claim: Claim, choice: Choice) -> tuple[str, object]:
+    """What not to try again once ``choice`` could not be placed: for a job that waits, whoever asks for the same."""
+    return ("", choice.need) if claim.current is None else (claim.run_key, choice.plan.plan_id)
+
+
 def _is_idle(sweep: Sweep, claim: Claim, choice: Choice) -> bool:
     """Whether no other job has to move for ``choice``."""
     current = claim.current
-    own = current.num_gpus if current is not None and current.gpu_type == choice.gpu_type else 0
+    own = claim.num_held if current is not None and current.gpu_type == choice.gpu_type else 0
     return choice.num_gpus <= sweep.idle.get(choice.gpu_type, 0) + own
 
 
