@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -29,7 +30,8 @@ class Option:
 class Contender:
     """A waiting job with its options, the one to try first at the front.
 
-    fewest_gpus: for each GPU type the smallest option, which tells quickly that none fits.
+    fewest_gpus: for each GPU type the smallest option, which tells quickly that none fits; where types are
+    mixed, for the first type of each memory size the smallest option that needs cards of that size.
     asks: all that the options ask for, as one text; equal for jobs that ask for the same.
     """
 
@@ -122,10 +124,19 @@ class Rules:
             plans = plan_order(plans)
         choices = [(plan, self.need(plan, wish.excluded_nodes)) for plan in self._worth_trying(plans, wish, cluster)]
         fewest: dict[str, int] = {}
-        for _, need in choices:
-            fewest[need.gpu_type] = min(need.num_gpus, fewest.get(need.gpu_type, need.num_gpus))
+        for plan, need in choices:
+            gpu_type = self._least_type(plan, cluster)
+            fewest[gpu_type] = min(need.num_gpus, fewest.get(gpu_type, need.num_gpus))
         asks = " ".join([self._asks(plan, need) for plan, need in choices])
         return _Menu(wish.plans, cluster, tuple(choices), tuple(fewest.items()), asks)
+
+    def _least_type(self, plan: ResourcePlan, cluster: Cluster) -> str:
+        """The type of ``plan``; where types are mixed, the first of those with the least memory that will do."""
+        if not self.counts_gpus_only:
+            return plan.gpu_type
+        sizes, classes = cluster.memory_classes
+        at = bisect_left(sizes, plan.memory.required_bytes)
+        return classes[at][0] if at < len(classes) else plan.gpu_type
 
     def _asks(self, plan: ResourcePlan, need: Need) -> str:
         """The published algorithm goes by the memory that is asked for, not by GPU types."""

@@ -7,6 +7,7 @@ fit, else the most idle node whole, again), then the next larger class. A class 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
@@ -31,12 +32,25 @@ def run_pass(board: Board, policy: PaperPolicy) -> None:
 
 def _started(board: Board, contender: Contender, policy: PaperPolicy) -> bool:
     """Start ``contender`` with the first of its plans that fits, if any does."""
-    if policy.launchable_only and not contender.may_fit(board.room):
+    if not _may_fit(board, contender, policy):
         return False
     for option in contender.options:
         placement = place_by_class(board, memory_classes(board, option, policy), option.need)
         if placement is not None:
             board.start(contender, option, placement)
+            return True
+    return False
+
+
+def _may_fit(board: Board, contender: Contender, policy: PaperPolicy) -> bool:
+    """Whether enough GPUs are idle for any option, wherever they are."""
+    if policy.launchable_only:
+        return contender.may_fit(board.room)
+    fewest = dict(contender.fewest_gpus)
+    num_idle = 0
+    for gpu_types in reversed(board.state.cluster.memory_classes[1]):
+        num_idle += sum([board.room.by_type[gpu_type].idle_gpus for gpu_type in gpu_types])
+        if fewest.get(gpu_types[0], math.inf) <= num_idle:
             return True
     return False
 
