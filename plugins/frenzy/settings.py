@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from frenzy.core.errors import SpecError, Violation
+from frenzy.core.moves import MOVES
 from frenzy.core.units import parse_duration_s
 
 
@@ -77,10 +78,10 @@ class Settings:
     poll_s: float = 0.5
     stop_grace_s: float = 30.0
     elastic: ElasticMoves = ElasticMoves.AUTO
-    restart_s: float = 30.0
-    min_run_s: float = 60.0
-    max_moves: int = 3
-    move_refill_s: float = 600.0
+    restart_s: float = MOVES.restart_s
+    min_run_s: float = MOVES.min_run_s
+    max_moves: int = MOVES.max_moves
+    move_refill_s: float = MOVES.refill_s
 
     @property
     def airflow_home(self) -> Path:

@@ -42,6 +42,10 @@ class ElasticRules:
     refill_s: float = 600.0
 
 
+MOVES: Final = ElasticRules()
+"""The defaults of ``settings``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """What is left and what was done, in multiples of the predicted run time of an attempt's plans."""

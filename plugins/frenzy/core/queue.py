@@ -104,8 +104,12 @@ class RunningJob:
 
     def stopped(self, now_s: float) -> QueuedJob:
         """The job as it waits once it was made to stop at a checkpoint: with one move fewer left."""
-        progress = self.progress(now_s)
-        elasticity = self.elasticity_after(progress)
+        waiting = self.as_waiting(self.progress(now_s))
+        elasticity = waiting.elasticity
+        return replace(waiting, elasticity=elasticity and replace(elasticity, moves_left=elasticity.moves_left - 1))
+
+    def as_waiting(self, progress: float) -> QueuedJob:
+        """The job as it waits once ``progress`` of what was left is done, in multiples of ``plan.predicted_run_s``."""
         return QueuedJob(
             run_key=self.run_key,
             job_name=self.job_name,
@@ -119,7 +123,7 @@ class RunningJob:
             work_left=max(0.0, self.work_left - progress),
             work_done=self.work_done + progress,
             asked_gpus=self.asked_gpus,
-            elasticity=elasticity and replace(elasticity, moves_left=elasticity.moves_left - 1),
+            elasticity=self.elasticity_after(progress),
         )
 
 

@@ -170,7 +170,7 @@ class _Engine:
         checkpoint = self._scenario.checkpoint_s / job.plan.predicted_run_s
         lost = math.fmod(done, checkpoint)
         self._ledger.leaves(job, now_s, lost=lost)
-        return self._as_waiting(job, done - lost)
+        return job.as_waiting(done - lost)
 
     # decisions
 
@@ -217,21 +217,16 @@ class _Engine:
             raise SimulationError(f"{key} does not run")
         job = self._state.running[key]
         self._ledger.leaves(job, now_s)
-        return _moved(self._as_waiting(job, job.progress(now_s)))
+        return job.stopped(now_s)
 
     def _enter(self, job: QueuedJob, plan: ResourcePlan, placement: Placement, now_s: float) -> RunningJob:
         """``job`` takes its GPUs. Its first start costs nothing; later ones take its restart time."""
         again = self._ledger.jobs[job.run_key].first_start_s is not None or job.work_done > 0
         live = self._ledger.starts(job, now_s)
         restart_s = job.elasticity.restart_s if again and job.elasticity else 0.0
-        ready_s = now_s + restart_s
-        self._push_end(live, plan, ready_s)
-        return replace(
-            running_job(job, plan, placement, now_s=now_s),
-            ready_s=ready_s,
-            expected_end_s=ready_s + job.work_left * plan.predicted_run_s,
-            plans=job.plans,
-        )
+        self._push_end(live, plan, now_s + restart_s)
+        # A job that is never moved is started again with any of its plans after a failure.
+        return replace(running_job(job, plan, placement, now_s=now_s, restart_s=restart_s), plans=job.plans)
 
     def _push_end(self, live: LiveJob, plan: ResourcePlan, ready_s: float) -> None:
         key = live.sim.job.run_key
@@ -253,17 +248,6 @@ class _Engine:
         if job.placement.num_gpus != job.plan.num_gpus:
             raise SimulationError(f"{job.run_key} was given {job.placement.num_gpus} GPUs for {job.plan.plan_id}")
 
-    def _as_waiting(self, job: RunningJob, done: float) -> QueuedJob:
-        """``job`` as it will wait once ``done`` more of it is done."""
-        original = self._ledger.jobs[job.run_key].sim.job
-        return replace(
-            original,
-            plans=job.plans or original.plans,
-            work_left=max(0.0, job.work_left - done),
-            work_done=job.work_done + done,
-            elasticity=job.elasticity_after(done),
-        )
-
     def _back_to_queue(self, job: QueuedJob, now_s: float) -> None:
         self._queue(job, now_s)
         self._timed(lambda: self._state.requeue(job))
@@ -277,13 +261,6 @@ class _Engine:
         began = time.thread_time()
         self._state = change()
         self._upkeep_s += time.thread_time() - began
-
-
-def _moved(job: QueuedJob) -> QueuedJob:
-    """``job`` with one move fewer left."""
-    if job.elasticity is None:
-        return job
-    return replace(job, elasticity=replace(job.elasticity, moves_left=job.elasticity.moves_left - 1))
 
 
 def _is_on(placement: Placement, node: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from frenzy.core.cluster import Cluster
 from frenzy.core.plan import ResourcePlan
@@ -41,8 +41,7 @@ class SimRunning:
     @property
     def as_submitted(self) -> SimJob:
         """The job as it would wait if it were stopped; without other plans it keeps the one it has."""
-        before_any_progress = self.job.stopped(self.job.started_s)
-        return SimJob(job=replace(before_any_progress, elasticity=self.job.elasticity), work=self.work)
+        return SimJob(job=self.job.as_waiting(0.0), work=self.work)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

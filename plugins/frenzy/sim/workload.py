@@ -33,6 +33,7 @@ from typing import Final
 from frenzy.core.cluster import Cluster
 from frenzy.core.errors import SpecError, Violation
 from frenzy.core.job import Precision
+from frenzy.core.moves import MOVES
 from frenzy.core.queue import Elasticity, QueuedJob
 from frenzy.sim.clusters import OPENB_TYPES, cluster_label, cluster_named
 from frenzy.sim.disturbances import Disturbances, Disturber, node_failures
@@ -61,8 +62,10 @@ _GPU_HOURS: Final = {
     JobSize.XLARGE: (100.0, 1000.0),
 }
 _SHARES: Final = {JobSize.SMALL: 0.72, JobSize.MEDIUM: 0.20, JobSize.LARGE: 0.06, JobSize.XLARGE: 0.02}
-# Budget and least run time are the product's defaults (``settings``).
-ELASTIC: Final = Elasticity(restart_s=60.0, moves_left=3, refill_s=600.0, min_run_s=60.0)
+# Budget and least run time are the product's.
+ELASTIC: Final = Elasticity(
+    restart_s=60.0, moves_left=MOVES.max_moves, refill_s=MOVES.refill_s, min_run_s=MOVES.min_run_s
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

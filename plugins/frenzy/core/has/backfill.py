@@ -8,7 +8,7 @@ from frenzy.core.cluster import Placement
 from frenzy.core.has.board import Board
 from frenzy.core.has.forecast import best_promise, within_patience
 from frenzy.core.has.options import Contender
-from frenzy.core.has.policy import BackfillPolicy, HasPolicy
+from frenzy.core.has.policy import BackfillPolicy
 from frenzy.core.has.reservation import Promise
 from frenzy.core.has.waiting import Turns, Waiting
 from frenzy.core.job import Objective
@@ -16,7 +16,7 @@ from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import QueuedJob
 
 
-def run_pass(board: Board, policy: HasPolicy | BackfillPolicy) -> None:
+def run_pass(board: Board, policy: BackfillPolicy) -> None:
     """Start what can start, in queue order, and reserve for what must wait.
 
     A job takes its first option that can start now, unless an earlier one is promised so soon
@@ -36,7 +36,7 @@ def run_pass(board: Board, policy: HasPolicy | BackfillPolicy) -> None:
             turns.close()
 
 
-def _reserved(board: Board, contender: Contender, policy: HasPolicy | BackfillPolicy) -> bool:
+def _reserved(board: Board, contender: Contender, policy: BackfillPolicy) -> bool:
     """Reserve for ``contender``, which cannot start, if anything can be promised."""
     promise = best_promise(board, contender, len(contender.options), max_wait_share=policy.max_wait_share)
     if promise is not None:
@@ -53,9 +53,7 @@ def _none_can(board: Board, contender: Contender, waiting: Waiting) -> bool:
     return all(board.startable(option) is None for option in shortest)
 
 
-def _take_or_wait(
-    board: Board, contender: Contender, found: tuple[int, Placement], policy: HasPolicy | BackfillPolicy
-) -> None:
+def _take_or_wait(board: Board, contender: Contender, found: tuple[int, Placement], policy: BackfillPolicy) -> None:
     """Start the option that was found, unless an earlier one is worth waiting for."""
     preference, placement = found
     option = contender.options[preference]
@@ -77,7 +75,7 @@ def _first_startable(board: Board, contender: Contender) -> tuple[int, Placement
 
 
 def _promise_worth_waiting_for(
-    board: Board, contender: Contender, preference: int, policy: HasPolicy | BackfillPolicy
+    board: Board, contender: Contender, preference: int, policy: BackfillPolicy
 ) -> Promise | None:
     """What ``contender`` had better wait for than start its option at ``preference`` now, if anything.
 
@@ -94,9 +92,7 @@ def _promise_worth_waiting_for(
     return promise if pays else None
 
 
-def _waiting_pays(
-    job: QueuedJob, promise: Promise, plan: ResourcePlan, now_s: float, policy: HasPolicy | BackfillPolicy
-) -> bool:
+def _waiting_pays(job: QueuedJob, promise: Promise, plan: ResourcePlan, now_s: float, policy: BackfillPolicy) -> bool:
     if job.objective is Objective.COST:
         total, gained = plan.predicted_cost, plan.predicted_cost - promise.option.plan.predicted_cost
     else:

@@ -66,6 +66,17 @@ class Board:
             lasts_beyond = not reservation.begins_after(self.now_s + option.run_s)
             reservation.narrow(option.need, placement, now=now, lasts_beyond=lasts_beyond)
 
+    def start_first_that_fits(self, contender: Contender) -> bool:
+        """Start the job with its first option that fits what is idle, reservations or not; False if none does."""
+        if not contender.may_fit(self.room):
+            return False
+        for option in contender.options:
+            placement = self.fits_now(option.need)
+            if placement is not None:
+                self.start(contender, option, placement)
+                return True
+        return False
+
     def reserve(self, job: QueuedJob, promise: Promise, *, instead_of: ResourcePlan | None = None) -> None:
         """Keep what ``promise`` needs free for ``job`` from its start on."""
         need = promise.option.need

@@ -8,7 +8,6 @@ one. The first job that cannot start blocks all behind it, unless ``FifoPolicy.h
 from __future__ import annotations
 
 from frenzy.core.has.board import Board
-from frenzy.core.has.options import Contender
 from frenzy.core.has.policy import FifoPolicy
 
 
@@ -18,19 +17,8 @@ def run_pass(board: Board, policy: FifoPolicy) -> None:
     A job that could not start even if nothing ran blocks nobody.
     """
     for contender in board.state.waiting:
-        if contender.job.run_key in board.state.running or _start(board, contender):
+        if contender.job.run_key in board.state.running or board.start_first_that_fits(contender):
             continue
         if policy.head_blocks and any(board.fits_empty(option.need) for option in contender.options):
             board.head_of_line = contender.job
             return
-
-
-def _start(board: Board, contender: Contender) -> bool:
-    if not contender.may_fit(board.room):
-        return False
-    for option in contender.options:
-        placement = board.fits_now(option.need)
-        if placement is not None:
-            board.start(contender, option, placement)
-            return True
-    return False

@@ -13,9 +13,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HasPolicy:
-    """The product's default: jobs are moved so that all end sooner (``shares``); where no job may be
-    moved: priority, FIFO, best plan, backfill behind reservations.
+class BackfillPolicy:
+    """Priority, FIFO, best plan, backfill behind reservations; no job is ever moved.
 
     cpus_per_gpu: CPUs a worker holds for each of its GPUs.
     min_gain: a job that could start now waits for a better plan only when that lowers its
@@ -23,6 +22,23 @@ class HasPolicy:
     max_wait_share: bound of that patience: time waited since submission, expected wait included,
     as a share of its longest plan's predicted run time. Past it the job takes what it can get.
     num_forecasts: jobs at the front of the queue whose start is estimated in each pass.
+    """
+
+    cpus_per_gpu: float = 1.0
+    min_gain: float = 0.1
+    max_wait_share: float = 0.5
+    num_forecasts: int = 16
+
+    @property
+    def name(self) -> str:
+        return "backfill"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HasPolicy(BackfillPolicy):
+    """The product's default: jobs are moved so that all end sooner (``shares``); where no job may be
+    moved it is ``backfill``, with the same numbers.
+
     urgency: how much a job counts the delay of those behind it when it chooses a plan; 0: not at all.
     slowdown: a job is due this many times later than the whole cluster would take for it alone.
     size_exponent: jobs weigh with this power of their work; 0: each the same, which favours short ones.
@@ -34,10 +50,6 @@ class HasPolicy:
     shares: (team, weight) where it is not 1. quotas: (team, GPUs) that a team may hold at most.
     """
 
-    cpus_per_gpu: float = 1.0
-    min_gain: float = 0.1
-    max_wait_share: float = 0.5
-    num_forecasts: int = 16
     urgency: float = 0.5
     slowdown: float = 30.0
     size_exponent: float = 0.0
@@ -75,23 +87,6 @@ class PaperPolicy:
     @property
     def name(self) -> str:
         return "frenzy-paper"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackfillPolicy:
-    """Priority, FIFO, best plan, backfill behind reservations; no job is ever moved.
-
-    The numbers are those of ``HasPolicy`` of the same names.
-    """
-
-    cpus_per_gpu: float = 1.0
-    min_gain: float = 0.1
-    max_wait_share: float = 0.5
-    num_forecasts: int = 16
-
-    @property
-    def name(self) -> str:
-        return "backfill"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,19 +33,8 @@ def run_pass(board: Board) -> None:
     """Start, in order, every job one of whose options fits what is idle; the fastest that does."""
     turns = Turns(board.state.waiting)
     for contender in turns:
-        if contender.job.run_key not in board.state.running and not _started(board, contender):
+        if contender.job.run_key not in board.state.running and not board.start_first_that_fits(contender):
             turns.close()
-
-
-def _started(board: Board, contender: Contender) -> bool:
-    if not contender.may_fit(board.room):
-        return False
-    for option in contender.options:
-        placement = board.fits_now(option.need)
-        if placement is not None:
-            board.start(contender, option, placement)
-            return True
-    return False
 
 
 def decide(state: SchedulingState, now_s: float, policy: SrtfPolicy) -> tuple[tuple[Action, ...], SchedulingState]:

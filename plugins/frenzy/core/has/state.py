@@ -151,15 +151,21 @@ def all_nodes_ready(cluster: Cluster) -> Cluster:
     return Cluster(cluster.gpu_types, tuple(replace(node, state=NodeState.READY) for node in cluster.nodes))
 
 
-def running_job(job: QueuedJob, plan: ResourcePlan, placement: Placement, *, now_s: float) -> RunningJob:
-    """``job`` once started at ``now_s`` with ``plan``, expected to take as long as predicted."""
+def running_job(
+    job: QueuedJob, plan: ResourcePlan, placement: Placement, *, now_s: float, restart_s: float = 0.0
+) -> RunningJob:
+    """``job`` once started at ``now_s`` with ``plan``, expected to take as long as predicted.
+
+    restart_s: until its first step, for one that goes on from a checkpoint.
+    """
     return RunningJob(
         run_key=job.run_key,
         job_name=job.job_name,
         plan=plan,
         placement=placement,
         started_s=now_s,
-        expected_end_s=now_s + job.work_left * plan.predicted_run_s,
+        expected_end_s=now_s + restart_s + job.work_left * plan.predicted_run_s,
+        ready_s=now_s + restart_s if restart_s else None,
         priority=job.priority,
         queue=job.queue,
         team=job.team,
@@ -192,10 +198,5 @@ def apply_actions(facts: SchedulingFacts, actions: Iterable[Action], *, now_s: f
 
 def restarted(job: QueuedJob, plan: ResourcePlan, placement: Placement, *, now_s: float) -> RunningJob:
     """``job`` once started at ``now_s``, its first step a restart behind if it goes on from a checkpoint."""
-    started = running_job(job, plan, placement, now_s=now_s)
-    if job.elasticity is None or job.work_done == 0:
-        return started
-    wait_s = job.elasticity.restart_s
-    return replace(
-        started, ready_s=now_s + wait_s, expected_end_s=now_s + wait_s + job.work_left * plan.predicted_run_s
-    )
+    restart_s = job.elasticity.restart_s if job.elasticity is not None and job.work_done > 0 else 0.0
+    return running_job(job, plan, placement, now_s=now_s, restart_s=restart_s)
