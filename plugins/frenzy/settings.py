@@ -34,9 +34,12 @@ class LauncherKind(StrEnum):
 
 
 class PlacementPolicy(StrEnum):
-    """How HAS picks nodes: with backfill and reservations, or exactly as the paper does."""
+    """Which job starts, where, and whether running jobs make room: the policies of ``frenzy.core.has``."""
 
     HAS = "has"
+    BACKFILL = "backfill"
+    FIFO = "fifo"
+    SRTF = "srtf"
     FRENZY_PAPER = "frenzy-paper"
 
 

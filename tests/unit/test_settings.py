@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frenzy.core.errors import SpecError
+from frenzy.core.has import POLICIES
 from frenzy.settings import (
     ElasticMoves,
     LauncherKind,
@@ -42,6 +43,10 @@ settings = st.builds(
 @given(settings)
 def test_a_child_process_reads_the_same_settings(given_settings: Settings) -> None:
     assert load_settings(given_settings.environment()) == given_settings
+
+
+def test_every_policy_of_the_scheduler_can_be_set() -> None:
+    assert set(PlacementPolicy) == set(POLICIES)
 
 
 def test_an_empty_environment_gives_the_defaults() -> None:
@@ -80,7 +85,7 @@ def test_times_are_seconds_or_carry_a_unit(text: str, seconds: float) -> None:
         ("FRENZY_PORT", "80", "1024 to 65535"),
         ("FRENZY_PORT", "web", "1024 to 65535"),
         ("FRENZY_LAUNCHER", "slurm", "local, kubernetes"),
-        ("FRENZY_POLICY", "fifo", "has, frenzy-paper"),
+        ("FRENZY_POLICY", "sia-ilp", "has, backfill, fifo, srtf, frenzy-paper"),
         ("FRENZY_MARP_POLICY", "guess", "closed-form, paper"),
         ("FRENZY_LEASE_S", "0", "greater than 0"),
         ("FRENZY_POLL_S", "-1", "greater than 0"),
