@@ -73,6 +73,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int | None = None
     cluster_file: Path = CHECKOUT / "include/clusters/laptop.yaml"
+    pod_rules_file: Path = CHECKOUT / "include/kubernetes/pods.yaml"
     launcher: LauncherKind = LauncherKind.LOCAL
     run_root: str = str(CHECKOUT / ".frenzy/runs")
     placement_policy: PlacementPolicy = PlacementPolicy.HAS
@@ -194,6 +195,7 @@ _VARIABLES: Final = (
     _Variable(name="FRENZY_HOST", field="host", parse=str, allowed="give an address of this machine"),
     _Variable(name="FRENZY_PORT", field="port", parse=_port, allowed="give a whole number from 1024 to 65535"),
     _Variable(name="FRENZY_CLUSTER", field="cluster_file", parse=_path, allowed="give a cluster file"),
+    _Variable(name="FRENZY_PODS", field="pod_rules_file", parse=_path, allowed="give a file of pod rules"),
     _chosen("FRENZY_LAUNCHER", "launcher", LauncherKind),
     _Variable(name="FRENZY_RUN_ROOT", field="run_root", parse=_url_or_path, allowed="give a folder or an fsspec URL"),
     _chosen("FRENZY_POLICY", "placement_policy", PlacementPolicy),

@@ -19,17 +19,16 @@ A node with a count above 1 and no ``{i}`` in its name gets ``-1``, ``-2`` ... a
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
 
+from frenzy.adapters.refusals import one_of, refused, shown, violations_of
 from frenzy.core.cluster import Cluster, Node, NodeState
 from frenzy.core.errors import SpecError, Violation
 from frenzy.core.gpu_catalogue import CATALOGUE
@@ -57,7 +56,7 @@ def load_cluster(path: str | Path) -> Cluster:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         detail = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise _refused("cluster file", str(file), f"name a readable YAML file ({detail})") from error
+        raise refused("cluster file", str(file), f"name a readable YAML file ({detail})") from error
     return parse_cluster(text, source=str(file))
 
 
@@ -69,13 +68,13 @@ def parse_cluster(text: str, *, source: str = "cluster file") -> Cluster:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "the text"
         problem = getattr(error, "problem", None) or "it cannot be parsed"
-        raise _refused(source, where, f"write valid YAML: {problem}") from error
+        raise refused(source, where, f"write valid YAML: {problem}") from error
     if not isinstance(document, dict):
-        raise _refused(source, _shown(document), "write a mapping with gpu_types and nodes")
+        raise refused(source, shown(document), "write a mapping with gpu_types and nodes")
     try:
         file = _ClusterFile.model_validate(document)
     except ValidationError as error:
-        raise SpecError(_violations(error)) from error
+        raise SpecError(violations_of(error, _fields_at, "cluster file")) from error
     return _cluster(file)
 
 
@@ -177,12 +176,12 @@ def _gpu_types(file: _ClusterFile) -> tuple[dict[str, GpuType], list[Violation]]
 
 def _type_violations(path: str, name: str, entry: _TypeEntry) -> Iterator[Violation]:
     if entry.card is not None and entry.card not in CATALOGUE:
-        yield Violation(path=f"{path}.card", value=repr(entry.card), allowed=_one_of(entry.card, CATALOGUE))
+        yield Violation(path=f"{path}.card", value=repr(entry.card), allowed=one_of(entry.card, CATALOGUE))
     elif _card_name(name, entry) is None:
         described = "a virtual GPU" if entry.kind is DeviceKind.VIRTUAL else "a type that is not in the catalogue"
         for field in ("memory", "flops"):
             if getattr(entry, field) is None:
-                near = "" if entry.kind is DeviceKind.VIRTUAL else f"; {_one_of(name, CATALOGUE)}"
+                near = "" if entry.kind is DeviceKind.VIRTUAL else f"; {one_of(name, CATALOGUE)}"
                 yield Violation(path=f"{path}.{field}", value="nothing", allowed=f"{described} needs {field}{near}")
 
 
@@ -246,37 +245,7 @@ def _name_violations(path: str, name: str, known: Mapping[str, Node]) -> Iterato
 
 
 def _unknown_type(path: str, name: str, types: Mapping[str, GpuType]) -> Violation:
-    return Violation(path=path, value=repr(name), allowed=_one_of(name, {**dict.fromkeys(types), **CATALOGUE}))
-
-
-def _one_of(value: str, allowed: Iterable[str]) -> str:
-    names = list(allowed)
-    near = [name for name in names if name.startswith(value.lower())]
-    near = near or difflib.get_close_matches(value.lower(), names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"{hint}known are {', '.join(names)}"
-
-
-def _violations(error: ValidationError) -> list[Violation]:
-    return [
-        Violation(path=_field_path(each["loc"]), value=_value(each), allowed=_allowed(each))
-        for each in error.errors(include_url=False)
-    ]
-
-
-def _value(problem: ErrorDetails) -> str:
-    return "nothing" if problem["type"] == "missing" else _shown(problem["input"])
-
-
-def _allowed(problem: ErrorDetails) -> str:
-    if problem["type"] == "missing":
-        return "this field is required"
-    if problem["type"] == "extra_forbidden":
-        return f"no such field; {_one_of(str(problem['loc'][-1]), _fields_at(problem['loc']))}"
-    if problem["type"] == "string_pattern_mismatch":
-        return f"must match {problem['ctx']['pattern']}"
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    return message[:1].lower() + message[1:]
+    return Violation(path=path, value=repr(name), allowed=one_of(name, {**dict.fromkeys(types), **CATALOGUE}))
 
 
 def _fields_at(location: tuple[int | str, ...]) -> list[str]:
@@ -284,20 +253,6 @@ def _fields_at(location: tuple[int | str, ...]) -> list[str]:
     if len(location) > 2:
         entry = _TypeEntry if location[0] == "gpu_types" else _NodeEntry
     return list(entry.model_fields)
-
-
-def _field_path(location: tuple[int | str, ...]) -> str:
-    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in location if part != "[key]"]
-    return "".join(parts).lstrip(".") or "cluster file"
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _refused(path: str, value: str, allowed: str) -> SpecError:
-    return SpecError([Violation(path=path, value=value, allowed=allowed)])
 
 
 class _StrictLoader(yaml.SafeLoader):

@@ -108,12 +108,14 @@ def _place_view(tx: LedgerTx, services: Services, run_key: str) -> PlaceView:
 
 def launch_spec(tx: LedgerTx, services: Services, run: RunRecord, attempt: Attempt) -> LaunchSpec:
     """What the workers of ``attempt`` are told."""
+    cluster = tx.cluster()
     return LaunchSpec(
         run_key=run.run_key,
         attempt=attempt.attempt,
         job=run.job,
         plan=attempt.plan,
-        gpu=tx.cluster().types_by_name[attempt.plan.gpu_type],
+        gpu=cluster.types_by_name[attempt.plan.gpu_type],
         placement=attempt.placement,
         run_dir=services.runs.run_dir(run.run_key),
+        nodes=cluster.nodes_of(attempt.placement),
     )

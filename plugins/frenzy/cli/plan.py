@@ -45,6 +45,7 @@ def plan(
     top: Annotated[int, typer.Option(min=1, help="Plans that fit to list, best first.")] = 10,
     everything: Annotated[bool, typer.Option("--all", help="List every plan and every refusal.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the values as JSON.")] = False,
+    manifest: Annotated[bool, typer.Option("--manifest", help="Print the pods of the chosen plan as YAML.")] = False,
 ) -> int:
     """List the plans for a job with their memory, time, cost, and the reason of each rank or refusal.
 
@@ -55,6 +56,8 @@ def plan(
     job = checked_spec(spec).job
     settings = load_settings(os.environ)
     told = plan_offline(job, settings, cluster or settings.cluster_file, policy or settings.memory_policy.value)
+    if manifest:
+        return show_manifest(job, settings, told)
     if as_json:
         print_json(told)
     else:
@@ -84,6 +87,19 @@ def plan_offline(job: TrainingJob, settings: Settings, cluster_file: Path, polic
         candidates=candidates,
         refusal=None if fits else smallest_remedy(request, there, calibration, policy),
     )
+
+
+def show_manifest(job: TrainingJob, settings: Settings, told: OfflinePlan) -> int:
+    """Print what would be sent to an empty cluster, and nothing else; the exit status."""
+    from frenzy.adapters.cluster_file import load_cluster
+    from frenzy.cli.plan_manifest import manifest_text
+
+    if told.refusal is not None:
+        show_reason(err(), told.refusal)
+        return FAILED
+    plans = [each.plan for each in told.candidates if each.feasible]
+    typer.echo(manifest_text(job, plans, load_cluster(Path(told.cluster_file)), settings), nl=False)
+    return 0
 
 
 def show_plan(name: str, told: OfflinePlan, *, top: int) -> None:

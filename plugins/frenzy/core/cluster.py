@@ -65,6 +65,11 @@ class Cluster:
             totals[node.gpu_type] += node.num_gpus
         return totals
 
+    def nodes_of(self, placement: Placement) -> tuple[Node, ...]:
+        """The nodes of ``placement`` in its order; none when one of them has left the cluster."""
+        nodes = tuple(self.nodes_by_name.get(each.node) for each in placement.allocations)
+        return tuple(each for each in nodes if each is not None) if None not in nodes else ()
+
     def with_node_state(self, name: str, state: NodeState) -> Cluster:
         """The cluster with the node called ``name`` in ``state``."""
         nodes = (replace(node, state=state) if node.name == name else node for node in self.nodes)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Any, Final
 
-from frenzy.core.cluster import Placement
+from frenzy.core.cluster import Node, Placement
 from frenzy.core.errors import Reason
 from frenzy.core.hardware import GpuType
 from frenzy.core.job import Precision, TrainingJob
@@ -63,7 +63,8 @@ class LaunchSpec:
 
     run_dir: fsspec URL or path of ``<root>/<run_key>``. num_nodes launchers are started, node
     rank i with ``gpus_per_node[i]`` ranks. gpu carries budget and speed for a virtual GPU.
-    rehearsal: for an attempt that only measures.
+    rehearsal: for an attempt that only measures. nodes: what the inventory knows of the placement's
+    nodes, in their order; empty where it knows none of them any more, or needs none.
     """
 
     run_key: str
@@ -74,6 +75,7 @@ class LaunchSpec:
     placement: Placement
     run_dir: str
     rehearsal: Rehearsal | None = None
+    nodes: tuple[Node, ...] = ()
 
     @property
     def gpus_per_node(self) -> tuple[int, ...]:

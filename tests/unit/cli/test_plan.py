@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 Command = Callable[..., object]
 
@@ -108,3 +109,51 @@ def test_unknown_family_is_refused_in_words(frenzy: Command, spec: Path, cluster
     said = frenzy("plan", str(spec), "--cluster", str(cluster_file))
     assert said.status == 2
     assert "crystal-ball" in said.err
+
+
+# --manifest
+
+
+@pytest.fixture
+def pods(monkeypatch: pytest.MonkeyPatch, alone: Path) -> None:
+    """Pod rules whose volume is where the run root is."""
+    rules = alone / "pods.yaml"
+    rules.write_text("image: trainer:1\nrun_directory: {claim: runs, mount_path: /runs}\n", encoding="utf-8")
+    monkeypatch.setenv("FRENZY_PODS", str(rules))
+    monkeypatch.setenv("FRENZY_RUN_ROOT", "/runs")
+
+
+@pytest.mark.usefixtures("pods")
+def test_manifest_prints_the_pods_of_the_chosen_plan_and_nothing_else(
+    frenzy: Command, spec: Path, cluster_file: Path
+) -> None:
+    best = json.loads(frenzy("plan", str(spec), "--cluster", str(cluster_file), "--json").out)["candidates"][0]["plan"]
+    said = frenzy("plan", str(spec), "--cluster", str(cluster_file), "--manifest")
+    printed = list(yaml.safe_load_all(said.out))
+    assert said.status == 0
+    assert {pod["kind"] for pod in printed} == {"Pod"}
+    assert {pod["metadata"]["labels"]["frenzy.dev/gpu-type"] for pod in printed} == {best["gpu_type"]}
+    assert printed[0]["spec"]["containers"][0]["image"] == "trainer:1"
+
+
+@pytest.mark.usefixtures("pods")
+def test_manifest_of_an_impossible_job_is_its_refusal(frenzy: Command, spec: Path, alone: Path) -> None:
+    only_tiny = alone / "tiny.yaml"
+    only_tiny.write_text(
+        "gpu_types:\n  tiny: {kind: virtual, memory: 2 MiB, flops: 10 GFLOPS}\n"
+        "nodes:\n  - {name: one, gpu_type: tiny, gpus: 1}\n",
+        encoding="utf-8",
+    )
+    said = frenzy("plan", str(spec), "--cluster", str(only_tiny), "--manifest")
+    assert (said.status, said.out) == (1, "")
+    assert "Remedy:" in said.err
+
+
+@pytest.mark.usefixtures("pods")
+def test_manifest_says_when_the_run_root_is_on_no_volume(
+    frenzy: Command, spec: Path, cluster_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FRENZY_RUN_ROOT", "/elsewhere")
+    said = frenzy("plan", str(spec), "--cluster", str(cluster_file), "--manifest")
+    assert (said.status, said.out) == (2, "")
+    assert "mount_path" in said.err
