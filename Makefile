@@ -7,10 +7,13 @@ STAMP := .venv/.ready
 SOURCES := plugins tests scripts dags
 PYTEST ?= $(BIN)/python -m pytest
 
-.PHONY: help env demo test check lint types imports fmt bench bench-schedule docs docs-assets up down status lock clean
+# Ahead of the tests, whose time is limited. Where it cannot be built they say why, and are skipped.
+k8s-build = [ -n "$$KUBECONFIG" ] || $(BIN)/python -m tests.kubernetes.build $(1) >/dev/null || true
+
+.PHONY: help env demo test test-k8s test-k8s-full check lint types imports fmt bench bench-schedule docs docs-assets up down status lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): requirements.lock pyproject.toml scripts/setup_env.sh scripts/torch_wheel.py
 	@scripts/setup_env.sh
@@ -23,6 +26,14 @@ demo: $(STAMP) ## start Airflow, train the sample job to its end, show it; KEEP=
 
 test: $(STAMP) ## all tests (unit, contract, trainer, e2e)
 	@$(PYTEST) $(ARGS)
+
+test-k8s: $(STAMP) ## tests on a real Kubernetes API server with fake nodes (or on that of KUBECONFIG)
+	@$(call k8s-build,api)
+	@$(PYTEST) tests/kubernetes -m "not kubelet" $(ARGS)
+
+test-k8s-full: $(STAMP) ## tests with a real kubelet and containerd; needs root
+	@$(call k8s-build,full)
+	@$(PYTEST) tests/kubernetes -m kubelet $(ARGS)
 
 check: lint types imports ## ruff, mypy --strict, import layers, unit and contract tests
 	@$(PYTEST) tests/unit tests/contract $(ARGS)

@@ -1,0 +1,67 @@
+"""Ways into the cluster with less than the administrator's rights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from kubernetes import client
+from tests.contract.eventually import eventually
+from tests.kubernetes.certificates import write_kubeconfig
+from tests.kubernetes.control_plane import ControlPlane
+
+_TOKEN_S: Final = 3600
+
+
+def service_account_kubeconfig(cluster: ControlPlane, namespace: str, service_account: str, folder: Path) -> Path:
+    """A kubeconfig that acts as ``service_account``, which is made if it is not there; it has no rights of its own."""
+    core = cluster.core_api()
+    _ensure(core, namespace, service_account)
+    request = {"spec": {"expirationSeconds": _TOKEN_S}}
+    answer = core.create_namespaced_service_account_token(service_account, namespace, request)
+    host, authority = _server(cluster, folder)
+    path = folder / f"{namespace}-{service_account}.kubeconfig"
+    return write_kubeconfig(path, server=host, authority=authority, user={"token": answer.status.token})
+
+
+def make_namespace(core: client.CoreV1Api, name: str) -> None:
+    """A namespace in which pods can be created: its default service account is there."""
+    core.create_namespace({"metadata": {"name": name}})
+    eventually(lambda: _exists(core, name, "default"))
+
+
+def _ensure(core: client.CoreV1Api, namespace: str, service_account: str) -> None:
+    if not _exists(core, namespace, service_account):
+        core.create_namespaced_service_account(namespace, {"metadata": {"name": service_account}})
+
+
+def _exists(core: client.CoreV1Api, namespace: str, service_account: str) -> bool:
+    try:
+        core.read_namespaced_service_account(service_account, namespace)
+    except client.ApiException as error:
+        if error.status == 404:
+            return False
+        raise
+    return True
+
+
+def _server(cluster: ControlPlane, folder: Path) -> tuple[str, Path]:
+    """The server's address, and a file with the authority that it is trusted by."""
+    configuration = cluster.api_client().configuration
+    authority = folder / "authority.crt"
+    authority.write_bytes(Path(configuration.ssl_ca_cert).read_bytes())
+    return str(configuration.host), authority
+
+
+def may_make_nodes(cluster: ControlPlane) -> bool:
+    """Whether the kubeconfig's user may play kubelets: create nodes and write their status and their pods'."""
+    wanted = (("create", "nodes", ""), ("patch", "nodes", "status"), ("patch", "pods", "status"))
+    with cluster.api_client() as api:
+        reviews = client.AuthorizationV1Api(api)
+        return all(_is_allowed(reviews, *each) for each in wanted)
+
+
+def _is_allowed(reviews: client.AuthorizationV1Api, verb: str, resource: str, subresource: str) -> bool:
+    asked = {"verb": verb, "resource": resource, "subresource": subresource}
+    answer = reviews.create_self_subject_access_review({"spec": {"resourceAttributes": asked}})
+    return bool(answer.status.allowed)

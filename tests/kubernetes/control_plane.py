@@ -1,0 +1,147 @@
+"""The cluster that the tests run on: one of their own, or the one that KUBECONFIG names."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from kubernetes import client, config
+from tests.kubernetes.build import Part
+from tests.kubernetes.certificates import Authority
+from tests.kubernetes.stand import Stand
+
+from frenzy.cli.processes import marked_processes
+from frenzy.settings import CHECKOUT
+
+_STOP_TIMEOUT_S: Final = 60.0
+
+
+class NoControlPlaneError(Exception):
+    """There is no cluster to test on; the message says why, and what would help."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlPlane:
+    """A cluster and the administrator's way to it.
+
+    ``is_own``: made for this test run, so tests may do with it what they like. ``node`` is the name of the real
+    node, where the tests made one. ``kubectl`` is the matching program, or whichever is on the path.
+    """
+
+    kubeconfig: Path
+    kubectl: str | None
+    is_own: bool
+    node: str | None
+    node_address: str
+    node_certificate: Path
+    node_key: Path
+
+    def core_api(self) -> client.CoreV1Api:
+        return client.CoreV1Api(self.api_client())
+
+    def api_client(self) -> client.ApiClient:
+        return config.new_client_from_config(str(self.kubeconfig))
+
+    def serving(self) -> ssl.SSLContext:
+        """For a kubelet's endpoint at ``node_address``."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.node_certificate, self.node_key)
+        return context
+
+
+@contextmanager
+def control_plane(part: Part) -> Iterator[ControlPlane]:
+    """The cluster of KUBECONFIG if that is set, else one made now. Raises NoControlPlaneError."""
+    given = os.environ.get("KUBECONFIG")
+    with given_cluster(Path(given)) if given else own_cluster(part) as cluster:
+        yield cluster
+
+
+@contextmanager
+def own_cluster(part: Part) -> Iterator[ControlPlane]:
+    """A control plane in a temporary folder. Nothing of it is left after the block, not even a process."""
+    folder = Path(tempfile.mkdtemp(prefix="frenzy-k8s-"))
+    stand = _start(part, folder)
+    try:
+        yield _own(_read(stand))
+    finally:
+        assert stand.stdin is not None and stand.stdout is not None
+        # It stops when nobody holds the other end of its input.
+        stand.stdin.close()
+        stand.wait(_STOP_TIMEOUT_S)
+        stand.stdout.close()
+        shutil.rmtree(folder, ignore_errors=True)
+        left = marked_processes("FRENZY_STACK", str(folder))
+        assert left == [], f"still running: {left}"
+
+
+@contextmanager
+def given_cluster(kubeconfig: Path) -> Iterator[ControlPlane]:
+    """The cluster of ``kubeconfig``; fake nodes listen at this machine's address on the way to it."""
+    with tempfile.TemporaryDirectory(prefix="frenzy-k8s-") as folder:
+        api = config.new_client_from_config(str(kubeconfig))
+        address = _address_towards(api.configuration.host)
+        pair = Authority(Path(folder)).issue("fake-nodes", "fake-nodes", hosts=[address])
+        yield ControlPlane(
+            kubeconfig=kubeconfig,
+            kubectl=shutil.which("kubectl"),
+            is_own=False,
+            node=None,
+            node_address=address,
+            node_certificate=pair.certificate,
+            node_key=pair.key,
+        )
+
+
+def _start(part: Part, folder: Path) -> subprocess.Popen[str]:
+    """The process that holds the control plane, in a session of its own: Ctrl-C is for the tests alone."""
+    return subprocess.Popen(
+        (sys.executable, "-m", "tests.kubernetes.stand", part, str(folder)),
+        cwd=CHECKOUT,
+        # What .ci/run ends, should all else fail, carries this name.
+        env={**os.environ, "FRENZY_STACK": str(folder), "PYTHONPATH": f"{CHECKOUT / 'plugins'}:{CHECKOUT}"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def _read(stand: subprocess.Popen[str]) -> Stand:
+    assert stand.stdout is not None
+    answer = json.loads(stand.stdout.readline() or '{"error": "it ended without a word"}')
+    if "error" in answer:
+        raise NoControlPlaneError(f"{answer['error']}; or set KUBECONFIG to a cluster that the tests may use")
+    return Stand(**answer)
+
+
+def _own(stand: Stand) -> ControlPlane:
+    return ControlPlane(
+        kubeconfig=Path(stand.kubeconfig),
+        kubectl=stand.kubectl,
+        is_own=True,
+        node=stand.node,
+        node_address=stand.node_address,
+        node_certificate=Path(stand.node_certificate),
+        node_key=Path(stand.node_key),
+    )
+
+
+def _address_towards(server: str) -> str:
+    """This machine's address as ``server`` sees it; nothing is sent."""
+    parts = urlsplit(server)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((parts.hostname or "127.0.0.1", parts.port or 443))
+        return str(probe.getsockname()[0])
