@@ -16,14 +16,12 @@ from frenzy.core.errors import SpecError, Violation
 from frenzy.core.moves import MOVES
 from frenzy.core.units import parse_duration_s
 
+_PACKAGE: Final = Path(__file__).resolve().parent
+_IN_CHECKOUT: Final = (_PACKAGE.parents[1] / "pyproject.toml").is_file()
 
-def _base_folder() -> Path:
-    """The checkout this package lies in; for a package installed elsewhere, the working folder."""
-    checkout = Path(__file__).resolve().parents[2]
-    return checkout if (checkout / "pyproject.toml").is_file() else Path.cwd()
-
-
-CHECKOUT: Final = _base_folder()
+# Where include/ and dags/ lie: the checkout, or what an installed package carries of it (read only).
+CHECKOUT: Final = _PACKAGE.parents[1] if _IN_CHECKOUT else _PACKAGE / "checkout"
+_DEFAULT_HOME: Final = (CHECKOUT if _IN_CHECKOUT else Path.cwd()) / ".frenzy"
 
 
 class LauncherKind(StrEnum):
@@ -61,21 +59,24 @@ class ElasticMoves(StrEnum):
 class Settings:
     """One installation's settings; every path is absolute.
 
-    ``port`` is None where the first free one from 8080 on is to be taken. ``run_root`` is an fsspec
-    URL or a path. ``lease_s`` is how long a lease lives without a heartbeat, ``poll_s`` how often a
-    trigger looks, ``stop_grace_s`` how long workers may take to write a checkpoint when told to stop.
+    ``port`` is None where the first free one from 8080 on is to be taken, ``database`` where the embedded
+    Airflow has an SQLite file in its home. ``run_root`` is an fsspec URL or a path. ``lease_s`` is how long
+    a lease lives without a heartbeat, ``poll_s`` how often a trigger looks, ``stop_grace_s`` how long
+    workers may take to write a checkpoint when told to stop.
     ``restart_s`` is what a move of a running job is taken to cost until its own attempts have shown it,
     ``min_run_s`` the least time between two moves, ``max_moves`` their number in a run, to which every
     ``move_refill_s`` of running adds one.
     """
 
-    home: Path = CHECKOUT / ".frenzy"
+    home: Path = _DEFAULT_HOME
     host: str = "127.0.0.1"
     port: int | None = None
+    database: str | None = None
+    dags_folder: Path = CHECKOUT / "dags"
     cluster_file: Path = CHECKOUT / "include/clusters/laptop.yaml"
     pod_rules_file: Path = CHECKOUT / "include/kubernetes/pods.yaml"
     launcher: LauncherKind = LauncherKind.LOCAL
-    run_root: str = str(CHECKOUT / ".frenzy/runs")
+    run_root: str = str(_DEFAULT_HOME / "runs")
     placement_policy: PlacementPolicy = PlacementPolicy.HAS
     memory_policy: MemoryPolicy = MemoryPolicy.CLOSED_FORM
     lease_s: float = 60.0
@@ -132,7 +133,7 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
         try:
             values[variable.field] = variable.parse(text)
         except ValueError:
-            violations.append(Violation(path=variable.name, value=repr(text), allowed=variable.allowed))
+            violations.append(Violation(path=variable.name, value=variable.show(text), allowed=variable.allowed))
     if violations:
         raise SpecError(violations)
     if "home" in values and "run_root" not in values:
@@ -151,6 +152,7 @@ class _Variable:
     field: str
     parse: Callable[[str], object]
     allowed: str
+    show: Callable[[str], str] = repr
 
 
 def _path(text: str) -> Path:
@@ -159,6 +161,18 @@ def _path(text: str) -> Path:
 
 def _url_or_path(text: str) -> str:
     return text.rstrip("/") if "://" in text else str(_path(text))
+
+
+def _postgresql_url(text: str) -> str:
+    scheme, separator, _ = text.partition("://")
+    if not separator or scheme.partition("+")[0] != "postgresql":
+        raise ValueError(text)
+    return text
+
+
+def _scheme(text: str) -> str:
+    """What may be shown of a URL that may hold a password."""
+    return repr(f"{text.partition('://')[0][:20]}...")
 
 
 def _port(text: str) -> int:
@@ -194,6 +208,14 @@ _VARIABLES: Final = (
     _Variable(name="FRENZY_HOME", field="home", parse=_path, allowed="give a folder"),
     _Variable(name="FRENZY_HOST", field="host", parse=str, allowed="give an address of this machine"),
     _Variable(name="FRENZY_PORT", field="port", parse=_port, allowed="give a whole number from 1024 to 65535"),
+    _Variable(
+        name="FRENZY_DATABASE",
+        field="database",
+        parse=_postgresql_url,
+        allowed="give a PostgreSQL URL: postgresql+psycopg://user:password@host/database",
+        show=_scheme,
+    ),
+    _Variable(name="FRENZY_DAGS", field="dags_folder", parse=_path, allowed="give a folder"),
     _Variable(name="FRENZY_CLUSTER", field="cluster_file", parse=_path, allowed="give a cluster file"),
     _Variable(name="FRENZY_PODS", field="pod_rules_file", parse=_path, allowed="give a file of pod rules"),
     _chosen("FRENZY_LAUNCHER", "launcher", LauncherKind),

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Protocol
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, make_url, text
+from tests.postgres import Server
 
 from frenzy.adapters.memory import InMemoryLedger
 from frenzy.adapters.storage.engine import ledger_engine
-from frenzy.adapters.storage.schema import migrate, migrations_config
+from frenzy.adapters.storage.schema import migrate
 from frenzy.adapters.storage.sql_ledger import SqlLedger
 from frenzy.core.ledger import RunIdentity
 from frenzy.ports import LedgerStore
 
-POSTGRES_URL_VARIABLE = "FRENZY_TEST_DATABASE_URL"
+DATABASES = ("postgresql", "sqlite")
 
 _AIRFLOW_TABLES = (
     "CREATE TABLE slot_pool (id {serial}, pool VARCHAR(256) UNIQUE, slots INTEGER, description TEXT,"
@@ -128,30 +129,27 @@ def _empty_sqlite() -> bytes:
         return (Path(folder) / "ledger.db").read_bytes()
 
 
-def postgres_world() -> SqlWorld:
-    """In a database that may be emptied: the tables are made anew."""
-    from alembic import command
+@contextmanager
+def postgres_world(server: Server) -> Iterator[SqlWorld]:
+    """In a database of its own."""
+    url = server.new_database(_empty_postgres(server))
+    with closing(SqlWorld(url)) as world:
+        yield world
+    server.drop(url)
 
-    url = os.environ[POSTGRES_URL_VARIABLE]
-    engine = ledger_engine(url)
-    with engine.begin() as connection:
-        for table in ("slot_pool", "task_instance", "dag_run"):
-            connection.execute(text(f"DROP TABLE IF EXISTS {table}"))
-    engine.dispose()
-    command.downgrade(migrations_config(url), "base")
+
+@cache
+def _empty_postgres(server: Server) -> str:
+    """The name of a migrated database that others are copied from; it ends with the server."""
+    url = server.new_database()
     migrate(url)
-    return _with_airflow_tables(SqlWorld(url), "SERIAL PRIMARY KEY")
+    _with_airflow_tables(SqlWorld(url), "SERIAL PRIMARY KEY").close()
+    name = make_url(url).database
+    assert name is not None
+    return name
 
 
 def _with_airflow_tables(world: SqlWorld, serial: str) -> SqlWorld:
     for statement in _AIRFLOW_TABLES:
         world._do(statement.format(serial=serial))
     return world
-
-
-def worlds() -> dict[str, Callable[[Path], World]]:
-    """Makers of every ledger that can be tested here."""
-    found: dict[str, Callable[[Path], World]] = {"memory": lambda _: MemoryWorld(), "sqlite": sqlite_world}
-    if os.environ.get(POSTGRES_URL_VARIABLE):
-        found["postgresql"] = lambda _: postgres_world()
-    return found

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.contract import values
-from tests.contract.ledgers import SqlWorld, World, worlds
+from tests.contract.ledgers import DATABASES, MemoryWorld, World, postgres_world, sqlite_world
 
 from frenzy.core.cluster import Cluster
 from frenzy.core.errors import Reason, ReasonCode
@@ -18,12 +19,16 @@ from frenzy.core.ledger import Event, JobState, LeaseState, versions_key
 from frenzy.ports import LedgerConflict, LedgerStore
 
 
-@pytest.fixture(params=sorted(worlds()))
+@pytest.fixture(params=["memory", *DATABASES])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    made = worlds()[request.param](tmp_path)
-    yield made
-    if isinstance(made, SqlWorld):
-        made.close()
+    if request.param == "memory":
+        yield MemoryWorld()
+    elif request.param == "sqlite":
+        with closing(sqlite_world(tmp_path)) as made:
+            yield made
+    else:
+        with postgres_world(request.getfixturevalue("postgres_server")) as made:
+            yield made
 
 
 @pytest.fixture

@@ -99,7 +99,7 @@ def summary(view: RunView) -> dict[str, Any]:
 
 def _folders_of(job: Any) -> tuple[Path, ...]:
     own = (Path(job).absolute().parent,) if isinstance(job, str | os.PathLike) else ()
-    return (*own, CHECKOUT)
+    return (*own, load_settings(os.environ).dags_folder.parent, CHECKOUT)
 
 
 def _anchor(given: _PathText, folders: tuple[Path, ...]) -> _PathText:

@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from sqlalchemy import make_url
+
 from frenzy.settings import CHECKOUT, Settings
 
 STACK_MARK: Final = "FRENZY_STACK"
@@ -142,14 +144,14 @@ def _places(settings: Settings, port: int, passwords: Path) -> dict[str, str]:
     home = settings.airflow_home
     url = base_url(settings, port)
     values = {
-        "CORE__PLUGINS_FOLDER": CHECKOUT / "plugins",
-        "CORE__DAGS_FOLDER": CHECKOUT / "dags",
+        "CORE__PLUGINS_FOLDER": _plugins_folder(settings),
+        "CORE__DAGS_FOLDER": settings.dags_folder,
         "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": passwords,
         "CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
         "API__HOST": settings.host,
         "API__PORT": port,
         "API__BASE_URL": url,
-        "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}?timeout={_LOCK_WAIT_S}",
+        **_database(settings),
         "DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(_bundles(settings)),
         "LOGGING__BASE_LOG_FOLDER": home / "logs",
         "LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY": home / "logs/dag_processor",
@@ -159,8 +161,29 @@ def _places(settings: Settings, port: int, passwords: Path) -> dict[str, str]:
     return {"AIRFLOW_HOME": str(home), **{f"AIRFLOW__{name}": str(value) for name, value in values.items()}}
 
 
+def _plugins_folder(settings: Settings) -> Path:
+    """The checkout's; an installed package is found by its entry point, and this folder is the user's own."""
+    ours = CHECKOUT / "plugins"
+    return ours if ours.is_dir() else settings.airflow_home / "plugins"
+
+
+def _database(settings: Settings) -> dict[str, str]:
+    """Airflow's two URLs of its database: psycopg answers blocking and asynchronous calls alike."""
+    url = settings.database
+    if url is None:
+        return {
+            "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{settings.airflow_home / 'airflow.db'}?timeout={_LOCK_WAIT_S}"
+        }
+    given = {"DATABASE__SQL_ALCHEMY_CONN": url}
+    parsed = make_url(url)
+    if parsed.get_driver_name() != "psycopg":
+        return given
+    asynchronous = parsed.set(drivername="postgresql+psycopg_async").render_as_string(hide_password=False)
+    return {**given, "DATABASE__SQL_ALCHEMY_CONN_ASYNC": asynchronous}
+
+
 def _bundles(settings: Settings) -> list[dict[str, object]]:
-    folders = {"frenzy-dags": (CHECKOUT / "dags", 30), "frenzy-jobs": (settings.jobs_folder, 5)}
+    folders = {"frenzy-dags": (settings.dags_folder, 30), "frenzy-jobs": (settings.jobs_folder, 5)}
     return [
         {"name": name, "classpath": _LOCAL_BUNDLE, "kwargs": {"path": str(folder), "refresh_interval": interval_s}}
         for name, (folder, interval_s) in folders.items()

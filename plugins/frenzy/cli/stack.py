@@ -204,19 +204,25 @@ class Stack:
         self._state_path.write_text(json.dumps({"port": port}), encoding="utf-8")
 
     def _migrate(self, environ: Mapping[str, str]) -> None:
+        if self.settings.database is not None:
+            self._run_migrations(environ)
+            return
         database = self.settings.airflow_home / "airflow.db"
         stamp = self.settings.airflow_home / "airflow.db.version"
         fingerprint = database_fingerprint(environ)
         if database.is_file() and stamp.is_file() and stamp.read_text(encoding="utf-8") == fingerprint:
             return
-        process = start_session("migrate", _airflow("db", "migrate"), environ, self.log_path("migrate"))
-        if process.wait() != 0:
-            raise StackError(f"Airflow's database could not be migrated.{self._last_words('migrate')}")
+        self._run_migrations(environ)
         # Readers and the one writer no longer wait for each other; the file remembers the mode.
         with sqlite3.connect(database) as connection:
             connection.execute("PRAGMA journal_mode=WAL")
         connection.close()
         stamp.write_text(fingerprint, encoding="utf-8")
+
+    def _run_migrations(self, environ: Mapping[str, str]) -> None:
+        process = start_session("migrate", _airflow("db", "migrate"), environ, self.log_path("migrate"))
+        if process.wait() != 0:
+            raise StackError(f"Airflow's database could not be migrated.{self._last_words('migrate')}")
 
     def _start_component(self, name: str, environ: Mapping[str, str]) -> None:
         own = component_environment(name, environ)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
+import json
 import subprocess
 import sys
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,68 +15,108 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, insert, inspect, text
+from sqlalchemy import Connection, create_engine, insert, inspect, text
 from sqlalchemy.exc import IntegrityError
 from tests.contract import values
-from tests.contract.ledgers import SqlWorld, sqlite_world
+from tests.contract.ledgers import DATABASES, SqlWorld, postgres_world, sqlite_world
+from tests.ledger_clients import NUM_NODES
 
 from frenzy.adapters.storage import engine as engine_module
+from frenzy.adapters.storage import sql_ledger as ledger_module
 from frenzy.adapters.storage import tables
 from frenzy.adapters.storage.engine import ledger_engine
 from frenzy.adapters.storage.schema import migrate, migrations_config
 from frenzy.adapters.storage.sql_ledger import SqlLedger
 from frenzy.core.errors import PermanentError, TemporaryError
 from frenzy.core.ledger import LeaseState
+from frenzy.settings import CHECKOUT
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[SqlWorld]:
-    made = sqlite_world(tmp_path)
-    with made.ledger.transaction() as tx:
-        tx.put_cluster(values.cluster())
-    yield made
-    made.close()
+@pytest.fixture(params=DATABASES)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqlWorld]:
+    if request.param == "sqlite":
+        made = closing(sqlite_world(tmp_path))
+    else:
+        made = postgres_world(request.getfixturevalue("postgres_server"))
+    with made as world:
+        with world.ledger.transaction() as tx:
+            tx.put_cluster(values.cluster())
+        yield world
 
 
 # migrations
 
 
-def test_migrations_and_tables_agree(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/migrated.db"
-    migrate(url)
+@pytest.fixture(params=DATABASES)
+def new_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], str]]:
+    """Makes empty databases."""
+    if request.param == "sqlite":
+        yield lambda: f"sqlite:///{tmp_path}/{uuid.uuid4().hex}.db"
+        return
+    server, made = request.getfixturevalue("postgres_server"), []
+
+    def make() -> str:
+        made.append(server.new_database())
+        return made[-1]
+
+    yield make
+    for url in made:
+        server.drop(url)
+
+
+@contextmanager
+def connected(url: str) -> Iterator[Connection]:
     engine = create_engine(url)
-    with engine.connect() as connection:
+    with engine.begin() as connection:
+        yield connection
+    engine.dispose()
+
+
+def test_migrations_and_tables_agree(new_database: Callable[[], str]) -> None:
+    url = new_database()
+    migrate(url)
+    with connected(url) as connection:
         context = MigrationContext.configure(connection, opts={"version_table": tables.VERSION_TABLE})
         assert compare_metadata(context, tables.metadata) == []
-    engine.dispose()
 
 
-def test_migrations_and_tables_make_the_same_constraints(tmp_path: Path) -> None:
+def test_migrations_and_tables_make_the_same_constraints(new_database: Callable[[], str]) -> None:
     """Autogeneration does not compare checks and partial indexes, so their SQL is compared."""
-    migrated, created = f"sqlite:///{tmp_path}/migrated.db", f"sqlite:///{tmp_path}/created.db"
+    migrated, created = new_database(), new_database()
     migrate(migrated)
-    engine = create_engine(created)
-    tables.metadata.create_all(engine)
-    engine.dispose()
-    assert _definitions(tmp_path / "migrated.db") == _definitions(tmp_path / "created.db")
+    with connected(created) as connection:
+        tables.metadata.create_all(connection)
+    made = _definitions(migrated)
+    assert len(made) > len(tables.metadata.tables)
+    assert made == _definitions(created)
 
 
-def _definitions(file: Path) -> dict[str, list[str]]:
-    """Name to the sorted clauses of each table's and index's SQL."""
-    connection = sqlite3.connect(file)
-    rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
-    connection.close()
-    kept = {name: sql for name, sql in rows if name != tables.VERSION_TABLE}
+_DEFINITIONS = {
+    "sqlite": "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL",
+    "postgresql": """
+        SELECT conrelid::regclass || ' ' || conname, pg_get_constraintdef(oid) FROM pg_constraint
+        WHERE conrelid > 0 AND connamespace = 'public'::regnamespace
+        UNION ALL SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'
+        UNION ALL SELECT table_name || '.' || column_name, concat_ws(' ', data_type, character_maximum_length,
+            is_nullable, column_default) FROM information_schema.columns WHERE table_schema = 'public'
+    """,
+}
+
+
+def _definitions(url: str) -> dict[str, list[str]]:
+    """Name to the sorted clauses of each table's, constraint's and index's SQL."""
+    with connected(url) as connection:
+        rows = connection.execute(text(_DEFINITIONS[connection.dialect.name])).all()
+    kept = {name: sql for name, sql in rows if tables.VERSION_TABLE not in name}
     return {name: sorted(line.strip().rstrip(",") for line in sql.splitlines()) for name, sql in kept.items()}
 
 
-def test_the_migrations_go_back_to_nothing(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/ledger.db"
+def test_the_migrations_go_back_to_nothing(new_database: Callable[[], str]) -> None:
+    url = new_database()
     migrate(url)
     command.downgrade(migrations_config(url), "base")
-    engine = create_engine(url)
-    assert inspect(engine).get_table_names() == [tables.VERSION_TABLE]
-    engine.dispose()
+    with connected(url) as connection:
+        assert inspect(connection).get_table_names() == [tables.VERSION_TABLE]
 
 
 @pytest.mark.parametrize("dialect", ["postgresql", "sqlite"])
@@ -149,6 +191,27 @@ def test_processes_that_race_for_the_last_slots_never_book_one_twice(world: SqlW
     ]
 
 
+@pytest.mark.parametrize(("database", "num_clients"), [("postgresql", 50), ("sqlite", 8)])
+def test_many_clients_at_once_book_no_gpu_twice_and_none_is_thrown_out(
+    database: str, num_clients: int, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Deadlocks, lock timeouts and refused connections would be faults, too."""
+    if database == "sqlite":
+        made = closing(sqlite_world(tmp_path))
+    else:
+        made = postgres_world(request.getfixturevalue("postgres_server"))
+    with made as world:
+        command = [sys.executable, "-m", "tests.ledger_clients", world.url, str(num_clients), "3"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=CHECKOUT)
+        assert done.returncode == 0, done.stderr
+        seen = json.loads(done.stdout)
+        assert seen["faults"] == []
+        assert seen["num_granted"] >= NUM_NODES
+        assert seen["num_granted"] + seen["num_refused"] == 3 * num_clients
+        assert world._do("SELECT count(*) FROM frenzy_held_slot") == [(0,)]
+        assert world._do("SELECT count(*) FROM frenzy_lease WHERE state = 'ended'") == [(seen["num_granted"],)]
+
+
 def test_a_connection_made_before_a_fork_is_not_used_after_it(world: SqlWorld) -> None:
     with world.ledger.reading() as tx:
         tx.cluster()
@@ -159,6 +222,8 @@ def test_a_connection_made_before_a_fork_is_not_used_after_it(world: SqlWorld) -
         with world.ledger.transaction() as tx:
             assert tx.cluster() == values.cluster()
     assert pool is world.ledger._engine.pool
+    while engine_module._of_the_parent:
+        engine_module._of_the_parent.pop().close()
 
 
 # the database's own errors
@@ -166,6 +231,7 @@ def test_a_connection_made_before_a_fork_is_not_used_after_it(world: SqlWorld) -
 
 def test_a_database_that_stays_locked_is_worth_another_try(world: SqlWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(ledger_module, "BUSY_TIMEOUT_S", 0.05)
     impatient = SqlLedger(ledger_engine(world.url))
     with world.ledger.transaction(), pytest.raises(TemporaryError) as refused, impatient.transaction():
         pass
@@ -173,8 +239,8 @@ def test_a_database_that_stays_locked_is_worth_another_try(world: SqlWorld, monk
     impatient.close()
 
 
-def test_missing_tables_name_the_remedy(tmp_path: Path) -> None:
-    ledger = SqlLedger.at(f"sqlite:///{tmp_path}/empty.db")
+def test_missing_tables_name_the_remedy(new_database: Callable[[], str]) -> None:
+    ledger = SqlLedger.at(new_database())
     with pytest.raises(PermanentError, match="airflow db migrate"), ledger.reading() as tx:
         tx.run("a")
     ledger.close()

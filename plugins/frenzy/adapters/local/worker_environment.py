@@ -13,7 +13,7 @@ from frenzy.core.hardware import DeviceKind
 from frenzy.core.launch import LaunchSpec
 
 _ENV_REFERENCE: Final = "env:"
-_WITHHELD_PREFIXES: Final = ("AIRFLOW", "_AIRFLOW")
+_WITHHELD_PREFIXES: Final = ("AIRFLOW", "_AIRFLOW", "FRENZY_DATABASE", "FRENZY_PASSWORD")
 _PLUGINS_DIR: Final = Path(frenzy.__file__).resolve().parents[1]
 _VIRTUAL: Final[Mapping[str, str]] = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
 

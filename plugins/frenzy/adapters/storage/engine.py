@@ -14,6 +14,8 @@ from sqlalchemy import Connection, Engine, create_engine, event, exc, make_url
 BUSY_TIMEOUT_S: Final = 30.0
 BEGIN_OPTION: Final = "frenzy_begin"
 
+_of_the_parent: list[Any] = []
+
 
 def ledger_engine(url: str) -> Engine:
     """An engine on ``url``, Airflow's synchronous ``sql_alchemy_conn``; safe to keep over a fork."""
@@ -51,5 +53,7 @@ def _refuse_inherited_connections(engine: Engine) -> None:
     @event.listens_for(engine, "checkout")
     def check_process(_dbapi_connection: Any, record: Any, proxy: Any) -> None:
         if record.info["pid"] != os.getpid():
+            # Kept, since some drivers say farewell on the parent's socket when a connection is collected.
+            _of_the_parent.append(record.dbapi_connection)
             record.dbapi_connection = proxy.dbapi_connection = None
             raise exc.DisconnectionError("connection of another process")

@@ -1,0 +1,51 @@
+"""The whole walk on PostgreSQL: Airflow and the ledger in one database, another than SQLite's file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import create_engine, text
+from tests import postgres
+from tests.e2e.test_moves import check_moves, growing
+from tests.e2e.walker import Walker, write_cluster, write_corpus
+
+from frenzy.cli.stack import Stack
+from frenzy.core.errors import ReasonCode
+
+
+@pytest.fixture(scope="module")
+def database(postgres_server: postgres.Server) -> Iterator[str]:
+    url = postgres_server.new_database()
+    yield url
+    postgres_server.drop(url)
+
+
+@pytest.fixture(scope="module")
+def walker(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walker]:
+    files = tmp_path_factory.mktemp("cluster")
+    env = {"FRENZY_CLUSTER": str(write_cluster(files)), "FRENZY_ELASTIC": "off", "FRENZY_DATABASE": database}
+    with Stack.running(tmp_path_factory.mktemp("stack"), env=env) as stack:
+        user = Walker(stack, write_corpus(tmp_path_factory.mktemp("corpus")))
+        yield user
+        user.http.close()
+
+
+def test_a_job_is_moved_for_its_memory_and_succeeds(walker: Walker, database: str) -> None:
+    dag_id, run_id = walker.start("rising-on-postgres", training=growing(60, max_steps=60))
+    view = walker.succeed(dag_id, run_id)
+    check_moves(view)
+    first = view.attempts[0]
+    assert first.outcome is not None
+    assert first.outcome.code is ReasonCode.MEMORY_PRESSURE_FORECAST
+    assert view.attempts[-1].plan.gpu_memory_bytes > first.plan.gpu_memory_bytes
+    assert not (walker.stack.settings.airflow_home / "airflow.db").exists()
+    engine = create_engine(database)
+    with engine.connect() as connection:
+        attempts = connection.execute(text("SELECT outcome FROM frenzy_attempt ORDER BY attempt")).scalars().all()
+        held = connection.execute(text("SELECT count(*) FROM frenzy_held_slot")).scalar()
+        pools = connection.execute(text("SELECT pool, slots FROM slot_pool WHERE pool LIKE 'gpu%'")).all()
+    engine.dispose()
+    assert attempts == [a.outcome.code.value for a in view.attempts if a.outcome is not None]
+    assert held == 0
+    assert {pool: slots for pool, slots in pools} == {row.pool: row.num_gpus for row in walker.gpus().types}
