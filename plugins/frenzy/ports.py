@@ -129,17 +129,50 @@ class WorkersState(StrEnum):
     UNKNOWN = "unknown"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersAccount:
+    """What a launcher knows of one attempt's workers.
+
+    reason: why they ended, or were given up, where it knows more than their own result says;
+    lost_nodes: nodes of the placement to blame for that. waiting: what keeps them from beginning.
+    """
+
+    state: WorkersState
+    reason: Reason | None = None
+    lost_nodes: tuple[str, ...] = ()
+    waiting: Reason | None = None
+
+
 class Launcher(Protocol):
-    """Starts and stops the workers of one attempt; every call may be repeated."""
+    """Starts and stops the workers of one attempt; every call may be repeated.
+
+    Raises TemporaryError where the cluster cannot be asked, except ``state`` and ``account``, which
+    then say UNKNOWN.
+    """
 
     def launch(self, spec: LaunchSpec) -> str:
-        """Start the workers; returns a reference that finds them again. Never starts them twice."""
+        """Start the workers; returns a reference that finds them again. Never starts them twice.
+
+        Raises TemporaryError with QUOTA_EXCEEDED where a quota leaves no room for them now.
+        """
         ...
 
     def state(self, spec: LaunchSpec) -> WorkersState: ...
 
+    def account(self, spec: LaunchSpec) -> WorkersAccount:
+        """The state with all that is known beside it. Workers that will never begin are given up here."""
+        ...
+
     def stop(self, spec: LaunchSpec, *, grace_s: float) -> None:
         """Ask the workers to end, and end them after ``grace_s``. Returns at once."""
+        ...
+
+    def remove(self, run_key: str, attempt: int) -> None:
+        """Remove whatever is left of an attempt that has ended, its workers too; their output is kept."""
+        ...
+
+    def remains(self) -> tuple[tuple[str, int], ...]:
+        """(run key, attempt) of which something is left that ``remove`` would remove, ascending."""
         ...
 
 
@@ -152,6 +185,19 @@ class RunStore(Protocol):
 
     def spec(self, run_key: str, attempt: int) -> LaunchSpec | None: ...
     def put_control(self, run_key: str, attempt: int, control: Control) -> None: ...
+    def put_note(self, run_key: str, attempt: int, name: str, text: str) -> None:
+        """Keep what a launcher has to remember of the attempt under ``name``."""
+        ...
+
+    def note(self, run_key: str, attempt: int, name: str) -> str | None: ...
+    def put_log(self, run_key: str, attempt: int, name: str, text: str) -> None:
+        """Output of workers that could not keep it themselves; ``name`` is the file's."""
+        ...
+
+    def put_result(self, run_key: str, attempt: int, result: AttemptResult) -> None:
+        """The account of workers that could not write it themselves."""
+        ...
+
     def result(self, run_key: str, attempt: int) -> AttemptResult | None: ...
 
     def telemetry(self, run_key: str, attempt: int, cursor: TelemetryCursor) -> TelemetryPage:

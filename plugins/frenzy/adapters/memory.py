@@ -14,7 +14,7 @@ from typing import Final
 
 from frenzy.adapters.lease_rules import check_lease
 from frenzy.core.cluster import Cluster
-from frenzy.core.errors import Reason, ReasonCode, TemporaryError
+from frenzy.core.errors import FrenzyError, Reason, ReasonCode, TemporaryError
 from frenzy.core.launch import AttemptResult, Control, LaunchSpec
 from frenzy.core.ledger import (
     Attempt,
@@ -30,7 +30,7 @@ from frenzy.core.ledger import (
 )
 from frenzy.core.residuals import Residual
 from frenzy.core.telemetry import StepRecord
-from frenzy.ports import LedgerConflict, LedgerTx, TelemetryCursor, TelemetryPage, WorkersState
+from frenzy.ports import LedgerConflict, LedgerTx, TelemetryCursor, TelemetryPage, WorkersAccount, WorkersState
 
 _LOCK_TIMEOUT_S: Final = 30.0
 
@@ -238,7 +238,9 @@ class InMemoryRunStore:
         self._chunks: dict[tuple[str, int, int], list[tuple[StepRecord, ...]]] = {}
         self._steps: dict[str, set[int]] = {}
         self._logs: dict[tuple[str, int, int], str] = {}
+        self._notes: dict[tuple[str, int, str], str] = {}
         self.controls: dict[tuple[str, int], Control] = {}
+        self.logs: dict[tuple[str, int, str], str] = {}
 
     def put_spec(self, spec: LaunchSpec) -> None:
         self._specs[spec.run_key, spec.attempt] = spec
@@ -248,6 +250,18 @@ class InMemoryRunStore:
 
     def put_control(self, run_key: str, attempt: int, control: Control) -> None:
         self.controls[run_key, attempt] = control
+
+    def put_note(self, run_key: str, attempt: int, name: str, text: str) -> None:
+        self._notes[run_key, attempt, name] = text
+
+    def note(self, run_key: str, attempt: int, name: str) -> str | None:
+        return self._notes.get((run_key, attempt, name))
+
+    def put_log(self, run_key: str, attempt: int, name: str, text: str) -> None:
+        self.logs[run_key, attempt, name] = text
+
+    def put_result(self, run_key: str, attempt: int, result: AttemptResult) -> None:
+        self._results[run_key, attempt] = result
 
     def result(self, run_key: str, attempt: int) -> AttemptResult | None:
         return self._results.get((run_key, attempt))
@@ -284,7 +298,7 @@ class InMemoryRunStore:
 
     def write_result(self, run_key: str, attempt: int, result: AttemptResult) -> None:
         """What the node-0 launcher does."""
-        self._results[run_key, attempt] = result
+        self.put_result(run_key, attempt, result)
 
     def write_checkpoint(self, run_key: str, step: int) -> None:
         """A complete checkpoint."""
@@ -338,11 +352,17 @@ class FakeLauncher:
         self._store = store
         self._script = script or (lambda _spec: WorkerScript())
         self._states: dict[tuple[str, int], WorkersState] = {}
+        self._known: dict[tuple[str, int], WorkersAccount] = {}
+        self._removed: set[tuple[str, int]] = set()
+        self.refusal: FrenzyError | None = None  # what the next start is refused with
         self.launched: list[LaunchSpec] = []
         self.stopped: list[tuple[str, int, float]] = []
 
     def launch(self, spec: LaunchSpec) -> str:
         key = (spec.run_key, spec.attempt)
+        if self.refusal is not None:
+            refusal, self.refusal = self.refusal, None
+            raise refusal
         if key not in self._states:
             self._states[key] = WorkersState.ALIVE
             self.launched.append(spec)
@@ -351,6 +371,16 @@ class FakeLauncher:
 
     def state(self, spec: LaunchSpec) -> WorkersState:
         return self._states.get((spec.run_key, spec.attempt), WorkersState.NOT_STARTED)
+
+    def account(self, spec: LaunchSpec) -> WorkersAccount:
+        known = self._known.get((spec.run_key, spec.attempt))
+        return known or WorkersAccount(state=self.state(spec))
+
+    def remove(self, run_key: str, attempt: int) -> None:
+        self._removed.add((run_key, attempt))
+
+    def remains(self) -> tuple[tuple[str, int], ...]:
+        return tuple(sorted(self._states.keys() - self._removed))
 
     def stop(self, spec: LaunchSpec, *, grace_s: float) -> None:
         self.stopped.append((spec.run_key, spec.attempt, grace_s))
@@ -363,6 +393,12 @@ class FakeLauncher:
         if self._store is not None and result is not None:
             self._store.write_result(spec.run_key, spec.attempt, result)
         self._states[spec.run_key, spec.attempt] = WorkersState.GONE
+
+    def lose(self, spec: LaunchSpec, reason: Reason, *lost_nodes: str) -> None:
+        """The cluster takes the workers away; they leave nothing."""
+        key = (spec.run_key, spec.attempt)
+        self._states[key] = WorkersState.GONE
+        self._known[key] = WorkersAccount(state=WorkersState.GONE, reason=reason, lost_nodes=lost_nodes)
 
     def lose_sight(self, spec: LaunchSpec) -> None:
         """From now on nothing can be proved about the workers."""

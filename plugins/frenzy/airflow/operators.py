@@ -17,7 +17,6 @@ from frenzy.airflow.identity import identity_of
 
 if TYPE_CHECKING:
     from frenzy.adapters.api_client import ApiClient
-    from frenzy.core.launch import LaunchSpec
     from frenzy.core.protocol import RunView
 
 
@@ -103,54 +102,14 @@ class LaunchOperator(FrenzyOperator):
     """
 
     def execute(self, context: Any) -> None:
-        from frenzy.adapters import api_calls as api
-        from frenzy.airflow.failures import airflow_errors, fail
+        from frenzy.airflow.starting import AttemptStart
         from frenzy.airflow.triggers import LaunchTrigger
-        from frenzy.core.protocol import DirectiveKind
+        from frenzy.airflow.workers import workers
 
-        client = self.api_client()
-        with airflow_errors():
-            spec = placed_attempt(client, identity_of(context["ti"]).run_key)
-            directive = client.send(api.launching(spec.run_key, spec.attempt))
-            if directive.kind in (DirectiveKind.KILL, DirectiveKind.ENDED):
-                fail(directive.reason, f"Attempt {spec.attempt} is to be {directive.kind}.")
-            reference = self._start(client, spec)
-            directive = client.send(api.started(spec.run_key, spec.attempt, reference))
-        if directive.kind in (DirectiveKind.KILL, DirectiveKind.ENDED):
-            self._stop_again(spec, directive.kind)
+        start = AttemptStart(client=self.api_client(), workers=workers(), log=self.log)
+        spec = start.run(identity_of(context["ti"]).run_key)
         trigger = LaunchTrigger(run_key=spec.run_key, attempt=spec.attempt, conn_id=self.frenzy_conn_id)
         self.defer(trigger=trigger, method_name="resume")
-
-    def _start(self, client: ApiClient, spec: LaunchSpec) -> str:
-        from frenzy.airflow.workers import workers
-
-        reach = workers()
-        self.log.info("Starting attempt %d: %s in %s.", spec.attempt, spec.plan.plan_id, spec.run_dir)
-        try:
-            reach.runs.put_spec(spec)
-            return reach.launcher.launch(spec)
-        except Exception as error:
-            self._report_failure(client, spec, error)
-            raise
-
-    def _stop_again(self, spec: LaunchSpec, why: str) -> None:
-        """The attempt was ended while its workers started: nobody watches them, and their GPUs may be free."""
-        from frenzy.airflow.workers import workers
-
-        self.log.warning("Attempt %d is to be %s; its workers are ended now.", spec.attempt, why)
-        workers().launcher.stop(spec, grace_s=0.0)
-
-    def _report_failure(self, client: ApiClient, spec: LaunchSpec, error: Exception) -> None:
-        """Free the GPUs, unless workers might be there all the same: then ``decide`` sees to them."""
-        from frenzy.adapters import api_calls as api
-        from frenzy.airflow.workers import workers
-        from frenzy.core.errors import Reason, ReasonCode
-        from frenzy.core.protocol import EndReport
-        from frenzy.ports import WorkersState
-
-        if workers().launcher.state(spec) in (WorkersState.NOT_STARTED, WorkersState.GONE):
-            reason = Reason(code=ReasonCode.LAUNCH_FAILED, detail=f"The workers could not be started: {error}")
-            client.send(api.end(spec.run_key, spec.attempt, EndReport(reason=reason)))
 
     def resume(self, context: Any, event: Any) -> None:
         """Never called by the scheduler: the trigger ends the task. ``dag.test`` calls it nevertheless."""
@@ -291,20 +250,6 @@ class SweepOperator(FrenzyOperator):
             summary = sweep_once(self.api_client(), self.log)
         encoded: dict[str, Any] = encode(summary)
         return encoded
-
-
-def placed_attempt(client: ApiClient, run_key: str) -> LaunchSpec:
-    """The spec of the attempt that holds GPUs. Raises PermanentError when there is none."""
-    from frenzy.adapters import api_calls as api
-    from frenzy.core.errors import PermanentError, Reason, ReasonCode
-
-    view = client.send(api.place(run_key))
-    if view.spec is None:
-        detail = f"The run holds no GPUs; it is {view.status}."
-        raise PermanentError(
-            view.reason or Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail, remedy="Clear the place task, too.")
-        )
-    return view.spec
 
 
 NO_DELAY = timedelta(0)

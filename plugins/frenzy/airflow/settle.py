@@ -12,7 +12,7 @@ from frenzy.core.errors import Reason, ReasonCode, TemporaryError
 from frenzy.core.launch import LaunchSpec
 from frenzy.core.ledger import Attempt, JobState
 from frenzy.core.protocol import EndReport, RunView, Verdict
-from frenzy.ports import WorkersState
+from frenzy.ports import WorkersAccount, WorkersState
 
 _OVER: Final = (WorkersState.GONE, WorkersState.NOT_STARTED)
 _PATIENCE_S: Final = 120.0
@@ -35,18 +35,22 @@ def settled_verdict(client: ApiClient, run_key: str, log: Any) -> Verdict:
 def _put_to_rest(client: ApiClient, reach: Workers, view: RunView, live: Attempt, log: Any) -> None:
     log.warning("Attempt %d has no launch task any more; its workers are ended now.", live.attempt)
     spec = reach.runs.spec(live.run_key, live.attempt)
+    account = WorkersAccount(state=WorkersState.NOT_STARTED)
     if spec is not None:
         grace_s = _CANCEL_GRACE_S if view.run.cancel_requested else reach.settings.stop_grace_s
         reach.launcher.stop(spec, grace_s=grace_s)
-        _wait_until_gone(reach, spec, time.monotonic() + grace_s + _PATIENCE_S)
+        account = _wait_until_gone(reach, spec, time.monotonic() + grace_s + _PATIENCE_S)
     result = reach.runs.result(live.run_key, live.attempt)
     detail = "The launch task ended before its workers did."
     reason = Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail) if result is None else None
-    client.send(api.end(live.run_key, live.attempt, EndReport(result=result, reason=reason)))
+    report = EndReport(result=result, reason=account.reason or reason, lost_nodes=account.lost_nodes)
+    client.send(api.end(live.run_key, live.attempt, report))
+    reach.launcher.remove(live.run_key, live.attempt)
 
 
-def _wait_until_gone(reach: Workers, spec: LaunchSpec, deadline_s: float) -> None:
-    while reach.launcher.state(spec) not in _OVER:
+def _wait_until_gone(reach: Workers, spec: LaunchSpec, deadline_s: float) -> WorkersAccount:
+    while (account := reach.launcher.account(spec)).state not in _OVER:
         if time.monotonic() > deadline_s:
             raise TemporaryError(Reason(code=ReasonCode.WAITING_FOR_OLD_WORKERS), retry_after_s=_PATIENCE_S)
         time.sleep(reach.settings.poll_s)
+    return account

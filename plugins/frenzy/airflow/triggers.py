@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 from airflow.triggers.base import BaseTrigger, TaskFailedEvent, TaskSuccessEvent, TriggerEvent
@@ -26,7 +27,7 @@ from frenzy.core.errors import FrenzyError, PermanentError, Reason, ReasonCode
 from frenzy.core.launch import AttemptResult, ExitCode, LaunchSpec
 from frenzy.core.monitor import MonitorPolicy, progress_of
 from frenzy.core.protocol import EndReport, PlaceStatus, ProgressReport
-from frenzy.ports import TelemetryCursor, WorkersState
+from frenzy.ports import TelemetryCursor, WorkersAccount, WorkersState
 
 _CANCEL_GRACE_S: Final = 2.0
 # Airflow gives on_kill 30 s.
@@ -134,6 +135,21 @@ class PlaceTrigger(RunTrigger):
         return TriggerEvent({"reason": encode(view.reason)})  # type: ignore[no-untyped-call]  # Airflow's
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How an attempt's workers ended: what the launcher knows, and what they left themselves."""
+
+    account: WorkersAccount
+    result: AttemptResult | None
+
+    def __str__(self) -> str:
+        known = f"{said(self.account.reason)}; " if self.account.reason is not None else ""
+        if self.result is None:
+            return f"{known}they left no result"
+        step = f"step {self.result.last_step} of {self.result.total_steps}"
+        return f"{known}exit code {self.result.exit_code} at {step}. {self.result.detail}".strip()
+
+
 class AttemptTrigger(RunTrigger):
     """A trigger of one attempt, whose launch spec stands in the run directory."""
 
@@ -169,37 +185,56 @@ class AttemptTrigger(RunTrigger):
             return False
         return not any(each.attempt == self.attempt and each.is_live for each in view.attempts)
 
-    async def wait_for_end(self, spec: LaunchSpec) -> AttemptResult | None:
-        """The workers' own account once they are proved gone; None if they left none."""
+    async def wait_for_end(self, spec: LaunchSpec) -> Ended:
+        """What is known of the workers once they are proved gone."""
         gone_since_s: float | None = None
+        waiting: Reason | None = None
         while True:
             try:
-                state = await asyncio.to_thread(workers().launcher.state, spec)
+                account = await asyncio.to_thread(workers().launcher.account, spec)
                 result = await asyncio.to_thread(workers().runs.result, self.run_key, self.attempt)
             except Exception as error:
                 self.log.warning("The workers could not be looked at: %s", error)
-                state, result = WorkersState.UNKNOWN, None
-            if state in (WorkersState.GONE, WorkersState.NOT_STARTED):
+                account, result = WorkersAccount(state=WorkersState.UNKNOWN), None
+            if account.waiting is not None and account.waiting != waiting:
+                waiting = account.waiting
+                self.log.info("The workers wait. %s", said(waiting))
+            if account.state in (WorkersState.GONE, WorkersState.NOT_STARTED):
                 gone_since_s = time.monotonic() if gone_since_s is None else gone_since_s
                 if result is not None or time.monotonic() - gone_since_s > _RESULT_PATIENCE_S:
-                    return result
+                    return Ended(account=account, result=result)
             await asyncio.sleep(workers().settings.poll_s)
 
-    async def report_end(self, result: AttemptResult | None) -> None:
-        """Tell the ledger, however long it takes: its GPUs are free only then."""
-        lost = Reason(code=ReasonCode.WORKERS_LOST) if result is None else None
-        self.log.info("The workers are gone: %s", _account(result))
-        report = EndReport(result=result, reason=lost, progress=await asyncio.to_thread(self._whole_account))
+    async def report_end(self, ended: Ended) -> None:
+        """Tell the ledger, however long it takes: its GPUs are free only then. Then remove what is left."""
+        self.log.info("The workers are gone: %s", ended)
+        report = EndReport(
+            result=ended.result,
+            reason=ended.account.reason,
+            lost_nodes=ended.account.lost_nodes,
+            progress=await asyncio.to_thread(self._whole_account),
+        )
+        if await self._reported(report):
+            await self._remove()
+
+    async def _reported(self, report: EndReport) -> bool:
         while True:
             try:
                 await self.send(api.end(self.run_key, self.attempt, report))
-                return
+                return True
             except PermanentError as error:
                 self.log.error("The ledger refused the end of attempt %d: %s", self.attempt, error)
-                return
+                return False
             except FrenzyError as error:
                 self.log.warning("The end of attempt %d is not reported yet: %s", self.attempt, error)
             await asyncio.sleep(workers().settings.poll_s)
+
+    async def _remove(self) -> None:
+        """The sweep removes what this does not."""
+        try:
+            await asyncio.to_thread(workers().launcher.remove, self.run_key, self.attempt)
+        except Exception as error:
+            self.log.warning("What is left of attempt %d could not be removed: %s", self.attempt, error)
 
     def _whole_account(self) -> ProgressReport | None:
         """All the attempt's telemetry, folded: its last steps came after the monitor's last look."""
@@ -224,8 +259,8 @@ class AttemptTrigger(RunTrigger):
             return
         stop = asyncio.to_thread(workers().launcher.stop, spec, grace_s=_CANCEL_GRACE_S)
         await asyncio.gather(super().cancel(), stop, return_exceptions=True)
-        result = await asyncio.wait_for(self.wait_for_end(spec), _CANCEL_PATIENCE_S)
-        await self.report_end(result)
+        ended = await asyncio.wait_for(self.wait_for_end(spec), _CANCEL_PATIENCE_S)
+        await self.report_end(ended)
 
 
 class LaunchTrigger(AttemptTrigger):
@@ -241,9 +276,9 @@ class LaunchTrigger(AttemptTrigger):
             self.log.error("%s", error)
             yield TaskFailedEvent()
             return
-        result = await self.wait_for_end(spec)
-        await self.report_end(result)
-        yield _launch_event(self.attempt, result)
+        ended = await self.wait_for_end(spec)
+        await self.report_end(ended)
+        yield _launch_event(self.attempt, ended.result)
 
     async def let_go(self) -> None:
         """Cleared: save and stop, so that the task's next try sees the end and the run goes on from there."""
@@ -295,10 +330,3 @@ def _launch_event(attempt: int, result: AttemptResult | None) -> TriggerEvent:
     if result is not None and result.exit_code in (ExitCode.DONE, ExitCode.CHECKPOINTED):
         return TaskSuccessEvent(xcoms=xcoms)
     return TaskFailedEvent(xcoms=xcoms)
-
-
-def _account(result: AttemptResult | None) -> str:
-    if result is None:
-        return "they left no result"
-    step = f"step {result.last_step} of {result.total_steps}"
-    return f"exit code {result.exit_code} at {step}. {result.detail}".strip()

@@ -46,11 +46,12 @@ class _Subject:
 
 
 def scheduling_facts(tx: LedgerTx, rules: ElasticRules, now_s: float) -> SchedulingFacts:
-    """The snapshot. A run whose old workers still hold GPUs is not queued yet."""
+    """The snapshot. A run whose old workers still hold GPUs, or that is to pause, is not queued yet."""
     leases = tx.held_leases()
     holders = {lease.run_key for lease in leases}
     jobs: list[QueuedJob | RunningJob] = []
-    jobs += [_queued(tx, rules, entry) for entry in tx.queue() if entry.run_key not in holders]
+    ready = (each for each in tx.queue() if each.run_key not in holders and not pauses(each, now_s))
+    jobs += [_queued(tx, rules, entry) for entry in ready]
     jobs += [job for lease in leases if (job := _holding(tx, rules, lease, now_s)) is not None]
     jobs += [_as_if_moved(each, rules, now_s) for each in _between_attempts(tx, holders, now_s)]
     return SchedulingFacts(
@@ -58,6 +59,11 @@ def scheduling_facts(tx: LedgerTx, rules: ElasticRules, now_s: float) -> Schedul
         queued=tuple(job for job in jobs if isinstance(job, QueuedJob)),
         running=tuple(job for job in jobs if isinstance(job, RunningJob)),
     )
+
+
+def pauses(entry: QueueEntry, now_s: float) -> bool:
+    """Whether the run is not to start yet, whatever is free."""
+    return entry.next_attempt.not_before_s > now_s
 
 
 def _queued(tx: LedgerTx, rules: ElasticRules, entry: QueueEntry) -> QueuedJob:

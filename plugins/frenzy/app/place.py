@@ -19,6 +19,7 @@ from frenzy.core.ledger import (
     RunRecord,
     since_registered,
 )
+from frenzy.core.losses import LOSS_REASONS, with_nodes_to_spare
 from frenzy.core.moves import MOVE_REASONS
 from frenzy.core.protocol import PlaceStatus, PlaceView
 from frenzy.core.reschedule import final_state, follow_up
@@ -58,7 +59,7 @@ def _enqueue_next(tx: LedgerTx, services: Services, run: RunRecord, now_s: float
         tx.put_run(run)
         move(tx, run, choice.final_state, now_s, choice.refusal)
         return
-    if following.previous is not None and following.reason.code not in MOVE_REASONS:
+    if following.previous is not None and following.reason.code not in MOVE_REASONS | LOSS_REASONS:
         run = replace(run, num_reschedules=run.num_reschedules + 1)
     move(tx, run, JobState.QUEUED, now_s, following.reason if following.previous else None)
     tx.put_queue_entry(
@@ -67,7 +68,7 @@ def _enqueue_next(tx: LedgerTx, services: Services, run: RunRecord, now_s: float
             submitted_s=run.created_s,
             enqueued_s=now_s,
             plans=choice.plans,
-            next_attempt=following,
+            next_attempt=with_nodes_to_spare(following, choice.plans, tx.cluster()),
             ordered=choice.ordered,
         )
     )

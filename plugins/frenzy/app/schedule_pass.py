@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from frenzy.app.facts import scheduling_facts
+from frenzy.app.facts import pauses, scheduling_facts
 from frenzy.app.moves import ask_to_move, wait_for_move
 from frenzy.app.services import Services, log_event
 from frenzy.app.states import move
@@ -39,6 +39,7 @@ def run_pass(tx: LedgerTx, services: Services, now_s: float) -> tuple[Action, ..
     for hold in holds:
         _hold(tx, hold, num_before=len(put_off))
     _hold_for_old_workers(tx)
+    _hold_pausing(tx, now_s)
     return (*done, *holds)
 
 
@@ -119,3 +120,13 @@ def _hold_for_old_workers(tx: LedgerTx) -> None:
     for entry in tx.queue():
         if entry.run_key in holders and entry.hold != reason:
             tx.put_queue_entry(replace(entry, hold=reason))
+
+
+def _hold_pausing(tx: LedgerTx, now_s: float) -> None:
+    """A run that is to pause waits for what ended its last attempt."""
+    for entry in tx.queue():
+        if pauses(entry, now_s):
+            following = entry.next_attempt
+            held = replace(entry, hold=following.reason, position=None, expected_start_s=following.not_before_s)
+            if held != entry:
+                tx.put_queue_entry(held)

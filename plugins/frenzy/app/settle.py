@@ -53,7 +53,7 @@ def settle(tx: LedgerTx, services: Services, record: Attempt, report: EndReport,
         run = replace(run, total_steps=report.result.total_steps)
         tx.put_run(run)
     outcome = _outcome(run, record, report)
-    ended = replace(_with_result(record, report.result), ended_s=now_s, outcome=outcome)
+    ended = replace(_with_result(record, report.result), ended_s=now_s, outcome=outcome, lost_nodes=report.lost_nodes)
     tx.put_attempt(ended)
     release(tx, run.run_key, record.attempt, outcome, now_s)
     log_event(tx, run.run_key, now_s, "end", f"Attempt ended: {outcome.code}: {outcome.sentence}", record.attempt)

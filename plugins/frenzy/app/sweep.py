@@ -94,8 +94,9 @@ def _reconcile(tx: LedgerTx, services: Services, finding: SweepFinding, now_s: f
     reason = _gone(tx, services, attempt, lease, finding, now_s)
     if reason is None:
         return []
-    known = reason if finding.result is None else None
-    settle(tx, services, attempt, EndReport(result=finding.result, reason=known), now_s)
+    known = finding.reason or (reason if finding.result is None else None)
+    report = EndReport(result=finding.result, reason=known, lost_nodes=finding.lost_nodes)
+    settle(tx, services, attempt, report, now_s)
     return [f"{finding.run_key} attempt {finding.attempt}: {reason.code}: {reason.sentence}"]
 
 

@@ -44,6 +44,7 @@ class ReasonCode(StrEnum):
     WAITING_FOR_NODES = "WAITING_FOR_NODES"
     WAITING_FOR_OLD_WORKERS = "WAITING_FOR_OLD_WORKERS"
     WAITING_FOR_MOVE = "WAITING_FOR_MOVE"
+    QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
     NEVER_FITS = "NEVER_FITS"
     # moving
     MEMORY_PRESSURE_FORECAST = "MEMORY_PRESSURE_FORECAST"
@@ -63,6 +64,14 @@ class ReasonCode(StrEnum):
     WORKER_CRASHED = "WORKER_CRASHED"
     WORKER_HUNG = "WORKER_HUNG"
     WORKERS_LOST = "WORKERS_LOST"
+    POD_EVICTED = "POD_EVICTED"
+    POD_PREEMPTED = "POD_PREEMPTED"
+    POD_DELETED = "POD_DELETED"
+    POD_UNSCHEDULABLE = "POD_UNSCHEDULABLE"
+    NODE_LOST = "NODE_LOST"
+    IMAGE_PULL_FAILED = "IMAGE_PULL_FAILED"
+    CONTAINER_CONFIG_ERROR = "CONTAINER_CONFIG_ERROR"
+    DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
     LAUNCH_FAILED = "LAUNCH_FAILED"
     BAD_CONFIG_OR_DATA = "BAD_CONFIG_OR_DATA"
     CANCELLED_BY_USER = "CANCELLED_BY_USER"
@@ -100,6 +109,7 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = MappingProxyType(
         ReasonCode.WAITING_FOR_NODES: "Nodes that could run the job are drained or lost.",
         ReasonCode.WAITING_FOR_OLD_WORKERS: "Workers of the run's last attempt are not yet seen gone.",
         ReasonCode.WAITING_FOR_MOVE: "GPUs are being given up for it by a job that first saves a checkpoint.",
+        ReasonCode.QUOTA_EXCEEDED: "The namespace's quota leaves no room for the workers' pods.",
         ReasonCode.NEVER_FITS: "No plan fits the cluster, even when it is empty.",
         ReasonCode.MEMORY_PRESSURE_FORECAST: "Memory use was rising towards the GPU's capacity.",
         ReasonCode.MEMORY_PRESSURE_USAGE: "Memory use passed the safe share of the GPU's capacity.",
@@ -117,6 +127,14 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = MappingProxyType(
         ReasonCode.WORKER_CRASHED: "A worker ended with an unexpected error.",
         ReasonCode.WORKER_HUNG: "A worker showed no progress for too long.",
         ReasonCode.WORKERS_LOST: "The workers vanished without leaving a result.",
+        ReasonCode.POD_EVICTED: "The cluster evicted a pod of the workers.",
+        ReasonCode.POD_PREEMPTED: "A pod of higher priority took the place of one of the workers.",
+        ReasonCode.POD_DELETED: "A pod of the workers was deleted by somebody else.",
+        ReasonCode.POD_UNSCHEDULABLE: "The cluster did not put a pod of the workers on its node.",
+        ReasonCode.NODE_LOST: "A node that ran workers was lost.",
+        ReasonCode.IMAGE_PULL_FAILED: "A node could not pull the workers' image.",
+        ReasonCode.CONTAINER_CONFIG_ERROR: "A container of the workers could not be made.",
+        ReasonCode.DEADLINE_EXCEEDED: "A pod of the workers ran longer than its deadline allows.",
         ReasonCode.LAUNCH_FAILED: "The workers could not be started.",
         ReasonCode.BAD_CONFIG_OR_DATA: "The trainer refused its configuration or data.",
         ReasonCode.CANCELLED_BY_USER: "A person cancelled the job.",

@@ -129,6 +129,10 @@ class RunPaths:
         """Pid and start time of the local supervisor."""
         return f"{self.attempt_dir(attempt)}/process.json"
 
+    def note(self, attempt: int, name: str) -> str:
+        """What a launcher remembers of the attempt."""
+        return f"{self.attempt_dir(attempt)}/launcher-{name}.json"
+
     def telemetry_dir(self, attempt: int) -> str:
         return f"{self.attempt_dir(attempt)}/telemetry"
 

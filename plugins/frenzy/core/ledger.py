@@ -206,6 +206,7 @@ class Attempt:
     and of what is in use on the device as a whole.
     explained_peak_bytes: of measured_peak_bytes, over the steps before unexplained growth set in.
     growth_step: the step at which it set in, if it did.
+    lost_nodes: of its placement's, those to blame for its end.
     """
 
     run_key: str
@@ -234,6 +235,7 @@ class Attempt:
     explained_peak_bytes: int | None = None
     growth_step: int | None = None
     checkpoint_step: int | None = None
+    lost_nodes: tuple[str, ...] = ()
 
     @property
     def is_live(self) -> bool:

@@ -135,11 +135,13 @@ class PressureReport:
 class EndReport:
     """POST /runs/{run_key}/attempts/{n}/end -> RunView. The workers are proved gone.
 
-    result: the workers' own account; None when they left none, then ``reason`` says what is known.
+    result: the workers' own account; None when they left none. reason: what is known beside it, of
+    pods and nodes. lost_nodes: those to blame, which the run is not to use again.
     """
 
     result: AttemptResult | None = None
     reason: Reason | None = None
+    lost_nodes: tuple[str, ...] = ()
     progress: ProgressReport | None = None
 
 
@@ -344,10 +346,14 @@ class SweepTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepFinding:
+    """What a sweep saw of one attempt; reason and lost_nodes as in EndReport."""
+
     run_key: str
     attempt: int
     workers: str
     result: AttemptResult | None = None
+    reason: Reason | None = None
+    lost_nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from typing import Final
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.launch import AttemptResult, ExitCode
 from frenzy.core.ledger import Attempt, JobState, NextAttempt, RunRecord
+from frenzy.core.losses import LOSS_REASONS, is_hopeless, lost_nodes, not_before_s
 from frenzy.core.moves import MOVE_REASONS
 from frenzy.core.plan import Candidate, PlanShape, ResourcePlan
 
@@ -30,7 +31,9 @@ MEMORY_REASONS: Final = frozenset(
 )
 # A stop for one of these is not asked for at a checkpoint: the workers are ended.
 KILLING_REASONS: Final = frozenset({ReasonCode.WORKER_HUNG, ReasonCode.LAUNCH_FAILED, ReasonCode.CANCELLED_BY_USER})
-_FATAL_REASONS: Final = frozenset({ReasonCode.BAD_CONFIG_OR_DATA, ReasonCode.CANCELLED_BY_USER})
+_FATAL_REASONS: Final = frozenset(
+    {ReasonCode.BAD_CONFIG_OR_DATA, ReasonCode.CANCELLED_BY_USER, ReasonCode.CONTAINER_CONFIG_ERROR}
+)
 # The user did nothing wrong and nothing was learned: the same plan may be tried again.
 _SAME_CRASH_LIMIT: Final = 2
 # A plan whose room grew by less than this share of the card would soon be under pressure again.
@@ -57,11 +60,11 @@ class Ladder:
 def classify(result: AttemptResult | None, stop_reason: Reason | None, known: Reason | None) -> Reason:
     """Why an attempt ended, from the workers' account, what was asked of them, and what is known."""
     if result is None:
-        return known or Reason(code=ReasonCode.WORKERS_LOST)
+        return known or stop_reason or Reason(code=ReasonCode.WORKERS_LOST)
     if result.exit_code == ExitCode.DONE:
         return Reason(code=ReasonCode.COMPLETED, detail=f"Reached step {result.last_step}.")
-    if result.exit_code == ExitCode.CHECKPOINTED:
-        return stop_reason or Reason(code=ReasonCode.CHECKPOINTED_ON_REQUEST, detail=result.detail)
+    if result.exit_code == ExitCode.CHECKPOINTED:  # a cluster that takes a node away asks for it, too
+        return stop_reason or known or Reason(code=ReasonCode.CHECKPOINTED_ON_REQUEST, detail=result.detail)
     if stop_reason is not None and stop_reason.code in KILLING_REASONS:
         return stop_reason
     if known is not None:
@@ -93,6 +96,8 @@ def follow_up(run: RunRecord, attempts: tuple[Attempt, ...]) -> NextAttempt | Re
         return outcome
     if outcome.code in MOVE_REASONS:
         return _next_attempt(attempts, outcome)
+    if outcome.code in LOSS_REASONS:
+        return outcome if is_hopeless(attempts) else _next_attempt(attempts, outcome)
     if run.num_reschedules >= run.job.on_memory_pressure.max_reschedules:
         return Reason(
             code=ReasonCode.RESCHEDULE_BUDGET_SPENT,
@@ -131,9 +136,11 @@ def _next_attempt(attempts: tuple[Attempt, ...], outcome: Reason) -> NextAttempt
         previous=last.plan,
         preferred=last.move_to.plan.shape if moved and last.move_to is not None else None,
         excluded_shapes=excluded_shapes(attempts),
+        excluded_nodes=lost_nodes(attempts),
         extra_bytes_per_gpu=known_extra,
         forecast_extra_bytes_per_gpu=max(known_extra, forecast),
         checkpoint_step=last.checkpoint_step,
+        not_before_s=not_before_s(attempts),
     )
 
 
@@ -253,6 +260,9 @@ def final_state(outcome: Reason) -> JobState:
         ReasonCode.CANCELLED_BY_USER: JobState.CANCELLED,
         ReasonCode.HOST_OUT_OF_MEMORY: JobState.FAILED_HOST_OOM,
         ReasonCode.LAUNCH_FAILED: JobState.FAILED_SETUP,
+        ReasonCode.IMAGE_PULL_FAILED: JobState.FAILED_SETUP,
+        ReasonCode.CONTAINER_CONFIG_ERROR: JobState.FAILED_SETUP,
+        ReasonCode.POD_UNSCHEDULABLE: JobState.FAILED_NO_RESOURCE,
         ReasonCode.NEVER_FITS: JobState.FAILED_NO_RESOURCE,
         ReasonCode.NO_OTHER_PLAN: JobState.FAILED_OOM,
         **dict.fromkeys(MEMORY_REASONS, JobState.FAILED_OOM),

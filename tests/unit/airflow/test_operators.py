@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,13 +16,15 @@ from frenzy.airflow.operators import (
     MonitorOperator,
     PlaceOperator,
     ProfileOperator,
+    SweepOperator,
 )
 from frenzy.airflow.triggers import LaunchTrigger, MonitorTrigger, PlaceTrigger
 from frenzy.app.cancel import cancel
+from frenzy.app.place import enqueue
 from frenzy.app.settle import end_attempt
-from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.errors import Reason, ReasonCode, TemporaryError
 from frenzy.core.ledger import JobState
-from frenzy.core.protocol import EndReport
+from frenzy.core.protocol import EndReport, PlaceStatus
 from frenzy.ports import WorkersState
 
 TASKS = ("place", "launch", "monitor")
@@ -227,6 +230,32 @@ def test_launch_ends_workers_of_an_attempt_that_was_ended_while_they_started(
     context = world.context("train.launch", world.view(spec.run_key).run.identity)
     deferral(LaunchOperator(task_id="launch"), context)
     assert world.launcher.state(spec) is WorkersState.GONE
+
+
+def test_a_run_that_a_quota_keeps_out_is_queued_again_with_that_reason_and_is_not_charged(world: World) -> None:
+    spec = world.placed()
+    identity = world.view(spec.run_key).run.identity
+    reason = Reason(code=ReasonCode.QUOTA_EXCEEDED, detail="pods: 4 of 4 used")
+    world.launcher.refusal = TemporaryError(reason, retry_after_s=1.0)
+    with pytest.raises(AirflowException, match="QUOTA_EXCEEDED"):
+        LaunchOperator(task_id="launch").execute(world.context("train.launch", identity))
+    assert world.view(spec.run_key).lease is None, "other jobs may have the GPUs"
+    with pytest.raises(AirflowException, match="rescheduled"):
+        decide(world.context("train.decide", identity))
+    view = enqueue(world.services, spec.run_key)
+    assert (view.status, view.reason) == (PlaceStatus.WAITING, reason)
+    run = world.view(spec.run_key).run
+    assert (run.state, run.num_reschedules) == (JobState.QUEUED, 0)
+
+
+def test_the_sweep_removes_what_is_left_of_ended_attempts_and_nothing_of_unknown_runs(world: World) -> None:
+    spec, _ = started(world)
+    alive, _ = started(world, name="other")
+    stranger = replace(spec, run_key="stranger")
+    world.launcher.launch(stranger)
+    ended(world, spec, 0)
+    SweepOperator(task_id="sweep").execute({})
+    assert world.launcher.remains() == tuple(sorted([(alive.run_key, 1), ("stranger", 1)]))
 
 
 def test_decide_gives_up_when_a_task_before_the_attempt_failed(world: World) -> None:

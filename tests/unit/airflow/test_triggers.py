@@ -170,6 +170,19 @@ def test_workers_that_vanish_without_a_result_are_reported_lost(world: World, ru
     assert outcome.code is ReasonCode.WORKERS_LOST
 
 
+def test_what_the_launcher_knows_of_lost_workers_reaches_the_ledger_and_nothing_is_left(
+    world: World, run_async: Run
+) -> None:
+    spec = started(world)
+    (node, *_) = (each.node for each in spec.placement.allocations)
+    world.launcher.lose(spec, Reason(code=ReasonCode.NODE_LOST, detail="It went away."), node)
+    assert isinstance(run_async(first_event(of(LaunchTrigger, spec))), TaskFailedEvent)
+    view = world.view(spec.run_key)
+    assert view.attempts[0].outcome == Reason(code=ReasonCode.NODE_LOST, detail="It went away.")
+    assert view.attempts[0].lost_nodes == (node,)
+    assert world.launcher.remains() == ()
+
+
 def test_workers_that_cannot_be_seen_are_waited_for(world: World, run_async: Run) -> None:
     spec = started(world)
     world.launcher.lose_sight(spec)

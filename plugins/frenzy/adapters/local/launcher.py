@@ -14,7 +14,7 @@ from frenzy.adapters.local.worker_environment import helper_environment, worker_
 from frenzy.core.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.hardware import DeviceKind
 from frenzy.core.launch import LaunchSpec
-from frenzy.ports import RunStore, WorkersState
+from frenzy.ports import RunStore, WorkersAccount, WorkersState
 
 _START_TIMEOUT_S: Final = 60.0
 _SUPERVISOR: Final = "frenzy.adapters.local.supervisor"
@@ -63,6 +63,16 @@ class LocalLauncher:
         if home.stop_request() is not None:
             self._bury(spec, home)
         return WorkersState.ALIVE
+
+    def account(self, spec: LaunchSpec) -> WorkersAccount:
+        """The state: whatever else there is to know, the supervisor puts into the result."""
+        return WorkersAccount(state=self.state(spec))
+
+    def remove(self, run_key: str, attempt: int) -> None:
+        """Processes that have ended leave nothing."""
+
+    def remains(self) -> tuple[tuple[str, int], ...]:
+        return ()
 
     def stop(self, spec: LaunchSpec, *, grace_s: float) -> None:
         """Ask the workers to end, and end them after ``grace_s``. Workers not yet started never will be."""

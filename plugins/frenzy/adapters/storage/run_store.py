@@ -55,6 +55,15 @@ class FsspecRunStore:
     def put_control(self, run_key: str, attempt: int, control: Control) -> None:
         self._put(self._paths(run_key).control(attempt), codec.dumps(control))
 
+    def put_note(self, run_key: str, attempt: int, name: str, text: str) -> None:
+        self._put(self._paths(run_key).note(attempt, name), text)
+
+    def note(self, run_key: str, attempt: int, name: str) -> str | None:
+        return self._get(self._paths(run_key).note(attempt, name))
+
+    def put_log(self, run_key: str, attempt: int, name: str, text: str) -> None:
+        self._put(f"{self._paths(run_key).logs_dir(attempt)}/{name}", text)
+
     def put_result(self, run_key: str, attempt: int, result: AttemptResult) -> None:
         """The account of workers that could not write it themselves."""
         self._put(self._paths(run_key).result(attempt), codec.dumps(result))
