@@ -150,6 +150,18 @@ def test_slots_leased_on_a_node_never_exceed_its_slots(ledger: LedgerStore) -> N
         assert [each.run_key for each in tx.held_leases()] == ["a", "c"]
 
 
+def test_gpus_that_others_hold_are_not_leased(ledger: LedgerStore) -> None:
+    with ledger.transaction() as tx:
+        tx.put_lease(values.lease("a", n1=1))
+        shared = replace(values.node("n1"), num_gpus=4, num_taken=2)
+        tx.put_cluster(values.cluster(shared, values.node("n2"), values.node("n3", "large", 1)))
+        with pytest.raises(LedgerConflict) as refused:
+            tx.put_lease(values.lease("b", n1=2))
+        assert refused.value.reason.code is ReasonCode.WAITING_FOR_GPUS
+        tx.put_lease(values.lease("c", n1=1))
+        assert [each.run_key for each in tx.held_leases()] == ["a", "c"]
+
+
 def test_a_lease_needs_nodes_of_its_type(ledger: LedgerStore) -> None:
     with ledger.transaction() as tx:
         for wrong in (values.lease("a", n9=1), values.lease("a", n3=1)):

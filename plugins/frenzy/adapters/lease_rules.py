@@ -49,7 +49,7 @@ def _check_room(lease: Lease, others: Iterable[Lease], cluster: Cluster) -> None
         node = cluster.nodes_by_name.get(name)
         if node is None or node.gpu_type != lease.gpu_type:
             raise _conflict(ReasonCode.WAITING_FOR_NODES, f"The cluster has no node {name!r} with {lease.gpu_type}.")
-        free = node.num_gpus - taken.get(name, 0)
+        free = node.num_usable - taken.get(name, 0)
         if wanted > free:
             raise _conflict(
                 ReasonCode.WAITING_FOR_GPUS,

@@ -137,7 +137,7 @@ def gpus_view(services: Services) -> GpusView:
             kind=each.kind,
             memory_bytes=each.memory_bytes,
             num_gpus=cluster.num_gpus_by_type[each.name],
-            num_free=sum(n.num_gpus - held.get(n.name, 0) for n in cluster.nodes if n.gpu_type == each.name),
+            num_free=sum(n.num_usable - held.get(n.name, 0) for n in cluster.nodes if n.gpu_type == each.name),
             num_suspect=sum(suspect.get(n.name, 0) for n in cluster.nodes if n.gpu_type == each.name),
             pool=each.pool,
             flops_per_s=each.flops_per_s,
@@ -150,7 +150,7 @@ def gpus_view(services: Services) -> GpusView:
             gpu_type=node.gpu_type,
             state=node.state,
             num_gpus=node.num_gpus,
-            num_free=node.num_gpus - held.get(node.name, 0),
+            num_free=node.num_usable - held.get(node.name, 0),
             run_keys=tuple(each.run_key for each in leases if _is_on(each, node.name)),
         )
         for node in cluster.nodes

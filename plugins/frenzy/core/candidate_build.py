@@ -79,7 +79,8 @@ class TypeFacts:
         """Plans that ``refusal`` has nothing against, but for those that failed: the same rules for all at once."""
         constraints, num_gpus = self.request.job.constraints, grid.dp * grid.tp
         run_s = step_s * self.request.total_steps
-        most = self.num_gpus if constraints.max_gpus is None else min(self.num_gpus, constraints.max_gpus)
+        limits = (self.num_gpus, constraints.max_gpus, self.gpu.max_gpus_per_job)
+        most = min(each for each in limits if each is not None)
         allowed = self._launchable(grid) & (num_gpus <= most)
         if self._type_refusal() is not None:
             allowed[:] = False
@@ -158,6 +159,12 @@ class TypeFacts:
 
     def _count_refusal(self, plan: ResourcePlan) -> Reason | None:
         most = self.request.job.constraints.max_gpus
+        together = self.gpu.max_gpus_per_job
+        if together is not None and plan.num_gpus > together:
+            return Reason(
+                code=ReasonCode.PREDICTED_NOT_LAUNCHABLE,
+                detail=f"{plan.plan_id} needs {plan.num_gpus} {self.gpu.name}; only {together} can work together.",
+            )
         if plan.num_gpus > self.num_gpus:
             return Reason(
                 code=ReasonCode.NOT_ENOUGH_GPUS,

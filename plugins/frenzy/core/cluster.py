@@ -22,7 +22,11 @@ class NodeState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One machine with ``num_gpus`` GPUs of one type."""
+    """One machine with ``num_gpus`` GPUs of one type.
+
+    num_taken: GPUs that work which is none of ours holds, for as long as it likes. host_memory_bytes,
+    num_cpus: what we may use.
+    """
 
     name: str
     gpu_type: str
@@ -31,6 +35,12 @@ class Node:
     num_cpus: float
     state: NodeState = NodeState.READY
     labels: Mapping[str, str] = field(default_factory=dict)
+    num_taken: int = 0
+
+    @property
+    def num_usable(self) -> int:
+        """GPUs that our jobs can have between them."""
+        return max(0, self.num_gpus - self.num_taken)
 
 
 @dataclass(frozen=True)

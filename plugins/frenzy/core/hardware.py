@@ -27,6 +27,7 @@ class GpuType:
     memory_bandwidth_bytes_per_s, link_bytes_per_s: device memory; GPU to GPU inside a node.
     node_link_bytes_per_s: from a node of such GPUs to others, all its network adapters together.
     price_per_hour: of one GPU, in the cluster's currency. power_w: limit of the board.
+    max_gpus_per_job: how many can work together; None for any number. One of a card's slices or shares.
     """
 
     name: str
@@ -42,6 +43,7 @@ class GpuType:
     tf32_flops_per_s: float | None = None
     power_w: float | None = None
     node_link_bytes_per_s: float | None = None
+    max_gpus_per_job: int | None = None
 
     @property
     def pool(self) -> str:

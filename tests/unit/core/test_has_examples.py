@@ -37,6 +37,13 @@ class TestPlacement:
         placed = {name: where(start) for name, start in starts.items()}
         assert placed == {"a": {"n2": 1}, "b": {"n3": 1}, "c": {"n1": 2}}
 
+    def test_gpus_that_others_hold_are_left_to_them_and_the_job_waits(self) -> None:
+        crowded, free = replace(node("n1", "v100", 4), num_taken=3), node("n2", "v100", 1)
+        snapshot = facts([crowded, free], [waiting("a", plan("v100", 2)), waiting("b", plan("v100", 4))])
+        actions = schedule(snapshot, 0.0, HAS)
+        assert where(started(actions)["a"]) == {"n1": 1, "n2": 1}
+        assert "b" in held(actions)
+
     def test_the_fullest_node_that_suffices_is_taken(self) -> None:
         nodes = [node("n1", "v100", 8), node("n2", "v100", 4)]
         run = [running("r", plan("v100", 1), ("n2", 1))]

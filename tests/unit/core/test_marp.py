@@ -142,6 +142,15 @@ def test_constraints_leave_types_and_counts_out_with_their_names() -> None:
     assert ReasonCode.GPU_TYPE_NOT_ALLOWED in refused
 
 
+def test_gpus_that_cannot_work_together_are_offered_one_by_one() -> None:
+    alone = dataclasses.replace(virtual("slice", 700), max_gpus_per_job=1)
+    found = candidates_of(request(), Cluster((alone,), (node("n", "slice", 8),)))
+    assert {each.plan.num_gpus for each in feasible(found)} == {1}
+    refused = [each.reason for each in found if each.plan.num_gpus == 2]
+    assert {each.code for each in refused} == {ReasonCode.PREDICTED_NOT_LAUNCHABLE}
+    assert all("only 1 can work together" in each.sentence for each in refused)
+
+
 def test_cost_and_deadline_limits_refuse_with_what_would_do() -> None:
     costly = candidates_of(request(of=job(constraints=ConstraintsSpec(max_cost=1e-9))))
     assert not feasible(costly)

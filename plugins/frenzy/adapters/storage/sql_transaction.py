@@ -146,9 +146,11 @@ class SqlTransaction:
     def _hold_slots(self, lease: Lease, cluster: Cluster) -> None:
         slot = tables.held_slot
         for each in lease.placement.allocations:
-            num_slots = cluster.nodes_by_name[each.node].num_gpus
+            node = cluster.nodes_by_name[each.node]
+            num_slots = node.num_gpus
             taken = set(self._connection.scalars(select(slot.c.slot).where(slot.c.node == each.node)))
-            free = [number for number in range(num_slots) if number not in taken][: each.num_gpus]
+            num_free = max(0, node.num_usable - len(taken))
+            free = [number for number in range(num_slots) if number not in taken][: min(each.num_gpus, num_free)]
             if len(free) < each.num_gpus:
                 raise LedgerConflict(
                     Reason(

@@ -62,7 +62,7 @@ class Need(NamedTuple):
 
 
 def full_capacity(node: Node) -> Free:
-    return Free(node.num_gpus, node.host_memory_bytes, round(node.num_cpus * 1000))
+    return Free(node.num_usable, node.host_memory_bytes, round(node.num_cpus * 1000))
 
 
 @dataclass(frozen=True, slots=True)

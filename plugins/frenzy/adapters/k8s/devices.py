@@ -1,0 +1,133 @@
+"""The GPUs of one Node object: what its labels and resources say of each kind of device; pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from frenzy.adapters.k8s import labels
+from frenzy.adapters.k8s.gpu_types import Described
+from frenzy.adapters.k8s.objects import NodeFacts
+from frenzy.adapters.k8s.products import MigProfile, card_of_machine, parse_product
+from frenzy.core.hardware import GpuType
+from frenzy.core.units import MIB
+
+GPU: Final = "nvidia.com/gpu"
+SHARED_GPU: Final = "nvidia.com/gpu.shared"
+# A virtual GPU that is a resource of its node, so that Kubernetes counts it as well.
+VIRTUAL_GPU: Final = "frenzy.dev/gpu"
+_RESOURCE: Final = re.compile(r"nvidia\.com/(gpu|mig-\d+g\.\d+gb[a-z.+-]*?)(\.shared)?")
+_OTHER_VENDORS: Final = ("amd.com/gpu", "gpu.intel.com/", "habana.ai/", "intel.com/gpu")
+
+PRODUCT: Final = "nvidia.com/gpu.product"
+MISCONFIGURED: Final = "-MIG-INVALID"
+_INSTANCE_TYPES: Final = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+_GKE: Final = "cloud.google.com/gke-accelerator"
+_GKE_PARTITION: Final = "cloud.google.com/gke-gpu-partition-size"
+_GKE_CLIENTS: Final = "cloud.google.com/gke-max-shared-clients-per-gpu"
+_KARPENTER: Final = "karpenter.k8s.aws/instance-gpu-name"
+_KARPENTER_MEMORY: Final = "karpenter.k8s.aws/instance-gpu-memory"
+_AUTOSCALER: Final = "k8s.amazonaws.com/accelerator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Devices:
+    """``count`` allocatable devices of one resource. missing: installed, but not allocatable."""
+
+    resource: str
+    count: int
+    missing: int
+    described: Described
+
+
+def devices_of(node: NodeFacts) -> Iterator[Devices]:
+    """Every kind of NVIDIA device of ``node``, whole GPUs first."""
+    for resource in sorted(node.capacity):
+        if _RESOURCE.fullmatch(resource) and node.capacity[resource] >= 1:
+            count = int(node.allocatable.get(resource, 0))
+            yield Devices(
+                resource=resource,
+                count=count,
+                missing=int(node.capacity[resource]) - count,
+                described=_described(node, resource),
+            )
+
+
+def other_vendors(node: NodeFacts) -> tuple[str, ...]:
+    """Resources of ``node`` that are accelerators of other vendors."""
+    return tuple(name for name in sorted(node.capacity) if name.startswith(_OTHER_VENDORS) and node.capacity[name] >= 1)
+
+
+def own_resource(node: NodeFacts) -> str | None:
+    """The resource that counts the GPUs of a node whose type a label of ours names; None if there is none."""
+    return next((each for each in (GPU, SHARED_GPU, VIRTUAL_GPU) if node.capacity.get(each, 0) >= 1), None)
+
+
+def own_count(node: NodeFacts) -> int | None:
+    """How many GPUs a label of ours says there are."""
+    return _number(node.labels, labels.GPU_COUNT)
+
+
+def _described(node: NodeFacts, resource: str) -> Described:
+    base = resource.removesuffix(".shared")
+    found = node.labels
+    name = found.get(f"{base}.product") or found.get(PRODUCT)
+    if name is None:
+        return _described_by_cloud(node, resource)
+    product = parse_product(name)
+    is_slice = base != GPU
+    memory_mib = _number(found, f"{base}.memory")
+    return Described(
+        product=product,
+        card=_machine(found),
+        memory_bytes=None if memory_mib is None else memory_mib * MIB,
+        compute_capability=_compute_capability(found),
+        mig=MigProfile.of(base) if is_slice else product.mig,
+        replicas=_replicas(node, resource, base) if product.is_shared or _says_shared(found, resource) else 1,
+    )
+
+
+def _described_by_cloud(node: NodeFacts, resource: str) -> Described:
+    """Without the labels of GPU feature discovery: what the cloud calls the card, or its machine."""
+    found = node.labels
+    name = found.get(_GKE) or found.get(_KARPENTER) or found.get(_AUTOSCALER)
+    memory_mib = _number(found, _KARPENTER_MEMORY) if _GKE not in found else None
+    partition = found.get(_GKE_PARTITION) or ("" if resource in (GPU, SHARED_GPU) else resource)
+    return Described(
+        product=None if name is None else parse_product(name),
+        card=_machine(found),
+        memory_bytes=None if memory_mib is None else memory_mib * MIB,
+        mig=MigProfile.of(partition),
+        replicas=_number(found, _GKE_CLIENTS) or 1,
+    )
+
+
+def _machine(found: Mapping[str, str]) -> GpuType | None:
+    instance_type = next((found[each] for each in _INSTANCE_TYPES if each in found), "")
+    return card_of_machine(instance_type)
+
+
+def _compute_capability(found: Mapping[str, str]) -> str | None:
+    major, minor = (_number(found, f"nvidia.com/gpu.compute.{part}") for part in ("major", "minor"))
+    return None if major is None else f"{major}.{minor or 0}"
+
+
+def _says_shared(found: Mapping[str, str], resource: str) -> bool:
+    strategy = found.get("nvidia.com/gpu.sharing-strategy", "none")
+    return resource.endswith(".shared") or (strategy != "none" and resource == GPU)
+
+
+def _replicas(node: NodeFacts, resource: str, base: str) -> int:
+    """Shares of one device: as labelled, else devices for each that is counted, else two at the least."""
+    labelled = _number(node.labels, f"{base}.replicas")
+    if labelled is not None and labelled > 1:
+        return labelled
+    physical = _number(node.labels, f"{base}.count") or 0
+    return max(2, int(node.capacity[resource]) // physical if physical else 0)
+
+
+def _number(found: Mapping[str, str], name: str) -> int | None:
+    text = found.get(name, "")
+    return int(text) if text.isdecimal() and int(text) > 0 else None

@@ -1,0 +1,361 @@
+"""From the Node objects and pods of a Kubernetes cluster to the cluster that jobs are placed on; pure.
+
+What cannot be used is never dropped in silence: each such node has a notice with its remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from frenzy.adapters.k8s import labels
+from frenzy.adapters.k8s.devices import (
+    GPU,
+    MISCONFIGURED,
+    PRODUCT,
+    VIRTUAL_GPU,
+    Devices,
+    devices_of,
+    other_vendors,
+    own_count,
+    own_resource,
+)
+from frenzy.adapters.k8s.gpu_types import Derived, derive_type
+from frenzy.adapters.k8s.objects import CPU, MEMORY, NodeFacts, PodUse
+from frenzy.adapters.k8s.pod_rules import PodRules, Taint, TaintEffect
+from frenzy.core.cluster import Cluster, Node, NodeState
+from frenzy.core.gpu_catalogue import CATALOGUE
+from frenzy.core.hardware import GpuType
+from frenzy.core.units import format_bytes
+
+ESTIMATED_FROM: Final = "frenzy.dev/rates-estimated-from"
+_KEPT_LABELS: Final = (
+    labels.HOSTNAME,
+    PRODUCT,
+    "topology.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+    "node.kubernetes.io/instance-type",
+)
+# Taints by which a node says that it is going, or ill, and not that it is for others.
+_GONE: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
+_GOING: Final = (
+    "node.kubernetes.io/",
+    "node.cloudprovider.kubernetes.io/",
+    "ToBeDeletedByClusterAutoscaler",
+    "karpenter.sh/disrupt",
+    "cloud.google.com/impending-node-termination",
+    "aws-node-termination-handler/",
+)
+_LABEL_IT: Final = (
+    "Install NVIDIA's GPU feature discovery (part of the GPU operator), or label the node: "
+    f"{labels.GPU_TYPE}=<a type of the cluster file or the catalogue>."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGroup:
+    """Nodes that an autoscaler adds when pods need them: up to ``max_nodes``, all with ``labels``.
+
+    template: one such node; its name is the group's.
+    """
+
+    template: Node
+    max_nodes: int
+
+    @property
+    def name(self) -> str:
+        return self.template.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What the cluster file adds: GPU types with their prices and figures, groups of nodes that may be at zero."""
+
+    gpu_types: Mapping[str, GpuType] = field(default_factory=dict)
+    groups: tuple[NodeGroup, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something about ``node`` that a person should know, and what to do."""
+
+    node: str
+    detail: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    cluster: Cluster
+    notices: tuple[Notice, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """GPUs of one type on one node, before others' pods are counted off. is_lost: none of them answers now."""
+
+    gpu: GpuType
+    count: int
+    resource: str | None
+    estimated_from: str | None = None
+    is_lost: bool = False
+
+    def node_name(self, machine: str) -> str:
+        """Never another one while other kinds come and go: leases are held by it."""
+        if self.resource in (None, GPU, VIRTUAL_GPU):
+            return machine
+        return f"{machine}/{(self.resource or '').rpartition('/')[2]}"
+
+
+def nodes_from(nodes: Iterable[NodeFacts], pods: Iterable[PodUse], rules: PodRules, declared: Declared) -> Found:
+    """The cluster in the order of the nodes' names, groups last, and the notices.
+
+    A node's capacity is what is allocatable; CPUs, host memory and GPUs that pods of others hold are
+    counted off. A machine with devices of several kinds becomes one node for each kind, named
+    ``machine/resource`` but for whole GPUs.
+    """
+    on_node = _by_node(pods, rules.namespace)
+    told: list[Notice] = []
+    found: list[tuple[Node, GpuType]] = []
+    machines = sorted(nodes, key=lambda each: each.name)
+    for machine in machines:
+        found += _nodes_of(machine, on_node.foreign.get(machine.name, ()), rules, declared, told)
+    found += _group_nodes(machines, on_node, declared)
+    cluster = _cluster(found)
+    return Found(cluster=cluster, notices=tuple(told))
+
+
+def _cluster(found: list[tuple[Node, GpuType]]) -> Cluster:
+    """Nodes with their types; figures of one type that differ between drivers become the least of them."""
+    types: dict[str, GpuType] = {}
+    for _, gpu in found:
+        known = types.setdefault(gpu.name, gpu)
+        if gpu.memory_bytes < known.memory_bytes:
+            types[gpu.name] = gpu
+    return Cluster(tuple(types[name] for name in sorted(types)), tuple(node for node, _ in found))
+
+
+# pods
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Uses:
+    """foreign: by node, what the ledger does not count there. placed: names that placements have for nodes of
+    live pods of ours, to whether the pod has its node already."""
+
+    foreign: Mapping[str, tuple[PodUse, ...]]
+    placed: Mapping[str, bool]
+
+
+def _by_node(pods: Iterable[PodUse], namespace: str) -> _Uses:
+    foreign: dict[str, tuple[PodUse, ...]] = {}
+    placed: dict[str, bool] = {}
+    for pod in pods:
+        if pod.has_ended:
+            continue
+        ours = pod.is_ours(namespace)
+        if ours and pod.placed_on is not None:
+            placed[pod.placed_on] = pod.node is not None
+        # a pod of ours on a node of an autoscaled group: the ledger counts it on the group's name
+        if pod.node is not None and not (ours and _machine_of(pod.placed_on or pod.node) == pod.node):
+            foreign[pod.node] = (*foreign.get(pod.node, ()), pod)
+    return _Uses(foreign=foreign, placed=placed)
+
+
+def _machine_of(name: str) -> str:
+    """The machine of a node's name, which may be ``machine/resource``."""
+    return name.partition("/")[0]
+
+
+def _held(pods: Iterable[PodUse], resource: str | None) -> float:
+    return 0.0 if resource is None else sum(each.requests.get(resource, 0.0) for each in pods)
+
+
+# one machine
+
+
+def _nodes_of(
+    machine: NodeFacts, others: tuple[PodUse, ...], rules: PodRules, declared: Declared, told: list[Notice]
+) -> Iterator[tuple[Node, GpuType]]:
+    if any(machine.labels.get(name) != value for name, value in rules.node_selector.items()):
+        return
+    kinds = [each for each in _kinds(machine, declared, told) if each.count > 0]
+    refusing = [each for each in machine.taints if not rules.tolerates(each) and not _says_going(each)]
+    if kinds and refusing:
+        told.append(_kept_away(machine, refusing[0]))
+        return
+    weights = [each.count * each.gpu.memory_bytes for each in kinds]
+    for kind, weight in zip(kinds, weights, strict=True):
+        host = _HostShare.of(machine, others, weight / sum(weights))
+        yield _node(machine, kind, host, rules, _held(others, kind.resource), told), kind.gpu
+
+
+def _kept_away(machine: NodeFacts, taint: Taint) -> Notice:
+    written = f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+    return Notice(
+        node=machine.name,
+        detail=f"Its taint {written} keeps our pods away.",
+        remedy="Add a toleration to the pod rules if its GPUs are meant for training.",
+    )
+
+
+def _kinds(machine: NodeFacts, declared: Declared, told: list[Notice]) -> Iterator[_Kind]:
+    named = machine.labels.get(labels.GPU_TYPE)
+    if named is not None:
+        yield from _named_kind(machine, named, declared, told)
+        return
+    if MISCONFIGURED in machine.labels.get(PRODUCT, ""):
+        detail = "Its MIG slices do not agree with the strategy of the device plugin."
+        told.append(Notice(node=machine.name, detail=detail, remedy="Give all its GPUs one profile, or use mixed."))
+        return
+    for name in other_vendors(machine):
+        detail = f"Its {name} is no NVIDIA GPU; workers run on CUDA only."
+        told.append(Notice(node=machine.name, detail=detail, remedy="Nothing to do: the node is left out."))
+    for devices in devices_of(machine):
+        yield from _discovered_kind(machine, devices, declared, told)
+
+
+def _named_kind(machine: NodeFacts, name: str, declared: Declared, told: list[Notice]) -> Iterator[_Kind]:
+    """A node whose type a label of ours names: what an administrator says comes before what is discovered."""
+    gpu = declared.gpu_types.get(name) or (CATALOGUE[name].gpu if name in CATALOGUE else None)
+    resource = own_resource(machine)
+    count = int(machine.allocatable.get(resource, 0)) if resource is not None else own_count(machine)
+    if gpu is None:
+        remedy = "Name a type of the cluster file or the catalogue, or describe it in the cluster file."
+        told.append(
+            Notice(node=machine.name, detail=f"{labels.GPU_TYPE} names {name!r}, which is none.", remedy=remedy)
+        )
+    elif count is None:
+        remedy = f"Label it: {labels.GPU_COUNT}=<number>."
+        told.append(Notice(node=machine.name, detail="It does not say how many GPUs it has.", remedy=remedy))
+    else:
+        yield _Kind(gpu=gpu, count=count, resource=resource)
+
+
+def _discovered_kind(machine: NodeFacts, devices: Devices, declared: Declared, told: list[Notice]) -> Iterator[_Kind]:
+    derived = derive_type(devices.described)
+    if derived is None:
+        product = devices.described.product
+        what = "nothing says which" if product is None else f"nothing says how much memory a {product.name} has"
+        detail = f"It has {devices.count + devices.missing} {devices.resource}, and {what}."
+        told.append(Notice(node=machine.name, detail=detail, remedy=_LABEL_IT))
+        return
+    if devices.missing > 0:
+        total = devices.count + devices.missing
+        detail = f"{devices.missing} of its {total} {devices.resource} cannot be allocated."
+        told.append(Notice(node=machine.name, detail=detail, remedy="Look at the device plugin's log on that node."))
+    gpu = declared.gpu_types.get(derived.gpu.name)
+    if gpu is None and derived.estimated_from is not None:
+        told.append(_estimated(machine, derived))
+    estimated = derived.estimated_from if gpu is None else None
+    yield _Kind(
+        gpu=gpu or derived.gpu,
+        count=devices.count or devices.missing,
+        resource=devices.resource,
+        estimated_from=estimated,
+        is_lost=devices.count == 0,
+    )
+
+
+def _estimated(machine: NodeFacts, derived: Derived) -> Notice:
+    gpu = derived.gpu
+    return Notice(
+        node=machine.name,
+        detail=(
+            f"Its GPUs are not in the catalogue: kept as {gpu.name} with {format_bytes(gpu.memory_bytes)} each; "
+            f"rates are estimated from {derived.estimated_from}."
+        ),
+        remedy=f"Describe {gpu.name} under gpu_types in the cluster file.",
+    )
+
+
+# the node that jobs are placed on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HostShare:
+    """CPUs and host memory that go with one kind of a machine's GPUs; ``free``: but for others' pods."""
+
+    memory_bytes: float
+    free_memory_bytes: float
+    free_cpus: float
+
+    @classmethod
+    def of(cls, machine: NodeFacts, others: tuple[PodUse, ...], share: float) -> _HostShare:
+        memory, cpus = machine.allocatable.get(MEMORY, 0.0), machine.allocatable.get(CPU, 0.0)
+        return cls(
+            memory_bytes=share * memory,
+            free_memory_bytes=share * max(0.0, memory - _held(others, MEMORY)),
+            free_cpus=share * max(0.0, cpus - _held(others, CPU)),
+        )
+
+
+def _node(
+    machine: NodeFacts, kind: _Kind, host: _HostShare, rules: PodRules, num_held: float, told: list[Notice]
+) -> Node:
+    """Each worker's own host memory is set aside; what is left is for what plans keep on the host."""
+    each_bytes = rules.host_bytes_per_gpu(kind.gpu)
+    room = int(host.memory_bytes // each_bytes)
+    if room < kind.count:
+        told.append(_short_of_memory(machine, kind, room, each_bytes))
+    num_gpus = min(kind.count, room)
+    usable = max(0, min(num_gpus, kind.count - int(num_held), int(host.free_memory_bytes // each_bytes)))
+    return Node(
+        name=kind.node_name(machine.name),
+        gpu_type=kind.gpu.name,
+        num_gpus=num_gpus,
+        num_taken=num_gpus - usable,
+        host_memory_bytes=max(0, int(host.free_memory_bytes) - usable * each_bytes),
+        num_cpus=round(host.free_cpus, 3),
+        state=NodeState.LOST if kind.is_lost else _state(machine, rules),
+        labels=_labels(machine, kind),
+    )
+
+
+def _short_of_memory(machine: NodeFacts, kind: _Kind, room: int, each_bytes: int) -> Notice:
+    return Notice(
+        node=machine.name,
+        detail=(
+            f"Its host memory is enough for the workers of {room} of its {kind.count} GPUs, "
+            f"at {format_bytes(each_bytes)} each."
+        ),
+        remedy="Lower host_memory_per_gpu in the pod rules if the models are small enough.",
+    )
+
+
+def _labels(machine: NodeFacts, kind: _Kind) -> dict[str, str]:
+    kept = {name: machine.labels[name] for name in _KEPT_LABELS if name in machine.labels}
+    kept |= {} if kind.resource is None else {labels.GPU_RESOURCE: kind.resource}
+    return kept | ({} if kind.estimated_from is None else {ESTIMATED_FROM: kind.estimated_from})
+
+
+def _state(machine: NodeFacts, rules: PodRules) -> NodeState:
+    keys = {each.key for each in machine.taints if not rules.tolerates(each)}
+    if not machine.is_ready or keys & _GONE:
+        return NodeState.LOST
+    return NodeState.DRAINING if machine.is_cordoned or keys else NodeState.READY
+
+
+def _says_going(taint: Taint) -> bool:
+    return taint.effect is not TaintEffect.PREFER_NO_SCHEDULE and taint.key.startswith(_GOING)
+
+
+# autoscaled groups
+
+
+def _group_nodes(machines: list[NodeFacts], uses: _Uses, declared: Declared) -> Iterator[tuple[Node, GpuType]]:
+    """Nodes that a group may still add, and those that live pods of ours were placed on by the group's names.
+
+    A pod that has come to run on a machine of the group is counted off there, and its name stays.
+    """
+    for group in declared.groups:
+        wanted = {key: value for key, value in group.template.labels.items() if not key.startswith(labels.OWN_PREFIX)}
+        existing = sum(all(each.labels.get(key) == value for key, value in wanted.items()) for each in machines)
+        names = [f"{group.name}/{index}" for index in range(1, group.max_nodes + 1)]
+        held = [name for name in names if name in uses.placed]
+        waiting = sum(not uses.placed[name] for name in held)
+        to_come = max(0, group.max_nodes - existing - waiting)
+        fresh = [name for name in names if name not in uses.placed][:to_come]
+        for name in sorted((*held, *fresh), key=names.index):
+            yield replace(group.template, name=name), declared.gpu_types[group.template.gpu_type]

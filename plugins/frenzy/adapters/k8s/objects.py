@@ -1,0 +1,118 @@
+"""What the inventory keeps of the nodes and pods that an API server lists; pure.
+
+Node objects carry their images and pods their whole specification: of thousands only this is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from frenzy.adapters.k8s import labels
+from frenzy.adapters.k8s.pod_rules import Taint, TaintEffect
+from frenzy.adapters.k8s.quantity import parse_quantity
+
+Json = Mapping[str, Any]
+Amounts = Mapping[str, float]
+
+CPU: Final = "cpu"
+MEMORY: Final = "memory"
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """One Node object. amounts: by resource; CPU in cores, memory in bytes."""
+
+    name: str
+    labels: Mapping[str, str]
+    capacity: Amounts
+    allocatable: Amounts
+    is_ready: bool
+    is_cordoned: bool
+    taints: tuple[Taint, ...] = ()
+
+    @classmethod
+    def of(cls, node: Json) -> NodeFacts:
+        metadata, spec, status = node["metadata"], node.get("spec") or {}, node.get("status") or {}
+        conditions = {each["type"]: each["status"] for each in status.get("conditions") or ()}
+        return cls(
+            name=metadata["name"],
+            labels=dict(metadata.get("labels") or {}),
+            capacity=_amounts(status.get("capacity")),
+            allocatable=_amounts(status.get("allocatable")),
+            is_ready=conditions.get("Ready") == "True",
+            is_cordoned=bool(spec.get("unschedulable")) or "deletionTimestamp" in metadata,
+            taints=tuple(_taint(each) for each in spec.get("taints") or ()),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodUse:
+    """What one pod holds of its node. placed_on: the placement's name of the node, for pods of ours."""
+
+    name: str
+    namespace: str
+    node: str | None
+    requests: Amounts = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    placed_on: str | None = None
+    has_ended: bool = False
+
+    @classmethod
+    def of(cls, pod: Json) -> PodUse:
+        metadata, spec = pod["metadata"], pod.get("spec") or {}
+        return cls(
+            name=metadata["name"],
+            namespace=metadata["namespace"],
+            node=spec.get("nodeName"),
+            requests=pod_requests(spec),
+            labels={key: value for key, value in (metadata.get("labels") or {}).items() if _is_kept(key)},
+            placed_on=(metadata.get("annotations") or {}).get(labels.PLACED_ON),
+            has_ended=(pod.get("status") or {}).get("phase") in _ENDED,
+        )
+
+    def is_ours(self, namespace: str) -> bool:
+        """Whether the ledger of the installation that works in ``namespace`` counts it."""
+        return self.namespace == namespace and labels.is_ours(self.labels)
+
+
+def pod_requests(spec: Json) -> dict[str, float]:
+    """What the scheduler counts for a pod: its containers together, or one of the first ones if that is more."""
+    together = _total(_container_requests(each) for each in spec.get("containers") or ())
+    helpers: dict[str, float] = {}
+    for each in spec.get("initContainers") or ():
+        asked = _container_requests(each)
+        if each.get("restartPolicy") == "Always":  # a sidecar stays beside the containers
+            together = _total((together, asked))
+        else:
+            helpers = {name: max(helpers.get(name, 0.0), asked.get(name, 0.0)) for name in {*helpers, *asked}}
+    largest = {name: max(together.get(name, 0.0), helpers.get(name, 0.0)) for name in {*together, *helpers}}
+    return _total((largest, _amounts(spec.get("overhead"))))
+
+
+def _container_requests(container: Json) -> dict[str, float]:
+    """Requests; a limit alone is one, too."""
+    resources = container.get("resources") or {}
+    return {**_amounts(resources.get("limits")), **_amounts(resources.get("requests"))}
+
+
+def _total(amounts: Iterable[Amounts]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for each in amounts:
+        for name, amount in each.items():
+            total[name] = total.get(name, 0.0) + amount
+    return total
+
+
+def _amounts(given: Mapping[str, Any] | None) -> dict[str, float]:
+    return {name: parse_quantity(str(amount)) for name, amount in (given or {}).items()}
+
+
+def _taint(taint: Json) -> Taint:
+    return Taint(key=taint["key"], effect=TaintEffect(taint["effect"]), value=taint.get("value") or "")
+
+
+def _is_kept(label: str) -> bool:
+    return label.startswith(labels.OWN_PREFIX) or label == labels.MANAGED_BY
