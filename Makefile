@@ -10,7 +10,7 @@ PYTEST ?= $(BIN)/python -m pytest
 # Ahead of the tests, whose time is limited. Where it cannot be built they say why, and are skipped.
 k8s-build = [ -n "$$KUBECONFIG" ] || $(BIN)/python -m tests.kubernetes.build $(1) >/dev/null || true
 
-.PHONY: help env demo test test-k8s test-k8s-full check lint types imports fmt bench bench-schedule docs docs-assets up down status lock clean
+.PHONY: help env demo test test-k8s test-k8s-full check lint types imports fmt bench bench-schedule bench-jct bench-mix docs docs-assets up down status lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ bench: $(STAMP) ## measure (ARGS=marp: one subject); figures also in build/bench
 
 bench-schedule: $(STAMP) ## cost of scheduling decisions, beside sia-ilp (build/bench/schedule.json)
 	@PYTHONPATH=plugins $(BIN)/python -m tests.bench schedule
+
+bench-mix: $(STAMP) ## fourteen real trainings under three policies beside the simulation, some 15 min
+	@PYTHONPATH=plugins $(BIN)/python -m tests.bench.bench_mix $(ARGS)
 
 bench-jct: $(STAMP) ## completion times of has and every rival, some 7 min (ARGS=--quick: one seed)
 	@PYTHONPATH=plugins $(BIN)/python -m tests.bench.bench_jct $(ARGS)
