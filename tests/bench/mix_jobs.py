@@ -22,8 +22,8 @@ from frenzy.settings import CHECKOUT, load_settings
 
 SPEED: Final = 0.125
 _POSITIONS: Final = 128
-_LENGTHS_S: Final = (10.0, 120.0)
-_MEAN_GAP_S: Final = 12.0
+_LENGTHS_S: Final = (10.0, 90.0)
+_MEAN_GAP_S: Final = 4.0
 _STEPS_TO_ASK_FOR: Final = 100
 _LEAST_STEPS: Final = 8
 

@@ -24,10 +24,10 @@ make bench-mix ARGS=--docs    # a quarter of an hour on two cores
 
 Measured on {date}, on {machine}.
 
-{num_jobs} trainings of {num_sizes} sizes of GPT-2 (width {least} to {most}), of lengths between ten seconds and two
-minutes on the fastest GPU, drawn with seed {seed}, arrive within {span:.0f} s. The cluster is the laptop's, seven
-virtual GPUs of three types, each at {speed:g} of its rate, so that the machine's cores can keep up with all of them at
-once. Each job is a DAG in an embedded Airflow of its policy, each virtual GPU a process that really trains with
+{num_jobs} trainings of {num_sizes} sizes of GPT-2 (width {least} to {most}), of lengths between ten seconds and a
+minute and a half on the fastest GPU, drawn with seed {seed}, arrive within {span:.0f} s. The cluster is the laptop's,
+seven virtual GPUs of three types, each at {speed:g} of its rate, so that the machine's cores can keep up with all of
+them at once. Each job is a DAG in an embedded Airflow of its policy, each virtual GPU a process that really trains with
 DeepSpeed. Nobody names a GPU type or count. Least time between two moves: {min_run:g} s.
 
 The simulation gets the same jobs and arrivals with the plans that MARP made before anything ran, and one time taken
