@@ -65,7 +65,7 @@ def slowed_cluster(folder: Path, speed: float = SPEED) -> Path:
         rate, unit = kind["flops"].split()
         kind["flops"] = f"{float(rate) * speed:g} {unit}"
     path = folder / "cluster.yaml"
-    path.write_text(yaml.safe_dump(cluster), encoding="utf-8")
+    path.write_text(yaml.safe_dump(cluster, sort_keys=False), encoding="utf-8")
     return path
 
 
