@@ -22,7 +22,7 @@ from frenzy.core.ledger import (
 from frenzy.core.moves import ElasticRules, elasticity, is_movable, is_under_way, restart_s, work_left
 from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import Elasticity, QueuedJob, RunningJob, SchedulingFacts
-from frenzy.core.reschedule import roomy_plans
+from frenzy.core.reschedule import outgrew, roomy_plans
 from frenzy.ports import LedgerTx
 
 # A run that has stopped for a move is queued again by its tasks; its place is kept for it so long.
@@ -94,6 +94,7 @@ def _waiting(
         objective=run.job.objective,
         excluded_nodes=next_attempt.excluded_nodes,
         elasticity=elastic,
+        pressed=outgrew(next_attempt, plans),
     )
 
 
@@ -131,6 +132,7 @@ def _running(subject: _Subject, rules: ElasticRules, now_s: float) -> RunningJob
         ready_s=_ready_s(subject, rules, now_s),
         objective=run.job.objective,
         excluded_nodes=attempt.next_attempt.excluded_nodes,
+        pressed=outgrew(attempt.next_attempt, [attempt.plan]),
     )
     work, progress = work_left(run, attempt), job.progress(now_s)
     return replace(job, work_left=work.left + progress, work_done=max(0.0, work.done - progress))

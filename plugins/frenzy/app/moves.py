@@ -19,6 +19,7 @@ from frenzy.core.has.room import Room
 from frenzy.core.ledger import Attempt, JobState, MoveTarget, RunRecord, since_registered
 from frenzy.core.moves import elasticity, is_movable, is_under_way, move_reason, preemption_reason
 from frenzy.core.queue import Action, Hold, Preempt, Resize, Start
+from frenzy.core.reschedule import outgrew
 from frenzy.ports import LedgerTx
 
 log = logging.getLogger(__name__)
@@ -66,22 +67,29 @@ def _is_where_it_is(target: MoveTarget, attempt: Attempt) -> bool:
 
 def _reason(tx: LedgerTx, attempt: Attempt, action: Resize | Preempt, actions: Sequence[Action]) -> Reason:
     heir = _heir(tx, attempt, actions)
+    name = None if heir is None else heir.job.name
     target = _target(action)
     if target is not None:
-        return move_reason(attempt.plan, target, heir)
+        return move_reason(attempt.plan, target, name, for_memory=heir is not None and _is_pressed(tx, heir))
     assert isinstance(action, Preempt)
-    return preemption_reason(action.reason, heir)
+    return preemption_reason(action.reason, name)
 
 
-def _heir(tx: LedgerTx, attempt: Attempt, actions: Sequence[Action]) -> str | None:
-    """Name of the job that takes over GPUs of ``attempt``: it starts or moves there, or is the first that waits."""
+def _is_pressed(tx: LedgerTx, run: RunRecord) -> bool:
+    """Whether ``run`` waits because its memory outgrew its GPUs."""
+    entry = tx.queue_entry(run.run_key)
+    return entry is not None and outgrew(entry.next_attempt, entry.plans)
+
+
+def _heir(tx: LedgerTx, attempt: Attempt, actions: Sequence[Action]) -> RunRecord | None:
+    """The run that takes over GPUs of ``attempt``: it starts or moves there, or is the first that waits."""
     nodes = {each.node for each in attempt.placement.allocations}
     taking = [each for each in actions if isinstance(each, Start | Resize) and _touches(each.placement, nodes)]
     starting_first = sorted(taking, key=lambda each: each.kind != "start")
     waiting = [each for each in actions if isinstance(each, Hold)]
     keys = [each.run_key for each in starting_first] + [each.run_key for each in waiting]
     runs = (tx.run(key) for key in keys if key != attempt.run_key)
-    return next((run.job.name for run in runs if run is not None), None)
+    return next((run for run in runs if run is not None), None)
 
 
 def _touches(placement: Placement, nodes: set[str]) -> bool:

@@ -131,11 +131,19 @@ def grow_or_shrink(before: ResourcePlan, after: ResourcePlan) -> ReasonCode:
     return ReasonCode.MOVED_TO_GROW if after.num_gpus > before.num_gpus else ReasonCode.MOVED_TO_SHRINK
 
 
-def move_reason(before: ResourcePlan, target: MoveTarget, beneficiary: str | None) -> Reason:
-    """Why a run goes from ``before`` to ``target``. beneficiary: name of the job that gets what it leaves."""
+def move_reason(
+    before: ResourcePlan, target: MoveTarget, beneficiary: str | None, *, for_memory: bool = False
+) -> Reason:
+    """Why a run goes from ``before`` to ``target``.
+
+    beneficiary: name of the job that gets what it leaves; for_memory: because its memory outgrew its GPUs.
+    """
     code = grow_or_shrink(before, target.plan)
     nodes = ", ".join(f"{each.num_gpus} on {each.node}" for each in target.placement.allocations)
     change = f"Moves from {before.plan_id} to {target.plan.plan_id} ({nodes}) at its next checkpoint"
+    if for_memory:
+        why = f"job {beneficiary} needs more memory than its GPUs had, and gets these; both go on."
+        return Reason(code=code, detail=f"{change}: {why}")
     gain = before.predicted_run_s / target.plan.predicted_run_s if target.plan.predicted_run_s else math.inf
     if gain > 1.0:
         return Reason(code=code, detail=f"{change}, where it is predicted to train {gain:.1f} times as fast.")

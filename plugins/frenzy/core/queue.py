@@ -34,7 +34,7 @@ class QueuedJob:
     excluded_nodes: nodes it must not use again, for example after an attempt failed there.
     work_left: what is left, as multiples of each plan's ``predicted_run_s``; work_done: what was done
     before, likewise. asked_gpus: GPUs a user of a scheduler without plans would ask for, if known.
-    elasticity: None for a job that is never moved.
+    elasticity: None for a job that is never moved. pressed: its memory outgrew the GPUs it had.
     """
 
     run_key: str
@@ -51,6 +51,7 @@ class QueuedJob:
     work_done: float = 0.0
     asked_gpus: int | None = None
     elasticity: Elasticity | None = None
+    pressed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ class RunningJob:
 
     ready_s: when its steps begin or began, restart behind it; work_left, work_done: as of then, in
     multiples of each plan's ``predicted_run_s``. plans: what it may be moved to, best first; as
-    ``elasticity``, empty for a job that stays where it is.
+    ``elasticity``, empty for a job that stays where it is. pressed: its memory outgrew GPUs it had before.
     """
 
     run_key: str
@@ -80,6 +81,7 @@ class RunningJob:
     work_done: float = 0.0
     asked_gpus: int | None = None
     elasticity: Elasticity | None = None
+    pressed: bool = False
 
     def progress(self, now_s: float) -> float:
         """Multiples of ``plan.predicted_run_s`` that were done since ``ready_s``."""
@@ -124,6 +126,7 @@ class RunningJob:
             work_done=self.work_done + progress,
             asked_gpus=self.asked_gpus,
             elasticity=self.elasticity_after(progress),
+            pressed=self.pressed,
         )
 
 

@@ -173,6 +173,12 @@ def excluded_shapes(attempts: Iterable[Attempt]) -> tuple[PlanShape, ...]:
     )
 
 
+def outgrew(next_attempt: NextAttempt, plans: Iterable[ResourcePlan]) -> bool:
+    """Whether the run gave up GPUs because of its memory, and ``plans`` are all for others."""
+    given_up = {(shape.gpu_type, shape.num_gpus) for shape in next_attempt.excluded_shapes}
+    return bool(given_up) and all((plan.gpu_type, plan.num_gpus) not in given_up for plan in plans)
+
+
 def room_bytes(plan: ResourcePlan) -> int:
     """Memory of the card that the prediction leaves free."""
     return plan.gpu_memory_bytes - plan.memory.peak_allocated_bytes

@@ -1,122 +1,18 @@
-"""A small cluster, the services over in-memory ports, and a driver that plays Airflow's tasks."""
+"""The services over in-memory ports, and jobs that run on them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
+from tests.unit.app.moving import ScriptedScheduler, on_small, run_on
+from tests.unit.app.playing import Airflow, make_job, small_cluster
 
 from frenzy.adapters.memory import FakeClock, FixedInventory, InMemoryJobStore, InMemoryLedger, InMemoryRunStore
-from frenzy.app.observe import attempt_launching, attempt_started, report_pressure, report_progress
-from frenzy.app.place import enqueue
-from frenzy.app.register import register_run
 from frenzy.app.services import Services
-from frenzy.app.settle import decide, end_attempt
-from frenzy.core.cluster import Cluster, Node
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.hardware import GpuType
 from frenzy.core.has import policy_named
-from frenzy.core.job import DataSpec, MemoryPressureSpec, ModelSpec, TrainingJob, TrainingSpec
-from frenzy.core.launch import AttemptResult
-from frenzy.core.ledger import DataFacts, RunIdentity
 from frenzy.core.memory_calibration import Calibration
-from frenzy.core.protocol import (
-    AttemptStarted,
-    Directive,
-    EndReport,
-    PlaceView,
-    PressureReport,
-    ProgressReport,
-    RegisterRun,
-    RunView,
-    Verdict,
-)
-from frenzy.core.units import GIB
-
-CONFIG = {
-    "model_type": "gpt2",
-    "vocab_size": 1000,
-    "n_positions": 128,
-    "n_embd": 256,
-    "n_layer": 4,
-    "n_head": 4,
-    "n_inner": None,
-    "tie_word_embeddings": True,
-    "embd_pdrop": 0.0,
-    "attn_pdrop": 0.0,
-    "resid_pdrop": 0.0,
-    "activation_function": "gelu_new",
-}
-FORECAST = Reason(code=ReasonCode.MEMORY_PRESSURE_FORECAST, detail="It rises.")
-
-
-def small_cluster() -> Cluster:
-    return Cluster(
-        gpu_types=(
-            GpuType(name="small", memory_bytes=1 * GIB, flops_per_s=1e12),
-            GpuType(name="large", memory_bytes=4 * GIB, flops_per_s=1e12),
-        ),
-        nodes=(
-            Node(name="a", gpu_type="small", num_gpus=2, host_memory_bytes=64 * GIB, num_cpus=16),
-            Node(name="b", gpu_type="large", num_gpus=2, host_memory_bytes=64 * GIB, num_cpus=16),
-        ),
-    )
-
-
-def make_job(name: str = "job", *, max_reschedules: int = 3, forecast: bool = True, batch: int = 8) -> TrainingJob:
-    return TrainingJob(
-        name=name,
-        model=ModelSpec(config=CONFIG),
-        data=DataSpec(path="text", sequence_length=128),
-        training=TrainingSpec(max_steps=100, global_batch_size=batch),
-        on_memory_pressure=MemoryPressureSpec(max_reschedules=max_reschedules, forecast=forecast, min_run_s=0),
-    )
-
-
-@dataclass
-class Airflow:
-    """Plays the tasks of one run against the use cases."""
-
-    services: Services
-    clock: FakeClock
-    key: str = ""
-
-    def register(self, job: TrainingJob, run_id: str = "r1") -> RunView:
-        identity = RunIdentity(dag_id=f"job_{job.name}", run_id=run_id, task_group="train")
-        self.key = identity.run_key
-        request = RegisterRun(identity=identity, job=job, model_config=CONFIG, data_facts=DataFacts(num_tokens=10**6))
-        return register_run(self.services, request)
-
-    def place(self) -> PlaceView:
-        return enqueue(self.services, self.key)
-
-    def launch(self, attempt: int) -> Directive:
-        directive = attempt_launching(self.services, self.key, attempt)
-        attempt_started(self.services, self.key, attempt, AttemptStarted(launcher_ref="pid 1"))
-        return directive
-
-    def step(self, attempt: int, number: int) -> Directive:
-        progress = ProgressReport(last_step=number, last_loss=3.0, step_time_s=1.0, first_step_s=self.clock.now_s())
-        return report_progress(self.services, self.key, attempt, progress)
-
-    def press(self, attempt: int, *, extra: int, number: int = 10) -> Directive:
-        report = PressureReport(
-            reason=FORECAST,
-            progress=ProgressReport(last_step=number, checkpoint_step=number),
-            extra_bytes_per_gpu=extra,
-            forecast_extra_bytes_per_gpu=extra,
-        )
-        return report_pressure(self.services, self.key, attempt, report)
-
-    def end(self, attempt: int, exit_code: int, last_step: int = 10) -> RunView:
-        result = AttemptResult(exit_code=exit_code, last_step=last_step, total_steps=100, checkpoint_step=last_step)
-        return end_attempt(self.services, self.key, attempt, EndReport(result=result))
-
-    def decide(self) -> Verdict:
-        return decide(self.services, self.key)
-
-    def another(self) -> Airflow:
-        return replace(self, key="")
+from frenzy.core.moves import ElasticRules
 
 
 @pytest.fixture
@@ -134,3 +30,25 @@ def airflow() -> Airflow:
         lease_s=60.0,
     )
     return Airflow(services=services, clock=clock)
+
+
+@pytest.fixture
+def scheduler() -> ScriptedScheduler:
+    return ScriptedScheduler()
+
+
+@pytest.fixture
+def anywhere(airflow: Airflow, scheduler: ScriptedScheduler) -> Airflow:
+    """The same, but allowed on all GPUs of the cluster."""
+    job = replace(airflow, services=replace(airflow.services, schedule=scheduler))
+    run_on(job, scheduler, make_job("anywhere"), 2, step=20)
+    return job
+
+
+@pytest.fixture
+def long(airflow: Airflow, scheduler: ScriptedScheduler) -> Airflow:
+    """A job that runs on both GPUs of node a."""
+    services = replace(airflow.services, schedule=scheduler, elastic=ElasticRules(min_run_s=0.0))
+    long = replace(airflow, services=services)
+    run_on(long, scheduler, on_small("long"), 2, step=20)
+    return long

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.unit.app.conftest import Airflow, make_job
+from tests.unit.app.playing import Airflow, make_job
 
 from frenzy.adapters.calibration import default_calibration
 from frenzy.app.settle import end_attempt

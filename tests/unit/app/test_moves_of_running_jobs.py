@@ -2,135 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
-from tests.unit.app.conftest import Airflow, make_job, small_cluster
+from tests.unit.app.moving import (
+    DONE,
+    FOR_ANOTHER,
+    KILLED,
+    OUT_OF_MEMORY,
+    STOPPED,
+    ScriptedScheduler,
+    a_pass,
+    facts_of,
+    moves,
+    on_a,
+    on_small,
+    plan_of,
+    preempt,
+    resize,
+    run_on,
+    running_job,
+)
+from tests.unit.app.playing import Airflow
 
-from frenzy.adapters.memory import FixedInventory
 from frenzy.app.cancel import cancel
-from frenzy.app.facts import scheduling_facts
-from frenzy.app.inventory import refresh_inventory
-from frenzy.app.observe import report_progress
 from frenzy.app.place import place_status
-from frenzy.app.queries import explain, gpus_view, queue_view, run_view
-from frenzy.app.sweep import apply_sweep, sweep_targets
-from frenzy.core.cluster import Cluster, NodeAllocation, NodeState, Placement
+from frenzy.app.queries import gpus_view, run_view
 from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.has import Policy, schedule
-from frenzy.core.job import ConstraintsSpec, TrainingJob
 from frenzy.core.ledger import JobState
 from frenzy.core.moves import ElasticRules
-from frenzy.core.plan import ResourcePlan
-from frenzy.core.protocol import DirectiveKind, PlaceStatus, ProgressReport, SweepReport, VerdictKind
-from frenzy.core.queue import Action, Preempt, Resize, RunningJob, SchedulingFacts, Start
+from frenzy.core.protocol import DirectiveKind, PlaceStatus, VerdictKind
+from frenzy.core.queue import Action, Preempt, Resize, SchedulingFacts, Start
 from frenzy.core.units import MIB
-
-Script = Callable[[SchedulingFacts], tuple[Action, ...]]
-STOPPED, DONE, KILLED, OUT_OF_MEMORY = 98, 0, 137, 97
-FOR_ANOTHER = Reason(code=ReasonCode.PREEMPTED, detail="Job urgent has a higher priority.")
-
-
-@dataclass
-class ScriptedScheduler:
-    """Does what the test's script says in every pass; without one, what the product does."""
-
-    script: Script | None = None
-    seen: list[SchedulingFacts] = field(default_factory=list)
-
-    def __call__(self, facts: SchedulingFacts, now_s: float, policy: Policy) -> tuple[Action, ...]:
-        self.seen.append(facts)
-        return schedule(facts, now_s, policy) if self.script is None else self.script(facts)
-
-
-@pytest.fixture
-def scheduler() -> ScriptedScheduler:
-    return ScriptedScheduler()
-
-
-@pytest.fixture
-def anywhere(airflow: Airflow, scheduler: ScriptedScheduler) -> Airflow:
-    """The same, but allowed on all GPUs of the cluster."""
-    job = replace(airflow, services=replace(airflow.services, schedule=scheduler))
-    run_on(job, scheduler, make_job("anywhere"), 2, step=20)
-    return job
-
-
-@pytest.fixture
-def long(airflow: Airflow, scheduler: ScriptedScheduler) -> Airflow:
-    """A job that runs on both GPUs of node a."""
-    services = replace(airflow.services, schedule=scheduler, elastic=ElasticRules(min_run_s=0.0))
-    long = replace(airflow, services=services)
-    run_on(long, scheduler, on_small("long"), 2, step=20)
-    return long
-
-
-def on_small(name: str, **job: int) -> TrainingJob:
-    return replace(make_job(name, **job), constraints=ConstraintsSpec(gpu_types=("small",)))
-
-
-def run_on(airflow: Airflow, scheduler: ScriptedScheduler, job: TrainingJob, num_gpus: int, *, step: int) -> None:
-    """Register ``job`` and bring it to ``step`` of its first attempt, on ``num_gpus`` GPUs of node a."""
-    airflow.register(job)
-    scheduler.script = lambda facts: tuple(
-        Start(run_key=each.run_key, plan=plan_of(each.plans, num_gpus), placement=on_a(num_gpus))
-        for each in facts.queued
-        if each.run_key == airflow.key
-    )
-    assert airflow.place().status is PlaceStatus.PLACED
-    scheduler.script = None
-    airflow.launch(1)
-    airflow.clock.advance(5)
-    airflow.step(1, step)
-
-
-def on_a(num_gpus: int) -> Placement:
-    return Placement(allocations=(NodeAllocation(node="a", num_gpus=num_gpus),))
-
-
-def plan_of(plans: tuple[ResourcePlan, ...], num_gpus: int, gpu_type: str = "small") -> ResourcePlan:
-    return next(plan for plan in plans if (plan.gpu_type, plan.num_gpus) == (gpu_type, num_gpus))
-
-
-def facts_of(airflow: Airflow) -> SchedulingFacts:
-    with airflow.services.ledger.reading() as tx:
-        return scheduling_facts(tx, airflow.services.elastic, airflow.clock.now_s())
-
-
-def running_job(airflow: Airflow) -> RunningJob:
-    return next(each for each in facts_of(airflow).running if each.run_key == airflow.key)
-
-
-def a_pass(airflow: Airflow) -> None:
-    apply_sweep(airflow.services, SweepReport(findings=()))
-
-
-def resize(airflow: Airflow, scheduler: ScriptedScheduler, num_gpus: int) -> None:
-    """Script one move of the running job, and let a pass happen."""
-    job = running_job(airflow)
-    move = Resize(run_key=airflow.key, plan=plan_of(job.plans, num_gpus), placement=on_a(num_gpus))
-    scheduler.script = lambda facts: (move,)
-    a_pass(airflow)
-    scheduler.script = None
-
-
-def preempt(airflow: Airflow, scheduler: ScriptedScheduler, reason: Reason = FOR_ANOTHER) -> None:
-    scheduler.script = lambda facts: (Preempt(run_key=airflow.key, reason=reason),)
-    a_pass(airflow)
-    scheduler.script = None
-
-
-def moves(airflow: Airflow, scheduler: ScriptedScheduler, sizes: Iterator[int]) -> Iterator[int]:
-    """Move the job through ``sizes``; yields each new attempt's number, the attempt running."""
-    for attempt, num_gpus in enumerate(sizes, start=1):
-        resize(airflow, scheduler, num_gpus)
-        airflow.end(attempt, STOPPED, last_step=20 + attempt)
-        assert airflow.decide().kind is VerdictKind.RETRY
-        assert airflow.place().status is PlaceStatus.PLACED
-        airflow.launch(attempt + 1)
-        airflow.step(attempt + 1, 21 + attempt)
-        yield attempt + 1
 
 
 def test_a_resize_stops_the_job_at_a_checkpoint_and_goes_on_from_there(
@@ -372,145 +275,3 @@ def test_what_memory_taught_before_a_move_is_known_after_it(anywhere: Airflow, s
     assert following.excluded_shapes == before.excluded_shapes
     assert following.extra_bytes_per_gpu == before.extra_bytes_per_gpu
     assert following.forecast_extra_bytes_per_gpu == before.forecast_extra_bytes_per_gpu
-
-
-def test_a_running_job_tells_the_scheduler_what_it_takes_to_move_it(long: Airflow) -> None:
-    assert (running_job(long).work_left, running_job(long).work_done) == (0.8, 0.2)
-    long.clock.advance(10)
-    job = running_job(long)
-    run = run_view(long.services, long.key).run
-    assert (job.submitted_s, job.objective) == (run.created_s, run.job.objective)
-    assert job.ready_s == long.clock.now_s() - 10
-    assert job.work_left - job.progress(long.clock.now_s()) == pytest.approx(0.8)
-    assert job.plan in job.plans
-    assert {plan.num_gpus for plan in job.plans} == {1, 2}
-    assert job.elasticity is not None
-    assert job.elasticity.restart_s == 5.0  # measured: granted, and five seconds later the first step
-    assert job.elasticity.moves_left == 3
-
-
-def test_work_is_counted_from_the_checkpoint_that_the_plans_were_made_for(
-    long: Airflow, scheduler: ScriptedScheduler
-) -> None:
-    resize(long, scheduler, 1)
-    long.clock.advance(3)
-    long.end(1, STOPPED, last_step=60)
-    long.decide()
-    long.place()
-    long.launch(2)
-    long.clock.advance(7)
-    long.step(2, 80)
-    job = running_job(long)
-    assert job.work_left == pytest.approx(0.5)
-    assert job.work_done == pytest.approx(80 / 40)
-    assert job.elasticity is not None
-    assert job.elasticity.restart_s == 10.0  # seven seconds to the first step, three to the end before
-
-
-def pinned(long: Airflow) -> bool:
-    job = running_job(long)
-    return job.elasticity is None and job.plans == ()
-
-
-@pytest.mark.parametrize(
-    "job",
-    [
-        replace(on_small("stays"), elastic="off"),
-        on_small("stays", max_reschedules=0),
-    ],
-    ids=["switched off", "no reschedules"],
-)
-def test_a_job_whose_user_does_not_want_it_moved_is_not_moved(
-    airflow: Airflow, scheduler: ScriptedScheduler, job: TrainingJob
-) -> None:
-    stays = replace(airflow, services=replace(airflow.services, schedule=scheduler))
-    run_on(stays, scheduler, job, 2, step=20)
-    assert pinned(stays)
-    preempt(stays, scheduler)
-    assert run_view(stays.services, stays.key).run.state is JobState.RUNNING
-
-
-def test_no_job_is_moved_where_the_setting_is_off(long: Airflow) -> None:
-    assert pinned(replace(long, services=replace(long.services, elastic=ElasticRules(enabled=False))))
-
-
-def test_a_job_whose_memory_grows_is_left_to_the_monitor(long: Airflow) -> None:
-    report_progress(long.services, long.key, 1, ProgressReport(last_step=21, growth_step=20))
-    assert pinned(long)
-
-
-def test_a_job_before_its_first_step_is_not_moved(airflow: Airflow) -> None:
-    airflow.register(make_job())
-    airflow.place()
-    airflow.launch(1)
-    assert pinned(airflow)
-    job = running_job(airflow)
-    assert job.ready_s == job.started_s + airflow.services.elastic.restart_s
-
-
-def set_node(airflow: Airflow, state: NodeState) -> None:
-    whole = small_cluster()
-    nodes = tuple(replace(node, state=state) if node.name == "a" else node for node in whole.nodes)
-    assert isinstance(airflow.services.inventory, FixedInventory)
-    airflow.services.inventory.replace(Cluster(gpu_types=whole.gpu_types, nodes=nodes))
-    with airflow.services.ledger.transaction() as tx:
-        refresh_inventory(tx, airflow.services)
-
-
-def test_a_job_leaves_a_drained_node_at_a_checkpoint(anywhere: Airflow, scheduler: ScriptedScheduler) -> None:
-    job = anywhere
-    set_node(job, NodeState.DRAINING)
-    large = plan_of(running_job(job).plans, 1, "large")
-    target = Placement(allocations=(NodeAllocation(node="b", num_gpus=1),))
-    scheduler.script = lambda facts: (Resize(run_key=job.key, plan=large, placement=target),)
-    a_pass(job)
-    scheduler.script = None
-    job.end(1, STOPPED, last_step=22)
-    assert job.decide().reason.code is ReasonCode.MOVED_TO_OTHER_GPUS
-    spec = job.place().spec
-    assert spec is not None
-    assert spec.placement == target
-
-
-def test_a_job_on_a_lost_node_cannot_be_asked_to_stop(long: Airflow) -> None:
-    set_node(long, NodeState.LOST)
-    assert pinned(long)
-
-
-def test_a_job_that_is_not_heard_of_is_taken_to_be_where_it_was(long: Airflow, scheduler: ScriptedScheduler) -> None:
-    resize(long, scheduler, 1)
-    long.clock.advance(61)
-    sweep_targets(long.services)
-    assert running_job(long).placement == on_a(2)
-    assert pinned(long)
-
-
-def test_a_job_that_is_not_heard_of_is_not_asked(long: Airflow, scheduler: ScriptedScheduler) -> None:
-    long.clock.advance(61)
-    sweep_targets(long.services)
-    assert pinned(long)
-    preempt(long, scheduler)
-    assert run_view(long.services, long.key).run.state is JobState.RUNNING
-
-
-def test_a_move_under_way_is_told(long: Airflow, scheduler: ScriptedScheduler) -> None:
-    resize(long, scheduler, 1)
-    lines = explain(long.services, long.key).lines
-    assert any("saving a checkpoint to stop: MOVED_TO_SHRINK" in line for line in lines)
-    (row,) = queue_view(long.services).running
-    assert row.reason is not None
-    assert row.reason.code is ReasonCode.MOVED_TO_SHRINK
-    assert any("MOVED_TO_SHRINK" in event.text for event in run_view(long.services, long.key).events)
-
-
-def test_a_pass_happens_when_a_job_can_be_moved_from_now_on(airflow: Airflow, scheduler: ScriptedScheduler) -> None:
-    rules = ElasticRules(min_run_s=10.0)
-    job = replace(airflow, services=replace(airflow.services, schedule=scheduler, elastic=rules))
-    run_on(job, scheduler, on_small("job"), 2, step=1)
-    first_step_s = job.clock.now_s()
-    passes = len(scheduler.seen)
-    for second, number in ((9, 2), (2, 3), (2, 4)):
-        job.clock.advance(second)
-        progress = ProgressReport(last_step=number, step_time_s=1.0, first_step_s=first_step_s)
-        report_progress(job.services, job.key, 1, progress)
-    assert len(scheduler.seen) == passes + 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.unit.app.conftest import Airflow, make_job
+from tests.unit.app.playing import Airflow, make_job
 
 from frenzy.app.place import place_status
 from frenzy.app.queries import explain, queue_view, run_view

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.unit.app.conftest import Airflow
+from tests.unit.app.playing import Airflow
 
 from frenzy.adapters.calibration import default_calibration
 from frenzy.adapters.cluster_file import load_cluster

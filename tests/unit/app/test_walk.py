@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.unit.app.conftest import Airflow, make_job, small_cluster
+from tests.unit.app.playing import Airflow, make_job, small_cluster
 
 from frenzy.adapters.memory import FixedInventory
 from frenzy.app.cancel import cancel

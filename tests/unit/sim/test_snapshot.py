@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.app.conftest import CONFIG, make_job
+from tests.unit.app.playing import CONFIG, make_job
 from tests.unit.core.has_world import facts, node, plan, running, waiting
 
 from frenzy.core.cluster import NodeState

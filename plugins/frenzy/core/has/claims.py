@@ -223,7 +223,8 @@ def _of_running(job: RunningJob, tables: Tables, now_s: float, policy: HasPolicy
         is_displaced,
         False,
         job.objective is Objective.COST,
-        _due_s(job, work, policy, tables.capacity),
+        # What was given for its memory is not taken back by its equals.
+        -math.inf if job.pressed else _due_s(job, work, policy, tables.capacity),
         current.num_gpus - sum(leaving),
     )
 

@@ -13,6 +13,7 @@ from frenzy.core.has.policy import HasPolicy
 from frenzy.core.has.room import Room
 from frenzy.core.has.shares import Forbidden, forbidden_key, targets
 from frenzy.core.has.state import SchedulingState, running_job
+from frenzy.core.has.swap import served_first
 from frenzy.core.queue import Action, Preempt, Resize, Start
 
 _MAX_SWEEPS = 8
@@ -29,8 +30,16 @@ def decide(state: SchedulingState, now_s: float, policy: HasPolicy) -> tuple[Act
     """Starts, resizes and preemptions, in the order jobs are served.
 
     Starts and resizes may use GPUs that another action of the same answer gives back. A target that
-    cannot be placed, because of how GPUs lie on nodes, is forbidden and the sweep made again.
+    cannot be placed, because of how GPUs lie on nodes, is forbidden and the sweep made again. Jobs under
+    memory pressure are served before (``swap``).
     """
+    swaps: tuple[Action, ...] = ()
+    if state.waiting.pressed:
+        swaps, state = served_first(state, now_s, policy)
+    return (*swaps, *_swept(state, now_s, policy))
+
+
+def _swept(state: SchedulingState, now_s: float, policy: HasPolicy) -> tuple[Action, ...]:
     capacity = Capacity.of(state.cluster)
     line = Line.of(claims_of(state, now_s, policy, capacity), now_s)
     idle = {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items()}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
+from itertools import islice
 
 from frenzy.core.cluster import Cluster, Node, Placement
 from frenzy.core.errors import Reason, ReasonCode, SpecError, Violation
@@ -16,14 +17,16 @@ from frenzy.core.has.board import Board
 from frenzy.core.has.forecast import earliest
 from frenzy.core.has.options import Contender, Option
 from frenzy.core.has.placement import shortfall
-from frenzy.core.has.policy import FifoPolicy, PaperPolicy, Policy
+from frenzy.core.has.policy import FifoPolicy, HasPolicy, PaperPolicy, Policy
 from frenzy.core.has.schedule import as_state, run_pass, schedule
 from frenzy.core.has.state import SchedulingState
+from frenzy.core.has.swap import refusals
 from frenzy.core.has.wording import about, listed, more_gpus
 from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import Hold, QueuedJob, SchedulingFacts, Start
 
 _MAX_OPTIONS_SHOWN = 5
+_MAX_HOLDERS_SHOWN = 5
 _WHAT_IF_NODE = "what-if"
 
 
@@ -52,7 +55,8 @@ class Explanation:
     """What the scheduler does with one job, and why.
 
     plan, placement: of a job that runs or would start. position, expected_start_s: of one that
-    waits. counterfactuals: changes that were tried and would start it now, one sentence each.
+    waits. counterfactuals: changes that were tried and would start it now, one sentence each. holders: who
+    does not move for it, though its memory outgrew its GPUs, one sentence each.
     """
 
     run_key: str
@@ -65,6 +69,7 @@ class Explanation:
     expected_start_s: float | None = None
     options: tuple[OptionView, ...] = ()
     counterfactuals: tuple[str, ...] = ()
+    holders: tuple[str, ...] = ()
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -73,7 +78,7 @@ class Explanation:
         shown = tuple(option.sentence for option in self.options[:_MAX_OPTIONS_SHOWN])
         left = len(self.options) - len(shown)
         rest = (f"{left} more plans need other GPUs.",) if left > 0 else ()
-        return (*position, *shown, *rest, *self.counterfactuals)
+        return (*position, *shown, *rest, *self.holders, *self.counterfactuals)
 
 
 def explain(facts: SchedulingFacts, run_key: str, now_s: float, policy: Policy) -> Explanation:
@@ -95,7 +100,16 @@ def explain(facts: SchedulingFacts, run_key: str, now_s: float, policy: Policy) 
         expected_start_s=action.expected_start_s,
         options=tuple(_option_view(board, option) for option in contender.options),
         counterfactuals=tuple(_counterfactuals(facts, contender, now_s, policy)),
+        holders=tuple(islice(_who_stays(facts, contender, now_s, policy), _MAX_HOLDERS_SHOWN)),
     )
+
+
+def _who_stays(facts: SchedulingFacts, contender: Contender, now_s: float, policy: Policy) -> Iterator[str]:
+    """Of a job under memory pressure: why those that hold larger GPUs do not move for it."""
+    if not contender.job.pressed or not isinstance(policy, HasPolicy):
+        return
+    for job, refusal in refusals(as_state(facts, policy), contender, now_s, policy):
+        yield f"{job.job_name} keeps {_nodes(job.placement)}: {refusal}."
 
 
 def _action(facts: SchedulingFacts, run_key: str, now_s: float, policy: Policy) -> Start | Hold:

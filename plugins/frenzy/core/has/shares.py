@@ -228,8 +228,11 @@ def _is_open(sweep: Sweep, claim: Claim, choice: Choice) -> bool:
     current = claim.current
     if sweep.forbidden and forbidden_key(claim, choice) in sweep.forbidden:
         return False
-    if current is None or claim.has_moves:
+    if current is None:
         return True
+    if claim.has_moves:
+        # One that is served first for its memory makes nobody move by that.
+        return not claim.job.pressed or _is_idle(sweep, claim, choice)
     # Nobody's turn is taken, and what is left at least shrinks by so much that the move pays for its own sake.
     return _is_idle(sweep, claim, choice) and (
         (claim.run_s(choice) + claim.restart_s) * sweep.policy.gain_without_budget <= claim.run_s(current)

@@ -177,6 +177,7 @@ def running_job(
         work_done=job.work_done,
         asked_gpus=job.asked_gpus,
         elasticity=job.elasticity,
+        pressed=job.pressed,
     )
 
 

@@ -35,13 +35,14 @@ class Line:
 class Waiting:
     """All waiting jobs: ``in_order`` says everything, the rest is for finding them.
 
-    _hints: jobs that were put here or into another of the same origin, by run key; where it is wrong or
-    silent, finding a job takes longer.
+    pressed: those whose memory outgrew their GPUs, by run key. _hints: jobs that were put here or into
+    another of the same origin, by run key; where it is wrong or silent, finding a job takes longer.
     """
 
     in_order: Chunks[Contender]
     order: Order = field(compare=False, repr=False)
     lines: Mapping[str, Line] = field(compare=False, repr=False)
+    pressed: Mapping[str, Contender] = field(compare=False, repr=False)
     _hints: dict[str, QueuedJob] = field(compare=False, repr=False)
 
     @staticmethod
@@ -51,7 +52,8 @@ class Waiting:
         for each in in_order:
             lines.setdefault(each.asks, []).append(each)
         hints = {each.job.run_key: each.job for each in in_order}
-        return Waiting(Chunks.of(in_order), order, {asks: _line(jobs) for asks, jobs in lines.items()}, hints)
+        pressed = {each.job.run_key: each for each in in_order if each.job.pressed}
+        return Waiting(Chunks.of(in_order), order, {asks: _line(jobs) for asks, jobs in lines.items()}, pressed, hints)
 
     def __iter__(self) -> Iterator[Contender]:
         return iter(self.in_order)
@@ -69,7 +71,8 @@ class Waiting:
         grown = Line(line.jobs.put(contender, self._key), line.works.put(contender.job.work_left, float))
         self._hints[contender.job.run_key] = contender.job
         lines = {**self.lines, contender.asks: grown}
-        return Waiting(self.in_order.put(contender, self._key), self.order, lines, self._hints)
+        pressed = {**self.pressed, contender.job.run_key: contender} if contender.job.pressed else self.pressed
+        return Waiting(self.in_order.put(contender, self._key), self.order, lines, pressed, self._hints)
 
     def without(self, run_keys: Iterable[str]) -> Waiting:
         """Without the jobs of ``run_keys``, those that wait."""
@@ -89,7 +92,10 @@ class Waiting:
         else:
             del lines[contender.asks]
         in_order = self.in_order.without(self._place(self.in_order, contender.job))
-        return Waiting(in_order, self.order, lines, self._hints)
+        pressed = self.pressed
+        if contender.job.pressed:
+            pressed = {key: each for key, each in pressed.items() if key != contender.job.run_key}
+        return Waiting(in_order, self.order, lines, pressed, self._hints)
 
     def _find(self, run_key: str) -> Contender | None:
         hint = self._hints.get(run_key)
