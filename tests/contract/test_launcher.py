@@ -1,47 +1,20 @@
-"""What every launcher promises."""
+"""The launchers that need no cluster keep the contract; for Kubernetes see tests/kubernetes."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.contract import fake_trainer, values
-from tests.contract.eventually import eventually
+from tests.contract import fake_trainer
+from tests.contract.launcher_contract import LauncherContract, World
 
 from frenzy.adapters.local.launcher import LocalLauncher
 from frenzy.adapters.memory import FakeLauncher
 from frenzy.adapters.storage.run_store import FsspecRunStore
-from frenzy.core.launch import LaunchSpec
-from frenzy.ports import Launcher, WorkersState
-
-
-class World:
-    """A launcher, and specs whose workers wait to be stopped."""
-
-    def __init__(self, launcher: Launcher, folder: Path) -> None:
-        self.launcher = launcher
-        self._folder = folder
-        self._specs: list[LaunchSpec] = []
-
-    def spec(self, attempt: int = 1) -> LaunchSpec:
-        spec = values.launch_spec(f"{self._folder}/0123456789ab", attempt_number=attempt)
-        env = {"FAKE_TRAINER": "wait", "FAKE_STARTS": str(self._folder / "starts")}
-        spec = replace(spec, job=replace(spec.job, env=env))
-        self._specs.append(spec)
-        return spec
-
-    def is_in(self, spec: LaunchSpec, state: WorkersState) -> bool:
-        return self.launcher.state(spec) is state
-
-    def end(self) -> None:
-        for each in self._specs:
-            self.launcher.stop(each, grace_s=0)
-        for each in self._specs:
-            eventually(lambda each=each: self.is_in(each, WorkersState.GONE))
+from frenzy.ports import Launcher
 
 
 def _local(folder: Path) -> Launcher:
@@ -59,48 +32,5 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     made.end()
 
 
-def test_workers_are_not_started_then_alive_then_gone(world: World) -> None:
-    spec = world.spec()
-    assert world.launcher.state(spec) is WorkersState.NOT_STARTED
-    world.launcher.launch(spec)
-    assert world.launcher.state(spec) is WorkersState.ALIVE
-    world.launcher.stop(spec, grace_s=30)
-    eventually(lambda: world.is_in(spec, WorkersState.GONE))
-
-
-def test_launching_again_gives_the_same_reference(world: World) -> None:
-    spec = world.spec()
-    reference = world.launcher.launch(spec)
-    assert world.launcher.launch(spec) == reference
-    world.launcher.stop(spec, grace_s=30)
-    eventually(lambda: world.is_in(spec, WorkersState.GONE))
-    assert world.launcher.launch(spec) == reference
-    assert world.launcher.state(spec) is WorkersState.GONE
-
-
-def test_attempts_are_apart(world: World) -> None:
-    first, second = world.spec(1), world.spec(2)
-    world.launcher.launch(first)
-    assert world.launcher.state(second) is WorkersState.NOT_STARTED
-    world.launcher.launch(second)
-    world.launcher.stop(first, grace_s=30)
-    eventually(lambda: world.is_in(first, WorkersState.GONE))
-    assert world.launcher.state(second) is WorkersState.ALIVE
-
-
-def test_stopping_may_be_repeated(world: World) -> None:
-    spec = world.spec()
-    world.launcher.launch(spec)
-    for _ in range(3):
-        world.launcher.stop(spec, grace_s=30)
-    eventually(lambda: world.is_in(spec, WorkersState.GONE))
-    world.launcher.stop(spec, grace_s=30)
-    assert world.launcher.state(spec) is WorkersState.GONE
-
-
-def test_workers_that_were_stopped_before_they_started_never_start(world: World) -> None:
-    spec = world.spec()
-    world.launcher.stop(spec, grace_s=1)
-    assert world.launcher.state(spec) is WorkersState.GONE
-    world.launcher.launch(spec)
-    assert world.launcher.state(spec) is WorkersState.GONE
+class TestLaunchers(LauncherContract):
+    pass

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from frenzy.core.launch import LaunchSpec
 from frenzy.core.plan import short_hash
@@ -75,6 +75,12 @@ def pod_name(run_key: str, attempt: int, node_rank: int) -> str:
 def attempt_labels(run_key: str, attempt: int) -> dict[str, str]:
     """What is on every pod of an attempt, and on no other pod of the namespace."""
     return {MANAGED_BY: MANAGER, RUN: label_value(run_key), ATTEMPT: str(attempt)}
+
+
+def attempt_labels_of(pod: Mapping[str, Any]) -> dict[str, str]:
+    """Of ``pod``'s labels, those that say which attempt it belongs to."""
+    given = pod["metadata"].get("labels") or {}
+    return {name: given[name] for name in (MANAGED_BY, RUN, ATTEMPT) if name in given}
 
 
 def selector(run_key: str, attempt: int | None = None) -> str:

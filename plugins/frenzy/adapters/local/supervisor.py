@@ -214,11 +214,11 @@ def bury(target: Target, wakeups: Wakeups) -> None:
 
 def _leave_result(target: Target, exit_code: int, detail: str) -> None:
     # Imported only at the end: a supervisor that waits for hours stays small.
-    from frenzy.adapters.local.last_words import leave_result
+    from frenzy.adapters.last_words import leave_result
+    from frenzy.adapters.storage.run_store import FsspecRunStore
 
-    leave_result(
-        run_dir=target.run_dir, run_key=target.run_key, attempt=target.attempt, exit_code=exit_code, detail=detail
-    )
+    store = FsspecRunStore(target.run_dir.rstrip("/").rpartition("/")[0])
+    leave_result(store, run_key=target.run_key, attempt=target.attempt, exit_code=exit_code, detail=detail)
 
 
 def _detach(target: Target) -> Wakeups | None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from frenzy.adapters.storage.run_store import FsspecRunStore
 from frenzy.core.launch import AttemptResult, LaunchSpec
-from frenzy.ports import TelemetryCursor
+from frenzy.ports import RunStore, TelemetryCursor
 
 
-def leave_result(*, run_dir: str, run_key: str, attempt: int, exit_code: int, detail: str) -> None:
+def leave_result(store: RunStore, *, run_key: str, attempt: int, exit_code: int, detail: str) -> None:
     """Put result.json unless it is there; progress as telemetry and checkpoints tell it."""
-    store = FsspecRunStore(run_dir.rstrip("/").rpartition("/")[0])
     if store.result(run_key, attempt) is not None:
         return
     records = store.telemetry(run_key, attempt, TelemetryCursor()).records

@@ -1,0 +1,268 @@
+"""Launcher on Kubernetes: the pods of an attempt, all or none, found again by their labels.
+
+A look costs one list by label, however large the cluster is. What a look learns of a pod's end is
+noted in the run directory, because pods do not last: a node that goes away takes its pods along.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kubernetes.client import CoreV1Api
+
+from frenzy.adapters.k8s import labels
+from frenzy.adapters.k8s.manifest import Manifest, pods_of
+from frenzy.adapters.k8s.outcome import (
+    PodEnd,
+    PodJson,
+    PodSeen,
+    PodStage,
+    better,
+    decisive,
+    gave_up,
+    last_words,
+    nodes_to_blame,
+    reason_of,
+    see,
+    vanished,
+)
+from frenzy.adapters.k8s.pod_rules import PodRules
+from frenzy.adapters.k8s.pods import Pods
+from frenzy.adapters.last_words import leave_result
+from frenzy.core import codec
+from frenzy.core.errors import FrenzyError, PermanentError, Reason, ReasonCode
+from frenzy.core.launch import Control, ControlAction, LaunchSpec
+from frenzy.ports import RunStore, WorkersAccount, WorkersState
+
+log = logging.getLogger(__name__)
+
+_PODS: Final = "pods"
+_STOPPED: Final = "stop"
+# A pod that should have left so long ago is on a node that may have fallen silent.
+_LATE_S: Final = 15.0
+# Pods that lost a peer end by themselves within the trainer's own patience; those that do not are ended.
+_PEERS_PATIENCE_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodsNote:
+    """What the launcher remembers of an attempt: the pods that it made, and the ends that it saw."""
+
+    pods: tuple[str, ...]
+    ends: tuple[PodEnd, ...] = ()
+
+    def with_ends(self, ends: Iterable[PodEnd]) -> PodsNote:
+        known = {each.pod: each for each in self.ends}
+        for each in ends:
+            known[each.pod] = better(known.get(each.pod), each)
+        return replace(self, ends=tuple(known[name] for name in sorted(known)))
+
+    def end_of(self, pod: str) -> PodEnd | None:
+        return next((each for each in self.ends if each.pod == pod), None)
+
+
+class KubernetesLauncher:
+    """Runs workers as pods, one for each node of the placement.
+
+    core_api: makes the client when it is first needed. now_s: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        runs: RunStore,
+        rules: PodRules,
+        *,
+        core_api: Callable[[], CoreV1Api],
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._runs, self._rules, self._now_s = runs, rules, now_s
+        self._pods = Pods(rules.namespace, core_api)
+
+    def launch(self, spec: LaunchSpec) -> str:
+        """Make the attempt's pods, unless they were made or stopped before; a reference for people.
+
+        Raises TemporaryError (QUOTA_EXCEEDED, API_UNREACHABLE) or PermanentError; then no pod is left.
+        """
+        reference = f"kubernetes:{self._rules.namespace}/{labels.pod_name(spec.run_key, spec.attempt, 0)}"
+        if self._note(spec) is not None or self._is_stopped(spec):
+            return reference
+        pods = pods_of(spec, self._rules)
+        if self._runs.spec(spec.run_key, spec.attempt) is None:
+            self._runs.put_spec(spec)
+        self._create_all(pods)
+        self._put_note(spec, PodsNote(pods=tuple(each["metadata"]["name"] for each in pods)))
+        if self._is_stopped(spec):  # meanwhile, by somebody who saw no pod yet
+            self.stop(spec, grace_s=0.0)
+        return reference
+
+    def state(self, spec: LaunchSpec) -> WorkersState:
+        return self.account(spec).state
+
+    def account(self, spec: LaunchSpec) -> WorkersAccount:
+        """One look at the attempt's pods; an end that is news is noted. Pods that will never begin are ended."""
+        try:
+            return self._look(spec)
+        except FrenzyError as error:
+            log.warning("The pods of %s attempt %d could not be looked at: %s", spec.run_key, spec.attempt, error)
+            return WorkersAccount(state=WorkersState.UNKNOWN)
+
+    def stop(self, spec: LaunchSpec, *, grace_s: float) -> None:
+        """Ask the workers for a checkpoint and their end; a pod that is there after ``grace_s`` is killed."""
+        self._runs.put_note(spec.run_key, spec.attempt, _STOPPED, json.dumps({"asked_s": self._now_s()}))
+        if grace_s > 0:
+            reason = Reason(code=ReasonCode.CHECKPOINTED_ON_REQUEST)
+            control = Control(action=ControlAction.CHECKPOINT_AND_STOP, reason=reason)
+            self._runs.put_control(spec.run_key, spec.attempt, control)
+        pods = self._pods.list(labels.selector(spec.run_key, spec.attempt))
+        alive = (each for each in pods if see(each, asked=True).stage is not PodStage.ENDED)
+        self._pods.delete(alive, grace_s=grace_s)
+
+    def remove(self, run_key: str, attempt: int) -> None:
+        """Keep the output of workers that could not keep it themselves, and delete the attempt's pods."""
+        pods = self._pods.list(labels.selector(run_key, attempt))
+        for each in pods:
+            self._keep_output(run_key, attempt, each)
+        self._pods.delete(pods, grace_s=0.0)
+
+    def remains(self) -> tuple[tuple[str, int], ...]:
+        """Attempts that have a pod in our namespace."""
+        found = [each["metadata"].get("labels") or {} for each in self._pods.list(labels.OURS)]
+        known = {(each[labels.RUN], int(each[labels.ATTEMPT])) for each in found if labels.is_ours(each)}
+        return tuple(sorted(known))
+
+    # looking
+
+    def _look(self, spec: LaunchSpec) -> WorkersAccount:
+        asked = self._is_stopped(spec)
+        seen = [see(each, asked=asked) for each in self._pods.list(labels.selector(spec.run_key, spec.attempt))]
+        note = self._note(spec)
+        if note is None and not seen:
+            return WorkersAccount(state=WorkersState.GONE if asked else WorkersState.NOT_STARTED)
+        note = self._noted(spec, note or PodsNote(pods=()), seen, asked=asked)
+        alive = [each for each in seen if each.stage is not PodStage.ENDED]
+        if alive and not asked:
+            note = self._give_up_if_hopeless(spec, note, alive)
+        account = self._account(spec, note, alive)
+        if account.state is WorkersState.GONE:
+            self._leave_result(spec, note)
+        return account
+
+    def _account(self, spec: LaunchSpec, note: PodsNote, alive: list[PodSeen]) -> WorkersAccount:
+        hindrances = [each.hindrance.reason for each in alive if each.hindrance is not None]
+        return WorkersAccount(
+            state=self._state(alive),
+            reason=reason_of(decisive(note.ends)),
+            lost_nodes=nodes_to_blame(note.ends, tuple(each.node for each in spec.placement.allocations)),
+            waiting=hindrances[0] if hindrances else None,
+        )
+
+    def _state(self, alive: list[PodSeen]) -> WorkersState:
+        if not alive:
+            return WorkersState.GONE
+        suspects = {each.node for each in alive if each.node is not None and self._may_be_on_a_silent_node(each)}
+        return WorkersState.UNKNOWN if any(map(self._pods.node_is_silent, suspects)) else WorkersState.ALIVE
+
+    def _may_be_on_a_silent_node(self, pod: PodSeen) -> bool:
+        is_late = pod.leaves_by_s is not None and self._now_s() > pod.leaves_by_s + _LATE_S
+        return is_late or (pod.stage is not PodStage.WAITING and pod.ready is False)
+
+    def _noted(self, spec: LaunchSpec, note: PodsNote, seen: list[PodSeen], *, asked: bool) -> PodsNote:
+        """``note`` with every end that can be seen, and those of pods that are not there any more."""
+        ends = [each.end for each in seen if each.end is not None]
+        if not asked:
+            there = {each.name for each in seen}
+            explained = {each.pod for each in note.ends if each.code is not ReasonCode.POD_DELETED}
+            ends += [self._vanished(note, pod) for pod in note.pods if pod not in there | explained]
+        return self._remember(spec, note, ends)
+
+    def _remember(self, spec: LaunchSpec, note: PodsNote, ends: Iterable[PodEnd]) -> PodsNote:
+        after = note.with_ends(ends)
+        if after != note and after.pods:
+            self._put_note(spec, after)
+        return after
+
+    def _vanished(self, note: PodsNote, pod: str) -> PodEnd:
+        before = note.end_of(pod)
+        node = before.node if before is not None else None
+        return vanished(
+            pod=pod,
+            node_rank=note.pods.index(pod),
+            event=self._pods.last_event(pod),
+            node_is_gone=node is not None and self._pods.node_is_silent(node),
+            at_s=self._now_s() if before is None else before.at_s,
+        )
+
+    def _give_up_if_hopeless(self, spec: LaunchSpec, note: PodsNote, alive: list[PodSeen]) -> PodsNote:
+        """End the attempt where a pod will not begin, or where pods outlive a failed one for too long."""
+        patience_s = self._rules.scheduling_patience_s
+        stuck = [each for each in alive if each.hindrance and self._now_s() - each.hindrance.since_s > patience_s]
+        failed = decisive(note.ends)
+        if stuck:
+            note = self._remember(spec, note, [gave_up(each, self._now_s()) for each in stuck])
+        elif failed is None or failed.exit_code is None or self._now_s() - failed.at_s < _PEERS_PATIENCE_S:
+            return note
+        self.stop(spec, grace_s=0.0)
+        return note
+
+    def _leave_result(self, spec: LaunchSpec, note: PodsNote) -> None:
+        """From the last words of the pod that decides, where node 0 could not write the attempt's result."""
+        end = decisive(note.ends) or min(note.ends, key=lambda each: each.node_rank, default=None)
+        if end is not None and end.exit_code is not None:
+            leave_result(
+                self._runs,
+                run_key=spec.run_key,
+                attempt=spec.attempt,
+                exit_code=end.exit_code,
+                detail=last_words(end),
+            )
+
+    # making and deleting
+
+    def _create_all(self, pods: Iterable[Manifest]) -> None:
+        made: list[PodJson] = []
+        try:
+            for each in pods:
+                made.append(self._create(each))
+        except BaseException:
+            self._pods.delete(made, grace_s=0.0)
+            raise
+
+    def _create(self, pod: Manifest) -> PodJson:
+        """The pod as it was made, now or by an earlier call for the same attempt; another attempt's never."""
+        name = pod["metadata"]["name"]
+        made = self._pods.create(pod) or self._pods.read(name)
+        if not labels.attempt_labels_of(pod).items() <= (made["metadata"].get("labels") or {}).items():
+            detail = f"The pod {self._rules.namespace}/{name} is there already, and belongs to something else."
+            raise PermanentError(
+                Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail, remedy="Delete it, or set another namespace.")
+            )
+        return made
+
+    def _keep_output(self, run_key: str, attempt: int, pod: PodJson) -> None:
+        """A container that died early leaves its output in its pod only."""
+        seen = see(pod, asked=True)
+        if seen.stage is not PodStage.ENDED or (seen.end is not None and seen.end.exit_code == 0):
+            return
+        try:
+            text = self._pods.output(seen.name)
+            if text:
+                self._runs.put_log(run_key, attempt, f"pod-{seen.node_rank}.log", text)
+        except FrenzyError as error:
+            log.info("The output of pod %s is not to be had: %s", seen.name, error)
+
+    # notes
+
+    def _note(self, spec: LaunchSpec) -> PodsNote | None:
+        text = self._runs.note(spec.run_key, spec.attempt, _PODS)
+        return None if text is None else codec.loads(PodsNote, text)
+
+    def _put_note(self, spec: LaunchSpec, note: PodsNote) -> None:
+        self._runs.put_note(spec.run_key, spec.attempt, _PODS, codec.dumps(note))
+
+    def _is_stopped(self, spec: LaunchSpec) -> bool:
+        return self._runs.note(spec.run_key, spec.attempt, _STOPPED) is not None

@@ -1,0 +1,344 @@
+"""Why an attempt's pods ended, or do not begin: pure functions over pods as the API's JSON.
+
+The first pod that failed decides. Pods that only lost their peers say so as plain crashes, hence an
+end that explains something goes before one that does not, whenever it was noticed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final
+
+from frenzy.adapters.k8s import labels
+from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.launch import ExitCode
+
+PodJson = Mapping[str, Any]
+
+_KILLED: Final = 137
+_BY_EXIT_CODE: Final[Mapping[int, ReasonCode]] = MappingProxyType(
+    {
+        int(ExitCode.DONE): ReasonCode.COMPLETED,
+        int(ExitCode.CHECKPOINTED): ReasonCode.CHECKPOINTED_ON_REQUEST,
+        int(ExitCode.BUDGET_EXCEEDED): ReasonCode.BUDGET_EXCEEDED,
+        int(ExitCode.CUDA_OUT_OF_MEMORY): ReasonCode.CUDA_OUT_OF_MEMORY,
+        int(ExitCode.BAD_CONFIG_OR_DATA): ReasonCode.BAD_CONFIG_OR_DATA,
+    }
+)
+_GOOD: Final = frozenset({ReasonCode.COMPLETED, ReasonCode.CHECKPOINTED_ON_REQUEST})
+# What a pod also says whose peers were lost.
+_TELLS_LITTLE: Final = frozenset({ReasonCode.WORKER_CRASHED, ReasonCode.WORKER_KILLED, ReasonCode.POD_DELETED})
+# A node that did this to a pod may do it to the next.
+_NODE_IS_TO_BLAME: Final = frozenset(
+    {
+        ReasonCode.POD_EVICTED,
+        ReasonCode.POD_PREEMPTED,
+        ReasonCode.POD_UNSCHEDULABLE,
+        ReasonCode.NODE_LOST,
+        ReasonCode.IMAGE_PULL_FAILED,
+    }
+)
+# status.reason of a pod, as the kubelet, the node controller and the pod collector word it.
+_BY_POD_REASON: Final[Mapping[str, ReasonCode]] = MappingProxyType(
+    {
+        "Evicted": ReasonCode.POD_EVICTED,
+        "DeadlineExceeded": ReasonCode.DEADLINE_EXCEEDED,
+        "NodeLost": ReasonCode.NODE_LOST,
+        "NodeShutdown": ReasonCode.NODE_LOST,
+        "Shutdown": ReasonCode.NODE_LOST,
+        "Terminated": ReasonCode.NODE_LOST,
+        "Preempting": ReasonCode.POD_PREEMPTED,
+        "NodeAffinity": ReasonCode.POD_UNSCHEDULABLE,
+        "UnexpectedAdmissionError": ReasonCode.POD_UNSCHEDULABLE,
+    }
+)
+_OUT_OF: Final = "Outof"  # OutOfcpu, OutOfmemory, OutOfnvidia.com/gpu: refused by the kubelet
+# Reason of the condition DisruptionTarget (Kubernetes 1.26 and newer).
+_BY_DISRUPTION: Final[Mapping[str, ReasonCode]] = MappingProxyType(
+    {
+        "PreemptionByScheduler": ReasonCode.POD_PREEMPTED,
+        "PreemptionByKubeScheduler": ReasonCode.POD_PREEMPTED,
+        "DeletionByTaintManager": ReasonCode.NODE_LOST,
+        "DeletionByPodGC": ReasonCode.NODE_LOST,
+        "EvictionByEvictionAPI": ReasonCode.POD_EVICTED,
+        "TerminationByKubelet": ReasonCode.POD_EVICTED,
+    }
+)
+_BY_CONTAINER_REASON: Final[Mapping[str, ReasonCode]] = MappingProxyType(
+    {
+        "OOMKilled": ReasonCode.HOST_OUT_OF_MEMORY,
+        "ContainerStatusUnknown": ReasonCode.NODE_LOST,
+        "ContainerCannotRun": ReasonCode.CONTAINER_CONFIG_ERROR,
+        "StartError": ReasonCode.CONTAINER_CONFIG_ERROR,
+        "DeadlineExceeded": ReasonCode.DEADLINE_EXCEEDED,
+    }
+)
+_BY_WAITING_REASON: Final[Mapping[str, ReasonCode]] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            (
+                "ErrImagePull",
+                "ImagePullBackOff",
+                "ErrImageNeverPull",
+                "InvalidImageName",
+                "ImageInspectError",
+                "RegistryUnavailable",
+            ),
+            ReasonCode.IMAGE_PULL_FAILED,
+        ),
+        **dict.fromkeys(
+            ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError"),
+            ReasonCode.CONTAINER_CONFIG_ERROR,
+        ),
+    }
+)
+TELLING_EVENTS: Final[Mapping[str, ReasonCode]] = MappingProxyType(
+    {
+        "Preempted": ReasonCode.POD_PREEMPTED,
+        "TaintManagerEviction": ReasonCode.NODE_LOST,
+        "NodeNotReady": ReasonCode.NODE_LOST,
+        "Evicted": ReasonCode.POD_EVICTED,
+    }
+)
+
+
+class PodStage(StrEnum):
+    """How far a pod has come. LEAVING: it was deleted, and its kubelet has not yet confirmed it."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    LEAVING = "leaving"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodEnd:
+    """How one pod ended, or what is ending it.
+
+    at_s: seconds since the epoch. node: where it was, if that is known. message: its last words.
+    """
+
+    pod: str
+    node_rank: int
+    code: ReasonCode
+    detail: str
+    at_s: float
+    node: str | None = None
+    exit_code: int | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hindrance:
+    """What keeps a pod from beginning, and since when."""
+
+    reason: Reason
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSeen:
+    """One pod at one look.
+
+    node: where it was put. ready: None where it never ran; False also when its node has fallen silent.
+    leaves_by_s: when a pod that was deleted should be gone.
+    """
+
+    name: str
+    node_rank: int
+    stage: PodStage
+    node: str | None
+    ready: bool | None
+    leaves_by_s: float | None
+    end: PodEnd | None
+    hindrance: Hindrance | None
+
+
+def see(pod: PodJson, *, asked: bool) -> PodSeen:
+    """What ``pod`` shows. asked: we asked the workers to end, so that their end needs no other cause."""
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    stage = _stage(pod)
+    return PodSeen(
+        name=metadata["name"],
+        node_rank=int((metadata.get("labels") or {}).get(labels.NODE_RANK, 0)),
+        stage=stage,
+        node=(pod.get("spec") or {}).get("nodeName"),
+        ready=_ready(status),
+        leaves_by_s=_time_s(metadata.get("deletionTimestamp")),
+        end=_end(pod, asked=asked) if stage in (PodStage.ENDED, PodStage.LEAVING) else None,
+        hindrance=_hindrance(pod) if stage is PodStage.WAITING else None,
+    )
+
+
+def vanished(*, pod: str, node_rank: int, event: PodJson | None, node_is_gone: bool, at_s: float) -> PodEnd:
+    """The end of a pod that is not there any more and that we did not remove; event: what was said of it last."""
+    code = TELLING_EVENTS.get(str((event or {}).get("reason")))
+    said = str((event or {}).get("message", ""))
+    if node_is_gone or code is None:
+        code = ReasonCode.NODE_LOST if node_is_gone else ReasonCode.POD_DELETED
+    return PodEnd(pod=pod, node_rank=node_rank, code=code, detail=_sentence(pod, said), at_s=at_s)
+
+
+def gave_up(pod: PodSeen, now_s: float) -> PodEnd:
+    """The end of a pod that waited for too long, and is ended for that."""
+    assert pod.hindrance is not None, "it waits for something"
+    reason = pod.hindrance.reason
+    return PodEnd(
+        pod=pod.name, node_rank=pod.node_rank, code=reason.code, detail=reason.detail, at_s=now_s, node=pod.node
+    )
+
+
+def last_words(end: PodEnd) -> str:
+    """One sentence: from the trainer's termination message if it is one, else what the cluster says."""
+    try:
+        said = json.loads(end.message)["detail"]
+    except (ValueError, KeyError, TypeError):
+        return end.detail
+    return f"{end.pod}: {said}" if said else end.detail
+
+
+def decisive(ends: Iterable[PodEnd]) -> PodEnd | None:
+    """The end that explains the attempt's; None when no pod failed."""
+    failed = [each for each in ends if each.code not in _GOOD]
+    return min(failed, key=lambda each: (each.code in _TELLS_LITTLE, each.at_s, each.node_rank), default=None)
+
+
+def reason_of(end: PodEnd | None) -> Reason | None:
+    """What is known beside the workers' own result; a plain crash explains itself there."""
+    if end is None or end.code in (ReasonCode.WORKER_CRASHED, ReasonCode.WORKER_KILLED):
+        return None
+    return Reason(code=end.code, detail=end.detail)
+
+
+def nodes_to_blame(ends: Iterable[PodEnd], placed_on: tuple[str, ...]) -> tuple[str, ...]:
+    """Nodes of the placement, which lists them by node rank, that took pods away or never let them begin."""
+    ranks = {each.node_rank for each in ends if each.code in _NODE_IS_TO_BLAME}
+    return tuple(node for rank, node in enumerate(placed_on) if rank in ranks)
+
+
+def better(before: PodEnd | None, now: PodEnd) -> PodEnd:
+    """Of two looks at the same end: the later one, unless it knows less."""
+    if before is None or (before.code in _TELLS_LITTLE and now.code not in _TELLS_LITTLE):
+        return now
+    knows_more = before.exit_code is None and now.exit_code is not None
+    return now if knows_more and now.code not in _TELLS_LITTLE else before
+
+
+def _stage(pod: PodJson) -> PodStage:
+    phase = (pod.get("status") or {}).get("phase")
+    if phase in ("Succeeded", "Failed"):
+        return PodStage.ENDED
+    if pod["metadata"].get("deletionTimestamp"):
+        return PodStage.LEAVING
+    return PodStage.RUNNING if _container(pod).get("state", {}).get("running") else PodStage.WAITING
+
+
+def _end(pod: PodJson, *, asked: bool) -> PodEnd | None:
+    status, name = pod.get("status") or {}, pod["metadata"]["name"]
+    ended = _container(pod).get("state", {}).get("terminated") or {}
+    exit_code = ended.get("exitCode")
+    if asked and exit_code is None:
+        return None
+    code, why = _cause(pod, ended, asked=asked)
+    return PodEnd(
+        pod=name,
+        node_rank=int((pod["metadata"].get("labels") or {}).get(labels.NODE_RANK, 0)),
+        code=code,
+        detail=_sentence(name, why or status.get("message") or ""),
+        at_s=_time_s(ended.get("finishedAt")) or _time_s(pod["metadata"].get("deletionTimestamp")) or _ended_s(pod),
+        node=(pod.get("spec") or {}).get("nodeName"),
+        exit_code=exit_code,
+        message=ended.get("message") or "",
+    )
+
+
+def _cause(pod: PodJson, ended: Mapping[str, Any], *, asked: bool) -> tuple[ReasonCode, str]:
+    """The code, and the words for it. What the trainer itself says of an end goes before what was done to its pod."""
+    exit_code = ended.get("exitCode")
+    known = _BY_EXIT_CODE.get(exit_code) if exit_code is not None else None
+    if known is not None and known is not ReasonCode.CHECKPOINTED_ON_REQUEST:
+        return known, ended.get("message") or ""
+    done = None if asked else _done_to(pod)
+    if done is not None:
+        return done
+    if known is not None and not asked and pod["metadata"].get("deletionTimestamp"):
+        return ReasonCode.POD_DELETED, "The pod was deleted; its workers saved a checkpoint."
+    if known is not None:
+        return known, ""
+    container = _BY_CONTAINER_REASON.get(str(ended.get("reason")))
+    if container is not None:
+        return container, ended.get("message") or f"The container ended with {ended.get('reason')}."
+    if exit_code == _KILLED and not asked:
+        return ReasonCode.HOST_OUT_OF_MEMORY, "The container was killed (137), which nobody had asked for."
+    if exit_code is not None:
+        return (ReasonCode.WORKER_KILLED if exit_code > 128 else ReasonCode.WORKER_CRASHED), ended.get("message") or ""
+    return ReasonCode.POD_DELETED, "The pod is going away and says nothing of its containers."
+
+
+def _done_to(pod: PodJson) -> tuple[ReasonCode, str] | None:
+    """What the cluster did to ``pod``, if it says so."""
+    status = pod.get("status") or {}
+    reason = str(status.get("reason") or "")
+    code = _BY_POD_REASON.get(reason)
+    if code is None and reason.lower().startswith(_OUT_OF.lower()):
+        code = ReasonCode.POD_UNSCHEDULABLE
+    if code is not None:
+        return code, status.get("message") or f"The pod ended with {reason}."
+    disruption = _condition(status, "DisruptionTarget")
+    if disruption.get("status") != "True":
+        return None
+    return _BY_DISRUPTION.get(disruption.get("reason", ""), ReasonCode.POD_DELETED), disruption.get("message", "")
+
+
+def _hindrance(pod: PodJson) -> Hindrance | None:
+    status, metadata = pod.get("status") or {}, pod["metadata"]
+    waiting = _container(pod).get("state", {}).get("waiting") or {}
+    code = _BY_WAITING_REASON.get(str(waiting.get("reason")))
+    scheduled = _condition(status, "PodScheduled")
+    created_s = _time_s(metadata.get("creationTimestamp")) or 0.0
+    since_s = _time_s(scheduled.get("lastTransitionTime")) or created_s
+    if code is not None:
+        words = f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
+        return Hindrance(reason=Reason(code=code, detail=_sentence(metadata["name"], words)), since_s=since_s)
+    if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
+        detail = _sentence(metadata["name"], scheduled.get("message", ""))
+        return Hindrance(reason=Reason(code=ReasonCode.POD_UNSCHEDULABLE, detail=detail), since_s=created_s)
+    return None
+
+
+def _container(pod: PodJson) -> Mapping[str, Any]:
+    """The status of the workers' container; empty where the pod tells nothing of it."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    found: Mapping[str, Any] = next((each for each in statuses if each.get("name") == labels.CONTAINER), {})
+    return found
+
+
+def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = next((each for each in status.get("conditions") or () if each.get("type") == kind), {})
+    return found
+
+
+def _ready(status: Mapping[str, Any]) -> bool | None:
+    condition = _condition(status, "Ready")
+    return condition.get("status") == "True" if condition else None
+
+
+def _ended_s(pod: PodJson) -> float:
+    """When a pod ended whose containers tell nothing: its last change of condition, else its creation."""
+    times = [_time_s(each.get("lastTransitionTime")) for each in (pod.get("status") or {}).get("conditions") or ()]
+    return max(
+        [each for each in times if each is not None] or [_time_s(pod["metadata"].get("creationTimestamp")) or 0.0]
+    )
+
+
+def _time_s(text: str | None) -> float | None:
+    return None if not text else datetime.fromisoformat(text).timestamp()
+
+
+def _sentence(pod: str, words: str) -> str:
+    return f"Pod {pod}: {' '.join(words.split())}" if words else f"Pod {pod}."
