@@ -27,7 +27,7 @@ from tests.bench.schedule_facts import acted, busy, cluster_of, events, jobs_on,
 from tests.bench.schedule_growth import cpu_s, draw_growth, growth, median_cpu_s, pass_s
 from tests.placement_gap import gap_figures
 
-from frenzy.core.has import HasPolicy, SchedulingState, decide, schedule
+from frenzy.core.has import HasPolicy, SchedulingState, decide, decided, schedule
 from frenzy.core.queue import QueuedJob, SchedulingFacts
 from frenzy.sim.engine import simulate
 from frenzy.sim.registry import scheduler_named
@@ -138,13 +138,13 @@ def decision_times(facts: SchedulingFacts, new: tuple[QueuedJob, ...], now_s: fl
     """
     scheduler = scheduler_named("has")
     state = SchedulingState.of(facts, scheduler.rules)
-    state = acted(state, scheduler.decide(state, now_s), now_s)
+    state = acted(decided(state, now_s), scheduler.decide(state, now_s), now_s)
     gc.collect()
     times = []
     for when_s, happen in events(new, now_s):
         began_s = time.process_time()
         state = happen(state)
-        state = acted(state, scheduler.decide(state, when_s), when_s)
+        state = acted(decided(state, when_s), scheduler.decide(state, when_s), when_s)
         times.append(time.process_time() - began_s)
     return times
 

@@ -73,8 +73,7 @@ def rigid(facts: SchedulingFacts) -> SchedulingFacts:
 def acted(state: SchedulingState, actions: Iterable[Action], now_s: float) -> SchedulingState:
     """``state`` once ``actions`` have happened: what gives its GPUs back does so before any is taken."""
     actions = tuple(actions)
-    starts = {each.run_key for each in actions if isinstance(each, Start)}
-    waiting = {each.job.run_key: each.job for each in state.waiting if each.job.run_key in starts} if starts else {}
+    waiting = {each.run_key: state.waiting.find(each.run_key) for each in actions if isinstance(each, Start)}
     entering: list[RunningJob] = []
     for action in actions:
         if isinstance(action, Preempt):
@@ -84,7 +83,9 @@ def acted(state: SchedulingState, actions: Iterable[Action], now_s: float) -> Sc
             entering.append(restarted(stopped, action.plan, action.placement, now_s=now_s))
             state = state.finish(action.run_key)
         elif isinstance(action, Start):
-            entering.append(restarted(waiting[action.run_key], action.plan, action.placement, now_s=now_s))
+            contender = waiting[action.run_key]
+            assert contender is not None, "only waiting jobs are started"
+            entering.append(restarted(contender.job, action.plan, action.placement, now_s=now_s))
     return state.start(entering) if entering else state
 
 

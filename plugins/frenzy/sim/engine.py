@@ -17,7 +17,7 @@ from enum import IntEnum
 from functools import partial
 
 from frenzy.core.cluster import NodeState, Placement
-from frenzy.core.has import SchedulingState
+from frenzy.core.has import SchedulingState, decided
 from frenzy.core.has.state import running_job
 from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import Action, Hold, Preempt, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
@@ -177,6 +177,7 @@ class _Engine:
     def _decide(self, now_s: float) -> None:
         began = time.thread_time()
         actions = self._scheduler.decide(self._state, now_s)
+        self._state = decided(self._state, now_s)
         self._decision_s.append(time.thread_time() - began + self._upkeep_s)
         self._upkeep_s = 0.0
         self._apply([each for each in actions if not isinstance(each, Hold)], now_s)

@@ -14,7 +14,8 @@ from tests.unit.core.test_has_elastic import elastic_facts
 
 from frenzy.core.has import HasPolicy, SchedulingState
 from frenzy.core.has.choices import Capacity, Choice
-from frenzy.core.has.claims import Claim, Line, claims_of
+from frenzy.core.has.claims import Claim
+from frenzy.core.has.line import Line, claims_of
 from frenzy.core.has.shares import targets
 from frenzy.core.queue import SchedulingFacts
 

@@ -16,7 +16,7 @@ from frenzy.core.has.policy import (
     SrtfPolicy,
     policy_named,
 )
-from frenzy.core.has.schedule import decide, schedule
+from frenzy.core.has.schedule import decide, decided, schedule
 from frenzy.core.has.state import SchedulingState, apply_actions
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "SrtfPolicy",
     "apply_actions",
     "decide",
+    "decided",
     "explain",
     "policy_named",
     "schedule",

@@ -18,6 +18,8 @@ from frenzy.core.has.room import Need
 from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import RunningJob
 
+Plans = tuple[ResourcePlan, ...]
+
 _NUM_TABLES = 2048
 
 
@@ -115,20 +117,20 @@ class _WaitingKey:
 
 @dataclass(slots=True)
 class Tables:
-    """The tables of one decision."""
+    """The tables of all jobs on one cluster, found quickly by the identity of plans that are kept with them."""
 
     rules: Rules
     capacity: Capacity
-    _waiting: dict[tuple[int, bool, tuple[str, ...]], Table] = field(default_factory=dict)
-    _running: dict[tuple[int, int, tuple[str, ...], bool], Held] = field(default_factory=dict)
+    _waiting: dict[tuple[int, bool, tuple[str, ...]], tuple[Plans, Table]] = field(default_factory=dict)
+    _running: dict[tuple[int, int, tuple[str, ...], bool], tuple[RunningJob, Held]] = field(default_factory=dict)
 
     def of_waiting(self, contender: Contender) -> Table:
         """Everything the job may start with."""
         job = contender.job
         key = (id(job.plans), job.ordered, job.excluded_nodes)
-        found = self._waiting.get(key)
-        if found is None:
-            found = self._waiting[key] = _of_waiting(
+        known = self._waiting.get(key)
+        if known is None or known[0] is not job.plans:
+            table = _of_waiting(
                 _WaitingKey(
                     _Same(job.plans),
                     job.excluded_nodes,
@@ -138,17 +140,19 @@ class Tables:
                     contender,
                 )
             )
-        return found
+            known = self._waiting[key] = (job.plans, table)
+        return known[1]
 
     def of_running(self, job: RunningJob, *, is_displaced: bool = False) -> Held:
         """What the job has and, if it may be moved, the plans of other shape; of its own too if it must leave."""
         key = (id(job.plan), id(job.plans), job.excluded_nodes, is_displaced)
-        found = self._running.get(key)
-        if found is None:
-            found = self._running[key] = _of_running(
+        known = self._running.get(key)
+        if known is None or known[0].plan is not job.plan or known[0].plans is not job.plans:
+            held = _of_running(
                 _Same(job.plan), _Same(job.plans), job.excluded_nodes, self.rules, self.capacity.gpu_types, is_displaced
             )
-        return found
+            known = self._running[key] = (job, held)
+        return known[1]
 
 
 @lru_cache(maxsize=8)

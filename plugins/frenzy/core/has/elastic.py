@@ -4,44 +4,132 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Final
 
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.has.choices import Capacity, Choice
-from frenzy.core.has.claims import Claim, Line, claims_of
+from frenzy.core.has.claims import Claim
+from frenzy.core.has.line import Line, claims_of
 from frenzy.core.has.placement import place
 from frenzy.core.has.policy import HasPolicy
 from frenzy.core.has.room import Room
 from frenzy.core.has.shares import Forbidden, forbidden_key, targets
-from frenzy.core.has.state import SchedulingState, running_job
+from frenzy.core.has.state import SchedulingState, restarted, running_job
 from frenzy.core.has.swap import served_first
-from frenzy.core.queue import Action, Preempt, Resize, Start
+from frenzy.core.has.window import idle_gpus, window
+from frenzy.core.queue import Action, Preempt, QueuedJob, Resize, RunningJob, Start
 
-_MAX_SWEEPS = 8
+_MAX_SWEEPS: Final = 8
+_MOST_DRIFT: Final = 0.125
+_MOST_CHANGES: Final = 4
 
 
 def is_elastic(state: SchedulingState) -> bool:
     """Whether any active job may be moved."""
-    return any(job.elasticity is not None for job in state.running.values()) or any(
-        contender.job.elasticity is not None for contender in state.waiting
-    )
+    return state.standing is not None
 
 
 def decide(state: SchedulingState, now_s: float, policy: HasPolicy) -> tuple[Action, ...]:
-    """Starts, resizes and preemptions, in the order jobs are served.
+    """Starts, resizes and preemptions.
+
+    Jobs under memory pressure are served before all others (``swap``). A state that is new, or has changed much
+    since all jobs were looked at, is swept over all of them. Otherwise only those are looked at that an event
+    may concern (``window``), again until nothing is left for these to do. Where few jobs are active (``num_all``) a
+    look at all costs little: it is taken unless the first one leaves nothing to wish for.
+    """
+    is_due = looks_at_all(state, now_s)
+    if not state.waiting.pressed:
+        return _decided(state, now_s, policy, is_due=is_due)
+    swaps, state = served_first(state, now_s, policy)
+    return (*swaps, *_decided(state, now_s, policy, is_due=is_due))
+
+
+def _decided(state: SchedulingState, now_s: float, policy: HasPolicy, *, is_due: bool) -> tuple[Action, ...]:
+    standing = state.standing
+    if standing is None or is_due:
+        return _over_all(state, now_s, policy)
+    is_small = standing.num_active <= policy.num_all
+    if is_small and not standing.fits_all(idle_gpus(state)):
+        return _over_all(state, now_s, policy)
+    actions, is_calm = _step_by_step(state, now_s, policy)
+    return actions if is_calm or not is_small else _over_all(state, now_s, policy)
+
+
+def looks_at_all(state: SchedulingState, now_s: float) -> bool:
+    """Whether a decision at ``now_s`` looks at every active job first thing.
+
+    At the same moment as the decision before it does as that did, so that it changes nothing.
+    """
+    seen, standing = state.seen, state.standing
+    if seen is None or standing is None:
+        return True
+    if seen.at_s == now_s:
+        return seen.looked_at_all
+    num_all = standing.policy.num_all
+    if seen.num_changes > _MOST_CHANGES * max(standing.num_active, num_all):
+        return True
+    return standing.num_active > num_all and abs(standing.weight - seen.weight) > _MOST_DRIFT * seen.weight
+
+
+def _over_all(state: SchedulingState, now_s: float, policy: HasPolicy) -> tuple[Action, ...]:
+    claims = claims_of(state, now_s, policy, Capacity.of(state.cluster))
+    return _swept(state, Line.of(claims, now_s), policy)
+
+
+def _step_by_step(state: SchedulingState, now_s: float, policy: HasPolicy) -> tuple[tuple[Action, ...], bool]:
+    """Actions, and whether they leave nobody to wish for more: all that waited start on idle GPUs."""
+    first, found = state, dict[str, Action]()
+    seen = state.seen
+    # Those that have their turn had it in the decision before, if that was made at the same moment.
+    turn = seen.num_decisions if seen is not None and seen.at_s != now_s else None
+    while state.standing is not None:
+        line = window(state, state.standing, now_s, turn)
+        actions = _swept(state, line, policy) if line.free else ()
+        all_start = len(actions) == len(state.waiting) and all(isinstance(each, Start) for each in actions)
+        if all_start and state.standing.fits_all(idle_gpus(state)):
+            return (*found.values(), *actions), not found
+        if not actions:
+            return tuple(found.values()), False
+        for action in actions:
+            found[action.run_key] = _as_one(action, action.run_key in first.running)
+        state, turn = _acted(state, actions, now_s), None
+    return tuple(found.values()), False
+
+
+def _as_one(action: Action, ran: bool) -> Action:
+    """What ``action`` comes to for a job that ran before the decision: stopped and started again, it is moved."""
+    if ran and isinstance(action, Start):
+        return Resize(run_key=action.run_key, plan=action.plan, placement=action.placement)
+    return action
+
+
+def _acted(state: SchedulingState, actions: Iterable[Action], now_s: float) -> SchedulingState:
+    """``state`` once ``actions`` have happened: what gives its GPUs back does so before any is taken."""
+    entering: list[RunningJob] = []
+    for action in actions:
+        job: QueuedJob
+        if isinstance(action, Start):
+            contender = state.waiting.find(action.run_key)
+            assert contender is not None, "only waiting jobs are started"
+            job = contender.job
+        else:
+            job = state.running[action.run_key].stopped(now_s)
+        if isinstance(action, Preempt):
+            state = state.requeue(job)
+        elif isinstance(action, Resize):
+            state = state.finish(action.run_key)
+        if isinstance(action, Start | Resize):
+            entering.append(restarted(job, action.plan, action.placement, now_s=now_s))
+    return state.start(entering) if entering else state
+
+
+def _swept(state: SchedulingState, line: Line, policy: HasPolicy) -> tuple[Action, ...]:
+    """The actions that lead to what every job in ``line`` should hold, in the order they are served.
 
     Starts and resizes may use GPUs that another action of the same answer gives back. A target that
-    cannot be placed, because of how GPUs lie on nodes, is forbidden and the sweep made again. Jobs under
-    memory pressure are served before (``swap``).
+    cannot be placed, because of how GPUs lie on nodes, is forbidden and the sweep made again.
     """
-    swaps: tuple[Action, ...] = ()
-    if state.waiting.pressed:
-        swaps, state = served_first(state, now_s, policy)
-    return (*swaps, *_swept(state, now_s, policy))
-
-
-def _swept(state: SchedulingState, now_s: float, policy: HasPolicy) -> tuple[Action, ...]:
     capacity = Capacity.of(state.cluster)
-    line = Line.of(claims_of(state, now_s, policy, capacity), now_s)
     idle = {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items()}
     forbidden: Forbidden = frozenset()
     for _ in range(_MAX_SWEEPS):

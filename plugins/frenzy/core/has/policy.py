@@ -47,6 +47,7 @@ class HasPolicy(BackfillPolicy):
     gain_without_budget: a job without moves left may still grow into idle GPUs when that divides the
     time to its end by so much.
     overrun_share: of a job that outlived its estimate this share of what it did is believed to be left.
+    num_all: with more active jobs than these a decision after an event looks only at those it may concern.
     shares: (team, weight) where it is not 1. quotas: (team, GPUs) that a team may hold at most.
     """
 
@@ -57,6 +58,7 @@ class HasPolicy(BackfillPolicy):
     disturbance: float = 6.0
     gain_without_budget: float = 1.5
     overrun_share: float = 0.3
+    num_all: int = 128
     shares: tuple[tuple[str, float], ...] = ()
     quotas: tuple[tuple[str, int], ...] = ()
 

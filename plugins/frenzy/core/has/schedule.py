@@ -34,7 +34,15 @@ def schedule(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Pol
 
 def decide(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Policy) -> tuple[Action, ...]:
     """The starts and moves of ``schedule``, without the holds, which cost more than the decision."""
-    return _decided(as_state(facts, policy), now_s)[0]
+    state = as_state(facts, policy)
+    if isinstance(policy, HasPolicy) and _may_move(state):
+        return elastic.decide(state, now_s, policy)
+    return _decided(state, now_s)[0]
+
+
+def decided(state: SchedulingState, now_s: float) -> SchedulingState:
+    """``state`` once ``decide`` was asked at ``now_s``: the next decision needs to look only at what changed since."""
+    return state.decided(now_s, looked_at_all=elastic.looks_at_all(state, now_s))
 
 
 def _decided(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], SchedulingState]:

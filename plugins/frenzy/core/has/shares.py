@@ -21,7 +21,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from frenzy.core.has.choices import Capacity, Choice, Table
-from frenzy.core.has.claims import Claim, Line
+from frenzy.core.has.claims import Claim
+from frenzy.core.has.line import Line
 from frenzy.core.has.policy import HasPolicy
 
 Forbidden = frozenset[tuple[str, object]]
@@ -113,15 +114,21 @@ def targets(
         policy,
         policy.disturbance * line.restart_s,
         forbidden,
-        dict(capacity.num_gpus),
+        _shared_out(line, capacity),
         dict(idle),
         capacity.effective,
-        {},
+        dict(line.elsewhere.by_team),
     )
     for claim in line.kept:
         assert claim.current is not None
         sweep.take(claim, claim.current)
     return [(claim, _settled(sweep, claim, chosen)) for claim, chosen in _served(sweep, line, capacity)]
+
+
+def _shared_out(line: Line, capacity: Capacity) -> dict[str, int]:
+    """GPUs of each type that the jobs in line may hold."""
+    held = line.elsewhere.num_held
+    return {gpu_type: number - held.get(gpu_type, 0) for gpu_type, number in capacity.num_gpus.items()}
 
 
 def _served(sweep: Sweep, line: Line, capacity: Capacity) -> list[tuple[Claim, Choice | None]]:
@@ -134,7 +141,7 @@ def _served(sweep: Sweep, line: Line, capacity: Capacity) -> list[tuple[Claim, C
             _keep_for(sweep, line, claim, capacity)
             at = line.next_holding(at) if sweep.num_full >= line.num_tables else at + 1
             continue
-        chosen = _serve(sweep, claim, max(0.0, line.behind[at]))
+        chosen = _serve(sweep, claim, max(0.0, line.behind[at]), line.spent[at])
         if chosen is not None or claim.current is not None:
             served.append((claim, chosen))
         else:
@@ -156,12 +163,12 @@ def _settled(sweep: Sweep, claim: Claim, chosen: Choice | None) -> Choice | None
     return _grown(sweep, claim, chosen)
 
 
-def _serve(sweep: Sweep, claim: Claim, behind: float) -> Choice | None:
+def _serve(sweep: Sweep, claim: Claim, behind: float, spent: float) -> Choice | None:
     """The cheapest choice of ``claim`` in what is left; it is taken."""
     current = claim.current
     if current is not None and (claim.is_displaced or not claim.has_moves):
         sweep.give_back(claim, current)
-    price = sweep.policy.urgency * behind / (claim.weight * max(sweep.effective, 1e-9))
+    price = sweep.policy.urgency * behind / (claim.weight * max(sweep.effective - spent, 1e-9))
     best = _cheapest(sweep, claim, price)
     if best is None and current is not None and (claim.is_displaced or not claim.has_moves):
         best = current

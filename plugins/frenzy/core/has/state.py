@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from frenzy.core.cluster import Cluster, NodeState, Placement
-from frenzy.core.has.options import Rules
+from frenzy.core.has.choices import Capacity, Tables
+from frenzy.core.has.options import Contender, Rules
 from frenzy.core.has.placement import place
-from frenzy.core.has.policy import Policy
+from frenzy.core.has.policy import HasPolicy, Policy
 from frenzy.core.has.room import Need, Room
+from frenzy.core.has.standing import Standing
 from frenzy.core.has.waiting import Waiting
 from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import Action, Hold, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
 
 End = tuple[float, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is remembered of decisions.
+
+    at_s: when the last one was made; looked_at_all: whether it looked at all jobs. weight: of all, when one last did;
+    num_changes: jobs that came or left since. num_decisions: of those that did not look at all jobs.
+    """
+
+    at_s: float
+    looked_at_all: bool
+    weight: float
+    num_changes: int = 0
+    num_decisions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +53,8 @@ class SchedulingState:
     waiting: Waiting
     running: Mapping[str, RunningJob]
     ends: Mapping[str, tuple[End, ...]]
+    standing: Standing | None
+    seen: Seen | None = field(default=None, compare=False, repr=False)
     _fits_empty: dict[Need, bool] = field(default_factory=dict, compare=False, repr=False)
 
     @staticmethod
@@ -44,15 +63,34 @@ class SchedulingState:
         rules = Rules(policy)
         running = {job.run_key: job for job in facts.running}
         room = Room.of(facts.cluster, _held(rules, running.values()))
+        waiting = Waiting.of((rules.contender(job, facts.cluster) for job in facts.queued), rules.queue_order)
         return SchedulingState(
             cluster=facts.cluster,
             rules=rules,
             room=room,
             empty=Room.of(facts.cluster),
-            waiting=Waiting.of((rules.contender(job, facts.cluster) for job in facts.queued), rules.queue_order),
+            waiting=waiting,
             running=running,
             ends=_ends(room, running.values()),
+            standing=_standing(facts.cluster, rules, waiting, running.values()),
         )
+
+    def decided(self, now_s: float, *, looked_at_all: bool) -> SchedulingState:
+        """State once a decision on it was made at ``now_s``; see ``elastic.looks_at_all``."""
+        if self.standing is None:
+            return self
+        before = self.seen or Seen(now_s, True, self.standing.weight)
+        if looked_at_all:
+            seen = Seen(now_s, True, self.standing.weight, 0, before.num_decisions)
+        else:
+            seen = Seen(now_s, False, before.weight, before.num_changes, before.num_decisions + (before.at_s != now_s))
+        return replace(self, seen=seen)
+
+    def _changed(self) -> Seen | None:
+        seen = self.seen
+        if seen is None:
+            return None
+        return Seen(seen.at_s, seen.looked_at_all, seen.weight, seen.num_changes + 1, seen.num_decisions)
 
     @property
     def facts(self) -> SchedulingFacts:
@@ -61,32 +99,58 @@ class SchedulingState:
 
     def submit(self, job: QueuedJob) -> SchedulingState:
         """State once ``job`` waits."""
-        return replace(self, waiting=self.waiting.put(self.rules.contender(job, self.cluster)))
+        contender = self.rules.contender(job, self.cluster)
+        waiting = self.waiting.put(contender)
+        if self.standing is not None:
+            return replace(self, waiting=waiting, standing=self.standing.submit(contender), seen=self._changed())
+        standing = _standing(self.cluster, self.rules, waiting, self.running.values()) if job.elasticity else None
+        return replace(self, waiting=waiting, standing=standing)
 
     def withdraw(self, run_key: str) -> SchedulingState:
         """State once ``run_key`` no longer waits."""
-        return replace(self, waiting=self.waiting.without([run_key]))
+        standing, contender = self.standing, self.waiting.find(run_key)
+        if standing is not None and contender is not None:
+            standing = standing.withdraw(contender)
+        return replace(self, waiting=self.waiting.without([run_key]), standing=standing)
 
     def with_front(self, num_jobs: int) -> SchedulingState:
-        """State in which only the first ``num_jobs`` of the queue wait."""
-        return replace(self, waiting=self.waiting.front(num_jobs))
+        """State in which only the first ``num_jobs`` of the queue wait; it is for passes that move no job."""
+        return replace(self, waiting=self.waiting.front(num_jobs), standing=None)
 
     def start(self, started: Iterable[RunningJob]) -> SchedulingState:
         """State once the jobs in ``started`` hold their GPUs and wait no longer."""
         new = {job.run_key: job for job in started}
         room = self.room
-        ends = {gpu_type: list(on_type) for gpu_type, on_type in self.ends.items()}
+        added: dict[str, list[End]] = {}
         for job in new.values():
             room = room.hold(self.rules.need(job.plan), job.placement)
             for gpu_type in room.types_of(job.placement):
-                insort(ends.setdefault(gpu_type, []), _end(job))
+                added.setdefault(gpu_type, []).append(_end(job))
+        waiting, running = self.waiting.without(new), {**self.running, **new}
         return replace(
             self,
             room=room,
-            waiting=self.waiting.without(new),
-            running={**self.running, **new},
-            ends={gpu_type: tuple(on_type) for gpu_type, on_type in ends.items()},
+            waiting=waiting,
+            running=running,
+            ends={
+                **self.ends,
+                **{name: tuple(sorted((*self.ends.get(name, ()), *new))) for name, new in added.items()},
+            },
+            standing=self._standing_once_started(new, waiting, running),
         )
+
+    def _standing_once_started(
+        self, new: Mapping[str, RunningJob], waiting: Waiting, running: Mapping[str, RunningJob]
+    ) -> Standing | None:
+        standing: Standing | None = self.standing
+        if standing is None:
+            movable = any(job.elasticity is not None for job in new.values())
+            return _standing(self.cluster, self.rules, waiting, running.values()) if movable else None
+        for job in new.values():
+            standing = standing.start(job)
+        for contender in [self.waiting.find(run_key) for run_key in new]:
+            standing = standing.withdraw(contender) if standing is not None and contender is not None else standing
+        return standing
 
     def finish(self, run_key: str) -> SchedulingState:
         """State once the workers of ``run_key`` are gone. Raises KeyError if it does not run."""
@@ -99,7 +163,8 @@ class SchedulingState:
             if not ends[gpu_type]:
                 del ends[gpu_type]
         room = self.room.release(self.rules.need(job.plan), job.placement)
-        return replace(self, room=room, running=running, ends=ends)
+        standing = self.standing.finish(job) if self.standing is not None else None
+        return replace(self, room=room, running=running, ends=ends, standing=standing, seen=self._changed())
 
     def move(self, job: RunningJob) -> SchedulingState:
         """State once the running job of the same key holds ``job``'s GPUs in place of its own."""
@@ -112,13 +177,16 @@ class SchedulingState:
     def with_cluster(self, cluster: Cluster) -> SchedulingState:
         """State once nodes have come, gone or changed: indices of the nodes are made anew."""
         room = Room.of(cluster, _held(self.rules, self.running.values()))
+        waiting = Waiting.of((self.rules.contender(each.job, cluster) for each in self.waiting), self.waiting.order)
         return replace(
             self,
             cluster=cluster,
             room=room,
             empty=Room.of(cluster),
             ends=_ends(room, self.running.values()),
-            waiting=Waiting.of((self.rules.contender(each.job, cluster) for each in self.waiting), self.waiting.order),
+            waiting=waiting,
+            standing=_standing(cluster, self.rules, waiting, self.running.values()),
+            seen=None,
             _fits_empty={},
         )
 
@@ -128,6 +196,14 @@ class SchedulingState:
             room = self.empty.by_type.get(need.gpu_type)
             self._fits_empty[need] = room is not None and place(room, need) is not None
         return self._fits_empty[need]
+
+
+def _standing(
+    cluster: Cluster, rules: Rules, waiting: Iterable[Contender], running: Iterable[RunningJob]
+) -> Standing | None:
+    if not isinstance(rules.policy, HasPolicy):
+        return None
+    return Standing.of(rules.policy, Tables(rules, Capacity.of(cluster)), waiting, running)
 
 
 def _held(rules: Rules, jobs: Iterable[RunningJob]) -> Iterable[tuple[Need, Placement]]:

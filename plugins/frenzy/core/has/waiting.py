@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 from frenzy.core.has.chunks import Chunks, Place
+from frenzy.core.has.lookup import Lookup
 from frenzy.core.has.options import Contender
 from frenzy.core.queue import QueuedJob
 
@@ -35,15 +36,14 @@ class Line:
 class Waiting:
     """All waiting jobs: ``in_order`` says everything, the rest is for finding them.
 
-    pressed: those whose memory outgrew their GPUs, by run key. _hints: jobs that were put here or into
-    another of the same origin, by run key; where it is wrong or silent, finding a job takes longer.
+    pressed: those whose memory outgrew their GPUs, by run key. _by_key: all, likewise.
     """
 
     in_order: Chunks[Contender]
     order: Order = field(compare=False, repr=False)
     lines: Mapping[str, Line] = field(compare=False, repr=False)
     pressed: Mapping[str, Contender] = field(compare=False, repr=False)
-    _hints: dict[str, QueuedJob] = field(compare=False, repr=False)
+    _by_key: Lookup[Contender] = field(compare=False, repr=False)
 
     @staticmethod
     def of(contenders: Iterable[Contender], order: Order) -> Waiting:
@@ -51,9 +51,10 @@ class Waiting:
         lines: dict[str, list[Contender]] = {}
         for each in in_order:
             lines.setdefault(each.asks, []).append(each)
-        hints = {each.job.run_key: each.job for each in in_order}
+        by_key = Lookup.of((each.job.run_key, each) for each in in_order)
         pressed = {each.job.run_key: each for each in in_order if each.job.pressed}
-        return Waiting(Chunks.of(in_order), order, {asks: _line(jobs) for asks, jobs in lines.items()}, pressed, hints)
+        by_asks = {asks: _line(jobs) for asks, jobs in lines.items()}
+        return Waiting(Chunks.of(in_order), order, by_asks, pressed, by_key)
 
     def __iter__(self) -> Iterator[Contender]:
         return iter(self.in_order)
@@ -69,16 +70,16 @@ class Waiting:
         """With ``contender`` at its place."""
         line = self.lines.get(contender.asks) or _line(())
         grown = Line(line.jobs.put(contender, self._key), line.works.put(contender.job.work_left, float))
-        self._hints[contender.job.run_key] = contender.job
         lines = {**self.lines, contender.asks: grown}
         pressed = {**self.pressed, contender.job.run_key: contender} if contender.job.pressed else self.pressed
-        return Waiting(self.in_order.put(contender, self._key), self.order, lines, pressed, self._hints)
+        by_key = self._by_key.put(contender.job.run_key, contender)
+        return Waiting(self.in_order.put(contender, self._key), self.order, lines, pressed, by_key)
 
     def without(self, run_keys: Iterable[str]) -> Waiting:
         """Without the jobs of ``run_keys``, those that wait."""
         found = self
         for run_key in run_keys:
-            contender = found._find(run_key)
+            contender = found.find(run_key)
             if contender is not None:
                 found = found._taken_out(contender)
         return found
@@ -95,14 +96,12 @@ class Waiting:
         pressed = self.pressed
         if contender.job.pressed:
             pressed = {key: each for key, each in pressed.items() if key != contender.job.run_key}
-        return Waiting(in_order, self.order, lines, pressed, self._hints)
+        by_key = self._by_key.without(contender.job.run_key)
+        return Waiting(in_order, self.order, lines, pressed, by_key)
 
-    def _find(self, run_key: str) -> Contender | None:
-        hint = self._hints.get(run_key)
-        found = None if hint is None else self.in_order.at(self._place(self.in_order, hint))
-        if found is not None and found.job.run_key == run_key:
-            return found
-        return next((each for each in self if each.job.run_key == run_key), None)
+    def find(self, run_key: str) -> Contender | None:
+        """The waiting job of that key; None if it does not wait."""
+        return self._by_key.get(run_key)
 
     def _place(self, jobs: Chunks[Contender], job: QueuedJob) -> Place:
         return jobs.place(self.order(job), self._key)

@@ -1,0 +1,115 @@
+"""The claims of a decision in the order they are served: of all active jobs, or of those that an event may concern."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import sub
+
+from frenzy.core.has.choices import Capacity, Tables
+from frenzy.core.has.claims import Claim, claim_of_running, claim_of_waiting
+from frenzy.core.has.policy import HasPolicy
+from frenzy.core.has.ranks import Key, Sums, rank_of
+from frenzy.core.has.state import SchedulingState
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Active jobs that are not in a line and keep what they have; none by default.
+
+    num_held: GPUs of each type that they hold on nodes that take new work. by_team: GPUs that they hold. weight:
+    of all of them. least_priority: the lowest of theirs. ahead_of: the sums of those of them that would be served
+    before a place.
+    """
+
+    num_held: Mapping[str, int] = field(default_factory=dict)
+    by_team: Mapping[str, int] = field(default_factory=dict)
+    weight: float = 0.0
+    least_priority: float = math.inf
+    ahead_of: Callable[[Key], Sums] = lambda key: Sums(0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Claims in the order they are served, and what every sweep over them needs.
+
+    free: those that are not fixed. behind: for each of these the weight of all that come after it; spent: the
+    effective GPUs of jobs elsewhere that come before it. holding: the places in ``free`` of jobs that hold GPUs.
+    kept: jobs that hold what they have until their turn comes, if ever. restart_s: the median of what a move costs
+    a job that runs. num_tables: of the jobs that wait. least_priority: of all. now_s: when it is decided.
+    """
+
+    claims: list[Claim]
+    free: list[Claim]
+    behind: list[float]
+    spent: list[float]
+    holding: list[int]
+    kept: list[Claim]
+    restart_s: float
+    num_tables: int
+    least_priority: float
+    now_s: float
+    elsewhere: Elsewhere
+
+    @staticmethod
+    def of(claims: list[Claim], now_s: float, elsewhere: Elsewhere | None = None) -> Line:
+        """A line of ``claims``, which are in order. elsewhere: the active jobs that are not among them."""
+        running = [claim for claim in claims if claim.current is not None]
+        # Only a job that runs is ever fixed.
+        free = [claim for claim in claims if not claim.is_fixed]
+        weights = [claim.weight for claim in free]
+        behind = list(accumulate(weights, sub, initial=sum(weights)))[1:]
+        spent = [0.0] * len(free)
+        least_priority: float = free[-1].job.priority if free else math.inf
+        if elsewhere is not None:
+            ahead = [elsewhere.ahead_of(claim.place) for claim in free]
+            behind = [own + elsewhere.weight - sums.weight for own, sums in zip(behind, ahead, strict=True)]
+            spent = [sums.gpus for sums in ahead]
+            least_priority = min(least_priority, elsewhere.least_priority)
+        costs = [claim.restart_s for claim in running if not claim.is_fixed]
+        return Line(
+            claims,
+            free,
+            behind,
+            spent,
+            [at for at, claim in enumerate(free) if claim.current is not None],
+            [claim for claim in running if claim.is_fixed or not claim.has_moves or claim.is_displaced],
+            statistics.median_low(costs) if costs else 0.0,
+            len({id(claim.others) for claim in claims if claim.current is None}),
+            least_priority,
+            now_s,
+            elsewhere or Elsewhere(),
+        )
+
+    def must_not_be_overtaken(self, claim: Claim) -> bool:
+        """Whether none behind a job that finds no place may take what it waits for: it is due, or matters more."""
+        return claim.due_s <= self.now_s or claim.job.priority > self.least_priority
+
+    def next_holding(self, at: int) -> int:
+        """The place in ``free`` of the next job after ``at`` that holds GPUs; the end if there is none."""
+        found = bisect_right(self.holding, at)
+        return self.holding[found] if found < len(self.holding) else len(self.free)
+
+
+def claims_of(state: SchedulingState, now_s: float, policy: HasPolicy, capacity: Capacity) -> list[Claim]:
+    """A claim for every active job, in the order they are served.
+
+    By priority, then by the time each is due. Short jobs go before long ones that came at about the same
+    time, and none is overtaken for ever.
+    """
+    running, standing = state.running, state.standing
+    if standing is not None:
+        tables = standing.tables
+        ranks = [rank for rank in standing.waiting if rank.run_key not in running]
+    else:
+        tables = Tables(state.rules, capacity)
+        waiting = [each for each in state.waiting if each.job.run_key not in running]
+        ranks = [rank_of(claim_of_waiting(each, tables, policy)) for each in waiting]
+    # Two sorted runs, or nearly so, are quickly merged.
+    ranks += sorted(rank_of(claim_of_running(job, tables, now_s, policy)) for job in running.values())
+    ranks.sort()
+    return [rank.claim for rank in ranks]

@@ -1,0 +1,139 @@
+"""Whom a decision after one event looks at: a bounded number of jobs, found in the indices of a state.
+
+Everybody else keeps what it has. Looked at are those who could do something with what is idle or are worth room:
+
+- the first in line of the waiting jobs;
+- the first of those that wait for no more GPUs of some type than are idle;
+- the last in line of those that hold GPUs which one of the first waiting jobs could use, if it is before them;
+- of the running jobs that idle GPUs would let run faster, those that would gain most;
+- a few running jobs in turn, whose plans may have come to be too large or too small for a queue of this length.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from heapq import merge
+from itertools import islice
+from typing import Final
+
+from frenzy.core.has.claims import Claim, claim_of_running, is_settled
+from frenzy.core.has.line import Elsewhere, Line
+from frenzy.core.has.ranks import Key, Rank, Ranks, Sums
+from frenzy.core.has.standing import Standing, rank_of_holding
+from frenzy.core.has.state import SchedulingState
+from frenzy.core.queue import RunningJob
+
+_NUM_FIRST: Final = 8
+_NUM_FITTING: Final = 8
+_NUM_LAST: Final = 4
+_NUM_GROWING: Final = 8
+_NUM_IN_TURN: Final = 4
+_NUM_PASSED: Final = 32
+
+
+def window(state: SchedulingState, standing: Standing, now_s: float, turn: int | None) -> Line:
+    """The line of the jobs to look at; turn: which running jobs have theirs, if any."""
+    idle = idle_gpus(state)
+    first = list(islice(_startable(standing.waiting, state), _NUM_FIRST))
+    waiting = {rank.run_key: rank for rank in (*first, *_fitting(state, standing, idle))}
+    found = {rank.run_key for rank in (*_last(standing, first, idle, now_s), *_growing(standing, idle, now_s))}
+    if turn is not None:
+        found |= {rank.run_key for rank in _in_turn(standing.holding, turn) if _may_move(rank, now_s)}
+    policy, tables = standing.policy, standing.tables
+    holding = [state.running[run_key] for run_key in found]
+    running = [claim_of_running(job, tables, now_s, policy) for job in holding]
+    ranks = [*waiting.values(), *(rank_of_holding(job, tables, policy) for job in holding)]
+    claims = sorted([*(rank.claim for rank in waiting.values()), *running], key=_place)
+    return Line.of(claims, now_s, _elsewhere(state, standing, running, Ranks.of(sorted(ranks))))
+
+
+def idle_gpus(state: SchedulingState) -> dict[str, int]:
+    """Of each type of which any are idle."""
+    return {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items() if room.idle_gpus > 0}
+
+
+def _place(claim: Claim) -> Key:
+    return claim.place
+
+
+def _in_turn(holding: Ranks, turn: int) -> Iterator[Rank]:
+    for number in range(min(_NUM_IN_TURN, len(holding))):
+        yield holding.nth((turn * _NUM_IN_TURN + number) % len(holding))
+
+
+def _startable(ranks: Ranks, state: SchedulingState) -> Iterator[Rank]:
+    """In order, without those of which workers of an earlier attempt are still there."""
+    return (rank for rank in ranks if rank.run_key not in state.running)
+
+
+def _fitting(state: SchedulingState, standing: Standing, idle: Mapping[str, int]) -> Iterator[Rank]:
+    """The first of those that wait for no more GPUs of some type than are idle."""
+    if not idle:
+        return iter(())
+    found = [
+        _startable(ranks, state)
+        for smallest, ranks in standing.by_need.items()
+        if any(num_gpus <= idle.get(gpu_type, 0) for gpu_type, num_gpus in smallest)
+    ]
+    return islice(merge(*found), _NUM_FITTING)
+
+
+def _last(standing: Standing, first: Iterable[Rank], idle: Mapping[str, int], now_s: float) -> Iterator[Rank]:
+    """Of each type that one of ``first`` could use the last that hold it, as far as they come after that one.
+
+    A job for which its fastest plan is idle needs nobody's room.
+    """
+    seen: set[str] = set()
+    for rank in first:
+        table = rank.claim.others
+        if not table.choices or table.choices[0].num_gpus <= idle.get(table.choices[0].gpu_type, 0):
+            continue
+        for gpu_type, num_gpus in table.fewest_gpus:
+            if gpu_type not in seen and gpu_type in standing.by_type:
+                seen.add(gpu_type)
+                yield from _enough(standing.by_type[gpu_type], rank.key, num_gpus, now_s)
+
+
+def _enough(holding: Ranks, key: Key, num_gpus: int, now_s: float) -> Iterator[Rank]:
+    """The last of ``holding`` after ``key`` that may be moved, until they hold ``num_gpus``, and a few at least."""
+    held = number = 0
+    for rank in islice(reversed(holding), _NUM_PASSED):
+        if rank.key < key or (held >= num_gpus and number >= _NUM_LAST):
+            return
+        if _may_move(rank, now_s):
+            held, number = held + rank.claim.num_held, number + 1
+            yield rank
+
+
+def _growing(standing: Standing, idle: Mapping[str, int], now_s: float) -> Iterator[Rank]:
+    """Of the running jobs that idle GPUs would let run faster, those that would gain most."""
+    found = [ranks for (gpu_type, more), ranks in standing.steps.items() if more <= idle.get(gpu_type, 0)]
+    ready = (rank for rank in islice(merge(*found), _NUM_PASSED) if _may_move(rank, now_s))
+    return islice(ready, _NUM_GROWING)
+
+
+def _may_move(rank: Rank, now_s: float) -> bool:
+    job = rank.claim.job
+    return isinstance(job, RunningJob) and is_settled(job, now_s)
+
+
+def _elsewhere(state: SchedulingState, standing: Standing, running: Iterable[Claim], inside: Ranks) -> Elsewhere:
+    """All that are not ``inside`` the window, which holds the ``running`` ones."""
+    rooms, by_team = state.room.by_type, dict(standing.by_team)
+    num_held = {
+        gpu_type: number - rooms[gpu_type].idle_gpus for gpu_type, number in standing.tables.capacity.num_gpus.items()
+    }
+    for claim in running:
+        assert claim.current is not None
+        by_team[claim.team] -= claim.current.num_gpus
+        num_held[claim.current.gpu_type] = num_held.get(claim.current.gpu_type, 0) - claim.num_held
+    waiting, holding = standing.waiting, standing.holding
+
+    def ahead_of(key: Key) -> Sums:
+        one, other, own = waiting.ahead_of(key), holding.ahead_of(key), inside.ahead_of(key)
+        return Sums(one.weight + other.weight - own.weight, other.gpus - own.gpus)
+
+    weight = waiting.sums.weight + holding.sums.weight - inside.sums.weight
+    least_priority = -max((ranks.last.minus_priority for ranks in (waiting, holding) if ranks.last), default=-math.inf)
+    return Elsewhere(num_held, by_team, weight, least_priority, ahead_of)
