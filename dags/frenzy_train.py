@@ -1,12 +1,13 @@
 """One training run from a form: Trigger, fill in, go. See ``job_<name>`` DAGs for what runs again and again."""
 
+from pathlib import Path
+
 from airflow.sdk import DAG, get_current_context, task
 
 from frenzy.airflow.task_group import frenzy_evaluation, frenzy_training
 from frenzy.airflow.train_form import SAVE_AS_JOB, form, save_job, spec_of_form
-from frenzy.settings import CHECKOUT
 
-PRESETS = CHECKOUT / "include/jobs"
+PRESETS = Path(__file__).resolve().parents[1] / "include/jobs"
 
 with DAG(
     "frenzy_train", schedule=None, params=form(PRESETS), max_active_runs=1000, tags=["frenzy"], doc_md=__doc__

@@ -18,6 +18,7 @@ from typing import Final
 
 from sqlalchemy import make_url
 
+from frenzy.cli.installation import DB_MANAGER, dag_bundles
 from frenzy.settings import CHECKOUT, Settings
 
 STACK_MARK: Final = "FRENZY_STACK"
@@ -25,8 +26,6 @@ USERS: Final = {"admin": "admin", "frenzy": "op", "viewer": "viewer"}
 SERVICE_USER: Final = "frenzy"
 
 _DB_MANAGER_MODULE: Final = "frenzy.airflow.db"
-_DB_MANAGER: Final = f"{_DB_MANAGER_MODULE}.FrenzyDBManager"
-_LOCAL_BUNDLE: Final = "airflow.dag_processing.bundles.local.LocalDagBundle"
 _LOOPBACK: Final = ("127.0.0.1", "localhost")
 
 # Several processes write one SQLite file: wait for each other instead of failing. The API server
@@ -152,12 +151,12 @@ def _places(settings: Settings, port: int, passwords: Path) -> dict[str, str]:
         "API__PORT": port,
         "API__BASE_URL": url,
         **_database(settings),
-        "DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(_bundles(settings)),
+        "DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(dag_bundles(settings)),
         "LOGGING__BASE_LOG_FOLDER": home / "logs",
         "LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY": home / "logs/dag_processor",
     }
     if _has_module(_DB_MANAGER_MODULE):
-        values["DATABASE__EXTERNAL_DB_MANAGERS"] = _DB_MANAGER
+        values["DATABASE__EXTERNAL_DB_MANAGERS"] = DB_MANAGER
     return {"AIRFLOW_HOME": str(home), **{f"AIRFLOW__{name}": str(value) for name, value in values.items()}}
 
 
@@ -180,14 +179,6 @@ def _database(settings: Settings) -> dict[str, str]:
         return given
     asynchronous = parsed.set(drivername="postgresql+psycopg_async").render_as_string(hide_password=False)
     return {**given, "DATABASE__SQL_ALCHEMY_CONN_ASYNC": asynchronous}
-
-
-def _bundles(settings: Settings) -> list[dict[str, object]]:
-    folders = {"frenzy-dags": (settings.dags_folder, 30), "frenzy-jobs": (settings.jobs_folder, 5)}
-    return [
-        {"name": name, "classpath": _LOCAL_BUNDLE, "kwargs": {"path": str(folder), "refresh_interval": interval_s}}
-        for name, (folder, interval_s) in folders.items()
-    ]
 
 
 def _secret_variables(settings: Settings, port: int, keys: Secrets) -> dict[str, str]:

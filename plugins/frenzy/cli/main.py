@@ -16,6 +16,7 @@ from frenzy.cli.down import down
 from frenzy.cli.explain import explain
 from frenzy.cli.failures import guarded
 from frenzy.cli.gpus import gpus
+from frenzy.cli.init import init
 from frenzy.cli.logs import logs
 from frenzy.cli.marp import HELP as MARP_HELP
 from frenzy.cli.marp import VERBS as MARP_VERBS
@@ -36,6 +37,7 @@ _VERBS: Final[tuple[Callable[..., int], ...]] = (
     gpus,
     explain,
     simulate,
+    init,
     up,
     down,
     demo,
