@@ -25,6 +25,7 @@ from frenzy.core.ledger import (
     RunIdentity,
     RunRecord,
 )
+from frenzy.core.queue_rules import QueueRules
 from frenzy.core.residuals import Residual
 from frenzy.core.telemetry import StepRecord
 
@@ -38,6 +39,12 @@ class Clock(Protocol):
 class Inventory(Protocol):
     def cluster(self) -> Cluster:
         """The GPU types and nodes there are now. Raises SpecError for a bad cluster file."""
+        ...
+
+
+class QueueSource(Protocol):
+    def rules(self) -> QueueRules:
+        """Shares of queues and quotas as they are now."""
         ...
 
 

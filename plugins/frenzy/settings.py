@@ -41,6 +41,9 @@ class PlacementPolicy(StrEnum):
     FRENZY_PAPER = "frenzy-paper"
 
 
+POLICIES_WITH_QUEUES: Final = (PlacementPolicy.HAS, PlacementPolicy.BACKFILL)
+
+
 class MemoryPolicy(StrEnum):
     """Which memory model MARP predicts with."""
 
@@ -59,6 +62,7 @@ class ElasticMoves(StrEnum):
 class Settings:
     """One installation's settings; every path is absolute.
 
+    ``queue_file`` is None where there are neither shares nor quotas.
     ``port`` is None where the first free one from 8080 on is to be taken, ``database`` where the embedded
     Airflow has an SQLite file in its home. ``run_root`` is an fsspec URL or a path. ``lease_s`` is how long
     a lease lives without a heartbeat, ``poll_s`` how often a trigger looks, ``stop_grace_s`` how long
@@ -75,6 +79,7 @@ class Settings:
     dags_folder: Path = CHECKOUT / "dags"
     cluster_file: Path = CHECKOUT / "include/clusters/laptop.yaml"
     pod_rules_file: Path = CHECKOUT / "include/kubernetes/pods.yaml"
+    queue_file: Path | None = None
     launcher: LauncherKind = LauncherKind.LOCAL
     run_root: str = str(_DEFAULT_HOME / "runs")
     placement_policy: PlacementPolicy = PlacementPolicy.HAS
@@ -134,11 +139,20 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
             values[variable.field] = variable.parse(text)
         except ValueError:
             violations.append(Violation(path=variable.name, value=variable.show(text), allowed=variable.allowed))
+    violations += _contradictions(values)
     if violations:
         raise SpecError(violations)
     if "home" in values and "run_root" not in values:
         values["run_root"] = str(values["home"] / "runs")
     return Settings(**values)
+
+
+def _contradictions(values: Mapping[str, Any]) -> list[Violation]:
+    policy = values.get("placement_policy", PlacementPolicy.HAS)
+    if "queue_file" not in values or policy in POLICIES_WITH_QUEUES:
+        return []
+    allowed = f"{' or '.join(POLICIES_WITH_QUEUES)}, which keep the shares and quotas of FRENZY_QUEUES; or unset that"
+    return [Violation(path="FRENZY_POLICY", value=repr(str(policy)), allowed=allowed)]
 
 
 def variable_names() -> tuple[str, ...]:
@@ -218,6 +232,7 @@ _VARIABLES: Final = (
     _Variable(name="FRENZY_DAGS", field="dags_folder", parse=_path, allowed="give a folder"),
     _Variable(name="FRENZY_CLUSTER", field="cluster_file", parse=_path, allowed="give a cluster file"),
     _Variable(name="FRENZY_PODS", field="pod_rules_file", parse=_path, allowed="give a file of pod rules"),
+    _Variable(name="FRENZY_QUEUES", field="queue_file", parse=_path, allowed="give a queue file"),
     _chosen("FRENZY_LAUNCHER", "launcher", LauncherKind),
     _Variable(name="FRENZY_RUN_ROOT", field="run_root", parse=_url_or_path, allowed="give a folder or an fsspec URL"),
     _chosen("FRENZY_POLICY", "placement_policy", PlacementPolicy),

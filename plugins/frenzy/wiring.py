@@ -9,6 +9,8 @@ from functools import cache
 from frenzy.adapters.calibration import default_calibration
 from frenzy.adapters.cluster_file import ClusterFileInventory
 from frenzy.adapters.local.launcher import LocalLauncher
+from frenzy.adapters.memory import FixedQueues
+from frenzy.adapters.queue_file import QueueFile
 from frenzy.adapters.storage.job_store import FolderJobStore
 from frenzy.adapters.storage.run_store import FsspecRunStore
 from frenzy.adapters.storage.sql_ledger import SqlLedger
@@ -66,6 +68,7 @@ def services_for(settings: Settings, database_url: str) -> Services:
             max_moves=settings.max_moves,
             refill_s=settings.move_refill_s,
         ),
+        queues=FixedQueues() if settings.queue_file is None else QueueFile(settings.queue_file),
     )
 
 

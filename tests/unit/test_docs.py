@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 from frenzy.adapters.cluster_file import parse_cluster
 from frenzy.adapters.job_spec import job_from_yaml
+from frenzy.adapters.queue_file import parse_queue_rules
 from frenzy.cli.main import make_cli
 from frenzy.cli.reference_docs import DOCS, pages, write_pages
 from frenzy.core.errors import ReasonCode
@@ -101,6 +102,8 @@ def test_examples_are_accepted(page: Path) -> None:
         given = yaml.safe_load(text)
         if "nodes" in given:
             parse_cluster(text)
+        elif "queues" in given:
+            assert parse_queue_rules(text)
         elif "profiles" in given:
             assert parse_profiles(text, source=page.name)
         elif "models" in given:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from frenzy.core.errors import SpecError
 from frenzy.core.has import POLICIES
 from frenzy.settings import (
+    POLICIES_WITH_QUEUES,
     ElasticMoves,
     LauncherKind,
     MemoryPolicy,
@@ -20,8 +21,14 @@ from frenzy.settings import (
 
 names = st.text(alphabet="abcdefghij0123456789-_", min_size=1, max_size=12)
 durations_s = st.floats(min_value=0.25, max_value=86400.0).map(lambda seconds: round(seconds, 2))
+policies_and_queues = st.tuples(st.sampled_from(PlacementPolicy), st.none()) | st.tuples(
+    st.sampled_from(POLICIES_WITH_QUEUES), names.map(lambda name: Path("/etc") / f"{name}.yaml")
+)
 settings = st.builds(
-    Settings,
+    lambda policy_and_queues, **others: Settings(
+        placement_policy=policy_and_queues[0], queue_file=policy_and_queues[1], **others
+    ),
+    policies_and_queues,
     home=names.map(lambda name: Path("/srv") / name),
     port=st.none() | st.integers(1024, 65535),
     database=st.none() | names.map(lambda name: f"postgresql+psycopg://me:secret@db/{name}"),
@@ -29,7 +36,6 @@ settings = st.builds(
     cluster_file=names.map(lambda name: Path("/etc") / f"{name}.yaml"),
     launcher=st.sampled_from(LauncherKind),
     run_root=names.map(lambda name: f"s3://{name}/runs") | names.map(lambda name: f"/data/{name}"),
-    placement_policy=st.sampled_from(PlacementPolicy),
     memory_policy=st.sampled_from(MemoryPolicy),
     lease_s=durations_s,
     poll_s=durations_s,
@@ -74,6 +80,12 @@ def test_paths_become_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert read.home == tmp_path / "here"
     assert read.run_root == str(tmp_path / "there")
     assert read.cluster_file == tmp_path / "ours.yaml"
+
+
+@pytest.mark.parametrize("policy", [each for each in PlacementPolicy if each not in POLICIES_WITH_QUEUES])
+def test_a_policy_that_keeps_no_queues_is_refused_beside_a_queue_file(policy: PlacementPolicy) -> None:
+    with pytest.raises(SpecError, match="has or backfill"):
+        load_settings({"FRENZY_QUEUES": "queues.yaml", "FRENZY_POLICY": policy})
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("45", 45.0), ("0.5", 0.5), ("90s", 90.0), ("2m", 120.0)])

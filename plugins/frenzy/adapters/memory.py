@@ -28,6 +28,7 @@ from frenzy.core.ledger import (
     RunRecord,
     versions_key,
 )
+from frenzy.core.queue_rules import NO_RULES, QueueRules
 from frenzy.core.residuals import Residual
 from frenzy.core.telemetry import StepRecord
 from frenzy.ports import LedgerConflict, LedgerTx, TelemetryCursor, TelemetryPage, WorkersAccount, WorkersState
@@ -59,6 +60,19 @@ class FixedInventory:
 
     def replace(self, cluster: Cluster) -> None:
         self._cluster = cluster
+
+
+class FixedQueues:
+    """Queues and quotas as they were told; by default there are none."""
+
+    def __init__(self, rules: QueueRules = NO_RULES) -> None:
+        self._rules = rules
+
+    def rules(self) -> QueueRules:
+        return self._rules
+
+    def replace(self, rules: QueueRules) -> None:
+        self._rules = rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -131,7 +131,7 @@ def _holdings(tx: LedgerTx) -> list[_Holding]:
 
 def _too_full(tx: LedgerTx, services: Services, start: Start, holdings: list[_Holding]) -> set[str]:
     """Nodes that have no room yet for what ``start`` takes there."""
-    rules = Rules(services.policy)
+    rules = Rules(services.current_policy)
     room = Room.of(tx.cluster(), [(rules.need(each.attempt.plan), each.attempt.placement) for each in holdings])
     need, found = rules.need(start.plan), set()
     for each in start.placement.allocations:

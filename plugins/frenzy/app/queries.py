@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from frenzy.app.facts import expected_end_s, scheduling_facts
 from frenzy.app.services import Services, require_run
 from frenzy.core.has import explain as explain_placement
+from frenzy.core.has.queue_standing import standing_of
 from frenzy.core.ledger import (
     FINAL_STATES,
     Attempt,
@@ -73,12 +74,15 @@ def queue_view(services: Services) -> QueueView:
     """Who waits and why, in the order they will be served; who runs where."""
     now_s = services.clock.now_s()
     with services.ledger.reading() as tx:
+        standing = standing_of(scheduling_facts(tx, services.elastic, now_s), services.queues.rules())
         waiting = sorted(
             (_queue_row(tx, entry, index) for index, entry in enumerate(tx.queue(), start=1)),
             key=lambda row: (row.position, row.run_key),
         )
         running = tuple(_running_row(tx, lease, now_s) for lease in tx.held_leases())
-    return QueueView(now_s=now_s, waiting=tuple(waiting), running=running)
+    return QueueView(
+        now_s=now_s, waiting=tuple(waiting), running=running, shares=standing.shares, quotas=standing.quotas
+    )
 
 
 def _queue_row(tx: LedgerTx, entry: QueueEntry, index: int) -> QueueRow:
@@ -91,6 +95,7 @@ def _queue_row(tx: LedgerTx, entry: QueueEntry, index: int) -> QueueRow:
         position=entry.position or index,
         state=run.state,
         priority=run.job.priority,
+        queue=run.job.queue,
         team=run.job.team,
         waiting_since_s=entry.enqueued_s,
         reason=entry.hold,
@@ -122,6 +127,8 @@ def _running_row(tx: LedgerTx, lease: Lease, now_s: float) -> RunningRow:
         num_reschedules=run.num_reschedules,
         expected_end_s=expected_end_s(run, attempt, now_s),
         reason=run.reason,
+        queue=run.job.queue,
+        team=run.job.team,
     )
 
 
@@ -249,4 +256,4 @@ def _waiting_lines(tx: LedgerTx, services: Services, run_key: str, now_s: float)
             yield f"What would help: {entry.hold.remedy}"
     facts = scheduling_facts(tx, services.elastic, now_s)
     if any(each.run_key == run_key for each in facts.queued):
-        yield from explain_placement(facts, run_key, now_s, services.policy).lines
+        yield from explain_placement(facts, run_key, now_s, services.current_policy).lines

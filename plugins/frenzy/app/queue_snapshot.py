@@ -23,6 +23,7 @@ def queue_snapshot(services: Services) -> QueueSnapshot:
         marp_policy=services.marp_policy,
         facts=facts,
         planning=planning,
+        queues=services.queues.rules(),
     )
 
 

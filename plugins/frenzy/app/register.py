@@ -9,6 +9,7 @@ from frenzy.app.plan import first_plans
 from frenzy.app.queries import view_of
 from frenzy.app.services import Services, log_event
 from frenzy.app.states import move
+from frenzy.app.submit import check_queue
 from frenzy.core.errors import Reason
 from frenzy.core.job import TrainingJob
 from frenzy.core.ledger import FINAL_STATES, JobState, RunRecord
@@ -21,13 +22,15 @@ def register_run(services: Services, request: RegisterRun) -> RunView:
     """Freeze the spec and list the plans; a repeated call for a run that is on changes nothing.
 
     A run that had ended (its tasks were cleared) starts over with the spec of this call; its
-    checkpoints are kept only if the spec still trains the same thing.
+    checkpoints are kept only if the spec still trains the same thing. Raises SpecError for a queue that
+    is not there.
     """
     now_s = services.clock.now_s()
     with services.ledger.transaction() as tx:
         before = tx.run(request.identity.run_key)
         if before is not None and before.state not in FINAL_STATES and before.candidates:
             return view_of(tx, before)
+        check_queue(services, request.job)
         refresh_inventory(tx, services)
         run = _pending(tx, services, request, before, now_s)
         run = _planned(tx, services, run, now_s)
@@ -35,7 +38,8 @@ def register_run(services: Services, request: RegisterRun) -> RunView:
 
 
 def preview(services: Services, request: RegisterRun) -> PlanPreview:
-    """The plans that ``request`` would get now; nothing is stored."""
+    """The plans that ``request`` would get now; nothing is stored. Raises SpecError as ``register_run``."""
+    check_queue(services, request.job)
     with services.ledger.reading() as tx:
         run = _record(request, services.clock.now_s())
         candidates, reason = first_plans(tx, services, run)

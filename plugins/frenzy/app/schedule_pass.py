@@ -26,7 +26,7 @@ def run_pass(tx: LedgerTx, services: Services, now_s: float) -> tuple[Action, ..
     Moves are asked for first: a start on GPUs that they free waits until they are free.
     """
     facts = scheduling_facts(tx, services.elastic, now_s)
-    actions = services.schedule(facts, now_s=now_s, policy=services.policy)
+    actions = services.schedule(facts, now_s=now_s, policy=services.current_policy)
     done: list[Action] = [
         action
         for action in actions

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from frenzy.core.errors import PermanentError, Reason, ReasonCode
-from frenzy.core.has import Policy, schedule
+from frenzy.core.has import Policy, schedule, with_queues
 from frenzy.core.ledger import Attempt, Event, RunRecord
 from frenzy.core.memory_calibration import Calibration
 from frenzy.core.moves import ElasticRules
 from frenzy.core.queue import Action, SchedulingFacts
-from frenzy.ports import Clock, Inventory, JobStore, LedgerStore, LedgerTx, RunStore
+from frenzy.core.queue_rules import NO_RULES, QueueRules
+from frenzy.ports import Clock, Inventory, JobStore, LedgerStore, LedgerTx, QueueSource, RunStore
 
 
 class Scheduler(Protocol):
@@ -21,11 +22,19 @@ class Scheduler(Protocol):
     def __call__(self, facts: SchedulingFacts, now_s: float, policy: Policy) -> tuple[Action, ...]: ...
 
 
+class _NoQueues:
+    """An installation without shares and quotas."""
+
+    def rules(self) -> QueueRules:
+        return NO_RULES
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """The ports, and the policies that the settings chose.
 
-    lease_s: a lease without a heartbeat for so long is suspect.
+    policy: without queues and quotas, which may change while the service runs (``current_policy``). lease_s: a
+    lease without a heartbeat for so long is suspect.
     """
 
     clock: Clock
@@ -38,7 +47,13 @@ class Services:
     marp_policy: str
     lease_s: float
     elastic: ElasticRules = ElasticRules()
+    queues: QueueSource = _NoQueues()
     schedule: Scheduler = schedule
+
+    @property
+    def current_policy(self) -> Policy:
+        """The scheduling policy, with the queues and quotas of this moment."""
+        return with_queues(self.policy, self.queues.rules())
 
     @property
     def predictor_versions(self) -> Mapping[str, str]:

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from frenzy.app.services import NotFound, Services
-from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.errors import Reason, ReasonCode, SpecError
 from frenzy.core.job import TrainingJob
+
+
+def check_queue(services: Services, job: TrainingJob) -> None:
+    """Raises SpecError where queues are set and ``job`` names none of them."""
+    refusals = services.queues.rules().refusals(job.queue)
+    if refusals:
+        raise SpecError(refusals)
 
 
 def dag_id_of(name: str) -> str:
@@ -13,7 +20,8 @@ def dag_id_of(name: str) -> str:
 
 
 def store_job(services: Services, job: TrainingJob, yaml_text: str) -> bool:
-    """Store or replace the job's spec; True when it changed."""
+    """Store or replace the job's spec; True when it changed. Raises SpecError for a queue that is not there."""
+    check_queue(services, job)
     return services.jobs.put(job.name, yaml_text)
 
 

@@ -11,6 +11,7 @@ import typer
 from frenzy.cli.console import err
 from frenzy.cli.failures import FAILED
 from frenzy.core.errors import SpecError, Violation
+from frenzy.core.queue_rules import NO_RULES
 
 if TYPE_CHECKING:
     from frenzy.sim.outcome import SimResult
@@ -42,6 +43,9 @@ def simulate(  # noqa: PLR0913  # one argument for each option of the command
         float | None, typer.Option(min=1e-3, help="Nodes fail: mean hours from one failure of a node to its next.")
     ] = None,
     repair: Annotated[float, typer.Option(min=1e-3, help="Hours a failed node is away.")] = 1.0,
+    queues: Annotated[
+        Path | None, typer.Option(help="Queue file: shares of queues, quotas; instead of those of a snapshot.")
+    ] = None,
     snapshot: Annotated[
         Path | None, typer.Option(help="Go on from this file of 'frenzy queue --snapshot' instead of a trace.")
     ] = None,
@@ -58,17 +62,20 @@ def simulate(  # noqa: PLR0913  # one argument for each option of the command
     Starts nothing and needs no Airflow. The same options give the same result, but for CPU times.
     """
     if snapshot is not None or from_live:
-        from frenzy.cli.simulate_live import simulate_snapshot
+        from frenzy.cli.simulate_live import Question, simulate_snapshot
 
         _only_one_source(trace, jobs, snapshot, from_live=from_live)
-        return simulate_snapshot(snapshot, what_if or (), policy or (), output, as_json=as_json)
+        question = Question(source=snapshot, changes=what_if or (), policies=policy or (), queues=queues)
+        return simulate_snapshot(question, output, as_json=as_json)
     if what_if:
         allowed = "given with --from-live or --snapshot FILE"
         raise SpecError([Violation(path="--what-if", value=repr(what_if[0]), allowed=allowed)])
 
+    from frenzy.adapters.queue_file import load_queue_rules
     from frenzy.sim.disturbances import Disturbances
     from frenzy.sim.workload import ELASTIC, WorkloadSpec
 
+    rules = NO_RULES if queues is None else load_queue_rules(queues)
     disturbances = Disturbances(
         estimate_sigma=estimate_sigma,
         memory_error_share=misprediction,
@@ -84,6 +91,7 @@ def simulate(  # noqa: PLR0913  # one argument for each option of the command
             num_jobs=first,
             elasticity=None if rigid else ELASTIC,
             profiles=None if profiles is None else str(profiles),
+            queues=rules,
             disturbances=disturbances,
         )
         for name in _arrivals(trace, jobs, profiles)
@@ -120,7 +128,7 @@ def simulate_workloads(
     from frenzy.sim.report import Report
 
     check_folder(output)
-    notes: list[str] = []
+    notes = _without_queues(specs[0], policies)
     try:
         results = list(_results(specs, policies, notes))
     except SimulationError as error:
@@ -146,7 +154,14 @@ def _results(specs: Sequence[WorkloadSpec], policies: Sequence[str], notes: list
             workload = make_workload(spec)
             notes += _left_out(spec.name, workload.left_out)
             for name in policies:
-                yield runs.run(workload.scenario, scheduler_named(name))
+                yield runs.run(workload.scenario, scheduler_named(name, spec.queues))
+
+
+def _without_queues(spec: WorkloadSpec, policies: Sequence[str]) -> list[str]:
+    from frenzy.sim.registry import keeps_queues
+
+    names = [each for each in policies if not keeps_queues(each)]
+    return [f"Shares and quotas mean nothing to {', '.join(names)}."] if spec.queues and names else []
 
 
 def _left_out(name: str, left_out: Mapping[str, int]) -> list[str]:
@@ -172,6 +187,8 @@ def _settings(specs: Sequence[WorkloadSpec], policies: Sequence[str]) -> dict[st
         "memory": f"{disturbances.memory_error_share:.0%} of the jobs need more than predicted",
         "failures": "none",
     }
+    if spec.queues:
+        told["queues"] = ", ".join(f"{each.name} {each.weight:g}" for each in spec.queues.queues) or "quotas only"
     if disturbances.node_mtbf_hours is not None:
         mtbf, repair = disturbances.node_mtbf_hours, disturbances.node_repair_hours
         told["failures"] = f"each node every {mtbf:g} h on average, for {repair:g} h"

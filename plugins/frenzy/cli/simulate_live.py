@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from frenzy.adapters.queue_file import load_queue_rules
 from frenzy.cli.console import err, out, print_json
 from frenzy.cli.simulate_output import check_folder, tell
 from frenzy.cli.tables import grid
@@ -35,18 +37,31 @@ def live_snapshot() -> QueueSnapshot:
         return api.ask(api_calls.queue_snapshot())
 
 
-def simulate_snapshot(
-    source: Path | None, changes: Sequence[str], policies: Sequence[str], output: Path | None, *, as_json: bool
-) -> int:
-    """Play the snapshot in the file ``source`` to its end, else that of the server; the exit status.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is to be played. source: a file; None for the server's queue. policies: by name; none for the queue's own.
+    queues: a queue file in place of the snapshot's shares and quotas.
+    """
+
+    source: Path | None
+    changes: Sequence[str] = ()
+    policies: Sequence[str] = ()
+    queues: Path | None = None
+
+
+def simulate_snapshot(question: Question, output: Path | None, *, as_json: bool) -> int:
+    """Play a snapshot to its end, as it is or changed; the exit status.
 
     The output holds no CPU times: the same snapshot gives the same bytes.
     """
     check_folder(output)
-    snapshot = live_snapshot() if source is None else read_snapshot(source)
-    schedulers: list[Scheduler] = [scheduler_named(name) for name in policies] or [product_scheduler(snapshot)]
-    if changes:
-        _tell_what_if(snapshot, ", ".join(changes), schedulers[0], output, as_json=as_json)
+    snapshot = live_snapshot() if question.source is None else read_snapshot(question.source)
+    if question.queues is not None:
+        snapshot = replace(snapshot, queues=load_queue_rules(question.queues))
+    named = [scheduler_named(name, snapshot.queues) for name in question.policies]
+    schedulers: list[Scheduler] = [*named] or [product_scheduler(snapshot)]
+    if question.changes:
+        _tell_what_if(snapshot, ", ".join(question.changes), schedulers, output, as_json=as_json)
         return 0
     results = _played([(snapshot, each) for each in schedulers])
     report = _report(snapshot, results, {})
@@ -59,17 +74,21 @@ def simulate_snapshot(
 
 
 def _tell_what_if(
-    snapshot: QueueSnapshot, change: str, scheduler: Scheduler, output: Path | None, *, as_json: bool
+    snapshot: QueueSnapshot, change: str, schedulers: Sequence[Scheduler], output: Path | None, *, as_json: bool
 ) -> None:
+    """One answer for each of ``schedulers``; as JSON a list where there are several."""
     changed = what_if(snapshot, change)
-    before, after = _played([(snapshot, scheduler), (changed.snapshot, scheduler)])
-    found = answer(snapshot, change, changed, before, after)
+    played = _played([(each, scheduler) for scheduler in schedulers for each in (snapshot, changed.snapshot)])
+    pairs = list(zip(played[::2], played[1::2], strict=True))
+    answers = [answer(snapshot, change, changed, before, after) for before, after in pairs]
     if as_json:
-        print_json(found)
+        print_json(answers[0] if len(answers) == 1 else answers)
     else:
-        _show(found)
+        for found in answers:
+            _show(found)
     if output is not None:
-        report = _report(snapshot, side_by_side(before, after), {"what if": change}, found.notes)
+        results = [each for pair in pairs for each in side_by_side(*pair)]
+        report = _report(snapshot, results, {"what if": change}, changed.notes)
         err().print(f"Report: {write_report(report, output)}", soft_wrap=True)
 
 

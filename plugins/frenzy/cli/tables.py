@@ -183,14 +183,57 @@ def queue_tables(view: QueueView) -> RenderableType:
             row.wanted_plan_id or "-",
             local_time(row.expected_start_s),
             str(row.priority),
+            row.queue,
             row.team,
             reason_text(row.reason),
         )
         for row in view.waiting
     ]
-    headings = ("place", "run", "job", "state", "waits", "wants", "expected_start", "priority", "team", "reason")
+    headings = (
+        "place",
+        "run",
+        "job",
+        "state",
+        "waits",
+        "wants",
+        "expected_start",
+        "priority",
+        "queue",
+        "team",
+        "reason",
+    )
     waiting_table = grid("Waiting", headings, waiting, right="place waits expected_start priority")
-    return Group(waiting_table if waiting else Text("Nothing waits."), Text(), _running_table(view))
+    parts = [waiting_table if waiting else Text("Nothing waits."), Text(), _running_table(view)]
+    if view.shares:
+        parts += [Text(), _shares_table(view)]
+    if view.quotas:
+        parts += [Text(), _quotas_table(view)]
+    return Group(*parts)
+
+
+def _shares_table(view: QueueView) -> RenderableType:
+    rows = [
+        (
+            row.queue,
+            f"{row.weight:g}",
+            str(row.num_waiting),
+            str(row.num_running),
+            str(row.num_gpus),
+            f"{row.held:.3g} of {row.total:.3g}",
+            f"{row.share:.3g}",
+        )
+        for row in view.shares
+    ]
+    headings = ("queue", "weight", "waiting", "running", "GPUs", "holds", "share")
+    return grid("Queues (holds and share: GPUs counted by speed)", headings, rows, right=" ".join(headings[1:]))
+
+
+def _quotas_table(view: QueueView) -> RenderableType:
+    rows = [
+        (f"{row.holder} {row.name}", row.gpu_type or "all types", f"{row.held} of {row.max_gpus}")
+        for row in view.quotas
+    ]
+    return grid("Quotas", ("of", "GPUs", "held"), rows, right="held")
 
 
 def _running_table(view: QueueView) -> RenderableType:
@@ -202,6 +245,8 @@ def _running_table(view: QueueView) -> RenderableType:
             str(row.attempt),
             row.plan_id,
             ", ".join(row.nodes),
+            row.queue,
+            row.team,
             f"{row.last_step}/{row.total_steps}" if row.total_steps else str(row.last_step),
             "-" if row.last_loss is None else f"{row.last_loss:.4f}",
             size(row.predicted_peak_bytes),
@@ -212,7 +257,7 @@ def _running_table(view: QueueView) -> RenderableType:
         for row in view.running
     ]
     headings = (
-        *("run", "job", "state", "attempt", "plan", "nodes", "step", "loss"),
+        *("run", "job", "state", "attempt", "plan", "nodes", "queue", "team", "step", "loss"),
         *("predicted", "measured", "card", "expected_end"),
     )
     if not rows:

@@ -45,6 +45,8 @@ class ReasonCode(StrEnum):
     WAITING_FOR_OLD_WORKERS = "WAITING_FOR_OLD_WORKERS"
     WAITING_FOR_MOVE = "WAITING_FOR_MOVE"
     QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
+    WAITING_FOR_QUOTA = "WAITING_FOR_QUOTA"
+    WAITING_FOR_SHARE = "WAITING_FOR_SHARE"
     NEVER_FITS = "NEVER_FITS"
     # moving
     MEMORY_PRESSURE_FORECAST = "MEMORY_PRESSURE_FORECAST"
@@ -110,6 +112,8 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = MappingProxyType(
         ReasonCode.WAITING_FOR_OLD_WORKERS: "Workers of the run's last attempt are not yet seen gone.",
         ReasonCode.WAITING_FOR_MOVE: "GPUs are being given up for it by a job that first saves a checkpoint.",
         ReasonCode.QUOTA_EXCEEDED: "The namespace's quota leaves no room for the workers' pods.",
+        ReasonCode.WAITING_FOR_QUOTA: "Its queue or team holds as many GPUs as its quota allows.",
+        ReasonCode.WAITING_FOR_SHARE: "Its queue holds its share of the cluster, and other queues' jobs come first.",
         ReasonCode.NEVER_FITS: "No plan fits the cluster, even when it is empty.",
         ReasonCode.MEMORY_PRESSURE_FORECAST: "Memory use was rising towards the GPU's capacity.",
         ReasonCode.MEMORY_PRESSURE_USAGE: "Memory use passed the safe share of the GPU's capacity.",

@@ -212,9 +212,11 @@ class TrainingJob:
         ),
     ] = "auto"
     trigger: Annotated[TriggerSpec, Doc("Trigger")] = TriggerSpec()
-    queue: Annotated[str, Len(1, 63), Doc("Queue the job waits in.")] = "default"
+    queue: Annotated[
+        str, Len(1, 63), Doc("Queue the job waits in; one of those the administrator set, where any are.")
+    ] = "default"
     priority: Annotated[int, Ge(-1000), Le(1000), Doc("Higher goes first.")] = 0
-    team: Annotated[str, Len(1, 63), Doc("Who is charged for it.")] = "default"
+    team: Annotated[str, Len(1, 63), Doc("Who is charged for it; its quota counts.")] = "default"
     env: Annotated[Mapping[str, str], Doc("Environment variables of the trainer.")] = field(default_factory=dict)
     secrets: Annotated[
         Mapping[str, str],

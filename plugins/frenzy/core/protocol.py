@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from frenzy.core.errors import Reason
+from frenzy.core.has.queue_standing import QuotaRow, ShareRow
 from frenzy.core.job import TrainingJob
 from frenzy.core.launch import AttemptResult, LaunchSpec
 from frenzy.core.ledger import (
@@ -27,6 +28,7 @@ from frenzy.core.ledger import (
 )
 from frenzy.core.plan import Candidate, PlanShape
 from frenzy.core.queue import SchedulingFacts
+from frenzy.core.queue_rules import NO_RULES, QueueRules
 from frenzy.core.telemetry import StepPeak
 
 
@@ -206,6 +208,7 @@ class QueueRow:
     reason: Reason | None
     expected_start_s: float | None
     wanted_plan_id: str | None
+    queue: str = "default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,15 +232,19 @@ class RunningRow:
     num_reschedules: int
     expected_end_s: float | None
     reason: Reason | None = None
+    queue: str = "default"
+    team: str = "default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """GET /queue: who waits and why, who runs where."""
+    """GET /queue: who waits and why, who runs where; shares and quotas where there are any."""
 
     now_s: float
     waiting: tuple[QueueRow, ...]
     running: tuple[RunningRow, ...]
+    shares: tuple[ShareRow, ...] = ()
+    quotas: tuple[QuotaRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,6 +273,7 @@ class QueueSnapshot:
     marp_policy: str
     facts: SchedulingFacts
     planning: Mapping[str, PlanningFacts]
+    queues: QueueRules = NO_RULES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

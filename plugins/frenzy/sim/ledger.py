@@ -167,4 +167,5 @@ def _outcome(live: LiveJob, now_s: float) -> JobOutcome:
         waiting_s=live.waiting_s + still_s,
         num_restarts=live.num_restarts,
         num_ooms=live.num_ooms,
+        queue=job.queue,
     )

@@ -49,6 +49,7 @@ class JobOutcome:
     waiting_s: float
     num_restarts: int
     num_ooms: int = 0
+    queue: str = "default"
 
     @property
     def jct_s(self) -> float | None:

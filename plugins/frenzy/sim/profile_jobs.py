@@ -1,11 +1,11 @@
 """Jobs that name profiles: a CSV file with one job on each line.
 
-    job,submit_s,profile,work_samples,duration,gpus,team,priority
-    a,0,bert-large,1.2e6,,4,search,0
-    b,60,resnet,,3600,2,vision,5
+    job,submit_s,profile,work_samples,duration,gpus,queue,team,priority
+    a,0,bert-large,1.2e6,,4,research,search,0
+    b,60,resnet,,3600,2,research,vision,5
 
 Either ``work_samples`` or ``duration``: seconds on the GPUs asked for, of the middle one of the
-cluster's GPU types (``reference``). gpus, team and priority may be left out. Rows without a time of
+cluster's GPU types (``reference``). gpus, queue, team and priority may be left out. Rows without a time of
 submission or without work, and jobs whose profile has no plan that fits the empty cluster, are left
 out and counted.
 """
@@ -33,6 +33,7 @@ JOB_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "work": ("work_samples", "work"),
         "duration": ("duration_s", "duration"),
         "gpus": ("gpus", "num_gpus"),
+        "queue": ("queue",),
         "team": ("team",),
         "priority": ("priority",),
     }
@@ -82,6 +83,7 @@ def _job(row: Row, plans: Plans, elasticity: Elasticity | None, distance: Mappin
         submitted_s=submitted_s,
         plans=plans,
         priority=_priority(row),
+        queue=row.text("queue") or "default",
         team=row.text("team") or "default",
         work_left=work,
         asked_gpus=asked_gpus(plans, num_gpus) if num_gpus else None,

@@ -13,15 +13,30 @@ from types import MappingProxyType
 from typing import Final
 
 from frenzy.core.errors import SpecError, Violation
-from frenzy.core.has import POLICIES, PaperPolicy, Policy
+from frenzy.core.has import POLICIES, PaperPolicy, Policy, with_queues
+from frenzy.core.queue_rules import NO_RULES, QueueRule, QueueRules
 from frenzy.sim.schedulers import ProductScheduler, Scheduler
 
+_SOME_RULES: Final = QueueRules(queues=(QueueRule(name="any"),))
 
-def scheduler_named(name: str) -> Scheduler:
-    """A new scheduler of that name, with its default numbers. Raises SpecError for an unknown one."""
+
+def scheduler_named(name: str, queues: QueueRules = NO_RULES) -> Scheduler:
+    """A new scheduler of that name, with its default numbers. Raises SpecError for an unknown one.
+
+    queues: shares and quotas, for the policies that know any (``keeps_queues``).
+    """
     if name not in _SCHEDULERS:
         raise SpecError([Violation(path="policy", value=repr(name), allowed=f"one of {', '.join(scheduler_names())}")])
-    return _SCHEDULERS[name]()
+    scheduler = _SCHEDULERS[name]()
+    if isinstance(scheduler, ProductScheduler):
+        return replace(scheduler, rules=with_queues(scheduler.rules, queues))
+    return scheduler
+
+
+def keeps_queues(name: str) -> bool:
+    """Whether the policy of that name keeps shares and quotas."""
+    policy = POLICIES.get(name)
+    return policy is not None and with_queues(policy, _SOME_RULES) != policy
 
 
 def scheduler_names() -> tuple[str, ...]:

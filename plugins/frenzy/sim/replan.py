@@ -25,12 +25,15 @@ def with_plans_for(snapshot: QueueSnapshot, gpu_types: frozenset[str]) -> tuple[
     job has, by a plan that is in both; jobs that cannot be planned keep what they have, and a note says so.
     """
     lacking: list[str] = []
+    unfit: list[str] = []
 
     def planned(job: QueuedJob | RunningJob, plans: Plans) -> Plans:
         found = _new_plans(snapshot, job.run_key, plans, gpu_types)
         if found is None:
             lacking.append(job.job_name)
             return plans
+        if not any(plan.gpu_type in gpu_types for plan in (*plans, *found)):
+            unfit.append(job.job_name)
         ordered = isinstance(job, QueuedJob) and job.ordered
         return (*plans, *found) if ordered else _best_first((*plans, *found), job.objective)
 
@@ -38,10 +41,11 @@ def with_plans_for(snapshot: QueueSnapshot, gpu_types: frozenset[str]) -> tuple[
     queued = tuple(replace(job, plans=planned(job, job.plans)) for job in facts.queued)
     running = tuple(replace(job, plans=planned(job, job.plans)) if job.plans else job for job in facts.running)
     changed = replace(snapshot, facts=replace(facts, queued=queued, running=running))
-    if not lacking:
-        return changed, []
-    types, names = ", ".join(sorted(gpu_types)), ", ".join(lacking)
-    return changed, [f"The snapshot does not say how these jobs would run on more {types}: {names}."]
+    types = ", ".join(sorted(gpu_types))
+    notes = [f"No plan of these jobs uses {types} (constraints, memory): {', '.join(unfit)}."] if unfit else []
+    if lacking:
+        notes.append(f"The snapshot does not say how these jobs would run on more {types}: {', '.join(lacking)}.")
+    return changed, notes
 
 
 def _new_plans(snapshot: QueueSnapshot, run_key: str, known: Plans, gpu_types: frozenset[str]) -> Plans | None:

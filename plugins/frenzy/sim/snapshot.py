@@ -7,7 +7,7 @@ from pathlib import Path
 
 from frenzy.core.codec import loads
 from frenzy.core.errors import SpecError, Violation
-from frenzy.core.has import policy_named
+from frenzy.core.has import policy_named, with_queues
 from frenzy.core.protocol import QueueSnapshot
 from frenzy.core.queue import RunningJob
 from frenzy.sim.jobs import Scenario, SimJob, SimRunning
@@ -39,7 +39,7 @@ def scenario_of(snapshot: QueueSnapshot) -> Scenario:
 
 def product_scheduler(snapshot: QueueSnapshot) -> ProductScheduler:
     """What decided when ``snapshot`` was taken. Raises SpecError for a policy this release does not know."""
-    return ProductScheduler(policy_named(snapshot.policy))
+    return ProductScheduler(with_queues(policy_named(snapshot.policy), snapshot.queues))
 
 
 def _work(job: RunningJob) -> float:

@@ -31,6 +31,7 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "gpu_seconds": ("gpu_s", "gpu_seconds", "gpu_time"),
         "name": ("job", "job_name", "name"),
         "application": ("application",),
+        "queue": ("queue", "partition"),
         "team": ("team", "cluster", "user"),
         "gpu_types": ("gpu_type", "gpu_spec"),
     }
@@ -59,6 +60,7 @@ class Arrival:
     num_gpus: int
     duration_s: float | None = None
     application: str | None = None
+    queue: str | None = None
     team: str | None = None
     gpu_types: tuple[str, ...] = ()
 
@@ -132,6 +134,7 @@ def _arrival(row: Row, time_s: float | None, origin_s: float) -> Arrival | str:
         num_gpus=num_gpus,
         duration_s=duration_s,
         application=row.text("application"),
+        queue=row.text("queue"),
         team=row.text("team"),
         gpu_types=tuple(dict.fromkeys(gpu_types.split("|"))) if gpu_types else (),
     )

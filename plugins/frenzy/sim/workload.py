@@ -35,6 +35,7 @@ from frenzy.core.errors import SpecError, Violation
 from frenzy.core.job import Precision
 from frenzy.core.moves import MOVES
 from frenzy.core.queue import Elasticity, QueuedJob
+from frenzy.core.queue_rules import NO_RULES, QueueRules
 from frenzy.sim.clusters import OPENB_TYPES, cluster_label, cluster_named
 from frenzy.sim.disturbances import Disturbances, Disturber, node_failures
 from frenzy.sim.job_classes import CLASSES, JobSize, precision_for
@@ -75,6 +76,7 @@ class WorkloadSpec:
     trace, cluster: by name, or a file. load: divides the times of arrival; None leaves them. num_jobs:
     the first so many arrivals; None for all. elasticity: of every job; None for jobs that are never
     moved. precision: of every job; None for the 16-bit format that suits all cards.
+    queues: shares and quotas; every job must name one of its queues.
     profiles: a profile file, where nothing is to be generated; ``trace`` is then a file of jobs that
     name its profiles (``profiles``, ``profile_jobs``).
     """
@@ -87,6 +89,7 @@ class WorkloadSpec:
     elasticity: Elasticity | None = ELASTIC
     precision: Precision | None = None
     profiles: str | None = None
+    queues: QueueRules = NO_RULES
     disturbances: Disturbances = Disturbances()
 
     @property
@@ -97,6 +100,7 @@ class WorkloadSpec:
             f"first{self.num_jobs}" if self.num_jobs is not None else "",
             "rigid" if self.elasticity is None else "",
             self.precision.value if self.precision is not None else "",
+            "queues" if self.queues else "",
             *self.disturbances.labels,
         ]
         trace = self.trace if self.trace in TRACES else stem(Path(self.trace))
@@ -159,6 +163,10 @@ def _profiled(spec: WorkloadSpec, profiles: str, cluster: Cluster) -> tuple[list
 
 
 def _scenario(spec: WorkloadSpec, cluster: Cluster, jobs: list[SimJob], left_out: Mapping[str, int]) -> Workload:
+    for queue in dict.fromkeys(each.job.queue for each in jobs):
+        refusals = spec.queues.refusals(queue, path=f"queue of a job in {spec.trace}")
+        if refusals:
+            raise SpecError(refusals)
     last_s = jobs[-1].job.submitted_s if jobs else 0.0
     failures = node_failures(spec.disturbances, spec.seed, cluster, last_s)
     scenario = Scenario(name=spec.name, cluster=cluster, jobs=tuple(jobs), failures=failures)
@@ -191,6 +199,7 @@ class _Generator:
             job_name=f"{arrival.name}.{job_class}",
             submitted_s=arrival.submit_s / (self._spec.load or 1.0),
             plans=plans,
+            queue=arrival.queue or "default",
             team=arrival.team or "default",
             work_left=gpu_s / unit_gpu_s,
             asked_gpus=asked,

@@ -57,3 +57,28 @@ def test_report_does_not_replace_a_file(frenzy: Command, tmp_path: Path) -> None
     (tmp_path / "taken").write_text("mine")
     said = frenzy(*FEW, "--output", str(tmp_path / "taken"))
     assert (said.status, (tmp_path / "taken").read_text()) == (2, "mine")
+
+
+def test_queues_of_a_file_are_simulated_and_policies_without_any_are_named(frenzy: Command, tmp_path: Path) -> None:
+    (tmp_path / "queues.yaml").write_text("queues: {default: {weight: 2}, other: }\n")
+    said = frenzy(
+        "simulate",
+        "--first",
+        "6",
+        "--policy",
+        "has",
+        "--policy",
+        "fifo",
+        "--queues",
+        str(tmp_path / "queues.yaml"),
+        "--output",
+        str(tmp_path / "report"),
+    )
+    assert said.status == 0
+    assert "Shares and quotas mean nothing to fifo." in (tmp_path / "report/report.html").read_text()
+
+
+def test_a_queue_file_that_is_refused_names_the_field(frenzy: Command, tmp_path: Path) -> None:
+    (tmp_path / "queues.yaml").write_text("queues: {default: {weight: -2}}\n")
+    said = frenzy("simulate", "--first", "6", "--queues", str(tmp_path / "queues.yaml"))
+    assert (said.status, "queues.default.weight" in said.err) == (2, True)

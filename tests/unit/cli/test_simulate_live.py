@@ -97,3 +97,22 @@ def test_snapshot_that_cannot_be_written_is_refused(busy: World, online: Command
     said = online("queue", "--snapshot", str(tmp_path / "no/such/folder.json"))
     assert said.status == 2
     assert "No such file" in said.err
+
+
+def test_what_if_answers_for_every_policy_that_is_named(taken: Path, frenzy: Command, tmp_path: Path) -> None:
+    asked = ("simulate", "--snapshot", str(taken), "--what-if", "add 8 LARGE", "--policy", "has", "--policy", "fifo")
+    said = frenzy(*asked, "--output", str(tmp_path / "answer"))
+    assert said.status == 0
+    assert said.out.count("What if: add 8 LARGE") == 2
+    assert [each["policy"] for each in json.loads(frenzy(*asked, "--json").out)] == ["has", "fifo"]
+    document = json.loads((tmp_path / "answer/report.json").read_text())
+    assert len(document["policies"]) == 4
+
+
+def test_a_snapshot_is_played_under_the_queues_of_a_file(taken: Path, frenzy: Command, tmp_path: Path) -> None:
+    (tmp_path / "queues.yaml").write_text("teams: {'*': {max_gpus: 1}}\n")
+    free, bound = (
+        json.loads(frenzy("simulate", "--snapshot", str(taken), "--json", *more).out)
+        for more in ((), ("--queues", str(tmp_path / "queues.yaml")))
+    )
+    assert bound["scenarios"][0]["makespan_s"] > free["scenarios"][0]["makespan_s"]

@@ -8,6 +8,7 @@ from frenzy.core.cluster import Cluster, Node, NodeAllocation, NodeState, Placem
 from frenzy.core.hardware import GpuType
 from frenzy.core.plan import MemoryPrediction, ResourcePlan
 from frenzy.core.queue import Action, Hold, QueuedJob, RunningJob, SchedulingFacts, Start
+from frenzy.core.queue_rules import QueueRule, QueueRules, Quota, TeamRule
 from frenzy.core.units import GIB
 
 
@@ -111,3 +112,14 @@ def where(start: Start) -> dict[str, int]:
 
 def at_priority(job: QueuedJob, priority: int) -> QueuedJob:
     return replace(job, priority=priority)
+
+
+def team_quotas(**max_gpus: int) -> QueueRules:
+    """A quota for each of these teams, and no queues."""
+    teams = tuple(TeamRule(name=name, quota=Quota(max_gpus=number)) for name, number in max_gpus.items())
+    return QueueRules(teams=teams)
+
+
+def queue_weights(**weights: float) -> QueueRules:
+    """Queues that share the cluster, without quotas."""
+    return QueueRules(queues=tuple(QueueRule(name=name, weight=weight) for name, weight in weights.items()))

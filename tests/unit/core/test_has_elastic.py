@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.core.has_strategies import NOW_S, clusters, queues
-from tests.unit.core.has_world import facts, gpu_type, node, plan, running, started, waiting
+from tests.unit.core.has_world import facts, gpu_type, node, plan, running, started, team_quotas, waiting
 
 from frenzy.core.cluster import NodeState
 from frenzy.core.errors import ReasonCode
@@ -122,7 +122,7 @@ def test_a_long_job_is_not_overtaken_for_ever() -> None:
 
 
 def test_a_quota_bounds_what_a_team_holds() -> None:
-    policy = HasPolicy(quotas=(("blue", 2),))
+    policy = HasPolicy(queues=team_quotas(blue=2))
     blue = [replace(each, team="blue") for each in (LONG, SHORT)]
     red = elastic(waiting("red", *scaling("g", 1, work_s=1e6)), submitted_s=999.0)
     actions = started(schedule(facts(ONE_NODE, [*blue, red]), NOW_S, policy))
@@ -149,7 +149,7 @@ def test_a_job_leaves_a_drained_node_with_the_plan_it_has() -> None:
 
 
 def test_a_quota_counts_what_is_held_on_drained_nodes() -> None:
-    policy = HasPolicy(quotas=(("red", 2),))
+    policy = HasPolicy(queues=team_quotas(red=2))
     drained = node("n", "g", 2, state=NodeState.DRAINING)
     held = replace(elastic(waiting("held", *scaling("g", 2, work_s=9e5))), team="red", submitted_s=-1e9)
     more = replace(elastic(waiting("more", *scaling("h", 2, work_s=9e5))), team="red")
@@ -249,7 +249,7 @@ def elastic_facts(draw: st.DrawFn) -> SchedulingFacts:
     return replace(after, queued=after.queued + tuple(then))
 
 
-elastic_policies = st.sampled_from((HAS, HasPolicy(quotas=(("red", 2),)), HasPolicy(urgency=2.0, hysteresis=0.95)))
+elastic_policies = st.sampled_from((HAS, HasPolicy(queues=team_quotas(red=2)), HasPolicy(urgency=2.0, hysteresis=0.95)))
 thorough = settings(max_examples=40, deadline=None)
 
 
@@ -320,7 +320,7 @@ def test_jobs_that_may_not_be_moved_are_not(there: SchedulingFacts, policy: HasP
 @thorough
 @given(elastic_facts())
 def test_quotas_are_kept_by_all_that_is_started_or_moved(there: SchedulingFacts) -> None:
-    policy = HasPolicy(quotas=(("red", 2),))
+    policy = HasPolicy(queues=team_quotas(red=2))
     before = sum(job.plan.num_gpus for job in there.running if job.team == "red")
     after = apply_actions(there, schedule(there, NOW_S, policy), now_s=NOW_S)
     assert sum(job.plan.num_gpus for job in after.running if job.team == "red") <= max(2, before)

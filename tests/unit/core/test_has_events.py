@@ -9,7 +9,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.core.has_strategies import NOW_S, queues
-from tests.unit.core.has_world import facts, node, plan, waiting
+from tests.unit.core.has_world import facts, node, plan, team_quotas, waiting
 from tests.unit.core.test_has_elastic import EASY, elastic, elastic_facts, held_on, on, scaling
 
 from frenzy.core.cluster import NodeState
@@ -22,7 +22,7 @@ from frenzy.core.has.window import window
 from frenzy.core.queue import Action, Elasticity, Preempt, Resize, SchedulingFacts, Start
 
 FEW = HasPolicy(num_all=0)
-few_at_once = st.sampled_from((FEW, HasPolicy(num_all=0, quotas=(("red", 2),)), HasPolicy(num_all=3)))
+few_at_once = st.sampled_from((FEW, HasPolicy(num_all=0, queues=team_quotas(red=2)), HasPolicy(num_all=3)))
 thorough = settings(max_examples=60, deadline=None)
 
 
@@ -123,7 +123,7 @@ def test_no_gpu_is_given_twice_gangs_are_whole_and_fixed_jobs_stay(
 @thorough
 @given(st.data(), elastic_facts())
 def test_quotas_are_kept(data: st.DataObject, there: SchedulingFacts) -> None:
-    policy = HasPolicy(num_all=0, quotas=(("red", 2),))
+    policy = HasPolicy(num_all=0, queues=team_quotas(red=2))
     for state, _, _, after in after_events(data, there, policy):
         before = sum(job.plan.num_gpus for job in state.running.values() if job.team == "red")
         assert sum(job.plan.num_gpus for job in after.running.values() if job.team == "red") <= max(2, before)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.core.has_strategies import NOW_S
+from tests.unit.core.has_world import team_quotas
 from tests.unit.core.test_has_elastic import elastic_facts
 
 from frenzy.core.has import HasPolicy, SchedulingState
@@ -18,6 +19,7 @@ from frenzy.core.has.claims import Claim
 from frenzy.core.has.line import Line, claims_of
 from frenzy.core.has.shares import targets
 from frenzy.core.queue import SchedulingFacts
+from frenzy.core.queue_rules import NO_RULES
 
 policies = st.builds(
     HasPolicy,
@@ -25,8 +27,7 @@ policies = st.builds(
     hysteresis=st.sampled_from((0.8, 0.95)),
     disturbance=st.sampled_from((0.0, 6.0)),
     size_exponent=st.sampled_from((0.0, 0.3)),
-    shares=st.sampled_from(((), (("red", 2.0),))),
-    quotas=st.sampled_from(((), (("red", 2),), (("red", 2), ("blue", 4)))),
+    queues=st.sampled_from((NO_RULES, team_quotas(red=2), team_quotas(red=2, blue=4))),
 )
 
 
@@ -77,7 +78,7 @@ class Plain:
         num_gpus = claim.num_held if choice is claim.current else choice.num_gpus
         self.left[choice.gpu_type] = self.left.get(choice.gpu_type, 0) - sign * num_gpus
         self.effective -= sign * choice.gpus * num_gpus / choice.num_gpus
-        self.by_team[claim.team] = self.by_team.get(claim.team, 0) + sign * choice.num_gpus
+        self.by_team[claim.job.team] = self.by_team.get(claim.job.team, 0) + sign * choice.num_gpus
 
     def serve(self, claim: Claim, behind: float) -> Choice | None:
         current = claim.current
@@ -111,10 +112,10 @@ class Plain:
         return (claim.run_s(choice) + claim.restart_s) * (1.0 + price * choice.gpus) + disturbs_s
 
     def is_open(self, claim: Claim, choice: Choice) -> bool:
-        quota = self.policy.quota_of(claim.team)
+        quota = next((each.quota.max_gpus for each in self.policy.queues.teams if each.name == claim.job.team), None)
         if choice.num_gpus > self.left.get(choice.gpu_type, 0):
             return False
-        if quota is not None and self.by_team.get(claim.team, 0) + choice.num_gpus > quota:
+        if quota is not None and self.by_team.get(claim.job.team, 0) + choice.num_gpus > quota:
             return False
         if claim.current is None or choice is claim.current or claim.has_moves:
             return True

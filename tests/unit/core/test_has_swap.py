@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.core.has_strategies import NOW_S, clusters, queues
-from tests.unit.core.has_world import facts, gpu_type, node, plan, running, started, waiting
+from tests.unit.core.has_world import facts, gpu_type, node, plan, running, started, team_quotas, waiting
 from tests.unit.core.test_has_elastic import by_job, elastic, held_on, on
 
 from frenzy.core.cluster import NodeState
@@ -133,12 +133,12 @@ def test_a_holder_of_several_gpus_may_shrink_instead() -> None:
 
 def test_a_quota_is_kept_by_both() -> None:
     there = facts(ONE_EACH, [replace(pressed(), team="red")], [holding(holder(), ("b", 1))], TYPES)
-    assert started(schedule(there, NOW_S, HasPolicy(quotas=(("red", 0),)))) == {}
+    assert started(schedule(there, NOW_S, HasPolicy(queues=team_quotas(red=0)))) == {}
     wide = holder("holder", on_big(), on_low(2))
     nodes = [node("b", "big", 1), node("l", "low", 2)]
     red = [replace(holding(wide, ("b", 1)), team="red")]
     there = facts(nodes, [pressed()], red, TYPES)
-    assert started(schedule(there, NOW_S, HasPolicy(quotas=(("red", 1),)))) == {}
+    assert started(schedule(there, NOW_S, HasPolicy(queues=team_quotas(red=1)))) == {}
 
 
 def test_each_of_two_pressed_jobs_gets_a_place() -> None:
@@ -242,7 +242,7 @@ def pressed_facts(draw: st.DrawFn) -> SchedulingFacts:
 
 
 @thorough
-@given(pressed_facts(), st.sampled_from((HAS, HasPolicy(quotas=(("red", 2),)))))
+@given(pressed_facts(), st.sampled_from((HAS, HasPolicy(queues=team_quotas(red=2)))))
 def test_whoever_moves_has_a_place_and_none_is_moved_for_one_of_lower_priority(
     there: SchedulingFacts, policy: HasPolicy
 ) -> None:
@@ -267,7 +267,7 @@ def test_whoever_moves_has_a_place_and_none_is_moved_for_one_of_lower_priority(
         before = None
     assert before is None, "nobody moves for nothing"
     assert len({action.run_key for action in actions}) == len(actions), "nobody moves twice"
-    for team, quota in policy.quotas:
+    for team, quota in ((each.name, each.quota.max_gpus or 0) for each in policy.queues.teams):
         held, held_before = (
             sum(job.plan.num_gpus for job in each.running if job.team == team) for each in (after.facts, there)
         )

@@ -15,6 +15,7 @@ from frenzy.core.has.policy import (
     Policy,
     SrtfPolicy,
     policy_named,
+    with_queues,
 )
 from frenzy.core.has.schedule import decide, decided, schedule
 from frenzy.core.has.state import SchedulingState, apply_actions
@@ -37,4 +38,5 @@ __all__ = [
     "explain",
     "policy_named",
     "schedule",
+    "with_queues",
 ]

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from frenzy.core.cluster import Placement
 from frenzy.core.has.board import Board
+from frenzy.core.has.choices import Capacity
+from frenzy.core.has.fair_share import QueueTurns, held_by_queue
 from frenzy.core.has.forecast import best_promise, within_patience
 from frenzy.core.has.options import Contender
 from frenzy.core.has.policy import BackfillPolicy
@@ -25,15 +27,28 @@ def run_pass(board: Board, policy: BackfillPolicy) -> None:
     none that the promise needs.
     """
     waiting = board.state.waiting
-    turns = Turns(waiting)
-    for contender in turns:
-        if contender.job.run_key in board.state.running:
+    turns = _turns(board, policy)
+    for asking in turns:
+        if asking.job.run_key in board.state.running:
+            continue
+        contender = board.quotas.within(asking)
+        if not contender.options:
+            turns.close()
             continue
         found = _first_startable(board, contender)
         if found is not None:
             _take_or_wait(board, contender, found, policy)
         elif not _reserved(board, contender, policy) and _none_can(board, contender, waiting):
             turns.close()
+
+
+def _turns(board: Board, policy: BackfillPolicy) -> Turns | QueueTurns:
+    """In queue order; where queues share the cluster, each time from the one that holds least for its weight."""
+    if not policy.queues.queues:
+        return Turns(board.state.waiting)
+    capacity = Capacity.of(board.state.cluster)
+    held = held_by_queue(board.state.running.values(), capacity)
+    return QueueTurns(board.state.waiting, policy.queues, held, board.started, capacity)
 
 
 def _reserved(board: Board, contender: Contender, policy: BackfillPolicy) -> bool:

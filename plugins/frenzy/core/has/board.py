@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from frenzy.core.cluster import Placement
 from frenzy.core.has.options import Contender, Option
 from frenzy.core.has.placement import place
+from frenzy.core.has.quotas import QuotaUse
 from frenzy.core.has.reservation import Promise, Reservation, taken_out
 from frenzy.core.has.room import Need, Room, TypeRoom
 from frenzy.core.has.state import SchedulingState, running_job
@@ -21,6 +22,7 @@ class Board:
     """Working state of one pass. One reservation per GPU type: that of the first job it blocks.
 
     head_of_line: the job behind which every later one waits, under a policy where one blocks all.
+    quotas: GPUs that count against them.
     Rooms only shrink within a pass, so what did not fit once (``_full``) never will.
     """
 
@@ -30,8 +32,12 @@ class Board:
     started: list[RunningJob] = field(default_factory=list)
     reservations: dict[str, Reservation] = field(default_factory=dict)
     head_of_line: QueuedJob | None = None
+    quotas: QuotaUse = field(init=False)
     _timelines: dict[str, Timeline] = field(default_factory=dict)
     _full: set[tuple[str, Need]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.quotas = QuotaUse.of(self.state.rules.policy, self.state.running.values())
 
     def fits_now(self, need: Need) -> Placement | None:
         """Where ``need`` fits in what is idle, reservations or not."""
@@ -58,6 +64,8 @@ class Board:
         started = running_job(contender.job, option.plan, placement, now_s=self.now_s)
         self.started.append(started)
         self.room = self.room.hold(option.need, placement)
+        if self.quotas.rules:
+            self.quotas.add(contender.job, option.need.gpu_type, option.need.num_gpus)
         for gpu_type in self.room.types_of(placement):
             self._timelines.pop(gpu_type, None)
         reservation = self.reservations.get(option.need.gpu_type)

@@ -5,6 +5,7 @@ Tables are remembered, by the identity of the plans: the jobs of a class, and al
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -58,12 +59,14 @@ class Table:
 
     least: the one with the least work, in effective GPU-seconds; None where there is no plan. fewest_gpus: of
     each GPU type the fewest any plan takes. is_by_speed: whether the plans are in order of their run times.
+    smallest_gpus: effective GPUs of the smallest; infinite where there is no plan.
     """
 
     choices: tuple[Choice, ...]
     least: Choice | None
     fewest_gpus: tuple[tuple[str, int], ...]
     is_by_speed: bool
+    smallest_gpus: float
 
     @staticmethod
     def of(choices: Iterable[Choice]) -> Table:
@@ -76,6 +79,7 @@ class Table:
             min(listed, key=lambda each: each.unit_s * each.gpus, default=None),
             tuple(fewest.items()),
             all(one.unit_s <= next_.unit_s for one, next_ in zip(listed, listed[1:], strict=False)),
+            min((each.gpus for each in listed), default=math.inf),
         )
 
     def work(self, left: float) -> float:

@@ -28,7 +28,6 @@ class Claim(NamedTuple):
 
     job: QueuedJob | RunningJob
     run_key: str
-    team: str
     current: Choice | None
     others: Table
     left: float
@@ -55,8 +54,7 @@ class Claim(NamedTuple):
 
 def due_s(job: QueuedJob | RunningJob, work: float, policy: HasPolicy, capacity: Capacity) -> float:
     """When the job is due: its submission plus ``slowdown`` times what the whole cluster would take for ``work``."""
-    share = policy.share_of(job.team) if policy.shares else 1.0
-    return job.submitted_s + policy.slowdown * work / (share * max(capacity.effective, 1e-9))
+    return job.submitted_s + policy.slowdown * work / max(capacity.effective, 1e-9)
 
 
 def claim_of_waiting(contender: Contender, tables: Tables, policy: HasPolicy) -> Claim:
@@ -69,7 +67,6 @@ def claim_of_waiting(contender: Contender, tables: Tables, policy: HasPolicy) ->
     return Claim(
         job,
         job.run_key,
-        job.team,
         None,
         table,
         left,
@@ -77,7 +74,7 @@ def claim_of_waiting(contender: Contender, tables: Tables, policy: HasPolicy) ->
         True,
         elasticity.restart_s if elasticity is not None and job.work_done > 0 else 0.0,
         work,
-        _weight(work, job.team, policy),
+        _weight(work, policy),
         False,
         job.ordered,
         job.objective is Objective.COST,
@@ -115,7 +112,6 @@ def _of_running(job: RunningJob, tables: Tables, now_s: float, policy: HasPolicy
     return Claim(
         job,
         job.run_key,
-        job.team,
         current,
         others,
         left,
@@ -123,7 +119,7 @@ def _of_running(job: RunningJob, tables: Tables, now_s: float, policy: HasPolicy
         is_displaced or job.moves_left(now_s) >= 1,
         elasticity.restart_s if elasticity is not None else 0.0,
         work,
-        _weight(work, job.team, policy),
+        _weight(work, policy),
         is_displaced,
         False,
         job.objective is Objective.COST,
@@ -150,6 +146,5 @@ def believed_left(left: float, done: float, policy: HasPolicy) -> float:
     return left if left > 0 else max(policy.overrun_share * done, 1e-9)
 
 
-def _weight(work: float, team: str, policy: HasPolicy) -> float:
-    share = policy.share_of(team) if policy.shares else 1.0
-    return share * math.pow(max(work, 1e-9), policy.size_exponent) if policy.size_exponent else share
+def _weight(work: float, policy: HasPolicy) -> float:
+    return math.pow(max(work, 1e-9), policy.size_exponent) if policy.size_exponent else 1.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -12,6 +11,7 @@ from frenzy.core.has.claims import Claim
 from frenzy.core.has.line import Line, claims_of
 from frenzy.core.has.placement import place
 from frenzy.core.has.policy import HasPolicy
+from frenzy.core.has.quotas import QuotaUse
 from frenzy.core.has.room import Room
 from frenzy.core.has.shares import Forbidden, forbidden_key, targets
 from frenzy.core.has.state import SchedulingState, restarted, running_job
@@ -56,12 +56,12 @@ def _decided(state: SchedulingState, now_s: float, policy: HasPolicy, *, is_due:
 
 
 def looks_at_all(state: SchedulingState, now_s: float) -> bool:
-    """Whether a decision at ``now_s`` looks at every active job first thing.
+    """Whether a decision at ``now_s`` looks at every active job first thing; where there are quotas or shares it does.
 
     At the same moment as the decision before it does as that did, so that it changes nothing.
     """
     seen, standing = state.seen, state.standing
-    if seen is None or standing is None:
+    if seen is None or standing is None or standing.policy.queues:
         return True
     if seen.at_s == now_s:
         return seen.looked_at_all
@@ -198,21 +198,18 @@ def _placed(room: Room, claim: Claim, target: Choice) -> tuple[Action | None, Ro
 def _only_starts(state: SchedulingState, line: Line, policy: HasPolicy) -> list[Action]:
     """What can start in the room there is, one job after the other with its first choice that fits; nobody is moved."""
     room, actions = state.room, list[Action]()
-    by_team = Counter[str]()
-    for job in state.running.values():
-        by_team[job.team] += job.plan.num_gpus
+    quotas = QuotaUse.of(policy, state.running.values())
     for claim in line.free:
         if claim.current is not None:
             continue
-        quota = policy.quota_of(claim.team)
         for choice in claim.others.choices:
             if choice.num_gpus > room.idle_gpus(choice.gpu_type):
                 continue
-            if quota is not None and by_team[claim.team] + choice.num_gpus > quota:
+            if quotas.exceeded(claim.job, choice.gpu_type, choice.num_gpus) is not None:
                 continue
             action, room = _placed(room, claim, choice)
             if action is not None:
-                by_team[claim.team] += choice.num_gpus
+                quotas.add(claim.job, choice.gpu_type, choice.num_gpus)
                 actions.append(action)
                 break
     return actions

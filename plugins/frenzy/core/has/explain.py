@@ -18,6 +18,7 @@ from frenzy.core.has.forecast import earliest
 from frenzy.core.has.options import Contender, Option
 from frenzy.core.has.placement import shortfall
 from frenzy.core.has.policy import FifoPolicy, HasPolicy, PaperPolicy, Policy
+from frenzy.core.has.rule_changes import rule_counterfactuals
 from frenzy.core.has.schedule import as_state, run_pass, schedule
 from frenzy.core.has.state import SchedulingState
 from frenzy.core.has.swap import refusals
@@ -98,7 +99,7 @@ def explain(facts: SchedulingFacts, run_key: str, now_s: float, policy: Policy) 
         reason=action.reason,
         position=action.position,
         expected_start_s=action.expected_start_s,
-        options=tuple(_option_view(board, option) for option in contender.options),
+        options=tuple(_option_view(board, waiting, option) for option in contender.options),
         counterfactuals=tuple(_counterfactuals(facts, contender, now_s, policy)),
         holders=tuple(islice(_who_stays(facts, contender, now_s, policy), _MAX_HOLDERS_SHOWN)),
     )
@@ -166,7 +167,7 @@ def _nodes(placement: Placement) -> str:
     return listed([f"{each.node} ({each.num_gpus})" for each in placement.allocations], last="and", more="more nodes")
 
 
-def _option_view(board: Board, option: Option) -> OptionView:
+def _option_view(board: Board, job: QueuedJob, option: Option) -> OptionView:
     need = option.need
     empty = board.state.empty.by_type.get(need.gpu_type)
     if empty is None or not board.fits_empty(need):
@@ -178,7 +179,10 @@ def _option_view(board: Board, option: Option) -> OptionView:
     when = f"{about(start_s - board.now_s)} from now" if start_s is not None else "at a time that cannot be foreseen"
     lack = f"lacks {more_gpus(missing, need)}" if missing else "finds enough idle GPUs"
     sentence = f"{option.plan.plan_id} {lack}; as first in the queue it could start {when}."
-    if board.fits_now(need) is not None:
+    limit = board.quotas.exceeded(job, need.gpu_type, need.num_gpus)
+    if limit is not None:
+        sentence = f"{option.plan.plan_id} is over the quota of {limit.title}."
+    elif board.fits_now(need) is not None:
         sentence = f"{option.plan.plan_id} would fit what is idle, were it not kept for the job in front."
     return OptionView(plan=option.plan, missing_gpus=missing, earliest_start_s=start_s, sentence=sentence)
 
@@ -197,10 +201,15 @@ def _counterfactuals(facts: SchedulingFacts, contender: Contender, now_s: float,
         num_gpus = _least(partial(starts_with, option), limit=_gpus_wanted(facts, option.need.gpu_type))
         if num_gpus is not None:
             yield f"With {num_gpus} more idle {option.need.gpu_type} it would start now."
+    yield from rule_counterfactuals(facts, job, policy, lambda other: _starts_under(facts, job, now_s, other))
     highest = max((each.priority for each in facts.queued), default=job.priority)
     raised = tuple(replace(each, priority=highest + 1) if each is job else each for each in facts.queued)
     if starts(replace(facts, queued=raised)):
         yield f"With priority {highest + 1} it would start now."
+
+
+def _starts_under(facts: SchedulingFacts, job: QueuedJob, now_s: float, policy: Policy) -> bool:
+    return isinstance(_action(facts, job.run_key, now_s, replace(policy, num_forecasts=0)), Start)
 
 
 def _least(holds: Callable[[int], bool], *, limit: int) -> int | None:

@@ -14,6 +14,7 @@ from frenzy.core.has.board import Board
 from frenzy.core.has.impossible import impossible
 from frenzy.core.has.options import Contender, Option
 from frenzy.core.has.placement import place, shortfall
+from frenzy.core.has.queue_holds import QueueJudge
 from frenzy.core.has.reservation import Reservation
 from frenzy.core.has.room import Free, Need, TypeRoom
 from frenzy.core.has.wording import about, are, asked, host_needs, listed, more_gpus
@@ -46,6 +47,7 @@ class Judge:
         self._board = board
         self._own = {each.job.run_key: each for each in board.reservations.values()}
         self._shared: dict[str, Reason] = {}
+        self._of_rules = QueueJudge(board)
 
     def reason(self, contender: Contender, expected_start_s: float | None) -> Reason:
         """Why ``contender`` waits; the remedy says when, if that could be foreseen."""
@@ -58,11 +60,11 @@ class Judge:
             return self._better_plan(own, own.instead_of)
         reason = self._shared.get(contender.asks)
         if reason is None:
-            reason = self._shared[contender.asks] = self._judge(contender.options)
+            reason = self._shared[contender.asks] = self._of_rules.quota(contender) or self._judge(contender)
         return self._with_time(reason, own, expected_start_s)
 
-    def _judge(self, options: Sequence[Option]) -> Reason:
-        board = self._board
+    def _judge(self, contender: Contender) -> Reason:
+        board, options = self._board, self._board.quotas.within(contender).options
         if board.state.rules.counts_gpus_only:
             return self._mixed(options)
         possible = [option.need for option in options if board.fits_empty(option.need)]
@@ -76,7 +78,12 @@ class Judge:
             if need.gpu_type in board.reservations:
                 return self._behind_head(need, board.reservations[need.gpu_type])
             return self._kept(need)
-        return self._host_short(possible) or self._memory_short(options, possible) or self._gpus_short(possible)
+        return (
+            self._host_short(possible)
+            or self._memory_short(options, possible)
+            or self._of_rules.share(contender.job)
+            or self._gpus_short(possible)
+        )
 
     def _with_time(self, reason: Reason, own: Reservation | None, expected_start_s: float | None) -> Reason:
         if reason.remedy is None or expected_start_s is None:

@@ -21,13 +21,12 @@ from frenzy.core.has.state import SchedulingState
 class Elsewhere:
     """Active jobs that are not in a line and keep what they have; none by default.
 
-    num_held: GPUs of each type that they hold on nodes that take new work. by_team: GPUs that they hold. weight:
+    num_held: GPUs of each type that they hold on nodes that take new work. weight:
     of all of them. least_priority: the lowest of theirs. ahead_of: the sums of those of them that would be served
     before a place.
     """
 
     num_held: Mapping[str, int] = field(default_factory=dict)
-    by_team: Mapping[str, int] = field(default_factory=dict)
     weight: float = 0.0
     least_priority: float = math.inf
     ahead_of: Callable[[Key], Sums] = lambda key: Sums(0.0, 0.0)

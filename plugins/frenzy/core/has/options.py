@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from frenzy.core.cluster import Cluster
 from frenzy.core.has.capped import capped_plans
-from frenzy.core.has.policy import FifoPolicy, PaperPolicy, Policy, SrtfPolicy
+from frenzy.core.has.policy import FifoPolicy, PaperPolicy, Policy, SrtfPolicy, queue_rules
 from frenzy.core.has.rigid import could_hold, rigid_plans
 from frenzy.core.has.room import Need, Room
 from frenzy.core.plan import ResourcePlan
@@ -32,7 +32,8 @@ class Contender:
 
     fewest_gpus: for each GPU type the smallest option, which tells quickly that none fits; where types are
     mixed, for the first type of each memory size the smallest option that needs cards of that size.
-    asks: all that the options ask for, as one text; equal for jobs that ask for the same.
+    asks: all that the options ask for, as one text; equal for jobs that ask for the same, and under the same
+    quotas.
     """
 
     job: QueuedJob
@@ -99,7 +100,8 @@ class Rules:
         menu = self._menu(_Wish(job.plans, job.ordered, job.asked_gpus, job.excluded_nodes), cluster)
         work = self._work_left(job)
         options = tuple([Option(plan, need, work * plan.predicted_run_s) for plan, need in menu.choices])
-        return Contender(job, options, menu.fewest_gpus, menu.asks)
+        asks = f"{menu.asks} {job.queue} {job.team}" if queue_rules(self.policy) else menu.asks
+        return Contender(job, options, menu.fewest_gpus, asks)
 
     def first_choice(self, job: RunningJob, cluster: Cluster) -> ResourcePlan | None:
         """The plan that ``job`` would try first if it waited."""

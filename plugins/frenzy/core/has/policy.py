@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from frenzy.core.errors import SpecError, Violation
+from frenzy.core.queue_rules import NO_RULES, QueueRules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,12 +23,14 @@ class BackfillPolicy:
     max_wait_share: bound of that patience: time waited since submission, expected wait included,
     as a share of its longest plan's predicted run time. Past it the job takes what it can get.
     num_forecasts: jobs at the front of the queue whose start is estimated in each pass.
+    queues: shares of queues, quotas of queues and teams.
     """
 
     cpus_per_gpu: float = 1.0
     min_gain: float = 0.1
     max_wait_share: float = 0.5
     num_forecasts: int = 16
+    queues: QueueRules = NO_RULES
 
     @property
     def name(self) -> str:
@@ -47,8 +50,8 @@ class HasPolicy(BackfillPolicy):
     gain_without_budget: a job without moves left may still grow into idle GPUs when that divides the
     time to its end by so much.
     overrun_share: of a job that outlived its estimate this share of what it did is believed to be left.
-    num_all: with more active jobs than these a decision after an event looks only at those it may concern.
-    shares: (team, weight) where it is not 1. quotas: (team, GPUs) that a team may hold at most.
+    num_all: with more active jobs than these a decision after an event looks only at those it may concern, where
+    there are neither queues nor quotas.
     """
 
     urgency: float = 0.5
@@ -59,18 +62,10 @@ class HasPolicy(BackfillPolicy):
     gain_without_budget: float = 1.5
     overrun_share: float = 0.3
     num_all: int = 128
-    shares: tuple[tuple[str, float], ...] = ()
-    quotas: tuple[tuple[str, int], ...] = ()
 
     @property
     def name(self) -> str:
         return "has"
-
-    def share_of(self, team: str) -> float:
-        return next((weight for each, weight in self.shares if each == team), 1.0)
-
-    def quota_of(self, team: str) -> int | None:
-        return next((num_gpus for each, num_gpus in self.quotas if each == team), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +135,17 @@ class SrtfPolicy:
 
 
 Policy = HasPolicy | PaperPolicy | BackfillPolicy | FifoPolicy | SrtfPolicy
+
+
+def with_queues(policy: Policy, queues: QueueRules) -> Policy:
+    """``policy`` with these queues and quotas; itself, if it knows none."""
+    return replace(policy, queues=queues) if isinstance(policy, BackfillPolicy) else policy
+
+
+def queue_rules(policy: Policy) -> QueueRules:
+    """The queues and quotas that ``policy`` keeps; none for a policy that knows none."""
+    return policy.queues if isinstance(policy, BackfillPolicy) else NO_RULES
+
 
 POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
     {policy.name: policy for policy in (HasPolicy(), PaperPolicy(), BackfillPolicy(), FifoPolicy(), SrtfPolicy())}

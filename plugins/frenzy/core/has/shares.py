@@ -22,8 +22,10 @@ from dataclasses import dataclass, field
 
 from frenzy.core.has.choices import Capacity, Choice, Table
 from frenzy.core.has.claims import Claim
+from frenzy.core.has.fair_share import ShareTurns
 from frenzy.core.has.line import Line
 from frenzy.core.has.policy import HasPolicy
+from frenzy.core.has.quotas import QuotaUse
 
 Forbidden = frozenset[tuple[str, object]]
 
@@ -33,9 +35,10 @@ class Sweep:
     """Capacity in the course of one sweep.
 
     left: GPUs nobody earlier in line claims; idle: of these, held by nobody. disturbance_s: what it is
-    worth not to make another job move. forbidden: see ``targets``. reserved: GPU types of which some are
-    kept for a job that must not be overtaken. by_team: GPUs claimed, counted where there are quotas. _full:
-    tables of which nothing fits into ``left``, by identity; emptied whenever ``left`` grows.
+    worth not to make another job move. forbidden: see ``targets``. quotas: GPUs claimed against them, if there
+    are any. reserved: GPU types of which some are kept for a job that must not be overtaken. allowance:
+    effective GPUs that the job whose turn it is may have. _full: tables of which nothing fits into ``left``, by
+    identity; emptied whenever ``left`` grows.
     """
 
     policy: HasPolicy
@@ -44,7 +47,8 @@ class Sweep:
     left: dict[str, int]
     idle: dict[str, int]
     effective: float
-    by_team: dict[str, int]
+    quotas: QuotaUse | None
+    allowance: float = math.inf
     reserved: set[str] = field(default_factory=set)
     _full: set[int] = field(default_factory=set)
 
@@ -58,8 +62,8 @@ class Sweep:
         self._full.clear()
 
     def _keep(self, claim: Claim, choice: Choice, sign: int) -> None:
-        if self.policy.quotas:
-            self.by_team[claim.team] = self.by_team.get(claim.team, 0) + sign * choice.num_gpus
+        if self.quotas is not None:
+            self.quotas.add(claim.job, choice.gpu_type, sign * choice.num_gpus)
         num_gpus = claim.num_held if choice is claim.current else choice.num_gpus
         self.left[choice.gpu_type] = self.left.get(choice.gpu_type, 0) - sign * num_gpus
         self.effective -= sign * choice.gpus * num_gpus / choice.num_gpus
@@ -94,11 +98,11 @@ class Sweep:
         """How many tables are known of which nothing fits."""
         return len(self._full)
 
-    def fits_quota(self, claim: Claim, choice: Choice) -> bool:
-        if not self.policy.quotas:
-            return True
-        quota = self.policy.quota_of(claim.team)
-        return quota is None or self.by_team.get(claim.team, 0) + choice.num_gpus <= quota
+    def may_have(self, claim: Claim, choice: Choice) -> bool:
+        """Whether neither a quota nor its queue's share forbids ``choice``."""
+        if choice.gpus > self.allowance:
+            return False
+        return self.quotas is None or self.quotas.exceeded(claim.job, choice.gpu_type, choice.num_gpus) is None
 
 
 def targets(
@@ -117,12 +121,14 @@ def targets(
         _shared_out(line, capacity),
         dict(idle),
         capacity.effective,
-        dict(line.elsewhere.by_team),
+        QuotaUse(policy.queues) if policy.queues else None,
     )
     for claim in line.kept:
         assert claim.current is not None
         sweep.take(claim, claim.current)
-    return [(claim, _settled(sweep, claim, chosen)) for claim, chosen in _served(sweep, line, capacity)]
+    turns = ShareTurns.of(line, policy.queues, capacity)
+    served = _served(sweep, line, capacity) if turns is None else _served_by_share(sweep, line, capacity, turns)
+    return [(claim, _settled(sweep, claim, chosen)) for claim, chosen in served]
 
 
 def _shared_out(line: Line, capacity: Capacity) -> dict[str, int]:
@@ -141,12 +147,54 @@ def _served(sweep: Sweep, line: Line, capacity: Capacity) -> list[tuple[Claim, C
             _keep_for(sweep, line, claim, capacity)
             at = line.next_holding(at) if sweep.num_full >= line.num_tables else at + 1
             continue
-        chosen = _serve(sweep, claim, max(0.0, line.behind[at]), line.spent[at])
+        chosen = _serve(sweep, claim, max(0.0, line.behind[at]), spent=line.spent[at])
         if chosen is not None or claim.current is not None:
             served.append((claim, chosen))
         else:
             _keep_for(sweep, line, claim, capacity)
         at += 1
+    return served
+
+
+def _served_by_share(
+    sweep: Sweep, line: Line, capacity: Capacity, turns: ShareTurns
+) -> list[tuple[Claim, Choice | None]]:
+    """As ``_served``, queue by queue; those that find nothing within their queue's right borrow at the end."""
+    served: list[tuple[Claim, Choice | None]] = []
+    later: list[Claim] = []
+    for turn in turns:
+        claim, sweep.allowance = turn.claim, turn.allowance
+        if claim.current is None and (not turn.allowance or sweep.is_full(claim.others)):
+            later.append(claim)
+            continue
+        chosen = _serve(sweep, claim, turn.behind, right=turn.right)
+        turns.took(claim, chosen)
+        if chosen is not None:
+            served.append((claim, chosen))
+            continue
+        later.append(claim)
+        if claim.current is not None:
+            # It has not given it up yet: it may still borrow.
+            sweep.idle[claim.current.gpu_type] -= claim.num_held
+    sweep.allowance = math.inf
+    return served + _borrowed(sweep, line, capacity, turns.again(later))
+
+
+def _borrowed(sweep: Sweep, line: Line, capacity: Capacity, turns: ShareTurns) -> list[tuple[Claim, Choice | None]]:
+    served: list[tuple[Claim, Choice | None]] = []
+    for turn in turns:
+        claim = turn.claim
+        if claim.current is None and sweep.is_full(claim.others):
+            _keep_for(sweep, line, claim, capacity)
+            if sweep.num_full >= line.num_tables:
+                turns.none_left()
+            continue
+        chosen = _serve(sweep, claim, turn.behind)
+        turns.took(claim, chosen)
+        if chosen is not None or claim.current is not None:
+            served.append((claim, chosen))
+        else:
+            _keep_for(sweep, line, claim, capacity)
     return served
 
 
@@ -163,12 +211,19 @@ def _settled(sweep: Sweep, claim: Claim, chosen: Choice | None) -> Choice | None
     return _grown(sweep, claim, chosen)
 
 
-def _serve(sweep: Sweep, claim: Claim, behind: float, spent: float) -> Choice | None:
-    """The cheapest choice of ``claim`` in what is left; it is taken."""
+def _serve(
+    sweep: Sweep, claim: Claim, behind: float, *, spent: float = 0.0, right: float | None = None
+) -> Choice | None:
+    """The cheapest choice of ``claim`` in what is left; it is taken.
+
+    Its price depends on behind, the weight of the jobs behind it, and on the effective GPUs that are left, but
+    for those ``spent`` elsewhere; where it has its turn by right, on ``right``, what its queue has left.
+    """
     current = claim.current
     if current is not None and (claim.is_displaced or not claim.has_moves):
         sweep.give_back(claim, current)
-    price = sweep.policy.urgency * behind / (claim.weight * max(sweep.effective - spent, 1e-9))
+    effective = sweep.effective - spent if right is None else right
+    price = sweep.policy.urgency * behind / (claim.weight * max(effective, 1e-9))
     best = _cheapest(sweep, claim, price)
     if best is None and current is not None and (claim.is_displaced or not claim.has_moves):
         best = current
@@ -213,7 +268,7 @@ def _may_stay(sweep: Sweep, claim: Claim, current: Choice) -> bool:
     return (
         not claim.is_displaced
         and current.num_gpus <= sweep.left.get(current.gpu_type, 0)
-        and sweep.fits_quota(claim, current)
+        and sweep.may_have(claim, current)
     )
 
 
@@ -230,7 +285,7 @@ def _money(choice: Choice, takes_s: float) -> float:
 
 def _is_open(sweep: Sweep, claim: Claim, choice: Choice) -> bool:
     """Whether a choice that is not the current one may be taken, where GPUs enough are left."""
-    if not sweep.fits_quota(claim, choice):
+    if not sweep.may_have(claim, choice):
         return False
     current = claim.current
     if sweep.forbidden and forbidden_key(claim, choice) in sweep.forbidden:

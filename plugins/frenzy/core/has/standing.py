@@ -43,7 +43,6 @@ class Standing:
     holding: Ranks
     by_type: Mapping[str, Ranks]
     steps: Mapping[Step, Ranks]
-    by_team: Mapping[str, int]
     num_movable: int
 
     @staticmethod
@@ -63,10 +62,8 @@ class Standing:
         held = sorted(rank_of_holding(job, tables, policy) for job in jobs)
         by_type: dict[str, list[Rank]] = {}
         steps: dict[Step, list[Rank]] = {}
-        by_team: dict[str, int] = {}
         for rank in held:
             by_type.setdefault(_current(rank).gpu_type, []).append(rank)
-            by_team[rank.claim.team] = by_team.get(rank.claim.team, 0) + _current(rank).num_gpus
             for step, stepping in _steps(rank, policy):
                 steps.setdefault(step, []).append(stepping)
         return Standing(
@@ -77,7 +74,6 @@ class Standing:
             Ranks.of(held),
             {gpu_type: Ranks.of(each) for gpu_type, each in by_type.items()},
             {step: Ranks.of(sorted(each)) for step, each in steps.items()},
-            by_team,
             movable,
         )
 
@@ -126,15 +122,12 @@ class Standing:
             self.holding,
             self.by_type,
             self.steps,
-            self.by_team,
             num_movable,
         )
 
     def start(self, job: RunningJob) -> Standing:
         """Once ``job`` holds its GPUs."""
         rank = rank_of_holding(job, self.tables, self.policy)
-        by_team = dict(self.by_team)
-        by_team[job.team] = by_team.get(job.team, 0) + job.plan.num_gpus
         steps = self.steps
         for step, stepping in _steps(rank, self.policy):
             steps = _put(steps, step, stepping)
@@ -146,7 +139,6 @@ class Standing:
             self.holding.put(rank),
             _put(self.by_type, _current(rank).gpu_type, rank),
             steps,
-            by_team,
             self.num_movable + (job.elasticity is not None),
         )
 
@@ -156,10 +148,6 @@ class Standing:
         if not num_movable:
             return None
         rank = rank_of_holding(job, self.tables, self.policy)
-        by_team = dict(self.by_team)
-        by_team[job.team] -= job.plan.num_gpus
-        if not by_team[job.team]:
-            del by_team[job.team]
         steps = self.steps
         for step, stepping in _steps(rank, self.policy):
             steps = _without(steps, step, stepping)
@@ -171,7 +159,6 @@ class Standing:
             self.holding.without(rank.key),
             _without(self.by_type, _current(rank).gpu_type, rank),
             steps,
-            by_team,
             num_movable,
         )
 

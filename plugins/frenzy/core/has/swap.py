@@ -13,7 +13,6 @@ change places back and forth.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -23,6 +22,7 @@ from frenzy.core.has.claims import believed_left
 from frenzy.core.has.options import Contender, Option
 from frenzy.core.has.placement import place
 from frenzy.core.has.policy import HasPolicy
+from frenzy.core.has.quotas import QuotaUse
 from frenzy.core.has.room import Need, Room
 from frenzy.core.has.state import SchedulingState, restarted
 from frenzy.core.plan import ResourcePlan
@@ -108,21 +108,18 @@ class _Search:
     policy: HasPolicy
     options: list[Option] = field(init=False)
     _types: set[str] = field(init=False)
-    _by_team: Counter[str] = field(init=False)
+    _quotas: QuotaUse = field(init=False)
     _ends: dict[str, list[tuple[float, int]]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         state, job = self.state, self.contender.job
         self._types = _wanted_before(state, job.priority)
-        self._by_team = Counter()
-        if self.policy.quotas:
-            for each in state.running.values():
-                self._by_team[each.team] += each.plan.num_gpus
+        self._quotas = QuotaUse.of(self.policy, state.running.values())
         self.options = [
             option
             for option in self.contender.options
             if option.need.gpu_type not in self._types
-            and self._fits_quota(job.team, option.need.num_gpus)
+            and self._quotas.exceeded(job, option.need.gpu_type, option.need.num_gpus) is None
             and state.fits_empty(option.need)
         ]
 
@@ -201,17 +198,17 @@ class _Search:
     def _by_loss(self, job: RunningJob, option: Option) -> list[ResourcePlan]:
         """What ``job`` could move to, best first; a type may have become smaller since the plan was made."""
         types = self.state.cluster.types_by_name
-        more = self._by_team[job.team] - job.plan.num_gpus
-        if job.team == self.contender.job.team:
-            more += option.need.num_gpus
-        quota = self.policy.quota_of(job.team)
+        quotas = self._quotas.after(
+            (job, job.plan.gpu_type, -job.plan.num_gpus),
+            (self.contender.job, option.need.gpu_type, option.need.num_gpus),
+        )
         plans = [
             plan
             for plan in job.plans
             if plan.gpu_type in types
             and plan.gpu_type not in self._types
             and plan.memory.required_bytes <= types[plan.gpu_type].memory_bytes
-            and (quota is None or more + plan.num_gpus <= quota)
+            and quotas.exceeded(job, plan.gpu_type, plan.num_gpus) is None
         ]
         return sorted(plans, key=lambda plan: self._loss_s(job, plan, option))
 
@@ -253,10 +250,6 @@ class _Search:
             if num_gpus >= need.num_gpus:
                 return end_s
         return math.inf
-
-    def _fits_quota(self, team: str, num_gpus: int) -> bool:
-        quota = self.policy.quota_of(team)
-        return quota is None or self._by_team[team] + num_gpus <= quota
 
 
 def _wanted_before(state: SchedulingState, priority: int) -> set[str]:

@@ -111,13 +111,16 @@ class Waiting:
 
 
 class Turns:
-    """Waiting jobs in queue order, for one pass. A line that is closed has no more turns in it."""
+    """Waiting jobs in queue order, for one pass. A line that is closed has no more turns in it.
 
-    def __init__(self, waiting: Waiting) -> None:
+    lines: only those that ask for one of them; None for all.
+    """
+
+    def __init__(self, waiting: Waiting, lines: Iterable[str] | None = None) -> None:
         self._order = waiting.order
         self._heads: list[tuple[tuple[Any, ...], int, Contender, Iterator[Contender]]] = []
-        for number, line in enumerate(waiting.lines.values()):
-            following = iter(line.jobs)
+        for number, asks in enumerate(waiting.lines if lines is None else lines):
+            following = iter(waiting.lines[asks].jobs)
             first = next(following)
             self._heads.append((self._order(first.job), number, first, following))
         heapq.heapify(self._heads)

@@ -120,13 +120,12 @@ def _may_move(rank: Rank, now_s: float) -> bool:
 
 def _elsewhere(state: SchedulingState, standing: Standing, running: Iterable[Claim], inside: Ranks) -> Elsewhere:
     """All that are not ``inside`` the window, which holds the ``running`` ones."""
-    rooms, by_team = state.room.by_type, dict(standing.by_team)
+    rooms = state.room.by_type
     num_held = {
         gpu_type: number - rooms[gpu_type].idle_gpus for gpu_type, number in standing.tables.capacity.num_gpus.items()
     }
     for claim in running:
         assert claim.current is not None
-        by_team[claim.team] -= claim.current.num_gpus
         num_held[claim.current.gpu_type] = num_held.get(claim.current.gpu_type, 0) - claim.num_held
     waiting, holding = standing.waiting, standing.holding
 
@@ -136,4 +135,4 @@ def _elsewhere(state: SchedulingState, standing: Standing, running: Iterable[Cla
 
     weight = waiting.sums.weight + holding.sums.weight - inside.sums.weight
     least_priority = -max((ranks.last.minus_priority for ranks in (waiting, holding) if ranks.last), default=-math.inf)
-    return Elsewhere(num_held, by_team, weight, least_priority, ahead_of)
+    return Elsewhere(num_held, weight, least_priority, ahead_of)

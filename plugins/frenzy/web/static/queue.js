@@ -16,8 +16,29 @@ function waiting(view) {
     ["wants", (row) => (row.wanted_plan_id ? el("code", {}, row.wanted_plan_id) : "–")],
     ["expected start", (row) => clock(row.expected_start_s), "number"],
     ["priority", (row) => row.priority, "number"],
+    ["queue", (row) => row.queue],
     ["team", (row) => row.team],
   ], view.waiting);
+}
+
+function shares(view) {
+  return table([
+    ["queue", (row) => row.queue],
+    ["weight", (row) => row.weight, "number"],
+    ["waiting", (row) => row.num_waiting, "number"],
+    ["running", (row) => row.num_running, "number"],
+    ["GPUs", (row) => row.num_gpus, "number"],
+    ["holds", (row) => `${row.held.toPrecision(3)} of ${row.total.toPrecision(3)}`, "number"],
+    ["share", (row) => row.share.toPrecision(3), "number"],
+  ], view.shares);
+}
+
+function quotas(view) {
+  return table([
+    ["of", (row) => `${row.holder} ${row.name}`],
+    ["GPUs", (row) => (row.gpu_type ? el("code", {}, row.gpu_type) : "all types")],
+    ["held", (row) => `${row.held} of ${row.max_gpus}`, "number"],
+  ], view.quotas);
 }
 
 function progress(row) {
@@ -32,6 +53,8 @@ function running(view) {
     ["attempt", (row) => row.attempt, "number"],
     ["plan", (row) => el("code", {}, row.plan_id)],
     ["nodes", (row) => row.nodes.map((node) => el("div", {}, node)), "nodes"],
+    ["queue", (row) => row.queue],
+    ["team", (row) => row.team],
     ["step", progress, "number"],
     ["loss", (row) => (row.last_loss === null ? "–" : row.last_loss.toFixed(4)), "number"],
     ["predicted", (row) => bytes(row.predicted_peak_bytes), "number"],
@@ -85,6 +108,12 @@ keepFresh(async () => {
     el("p", { class: "faint" }, "In the order the scheduler looks at them. No GPU is asked for by hand: HAS chooses among the plans that fit."),
     el("h2", {}, "Waiting"), waiting(queue),
     el("h2", {}, "Running"), running(queue),
+    ...(queue.shares.length ? [
+      el("h2", {}, "Queues"),
+      el("p", { class: "faint" }, "What each holds and has a right to now: GPUs, counted by the speed of their type."),
+      shares(queue),
+    ] : []),
+    ...(queue.quotas.length ? [el("h2", {}, "Quotas"), quotas(queue)] : []),
     el("h2", {}, "GPUs by type"), types(gpus),
     el("h2", {}, "Nodes"), nodes(gpus),
   ], true];

@@ -1,0 +1,117 @@
+"""Queues and quotas in the product: refused by name, kept by every pass, shown, captured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.unit.app.conftest import Airflow, make_job
+from tests.unit.app.playing import CONFIG
+
+from frenzy.adapters.memory import FixedQueues
+from frenzy.app.place import place_status
+from frenzy.app.queries import explain, queue_view
+from frenzy.app.queue_snapshot import queue_snapshot
+from frenzy.app.register import preview, register_run
+from frenzy.app.submit import store_job
+from frenzy.core.codec import dumps, loads
+from frenzy.core.errors import ReasonCode, SpecError
+from frenzy.core.has import HasPolicy
+from frenzy.core.job import TrainingJob
+from frenzy.core.ledger import DataFacts, RunIdentity
+from frenzy.core.protocol import PlaceStatus, QueueSnapshot, RegisterRun
+from frenzy.core.queue_rules import QueueRule, QueueRules, Quota, TeamRule
+from frenzy.sim.snapshot import product_scheduler
+
+RULES = QueueRules(
+    queues=(QueueRule(name="research", weight=3.0), QueueRule(name="default")),
+    teams=(TeamRule(name="red", quota=Quota(max_gpus=1)),),
+)
+
+
+@pytest.fixture
+def shared(airflow: Airflow) -> Airflow:
+    return replace(airflow, services=replace(airflow.services, queues=FixedQueues(RULES)))
+
+
+def of(name: str, *, queue: str = "default", team: str = "default") -> TrainingJob:
+    return replace(make_job(name), queue=queue, team=team)
+
+
+def submitted(airflow: Airflow, job: TrainingJob) -> Airflow:
+    run = airflow.another()
+    run.register(job)
+    run.place()
+    return run
+
+
+def test_a_queue_that_is_not_there_is_refused_with_those_that_are(shared: Airflow) -> None:
+    lost = of("lost", queue="reserch")
+    identity = RunIdentity(dag_id="job_lost", run_id="r", task_group="train")
+    asked = RegisterRun(identity=identity, job=lost, model_config=CONFIG, data_facts=DataFacts(num_tokens=10**6))
+    for attempt in (
+        lambda: store_job(shared.services, lost, "name: lost"),
+        lambda: register_run(shared.services, asked),
+        lambda: preview(shared.services, asked),
+    ):
+        with pytest.raises(SpecError) as refusal:
+            attempt()
+        (violation,) = refusal.value.violations
+        assert (violation.path, violation.value, violation.allowed) == (
+            "queue",
+            "'reserch'",
+            "one of research, default",
+        )
+
+
+def test_without_queues_a_job_may_name_any(airflow: Airflow) -> None:
+    assert store_job(airflow.services, of("anywhere", queue="reserch"), "name: anywhere")
+
+
+def test_a_team_at_its_quota_waits_beside_idle_gpus_and_says_why(shared: Airflow) -> None:
+    first, second = (submitted(shared, of(name, team="red")) for name in ("first", "second"))
+    other = submitted(shared, of("other", team="blue"))
+    assert place_status(first.services, first.key).status is PlaceStatus.PLACED
+    told = place_status(second.services, second.key)
+    assert told.status is PlaceStatus.WAITING
+    assert told.reason is not None
+    assert told.reason.code is ReasonCode.WAITING_FOR_QUOTA
+    assert "Team red may hold 1 GPUs and holds 1" in told.reason.sentence
+    assert place_status(other.services, other.key).status is PlaceStatus.PLACED
+    lines = " ".join(explain(second.services, second.key).lines)
+    assert "With a quota of 2 GPUs for team red it would start now." in lines
+
+
+def test_the_queue_shows_queue_team_share_and_quota(shared: Airflow) -> None:
+    submitted(shared, of("one", queue="research", team="red"))
+    submitted(shared, of("two", queue="default", team="red"))
+    view = queue_view(shared.services)
+    assert [(row.queue, row.team) for row in view.running] == [("research", "red")]
+    assert [(row.queue, row.team) for row in view.waiting] == [("default", "red")]
+    assert [(row.queue, row.weight, row.num_running, row.num_waiting, row.held, row.share) for row in view.shares] == [
+        ("research", 3.0, 1, 0, 1.0, 3.0),
+        ("default", 1.0, 0, 1, 0.0, 1.0),
+    ]
+    assert [(row.name, row.held, row.max_gpus) for row in view.quotas] == [("red", 1, 1)]
+
+
+def test_an_installation_without_queues_shows_none(airflow: Airflow) -> None:
+    submitted(airflow, of("one"))
+    view = queue_view(airflow.services)
+    assert (view.shares, view.quotas) == ((), ())
+
+
+def test_a_snapshot_is_simulated_with_the_queues_it_was_taken_with(shared: Airflow) -> None:
+    submitted(shared, of("one", team="red"))
+    found = loads(QueueSnapshot, dumps(queue_snapshot(shared.services)))
+    assert found.queues == RULES
+    assert product_scheduler(found).rules == HasPolicy(queues=RULES)
+
+
+def test_a_change_of_the_rules_holds_from_the_next_pass_on(shared: Airflow) -> None:
+    submitted(shared, of("first", team="red"))
+    second = submitted(shared, of("second", team="red"))
+    raised = replace(RULES, teams=(TeamRule(name="red", quota=Quota(max_gpus=4)),))
+    shared.services.queues.replace(raised)
+    submitted(shared, of("third", team="blue"))
+    assert place_status(second.services, second.key).status is PlaceStatus.PLACED
