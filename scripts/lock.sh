@@ -15,4 +15,5 @@ FRENZY_TORCH=cpu "$python" scripts/torch_wheel.py "$work/torch.txt"
 "$python" -m pip check
 "$python" scripts/freeze.py > "$work/requirements.lock"
 mv "$work/requirements.lock" requirements.lock
+"$python" scripts/image_locks.py
 echo "requirements.lock: $(grep -c '==' requirements.lock) packages"

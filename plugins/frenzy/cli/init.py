@@ -75,12 +75,16 @@ def write(made: Installation, *, force: bool) -> None:
 def connect_airflow(made: Installation) -> None:
     """Pools and Connection in the Airflow that FRENZY_URL names; those it has already stay as they are.
 
+    On Kubernetes the nodes say which pools there are, hence the ledger makes them.
+
     Raises SpecError when a variable or the cluster file is bad, PermanentError when Airflow refuses.
     """
     from frenzy.adapters.cluster_file import load_cluster
     from frenzy.cli.connection import connect
+    from frenzy.core.cluster import Cluster
 
-    cluster = load_cluster(made.settings.cluster_file)
+    on_kubernetes = made.settings.launcher is LauncherKind.KUBERNETES
+    cluster = Cluster((), ()) if on_kubernetes else load_cluster(made.settings.cluster_file)
     with connect(_named_server()) as api:
         for what, look, call in _wanted(cluster):
             if _is_there(api, look):

@@ -138,6 +138,11 @@ def test_connecting_leaves_what_is_there_as_it_is(frenzy: Frenzy, airflow: FakeA
     assert "kept  connection frenzy_default" in said.out
 
 
+def test_connecting_on_kubernetes_leaves_the_pools_to_the_nodes(frenzy: Frenzy, airflow: FakeAirflow) -> None:
+    assert frenzy("init", "here", "--launcher", "kubernetes", "--connect").status == 0
+    assert (airflow.pools, set(airflow.connections)) == ({}, {"frenzy_default"})
+
+
 def test_connecting_needs_a_server(frenzy: Frenzy, alone: Path) -> None:
     said = frenzy("init", "here", "--connect")
     assert said.status == 2
