@@ -8,6 +8,7 @@ from functools import cache
 
 from frenzy.adapters.calibration import default_calibration
 from frenzy.adapters.cluster_file import ClusterFileInventory
+from frenzy.adapters.k8s.pod_rules import PodRules, load_pod_rules
 from frenzy.adapters.local.launcher import LocalLauncher
 from frenzy.adapters.memory import FixedQueues
 from frenzy.adapters.queue_file import QueueFile
@@ -19,7 +20,7 @@ from frenzy.app.services import Services
 from frenzy.core.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.has import policy_named
 from frenzy.core.moves import ElasticRules
-from frenzy.ports import Launcher, RunStore
+from frenzy.ports import Inventory, Launcher, RunStore
 from frenzy.settings import ElasticMoves, LauncherKind, Settings, load_settings
 
 
@@ -49,6 +50,22 @@ def launcher(settings: Settings) -> Launcher:
     )
 
 
+def inventory(settings: Settings) -> Inventory:
+    """What says which GPUs there are: the cluster file, or where workers are pods the cluster itself."""
+    if settings.launcher is LauncherKind.LOCAL:
+        return ClusterFileInventory(settings.cluster_file)
+    # Imported only here: Kubernetes' client takes seconds.
+    from frenzy.adapters.k8s.client import core_api
+    from frenzy.adapters.k8s.inventory import KubernetesInventory
+
+    return KubernetesInventory(core_api, pod_rules(settings), cluster_file=settings.cluster_file)
+
+
+def pod_rules(settings: Settings) -> PodRules:
+    """What all pods have in common. Raises SpecError."""
+    return load_pod_rules(settings.pod_rules_file, stop_grace_s=settings.stop_grace_s)
+
+
 def services_for(settings: Settings, database_url: str) -> Services:
     """The services over the ledger in the database at ``database_url``."""
     return Services(
@@ -56,7 +73,7 @@ def services_for(settings: Settings, database_url: str) -> Services:
         ledger=SqlLedger.at(database_url),
         runs=run_store(settings),
         jobs=FolderJobStore(settings.jobs_folder),
-        inventory=ClusterFileInventory(settings.cluster_file),
+        inventory=inventory(settings),
         calibration=default_calibration(),
         policy=policy_named(settings.placement_policy.value),
         marp_policy=settings.memory_policy.value,
@@ -78,6 +95,7 @@ def services() -> Services:
     from airflow.configuration import conf
 
     made = services_for(load_settings(os.environ), str(conf.get("database", "sql_alchemy_conn")))
+    made.inventory.cluster()  # the first answer may take long: nobody is to wait for the ledger meanwhile
     with made.ledger.transaction() as tx:
         refresh_inventory(tx, made)
     return made

@@ -11,6 +11,8 @@
     nodes:
       - {name: lap, count: 2, gpu_type: small, gpus: 2, cpus: 4, host_memory: 8 GiB}
       - {name: "rack{i:02}-a", count: 8, gpu_type: a100-80, gpus: 8, cpus: 128, host_memory: 1 TiB}
+    autoscaled:                 # nodes that an autoscaler adds when pods need them, and their labels in Kubernetes
+      - {name: spot, max_nodes: 4, gpu_type: spot-t4, gpus: 1, labels: {cloud.google.com/gke-nodepool: spot}}
 
 A node with a count above 1 and no ``{i}`` in its name gets ``-1``, ``-2`` ... appended. Without
 ``cpus`` a node has 8 for each GPU, without ``host_memory`` four times its GPUs' memory and at least
@@ -21,7 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -29,7 +31,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from frenzy.adapters.refusals import one_of, refused, shown, violations_of
-from frenzy.core.cluster import Cluster, Node, NodeState
+from frenzy.core.cluster import Cluster, Node, NodeGroup, NodeState
 from frenzy.core.errors import SpecError, Violation
 from frenzy.core.gpu_catalogue import CATALOGUE
 from frenzy.core.hardware import DeviceKind, GpuType
@@ -46,22 +48,54 @@ _INDEX: Final = re.compile(r"\{i(?::0([1-9]))?\}")
 _NAME: Final = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFile:
+    """What a cluster file says. gpu_types: by name, also those without nodes; nodes: without those of groups."""
+
+    gpu_types: Mapping[str, GpuType]
+    nodes: tuple[Node, ...]
+    groups: tuple[NodeGroup, ...]
+
+    @property
+    def cluster(self) -> Cluster:
+        """The whole cluster, its groups as large as they may become."""
+        added = (node for group in self.groups for node in group.nodes)
+        return Cluster(tuple(self.gpu_types.values()), (*self.nodes, *added))
+
+
 def load_cluster(path: str | Path) -> Cluster:
     """The cluster described by the YAML file at ``path``.
 
     Raises SpecError with every violation: the path of the field, its value, what is allowed.
     """
+    return _with_nodes(load_cluster_file(path))
+
+
+def load_cluster_file(path: str | Path) -> ClusterFile:
+    """What the YAML file at ``path`` says. Raises SpecError as ``load_cluster`` does."""
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         detail = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise refused("cluster file", str(file), f"name a readable YAML file ({detail})") from error
-    return parse_cluster(text, source=str(file))
+    return parse_cluster_file(text, source=str(file))
 
 
 def parse_cluster(text: str, *, source: str = "cluster file") -> Cluster:
     """The cluster described by YAML ``text``. Raises SpecError as ``load_cluster`` does."""
+    return _with_nodes(parse_cluster_file(text, source=source))
+
+
+def _with_nodes(file: ClusterFile) -> Cluster:
+    """A file without nodes describes types for a cluster that tells its nodes itself, but is none."""
+    if not file.nodes and not file.groups:
+        raise refused("nodes", "nothing", "give at least one node here or under autoscaled")
+    return file.cluster
+
+
+def parse_cluster_file(text: str, *, source: str = "cluster file") -> ClusterFile:
+    """What YAML ``text`` says. Raises SpecError as ``load_cluster`` does."""
     try:
         document = yaml.load(text, Loader=_StrictLoader)
     except yaml.YAMLError as error:
@@ -75,7 +109,7 @@ def parse_cluster(text: str, *, source: str = "cluster file") -> Cluster:
         file = _ClusterFile.model_validate(document)
     except ValidationError as error:
         raise SpecError(violations_of(error, _fields_at, "cluster file")) from error
-    return _cluster(file)
+    return _read(file)
 
 
 class ClusterFileInventory:
@@ -139,12 +173,29 @@ class _NodeEntry(_Strict):
     labels: dict[str, str] = Field(default_factory=dict)
 
 
+class _GroupEntry(_Strict):
+    name: _Name
+    max_nodes: Annotated[int, Field(ge=1, le=MAX_NODES, strict=True)]
+    gpu_type: str
+    gpus: Annotated[int, Field(ge=1, le=1024, strict=True)]
+    cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    host_memory: _Size | None = None
+    labels: Annotated[dict[str, str], Field(min_length=1)]
+
+    @property
+    def node(self) -> _NodeEntry:
+        """One of its nodes."""
+        given = self.model_dump(exclude={"max_nodes"})
+        return _NodeEntry.model_construct(**given, count=1, state=NodeState.READY)
+
+
 class _ClusterFile(_Strict):
     gpu_types: dict[_Name, _TypeEntry | None] = Field(default_factory=dict)
-    nodes: Annotated[list[_NodeEntry], Field(min_length=1)]
+    nodes: list[_NodeEntry] = Field(default_factory=list)
+    autoscaled: list[_GroupEntry] = Field(default_factory=list)
 
 
-def _cluster(file: _ClusterFile) -> Cluster:
+def _read(file: _ClusterFile) -> ClusterFile:
     types, violations = _gpu_types(file)
     nodes: dict[str, Node] = {}
     for index, entry in enumerate(file.nodes):
@@ -155,16 +206,32 @@ def _cluster(file: _ClusterFile) -> Cluster:
         for node in _nodes(entry, types[entry.gpu_type]):
             violations += _name_violations(f"{path}.name", node.name, nodes)
             nodes[node.name] = node
+    groups = tuple(_groups(file, types, violations))
     if violations:
         raise SpecError(violations)
-    return Cluster(tuple(types.values()), tuple(nodes.values()))
+    return ClusterFile(gpu_types=types, nodes=tuple(nodes.values()), groups=groups)
+
+
+def _groups(file: _ClusterFile, types: Mapping[str, GpuType], violations: list[Violation]) -> Iterator[NodeGroup]:
+    names: set[str] = set()
+    for index, entry in enumerate(file.autoscaled):
+        path = f"autoscaled[{index}]"
+        if entry.name in names:
+            violations.append(Violation(path=f"{path}.name", value=repr(entry.name), allowed="names are unique"))
+        names.add(entry.name)
+        if entry.gpu_type not in types:
+            violations.append(_unknown_type(f"{path}.gpu_type", entry.gpu_type, types))
+            continue
+        (template,) = _nodes(entry.node, types[entry.gpu_type])
+        yield NodeGroup(template=template, max_nodes=entry.max_nodes)
 
 
 def _gpu_types(file: _ClusterFile) -> tuple[dict[str, GpuType], list[Violation]]:
     """Types in the order of the file, then catalogue cards that only the nodes name."""
     types: dict[str, GpuType] = {}
     violations: list[Violation] = []
-    only_named = (node.gpu_type for node in file.nodes if node.gpu_type in CATALOGUE)
+    named = (*(each.gpu_type for each in file.nodes), *(each.gpu_type for each in file.autoscaled))
+    only_named = (name for name in named if name in CATALOGUE)
     for name in dict.fromkeys((*file.gpu_types, *only_named)):
         entry = file.gpu_types.get(name) or _TypeEntry()
         problems = list(_type_violations(f"gpu_types.{name}", name, entry))
@@ -249,9 +316,8 @@ def _unknown_type(path: str, name: str, types: Mapping[str, GpuType]) -> Violati
 
 
 def _fields_at(location: tuple[int | str, ...]) -> list[str]:
-    entry: type[BaseModel] = _ClusterFile
-    if len(location) > 2:
-        entry = _TypeEntry if location[0] == "gpu_types" else _NodeEntry
+    sections: dict[str, type[BaseModel]] = {"gpu_types": _TypeEntry, "autoscaled": _GroupEntry, "nodes": _NodeEntry}
+    entry = sections[str(location[0])] if len(location) > 2 else _ClusterFile
     return list(entry.model_fields)
 
 

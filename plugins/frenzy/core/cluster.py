@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
+from typing import Final
 
 from frenzy.core.hardware import GpuType
 
@@ -41,6 +42,31 @@ class Node:
     def num_usable(self) -> int:
         """GPUs that our jobs can have between them."""
         return max(0, self.num_gpus - self.num_taken)
+
+
+# The label of a node that an autoscaler has yet to add: its group's name.
+NODE_GROUP: Final = "frenzy.dev/node-group"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGroup:
+    """Equal nodes that an autoscaler adds when work waits for them: at most ``max_nodes``, now perhaps none.
+
+    template: one such node; its name is the group's, its labels are what all of them have.
+    """
+
+    template: Node
+    max_nodes: int
+
+    @property
+    def name(self) -> str:
+        return self.template.name
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes that the group may come to have, by their names in the inventory: ``name/1`` ..."""
+        marked = replace(self.template, labels={**self.template.labels, NODE_GROUP: self.name})
+        return tuple(replace(marked, name=f"{self.name}/{index}") for index in range(1, self.max_nodes + 1))
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from frenzy.adapters.cluster_file import ClusterFileInventory, load_cluster, parse_cluster
-from frenzy.core.cluster import NodeState
+from frenzy.adapters.cluster_file import ClusterFileInventory, load_cluster, parse_cluster, parse_cluster_file
+from frenzy.core.cluster import NODE_GROUP, NodeState
 from frenzy.core.errors import SpecError
 from frenzy.core.gpu_catalogue import CATALOGUE
 from frenzy.core.hardware import DeviceKind
@@ -115,8 +115,21 @@ VIRTUAL = "gpu_types: {v: {kind: virtual, memory: 1 GiB, flops: 1 GFLOPS}}\n"
     [
         ("", "cluster file", "None", "gpu_types and nodes"),
         ("a: [", "cluster file", "line 1", "valid YAML"),
-        ("nodes: []", "nodes", "[]", "at least 1"),
-        ("gpu_types: {t4: }", "nodes", "nothing", "required"),
+        ("nodes: []", "nodes", "nothing", "at least one"),
+        ("gpu_types: {t4: }", "nodes", "nothing", "at least one"),
+        ("autoscaled: [{name: a, max_nodes: 2, gpu_type: t4, gpus: 1}]", "autoscaled[0].labels", "nothing", "required"),
+        (
+            "autoscaled: [{name: a, max_nodes: 2, gpu_type: t5, gpus: 1, labels: {a: b}}]",
+            "autoscaled[0].gpu_type",
+            "'t5'",
+            "t4",
+        ),
+        (
+            "autoscaled: [{name: a, max: 2, max_nodes: 1, gpu_type: t4, gpus: 1, labels: {a: b}}]",
+            "autoscaled[0].max",
+            "2",
+            "max_nodes",
+        ),
         (f"{NODE}\n{NODE}", "cluster file", "line 2", "'nodes' is written twice"),
         ("nodes: [{name: n, gpu_type: a100, gpus: 1}]", "nodes[0].gpu_type", "'a100'", "did you mean 'a100-80'"),
         ("nodes: [{name: n, gpu_type: t4, gpus: 0}]", "nodes[0].gpus", "0", "greater than or equal to 1"),
@@ -150,6 +163,20 @@ def test_a_wrong_file_is_refused_with_path_value_and_what_is_allowed(
     assert violation.path == path
     assert value in violation.value
     assert allowed in violation.allowed
+
+
+def test_an_autoscaled_group_counts_as_large_as_it_may_become() -> None:
+    text = "autoscaled: [{name: spot, max_nodes: 3, gpu_type: t4, gpus: 2, labels: {pool: spot}}]"
+    cluster = parse_cluster(text)
+    assert [each.name for each in cluster.nodes] == ["spot/1", "spot/2", "spot/3"]
+    assert cluster.num_gpus_by_type == {"t4": 6}
+    assert cluster.nodes[0].labels == {"pool": "spot", NODE_GROUP: "spot"}
+
+
+def test_a_file_without_nodes_describes_types_for_a_cluster_that_tells_its_own() -> None:
+    file = parse_cluster_file("gpu_types: {t4: {price_per_hour: 0.3}}")
+    assert file.gpu_types["t4"].price_per_hour == 0.3
+    assert (file.nodes, file.groups) == ((), ())
 
 
 def test_every_mistake_is_listed_at_once() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 from frenzy.adapters.k8s.products import MigProfile, Product, card_of, cards_of
@@ -48,6 +49,7 @@ class Derived:
     estimated_from: str | None = None
 
 
+@lru_cache(maxsize=1024)
 def derive_type(described: Described) -> Derived | None:
     """The GPU type of ``described``; None when neither the card nor its memory is known."""
     whole = _whole_card(described)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from frenzy.core.cluster import NODE_GROUP as NODE_GROUP
 from frenzy.core.launch import LaunchSpec
 from frenzy.core.plan import short_hash
 
@@ -40,7 +41,6 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 GPU_COUNT: Final = "frenzy.dev/gpu-count"
 # In the labels that a node has in the inventory: the resource its GPUs are asked for by, its group.
 GPU_RESOURCE: Final = "frenzy.dev/gpu-resource"
-NODE_GROUP: Final = "frenzy.dev/node-group"
 OWN_PREFIX: Final = "frenzy.dev/"
 
 MANAGER: Final = "frenzy"

@@ -5,7 +5,7 @@ What cannot be used is never dropped in silence: each such node has a notice wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -24,7 +24,7 @@ from frenzy.adapters.k8s.devices import (
 from frenzy.adapters.k8s.gpu_types import Derived, derive_type
 from frenzy.adapters.k8s.objects import CPU, MEMORY, NodeFacts, PodUse
 from frenzy.adapters.k8s.pod_rules import PodRules, Taint, TaintEffect
-from frenzy.core.cluster import Cluster, Node, NodeState
+from frenzy.core.cluster import Cluster, Node, NodeGroup, NodeState
 from frenzy.core.gpu_catalogue import CATALOGUE
 from frenzy.core.hardware import GpuType
 from frenzy.core.units import format_bytes
@@ -51,21 +51,6 @@ _LABEL_IT: Final = (
     "Install NVIDIA's GPU feature discovery (part of the GPU operator), or label the node: "
     f"{labels.GPU_TYPE}=<a type of the cluster file or the catalogue>."
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeGroup:
-    """Nodes that an autoscaler adds when pods need them: up to ``max_nodes``, all with ``labels``.
-
-    template: one such node; its name is the group's.
-    """
-
-    template: Node
-    max_nodes: int
-
-    @property
-    def name(self) -> str:
-        return self.template.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +106,7 @@ def nodes_from(nodes: Iterable[NodeFacts], pods: Iterable[PodUse], rules: PodRul
     machines = sorted(nodes, key=lambda each: each.name)
     for machine in machines:
         found += _nodes_of(machine, on_node.foreign.get(machine.name, ()), rules, declared, told)
-    found += _group_nodes(machines, on_node, declared)
+    found += _group_nodes(machines, on_node, rules, declared)
     cluster = _cluster(found)
     return Found(cluster=cluster, notices=tuple(told))
 
@@ -144,12 +129,12 @@ class _Uses:
     """foreign: by node, what the ledger does not count there. placed: names that placements have for nodes of
     live pods of ours, to whether the pod has its node already."""
 
-    foreign: Mapping[str, tuple[PodUse, ...]]
+    foreign: Mapping[str, Sequence[PodUse]]
     placed: Mapping[str, bool]
 
 
 def _by_node(pods: Iterable[PodUse], namespace: str) -> _Uses:
-    foreign: dict[str, tuple[PodUse, ...]] = {}
+    foreign: dict[str, list[PodUse]] = {}
     placed: dict[str, bool] = {}
     for pod in pods:
         if pod.has_ended:
@@ -159,7 +144,7 @@ def _by_node(pods: Iterable[PodUse], namespace: str) -> _Uses:
             placed[pod.placed_on] = pod.node is not None
         # a pod of ours on a node of an autoscaled group: the ledger counts it on the group's name
         if pod.node is not None and not (ours and _machine_of(pod.placed_on or pod.node) == pod.node):
-            foreign[pod.node] = (*foreign.get(pod.node, ()), pod)
+            foreign.setdefault(pod.node, []).append(pod)
     return _Uses(foreign=foreign, placed=placed)
 
 
@@ -176,7 +161,7 @@ def _held(pods: Iterable[PodUse], resource: str | None) -> float:
 
 
 def _nodes_of(
-    machine: NodeFacts, others: tuple[PodUse, ...], rules: PodRules, declared: Declared, told: list[Notice]
+    machine: NodeFacts, others: Sequence[PodUse], rules: PodRules, declared: Declared, told: list[Notice]
 ) -> Iterator[tuple[Node, GpuType]]:
     if any(machine.labels.get(name) != value for name, value in rules.node_selector.items()):
         return
@@ -282,7 +267,7 @@ class _HostShare:
     free_cpus: float
 
     @classmethod
-    def of(cls, machine: NodeFacts, others: tuple[PodUse, ...], share: float) -> _HostShare:
+    def of(cls, machine: NodeFacts, others: Sequence[PodUse], share: float) -> _HostShare:
         memory, cpus = machine.allocatable.get(MEMORY, 0.0), machine.allocatable.get(CPU, 0.0)
         return cls(
             memory_bytes=share * memory,
@@ -344,7 +329,9 @@ def _says_going(taint: Taint) -> bool:
 # autoscaled groups
 
 
-def _group_nodes(machines: list[NodeFacts], uses: _Uses, declared: Declared) -> Iterator[tuple[Node, GpuType]]:
+def _group_nodes(
+    machines: list[NodeFacts], uses: _Uses, rules: PodRules, declared: Declared
+) -> Iterator[tuple[Node, GpuType]]:
     """Nodes that a group may still add, and those that live pods of ours were placed on by the group's names.
 
     A pod that has come to run on a machine of the group is counted off there, and its name stays.
@@ -352,10 +339,11 @@ def _group_nodes(machines: list[NodeFacts], uses: _Uses, declared: Declared) -> 
     for group in declared.groups:
         wanted = {key: value for key, value in group.template.labels.items() if not key.startswith(labels.OWN_PREFIX)}
         existing = sum(all(each.labels.get(key) == value for key, value in wanted.items()) for each in machines)
-        names = [f"{group.name}/{index}" for index in range(1, group.max_nodes + 1)]
-        held = [name for name in names if name in uses.placed]
-        waiting = sum(not uses.placed[name] for name in held)
+        waiting = sum(not uses.placed.get(each.name, True) for each in group.nodes)
         to_come = max(0, group.max_nodes - existing - waiting)
-        fresh = [name for name in names if name not in uses.placed][:to_come]
-        for name in sorted((*held, *fresh), key=names.index):
-            yield replace(group.template, name=name), declared.gpu_types[group.template.gpu_type]
+        fresh = {each.name for each in [each for each in group.nodes if each.name not in uses.placed][:to_come]}
+        gpu = declared.gpu_types[group.template.gpu_type]
+        for node in group.nodes:
+            if node.name in uses.placed or node.name in fresh:
+                set_aside = node.num_gpus * rules.host_bytes_per_gpu(gpu)
+                yield replace(node, host_memory_bytes=max(0, node.host_memory_bytes - set_aside)), gpu

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.unit.adapters.k8s.cluster_objects import A100, RULES, found, node_object, only, our_pod, pod_object
 
 from frenzy.adapters.k8s import labels
-from frenzy.adapters.k8s.nodes import ESTIMATED_FROM, Declared, NodeGroup
+from frenzy.adapters.k8s.nodes import ESTIMATED_FROM, Declared
 from frenzy.adapters.k8s.objects import pod_requests
 from frenzy.adapters.k8s.pod_rules import PodRules, Toleration, TolerationOperator
 from frenzy.adapters.k8s.quantity import parse_quantity
-from frenzy.core.cluster import Node, NodeState
+from frenzy.core.cluster import Node, NodeGroup, NodeState
 from frenzy.core.gpu_catalogue import CATALOGUE
 from frenzy.core.hardware import DeviceKind, GpuType
 from frenzy.core.units import GIB, MIB
@@ -303,7 +303,7 @@ GROUP = NodeGroup(
         num_gpus=8,
         host_memory_bytes=512 * GIB,
         num_cpus=90,
-        labels={labels.NODE_GROUP: "pool-a", "cloud.google.com/gke-nodepool": "pool-a"},
+        labels={"cloud.google.com/gke-nodepool": "pool-a"},
     ),
     max_nodes=3,
 )
@@ -319,6 +319,8 @@ def test_a_group_at_zero_offers_all_that_it_may_become() -> None:
     told = found(declared=DECLARED)
     assert names(told) == ["pool-a/1", "pool-a/2", "pool-a/3"]
     assert told.cluster.num_gpus_by_type == {"a100-80": 24}
+    assert {each.labels[labels.NODE_GROUP] for each in told.cluster.nodes} == {"pool-a"}
+    assert {each.host_memory_bytes for each in told.cluster.nodes} == {(512 - 8 * 8) * GIB}
 
 
 def test_machines_that_came_are_no_longer_offered() -> None:

@@ -1,0 +1,124 @@
+"""A kept copy of what an API server lists: one list, then only changes.
+
+    list -> (objects, version) -> watch from version -> changes ... -> the watch ends -> watch from the last version
+                                                                    -> 410 Gone      -> list again
+
+The server is asked as rarely as it allows, however large the cluster is. Its silence is no news: what was
+known stays known, and the time of the last word is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+T = TypeVar("T")
+Json = dict[str, Any]
+
+logger = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S: Final = 0.5
+_LONGEST_PAUSE_S: Final = 30.0
+
+
+class GoneError(Exception):
+    """The version to watch from is too old: list again."""
+
+
+class ListFailedError(Exception):
+    """The server could not be asked, or refused; the message says how."""
+
+
+class Source(Protocol):
+    """One kind of objects of an API server."""
+
+    def list(self) -> tuple[Iterable[Json], str]:
+        """All objects, and the version of the list. Raises ListFailedError."""
+        ...
+
+    def watch(self, version: str) -> Iterator[Json]:
+        """Events after ``version``, for as long as the server likes. Raises GoneError, ListFailedError."""
+        ...
+
+
+class Wait(Protocol):
+    """How to pause: ``threading.Event`` is one."""
+
+    def wait(self, timeout: float) -> bool: ...
+    def is_set(self) -> bool: ...
+
+
+class Reflection(Generic[T]):
+    """Keeps ``keep(object)`` of every object of ``source``, by uid. ``run`` goes on until it is stopped."""
+
+    def __init__(self, source: Source, keep: Callable[[Json], T], *, name: str) -> None:
+        self._source, self._keep, self.name = source, keep, name
+        self._lock = threading.Lock()
+        self._kept: dict[str, T] = {}
+        self._generation = 0
+        self.has_listed = threading.Event()
+        self.problem: str | None = None  # why the server does not answer; None while it does
+
+    def snapshot(self) -> tuple[int, tuple[T, ...]]:
+        """A number that changes with every change, and what is kept."""
+        with self._lock:
+            return self._generation, tuple(self._kept.values())
+
+    def run(self, stop: Wait) -> None:
+        """Follow the source until ``stop`` is set. After a failure it pauses, each time twice as long."""
+        version: str | None = None
+        pause_s = _FIRST_PAUSE_S
+        while not stop.is_set():
+            try:
+                version = self._relist() if version is None else self._follow(version, stop)
+                self.problem, pause_s = None, _FIRST_PAUSE_S
+            except GoneError:
+                version = None
+            except ListFailedError as error:
+                self._note(str(error))
+                stop.wait(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _relist(self) -> str:
+        objects, version = self._source.list()
+        kept = {each["metadata"]["uid"]: self._keep(each) for each in objects}
+        with self._lock:
+            self._kept = kept
+            self._generation += 1
+        self.has_listed.set()
+        return version
+
+    def _follow(self, version: str, stop: Wait) -> str:
+        """Take over the events of one watch; the version to go on from."""
+        for event in self._source.watch(version):
+            version = self._take(event)
+            if stop.is_set():
+                break
+        return version
+
+    def _take(self, event: Json) -> str:
+        kind, found = event["type"], event["object"]
+        if kind == "ERROR":
+            if found.get("code") == 410:
+                raise GoneError(found.get("message", ""))
+            raise ListFailedError(f"{found.get('code')}: {found.get('message')}")
+        if kind != "BOOKMARK":
+            self._apply(kind, found)
+        return str(found["metadata"]["resourceVersion"])
+
+    def _apply(self, kind: str, found: Json) -> None:
+        uid = found["metadata"]["uid"]
+        kept = None if kind == "DELETED" else self._keep(found)
+        with self._lock:
+            before = self._kept.pop(uid, None)
+            if kept is not None:
+                self._kept[uid] = kept
+            if kept != before:  # heartbeats change nothing that matters
+                self._generation += 1
+
+    def _note(self, problem: str) -> None:
+        if problem != self.problem:
+            logger.warning("The API server cannot be asked for %s: %s", self.name, problem)
+        self.problem = problem
