@@ -9,6 +9,7 @@ from kubernetes import client
 from tests.contract.eventually import eventually
 from tests.kubernetes.certificates import write_kubeconfig
 from tests.kubernetes.control_plane import ControlPlane
+from tests.kubernetes.fake_node import GPU, gpu_nodes
 
 _TOKEN_S: Final = 3600
 
@@ -51,6 +52,13 @@ def _server(cluster: ControlPlane, folder: Path) -> tuple[str, Path]:
     authority = folder / "authority.crt"
     authority.write_bytes(Path(configuration.ssl_ca_cert).read_bytes())
     return str(configuration.host), authority
+
+
+def give_gpus(core: client.CoreV1Api, node: str, *, product: str = "NVIDIA-A100-SXM4-80GB", count: int = 8) -> None:
+    """Let a real node say that it has GPUs: labels as discovery sets them, and a number to be counted down."""
+    labels = gpu_nodes(node, 1, product=product, memory_mib=81920, gpus=count)[0].labels
+    core.patch_node(node, {"metadata": {"labels": dict(labels)}})
+    core.patch_node_status(node, {"status": {"capacity": {GPU: str(count)}, "allocatable": {GPU: str(count)}}})
 
 
 def may_make_nodes(cluster: ControlPlane) -> bool:

@@ -18,32 +18,13 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import Final
 
-from tests.kubernetes import debian, go_build, images
 from tests.kubernetes.debian import CannotBuildError, DebianArchive, mirror
-from tests.kubernetes.go_build import GO_PACKAGES, VERSION, GoTree
-
-_NODE_PACKAGES: Final = ("containerd", "runc", "containernetworking-plugins", "busybox-static")
-_NODE_PROGRAMS: Final = (
-    "usr/bin/containerd",
-    "usr/bin/containerd-shim-runc-v2",
-    "usr/bin/ctr",
-    "usr/sbin/runc",
-)
-_CNI_PLUGINS: Final = ("bridge", "host-local", "loopback")
-
-
-class Part(StrEnum):
-    """How much of Kubernetes is built and run."""
-
-    API = "api"
-    FULL = "full"
+from tests.kubernetes.go_build import VERSION
+from tests.kubernetes.recipe import FILES, Part, make
 
 
 def built(part: Part) -> Path:
@@ -53,7 +34,7 @@ def built(part: Part) -> Path:
     """
     home = _cache()
     for wide_enough in Part.FULL, part:
-        place = home / _name(wide_enough)
+        place = home / name_of(wide_enough)
         if place.exists():
             return place
     with _only_one(home / f"{place.name}.lock"):
@@ -68,10 +49,10 @@ def _cache() -> Path:
     return Path(given) if given else home
 
 
-def _name(part: Part) -> str:
+def name_of(part: Part) -> str:
+    """The folder of a build of ``part`` by this recipe."""
     recipe = hashlib.sha256()
-    modules = (Path(module.__file__ or "") for module in (debian, go_build, images))
-    for file in (Path(__file__), *modules, *sorted((Path(__file__).parent / "go").rglob("*.go"))):
+    for file in FILES:
         recipe.update(file.read_bytes())
     return f"kubernetes-{VERSION}-{part}-{recipe.hexdigest()[:12]}"
 
@@ -91,52 +72,10 @@ def _build(part: Part, place: Path) -> None:
         shutil.rmtree(unfinished)
     work = Path(tempfile.mkdtemp(prefix=f"{place.name}.unfinished-", dir=place.parent))
     try:
-        result = _made(part, DebianArchive(work / "apt", source_of_packages), work)
+        result = make(part, DebianArchive(work / "apt", source_of_packages), work)
         result.rename(place)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-
-
-def _made(part: Part, archive: DebianArchive, work: Path) -> Path:
-    """The result below ``work``, complete."""
-    say = _Progress()
-    root, result = work / "root", work / "result"
-    node = _NODE_PACKAGES if part is Part.FULL else ()
-    archive.unpack(("etcd-server", *GO_PACKAGES, *node), into=root)
-    tree = GoTree(root=root, work=work / "go")
-    tree.adopt(archive.source("kubernetes", into=work / "source"))
-    say(f"sources of Kubernetes {VERSION} from Debian {debian.RELEASE}")
-    tree.generate_openapi()
-    say("the API's schema is generated")
-    tree.compile(result / "bin", with_kubelet=part is Part.FULL)
-    shutil.copy(root / "usr/bin/etcd", result / "bin")
-    if part is Part.FULL:
-        _add_node(tree, root, result)
-    say("Kubernetes is built")
-    return result
-
-
-def _add_node(tree: GoTree, root: Path, result: Path) -> None:
-    """What a node needs beside the kubelet."""
-    for program in _NODE_PROGRAMS:
-        shutil.copy(root / program, result / "bin")
-    (result / "cni").mkdir()
-    for plugin in _CNI_PLUGINS:
-        shutil.copy(root / "usr/lib/cni" / plugin, result / "cni")
-    (result / "images").mkdir()
-    tree.compile_pause(result / "bin")
-    images.write_pause(result / "images/pause.tar", result / "bin/pause")
-    images.write_busybox(result / "images/busybox.tar", root / "bin/busybox")
-
-
-class _Progress:
-    """Lines with the seconds since the start, on standard error."""
-
-    def __init__(self) -> None:
-        self._started_s = time.monotonic()
-
-    def __call__(self, text: str) -> None:
-        print(f"{time.monotonic() - self._started_s:4.0f} s  {text}", file=sys.stderr, flush=True)
 
 
 def main() -> int:

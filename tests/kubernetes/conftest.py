@@ -10,7 +10,10 @@
                        so that a `Performs` body may start real processes that meet each other there.
     kubeconfig_for     function: kubeconfig_for("name") is the path of a kubeconfig that acts as that service
                        account of kube_namespace. The account is made; the test binds its rights.
-    real_node          the name of a node with a real kubelet (tests marked `kubelet`).
+    real_node          the name of a node with a real kubelet and 8 GPUs that are only a number (tests marked
+                       `kubelet`). It is this machine: hostPath volumes are folders here.
+    host_python        this machine's Python, its packages and this checkout for pods on real_node, without an image:
+                       parts of a manifest, or a whole unprivileged pod with host_python.pod(name, "-c", code).
 
 Without KUBECONFIG the tests build and start a control plane of their own: an API server, a scheduler and the
 controllers, with a kubelet and containerd where a test marked `kubelet` runs. With KUBECONFIG they run on that
@@ -29,11 +32,12 @@ from uuid import uuid4
 
 import pytest
 from kubernetes import client
-from tests.kubernetes.access import make_namespace, may_make_nodes, service_account_kubeconfig
-from tests.kubernetes.build import Part
+from tests.kubernetes.access import give_gpus, make_namespace, may_make_nodes, service_account_kubeconfig
 from tests.kubernetes.control_plane import ControlPlane, NoControlPlaneError
 from tests.kubernetes.control_plane import control_plane as running_control_plane
 from tests.kubernetes.fake_nodes import FakeNodes
+from tests.kubernetes.host_python import HostPython, python_of_this_machine
+from tests.kubernetes.recipe import Part
 
 
 @pytest.fixture(scope="session")
@@ -84,7 +88,13 @@ def kubeconfig_for(control_plane: ControlPlane, kube_namespace: str, tmp_path: P
 
 
 @pytest.fixture
-def real_node(control_plane: ControlPlane) -> str:
+def real_node(control_plane: ControlPlane, core_api: client.CoreV1Api) -> str:
     if control_plane.node is None:
         pytest.skip("this cluster's nodes are not this machine: its files cannot be mounted into pods")
+    give_gpus(core_api, control_plane.node)
     return control_plane.node
+
+
+@pytest.fixture(scope="session")
+def host_python() -> HostPython:
+    return python_of_this_machine()

@@ -18,8 +18,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from kubernetes import client, config
-from tests.kubernetes.build import Part
 from tests.kubernetes.certificates import Authority
+from tests.kubernetes.recipe import Part
 from tests.kubernetes.stand import Stand
 
 from frenzy.cli.processes import marked_processes
@@ -108,7 +108,8 @@ def given_cluster(kubeconfig: Path) -> Iterator[ControlPlane]:
 def _start(part: Part, folder: Path) -> subprocess.Popen[str]:
     """The process that holds the control plane, in a session of its own: Ctrl-C is for the tests alone."""
     return subprocess.Popen(
-        (sys.executable, "-m", "tests.kubernetes.stand", part, str(folder)),
+        # A closed input tells it to end once it stands; while it still builds, only a signal does.
+        ("setpriv", "--pdeathsig", "TERM", sys.executable, "-m", "tests.kubernetes.stand", part, str(folder)),
         cwd=CHECKOUT,
         # What .ci/run ends, should all else fail, carries this name.
         env={**os.environ, "FRENZY_STACK": str(folder), "PYTHONPATH": f"{CHECKOUT / 'plugins'}:{CHECKOUT}"},

@@ -68,8 +68,11 @@ def why_no_real_node() -> str | None:
 
 
 @contextmanager
-def real_node(layout: Layout, processes: Processes) -> Iterator[RealNode]:
-    """A node that is ready for pods, for the length of the block. Raises StartError."""
+def real_node(layout: Layout, processes: Processes, admin: Path) -> Iterator[RealNode]:
+    """A node that is ready for pods, for the length of the block. ``admin`` is the administrator's kubeconfig.
+
+    Raises CannotBuildError where this machine cannot have one, and StartError.
+    """
     lacking = why_no_real_node()
     if lacking:
         raise CannotBuildError(lacking)
@@ -81,7 +84,8 @@ def real_node(layout: Layout, processes: Processes) -> Iterator[RealNode]:
         try:
             node = RealNode(name=NAME, address=_address())
             processes.start("node", _command(layout, node))
-            processes.wait_until("node", lambda: _is_ready(layout))
+            with config.new_client_from_config(str(admin)) as api:
+                processes.wait_until("node", lambda: _is_ready(client.CoreV1Api(api)))
             yield node
         finally:
             processes.stop("node")
@@ -207,8 +211,7 @@ def _kubelet_configuration(layout: Layout, node: RealNode, serving: KeyPair) -> 
     }
 
 
-def _is_ready(layout: Layout) -> bool:
-    core = client.CoreV1Api(config.new_client_from_config(str(layout.folder / "admin.kubeconfig")))
+def _is_ready(core: client.CoreV1Api) -> bool:
     try:
         node = core.read_node(NAME)
     except client.ApiException as error:

@@ -28,15 +28,17 @@ from typing import Final
 
 import httpx
 from tests.kubernetes import components
-from tests.kubernetes.build import Part, built
+from tests.kubernetes.build import built
 from tests.kubernetes.certificates import Authority, KeyPair
 from tests.kubernetes.components import HOST, Layout, Processes, StartError
 from tests.kubernetes.debian import CannotBuildError
 from tests.kubernetes.real_node import RealNode, real_node
+from tests.kubernetes.recipe import Part
 
 from frenzy.cli.ports import reserved_port
 
 _LOOK_S: Final = 1.0
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +75,9 @@ def standing(part: Part, folder: Path) -> Iterator[tuple[Stand, Processes]]:
         processes = stack.enter_context(Processes(folder / "logs", environ))
         admin = layout.authority.issue("admin", "admin", organisation="system:masters")
         _start_control_plane(layout, processes, admin, nodes_may_be_silent=part is Part.API)
-        node = stack.enter_context(real_node(layout, processes)) if part is Part.FULL else None
-        yield _described(layout, admin, node), processes
+        kubeconfig = layout.kubeconfig("admin", admin)
+        node = stack.enter_context(real_node(layout, processes, kubeconfig)) if part is Part.FULL else None
+        yield _described(layout, kubeconfig, node), processes
 
 
 def _start_control_plane(layout: Layout, processes: Processes, admin: KeyPair, *, nodes_may_be_silent: bool) -> None:
@@ -116,11 +119,11 @@ def _answers(client: httpx.Client, url: str) -> bool:
         return False
 
 
-def _described(layout: Layout, admin: KeyPair, node: RealNode | None) -> Stand:
+def _described(layout: Layout, kubeconfig: Path, node: RealNode | None) -> Stand:
     address = node.address if node else HOST
     serving = layout.authority.issue("fake-nodes", "fake-nodes", hosts=[address])
     return Stand(
-        kubeconfig=str(layout.kubeconfig("admin", admin)),
+        kubeconfig=str(kubeconfig),
         kubectl=layout.program("kubectl"),
         logs=str(layout.folder / "logs"),
         node_address=address,
@@ -144,12 +147,13 @@ def _wait_for_the_end(processes: Processes) -> None:
 def main(arguments: list[str]) -> int:
     part = Part(arguments[0]) if arguments else Part.API
     folder = Path(arguments[1] if len(arguments) > 1 else tempfile.mkdtemp(prefix="frenzy-kubernetes-")).absolute()
-    for number in signal.SIGINT, signal.SIGTERM:
+    for number in _SIGNALS:
         signal.signal(number, _stop)
     try:
         with standing(part, folder) as (stand, processes):
             _say(asdict(stand))
             _wait_for_the_end(processes)
+            _ignore_signals()
     except (CannotBuildError, StartError) as error:
         _say({"error": str(error)})
         return 1
@@ -161,7 +165,14 @@ def main(arguments: list[str]) -> int:
 
 
 def _stop(number: int, _frame: object) -> None:
+    _ignore_signals()
     raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def _ignore_signals() -> None:
+    """Once it has begun to take down, nothing may cut that short."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _say(content: dict[str, object]) -> None:

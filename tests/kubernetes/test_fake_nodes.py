@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 
@@ -42,12 +41,6 @@ A100 = "NVIDIA-A100-SXM4-80GB"
 def one_node(fake_nodes: FakeNodes) -> FakeNodes:
     fake_nodes.add(gpu_nodes("a100", 1, product=A100, memory_mib=81920))
     return fake_nodes
-
-
-def test_the_control_plane_answers_with_a_scheduler_and_a_kubectl(control_plane: ControlPlane) -> None:
-    assert control_plane.kubectl is not None
-    asked = (control_plane.kubectl, f"--kubeconfig={control_plane.kubeconfig}", "get", "--raw=/readyz")
-    assert subprocess.run(asked, capture_output=True, text=True, check=True).stdout == "ok"
 
 
 def test_a_pod_runs_where_the_scheduler_put_it_and_succeeds(
