@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -16,12 +17,13 @@ from frenzy.core.has.room import Room
 from frenzy.core.has.shares import Forbidden, forbidden_key, targets
 from frenzy.core.has.state import SchedulingState, restarted, running_job
 from frenzy.core.has.swap import served_first
-from frenzy.core.has.window import idle_gpus, window
+from frenzy.core.has.window import idle_gpus, is_room_made, window
 from frenzy.core.queue import Action, Preempt, QueuedJob, Resize, RunningJob, Start
 
 _MAX_SWEEPS: Final = 8
 _MOST_DRIFT: Final = 0.125
 _MOST_CHANGES: Final = 4
+_MOST_CHANGES_EACH: Final = 4
 
 
 def is_elastic(state: SchedulingState) -> bool:
@@ -49,8 +51,12 @@ def _decided(state: SchedulingState, now_s: float, policy: HasPolicy, *, is_due:
     if standing is None or is_due:
         return _over_all(state, now_s, policy)
     is_small = standing.num_active <= policy.num_all
-    if is_small and not standing.fits_all(idle_gpus(state)):
-        return _over_all(state, now_s, policy)
+    if is_small:
+        idle = idle_gpus(state)
+        if standing.grows_with(idle) or not standing.fits_all(idle):
+            return _over_all(state, now_s, policy)
+        if not state.waiting:
+            return ()
     actions, is_calm = _step_by_step(state, now_s, policy)
     return actions if is_calm or not is_small else _over_all(state, now_s, policy)
 
@@ -65,10 +71,10 @@ def looks_at_all(state: SchedulingState, now_s: float) -> bool:
         return True
     if seen.at_s == now_s:
         return seen.looked_at_all
-    num_all = standing.policy.num_all
-    if seen.num_changes > _MOST_CHANGES * max(standing.num_active, num_all):
-        return True
-    return standing.num_active > num_all and abs(standing.weight - seen.weight) > _MOST_DRIFT * seen.weight
+    if standing.num_active <= standing.policy.num_all:
+        return seen.num_changes >= _MOST_CHANGES
+    drift = abs(standing.weight - seen.weight)
+    return drift > _MOST_DRIFT * seen.weight or seen.num_changes > _MOST_CHANGES_EACH * standing.num_active
 
 
 def _over_all(state: SchedulingState, now_s: float, policy: HasPolicy) -> tuple[Action, ...]:
@@ -81,19 +87,37 @@ def _step_by_step(state: SchedulingState, now_s: float, policy: HasPolicy) -> tu
     first, found = state, dict[str, Action]()
     seen = state.seen
     # Those that have their turn had it in the decision before, if that was made at the same moment.
-    turn = seen.num_decisions if seen is not None and seen.at_s != now_s else None
+    is_large = state.standing is not None and state.standing.num_active > policy.num_all
+    turn = seen.num_decisions if is_large and seen is not None and seen.at_s != now_s else None
     while state.standing is not None:
         line = window(state, state.standing, now_s, turn)
         actions = _swept(state, line, policy) if line.free else ()
-        all_start = len(actions) == len(state.waiting) and all(isinstance(each, Start) for each in actions)
-        if all_start and state.standing.fits_all(idle_gpus(state)):
-            return (*found.values(), *actions), not found
-        if not actions:
-            return tuple(found.values()), False
+        if all(isinstance(each, Start) for each in actions) and not _leaves_more(state, actions, now_s):
+            is_calm = len(actions) == len(state.waiting) and all(isinstance(each, Start) for each in found.values())
+            return (*found.values(), *actions), is_calm
         for action in actions:
             found[action.run_key] = _as_one(action, action.run_key in first.running)
+        if not actions:
+            is_calm = not line.free and all(isinstance(each, Start) for each in found.values())
+            return tuple(found.values()), is_calm
         state, turn = _acted(state, actions, now_s), None
     return tuple(found.values()), False
+
+
+def _leaves_more(state: SchedulingState, starts: Iterable[Action], now_s: float) -> bool:
+    """Whether another look may find something to do once ``starts`` have happened."""
+    standing, idle = state.standing, Counter(idle_gpus(state))
+    assert standing is not None
+    started: set[str] = set()
+    for action in starts:
+        if isinstance(action, Start):
+            started.add(action.run_key)
+            idle[action.plan.gpu_type] -= action.plan.num_gpus
+    if standing.grows_with(idle):
+        return True
+    if len(started) == len(state.waiting):
+        return False
+    return standing.fits_any(idle) or (bool(started) and is_room_made(state, standing, started, idle, now_s))
 
 
 def _as_one(action: Action, ran: bool) -> Action:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -57,23 +57,23 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranks:
-    """Ranks in ascending order, in parts. _weights, _gpus: the sums of each part.
+    """Ranks in ascending order, in parts. _first: that of each part. _before: the sums of all
+    that come before each part, and of all; empty until they are asked for.
 
     Equal to any other with the same ranks, however they lie in parts.
     """
 
     parts: tuple[_Part, ...]
     size: int
-    _weights: tuple[float, ...]
-    _gpus: tuple[float, ...]
+    _first: tuple[Rank, ...]
+    _before: list[tuple[float, ...]] = field(default_factory=list)
 
     @staticmethod
     def of(ranks: Iterable[Rank]) -> Ranks:
         """``ranks``, which are in order."""
         known = tuple(ranks)
         parts = tuple(_part(known[first : first + _USUAL]) for first in range(0, len(known), _USUAL))
-        weights, gpus = (part.weights[-1] for part in parts), (part.gpus[-1] for part in parts)
-        return Ranks(parts, len(known), tuple(weights), tuple(gpus))
+        return Ranks(parts, len(known), tuple([part.ranks[0] for part in parts]))
 
     def __iter__(self) -> Iterator[Rank]:
         return chain.from_iterable(map(_ranks_of, self.parts))
@@ -92,7 +92,8 @@ class Ranks:
     @property
     def sums(self) -> Sums:
         """Of all."""
-        return Sums(sum(self._weights), sum(self._gpus))
+        weights, gpus = self._sums_before()
+        return Sums(weights[-1], gpus[-1])
 
     @property
     def last(self) -> Rank | None:
@@ -113,15 +114,16 @@ class Ranks:
         at = self._part_of(key)
         part = self.parts[at]
         inside = bisect_left(part.ranks, key)
-        return Sums(sum(self._weights[:at]) + part.weights[inside], sum(self._gpus[:at]) + part.gpus[inside])
+        weights, gpus = self._sums_before()
+        return Sums(weights[at] + part.weights[inside], gpus[at] + part.gpus[inside])
 
     def put(self, rank: Rank) -> Ranks:
         """With ``rank`` at its place."""
         if not self.parts:
             return Ranks.of((rank,))
-        at = self._part_of(rank.key)
+        at = self._part_of(rank)
         old = self.parts[at].ranks
-        inside = bisect_left(old, rank.key)
+        inside = bisect_left(old, rank)
         new = (*old[:inside], rank, *old[inside:])
         split = (_part(new),) if len(new) <= _MOST else (_part(new[:_USUAL]), _part(new[_USUAL:]))
         return self._with(at, split, self.size + 1)
@@ -139,23 +141,29 @@ class Ranks:
 
     def _with(self, at: int, new: tuple[_Part, ...], size: int) -> Ranks:
         """With parts ``new`` in place of the one at ``at``."""
+        first = self._first
         return Ranks(
             (*self.parts[:at], *new, *self.parts[at + 1 :]),
             size,
-            (*self._weights[:at], *[part.weights[-1] for part in new], *self._weights[at + 1 :]),
-            (*self._gpus[:at], *[part.gpus[-1] for part in new], *self._gpus[at + 1 :]),
+            (*first[:at], *[part.ranks[0] for part in new], *first[at + 1 :]),
         )
 
-    def _part_of(self, key: Key) -> int:
-        return max(0, bisect_right(self.parts, key, key=_first_of) - 1)
+    def _part_of(self, key: Key | Rank) -> int:
+        # A key is less than the rank that it is of, and no other lies between them.
+        at = bisect_right(self._first, key)
+        if at < len(self._first) and self._first[at][:3] == key:
+            return at
+        return max(0, at - 1)
+
+    def _sums_before(self) -> list[tuple[float, ...]]:
+        if not self._before:
+            weights, gpus = [part.weights[-1] for part in self.parts], [part.gpus[-1] for part in self.parts]
+            self._before.extend((_cumulated(weights), _cumulated(gpus)))
+        return self._before
 
 
 _ranks_of = itemgetter(0)
 _weight_of, _gpus_of = itemgetter(3), itemgetter(4)
-
-
-def _first_of(part: _Part) -> Key:
-    return part.ranks[0][:3]
 
 
 def _part(ranks: tuple[Rank, ...]) -> _Part:

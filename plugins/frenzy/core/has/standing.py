@@ -88,10 +88,16 @@ class Standing:
         return len(self.waiting) + len(self.holding)
 
     def fits_all(self, idle: Mapping[str, int]) -> bool:
-        """Whether every waiting job, alone, may find GPUs enough, and idle ones would let no running job run faster."""
-        return all(_fits(smallest, idle) for smallest in self.by_need) and not any(
-            more <= idle.get(gpu_type, 0) for gpu_type, more in self.steps
-        )
+        """Whether every waiting job, alone, may find GPUs enough."""
+        return all(_fits(smallest, idle) for smallest in self.by_need)
+
+    def fits_any(self, idle: Mapping[str, int]) -> bool:
+        """Whether any waiting job may find GPUs enough."""
+        return any(_fits(smallest, idle) for smallest in self.by_need)
+
+    def grows_with(self, idle: Mapping[str, int]) -> bool:
+        """Whether ``idle`` GPUs might let a running job run faster."""
+        return any(more <= idle.get(gpu_type, 0) for gpu_type, more in self.steps)
 
     def submit(self, contender: Contender) -> Standing:
         """Once ``contender`` waits."""
@@ -186,7 +192,8 @@ def _current(rank: Rank) -> Choice:
 
 
 def _steps(rank: Rank, policy: HasPolicy) -> list[tuple[Step, Rank]]:
-    """For each type the fewest GPUs more that let the job run faster, if any do.
+    """How many GPUs more let the job run faster, if any do: of its own type the fewest, and of the type of its fastest
+    plan.
 
     Where jobs are ranked, the most gain comes first: in seconds, as of the start, if it had them all along. A job
     that has to leave its nodes comes before all others, and needs no more than it has.
@@ -203,6 +210,8 @@ def _steps(rank: Rank, policy: HasPolicy) -> list[tuple[Step, Rank]]:
         if left_s * choice.unit_s >= most_s:
             if table.is_by_speed:
                 break
+            continue
+        if smallest and choice.gpu_type != current.gpu_type and choice.gpu_type not in smallest:
             continue
         known = smallest.get(choice.gpu_type)
         if known is None or choice.num_gpus < known.num_gpus:

@@ -12,7 +12,7 @@ Everybody else keeps what it has. Looked at are those who could do something wit
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from heapq import merge
 from itertools import islice
 from typing import Final
@@ -36,8 +36,10 @@ def window(state: SchedulingState, standing: Standing, now_s: float, turn: int |
     """The line of the jobs to look at; turn: which running jobs have theirs, if any."""
     idle = idle_gpus(state)
     first = list(islice(_startable(standing.waiting, state), _NUM_FIRST))
-    waiting = {rank.run_key: rank for rank in (*first, *_fitting(state, standing, idle))}
-    found = {rank.run_key for rank in (*_last(standing, first, idle, now_s), *_growing(standing, idle, now_s))}
+    fitting, last = list(_fitting(state, standing, idle)), list(_last(standing, first, idle, now_s))
+    # Where nothing is idle and nobody could make room, no waiting job can start.
+    waiting = {rank.run_key: rank for rank in (*first, *fitting)} if fitting or last else {}
+    found = {rank.run_key for rank in (*last, *_growing(standing, idle, now_s))}
     if turn is not None:
         found |= {rank.run_key for rank in _in_turn(standing.holding, turn) if _may_move(rank, now_s)}
     policy, tables = standing.policy, standing.tables
@@ -46,6 +48,14 @@ def window(state: SchedulingState, standing: Standing, now_s: float, turn: int |
     ranks = [*waiting.values(), *(rank_of_holding(job, tables, policy) for job in holding)]
     claims = sorted([*(rank.claim for rank in waiting.values()), *running], key=_place)
     return Line.of(claims, now_s, _elsewhere(state, standing, running, Ranks.of(sorted(ranks))))
+
+
+def is_room_made(
+    state: SchedulingState, standing: Standing, started: Container[str], idle: Mapping[str, int], now_s: float
+) -> bool:
+    """Whether running jobs might make room for those that are first in line once the ``started`` ones wait no more."""
+    left = (rank for rank in _startable(standing.waiting, state) if rank.run_key not in started)
+    return any(True for _ in _last(standing, islice(left, _NUM_FIRST), idle, now_s))
 
 
 def idle_gpus(state: SchedulingState) -> dict[str, int]:
