@@ -10,6 +10,8 @@
                        so that a `Performs` body may start real processes that meet each other there.
     kubeconfig_for     function: kubeconfig_for("name") is the path of a kubeconfig that acts as that service
                        account of kube_namespace. The account is made; the test binds its rights.
+    installation       our roles of deploy/kubernetes/rbac.yaml: installation.install() puts them into kube_namespace.
+    our_api            CoreV1Api as our service account with those roles: the product's calls belong here.
     real_node          the name of a node with a real kubelet and 8 GPUs that are only a number (tests marked
                        `kubelet`). It is this machine: hostPath volumes are folders here.
     host_python        this machine's Python, its packages and this checkout for pods on real_node, without an image:
@@ -31,12 +33,13 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from kubernetes import client
+from kubernetes import client, config
 from tests.kubernetes.access import give_gpus, make_namespace, may_make_nodes, service_account_kubeconfig
 from tests.kubernetes.control_plane import ControlPlane, NoControlPlaneError
 from tests.kubernetes.control_plane import control_plane as running_control_plane
 from tests.kubernetes.fake_nodes import FakeNodes
 from tests.kubernetes.host_python import HostPython, python_of_this_machine
+from tests.kubernetes.installation import ACCOUNT, Installation
 from tests.kubernetes.recipe import Part
 
 
@@ -85,6 +88,21 @@ def fake_nodes(control_plane: ControlPlane) -> Iterator[FakeNodes]:
 @pytest.fixture
 def kubeconfig_for(control_plane: ControlPlane, kube_namespace: str, tmp_path: Path) -> Callable[[str], Path]:
     return lambda account: service_account_kubeconfig(control_plane, kube_namespace, account, tmp_path)
+
+
+@pytest.fixture
+def installation(core_api: client.CoreV1Api, kube_namespace: str) -> Iterator[Installation]:
+    made = Installation(core_api.api_client, kube_namespace)
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def our_api(installation: Installation, kubeconfig_for: Callable[[str], Path]) -> Iterator[client.CoreV1Api]:
+    installation.install()
+    with config.new_client_from_config(str(kubeconfig_for(ACCOUNT))) as api:
+        yield client.CoreV1Api(api)
+        api.rest_client.pool_manager.clear()
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from kubernetes import client, config
 from tests.contract.eventually import eventually
 from tests.kubernetes.fake_node import FakeNode, gpu_nodes
 from tests.kubernetes.fake_nodes import FakeNodes
+from tests.kubernetes.installation import Installation
 from tests.kubernetes.plays import Runs
 from tests.kubernetes.pods import create, gpu_pod, wait_for_pod
 from tests.unit.adapters.k8s.pod_examples import A100, node, spec
@@ -21,51 +21,9 @@ from frenzy.adapters.k8s.inventory import KubernetesInventory
 from frenzy.adapters.k8s.manifest import pods_of
 from frenzy.adapters.k8s.pod_rules import PodRules, RunDirectory
 from frenzy.core.cluster import Node, NodeState
-from frenzy.settings import CHECKOUT
 
 PRODUCT = "NVIDIA-A100-SXM4-80GB"
 OTHERS = "frenzy-pods-of-others"
-
-
-class Installation:
-    """Our roles in a namespace of the test, with names of their own where they are the cluster's."""
-
-    def __init__(self, api: client.ApiClient, namespace: str) -> None:
-        self._rights, self._namespace = client.RbacAuthorizationV1Api(api), namespace
-        self._made: list[tuple[str, str]] = []
-
-    def install(self, *, without: tuple[str, ...] = ()) -> None:
-        text = (CHECKOUT / "deploy/kubernetes/rbac.yaml").read_text(encoding="utf-8")
-        for each in yaml.safe_load_all(text):
-            if each["metadata"]["name"] not in without and each["kind"] not in ("Namespace", "ServiceAccount"):
-                self._put(each)
-
-    def _put(self, given: dict[str, Any]) -> None:
-        kind, metadata = given["kind"], given["metadata"]
-        for subject in given.get("subjects", ()):
-            subject["namespace"] = self._namespace
-        if kind in ("Role", "RoleBinding"):
-            metadata["namespace"] = self._namespace
-            name = {"Role": "role", "RoleBinding": "role_binding"}[kind]
-            getattr(self._rights, f"create_namespaced_{name}")(self._namespace, given)
-            return
-        metadata["name"] += f"-{self._namespace}"
-        if kind == "ClusterRoleBinding":
-            given["roleRef"]["name"] += f"-{self._namespace}"
-        name = {"ClusterRole": "cluster_role", "ClusterRoleBinding": "cluster_role_binding"}[kind]
-        getattr(self._rights, f"create_{name}")(given)
-        self._made.append((name, metadata["name"]))
-
-    def remove(self) -> None:
-        for kind, name in self._made:
-            getattr(self._rights, f"delete_{kind}")(name)
-
-
-@pytest.fixture
-def installation(core_api: client.CoreV1Api, kube_namespace: str) -> Iterator[Installation]:
-    made = Installation(core_api.api_client, kube_namespace)
-    yield made
-    made.remove()
 
 
 @pytest.fixture

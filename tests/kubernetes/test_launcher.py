@@ -1,4 +1,7 @@
-"""The launcher on a real API server: its contract, and what becomes of an attempt at each end of its pods."""
+"""The launcher on a real API server: its contract, and what becomes of an attempt at each end of its pods.
+
+It acts as our service account throughout; the test itself looks and meddles as administrator.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,13 @@ from frenzy.ports import WorkersAccount, WorkersState
 
 
 class Bench:
-    """A launcher in a namespace of its own, with the nodes n1 and n2; specs put one pod on each."""
+    """A launcher in a namespace of its own, with the nodes n1 and n2; specs put one pod on each.
 
-    def __init__(self, core: client.CoreV1Api, namespace: str, folder: Path) -> None:
-        self.core, self.namespace, self.folder = core, namespace, folder
+    core: the administrator's. ours: what the launcher may use.
+    """
+
+    def __init__(self, core: client.CoreV1Api, ours: client.CoreV1Api, namespace: str, folder: Path) -> None:
+        self.core, self.ours, self.namespace, self.folder = core, ours, namespace, folder
         self.runs = FsspecRunStore(str(folder))
         self.launcher = self.made()
 
@@ -45,7 +51,7 @@ class Bench:
             shm_per_gpu_bytes=16 * MIB,
             ephemeral_storage_bytes=64 * MIB,
         )
-        return KubernetesLauncher(self.runs, replace(common, **rules), core_api=lambda: self.core)
+        return KubernetesLauncher(self.runs, replace(common, **rules), core_api=lambda: self.ours)
 
     def spec(self, attempt: int = 1, *, node: str | None = None) -> LaunchSpec:
         spec = values.launch_spec(f"{self.folder}/0123456789ab", attempt_number=attempt)
@@ -78,10 +84,16 @@ class Bench:
 
 
 @pytest.fixture
-def bench(core_api: client.CoreV1Api, kube_namespace: str, fake_nodes: FakeNodes, tmp_path: Path) -> Iterator[Bench]:
+def bench(
+    core_api: client.CoreV1Api,
+    our_api: client.CoreV1Api,
+    kube_namespace: str,
+    fake_nodes: FakeNodes,
+    tmp_path: Path,
+) -> Iterator[Bench]:
     fake_nodes.add([FakeNode(name="n1"), FakeNode(name="n2")])
     fake_nodes.play(Runs(stop_code=ExitCode.CHECKPOINTED))
-    made = Bench(core_api, kube_namespace, tmp_path)
+    made = Bench(core_api, our_api, kube_namespace, tmp_path)
     yield made
     for run_key, attempt in made.launcher.remains():
         made.launcher.remove(run_key, attempt)
@@ -346,7 +358,7 @@ def test_a_look_costs_one_call_however_many_pods_there_are(bench: Bench) -> None
     spec = bench.launched()
     eventually(lambda: all(pod.status.phase == "Running" for pod in bench.pods()))
     calls: list[str] = []
-    counting = client.CoreV1Api(CountingClient(bench.core.api_client, calls))
+    counting = client.CoreV1Api(CountingClient(bench.ours.api_client, calls))
     KubernetesLauncher(bench.runs, PodRules(image="x", namespace=bench.namespace), core_api=lambda: counting).state(
         spec
     )

@@ -65,7 +65,8 @@ class Pods:
             options = V1DeleteOptions(grace_period_seconds=seconds, preconditions=V1Preconditions(uid=uid))
             with _errors():
                 try:
-                    self._core.delete_namespaced_pod(name, self.namespace, body=options, _preload_content=False)
+                    # Read, so that its connection can be used again.
+                    _json(self._core.delete_namespaced_pod(name, self.namespace, body=options, _preload_content=False))
                 except ApiException as error:
                     if error.status not in (_NOT_FOUND, _CONFLICT):
                         raise
