@@ -118,10 +118,5 @@ def test_a_trainer_killed_in_mid_step_goes_on_from_its_last_checkpoint(walker: W
     assert first.outcome.code is ReasonCode.WORKER_KILLED
     assert first.result is not None
     assert first.result.exit_code == 137
-    cancel(walker, dag_id, run_id)
-
-
-def cancel(walker: Walker, dag_id: str, run_id: str) -> None:
-    """End the DAG run as a person does in the UI."""
-    walker.airflow("PATCH", f"/dags/{dag_id}/dagRuns/{run_id}", {"state": "failed"})
+    walker.cancel(dag_id, run_id)
     walker.wait_for_state(dag_id, run_id, JobState.CANCELLED)

@@ -13,11 +13,6 @@ from frenzy.core.ledger import JobState
 CANCEL_S = 30.0
 
 
-def cancel(walker: Walker, dag_id: str, run_id: str) -> None:
-    """End the DAG run as a person does in the UI."""
-    walker.airflow("PATCH", f"/dags/{dag_id}/dagRuns/{run_id}", {"state": "failed"})
-
-
 @pytest.mark.parametrize("component", ["triggerer", "scheduler", "api-server"])
 def test_a_run_outlives_the_death_of_a_part_of_airflow(walker: Walker, component: str) -> None:
     dag_id, run_id = walker.start(f"outlives-{component}", training={"max_steps": 40})
@@ -42,7 +37,7 @@ def test_a_triggerer_away_for_longer_than_a_lease_does_no_harm(walker: Walker) -
 def test_cancelling_a_running_job_frees_its_gpus_and_ends_its_processes(walker: Walker) -> None:
     dag_id, run_id = walker.start("cancel-running", training=long_training())
     view = walker.wait_for_step(dag_id, run_id, 2)
-    cancel(walker, dag_id, run_id)
+    walker.cancel(dag_id, run_id)
     walker.eventually("GPUs free", lambda: walker.num_free() == walker.num_gpus(), CANCEL_S)
     walker.no_workers_of(view.run.run_key)
     walker.wait_for_state(dag_id, run_id, JobState.CANCELLED)
@@ -58,11 +53,11 @@ def test_cancelling_a_queued_job_takes_it_out_of_the_queue(walker: Walker) -> No
         holders += [] if waiting else [(dag_id, run_id)]
     assert view.queue_entry is not None
     assert view.queue_entry.hold is not None, "who waits has a reason"
-    cancel(walker, *waiting)
+    walker.cancel(*waiting)
     walker.wait_for_state(*waiting, JobState.CANCELLED)
     assert all(row.run_key != view.run.run_key for row in walker.queue().waiting)
     for holder in holders:
-        cancel(walker, *holder)
+        walker.cancel(*holder)
     walker.eventually("GPUs free", lambda: walker.num_free() == walker.num_gpus(), 2 * CANCEL_S)
 
 
@@ -72,7 +67,7 @@ def test_cancelling_a_job_while_it_is_moved_leaves_nothing(walker: Walker) -> No
     dag_id, run_id = walker.start("cancel-moving", training={"max_steps": 5000, "callbacks": callbacks})
     moving = (JobState.CHECKPOINTING, JobState.RECOVERING)
     view = walker.wait_for_state(dag_id, run_id, *moving)
-    cancel(walker, dag_id, run_id)
+    walker.cancel(dag_id, run_id)
     walker.wait_for_state(dag_id, run_id, JobState.CANCELLED)
     walker.eventually("GPUs free", lambda: walker.num_free() == walker.num_gpus(), CANCEL_S)
     walker.no_workers_of(view.run.run_key)
@@ -107,7 +102,7 @@ def test_two_jobs_compete_for_the_last_gpu_and_the_second_has_it_when_the_first_
     assert waiting.queue_entry is not None
     hold = walker.eventually("a reason to wait", lambda: _hold(walker, second))
     assert hold in (ReasonCode.WAITING_FOR_GPUS, ReasonCode.WAITING_FOR_GPU_MEMORY)
-    cancel(walker, *first)
+    walker.cancel(*first)
     walker.succeed(*second)
 
 

@@ -24,7 +24,7 @@ PATIENCE_S = 240.0
 SWEEP = "frenzy_sweep"
 _TRIES = 6
 
-CLUSTER = {
+CLUSTER: dict[str, Any] = {
     "gpu_types": {
         "t-small": {"kind": "virtual", "memory": "72 MiB", "flops": "4 GFLOPS", "price_per_hour": 0.1},
         "t-medium": {"kind": "virtual", "memory": "128 MiB", "flops": "4 GFLOPS", "price_per_hour": 0.2},
@@ -37,6 +37,24 @@ CLUSTER = {
         {"name": "b", "gpu_type": "t-medium", "gpus": 1, "cpus": 4, "host_memory": "4 GiB"},
         {"name": "c", "gpu_type": "t-large", "gpus": 1, "cpus": 4, "host_memory": "4 GiB"},
         {"name": "d", "gpu_type": "t-slow", "gpus": 4, "cpus": 8, "host_memory": "4 GiB"},
+    ],
+}
+# Beside these, types of one GPU: a job that holds it cannot shrink.
+ELASTIC_CLUSTER: dict[str, Any] = {
+    "gpu_types": {
+        **CLUSTER["gpu_types"],
+        "t-tight": {"kind": "virtual", "memory": "128 MiB", "flops": "4 GFLOPS", "price_per_hour": 0.2},
+        "t-roomy": {"kind": "virtual", "memory": "256 MiB", "flops": "6 GFLOPS", "price_per_hour": 0.4},
+        "t-single": {"kind": "virtual", "memory": "128 MiB", "flops": "4 GFLOPS", "price_per_hour": 0.2},
+        "t-twin": {"kind": "virtual", "memory": "128 MiB", "flops": "4 GFLOPS", "price_per_hour": 0.2},
+    },
+    "nodes": [
+        *CLUSTER["nodes"],
+        {"name": "tight", "gpu_type": "t-tight", "gpus": 1, "cpus": 4, "host_memory": "4 GiB"},
+        {"name": "roomy", "gpu_type": "t-roomy", "gpus": 1, "cpus": 4, "host_memory": "4 GiB"},
+        {"name": "single", "gpu_type": "t-single", "gpus": 1, "cpus": 4, "host_memory": "4 GiB"},
+        {"name": "twin-1", "gpu_type": "t-twin", "gpus": 1, "cpus": 4, "host_memory": "4 GiB"},
+        {"name": "twin-2", "gpu_type": "t-twin", "gpus": 1, "cpus": 4, "host_memory": "4 GiB"},
     ],
 }
 MODEL = {
@@ -54,10 +72,10 @@ MODEL = {
 }
 
 
-def write_cluster(folder: Path) -> Path:
-    """The test cluster's file."""
+def write_cluster(folder: Path, cluster: Mapping[str, Any] = CLUSTER) -> Path:
+    """The test cluster's file, or that of another."""
     path = folder / "cluster.yaml"
-    path.write_text(yaml.safe_dump(CLUSTER), encoding="utf-8")
+    path.write_text(yaml.safe_dump(dict(cluster)), encoding="utf-8")
     return path
 
 
@@ -71,7 +89,7 @@ def write_corpus(folder: Path) -> Path:
     return path
 
 
-def job_text(name: str, corpus: Path, **sections: Mapping[str, Any] | str) -> str:
+def job_text(name: str, corpus: Path, **sections: Mapping[str, Any] | str | int) -> str:
     """A small job; ``sections`` are merged over its sections."""
     document: dict[str, Any] = {
         "name": name,
@@ -195,9 +213,13 @@ class Walker:
         self.airflow("PATCH", f"/dags/{dag_id}", {"is_paused": False})
         return str(self.airflow("POST", f"/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": {}})["dag_run_id"])
 
-    def start(self, name: str, **sections: Mapping[str, Any] | str) -> tuple[str, str]:
+    def start(self, name: str, **sections: Mapping[str, Any] | str | int) -> tuple[str, str]:
         dag_id = self.store(job_text(name, self.corpus, **sections))
         return dag_id, self.trigger(dag_id)
+
+    def cancel(self, dag_id: str, run_id: str) -> None:
+        """End the DAG run as a person does in the UI."""
+        self.airflow("PATCH", f"/dags/{dag_id}/dagRuns/{run_id}", {"state": "failed"})
 
     @contextmanager
     def sweep_paused(self) -> Iterator[None]:

@@ -19,7 +19,16 @@ from frenzy.core.ledger import (
     RunRecord,
     since_registered,
 )
-from frenzy.core.moves import ElasticRules, elasticity, is_movable, is_under_way, restart_s, work_left
+from frenzy.core.moves import (
+    ElasticRules,
+    elasticity,
+    has_room,
+    is_movable,
+    is_under_way,
+    measured_extra_bytes,
+    restart_s,
+    work_left,
+)
 from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import Elasticity, QueuedJob, RunningJob, SchedulingFacts
 from frenzy.core.reschedule import outgrew, roomy_plans
@@ -41,7 +50,9 @@ class _Subject:
     def plans(self) -> tuple[ResourcePlan, ...]:
         """What it may run with, from the table its attempt was placed from; its own plan is among them."""
         own = self.attempt.plan
-        roomy = roomy_plans(self.run.candidates, self.attempt.next_attempt)
+        extra_bytes = measured_extra_bytes(self.attempt)
+        known = roomy_plans(self.run.candidates, self.attempt.next_attempt)
+        roomy = tuple(plan for plan in known if has_room(plan, extra_bytes))
         return roomy if any(plan.shape == own.shape for plan in roomy) else (own, *roomy)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from frenzy.app.services import Services
 from frenzy.app.states import move
-from frenzy.core.cluster import Placement
+from frenzy.core.cluster import NodeState, Placement
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.has.options import Rules
 from frenzy.core.has.room import Room
@@ -70,9 +70,17 @@ def _reason(tx: LedgerTx, attempt: Attempt, action: Resize | Preempt, actions: S
     name = None if heir is None else heir.job.name
     target = _target(action)
     if target is not None:
-        return move_reason(attempt.plan, target, name, for_memory=heir is not None and _is_pressed(tx, heir))
+        for_memory = heir is not None and _is_pressed(tx, heir)
+        drained = _drained(tx, attempt)
+        return move_reason(attempt.plan, target, name, for_memory=for_memory, drained=drained)
     assert isinstance(action, Preempt)
     return preemption_reason(action.reason, name)
+
+
+def _drained(tx: LedgerTx, attempt: Attempt) -> list[str]:
+    nodes = tx.cluster().nodes_by_name
+    held = [each.node for each in attempt.placement.allocations]
+    return [name for name in held if name in nodes and nodes[name].state is NodeState.DRAINING]
 
 
 def _is_pressed(tx: LedgerTx, run: RunRecord) -> bool:

@@ -27,7 +27,7 @@ from rich.text import Text
 from frenzy.cli.console import out
 from frenzy.cli.failures import FAILED
 from frenzy.cli.spec_file import SpecFile, checked_spec
-from frenzy.core.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.errors import PermanentError, Reason, ReasonCode, SpecError, Violation
 from frenzy.core.ledger import JobState
 from frenzy.core.units import format_duration
 from frenzy.settings import CHECKOUT, ElasticMoves, Settings, load_settings
@@ -65,11 +65,15 @@ def demo(
         bool,
         typer.Option("--elastic", help="Three jobs: a long one makes room for a short one and grows back."),
     ] = False,
+    swap: Annotated[
+        bool,
+        typer.Option("--swap", help="Two jobs: one outgrows its GPU and gets a larger one from the other."),
+    ] = False,
 ) -> int:
     """Train a job through Airflow on this machine, show every step, and check what was promised."""
     started_s = time.monotonic()
-    walk = _elastic_walk() if elastic else partial(_walk, spec=checked_spec(job))
-    settings = demo_settings(load_settings(os.environ), cluster, elastic=elastic)
+    walk = _chosen_walk(job, elastic=elastic, swap=swap)
+    settings = demo_settings(load_settings(os.environ), cluster, elastic=elastic or swap)
     with terminated_as_interrupt(), own_home(settings.home):
         stack = _fresh_stack(settings)
         leave_up = False
@@ -147,6 +151,32 @@ def _fresh_stack(settings: Settings) -> Stack:
     if settings.home.exists():
         shutil.rmtree(settings.home)
     return stack
+
+
+def _chosen_walk(job: Path, *, elastic: bool, swap: bool) -> Callable[[Stack], Outcome]:
+    """The one demo that was asked for; its files are checked first. Raises SpecError."""
+    if elastic and swap:
+        raise SpecError([Violation(path="--swap", value="with --elastic", allowed="give one of the two")])
+    if swap:
+        return _swap_walk()
+    return _elastic_walk() if elastic else partial(_walk, spec=checked_spec(job))
+
+
+def _swap_walk() -> Callable[[Stack], Outcome]:
+    """The demo with two jobs that swap."""
+    from frenzy.cli.airflow_env import STACK_MARK
+    from frenzy.cli.demo_swap import SWAP_JOBS, play, specs_in
+    from frenzy.cli.demo_swap_promises import judge
+
+    specs = specs_in(SWAP_JOBS)
+
+    def walk(stack: Stack) -> Outcome:
+        home = stack.settings.home
+        with _api_of(stack) as api:
+            story = play(api, specs, _say, home / "control", {**os.environ, STACK_MARK: str(home)})
+        return Outcome(view=story.growing.view, promises=judge(story))
+
+    return walk
 
 
 def _elastic_walk() -> Callable[[Stack], Outcome]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from frenzy.cli.demo_evidence import Evidence, losses_by_attempt
 from frenzy.core.errors import PermanentError, ReasonCode
 from frenzy.core.job import Precision
+from frenzy.core.launch import AttemptResult
 from frenzy.core.ledger import Attempt, JobState
 from frenzy.core.model_shape import model_shape
+from frenzy.core.protocol import MemoryView, RunView
 from frenzy.core.units import format_bytes
 
 ALLOWED_PREDICTION_ERROR: Final = 0.08
@@ -159,7 +161,23 @@ def memory_was_predicted(evidence: Evidence) -> Promise:
     return Promise(name=name, kept=kept, evidence=words or "nothing was measured")
 
 
-def loss_equals_control(evidence: Evidence) -> Promise:
+class Trained(Protocol):
+    """What of a run its losses are judged by; ``control_losses``: by step, of the same job never interrupted."""
+
+    @property
+    def view(self) -> RunView: ...
+
+    @property
+    def memory(self) -> MemoryView: ...
+
+    @property
+    def control_losses(self) -> Mapping[int, float]: ...
+
+    @property
+    def control_result(self) -> AttemptResult | None: ...
+
+
+def loss_equals_control(evidence: Trained) -> Promise:
     """Every step that both made, against the tolerance of what lies between their layouts."""
     name = "The loss equals that of an uninterrupted control run"
     result = evidence.control_result
@@ -225,7 +243,7 @@ def _move_words(attempt: Attempt) -> str:
     return f"attempt {attempt.attempt} at step {attempt.last_step}: {sentence}"
 
 
-def _compared(evidence: Evidence, attempt: Attempt) -> Promise | None:
+def _compared(evidence: Trained, attempt: Attempt) -> Promise | None:
     """One attempt's losses against the control run's."""
     losses = losses_by_attempt(evidence.memory).get(attempt.attempt, {})
     common = sorted(set(losses) & set(evidence.control_losses))
@@ -244,7 +262,7 @@ def _compared(evidence: Evidence, attempt: Attempt) -> Promise | None:
     return Promise(name="", kept=worst <= allowed, evidence=words)
 
 
-def _has_dropout(evidence: Evidence) -> bool:
+def _has_dropout(evidence: Trained) -> bool:
     """Whether the model draws masks in training; a family the memory model does not know may."""
     run = evidence.view.run
     if run.job.training.lora is not None and run.job.training.lora.dropout > 0:
@@ -255,7 +273,7 @@ def _has_dropout(evidence: Evidence) -> bool:
         return True
 
 
-def _tolerance(evidence: Evidence, attempt: Attempt, *, last_step: int) -> float:
+def _tolerance(evidence: Trained, attempt: Attempt, *, last_step: int) -> float:
     """What may lie between this attempt and the control run, which has the first attempt's layout."""
     history = [each.plan for each in evidence.view.attempts if each.attempt <= attempt.attempt]
     layouts = {

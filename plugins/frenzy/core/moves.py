@@ -88,7 +88,7 @@ def is_movable(run: RunRecord, attempt: Attempt, lease: Lease, cluster: Cluster)
     """Whether ``attempt`` can be asked now to save a checkpoint and stop.
 
     It must have done a step, must not be asked already, must be heard of, and no node of its may be lost.
-    Memory beyond what the plan explains, growing or not, is no basis for choosing another plan.
+    Memory that grows is left to the monitor; what was measured must leave the plan it has possible (``has_room``).
     """
     return (
         run.state is JobState.RUNNING
@@ -98,9 +98,23 @@ def is_movable(run: RunRecord, attempt: Attempt, lease: Lease, cluster: Cluster)
         and attempt.stop_reason is None
         and attempt.last_step > 0
         and attempt.growth_step is None
-        and (attempt.measured_peak_bytes or 0) <= attempt.plan.memory.required_bytes
+        and has_room(attempt.plan, measured_extra_bytes(attempt))
         and not _is_on_lost_node(attempt.placement, cluster)
     )
+
+
+def measured_extra_bytes(attempt: Attempt) -> int:
+    """What ``attempt`` holds on each GPU beyond its prediction, if that is more than its plan requires; else 0.
+
+    Other plans are taken to fall short by as much.
+    """
+    memory, measured = attempt.plan.memory, attempt.measured_peak_bytes or 0
+    return measured - memory.peak_allocated_bytes if measured > memory.required_bytes else 0
+
+
+def has_room(plan: ResourcePlan, extra_bytes: int) -> bool:
+    """Whether ``plan`` fits its GPUs with so much more on each than it requires."""
+    return plan.memory.required_bytes + extra_bytes <= plan.gpu_memory_bytes
 
 
 def _is_on_lost_node(placement: Placement, cluster: Cluster) -> bool:
@@ -132,15 +146,24 @@ def grow_or_shrink(before: ResourcePlan, after: ResourcePlan) -> ReasonCode:
 
 
 def move_reason(
-    before: ResourcePlan, target: MoveTarget, beneficiary: str | None, *, for_memory: bool = False
+    before: ResourcePlan,
+    target: MoveTarget,
+    beneficiary: str | None,
+    *,
+    for_memory: bool = False,
+    drained: Sequence[str] = (),
 ) -> Reason:
     """Why a run goes from ``before`` to ``target``.
 
     beneficiary: name of the job that gets what it leaves; for_memory: because its memory outgrew its GPUs.
+    drained: the nodes it has to leave.
     """
     code = grow_or_shrink(before, target.plan)
     nodes = ", ".join(f"{each.num_gpus} on {each.node}" for each in target.placement.allocations)
     change = f"Moves from {before.plan_id} to {target.plan.plan_id} ({nodes}) at its next checkpoint"
+    if drained:
+        are = "is" if len(drained) == 1 else "are"
+        return Reason(code=code, detail=f"{change}: {', '.join(drained)} {are} being drained.")
     if for_memory:
         why = f"job {beneficiary} needs more memory than its GPUs had, and gets these; both go on."
         return Reason(code=code, detail=f"{change}: {why}")

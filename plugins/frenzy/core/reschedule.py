@@ -17,7 +17,7 @@ from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.launch import AttemptResult, ExitCode
 from frenzy.core.ledger import Attempt, JobState, NextAttempt, RunRecord
 from frenzy.core.losses import LOSS_REASONS, is_hopeless, lost_nodes, not_before_s
-from frenzy.core.moves import MOVE_REASONS
+from frenzy.core.moves import MOVE_REASONS, measured_extra_bytes
 from frenzy.core.plan import Candidate, PlanShape, ResourcePlan
 
 MEMORY_REASONS: Final = frozenset(
@@ -124,11 +124,10 @@ def _same_crash_again(attempts: tuple[Attempt, ...]) -> bool:
 
 def _next_attempt(attempts: tuple[Attempt, ...], outcome: Reason) -> NextAttempt:
     last = attempts[-1]
-    memory = outcome.code in MEMORY_REASONS
-    extra, forecast = extra_bytes(last, outcome) if memory else (0, 0)
+    memory, moved = outcome.code in MEMORY_REASONS, outcome.code in MOVE_REASONS
+    extra, forecast = extra_bytes(last, outcome) if memory else (measured_extra_bytes(last) if moved else 0, 0)
     known_extra = max([extra, *(each.next_attempt.extra_bytes_per_gpu for each in attempts)])
-    moved = outcome.code in MOVE_REASONS
-    if moved:  # nothing was learned, and nothing is forgotten
+    if moved:  # nothing is forgotten
         forecast = max(each.next_attempt.forecast_extra_bytes_per_gpu for each in attempts)
     return NextAttempt(
         attempt=last.attempt + 1,

@@ -31,6 +31,7 @@ from frenzy.core.ledger import JobState
 from frenzy.core.moves import ElasticRules
 from frenzy.core.protocol import ProgressReport
 from frenzy.core.queue import Resize
+from frenzy.core.units import MIB
 
 
 def test_a_running_job_tells_the_scheduler_what_it_takes_to_move_it(long: Airflow) -> None:
@@ -91,6 +92,18 @@ def test_no_job_is_moved_where_the_setting_is_off(long: Airflow) -> None:
 def test_a_job_whose_memory_grows_is_left_to_the_monitor(long: Airflow) -> None:
     report_progress(long.services, long.key, 1, ProgressReport(last_step=21, growth_step=20))
     assert pinned(long)
+
+
+def test_what_a_job_holds_beyond_its_requirement_goes_on_with_it(long: Airflow, scheduler: ScriptedScheduler) -> None:
+    plan = running_job(long).plan
+    measured = plan.memory.required_bytes + 5 * MIB
+    report_progress(long.services, long.key, 1, ProgressReport(last_step=21, measured_peak_bytes=measured))
+    assert not pinned(long)
+    preempt(long, scheduler)
+    long.end(1, STOPPED, last_step=22)
+    following = long.decide().next_attempt
+    assert following is not None
+    assert following.extra_bytes_per_gpu == measured - plan.memory.peak_allocated_bytes
 
 
 def test_a_job_before_its_first_step_is_not_moved(airflow: Airflow) -> None:

@@ -17,6 +17,8 @@ from frenzy.core.moves import (
     MOVE_REASONS,
     ElasticRules,
     elasticity,
+    has_room,
+    measured_extra_bytes,
     move_reason,
     preemption_reason,
     restart_s,
@@ -133,3 +135,26 @@ def test_work_left_and_done_add_up_to_all_steps(total: int, before: int, at: int
         assert (work.left + work.done) * planned == pytest.approx(total)
     else:
         assert work.left == 0
+
+
+def test_only_what_is_measured_above_the_requirement_counts_as_extra() -> None:
+    held = attempt(1, ReasonCode.PREEMPTED, last_step=5)
+    memory = replace(held.plan.memory, peak_allocated_bytes=90 * MIB, required_bytes=100 * MIB)
+    tight = replace(held.plan, memory=memory, gpu_memory_bytes=120 * MIB)
+    measured = {
+        peak: measured_extra_bytes(replace(held, plan=tight, measured_peak_bytes=peak * MIB)) // MIB
+        for peak in (95, 100, 105, 115)
+    }
+    assert measured == {95: 0, 100: 0, 105: 15, 115: 25}
+    assert has_room(tight, 15 * MIB)
+    assert not has_room(tight, 25 * MIB)
+
+
+def test_a_job_that_leaves_a_drained_node_is_told_so() -> None:
+    target = MoveTarget(plan=plan(), placement=ON_N)
+    assert "old is being drained" in move_reason(plan(), target, "other", drained=["old"]).sentence
+
+
+def test_a_job_that_moves_for_anothers_memory_is_told_so_even_if_it_gains() -> None:
+    fast = MoveTarget(plan=replace(plan(gpus=4), predicted_run_s=0.5), placement=ON_N)
+    assert "job other needs more memory" in move_reason(plan(), fast, "other", for_memory=True).sentence

@@ -241,5 +241,6 @@ def _only_starts(state: SchedulingState, line: Line, policy: HasPolicy) -> list[
 
 def _preempted(claim: Claim, claims: list[Claim]) -> Preempt:
     first = next((each for each in claims if each.current is None), claims[0])
-    detail = f"Its GPUs are needed by {first.job.job_name}, which is due earlier; it goes on from its checkpoint."
+    why = "whose priority is higher" if first.job.priority > claim.job.priority else "which is due earlier"
+    detail = f"Its GPUs are needed by {first.job.job_name}, {why}; it goes on from its checkpoint."
     return Preempt(run_key=claim.run_key, reason=Reason(code=ReasonCode.PREEMPTED, detail=detail))
