@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from frenzy.core.job import deadline_s
 from frenzy.core.ledger import (
     Attempt,
     JobState,
@@ -56,14 +57,19 @@ class _Subject:
         return roomy if any(plan.shape == own.shape for plan in roomy) else (own, *roomy)
 
 
-def scheduling_facts(tx: LedgerTx, rules: ElasticRules, now_s: float) -> SchedulingFacts:
-    """The snapshot. A run whose old workers still hold GPUs, or that is to pause, is not queued yet."""
+def scheduling_facts(tx: LedgerTx, rules: ElasticRules, now_s: float, *, foreseeing: bool = False) -> SchedulingFacts:
+    """The snapshot. A run whose old workers still hold GPUs, or that is to pause, is not queued yet.
+
+    foreseeing: it is to be played forward; jobs that cannot be moved only because they have not begun are told
+    with all they may be moved to.
+    """
     leases = tx.held_leases()
     holders = {lease.run_key for lease in leases}
     jobs: list[QueuedJob | RunningJob] = []
     ready = (each for each in tx.queue() if each.run_key not in holders and not pauses(each, now_s))
     jobs += [_queued(tx, rules, entry) for entry in ready]
-    jobs += [job for lease in leases if (job := _holding(tx, rules, lease, now_s)) is not None]
+    held = (_holding(tx, rules, lease, now_s, foreseeing=foreseeing) for lease in leases)
+    jobs += [job for job in held if job is not None]
     jobs += [_as_if_moved(each, rules, now_s) for each in _between_attempts(tx, holders, now_s)]
     return SchedulingFacts(
         cluster=tx.cluster(),
@@ -106,10 +112,13 @@ def _waiting(
         excluded_nodes=next_attempt.excluded_nodes,
         elasticity=elastic,
         pressed=outgrew(next_attempt, plans),
+        deadline_s=deadline_s(run.job),
     )
 
 
-def _holding(tx: LedgerTx, rules: ElasticRules, lease: Lease, now_s: float) -> QueuedJob | RunningJob | None:
+def _holding(
+    tx: LedgerTx, rules: ElasticRules, lease: Lease, now_s: float, *, foreseeing: bool
+) -> QueuedJob | RunningJob | None:
     """The run behind ``lease`` where it is, or where it will be once it was moved, if it is heard of."""
     run = tx.run(lease.run_key)
     attempts = () if run is None else since_registered(run, tx.attempts(run.run_key))
@@ -120,11 +129,17 @@ def _holding(tx: LedgerTx, rules: ElasticRules, lease: Lease, now_s: float) -> Q
     if is_under_way(run, attempt) and lease.state is LeaseState.LIVE:
         return _as_if_moved(subject, rules, now_s)
     running = _running(subject, rules, now_s)
-    elastic = elasticity(run, attempts, rules) if is_movable(run, attempt, lease, tx.cluster()) else None
+    may_move = is_movable(run, attempt, lease, tx.cluster()) or (foreseeing and _has_yet_to_begin(run, attempt, lease))
+    elastic = elasticity(run, attempts, rules) if may_move else None
     if elastic is None:
         return running
     own = next(plan for plan in subject.plans if plan.shape == attempt.plan.shape)
     return replace(running, plan=own, plans=subject.plans, elasticity=elastic)
+
+
+def _has_yet_to_begin(run: RunRecord, attempt: Attempt, lease: Lease) -> bool:
+    is_asked = run.cancel_requested or attempt.stop_reason is not None
+    return attempt.first_step_s is None and lease.state is LeaseState.LIVE and not is_asked
 
 
 def _running(subject: _Subject, rules: ElasticRules, now_s: float) -> RunningJob:
@@ -144,6 +159,7 @@ def _running(subject: _Subject, rules: ElasticRules, now_s: float) -> RunningJob
         objective=run.job.objective,
         excluded_nodes=attempt.next_attempt.excluded_nodes,
         pressed=outgrew(attempt.next_attempt, [attempt.plan]),
+        deadline_s=deadline_s(run.job),
     )
     work, progress = work_left(run, attempt), job.progress(now_s)
     return replace(job, work_left=work.left + progress, work_done=max(0.0, work.done - progress))

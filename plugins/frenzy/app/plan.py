@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 
 from frenzy.app.services import Services
 from frenzy.core.errors import FrenzyError, Reason, ReasonCode
+from frenzy.core.job import deadline_s
 from frenzy.core.ledger import JobState, NextAttempt, RunRecord, versions_key
 from frenzy.core.marp import PlanRequest, plan_candidates, smallest_remedy
 from frenzy.core.model_shape import model_shape
@@ -67,20 +67,17 @@ def _request(tx: LedgerTx, services: Services, run: RunRecord, following: NextAt
     """What MARP is asked. What the run's own attempts taught is in ``following``; ``residuals`` are other runs'."""
     versions = versions_key(services.predictor_versions)
     done = following.checkpoint_step or 0 if following is not None else 0
-    deadline = run.job.constraints.deadline
+    # What has begun goes on after its deadline: nobody is helped if a run fails for having been moved.
+    deadline = deadline_s(run.job) if following is None or following.previous is None else None
     return PlanRequest(
         job=run.job,
         shape=model_shape(run.model_config or {}),
         total_steps=max(1, (run.total_steps or ASSUMED_STEPS) - done),
         excluded_shapes=following.excluded_shapes if following is not None else (),
         extra_bytes_per_gpu=following.extra_bytes_per_gpu if following is not None else 0,
-        seconds_to_deadline=None if deadline is None else _seconds_until(deadline, services),
+        seconds_to_deadline=None if deadline is None else deadline - services.clock.now_s(),
         residuals=Residuals(tx.residuals(versions=versions, except_run=run.run_key)),
     )
-
-
-def _seconds_until(deadline: str, services: Services) -> float:
-    return datetime.fromisoformat(deadline).timestamp() - services.clock.now_s()
 
 
 def _no_plan(following: NextAttempt) -> Reason:

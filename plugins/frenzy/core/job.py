@@ -266,6 +266,12 @@ def cross_field_violations(job: TrainingJob) -> tuple[Violation, ...]:
     return tuple(found)
 
 
+def deadline_s(job: TrainingJob) -> float | None:
+    """The job's deadline in seconds since the epoch, if it has one."""
+    text = job.constraints.deadline
+    return None if text is None else datetime.fromisoformat(text).timestamp()
+
+
 def _option_violations(training: TrainingSpec) -> list[Violation]:
     """Choices of how to train that contradict each other."""
     found: list[Violation] = []

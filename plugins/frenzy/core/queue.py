@@ -35,6 +35,7 @@ class QueuedJob:
     work_left: what is left, as multiples of each plan's ``predicted_run_s``; work_done: what was done
     before, likewise. asked_gpus: GPUs a user of a scheduler without plans would ask for, if known.
     elasticity: None for a job that is never moved. pressed: its memory outgrew the GPUs it had.
+    deadline_s: when it is to have ended.
     """
 
     run_key: str
@@ -52,6 +53,7 @@ class QueuedJob:
     asked_gpus: int | None = None
     elasticity: Elasticity | None = None
     pressed: bool = False
+    deadline_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,7 @@ class RunningJob:
     asked_gpus: int | None = None
     elasticity: Elasticity | None = None
     pressed: bool = False
+    deadline_s: float | None = None
 
     def progress(self, now_s: float) -> float:
         """Multiples of ``plan.predicted_run_s`` that were done since ``ready_s``."""
@@ -127,6 +130,7 @@ class RunningJob:
             asked_gpus=self.asked_gpus,
             elasticity=self.elasticity_after(progress),
             pressed=self.pressed,
+            deadline_s=self.deadline_s,
         )
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from enum import IntEnum
 from functools import partial
+from typing import Final
 
 from frenzy.core.cluster import NodeState, Placement
 from frenzy.core.has import SchedulingState, decided
@@ -26,6 +27,9 @@ from frenzy.sim.ledger import Ledger, LiveJob
 from frenzy.sim.mixed import plan_as_placed
 from frenzy.sim.outcome import SimResult
 from frenzy.sim.schedulers import Scheduler
+
+# Later than a job's first step by more than the clock of a snapshot can tell apart.
+_MOMENT_S: Final = 1e-3
 
 
 class SimulationError(RuntimeError):
@@ -92,6 +96,11 @@ class _Engine:
             since_s = running.job.started_s if running.job.ready_s is None else running.job.ready_s
             end_s = since_s + running.work * running.job.plan.predicted_run_s
             self._push(max(start_s, end_s), _Kind.END, running.job.run_key)
+            elasticity = running.job.elasticity
+            movable_s = math.inf if elasticity is None else since_s + max(elasticity.min_run_s, _MOMENT_S)
+            if start_s < movable_s < end_s and self._scheduler.round_s is None:
+                # As in the product, where a pass runs when a job may be moved for the first time.
+                self._push(movable_s, _Kind.ROUND)
         for sim in self._scenario.jobs:
             self._push(max(start_s, sim.job.submitted_s), _Kind.ARRIVAL, sim.job.run_key)
         for failure in self._scenario.failures:

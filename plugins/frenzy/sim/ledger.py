@@ -168,4 +168,5 @@ def _outcome(live: LiveJob, now_s: float) -> JobOutcome:
         num_restarts=live.num_restarts,
         num_ooms=live.num_ooms,
         queue=job.queue,
+        deadline_s=job.deadline_s,
     )

@@ -50,6 +50,7 @@ class JobOutcome:
     num_restarts: int
     num_ooms: int = 0
     queue: str = "default"
+    deadline_s: float | None = None
 
     @property
     def jct_s(self) -> float | None:

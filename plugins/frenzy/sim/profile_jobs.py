@@ -1,13 +1,13 @@
 """Jobs that name profiles: a CSV file with one job on each line.
 
-    job,submit_s,profile,work_samples,duration,gpus,queue,team,priority
-    a,0,bert-large,1.2e6,,4,research,search,0
-    b,60,resnet,,3600,2,research,vision,5
+    job,submit_s,profile,work_samples,duration,gpus,queue,team,priority,deadline_s,objective
+    a,0,bert-large,1.2e6,,4,research,search,0,,
+    b,60,resnet,,3600,2,research,vision,5,86400,cost
 
 Either ``work_samples`` or ``duration``: seconds on the GPUs asked for, of the middle one of the
-cluster's GPU types (``reference``). gpus, queue, team and priority may be left out. Rows without a time of
-submission or without work, and jobs whose profile has no plan that fits the empty cluster, are left
-out and counted.
+cluster's GPU types (``reference``). deadline_s counts as submit_s does, objective is time or cost. gpus and
+all that follows it may be left out. Rows without a time of submission or without work, and jobs whose profile
+has no plan that fits the empty cluster, are left out and counted.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from types import MappingProxyType
 from typing import Final
 
 from frenzy.core.cluster import Cluster
+from frenzy.core.job import Objective
+from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import Elasticity, QueuedJob
 from frenzy.sim.profiles import profile_plans, read_profiles
 from frenzy.sim.reference import Plans, asked_gpus, by_speed, reference_gpu_s
@@ -36,6 +38,8 @@ JOB_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "queue": ("queue",),
         "team": ("team",),
         "priority": ("priority",),
+        "deadline": ("deadline_s", "deadline"),
+        "objective": ("objective",),
     }
 )
 
@@ -50,6 +54,7 @@ def profile_jobs(
     """
     known = read_profiles(profiles)
     plans = {name: profile_plans(each, cluster) for name, each in known.items()}
+    cheapest = {name: tuple(sorted(each, key=_by_cost)) for name, each in plans.items()}
     moves = {name: _with_restart(elasticity, each.restart_s) for name, each in known.items()}
     distance = by_speed(cluster)
     found: list[QueuedJob] = []
@@ -60,11 +65,15 @@ def profile_jobs(
             raise row.refusal("profile", f"one of {', '.join(known)}")
         job = _job(row, plans[name], moves[name], distance)
         if isinstance(job, QueuedJob):
-            found.append(job)
+            found.append(replace(job, plans=cheapest[name]) if job.objective is Objective.COST else job)
         else:
             left_out[job] += 1
     found.sort(key=lambda each: (each.submitted_s, each.run_key))
     return found, left_out
+
+
+def _by_cost(plan: ResourcePlan) -> tuple[float, float]:
+    return (plan.predicted_cost, plan.predicted_run_s)
 
 
 def _job(row: Row, plans: Plans, elasticity: Elasticity | None, distance: Mapping[str, int]) -> QueuedJob | str:
@@ -88,7 +97,16 @@ def _job(row: Row, plans: Plans, elasticity: Elasticity | None, distance: Mappin
         work_left=work,
         asked_gpus=asked_gpus(plans, num_gpus) if num_gpus else None,
         elasticity=elasticity,
+        deadline_s=row.number("deadline"),
+        objective=_objective(row),
     )
+
+
+def _objective(row: Row) -> Objective:
+    text = row.text("objective") or Objective.TIME
+    if text not in list(Objective):
+        raise row.refusal("objective", f"one of {', '.join(Objective)}")
+    return Objective(text)
 
 
 def _work(row: Row, plans: Plans, num_gpus: int | None, distance: Mapping[str, int]) -> float | None:

@@ -158,8 +158,14 @@ def _profiled(spec: WorkloadSpec, profiles: str, cluster: Cluster) -> tuple[list
     queued, left_out = profile_jobs(Path(spec.trace), Path(profiles), cluster, elasticity=spec.elasticity)
     disturber = Disturber(spec.disturbances, f"{spec.seed}/{stem(Path(spec.trace))}")
     load = spec.load or 1.0
-    sooner = (replace(each, submitted_s=each.submitted_s / load) for each in queued[: spec.num_jobs])
+    sooner = (_submitted_at(each, each.submitted_s / load) for each in queued[: spec.num_jobs])
     return [disturber.disturbed(each) for each in sooner], left_out
+
+
+def _submitted_at(job: QueuedJob, submitted_s: float) -> QueuedJob:
+    """``job`` with as much time to its deadline as before, if it has one."""
+    deadline_s = None if job.deadline_s is None else job.deadline_s + submitted_s - job.submitted_s
+    return replace(job, submitted_s=submitted_s, deadline_s=deadline_s)
 
 
 def _scenario(spec: WorkloadSpec, cluster: Cluster, jobs: list[SimJob], left_out: Mapping[str, int]) -> Workload:

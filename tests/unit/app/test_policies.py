@@ -18,6 +18,7 @@ from frenzy.core.ledger import JobState
 from frenzy.core.moves import ElasticRules
 from frenzy.core.protocol import DirectiveKind, PlaceStatus, SweepReport, VerdictKind
 from frenzy.settings import PlacementPolicy
+from frenzy.sim.engine import simulate
 from frenzy.sim.registry import scheduler_named
 from frenzy.sim.snapshot import product_scheduler, scenario_of
 
@@ -91,6 +92,17 @@ def test_a_queue_goes_on_in_the_simulator_under_the_policy_that_is_set(
     snapshot = queue_snapshot(home.services)
     assert product_scheduler(snapshot).rules == home.services.policy
     assert len(scenario_of(snapshot).jobs) + len(scenario_of(snapshot).running) == 3
+
+
+def test_a_job_that_only_starts_is_moved_later_when_its_queue_is_simulated(airflow: Airflow) -> None:
+    home = under(airflow, PlacementPolicy.HAS)
+    long = submit(home, on("small", "long", steps=100_000))
+    submit(home, on("small", "short", steps=10))
+    (starting,) = queue_snapshot(home.services).facts.running
+    assert (starting.run_key, starting.elasticity is None, len(starting.plans) > 1) == (long.key, False, True)
+    result = simulate(scenario_of(queue_snapshot(home.services)), scheduler_named("has"))
+    ends = {job.job_name: job.end_s or 0.0 for job in result.jobs}
+    assert ends["short"] < ends["long"]
 
 
 @pytest.mark.parametrize("policy", MOVES_NOBODY)

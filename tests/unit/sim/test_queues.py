@@ -55,3 +55,39 @@ def test_a_job_of_a_queue_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_only_the_policies_that_keep_queues_say_so() -> None:
     assert {name for name in scheduler_names() if keeps_queues(name)} == {"has", "backfill"}
+
+
+COSTS = """
+profiles:
+  one:
+    memory: 8 GiB
+    plans:
+      - {gpu_type: a100-40, gpus: 1, throughput: 1}
+      - {gpu_type: a100-40, gpus: 4, throughput: 2}
+"""
+TIMED = """submit_s,profile,work_samples,deadline_s,objective
+0,one,3600,,cost
+0,one,3600,2000,cost
+0,one,3600,9000,
+"""
+
+
+@pytest.mark.parametrize("policy", ["has", "backfill"])
+def test_costs_and_deadlines_of_a_job_file_choose_its_plans(policy: str, tmp_path: Path) -> None:
+    (tmp_path / "profiles.yaml").write_text(COSTS, encoding="utf-8")
+    (tmp_path / "jobs.csv").write_text(TIMED, encoding="utf-8")
+    spec = WorkloadSpec(trace=str(tmp_path / "jobs.csv"), profiles=str(tmp_path / "profiles.yaml"), load=2.0)
+    result = simulate(make_scenario(spec), scheduler_named(policy))
+    assert [(stay.run_key[-1], stay.num_gpus) for stay in sorted(result.stays, key=lambda stay: stay.run_key)] == [
+        ("1", 1),
+        ("2", 4),
+        ("3", 4),
+    ]
+    assert [job.deadline_s for job in sorted(result.jobs, key=lambda job: job.run_key)] == [None, 2000.0, 9000.0]
+
+
+def test_an_objective_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "profiles.yaml").write_text(COSTS, encoding="utf-8")
+    (tmp_path / "jobs.csv").write_text(TIMED.replace(",cost", ",fame"), encoding="utf-8")
+    with pytest.raises(SpecError, match="time, cost"):
+        make_scenario(WorkloadSpec(trace=str(tmp_path / "jobs.csv"), profiles=str(tmp_path / "profiles.yaml")))

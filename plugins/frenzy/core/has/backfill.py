@@ -7,6 +7,7 @@ from dataclasses import replace
 from frenzy.core.cluster import Placement
 from frenzy.core.has.board import Board
 from frenzy.core.has.choices import Capacity
+from frenzy.core.has.deadlines import RiskFirst, at_risk, in_time
 from frenzy.core.has.fair_share import QueueTurns, held_by_queue
 from frenzy.core.has.forecast import best_promise, within_patience
 from frenzy.core.has.options import Contender
@@ -31,7 +32,7 @@ def run_pass(board: Board, policy: BackfillPolicy) -> None:
     for asking in turns:
         if asking.job.run_key in board.state.running:
             continue
-        contender = board.quotas.within(asking)
+        contender = in_time(board.quotas.within(asking), board.now_s)
         if not contender.options:
             turns.close()
             continue
@@ -42,10 +43,16 @@ def run_pass(board: Board, policy: BackfillPolicy) -> None:
             turns.close()
 
 
-def _turns(board: Board, policy: BackfillPolicy) -> Turns | QueueTurns:
-    """In queue order; where queues share the cluster, each time from the one that holds least for its weight."""
+def _turns(board: Board, policy: BackfillPolicy) -> Turns | QueueTurns | RiskFirst:
+    """In queue order, deadlines at risk before their equals.
+
+    Where queues share the cluster, each time from the one that holds least for its weight, whatever the deadlines.
+    """
+    waiting = board.state.waiting
     if not policy.queues.queues:
-        return Turns(board.state.waiting)
+        turns = Turns(waiting)
+        first = at_risk(waiting.timed.values(), board.now_s, policy.deadline_slack) if waiting.timed else []
+        return RiskFirst(turns, first) if first else turns
     capacity = Capacity.of(board.state.cluster)
     held = held_by_queue(board.state.running.values(), capacity)
     return QueueTurns(board.state.waiting, policy.queues, held, board.started, capacity)
@@ -102,6 +109,9 @@ def _promise_worth_waiting_for(
     if promise is None:
         return None
     if not within_patience(promise, contender, policy.max_wait_share):
+        return None
+    deadline_s = contender.job.deadline_s
+    if deadline_s is not None and board.now_s + contender.options[preference].run_s <= deadline_s < promise.end_s:
         return None
     pays = _waiting_pays(contender.job, promise, contender.options[preference].plan, board.now_s, policy)
     return promise if pays else None

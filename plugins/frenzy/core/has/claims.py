@@ -23,7 +23,8 @@ class Claim(NamedTuple):
     efficient plan. weight: of a second of its time against others'. is_displaced: it runs on a node that
     takes no new work, and should go elsewhere. in_order: its plans are in an order that is not one of
     speed; it takes the first that can be had. by_cost: it goes by cost, not by time. due_s: see
-    ``due_s``. num_held: GPUs it holds on nodes that take new work.
+    ``due_s``. num_held: GPUs it holds on nodes that take new work. by_s: time until its deadline, if that can be
+    met.
     """
 
     job: QueuedJob | RunningJob
@@ -41,6 +42,7 @@ class Claim(NamedTuple):
     by_cost: bool
     due_s: float
     num_held: int
+    by_s: float = math.inf
 
     @property
     def place(self) -> tuple[int, float, str]:

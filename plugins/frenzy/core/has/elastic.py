@@ -62,12 +62,13 @@ def _decided(state: SchedulingState, now_s: float, policy: HasPolicy, *, is_due:
 
 
 def looks_at_all(state: SchedulingState, now_s: float) -> bool:
-    """Whether a decision at ``now_s`` looks at every active job first thing; where there are quotas or shares it does.
+    """Whether a decision at ``now_s`` looks at every active job first thing; where there are
+    quotas, shares or deadlines it does.
 
     At the same moment as the decision before it does as that did, so that it changes nothing.
     """
     seen, standing = state.seen, state.standing
-    if seen is None or standing is None or standing.policy.queues:
+    if seen is None or standing is None or standing.policy.queues or standing.num_timed:
         return True
     if seen.at_s == now_s:
         return seen.looked_at_all

@@ -14,6 +14,7 @@ from itertools import islice
 from frenzy.core.cluster import Cluster, Node, Placement
 from frenzy.core.errors import Reason, ReasonCode, SpecError, Violation
 from frenzy.core.has.board import Board
+from frenzy.core.has.deadlines import deadline_sentence, running_sentence
 from frenzy.core.has.forecast import earliest
 from frenzy.core.has.options import Contender, Option
 from frenzy.core.has.placement import shortfall
@@ -56,8 +57,8 @@ class Explanation:
     """What the scheduler does with one job, and why.
 
     plan, placement: of a job that runs or would start. position, expected_start_s: of one that
-    waits. counterfactuals: changes that were tried and would start it now, one sentence each. holders: who
-    does not move for it, though its memory outgrew its GPUs, one sentence each.
+    waits. deadline: what comes of it. counterfactuals: changes that were tried and would start it now, one
+    sentence each. holders: who does not move for it, though its memory outgrew its GPUs, one sentence each.
     """
 
     run_key: str
@@ -68,6 +69,7 @@ class Explanation:
     placement: Placement | None = None
     position: int | None = None
     expected_start_s: float | None = None
+    deadline: str | None = None
     options: tuple[OptionView, ...] = ()
     counterfactuals: tuple[str, ...] = ()
     holders: tuple[str, ...] = ()
@@ -76,17 +78,18 @@ class Explanation:
     def lines(self) -> tuple[str, ...]:
         """Sentences beyond the reason's own, in reading order, each true by itself."""
         position = (f"It is number {self.position} in the queue.",) if self.position is not None else ()
+        deadline = (self.deadline,) if self.deadline is not None else ()
         shown = tuple(option.sentence for option in self.options[:_MAX_OPTIONS_SHOWN])
         left = len(self.options) - len(shown)
         rest = (f"{left} more plans need other GPUs.",) if left > 0 else ()
-        return (*position, *shown, *rest, *self.holders, *self.counterfactuals)
+        return (*position, *deadline, *shown, *rest, *self.holders, *self.counterfactuals)
 
 
 def explain(facts: SchedulingFacts, run_key: str, now_s: float, policy: Policy) -> Explanation:
     """Why ``run_key`` is where it is. Raises SpecError when it neither waits nor runs."""
     waiting = next((job for job in facts.queued if job.run_key == run_key), None)
     if waiting is None:
-        return _running(facts, run_key)
+        return _running(facts, run_key, now_s)
     action = _action(facts, run_key, now_s, policy)
     if isinstance(action, Start):
         return _starting(facts, waiting, action, policy)
@@ -99,6 +102,7 @@ def explain(facts: SchedulingFacts, run_key: str, now_s: float, policy: Policy) 
         reason=action.reason,
         position=action.position,
         expected_start_s=action.expected_start_s,
+        deadline=deadline_sentence(contender, now_s, policy),
         options=tuple(_option_view(board, waiting, option) for option in contender.options),
         counterfactuals=tuple(_counterfactuals(facts, contender, now_s, policy)),
         holders=tuple(islice(_who_stays(facts, contender, now_s, policy), _MAX_HOLDERS_SHOWN)),
@@ -128,7 +132,7 @@ def _settled(facts: SchedulingFacts, now_s: float, policy: Policy) -> Scheduling
     return state
 
 
-def _running(facts: SchedulingFacts, run_key: str) -> Explanation:
+def _running(facts: SchedulingFacts, run_key: str, now_s: float) -> Explanation:
     job = next((job for job in facts.running if job.run_key == run_key), None)
     if job is None:
         allowed = "name a run that waits or runs"
@@ -141,6 +145,7 @@ def _running(facts: SchedulingFacts, run_key: str) -> Explanation:
         reason=Reason(code=ReasonCode.BEST_PLAN, detail=detail),
         plan=job.plan,
         placement=job.placement,
+        deadline=running_sentence(job, now_s),
     )
 
 

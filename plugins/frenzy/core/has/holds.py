@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.has.board import Board
+from frenzy.core.has.deadlines import lost_sentence
 from frenzy.core.has.impossible import impossible
 from frenzy.core.has.options import Contender, Option
 from frenzy.core.has.placement import place, shortfall
@@ -61,6 +62,9 @@ class Judge:
         reason = self._shared.get(contender.asks)
         if reason is None:
             reason = self._shared[contender.asks] = self._of_rules.quota(contender) or self._judge(contender)
+        lost = lost_sentence(contender, self._board.now_s)
+        if lost is not None:
+            reason = replace(reason, detail=f"{reason.sentence} {lost}")
         return self._with_time(reason, own, expected_start_s)
 
     def _judge(self, contender: Contender) -> Reason:

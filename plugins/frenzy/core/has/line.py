@@ -12,6 +12,7 @@ from operator import sub
 
 from frenzy.core.has.choices import Capacity, Tables
 from frenzy.core.has.claims import Claim, claim_of_running, claim_of_waiting
+from frenzy.core.has.deadlines import with_deadline
 from frenzy.core.has.policy import HasPolicy
 from frenzy.core.has.ranks import Key, Sums, rank_of
 from frenzy.core.has.state import SchedulingState
@@ -110,5 +111,12 @@ def claims_of(state: SchedulingState, now_s: float, policy: HasPolicy, capacity:
         ranks = [rank_of(claim_of_waiting(each, tables, policy)) for each in waiting]
     # Two sorted runs, or nearly so, are quickly merged.
     ranks += sorted(rank_of(claim_of_running(job, tables, now_s, policy)) for job in running.values())
+    if standing is None or standing.num_timed:
+        ranks = [
+            rank
+            if rank.claim.job.deadline_s is None
+            else rank_of(with_deadline(rank.claim, now_s, policy.deadline_slack))
+            for rank in ranks
+        ]
     ranks.sort()
     return [rank.claim for rank in ranks]

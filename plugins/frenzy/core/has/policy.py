@@ -24,6 +24,8 @@ class BackfillPolicy:
     as a share of its longest plan's predicted run time. Past it the job takes what it can get.
     num_forecasts: jobs at the front of the queue whose start is estimated in each pass.
     queues: shares of queues, quotas of queues and teams.
+    deadline_slack: a deadline is at risk with less time left than so many times what the job's plan takes that
+    uses GPUs best.
     """
 
     cpus_per_gpu: float = 1.0
@@ -31,6 +33,7 @@ class BackfillPolicy:
     max_wait_share: float = 0.5
     num_forecasts: int = 16
     queues: QueueRules = NO_RULES
+    deadline_slack: float = 2.0
 
     @property
     def name(self) -> str:

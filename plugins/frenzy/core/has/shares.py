@@ -224,7 +224,9 @@ def _serve(
         sweep.give_back(claim, current)
     effective = sweep.effective - spent if right is None else right
     price = sweep.policy.urgency * behind / (claim.weight * max(effective, 1e-9))
-    best = _cheapest(sweep, claim, price)
+    best = _cheapest(sweep, claim, price, claim.by_s)
+    if best is None and claim.by_s < math.inf:
+        best = _nearest(sweep, claim)
     if best is None and current is not None and (claim.is_displaced or not claim.has_moves):
         best = current
     if current is not None and best is not current:
@@ -236,11 +238,14 @@ def _serve(
     return best
 
 
-def _cheapest(sweep: Sweep, claim: Claim, price: float) -> Choice | None:
-    """Of the open choices; the first one for a job whose order of plans is not one of speed."""
+def _cheapest(sweep: Sweep, claim: Claim, price: float, by_s: float) -> Choice | None:
+    """Of the open choices that end within ``by_s`` seconds.
+
+    The first one for a job whose order of plans is not one of speed.
+    """
     best, least = None, math.inf
     current, table = claim.current, claim.others
-    if current is not None and _may_stay(sweep, claim, current):
+    if current is not None and claim.run_s(current) <= by_s and _may_stay(sweep, claim, current):
         best, least = current, _cost_to_stay(sweep, claim, current, price)
     left, left_s, restart_s, by_cost = sweep.left, claim.left, claim.restart_s, claim.by_cost
     never_cheaper = math.inf if by_cost or not table.is_by_speed else least
@@ -250,6 +255,8 @@ def _cheapest(sweep: Sweep, claim: Claim, price: float) -> Choice | None:
         takes_s = left_s * choice.unit_s + restart_s
         if takes_s >= never_cheaper:
             break
+        if takes_s > by_s:
+            continue
         cost = _money(choice, takes_s) if by_cost else takes_s * (1.0 + price * choice.gpus)
         # What it costs to disturb others only makes it dearer, and is looked up last.
         if (cost >= least and not claim.in_order) or not _is_open(sweep, claim, choice):
@@ -262,6 +269,14 @@ def _cheapest(sweep: Sweep, claim: Claim, price: float) -> Choice | None:
             best, least = choice, cost
             never_cheaper = math.inf if by_cost or not table.is_by_speed else least
     return best
+
+
+def _nearest(sweep: Sweep, claim: Claim) -> Choice | None:
+    """The fastest open choice, for a job that can meet its deadline with none of those that are left."""
+    current = claim.current
+    if current is None or not _may_stay(sweep, claim, current):
+        return _faster(sweep, claim, math.inf)
+    return _faster(sweep, claim, claim.run_s(current) * sweep.policy.hysteresis) or current
 
 
 def _may_stay(sweep: Sweep, claim: Claim, current: Choice) -> bool:

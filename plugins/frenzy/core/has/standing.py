@@ -33,7 +33,8 @@ class Standing:
 
     waiting: in the order they are served; by_need: the same by what their smallest plans ask for. holding: those
     that hold GPUs, likewise; by_type: by the type of their GPUs. steps: by (type, number), jobs that so many more idle
-    GPUs of that type would let run faster by ``hysteresis``; the most to gain first. num_movable: of all.
+    GPUs of that type would let run faster by ``hysteresis``; the most to gain first. num_movable, num_timed: those of
+    all that may be moved, those that have a deadline.
     """
 
     policy: HasPolicy = field(compare=False, repr=False)
@@ -44,6 +45,7 @@ class Standing:
     by_type: Mapping[str, Ranks]
     steps: Mapping[Step, Ranks]
     num_movable: int
+    num_timed: int
 
     @staticmethod
     def of(
@@ -75,6 +77,8 @@ class Standing:
             {gpu_type: Ranks.of(each) for gpu_type, each in by_type.items()},
             {step: Ranks.of(sorted(each)) for step, each in steps.items()},
             movable,
+            sum(each.job.deadline_s is not None for each in contenders)
+            + sum(job.deadline_s is not None for job in jobs),
         )
 
     @property
@@ -106,6 +110,7 @@ class Standing:
             self.waiting.put(rank),
             _put(self.by_need, rank.claim.others.fewest_gpus, rank),
             self.num_movable + (contender.job.elasticity is not None),
+            self.num_timed + (contender.job.deadline_s is not None),
         )
 
     def withdraw(self, contender: Contender) -> Standing | None:
@@ -115,10 +120,15 @@ class Standing:
         if not num_movable:
             return None
         return self._with_waiting(
-            self.waiting.without(rank.key), _without(self.by_need, rank.claim.others.fewest_gpus, rank), num_movable
+            self.waiting.without(rank.key),
+            _without(self.by_need, rank.claim.others.fewest_gpus, rank),
+            num_movable,
+            self.num_timed - (contender.job.deadline_s is not None),
         )
 
-    def _with_waiting(self, waiting: Ranks, by_need: Mapping[Smallest, Ranks], num_movable: int) -> Standing:
+    def _with_waiting(
+        self, waiting: Ranks, by_need: Mapping[Smallest, Ranks], num_movable: int, num_timed: int
+    ) -> Standing:
         # Written out, since it is called at every event: ``replace`` takes longer than the change itself.
         return Standing(
             self.policy,
@@ -129,6 +139,7 @@ class Standing:
             self.by_type,
             self.steps,
             num_movable,
+            num_timed,
         )
 
     def start(self, job: RunningJob) -> Standing:
@@ -146,6 +157,7 @@ class Standing:
             _put(self.by_type, _current(rank).gpu_type, rank),
             steps,
             self.num_movable + (job.elasticity is not None),
+            self.num_timed + (job.deadline_s is not None),
         )
 
     def finish(self, job: RunningJob) -> Standing | None:
@@ -166,6 +178,7 @@ class Standing:
             _without(self.by_type, _current(rank).gpu_type, rank),
             steps,
             num_movable,
+            self.num_timed - (job.deadline_s is not None),
         )
 
 

@@ -254,6 +254,7 @@ def running_job(
         asked_gpus=job.asked_gpus,
         elasticity=job.elasticity,
         pressed=job.pressed,
+        deadline_s=job.deadline_s,
     )
 
 

@@ -36,13 +36,14 @@ class Line:
 class Waiting:
     """All waiting jobs: ``in_order`` says everything, the rest is for finding them.
 
-    pressed: those whose memory outgrew their GPUs, by run key. _by_key: all, likewise.
+    pressed: those whose memory outgrew their GPUs, by run key; timed: those with a deadline, _by_key: all, likewise.
     """
 
     in_order: Chunks[Contender]
     order: Order = field(compare=False, repr=False)
     lines: Mapping[str, Line] = field(compare=False, repr=False)
     pressed: Mapping[str, Contender] = field(compare=False, repr=False)
+    timed: Mapping[str, Contender] = field(compare=False, repr=False)
     _by_key: Lookup[Contender] = field(compare=False, repr=False)
 
     @staticmethod
@@ -53,8 +54,9 @@ class Waiting:
             lines.setdefault(each.asks, []).append(each)
         by_key = Lookup.of((each.job.run_key, each) for each in in_order)
         pressed = {each.job.run_key: each for each in in_order if each.job.pressed}
+        timed = {each.job.run_key: each for each in in_order if each.job.deadline_s is not None}
         by_asks = {asks: _line(jobs) for asks, jobs in lines.items()}
-        return Waiting(Chunks.of(in_order), order, by_asks, pressed, by_key)
+        return Waiting(Chunks.of(in_order), order, by_asks, pressed, timed, by_key)
 
     def __iter__(self) -> Iterator[Contender]:
         return iter(self.in_order)
@@ -72,8 +74,10 @@ class Waiting:
         grown = Line(line.jobs.put(contender, self._key), line.works.put(contender.job.work_left, float))
         lines = {**self.lines, contender.asks: grown}
         pressed = {**self.pressed, contender.job.run_key: contender} if contender.job.pressed else self.pressed
+        has_deadline = contender.job.deadline_s is not None
+        timed = {**self.timed, contender.job.run_key: contender} if has_deadline else self.timed
         by_key = self._by_key.put(contender.job.run_key, contender)
-        return Waiting(self.in_order.put(contender, self._key), self.order, lines, pressed, by_key)
+        return Waiting(self.in_order.put(contender, self._key), self.order, lines, pressed, timed, by_key)
 
     def without(self, run_keys: Iterable[str]) -> Waiting:
         """Without the jobs of ``run_keys``, those that wait."""
@@ -96,8 +100,11 @@ class Waiting:
         pressed = self.pressed
         if contender.job.pressed:
             pressed = {key: each for key, each in pressed.items() if key != contender.job.run_key}
+        timed = self.timed
+        if contender.job.deadline_s is not None:
+            timed = {key: each for key, each in timed.items() if key != contender.job.run_key}
         by_key = self._by_key.without(contender.job.run_key)
-        return Waiting(in_order, self.order, lines, pressed, by_key)
+        return Waiting(in_order, self.order, lines, pressed, timed, by_key)
 
     def find(self, run_key: str) -> Contender | None:
         """The waiting job of that key; None if it does not wait."""
