@@ -10,7 +10,7 @@ PYTEST ?= $(BIN)/python -m pytest
 # Ahead of the tests, whose time is limited. Where it cannot be built they say why, and are skipped.
 k8s-build = [ -n "$$KUBECONFIG" ] || $(BIN)/python -m tests.kubernetes.build $(1) >/dev/null || true
 
-.PHONY: help env demo test test-k8s test-k8s-full check lint types imports fmt bench bench-schedule bench-jct bench-mix docs docs-assets up down status lock clean
+.PHONY: help env demo test test-k8s test-k8s-full check lint types imports fmt bench bench-k8s bench-schedule bench-jct bench-mix docs docs-assets up down status lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ bench-mix: $(STAMP) ## thirteen real trainings under three policies beside the s
 
 bench-jct: $(STAMP) ## completion times of has and every rival, some 7 min (ARGS=--quick: one seed)
 	@PYTHONPATH=plugins $(BIN)/python -m tests.bench.bench_jct $(ARGS)
+
+bench-k8s: $(STAMP) ## 200 jobs on 1,000 fake nodes of a real API server: time and API calls
+	@PYTHONPATH=plugins $(BIN)/python -m tests.bench k8s
 
 docs: $(STAMP) ## write the reference pages in docs/ from the code
 	@$(BIN)/python -m frenzy.cli.reference_docs

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from tests.kubernetes.audit import write_policy
 from tests.kubernetes.certificates import Authority, KeyPair, login, write_kubeconfig
 
 HOST: Final = "127.0.0.1"
@@ -34,6 +35,10 @@ class Layout:
     etcd_port: int
     etcd_peer_port: int
     authority: Authority
+
+    @property
+    def audit_log(self) -> Path:
+        return self.folder / "audit.jsonl"
 
     @property
     def server(self) -> str:
@@ -90,6 +95,8 @@ def api_server(layout: Layout, *, serving: KeyPair, kubelet_client: KeyPair, tok
         "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",
         "--allow-privileged=true",
+        f"--audit-policy-file={write_policy(layout.folder / 'audit-policy.yaml')}",
+        f"--audit-log-path={layout.audit_log}",
     )
 
 

@@ -37,7 +37,8 @@ class ControlPlane:
     """A cluster and the administrator's way to it.
 
     ``is_own``: made for this test run, so tests may do with it what they like. ``node`` is the name of the real
-    node, where the tests made one. ``kubectl`` is the matching program, or whichever is on the path.
+    node, where the tests made one. ``kubectl`` is the matching program, or whichever is on the path. ``audit_log``
+    tells who called (audit.py); None where the server is not ours.
     """
 
     kubeconfig: Path
@@ -47,6 +48,7 @@ class ControlPlane:
     node_address: str
     node_certificate: Path
     node_key: Path
+    audit_log: Path | None = None
 
     def core_api(self) -> client.CoreV1Api:
         return client.CoreV1Api(self.api_client())
@@ -137,6 +139,7 @@ def _own(stand: Stand) -> ControlPlane:
         node_address=stand.node_address,
         node_certificate=Path(stand.node_certificate),
         node_key=Path(stand.node_key),
+        audit_log=Path(stand.audit_log),
     )
 
 

@@ -52,6 +52,7 @@ class Stand:
     kubeconfig: str
     kubectl: str
     logs: str
+    audit_log: str
     node_address: str
     node_certificate: str
     node_key: str
@@ -126,6 +127,7 @@ def _described(layout: Layout, kubeconfig: Path, node: RealNode | None) -> Stand
         kubeconfig=str(kubeconfig),
         kubectl=layout.program("kubectl"),
         logs=str(layout.folder / "logs"),
+        audit_log=str(layout.audit_log),
         node_address=address,
         node_certificate=str(serving.certificate),
         node_key=str(serving.key),

@@ -77,6 +77,8 @@ class Reflection(Generic[T]):
             except GoneError:
                 version = None
             except ListFailedError as error:
+                if stop.is_set():  # which ends a watch in mid-line
+                    return
                 self._note(str(error))
                 stop.wait(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
