@@ -131,6 +131,20 @@ def test_a_holder_of_several_gpus_may_shrink_instead() -> None:
     assert isinstance(actions["pressed"], Start)
 
 
+def test_a_holder_may_go_to_another_node_with_the_plan_it_has() -> None:
+    """Two GPUs of one node are needed; one is idle on each node, and the other type would be far too slow."""
+    nodes = [node("a", "big", 2), node("b", "big", 2), node("l", "low", 1)]
+    held = holding(holder("holder", on_big(), on_low(run_s=1e6)), ("a", 1))
+    fixed = running("fixed", on_big(), ("b", 1), end_s=None)
+    needy = pressed("pressed", plan("big", 2, tp=2, run_s=9000.0, required_gib=20, gpu_memory_gib=40))
+    actions = by_job(schedule(facts(nodes, [needy], [held, fixed], TYPES), NOW_S, HAS))
+    moved, start = actions["holder"], actions["pressed"]
+    assert isinstance(moved, Resize)
+    assert isinstance(start, Start)
+    assert [each.node for each in moved.placement.allocations] == ["b"]
+    assert [each.node for each in start.placement.allocations] == ["a"]
+
+
 def test_a_quota_is_kept_by_both() -> None:
     there = facts(ONE_EACH, [replace(pressed(), team="red")], [holding(holder(), ("b", 1))], TYPES)
     assert started(schedule(there, NOW_S, HasPolicy(queues=team_quotas(red=0)))) == {}

@@ -100,7 +100,11 @@ def _after(state: SchedulingState, swap: Swap, contender: Contender, now_s: floa
 
 @dataclass(slots=True)
 class _Search:
-    """The search for one job's place. _types: those that jobs of higher priority wait for, and it leaves alone."""
+    """The search for one job's place.
+
+    _types: those that jobs of higher priority wait for, and it leaves alone. _movable: for each type the jobs
+    that may be asked to move, with how much longer than now they would at least take elsewhere, as a share.
+    """
 
     state: SchedulingState
     contender: Contender
@@ -110,6 +114,7 @@ class _Search:
     _types: set[str] = field(init=False)
     _quotas: QuotaUse = field(init=False)
     _ends: dict[str, list[tuple[float, int]]] = field(init=False, default_factory=dict)
+    _movable: dict[str, list[tuple[RunningJob, float]]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         state, job = self.state, self.contender.job
@@ -175,13 +180,38 @@ class _Search:
 
     def _likely(self, option: Option) -> list[RunningJob]:
         """The jobs that might move for ``option``; of very many, those that would lose least if any place were free."""
-        jobs = [each for each in self.holders(option.need.gpu_type) if self._stays(each, option) is None]
-        if len(jobs) <= _MAX_TRIED:
-            return jobs
-        return sorted(jobs, key=lambda each: (self._least_loss_s(each, option), each.run_key))[:_MAX_TRIED]
+        idle = self.state.room.idle_gpus(option.need.gpu_type)
+        missing = option.need.num_gpus - idle
+        wait_s = self._wait_s(option.need)
+        found: list[tuple[float, str, RunningJob]] = []
+        for job, slower in self._movable_on(option.need.gpu_type):
+            if job.plan.num_gpus < missing:
+                continue
+            least_s = self._lost_s(job, slower, option)
+            # Where GPUs of the type are idle on other nodes, it might go there with the plan it has.
+            if (
+                self._lost_s(job, 1.0, option) if idle else least_s
+            ) < wait_s or job.priority < self.contender.job.priority:
+                found.append((least_s, job.run_key, job))
+        return [job for *_, job in sorted(found)[:_MAX_TRIED]]
+
+    def _movable_on(self, gpu_type: str) -> list[tuple[RunningJob, float]]:
+        if gpu_type not in self._movable:
+            holders = self.holders(gpu_type)
+            movable = [each for each in holders if self._may_not_move(each, gpu_type) is None]
+            self._movable[gpu_type] = [(each, _least_slower(each)) for each in movable]
+        return self._movable[gpu_type]
 
     def _stays(self, job: RunningJob, option: Option) -> Refusal | None:
-        """Why ``job`` cannot be asked to move at all."""
+        """Why ``job`` cannot be asked to move for ``option``."""
+        refusal = self._may_not_move(job, option.need.gpu_type)
+        if refusal is not None:
+            return refusal
+        idle = self.state.room.idle_gpus(option.need.gpu_type)
+        return Refusal.TOO_SMALL if idle + job.plan.num_gpus < option.need.num_gpus else None
+
+    def _may_not_move(self, job: RunningJob, gpu_type: str) -> Refusal | None:
+        """Why ``job``, which holds GPUs of ``gpu_type``, cannot be asked to move at all."""
         if job.priority > self.contender.job.priority:
             return Refusal.MORE_IMPORTANT
         if job.elasticity is None or not job.plans:
@@ -190,10 +220,8 @@ class _Search:
             return Refusal.TOO_SOON
         if job.moves_left(self.now_s) < 1:
             return Refusal.NO_MOVES
-        room = self.state.room.by_type[option.need.gpu_type]
-        if any(each.node in room.not_ready for each in job.placement.allocations):
-            return Refusal.LEAVING
-        return Refusal.TOO_SMALL if room.idle_gpus + job.plan.num_gpus < option.need.num_gpus else None
+        not_ready = self.state.room.by_type[gpu_type].not_ready
+        return Refusal.LEAVING if any(each.node in not_ready for each in job.placement.allocations) else None
 
     def _by_loss(self, job: RunningJob, option: Option) -> list[ResourcePlan]:
         """What ``job`` could move to, best first; a type may have become smaller since the plan was made."""
@@ -217,17 +245,16 @@ class _Search:
 
     def _loss_s(self, job: RunningJob, plan: ResourcePlan, option: Option) -> float:
         """Seconds that ``job`` loses with ``plan``: to its end, or until the other has ended and it moves back."""
+        return self._lost_s(job, plan.predicted_run_s / job.plan.predicted_run_s, option)
+
+    def _lost_s(self, job: RunningJob, slower: float, option: Option) -> float:
+        """The same where it would take ``slower`` times as long."""
         assert job.elasticity is not None, "only a job that may be moved is asked for its loss"
         restart_s = job.elasticity.restart_s
-        slower_s = self._left_s(job) * (plan.predicted_run_s / job.plan.predicted_run_s - 1)
+        slower_s = self._left_s(job) * (slower - 1)
         if slower_s <= 0 or job.moves_left(self.now_s) < 2:
             return restart_s + slower_s
-        share = 1 - job.plan.predicted_run_s / plan.predicted_run_s
-        return restart_s + min(slower_s, restart_s + share * option.run_s)
-
-    def _least_loss_s(self, job: RunningJob, option: Option) -> float:
-        others = (plan for plan in job.plans if plan.shape != job.plan.shape)
-        return min((self._loss_s(job, plan, option) for plan in others), default=math.inf)
+        return restart_s + min(slower_s, restart_s + (1 - 1 / slower) * option.run_s)
 
     def _left_s(self, job: RunningJob) -> float:
         """Seconds to the end of ``job`` where it is: by its expected end, which may be measured, else as planned."""
@@ -250,6 +277,15 @@ class _Search:
             if num_gpus >= need.num_gpus:
                 return end_s
         return math.inf
+
+
+def _least_slower(job: RunningJob) -> float:
+    """How many times as long ``job`` would take with the fastest plan for other GPUs; 1 where it has none."""
+    own = job.plan
+    others = (
+        plan.predicted_run_s for plan in job.plans if plan.gpu_type != own.gpu_type or plan.num_gpus != own.num_gpus
+    )
+    return min(others, default=own.predicted_run_s) / own.predicted_run_s
 
 
 def _wanted_before(state: SchedulingState, priority: int) -> set[str]:
