@@ -105,11 +105,12 @@ def conditions(ready: str, reason: str, now_s: float) -> list[dict[str, str]]:
     ]
 
 
-def lease_object(name: str, microtime: str) -> dict[str, Any]:
-    """The heartbeat of a kubelet."""
+def lease_object(name: str, *, owner_uid: str, microtime: str) -> dict[str, Any]:
+    """The heartbeat of a kubelet; the garbage collector takes it away with its node."""
+    node = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": owner_uid}
     return {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
-        "metadata": {"name": name, "namespace": "kube-node-lease"},
+        "metadata": {"name": name, "namespace": "kube-node-lease", "ownerReferences": [node]},
         "spec": {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": microtime},
     }

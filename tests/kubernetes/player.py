@@ -102,6 +102,7 @@ class Player:
         self._sends_heartbeats = sends_heartbeats
         self._port = 0
         self._nodes: dict[str, FakeNode] = {}
+        self._uids: dict[str, str] = {}
         self._lost: set[str] = set()
         self._pods: dict[str, _Playing] = {}
         self._ips = (f"127.{64 + n // 65025 % 64}.{n // 255 % 255}.{n % 255 + 1}" for n in itertools.count(1))
@@ -172,9 +173,10 @@ class Player:
 
     async def _register(self, node: FakeNode) -> None:
         described = node_object(node, owner=self._owner, address=self._address, port=self._port, now_s=time.time())
-        await self._api.call("POST", "/api/v1/nodes", described)
+        made = await self._api.call("POST", "/api/v1/nodes", described)
+        self._uids[node.name] = made["metadata"]["uid"]
         if self._sends_heartbeats:
-            await self._api.call("POST", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", _lease(node))
+            await self._renew(node.name)
 
     async def _are_usable(self, nodes: Mapping[str, FakeNode]) -> bool:
         listed = await self._api.call("GET", f"/api/v1/nodes?labelSelector={FAKE}={self._owner}")
@@ -189,11 +191,18 @@ class Player:
         """Renew the leases of all nodes, as kubelets do; without it a node controller gives them up."""
         while True:
             await asyncio.sleep(_HEARTBEAT_S)
-            await self._each(self._renew(each) for name, each in self._nodes.items() if name not in self._lost)
+            await self._each(self._renew(name) for name in self._nodes if name not in self._lost)
 
-    async def _renew(self, node: FakeNode) -> None:
-        path = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{node.name}"
-        await self._api.call("PATCH", path, {"spec": _lease(node)["spec"]}, content=MERGE)
+    async def _renew(self, name: str) -> None:
+        """Like a kubelet: the lease goes with its node, so one of an earlier node may vanish under us."""
+        lease = lease_object(name, owner_uid=self._uids[name], microtime=_microtime())
+        leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+        try:
+            await self._api.call("PATCH", f"{leases}/{name}", lease, content=MERGE)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            await self._api.call("POST", leases, lease)
 
     # -- pods
 
@@ -356,9 +365,8 @@ def _path(pod: Pod) -> str:
     return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
 
 
-def _lease(node: FakeNode) -> dict[str, Any]:
-    now = datetime.datetime.now(datetime.UTC)
-    return lease_object(node.name, now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
+def _microtime() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _value(variable: Pod, playing: _Playing, node: str) -> str:
