@@ -58,6 +58,9 @@ class ElasticMoves(StrEnum):
     OFF = "off"
 
 
+_POLL_CLUSTER_S: Final = 2.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """One installation's settings; every path is absolute.
@@ -65,7 +68,8 @@ class Settings:
     ``queue_file`` is None where there are neither shares nor quotas.
     ``port`` is None where the first free one from 8080 on is to be taken, ``database`` where the embedded
     Airflow has an SQLite file in its home. ``run_root`` is an fsspec URL or a path. ``lease_s`` is how long
-    a lease lives without a heartbeat, ``poll_s`` how often a trigger looks, ``stop_grace_s`` how long
+    a lease lives without a heartbeat, ``poll_s`` how often a trigger looks (by default every 2 s with the
+    launcher kubernetes, where each look is a call of its API), ``stop_grace_s`` how long
     workers may take to write a checkpoint when told to stop.
     ``restart_s`` is what a move of a running job is taken to cost until its own attempts have shown it,
     ``min_run_s`` the least time between two moves, ``max_moves`` their number in a run, to which every
@@ -81,6 +85,7 @@ class Settings:
     pod_rules_file: Path = CHECKOUT / "include/kubernetes/pods.yaml"
     queue_file: Path | None = None
     launcher: LauncherKind = LauncherKind.LOCAL
+    kubernetes_conn_id: str = "kubernetes_default"
     run_root: str = str(_DEFAULT_HOME / "runs")
     placement_policy: PlacementPolicy = PlacementPolicy.HAS
     memory_policy: MemoryPolicy = MemoryPolicy.CLOSED_FORM
@@ -144,6 +149,8 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
         raise SpecError(violations)
     if "home" in values and "run_root" not in values:
         values["run_root"] = str(values["home"] / "runs")
+    if values.get("launcher") is LauncherKind.KUBERNETES:
+        values.setdefault("poll_s", _POLL_CLUSTER_S)
     return Settings(**values)
 
 
@@ -234,6 +241,12 @@ _VARIABLES: Final = (
     _Variable(name="FRENZY_PODS", field="pod_rules_file", parse=_path, allowed="give a file of pod rules"),
     _Variable(name="FRENZY_QUEUES", field="queue_file", parse=_path, allowed="give a queue file"),
     _chosen("FRENZY_LAUNCHER", "launcher", LauncherKind),
+    _Variable(
+        name="FRENZY_KUBERNETES_CONN_ID",
+        field="kubernetes_conn_id",
+        parse=str,
+        allowed="give the id of an Airflow Connection",
+    ),
     _Variable(name="FRENZY_RUN_ROOT", field="run_root", parse=_url_or_path, allowed="give a folder or an fsspec URL"),
     _chosen("FRENZY_POLICY", "placement_policy", PlacementPolicy),
     _chosen("FRENZY_MARP_POLICY", "memory_policy", MemoryPolicy),

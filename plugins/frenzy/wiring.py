@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
 
 from frenzy.adapters.calibration import default_calibration
 from frenzy.adapters.cluster_file import ClusterFileInventory
@@ -17,7 +19,6 @@ from frenzy.adapters.storage.run_store import FsspecRunStore
 from frenzy.adapters.storage.sql_ledger import SqlLedger
 from frenzy.app.inventory import refresh_inventory
 from frenzy.app.services import Services
-from frenzy.core.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.has import policy_named
 from frenzy.core.moves import ElasticRules
 from frenzy.ports import Inventory, Launcher, RunStore
@@ -37,17 +38,15 @@ def run_store(settings: Settings) -> RunStore:
     return FsspecRunStore(settings.run_root)
 
 
-def launcher(settings: Settings) -> Launcher:
-    """What starts workers."""
+def launcher(settings: Settings, core_api: Callable[[], Any] | None = None) -> Launcher:
+    """What starts workers. core_api: as ``kubernetes_api``, where the caller has a client already."""
     if settings.launcher is LauncherKind.LOCAL:
         return LocalLauncher(run_store(settings), environ=os.environ)
-    raise PermanentError(
-        Reason(
-            code=ReasonCode.LAUNCH_FAILED,
-            detail=f"FRENZY_LAUNCHER is {settings.launcher.value!r}, which this release cannot start yet.",
-            remedy="Set FRENZY_LAUNCHER=local.",
-        )
-    )
+    # Imported only here: the client library of Kubernetes is large.
+    from frenzy.adapters.k8s.launcher import KubernetesLauncher
+
+    api = core_api or partial(kubernetes_api, settings.kubernetes_conn_id)
+    return KubernetesLauncher(run_store(settings), pod_rules(settings), core_api=api)
 
 
 def inventory(settings: Settings) -> Inventory:
@@ -64,6 +63,16 @@ def inventory(settings: Settings) -> Inventory:
 def pod_rules(settings: Settings) -> PodRules:
     """What all pods have in common. Raises SpecError."""
     return load_pod_rules(settings.pod_rules_file, stop_grace_s=settings.stop_grace_s)
+
+
+def kubernetes_api(conn_id: str) -> Any:
+    """CoreV1Api through the Airflow Connection ``conn_id``; the default one need not exist.
+
+    Then the service account of the pod that this process runs in is used, or KUBECONFIG.
+    """
+    from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
+
+    return KubernetesHook(conn_id=conn_id).core_v1_client
 
 
 def services_for(settings: Settings, database_url: str) -> Services:

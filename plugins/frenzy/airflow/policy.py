@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LAUNCH: Final = "LaunchOperator"
+_LAUNCH: Final = frozenset({"LaunchOperator", "PodLaunchOperator"})
 
 
 @hookimpl
 def task_instance_mutation_hook(task_instance: Any) -> None:
     """Called by scheduler and API server for every task instance: cheap for all but launch tasks."""
-    if getattr(task_instance, "operator", None) != _LAUNCH or not task_instance.run_id:
+    if getattr(task_instance, "operator", None) not in _LAUNCH or not task_instance.run_id:
         return
     try:
         found = _ledger().launch_pool(

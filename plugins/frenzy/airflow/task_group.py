@@ -7,11 +7,12 @@ with DAG("nightly"):
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from airflow.sdk import TaskGroup, chain
+from airflow.sdk import BaseOperator, TaskGroup, chain, get_parsing_context
 
 from frenzy.airflow.connection import DEFAULT_CONN_ID
 from frenzy.airflow.model_asset import model_outlets
@@ -28,9 +29,11 @@ from frenzy.airflow.operators import (
     spec_document,
 )
 from frenzy.core.job import TrainingJob
+from frenzy.settings import LauncherKind, load_settings
 
 DEFAULT_GROUP: Final = "train"
-ATTEMPT_TASKS: Final = ("place", "launch", "monitor")
+LAUNCH_TASK: Final = "launch"
+ATTEMPT_TASKS: Final = ("place", LAUNCH_TASK, "monitor")
 
 # Asking the API again is harmless; an Airflow that has just started may lose a first task.
 _ASKING: Final[dict[str, Any]] = {"retries": 3, "retry_delay": timedelta(seconds=2)}
@@ -57,7 +60,7 @@ def frenzy_training(
     with TaskGroup(group_id=group_id) as group:
         profile = ProfileOperator(task_id="profile", job=document, data_facts=data_facts, **_ASKING, **common)
         place = PlaceOperator(task_id="place", **_ASKING, **common)
-        launch = LaunchOperator(task_id="launch", retries=0, **common)
+        launch = _launch_task(**common)
         monitor = MonitorOperator(task_id="monitor", **_ASKING, **common)
         decide = DecideOperator(
             task_id="decide",
@@ -70,6 +73,23 @@ def frenzy_training(
         publish = PublishOperator(task_id="publish", outlets=model_outlets(_name_of(document)), **_ASKING, **common)
         chain(profile, place, [launch, monitor], decide, publish)
     return group
+
+
+def _launch_task(**common: Any) -> BaseOperator:
+    """The launch task of the launcher that the settings name.
+
+    On Kubernetes it is a KubernetesPodOperator, whose import costs much: a process that runs another
+    task of the DAG has the plain operator in its place, which it never runs.
+    """
+    settings = load_settings(os.environ)
+    running = get_parsing_context().task_id
+    is_its_own = running is None or running.rpartition(".")[2] == LAUNCH_TASK
+    if settings.launcher is LauncherKind.LOCAL or not is_its_own:
+        return LaunchOperator(task_id=LAUNCH_TASK, retries=0, **common)
+    from frenzy.airflow.pod_operator import PodLaunchOperator
+
+    conn_id = settings.kubernetes_conn_id
+    return PodLaunchOperator(task_id=LAUNCH_TASK, retries=0, kubernetes_conn_id=conn_id, **common)
 
 
 def frenzy_evaluation(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from frenzy.ports import Launcher, RunStore
 from frenzy.settings import Settings, load_settings
@@ -24,9 +25,14 @@ class Workers:
 _lent: list[Workers] = []
 
 
-def workers() -> Workers:
-    """Those of this installation's settings, or those in use (see ``using``)."""
-    return _lent[-1] if _lent else _installed()
+def workers(core_api: Callable[[], Any] | None = None) -> Workers:
+    """Those of this installation's settings, or those in use (see ``using``).
+
+    core_api: makes the client of the Kubernetes API, where the caller has a connection of its own.
+    """
+    if _lent:
+        return _lent[-1]
+    return _installed() if core_api is None else _reaching(core_api)
 
 
 @contextmanager
@@ -41,7 +47,12 @@ def using(reach: Workers) -> Iterator[None]:
 
 @cache
 def _installed() -> Workers:
+    return _reaching(None)
+
+
+def _reaching(core_api: Callable[[], Any] | None) -> Workers:
     from frenzy import wiring
 
     settings = load_settings(os.environ)
-    return Workers(settings=settings, runs=wiring.run_store(settings), launcher=wiring.launcher(settings))
+    launcher = wiring.launcher(settings, core_api=core_api)
+    return Workers(settings=settings, runs=wiring.run_store(settings), launcher=launcher)

@@ -1,0 +1,222 @@
+"""The whole DAG through a real Airflow whose launch task is a KubernetesPodOperator, on nodes that play trainings.
+
+Every test ends with no pod and no lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import yaml
+from kubernetes import client
+from tests.e2e.walker import CLUSTER, Walker, write_cluster, write_corpus
+from tests.kubernetes.access import make_namespace, may_make_nodes
+from tests.kubernetes.control_plane import ControlPlane
+from tests.kubernetes.fake_node import FakeNode
+from tests.kubernetes.fake_nodes import FakeNodes
+from tests.kubernetes.played_trainer import WAIT, played_trainer
+from tests.kubernetes.plays import Performs
+
+from frenzy.cli.stack import Stack
+from frenzy.core.errors import ReasonCode
+from frenzy.core.ledger import JobState
+from frenzy.core.protocol import RunView
+
+LAUNCH = "train.launch"
+SOON_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the pods of this module's Airflow are."""
+
+    core: client.CoreV1Api
+    namespace: str
+    nodes: FakeNodes
+    runs: Path
+
+    def pods(self) -> list[Any]:
+        found: list[Any] = self.core.list_namespaced_pod(self.namespace).items
+        return found
+
+
+@pytest.fixture(scope="module")
+def place(
+    control_plane: ControlPlane, core_api: client.CoreV1Api, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
+    if not control_plane.is_own and not may_make_nodes(control_plane):
+        pytest.skip("the user of KUBECONFIG may not create nodes in this cluster")
+    namespace = f"frenzy-walk-{uuid4().hex[:8]}"
+    make_namespace(core_api, namespace)
+    nodes = FakeNodes(
+        str(control_plane.kubeconfig),
+        address=control_plane.node_address,
+        serving=control_plane.serving(),
+        sends_heartbeats=not control_plane.is_own or control_plane.node is not None,
+    )
+    nodes.add(FakeNode(name=each["name"]) for each in CLUSTER["nodes"])
+    nodes.play(Performs(body=played_trainer))
+    yield Place(core=core_api, namespace=namespace, nodes=nodes, runs=tmp_path_factory.mktemp("runs"))
+    nodes.stop()
+    core_api.delete_namespace(namespace)
+
+
+@pytest.fixture(scope="module")
+def walker(place: Place, control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walker]:
+    files = tmp_path_factory.mktemp("files")
+    leave_soon = {
+        "key": "node.kubernetes.io/unreachable",
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "toleration_seconds": 1,
+    }
+    rules = {
+        "image": "example.test/trainer:1",
+        "namespace": place.namespace,
+        "run_directory": {"host_path": str(place.runs), "mount_path": str(place.runs)},
+        "tolerations": [leave_soon],
+    }
+    (files / "pods.yaml").write_text(yaml.safe_dump(rules))
+    env = {
+        "FRENZY_CLUSTER": str(write_cluster(files)),
+        "FRENZY_LAUNCHER": "kubernetes",
+        "FRENZY_PODS": str(files / "pods.yaml"),
+        "FRENZY_RUN_ROOT": str(place.runs),
+        "FRENZY_ELASTIC": "off",
+        "FRENZY_LEASE_S": "15",
+        "FRENZY_POLL_S": "0.5",
+        "FRENZY_STOP_GRACE_S": "5",
+        "KUBECONFIG": str(control_plane.kubeconfig),
+    }
+    with Stack.running(tmp_path_factory.mktemp("stack"), env=env) as stack:
+        user = Walker(stack, write_corpus(files))
+        yield user
+        user.http.close()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(walker: Walker, place: Place) -> Iterator[None]:
+    yield
+    walker.eventually("no pod", lambda: not place.pods(), SOON_S)
+    walker.eventually("no lease", lambda: walker.num_free() == walker.num_gpus(), SOON_S)
+
+
+def start(walker: Walker, name: str, ends: str, **sections: Any) -> tuple[str, str]:
+    return walker.start(name, env={"ENDS": ends}, **sections)
+
+
+def running(walker: Walker, place: Place, run: tuple[str, str], attempt: int = 1) -> RunView:
+    """The run with its attempt's workers in mid-training and its launch task waiting."""
+    view = walker.wait_for_step(*run, 1, attempt=attempt)
+    walker.eventually("its launch task waits", lambda: walker.task(*run, LAUNCH)["state"] == "deferred")
+    assert any(pod.status.phase == "Running" for pod in place.pods())
+    return view
+
+
+def outcomes(view: RunView) -> list[ReasonCode]:
+    return [each.outcome.code for each in view.attempts if each.outcome is not None]
+
+
+def test_a_job_trains_in_pods_and_its_launch_task_is_a_kubernetes_pod_operator(walker: Walker) -> None:
+    run = start(walker, "in-pods", "0")
+    view = walker.succeed(*run)
+    assert outcomes(view) == [ReasonCode.COMPLETED]
+    assert (view.attempts[0].launcher_ref or "").startswith("kubernetes:")
+    task = walker.task(*run, LAUNCH)
+    assert (task["state"], task["operator"]) == ("success", "PodLaunchOperator")
+    assert task["pool"] == f"gpu_{view.attempts[0].plan.gpu_type}"
+
+
+def test_out_of_memory_in_a_pod_moves_the_run_to_another_plan(walker: Walker) -> None:
+    view = walker.succeed(*start(walker, "oom-in-pod", "97,0", training={"max_steps": 20}))
+    assert outcomes(view) == [ReasonCode.CUDA_OUT_OF_MEMORY, ReasonCode.COMPLETED]
+    first, second = view.attempts
+    assert second.plan.shape != first.plan.shape
+    assert second.result is not None
+    assert second.result.resumed_from_step == 3
+    assert view.run.num_reschedules == 1
+
+
+def test_cancelling_leaves_no_pod_and_no_lease(walker: Walker, place: Place) -> None:
+    run = start(walker, "cancelled-in-pod", WAIT)
+    running(walker, place, run)
+    walker.airflow("PATCH", f"/dags/{run[0]}/dagRuns/{run[1]}", {"state": "failed"})
+    walker.wait_for_state(*run, JobState.CANCELLED)
+
+
+def test_a_launch_task_marked_failed_ends_its_pods(walker: Walker, place: Place) -> None:
+    run = start(walker, "marked-failed", WAIT)
+    running(walker, place, run)
+    walker.airflow("PATCH", f"/dags/{run[0]}/dagRuns/{run[1]}/taskInstances/{LAUNCH}", {"new_state": "failed"})
+    walker.wait_for_state(*run, JobState.CANCELLED)
+
+
+def test_a_cleared_launch_task_saves_a_checkpoint_and_the_run_goes_on_from_it(walker: Walker, place: Place) -> None:
+    run = start(walker, "cleared", f"{WAIT},0", training={"max_steps": 20})
+    running(walker, place, run)
+    body = {"dry_run": False, "dag_run_id": run[1], "task_ids": [LAUNCH], "only_failed": False}
+    walker.airflow("POST", f"/dags/{run[0]}/clearTaskInstances", body)
+    view = walker.succeed(*run)
+    assert len(view.attempts) == 2
+    assert view.attempts[1].result is not None
+    assert view.attempts[1].result.resumed_from_step == 2
+
+
+def test_a_run_in_pods_outlives_the_death_of_the_triggerer(walker: Walker, place: Place) -> None:
+    run = start(walker, "outlives", f"{WAIT},0", training={"max_steps": 20})
+    view = running(walker, place, run)
+    walker.stack.kill("triggerer")
+    pods = {pod.metadata.uid for pod in place.pods()}
+    walker.stack.restart("triggerer")
+    walker.eventually("the lease renewed", lambda: _heard_again(walker, run, view))
+    assert {pod.metadata.uid for pod in place.pods()} == pods, "the workers never noticed"
+    for pod in place.pods():  # as a drain would
+        place.core.delete_namespaced_pod(pod.metadata.name, place.namespace)
+    view = walker.succeed(*run)
+    assert outcomes(view) == [ReasonCode.POD_DELETED, ReasonCode.COMPLETED]
+    assert view.run.num_reschedules == 0, "not the job's fault"
+
+
+def _heard_again(walker: Walker, run: tuple[str, str], before: RunView) -> bool:
+    view = walker.view(*run)
+    assert view is not None and view.lease is not None and before.lease is not None
+    return view.lease.heartbeat_s > before.lease.heartbeat_s + 5.0
+
+
+def test_a_quota_keeps_a_run_queued_with_its_reason_until_there_is_room(walker: Walker, place: Place) -> None:
+    quota = {"metadata": {"name": "full"}, "spec": {"hard": {"pods": "0"}}}
+    place.core.create_namespaced_resource_quota(place.namespace, quota)
+    walker.eventually("a quota", lambda: place.core.read_namespaced_resource_quota("full", place.namespace).status.hard)
+    run = start(walker, "under-quota", "0")
+
+    def held() -> bool:
+        view = walker.view(*run)
+        hold = view.queue_entry.hold if view is not None and view.queue_entry is not None else None
+        return hold is not None and hold.code is ReasonCode.QUOTA_EXCEEDED
+
+    walker.eventually("queued with the quota's reason", held)
+    place.core.delete_namespaced_resource_quota("full", place.namespace)
+    view = walker.succeed(*run)
+    assert view.run.num_reschedules == 0
+    assert outcomes(view)[-1] is ReasonCode.COMPLETED
+    assert set(outcomes(view)[:-1]) == {ReasonCode.QUOTA_EXCEEDED}
+
+
+def test_a_run_whose_node_is_lost_goes_on_elsewhere_from_its_last_checkpoint(walker: Walker, place: Place) -> None:
+    run = start(walker, "node-lost", f"{WAIT},0", training={"max_steps": 20})
+    view = running(walker, place, run)
+    (lost,) = {each.node for each in view.attempts[0].placement.allocations}
+    place.nodes.lose(lost)
+    place.nodes.remove(lost)
+    view = walker.succeed(*run)
+    assert outcomes(view) == [ReasonCode.NODE_LOST, ReasonCode.COMPLETED]
+    assert view.attempts[0].lost_nodes == (lost,)
+    assert lost not in {each.node for each in view.attempts[1].placement.allocations}
+    assert view.attempts[1].result is not None
+    assert view.attempts[1].result.resumed_from_step == 1
+    assert view.run.num_reschedules == 0, "not the job's fault"
