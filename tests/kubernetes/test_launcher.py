@@ -346,6 +346,19 @@ def test_workers_on_a_silent_node_are_unknown_until_the_node_is_removed(bench: B
     assert (account.reason.code, account.lost_nodes) == (ReasonCode.NODE_LOST, ("n2",))
 
 
+def test_a_node_that_goes_away_with_its_pods_is_lost_though_nobody_saw_them_leave(
+    bench: Bench, fake_nodes: FakeNodes
+) -> None:
+    spec = bench.launched(node="n2")
+    eventually(lambda: bench.pods()[0].status.phase == "Running")
+    assert bench.launcher.state(spec) is WorkersState.ALIVE
+    fake_nodes.remove("n2")
+    eventually(lambda: not bench.pods(), within_s=180)
+    account = bench.end_of(spec)
+    assert account.reason is not None
+    assert (account.reason.code, account.lost_nodes) == (ReasonCode.NODE_LOST, ("n2",))
+
+
 def gone(bench: Bench, spec: LaunchSpec) -> WorkersAccount | None:
     account = bench.launcher.account(spec)
     return account if account.state is WorkersState.GONE else None

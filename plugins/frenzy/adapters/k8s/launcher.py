@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kubernetes.client import CoreV1Api
@@ -51,9 +51,10 @@ _PEERS_PATIENCE_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodsNote:
-    """What the launcher remembers of an attempt: the pods that it made, and the ends that it saw."""
+    """What the launcher remembers of an attempt: the pods that it made, where they came to run, how they ended."""
 
     pods: tuple[str, ...]
+    nodes: Mapping[str, str] = field(default_factory=dict)
     ends: tuple[PodEnd, ...] = ()
 
     def with_ends(self, ends: Iterable[PodEnd]) -> PodsNote:
@@ -61,6 +62,10 @@ class PodsNote:
         for each in ends:
             known[each.pod] = better(known.get(each.pod), each)
         return replace(self, ends=tuple(known[name] for name in sorted(known)))
+
+    def with_nodes(self, seen: Iterable[PodSeen]) -> PodsNote:
+        found = {each.name: each.node for each in seen if each.node is not None}
+        return replace(self, nodes={**self.nodes, **found})
 
     def end_of(self, pod: str) -> PodEnd | None:
         return next((each for each in self.ends if each.pod == pod), None)
@@ -172,23 +177,21 @@ class KubernetesLauncher:
         return is_late or (pod.stage is not PodStage.WAITING and pod.ready is False)
 
     def _noted(self, spec: LaunchSpec, note: PodsNote, seen: list[PodSeen], *, asked: bool) -> PodsNote:
-        """``note`` with every end that can be seen, and those of pods that are not there any more."""
+        """``note`` with what can be seen, and the ends of pods that are not there any more."""
         ends = [each.end for each in seen if each.end is not None]
         if not asked:
             there = {each.name for each in seen}
             explained = {each.pod for each in note.ends if each.code is not ReasonCode.POD_DELETED}
             ends += [self._vanished(note, pod) for pod in note.pods if pod not in there | explained]
-        return self._remember(spec, note, ends)
+        return self._remember(spec, note, note.with_nodes(seen).with_ends(ends))
 
-    def _remember(self, spec: LaunchSpec, note: PodsNote, ends: Iterable[PodEnd]) -> PodsNote:
-        after = note.with_ends(ends)
+    def _remember(self, spec: LaunchSpec, note: PodsNote, after: PodsNote) -> PodsNote:
         if after != note and after.pods:
             self._put_note(spec, after)
         return after
 
     def _vanished(self, note: PodsNote, pod: str) -> PodEnd:
-        before = note.end_of(pod)
-        node = before.node if before is not None else None
+        before, node = note.end_of(pod), note.nodes.get(pod)
         return vanished(
             pod=pod,
             node_rank=note.pods.index(pod),
@@ -203,7 +206,7 @@ class KubernetesLauncher:
         stuck = [each for each in alive if each.hindrance and self._now_s() - each.hindrance.since_s > patience_s]
         failed = decisive(note.ends)
         if stuck:
-            note = self._remember(spec, note, [gave_up(each, self._now_s()) for each in stuck])
+            note = self._remember(spec, note, note.with_ends(gave_up(each, self._now_s()) for each in stuck))
         elif failed is None or failed.exit_code is None or self._now_s() - failed.at_s < _PEERS_PATIENCE_S:
             return note
         self.stop(spec, grace_s=0.0)

@@ -120,7 +120,7 @@ class PodStage(StrEnum):
 class PodEnd:
     """How one pod ended, or what is ending it.
 
-    at_s: seconds since the epoch. node: where it was, if that is known. message: its last words.
+    at_s: seconds since the epoch. message: its last words.
     """
 
     pod: str
@@ -128,7 +128,6 @@ class PodEnd:
     code: ReasonCode
     detail: str
     at_s: float
-    node: str | None = None
     exit_code: int | None = None
     message: str = ""
 
@@ -188,9 +187,7 @@ def gave_up(pod: PodSeen, now_s: float) -> PodEnd:
     """The end of a pod that waited for too long, and is ended for that."""
     assert pod.hindrance is not None, "it waits for something"
     reason = pod.hindrance.reason
-    return PodEnd(
-        pod=pod.name, node_rank=pod.node_rank, code=reason.code, detail=reason.detail, at_s=now_s, node=pod.node
-    )
+    return PodEnd(pod=pod.name, node_rank=pod.node_rank, code=reason.code, detail=reason.detail, at_s=now_s)
 
 
 def last_words(end: PodEnd) -> str:
@@ -251,7 +248,6 @@ def _end(pod: PodJson, *, asked: bool) -> PodEnd | None:
         code=code,
         detail=_sentence(name, why or status.get("message") or ""),
         at_s=_time_s(ended.get("finishedAt")) or _time_s(pod["metadata"].get("deletionTimestamp")) or _ended_s(pod),
-        node=(pod.get("spec") or {}).get("nodeName"),
         exit_code=exit_code,
         message=ended.get("message") or "",
     )
