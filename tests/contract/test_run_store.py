@@ -16,7 +16,7 @@ from frenzy.adapters.memory import InMemoryRunStore
 from frenzy.adapters.storage.run_store import FsspecRunStore
 from frenzy.core import codec
 from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.launch import AttemptResult, Control, ControlAction, RunPaths, deepspeed_config
+from frenzy.core.launch import FIRST_POD_LOG, AttemptResult, Control, ControlAction, RunPaths, deepspeed_config
 from frenzy.core.telemetry import StepRecord
 from frenzy.ports import RunStore, TelemetryCursor
 
@@ -177,6 +177,25 @@ def test_a_log_tail_is_the_end_of_one_rank(both: tuple[RunStore, Workers]) -> No
     assert store.log_tail(KEY, 1, max_bytes=15).endswith("last line\n")
     assert len(store.log_tail(KEY, 1, max_bytes=15)) <= 15
     assert store.log_tail(KEY, 1, rank=1) == "other rank\n"
+
+
+def test_the_output_of_a_pod_stands_in_for_a_first_rank_that_left_none(both: tuple[RunStore, Workers]) -> None:
+    store, workers = both
+    store.put_log(KEY, 1, FIRST_POD_LOG, "no such module\n")
+    assert store.log_tail(KEY, 1) == "no such module\n"
+    assert store.log_tail(KEY, 1, rank=1) == ""
+    workers.log(1, 0, "training\n")
+    assert store.log_tail(KEY, 1) == "training\n"
+
+
+def test_what_a_launcher_notes_comes_back_by_its_name(both: tuple[RunStore, Workers]) -> None:
+    store, _ = both
+    assert store.note(KEY, 1, "pods") is None
+    store.put_note(KEY, 1, "pods", "one")
+    store.put_note(KEY, 1, "pods", "two")
+    store.put_note(KEY, 1, "stop", "three")
+    assert (store.note(KEY, 1, "pods"), store.note(KEY, 1, "stop")) == ("two", "three")
+    assert store.note(KEY, 2, "pods") is None
 
 
 def test_workers_find_spec_config_and_control_by_the_paths(files: tuple[FsspecRunStore, FileWorkers]) -> None:

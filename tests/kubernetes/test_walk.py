@@ -1,5 +1,6 @@
 """The whole DAG through a real Airflow whose launch task is a KubernetesPodOperator, on nodes that play trainings.
 
+Airflow acts as the service account of `deploy/kubernetes/rbac.yaml`, and knows of the nodes by their labels.
 Every test ends with no pod and no lease.
 """
 
@@ -15,13 +16,15 @@ import pytest
 import yaml
 from kubernetes import client
 from tests.e2e.walker import CLUSTER, Walker, write_cluster, write_corpus
-from tests.kubernetes.access import make_namespace, may_make_nodes
+from tests.kubernetes.access import make_namespace, may_make_nodes, service_account_kubeconfig
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.fake_node import FakeNode
 from tests.kubernetes.fake_nodes import FakeNodes
 from tests.kubernetes.played_trainer import WAIT, played_trainer
 from tests.kubernetes.plays import Performs
+from tests.kubernetes.test_inventory import Installation
 
+from frenzy.adapters.k8s import labels
 from frenzy.cli.stack import Stack
 from frenzy.core.errors import ReasonCode
 from frenzy.core.ledger import JobState
@@ -59,11 +62,20 @@ def place(
         serving=control_plane.serving(),
         sends_heartbeats=not control_plane.is_own or control_plane.node is not None,
     )
-    nodes.add(FakeNode(name=each["name"]) for each in CLUSTER["nodes"])
+    nodes.add(_labelled(each) for each in CLUSTER["nodes"])
     nodes.play(Performs(body=played_trainer))
+    rights = Installation(core_api.api_client, namespace)
+    rights.install()
     yield Place(core=core_api, namespace=namespace, nodes=nodes, runs=tmp_path_factory.mktemp("runs"))
+    rights.remove()
     nodes.stop()
     core_api.delete_namespace(namespace)
+
+
+def _labelled(node: dict[str, Any]) -> FakeNode:
+    """The test cluster's node as an administrator would label it: virtual GPUs are in no driver's labels."""
+    given = {labels.GPU_TYPE: node["gpu_type"], labels.GPU_COUNT: str(node["gpus"])}
+    return FakeNode(name=node["name"], labels=given)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +103,7 @@ def walker(place: Place, control_plane: ControlPlane, tmp_path_factory: pytest.T
         "FRENZY_LEASE_S": "15",
         "FRENZY_POLL_S": "0.5",
         "FRENZY_STOP_GRACE_S": "5",
-        "KUBECONFIG": str(control_plane.kubeconfig),
+        "KUBECONFIG": str(service_account_kubeconfig(control_plane, place.namespace, "frenzy", files)),
     }
     with Stack.running(tmp_path_factory.mktemp("stack"), env=env) as stack:
         user = Walker(stack, write_corpus(files))

@@ -15,7 +15,7 @@ from typing import Final
 from frenzy.adapters.lease_rules import check_lease
 from frenzy.core.cluster import Cluster
 from frenzy.core.errors import FrenzyError, Reason, ReasonCode, TemporaryError
-from frenzy.core.launch import AttemptResult, Control, LaunchSpec
+from frenzy.core.launch import FIRST_POD_LOG, AttemptResult, Control, LaunchSpec
 from frenzy.core.ledger import (
     Attempt,
     CalibrationSample,
@@ -300,7 +300,10 @@ class InMemoryRunStore:
         self._steps.pop(run_key, None)
 
     def log_tail(self, run_key: str, attempt: int, *, rank: int = 0, max_bytes: int = 65536) -> str:
-        tail = self._logs.get((run_key, attempt, rank), "").encode()[-max_bytes:] if max_bytes else b""
+        text = self._logs.get((run_key, attempt, rank), "")
+        if not text and rank == 0:
+            text = self.logs.get((run_key, attempt, FIRST_POD_LOG), "")
+        tail = text.encode()[-max_bytes:] if max_bytes else b""
         return tail.decode(errors="ignore")
 
     def run_dir(self, run_key: str) -> str:

@@ -19,6 +19,9 @@ from frenzy.core.zero_buckets import zero_buckets
 # An optimizer DeepSpeed does not know by name: the trainer makes it and hands it over.
 ADAMW_8BIT: Final = "AdamW8bit"
 
+# Among an attempt's logs: what the container of node 0 wrote, where its ranks could not keep their own.
+FIRST_POD_LOG: Final = "pod-0.log"
+
 
 class ExitCode(IntEnum):
     """What the trainer's exit code says."""

@@ -18,7 +18,7 @@ import fsspec
 
 from frenzy.core import codec
 from frenzy.core.errors import ContractError
-from frenzy.core.launch import AttemptResult, Control, LaunchSpec, RunPaths, deepspeed_config
+from frenzy.core.launch import FIRST_POD_LOG, AttemptResult, Control, LaunchSpec, RunPaths, deepspeed_config
 from frenzy.core.telemetry import StepRecord
 from frenzy.ports import TelemetryCursor, TelemetryPage
 
@@ -118,8 +118,15 @@ class FsspecRunStore:
         return tuple(sorted(int(match[1]) for match, path in manifests if self._is_complete(path, sizes)))
 
     def log_tail(self, run_key: str, attempt: int, *, rank: int = 0, max_bytes: int = 65536) -> str:
-        """The end of a rank's output, at most ``max_bytes`` of it, from the start of a line."""
-        path = self._paths(run_key).rank_log(attempt, rank)
+        """The end of a rank's output, at most ``max_bytes`` of it, from the start of a line.
+
+        For rank 0, if it never wrote any, that of its pod, which died before.
+        """
+        paths = self._paths(run_key)
+        found = self._tail(paths.rank_log(attempt, rank), max_bytes)
+        return found if found or rank else self._tail(f"{paths.logs_dir(attempt)}/{FIRST_POD_LOG}", max_bytes)
+
+    def _tail(self, path: str, max_bytes: int) -> str:
         try:
             size = self._fs.size(path) or 0
             start = max(0, size - max_bytes)
