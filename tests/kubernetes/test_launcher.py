@@ -340,6 +340,8 @@ def test_workers_on_a_silent_node_are_unknown_until_the_node_is_removed(bench: B
     eventually(lambda: bench.pods()[0].status.phase == "Running")
     fake_nodes.lose("n2")
     eventually(lambda: bench.launcher.state(spec) is WorkersState.UNKNOWN, within_s=120)
+    told = eventually(lambda: bench.launcher.account(spec).reason, within_s=120)
+    assert (told.code, bench.launcher.state(spec)) == (ReasonCode.NODE_LOST, WorkersState.UNKNOWN)
     fake_nodes.remove("n2")
     account = eventually(lambda: gone(bench, spec), within_s=180)
     assert account.reason is not None

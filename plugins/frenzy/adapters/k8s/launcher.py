@@ -26,6 +26,7 @@ from frenzy.adapters.k8s.outcome import (
     decisive,
     gave_up,
     last_words,
+    lost,
     nodes_to_blame,
     reason_of,
     see,
@@ -148,39 +149,45 @@ class KubernetesLauncher:
         note = self._note(spec)
         if note is None and not seen:
             return WorkersAccount(state=WorkersState.GONE if asked else WorkersState.NOT_STARTED)
-        note = self._noted(spec, note or PodsNote(pods=()), seen, asked=asked)
         alive = [each for each in seen if each.stage is not PodStage.ENDED]
+        silent = self._silent_nodes(alive)
+        note = self._noted(spec, note or PodsNote(pods=()), seen, silent, asked=asked)
         if alive and not asked:
             note = self._give_up_if_hopeless(spec, note, alive)
-        account = self._account(spec, note, alive)
+        account = self._account(spec, note, alive, silent)
         if account.state is WorkersState.GONE:
             self._leave_result(spec, note)
         return account
 
-    def _account(self, spec: LaunchSpec, note: PodsNote, alive: list[PodSeen]) -> WorkersAccount:
+    def _account(
+        self, spec: LaunchSpec, note: PodsNote, alive: list[PodSeen], silent: frozenset[str]
+    ) -> WorkersAccount:
         hindrances = [each.hindrance.reason for each in alive if each.hindrance is not None]
+        seen = WorkersState.UNKNOWN if silent else WorkersState.ALIVE
         return WorkersAccount(
-            state=self._state(alive),
+            state=seen if alive else WorkersState.GONE,
             reason=reason_of(decisive(note.ends)),
             lost_nodes=nodes_to_blame(note.ends, tuple(each.node for each in spec.placement.allocations)),
             waiting=hindrances[0] if hindrances else None,
         )
 
-    def _state(self, alive: list[PodSeen]) -> WorkersState:
-        if not alive:
-            return WorkersState.GONE
+    def _silent_nodes(self, alive: list[PodSeen]) -> frozenset[str]:
+        """Nodes that do not answer, so that nobody knows of their pods. Only those that may be are asked about."""
         suspects = {each.node for each in alive if each.node is not None and self._may_be_on_a_silent_node(each)}
-        return WorkersState.UNKNOWN if any(map(self._pods.node_is_silent, suspects)) else WorkersState.ALIVE
+        return frozenset(each for each in suspects if self._pods.node_is_silent(each))
 
     def _may_be_on_a_silent_node(self, pod: PodSeen) -> bool:
         is_late = pod.leaves_by_s is not None and self._now_s() > pod.leaves_by_s + _LATE_S
         return is_late or (pod.stage is not PodStage.WAITING and pod.ready is False)
 
-    def _noted(self, spec: LaunchSpec, note: PodsNote, seen: list[PodSeen], *, asked: bool) -> PodsNote:
+    def _noted(
+        self, spec: LaunchSpec, note: PodsNote, seen: list[PodSeen], silent: frozenset[str], *, asked: bool
+    ) -> PodsNote:
         """``note`` with what can be seen, and the ends of pods that are not there any more."""
         ends = [each.end for each in seen if each.end is not None]
         if not asked:
             there = {each.name for each in seen}
+            ends += [lost(each) for each in seen if each.stage is PodStage.LEAVING and each.node in silent]
             explained = {each.pod for each in note.ends if each.code is not ReasonCode.POD_DELETED}
             ends += [self._vanished(note, pod) for pod in note.pods if pod not in there | explained]
         return self._remember(spec, note, note.with_nodes(seen).with_ends(ends))
@@ -207,7 +214,7 @@ class KubernetesLauncher:
         failed = decisive(note.ends)
         if stuck:
             note = self._remember(spec, note, note.with_ends(gave_up(each, self._now_s()) for each in stuck))
-        elif failed is None or failed.exit_code is None or self._now_s() - failed.at_s < _PEERS_PATIENCE_S:
+        elif failed is None or self._now_s() - failed.at_s < _PEERS_PATIENCE_S:
             return note
         self.stop(spec, grace_s=0.0)
         return note

@@ -190,6 +190,14 @@ def gave_up(pod: PodSeen, now_s: float) -> PodEnd:
     return PodEnd(pod=pod.name, node_rank=pod.node_rank, code=reason.code, detail=reason.detail, at_s=now_s)
 
 
+def lost(pod: PodSeen) -> PodEnd:
+    """The end of a pod that was told to leave a node which does not answer."""
+    detail = _sentence(pod.name, f"Its node {pod.node} does not answer.")
+    return PodEnd(
+        pod=pod.name, node_rank=pod.node_rank, code=ReasonCode.NODE_LOST, detail=detail, at_s=pod.leaves_by_s or 0.0
+    )
+
+
 def last_words(end: PodEnd) -> str:
     """One sentence: from the trainer's termination message if it is one, else what the cluster says."""
     try:
