@@ -11,17 +11,16 @@ import asyncio
 import datetime
 import itertools
 import ssl
-import threading
 import time
 from collections.abc import Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aiohttp import web
 from tests.kubernetes import pod_status
 from tests.kubernetes.api_json import MERGE, ApiError, ApiJson, WatchExpired
 from tests.kubernetes.fake_node import FAKE, FakeNode, conditions, lease_object, node_object
+from tests.kubernetes.playing import FakeContainer, Playing, happens, path_of, stopped
 from tests.kubernetes.plays import (
     KILLED,
     End,
@@ -48,48 +47,6 @@ _NOT_YET: Final = "node.kubernetes.io/not-ready"
 _DEADLINE: Final = "Pod was active on the node longer than the specified deadline"
 
 
-class _Container:
-    """See ``plays.Container``."""
-
-    def __init__(self, playing: _Playing, node: str, loop: asyncio.AbstractEventLoop) -> None:
-        first = playing.pod["spec"]["containers"][0]
-        self.pod = playing.pod
-        self.pod_ip = playing.ip
-        self.command = (*(first.get("command") or ()), *(first.get("args") or ()))
-        self.env = {each["name"]: _value(each, playing, node) for each in first.get("env") or ()}
-        self.stopping = threading.Event()
-        self._log = playing.log
-        self._loop = loop
-
-    def log(self, line: str) -> None:
-        self._loop.call_soon_threadsafe(self._log.add, line)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Playing:
-    """One pod that a fake node has taken."""
-
-    pod: Pod
-    ip: str
-    log: PodLog = field(default_factory=PodLog)
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    grace_s: float = 0.0
-    body: _Container | None = None
-    task: asyncio.Task[None] | None = None
-
-    @property
-    def path(self) -> str:
-        return _path(self.pod)
-
-    def abandon(self) -> None:
-        """Stop playing at once, whatever it was doing."""
-        self.log.close()
-        if self.body is not None:
-            self.body.stopping.set()
-        if self.task is not None:
-            self.task.cancel()
-
-
 class Player:
     """The kubelets of all fake nodes of one owner; lives in one event loop."""
 
@@ -104,11 +61,11 @@ class Player:
         self._nodes: dict[str, FakeNode] = {}
         self._uids: dict[str, str] = {}
         self._lost: set[str] = set()
-        self._pods: dict[str, _Playing] = {}
+        self._pods: dict[str, Playing] = {}
         self._ips = (f"127.{64 + n // 65025 % 64}.{n // 255 % 255}.{n % 255 + 1}" for n in itertools.count(1))
         self._at_once = asyncio.Semaphore(_NUM_CALLS_AT_ONCE)
         # Apart from the other, which calls within these may wait for.
-        self._registering = asyncio.Semaphore(_NUM_CALLS_AT_ONCE)
+        self._bounded = asyncio.Semaphore(_NUM_CALLS_AT_ONCE)
         self._tasks: list[asyncio.Task[None]] = []
         self._threads = ThreadPoolExecutor(_NUM_BODIES_AT_ONCE, thread_name_prefix="fake-container")
         self._server: web.AppRunner | None = None
@@ -233,13 +190,13 @@ class Player:
                 del self._pods[uid]
             return
         if playing is None:
-            playing = self._pods[uid] = _Playing(pod=pod, ip=pod["status"].get("podIP") or next(self._ips))
+            playing = self._pods[uid] = Playing(pod=pod, ip=pod["status"].get("podIP") or next(self._ips))
             playing.task = asyncio.create_task(self._live(playing))
         if pod["metadata"].get("deletionTimestamp"):
             playing.grace_s = float(pod["metadata"].get("deletionGracePeriodSeconds") or 0)
             playing.stopping.set()
 
-    async def _live(self, playing: _Playing) -> None:
+    async def _live(self, playing: Playing) -> None:
         """One pod's life on its node, until it is deleted."""
         try:
             if not playing.stopping.is_set() and playing.pod["status"]["phase"] not in ("Succeeded", "Failed"):
@@ -250,7 +207,7 @@ class Player:
         except Exception as error:
             self.errors.append(error)
 
-    async def _perform(self, playing: _Playing, play: Play) -> None:
+    async def _perform(self, playing: Playing, play: Play) -> None:
         if isinstance(play, ImagePullBackOff):
             await self._wait_for_the_end(playing, "ImagePullBackOff", play.message)
             return
@@ -271,27 +228,27 @@ class Player:
         else:
             await self._report(playing, pod_status.ended(playing.pod, end, started_s=started_s, now_s=time.time()))
 
-    async def _wait_for_the_end(self, playing: _Playing, reason: str, message: str) -> None:
+    async def _wait_for_the_end(self, playing: Playing, reason: str, message: str) -> None:
         status = pod_status.waiting(playing.pod, reason, message, now_s=time.time(), host_ip=self._address)
         await self._report(playing, status)
         await playing.stopping.wait()
 
-    async def _run(self, playing: _Playing, play: Ends | Runs | Performs | Evicted) -> End | Evicted:
+    async def _run(self, playing: Playing, play: Ends | Runs | Performs | Evicted) -> End | Evicted:
         if isinstance(play, Performs):
             return await self._run_body(playing, play)
         for line in play.log:
             playing.log.add(line)
         if isinstance(play, Runs):
             await playing.stopping.wait()
-            return await _stopped(playing, play.stop_code, play.stop_s, play.stop_message)
-        is_stopped = await _happens(playing.stopping, within_s=play.after_s)
+            return await stopped(playing, play.stop_code, play.stop_s, play.stop_message)
+        is_stopped = await happens(playing.stopping, within_s=play.after_s)
         if isinstance(play, Evicted):
             return play
-        return await _stopped(playing, play.stop_code, play.stop_s) if is_stopped else play.end
+        return await stopped(playing, play.stop_code, play.stop_s) if is_stopped else play.end
 
-    async def _run_body(self, playing: _Playing, play: Performs) -> End:
+    async def _run_body(self, playing: Playing, play: Performs) -> End:
         loop = asyncio.get_running_loop()
-        container = playing.body = _Container(playing, playing.pod["spec"]["nodeName"], loop)
+        container = playing.body = FakeContainer(playing, playing.pod["spec"]["nodeName"], loop)
         body = loop.run_in_executor(self._threads, play.body, container)
         stopped = asyncio.create_task(playing.stopping.wait())
         try:
@@ -307,7 +264,7 @@ class Player:
             container.stopping.set()
             stopped.cancel()
 
-    async def _report(self, playing: _Playing, status: pod_status.Status) -> None:
+    async def _report(self, playing: Playing, status: pod_status.Status) -> None:
         try:
             await self._call("PATCH", f"{playing.path}/status", {"status": status}, content=_STRATEGIC)
         except ApiError as error:
@@ -319,17 +276,17 @@ class Player:
         """The kubelet's last word: nothing of the pod is left on the node."""
         own = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
         try:
-            await self._call("DELETE", _path(pod), own)
+            await self._call("DELETE", path_of(pod), own)
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
 
-    def _on(self, node: str) -> list[_Playing]:
+    def _on(self, node: str) -> list[Playing]:
         return [each for each in self._pods.values() if each.pod["spec"]["nodeName"] == node]
 
     def _find_log(self, namespace: str, name: str) -> PodLog | None:
         for each in self._pods.values():
-            if _path(each.pod) == f"/api/v1/namespaces/{namespace}/pods/{name}":
+            if path_of(each.pod) == f"/api/v1/namespaces/{namespace}/pods/{name}":
                 return each.log
         return None
 
@@ -341,43 +298,11 @@ class Player:
         """All ``calls``, a bounded number at a time."""
 
         async def one(call: Coroutine[Any, Any, None]) -> None:
-            async with self._registering:
+            async with self._bounded:
                 await call
 
         await asyncio.gather(*(one(each) for each in calls))
 
 
-async def _stopped(playing: _Playing, code: int, after_s: float, message: str = "") -> End:
-    """How a container ends that was asked to: by itself, or killed when its grace is over."""
-    await asyncio.sleep(min(after_s, playing.grace_s))
-    return End(exit_code=code, message=message) if after_s <= playing.grace_s else End(exit_code=KILLED)
-
-
-async def _happens(event: asyncio.Event, *, within_s: float) -> bool:
-    try:
-        async with asyncio.timeout(within_s):
-            return await event.wait()
-    except TimeoutError:
-        return False
-
-
-def _path(pod: Pod) -> str:
-    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
-
-
 def _microtime() -> str:
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-def _value(variable: Pod, playing: _Playing, node: str) -> str:
-    """An environment variable's value; of references only those to the pod's own fields are known."""
-    source = (variable.get("valueFrom") or {}).get("fieldRef", {}).get("fieldPath")
-    known = {
-        None: variable.get("value") or "",
-        "metadata.name": playing.pod["metadata"]["name"],
-        "metadata.namespace": playing.pod["metadata"]["namespace"],
-        "metadata.uid": playing.pod["metadata"]["uid"],
-        "spec.nodeName": node,
-        "status.podIP": playing.ip,
-    }
-    return str(known[source])
