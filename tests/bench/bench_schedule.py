@@ -123,16 +123,27 @@ def rigid_jobs(jobs: tuple[QueuedJob, ...]) -> tuple[QueuedJob, ...]:
 
 
 def _one_decision(what: str, facts: SchedulingFacts, new: tuple[QueuedJob, ...], now_s: float) -> list[dict[str, Any]]:
-    times = sorted(decision_times(facts, new, now_s))
-    p99_s = times[min(len(times) - 1, int(0.99 * len(times)))]
+    """All decisions, then apart: those that change nothing, and those that start or move jobs, by the job."""
+    measured = decision_times(facts, new, now_s)
+    still = [seconds for seconds, num_actions in measured if not num_actions]
+    by_job = [seconds / num_actions for seconds, num_actions in measured if num_actions]
+    times = [seconds for seconds, _ in measured]
+    mean = statistics.mean(num_actions for _, num_actions in measured)
     return [
         figure(f"{what}, one decision, median of {len(times)}", 1000 * statistics.median(times), "ms"),
-        figure(f"{what}, one decision, p99", 1000 * p99_s, "ms", goal=1.0),
+        figure(f"{what}, one decision, p99", 1000 * _p99(times), "ms", goal=1.0),
+        figure(f"{what}, jobs started or moved by a decision, mean", mean, "jobs"),
+        figure(f"{what}, one decision that starts or moves none, p99 of {len(still)}", 1000 * _p99(still), "ms"),
+        figure(f"{what}, one decision, for each job started or moved, p99", 1000 * _p99(by_job), "ms"),
     ]
 
 
-def decision_times(facts: SchedulingFacts, new: tuple[QueuedJob, ...], now_s: float) -> list[float]:
-    """CPU seconds of each decision while the jobs ``new`` arrive and as many end, in turn.
+def _p99(values: list[float]) -> float:
+    return sorted(values)[min(len(values) - 1, int(0.99 * len(values)))] if values else 0.0
+
+
+def decision_times(facts: SchedulingFacts, new: tuple[QueuedJob, ...], now_s: float) -> list[tuple[float, int]]:
+    """CPU seconds and number of actions of each decision while the jobs ``new`` arrive and as many end, in turn.
 
     Timed: the event's change of the state, the decision, and the change that it makes itself.
     """
@@ -140,13 +151,14 @@ def decision_times(facts: SchedulingFacts, new: tuple[QueuedJob, ...], now_s: fl
     state = SchedulingState.of(facts, scheduler.rules)
     state = acted(decided(state, now_s), scheduler.decide(state, now_s), now_s)
     gc.collect()
-    times = []
+    measured = []
     for when_s, happen in events(new, now_s):
         began_s = time.process_time()
         state = happen(state)
-        state = acted(decided(state, when_s), scheduler.decide(state, when_s), when_s)
-        times.append(time.process_time() - began_s)
-    return times
+        actions = scheduler.decide(state, when_s)
+        state = acted(decided(state, when_s), actions, when_s)
+        measured.append((time.process_time() - began_s, len(actions)))
+    return measured
 
 
 def memory(facts: SchedulingFacts, size: str) -> list[dict[str, Any]]:

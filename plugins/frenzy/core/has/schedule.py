@@ -54,7 +54,7 @@ def _decided(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], 
     if isinstance(policy, SrtfPolicy):
         return srtf.decide(state, now_s, policy)
     starts: list[Action] = []
-    while started := run_pass(state, now_s).started:
+    while state.may_start and (started := run_pass(state, now_s).started):
         starts += [Start(run_key=job.run_key, plan=job.plan, placement=job.placement) for job in started]
         state = state.start(started)
     return tuple(starts), state

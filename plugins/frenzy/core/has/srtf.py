@@ -60,7 +60,7 @@ class _Turn:
     moved: set[str] = field(default_factory=set)
 
     def start_what_fits(self) -> bool:
-        if not any(room.idle_gpus for room in self.state.room.by_type.values()):
+        if not self.state.may_start:
             return False
         board = Board(state=self.state, now_s=self.now_s, room=self.state.room)
         run_pass(board)
@@ -137,14 +137,23 @@ class _Turn:
         self, job: QueuedJob, option: Option, victims: list[RunningJob]
     ) -> tuple[Placement, list[RunningJob]] | None:
         room, taken = self.state.room, list[RunningJob]()
+        gpu_type, released = option.need.gpu_type, 0
+        missing = option.need.num_gpus - room.idle_gpus(gpu_type)
         for victim in victims:
             if len(taken) == self.policy.num_victims:
                 return None
-            pays = self._left_s(victim) > self.policy.preempt_ratio * option.run_s + _restart_s(victim)
-            if not pays or victim.priority > job.priority or victim.plan.gpu_type != option.need.gpu_type:
+            if victim.plan.gpu_type != gpu_type or victim.priority > job.priority:
+                continue
+            if self._left_s(victim) <= self.policy.preempt_ratio * option.run_s + _restart_s(victim):
                 continue
             taken.append(victim)
-            room = room.release(self.state.rules.need(victim.plan), victim.placement)
+            missing -= victim.plan.num_gpus
+            if missing > 0:
+                # Too few GPUs, wherever they are: nothing needs to be placed yet.
+                continue
+            for each in taken[released:]:
+                room = room.release(self.state.rules.need(each.plan), each.placement)
+            released = len(taken)
             placement = place(room.by_type[option.need.gpu_type], option.need)
             if placement is not None:
                 return placement, _needed(taken, placement)

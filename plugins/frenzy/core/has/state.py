@@ -97,6 +97,12 @@ class SchedulingState:
         queued = tuple(contender.job for contender in self.waiting)
         return SchedulingFacts(cluster=self.cluster, queued=queued, running=tuple(self.running.values()))
 
+    @property
+    def may_start(self) -> bool:
+        """Whether any waiting job finds as many idle GPUs as its smallest plan takes; where types are mixed, always."""
+        lines = self.waiting.lines.values()
+        return self.rules.counts_gpus_only or any(line.jobs.first.may_fit(self.room) for line in lines)
+
     def submit(self, job: QueuedJob) -> SchedulingState:
         """State once ``job`` waits."""
         contender = self.rules.contender(job, self.cluster)
