@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import httpx
@@ -12,14 +13,18 @@ from frenzy.cli.stack import Stack
 
 # Short, so that a test can outlast one.
 LEASE_S = "15"
+# Set to "postgresql": the shared Airflow and all tests on it use the tests' server instead of SQLite.
+DATABASE_VARIABLE = "FRENZY_TEST_STACK"
 
 
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A running Airflow in a home and on a port of its own, over the test cluster."""
     files = tmp_path_factory.mktemp("cluster")
     # What moves a job in these tests is its memory, or a person; test_elastic has an Airflow of its own.
     env = {"FRENZY_CLUSTER": str(write_cluster(files)), "FRENZY_LEASE_S": LEASE_S, "FRENZY_ELASTIC": "off"}
+    if os.environ.get(DATABASE_VARIABLE) == "postgresql":
+        env["FRENZY_DATABASE"] = request.getfixturevalue("postgres_server").new_database()
     with Stack.running(tmp_path_factory.mktemp("stack"), env=env) as running:
         yield running
 
