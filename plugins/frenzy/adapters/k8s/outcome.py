@@ -178,8 +178,10 @@ def vanished(*, pod: str, node_rank: int, event: PodJson | None, node_is_gone: b
     """The end of a pod that is not there any more and that we did not remove; event: what was said of it last."""
     code = TELLING_EVENTS.get(str((event or {}).get("reason")))
     said = str((event or {}).get("message", ""))
-    if node_is_gone or code is None:
-        code = ReasonCode.NODE_LOST if node_is_gone else ReasonCode.POD_DELETED
+    if node_is_gone:
+        code, said = ReasonCode.NODE_LOST, said or "It is gone with its node."
+    elif code is None:
+        code, said = ReasonCode.POD_DELETED, said or "It was deleted, and nothing tells why."
     return PodEnd(pod=pod, node_rank=node_rank, code=code, detail=_sentence(pod, said), at_s=at_s)
 
 
