@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI, HTTPException
 from tests.unit.web.conftest import cluster, registration, role_access
 
-from frenzy.adapters.memory import FixedInventory, InMemoryJobStore, InMemoryLedger, InMemoryRunStore
+from frenzy.adapters.memory import FixedInventory, FixedQueues, InMemoryJobStore, InMemoryLedger, InMemoryRunStore
 from frenzy.app.register import register_run
 from frenzy.app.services import Services
 from frenzy.cli.main import run
@@ -88,6 +88,7 @@ class World:
     url: str
     services: Services
     airflow: FakeAirflow
+    queues: FixedQueues
 
     def registered(self, name: str = "job", **options: Any) -> RunView:
         return register_run(self.services, registration(name, **options))
@@ -95,6 +96,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
+    queues = FixedQueues()
     services = Services(
         clock=SystemClock(),
         ledger=InMemoryLedger(),
@@ -105,6 +107,7 @@ def world() -> Iterator[World]:
         policy=policy_named("has"),
         marp_policy="paper",
         lease_s=60.0,
+        queues=queues,
     )
     with services.ledger.transaction() as tx:
         tx.put_cluster(cluster())
@@ -112,7 +115,7 @@ def world() -> Iterator[World]:
     app = airflow.routes()
     app.mount("/frenzy", create_app(lambda: services, {need: lambda: None for need in role_access()}))
     with served(app) as url:
-        yield World(url=url, services=services, airflow=airflow)
+        yield World(url=url, services=services, airflow=airflow, queues=queues)
 
 
 class served:
