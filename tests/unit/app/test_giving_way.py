@@ -1,0 +1,74 @@
+"""The product's own scheduler makes a running job give way to one that matters more, and leave a drained node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.unit.app.moving import STOPPED, ScriptedScheduler, a_pass, run_on, set_node
+from tests.unit.app.playing import Airflow, make_job
+
+from frenzy.app.place import place_status
+from frenzy.app.queries import explain, run_view
+from frenzy.core.cluster import NodeState
+from frenzy.core.errors import ReasonCode
+from frenzy.core.job import ConstraintsSpec
+from frenzy.core.moves import ElasticRules
+from frenzy.core.protocol import DirectiveKind, PlaceStatus, VerdictKind
+
+ON_SMALL = ConstraintsSpec(gpu_types=("small",), max_gpus=1)
+
+
+def patient_job(airflow: Airflow, scheduler: ScriptedScheduler, constraints: ConstraintsSpec) -> Airflow:
+    """A job at its twentieth step on one GPU of node a; it has none to give up and run on."""
+    services = replace(airflow.services, schedule=scheduler, elastic=ElasticRules(min_run_s=0.0))
+    patient = replace(airflow, services=services)
+    run_on(patient, scheduler, replace(make_job("patient"), constraints=constraints), 1, step=20)
+    patient.clock.advance(10)
+    return patient
+
+
+def test_a_job_that_cannot_shrink_gives_way_waits_with_a_reason_and_resumes(
+    airflow: Airflow, scheduler: ScriptedScheduler
+) -> None:
+    patient = patient_job(airflow, scheduler, ON_SMALL)
+    others = [patient.another() for _ in range(2)]
+    for at, other in enumerate(others):
+        urgent = replace(make_job(f"urgent{at}"), constraints=ON_SMALL, priority=5)
+        other.register(urgent, run_id=f"r{at + 2}")
+        other.place()
+    assert place_status(patient.services, others[1].key).reason is not None
+    asked = patient.step(1, 21)
+    assert asked.kind is DirectiveKind.CHECKPOINT_AND_STOP
+    assert asked.reason is not None
+    assert asked.reason.code is ReasonCode.PREEMPTED
+    assert "urgent1, whose priority is higher" in asked.reason.sentence
+    patient.end(1, STOPPED, last_step=22)
+    assert place_status(patient.services, others[1].key).status is PlaceStatus.PLACED
+    assert patient.decide().kind is VerdictKind.RETRY
+    waiting = patient.place()
+    assert waiting.status is PlaceStatus.WAITING
+    assert waiting.reason is not None
+    assert any(line.startswith("It waits: WAITING_FOR_GPUS") for line in explain(patient.services, patient.key).lines)
+    others[0].launch(1)
+    others[0].end(1, 0, last_step=100)
+    again = place_status(patient.services, patient.key)
+    assert again.status is PlaceStatus.PLACED
+    second = run_view(patient.services, patient.key).attempts[1]
+    assert second.next_attempt.checkpoint_step == 22
+    assert run_view(patient.services, patient.key).run.num_reschedules == 0
+
+
+def test_a_job_leaves_a_node_once_it_is_drained(airflow: Airflow, scheduler: ScriptedScheduler) -> None:
+    patient = patient_job(airflow, scheduler, ConstraintsSpec(max_gpus=1))
+    set_node(patient, NodeState.DRAINING)
+    a_pass(patient)
+    asked = patient.step(1, 21)
+    assert asked.kind is DirectiveKind.CHECKPOINT_AND_STOP
+    assert asked.reason is not None
+    assert asked.reason.code is ReasonCode.MOVED_TO_OTHER_GPUS
+    assert "a is being drained" in asked.reason.sentence
+    patient.end(1, STOPPED, last_step=22)
+    assert patient.decide().kind is VerdictKind.RETRY
+    spec = patient.place().spec
+    assert spec is not None
+    assert [each.node for each in spec.placement.allocations] == ["b"]
