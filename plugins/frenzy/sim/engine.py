@@ -18,10 +18,10 @@ from functools import partial
 from typing import Final
 
 from frenzy.core.cluster import NodeState, Placement
-from frenzy.core.has import SchedulingState, decided
+from frenzy.core.has import HasPolicy, SchedulingState, SrtfPolicy, decided
 from frenzy.core.has.state import running_job
 from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import Action, Hold, Preempt, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
+from frenzy.core.queue import Action, Elasticity, Hold, Preempt, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
 from frenzy.sim.jobs import Scenario
 from frenzy.sim.ledger import Ledger, LiveJob
 from frenzy.sim.mixed import plan_as_placed
@@ -44,7 +44,11 @@ class _Kind(IntEnum):
     NODE_LOST = 2
     NODE_BACK = 3
     ARRIVAL = 4
-    ROUND = 5
+    MOVABLE = 5
+    ROUND = 6
+
+
+_OF_AN_ATTEMPT: Final = (_Kind.END, _Kind.OUT_OF_MEMORY, _Kind.MOVABLE)
 
 
 def simulate(scenario: Scenario, scheduler: Scheduler, *, progress: Callable[[int], None] | None = None) -> SimResult:
@@ -61,6 +65,7 @@ class _Engine:
         running = tuple(each.job for each in scenario.running)
         facts = SchedulingFacts(cluster=scenario.cluster, queued=(), running=running)
         self._state = SchedulingState.of(facts, scheduler.rules)
+        self._moves = scheduler.round_s is None and isinstance(scheduler.rules, HasPolicy | SrtfPolicy)
         self._ledger = Ledger(scenario)
         if len(self._ledger.jobs) != len(scenario.jobs) + len(running):
             raise SimulationError("two jobs have the same key")
@@ -96,11 +101,7 @@ class _Engine:
             since_s = running.job.started_s if running.job.ready_s is None else running.job.ready_s
             end_s = since_s + running.work * running.job.plan.predicted_run_s
             self._push(max(start_s, end_s), _Kind.END, running.job.run_key)
-            elasticity = running.job.elasticity
-            movable_s = math.inf if elasticity is None else since_s + max(elasticity.min_run_s, _MOMENT_S)
-            if start_s < movable_s < end_s and self._scheduler.round_s is None:
-                # As in the product, where a pass runs when a job may be moved for the first time.
-                self._push(movable_s, _Kind.ROUND)
+            self._push_movable(running.job.run_key, running.job.elasticity, since_s)
         for sim in self._scenario.jobs:
             self._push(max(start_s, sim.job.submitted_s), _Kind.ARRIVAL, sim.job.run_key)
         for failure in self._scenario.failures:
@@ -116,8 +117,10 @@ class _Engine:
 
     def _happen(self, now_s: float, kind: _Kind, key: str, attempt: int) -> bool:
         """Let one event happen; whether the scheduler must decide now."""
-        if kind in (_Kind.END, _Kind.OUT_OF_MEMORY) and self._ledger.jobs[key].attempt != attempt:
+        if kind in _OF_AN_ATTEMPT and self._ledger.jobs[key].attempt != attempt:
             return False
+        if kind is _Kind.MOVABLE:
+            return True
         if kind is _Kind.ROUND:
             self._round_pending = False
             return True
@@ -235,6 +238,7 @@ class _Engine:
         live = self._ledger.starts(job, now_s)
         restart_s = job.elasticity.restart_s if again and job.elasticity else 0.0
         self._push_end(live, plan, now_s + restart_s)
+        self._push_movable(job.run_key, job.elasticity, now_s + restart_s, live.attempt)
         # A job that is never moved is started again with any of its plans after a failure.
         return replace(running_job(job, plan, placement, now_s=now_s, restart_s=restart_s), plans=job.plans)
 
@@ -245,6 +249,14 @@ class _Engine:
         else:
             end_s = ready_s + max(0.0, live.sim.work - live.done) * plan.predicted_run_s
             self._push(end_s, _Kind.END, key, live.attempt)
+
+    def _push_movable(self, key: str, elasticity: Elasticity | None, ready_s: float, attempt: int = 0) -> None:
+        """As in the product, where a pass runs when a job may be moved for the first time since it moved."""
+        if self._moves and elasticity is not None:
+            movable_s = ready_s + max(elasticity.min_run_s, _MOMENT_S)
+            if movable_s > self._scenario.start_s:
+                # Rounded up, so that it has surely run so long.
+                self._push(math.nextafter(movable_s, math.inf), _Kind.MOVABLE, key, attempt)
 
     def _plan_as_placed(self, job: QueuedJob, action: Start | Resize) -> ResourcePlan:
         return plan_as_placed(action.plan, job.plans, self._state.room.types_of(action.placement))

@@ -16,7 +16,7 @@ from frenzy.core.cluster import Cluster, NodeAllocation, NodeState, Placement
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.has import HasPolicy, Policy, SchedulingState, schedule
 from frenzy.core.has.placement import place
-from frenzy.core.queue import Action, Preempt, QueuedJob, Resize, SchedulingFacts, Start
+from frenzy.core.queue import Action, Elasticity, Preempt, QueuedJob, Resize, SchedulingFacts, Start
 from frenzy.sim.engine import SimulationError, simulate
 from frenzy.sim.jobs import NodeFailure, Scenario, SimJob, SimRunning
 from frenzy.sim.outcome import JobOutcome, SimResult
@@ -112,6 +112,13 @@ def test_preempted_job_waits_and_goes_on_where_it_was() -> None:
     alarms = [sim_job(f"alarm{when}", on_small(9, 1.0), submitted_s=when) for when in (40.0, 70.0)]
     result = simulate(scenario(sim_job("a", only), *alarms), Scripted(say))
     assert (outcome(result, "a").waiting_s, outcome(result, "a").end_s) == (30.0, pytest.approx(70 + 10 + 60))
+
+
+def test_job_that_may_be_moved_from_now_on_is_looked_at_though_nothing_else_happens() -> None:
+    short, long = sim_job("short", on_large(2, 30.0)), sim_job("long", on_small(1, 10_000.0), on_large(2, 1000.0))
+    patient = replace(long.job, elasticity=Elasticity(restart_s=10.0, moves_left=3, min_run_s=60.0))
+    result = simulate(scenario(short, replace(long, job=patient)), HAS)
+    assert outcome(result, "long").end_s == pytest.approx(60 + 10 + (1 - 60 / 10_000) * 1000)
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,8 @@ class HasPolicy(BackfillPolicy):
     """The product's default: jobs are moved so that all end sooner (``shares``); where no job may be
     moved it is ``backfill``, with the same numbers.
 
+    What each number does to completion times, ``python -m tests.bench.tune_has`` shows.
+
     urgency: how much a job counts the delay of those behind it when it chooses a plan; 0: not at all.
     slowdown: a job is due this many times later than the whole cluster would take for it alone.
     size_exponent: jobs weigh with this power of their work; 0: each the same, which favours short ones.
@@ -57,11 +59,11 @@ class HasPolicy(BackfillPolicy):
     there are neither queues nor quotas.
     """
 
-    urgency: float = 0.5
-    slowdown: float = 30.0
+    urgency: float = 0.6
+    slowdown: float = 20.0
     size_exponent: float = 0.0
     hysteresis: float = 0.8
-    disturbance: float = 6.0
+    disturbance: float = 12.0
     gain_without_budget: float = 1.5
     overrun_share: float = 0.3
     num_all: int = 128
