@@ -79,11 +79,7 @@ def own_cluster(part: Part) -> Iterator[ControlPlane]:
     try:
         yield _own(_read(stand))
     finally:
-        assert stand.stdin is not None and stand.stdout is not None
-        # It stops when nobody holds the other end of its input.
-        stand.stdin.close()
-        stand.wait(_STOP_TIMEOUT_S)
-        stand.stdout.close()
+        _end(stand)
         shutil.rmtree(folder, ignore_errors=True)
         left = marked_processes("FRENZY_STACK", str(folder))
         assert left == [], f"still running: {left}"
@@ -120,6 +116,18 @@ def _start(part: Part, folder: Path) -> subprocess.Popen[str]:
         text=True,
         start_new_session=True,
     )
+
+
+def _end(stand: subprocess.Popen[str]) -> None:
+    """It stops when nobody holds the other end of its input; when it is killed, the kernel kills the rest."""
+    assert stand.stdin is not None and stand.stdout is not None
+    stand.stdin.close()
+    try:
+        stand.wait(_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        stand.kill()
+        stand.wait()
+    stand.stdout.close()
 
 
 def _read(stand: subprocess.Popen[str]) -> Stand:
