@@ -24,7 +24,7 @@ env: $(STAMP) ## make the environment (.venv) from the lock
 demo: $(STAMP) ## start Airflow, train the sample job to its end, show it; KEEP=1 leaves Airflow up
 	@$(BIN)/frenzy demo $(if $(KEEP),--keep)
 
-test: $(STAMP) ## all tests (unit, contract, trainer, e2e)
+test: $(STAMP) ## all tests but those on Kubernetes (unit, contract, packaging, trainer, e2e)
 	@$(PYTEST) $(ARGS)
 
 test-k8s: $(STAMP) ## tests on a real Kubernetes API server with fake nodes (or on that of KUBECONFIG)
