@@ -18,6 +18,7 @@ Amounts = Mapping[str, float]
 
 CPU: Final = "cpu"
 MEMORY: Final = "memory"
+_HUGEPAGES: Final = "hugepages-"
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -79,7 +80,11 @@ class PodUse:
 
 
 def pod_requests(spec: Json) -> dict[str, float]:
-    """What the scheduler counts for a pod: its containers together, or one of the first ones if that is more."""
+    """What the scheduler counts for a pod.
+
+    Its containers together, or one of the first ones if that is more; what ``spec.resources`` says of the whole
+    pod (Kubernetes 1.32 on) takes the place of that. Overhead comes on top.
+    """
     together = _total(_container_requests(each) for each in spec.get("containers") or ())
     helpers: dict[str, float] = {}
     for each in spec.get("initContainers") or ():
@@ -89,7 +94,15 @@ def pod_requests(spec: Json) -> dict[str, float]:
         else:
             helpers = {name: max(helpers.get(name, 0.0), asked.get(name, 0.0)) for name in {*helpers, *asked}}
     largest = {name: max(together.get(name, 0.0), helpers.get(name, 0.0)) for name in {*together, *helpers}}
-    return _total((largest, _amounts(spec.get("overhead"))))
+    return _total(({**largest, **_of_the_whole_pod(spec, largest)}, _amounts(spec.get("overhead"))))
+
+
+def _of_the_whole_pod(spec: Json, of_containers: Amounts) -> dict[str, float]:
+    """Requests of the pod itself; a limit alone is one where no container requests anything."""
+    resources = spec.get("resources") or {}
+    limits = {name: each for name, each in _amounts(resources.get("limits")).items() if name not in of_containers}
+    named = {**limits, **_amounts(resources.get("requests"))}
+    return {name: each for name, each in named.items() if name in (CPU, MEMORY) or name.startswith(_HUGEPAGES)}
 
 
 def _container_requests(container: Json) -> dict[str, float]:

@@ -219,6 +219,17 @@ def test_requests_are_what_the_scheduler_counts() -> None:
     assert pod_requests(spec) == {"cpu": 4.25, "x/y": 2, "memory": 1024}
 
 
+def test_what_a_pod_asks_for_as_a_whole_takes_the_place_of_its_containers() -> None:
+    container = {"resources": {"requests": {"cpu": "1", "memory": "1Ki", "nvidia.com/gpu": "2"}}}
+    whole = {
+        "requests": {"cpu": "6", "hugepages-2Mi": "4Mi", "nvidia.com/gpu": "9"},
+        "limits": {"cpu": "8", "memory": "64Gi"},
+    }
+    asked = pod_requests({"containers": [container], "resources": whole, "overhead": {"cpu": "250m"}})
+    assert asked == {"cpu": 6.25, "memory": 1024, "nvidia.com/gpu": 2, "hugepages-2Mi": 4 * MIB}
+    assert pod_requests({"containers": [{}], "resources": {"limits": {"memory": "1Gi"}}}) == {"memory": GIB}
+
+
 @pytest.mark.parametrize(
     ("text", "number"),
     [
