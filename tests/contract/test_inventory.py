@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -242,3 +243,26 @@ def test_a_server_that_never_answered_is_a_reason_to_try_later(tmp_path: Path) -
         world.inventory.cluster()
     assert told.value.reason.code is ReasonCode.API_UNREACHABLE
     world.inventory.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_watch_whose_thread_ended_is_started_again_with_the_next_question(tmp_path: Path) -> None:
+    world = KubernetesWorld(tmp_path)
+    world.add("n1")
+    ends = [SystemExit(), SystemExit()]  # what ends a thread, whatever it catches
+
+    def core_api() -> FakeKube:
+        if ends:
+            raise ends.pop()
+        return world.kube
+
+    inventory = KubernetesInventory(core_api, RULES, cluster_file=world.file, patience_s=0.2)  # type: ignore[arg-type]
+
+    def names_told() -> list[str]:
+        with suppress(TemporaryError):
+            return names(inventory)
+        return []
+
+    assert names_told() == []
+    eventually(lambda: names_told() == ["n1"])
+    inventory.close()

@@ -19,7 +19,7 @@ from frenzy.adapters.cluster_file import load_cluster_file
 from frenzy.adapters.k8s.nodes import Declared, Found, Notice, nodes_from
 from frenzy.adapters.k8s.objects import NodeFacts, PodUse
 from frenzy.adapters.k8s.pod_rules import PodRules
-from frenzy.adapters.k8s.reflection import GoneError, Json, ListFailedError, Reflection
+from frenzy.adapters.k8s.reflection import ForbiddenError, GoneError, Json, ListFailedError, Reflection
 from frenzy.core.cluster import Cluster
 from frenzy.core.errors import Reason, ReasonCode, TemporaryError
 
@@ -96,6 +96,7 @@ class KubernetesInventory:
         with self._lock:
             if self._watches is None or self._watches.pid != os.getpid():
                 self._watches = _Watches(self._core_api, self._rules.namespace)
+            self._watches.keep_going()
             return self._watches
 
     def _with_gaps(self, found: Found, watches: _Watches) -> Found:
@@ -121,7 +122,7 @@ class KubernetesInventory:
 
 
 class _Watches:
-    """Two threads, one for nodes and one for pods."""
+    """Two threads, one for nodes and one for pods; they begin with ``keep_going``."""
 
     def __init__(self, core_api: Callable[[], CoreV1Api], namespace: str) -> None:
         self.pid = os.getpid()
@@ -129,12 +130,15 @@ class _Watches:
         self._nodes = Reflection(self._node_source, NodeFacts.of, name="nodes")
         self._pods = Reflection(self.pods, PodUse.of, name="pods")
         self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=each.run, args=(self._stop,), name=f"frenzy-{each.name}", daemon=True)
-            for each in (self._nodes, self._pods)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: dict[str, threading.Thread] = {}
+
+    def keep_going(self) -> None:
+        """Start each thread that does not run, for the first time or because something ended it."""
+        for each in (self._nodes, self._pods):
+            if each.name not in self._threads or not self._threads[each.name].is_alive():
+                thread = threading.Thread(target=each.run, args=(self._stop,), name=f"frenzy-{each.name}", daemon=True)
+                thread.start()
+                self._threads[each.name] = thread
 
     def wait_for_lists(self, patience_s: float) -> None:
         for each in (self._nodes, self._pods):
@@ -153,7 +157,7 @@ class _Watches:
         self._stop.set()
         for source in (self.pods, self._node_source):
             source.close()
-        for thread in self._threads:
+        for thread in self._threads.values():
             thread.join(_END_S)
 
 
@@ -232,10 +236,6 @@ class PodSource(_Listing):
         api = self._core()
         listed: Callable[..., Any] = api.list_pod_for_all_namespaces
         return partial(api.list_namespaced_pod, self._namespace) if self.sees_only_own else listed
-
-
-class ForbiddenError(ListFailedError):
-    """The service account may not list that."""
 
 
 def _pages(list_page: Callable[..., Any], **options: str) -> tuple[Iterable[Json], str]:

@@ -3,8 +3,8 @@
     list -> (objects, version) -> watch from version -> changes ... -> the watch ends -> watch from the last version
                                                                     -> 410 Gone      -> list again
 
-The server is asked as rarely as it allows, however large the cluster is. Its silence is no news: what was
-known stays known, and the time of the last word is kept.
+The server is asked as rarely as it allows, however large the cluster is. Its silence is no news, and neither is an
+object that cannot be read: what was known stays known.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ class GoneError(Exception):
 
 class ListFailedError(Exception):
     """The server could not be asked, or refused; the message says how."""
+
+
+class ForbiddenError(ListFailedError):
+    """The service account may not list that."""
 
 
 class Source(Protocol):
@@ -58,6 +62,7 @@ class Reflection(Generic[T]):
         self._lock = threading.Lock()
         self._kept: dict[str, T] = {}
         self._generation = 0
+        self._unreadable: dict[str, str] = {}
         self.has_listed = threading.Event()
         self.problem: str | None = None  # why the server does not answer; None while it does
 
@@ -74,18 +79,24 @@ class Reflection(Generic[T]):
             try:
                 version = self._relist() if version is None else self._follow(version, stop)
                 self.problem, pause_s = None, _FIRST_PAUSE_S
+                continue
             except GoneError:
                 version = None
+                continue
             except ListFailedError as error:
-                if stop.is_set():  # which ends a watch in mid-line
-                    return
-                self._note(str(error))
-                stop.wait(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                problem = str(error)
+            except Exception as error:  # nobody else would start this thread again
+                problem, version = f"{type(error).__name__}: {error}", None
+            if stop.is_set():  # which ends a watch in mid-line
+                return
+            self._note(problem)
+            stop.wait(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _relist(self) -> str:
         objects, version = self._source.list()
-        kept = {each["metadata"]["uid"]: self._keep(each) for each in objects}
+        read = {each["metadata"]["uid"]: self._read(each) for each in objects}
+        kept = {uid: each for uid, each in read.items() if each is not None}
         with self._lock:
             self._kept = kept
             self._generation += 1
@@ -112,13 +123,28 @@ class Reflection(Generic[T]):
 
     def _apply(self, kind: str, found: Json) -> None:
         uid = found["metadata"]["uid"]
-        kept = None if kind == "DELETED" else self._keep(found)
+        kept = None if kind == "DELETED" else self._read(found)
         with self._lock:
             before = self._kept.pop(uid, None)
             if kept is not None:
                 self._kept[uid] = kept
             if kept != before:  # heartbeats change nothing that matters
                 self._generation += 1
+
+    def _read(self, found: Json) -> T | None:
+        """What is kept of one object; what was kept before, if anything, of one that cannot be read."""
+        uid = found["metadata"]["uid"]
+        try:
+            kept = self._keep(found)
+        except Exception as error:  # one odd object is not to hide all others
+            problem = f"{type(error).__name__}: {error}"
+            if self._unreadable.get(uid) != problem:
+                name = found["metadata"].get("name", uid)
+                logger.warning("%s of the %s cannot be read and is passed over: %s", name, self.name, problem)
+            self._unreadable[uid] = problem
+            return self._kept.get(uid)
+        self._unreadable.pop(uid, None)
+        return kept
 
     def _note(self, problem: str) -> None:
         if problem != self.problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -61,10 +62,16 @@ def event(kind: str, name: str, version: int, value: str = "") -> Json:
     return {"type": kind, "object": found(name, version, value)}
 
 
+def kept(each: Json) -> str:
+    if each["value"] == "odd":
+        raise ValueError("an effect that nobody knows")
+    return str(each["metadata"]["name"] + each["value"])
+
+
 def play(*answers: Any) -> tuple[Reflection[str], Script, Until]:
     script = Script(*answers)
     until = Until(lambda: script.is_over)
-    reflection = Reflection(script, lambda each: each["metadata"]["name"] + each["value"], name="things")
+    reflection = Reflection(script, kept, name="things")
     reflection.run(until)
     return reflection, script, until
 
@@ -132,3 +139,36 @@ def test_the_first_list_is_tried_until_it_comes() -> None:
     assert reflection.has_listed.is_set()
     assert script.asked == ["list", "list", "list", "watch 10"]
     assert until.pauses == [0.5, 1]
+
+
+def test_what_nobody_expected_is_a_failure_like_others_and_means_a_new_list() -> None:
+    no_kubeconfig = RuntimeError("no configuration yet")
+    reflection, script, until = play(no_kubeconfig, ([found("a", 1)], "10"), KeyError("type"), ([found("b", 2)], "20"))
+    assert script.asked == ["list", "list", "watch 10", "list"]
+    assert until.pauses == [0.5, 0.5]
+    assert reflection.snapshot()[1] == ("b",)
+
+
+def test_a_failure_nobody_expected_says_what_it_was(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        play(RuntimeError("no configuration yet"), ([], "1"))
+    assert "things: RuntimeError: no configuration yet" in caplog.text
+
+
+def test_an_object_that_cannot_be_read_is_passed_over_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    odd = [event("MODIFIED", "odd-one", version, "odd") for version in (11, 12)]
+    listed = ([found("odd-one", 1, "odd"), found("a", 2)], "10")
+    with caplog.at_level(logging.WARNING):
+        reflection, script, until = play(listed, [*odd, event("ADDED", "b", 13)], [])
+    assert reflection.snapshot()[1] == ("a", "b")
+    assert (script.asked[-1], until.pauses) == ("watch 13", [])
+    assert caplog.text.count("odd-one of the things cannot be read") == 1
+
+
+def test_an_object_that_becomes_unreadable_stays_as_it_was_known_until_it_goes() -> None:
+    odd = [event("MODIFIED", "a", 11, "odd")]
+    assert play(([found("a", 1)], "10"), odd, [])[0].snapshot()[1] == ("a",)
+    assert play(([found("a", 1)], "10"), odd, GoneError("old"), ([found("a", 12, "odd")], "12"))[0].snapshot()[1] == (
+        "a",
+    )
+    assert play(([found("a", 1)], "10"), [*odd, event("DELETED", "a", 12)], [])[0].snapshot()[1] == ()
