@@ -22,7 +22,10 @@ from frenzy.adapters.k8s.outcome import TELLING_EVENTS, PodJson
 from frenzy.core.errors import FrenzyError, PermanentError, Reason, ReasonCode, TemporaryError
 
 _RETRY_AFTER_S: Final = 10.0
+# What is kept of a container's output: its end. A line may be of any length.
+_LOG_LINES: Final = 2000
 _LOG_BYTES: Final = 256 * 1024
+_PIECE_BYTES: Final = 64 * 1024
 _FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
 _PASSING: Final = frozenset({0, 408, 429, 500, 502, 503, 504})
 _OVER_QUOTA: Final = "exceeded quota"
@@ -72,13 +75,16 @@ class Pods:
                         raise
 
     def output(self, name: str) -> str:
-        """The end of what the workers' container wrote."""
+        """The end of what the workers' container wrote: its last lines, and of those at most 256 KiB."""
+        kept = b""
         with _errors():
             answer = self._core.read_namespaced_pod_log(
-                name, self.namespace, container=labels.CONTAINER, limit_bytes=_LOG_BYTES, _preload_content=False
+                name, self.namespace, container=labels.CONTAINER, tail_lines=_LOG_LINES, _preload_content=False
             )
-            text: str = answer.data.decode(errors="replace")
-            return text
+            for piece in answer.stream(_PIECE_BYTES):  # a limit of the API's keeps the beginning instead
+                kept = (kept + piece)[-_LOG_BYTES:]
+            answer.release_conn()
+        return kept.decode(errors="replace")
 
     def last_event(self, name: str) -> PodJson | None:
         """The newest event that tells why the pod called ``name`` was taken away."""
