@@ -52,10 +52,14 @@ _PEERS_PATIENCE_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodsNote:
-    """What the launcher remembers of an attempt: the pods that it made, where they came to run, how they ended."""
+    """What the launcher remembers of an attempt: the pods that it made, where they came to run, how they ended.
+
+    hindered: when each code that kept a pod from beginning was first seen, by pod and code; seconds since the epoch.
+    """
 
     pods: tuple[str, ...]
     nodes: Mapping[str, str] = field(default_factory=dict)
+    hindered: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     ends: tuple[PodEnd, ...] = ()
 
     def with_ends(self, ends: Iterable[PodEnd]) -> PodsNote:
@@ -67,6 +71,19 @@ class PodsNote:
     def with_nodes(self, seen: Iterable[PodSeen]) -> PodsNote:
         found = {each.name: each.node for each in seen if each.node is not None}
         return replace(self, nodes={**self.nodes, **found})
+
+    def with_hindrances(self, seen: Iterable[PodSeen], now_s: float) -> PodsNote:
+        """A code that comes again counts from its first time: pulling an image fails in turns with backing off."""
+        known = dict(self.hindered)
+        for each in seen:
+            if each.hindrance is not None:
+                known[each.name] = {str(each.hindrance.code): now_s, **known.get(each.name, {})}
+        return replace(self, hindered=known)
+
+    def hindered_for_s(self, pod: PodSeen, now_s: float) -> float:
+        """How long ``pod`` has been kept by what keeps it now; 0 when nothing does."""
+        code = None if pod.hindrance is None else str(pod.hindrance.code)
+        return 0.0 if code is None else now_s - self.hindered.get(pod.name, {}).get(code, now_s)
 
     def end_of(self, pod: str) -> PodEnd | None:
         return next((each for each in self.ends if each.pod == pod), None)
@@ -162,7 +179,7 @@ class KubernetesLauncher:
     def _account(
         self, spec: LaunchSpec, note: PodsNote, alive: list[PodSeen], silent: frozenset[str]
     ) -> WorkersAccount:
-        hindrances = [each.hindrance.reason for each in alive if each.hindrance is not None]
+        hindrances = [each.hindrance for each in alive if each.hindrance is not None]
         seen = WorkersState.UNKNOWN if silent else WorkersState.ALIVE
         return WorkersAccount(
             state=seen if alive else WorkersState.GONE,
@@ -190,7 +207,8 @@ class KubernetesLauncher:
             ends += [lost(each) for each in seen if each.stage is PodStage.LEAVING and each.node in silent]
             explained = {each.pod for each in note.ends if each.code is not ReasonCode.POD_DELETED}
             ends += [self._vanished(note, pod) for pod in note.pods if pod not in there | explained]
-        return self._remember(spec, note, note.with_nodes(seen).with_ends(ends))
+        after = note.with_nodes(seen).with_hindrances(seen, self._now_s()).with_ends(ends)
+        return self._remember(spec, note, after)
 
     def _remember(self, spec: LaunchSpec, note: PodsNote, after: PodsNote) -> PodsNote:
         if after != note and after.pods:
@@ -209,15 +227,22 @@ class KubernetesLauncher:
 
     def _give_up_if_hopeless(self, spec: LaunchSpec, note: PodsNote, alive: list[PodSeen]) -> PodsNote:
         """End the attempt where a pod will not begin, or where pods outlive a failed one for too long."""
-        patience_s = self._rules.scheduling_patience_s
-        stuck = [each for each in alive if each.hindrance and self._now_s() - each.hindrance.since_s > patience_s]
+        now_s = self._now_s()
+        stuck = [each for each in alive if note.hindered_for_s(each, now_s) > self._patience_s(spec, each)]
         failed = decisive(note.ends)
         if stuck:
-            note = self._remember(spec, note, note.with_ends(gave_up(each, self._now_s()) for each in stuck))
-        elif failed is None or self._now_s() - failed.at_s < _PEERS_PATIENCE_S:
+            note = self._remember(spec, note, note.with_ends(gave_up(each, now_s) for each in stuck))
+        elif failed is None or now_s - failed.at_s < _PEERS_PATIENCE_S:
             return note
         self.stop(spec, grace_s=0.0)
         return note
+
+    def _patience_s(self, spec: LaunchSpec, pod: PodSeen) -> float:
+        """How long ``pod`` may be kept from beginning; a node that an autoscaler has yet to add takes its time."""
+        waits_for_node = pod.hindrance is not None and pod.hindrance.code is ReasonCode.POD_UNSCHEDULABLE
+        if waits_for_node and pod.node_rank < len(spec.nodes) and labels.NODE_GROUP in spec.nodes[pod.node_rank].labels:
+            return max(self._rules.scheduling_patience_s, self._rules.autoscaling_patience_s)
+        return self._rules.scheduling_patience_s
 
     def _leave_result(self, spec: LaunchSpec, note: PodsNote) -> None:
         """From the last words of the pod that decides, where node 0 could not write the attempt's result."""

@@ -133,19 +133,11 @@ class PodEnd:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hindrance:
-    """What keeps a pod from beginning, and since when."""
-
-    reason: Reason
-    since_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PodSeen:
     """One pod at one look.
 
     node: where it was put. ready: None where it never ran; False also when its node has fallen silent.
-    leaves_by_s: when a pod that was deleted should be gone.
+    leaves_by_s: when a pod that was deleted should be gone. hindrance: what keeps it from beginning.
     """
 
     name: str
@@ -155,7 +147,7 @@ class PodSeen:
     ready: bool | None
     leaves_by_s: float | None
     end: PodEnd | None
-    hindrance: Hindrance | None
+    hindrance: Reason | None
 
 
 def see(pod: PodJson, *, asked: bool) -> PodSeen:
@@ -188,8 +180,8 @@ def vanished(*, pod: str, node_rank: int, event: PodJson | None, node_is_gone: b
 def gave_up(pod: PodSeen, now_s: float) -> PodEnd:
     """The end of a pod that waited for too long, and is ended for that."""
     assert pod.hindrance is not None, "it waits for something"
-    reason = pod.hindrance.reason
-    return PodEnd(pod=pod.name, node_rank=pod.node_rank, code=reason.code, detail=reason.detail, at_s=now_s)
+    code, detail = pod.hindrance.code, pod.hindrance.detail
+    return PodEnd(pod=pod.name, node_rank=pod.node_rank, code=code, detail=detail, at_s=now_s)
 
 
 def lost(pod: PodSeen) -> PodEnd:
@@ -301,19 +293,17 @@ def _done_to(pod: PodJson) -> tuple[ReasonCode, str] | None:
     return _BY_DISRUPTION.get(disruption.get("reason", ""), ReasonCode.POD_DELETED), disruption.get("message", "")
 
 
-def _hindrance(pod: PodJson) -> Hindrance | None:
-    status, metadata = pod.get("status") or {}, pod["metadata"]
+def _hindrance(pod: PodJson) -> Reason | None:
+    """Since when is not said: a condition keeps its time when a gate or a node it waited for changes its reason."""
+    status, name = pod.get("status") or {}, pod["metadata"]["name"]
     waiting = _container(pod).get("state", {}).get("waiting") or {}
     code = _BY_WAITING_REASON.get(str(waiting.get("reason")))
-    scheduled = _condition(status, "PodScheduled")
-    created_s = _time_s(metadata.get("creationTimestamp")) or 0.0
-    since_s = _time_s(scheduled.get("lastTransitionTime")) or created_s
     if code is not None:
         words = f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
-        return Hindrance(reason=Reason(code=code, detail=_sentence(metadata["name"], words)), since_s=since_s)
+        return Reason(code=code, detail=_sentence(name, words))
+    scheduled = _condition(status, "PodScheduled")
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
-        detail = _sentence(metadata["name"], scheduled.get("message", ""))
-        return Hindrance(reason=Reason(code=ReasonCode.POD_UNSCHEDULABLE, detail=detail), since_s=created_s)
+        return Reason(code=ReasonCode.POD_UNSCHEDULABLE, detail=_sentence(name, scheduled.get("message", "")))
     return None
 
 

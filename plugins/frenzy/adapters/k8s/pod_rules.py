@@ -164,7 +164,9 @@ class PodRules:
     virtual GPU's budget come on top. cpus_per_gpu: requested, as many as the scheduler counts with;
     cpu_limit_per_gpu: the most. python: what runs ``-m frenzy.trainer.launch``. network_interface:
     which gloo and NCCL are to use, if they choose wrong. scheduling_patience_s: how long a pod may
-    find no node. stop_grace_s: from FRENZY_STOP_GRACE_S, not from the file.
+    find no node, or not get its image or its container; autoscaling_patience_s: how long one may find no
+    node that is placed on a group whose nodes an autoscaler adds, unless the former is longer.
+    stop_grace_s: from FRENZY_STOP_GRACE_S, not from the file.
     """
 
     image: Annotated[str, Field(pattern=r"^\S+$", max_length=512)]
@@ -196,6 +198,7 @@ class PodRules:
     fs_group: _UserId | None = 1000
     read_only_root: bool = True
     scheduling_patience_s: _Seconds = 300.0
+    autoscaling_patience_s: _Seconds = 1200.0
     stop_grace_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 30.0
 
     @property
@@ -221,6 +224,7 @@ _FILE_NAMES: Final[Mapping[str, str]] = {
     "shm_per_gpu": "shm_per_gpu_bytes",
     "ephemeral_storage": "ephemeral_storage_bytes",
     "scheduling_patience": "scheduling_patience_s",
+    "autoscaling_patience": "autoscaling_patience_s",
 }
 _NOT_IN_THE_FILE: Final = frozenset({*_FILE_NAMES.values(), "stop_grace_s"})
 

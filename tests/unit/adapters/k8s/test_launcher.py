@@ -11,11 +11,14 @@ from kubernetes.client import CoreV1Api
 from tests.unit.adapters.k8s.fake_core import FakeCore
 from tests.unit.adapters.k8s.pod_examples import EXAMPLES
 
+from frenzy.adapters.k8s import labels
 from frenzy.adapters.k8s.launcher import KubernetesLauncher
 from frenzy.adapters.k8s.pods import Pods
 from frenzy.adapters.memory import FakeClock
 from frenzy.adapters.storage.run_store import FsspecRunStore
+from frenzy.core.errors import ReasonCode
 from frenzy.core.launch import LaunchSpec
+from frenzy.ports import WorkersState
 
 
 class Bench:
@@ -56,3 +59,90 @@ def test_of_long_lines_the_last_256_kib_are_kept(bench: Bench) -> None:
     kept = Pods("train", lambda: cast(CoreV1Api, bench.core)).output("any")
     assert len(kept) == 256 * 1024
     assert kept.endswith("the end")
+
+
+# patience
+
+
+GATED = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]}
+NO_NODE = {
+    "phase": "Pending",
+    "conditions": [
+        {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/8 nodes are available",
+            "lastTransitionTime": "2026-03-01T12:00:00Z",
+        }
+    ],
+}
+
+
+def waiting(reason: str) -> dict[str, Any]:
+    return {
+        "phase": "Pending",
+        "containerStatuses": [{"name": labels.CONTAINER, "state": {"waiting": {"reason": reason}}}],
+    }
+
+
+def looks(
+    bench: Bench, launcher: KubernetesLauncher, spec: LaunchSpec, status: dict[str, Any], *, for_s: float
+) -> None:
+    """The pods keep ``status`` for so long, and are looked at once a minute."""
+    bench.core.set_status(status)
+    for _ in range(round(for_s / 60)):
+        launcher.account(spec)
+        bench.clock.advance(60)
+
+
+def test_patience_begins_with_the_hindrance_and_not_with_the_pod(bench: Bench) -> None:
+    spec, launcher = bench.spec(), bench.launcher()
+    launcher.launch(spec)
+    looks(bench, launcher, spec, GATED, for_s=3600)
+    looks(bench, launcher, spec, NO_NODE, for_s=300)
+    assert launcher.state(spec) is WorkersState.ALIVE
+    bench.clock.advance(1)
+    launcher.account(spec)
+    account = bench.launcher().account(spec)
+    assert account.state is WorkersState.GONE
+    assert account.reason is not None
+    assert account.reason.code is ReasonCode.POD_UNSCHEDULABLE
+
+
+def test_time_without_a_node_does_not_count_against_the_image(bench: Bench) -> None:
+    spec, launcher = bench.spec(), bench.launcher()
+    launcher.launch(spec)
+    looks(bench, launcher, spec, NO_NODE, for_s=240)
+    looks(bench, launcher, spec, waiting("ErrImagePull"), for_s=240)
+    assert launcher.state(spec) is WorkersState.ALIVE
+
+
+def test_an_image_whose_pull_fails_again_and_again_is_given_up_in_time(bench: Bench) -> None:
+    spec, launcher = bench.spec(), bench.launcher()
+    launcher.launch(spec)
+    for reason in ("ErrImagePull", "ContainerCreating", "ImagePullBackOff") * 2:
+        looks(bench, launcher, spec, waiting(reason), for_s=60)
+    launcher.account(spec)
+    reason = launcher.account(spec).reason
+    assert reason is not None
+    assert reason.code is ReasonCode.IMAGE_PULL_FAILED
+
+
+def test_a_pod_on_an_autoscaled_group_may_wait_longer_for_its_node_but_not_for_its_image(bench: Bench) -> None:
+    spec, launcher = bench.spec("autoscaled-group"), bench.launcher("autoscaled-group")
+    launcher.launch(spec)
+    looks(bench, launcher, spec, NO_NODE, for_s=1200)
+    assert launcher.state(spec) is WorkersState.ALIVE
+    looks(bench, launcher, spec, waiting("ErrImagePull"), for_s=360)
+    reason = launcher.account(spec).reason
+    assert reason is not None
+    assert reason.code is ReasonCode.IMAGE_PULL_FAILED
+
+
+def test_a_pod_on_an_autoscaled_group_is_given_up_after_its_own_patience(bench: Bench) -> None:
+    spec = bench.spec("autoscaled-group")
+    launcher = bench.launcher("autoscaled-group", autoscaling_patience_s=600.0)
+    launcher.launch(spec)
+    looks(bench, launcher, spec, NO_NODE, for_s=720)
+    assert launcher.account(spec).state is WorkersState.GONE

@@ -59,9 +59,12 @@ def test_every_field_stands_in_the_file_that_comes_with_us_and_its_examples_are_
 
 
 def test_sizes_and_times_are_written_with_their_units() -> None:
-    rules = parse_pod_rules(IMAGE + "host_memory_per_gpu: 24 GiB\nscheduling_patience: 10m\n", stop_grace_s=45)
+    rules = parse_pod_rules(
+        IMAGE + "host_memory_per_gpu: 24 GiB\nscheduling_patience: 10m\nautoscaling_patience: 1h\n", stop_grace_s=45
+    )
     assert rules.host_memory_per_gpu_bytes == 24 * GIB
     assert rules.scheduling_patience_s == 600
+    assert rules.autoscaling_patience_s == 3600
     assert rules.stop_grace_s == 45
 
 
