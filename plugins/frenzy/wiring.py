@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
-from functools import cache, partial
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from frenzy.adapters.calibration import default_calibration
 from frenzy.adapters.cluster_file import ClusterFileInventory
@@ -19,6 +20,7 @@ from frenzy.adapters.storage.run_store import FsspecRunStore
 from frenzy.adapters.storage.sql_ledger import SqlLedger
 from frenzy.app.inventory import refresh_inventory
 from frenzy.app.services import Services
+from frenzy.core.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.has import policy_named
 from frenzy.core.moves import ElasticRules
 from frenzy.ports import Inventory, Launcher, RunStore
@@ -54,10 +56,10 @@ def inventory(settings: Settings) -> Inventory:
     if settings.launcher is LauncherKind.LOCAL:
         return ClusterFileInventory(settings.cluster_file)
     # Imported only here: Kubernetes' client takes seconds.
-    from frenzy.adapters.k8s.client import core_api
     from frenzy.adapters.k8s.inventory import KubernetesInventory
 
-    return KubernetesInventory(core_api, pod_rules(settings), cluster_file=settings.cluster_file)
+    api = partial(kubernetes_api, settings.kubernetes_conn_id)
+    return KubernetesInventory(api, pod_rules(settings), cluster_file=settings.cluster_file)
 
 
 def pod_rules(settings: Settings) -> PodRules:
@@ -66,13 +68,20 @@ def pod_rules(settings: Settings) -> PodRules:
 
 
 def kubernetes_api(conn_id: str) -> Any:
-    """CoreV1Api through the Airflow Connection ``conn_id``; the default one need not exist.
+    """A client of its own through the Airflow Connection ``conn_id``: CoreV1Api for launcher and inventory alike.
 
-    Then the service account of the pod that this process runs in is used, or KUBECONFIG.
+    Where the Connection says nothing, or is the default one and does not exist, the service account of the pod
+    that this process runs in is used, else KUBECONFIG or ``~/.kube/config``. Raises PermanentError where none is.
     """
     from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
+    from kubernetes.config.config_exception import ConfigException
 
-    return KubernetesHook(conn_id=conn_id).core_v1_client
+    try:
+        return KubernetesHook(conn_id=conn_id).core_v1_client
+    except ConfigException as error:
+        detail = f"No way to a Kubernetes cluster by the Connection {conn_id}, as a pod or by a kubeconfig: {error}"
+        remedy = "Make that Connection, set KUBECONFIG for Airflow's components, or run them in the cluster."
+        raise PermanentError(Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail, remedy=remedy)) from error
 
 
 def services_for(settings: Settings, database_url: str) -> Services:
@@ -98,13 +107,41 @@ def services_for(settings: Settings, database_url: str) -> Services:
     )
 
 
-@cache
-def services() -> Services:
-    """This process's services: settings from the environment, the ledger in Airflow's database."""
+class OneInstallation:
+    """The services of one process: made once, however many ask for them first, and at once.
+
+    The inventory is kept while its first answer fails: it goes on asking by itself, so that a slow or absent
+    cluster costs one pair of watches, and the next question may find the answer there.
+    """
+
+    def __init__(self, make: Callable[[], Services]) -> None:
+        self._make, self._lock = make, threading.Lock()
+        self._made: Services | None = None
+        self._is_ready = False
+
+    def services(self) -> Services:
+        """Raises what ``make`` or the inventory's first answer raises; the next call tries again."""
+        with self._lock:
+            if self._made is None:
+                self._made = self._make()
+        made = self._made
+        if not self._is_ready:
+            made.inventory.cluster()  # may take long: nobody is to wait for the ledger, or for that lock, meanwhile
+            with made.ledger.transaction() as tx:
+                refresh_inventory(tx, made)
+            self._is_ready = True
+        return made
+
+
+def _services_of_airflow() -> Services:
     from airflow.configuration import conf
 
-    made = services_for(load_settings(os.environ), str(conf.get("database", "sql_alchemy_conn")))
-    made.inventory.cluster()  # the first answer may take long: nobody is to wait for the ledger meanwhile
-    with made.ledger.transaction() as tx:
-        refresh_inventory(tx, made)
-    return made
+    return services_for(load_settings(os.environ), str(conf.get("database", "sql_alchemy_conn")))
+
+
+_INSTALLATION: Final = OneInstallation(_services_of_airflow)
+
+
+def services() -> Services:
+    """This process's services: settings from the environment, the ledger in Airflow's database."""
+    return _INSTALLATION.services()
