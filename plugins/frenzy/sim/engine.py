@@ -156,9 +156,12 @@ class _Engine:
         """What is known of its memory now excludes every plan that would run short as well."""
         live = self._ledger.jobs[key]
         live.num_ooms += 1
-        waiting = self._thrown_back(self._state.running[key], now_s)
+        job = self._state.running[key]
+        given_up = (job.plan.gpu_type, job.plan.num_gpus)
+        waiting = self._thrown_back(job, now_s)
         plans = tuple(plan for plan in waiting.plans if not live.sim.runs_out_of_memory(plan))
-        self._back_to_queue(replace(waiting, plans=plans), now_s)
+        pressed = bool(plans) and all((plan.gpu_type, plan.num_gpus) != given_up for plan in plans)
+        self._back_to_queue(replace(waiting, plans=plans, pressed=pressed), now_s)
 
     def _lose_node(self, node: str, now_s: float) -> None:
         self._failures_of_node[node] += 1

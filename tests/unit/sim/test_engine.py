@@ -72,6 +72,15 @@ def test_out_of_memory_loses_the_attempt_and_goes_to_a_larger_card() -> None:
     assert [stay.lost_gpu_s for stay in result.stays] == [60.0, 10.0]
 
 
+def test_a_job_out_of_memory_gets_larger_cards_from_one_that_fits_elsewhere() -> None:
+    growing = sim_job("growing", on_small(2, 1000.0, 10), on_large(2, 1300.0, 10), memory_factor=2.0)
+    roomy = sim_job("roomy", on_large(2, 1000.0), on_small(2, 1100.0), submitted_s=1.0)
+    result = simulate(scenario(growing, roomy), HAS)
+    taken = {(stay.run_key, stay.gpu_type) for stay in result.stays if stay.start_s < 200.0}
+    assert taken == {("growing", "small"), ("growing", "large"), ("roomy", "large"), ("roomy", "small")}
+    assert outcome(result, "roomy").num_restarts == outcome(result, "growing").num_restarts == 1
+
+
 def test_lost_node_costs_a_job_at_most_one_checkpoint_interval() -> None:
     job = sim_job("a", on_small(1, 1000.0))
     failure = NodeFailure(node="s1", at_s=350.0, repair_s=50.0)
