@@ -1,35 +1,51 @@
-"""Three jobs on real workers: a long one makes room for a short one, then grows back; no step is lost.
+"""Running jobs move for others on real workers: to make room and grow back, to swap, to give way, to leave a node.
 
-It has an Airflow of its own, where seconds are the least time between two moves, not a minute.
+All of it has one Airflow of its own, where seconds are the least time between two moves, not a minute.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.e2e.walker import Walker, job_text, write_cluster, write_corpus
+import yaml
+from tests.e2e.walker import ELASTIC_CLUSTER, SWEEP, Walker, job_text, write_cluster, write_corpus
 
 from frenzy.adapters.api_client import ApiAddress
-from frenzy.cli.airflow_env import SERVICE_USER
+from frenzy.cli import demo_elastic, demo_elastic_promises, demo_swap, demo_swap_promises
+from frenzy.cli.airflow_env import SERVICE_USER, STACK_MARK
 from frenzy.cli.connection import Api
-from frenzy.cli.demo_elastic import Specs, play
-from frenzy.cli.demo_elastic_promises import Story, judge
+from frenzy.cli.demo_elastic import Specs
+from frenzy.cli.demo_elastic_promises import Story
+from frenzy.cli.demo_swap import SwapSpecs
+from frenzy.cli.demo_swap_promises import SwapStory
 from frenzy.cli.stack import Stack
-from frenzy.core.errors import ReasonCode
+from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.protocol import RunView
+
+SNAPSHOTS = "frenzy.trainer.callbacks:SnapshotAverage"
 
 
 @pytest.fixture(scope="module")
 def elastic_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    files = tmp_path_factory.mktemp("elastic-cluster")
-    env = {"FRENZY_CLUSTER": str(write_cluster(files)), "FRENZY_MIN_RUN_S": "3", "FRENZY_RESTART_S": "8"}
+    cluster = write_cluster(tmp_path_factory.mktemp("elastic-cluster"), ELASTIC_CLUSTER)
+    env = {"FRENZY_CLUSTER": str(cluster), "FRENZY_MIN_RUN_S": "3", "FRENZY_RESTART_S": "8"}
     with Stack.running(tmp_path_factory.mktemp("elastic-stack"), env=env) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def api(elastic_stack: Stack) -> Iterator[Api]:
+def elastic_walker(elastic_stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walker]:
+    user = Walker(elastic_stack, write_corpus(tmp_path_factory.mktemp("elastic-corpus")))
+    yield user
+    user.http.close()
+
+
+@pytest.fixture(scope="module")
+def elastic_api(elastic_stack: Stack) -> Iterator[Api]:
     address = ApiAddress(
         base_url=elastic_stack.base_url, login=SERVICE_USER, password=elastic_stack.password(SERVICE_USER)
     )
@@ -43,8 +59,8 @@ def on_slow_gpus(max_gpus: int | None = None) -> Mapping[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def story(elastic_stack: Stack, api: Api, tmp_path_factory: pytest.TempPathFactory) -> Story:
-    corpus = write_corpus(tmp_path_factory.mktemp("elastic-corpus"))
+def story(elastic_walker: Walker, elastic_api: Api) -> Story:
+    corpus = elastic_walker.corpus
     training = {"global_batch_size": 8}
     specs = Specs(
         steady=job_text(
@@ -53,11 +69,11 @@ def story(elastic_stack: Stack, api: Api, tmp_path_factory: pytest.TempPathFacto
         long=job_text("long", corpus, training={**training, "max_steps": 260}, constraints=on_slow_gpus()),
         short=job_text("short", corpus, training={**training, "max_steps": 20}, constraints=on_slow_gpus(1)),
     )
-    return play(api, specs, print)
+    return demo_elastic.play(elastic_api, specs, print)
 
 
 def test_every_promise_of_elasticity_is_kept(story: Story) -> None:
-    broken = [f"{each.name}: {each.evidence}" for each in judge(story) if not each.kept]
+    broken = [f"{each.name}: {each.evidence}" for each in demo_elastic_promises.judge(story) if not each.kept]
     assert broken == [], [(a.attempt, a.plan.plan_id, a.outcome) for a in story.long.attempts]
 
 
@@ -67,8 +83,124 @@ def test_the_short_job_was_told_what_it_waited_for(story: Story) -> None:
     assert any("so that job short can start" in text for text in reasons)
 
 
-def test_nothing_of_the_moved_job_is_left_behind(story: Story, elastic_stack: Stack, tmp_path_factory: Any) -> None:
-    walker = Walker(elastic_stack, write_corpus(tmp_path_factory.mktemp("corpus-again")))
+def test_nothing_of_the_moved_job_is_left_behind(story: Story, elastic_walker: Walker) -> None:
     for view in story.runs:
-        walker.no_workers_of(view.run.run_key)
-    walker.http.close()
+        elastic_walker.no_workers_of(view.run.run_key)
+
+
+def one_of(*gpu_types: str) -> Mapping[str, Any]:
+    return {"gpu_types": list(gpu_types), "max_gpus": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """Jobs that want different GPUs, all at once to spare the time: the runs at their ends.
+
+    waited: why the patient one waited meanwhile; drained: the node that was.
+    """
+
+    swap: SwapStory
+    patient: RunView
+    urgent: RunView
+    leaving: RunView
+    waited: Reason
+    drained: str
+
+
+@pytest.fixture(scope="module")
+def scene(elastic_walker: Walker, elastic_api: Api, tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    walker = elastic_walker
+    patient = walker.start("patient", training={"max_steps": 200}, constraints=one_of("t-single"))
+    leaving = walker.start("leaving", training={"max_steps": 250}, constraints=one_of("t-twin"))
+    walker.wait_for_step(*patient, 3)
+    urgent = walker.start("urgent", training={"max_steps": 20}, constraints=one_of("t-single"), priority=5)
+    before = walker.wait_for_step(*leaving, 3)
+    drained = before.attempts[0].placement.allocations[0].node
+    drain(walker, drained)
+    waited = walker.eventually("the patient job waits", lambda: reason_to_wait(walker, *patient))
+    swap = demo_swap.play(
+        elastic_api, swap_specs(walker), print, tmp_path_factory.mktemp("control"), control_environ(walker)
+    )
+    return Scene(
+        swap=swap,
+        patient=walker.succeed(*patient),
+        urgent=walker.succeed(*urgent),
+        leaving=walker.succeed(*leaving),
+        waited=waited,
+        drained=drained,
+    )
+
+
+def drain(walker: Walker, name: str) -> None:
+    """Mark the node in the cluster file; the sweep reads it."""
+    nodes = [{**each, "state": "draining"} if each["name"] == name else each for each in ELASTIC_CLUSTER["nodes"]]
+    walker.stack.settings.cluster_file.write_text(yaml.safe_dump({**ELASTIC_CLUSTER, "nodes": nodes}), encoding="utf-8")
+    walker.trigger(SWEEP)
+
+
+def reason_to_wait(walker: Walker, dag_id: str, run_id: str) -> Reason | None:
+    view = walker.view(dag_id, run_id)
+    preempted = view is not None and any(
+        each.outcome is not None and each.outcome.code is ReasonCode.PREEMPTED for each in view.attempts
+    )
+    return view.queue_entry.hold if view is not None and preempted and view.queue_entry is not None else None
+
+
+def swap_specs(walker: Walker) -> SwapSpecs:
+    """A job that takes the larger and faster GPU, and one whose memory grows until it fits that one only."""
+    callbacks = [{"path": SNAPSHOTS, "args": {"keep_last": 100, "every_steps": 1, "start_step": 4}}]
+    constraints = one_of("t-tight", "t-roomy")
+    roomy = {"max_steps": 160, "global_batch_size": 8}
+    growing = {"max_steps": 90, "callbacks": callbacks}
+    return SwapSpecs(
+        # Of lower priority, so that it moves however slow this machine makes a restart.
+        roomy=job_text("roomy", walker.corpus, training=roomy, constraints=constraints, priority=-1),
+        growing=job_text("growing", walker.corpus, training=growing, constraints=constraints),
+    )
+
+
+def control_environ(walker: Walker) -> Mapping[str, str]:
+    return {**os.environ, STACK_MARK: str(walker.stack.settings.home)}
+
+
+def stops(view: RunView) -> list[tuple[ReasonCode | None, int | None, int | None]]:
+    """Of each attempt but the last: why it ended, at which step, and from which the next one went on."""
+    return [
+        (
+            None if one.outcome is None else one.outcome.code,
+            None if one.result is None else one.result.last_step,
+            None if next_.result is None else next_.result.resumed_from_step,
+        )
+        for one, next_ in zip(view.attempts, view.attempts[1:], strict=False)
+    ]
+
+
+def test_every_promise_of_a_swap_is_kept(scene: Scene) -> None:
+    broken = [f"{each.name}: {each.evidence}" for each in demo_swap_promises.judge(scene.swap) if not each.kept]
+    views = (scene.swap.roomy.view, scene.swap.growing.view)
+    assert broken == [], [
+        (view.run.job.name, each.plan.plan_id, each.outcome) for view in views for each in view.attempts
+    ]
+
+
+def test_a_job_of_lower_priority_gives_way_waits_with_a_reason_and_resumes(scene: Scene) -> None:
+    ((code, stopped, resumed),) = stops(scene.patient)
+    assert code is ReasonCode.PREEMPTED
+    assert stopped == resumed
+    assert scene.waited.code in (ReasonCode.WAITING_FOR_GPUS, ReasonCode.WAITING_BEHIND_HEAD)
+    told = scene.patient.attempts[0].outcome
+    assert told is not None
+    assert "urgent" in told.sentence
+    assert stops(scene.urgent) == []
+    assert scene.patient.run.num_reschedules == 0
+
+
+def test_a_job_leaves_a_drained_node_at_a_checkpoint(scene: Scene) -> None:
+    ((code, stopped, resumed),) = stops(scene.leaving)
+    assert code is ReasonCode.MOVED_TO_OTHER_GPUS
+    assert stopped == resumed
+    first, second = scene.leaving.attempts
+    assert first.outcome is not None
+    assert f"{scene.drained} is being drained" in first.outcome.sentence
+    assert [each.node for each in second.placement.allocations] != [scene.drained]
+    assert scene.leaving.run.num_reschedules == 0
