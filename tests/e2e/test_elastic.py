@@ -150,7 +150,7 @@ def swap_specs(walker: Walker) -> SwapSpecs:
     """A job that takes the larger and faster GPU, and one whose memory grows until it fits that one only."""
     callbacks = [{"path": SNAPSHOTS, "args": {"keep_last": 100, "every_steps": 1, "start_step": 4}}]
     constraints = one_of("t-tight", "t-roomy")
-    roomy = {"max_steps": 160, "global_batch_size": 8}
+    roomy = {"max_steps": 400, "global_batch_size": 8}
     growing = {"max_steps": 90, "callbacks": callbacks}
     return SwapSpecs(
         # Of lower priority, so that it moves however slow this machine makes a restart.
