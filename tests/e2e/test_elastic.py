@@ -110,8 +110,8 @@ class Scene:
 @pytest.fixture(scope="module")
 def scene(elastic_walker: Walker, elastic_api: Api, tmp_path_factory: pytest.TempPathFactory) -> Scene:
     walker = elastic_walker
-    patient = walker.start("patient", training={"max_steps": 200}, constraints=one_of("t-single"))
-    leaving = walker.start("leaving", training={"max_steps": 250}, constraints=one_of("t-twin"))
+    patient = walker.start("patient", training={"max_steps": 600}, constraints=one_of("t-single"))
+    leaving = walker.start("leaving", training={"max_steps": 600}, constraints=one_of("t-twin"))
     walker.wait_for_step(*patient, 3)
     urgent = walker.start("urgent", training={"max_steps": 20}, constraints=one_of("t-single"), priority=5)
     before = walker.wait_for_step(*leaving, 3)
