@@ -142,12 +142,14 @@ class WorkersAccount:
 
     reason: why they ended, or were given up, where it knows more than their own result says;
     lost_nodes: nodes of the placement to blame for that. waiting: what keeps them from beginning.
+    running_since_s: when the last of them began, in seconds since the epoch; None while one has not, or nobody knows.
     """
 
     state: WorkersState
     reason: Reason | None = None
     lost_nodes: tuple[str, ...] = ()
     waiting: Reason | None = None
+    running_since_s: float | None = None
 
 
 class Launcher(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from tests.contract import values
 from tests.contract.eventually import eventually
 
 from frenzy.core.launch import LaunchSpec
-from frenzy.ports import Launcher, WorkersState
+from frenzy.ports import Launcher, WorkersAccount, WorkersState
 
 
 class World:
@@ -84,11 +85,18 @@ class LauncherContract:
 
     def test_an_account_says_the_same_as_the_state(self, world: World) -> None:
         spec = world.spec()
-        assert world.launcher.account(spec).state is WorkersState.NOT_STARTED
+        assert world.launcher.account(spec) == WorkersAccount(state=WorkersState.NOT_STARTED)
         world.launcher.launch(spec)
         assert world.launcher.account(spec).state is WorkersState.ALIVE
         world.launcher.stop(spec, grace_s=30)
         eventually(lambda: world.launcher.account(spec).state is WorkersState.GONE)
+
+    def test_it_is_known_since_when_workers_run(self, world: World) -> None:
+        spec, before_s = world.spec(), time.time()
+        world.launcher.launch(spec)
+        began_s = eventually(lambda: world.launcher.account(spec).running_since_s)
+        assert before_s - 1.0 <= began_s <= time.time()
+        assert world.launcher.account(spec).running_since_s == began_s
 
     def test_nothing_remains_of_an_attempt_that_was_removed(self, world: World) -> None:
         spec = world.spec()

@@ -7,6 +7,7 @@ error, the invariants on leases, the orders of the results.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -369,6 +370,7 @@ class FakeLauncher:
         self._store = store
         self._script = script or (lambda _spec: WorkerScript())
         self._states: dict[tuple[str, int], WorkersState] = {}
+        self._running_since_s: dict[tuple[str, int], float | None] = {}
         self._known: dict[tuple[str, int], WorkersAccount] = {}
         self._removed: set[tuple[str, int]] = set()
         self.refusal: FrenzyError | None = None  # what the next start is refused with
@@ -382,6 +384,7 @@ class FakeLauncher:
             raise refusal
         if key not in self._states:
             self._states[key] = WorkersState.ALIVE
+            self._running_since_s[key] = time.time()
             self.launched.append(spec)
             self._write_telemetry(spec)
         return f"fake:{spec.run_key}/{spec.attempt}"
@@ -390,8 +393,9 @@ class FakeLauncher:
         return self._states.get((spec.run_key, spec.attempt), WorkersState.NOT_STARTED)
 
     def account(self, spec: LaunchSpec) -> WorkersAccount:
-        known = self._known.get((spec.run_key, spec.attempt))
-        return known or WorkersAccount(state=self.state(spec))
+        key = (spec.run_key, spec.attempt)
+        account = WorkersAccount(state=self.state(spec), running_since_s=self._running_since_s.get(key))
+        return self._known.get(key, account)
 
     def remove(self, run_key: str, attempt: int) -> None:
         self._removed.add((run_key, attempt))
@@ -416,6 +420,10 @@ class FakeLauncher:
         key = (spec.run_key, spec.attempt)
         self._states[key] = WorkersState.GONE
         self._known[key] = WorkersAccount(state=WorkersState.GONE, reason=reason, lost_nodes=lost_nodes)
+
+    def begin(self, spec: LaunchSpec, running_since_s: float | None) -> None:
+        """The workers are said to run since then, or, with None, to wait for something still."""
+        self._running_since_s[spec.run_key, spec.attempt] = running_since_s
 
     def lose_sight(self, spec: LaunchSpec) -> None:
         """From now on nothing can be proved about the workers."""

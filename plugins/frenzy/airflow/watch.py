@@ -34,6 +34,8 @@ class Watch:
         self._policy = MonitorPolicy()
         self._total_steps = view.run.total_steps
         self._started_s = time.time() if attempt is None else attempt.started_s or time.time()
+        self._running_since_s: float | None = None
+        self._asked_s = float("-inf")
         self._state = MonitorState(num_ranks=spec.plan.num_gpus)
         self._cursor = TelemetryCursor()
         self._reported_s = self._logged_s = float("-inf")
@@ -50,7 +52,7 @@ class Watch:
             self._spec.plan,
             total_steps=self._total_steps,
             now_s=time.time(),
-            started_s=self._started_s,
+            running_since_s=self._running_since_s,
             checkpoint_step=max(checkpoints, default=None),
             policy=self._policy,
         )
@@ -75,6 +77,15 @@ class Watch:
         page = self._workers.runs.telemetry(self._spec.run_key, self._spec.attempt, self._cursor)
         self._state = absorb(self._state, page.records, self._policy)
         self._cursor = page.cursor
+        if self._may_hang_at_start():
+            self._asked_s = time.monotonic()
+            self._running_since_s = self._workers.launcher.account(self._spec).running_since_s
+
+    def _may_hang_at_start(self) -> bool:
+        """Whether a start takes so long that it must be known since when all workers run: they may only wait."""
+        if self._state.steps or self._running_since_s is not None or time.monotonic() - self._asked_s < _LOG_S:
+            return False
+        return time.time() - self._started_s > self._policy.startup_s
 
     def _pressure(self, judgement: Assessment) -> PressureReport | None:
         """What is wrong, once for each new step (or finding), and not once the workers are asked to stop."""

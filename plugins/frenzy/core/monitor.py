@@ -39,7 +39,7 @@ class MonitorPolicy:
     horizon_steps, horizon_s: a forecast further ahead than both is not acted upon yet.
     usage_share: of the capacity. least_rise_share: of the capacity, below which a rise is noise.
     hang_s, hang_steps: silence longer than both (in seconds, in median steps) is a hang.
-    startup_s: silence allowed before the first step.
+    startup_s: silence allowed before the first step, once all workers run.
     """
 
     settle_steps: int = 2
@@ -147,14 +147,17 @@ def assess(
     *,
     total_steps: int | None,
     now_s: float,
-    started_s: float,
+    running_since_s: float | None,
     checkpoint_step: int | None = None,
     policy: MonitorPolicy,
 ) -> Assessment:
-    """Judge ``state``; ``total_steps`` is the run's last step, ``started_s`` the attempt's start."""
+    """Judge ``state``; ``total_steps`` is the run's last step.
+
+    running_since_s: since when all workers run; None while they do not, which may take any time, or nobody knows.
+    """
     progress = _progress(state, checkpoint_step)
     remaining = _remaining(state, total_steps)
-    hung = _hung(state, remaining, now_s, started_s, policy)
+    hung = _hung(state, remaining, now_s, running_since_s, policy)
     if not state.steps or hung is not None:
         return Assessment(progress=progress, hung=hung)
     pressure = None
@@ -189,10 +192,10 @@ def _remaining(state: MonitorState, total_steps: int | None) -> int | None:
 
 
 def _hung(
-    state: MonitorState, remaining: int | None, now_s: float, started_s: float, policy: MonitorPolicy
+    state: MonitorState, remaining: int | None, now_s: float, running_since_s: float | None, policy: MonitorPolicy
 ) -> Reason | None:
     if not state.steps:
-        silent_s, allowed_s = now_s - started_s, policy.startup_s
+        silent_s, allowed_s = 0.0 if running_since_s is None else now_s - running_since_s, policy.startup_s
     else:
         step_time_s = float(np.median([each.step_time_s for each in state.steps[-32:]]))
         silent_s = now_s - state.steps[-1].time_s

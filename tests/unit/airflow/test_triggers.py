@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -13,7 +14,10 @@ import pytest
 from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent, TriggerEvent
 from tests.unit.airflow.conftest import World
 
+from frenzy.airflow.connection import async_api_client
 from frenzy.airflow.triggers import LaunchTrigger, MonitorTrigger, PlaceTrigger, RunTrigger
+from frenzy.airflow.watch import Watch
+from frenzy.airflow.workers import workers
 from frenzy.app.cancel import cancel
 from frenzy.app.observe import attempt_launching, attempt_started
 from frenzy.app.settle import end_attempt
@@ -256,6 +260,24 @@ def test_workers_that_hang_are_ended_even_with_the_forecast_off(world: World, ru
         event.cancel()
 
     run_async(scenario())
+
+
+@pytest.mark.parametrize(("began_s_ago", "hangs"), [(None, False), (60.0, False), (3600.0, True)])
+def test_workers_that_only_wait_do_not_hang_however_long_ago_they_were_launched(
+    world: World, run_async: Run, began_s_ago: float | None, hangs: bool
+) -> None:
+    spec = started(world)
+    with world.services.ledger.transaction() as tx:
+        tx.put_attempt(replace(tx.attempts(spec.run_key)[0], started_s=time.time() - 7200.0))
+    world.launcher.begin(spec, None if began_s_ago is None else time.time() - began_s_ago)
+
+    async def scenario() -> None:
+        client = await async_api_client(CONN)
+        log = logging.getLogger(__name__)
+        await Watch(spec=spec, view=world.view(spec.run_key), workers=workers(), client=client, log=log).look()
+
+    run_async(scenario())
+    assert (world.launcher.state(spec) is WorkersState.GONE) is hangs
 
 
 def test_the_monitor_ends_the_workers_of_a_cancelled_run(world: World, run_async: Run) -> None:

@@ -67,7 +67,7 @@ def judged(
         plan(),
         total_steps=total_steps,
         now_s=1000.0 + len(peaks) + first_step if now_s is None else now_s,
-        started_s=1000.0,
+        running_since_s=1000.0,
         policy=POLICY,
     )
 
@@ -121,7 +121,7 @@ def test_a_plan_predicted_to_fill_the_card_is_not_under_pressure_for_filling_it(
     for step in range(1, 30):
         state = absorb(state, (record(step, 0.95 * CAPACITY),), POLICY)
     full = plan(peak_bytes=int(0.95 * CAPACITY), required_bytes=int(0.97 * CAPACITY))
-    found = assess(state, full, total_steps=100, now_s=1030.0, started_s=1000.0, policy=POLICY)
+    found = assess(state, full, total_steps=100, now_s=1030.0, running_since_s=1000.0, policy=POLICY)
     assert found.pressure is None
 
 
@@ -135,7 +135,7 @@ def test_repeated_cache_flushes_are_pressure() -> None:
     state = MonitorState(num_ranks=1)
     for step in range(1, 10):
         state = absorb(state, (record(step, 300 * MIB, retries=step),), POLICY)
-    report = assess(state, plan(), total_steps=100, now_s=1010.0, started_s=1000.0, policy=POLICY).pressure
+    report = assess(state, plan(), total_steps=100, now_s=1010.0, running_since_s=1000.0, policy=POLICY).pressure
     assert report is not None
     assert report.reason.code is ReasonCode.ALLOCATOR_RETRIES
 
@@ -166,6 +166,21 @@ def test_silence_is_a_hang_only_after_the_allowed_time() -> None:
     hung = judged([1.0] * 5, now_s=1006.0 + POLICY.hang_s).hung
     assert hung is not None
     assert hung.code is ReasonCode.WORKER_HUNG
+
+
+@pytest.mark.parametrize(
+    ("running_since_s", "hangs"), [(None, False), (5000.0 - POLICY.startup_s, False), (4999.0 - POLICY.startup_s, True)]
+)
+def test_a_start_takes_its_time_from_when_all_workers_run(running_since_s: float | None, hangs: bool) -> None:
+    found = assess(
+        MonitorState(num_ranks=1),
+        plan(),
+        total_steps=100,
+        now_s=5000.0,
+        running_since_s=running_since_s,
+        policy=POLICY,
+    )
+    assert (found.hung is not None) is hangs
 
 
 def test_the_last_step_is_never_under_pressure() -> None:

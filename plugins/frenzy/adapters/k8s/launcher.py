@@ -171,7 +171,7 @@ class KubernetesLauncher:
         note = self._noted(spec, note or PodsNote(pods=()), seen, silent, asked=asked)
         if alive and not asked:
             note = self._give_up_if_hopeless(spec, note, alive)
-        account = self._account(spec, note, alive, silent)
+        account = replace(self._account(spec, note, alive, silent), running_since_s=_running_since_s(note, seen))
         if account.state is WorkersState.GONE:
             self._leave_result(spec, note)
         return account
@@ -301,3 +301,10 @@ class KubernetesLauncher:
 
     def _is_stopped(self, spec: LaunchSpec) -> bool:
         return self._runs.note(spec.run_key, spec.attempt, _STOPPED) is not None
+
+
+def _running_since_s(note: PodsNote, seen: Iterable[PodSeen]) -> float | None:
+    """When the last pod's container began; None while one has not. A pod that is gone is no sign of either."""
+    began = [each.began_s for each in seen if each.name in note.pods or not note.pods]
+    known = [each for each in began if each is not None]
+    return max(known) if known and len(known) == len(began) else None

@@ -137,7 +137,8 @@ class PodSeen:
     """One pod at one look.
 
     node: where it was put. ready: None where it never ran; False also when its node has fallen silent.
-    leaves_by_s: when a pod that was deleted should be gone. hindrance: what keeps it from beginning.
+    leaves_by_s: when a pod that was deleted should be gone. hindrance: what keeps it from beginning. began_s: when its
+    container did.
     """
 
     name: str
@@ -148,6 +149,7 @@ class PodSeen:
     leaves_by_s: float | None
     end: PodEnd | None
     hindrance: Reason | None
+    began_s: float | None
 
 
 def see(pod: PodJson, *, asked: bool) -> PodSeen:
@@ -163,6 +165,7 @@ def see(pod: PodJson, *, asked: bool) -> PodSeen:
         leaves_by_s=_time_s(metadata.get("deletionTimestamp")),
         end=_end(pod, asked=asked) if stage in (PodStage.ENDED, PodStage.LEAVING) else None,
         hindrance=_hindrance(pod) if stage is PodStage.WAITING else None,
+        began_s=_began_s(pod),
     )
 
 
@@ -305,6 +308,11 @@ def _hindrance(pod: PodJson) -> Reason | None:
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
         return Reason(code=ReasonCode.POD_UNSCHEDULABLE, detail=_sentence(name, scheduled.get("message", "")))
     return None
+
+
+def _began_s(pod: PodJson) -> float | None:
+    state = _container(pod).get("state", {})
+    return _time_s((state.get("running") or state.get("terminated") or {}).get("startedAt"))
 
 
 def _container(pod: PodJson) -> Mapping[str, Any]:

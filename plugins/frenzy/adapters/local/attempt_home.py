@@ -26,7 +26,8 @@ _FILE_SCHEME: Final = "file://"
 class SupervisorRecord:
     """Which process supervises the attempt; pid None: it was stopped before it was started.
 
-    started: clock ticks since boot. namespace: whose process numbers ``pid`` belongs to.
+    started: clock ticks since boot; started_s: seconds since the epoch. namespace: whose process numbers ``pid``
+    belongs to.
     """
 
     host: str
@@ -34,6 +35,7 @@ class SupervisorRecord:
     namespace: str
     pid: int | None = None
     started: int | None = None
+    started_s: float | None = None
 
     @property
     def reference(self) -> str:
@@ -46,9 +48,16 @@ class SupervisorRecord:
 
     @classmethod
     def here(cls, pid: int | None = None) -> SupervisorRecord:
-        """A record of this machine; of the process ``pid``, if one is given."""
-        started = None if pid is None else start_ticks(pid)
-        return cls(host=socket.gethostname(), boot=boot_id(), namespace=pid_namespace(), pid=pid, started=started)
+        """A record of this machine; of the process ``pid``, if one is given, as it starts."""
+        started, started_s = (None, None) if pid is None else (start_ticks(pid), time.time())
+        return cls(
+            host=socket.gethostname(),
+            boot=boot_id(),
+            namespace=pid_namespace(),
+            pid=pid,
+            started=started,
+            started_s=started_s,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,8 +65,9 @@ class LocalLauncher:
         return WorkersState.ALIVE
 
     def account(self, spec: LaunchSpec) -> WorkersAccount:
-        """The state: whatever else there is to know, the supervisor puts into the result."""
-        return WorkersAccount(state=self.state(spec))
+        """The state, and since when they run: whatever else there is to know, the supervisor puts into the result."""
+        record = _home(spec).record()
+        return WorkersAccount(state=self.state(spec), running_since_s=None if record is None else record.started_s)
 
     def remove(self, run_key: str, attempt: int) -> None:
         """Processes that have ended leave nothing."""

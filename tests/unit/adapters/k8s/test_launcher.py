@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -146,3 +147,32 @@ def test_a_pod_on_an_autoscaled_group_is_given_up_after_its_own_patience(bench: 
     launcher.launch(spec)
     looks(bench, launcher, spec, NO_NODE, for_s=720)
     assert launcher.account(spec).state is WorkersState.GONE
+
+
+# since when they run
+
+
+def running(at: str) -> dict[str, Any]:
+    return {
+        "phase": "Running",
+        "containerStatuses": [{"name": labels.CONTAINER, "state": {"running": {"startedAt": at}}}],
+    }
+
+
+def test_workers_run_since_the_last_pods_container_began(bench: Bench) -> None:
+    spec, launcher = bench.spec(), bench.launcher()
+    launcher.launch(spec)
+    first, second = bench.core.pods.values()
+    assert launcher.account(spec).running_since_s is None
+    first["status"] = running("2026-03-01T12:00:00Z")
+    assert launcher.account(spec).running_since_s is None, "the other pod waits"
+    second["status"] = running("2026-03-01T12:40:00Z")
+    began = datetime(2026, 3, 1, 12, 40, tzinfo=UTC).timestamp()
+    assert launcher.account(spec).running_since_s == began
+    first["status"] = {"phase": "Succeeded", "containerStatuses": terminated("2026-03-01T12:00:00Z")}
+    assert launcher.account(spec).running_since_s == began
+
+
+def terminated(began: str) -> list[dict[str, Any]]:
+    ended = {"exitCode": 0, "reason": "Completed", "startedAt": began, "finishedAt": "2026-03-01T13:00:00Z"}
+    return [{"name": labels.CONTAINER, "state": {"terminated": ended}}]
