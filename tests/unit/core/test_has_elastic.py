@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.core.has_strategies import NOW_S, clusters, queues
 from tests.unit.core.has_world import facts, gpu_type, node, plan, running, started, team_quotas, waiting
 
-from frenzy.core.cluster import NodeState
+from frenzy.core.cluster import Node, NodeState
 from frenzy.core.errors import ReasonCode
 from frenzy.core.has import HasPolicy, SchedulingState, apply_actions, decide, schedule
 from frenzy.core.job import Objective
@@ -195,6 +196,38 @@ def test_a_job_of_higher_priority_keeps_others_from_what_it_waits_for() -> None:
     hold = by_job(actions)["small"]
     assert isinstance(hold, Hold)
     assert hold.reason.code is ReasonCode.WAITING_BEHIND_HEAD
+
+
+@pytest.mark.parametrize(
+    ("nodes", "wanted", "excluded"),
+    [
+        ([node("m", "g", 4)], plan("g", 8, tp=8), ()),
+        ([node("m", "g", 4), node("lost", "g", 8, state=NodeState.LOST)], plan("g", 8, tp=8), ()),
+        ([node("m", "g", 4)], plan("g", 8, host_gib=5000), ()),
+        ([node("m", "g", 4, num_cpus=2)], plan("g", 8), ()),
+        ([node("m", "g", 4)], plan("g", 8), ("m",)),
+    ],
+    ids=["group", "lost node", "host memory", "CPUs", "excluded node"],
+)
+def test_a_job_that_no_node_has_room_for_keeps_nobody_waiting(
+    nodes: list[Node], wanted: ResourcePlan, excluded: tuple[str, ...]
+) -> None:
+    first = elastic(waiting("first", wanted, priority=1), excluded_nodes=excluded)
+    behind = elastic(waiting("behind", plan("g", 4), submitted_s=900.0))
+    found = by_job(schedule(facts([*ONE_NODE, *nodes], [first, behind]), NOW_S, HAS))
+    assert isinstance(found["first"], Hold)
+    assert isinstance(found["behind"], Start)
+
+
+def test_a_job_that_its_quota_holds_back_keeps_nobody_waiting() -> None:
+    policy = HasPolicy(queues=team_quotas(red=4))
+    holder = replace(on(elastic(waiting("holder", plan("g", 4), priority=1)), plan("g", 4), ("n", 4)), team="red")
+    first = elastic(waiting("first", plan("g", 4), priority=1), team="red")
+    behind = elastic(waiting("behind", plan("g", 4), submitted_s=900.0), team="blue")
+    found = by_job(schedule(facts([*ONE_NODE, node("m", "g", 4)], [first, behind], [holder]), NOW_S, policy))
+    assert isinstance(found["behind"], Start)
+    assert isinstance(found["first"], Hold)
+    assert found["first"].reason.code == ReasonCode.WAITING_FOR_QUOTA
 
 
 def test_a_job_that_goes_by_cost_is_not_moved_for_less_than_the_move_costs() -> None:

@@ -37,7 +37,7 @@ class Plain:
     def __init__(self, claims: list[Claim], state: SchedulingState, policy: HasPolicy) -> None:
         capacity = Capacity.of(state.cluster)
         self.claims, self.policy = claims, policy
-        self.left, self.all_gpus = dict(capacity.num_gpus), capacity.num_gpus
+        self.left, self.fits_empty = dict(capacity.num_gpus), state.fits_empty
         self.reserved: set[str] = set()
         self.idle = {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items()}
         self.effective = capacity.effective
@@ -66,7 +66,9 @@ class Plain:
         return found
 
     def reserve(self, claim: Claim) -> None:
-        possible = [each for each in claim.others.choices if each.num_gpus <= self.all_gpus.get(each.gpu_type, 0)]
+        possible = [
+            each for each in claim.others.choices if self.fits_empty(each.need) and not self.breaks_quota(claim, each)
+        ]
         if not possible or self.reserved & {each.gpu_type for each in possible}:
             return
         nearest = min(possible, key=lambda each: (each.num_gpus - self.left.get(each.gpu_type, 0), each.unit_s))
@@ -111,11 +113,12 @@ class Plain:
         disturbs_s = 0.0 if self.is_idle(claim, choice) else self.disturbance_s
         return (claim.run_s(choice) + claim.restart_s) * (1.0 + price * choice.gpus) + disturbs_s
 
-    def is_open(self, claim: Claim, choice: Choice) -> bool:
+    def breaks_quota(self, claim: Claim, choice: Choice) -> bool:
         quota = next((each.quota.max_gpus for each in self.policy.queues.teams if each.name == claim.job.team), None)
-        if choice.num_gpus > self.left.get(choice.gpu_type, 0):
-            return False
-        if quota is not None and self.by_team.get(claim.job.team, 0) + choice.num_gpus > quota:
+        return quota is not None and self.by_team.get(claim.job.team, 0) + choice.num_gpus > quota
+
+    def is_open(self, claim: Claim, choice: Choice) -> bool:
+        if choice.num_gpus > self.left.get(choice.gpu_type, 0) or self.breaks_quota(claim, choice):
             return False
         if claim.current is None or choice is claim.current or claim.has_moves:
             return True
@@ -158,7 +161,7 @@ def test_short_cuts_change_no_target(there: SchedulingFacts, policy: HasPolicy) 
     capacity = Capacity.of(there.cluster)
     claims = claims_of(state, NOW_S, policy, capacity)
     idle = {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items()}
-    found = targets(Line.of(claims, NOW_S), idle, policy, capacity, frozenset())
+    found = targets(Line.of(claims, NOW_S), idle, policy, capacity, frozenset(), state.fits_empty)
     plain = Plain(claims, state, policy).targets()
     active = [claim for claim in claims if not claim.is_fixed and (claim.current is not None or plain[claim.run_key])]
     assert [(claim.run_key, target) for claim, target in found] == [

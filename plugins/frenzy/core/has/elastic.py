@@ -158,7 +158,7 @@ def _swept(state: SchedulingState, line: Line, policy: HasPolicy) -> tuple[Actio
     idle = {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items()}
     forbidden: Forbidden = frozenset()
     for _ in range(_MAX_SWEEPS):
-        found = targets(line, idle, policy, capacity, forbidden)
+        found = targets(line, idle, policy, capacity, forbidden, state.fits_empty)
         actions, failed = _realised(state, line, found)
         if not failed:
             return tuple(actions)

@@ -17,7 +17,7 @@ are not worth those that a large one loses.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from frenzy.core.has.choices import Capacity, Choice, Table
@@ -26,6 +26,7 @@ from frenzy.core.has.fair_share import ShareTurns
 from frenzy.core.has.line import Line
 from frenzy.core.has.policy import HasPolicy
 from frenzy.core.has.quotas import QuotaUse
+from frenzy.core.has.room import Need
 
 Forbidden = frozenset[tuple[str, object]]
 
@@ -37,8 +38,9 @@ class Sweep:
     left: GPUs nobody earlier in line claims; idle: of these, held by nobody. disturbance_s: what it is
     worth not to make another job move. forbidden: see ``targets``. quotas: GPUs claimed against them, if there
     are any. reserved: GPU types of which some are kept for a job that must not be overtaken. allowance:
-    effective GPUs that the job whose turn it is may have. _full: tables of which nothing fits into ``left``, by
-    identity; emptied whenever ``left`` grows.
+    effective GPUs that the job whose turn it is may have. fits_empty: whether a need would fit if nothing ran.
+    _full: tables of which nothing fits into ``left``, by identity; emptied whenever ``left`` grows. _possible: of
+    a table what would fit if nothing ran, by its identity.
     """
 
     policy: HasPolicy
@@ -48,9 +50,11 @@ class Sweep:
     idle: dict[str, int]
     effective: float
     quotas: QuotaUse | None
+    fits_empty: Callable[[Need], bool]
     allowance: float = math.inf
     reserved: set[str] = field(default_factory=set)
     _full: set[int] = field(default_factory=set)
+    _possible: dict[int, list[Choice]] = field(default_factory=dict)
 
     def take(self, claim: Claim, choice: Choice) -> None:
         """``claim`` has ``choice``; GPUs of nodes that take no new work are no capacity."""
@@ -68,12 +72,13 @@ class Sweep:
         self.left[choice.gpu_type] = self.left.get(choice.gpu_type, 0) - sign * num_gpus
         self.effective -= sign * choice.gpus * num_gpus / choice.num_gpus
 
-    def reserve(self, claim: Claim, capacity: Mapping[str, int]) -> None:
+    def reserve(self, claim: Claim) -> None:
         """Keep what is left of the GPU type on which ``claim`` lacks fewest from all behind it.
 
-        One reservation for each type. Where GPUs have to lie together on a node, all of the type is kept.
+        Nothing for what it could not have, however many jobs end: where no node has room for it, or a quota forbids
+        it. One reservation for each type. Where GPUs have to lie together on a node, all of the type is kept.
         """
-        possible = [each for each in claim.others.choices if each.num_gpus <= capacity.get(each.gpu_type, 0)]
+        possible = [each for each in self._possible_of(claim.others) if self.may_have(claim, each)]
         if not possible or any(each.gpu_type in self.reserved for each in possible):
             return
         nearest = min(possible, key=lambda each: (each.num_gpus - self.left.get(each.gpu_type, 0), each.unit_s))
@@ -81,6 +86,12 @@ class Sweep:
         self.reserved.add(nearest.gpu_type)
         kept = left if nearest.need.group_size > 1 else min(left, nearest.num_gpus)
         self.left[nearest.gpu_type] = left - max(0, kept)
+
+    def _possible_of(self, table: Table) -> list[Choice]:
+        found = self._possible.get(id(table))
+        if found is None:
+            found = self._possible[id(table)] = [each for each in table.choices if self.fits_empty(each.need)]
+        return found
 
     def is_full(self, table: Table) -> bool:
         """Whether nothing of ``table`` fits into what is left."""
@@ -105,14 +116,19 @@ class Sweep:
         return self.quotas is None or self.quotas.exceeded(claim.job, choice.gpu_type, choice.num_gpus) is None
 
 
-def targets(
-    line: Line, idle: Mapping[str, int], policy: HasPolicy, capacity: Capacity, forbidden: Forbidden
+def targets(  # noqa: PLR0913
+    line: Line,
+    idle: Mapping[str, int],
+    policy: HasPolicy,
+    capacity: Capacity,
+    forbidden: Forbidden,
+    fits_empty: Callable[[Need], bool],
 ) -> list[tuple[Claim, Choice | None]]:
     """What each job should hold, in the order they are served; None for one that should stop.
 
     Fixed jobs, which keep what they have, and jobs that go on waiting are left out.
     forbidden: (run key, plan id) of a running job that could not be placed, and ("", need) for all that wait.
-    idle: GPUs of each type that nobody holds.
+    idle: GPUs of each type that nobody holds. fits_empty: whether a need would fit if nothing ran.
     """
     sweep = Sweep(
         policy,
@@ -122,12 +138,13 @@ def targets(
         dict(idle),
         capacity.effective,
         QuotaUse(policy.queues) if policy.queues else None,
+        fits_empty,
     )
     for claim in line.kept:
         assert claim.current is not None
         sweep.take(claim, claim.current)
     turns = ShareTurns.of(line, policy.queues, capacity)
-    served = _served(sweep, line, capacity) if turns is None else _served_by_share(sweep, line, capacity, turns)
+    served = _served(sweep, line) if turns is None else _served_by_share(sweep, line, turns)
     return [(claim, _settled(sweep, claim, chosen)) for claim, chosen in served]
 
 
@@ -137,28 +154,26 @@ def _shared_out(line: Line, capacity: Capacity) -> dict[str, int]:
     return {gpu_type: number - held.get(gpu_type, 0) for gpu_type, number in capacity.num_gpus.items()}
 
 
-def _served(sweep: Sweep, line: Line, capacity: Capacity) -> list[tuple[Claim, Choice | None]]:
+def _served(sweep: Sweep, line: Line) -> list[tuple[Claim, Choice | None]]:
     """One after the other takes what is cheapest for it."""
     served: list[tuple[Claim, Choice | None]] = []
     at, free = 0, line.free
     while at < len(free):
         claim = free[at]
         if claim.current is None and sweep.is_full(claim.others):
-            _keep_for(sweep, line, claim, capacity)
+            _keep_for(sweep, line, claim)
             at = line.next_holding(at) if sweep.num_full >= line.num_tables else at + 1
             continue
         chosen = _serve(sweep, claim, max(0.0, line.behind[at]), spent=line.spent[at])
         if chosen is not None or claim.current is not None:
             served.append((claim, chosen))
         else:
-            _keep_for(sweep, line, claim, capacity)
+            _keep_for(sweep, line, claim)
         at += 1
     return served
 
 
-def _served_by_share(
-    sweep: Sweep, line: Line, capacity: Capacity, turns: ShareTurns
-) -> list[tuple[Claim, Choice | None]]:
+def _served_by_share(sweep: Sweep, line: Line, turns: ShareTurns) -> list[tuple[Claim, Choice | None]]:
     """As ``_served``, queue by queue; those that find nothing within their queue's right borrow at the end."""
     served: list[tuple[Claim, Choice | None]] = []
     later: list[Claim] = []
@@ -177,15 +192,15 @@ def _served_by_share(
             # It has not given it up yet: it may still borrow.
             sweep.idle[claim.current.gpu_type] -= claim.num_held
     sweep.allowance = math.inf
-    return served + _borrowed(sweep, line, capacity, turns.again(later))
+    return served + _borrowed(sweep, line, turns.again(later))
 
 
-def _borrowed(sweep: Sweep, line: Line, capacity: Capacity, turns: ShareTurns) -> list[tuple[Claim, Choice | None]]:
+def _borrowed(sweep: Sweep, line: Line, turns: ShareTurns) -> list[tuple[Claim, Choice | None]]:
     served: list[tuple[Claim, Choice | None]] = []
     for turn in turns:
         claim = turn.claim
         if claim.current is None and sweep.is_full(claim.others):
-            _keep_for(sweep, line, claim, capacity)
+            _keep_for(sweep, line, claim)
             if sweep.num_full >= line.num_tables:
                 turns.none_left()
             continue
@@ -194,14 +209,14 @@ def _borrowed(sweep: Sweep, line: Line, capacity: Capacity, turns: ShareTurns) -
         if chosen is not None or claim.current is not None:
             served.append((claim, chosen))
         else:
-            _keep_for(sweep, line, claim, capacity)
+            _keep_for(sweep, line, claim)
     return served
 
 
-def _keep_for(sweep: Sweep, line: Line, claim: Claim, capacity: Capacity) -> None:
+def _keep_for(sweep: Sweep, line: Line, claim: Claim) -> None:
     """Reserve for a waiting ``claim`` that found no place, if none behind may take what it waits for."""
     if line.must_not_be_overtaken(claim):
-        sweep.reserve(claim, capacity.num_gpus)
+        sweep.reserve(claim)
 
 
 def _settled(sweep: Sweep, claim: Claim, chosen: Choice | None) -> Choice | None:
