@@ -162,7 +162,8 @@ class Launcher(Protocol):
     def launch(self, spec: LaunchSpec) -> str:
         """Start the workers; returns a reference that finds them again. Never starts them twice.
 
-        Raises TemporaryError with QUOTA_EXCEEDED where a quota leaves no room for them now.
+        Raises TemporaryError with QUOTA_EXCEEDED where a quota leaves no room for them now, with API_UNREACHABLE
+        where the cluster could not make them for a while.
         """
         ...
 

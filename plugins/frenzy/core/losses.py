@@ -25,12 +25,18 @@ LOSS_REASONS: Final = frozenset(
         ReasonCode.NODE_LOST,
         ReasonCode.IMAGE_PULL_FAILED,
         ReasonCode.QUOTA_EXCEEDED,
+        ReasonCode.API_UNREACHABLE,
     }
 )
+# The cluster would not take the workers now, wherever they were to run: there is nothing to do but wait.
+_NOT_NOW: Final = frozenset({ReasonCode.QUOTA_EXCEEDED, ReasonCode.API_UNREACHABLE})
 # Losses in a row, none of which got the run further, before it fails.
 _LIMIT: Final = 5
-# An image that other nodes cannot pull either is no fault of a node.
-_LIMITS: Final[Mapping[ReasonCode, int]] = MappingProxyType({ReasonCode.IMAGE_PULL_FAILED: 2})
+# An image that other nodes cannot pull either is no fault of a node. An API server that makes no pods may be away for
+# as long as an upgrade takes: each try takes a minute, and so does the pause after it.
+_LIMITS: Final[Mapping[ReasonCode, int]] = MappingProxyType(
+    {ReasonCode.IMAGE_PULL_FAILED: 2, ReasonCode.API_UNREACHABLE: 30}
+)
 _FIRST_PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 60.0
 
@@ -38,11 +44,12 @@ _LONGEST_PAUSE_S: Final = 60.0
 def is_hopeless(attempts: Sequence[Attempt]) -> bool:
     """Whether the last attempt, a loss, is one too many. Waiting for a quota is never hopeless."""
     codes = [each.outcome.code for each in _losses_in_a_row(attempts) if each.outcome is not None]
-    codes = [code for code in codes if code is not ReasonCode.QUOTA_EXCEEDED]
     last = attempts[-1].outcome
     if last is None or last.code is ReasonCode.QUOTA_EXCEEDED:
         return False
-    return len(codes) >= _LIMIT or codes.count(last.code) >= _LIMITS.get(last.code, _LIMIT)
+    if codes.count(last.code) >= _LIMITS.get(last.code, _LIMIT):
+        return True
+    return last.code not in _NOT_NOW and sum(code not in _NOT_NOW for code in codes) >= _LIMIT
 
 
 def lost_nodes(attempts: Iterable[Attempt]) -> tuple[str, ...]:
@@ -55,8 +62,8 @@ def not_before_s(attempts: Sequence[Attempt]) -> float:
     last, row = attempts[-1], _losses_in_a_row(attempts)
     if not row or last.ended_s is None:
         return 0.0
-    is_quota = last.outcome is not None and last.outcome.code is ReasonCode.QUOTA_EXCEEDED
-    num_pauses = len(row) - (0 if is_quota else 1)
+    is_not_now = last.outcome is not None and last.outcome.code in _NOT_NOW
+    num_pauses = len(row) - (0 if is_not_now else 1)
     if num_pauses == 0:
         return 0.0
     return float(last.ended_s + min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(16, num_pauses - 1)))

@@ -232,12 +232,15 @@ def test_launch_ends_workers_of_an_attempt_that_was_ended_while_they_started(
     assert world.launcher.state(spec) is WorkersState.GONE
 
 
-def test_a_run_that_a_quota_keeps_out_is_queued_again_with_that_reason_and_is_not_charged(world: World) -> None:
+@pytest.mark.parametrize("code", [ReasonCode.QUOTA_EXCEEDED, ReasonCode.API_UNREACHABLE])
+def test_a_run_that_the_cluster_does_not_take_now_is_queued_again_with_that_reason_and_is_not_charged(
+    world: World, code: ReasonCode
+) -> None:
     spec = world.placed()
     identity = world.view(spec.run_key).run.identity
-    reason = Reason(code=ReasonCode.QUOTA_EXCEEDED, detail="pods: 4 of 4 used")
+    reason = Reason(code=code, detail="pods: 4 of 4 used")
     world.launcher.refusal = TemporaryError(reason, retry_after_s=1.0)
-    with pytest.raises(AirflowException, match="QUOTA_EXCEEDED"):
+    with pytest.raises(AirflowException, match=code):
         LaunchOperator(task_id="launch").execute(world.context("train.launch", identity))
     assert world.view(spec.run_key).lease is None, "other jobs may have the GPUs"
     with pytest.raises(AirflowException, match="rescheduled"):
@@ -246,6 +249,17 @@ def test_a_run_that_a_quota_keeps_out_is_queued_again_with_that_reason_and_is_no
     assert (view.status, view.reason) == (PlaceStatus.WAITING, reason)
     run = world.view(spec.run_key).run
     assert (run.state, run.num_reschedules) == (JobState.QUEUED, 0)
+
+
+def test_a_refusal_whose_pods_still_leave_when_the_launch_task_ends_keeps_its_reason(world: World) -> None:
+    spec, context = started(world)
+    reason = Reason(code=ReasonCode.QUOTA_EXCEEDED, detail="pods: 4 of 4 used")
+    world.launcher.lose(spec, reason)
+    with pytest.raises(AirflowException, match="rescheduled"):
+        decide(context)
+    view = enqueue(world.services, spec.run_key)
+    assert (view.status, view.reason) == (PlaceStatus.WAITING, reason)
+    assert world.view(spec.run_key).run.num_reschedules == 0
 
 
 def test_the_sweep_removes_what_is_left_of_ended_attempts_and_nothing_of_unknown_runs(world: World) -> None:

@@ -80,6 +80,23 @@ def test_a_quota_is_waited_for_without_end_and_with_pauses_that_grow_to_a_minute
     assert 0 < pauses[0] < pauses[-1] == 60.0
 
 
+def test_an_api_server_that_makes_no_pods_is_waited_for_with_pauses_but_not_for_ever() -> None:
+    away = ReasonCode.API_UNREACHABLE
+    first = follow_up(RUN, attempts(away))
+    assert isinstance(first, NextAttempt)
+    assert first.not_before_s > 100.0
+    assert isinstance(follow_up(RUN, attempts(*[away] * 29)), NextAttempt)
+    last = follow_up(RUN, attempts(*[away] * 30))
+    assert isinstance(last, Reason)
+    assert final_state(last) is JobState.FAILED_SETUP
+
+
+def test_losses_before_and_after_the_api_server_was_away_add_up() -> None:
+    lost, away = ReasonCode.POD_EVICTED, ReasonCode.API_UNREACHABLE
+    assert isinstance(follow_up(RUN, attempts(*[lost] * 4, away, away)), NextAttempt)
+    assert isinstance(follow_up(RUN, attempts(*[lost] * 4, away, lost)), Reason)
+
+
 def test_after_a_first_loss_the_run_starts_again_at_once() -> None:
     following = follow_up(RUN, attempts(ReasonCode.NODE_LOST))
     assert isinstance(following, NextAttempt)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -36,7 +36,7 @@ from frenzy.adapters.k8s.pod_rules import PodRules
 from frenzy.adapters.k8s.pods import Pods
 from frenzy.adapters.last_words import leave_result
 from frenzy.core import codec
-from frenzy.core.errors import FrenzyError, PermanentError, Reason, ReasonCode
+from frenzy.core.errors import FrenzyError, PermanentError, Reason, ReasonCode, TemporaryError
 from frenzy.core.launch import Control, ControlAction, LaunchSpec
 from frenzy.ports import RunStore, WorkersAccount, WorkersState
 
@@ -44,6 +44,9 @@ log = logging.getLogger(__name__)
 
 _PODS: Final = "pods"
 _STOPPED: Final = "stop"
+_REFUSED: Final = "refused"
+# A minute of the API server's or a webhook's being away; then the run gives its GPUs back for a while.
+_CREATE_PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 # A pod that should have left so long ago is on a node that may have fallen silent.
 _LATE_S: Final = 15.0
 # Pods that lost a peer end by themselves within the trainer's own patience; those that do not are ended.
@@ -92,7 +95,8 @@ class PodsNote:
 class KubernetesLauncher:
     """Runs workers as pods, one for each node of the placement.
 
-    core_api: makes the client when it is first needed. now_s: seconds since the epoch.
+    core_api: makes the client when it is first needed. now_s: seconds since the epoch. sleep: waits so many seconds
+    before a refused creation is tried again.
     """
 
     def __init__(
@@ -102,14 +106,16 @@ class KubernetesLauncher:
         *,
         core_api: Callable[[], CoreV1Api],
         now_s: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._runs, self._rules, self._now_s = runs, rules, now_s
+        self._runs, self._rules, self._now_s, self._sleep = runs, rules, now_s, sleep
         self._pods = Pods(rules.namespace, core_api)
 
     def launch(self, spec: LaunchSpec) -> str:
         """Make the attempt's pods, unless they were made or stopped before; a reference for people.
 
-        Raises TemporaryError (QUOTA_EXCEEDED, API_UNREACHABLE) or PermanentError; then no pod is left.
+        Raises TemporaryError (QUOTA_EXCEEDED, API_UNREACHABLE after a minute) or PermanentError; then the pods that
+        were made are being deleted, and ``account`` tells what was refused until they are gone, and after.
         """
         reference = f"kubernetes:{self._rules.namespace}/{labels.pod_name(spec.run_key, spec.attempt, 0)}"
         if self._note(spec) is not None or self._is_stopped(spec):
@@ -117,7 +123,7 @@ class KubernetesLauncher:
         pods = pods_of(spec, self._rules)
         if self._runs.spec(spec.run_key, spec.attempt) is None:
             self._runs.put_spec(spec)
-        self._create_all(pods)
+        self._create_all(spec, pods)
         self._put_note(spec, PodsNote(pods=tuple(each["metadata"]["name"] for each in pods)))
         if self._is_stopped(spec):  # meanwhile, by somebody who saw no pod yet
             self.stop(spec, grace_s=0.0)
@@ -164,9 +170,11 @@ class KubernetesLauncher:
         asked = self._is_stopped(spec)
         seen = [see(each, asked=asked) for each in self._pods.list(labels.selector(spec.run_key, spec.attempt))]
         note = self._note(spec)
-        if note is None and not seen:
-            return WorkersAccount(state=WorkersState.GONE if asked else WorkersState.NOT_STARTED)
         alive = [each for each in seen if each.stage is not PodStage.ENDED]
+        refusal = self._refusal(spec) if note is None else None
+        if note is None and (refusal is not None or not seen):
+            never = WorkersState.GONE if asked else WorkersState.NOT_STARTED
+            return WorkersAccount(state=WorkersState.ALIVE if alive else never, reason=refusal)
         silent = self._silent_nodes(alive)
         note = self._noted(spec, note or PodsNote(pods=()), seen, silent, asked=asked)
         if alive and not asked:
@@ -258,14 +266,36 @@ class KubernetesLauncher:
 
     # making and deleting
 
-    def _create_all(self, pods: Iterable[Manifest]) -> None:
+    def _create_all(self, spec: LaunchSpec, pods: Iterable[Manifest]) -> None:
         made: list[PodJson] = []
+        pauses_s = iter(_CREATE_PAUSES_S)
         try:
             for each in pods:
-                made.append(self._create(each))
-        except BaseException:
-            self._pods.delete(made, grace_s=0.0)
+                made.append(self._create_patiently(spec, each, pauses_s))
+        except BaseException as error:
+            self._take_back(spec, made, error)
             raise
+
+    def _create_patiently(self, spec: LaunchSpec, pod: Manifest, pauses_s: Iterator[float]) -> PodJson:
+        """As ``_create``, but again after each of ``pauses_s`` while the API server cannot do it."""
+        while True:
+            try:
+                return self._create(pod)
+            except TemporaryError as error:
+                pause_s = next(pauses_s, None) if error.reason.code is ReasonCode.API_UNREACHABLE else None
+                if pause_s is None or self._is_stopped(spec):
+                    raise
+                log.warning("%s Trying again in %.0f s.", error, pause_s)
+                self._sleep(pause_s)
+
+    def _take_back(self, spec: LaunchSpec, made: list[PodJson], error: BaseException) -> None:
+        """Delete what was made. Why is noted first: it is asked for while the pods leave, maybe by other processes."""
+        try:
+            if isinstance(error, FrenzyError):
+                self._runs.put_note(spec.run_key, spec.attempt, _REFUSED, codec.dumps(error.reason))
+            self._pods.delete(made, grace_s=0.0)
+        except FrenzyError as another:  # whoever sees the pods ends them
+            log.warning("The pods of %s attempt %d are not deleted yet: %s", spec.run_key, spec.attempt, another)
 
     def _create(self, pod: Manifest) -> PodJson:
         """The pod as it was made, now or by an earlier call for the same attempt; another attempt's never."""
@@ -295,6 +325,11 @@ class KubernetesLauncher:
     def _note(self, spec: LaunchSpec) -> PodsNote | None:
         text = self._runs.note(spec.run_key, spec.attempt, _PODS)
         return None if text is None else codec.loads(PodsNote, text)
+
+    def _refusal(self, spec: LaunchSpec) -> Reason | None:
+        """Why the pods could not all be made."""
+        text = self._runs.note(spec.run_key, spec.attempt, _REFUSED)
+        return None if text is None else codec.loads(Reason, text)
 
     def _put_note(self, spec: LaunchSpec, note: PodsNote) -> None:
         self._runs.put_note(spec.run_key, spec.attempt, _PODS, codec.dumps(note))

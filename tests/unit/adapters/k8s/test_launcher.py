@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,9 +18,9 @@ from frenzy.adapters.k8s.launcher import KubernetesLauncher
 from frenzy.adapters.k8s.pods import Pods
 from frenzy.adapters.memory import FakeClock
 from frenzy.adapters.storage.run_store import FsspecRunStore
-from frenzy.core.errors import ReasonCode
+from frenzy.core.errors import FrenzyError, Reason, ReasonCode
 from frenzy.core.launch import LaunchSpec
-from frenzy.ports import WorkersState
+from frenzy.ports import WorkersAccount, WorkersState
 
 
 class Bench:
@@ -27,13 +28,17 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.core, self.clock, self.runs = FakeCore(), FakeClock(), FsspecRunStore(str(folder))
+        self.slept: list[float] = []
 
-    def launcher(self, example: str = "two-nodes-of-eight", **rules: Any) -> KubernetesLauncher:
+    def launcher(
+        self, example: str = "two-nodes-of-eight", *, sleep: Callable[[float], None] | None = None, **rules: Any
+    ) -> KubernetesLauncher:
         return KubernetesLauncher(
             self.runs,
             replace(EXAMPLES[example].rules, **rules),
             core_api=lambda: cast(CoreV1Api, self.core),
             now_s=self.clock.now_s,
+            sleep=sleep or self.slept.append,
         )
 
     def spec(self, example: str = "two-nodes-of-eight") -> LaunchSpec:
@@ -176,3 +181,70 @@ def test_workers_run_since_the_last_pods_container_began(bench: Bench) -> None:
 def terminated(began: str) -> list[dict[str, Any]]:
     ended = {"exitCode": 0, "reason": "Completed", "startedAt": began, "finishedAt": "2026-03-01T13:00:00Z"}
     return [{"name": labels.CONTAINER, "state": {"terminated": ended}}]
+
+
+# refusals
+
+
+QUOTA = (403, 'pods "frenzy" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=4, limited: pods=4')
+WEBHOOK = (500, 'failed calling webhook "policy.example.org": connection refused')
+
+
+def refused(bench: Bench, launcher: KubernetesLauncher) -> Reason:
+    with pytest.raises(FrenzyError) as caught:
+        launcher.launch(bench.spec())
+    return caught.value.reason
+
+
+def test_a_quota_that_let_one_pod_through_is_told_while_that_pod_leaves_and_after(bench: Bench) -> None:
+    bench.core.refusals, bench.core.leaving = [None, QUOTA], True
+    reason = refused(bench, bench.launcher())
+    assert reason.code is ReasonCode.QUOTA_EXCEEDED
+    assert bench.slept == [], "another try would not help"
+    bench.core.set_status(running("2026-03-01T12:00:00Z"))
+    other = bench.launcher()
+    assert other.account(bench.spec()) == WorkersAccount(state=WorkersState.ALIVE, reason=reason)
+    other.stop(bench.spec(), grace_s=0.0)
+    assert other.account(bench.spec()) == WorkersAccount(state=WorkersState.ALIVE, reason=reason)
+    bench.core.confirm()
+    assert other.account(bench.spec()) == WorkersAccount(state=WorkersState.GONE, reason=reason)
+
+
+def test_a_refusal_is_forgotten_once_all_pods_are_made(bench: Bench) -> None:
+    bench.core.refusals = [QUOTA]
+    launcher = bench.launcher()
+    refused(bench, launcher)
+    launcher.launch(bench.spec())
+    assert launcher.account(bench.spec()) == WorkersAccount(state=WorkersState.ALIVE)
+
+
+@pytest.mark.parametrize("failure", [WEBHOOK, (429, "the server has received too many requests")])
+def test_an_api_server_that_fails_for_a_moment_is_tried_again(bench: Bench, failure: tuple[int, str]) -> None:
+    bench.core.refusals = [None, failure, failure, failure]
+    bench.launcher().launch(bench.spec())
+    assert len(bench.core.pods) == 2
+    assert bench.slept == [1.0, 2.0, 4.0]
+
+
+def test_an_api_server_that_fails_for_a_minute_is_a_reason_of_its_own_and_no_pod_is_left(bench: Bench) -> None:
+    bench.core.refusals = [None, *[WEBHOOK] * 100]
+    launcher = bench.launcher()
+    reason = refused(bench, launcher)
+    assert reason.code is ReasonCode.API_UNREACHABLE
+    assert "policy.example.org" in reason.detail
+    assert sum(bench.slept) == 60.0
+    assert bench.core.pods == {}
+    assert launcher.account(bench.spec()) == WorkersAccount(state=WorkersState.NOT_STARTED, reason=reason)
+
+
+def test_a_launch_that_is_stopped_is_not_tried_again(bench: Bench) -> None:
+    bench.core.refusals = [WEBHOOK] * 100
+    other = bench.launcher()
+    refused(bench, bench.launcher(sleep=lambda _seconds: other.stop(bench.spec(), grace_s=0.0)))
+    assert bench.core.num_creations == 2
+
+
+def test_what_the_api_server_refuses_for_good_is_not_tried_again(bench: Bench) -> None:
+    bench.core.refusals = [(403, "pods is forbidden: User cannot create resource pods")] * 2
+    assert refused(bench, bench.launcher()).code is ReasonCode.LAUNCH_FAILED
+    assert bench.slept == []
