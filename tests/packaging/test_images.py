@@ -290,7 +290,10 @@ def test_the_chart_uses_our_images_claims_and_service_account() -> None:
     assert VALUES["airflowVersion"] == pins(CHECKOUT / "requirements.lock")["apache-airflow"]
     claims = {each["metadata"]["name"] for each in documents("deploy/kubernetes/volumes.yaml")}
     used = {each["persistentVolumeClaim"]["claimName"] for each in VALUES["volumes"] if "persistentVolumeClaim" in each}
-    assert used == claims
+    assert VALUES["logs"]["persistence"]["enabled"]
+    assert used | {VALUES["logs"]["persistence"]["existingClaim"]} == claims
+    modes = [each["spec"]["accessModes"] for each in documents("deploy/kubernetes/volumes.yaml")]
+    assert modes == [["ReadWriteMany"]] * len(claims)
     rules = load_pod_rules(CHECKOUT / "include/kubernetes/pods.yaml", stop_grace_s=30.0)
     assert rules.run_directory is not None and rules.run_directory.claim in claims
     mounts = {each["name"]: each["mountPath"] for each in VALUES["volumeMounts"]}
