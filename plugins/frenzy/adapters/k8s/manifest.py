@@ -183,14 +183,20 @@ def _resources(spec: LaunchSpec, rules: PodRules, node_rank: int) -> Manifest:
     num_gpus = spec.gpus_per_node[node_rank]
     resource = gpu_resource(spec, node_rank)
     devices = {} if resource is None else {resource: str(num_gpus)}
-    fixed = {
-        "memory": _mebibytes(spec.plan.memory.host_bytes + num_gpus * rules.host_bytes_per_gpu(spec.gpu)),
-        "ephemeral-storage": _mebibytes(rules.ephemeral_storage_bytes),
-        **devices,
-    }
+    memory = _mebibytes(spec.plan.memory.host_bytes + num_gpus * rules.host_bytes_per_gpu(spec.gpu))
     return {
-        "requests": {"cpu": _cpus(num_gpus * rules.cpus_per_gpu), **fixed},
-        "limits": {"cpu": _cpus(num_gpus * rules.cpu_limit_per_gpu), **fixed},
+        "requests": {
+            "cpu": _cpus(num_gpus * rules.cpus_per_gpu),
+            "memory": memory,
+            "ephemeral-storage": _mebibytes(rules.requested_disk_bytes),
+            **devices,
+        },
+        "limits": {
+            "cpu": _cpus(num_gpus * rules.cpu_limit_per_gpu),
+            "memory": memory,
+            "ephemeral-storage": _mebibytes(rules.ephemeral_storage_bytes),
+            **devices,
+        },
     }
 
 

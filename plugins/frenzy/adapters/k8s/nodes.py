@@ -5,6 +5,7 @@ What cannot be used is never dropped in silence: each such node has a notice wit
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -22,7 +23,7 @@ from frenzy.adapters.k8s.devices import (
     own_resource,
 )
 from frenzy.adapters.k8s.gpu_types import Derived, derive_type
-from frenzy.adapters.k8s.objects import CPU, MEMORY, NodeFacts, PodUse
+from frenzy.adapters.k8s.objects import CPU, DISK, MEMORY, NodeFacts, PodUse
 from frenzy.adapters.k8s.pod_rules import PodRules, Taint, TaintEffect
 from frenzy.core.cluster import Cluster, Node, NodeGroup, NodeState
 from frenzy.core.gpu_catalogue import CATALOGUE
@@ -260,32 +261,53 @@ def _estimated(machine: NodeFacts, derived: Derived) -> Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _HostShare:
-    """CPUs and host memory that go with one kind of a machine's GPUs; ``free``: but for others' pods."""
+    """CPUs, host memory and disk that go with one kind of a machine's GPUs; ``free``: but for others' pods.
+
+    The disk is what pods may request as ephemeral storage; infinite where the kubelet does not tell.
+    """
 
     memory_bytes: float
     free_memory_bytes: float
     free_cpus: float
+    disk_bytes: float
+    free_disk_bytes: float
 
     @classmethod
     def of(cls, machine: NodeFacts, others: Sequence[PodUse], share: float) -> _HostShare:
         memory, cpus = machine.allocatable.get(MEMORY, 0.0), machine.allocatable.get(CPU, 0.0)
+        disk = machine.allocatable.get(DISK, math.inf)
         return cls(
             memory_bytes=share * memory,
             free_memory_bytes=share * max(0.0, memory - _held(others, MEMORY)),
             free_cpus=share * max(0.0, cpus - _held(others, CPU)),
+            disk_bytes=share * disk,
+            free_disk_bytes=share * max(0.0, disk - _held(others, DISK)),
         )
+
+    def pods_on_disk(self, rules: PodRules, num_gpus: int) -> tuple[int, int]:
+        """How many pods' requests the disk has room for, and how many of them now; ``num_gpus`` at most."""
+        rooms = (each / rules.requested_disk_bytes for each in (self.disk_bytes, self.free_disk_bytes))
+        whole, now = (int(min(each, num_gpus)) for each in rooms)
+        return whole, now
 
 
 def _node(
     machine: NodeFacts, kind: _Kind, host: _HostShare, rules: PodRules, num_held: float, told: list[Notice]
 ) -> Node:
-    """Each worker's own host memory is set aside; what is left is for what plans keep on the host."""
+    """Each worker's own host memory is set aside; what is left is for what plans keep on the host.
+
+    Each GPU may come to have a pod of its own, for which there has to be room on the disk.
+    """
     each_bytes = rules.host_bytes_per_gpu(kind.gpu)
     room = int(host.memory_bytes // each_bytes)
     if room < kind.count:
         told.append(_short_of_memory(machine, kind, room, each_bytes))
-    num_gpus = min(kind.count, room)
-    usable = max(0, min(num_gpus, kind.count - int(num_held), int(host.free_memory_bytes // each_bytes)))
+    pods, pods_now = host.pods_on_disk(rules, kind.count)
+    if pods_now < kind.count:
+        told.append(_short_of_disk(machine, kind, pods_now, rules))
+    num_gpus = min(kind.count, room, pods)
+    free = min(kind.count - int(num_held), int(host.free_memory_bytes // each_bytes), pods_now)
+    usable = max(0, min(num_gpus, free))
     return Node(
         name=kind.node_name(machine.name),
         gpu_type=kind.gpu.name,
@@ -306,6 +328,17 @@ def _short_of_memory(machine: NodeFacts, kind: _Kind, room: int, each_bytes: int
             f"at {format_bytes(each_bytes)} each."
         ),
         remedy="Lower host_memory_per_gpu in the pod rules if the models are small enough.",
+    )
+
+
+def _short_of_disk(machine: NodeFacts, kind: _Kind, room: int, rules: PodRules) -> Notice:
+    return Notice(
+        node=machine.name,
+        detail=(
+            f"What others leave of its disk is enough for pods on {room} of its {kind.count} GPUs, "
+            f"at {format_bytes(rules.requested_disk_bytes)} of ephemeral storage each."
+        ),
+        remedy="Lower ephemeral_storage_request in the pod rules, or give the node a larger disk.",
     )
 
 

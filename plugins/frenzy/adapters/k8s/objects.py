@@ -18,6 +18,7 @@ Amounts = Mapping[str, float]
 
 CPU: Final = "cpu"
 MEMORY: Final = "memory"
+DISK: Final = "ephemeral-storage"
 _HUGEPAGES: Final = "hugepages-"
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 

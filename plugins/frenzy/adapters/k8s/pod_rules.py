@@ -162,7 +162,8 @@ class PodRules:
     run_directory: None where the run root is an object store. host_memory_per_gpu_bytes: of the
     process of one rank, /dev/shm and the model while it is made; what a plan keeps on the host and a
     virtual GPU's budget come on top. cpus_per_gpu: requested, as many as the scheduler counts with;
-    cpu_limit_per_gpu: the most. python: what runs ``-m frenzy.trainer.launch``. network_interface:
+    cpu_limit_per_gpu: the most. ephemeral_storage_bytes: the most that a pod may write; it requests
+    ``requested_disk_bytes``. python: what runs ``-m frenzy.trainer.launch``. network_interface:
     which gloo and NCCL are to use, if they choose wrong. scheduling_patience_s: how long a pod may
     find no node, or not get its image or its container; autoscaling_patience_s: how long one may find no
     node that is placed on a group whose nodes an autoscaler adds, unless the former is longer.
@@ -193,6 +194,7 @@ class PodRules:
     host_memory_per_gpu_bytes: _Size = 8 * GIB
     shm_per_gpu_bytes: _Size = 1 * GIB
     ephemeral_storage_bytes: _Size = 16 * GIB
+    ephemeral_storage_request_bytes: _Size = 2 * GIB
     run_as_user: _UserId = 1000
     run_as_group: _UserId = 1000
     fs_group: _UserId | None = 1000
@@ -205,6 +207,11 @@ class PodRules:
     def all_tolerations(self) -> tuple[Toleration, ...]:
         """The GPU nodes' custom taint, then the file's."""
         return (GPU_TOLERATION, *(each for each in self.tolerations if each != GPU_TOLERATION))
+
+    @property
+    def requested_disk_bytes(self) -> int:
+        """What a pod requests of a node's disk: never more than it may write."""
+        return min(self.ephemeral_storage_request_bytes, self.ephemeral_storage_bytes)
 
     def host_bytes_per_gpu(self, gpu: GpuType) -> int:
         """Host memory that each worker's rank takes beside what its plan keeps there."""
@@ -223,6 +230,7 @@ _FILE_NAMES: Final[Mapping[str, str]] = {
     "host_memory_per_gpu": "host_memory_per_gpu_bytes",
     "shm_per_gpu": "shm_per_gpu_bytes",
     "ephemeral_storage": "ephemeral_storage_bytes",
+    "ephemeral_storage_request": "ephemeral_storage_request_bytes",
     "scheduling_patience": "scheduling_patience_s",
     "autoscaling_patience": "autoscaling_patience_s",
 }

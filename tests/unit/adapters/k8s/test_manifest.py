@@ -76,6 +76,7 @@ def test_memory_and_devices_are_asked_for_as_they_are_bounded(name: str) -> None
         resources = container(pod)["resources"]
         asked, most = dict(resources["requests"]), dict(resources["limits"])
         assert int(asked.pop("cpu")[:-1]) <= int(most.pop("cpu")[:-1])
+        assert int(asked.pop("ephemeral-storage")[:-2]) <= int(most.pop("ephemeral-storage")[:-2])
         assert asked == most
 
 

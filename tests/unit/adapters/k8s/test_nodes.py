@@ -204,6 +204,25 @@ def test_gpus_whose_workers_find_no_host_memory_are_left_out_and_told() -> None:
     assert only(found(node_object(), pods=others)).num_usable == (1024 - 990) // 8
 
 
+def test_gpus_whose_pods_find_no_room_on_the_disk_are_left_out_and_told() -> None:
+    small = node_object(allocatable={"ephemeral-storage": "50Gi"})
+    rules = replace(RULES, ephemeral_storage_request_bytes=10 * GIB)
+    told = found(small, rules=rules)
+    assert (only(told).num_gpus, only(told).num_usable) == (5, 5)
+    assert "5 of its 8 GPUs" in told.notices[0].detail and "ephemeral_storage_request" in told.notices[0].remedy
+    others = (pod_object("hoarder", "gpu-1", {"ephemeral-storage": "25Gi"}),)
+    assert (only(found(small, pods=others, rules=rules)).num_usable) == 2
+    ours = (our_pod("own", "gpu-1", {"ephemeral-storage": "25Gi"}, "gpu-1"),)
+    assert only(found(small, pods=ours, rules=rules)).num_usable == 5
+
+
+def test_a_common_disk_is_enough_by_default_and_a_request_is_never_more_than_the_limit() -> None:
+    told = found(node_object(allocatable={"ephemeral-storage": "18242267924"}))  # of a node with a disk of 20 GB
+    assert (only(told).num_usable, told.notices) == (8, ())
+    tight = replace(RULES, ephemeral_storage_bytes=GIB)
+    assert tight.requested_disk_bytes == GIB
+
+
 def test_requests_are_what_the_scheduler_counts() -> None:
     spec = {
         "containers": [
