@@ -67,6 +67,11 @@ def pod_rules(settings: Settings) -> PodRules:
     return load_pod_rules(settings.pod_rules_file, stop_grace_s=settings.stop_grace_s)
 
 
+def cpus_per_gpu(settings: Settings) -> float:
+    """What a worker takes of a node's CPUs for each of its GPUs: what its pod will request. Raises SpecError."""
+    return 1.0 if settings.launcher is LauncherKind.LOCAL else pod_rules(settings).cpus_per_gpu
+
+
 def kubernetes_api(conn_id: str) -> Any:
     """A client of its own through the Airflow Connection ``conn_id``: CoreV1Api for launcher and inventory alike.
 
@@ -93,7 +98,7 @@ def services_for(settings: Settings, database_url: str) -> Services:
         jobs=FolderJobStore(settings.jobs_folder),
         inventory=inventory(settings),
         calibration=default_calibration(),
-        policy=policy_named(settings.placement_policy.value),
+        policy=policy_named(settings.placement_policy.value, cpus_per_gpu=cpus_per_gpu(settings)),
         marp_policy=settings.memory_policy.value,
         lease_s=settings.lease_s,
         elastic=ElasticRules(

@@ -22,8 +22,8 @@ from frenzy.app.services import Services
 from frenzy.core.cluster import Cluster
 from frenzy.core.errors import PermanentError, Reason, ReasonCode, SpecError, TemporaryError
 from frenzy.core.has import policy_named
-from frenzy.settings import LauncherKind, Settings
-from frenzy.wiring import OneInstallation, SystemClock, inventory, kubernetes_api, pod_rules
+from frenzy.settings import LauncherKind, PlacementPolicy, Settings
+from frenzy.wiring import OneInstallation, SystemClock, inventory, kubernetes_api, pod_rules, services_for
 
 KUBERNETES = Settings(launcher=LauncherKind.KUBERNETES, stop_grace_s=45)
 
@@ -37,6 +37,18 @@ def test_pod_rules_come_from_the_settings_file_with_the_settings_grace() -> None
     assert pod_rules(KUBERNETES).stop_grace_s == 45
     with pytest.raises(SpecError, match="nowhere"):
         pod_rules(replace(KUBERNETES, pod_rules_file=KUBERNETES.pod_rules_file.with_name("nowhere.yaml")))
+
+
+def test_the_scheduler_counts_as_many_cpus_for_a_gpu_as_its_pod_requests(tmp_path: Path) -> None:
+    rules = tmp_path / "pods.yaml"
+    rules.write_text("image: trainer:1\ncpus_per_gpu: 4\n", encoding="utf-8")
+    types = tmp_path / "types.yaml"
+    types.write_text("gpu_types: {t4: }\n", encoding="utf-8")
+    settings = replace(KUBERNETES, pod_rules_file=rules, cluster_file=types, home=tmp_path)
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    for name in PlacementPolicy:
+        assert services_for(replace(settings, placement_policy=name), url).policy.cpus_per_gpu == 4
+    assert services_for(Settings(home=tmp_path, pod_rules_file=rules), url).policy.cpus_per_gpu == 1
 
 
 # the way to a cluster

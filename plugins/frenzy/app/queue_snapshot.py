@@ -24,6 +24,7 @@ def queue_snapshot(services: Services) -> QueueSnapshot:
         facts=facts,
         planning=planning,
         queues=services.queues.rules(),
+        cpus_per_gpu=services.policy.cpus_per_gpu,
     )
 
 

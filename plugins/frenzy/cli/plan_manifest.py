@@ -29,10 +29,18 @@ def manifest_text(job: TrainingJob, plans: Sequence[ResourcePlan], cluster: Clus
     from frenzy.adapters.k8s.pod_rules import load_pod_rules
 
     rules = load_pod_rules(settings.pod_rules_file, stop_grace_s=settings.stop_grace_s)
-    return manifest_yaml(pods_of(preview_spec(job, plans, cluster, settings), rules))
+    spec = preview_spec(job, plans, cluster, settings, cpus_per_gpu=rules.cpus_per_gpu)
+    return manifest_yaml(pods_of(spec, rules))
 
 
-def preview_spec(job: TrainingJob, plans: Sequence[ResourcePlan], cluster: Cluster, settings: Settings) -> LaunchSpec:
+def preview_spec(
+    job: TrainingJob,
+    plans: Sequence[ResourcePlan],
+    cluster: Cluster,
+    settings: Settings,
+    *,
+    cpus_per_gpu: float = 1.0,
+) -> LaunchSpec:
     """The first attempt of ``job``, placed by the settings' policy as if it were alone."""
     from frenzy.core.has import policy_named, schedule
     from frenzy.core.launch import LaunchSpec
@@ -42,7 +50,8 @@ def preview_spec(job: TrainingJob, plans: Sequence[ResourcePlan], cluster: Clust
         run_key=PREVIEW, job_name=job.name, submitted_s=0.0, plans=tuple(plans), objective=job.objective
     )
     facts = SchedulingFacts(cluster=cluster, queued=(waiting,), running=())
-    (action,) = schedule(facts, 0.0, policy_named(settings.placement_policy.value))
+    policy = policy_named(settings.placement_policy.value, cpus_per_gpu=cpus_per_gpu)
+    (action,) = schedule(facts, 0.0, policy)
     if isinstance(action, Hold):
         raise PermanentError(action.reason)
     assert isinstance(action, Start), "nothing runs that could be moved"

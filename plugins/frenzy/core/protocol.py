@@ -265,7 +265,7 @@ class PlanningFacts:
 class QueueSnapshot:
     """GET /queue/snapshot: all that a scheduling pass would decide on at ``taken_s``, and under which policy.
 
-    planning: by run key. marp_policy: the memory model that plans are made with.
+    planning: by run key. marp_policy: the memory model that plans are made with. cpus_per_gpu: the policy's.
     """
 
     taken_s: float
@@ -274,6 +274,7 @@ class QueueSnapshot:
     facts: SchedulingFacts
     planning: Mapping[str, PlanningFacts]
     queues: QueueRules = NO_RULES
+    cpus_per_gpu: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

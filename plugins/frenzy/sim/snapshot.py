@@ -39,7 +39,8 @@ def scenario_of(snapshot: QueueSnapshot) -> Scenario:
 
 def product_scheduler(snapshot: QueueSnapshot) -> ProductScheduler:
     """What decided when ``snapshot`` was taken. Raises SpecError for a policy this release does not know."""
-    return ProductScheduler(with_queues(policy_named(snapshot.policy), snapshot.queues))
+    policy = policy_named(snapshot.policy, cpus_per_gpu=snapshot.cpus_per_gpu)
+    return ProductScheduler(with_queues(policy, snapshot.queues))
 
 
 def _work(job: RunningJob) -> float:

@@ -94,6 +94,14 @@ def test_file_of_another_form_or_release_is_refused(tmp_path: Path) -> None:
         read_snapshot(file)
 
 
+def test_workers_take_the_cpus_that_they_took_where_the_snapshot_was_taken() -> None:
+    found = replace(snapshot(), facts=replace(snapshot().facts, running=()))
+    narrow = tuple(replace(each, num_cpus=8) for each in found.facts.cluster.nodes)
+    found = replace(found, facts=replace(found.facts, cluster=replace(found.facts.cluster, nodes=narrow)))
+    assert set(ends(play(replace(found, cpus_per_gpu=4)))) == {"q1", "q2"}
+    assert ends(play(replace(found, cpus_per_gpu=9))) == {}
+
+
 def test_added_gpus_are_on_nodes_like_those_there_are() -> None:
     assert num_gpus(what_if(snapshot(), "add 3 T4")) == {"a": 2, "b": 2, "what-if-1": 2, "what-if-2": 1}
 

@@ -161,7 +161,7 @@ class PodRules:
 
     run_directory: None where the run root is an object store. host_memory_per_gpu_bytes: of the
     process of one rank, /dev/shm and the model while it is made; what a plan keeps on the host and a
-    virtual GPU's budget come on top. cpus_per_gpu: requested, as many as the scheduler counts with;
+    virtual GPU's budget come on top. cpus_per_gpu: requested, and what the scheduler counts with;
     cpu_limit_per_gpu: the most. ephemeral_storage_bytes: the most that a pod may write; it requests
     ``requested_disk_bytes``. python: what runs ``-m frenzy.trainer.launch``. network_interface:
     which gloo and NCCL are to use, if they choose wrong. scheduling_patience_s: how long a pod may

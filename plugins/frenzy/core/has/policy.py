@@ -157,9 +157,12 @@ POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
 )
 
 
-def policy_named(name: str) -> Policy:
-    """The policy called ``name``, with its default numbers. Raises SpecError for an unknown name."""
+def policy_named(name: str, *, cpus_per_gpu: float = 1.0) -> Policy:
+    """The policy called ``name``, with its default numbers. Raises SpecError for an unknown name.
+
+    cpus_per_gpu: what a worker takes of a node's CPUs for each of its GPUs, as in the policies.
+    """
     if name not in POLICIES:
         allowed = f"one of {', '.join(sorted(POLICIES))}"
         raise SpecError([Violation(path="policy", value=repr(name), allowed=allowed)])
-    return POLICIES[name]
+    return replace(POLICIES[name], cpus_per_gpu=cpus_per_gpu)
