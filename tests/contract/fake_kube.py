@@ -53,13 +53,14 @@ class Kind:
 
 
 class FakeKube:
-    """Nodes and pods. forbids_all_pods: pods of other namespaces may not be listed."""
+    """Nodes and pods. forbids_all_pods: pods of other namespaces may not be listed. forbids_nodes: as said."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._version = 1
         self.nodes, self.pods = Kind(), Kind()
         self.forbids_all_pods = False
+        self.forbids_nodes = False
         self.fails_next: list[int] = []
 
     def put(self, kind: Kind, found: Json) -> None:
@@ -86,6 +87,8 @@ class FakeKube:
             kind.watches.clear()
 
     def list_node(self, **options: Any) -> Answer | Stream:
+        if self.forbids_nodes:
+            raise ApiException(status=403, reason="Forbidden")
         return self._answer(self.nodes, options, list(self.nodes.objects.values()))
 
     def list_pod_for_all_namespaces(self, **options: Any) -> Answer | Stream:

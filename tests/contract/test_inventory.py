@@ -19,6 +19,7 @@ from frenzy.adapters.memory import FixedInventory
 from frenzy.core.cluster import Cluster, NodeState
 from frenzy.core.errors import ReasonCode, SpecError, TemporaryError
 from frenzy.core.gpu_catalogue import CATALOGUE
+from frenzy.core.units import GIB
 from frenzy.ports import Inventory
 
 A100 = CATALOGUE["a100-80"].gpu
@@ -266,3 +267,38 @@ def test_a_watch_whose_thread_ended_is_started_again_with_the_next_question(tmp_
     assert names_told() == []
     eventually(lambda: names_told() == ["n1"])
     inventory.close()
+
+
+DESCRIBED = "gpu_types: {a100-80: }\nnodes: [{name: by-hand, gpu_type: a100-80, gpus: 4, host_memory: 100 GiB}]\n"
+
+
+def test_where_nodes_may_not_be_listed_those_of_the_cluster_file_are_used_with_a_warning(
+    kubernetes: KubernetesWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    kubernetes.add("n1")
+    kubernetes.kube.forbids_nodes = True
+    kubernetes.file.write_text(DESCRIBED, encoding="utf-8")
+    with caplog.at_level(logging.WARNING):
+        (described,) = kubernetes.inventory.cluster().nodes
+    assert (described.name, described.num_usable) == ("by-hand", 4)
+    assert described.host_memory_bytes == 100 * GIB - 4 * RULES.host_memory_per_gpu_bytes
+    assert "frenzy-nodes" in caplog.text
+    kubernetes.kube.forbids_nodes = False
+    eventually(lambda: names(kubernetes.inventory) == ["n1"])
+
+
+def test_where_nodes_may_neither_be_listed_nor_are_described_it_says_so(kubernetes: KubernetesWorld) -> None:
+    kubernetes.kube.forbids_nodes = True
+    with pytest.raises(TemporaryError, match="describes none") as told:
+        kubernetes.inventory.cluster()
+    assert "frenzy-nodes" in str(told.value.reason.remedy)
+
+
+def test_nodes_that_were_listed_stay_known_when_the_right_to_list_them_goes(kubernetes: KubernetesWorld) -> None:
+    kubernetes.add("n1")
+    assert names(kubernetes.inventory) == ["n1"]
+    kubernetes.file.write_text(DESCRIBED, encoding="utf-8")
+    eventually(lambda: len(kubernetes.kube.nodes.watches) == 1)
+    kubernetes.kube.forbids_nodes = True
+    kubernetes.kube.expire(kubernetes.kube.nodes)
+    assert names(kubernetes.inventory) == ["n1"]

@@ -16,7 +16,7 @@ from kubernetes.client import ApiException, CoreV1Api
 from urllib3.exceptions import HTTPError
 
 from frenzy.adapters.cluster_file import load_cluster_file
-from frenzy.adapters.k8s.nodes import Declared, Found, Notice, nodes_from
+from frenzy.adapters.k8s.nodes import Declared, Found, Notice, nodes_as_declared, nodes_from
 from frenzy.adapters.k8s.objects import NodeFacts, PodUse
 from frenzy.adapters.k8s.pod_rules import PodRules
 from frenzy.adapters.k8s.reflection import ForbiddenError, GoneError, Json, ListFailedError, Reflection
@@ -43,7 +43,8 @@ class KubernetesInventory:
     """GPU types and nodes of a cluster, from its Node objects and pods.
 
     core_api: makes a client; it is called once for each of the two watches, in their threads.
-    cluster_file: its gpu_types and autoscaled groups count, its nodes do not. patience_s: how long the first
+    cluster_file: its gpu_types and autoscaled groups count; its nodes only where the service account may not list
+    the cluster's. patience_s: how long the first
     answer is waited for. The watches begin with the first question and last until ``close``.
     """
 
@@ -74,6 +75,8 @@ class KubernetesInventory:
         file = load_cluster_file(self._cluster_file)
         watches = self._running()
         watches.wait_for_lists(self._patience_s)
+        if watches.may_not_list_nodes:
+            return self._as_declared(file.cluster)
         declared = Declared(gpu_types=file.gpu_types, groups=file.groups)
         generation, nodes, pods = watches.snapshot()
         key = (generation, declared)
@@ -98,6 +101,17 @@ class KubernetesInventory:
                 self._watches = _Watches(self._core_api, self._rules.namespace)
             self._watches.keep_going()
             return self._watches
+
+    def _as_declared(self, cluster: Cluster) -> Found:
+        if not cluster.nodes:
+            detail = f"Nodes may not be listed, and {self._cluster_file} describes none."
+            remedy = "Bind the ClusterRole frenzy-nodes of deploy/kubernetes/rbac.yaml, or describe the nodes there."
+            reason = Reason(code=ReasonCode.API_UNREACHABLE, detail=detail, remedy=remedy)
+            raise TemporaryError(reason, retry_after_s=_RETRY_AFTER_S)
+        found = nodes_as_declared(cluster, self._rules)
+        with self._lock:
+            self._tell(found.notices)
+        return found
 
     def _with_gaps(self, found: Found, watches: _Watches) -> Found:
         if not watches.pods.sees_only_own:
@@ -141,11 +155,15 @@ class _Watches:
                 self._threads[each.name] = thread
 
     def wait_for_lists(self, patience_s: float) -> None:
-        for each in (self._nodes, self._pods):
-            if not each.has_listed.wait(patience_s):
+        for each, is_known in ((self._nodes, self._nodes.has_answered), (self._pods, self._pods.has_listed)):
+            if not is_known.wait(patience_s):
                 detail = f"The Kubernetes API server has not listed its {each.name}: {each.problem or 'no answer yet'}."
                 reason = Reason(code=ReasonCode.API_UNREACHABLE, detail=detail)
                 raise TemporaryError(reason, retry_after_s=_RETRY_AFTER_S)
+
+    @property
+    def may_not_list_nodes(self) -> bool:
+        return self._nodes.is_refused
 
     def snapshot(self) -> tuple[object, tuple[NodeFacts, ...], tuple[PodUse, ...]]:
         nodes_generation, nodes = self._nodes.snapshot()

@@ -94,6 +94,27 @@ class _Kind:
         return f"{machine}/{(self.resource or '').rpartition('/')[2]}"
 
 
+def nodes_as_declared(cluster: Cluster, rules: PodRules) -> Found:
+    """The cluster of a cluster file, where Node objects may not be read: each worker's host memory is set aside."""
+    types = cluster.types_by_name
+    told = Notice(
+        node="all nodes",
+        detail=(
+            "Nodes may not be listed: those of the cluster file are used as if they were there, ready, and free of "
+            "others' pods."
+        ),
+        remedy="Bind the ClusterRole frenzy-nodes, or keep the file true: names are those of kubernetes.io/hostname.",
+    )
+    nodes = tuple(_set_aside(each, types[each.gpu_type], rules) for each in cluster.nodes)
+    return Found(cluster=replace(cluster, nodes=nodes), notices=(told,))
+
+
+def _set_aside(node: Node, gpu: GpuType, rules: PodRules) -> Node:
+    """A described node with what is left of its host memory for what plans keep there."""
+    set_aside = node.num_gpus * rules.host_bytes_per_gpu(gpu)
+    return replace(node, host_memory_bytes=max(0, node.host_memory_bytes - set_aside))
+
+
 def nodes_from(nodes: Iterable[NodeFacts], pods: Iterable[PodUse], rules: PodRules, declared: Declared) -> Found:
     """The cluster in the order of the nodes' names, groups last, and the notices.
 
@@ -378,5 +399,4 @@ def _group_nodes(
         gpu = declared.gpu_types[group.template.gpu_type]
         for node in group.nodes:
             if node.name in uses.placed or node.name in fresh:
-                set_aside = node.num_gpus * rules.host_bytes_per_gpu(gpu)
-                yield replace(node, host_memory_bytes=max(0, node.host_memory_bytes - set_aside)), gpu
+                yield _set_aside(node, gpu, rules), gpu

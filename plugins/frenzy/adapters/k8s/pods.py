@@ -95,13 +95,16 @@ class Pods:
         return max(events, key=lambda each: each.get("lastTimestamp") or each.get("eventTime") or "", default=None)
 
     def node_is_silent(self, name: str) -> bool:
-        """Whether the node is gone or not ready, so that what its pods are said to be is old."""
+        """Whether the node is gone or not ready, so that what its pods are said to be is old.
+
+        Not known, and not taken to be so, where the service account may not read nodes.
+        """
         with _errors():
             try:
                 node = _json(self._core.read_node(name, _preload_content=False))
             except ApiException as error:
-                if error.status == _NOT_FOUND:
-                    return True
+                if error.status in (_NOT_FOUND, _FORBIDDEN):
+                    return bool(error.status == _NOT_FOUND)
                 raise
         conditions = node.get("status", {}).get("conditions", ())
         return not any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)

@@ -64,12 +64,18 @@ class Reflection(Generic[T]):
         self._generation = 0
         self._unreadable: dict[str, str] = {}
         self.has_listed = threading.Event()
+        self.has_answered = threading.Event()  # with a list, or by refusing one
         self.problem: str | None = None  # why the server does not answer; None while it does
 
     def snapshot(self) -> tuple[int, tuple[T, ...]]:
         """A number that changes with every change, and what is kept."""
         with self._lock:
             return self._generation, tuple(self._kept.values())
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the server answered, and has never listed anything."""
+        return self.has_answered.is_set() and not self.has_listed.is_set()
 
     def run(self, stop: Wait) -> None:
         """Follow the source until ``stop`` is set. After a failure it pauses, each time twice as long."""
@@ -85,6 +91,8 @@ class Reflection(Generic[T]):
                 continue
             except ListFailedError as error:
                 problem = str(error)
+                if isinstance(error, ForbiddenError):
+                    self.has_answered.set()
             except Exception as error:  # nobody else would start this thread again
                 problem, version = f"{type(error).__name__}: {error}", None
             if stop.is_set():  # which ends a watch in mid-line
@@ -101,6 +109,7 @@ class Reflection(Generic[T]):
             self._kept = kept
             self._generation += 1
         self.has_listed.set()
+        self.has_answered.set()
         return version
 
     def _follow(self, version: str, stop: Wait) -> str:
