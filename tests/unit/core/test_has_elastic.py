@@ -230,6 +230,23 @@ def test_a_job_that_its_quota_holds_back_keeps_nobody_waiting() -> None:
     assert found["first"].reason.code == ReasonCode.WAITING_FOR_QUOTA
 
 
+def test_what_a_job_holds_on_a_node_that_has_gone_is_taken_from_nobody() -> None:
+    gone = replace(on(LONG, LONG.plans[0], ("gone", 4)), elasticity=None, plans=())
+    assert set(started(schedule(facts(ONE_NODE, [SHORT], [gone]), NOW_S, HAS))) == {"short"}
+
+
+def test_gpus_that_others_hold_are_no_capacity() -> None:
+    """Four of eight are others': all is as on a node of four."""
+    taken = replace(node("n", "g", 8), num_taken=4)
+    held = on(LONG, LONG.plans[0], ("n", 4))
+    urgent = replace(SHORT, priority=1)
+    for job in (SHORT, urgent):
+        assert schedule(facts([taken], [job], [held]), NOW_S, HAS) == schedule(
+            facts(ONE_NODE, [job], [held]), NOW_S, HAS
+        )
+    assert by_job(schedule(facts([taken], [urgent], [held]), NOW_S, HAS))["short"].kind == "start"
+
+
 def test_a_job_that_goes_by_cost_is_not_moved_for_less_than_the_move_costs() -> None:
     cheap, dear = plan("g", 1, run_s=600.0, cost=6.0), plan("g", 2, run_s=310.0, cost=10.0)
     thrifty = replace(elastic(waiting("thrifty", cheap, dear)), objective=Objective.COST)

@@ -37,14 +37,15 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a cluster's ready nodes have. speed: of a GPU of each type, relative to the fastest; effective
-    GPUs are GPUs times speed. not_ready: nodes that take no new work.
+    """What a cluster's ready nodes have for our jobs. speed: of a GPU of each type, relative to the fastest;
+    effective GPUs are GPUs times speed. ready: nodes that take new work; not_ready: those that take none.
     """
 
     gpu_types: tuple[GpuType, ...]
     num_gpus: dict[str, int]
     speed: dict[str, float]
     effective: float
+    ready: frozenset[str]
     not_ready: frozenset[str]
 
     @staticmethod
@@ -164,13 +165,14 @@ def _capacity(same: _Same) -> Capacity:
     cluster = same.thing
     assert isinstance(cluster, Cluster)
     num_gpus: dict[str, int] = {}
-    for node in cluster.nodes:
-        if node.state is NodeState.READY:
-            num_gpus[node.gpu_type] = num_gpus.get(node.gpu_type, 0) + node.num_gpus
+    ready = [node for node in cluster.nodes if node.state is NodeState.READY]
+    for node in ready:
+        num_gpus[node.gpu_type] = num_gpus.get(node.gpu_type, 0) + node.num_usable
     speed = _speed(cluster.gpu_types)
     effective = sum(speed[gpu_type] * number for gpu_type, number in num_gpus.items())
-    not_ready = frozenset(node.name for node in cluster.nodes if node.state is not NodeState.READY)
-    return Capacity(cluster.gpu_types, num_gpus, speed, effective, not_ready)
+    names = frozenset(node.name for node in ready)
+    not_ready = frozenset(cluster.nodes_by_name) - names
+    return Capacity(cluster.gpu_types, num_gpus, speed, effective, names, not_ready)
 
 
 def _speed(gpu_types: tuple[GpuType, ...]) -> dict[str, float]:

@@ -23,8 +23,8 @@ class Claim(NamedTuple):
     efficient plan. weight: of a second of its time against others'. is_displaced: it runs on a node that
     takes no new work, and should go elsewhere. in_order: its plans are in an order that is not one of
     speed; it takes the first that can be had. by_cost: it goes by cost, not by time. due_s: see
-    ``due_s``. num_held: GPUs it holds on nodes that take new work. by_s: time until its deadline, if that can be
-    met.
+    ``due_s``. num_held: GPUs it holds on nodes that are there and take new work. by_s: time until its deadline, if
+    that can be met.
     """
 
     job: QueuedJob | RunningJob
@@ -104,9 +104,8 @@ def claim_at_start(job: RunningJob, tables: Tables, policy: HasPolicy) -> Claim:
 def _of_running(job: RunningJob, tables: Tables, now_s: float, policy: HasPolicy, *, may_move: bool) -> Claim:
     progress = job.progress(now_s)
     left = believed_left(job.work_left - progress, job.work_done + progress, policy)
-    not_ready = tables.capacity.not_ready
-    leaving = [each.num_gpus for each in job.placement.allocations if each.node in not_ready] if not_ready else []
-    is_displaced = bool(leaving)
+    capacity, allocations = tables.capacity, job.placement.allocations
+    is_displaced = any(each.node in capacity.not_ready for each in allocations) if capacity.not_ready else False
     elasticity = job.elasticity
     current, others = tables.of_running(job, is_displaced=is_displaced)
     others = others if may_move else NOTHING
@@ -126,8 +125,9 @@ def _of_running(job: RunningJob, tables: Tables, now_s: float, policy: HasPolicy
         False,
         job.objective is Objective.COST,
         # What was given for its memory is not taken back by its equals.
-        -math.inf if job.pressed else due_s(job, work, policy, tables.capacity),
-        current.num_gpus - sum(leaving),
+        -math.inf if job.pressed else due_s(job, work, policy, capacity),
+        # What it holds on a node that has left the cluster is nobody's.
+        sum([each.num_gpus for each in allocations if each.node in capacity.ready]),
     )
 
 
