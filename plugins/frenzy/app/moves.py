@@ -15,6 +15,8 @@ from frenzy.app.states import move
 from frenzy.core.cluster import NodeState, Placement
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.has.options import Rules
+from frenzy.core.has.policy import queue_rules
+from frenzy.core.has.quotas import QuotaUse
 from frenzy.core.has.room import Room
 from frenzy.core.ledger import Attempt, JobState, MoveTarget, RunRecord, since_registered
 from frenzy.core.moves import elasticity, is_movable, is_under_way, move_reason, preemption_reason
@@ -105,18 +107,43 @@ def _touches(placement: Placement, nodes: set[str]) -> bool:
 
 
 def wait_for_move(tx: LedgerTx, services: Services, start: Start) -> Reason | None:
-    """Why ``start`` must wait, when jobs that are being moved still hold what it is to have."""
+    """Why ``start`` must wait, when jobs that are being moved still hold what it is to have, or its quota."""
     holdings = _holdings(tx)
     leaving = [each for each in holdings if is_under_way(each.run, each.attempt)]
     if not leaving:
         return None
     short = _too_full(tx, services, start, holdings)
     names = [each.run.job.name for each in leaving if _touches(each.attempt.placement, short)]
-    if not names:
-        return None
+    if names:
+        return _until_moved(start, names, f"left {', '.join(sorted(short))}")
+    return _wait_for_quota(tx, services, start, holdings)
+
+
+def _until_moved(start: Start, names: Sequence[str], and_what: str) -> Reason:
     jobs = f"job {names[0]} has" if len(names) == 1 else f"jobs {', '.join(names)} have"
-    detail = f"Starts as {start.plan.plan_id} as soon as {jobs} saved a checkpoint and left {', '.join(sorted(short))}."
+    detail = f"Starts as {start.plan.plan_id} as soon as {jobs} saved a checkpoint and {and_what}."
     return Reason(code=ReasonCode.WAITING_FOR_MOVE, detail=detail)
+
+
+def _wait_for_quota(tx: LedgerTx, services: Services, start: Start, holdings: Sequence[_Holding]) -> Reason | None:
+    """The scheduler counts what a leaving job holds as given back; a quota bounds what is really held."""
+    run, use = tx.run(start.run_key), QuotaUse(queue_rules(services.current_policy))
+    if run is None or not use.rules:
+        return None
+    for each in holdings:
+        use.add(each.run.job, each.attempt.plan.gpu_type, each.attempt.plan.num_gpus)
+    limit = use.exceeded(run.job, start.plan.gpu_type, start.plan.num_gpus)
+    if limit is None:
+        return None
+    counting = [
+        each.run.job.name
+        for each in holdings
+        if is_under_way(each.run, each.attempt)
+        and limit in use.limits_of(each.run.job)
+        and limit.gpu_type in (None, each.attempt.plan.gpu_type)
+    ]
+    gave_back = f"given its GPUs back, for {limit.title} may hold {limit.num_gpus}"
+    return _until_moved(start, counting, gave_back) if counting else None
 
 
 @dataclass(frozen=True, slots=True)

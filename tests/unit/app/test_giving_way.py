@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.unit.app.moving import STOPPED, ScriptedScheduler, a_pass, run_on, set_node
+from tests.unit.app.moving import STOPPED, ScriptedScheduler, a_pass, on_small, run_on, set_node
 from tests.unit.app.playing import Airflow, make_job
+from tests.unit.core.has_world import team_quotas
 
+from frenzy.adapters.memory import FixedQueues
 from frenzy.app.place import place_status
 from frenzy.app.queries import explain, run_view
 from frenzy.core.cluster import NodeState
@@ -56,6 +58,27 @@ def test_a_job_that_cannot_shrink_gives_way_waits_with_a_reason_and_resumes(
     second = run_view(patient.services, patient.key).attempts[1]
     assert second.next_attempt.checkpoint_step == 22
     assert run_view(patient.services, patient.key).run.num_reschedules == 0
+
+
+def test_a_start_waits_until_the_job_that_gives_way_frees_the_team_s_quota(
+    airflow: Airflow, scheduler: ScriptedScheduler
+) -> None:
+    services = replace(airflow.services, queues=FixedQueues(team_quotas(red=2)), elastic=ElasticRules(min_run_s=0.0))
+    leaving = replace(airflow, services=replace(services, schedule=scheduler))
+    run_on(leaving, scheduler, replace(on_small("leaving"), team="red"), 2, step=20)
+    leaving.clock.advance(60)
+    urgent = leaving.another()
+    elsewhere = ConstraintsSpec(gpu_types=("large",))
+    urgent.register(replace(make_job("urgent"), team="red", priority=5, constraints=elsewhere), run_id="r2")
+    waiting = urgent.place()
+    assert waiting.status is PlaceStatus.WAITING
+    assert waiting.reason is not None
+    assert waiting.reason.code is ReasonCode.WAITING_FOR_MOVE
+    assert "job leaving has saved a checkpoint and given its GPUs back" in waiting.reason.sentence
+    assert "team red may hold 2" in waiting.reason.sentence
+    assert leaving.step(1, 21).kind is DirectiveKind.CHECKPOINT_AND_STOP
+    leaving.end(1, STOPPED, last_step=22)
+    assert place_status(urgent.services, urgent.key).status is PlaceStatus.PLACED
 
 
 def test_a_job_leaves_a_node_once_it_is_drained(airflow: Airflow, scheduler: ScriptedScheduler) -> None:

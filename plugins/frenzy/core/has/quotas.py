@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from frenzy.core.has.options import Contender
 from frenzy.core.has.policy import Policy, queue_rules
-from frenzy.core.queue import QueuedJob, RunningJob
+from frenzy.core.queue import RunningJob
 from frenzy.core.queue_rules import Limit, QueueRules
 
-Job = QueuedJob | RunningJob
+
+class Job(Protocol):
+    """Whatever counts against limits."""
+
+    @property
+    def queue(self) -> str: ...
+    @property
+    def team(self) -> str: ...
 
 
 @dataclass(slots=True)
