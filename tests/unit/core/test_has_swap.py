@@ -17,6 +17,7 @@ from frenzy.core.has import HasPolicy, SchedulingState, apply_actions, schedule
 from frenzy.core.has.swap import served_first
 from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import Elasticity, Hold, Preempt, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
+from frenzy.core.queue_rules import QueueRules
 
 HAS = HasPolicy()
 TYPES = (gpu_type("big", memory_gib=40), gpu_type("mid", memory_gib=24), gpu_type("low", memory_gib=16))
@@ -76,8 +77,18 @@ def test_a_pressed_job_goes_before_its_equals() -> None:
 
 def test_a_job_waiting_with_a_higher_priority_goes_before_it() -> None:
     urgent = replace(holder("urgent", on_big(2)), priority=1)
-    there = facts(ONE_EACH, [urgent, pressed()], [holding(holder(), ("b", 1))], TYPES)
-    assert not any(isinstance(each, Resize) for each in schedule(there, NOW_S, HAS))
+    nodes, fixed = [node("b", "big", 2), node("l", "low", 1)], running("fixed", on_big(), ("b", 1))
+    there = facts(nodes, [urgent, pressed()], [holding(holder(), ("b", 1)), fixed], TYPES)
+    assert "pressed" not in started(schedule(there, NOW_S, HAS))
+
+
+@pytest.mark.parametrize("quotas", [team_quotas(red=1), team_quotas()], ids=["by its quota", "by the cluster"])
+def test_a_higher_priority_that_cannot_have_the_larger_gpus_bars_nobody(quotas: QueueRules) -> None:
+    num_gpus = 1 if quotas else 2
+    urgent = replace(holder("urgent", on_big(num_gpus)), priority=1, team="red")
+    other = replace(running("other", on_low(), ("l2", 1)), team="red")
+    there = facts([*ONE_EACH, node("l2", "low", 1)], [urgent, pressed()], [holding(holder(), ("b", 1)), other], TYPES)
+    assert "pressed" in started(schedule(there, NOW_S, HasPolicy(queues=quotas)))
 
 
 @pytest.mark.parametrize(

@@ -118,8 +118,8 @@ class _Search:
 
     def __post_init__(self) -> None:
         state, job = self.state, self.contender.job
-        self._types = _wanted_before(state, job.priority)
         self._quotas = QuotaUse.of(self.policy, state.running.values())
+        self._types = _wanted_before(state, job.priority, self._quotas)
         self.options = [
             option
             for option in self.contender.options
@@ -288,14 +288,17 @@ def _least_slower(job: RunningJob) -> float:
     return min(others, default=own.predicted_run_s) / own.predicted_run_s
 
 
-def _wanted_before(state: SchedulingState, priority: int) -> set[str]:
-    """The GPU types that waiting jobs of more than ``priority`` could use."""
+def _wanted_before(state: SchedulingState, priority: int, quotas: QuotaUse) -> set[str]:
+    """The GPU types that waiting jobs of more than ``priority`` could use: where a node has room, and no quota forbids
+    it.
+    """
     wanted: set[str] = set()
     for contender in state.waiting:
         if contender.job.priority <= priority:
             break
         if contender.job.run_key not in state.running:
-            wanted.update(gpu_type for gpu_type, _ in contender.fewest_gpus)
+            needs = [each.need for each in quotas.within(contender).options]
+            wanted.update(need.gpu_type for need in needs if state.fits_empty(need))
     return wanted
 
 
