@@ -103,7 +103,9 @@ def _with_gpus(cluster: Cluster, gpu: GpuType, num_gpus: int) -> Cluster:
 def _usual_node(cluster: Cluster, gpu: GpuType) -> Node:
     """A node like most of the type; where there is none, one with what a cluster file would give it."""
     like = [
-        replace(node, name="", state=NodeState.READY, labels={}) for node in cluster.nodes if node.gpu_type == gpu.name
+        replace(node, name="", state=NodeState.READY, labels={}, num_taken=0)
+        for node in cluster.nodes
+        if node.gpu_type == gpu.name and node.num_gpus > 0
     ]
     if like:
         sizes = Counter(node.num_gpus for node in like)
@@ -130,9 +132,9 @@ def _without_gpus(
     facts: SchedulingFacts, gpu_type: str, num_gpus: int, now_s: float, notes: list[str]
 ) -> SchedulingFacts:
     """``num_gpus`` fewer; jobs give way only where too few are idle."""
-    there = facts.cluster.num_gpus_by_type.get(gpu_type, 0)
+    there = sum(node.num_usable for node in facts.cluster.nodes if node.gpu_type == gpu_type)
     if num_gpus > there:
-        raise _refused(f"remove {num_gpus} {gpu_type}", f"at most {there}, all that the cluster has")
+        raise _refused(f"remove {num_gpus} {gpu_type}", f"at most {there}, all that the cluster has for jobs")
     missing = num_gpus
     while missing:
         idle = _most_idle(facts, gpu_type)
@@ -150,14 +152,18 @@ def _without_gpus(
 
 
 def _most_idle(facts: SchedulingFacts, gpu_type: str) -> tuple[Node, int] | None:
+    """The node with most GPUs that nobody holds; one that takes no new work, only where there is no other."""
     held = held_by_node(job.placement for job in facts.running)
     idle = [
-        (node.num_gpus - held.get(node.name, 0), node.name, node)
+        (node.state is NodeState.READY, node.num_usable - held.get(node.name, 0), node.name, node)
         for node in facts.cluster.nodes
         if node.gpu_type == gpu_type
     ]
-    num_idle, _, node = max(idle, key=lambda each: (each[0], each[1]))
-    return (node, num_idle) if num_idle > 0 else None
+    found = [each for each in idle if each[1] > 0]
+    if not found:
+        return None
+    _, num_idle, _, node = max(found, key=lambda each: each[:3])
+    return node, num_idle
 
 
 def _gives_way(facts: SchedulingFacts, gpu_type: str, now_s: float, notes: list[str]) -> SchedulingFacts:

@@ -150,6 +150,23 @@ def test_removed_gpus_are_idle_ones_first_then_those_of_the_job_that_ran_least()
     assert set(ends(play(told.snapshot))) == {"r1", "r2", "r3", "q1", "q2"}
 
 
+def test_a_type_whose_nodes_have_no_gpus_now_gets_nodes_of_the_usual_size() -> None:
+    found = snapshot()
+    empty = replace(found, facts=facts([node("e", "t4", 0)], [], [], found.facts.cluster.gpu_types))
+    assert num_gpus(what_if(empty, "add 4 T4")) == {"e": 0, "what-if-1": 4}
+
+
+def test_removed_gpus_are_those_that_jobs_could_have() -> None:
+    found = snapshot()
+    nodes = [node("ready", "t4", 4), node("lost", "t4", 8, state=NodeState.LOST)]
+    nodes.append(replace(node("taken", "t4", 8), num_taken=8))
+    mixed = replace(found, facts=facts(nodes, [], [], found.facts.cluster.gpu_types))
+    assert num_gpus(what_if(mixed, "remove 2 T4")) == {"ready": 2, "lost": 8, "taken": 8}
+    assert num_gpus(what_if(mixed, "remove 5 T4")) == {"lost": 7, "taken": 8}
+    with pytest.raises(SpecError, match="at most 12"):
+        what_if(mixed, "remove 13 T4")
+
+
 def test_drained_node_takes_no_new_work_until_it_is_undrained() -> None:
     drained = what_if(snapshot(), "drain a")
     assert drained.snapshot.facts.cluster.nodes_by_name["a"].state is NodeState.DRAINING
