@@ -109,6 +109,10 @@ class LedgerTx(Protocol):
         """Whether Airflow has ended, or deleted, the DAG run of ``identity``."""
         ...
 
+    def launch_is_over(self, identity: RunIdentity) -> bool:
+        """Whether the run's launch task has ended, or is not there: as it stands it starts no workers any more."""
+        ...
+
     def assign_launch_pool(self, identity: RunIdentity, pool: str, num_slots: int) -> bool:
         """Let the run's launch task count ``num_slots`` slots of ``pool``.
 

@@ -39,6 +39,7 @@ class World(Protocol):
     def pools(self) -> dict[str, int]: ...
     def add_launch_task(self, identity: RunIdentity) -> None: ...
     def start_launch_task(self, identity: RunIdentity) -> None: ...
+    def set_launch_task(self, identity: RunIdentity, state: str | None) -> None: ...
     def launch_pool(self, identity: RunIdentity) -> tuple[str, int] | None: ...
     def set_dag_run(self, identity: RunIdentity, state: str) -> None: ...
 
@@ -55,6 +56,10 @@ class MemoryWorld:
 
     def start_launch_task(self, identity: RunIdentity) -> None:
         self.ledger.started_launches.add(identity)
+
+    def set_launch_task(self, identity: RunIdentity, state: str | None) -> None:
+        is_over = state in ("success", "failed", "skipped", "upstream_failed", "removed")
+        (self.ledger.over_launches.add if is_over else self.ledger.over_launches.discard)(identity)
 
     def launch_pool(self, identity: RunIdentity) -> tuple[str, int] | None:
         return self.ledger.launch_pools.get(identity)
@@ -94,7 +99,10 @@ class SqlWorld:
         )
 
     def start_launch_task(self, identity: RunIdentity) -> None:
-        self._do("UPDATE task_instance SET state = 'running' WHERE run_id = :run_id", run_id=identity.run_id)
+        self.set_launch_task(identity, "running")
+
+    def set_launch_task(self, identity: RunIdentity, state: str | None) -> None:
+        self._do("UPDATE task_instance SET state = :state WHERE run_id = :run_id", run_id=identity.run_id, state=state)
 
     def launch_pool(self, identity: RunIdentity) -> tuple[str, int] | None:
         rows = self._do("SELECT pool, pool_slots FROM task_instance WHERE run_id = :run_id", run_id=identity.run_id)

@@ -327,6 +327,17 @@ def test_an_ended_dag_run_is_over(world: World) -> None:
             assert tx.dag_run_is_over(identity) is over
 
 
+@pytest.mark.parametrize("map_index", [-1, 3])
+def test_a_launch_task_that_is_still_to_come_is_not_over(world: World, map_index: int) -> None:
+    identity = values.identity(map_index=map_index)
+    world.add_launch_task(identity)
+    states = {None: False, "queued": False, "running": False, "up_for_retry": False, "failed": True, "removed": True}
+    for state, over in states.items():
+        world.set_launch_task(identity, state)
+        with world.ledger.reading() as tx:
+            assert tx.launch_is_over(identity) is over
+
+
 def test_writers_take_turns(ledger: LedgerStore) -> None:
     """Each reads a counter and writes it back one higher: without a lock some would be lost."""
     start = values.run()

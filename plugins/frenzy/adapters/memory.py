@@ -94,14 +94,15 @@ class _Facts:
 class InMemoryLedger:
     """LedgerStore of one process.
 
-    started_launches and over_dag_runs play Airflow: launch tasks whose pool cannot be set any
-    more, and DAG runs that have ended.
+    started_launches, over_launches and over_dag_runs play Airflow: launch tasks whose pool cannot be
+    set any more, launch tasks and DAG runs that have ended.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._facts = _Facts()
         self.started_launches: set[RunIdentity] = set()
+        self.over_launches: set[RunIdentity] = set()
         self.over_dag_runs: set[tuple[str, str]] = set()
 
     @contextmanager
@@ -230,6 +231,9 @@ class InMemoryTransaction:
 
     def dag_run_is_over(self, identity: RunIdentity) -> bool:
         return (identity.dag_id, identity.run_id) in self._ledger.over_dag_runs
+
+    def launch_is_over(self, identity: RunIdentity) -> bool:
+        return identity in self._ledger.over_launches
 
     def assign_launch_pool(self, identity: RunIdentity, pool: str, num_slots: int) -> bool:
         if identity in self._ledger.started_launches:

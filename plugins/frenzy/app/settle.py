@@ -156,13 +156,14 @@ def _give_up_launch(tx: LedgerTx, services: Services, run: RunRecord, live: Atte
 
     None when workers may exist: they are to be ended, whoever sees them.
     """
-    reason = Reason(code=ReasonCode.LAUNCH_FAILED, detail="The launch task ended before it started any worker.")
-    if run.state is JobState.PLACED:
-        settle(tx, services, live, EndReport(reason=reason), now_s)
+    if run.state is JobState.PLACED:  # it had not come to the job's part of it yet
+        never = Reason(code=ReasonCode.LEASE_EXPIRED, detail="The launch task ended before it started any worker.")
+        settle(tx, services, live, EndReport(reason=never), now_s)
         run_pass(tx, services, now_s)
         return require_run(tx, run.run_key)
     if live.stop_reason is None:
-        tx.put_attempt(replace(live, stop_reason=replace(reason, detail="The launch task ended without a result.")))
+        reason = Reason(code=ReasonCode.LAUNCH_FAILED, detail="The launch task ended without a result.")
+        tx.put_attempt(replace(live, stop_reason=reason))
     return None
 
 

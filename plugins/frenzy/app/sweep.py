@@ -14,13 +14,15 @@ from frenzy.app.schedule_pass import run_pass
 from frenzy.app.services import Services, log_event, require_attempt, require_run
 from frenzy.app.settle import settle
 from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.ledger import FINAL_STATES, Attempt, JobState, Lease, LeaseState
+from frenzy.core.ledger import FINAL_STATES, Attempt, JobState, Lease, LeaseState, RunRecord
 from frenzy.core.protocol import EndReport, SweepFinding, SweepReport, SweepSummary, SweepTarget
 from frenzy.core.queue import Start
 from frenzy.ports import LedgerTx, WorkersState
 
-# A placed attempt whose workers never came keeps its GPUs for so many lease times.
+# A placed attempt whose workers never came keeps its GPUs for so many lease times when its launch task is over, and
+# for so long while that task is still to come: an executor may have to wait for a machine to run it on.
 _PATIENCE_LEASES = 4.0
+_LAUNCH_PATIENCE_S = 3600.0
 
 
 def sweep_targets(services: Services) -> tuple[SweepTarget, ...]:
@@ -108,7 +110,13 @@ def _gone(
     if finding.workers == WorkersState.GONE and (unattended or finding.result is not None):
         return Reason(code=ReasonCode.WORKERS_LOST, detail="The workers are gone and nobody had reported it.")
     if finding.workers == WorkersState.NOT_STARTED:
-        never = now_s - lease.granted_s > _PATIENCE_LEASES * services.lease_s
-        if run.cancel_requested or never:
-            return Reason(code=ReasonCode.LAUNCH_FAILED, detail="No worker was started while the lease held.")
+        waited_s = now_s - lease.granted_s
+        if run.cancel_requested or _never_comes(tx, run, waited_s, _PATIENCE_LEASES * services.lease_s):
+            detail = f"No worker was started within {waited_s:.0f} s of the placement."
+            return Reason(code=ReasonCode.LEASE_EXPIRED, detail=detail)
     return None
+
+
+def _never_comes(tx: LedgerTx, run: RunRecord, waited_s: float, patience_s: float) -> bool:
+    """Whether the launch task starts no workers any more, or takes too long to begin."""
+    return waited_s > max(patience_s, _LAUNCH_PATIENCE_S) or (waited_s > patience_s and tx.launch_is_over(run.identity))

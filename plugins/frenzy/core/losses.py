@@ -26,6 +26,7 @@ LOSS_REASONS: Final = frozenset(
         ReasonCode.IMAGE_PULL_FAILED,
         ReasonCode.QUOTA_EXCEEDED,
         ReasonCode.API_UNREACHABLE,
+        ReasonCode.LEASE_EXPIRED,
     }
 )
 # The cluster would not take the workers now, wherever they were to run: there is nothing to do but wait.

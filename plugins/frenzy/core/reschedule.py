@@ -266,6 +266,7 @@ def final_state(outcome: Reason) -> JobState:
         ReasonCode.HOST_OUT_OF_MEMORY: JobState.FAILED_HOST_OOM,
         ReasonCode.LAUNCH_FAILED: JobState.FAILED_SETUP,
         ReasonCode.API_UNREACHABLE: JobState.FAILED_SETUP,
+        ReasonCode.LEASE_EXPIRED: JobState.FAILED_SETUP,
         ReasonCode.IMAGE_PULL_FAILED: JobState.FAILED_SETUP,
         ReasonCode.CONTAINER_CONFIG_ERROR: JobState.FAILED_SETUP,
         ReasonCode.POD_UNSCHEDULABLE: JobState.FAILED_NO_RESOURCE,

@@ -44,6 +44,21 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqlWorld]:
         yield world
 
 
+# Airflow's tables
+
+
+def test_a_launch_task_that_is_not_there_is_over_unless_it_is_yet_to_be_mapped(world: SqlWorld) -> None:
+    mapped, stranger = values.identity(map_index=2), values.identity("manual__2")
+    world.add_launch_task(values.identity(map_index=-1))
+    with world.ledger.reading() as tx:
+        assert not tx.launch_is_over(mapped)
+        assert tx.launch_is_over(stranger)
+    world.add_launch_task(mapped)
+    world.set_launch_task(mapped, "failed")
+    with world.ledger.reading() as tx:
+        assert tx.launch_is_over(mapped)
+
+
 # migrations
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.unit.app.playing import Airflow, make_job, small_cluster
 
-from frenzy.adapters.memory import FixedInventory
+from frenzy.adapters.memory import FixedInventory, InMemoryLedger
 from frenzy.app.cancel import cancel
 from frenzy.app.place import place_status
 from frenzy.app.queries import explain, gpus_view, queue_view, run_view
@@ -237,13 +237,46 @@ def test_decide_waits_for_workers_that_are_not_proved_gone(airflow: Airflow) -> 
         airflow.decide()
 
 
-def test_a_launch_that_never_began_is_tried_again(airflow: Airflow) -> None:
-    airflow.register(make_job())
+def test_a_launch_that_never_began_is_tried_again_and_not_charged(airflow: Airflow) -> None:
+    airflow.register(make_job(max_reschedules=0))
     airflow.place()
     assert airflow.decide().kind is VerdictKind.RETRY
     placed = airflow.place()
     assert placed.spec is not None
     assert placed.spec.attempt == 2
+
+
+def sweep_at(airflow: Airflow, seconds: float) -> None:
+    """So long later a sweep finds that no worker was started."""
+    airflow.clock.advance(seconds)
+    sweep_targets(airflow.services)
+    nobody = SweepFinding(run_key=airflow.key, attempt=1, workers=WorkersState.NOT_STARTED)
+    apply_sweep(airflow.services, SweepReport(findings=(nobody,)))
+
+
+def test_a_launch_task_that_an_executor_has_yet_to_begin_keeps_its_gpus(airflow: Airflow) -> None:
+    airflow.register(make_job())
+    airflow.place()
+    sweep_at(airflow, 1800)
+    assert free_gpus(airflow) < 4
+    assert airflow.launch(1).kind is DirectiveKind.CONTINUE
+
+
+@pytest.mark.parametrize(("launch_is_over", "waited_s"), [(True, 241), (False, 3601)])
+def test_a_launch_that_does_not_come_gives_its_gpus_back_and_is_not_charged(
+    airflow: Airflow, launch_is_over: bool, waited_s: float
+) -> None:
+    identity = airflow.register(make_job(max_reschedules=0)).run.identity
+    airflow.place()
+    if launch_is_over:
+        assert isinstance(airflow.services.ledger, InMemoryLedger)
+        airflow.services.ledger.over_launches.add(identity)
+    sweep_at(airflow, waited_s)
+    assert free_gpus(airflow) == 4
+    assert airflow.launch(1).kind is DirectiveKind.ENDED, "should it come after all"
+    assert airflow.decide().kind is VerdictKind.RETRY
+    run = run_view(airflow.services, airflow.key).run
+    assert (run.num_reschedules, run.state) == (0, JobState.RECOVERING)
 
 
 def test_a_run_that_failed_runs_again_when_its_tasks_are_cleared(airflow: Airflow) -> None:

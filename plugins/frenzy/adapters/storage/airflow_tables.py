@@ -11,6 +11,8 @@ from frenzy.core.ledger import RunIdentity
 
 POOL_DESCRIPTION: Final = "GPUs of one type; kept by Frenzy"
 _OVER: Final = ("success", "failed")
+_TASK_OVER: Final = (*_OVER, "skipped", "upstream_failed", "removed")
+_UNMAPPED: Final = -1
 
 slot_pool = table(
     "slot_pool",
@@ -88,3 +90,18 @@ def dag_run_is_over(connection: Connection, identity: RunIdentity) -> bool:
         select(dag_run.c.state).where(dag_run.c.dag_id == identity.dag_id, dag_run.c.run_id == identity.run_id)
     ).first()
     return row is None or row.state in _OVER
+
+
+def launch_is_over(connection: Connection, identity: RunIdentity) -> bool:
+    """Whether the launch task instance has ended or is not there. Until a task is mapped it has one for all."""
+    found = connection.execute(
+        select(task_instance.c.state)
+        .where(
+            task_instance.c.dag_id == identity.dag_id,
+            task_instance.c.run_id == identity.run_id,
+            task_instance.c.task_id == launch_task_id(identity.task_group),
+            task_instance.c.map_index.in_((identity.map_index, _UNMAPPED)),
+        )
+        .order_by(task_instance.c.map_index.desc())
+    ).first()
+    return found is None or found.state in _TASK_OVER

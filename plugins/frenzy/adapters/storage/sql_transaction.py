@@ -275,6 +275,9 @@ class SqlTransaction:
     def dag_run_is_over(self, identity: RunIdentity) -> bool:
         return airflow_tables.dag_run_is_over(self._connection, identity)
 
+    def launch_is_over(self, identity: RunIdentity) -> bool:
+        return airflow_tables.launch_is_over(self._connection, identity)
+
     def assign_launch_pool(self, identity: RunIdentity, pool: str, num_slots: int) -> bool:
         self._check_writable()
         return airflow_tables.assign_launch_pool(self._connection, identity, pool, num_slots)
