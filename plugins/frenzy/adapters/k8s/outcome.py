@@ -333,11 +333,15 @@ def _ready(status: Mapping[str, Any]) -> bool | None:
 
 
 def _ended_s(pod: PodJson) -> float:
-    """When a pod ended whose containers tell nothing: its last change of condition, else its creation."""
-    times = [_time_s(each.get("lastTransitionTime")) for each in (pod.get("status") or {}).get("conditions") or ()]
-    return max(
-        [each for each in times if each is not None] or [_time_s(pod["metadata"].get("creationTimestamp")) or 0.0]
-    )
+    """When a pod ended whose containers tell nothing: when its status was last written, else its creation.
+
+    A kubelet that evicts a pod clears its conditions too; who wrote what is kept by the server.
+    """
+    status, metadata = pod.get("status") or {}, pod["metadata"]
+    writes = [each for each in metadata.get("managedFields") or () if "f:status" in (each.get("fieldsV1") or {})]
+    changes = [each.get("lastTransitionTime") for each in status.get("conditions") or ()]
+    times = [_time_s(text) for text in (*changes, *(each.get("time") for each in writes))]
+    return max([each for each in times if each is not None] or [_time_s(metadata.get("creationTimestamp")) or 0.0])
 
 
 def _time_s(text: str | None) -> float | None:

@@ -77,6 +77,19 @@ def test_a_checkpoint_that_the_cluster_forced_is_the_clusters_doing() -> None:
     assert code_of(saved, deleted=True, asked=True) is ReasonCode.CHECKPOINTED_ON_REQUEST
 
 
+def test_an_evicted_pod_ended_when_its_kubelet_wrote_so_and_not_before_its_peer_failed() -> None:
+    evicted = pod({"phase": "Failed", "reason": "Evicted"}, rank=1)
+    evicted["metadata"]["managedFields"] = [
+        {"manager": "us", "time": "2026-03-01T12:00:00Z", "fieldsV1": {"f:spec": {}}},
+        {"manager": "kubelet", "time": "2026-03-01T12:00:20Z", "fieldsV1": {"f:status": {"f:phase": {}}}},
+        {"manager": "somebody", "time": "2026-03-01T12:00:40Z", "fieldsV1": {"f:metadata": {}}},
+    ]
+    failed = pod({"phase": "Failed", "containerStatuses": terminated(97)})
+    ends = [end for each in (evicted, failed) if (end := see(each, asked=False).end) is not None]
+    assert [end.at_s - ends[1].at_s for end in ends] == [10.0, 0.0]
+    assert decisive(ends) == ends[1]
+
+
 def test_a_worker_killed_on_our_request_did_not_run_out_of_memory() -> None:
     killed = {"phase": "Failed", "containerStatuses": terminated(137)}
     assert code_of(killed) is ReasonCode.HOST_OUT_OF_MEMORY
