@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +12,9 @@ from tests.contract.eventually import eventually
 from tests.kubernetes.certificates import write_kubeconfig
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.fake_node import GPU, gpu_nodes
+
+from frenzy.adapters.k8s.devices import VIRTUAL_GPU
+from frenzy.adapters.k8s.labels import GPU_TYPE
 
 _TOKEN_S: Final = 3600
 
@@ -59,6 +64,17 @@ def give_gpus(core: client.CoreV1Api, node: str, *, product: str = "NVIDIA-A100-
     labels = gpu_nodes(node, 1, product=product, memory_mib=81920, gpus=count)[0].labels
     core.patch_node(node, {"metadata": {"labels": dict(labels)}})
     core.patch_node_status(node, {"status": {"capacity": {GPU: str(count)}, "allocatable": {GPU: str(count)}}})
+
+
+@contextmanager
+def virtual_gpus(core: client.CoreV1Api, node: str, gpu_type: str, *, count: int) -> Iterator[None]:
+    """A real node as an administrator would declare virtual GPUs on it, for the length of the block; no others."""
+    numbers = {GPU: None, VIRTUAL_GPU: str(count)}
+    core.patch_node_status(node, {"status": {"capacity": numbers, "allocatable": numbers}})
+    core.patch_node(node, {"metadata": {"labels": {GPU_TYPE: gpu_type}}})
+    yield
+    core.patch_node(node, {"metadata": {"labels": {GPU_TYPE: None}}})
+    core.patch_node_status(node, {"status": {"capacity": {VIRTUAL_GPU: None}, "allocatable": {VIRTUAL_GPU: None}}})
 
 
 def may_make_nodes(cluster: ControlPlane) -> bool:

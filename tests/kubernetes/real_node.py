@@ -208,6 +208,8 @@ def _kubelet_configuration(layout: Layout, node: RealNode, serving: KeyPair) -> 
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
         "nodeStatusUpdateFrequency": "5s",
+        # How old the kubelet's knowledge of the pods' disk use may be; a minute otherwise.
+        "volumeStatsAggPeriod": "5s",
     }
 
 
