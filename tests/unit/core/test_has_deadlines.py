@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.core.has_strategies import NOW_S
-from tests.unit.core.has_world import facts, held, node, plan, queue_weights, running, started, waiting
+from tests.unit.core.has_world import facts, held, node, plan, queue_weights, running, started, team_quotas, waiting
 from tests.unit.core.test_has_elastic import elastic_facts
 
 from frenzy.core.has import BackfillPolicy, HasPolicy, apply_actions, explain, schedule
@@ -105,6 +105,23 @@ def test_a_running_job_grows_to_meet_its_deadline_and_others_make_room() -> None
     actions = schedule(facts([node("n", "g", 4)], queue, [*jobs, late]), NOW_S, HasPolicy())
     moved = {each.run_key: each for each in actions if isinstance(each, Resize)}
     assert moved["late"].plan.num_gpus >= 2
+
+
+@each_policy
+@pytest.mark.parametrize("num_gpus", [64, 8], ids=["cluster", "quota"])
+def test_a_deadline_is_judged_by_plans_that_the_job_could_have(policy: HasPolicy, num_gpus: int) -> None:
+    """One that is faster on paper neither puts the deadline out of risk nor within reach."""
+    slow, never = plan("g", 4, run_s=450.0), plan("g", num_gpus, run_s=10.0)
+    there, rules = [node("n", "g", 8)], replace(policy, queues=team_quotas(red=4))
+    others = [job(f"o{at}", plan("g", 8, run_s=1000.0), submitted_s=at) for at in range(2)]
+    risky = job("risky", never, slow, in_s=600.0, submitted_s=900.0, team="red")
+    assert "risky" in started(schedule(facts(there, [*others, risky]), NOW_S, rules))
+    lost = replace(risky, deadline_s=NOW_S + 300.0)
+    actions = schedule(facts(there, [*others, lost]), NOW_S, rules)
+    plain = schedule(facts(there, [*others, replace(lost, deadline_s=None)]), NOW_S, rules)
+    assert started(actions) == started(plain)
+    full = facts(there, [lost], [running("r", plan("g", 8), ("n", 8))])
+    assert "its fastest plan takes about 8 min" in held(schedule(full, NOW_S, rules))["risky"].reason.detail
 
 
 def test_explain_says_what_a_deadline_does() -> None:

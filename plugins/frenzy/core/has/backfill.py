@@ -32,7 +32,7 @@ def run_pass(board: Board, policy: BackfillPolicy) -> None:
     for asking in turns:
         if asking.job.run_key in board.state.running:
             continue
-        contender = in_time(board.quotas.within(asking), board.now_s)
+        contender = in_time(board.with_deadline_in_reach(board.quotas.within(asking)), board.now_s)
         if not contender.options:
             turns.close()
             continue
@@ -51,7 +51,8 @@ def _turns(board: Board, policy: BackfillPolicy) -> Turns | QueueTurns | RiskFir
     waiting = board.state.waiting
     if not policy.queues.queues:
         turns = Turns(waiting)
-        first = at_risk(waiting.timed.values(), board.now_s, policy.deadline_slack) if waiting.timed else []
+        timed = [board.with_deadline_in_reach(each) for each in waiting.timed.values()]
+        first = at_risk(timed, board.now_s, policy.deadline_slack)
         return RiskFirst(turns, first) if first else turns
     capacity = Capacity.of(board.state.cluster)
     held = held_by_queue(board.state.running.values(), capacity)

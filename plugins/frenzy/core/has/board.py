@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from frenzy.core.cluster import Placement
 from frenzy.core.has.options import Contender, Option
 from frenzy.core.has.placement import place
+from frenzy.core.has.policy import queue_rules
 from frenzy.core.has.quotas import QuotaUse
 from frenzy.core.has.reservation import Promise, Reservation, taken_out
 from frenzy.core.has.room import Need, Room, TypeRoom
@@ -46,6 +47,17 @@ class Board:
     def fits_empty(self, need: Need) -> bool:
         """Whether ``need`` would fit if nothing ran."""
         return self.state.fits_empty(need)
+
+    def with_deadline_in_reach(self, contender: Contender) -> Contender:
+        """A job that has a deadline with the options that it could ever have: a node has room, no quota is too small.
+
+        Its deadline is judged by these; other jobs are as they are.
+        """
+        rules = self.state.rules
+        if contender.job.deadline_s is None or rules.counts_gpus_only:
+            return contender
+        allowed = QuotaUse(queue_rules(rules.policy)).within(contender)
+        return replace(allowed, options=tuple(each for each in allowed.options if self.fits_empty(each.need)))
 
     def startable(self, option: Option) -> Placement | None:
         """Where ``option`` can start now without breaking a reservation."""

@@ -2,16 +2,18 @@
 
 A deadline is at risk when the time until it is less than ``deadline_slack`` times what the job would take with the
 plan that uses GPUs best, or has; the earliest deadline comes first. It cannot be met when the job's fastest plan
-would take longer than there is time. Then the job is served as one without.
+would take longer than there is time. Then the job is served as one without. Plans that it could never have, for
+want of room on any node or by a quota, are not counted.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
+from frenzy.core.has.choices import Choice
 from frenzy.core.has.claims import Claim
 from frenzy.core.has.options import Contender
 from frenzy.core.has.policy import BackfillPolicy, Policy
@@ -27,25 +29,28 @@ class _Turns(Protocol):
     def close(self) -> None: ...
 
 
-def with_deadline(claim: Claim, now_s: float, slack: float) -> Claim:
-    """``claim`` as its deadline makes it at ``now_s``: what it must be done by, and served first if that is at risk."""
+def with_deadline(claim: Claim, now_s: float, slack: float, possible: Sequence[Choice]) -> Claim:
+    """``claim`` as its deadline makes it at ``now_s``: what it must be done by, and served first if that is at risk.
+
+    possible: what it could ever have instead of what it has.
+    """
     deadline_s = claim.job.deadline_s
     if deadline_s is None:
         return claim
-    left_s, fastest_s = deadline_s - now_s, fastest_of(claim)
+    left_s, fastest_s = deadline_s - now_s, fastest_of(claim, possible)
     if fastest_s > left_s:
         return claim
     # A ladder of plans is climbed in its own order, however late it is.
     by_s = math.inf if claim.in_order else left_s
-    typical = claim.current or claim.others.least
+    typical = claim.current or min(possible, key=lambda each: each.unit_s * each.gpus, default=None)
     if typical is None or slack * claim.run_s(typical) <= left_s:
         return claim._replace(by_s=by_s)
     return claim._replace(by_s=by_s, due_s=min(claim.due_s, _FIRST_S + deadline_s))
 
 
-def fastest_of(claim: Claim) -> float:
-    """Seconds to the end with its fastest plan, restart included; infinite without plans."""
-    moved_s = min((claim.run_s(each) + claim.restart_s for each in claim.others.choices), default=math.inf)
+def fastest_of(claim: Claim, possible: Iterable[Choice]) -> float:
+    """Seconds to the end with the fastest of what is ``possible``, restart included, or what it has; else infinite."""
+    moved_s = min((claim.run_s(each) + claim.restart_s for each in possible), default=math.inf)
     return min(moved_s, math.inf if claim.current is None else claim.run_s(claim.current))
 
 
@@ -109,7 +114,7 @@ def lost_sentence(contender: Contender, now_s: float) -> str | None:
         return None
     fastest_s = min(_run_times(contender), default=math.inf)
     when = f"is in {about(deadline_s - now_s)}" if deadline_s > now_s else f"was {about(now_s - deadline_s)} ago"
-    takes = f"its fastest plan takes {about(fastest_s)}" if fastest_s < math.inf else "it has no plan"
+    takes = f"its fastest plan takes {about(fastest_s)}" if fastest_s < math.inf else "it has no plan that could run"
     return f"Its deadline {when} and cannot be met: {takes}; it is served as a job without one."
 
 

@@ -102,7 +102,7 @@ def explain(facts: SchedulingFacts, run_key: str, now_s: float, policy: Policy) 
         reason=action.reason,
         position=action.position,
         expected_start_s=action.expected_start_s,
-        deadline=deadline_sentence(contender, now_s, policy),
+        deadline=deadline_sentence(board.with_deadline_in_reach(contender), now_s, policy),
         options=tuple(_option_view(board, waiting, option) for option in contender.options),
         counterfactuals=tuple(_counterfactuals(facts, contender, now_s, policy)),
         holders=tuple(islice(_who_stays(facts, contender, now_s, policy), _MAX_HOLDERS_SHOWN)),

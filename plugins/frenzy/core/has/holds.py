@@ -62,7 +62,7 @@ class Judge:
         reason = self._shared.get(contender.asks)
         if reason is None:
             reason = self._shared[contender.asks] = self._of_rules.quota(contender) or self._judge(contender)
-        lost = lost_sentence(contender, self._board.now_s)
+        lost = lost_sentence(self._board.with_deadline_in_reach(contender), self._board.now_s)
         if lost is not None:
             reason = replace(reason, detail=f"{reason.sentence} {lost}")
         return self._with_time(reason, own, expected_start_s)

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import sub
 
-from frenzy.core.has.choices import Capacity, Tables
+from frenzy.core.has.choices import Capacity, Choice, Tables
 from frenzy.core.has.claims import Claim, claim_of_running, claim_of_waiting
 from frenzy.core.has.deadlines import with_deadline
 from frenzy.core.has.policy import HasPolicy
+from frenzy.core.has.quotas import QuotaUse
 from frenzy.core.has.ranks import Key, Sums, rank_of
 from frenzy.core.has.state import SchedulingState
 
@@ -112,11 +113,21 @@ def claims_of(state: SchedulingState, now_s: float, policy: HasPolicy, capacity:
     # Two sorted runs, or nearly so, are quickly merged.
     ranks += sorted(rank_of(claim_of_running(job, tables, now_s, policy)) for job in running.values())
     if standing is None or standing.num_timed:
+        limits, slack = QuotaUse(policy.queues), policy.deadline_slack
         ranks = [
             rank
             if rank.claim.job.deadline_s is None
-            else rank_of(with_deadline(rank.claim, now_s, policy.deadline_slack))
+            else rank_of(with_deadline(rank.claim, now_s, slack, _could_have(state, rank.claim, limits)))
             for rank in ranks
         ]
     ranks.sort()
     return [rank.claim for rank in ranks]
+
+
+def _could_have(state: SchedulingState, claim: Claim, limits: QuotaUse) -> list[Choice]:
+    """What ``claim`` could ever have: a node has room for it, and no quota is too small."""
+    return [
+        each
+        for each in claim.others.choices
+        if state.fits_empty(each.need) and limits.exceeded(claim.job, each.gpu_type, each.num_gpus) is None
+    ]
