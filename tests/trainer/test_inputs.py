@@ -19,6 +19,7 @@ from tests.trainer.launching import GPT2, REPOSITORY, SENTENCES, Case, LaunchSer
 from frenzy.core import codec
 from frenzy.core.launch import AttemptResult, ExitCode, RunPaths
 from frenzy.trainer import files
+from frenzy.trainer.evaluate import NO_ROOM
 
 ROWS = [f"{number}. {SENTENCES[number % len(SENTENCES)]}" for number in range(200)]
 
@@ -64,6 +65,16 @@ def test_trained_tokenizer_is_kept_for_later_attempts_and_the_evaluation(
     assert evaluation["held_out"] is True
     assert 1.0 < evaluation["perplexity"] < 300.0
     assert evaluation["sample"]
+    _make_huge(Path(RunPaths(case.run_dir).model_dir))
+    refused = subprocess.run(command, check=False, env=environment, stderr=subprocess.PIPE, text=True)
+    assert refused.returncode == NO_ROOM
+    assert "4096 TiB of host memory in fp32" in refused.stderr.splitlines()[-1]
+
+
+def _make_huge(model_dir: Path) -> None:
+    """Say of the stored model that it has a quadrillion weights more."""
+    header = json.dumps({"huge": {"dtype": "BF16", "shape": [2**20, 2**30], "data_offsets": [0, 0]}}).encode()
+    (model_dir / "more.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
 
 
 def test_text_edited_in_mid_run_changes_nothing(server: LaunchServer, tmp_path: Path) -> None:

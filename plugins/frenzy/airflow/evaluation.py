@@ -47,8 +47,7 @@ class Evaluation:
             for line in process.stdout:
                 last = line.strip() or last
                 self._log.info("%s", line.rstrip())
-        if process.returncode != 0:
-            raise AirflowFailException(f"The evaluation ended with exit code {process.returncode}: {last}")
+        check_end(process.returncode, last)
 
     def kill(self) -> None:
         if self._process is None or self._process.poll() is not None:
@@ -62,6 +61,16 @@ class Evaluation:
     def _command(self, run_dir: str) -> list[str]:
         attempt = max((each.attempt for each in self._view.attempts), default=1)
         return [sys.executable, "-m", _MODULE, "--run-dir", run_dir, "--attempt", str(attempt)]
+
+
+def check_end(exit_code: int, last: str) -> None:
+    """Raises what the task is to end with for ``exit_code`` of the process, whose last line was ``last``."""
+    from frenzy.trainer.evaluate import NO_ROOM
+
+    if exit_code == NO_ROOM:  # the training has succeeded, and so is the DAG run to
+        raise AirflowSkipException(last)
+    if exit_code != 0:
+        raise AirflowFailException(f"The evaluation ended with exit code {exit_code}: {last}")
 
 
 def _environment() -> dict[str, str]:

@@ -1,7 +1,8 @@
 """``python -m frenzy.trainer.evaluate --run-dir URL --attempt N``: perplexity and a sample.
 
 Scores the finished model on the held-out text (on the training text when nothing was held out)
-and lets it continue a prompt; the figures go to ``evaluation.json`` in the run directory.
+and lets it continue a prompt; the figures go to ``evaluation.json`` in the run directory. A model
+that does not fit in host memory in fp32 is not loaded.
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ from typing import Any, Final
 from frenzy.core import codec
 from frenzy.core.errors import FrenzyError
 from frenzy.core.launch import ExitCode, LaunchSpec, RunPaths
+from frenzy.core.units import format_bytes
 from frenzy.trainer import files
+from frenzy.trainer.host_room import fp32_bytes, free_host_bytes
 from frenzy.trainer.outcome import BadInputError
 
 RESULT_NAME: Final = "evaluation.json"
+# The exit code where the model does not fit in host memory here; no code of the trainer's.
+NO_ROOM: Final = 75
 _PROMPT_TOKENS: Final = 32
 
 
@@ -43,8 +48,23 @@ class Evaluation:
     step: int
 
 
+class NoRoomError(Exception):
+    """The model in fp32 takes more host memory than this process may have; the message says how much."""
+
+
+def check_room(model_dir: str, free_bytes: float) -> None:
+    """Raises NoRoomError where the weights at ``model_dir`` take more than ``free_bytes`` in fp32."""
+    needed = fp32_bytes(model_dir)
+    if needed > free_bytes:
+        raise NoRoomError(
+            f"The model takes {format_bytes(needed)} of host memory in fp32, and this process may have "
+            f"{format_bytes(int(free_bytes))} more. Give Airflow's task more memory, or evaluate it elsewhere: the "
+            f"model is whole at {model_dir}."
+        )
+
+
 def evaluate(spec: LaunchSpec, scratch: Path) -> Evaluation:
-    """Score and sample the run's finished model. Raises BadInputError when there is none."""
+    """Score and sample the run's finished model. Raises BadInputError when there is none, and NoRoomError."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -55,6 +75,7 @@ def evaluate(spec: LaunchSpec, scratch: Path) -> Evaluation:
     paths = RunPaths(spec.run_dir)
     if not files.exists(f"{paths.model_dir}/{READY_FILE}"):
         raise BadInputError("run_dir", spec.run_dir, "it holds no finished model; evaluate after the training's end")
+    check_room(paths.model_dir, free_host_bytes())
     folder = files.fetch_folder(paths.model_dir, scratch / "model")
     tokenizer = load_tokenizer(folder)
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -141,6 +162,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         spec = codec.loads(LaunchSpec, files.read_text(RunPaths(options.run_dir).spec(options.attempt)))
         with tempfile.TemporaryDirectory(prefix="frenzy-evaluate-") as scratch:
             result = codec.dumps(evaluate(spec, Path(scratch)), indent=2)
+    except NoRoomError as error:
+        sys.stderr.write(f"{error}\n")
+        return NO_ROOM
     except (FrenzyError, FileNotFoundError) as error:
         sys.stderr.write(f"{error}\n")
         return ExitCode.BAD_CONFIG_OR_DATA
