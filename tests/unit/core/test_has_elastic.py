@@ -247,6 +247,27 @@ def test_gpus_that_others_hold_are_no_capacity() -> None:
     assert by_job(schedule(facts([taken], [urgent], [held]), NOW_S, HAS))["short"].kind == "start"
 
 
+def reason_of(there: SchedulingFacts, policy: HasPolicy, of: str) -> str:
+    action = by_job(schedule(there, NOW_S, policy))[of]
+    assert isinstance(action, Preempt)
+    return action.reason.sentence
+
+
+def test_a_job_that_gives_way_is_told_who_takes_its_gpus_not_who_can_have_none() -> None:
+    never = elastic(waiting("never", plan("g", 64), priority=9))
+    urgent = elastic(waiting("urgent", plan("g", 4), priority=1))
+    there = facts(ONE_NODE, [never, urgent], [on(elastic(waiting("a", plan("g", 4))), plan("g", 4), ("n", 4))])
+    assert "needed by job-urgent, whose priority is higher" in reason_of(there, HAS, "a")
+
+
+def test_a_job_that_gives_way_to_nobody_is_told_of_its_quota_or_its_node() -> None:
+    held = replace(on(elastic(waiting("a", plan("g", 4))), plan("g", 4), ("n", 4)), team="red")
+    lowered = HasPolicy(queues=team_quotas(red=2))
+    assert reason_of(facts(ONE_NODE, [], [held]), lowered, "a").startswith("Team red may hold 2 GPUs, fewer than")
+    smaller = facts([node("n", "g", 2)], [], [held])
+    assert reason_of(smaller, HAS, "a").startswith("n has fewer GPUs for jobs than they hold")
+
+
 def test_a_job_that_goes_by_cost_is_not_moved_for_less_than_the_move_costs() -> None:
     cheap, dear = plan("g", 1, run_s=600.0, cost=6.0), plan("g", 2, run_s=310.0, cost=10.0)
     thrifty = replace(elastic(waiting("thrifty", cheap, dear)), objective=Objective.COST)

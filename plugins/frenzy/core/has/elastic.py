@@ -195,21 +195,24 @@ def _realised(
     for claim, _ in changed:
         if claim.current is not None:
             room = room.release(claim.current.need, state.running[claim.run_key].placement)
-    actions: list[Action] = []
+    taken: list[tuple[Claim, Start | Resize]] = []
     failed: set[tuple[str, object]] = set()
     for claim, target in changed:
         if target is None:
-            actions.append(_preempted(claim, line.claims))
             continue
         action, room = _placed(room, claim, target)
         if action is None:
             failed.add(forbidden_key(claim, target))
         else:
-            actions.append(action)
-    return actions, frozenset(failed)
+            taken.append((claim, action))
+    if failed:
+        return [], frozenset(failed)
+    placed = {claim.run_key: action for claim, action in taken}
+    actions: list[Action] = [placed.get(claim.run_key) or _preempted(state, line, claim, taken) for claim, _ in changed]
+    return actions, frozenset()
 
 
-def _placed(room: Room, claim: Claim, target: Choice) -> tuple[Action | None, Room]:
+def _placed(room: Room, claim: Claim, target: Choice) -> tuple[Start | Resize | None, Room]:
     on_type = room.by_type.get(target.need.gpu_type)
     placement = place(on_type, target.need) if on_type is not None else None
     if placement is None:
@@ -240,8 +243,44 @@ def _only_starts(state: SchedulingState, line: Line, policy: HasPolicy) -> list[
     return actions
 
 
-def _preempted(claim: Claim, claims: list[Claim]) -> Preempt:
-    first = next((each for each in claims if each.current is None), claims[0])
-    why = "whose priority is higher" if first.job.priority > claim.job.priority else "which is due earlier"
-    detail = f"Its GPUs are needed by {first.job.job_name}, {why}; it goes on from its checkpoint."
-    return Preempt(run_key=claim.run_key, reason=Reason(code=ReasonCode.PREEMPTED, detail=detail))
+def _preempted(state: SchedulingState, line: Line, claim: Claim, taken: list[tuple[Claim, Start | Resize]]) -> Preempt:
+    """With the job that takes GPUs of its nodes, or for which they are kept; where there is none, with what else."""
+    nodes = {each.node for each in state.running[claim.run_key].placement.allocations}
+    heirs = (heir for heir, action in taken if any(each.node in nodes for each in action.placement.allocations))
+    heir = next(heirs, None)
+    why = (
+        f"Its GPUs are needed by {_for(heir, claim)}" if heir is not None else _without_heir(state, line, claim, nodes)
+    )
+    return Preempt(
+        run_key=claim.run_key,
+        reason=Reason(code=ReasonCode.PREEMPTED, detail=f"{why}; it goes on from its checkpoint."),
+    )
+
+
+def _for(heir: Claim, claim: Claim) -> str:
+    name = heir.job.job_name
+    if heir.job.priority > claim.job.priority:
+        return f"{name}, whose priority is higher"
+    if heir.job.queue != claim.job.queue:
+        return f"{name} of queue {heir.job.queue}"
+    return f"{name}, which is due earlier" if heir.place < claim.place else name
+
+
+def _without_heir(state: SchedulingState, line: Line, claim: Claim, nodes: Iterable[str]) -> str:
+    assert claim.current is not None, "only a job that runs gives way"
+    gpu_type, num_gpus = claim.current.gpu_type, claim.current.num_gpus
+    others = (job for key, job in state.running.items() if key != claim.run_key)
+    limit = QuotaUse.of(state.rules.policy, others).exceeded(claim.job, gpu_type, num_gpus)
+    if limit is not None:
+        holder, what = f"{limit.holder.capitalize()} {limit.name}", limit.gpu_type or "GPUs"
+        return f"{holder} may hold {limit.num_gpus} {what}, fewer than its jobs hold"
+    free = state.room.by_type[gpu_type].free if gpu_type in state.room.by_type else {}
+    small = sorted(name for name in nodes if name in free and free[name].num_gpus < 0)
+    if small:
+        return f"{' and '.join(small)} has fewer GPUs for jobs than they hold"
+    ahead = (each for each in line.claims if each.current is None and each.place < claim.place)
+    for first in ahead:
+        fits = any(each.gpu_type == gpu_type and state.fits_empty(each.need) for each in first.others.choices)
+        if fits and line.must_not_be_overtaken(first):
+            return f"Its GPUs are kept for {_for(first, claim)}"
+    return "Its GPUs are needed by jobs that are served before it"
