@@ -76,7 +76,10 @@ def test_a_start_waits_until_the_job_that_gives_way_frees_the_team_s_quota(
     assert waiting.reason.code is ReasonCode.WAITING_FOR_MOVE
     assert "job leaving has saved a checkpoint and given its GPUs back" in waiting.reason.sentence
     assert "team red may hold 2" in waiting.reason.sentence
-    assert leaving.step(1, 21).kind is DirectiveKind.CHECKPOINT_AND_STOP
+    asked = leaving.step(1, 21)
+    assert asked.kind is DirectiveKind.CHECKPOINT_AND_STOP
+    assert asked.reason is not None
+    assert "urgent, whose priority is higher" in asked.reason.sentence
     leaving.end(1, STOPPED, last_step=22)
     assert place_status(urgent.services, urgent.key).status is PlaceStatus.PLACED
 

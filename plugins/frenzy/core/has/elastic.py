@@ -11,7 +11,7 @@ from frenzy.core.has.choices import Capacity, Choice
 from frenzy.core.has.claims import Claim
 from frenzy.core.has.line import Line, claims_of
 from frenzy.core.has.placement import place
-from frenzy.core.has.policy import HasPolicy
+from frenzy.core.has.policy import HasPolicy, queue_rules
 from frenzy.core.has.quotas import QuotaUse
 from frenzy.core.has.room import Room
 from frenzy.core.has.shares import Forbidden, forbidden_key, targets
@@ -247,7 +247,12 @@ def _preempted(state: SchedulingState, line: Line, claim: Claim, taken: list[tup
     """With the job that takes GPUs of its nodes, or for which they are kept; where there is none, with what else."""
     nodes = {each.node for each in state.running[claim.run_key].placement.allocations}
     heirs = (heir for heir, action in taken if any(each.node in nodes for each in action.placement.allocations))
-    heir = next(heirs, None)
+    rules, own = queue_rules(state.rules.policy), (claim.job.queue, claim.job.team)
+    # Elsewhere, one that comes under the same quota takes what it leaves of that.
+    limited = (
+        heir for heir, _ in taken if {*rules.limits_of(*own)} & {*rules.limits_of(heir.job.queue, heir.job.team)}
+    )
+    heir = next(heirs, None) or next((each for each in limited if each.place < claim.place), None)
     why = (
         f"Its GPUs are needed by {_for(heir, claim)}" if heir is not None else _without_heir(state, line, claim, nodes)
     )
