@@ -56,6 +56,8 @@ def test_two_starts_at_the_same_time_get_two_ports() -> None:
 
 def test_a_reserved_port_can_be_listened_on() -> None:
     with reserved_port(HOST, None) as port, socket.socket() as server:
+        # As Airflow's server does: connections of an earlier server on the port may linger.
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind((HOST, port))
         server.listen(1)
 
