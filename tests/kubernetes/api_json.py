@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
@@ -13,6 +14,8 @@ from kubernetes_asyncio.client import ApiClient, Configuration
 MERGE: Final = "application/merge-patch+json"
 _JSON: Final = "application/json"
 _WATCH_S: Final = 300
+# What aborted connections still have to run in the loop.
+_LAST_CALLBACKS_S: Final = 0.1
 
 
 class ApiError(Exception):
@@ -40,7 +43,12 @@ class ApiJson:
         self._client = client
 
     async def close(self) -> None:
+        """Close every connection now. TLS would say goodbye first, and the loop may end before that is done."""
+        connector = self._client.rest_client.pool_manager.connector
+        if connector is not None:
+            await connector.close(abort_ssl=True)
         await self._client.close()
+        await asyncio.sleep(_LAST_CALLBACKS_S)
 
     async def call(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, content: str = _JSON
