@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from kubernetes import client
 from tests.unit.adapters.k8s import pod_examples
 from tests.unit.adapters.k8s.pod_examples import A100, EXAMPLES, FOLDER, OBJECT_STORE, PLAIN, RUN_KEY, node, spec
 
@@ -38,6 +41,21 @@ def environment(pod: dict[str, Any]) -> dict[str, Any]:
     return {each["name"]: each.get("value", each.get("valueFrom")) for each in entries}
 
 
+def unknown_fields(value: Any, kind: str, place: str = "") -> Iterator[str]:
+    """Of the type ``kind``, as the Kubernetes client library writes it: V1Pod, list[V1Volume], dict(str, str)."""
+    listed = re.fullmatch(r"list\[(.+)\]", kind)
+    if listed is not None:
+        for number, each in enumerate(value):
+            yield from unknown_fields(each, listed[1], f"{place}[{number}]")
+    model = getattr(client, kind, None)
+    if model is not None:
+        assert isinstance(value, dict), f"{place} is to be a {kind}"
+        types = {model.attribute_map[field]: of for field, of in model.openapi_types.items()}
+        yield from (f"{place}.{field}" for field in value.keys() - types.keys())
+        for field in value.keys() & types.keys():
+            yield from unknown_fields(value[field], types[field], f"{place}.{field}")
+
+
 @every_example
 def test_the_pods_are_what_was_looked_at(name: str) -> None:
     written = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
@@ -52,6 +70,12 @@ def test_every_written_example_is_still_one() -> None:
 def test_the_yaml_says_what_the_manifests_are(name: str) -> None:
     pods = list(pods_of(EXAMPLES[name].spec, EXAMPLES[name].rules))
     assert list(yaml.safe_load_all(EXAMPLES[name].text)) == pods
+
+
+@every_example
+def test_every_field_is_one_of_the_newest_api_that_the_client_library_knows(name: str) -> None:
+    for pod in pods_of(EXAMPLES[name].spec, EXAMPLES[name].rules):
+        assert list(unknown_fields(pod, "V1Pod")) == []
 
 
 @every_example
