@@ -320,10 +320,12 @@ def test_a_pod_that_gives_way_to_a_higher_priority_is_a_loss(
             },
         }
         bench.core.create_namespaced_pod(bench.namespace, pod)
-        account = bench.end_of(spec)
+        try:
+            account = bench.end_of(spec)
+        finally:
+            bench.core.delete_namespaced_pod("urgent", bench.namespace)
         assert account.reason is not None
         assert (account.reason.code, account.lost_nodes) == (ReasonCode.POD_PREEMPTED, ("small",))
-        bench.core.delete_namespaced_pod("urgent", bench.namespace)
     finally:
         scheduling.delete_priority_class(urgent)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from kubernetes.client import CoreV1Api
@@ -22,7 +22,6 @@ from frenzy.adapters.k8s.outcome import (
     PodJson,
     PodSeen,
     PodStage,
-    better,
     decisive,
     gave_up,
     last_words,
@@ -34,6 +33,7 @@ from frenzy.adapters.k8s.outcome import (
 )
 from frenzy.adapters.k8s.pod_rules import PodRules
 from frenzy.adapters.k8s.pods import Pods
+from frenzy.adapters.k8s.pods_note import PodsNote
 from frenzy.adapters.last_words import leave_result
 from frenzy.core import codec
 from frenzy.core.errors import FrenzyError, PermanentError, Reason, ReasonCode, TemporaryError
@@ -47,49 +47,13 @@ _STOPPED: Final = "stop"
 _REFUSED: Final = "refused"
 # A minute of the API server's or a webhook's being away; then the run gives its GPUs back for a while.
 _CREATE_PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+# Who takes a pod away says why in an event, which the scheduler and the taint manager write beside the deletion and not
+# before it: a pod that is gone may be explained a moment later.
+_EVENT_PATIENCE_S: Final = 5.0
 # A pod that should have left so long ago is on a node that may have fallen silent.
 _LATE_S: Final = 15.0
 # Pods that lost a peer end by themselves within the trainer's own patience; those that do not are ended.
 _PEERS_PATIENCE_S: Final = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodsNote:
-    """What the launcher remembers of an attempt: the pods that it made, where they came to run, how they ended.
-
-    hindered: when each code that kept a pod from beginning was first seen, by pod and code; seconds since the epoch.
-    """
-
-    pods: tuple[str, ...]
-    nodes: Mapping[str, str] = field(default_factory=dict)
-    hindered: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    ends: tuple[PodEnd, ...] = ()
-
-    def with_ends(self, ends: Iterable[PodEnd]) -> PodsNote:
-        known = {each.pod: each for each in self.ends}
-        for each in ends:
-            known[each.pod] = better(known.get(each.pod), each)
-        return replace(self, ends=tuple(known[name] for name in sorted(known)))
-
-    def with_nodes(self, seen: Iterable[PodSeen]) -> PodsNote:
-        found = {each.name: each.node for each in seen if each.node is not None}
-        return replace(self, nodes={**self.nodes, **found})
-
-    def with_hindrances(self, seen: Iterable[PodSeen], now_s: float) -> PodsNote:
-        """A code that comes again counts from its first time: pulling an image fails in turns with backing off."""
-        known = dict(self.hindered)
-        for each in seen:
-            if each.hindrance is not None:
-                known[each.name] = {str(each.hindrance.code): now_s, **known.get(each.name, {})}
-        return replace(self, hindered=known)
-
-    def hindered_for_s(self, pod: PodSeen, now_s: float) -> float:
-        """How long ``pod`` has been kept by what keeps it now; 0 when nothing does."""
-        code = None if pod.hindrance is None else str(pod.hindrance.code)
-        return 0.0 if code is None else now_s - self.hindered.get(pod.name, {}).get(code, now_s)
-
-    def end_of(self, pod: str) -> PodEnd | None:
-        return next((each for each in self.ends if each.pod == pod), None)
 
 
 class KubernetesLauncher:
@@ -179,18 +143,23 @@ class KubernetesLauncher:
         note = self._noted(spec, note or PodsNote(pods=()), seen, silent, asked=asked)
         if alive and not asked:
             note = self._give_up_if_hopeless(spec, note, alive)
-        account = replace(self._account(spec, note, alive, silent), running_since_s=_running_since_s(note, seen))
+        state = self._proved(note, alive, silent, asked=asked)
+        account = replace(self._account(spec, note, alive, state), running_since_s=_running_since_s(note, seen))
         if account.state is WorkersState.GONE:
             self._leave_result(spec, note)
         return account
 
-    def _account(
-        self, spec: LaunchSpec, note: PodsNote, alive: list[PodSeen], silent: frozenset[str]
-    ) -> WorkersAccount:
+    def _proved(self, note: PodsNote, alive: list[PodSeen], silent: frozenset[str], *, asked: bool) -> WorkersState:
+        """What is proved of the workers; not their end while somebody may yet say why their pods were taken away."""
+        if alive:
+            return WorkersState.UNKNOWN if silent else WorkersState.ALIVE
+        may_be_told = not asked and note.unexplained_since(self._now_s() - _EVENT_PATIENCE_S)
+        return WorkersState.UNKNOWN if may_be_told else WorkersState.GONE
+
+    def _account(self, spec: LaunchSpec, note: PodsNote, alive: list[PodSeen], state: WorkersState) -> WorkersAccount:
         hindrances = [each.hindrance for each in alive if each.hindrance is not None]
-        seen = WorkersState.UNKNOWN if silent else WorkersState.ALIVE
         return WorkersAccount(
-            state=seen if alive else WorkersState.GONE,
+            state=state,
             reason=reason_of(decisive(note.ends)),
             lost_nodes=nodes_to_blame(note.ends, tuple(each.node for each in spec.placement.allocations)),
             waiting=hindrances[0] if hindrances else None,
@@ -211,12 +180,17 @@ class KubernetesLauncher:
         """``note`` with what can be seen, and the ends of pods that are not there any more."""
         ends = [each.end for each in seen if each.end is not None]
         if not asked:
-            there = {each.name for each in seen}
             ends += [lost(each) for each in seen if each.stage is PodStage.LEAVING and each.node in silent]
-            explained = {each.pod for each in note.ends if each.code is not ReasonCode.POD_DELETED}
-            ends += [self._vanished(note, pod) for pod in note.pods if pod not in there | explained]
         after = note.with_nodes(seen).with_hindrances(seen, self._now_s()).with_ends(ends)
+        if not asked:
+            after = self._explained(after, {each.name for each in seen if each.stage is not PodStage.ENDED})
         return self._remember(spec, note, after)
+
+    def _explained(self, note: PodsNote, alive: Collection[str]) -> PodsNote:
+        """``note`` with what is said of pods that were deleted and are over, at each look anew: it may come late."""
+        missed = [each for each in note.unexplained() if each not in alive]
+        note = note.with_missed(missed, self._now_s())
+        return note.with_ends(self._vanished(note, each) for each in missed)
 
     def _remember(self, spec: LaunchSpec, note: PodsNote, after: PodsNote) -> PodsNote:
         if after != note and after.pods:
@@ -224,13 +198,13 @@ class KubernetesLauncher:
         return after
 
     def _vanished(self, note: PodsNote, pod: str) -> PodEnd:
-        before, node = note.end_of(pod), note.nodes.get(pod)
+        node = note.nodes.get(pod)
         return vanished(
             pod=pod,
             node_rank=note.pods.index(pod),
             event=self._pods.last_event(pod),
             node_is_gone=node is not None and self._pods.node_is_silent(node),
-            at_s=self._now_s() if before is None else before.at_s,
+            at_s=note.missed[pod],
         )
 
     def _give_up_if_hopeless(self, spec: LaunchSpec, note: PodsNote, alive: list[PodSeen]) -> PodsNote:

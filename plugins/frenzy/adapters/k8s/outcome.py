@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
@@ -32,7 +32,8 @@ _BY_EXIT_CODE: Final[Mapping[int, ReasonCode]] = MappingProxyType(
 )
 _GOOD: Final = frozenset({ReasonCode.COMPLETED, ReasonCode.CHECKPOINTED_ON_REQUEST})
 # What a pod also says whose peers were lost.
-_TELLS_LITTLE: Final = frozenset({ReasonCode.WORKER_CRASHED, ReasonCode.WORKER_KILLED, ReasonCode.POD_DELETED})
+_PEERS_SAY: Final = frozenset({ReasonCode.WORKER_CRASHED, ReasonCode.WORKER_KILLED})
+_TELLS_LITTLE: Final = frozenset({*_PEERS_SAY, ReasonCode.POD_DELETED})
 # A node that did this to a pod may do it to the next.
 _NODE_IS_TO_BLAME: Final = frozenset(
     {
@@ -105,6 +106,8 @@ TELLING_EVENTS: Final[Mapping[str, ReasonCode]] = MappingProxyType(
         "Evicted": ReasonCode.POD_EVICTED,
     }
 )
+# The taint manager says under the same reason that a pod may stay after all.
+_TAKEN_BACK: Final = "Cancelling deletion"
 
 
 class PodStage(StrEnum):
@@ -169,6 +172,11 @@ def see(pod: PodJson, *, asked: bool) -> PodSeen:
     )
 
 
+def is_telling(event: PodJson) -> bool:
+    """Whether ``event`` says why its pod is taken away."""
+    return event.get("reason") in TELLING_EVENTS and not str(event.get("message") or "").startswith(_TAKEN_BACK)
+
+
 def vanished(*, pod: str, node_rank: int, event: PodJson | None, node_is_gone: bool, at_s: float) -> PodEnd:
     """The end of a pod that is not there any more and that we did not remove; event: what was said of it last."""
     code = TELLING_EVENTS.get(str((event or {}).get("reason")))
@@ -205,14 +213,17 @@ def last_words(end: PodEnd) -> str:
 
 
 def decisive(ends: Iterable[PodEnd]) -> PodEnd | None:
-    """The end that explains the attempt's; None when no pod failed."""
+    """The end that explains the attempt's; None when no pod failed.
+
+    A pod that is found missing may be so for long, hence it goes before peers that only crashed, whenever they did.
+    """
     failed = [each for each in ends if each.code not in _GOOD]
-    return min(failed, key=lambda each: (each.code in _TELLS_LITTLE, each.at_s, each.node_rank), default=None)
+    return min(failed, key=lambda each: (_says_little(each.code), each.at_s, each.node_rank), default=None)
 
 
 def reason_of(end: PodEnd | None) -> Reason | None:
     """What is known beside the workers' own result; a plain crash explains itself there."""
-    if end is None or end.code in (ReasonCode.WORKER_CRASHED, ReasonCode.WORKER_KILLED):
+    if end is None or end.code in _PEERS_SAY:
         return None
     return Reason(code=end.code, detail=end.detail)
 
@@ -224,11 +235,18 @@ def nodes_to_blame(ends: Iterable[PodEnd], placed_on: tuple[str, ...]) -> tuple[
 
 
 def better(before: PodEnd | None, now: PodEnd) -> PodEnd:
-    """Of two looks at the same end: the later one, unless it knows less."""
-    if before is None or (before.code in _TELLS_LITTLE and now.code not in _TELLS_LITTLE):
+    """Of two looks at the same end: the later one, unless it knows less. What the container said is kept."""
+    if before is None:
         return now
+    if before.code in _TELLS_LITTLE and now.code not in _TELLS_LITTLE:
+        return now if now.exit_code is not None else replace(now, exit_code=before.exit_code, message=before.message)
     knows_more = before.exit_code is None and now.exit_code is not None
-    return now if knows_more and now.code not in _TELLS_LITTLE else before
+    is_as_good = now.code not in _TELLS_LITTLE or now.code is before.code
+    return now if knows_more and is_as_good else before
+
+
+def _says_little(code: ReasonCode) -> int:
+    return int(code in _TELLS_LITTLE) + int(code in _PEERS_SAY)
 
 
 def _stage(pod: PodJson) -> PodStage:
@@ -244,6 +262,7 @@ def _end(pod: PodJson, *, asked: bool) -> PodEnd | None:
     status, name = pod.get("status") or {}, pod["metadata"]["name"]
     ended = _container(pod).get("state", {}).get("terminated") or {}
     exit_code = ended.get("exitCode")
+    times = [each for each in (_time_s(ended.get("finishedAt")), _deleted_s(pod)) if each is not None]
     if asked and exit_code is None:
         return None
     code, why = _cause(pod, ended, asked=asked)
@@ -252,7 +271,7 @@ def _end(pod: PodJson, *, asked: bool) -> PodEnd | None:
         node_rank=int((pod["metadata"].get("labels") or {}).get(labels.NODE_RANK, 0)),
         code=code,
         detail=_sentence(name, why or status.get("message") or ""),
-        at_s=_time_s(ended.get("finishedAt")) or _time_s(pod["metadata"].get("deletionTimestamp")) or _ended_s(pod),
+        at_s=min(times, default=None) or _ended_s(pod),
         exit_code=exit_code,
         message=ended.get("message") or "",
     )
@@ -267,18 +286,27 @@ def _cause(pod: PodJson, ended: Mapping[str, Any], *, asked: bool) -> tuple[Reas
     done = None if asked else _done_to(pod)
     if done is not None:
         return done
-    if known is not None and not asked and pod["metadata"].get("deletionTimestamp"):
+    was_deleted = not asked and _ended_by_deletion(pod, ended)
+    if known is not None and was_deleted:
         return ReasonCode.POD_DELETED, "The pod was deleted; its workers saved a checkpoint."
     if known is not None:
         return known, ""
     container = _BY_CONTAINER_REASON.get(str(ended.get("reason")))
     if container is not None:
         return container, ended.get("message") or f"The container ended with {ended.get('reason')}."
+    if was_deleted and exit_code is not None:
+        return ReasonCode.POD_DELETED, f"The pod was deleted; its container ended with {exit_code}."
     if exit_code == _KILLED and not asked:
         return ReasonCode.HOST_OUT_OF_MEMORY, "The container was killed (137), which nobody had asked for."
     if exit_code is not None:
         return (ReasonCode.WORKER_KILLED if exit_code > 128 else ReasonCode.WORKER_CRASHED), ended.get("message") or ""
     return ReasonCode.POD_DELETED, "The pod is going away and says nothing of its containers."
+
+
+def _ended_by_deletion(pod: PodJson, ended: Mapping[str, Any]) -> bool:
+    """Whether the container ended after somebody deleted its pod, so that this is why."""
+    deleted_s, ended_s = _deleted_s(pod), _time_s(ended.get("finishedAt"))
+    return deleted_s is not None and ended_s is not None and deleted_s <= ended_s
 
 
 def _done_to(pod: PodJson) -> tuple[ReasonCode, str] | None:
@@ -342,6 +370,12 @@ def _ended_s(pod: PodJson) -> float:
     changes = [each.get("lastTransitionTime") for each in status.get("conditions") or ()]
     times = [_time_s(text) for text in (*changes, *(each.get("time") for each in writes))]
     return max([each for each in times if each is not None] or [_time_s(metadata.get("creationTimestamp")) or 0.0])
+
+
+def _deleted_s(pod: PodJson) -> float | None:
+    """When somebody deleted ``pod``; what the API shows is when its time to stop is over."""
+    until_s = _time_s(pod["metadata"].get("deletionTimestamp"))
+    return None if until_s is None else until_s - (pod["metadata"].get("deletionGracePeriodSeconds") or 0)
 
 
 def _time_s(text: str | None) -> float | None:

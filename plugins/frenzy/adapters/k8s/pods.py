@@ -18,7 +18,7 @@ from urllib3.exceptions import HTTPError
 
 from frenzy.adapters.k8s import labels
 from frenzy.adapters.k8s.manifest import Manifest
-from frenzy.adapters.k8s.outcome import TELLING_EVENTS, PodJson
+from frenzy.adapters.k8s.outcome import PodJson, is_telling
 from frenzy.core.errors import FrenzyError, PermanentError, Reason, ReasonCode, TemporaryError
 
 _RETRY_AFTER_S: Final = 10.0
@@ -91,7 +91,7 @@ class Pods:
         with _errors():
             selector = f"involvedObject.name={name}"
             answer = self._core.list_namespaced_event(self.namespace, field_selector=selector, _preload_content=False)
-        events = [each for each in _json(answer)["items"] if each.get("reason") in TELLING_EVENTS]
+        events = [each for each in _json(answer)["items"] if is_telling(each)]
         return max(events, key=lambda each: each.get("lastTimestamp") or each.get("eventTime") or "", default=None)
 
     def node_is_silent(self, name: str) -> bool:

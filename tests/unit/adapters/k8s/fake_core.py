@@ -28,7 +28,7 @@ class Answer:
 class FakeCore:
     """Pods by name. refusals: statuses and messages that the next creations are refused with; None lets one through.
 
-    leaving: a deleted pod stays until ``confirm``, as on a node whose kubelet takes its time.
+    leaving: a deleted pod stays until ``confirm``, as on a node whose kubelet takes its time. events: of any pod.
     """
 
     def __init__(self) -> None:
@@ -37,6 +37,7 @@ class FakeCore:
         self.num_creations = 0
         self.leaving = False
         self.lines: list[str] = []
+        self.events: list[Json] = []
 
     def set_status(self, status: Json) -> None:
         """Of every pod."""
@@ -81,7 +82,7 @@ class FakeCore:
         return Answer("\n".join(self.lines[-tail_lines:]).encode())
 
     def list_namespaced_event(self, _namespace: str, **_options: Any) -> Answer:
-        return self._json({"items": []})
+        return self._json({"items": self.events})
 
     def read_node(self, _name: str, **_options: Any) -> Answer:
         return self._json({"status": {"conditions": [{"type": "Ready", "status": "True"}]}})

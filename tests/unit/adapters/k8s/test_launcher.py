@@ -183,6 +183,83 @@ def terminated(began: str) -> list[dict[str, Any]]:
     return [{"name": labels.CONTAINER, "state": {"terminated": ended}}]
 
 
+# pods that are gone, and who says why
+
+
+PREEMPTED = {"reason": "Preempted", "message": "Preempted by train/urgent on node gpu-1"}
+LEAVING = {"deletionTimestamp": "2026-03-01T12:00:30Z", "deletionGracePeriodSeconds": 30}
+
+
+def taken_away(bench: Bench) -> LaunchSpec:
+    """The only pod of an attempt ran and is gone."""
+    spec = bench.spec("one-gpu")
+    bench.launcher("one-gpu").launch(spec)
+    bench.core.set_status(running("2026-03-01T12:00:00Z"))
+    assert bench.launcher("one-gpu").state(spec) is WorkersState.ALIVE
+    bench.core.pods.clear()
+    return spec
+
+
+def code_of(account: WorkersAccount) -> ReasonCode | None:
+    return None if account.reason is None else account.reason.code
+
+
+def test_why_a_pod_was_taken_away_may_be_said_after_it_is_gone_and_to_another_process(bench: Bench) -> None:
+    spec = taken_away(bench)
+    assert bench.launcher("one-gpu").state(spec) is WorkersState.UNKNOWN
+    bench.clock.advance(4.9)
+    assert bench.launcher("one-gpu").state(spec) is WorkersState.UNKNOWN
+    bench.core.events = [PREEMPTED]
+    account = bench.launcher("one-gpu").account(spec)
+    assert account.state is WorkersState.GONE
+    assert (code_of(account), account.lost_nodes) == (ReasonCode.POD_PREEMPTED, ("gpu-1",))
+
+
+def test_a_pod_of_which_nobody_says_why_it_went_is_gone_after_five_seconds_of_being_missed(bench: Bench) -> None:
+    spec = taken_away(bench)
+    bench.clock.advance(600)
+    assert bench.launcher("one-gpu").state(spec) is WorkersState.UNKNOWN, "nobody had looked"
+    bench.clock.advance(5)
+    account = bench.launcher("one-gpu").account(spec)
+    assert (account.state, code_of(account)) == (WorkersState.GONE, ReasonCode.POD_DELETED)
+
+
+def test_a_pod_that_has_ended_after_somebody_deleted_it_is_asked_about_while_it_is_still_there(bench: Bench) -> None:
+    spec, launcher = bench.spec("one-gpu"), bench.launcher("one-gpu")
+    launcher.launch(spec)
+    (pod,) = bench.core.pods.values()
+    pod["metadata"] |= LEAVING
+    pod["status"] = running("2026-03-01T12:00:00Z")
+    assert launcher.state(spec) is WorkersState.ALIVE
+    ended = {"exitCode": 98, "finishedAt": "2026-03-01T12:00:04Z"}
+    pod["status"] = {
+        "phase": "Failed",
+        "containerStatuses": [{"name": labels.CONTAINER, "state": {"terminated": ended}}],
+    }
+    assert launcher.state(spec) is WorkersState.UNKNOWN
+    bench.core.events = [PREEMPTED]
+    account = launcher.account(spec)
+    assert (account.state, code_of(account)) == (WorkersState.GONE, ReasonCode.POD_PREEMPTED)
+    result = bench.runs.result(spec.run_key, spec.attempt)
+    assert result is not None
+    assert result.exit_code == 98, "what its container said is not forgotten"
+
+
+def test_pods_that_were_asked_to_end_are_gone_at_once(bench: Bench) -> None:
+    spec = taken_away(bench)
+    assert bench.launcher("one-gpu").state(spec) is WorkersState.UNKNOWN
+    bench.launcher("one-gpu").stop(spec, grace_s=0.0)
+    assert bench.launcher("one-gpu").state(spec) is WorkersState.GONE
+
+
+def test_a_taint_that_was_taken_back_did_not_take_the_pod_away(bench: Bench) -> None:
+    spec = taken_away(bench)
+    bench.core.events = [{"reason": "TaintManagerEviction", "message": "Cancelling deletion of Pod train/any"}]
+    bench.launcher("one-gpu").account(spec)
+    bench.clock.advance(5)
+    assert code_of(bench.launcher("one-gpu").account(spec)) is ReasonCode.POD_DELETED
+
+
 # refusals
 
 

@@ -22,7 +22,7 @@ def pod(status: dict[str, Any], *, rank: int = 0, deleted: bool = False) -> dict
         "labels": {labels.NODE_RANK: str(rank)},
     }
     if deleted:
-        metadata["deletionTimestamp"] = "2026-03-01T12:00:30Z"
+        metadata |= {"deletionTimestamp": "2026-03-01T12:00:38Z", "deletionGracePeriodSeconds": 30}
     return {"metadata": metadata, "spec": {"nodeName": "n1"}, "status": status}
 
 
@@ -75,6 +75,32 @@ def test_a_checkpoint_that_the_cluster_forced_is_the_clusters_doing() -> None:
     assert code_of({**saved, "conditions": disrupted("PreemptionByScheduler")}) is ReasonCode.POD_PREEMPTED
     assert code_of(saved, deleted=True) is ReasonCode.POD_DELETED
     assert code_of(saved, deleted=True, asked=True) is ReasonCode.CHECKPOINTED_ON_REQUEST
+
+
+@pytest.mark.parametrize("exit_code", [1, 137, 143])
+def test_a_worker_that_ended_after_somebody_deleted_its_pod_was_deleted(exit_code: int) -> None:
+    ended = {"phase": "Failed", "containerStatuses": terminated(exit_code)}
+    assert code_of(ended, deleted=True) is ReasonCode.POD_DELETED
+    out_of_memory = {"phase": "Failed", "containerStatuses": terminated(exit_code, "OOMKilled")}
+    assert code_of(out_of_memory, deleted=True) is ReasonCode.HOST_OUT_OF_MEMORY
+
+
+def test_a_worker_that_had_ended_when_its_pod_was_deleted_ended_by_itself() -> None:
+    crashed = pod({"phase": "Failed", "containerStatuses": terminated(1)}, deleted=True)
+    crashed["metadata"]["deletionTimestamp"] = "2026-03-01T12:00:41Z"
+    end = see(crashed, asked=False).end
+    assert end is not None
+    assert end.code is ReasonCode.WORKER_CRASHED
+
+
+def test_peers_of_a_deleted_pod_that_crash_within_its_time_to_stop_do_not_decide() -> None:
+    leaving = {"phase": "Running", "containerStatuses": [{"name": labels.CONTAINER, "state": {"running": {}}}]}
+    deleted, peer = pod(leaving, rank=1, deleted=True), pod({"phase": "Failed", "containerStatuses": terminated(1)})
+    ends = [end for each in (deleted, peer) if (end := see(each, asked=False).end) is not None]
+    assert ends[0].at_s == ends[1].at_s - 2.0
+    found = decisive(ends)
+    assert found is not None
+    assert found.code is ReasonCode.POD_DELETED
 
 
 def test_an_evicted_pod_ended_when_its_kubelet_wrote_so_and_not_before_its_peer_failed() -> None:
