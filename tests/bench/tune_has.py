@@ -21,14 +21,14 @@ from frenzy.sim.workload import WorkloadSpec, make_scenario
 
 SEEDS: Final = (7, 24)
 VARIANTS: Final[Mapping[str, HasPolicy]] = {
-    "urgency 0.3": HasPolicy(urgency=0.3),
+    "urgency 0.4": HasPolicy(urgency=0.4),
     "urgency 1.2": HasPolicy(urgency=1.2),
     "slowdown 5": HasPolicy(slowdown=5.0),
     "slowdown 10": HasPolicy(slowdown=10.0),
     "slowdown 40": HasPolicy(slowdown=40.0),
     "hysteresis 0.7": HasPolicy(hysteresis=0.7),
     "hysteresis 0.9": HasPolicy(hysteresis=0.9),
-    "disturbance 6": HasPolicy(disturbance=6.0),
+    "disturbance 12": HasPolicy(disturbance=12.0),
     "disturbance 24": HasPolicy(disturbance=24.0),
     "gain_without_budget 1.2": HasPolicy(gain_without_budget=1.2),
     "gain_without_budget 3": HasPolicy(gain_without_budget=3.0),

@@ -59,11 +59,11 @@ class HasPolicy(BackfillPolicy):
     there are neither queues nor quotas.
     """
 
-    urgency: float = 0.6
+    urgency: float = 0.8
     slowdown: float = 20.0
     size_exponent: float = 0.0
     hysteresis: float = 0.8
-    disturbance: float = 12.0
+    disturbance: float = 18.0
     gain_without_budget: float = 1.5
     overrun_share: float = 0.3
     num_all: int = 128
