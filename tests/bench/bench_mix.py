@@ -1,6 +1,6 @@
 """A real mix of trainings on the laptop's cluster under three policies, beside the simulator's prediction.
 
-``make bench-mix``: some fifteen minutes on two cores. Every job is a DAG of an embedded Airflow, every
+``make bench-mix``: some 25 minutes on two cores. Every job is a DAG of an embedded Airflow, every
 virtual GPU a real process that really trains. ``--docs`` writes ``docs/real-mix.md`` as well.
 """
 

@@ -19,7 +19,7 @@ _PAGE: Final = """# A real mix of trainings, beside the simulator
 What `frenzy simulate` predicts, held against real trainings. This page is written by
 
 ```sh
-make bench-mix ARGS=--docs    # a quarter of an hour on two cores
+make bench-mix ARGS=--docs    # some 25 minutes on two cores
 ```
 
 Measured on {date}, on {machine}.
