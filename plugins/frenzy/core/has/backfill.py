@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from frenzy.core.cluster import Placement
 from frenzy.core.has.board import Board
 from frenzy.core.has.choices import Capacity
@@ -72,8 +70,7 @@ def _none_can(board: Board, contender: Contender, waiting: Waiting) -> bool:
     if not contender.may_fit(board.room):
         return True
     least = waiting.lines[contender.asks].least_work
-    shortest = (replace(each, run_s=least * each.plan.predicted_run_s) for each in contender.options)
-    return all(board.startable(option) is None for option in shortest)
+    return all(board.startable(each, least * each.plan.predicted_run_s) is None for each in contender.options)
 
 
 def _take_or_wait(board: Board, contender: Contender, found: tuple[int, Placement], policy: BackfillPolicy) -> None:

@@ -59,11 +59,11 @@ class Board:
         allowed = QuotaUse(queue_rules(rules.policy)).within(contender)
         return replace(allowed, options=tuple(each for each in allowed.options if self.fits_empty(each.need)))
 
-    def startable(self, option: Option) -> Placement | None:
-        """Where ``option`` can start now without breaking a reservation."""
+    def startable(self, option: Option, run_s: float | None = None) -> Placement | None:
+        """Where ``option`` can start now without breaking a reservation. run_s: how long it runs, if not its own."""
         need = option.need
         reservation = self.reservations.get(need.gpu_type)
-        if reservation is None or reservation.begins_after(self.now_s + option.run_s):
+        if reservation is None or reservation.begins_after(self.now_s + (option.run_s if run_s is None else run_s)):
             return self.fits_now(need)
         return self._place("spare", self.spare(need.gpu_type), need)
 

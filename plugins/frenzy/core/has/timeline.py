@@ -63,8 +63,9 @@ class Timeline:
 
     def _room(self, at: int) -> TypeRoom:
         if at not in self._rooms:
-            ended = chain.from_iterable(self._ended[time_s] for time_s in self.times[: at + 1])
-            self._rooms[at] = released(self._now, self._state, ended)
+            known = max((each for each in self._rooms if each < at), default=-1)
+            ended = chain.from_iterable(self._ended[time_s] for time_s in self.times[known + 1 : at + 1])
+            self._rooms[at] = released(self._rooms.get(known, self._now), self._state, ended)
         return self._rooms[at]
 
 
