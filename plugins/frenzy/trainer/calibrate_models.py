@@ -65,8 +65,13 @@ def _bare(family: Family, config: Any, attention: Attention) -> Any:
 @contextlib.contextmanager
 def _without_random_weights() -> Iterator[None]:
     """Weights stay zero: drawing them takes longer than the trace, and no size depends on them."""
+    # Imported before anything is replaced: it keeps the functions that it finds, from release 5 on in a table.
+    import transformers.modeling_utils
+
     names = ("normal_", "uniform_", "trunc_normal_")
-    before = {name: getattr(torch.nn.init, name) for name in names} | {"method": torch.Tensor.normal_}
+    kept = getattr(getattr(transformers, "initialization", None), "TORCH_INIT_FUNCTIONS", {})
+    before = {name: getattr(torch.nn.init, name) for name in names}
+    method, table = torch.Tensor.normal_, dict(kept)
 
     def zeros(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
         with torch.no_grad():
@@ -74,11 +79,13 @@ def _without_random_weights() -> Iterator[None]:
 
     for name in names:
         setattr(torch.nn.init, name, zeros)
+    kept.update(dict.fromkeys(table.keys() & set(names), zeros))
     torch.Tensor.normal_ = zeros  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
-        torch.Tensor.normal_ = before.pop("method")  # type: ignore[method-assign]
+        torch.Tensor.normal_ = method  # type: ignore[method-assign]
+        kept.update(table)
         for name, function in before.items():
             setattr(torch.nn.init, name, function)
 

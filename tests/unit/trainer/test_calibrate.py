@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,6 +93,21 @@ def test_a_written_calibration_is_read_back_the_same(tmp_path: Path) -> None:
     _update(file, [found])
     _update(file, [found])
     assert codec.loads(Calibration, file.read_text()).activations == (found,)
+
+
+def test_a_process_that_has_traced_still_draws_weights() -> None:
+    """In a process of its own: what the trace is the first to import must not keep its zeros."""
+    code = (
+        "from frenzy.trainer.calibrate_models import _without_random_weights\n"
+        "with _without_random_weights():\n"
+        "    import transformers.models.opt.modeling_opt\n"
+        "from transformers import AutoModelForCausalLM, OPTConfig\n"
+        "small = OPTConfig(hidden_size=16, ffn_dim=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=32)\n"
+        "model = AutoModelForCausalLM.from_config(small)\n"
+        "print(min(float(each.abs().max()) for name, each in model.named_parameters() if 'proj.weight' in name))"
+    )
+    drawn = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    assert float(drawn.stdout) > 0
 
 
 def test_every_family_is_traced_in_every_precision_on_both_kinds_of_device() -> None:
