@@ -106,5 +106,6 @@ def plans_of(text: str, folder: Path, cluster: Path) -> tuple[ResourcePlan, ...]
     """What MARP offers for the specification ``text`` before anything runs, best first."""
     path = folder / "asked.yaml"
     path.write_text(text, encoding="utf-8")
-    told = plan_offline(checked_spec(path).job, load_settings({}), cluster, "closed-form")
+    settings = load_settings({"FRENZY_HOME": str(folder / "home")})
+    told = plan_offline(checked_spec(path).job, settings, cluster, "closed-form")
     return tuple(each.plan for each in told.candidates if each.feasible)

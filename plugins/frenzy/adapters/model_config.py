@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -108,10 +109,12 @@ def _digest(given: Mapping[str, Any]) -> str:
 
 
 def _keep(place: Path, config: Mapping[str, Any]) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
     draft = place.with_suffix(f".{hashlib.sha256(str(id(config)).encode()).hexdigest()[:8]}")
-    draft.write_text(json.dumps(config), encoding="utf-8")
-    draft.replace(place)
+    # It only saves time: where nothing may be written, transformers is asked again.
+    with suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(json.dumps(config), encoding="utf-8")
+        draft.replace(place)
 
 
 def _read_folder(folder: str) -> dict[str, Any]:

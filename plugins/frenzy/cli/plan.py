@@ -74,7 +74,7 @@ def plan_offline(job: TrainingJob, settings: Settings, cluster_file: Path, polic
     from frenzy.core.model_shape import model_shape
 
     there: Cluster = load_cluster(cluster_file)
-    shape = model_shape(resolve_model_config(job.model))
+    shape = model_shape(resolve_model_config(job.model, cache_folder=settings.cache_folder))
     steps = _steps(job)
     request = PlanRequest(job=job, shape=shape, total_steps=steps)
     calibration = default_calibration()

@@ -27,6 +27,12 @@ def test_an_answer_is_kept_and_used_again(tmp_path: Path) -> None:
     assert resolve_model_config(ModelSpec(config=TINY), cache_folder=tmp_path)["hidden_size"] == 99
 
 
+def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder", encoding="utf-8")
+    config = resolve_model_config(ModelSpec(config=TINY), cache_folder=tmp_path / "file/cache")
+    assert config["hidden_size"] == 64
+
+
 def test_a_local_folder_gives_its_config(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(TINY), encoding="utf-8")
     assert resolve_model_config(ModelSpec(path=str(tmp_path)))["hidden_size"] == 64
