@@ -78,6 +78,18 @@ def scheduling_facts(tx: LedgerTx, rules: ElasticRules, now_s: float, *, foresee
     )
 
 
+def present_facts(tx: LedgerTx, rules: ElasticRules, now_s: float) -> SchedulingFacts:
+    """Who holds GPUs and who waits at this moment, whatever is under way: for those who look, not for decisions."""
+    leases = tx.held_leases()
+    holders = {lease.run_key for lease in leases}
+    subjects = (_subject(tx, lease) for lease in leases)
+    return SchedulingFacts(
+        cluster=tx.cluster(),
+        queued=tuple(_queued(tx, rules, entry) for entry in tx.queue() if entry.run_key not in holders),
+        running=tuple(_running(each, rules, now_s) for each in subjects if each is not None),
+    )
+
+
 def pauses(entry: QueueEntry, now_s: float) -> bool:
     """Whether the run is not to start yet, whatever is free."""
     return entry.next_attempt.not_before_s > now_s
@@ -120,12 +132,10 @@ def _holding(
     tx: LedgerTx, rules: ElasticRules, lease: Lease, now_s: float, *, foreseeing: bool
 ) -> QueuedJob | RunningJob | None:
     """The run behind ``lease`` where it is, or where it will be once it was moved, if it is heard of."""
-    run = tx.run(lease.run_key)
-    attempts = () if run is None else since_registered(run, tx.attempts(run.run_key))
-    attempt = next((each for each in attempts if each.attempt == lease.attempt), None)
-    if run is None or attempt is None:
+    subject = _subject(tx, lease)
+    if subject is None:
         return None
-    subject = _Subject(run=run, attempts=attempts, attempt=attempt)
+    run, attempts, attempt = subject.run, subject.attempts, subject.attempt
     if is_under_way(run, attempt) and lease.state is LeaseState.LIVE:
         return _as_if_moved(subject, rules, now_s)
     running = _running(subject, rules, now_s)
@@ -135,6 +145,14 @@ def _holding(
         return running
     own = next(plan for plan in subject.plans if plan.shape == attempt.plan.shape)
     return replace(running, plan=own, plans=subject.plans, elasticity=elastic)
+
+
+def _subject(tx: LedgerTx, lease: Lease) -> _Subject | None:
+    """The run behind ``lease``, if it is heard of."""
+    run = tx.run(lease.run_key)
+    attempts = () if run is None else since_registered(run, tx.attempts(run.run_key))
+    attempt = next((each for each in attempts if each.attempt == lease.attempt), None)
+    return None if run is None or attempt is None else _Subject(run=run, attempts=attempts, attempt=attempt)
 
 
 def _has_yet_to_begin(run: RunRecord, attempt: Attempt, lease: Lease) -> bool:

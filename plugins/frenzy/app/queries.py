@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
-from frenzy.app.facts import expected_end_s, scheduling_facts
+from frenzy.app.facts import expected_end_s, present_facts, scheduling_facts
 from frenzy.app.services import Services, require_run
 from frenzy.core.has import explain as explain_placement
 from frenzy.core.has.queue_standing import standing_of
@@ -74,25 +75,28 @@ def queue_view(services: Services) -> QueueView:
     """Who waits and why, in the order they will be served; who runs where."""
     now_s = services.clock.now_s()
     with services.ledger.reading() as tx:
-        standing = standing_of(scheduling_facts(tx, services.elastic, now_s), services.queues.rules())
-        waiting = sorted(
-            (_queue_row(tx, entry, index) for index, entry in enumerate(tx.queue(), start=1)),
-            key=lambda row: (row.position, row.run_key),
-        )
+        standing = standing_of(present_facts(tx, services.elastic, now_s), services.queues.rules())
+        queued = sorted(tx.queue(), key=_place_in_line)
+        waiting = [_queue_row(tx, entry, index) for index, entry in enumerate(queued, start=1)]
         running = tuple(_running_row(tx, lease, now_s) for lease in tx.held_leases())
     return QueueView(
         now_s=now_s, waiting=tuple(waiting), running=running, shares=standing.shares, quotas=standing.quotas
     )
 
 
-def _queue_row(tx: LedgerTx, entry: QueueEntry, index: int) -> QueueRow:
+def _place_in_line(entry: QueueEntry) -> tuple[float, float, str]:
+    """Where the last decision about it put the run; decisions need not look at all, so two may have the same place."""
+    return (math.inf if entry.position is None else entry.position, entry.enqueued_s, entry.run_key)
+
+
+def _queue_row(tx: LedgerTx, entry: QueueEntry, position: int) -> QueueRow:
     run = require_run(tx, entry.run_key)
     return QueueRow(
         run_key=run.run_key,
         job_name=run.job.name,
         dag_id=run.identity.dag_id,
         run_id=run.identity.run_id,
-        position=entry.position or index,
+        position=position,
         state=run.state,
         priority=run.job.priority,
         queue=run.job.queue,

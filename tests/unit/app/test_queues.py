@@ -17,8 +17,8 @@ from frenzy.app.submit import store_job
 from frenzy.core.codec import dumps, loads
 from frenzy.core.errors import ReasonCode, SpecError
 from frenzy.core.has import HasPolicy
-from frenzy.core.job import TrainingJob
-from frenzy.core.ledger import DataFacts, RunIdentity
+from frenzy.core.job import ConstraintsSpec, TrainingJob
+from frenzy.core.ledger import DataFacts, JobState, RunIdentity
 from frenzy.core.protocol import PlaceStatus, QueueSnapshot, RegisterRun
 from frenzy.core.queue_rules import QueueRule, QueueRules, Quota, TeamRule
 from frenzy.sim.snapshot import product_scheduler
@@ -93,6 +93,32 @@ def test_the_queue_shows_queue_team_share_and_quota(shared: Airflow) -> None:
         ("default", 1.0, 0, 1, 0.0, 1.0),
     ]
     assert [(row.name, row.held, row.max_gpus) for row in view.quotas] == [("red", 1, 1)]
+
+
+def test_what_a_job_holds_until_it_has_left_is_its_queues(shared: Airflow) -> None:
+    for index in range(4):
+        job = submitted(shared, replace(of(f"job{index}"), constraints=ConstraintsSpec(max_gpus=1)))
+        job.launch(1)
+        job.step(1, 7)
+        shared.clock.advance(600)
+    submitted(shared, of("owner", queue="research"))
+    view = queue_view(shared.services)
+    assert JobState.CHECKPOINTING in {row.state for row in view.running}
+    (default,) = (row for row in view.shares if row.queue == "default")
+    assert (default.num_running, default.num_gpus, default.held) == (4, 4, 4.0)
+
+
+def test_places_count_from_one_though_a_decision_looked_at_some_jobs_only(airflow: Airflow) -> None:
+    for name in ("one", "two", "three", "four", "five"):
+        submitted(airflow, of(name))
+        airflow.clock.advance(1)
+    with airflow.services.ledger.transaction() as tx:
+        for entry in tx.queue():
+            tx.put_queue_entry(replace(entry, position=2))
+    waiting = queue_view(airflow.services).waiting
+    assert [row.position for row in waiting] == list(range(1, len(waiting) + 1))
+    assert [row.waiting_since_s for row in waiting] == sorted(row.waiting_since_s for row in waiting)
+    assert len(waiting) > 1
 
 
 def test_an_installation_without_queues_shows_none(airflow: Airflow) -> None:

@@ -82,13 +82,14 @@ export function isFinal(name) {
   return name === "SUCCEEDED" || name === "CANCELLED" || name.startsWith("FAILED");
 }
 
-// columns: [heading, cell(row), class]. Rows may carry a class through rowClass(row).
-export function table(columns, rows, rowClass) {
+// columns: [heading, cell(row), class]. Rows may carry a class through rowClass(row); a narrow table is as wide as
+// its cells, any other as wide as the page.
+export function table(columns, rows, { rowClass = null, narrow = false } = {}) {
   const head = columns.map(([title, , kind]) => el("th", { class: kind }, title));
   const line = (row) => el("tr", { class: rowClass ? rowClass(row) : null },
     columns.map(([, cell, kind]) => el("td", { class: kind }, cell(row))));
   return el("div", { class: "scroll" },
-    el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows.map(line))));
+    el("table", { class: narrow ? "narrow" : null }, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows.map(line))));
 }
 
 // Query values percent-decoded, with "+" left alone: run ids carry time zones such as +00:00.

@@ -62,7 +62,7 @@ function planTable(candidates, names, chosen) {
     ["time", (each) => duration(each.plan.predicted_run_s), "number"],
     ["cost", (each) => each.plan.predicted_cost.toFixed(4), "number"],
     ["reason", (each) => reason(each.reason), "why"],
-  ], candidates, (each) => (attempts(each.plan_id).length ? "chosen" : null));
+  ], candidates, { rowClass: (each) => (attempts(each.plan_id).length ? "chosen" : null) });
 }
 
 function planId(plan) {

@@ -2,7 +2,11 @@
 import { bytes, clock, duration, el, get, keepFresh, notice, reason, state, table } from "./page.js";
 
 function job(row) {
-  return [el("div", {}, row.job_name), el("div", { class: "faint" }, el("code", {}, row.run_id))];
+  return [el("div", {}, row.job_name), el("code", { class: "faint id", title: row.run_id }, row.run_id)];
+}
+
+function belongs(row) {
+  return [el("div", {}, row.queue), el("div", { class: "faint" }, row.team)];
 }
 
 function waiting(view) {
@@ -16,8 +20,7 @@ function waiting(view) {
     ["wants", (row) => (row.wanted_plan_id ? el("code", {}, row.wanted_plan_id) : "–")],
     ["expected start", (row) => clock(row.expected_start_s), "number"],
     ["priority", (row) => row.priority, "number"],
-    ["queue", (row) => row.queue],
-    ["team", (row) => row.team],
+    ["queue, team", belongs],
   ], view.waiting);
 }
 
@@ -27,18 +30,19 @@ function shares(view) {
     ["weight", (row) => row.weight, "number"],
     ["waiting", (row) => row.num_waiting, "number"],
     ["running", (row) => row.num_running, "number"],
-    ["GPUs", (row) => row.num_gpus, "number"],
-    ["holds", (row) => `${row.held.toPrecision(3)} of ${row.total.toPrecision(3)}`, "number"],
-    ["share", (row) => row.share.toPrecision(3), "number"],
-  ], view.shares);
+    ["GPUs held", (row) => row.num_gpus, "number"],
+    ["held, by speed", (row) => row.held.toPrecision(3), "number"],
+    ["right to, by speed", (row) => row.share.toPrecision(3), "number"],
+  ], view.shares, { narrow: true });
 }
 
 function quotas(view) {
   return table([
-    ["of", (row) => `${row.holder} ${row.name}`],
-    ["GPUs", (row) => (row.gpu_type ? el("code", {}, row.gpu_type) : "all types")],
-    ["held", (row) => `${row.held} of ${row.max_gpus}`, "number"],
-  ], view.quotas);
+    ["of", (row) => (row.name === "*" ? `each other ${row.holder}` : `${row.holder} ${row.name}`)],
+    ["GPU type", (row) => (row.gpu_type ? el("code", {}, row.gpu_type) : "all")],
+    ["GPUs held", (row) => (row.name === "*" ? "–" : row.held), "number"],
+    ["at most", (row) => row.max_gpus, "number"],
+  ], view.quotas, { narrow: true });
 }
 
 function progress(row) {
@@ -49,12 +53,10 @@ function running(view) {
   if (!view.running.length) return notice("Nothing runs.");
   return table([
     ["job", job],
-    ["state", (row) => state(row.state)],
+    ["state", (row) => [state(row.state), row.reason ? reason(row.reason) : null], "why"],
     ["attempt", (row) => row.attempt, "number"],
-    ["plan", (row) => el("code", {}, row.plan_id)],
-    ["nodes", (row) => row.nodes.map((node) => el("div", {}, node)), "nodes"],
-    ["queue", (row) => row.queue],
-    ["team", (row) => row.team],
+    ["plan, nodes", (row) => [el("code", {}, row.plan_id), row.nodes.map((node) => el("div", {}, node))], "nodes"],
+    ["queue, team", belongs],
     ["step", progress, "number"],
     ["loss", (row) => (row.last_loss === null ? "–" : row.last_loss.toFixed(4)), "number"],
     ["predicted", (row) => bytes(row.predicted_peak_bytes), "number"],
@@ -62,7 +64,6 @@ function running(view) {
     ["capacity", (row) => bytes(row.capacity_bytes), "number"],
     ["moved", (row) => row.num_reschedules, "number"],
     ["expected end", (row) => clock(row.expected_end_s), "number"],
-    ["note", (row) => reason(row.reason), "why"],
   ], view.running);
 }
 
@@ -110,7 +111,9 @@ keepFresh(async () => {
     el("h2", {}, "Running"), running(queue),
     ...(queue.shares.length ? [
       el("h2", {}, "Queues"),
-      el("p", { class: "faint" }, "What each holds and has a right to now: GPUs, counted by the speed of their type."),
+      el("p", { class: "faint" }, 
+        "What each holds and has a right to now. By speed, a GPU counts as its type's part of the fastest type's: "
+        + `the cluster has ${queue.shares[0].total.toPrecision(3)}.`),
       shares(queue),
     ] : []),
     ...(queue.quotas.length ? [el("h2", {}, "Quotas"), quotas(queue)] : []),
