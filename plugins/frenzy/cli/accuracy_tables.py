@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.table import Table
-
-from frenzy.cli.tables import grid, size
+from frenzy.cli.tables import Grid, grid, size
 from frenzy.evaluation.accuracy import AccuracyReport, Bar
 from frenzy.evaluation.score import Coverage, Errors
 
 
-def accuracy_tables(report: AccuracyReport) -> Iterator[Table | str]:
+def accuracy_tables(report: AccuracyReport) -> Iterator[Grid | str]:
     """What the command prints, in order."""
     yield _errors_table(report)
     if report.traced.count:
@@ -37,13 +35,13 @@ def _error_cells(errors: Errors) -> tuple[str, ...]:
     return (str(errors.count), *(_percent(each) for each in (errors.median, errors.p95, errors.worst, errors.signed)))
 
 
-def _errors_table(report: AccuracyReport) -> Table:
+def _errors_table(report: AccuracyReport) -> Grid:
     headings = ("data set", "grade", "compared with", "rows", "scored", "median", "95th", "worst", "signed")
     rows = [(s.name, str(s.grade), s.measured, str(s.rows), *_error_cells(s.errors)) for s in report.datasets]
     return grid("Errors of the predicted peak", headings, rows)
 
 
-def _left_out_table(report: AccuracyReport) -> Table:
+def _left_out_table(report: AccuracyReport) -> Grid:
     rows = [(s.name, str(count), reason) for s in report.datasets for reason, count in s.refused.items()]
     return grid("Rows left out", ("data set", "rows", "reason"), rows)
 
@@ -54,7 +52,7 @@ def _coverage(coverage: Coverage) -> str:
     return f"{coverage.covered}/{coverage.count} ({_percent(coverage.low)} to {_percent(coverage.high)})"
 
 
-def _fit_table(report: AccuracyReport) -> Table:
+def _fit_table(report: AccuracyReport) -> Grid:
     headings = (
         "data set",
         "fit, FAILED",
@@ -75,7 +73,7 @@ def _fit_table(report: AccuracyReport) -> Table:
     return grid("Predicted to fit, and what happened", headings, rows)
 
 
-def _peers_table(report: AccuracyReport) -> Table:
+def _peers_table(report: AccuracyReport) -> Grid:
     rows = [(s.name, name, *_error_cells(errors)) for s in report.datasets for name, errors in s.peers.items()]
     return grid(
         "Full training only, beside other estimates",
@@ -84,7 +82,7 @@ def _peers_table(report: AccuracyReport) -> Table:
     )
 
 
-def _worst_table(report: AccuracyReport) -> Table:
+def _worst_table(report: AccuracyReport) -> Grid:
     rows = [
         (
             score.name,
@@ -101,7 +99,7 @@ def _worst_table(report: AccuracyReport) -> Table:
     return grid("Worst rows", ("data set", "row", "run", "predicted", "measured", "error", "peak at"), rows)
 
 
-def _bars_table(report: AccuracyReport) -> Table:
+def _bars_table(report: AccuracyReport) -> Grid:
     def value(bar: Bar, number: float | None) -> str:
         return _percent(number) if bar.unit == "share" else "" if number is None else f"{number:g} {bar.unit}"
 
@@ -112,7 +110,7 @@ def _bars_table(report: AccuracyReport) -> Table:
     return grid("Goals", ("what", "found", "goal", ""), rows)
 
 
-def _learning_tables(report: AccuracyReport) -> Iterator[Table]:
+def _learning_tables(report: AccuracyReport) -> Iterator[Grid]:
     if report.learning is None:
         return
     rows = [
@@ -123,7 +121,7 @@ def _learning_tables(report: AccuracyReport) -> Iterator[Table]:
     yield grid(title, ("runs learned from", "median", "90th", "above the bound"), rows)
 
 
-def _speed_tables(report: AccuracyReport) -> Iterator[Table]:
+def _speed_tables(report: AccuracyReport) -> Iterator[Grid]:
     if report.speed is None:
         return
     rows = []

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Final
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from frenzy.cli.console import err
@@ -41,14 +40,12 @@ def guarded(action: Callable[[], int]) -> int:
 
 def show_violations(console: Console, violations: tuple[Violation, ...]) -> None:
     """One row for each refused field: where, what it was, what is allowed."""
+    from frenzy.cli.tables import grid
+
     count = len(violations)
     console.print(f"Refused: {count} field{'' if count == 1 else 's'}.", style="bold red")
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("field", "value", "allowed"):
-        table.add_column(heading, style="bold" if heading == "field" else "", overflow="fold")
-    for each in violations:
-        table.add_row(Text(each.path), Text(each.value), Text(each.allowed))
-    console.print(table)
+    rows = [(Text(each.path, style="bold"), each.value, each.allowed) for each in violations]
+    console.print(grid("", ("field", "value", "allowed"), rows))
 
 
 def show_reason(console: Console, reason: Reason) -> None:

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.table import Table
 
 from frenzy.cli.console import err, out, print_json
 from frenzy.cli.processes import interrupted_by
-from frenzy.cli.tables import grid
+from frenzy.cli.tables import Grid, grid
 from frenzy.core.errors import PermanentError, Reason, ReasonCode, SpecError, Violation
 from frenzy.core.hardware import DeviceKind
 
@@ -227,7 +226,7 @@ def _report(measurements: Sequence[Measurement], *, as_json: bool) -> int:
     return int(any(each.outcome in failed for each in measurements))
 
 
-def _tables(score: MeasuredScore) -> Iterator[Table | str]:
+def _tables(score: MeasuredScore) -> Iterator[Grid | str]:
     yield _error_table("Errors of the predicted peak", [("all", score.errors)])
     yield _error_table("By family", _named(score.by_family))
     yield _error_table("By ZeRO stage", _named(score.by_stage))
@@ -242,7 +241,7 @@ def _named(groups: Sequence[GroupScore]) -> list[tuple[str, Errors]]:
     return [(each.name, each.errors) for each in groups]
 
 
-def _error_table(title: str, named: Sequence[tuple[str, Errors]]) -> Table:
+def _error_table(title: str, named: Sequence[tuple[str, Errors]]) -> Grid:
     rows = [
         (name, str(each.count), *(_percent(value) for value in (each.median, each.p95, each.worst, each.signed)))
         for name, each in named

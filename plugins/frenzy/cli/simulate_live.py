@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from frenzy.adapters.queue_file import load_queue_rules
 from frenzy.cli.console import err, out, print_json
 from frenzy.cli.simulate_output import check_folder, tell
-from frenzy.cli.tables import grid
+from frenzy.cli.tables import Grid, grid
 from frenzy.sim.answer import Answer, answer, side_by_side
 from frenzy.sim.figures import TimeUnit, unit_for
 from frenzy.sim.outcome import JobOutcome, SimResult
@@ -112,7 +110,7 @@ def _report(
     return Report(title="Simulated queue", settings=told, results=results, with_cpu_times=False, notes=tuple(notes))
 
 
-def jobs_table(result: SimResult, now_s: float) -> Table:
+def jobs_table(result: SimResult, now_s: float) -> Grid:
     """When each job starts and ends, counted from the snapshot."""
     jobs = sorted(result.jobs, key=lambda job: (float("inf") if job.end_s is None else job.end_s, job.run_key))
     unit = unit_for(max((job.end_s - now_s for job in jobs if job.end_s is not None), default=0.0))

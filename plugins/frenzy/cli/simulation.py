@@ -8,9 +8,8 @@ from typing import Final, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from frenzy.cli.tables import grid
+from frenzy.cli.tables import Grid, grid
 from frenzy.sim.engine import simulate
 from frenzy.sim.figures import by_policy, shown_figures, time_unit_of
 from frenzy.sim.jobs import Scenario
@@ -68,7 +67,7 @@ class Runs:
         return result
 
 
-def figures_table(summaries: Sequence[Summary], *, with_cpu_times: bool) -> Table:
+def figures_table(summaries: Sequence[Summary], *, with_cpu_times: bool) -> Grid:
     """A row for each figure, a column for each policy: means over the scenarios, with their 95 % interval."""
     rows = by_policy(summaries, with_cpu_times=with_cpu_times)
     unit = time_unit_of(summaries)

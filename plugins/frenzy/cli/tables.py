@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from frenzy.core.errors import Reason
+from frenzy.core.has.queue_standing import QuotaRow
 from frenzy.core.ledger import Attempt, JobState
 from frenzy.core.plan import Candidate, MemoryPrediction, ResourcePlan
 from frenzy.core.protocol import GpusView, QueueView, RunView
+from frenzy.core.queue_rules import ANY_OTHER
 from frenzy.core.units import format_bytes, format_duration
 
+# A column up to this wide is never folded; a wider one is, but not within words.
+_NARROW: Final = 20
+# In a paragraph, longer cells (reasons, equations) have lines of their own.
+_SHORT: Final = 30
+_ANY_WIDTH: Final = 100_000
 _STYLES = {JobState.SUCCEEDED: "green", JobState.RECOVERING: "yellow", JobState.CANCELLED: "yellow"}
 
 
@@ -40,25 +51,68 @@ def size(num_bytes: int | None) -> str:
     return "-" if num_bytes is None else format_bytes(num_bytes)
 
 
-def grid(title: str, headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, right: str = "") -> Table:
-    """A table; ``right`` lists, space separated, the headings whose cells are numbers."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    numbers = set(right.split())
-    for heading in headings:
-        is_number = heading in numbers
-        table.add_column(
-            heading.replace("_", " "),
-            justify="right" if is_number else "left",
-            no_wrap=is_number,
-            overflow="fold",
-            header_style="dim",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """A table; on a terminal too narrow for it, a paragraph for each row. No name or number is ever cut or folded."""
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[Text]]
+    numbers: Collection[str]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        table = self._table()
+        if Measurement.get(console, options.update(max_width=_ANY_WIDTH), table).minimum <= options.max_width:
+            yield table
+        else:
+            yield from (Text(self.title, style="bold"),) if self.title else ()
+            for index, row in enumerate(self.rows):
+                yield from (() if index == 0 else (Text(),))
+                yield from self._paragraph(row, options.max_width)
+
+    def _table(self) -> Table:
+        table = Table(
+            title=self.title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
         )
-    for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
-    return table
+        for index, heading in enumerate(self.headings):
+            cells = [row[index] for row in self.rows]
+            widest = max(len(heading), *(cell.cell_len for cell in cells), 0)
+            longest_word = max((len(word) for cell in cells for word in cell.plain.split()), default=0)
+            table.add_column(
+                heading.replace("_", " "),
+                justify="right" if heading in self.numbers else "left",
+                no_wrap=widest <= _NARROW,
+                min_width=max(longest_word, min(widest, _NARROW)),
+                overflow="fold",
+                header_style="dim",
+            )
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+    def _paragraph(self, row: Sequence[Text], width: int) -> Iterator[RenderableType]:
+        """Every cell behind its heading: the short ones as many to a line as fit, each long one by itself."""
+        line = Text()
+        for heading, cell in zip(self.headings, row, strict=True):
+            named = Text.assemble((f"{heading.replace('_', ' ')} ", "dim"), cell)
+            if line and (cell.cell_len > _SHORT or line.cell_len + 2 + named.cell_len > width):
+                yield line
+                line = Text()
+            if cell.cell_len > _SHORT:
+                yield Padding(named, (0, 0, 0, 2), expand=False)
+            else:
+                line = Text("  ").join((line, named)) if line else named
+        if line:
+            yield line
 
 
-def candidates_table(title: str, candidates: Iterable[Candidate]) -> Table:
+def grid(title: str, headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, right: str = "") -> Grid:
+    """A table; ``right`` lists, space separated, the headings whose cells are numbers."""
+    texts = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
+    return Grid(title=title, headings=headings, rows=texts, numbers=frozenset(right.split()))
+
+
+def candidates_table(title: str, candidates: Iterable[Candidate]) -> Grid:
     """MARP's plans: predicted peak and what weighs most in it, what the card must have, what it has, the reason."""
     headings = ("rank", "plan", "batch", "peak", "most_of_it", "required", "card", "time", "cost", "reason")
     return grid(title, headings, map(_candidate_row, candidates), right="rank peak required card time cost")
@@ -88,7 +142,7 @@ def tightest_text(memory: MemoryPrediction) -> str:
     return f"{text}, host {size(memory.host_bytes)}" if memory.host_bytes else text
 
 
-def memory_breakdown(plan: ResourcePlan) -> Table:
+def memory_breakdown(plan: ResourcePlan) -> Grid:
     """The predicted peak of one GPU by term, with each term's equation."""
     memory = plan.memory
     rows = [(term.name, size(term.num_bytes), _share(term.num_bytes, memory), term.equation) for term in memory.terms]
@@ -100,7 +154,7 @@ def _share(num_bytes: int, memory: MemoryPrediction) -> str:
     return f"{100 * num_bytes / max(1, memory.peak_allocated_bytes):.0f} %"
 
 
-def runs_table(views: Iterable[RunView]) -> Table:
+def runs_table(views: Iterable[RunView]) -> Grid:
     """One line for each run, newest first."""
     headings = ("run", "job", "state", "attempts", "moved", "step", "loss", "since", "reason")
     return grid("Runs", headings, map(_run_row, views), right="attempts moved step loss")
@@ -132,7 +186,7 @@ def loss_text(attempt: Attempt | None) -> str:
     return "-" if attempt is None or attempt.last_loss is None else f"{attempt.last_loss:.4f}"
 
 
-def attempts_table(attempts: Iterable[Attempt]) -> Table:
+def attempts_table(attempts: Iterable[Attempt]) -> Grid:
     """Each attempt: its plan, where it ran, predicted against measured, how it ended."""
     headings = ("attempt", "plan", "nodes", "steps", "predicted", "measured", "off_by", "highest", "card", "outcome")
     numbers = "attempt steps predicted measured off_by highest card"
@@ -229,11 +283,17 @@ def _shares_table(view: QueueView) -> RenderableType:
 
 
 def _quotas_table(view: QueueView) -> RenderableType:
-    rows = [
-        (f"{row.holder} {row.name}", row.gpu_type or "all types", f"{row.held} of {row.max_gpus}")
-        for row in view.quotas
-    ]
+    rows = [(_whose(row), row.gpu_type or "all types", _held_of(row)) for row in view.quotas]
     return grid("Quotas", ("of", "GPUs", "held"), rows, right="held")
+
+
+def _whose(row: QuotaRow) -> str:
+    return f"each other {row.holder}" if row.name == ANY_OTHER else f"{row.holder} {row.name}"
+
+
+def _held_of(row: QuotaRow) -> str:
+    """A rule for everyone who is not named is held to by each alone: those who hold have rows of their own."""
+    return f"at most {row.max_gpus}" if row.name == ANY_OTHER else f"{row.held} of {row.max_gpus}"
 
 
 def _running_table(view: QueueView) -> RenderableType:

@@ -144,6 +144,8 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     for name in ("FRENZY_URL", "FRENZY_USER", "FRENZY_PASSWORD", "FRENZY_CLUSTER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("FRENZY_HOME", str(tmp_path / "home"))
+    # Sentences are looked for as they are, not as the terminal that the tests run in would fold them.
+    monkeypatch.setenv("COLUMNS", "240")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -29,7 +29,15 @@ def test_the_queue_is_shown_with_shares_and_quotas(shared: World, online: Comman
     enqueue(shared.services, shared.registered("sharing").run.run_key)
     said = online("queue")
     assert said.status == 0
-    for words in ("Queues (holds and share", "night", "Quotas", "team default", " of 7"):
+    for words in (
+        "Queues (holds and share",
+        "night",
+        "Quotas",
+        "each other team",
+        "at most 7",
+        "team default",
+        " of 7",
+    ):
         assert words in said.out
 
 
