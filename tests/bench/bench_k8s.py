@@ -48,6 +48,7 @@ from frenzy.core.launch import LaunchSpec
 from frenzy.core.ledger import DataFacts, RunIdentity
 from frenzy.core.protocol import EndReport, PlaceStatus, RegisterRun
 from frenzy.ports import WorkersState
+from frenzy.wiring import SystemClock
 
 SIZES: Final = (100, 1000)
 NUM_JOBS: Final = 200
@@ -63,11 +64,6 @@ data: {path: /data/text.parquet, format: parquet, sequence_length: 2048}
 training: {global_batch_size: 64, max_steps: 100, precision: bf16}
 checkpoint: {every_steps: 50}
 """
-
-
-class _Clock:
-    def now_s(self) -> float:
-        return time.time()
 
 
 @dataclass
@@ -151,7 +147,7 @@ def _made(cluster: ControlPlane, namespace: str, folder: Path, core_api: Callabl
     )
     nodes.play(succeeds())
     services = Services(
-        clock=_Clock(),
+        clock=SystemClock(),
         ledger=InMemoryLedger(),
         runs=runs,
         jobs=InMemoryJobStore(),

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.e2e.growing import growing
 from tests.e2e.walker import ELASTIC_CLUSTER, SWEEP, Walker, job_text, write_cluster, write_corpus
 
 from frenzy.adapters.api_client import ApiAddress
@@ -25,8 +26,6 @@ from frenzy.cli.demo_swap_promises import SwapStory
 from frenzy.cli.stack import Stack
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.protocol import RunView
-
-SNAPSHOTS = "frenzy.trainer.callbacks:SnapshotAverage"
 
 
 @pytest.fixture(scope="module")
@@ -148,14 +147,12 @@ def reason_to_wait(walker: Walker, dag_id: str, run_id: str) -> Reason | None:
 
 def swap_specs(walker: Walker) -> SwapSpecs:
     """A job that takes the larger and faster GPU, and one whose memory grows until it fits that one only."""
-    callbacks = [{"path": SNAPSHOTS, "args": {"keep_last": 100, "every_steps": 1, "start_step": 4}}]
     constraints = one_of("t-tight", "t-roomy")
     roomy = {"max_steps": 400, "global_batch_size": 8}
-    growing = {"max_steps": 90, "callbacks": callbacks}
     return SwapSpecs(
         # Of lower priority, so that it moves however slow this machine makes a restart.
         roomy=job_text("roomy", walker.corpus, training=roomy, constraints=constraints, priority=-1),
-        growing=job_text("growing", walker.corpus, training=growing, constraints=constraints),
+        growing=job_text("growing", walker.corpus, training=growing(100, max_steps=90), constraints=constraints),
     )
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
+import pytest
+from tests.e2e.growing import growing
 from tests.e2e.walker import Walker, job_text
 
 from frenzy.core.ledger import JobState
@@ -16,10 +19,21 @@ def test_a_submitted_job_has_its_dag_within_ten_seconds_and_shows_its_spec(walke
     assert "sequence_length" in walker.airflow("GET", f"/dags/{dag_id}/details")["doc_md"]
 
 
+@pytest.fixture(scope="module")
+def timed(walker: Walker) -> Iterator[str]:
+    """The DAG of a job that is due each minute; other tests take the time until it was."""
+    text = job_text(
+        "timed", walker.corpus, trigger={"cron": "* * * * *", "max_active_runs": 1}, training={"max_steps": 2}
+    )
+    dag_id = walker.store(text)
+    walker.airflow("PATCH", f"/dags/{dag_id}", {"is_paused": False})
+    yield dag_id
+    walker.airflow("PATCH", f"/dags/{dag_id}", {"is_paused": True})
+
+
+@pytest.mark.usefixtures("timed")
 def test_the_launch_task_holds_its_slots_in_the_pool_of_its_gpu_type_on_every_attempt(walker: Walker) -> None:
-    args = {"keep_last": 60, "every_steps": 1, "start_step": 4}
-    callbacks = [{"path": "frenzy.trainer.callbacks:SnapshotAverage", "args": args}]
-    dag_id, run_id = walker.start("pooled", training={"max_steps": 60, "callbacks": callbacks})
+    dag_id, run_id = walker.start("pooled", training=growing(60, max_steps=60))
     for attempt in (1, 2):
         view = walker.wait_for_step(dag_id, run_id, 1, attempt=attempt)
         plan = view.attempts[attempt - 1].plan
@@ -40,24 +54,6 @@ def test_two_overlapping_and_two_consecutive_runs_share_nothing(walker: Walker) 
     assert all(len(view.attempts) == 1 for view in views)
     results = [view.attempts[0].result for view in views]
     assert all(result is not None and result.resumed_from_step is None for result in results)
-
-
-def test_a_cron_schedule_really_fires(walker: Walker) -> None:
-    text = job_text(
-        "timed", walker.corpus, trigger={"cron": "* * * * *", "max_active_runs": 1}, training={"max_steps": 2}
-    )
-    dag_id = walker.store(text)
-    walker.airflow("PATCH", f"/dags/{dag_id}", {"is_paused": False})
-
-    def scheduled() -> list[str] | None:
-        runs = walker.airflow("GET", f"/dags/{dag_id}/dagRuns")["dag_runs"]
-        done = [run["dag_run_id"] for run in runs if run["run_type"] == "scheduled" and run["state"] == "success"]
-        return done if len(done) >= 2 else None
-
-    first, second = walker.eventually("two scheduled runs ended", scheduled, patience_s=420.0)[:2]
-    walker.airflow("PATCH", f"/dags/{dag_id}", {"is_paused": True})
-    keys = [view.run.run_key for run in (first, second) if (view := walker.view(dag_id, run)) is not None]
-    assert len(set(keys)) == 2
 
 
 def test_an_asset_event_really_fires(walker: Walker) -> None:
@@ -86,3 +82,14 @@ def test_a_finished_run_leaves_a_model_an_asset_event_and_an_evaluation(walker: 
     assert walker.task(dag_id, run_id, "evaluate")["state"] == "success"
     events = walker.airflow("GET", f"/assets/events?source_dag_id={dag_id}")["asset_events"]
     assert any(event["source_run_id"] == run_id for event in events)
+
+
+def test_a_cron_schedule_really_fires(walker: Walker, timed: str) -> None:
+    def scheduled() -> list[str] | None:
+        runs = walker.airflow("GET", f"/dags/{timed}/dagRuns")["dag_runs"]
+        done = [run["dag_run_id"] for run in runs if run["run_type"] == "scheduled" and run["state"] == "success"]
+        return done if len(done) >= 2 else None
+
+    first, second = walker.eventually("two scheduled runs ended", scheduled, patience_s=420.0)[:2]
+    keys = [view.run.run_key for run in (first, second) if (view := walker.view(timed, run)) is not None]
+    assert len(set(keys)) == 2

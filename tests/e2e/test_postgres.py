@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import create_engine, text
 from tests import postgres
-from tests.e2e.test_moves import check_moves, growing
+from tests.e2e.growing import check_moves, growing
 from tests.e2e.walker import Walker, write_cluster, write_corpus
 
 from frenzy.cli.stack import Stack

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from tests.e2e.growing import growing
 from tests.e2e.walker import Walker, job_text, long_training
 
 from frenzy.core.errors import ReasonCode
@@ -62,9 +63,8 @@ def test_cancelling_a_queued_job_takes_it_out_of_the_queue(walker: Walker) -> No
 
 
 def test_cancelling_a_job_while_it_is_moved_leaves_nothing(walker: Walker) -> None:
-    args = {"keep_last": 90, "every_steps": 1, "start_step": 3}
-    callbacks = [{"path": "frenzy.trainer.callbacks:SnapshotAverage", "args": args}]
-    dag_id, run_id = walker.start("cancel-moving", training={"max_steps": 5000, "callbacks": callbacks})
+    training = growing(90, start_step=3, **long_training())
+    dag_id, run_id = walker.start("cancel-moving", training=training)
     moving = (JobState.CHECKPOINTING, JobState.RECOVERING)
     view = walker.wait_for_state(dag_id, run_id, *moving)
     walker.cancel(dag_id, run_id)

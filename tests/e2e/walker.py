@@ -24,37 +24,41 @@ PATIENCE_S = 240.0
 SWEEP = "frenzy_sweep"
 _TRIES = 6
 
+
+def _gpu_type(memory_mib: int, *, gflops: float = 4, price: float = 0.2) -> dict[str, Any]:
+    return {"kind": "virtual", "memory": f"{memory_mib} MiB", "flops": f"{gflops} GFLOPS", "price_per_hour": price}
+
+
+def _node(name: str, gpu_type: str, gpus: int = 1) -> dict[str, Any]:
+    return {"name": name, "gpu_type": gpu_type, "gpus": gpus, "cpus": max(4, 2 * gpus), "host_memory": "4 GiB"}
+
+
 CLUSTER: dict[str, Any] = {
     "gpu_types": {
-        "t-small": {"kind": "virtual", "memory": "72 MiB", "flops": "4 GFLOPS", "price_per_hour": 0.1},
-        "t-medium": {"kind": "virtual", "memory": "128 MiB", "flops": "4 GFLOPS", "price_per_hour": 0.2},
-        "t-large": {"kind": "virtual", "memory": "256 MiB", "flops": "4 GFLOPS", "price_per_hour": 0.4},
+        "t-small": _gpu_type(72, price=0.1),
+        "t-medium": _gpu_type(128),
+        "t-large": _gpu_type(256, price=0.4),
         # So slow that only a job that names it runs there.
-        "t-slow": {"kind": "virtual", "memory": "160 MiB", "flops": "0.8 GFLOPS", "price_per_hour": 0.3},
+        "t-slow": _gpu_type(160, gflops=0.8, price=0.3),
     },
-    "nodes": [
-        {"name": "a", "gpu_type": "t-small", "gpus": 4, "cpus": 8, "host_memory": "4 GiB"},
-        {"name": "b", "gpu_type": "t-medium", "gpus": 1, "cpus": 4, "host_memory": "4 GiB"},
-        {"name": "c", "gpu_type": "t-large", "gpus": 1, "cpus": 4, "host_memory": "4 GiB"},
-        {"name": "d", "gpu_type": "t-slow", "gpus": 4, "cpus": 8, "host_memory": "4 GiB"},
-    ],
+    "nodes": [_node("a", "t-small", 4), _node("b", "t-medium"), _node("c", "t-large"), _node("d", "t-slow", 4)],
 }
 # Beside these, types of one GPU: a job that holds it cannot shrink.
 ELASTIC_CLUSTER: dict[str, Any] = {
     "gpu_types": {
         **CLUSTER["gpu_types"],
-        "t-tight": {"kind": "virtual", "memory": "128 MiB", "flops": "4 GFLOPS", "price_per_hour": 0.2},
-        "t-roomy": {"kind": "virtual", "memory": "256 MiB", "flops": "6 GFLOPS", "price_per_hour": 0.4},
-        "t-single": {"kind": "virtual", "memory": "128 MiB", "flops": "4 GFLOPS", "price_per_hour": 0.2},
-        "t-twin": {"kind": "virtual", "memory": "128 MiB", "flops": "4 GFLOPS", "price_per_hour": 0.2},
+        "t-tight": _gpu_type(128),
+        "t-roomy": _gpu_type(256, gflops=6, price=0.4),
+        "t-single": _gpu_type(128),
+        "t-twin": _gpu_type(128),
     },
     "nodes": [
         *CLUSTER["nodes"],
-        {"name": "tight", "gpu_type": "t-tight", "gpus": 1, "cpus": 4, "host_memory": "4 GiB"},
-        {"name": "roomy", "gpu_type": "t-roomy", "gpus": 1, "cpus": 4, "host_memory": "4 GiB"},
-        {"name": "single", "gpu_type": "t-single", "gpus": 1, "cpus": 4, "host_memory": "4 GiB"},
-        {"name": "twin-1", "gpu_type": "t-twin", "gpus": 1, "cpus": 4, "host_memory": "4 GiB"},
-        {"name": "twin-2", "gpu_type": "t-twin", "gpus": 1, "cpus": 4, "host_memory": "4 GiB"},
+        _node("tight", "t-tight"),
+        _node("roomy", "t-roomy"),
+        _node("single", "t-single"),
+        _node("twin-1", "t-twin"),
+        _node("twin-2", "t-twin"),
     ],
 }
 MODEL = {

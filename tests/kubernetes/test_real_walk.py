@@ -19,7 +19,7 @@ from uuid import uuid4
 import pytest
 import yaml
 from kubernetes import client
-from tests.e2e.test_moves import check_moves, growing
+from tests.e2e.growing import check_moves, growing
 from tests.e2e.walker import Walker, write_cluster, write_corpus
 from tests.kubernetes.access import make_namespace, service_account_kubeconfig, virtual_gpus
 from tests.kubernetes.control_plane import ControlPlane

@@ -20,9 +20,9 @@ from tests.kubernetes.access import make_namespace, may_make_nodes, service_acco
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.fake_node import FakeNode
 from tests.kubernetes.fake_nodes import FakeNodes
+from tests.kubernetes.installation import Installation
 from tests.kubernetes.played_trainer import WAIT, played_trainer
 from tests.kubernetes.plays import Performs
-from tests.kubernetes.test_inventory import Installation
 
 from frenzy.adapters.k8s import labels
 from frenzy.cli.stack import Stack

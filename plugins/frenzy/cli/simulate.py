@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -11,7 +12,7 @@ import typer
 from frenzy.cli.console import err
 from frenzy.cli.failures import FAILED
 from frenzy.core.errors import SpecError, Violation
-from frenzy.core.queue_rules import NO_RULES
+from frenzy.core.queue_rules import NO_RULES, QueueRules
 
 if TYPE_CHECKING:
     from frenzy.sim.outcome import SimResult
@@ -67,37 +68,35 @@ def simulate(  # noqa: PLR0913  # one argument for each option of the command
         _only_one_source(trace, jobs, snapshot, from_live=from_live)
         question = Question(source=snapshot, changes=what_if or (), policies=policy or (), queues=queues)
         return simulate_snapshot(question, output, as_json=as_json)
-    if what_if:
-        allowed = "given with --from-live or --snapshot FILE"
-        raise SpecError([Violation(path="--what-if", value=repr(what_if[0]), allowed=allowed)])
+    _only_with_a_snapshot(what_if)
 
-    from frenzy.adapters.queue_file import load_queue_rules
     from frenzy.sim.disturbances import Disturbances
     from frenzy.sim.workload import ELASTIC, WorkloadSpec
 
-    rules = NO_RULES if queues is None else load_queue_rules(queues)
-    disturbances = Disturbances(
-        estimate_sigma=estimate_sigma,
-        memory_error_share=misprediction,
-        node_mtbf_hours=failures,
-        node_repair_hours=repair,
+    arrivals = _arrivals(trace, jobs, profiles)
+    spec = WorkloadSpec(
+        trace=arrivals[0],
+        cluster=cluster,
+        load=load,
+        num_jobs=first,
+        elasticity=None if rigid else ELASTIC,
+        profiles=None if profiles is None else str(profiles),
+        queues=_rules(queues),
+        disturbances=Disturbances(
+            estimate_sigma=estimate_sigma,
+            memory_error_share=misprediction,
+            node_mtbf_hours=failures,
+            node_repair_hours=repair,
+        ),
     )
-    specs = [
-        WorkloadSpec(
-            trace=name,
-            cluster=cluster,
-            seed=number,
-            load=load,
-            num_jobs=first,
-            elasticity=None if rigid else ELASTIC,
-            profiles=None if profiles is None else str(profiles),
-            queues=rules,
-            disturbances=disturbances,
-        )
-        for name in _arrivals(trace, jobs, profiles)
-        for number in (seed if seed else [0])
-    ]
+    specs = [replace(spec, trace=name, seed=number) for name in arrivals for number in seed or [0]]
     return simulate_workloads(specs, tuple(policy or DEFAULT_POLICIES), output, as_json=as_json)
+
+
+def _only_with_a_snapshot(what_if: list[str] | None) -> None:
+    if what_if:
+        allowed = "given with --from-live or --snapshot FILE"
+        raise SpecError([Violation(path="--what-if", value=repr(what_if[0]), allowed=allowed)])
 
 
 def _only_one_source(
@@ -117,6 +116,12 @@ def _arrivals(trace: list[str] | None, jobs: list[Path] | None, profiles: Path |
         raise SpecError([Violation(path=path, value=f"without {other}", allowed="both or neither")])
     _only_one_source(trace, jobs, None, from_live=False)
     return [str(each) for each in jobs] if jobs else trace or [DEFAULT_TRACE]
+
+
+def _rules(queues: Path | None) -> QueueRules:
+    from frenzy.adapters.queue_file import load_queue_rules
+
+    return NO_RULES if queues is None else load_queue_rules(queues)
 
 
 def simulate_workloads(

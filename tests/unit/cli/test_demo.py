@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.unit.cli.test_demo_promises import good, plan
+from tests.unit.cli.evidence import good, plan
 
 from frenzy.cli.demo import demo_settings, own_home, terminated_as_interrupt
 from frenzy.cli.demo_control import control_spec

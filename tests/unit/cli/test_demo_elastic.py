@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.test_demo_promises import BEST, COMPLETED, plan
+from tests.unit.cli.evidence import BEST, COMPLETED, plan
 
 from frenzy.adapters.cluster_file import load_cluster
 from frenzy.adapters.job_spec import job_from_yaml

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.unit.cli.test_demo_promises import BEST, COMPLETED, CONFIG, loss, memory_of, plan, steps
+from tests.unit.cli.evidence import BEST, COMPLETED, CONFIG, loss, memory_of, plan, steps
 
 from frenzy.adapters.cluster_file import load_cluster
 from frenzy.adapters.job_spec import job_from_yaml

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.core.test_reschedule import attempt, listed, plan, run_record
+from tests.unit.core.attempts import attempt, listed, plan, run_record
 
 from frenzy.core.cluster import NodeAllocation, Placement
 from frenzy.core.errors import Reason, ReasonCode

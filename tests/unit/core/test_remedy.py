@@ -9,8 +9,8 @@ from typing import Final
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.unit.core.marp_strategies import candidates, clusters, configs, requests
 from tests.unit.core.marp_values import CALIBRATION, card, job, llama_config, node, request, virtual
-from tests.unit.core.test_plan_search import candidates, clusters, configs, requests
 
 from frenzy.core.cluster import Cluster
 from frenzy.core.errors import ReasonCode

@@ -7,50 +7,14 @@ import dataclasses
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.core.attempts import FORECAST, attempt, listed, plan, run_record
 
-from frenzy.core.cluster import NodeAllocation, Placement
 from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.job import DataSpec, MemoryPressureSpec, ModelSpec, TrainingJob, TrainingSpec
 from frenzy.core.launch import AttemptResult
-from frenzy.core.ledger import Attempt, JobState, NextAttempt, RunIdentity, RunRecord
-from frenzy.core.plan import Candidate, MemoryPrediction, ResourcePlan
+from frenzy.core.ledger import JobState, NextAttempt
+from frenzy.core.plan import ResourcePlan
 from frenzy.core.reschedule import MEMORY_REASONS, Rung, classify, final_state, follow_up, ladder, room_bytes, rung_of
 from frenzy.core.units import MIB
-
-FORECAST = Reason(code=ReasonCode.MEMORY_PRESSURE_FORECAST, detail="rising")
-
-
-def plan(
-    *,
-    gpus: int = 2,
-    gpu_type: str = "small",
-    zero: int = 1,
-    micro: int = 4,
-    ckpt: bool = False,
-    peak: int = 300,
-    memory: int = 400,
-) -> ResourcePlan:
-    return ResourcePlan(
-        gpu_type=gpu_type,
-        num_gpus=gpus,
-        dp=gpus,
-        tp=1,
-        zero_stage=zero,
-        micro_batch_size=micro,
-        accumulation_steps=16 // (micro * gpus) or 1,
-        activation_checkpointing=ckpt,
-        memory=MemoryPrediction(peak_allocated_bytes=peak * MIB, required_bytes=peak * MIB, host_bytes=0, at="step"),
-        gpu_memory_bytes=memory * MIB,
-        step_time_s=1.0,
-        samples_per_s=1.0,
-        predicted_run_s=1.0,
-        predicted_cost=0.0,
-    )
-
-
-def listed(*plans: ResourcePlan) -> tuple[Candidate, ...]:
-    reason = Reason(code=ReasonCode.SLOWER_PLAN)
-    return tuple(Candidate(plan=each, rank=index, reason=reason) for index, each in enumerate(plans, start=1))
 
 
 def after(previous: ResourcePlan, *, seen: int, forecast: int | None = None) -> NextAttempt:
@@ -131,41 +95,6 @@ def test_every_plan_offered_has_more_room_than_the_last_and_one_rung(
         assert each.shape != previous.shape
         assert room_bytes(each) > max(room_bytes(previous), seen * MIB)
         assert rung_of(previous, each) is found.rung
-
-
-def run_record(*, max_reschedules: int = 3, num_reschedules: int = 0) -> RunRecord:
-    job = TrainingJob(
-        name="j",
-        model=ModelSpec(config={"model_type": "gpt2"}),
-        data=DataSpec(path="x"),
-        training=TrainingSpec(max_steps=10),
-        on_memory_pressure=MemoryPressureSpec(max_reschedules=max_reschedules),
-    )
-    identity = RunIdentity(dag_id="d", run_id="r", task_group="train")
-    return RunRecord(
-        run_key=identity.run_key,
-        identity=identity,
-        job=job,
-        state=JobState.RECOVERING,
-        created_s=0.0,
-        updated_s=0.0,
-        num_reschedules=num_reschedules,
-    )
-
-
-def attempt(number: int, code: ReasonCode, *, last_step: int = 5, extra: int = 0) -> Attempt:
-    return Attempt(
-        run_key="k",
-        attempt=number,
-        plan=plan(),
-        placement=Placement(allocations=(NodeAllocation(node="n", num_gpus=2),)),
-        created_s=0.0,
-        next_attempt=NextAttempt(attempt=number, reason=FORECAST),
-        ended_s=1.0,
-        outcome=Reason(code=code, detail="because"),
-        last_step=last_step,
-        extra_bytes_per_gpu=extra,
-    )
 
 
 def test_success_and_refused_configuration_end_the_run() -> None:
