@@ -6,6 +6,8 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 SOURCES := plugins tests scripts dags
 PYTEST ?= $(BIN)/python -m pytest
+# For tests that share no Airflow: as many processes as there are cores, each of which takes 1 to 2 GB.
+PARALLEL ?= -n logical --maxprocesses 4 --dist worksteal
 
 # Ahead of the tests, whose time is limited. Where it cannot be built they say why, and are skipped.
 k8s-build = [ -n "$$KUBECONFIG" ] || $(BIN)/python -m tests.kubernetes.build $(1) >/dev/null || true
@@ -24,19 +26,25 @@ env: $(STAMP) ## make the environment (.venv) from the lock
 demo: $(STAMP) ## start Airflow, train the sample job to its end, show it; KEEP=1 leaves Airflow up
 	@$(BIN)/frenzy demo $(if $(KEEP),--keep)
 
-test: $(STAMP) ## all tests but those on Kubernetes (unit, contract, packaging, trainer, e2e)
+test: $(STAMP) ## all tests but those on Kubernetes (ARGS: only these, one after the other)
+ifdef ARGS
 	@$(PYTEST) $(ARGS)
+else
+	@$(PYTEST) $(PARALLEL) tests/unit tests/contract tests/trainer
+	@$(PYTEST) tests/packaging tests/e2e
+endif
 
+# Each process has a control plane of its own; on a cluster of yours the nodes' names would clash.
 test-k8s: $(STAMP) ## tests on a real Kubernetes API server with fake nodes (or on that of KUBECONFIG)
 	@$(call k8s-build,api)
-	@$(PYTEST) tests/kubernetes -m "not kubelet" $(ARGS)
+	@$(PYTEST) $(if $(KUBECONFIG),,-n 2 --dist loadfile) tests/kubernetes -m "not kubelet" $(ARGS)
 
 test-k8s-full: $(STAMP) ## tests with a real kubelet and containerd; needs root
 	@$(call k8s-build,full)
 	@$(PYTEST) tests/kubernetes -m kubelet $(ARGS)
 
 check: lint types imports ## ruff, mypy --strict, import layers, unit and contract tests
-	@$(PYTEST) tests/unit tests/contract $(ARGS)
+	@$(PYTEST) $(PARALLEL) tests/unit tests/contract $(ARGS)
 
 lint: $(STAMP) ## ruff: rules and format
 	@$(BIN)/ruff check .

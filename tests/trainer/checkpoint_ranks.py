@@ -172,7 +172,10 @@ def run_ranks(setup: Setup, job: Callable[..., Any], *arguments: Any) -> list[An
 
 
 def _fork(rank: int, setup: Setup, folder: Path, job: Callable[..., Any], arguments: tuple[Any, ...]) -> int:
-    pid = os.fork()
+    with warnings.catch_warnings():
+        # Threads of the test runner, which hold nothing that a rank needs.
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+        pid = os.fork()
     if pid:
         return pid
     code = 1

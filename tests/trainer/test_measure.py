@@ -68,7 +68,7 @@ def test_least_memory_is_found_between_what_fails_and_what_is_required(tmp_path:
 
 def test_killed_measurement_goes_on_where_it_was_and_leaves_no_process(tmp_path: Path) -> None:
     output = tmp_path / "measured.jsonl"
-    grid = {**GRID, "dp": [1], "micro_batch": [1, 2, 4]}
+    grid = {**GRID, "dp": [1], "micro_batch": [1, 2]}
     given = command(tmp_path, grid, "--output", str(output))
     with subprocess.Popen(given, env=environment(), stdout=subprocess.DEVNULL) as process:
         until(lambda: len(read_measurements(output)) == 1, timeout_s=300)
@@ -79,6 +79,6 @@ def test_killed_measurement_goes_on_where_it_was_and_leaves_no_process(tmp_path:
     before = output.read_bytes()
     told = measured(tmp_path, grid, "--output", str(output))
     assert output.read_bytes().startswith(before)
-    assert len(output.read_text().splitlines()) == len(told["measurements"]) == 3
+    assert len(output.read_text().splitlines()) == len(told["measurements"]) == 2
     again = measured(tmp_path, grid, "--output", str(output))
     assert again == told
