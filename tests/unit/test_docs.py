@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -29,6 +30,7 @@ NAMES = [str(page.relative_to(CHECKOUT)) for page in PAGES]
 every_page = pytest.mark.parametrize("page", PAGES, ids=NAMES)
 
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+_CALL = re.compile(r"^(?:[A-Z_]+=\S+ )*(?:\S*bin/)?frenzy ([a-z][^|#;&\n]*)", re.MULTILINE)
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -121,6 +123,25 @@ def test_commands_exist(page: Path) -> None:
     shown = "\n".join((*blocks(page, "bash"), *re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8"))))
     assert set(re.findall(r"(?:^|bin/)frenzy ([a-z]+)", shown, re.MULTILINE)) <= verbs
     assert set(re.findall(r"(?:^|\s)make ([a-z0-9-]+)", shown, re.MULTILINE)) <= targets
+
+
+@every_page
+def test_options_exist(page: Path) -> None:
+    shown = "\n".join((*blocks(page, "bash"), *re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8"))))
+    for call in _CALL.findall(shown):
+        words = call.split()
+        given = {word.partition("=")[0] for word in words if word.startswith("--")}
+        assert given <= options_of(words), call
+
+
+def options_of(words: Sequence[str]) -> set[str]:
+    """What the (sub)command that ``words`` begin with takes."""
+    command: Any = typer.main.get_group(make_cli())
+    for word in words:
+        if word not in getattr(command, "commands", {}):
+            break
+        command = command.commands[word]
+    return {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
 
 
 def test_operations_name_every_setting_and_every_verb() -> None:
