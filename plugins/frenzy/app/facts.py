@@ -144,7 +144,9 @@ def _holding(
     if elastic is None:
         return running
     own = next(plan for plan in subject.plans if plan.shape == attempt.plan.shape)
-    return replace(running, plan=own, plans=subject.plans, elasticity=elastic)
+    # Which plan memory that grows needs is the monitor's to say; the job may still give way, or leave a node.
+    plans = subject.plans if attempt.growth_step is None else (own,)
+    return replace(running, plan=own, plans=plans, elasticity=elastic)
 
 
 def _subject(tx: LedgerTx, lease: Lease) -> _Subject | None:

@@ -88,7 +88,7 @@ def is_movable(run: RunRecord, attempt: Attempt, lease: Lease, cluster: Cluster)
     """Whether ``attempt`` can be asked now to save a checkpoint and stop.
 
     It must have done a step, must not be asked already, must be heard of, and no node of its may be lost.
-    Memory that grows is left to the monitor; what was measured must leave the plan it has possible (``has_room``).
+    What was measured must leave the plan it has possible (``has_room``).
     """
     return (
         run.state is JobState.RUNNING
@@ -97,7 +97,6 @@ def is_movable(run: RunRecord, attempt: Attempt, lease: Lease, cluster: Cluster)
         and lease.state is LeaseState.LIVE
         and attempt.stop_reason is None
         and attempt.last_step > 0
-        and attempt.growth_step is None
         and has_room(attempt.plan, measured_extra_bytes(attempt))
         and not _is_on_lost_node(attempt.placement, cluster)
     )

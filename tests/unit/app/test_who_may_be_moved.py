@@ -89,9 +89,18 @@ def test_no_job_is_moved_where_the_setting_is_off(long: Airflow) -> None:
     assert pinned(replace(long, services=replace(long.services, elastic=ElasticRules(enabled=False))))
 
 
-def test_a_job_whose_memory_grows_is_left_to_the_monitor(long: Airflow) -> None:
+def test_a_job_whose_memory_grows_keeps_its_plan_but_gives_way(long: Airflow, scheduler: ScriptedScheduler) -> None:
+    before = running_job(long)
+    assert len(before.plans) > 1
     report_progress(long.services, long.key, 1, ProgressReport(last_step=21, growth_step=20))
-    assert pinned(long)
+    job = running_job(long)
+    assert job.plans == (before.plan,)
+    assert not pinned(long)
+    preempt(long, scheduler)
+    long.end(1, STOPPED, last_step=22)
+    outcome = run_view(long.services, long.key).attempts[0].outcome
+    assert outcome is not None
+    assert outcome.code is ReasonCode.PREEMPTED
 
 
 def test_what_a_job_holds_beyond_its_requirement_goes_on_with_it(long: Airflow, scheduler: ScriptedScheduler) -> None:
