@@ -26,11 +26,12 @@ env: $(STAMP) ## make the environment (.venv) from the lock
 demo: $(STAMP) ## start Airflow, train the sample job to its end, show it; KEEP=1 leaves Airflow up
 	@$(BIN)/frenzy demo $(if $(KEEP),--keep)
 
+# CHECKED=1: after `make check`, which has run the first two folders.
 test: $(STAMP) ## all tests but those on Kubernetes (ARGS: only these, one after the other)
 ifdef ARGS
 	@$(PYTEST) $(ARGS)
 else
-	@$(PYTEST) $(PARALLEL) tests/unit tests/contract tests/trainer
+	@$(PYTEST) $(PARALLEL) $(if $(CHECKED),,tests/unit tests/contract) tests/trainer
 	@$(PYTEST) tests/packaging tests/e2e
 endif
 
