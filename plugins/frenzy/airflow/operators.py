@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
+from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR
 
 from frenzy.airflow.connection import DEFAULT_CONN_ID
 from frenzy.airflow.identity import identity_of
@@ -95,7 +96,34 @@ class PlaceOperator(FrenzyOperator):
         return placed(view.spec)
 
 
-class LaunchOperator(FrenzyOperator):
+class LaunchWait(BaseOperator):
+    """What becomes of a launch task that waits, whichever operator it is."""
+
+    frenzy_conn_id: str
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Any) -> Any:
+        """The trigger ends the task, so that Airflow resumes it to fail it: its time is up, or its trigger is broken.
+
+        Nobody else would end the workers then.
+        """
+        if next_method == TRIGGER_FAIL_REPR:
+            from frenzy.airflow.connection import api_client
+            from frenzy.airflow.failures import airflow_errors
+            from frenzy.airflow.settle import end_unwatched
+
+            with airflow_errors():
+                end_unwatched(api_client(self.frenzy_conn_id), identity_of(context["ti"]).run_key, self.log)
+        return super().resume_execution(next_method, next_kwargs, context)
+
+    def resume(self, context: Any, event: Any) -> None:
+        """Never called by the scheduler. ``dag.test`` calls it nevertheless."""
+        if event != "success":
+            from airflow.sdk.exceptions import AirflowFailException
+
+            raise AirflowFailException("The workers ended without finishing the training.")
+
+
+class LaunchOperator(LaunchWait, FrenzyOperator):
     """Starts the attempt's workers and ends, deferred, when they are gone. Holds the GPU type's pool.
 
     Starting again an attempt that runs already finds its workers.
@@ -110,13 +138,6 @@ class LaunchOperator(FrenzyOperator):
         spec = start.run(identity_of(context["ti"]).run_key)
         trigger = LaunchTrigger(run_key=spec.run_key, attempt=spec.attempt, conn_id=self.frenzy_conn_id)
         self.defer(trigger=trigger, method_name="resume")
-
-    def resume(self, context: Any, event: Any) -> None:
-        """Never called by the scheduler: the trigger ends the task. ``dag.test`` calls it nevertheless."""
-        if event != "success":
-            from airflow.sdk.exceptions import AirflowFailException
-
-            raise AirflowFailException("The workers ended without finishing the training.")
 
 
 class MonitorOperator(FrenzyOperator):

@@ -13,11 +13,12 @@ from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperato
 
 from frenzy.airflow.connection import DEFAULT_CONN_ID, api_client
 from frenzy.airflow.identity import identity_of
+from frenzy.airflow.operators import LaunchWait
 from frenzy.airflow.starting import AttemptStart
 from frenzy.airflow.workers import workers
 
 
-class PodLaunchOperator(KubernetesPodOperator):
+class PodLaunchOperator(LaunchWait, KubernetesPodOperator):
     """Makes the attempt's pods through its Kubernetes connection and ends, deferred, when they are gone.
 
     What is a pod is not the operator's to say: manifests come from the launcher, one for each node of
@@ -41,13 +42,6 @@ class PodLaunchOperator(KubernetesPodOperator):
         spec = self._start.run(identity_of(context["ti"]).run_key)
         trigger = LaunchTrigger(run_key=spec.run_key, attempt=spec.attempt, conn_id=self.frenzy_conn_id)
         self.defer(trigger=trigger, method_name="resume")
-
-    def resume(self, context: Any, event: Any) -> None:
-        """Never called by the scheduler: the trigger ends the task. ``dag.test`` calls it nevertheless."""
-        if event != "success":
-            from airflow.sdk.exceptions import AirflowFailException
-
-            raise AirflowFailException("The workers ended without finishing the training.")
 
     def on_kill(self) -> None:
         """The task was ended while it made its pods: none is left. Once it waits, its trigger sees to that."""

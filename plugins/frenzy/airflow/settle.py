@@ -20,16 +20,21 @@ _CANCEL_GRACE_S: Final = 2.0
 
 
 def settled_verdict(client: ApiClient, run_key: str, log: Any) -> Verdict:
-    """What follows for the run. Raises TemporaryError when its workers cannot be ended.
+    """What follows for the run. Raises TemporaryError when its workers cannot be ended."""
+    end_unwatched(client, run_key, log)
+    return client.send(api.decide(run_key))
 
-    The launch task normally reports the end of its attempt. Where it could not (it was ended by
-    hand, or its process died), its workers are stopped here, at a checkpoint if they may.
+
+def end_unwatched(client: ApiClient, run_key: str, log: Any) -> None:
+    """End what the run's launch task left. Raises TemporaryError when the workers cannot be ended.
+
+    The launch task normally reports the end of its attempt. Where it could not (it was ended by hand, its process
+    died, its time was up), its workers are stopped here, at a checkpoint if they may.
     """
     view = client.send(api.run_view(run_key))
     live = next((each for each in view.attempts if each.is_live), None)
     if live is not None and view.run.state is not JobState.PLACED:
         _put_to_rest(client, workers(), view, live, log)
-    return client.send(api.decide(run_key))
 
 
 def _put_to_rest(client: ApiClient, reach: Workers, view: RunView, live: Attempt, log: Any) -> None:

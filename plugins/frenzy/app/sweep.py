@@ -107,6 +107,8 @@ def _gone(
 ) -> Reason | None:
     run = require_run(tx, finding.run_key)
     unattended = lease.state is LeaseState.SUSPECT or run.cancel_requested or _must_stop(attempt, False)
+    # A monitor renews the lease also of workers whose launch task, which reports their end, died before them.
+    unattended = unattended or tx.launch_is_over(run.identity)
     if finding.workers == WorkersState.GONE and (unattended or finding.result is not None):
         return Reason(code=ReasonCode.WORKERS_LOST, detail="The workers are gone and nobody had reported it.")
     if finding.workers == WorkersState.NOT_STARTED:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferralTimeout, TaskDeferred
 from tests.unit.airflow.conftest import World
 from tests.unit.web.conftest import CONFIG, registration
 
@@ -18,6 +18,7 @@ from frenzy.airflow.operators import (
     ProfileOperator,
     SweepOperator,
 )
+from frenzy.airflow.pod_operator import PodLaunchOperator
 from frenzy.airflow.triggers import LaunchTrigger, MonitorTrigger, PlaceTrigger
 from frenzy.app.cancel import cancel
 from frenzy.app.place import enqueue
@@ -204,6 +205,20 @@ def test_decide_ends_workers_whose_launch_task_is_gone(world: World) -> None:
         decide(context)
     assert world.launcher.state(spec) is WorkersState.GONE
     assert not world.view(spec.run_key).attempts[0].is_live
+
+
+@pytest.mark.parametrize("operator", [LaunchOperator, PodLaunchOperator])
+def test_a_launch_whose_time_is_up_while_it_waits_ends_its_workers_and_frees_their_gpus(
+    world: World, operator: Any
+) -> None:
+    spec, _ = started(world)
+    view = world.view(spec.run_key)
+    task, context = operator(task_id="launch"), world.context("train.launch", view.run.identity)
+    with pytest.raises(TaskDeferralTimeout):
+        task.resume_execution("__fail__", {"error": "Trigger timeout"}, context)
+    assert world.launcher.state(spec) is WorkersState.GONE
+    after = world.view(spec.run_key)
+    assert (after.lease, after.run.state) == (None, JobState.RECOVERING)
 
 
 def test_decide_after_a_cancelled_run_fails_for_good(world: World) -> None:

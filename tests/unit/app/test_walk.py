@@ -221,6 +221,19 @@ def test_a_suspect_lease_is_released_once_its_workers_are_proved_gone(airflow: A
     assert airflow.decide().kind is VerdictKind.RETRY
 
 
+def test_workers_that_are_gone_like_their_launch_task_are_released_though_a_monitor_renews_the_lease(
+    airflow: Airflow,
+) -> None:
+    running(airflow)
+    gone = SweepFinding(run_key=airflow.key, attempt=1, workers=WorkersState.GONE)
+    apply_sweep(airflow.services, SweepReport(findings=(gone,)))
+    assert free_gpus(airflow) < 4, "its launch task is about to report it"
+    assert isinstance(airflow.services.ledger, InMemoryLedger)
+    airflow.services.ledger.over_launches.add(run_view(airflow.services, airflow.key).run.identity)
+    apply_sweep(airflow.services, SweepReport(findings=(gone,)))
+    assert free_gpus(airflow) == 4
+
+
 def test_the_sweep_takes_the_workers_own_account_where_they_left_one(airflow: Airflow) -> None:
     running(airflow)
     airflow.clock.advance(61)

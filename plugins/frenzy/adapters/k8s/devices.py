@@ -27,9 +27,10 @@ _INSTANCE_TYPES: Final = ("node.kubernetes.io/instance-type", "beta.kubernetes.i
 _GKE: Final = "cloud.google.com/gke-accelerator"
 _GKE_PARTITION: Final = "cloud.google.com/gke-gpu-partition-size"
 _GKE_CLIENTS: Final = "cloud.google.com/gke-max-shared-clients-per-gpu"
-_KARPENTER: Final = "karpenter.k8s.aws/instance-gpu-name"
-_KARPENTER_MEMORY: Final = "karpenter.k8s.aws/instance-gpu-memory"
-_AUTOSCALER: Final = "k8s.amazonaws.com/accelerator"
+# Karpenter's, and those of EKS Auto Mode, which is Karpenter under another name.
+_AMAZON: Final = ("karpenter.k8s.aws/instance-gpu-name", "eks.amazonaws.com/instance-gpu-name")
+_AMAZON_MEMORY: Final = ("karpenter.k8s.aws/instance-gpu-memory", "eks.amazonaws.com/instance-gpu-memory")
+_NAMES: Final = (_GKE, *_AMAZON, "k8s.amazonaws.com/accelerator", "gpu.nvidia.com/class")  # the last: CoreWeave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +93,9 @@ def _described(node: NodeFacts, resource: str) -> Described:
 def _described_by_cloud(node: NodeFacts, resource: str) -> Described:
     """Without the labels of GPU feature discovery: what the cloud calls the card, or its machine."""
     found = node.labels
-    name = found.get(_GKE) or found.get(_KARPENTER) or found.get(_AUTOSCALER)
-    memory_mib = _number(found, _KARPENTER_MEMORY) if _GKE not in found else None
+    name = next((found[each] for each in _NAMES if found.get(each)), None)
+    sizes_mib = (_number(found, each) for each in _AMAZON_MEMORY)
+    memory_mib = next((each for each in sizes_mib if each), None) if _GKE not in found else None
     partition = found.get(_GKE_PARTITION) or ("" if resource in (GPU, SHARED_GPU) else resource)
     return Described(
         product=None if name is None else parse_product(name),

@@ -35,6 +35,7 @@ PLACED_ON: Final = "frenzy.dev/placed-on"
 KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 KUEUE_GROUP: Final = "kueue.x-k8s.io/pod-group-name"
 KUEUE_GROUP_SIZE: Final = "kueue.x-k8s.io/pod-group-total-count"
+KUEUE_RETRIABLE: Final = "kueue.x-k8s.io/retriable-in-group"
 
 # On nodes. GPU_TYPE there: the type's name where the labels of the driver do not tell it, or tell it wrong.
 HOSTNAME: Final = "kubernetes.io/hostname"

@@ -38,6 +38,8 @@ TERMINATION_LOG: Final = "/dev/termination-log"
 _GRACE_BEYOND_S: Final = 15
 _TRAINER: Final = ("-m", "frenzy.trainer.launch")
 _LOCAL_SCHEME: Final = "file://"
+# Pods that differ in what the scheduler looks at, as those for different nodes do, are roles of their own.
+_KUEUE_ROLES: Final = 8
 _KUBERNETES_REFERENCE: Final = "k8s:"
 _SECRET_AND_KEY: Final = re.compile(r"([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)/([A-Za-z0-9._-]{1,253})")
 # Where Kubernetes would put in another variable's value; doubled, it leaves the text alone.
@@ -47,10 +49,11 @@ _EXPANSION: Final = re.compile(r"\$\(")
 def pods_of(spec: LaunchSpec, rules: PodRules) -> tuple[Manifest, ...]:
     """One pod for each node of the placement, in the order of the node ranks.
 
-    Raises PermanentError when the run directory is on no volume of the pods, or for a secret that
-    pods cannot refer to.
+    Raises PermanentError when the run directory is on no volume of the pods, for a secret that pods
+    cannot refer to, or for more nodes than a pod group of Kueue may have.
     """
     _check_run_directory(spec, rules)
+    _check_pod_group(spec, rules)
     return tuple(_pod(spec, rules, node_rank) for node_rank in range(len(spec.placement.allocations)))
 
 
@@ -82,9 +85,22 @@ def _kueue_labels(spec: LaunchSpec, rules: PodRules) -> dict[str, str]:
     return {**queue, labels.KUEUE_GROUP: labels.name_part(f"frenzy-{spec.run_key}-a{spec.attempt}")}
 
 
-def _kueue_annotations(spec: LaunchSpec, rules: PodRules) -> dict[str, str]:
+def _check_pod_group(spec: LaunchSpec, rules: PodRules) -> None:
+    """Kueue never admits a group with too many pods that differ, and says so in an event alone."""
     num_pods = len(spec.placement.allocations)
-    return {labels.KUEUE_GROUP_SIZE: str(num_pods)} if rules.kueue_queue is not None and num_pods > 1 else {}
+    if rules.kueue_queue is not None and num_pods > _KUEUE_ROLES:
+        raise _refused(
+            f"The job is placed on {num_pods} nodes, and a pod group of Kueue may be on {_KUEUE_ROLES} at most.",
+            "Limit it with constraints.max_gpus, or leave kueue_queue out of the pod rules.",
+        )
+
+
+def _kueue_annotations(spec: LaunchSpec, rules: PodRules) -> dict[str, str]:
+    """Without the second, Kueue would keep the quota and the pods of a group that failed: for pods in their place."""
+    num_pods = len(spec.placement.allocations)
+    if rules.kueue_queue is None or num_pods == 1:
+        return {}
+    return {labels.KUEUE_GROUP_SIZE: str(num_pods), labels.KUEUE_RETRIABLE: "false"}
 
 
 def _pod_spec(spec: LaunchSpec, rules: PodRules, node_rank: int) -> Manifest:

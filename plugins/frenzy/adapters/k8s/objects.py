@@ -83,18 +83,19 @@ class PodUse:
 def pod_requests(spec: Json) -> dict[str, float]:
     """What the scheduler counts for a pod.
 
-    Its containers together, or one of the first ones if that is more; what ``spec.resources`` says of the whole
-    pod (Kubernetes 1.32 on) takes the place of that. Overhead comes on top.
+    Its containers together with its sidecars, or one of the first ones with the sidecars before it if that is more;
+    what ``spec.resources`` says of the whole pod (Kubernetes 1.32 on) takes the place of that. Overhead comes on top.
     """
-    together = _total(_container_requests(each) for each in spec.get("containers") or ())
-    helpers: dict[str, float] = {}
+    sidecars: dict[str, float] = {}
+    largest: dict[str, float] = {}
     for each in spec.get("initContainers") or ():
-        asked = _container_requests(each)
-        if each.get("restartPolicy") == "Always":  # a sidecar stays beside the containers
-            together = _total((together, asked))
-        else:
-            helpers = {name: max(helpers.get(name, 0.0), asked.get(name, 0.0)) for name in {*helpers, *asked}}
-    largest = {name: max(together.get(name, 0.0), helpers.get(name, 0.0)) for name in {*together, *helpers}}
+        asked = _total((sidecars, _container_requests(each)))
+        if each.get("restartPolicy") == "Always":  # it stays
+            sidecars = asked
+        largest = _larger(largest, asked)
+    largest = _larger(
+        largest, _total((sidecars, *(_container_requests(each) for each in spec.get("containers") or ())))
+    )
     return _total(({**largest, **_of_the_whole_pod(spec, largest)}, _amounts(spec.get("overhead"))))
 
 
@@ -110,6 +111,10 @@ def _container_requests(container: Json) -> dict[str, float]:
     """Requests; a limit alone is one, too."""
     resources = container.get("resources") or {}
     return {**_amounts(resources.get("limits")), **_amounts(resources.get("requests"))}
+
+
+def _larger(one: Amounts, other: Amounts) -> dict[str, float]:
+    return {name: max(one.get(name, 0.0), other.get(name, 0.0)) for name in {*one, *other}}
 
 
 def _total(amounts: Iterable[Amounts]) -> dict[str, float]:

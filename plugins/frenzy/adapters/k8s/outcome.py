@@ -70,6 +70,8 @@ _BY_DISRUPTION: Final[Mapping[str, ReasonCode]] = MappingProxyType(
         "TerminationByKubelet": ReasonCode.POD_EVICTED,
     }
 )
+# Kueue's, on pods that it deletes: the workload was preempted, deactivated, or not ready in time. No node is to blame.
+_STOPPED_BY_KUEUE: Final = "TerminationTarget"
 _BY_CONTAINER_REASON: Final[Mapping[str, ReasonCode]] = MappingProxyType(
     {
         "OOMKilled": ReasonCode.HOST_OUT_OF_MEMORY,
@@ -319,9 +321,12 @@ def _done_to(pod: PodJson) -> tuple[ReasonCode, str] | None:
     if code is not None:
         return code, status.get("message") or f"The pod ended with {reason}."
     disruption = _condition(status, "DisruptionTarget")
-    if disruption.get("status") != "True":
-        return None
-    return _BY_DISRUPTION.get(disruption.get("reason", ""), ReasonCode.POD_DELETED), disruption.get("message", "")
+    if disruption.get("status") == "True":
+        return _BY_DISRUPTION.get(disruption.get("reason", ""), ReasonCode.POD_DELETED), disruption.get("message", "")
+    stopped = _condition(status, _STOPPED_BY_KUEUE)
+    if stopped.get("status") == "True":
+        return ReasonCode.POD_DELETED, f"Kueue stopped it ({stopped.get('reason')}): {stopped.get('message', '')}"
+    return None
 
 
 def _hindrance(pod: PodJson) -> Reason | None:

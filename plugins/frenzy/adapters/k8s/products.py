@@ -59,6 +59,9 @@ _CARDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "rtx 4080": ("rtx-4080",),
         "a100 sxm": ("a100-80", "a100-40"),
         "a100 pcie": ("a100-80-pcie", "a100-40-pcie"),
+        "h100 nvlink": ("h100",),  # CoreWeave says how cards are joined
+        "a100 nvlink": ("a100-40", "a100-80"),
+        "v100 nvlink": ("v100-16", "v100-32"),
         "a100": ("a100-40", "a100-80"),  # clouds say no housing: theirs are SXM
         "a800 sxm": ("a800-80",),
         "a30": ("a30",),
@@ -98,6 +101,7 @@ _MACHINES: Final = tuple(
         (r"p5\.(4|48)xlarge", "h100"),
         (r"p5en?\.48xlarge", "h200"),
         (r"p6-b200\.48xlarge", "b200"),
+        (r"p6e-gb200\.36xlarge", "gb200"),
         (r"g4dn\..*", "t4"),
         (r"g5\..*", "a10g"),
         (r"gr?6\.\d*xlarge", "l4"),
@@ -109,21 +113,28 @@ _MACHINES: Final = tuple(
         (r"Standard_NC\d+ads_A100_v4", "a100-80-pcie"),
         (r"Standard_ND96asr(_A100)?_v4", "a100-40"),
         (r"Standard_ND96amsr_A100_v4", "a100-80"),
-        (r"Standard_NC\d+ads_H100_v5", "h100-nvl"),
+        (r"Standard_NCC?\d+adi?s_H100_v5", "h100-nvl"),
         (r"Standard_ND96isr_H100_v5", "h100"),
         (r"Standard_ND96isr_H200_v5", "h200"),
+        (r"Standard_ND128isr_NDR_GB200_v6", "gb200"),
+        (r"Standard_NV(36adm?s|72ads)_A10_v5", "a10"),  # smaller ones have a part of a card
         # Google Cloud
         (r"a2-(highgpu|megagpu)-\d+g", "a100-40"),
         (r"a2-ultragpu-\d+g", "a100-80"),
         (r"a3-(edge|high|mega)gpu-\d+g(-nolssd)?", "h100"),
         (r"a3-ultragpu-\d+g(-nolssd)?", "h200"),
         (r"a4-highgpu-\d+g(-nolssd)?", "b200"),
+        (r"a4x-highgpu-\d+g(-nolssd)?", "gb200"),
+        (r"g4-standard-(48|96|192|384)", "rtx-pro-6000"),  # smaller ones have a part of a card
         (r"g2-standard-\d+", "l4"),
         # Oracle Cloud
+        (r"(VM|BM)\.GPU3\.\d", "v100-16"),
         (r"BM\.GPU4\.8", "a100-40"),
         (r"BM\.GPU\.A100-v2\.8", "a100-80"),
         (r"BM\.GPU\.H100\.8", "h100"),
         (r"BM\.GPU\.H200\.8", "h200"),
+        (r"BM\.GPU\.B200\.8", "b200"),
+        (r"BM\.GPU\.GB200\.4", "gb200"),
         (r"BM\.GPU\.L40S\.4", "l40s"),
         (r"(VM|BM)\.GPU\.A10\.\d", "a10"),
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from airflow.sdk.exceptions import AirflowTaskTimeout
 from kubernetes.client import CoreV1Api
 from tests.unit.adapters.k8s.fake_core import FakeCore
 from tests.unit.adapters.k8s.pod_examples import EXAMPLES
@@ -319,6 +320,18 @@ def test_a_launch_that_is_stopped_is_not_tried_again(bench: Bench) -> None:
     other = bench.launcher()
     refused(bench, bench.launcher(sleep=lambda _seconds: other.stop(bench.spec(), grace_s=0.0)))
     assert bench.core.num_creations == 2
+
+
+def test_a_launch_whose_time_is_up_while_it_tries_again_leaves_no_pod(bench: Bench) -> None:
+    def time_is_up(_seconds: float) -> None:
+        raise AirflowTaskTimeout
+
+    bench.core.refusals = [None, WEBHOOK]
+    launcher = bench.launcher(sleep=time_is_up)
+    with pytest.raises(AirflowTaskTimeout):
+        launcher.launch(bench.spec())
+    assert bench.core.pods == {}
+    assert launcher.state(bench.spec()) is WorkersState.NOT_STARTED
 
 
 def test_what_the_api_server_refuses_for_good_is_not_tried_again(bench: Bench) -> None:

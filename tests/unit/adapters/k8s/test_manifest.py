@@ -233,6 +233,28 @@ def test_an_object_store_needs_no_volume_even_where_there_is_one() -> None:
     assert "frenzy-runs" not in [each["name"] for each in pod["spec"]["volumes"]]
 
 
+# pod groups of Kueue
+
+
+def in_a_queue(num_nodes: int) -> tuple[dict[str, Any], ...]:
+    nodes = (node(f"gpu-{index}", A100, 1) for index in range(num_nodes))
+    return pods_of(spec(A100, *nodes), parse_pod_rules(PLAIN + "kueue_queue: research\n"))
+
+
+def test_a_pod_group_that_failed_gives_its_quota_back_and_a_single_pod_is_no_group() -> None:
+    for pod in in_a_queue(2):
+        assert pod["metadata"]["annotations"]["kueue.x-k8s.io/pod-group-total-count"] == "2"
+        assert pod["metadata"]["annotations"]["kueue.x-k8s.io/retriable-in-group"] == "false"
+    (alone,) = in_a_queue(1)
+    assert not any("kueue" in each for each in alone["metadata"]["annotations"])
+
+
+def test_a_job_on_more_nodes_than_a_pod_group_may_have_is_refused_and_not_left_waiting() -> None:
+    assert len(in_a_queue(8)) == 8
+    with pytest.raises(PermanentError, match="9 nodes"):
+        in_a_queue(9)
+
+
 # names that users chose
 
 

@@ -238,6 +238,15 @@ def test_requests_are_what_the_scheduler_counts() -> None:
     assert pod_requests(spec) == {"cpu": 4.25, "x/y": 2, "memory": 1024}
 
 
+def test_an_early_container_needs_the_sidecars_before_it_and_no_others() -> None:
+    def asking(cpus: str, **more: str) -> dict[str, Any]:
+        return {"resources": {"requests": {"cpu": cpus}}, **more}
+
+    sidecar = asking("1", restartPolicy="Always")
+    spec = {"containers": [asking("2")], "initContainers": [asking("4"), sidecar, asking("3500m"), sidecar]}
+    assert pod_requests(spec) == {"cpu": 4.5}
+
+
 def test_what_a_pod_asks_for_as_a_whole_takes_the_place_of_its_containers() -> None:
     container = {"resources": {"requests": {"cpu": "1", "memory": "1Ki", "nvidia.com/gpu": "2"}}}
     whole = {

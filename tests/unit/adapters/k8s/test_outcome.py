@@ -77,6 +77,14 @@ def test_a_checkpoint_that_the_cluster_forced_is_the_clusters_doing() -> None:
     assert code_of(saved, deleted=True, asked=True) is ReasonCode.CHECKPOINTED_ON_REQUEST
 
 
+def test_what_kueue_stopped_is_a_loss_with_its_words_and_no_fault_of_the_node() -> None:
+    stopped = {"type": "TerminationTarget", "status": "True", "reason": "WorkloadEvicted", "message": "Preempted"}
+    end = see(pod({"phase": "Running", "conditions": [stopped]}, deleted=True), asked=False).end
+    assert end is not None
+    assert (end.code, "WorkloadEvicted" in end.detail) == (ReasonCode.POD_DELETED, True)
+    assert nodes_to_blame([end], ("n1",)) == ()
+
+
 @pytest.mark.parametrize("exit_code", [1, 137, 143])
 def test_a_worker_that_ended_after_somebody_deleted_its_pod_was_deleted(exit_code: int) -> None:
     ended = {"phase": "Failed", "containerStatuses": terminated(exit_code)}
