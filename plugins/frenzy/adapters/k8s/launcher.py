@@ -47,6 +47,7 @@ _STOPPED: Final = "stop"
 _REFUSED: Final = "refused"
 # A minute of the API server's or a webhook's being away; then the run gives its GPUs back for a while.
 _CREATE_PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+_PASSES: Final = frozenset({ReasonCode.API_UNREACHABLE, ReasonCode.WAITING_FOR_OLD_WORKERS})
 # Who takes a pod away says why in an event, which the scheduler and the taint manager write beside the deletion and not
 # before it: a pod that is gone may be explained a moment later.
 _EVENT_PATIENCE_S: Final = 5.0
@@ -256,7 +257,7 @@ class KubernetesLauncher:
             try:
                 return self._create(pod)
             except TemporaryError as error:
-                pause_s = next(pauses_s, None) if error.reason.code is ReasonCode.API_UNREACHABLE else None
+                pause_s = next(pauses_s, None) if error.reason.code in _PASSES else None
                 if pause_s is None or self._is_stopped(spec):
                     raise
                 log.warning("%s Trying again in %.0f s.", error, pause_s)
@@ -275,7 +276,12 @@ class KubernetesLauncher:
         """The pod as it was made, now or by an earlier call for the same attempt; another attempt's never."""
         name = pod["metadata"]["name"]
         made = self._pods.create(pod) or self._pods.read(name)
-        if not labels.attempt_labels_of(pod).items() <= (made["metadata"].get("labels") or {}).items():
+        if made is None or (_is_of(made, pod) and "deletionTimestamp" in made["metadata"]):
+            detail = f"The pod {self._rules.namespace}/{name} of an earlier try has yet to leave."
+            raise TemporaryError(
+                Reason(code=ReasonCode.WAITING_FOR_OLD_WORKERS, detail=detail), retry_after_s=_CREATE_PAUSES_S[0]
+            )
+        if not _is_of(made, pod):
             detail = f"The pod {self._rules.namespace}/{name} is there already, and belongs to something else."
             raise PermanentError(
                 Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail, remedy="Delete it, or set another namespace.")
@@ -310,6 +316,11 @@ class KubernetesLauncher:
 
     def _is_stopped(self, spec: LaunchSpec) -> bool:
         return self._runs.note(spec.run_key, spec.attempt, _STOPPED) is not None
+
+
+def _is_of(made: PodJson, pod: Manifest) -> bool:
+    """Whether ``made``, which has the name of ``pod``, belongs to the same attempt."""
+    return labels.attempt_labels_of(pod).items() <= (made["metadata"].get("labels") or {}).items()
 
 
 def _running_since_s(note: PodsNote, seen: Iterable[PodSeen]) -> float | None:

@@ -93,9 +93,8 @@ def pod_requests(spec: Json) -> dict[str, float]:
         if each.get("restartPolicy") == "Always":  # it stays
             sidecars = asked
         largest = _larger(largest, asked)
-    largest = _larger(
-        largest, _total((sidecars, *(_container_requests(each) for each in spec.get("containers") or ())))
-    )
+    containers = (_container_requests(each) for each in spec.get("containers") or ())
+    largest = _larger(largest, _total((sidecars, *containers)))
     return _total(({**largest, **_of_the_whole_pod(spec, largest)}, _amounts(spec.get("overhead"))))
 
 

@@ -257,7 +257,16 @@ def _stage(pod: PodJson) -> PodStage:
         return PodStage.ENDED
     if pod["metadata"].get("deletionTimestamp"):
         return PodStage.LEAVING
+    if _is_kept_by_another(pod):
+        return PodStage.ENDED
     return PodStage.RUNNING if _container(pod).get("state", {}).get("running") else PodStage.WAITING
+
+
+def _is_kept_by_another(pod: PodJson) -> bool:
+    """Whether the workers' container has ended and one that a webhook put beside it, a proxy say, goes on."""
+    if not _container(pod).get("state", {}).get("terminated"):
+        return False
+    return any("running" in each.get("state", {}) for each in pod["status"]["containerStatuses"])
 
 
 def _end(pod: PodJson, *, asked: bool) -> PodEnd | None:
@@ -332,11 +341,12 @@ def _done_to(pod: PodJson) -> tuple[ReasonCode, str] | None:
 def _hindrance(pod: PodJson) -> Reason | None:
     """Since when is not said: a condition keeps its time when a gate or a node it waited for changes its reason."""
     status, name = pod.get("status") or {}, pod["metadata"]["name"]
-    waiting = _container(pod).get("state", {}).get("waiting") or {}
-    code = _BY_WAITING_REASON.get(str(waiting.get("reason")))
-    if code is not None:
-        words = f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
-        return Reason(code=code, detail=_sentence(name, words))
+    for each in (*(status.get("initContainerStatuses") or ()), _container(pod)):  # the former are put in by webhooks
+        waiting = each.get("state", {}).get("waiting") or {}
+        code = _BY_WAITING_REASON.get(str(waiting.get("reason")))
+        if code is not None:
+            words = f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
+            return Reason(code=code, detail=_sentence(name, words))
     scheduled = _condition(status, "PodScheduled")
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
         return Reason(code=ReasonCode.POD_UNSCHEDULABLE, detail=_sentence(name, scheduled.get("message", "")))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Final
@@ -27,8 +27,10 @@ _LOG_LINES: Final = 2000
 _LOG_BYTES: Final = 256 * 1024
 _PIECE_BYTES: Final = 64 * 1024
 _FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
-_PASSING: Final = frozenset({0, 408, 429, 500, 502, 503, 504})
+# A conflict that is none of names: pods are made so fast that the quota's bookkeeping does not follow.
+_PASSING: Final = frozenset({0, 408, _CONFLICT, 429, 500, 502, 503, 504})
 _OVER_QUOTA: Final = "exceeded quota"
+_NO_RIGHT: Final = " cannot "  # in RBAC's words; other refusals of admission say 403, too
 
 
 class Pods:
@@ -52,13 +54,19 @@ class Pods:
             try:
                 return _json(self._core.create_namespaced_pod(self.namespace, pod, _preload_content=False))
             except ApiException as error:
-                if error.status == _CONFLICT:
+                if error.status == _CONFLICT and _told(error).get("reason") == "AlreadyExists":
                     return None
                 raise
 
-    def read(self, name: str) -> PodJson:
+    def read(self, name: str) -> PodJson | None:
+        """The pod called ``name``; None when there is none."""
         with _errors():
-            return _json(self._core.read_namespaced_pod(name, self.namespace, _preload_content=False))
+            try:
+                return _json(self._core.read_namespaced_pod(name, self.namespace, _preload_content=False))
+            except ApiException as error:
+                if error.status == _NOT_FOUND:
+                    return None
+                raise
 
     def delete(self, pods: Iterable[PodJson], *, grace_s: float) -> None:
         """Delete ``pods``, and no others of the same name. Never at once: that a kubelet confirms it is the proof."""
@@ -134,17 +142,24 @@ def _ours(error: ApiException) -> FrenzyError:
     if error.status in _PASSING:
         detail = f"The Kubernetes API answered {error.status}: {said}"
         return TemporaryError(Reason(code=ReasonCode.API_UNREACHABLE, detail=detail), retry_after_s=_RETRY_AFTER_S)
-    remedy = "Give the service account the Role of deploy/." if error.status in (401, _FORBIDDEN) else None
+    has_no_right = error.status == 401 or (error.status == _FORBIDDEN and _NO_RIGHT in said)
+    remedy = "Give the service account the Role of deploy/." if has_no_right else None
     detail = f"The Kubernetes API refused it with {error.status}: {said}"
     return PermanentError(Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail, remedy=remedy))
 
 
 def _message(error: ApiException) -> str:
     """The API server's own words."""
+    return str(_told(error).get("message", error.reason))
+
+
+def _told(error: ApiException) -> Mapping[str, Any]:
+    """The Status object of an error; empty where something else answered."""
     try:
-        return str(json.loads(error.body)["message"])
-    except (TypeError, ValueError, KeyError):
-        return str(error.reason)
+        told = json.loads(error.body)
+    except (TypeError, ValueError):
+        return {}
+    return told if isinstance(told, Mapping) else {}
 
 
 def _json(answer: Any) -> dict[str, Any]:

@@ -83,8 +83,11 @@ class Reflection(Generic[T]):
         pause_s = _FIRST_PAUSE_S
         while not stop.is_set():
             try:
+                before = version
                 version = self._relist() if version is None else self._follow(version, stop)
                 self.problem, pause_s = None, _FIRST_PAUSE_S
+                if version == before and not stop.is_set():  # something between may end each watch as it begins
+                    stop.wait(_FIRST_PAUSE_S)
                 continue
             except GoneError:
                 version = None

@@ -58,7 +58,9 @@ class FakeCore:
             raise error
         name = pod["metadata"]["name"]
         if name in self.pods:
-            raise ApiException(status=409)
+            error = ApiException(status=409)
+            error.body = json.dumps({"reason": "AlreadyExists", "message": f'pods "{name}" already exists'})
+            raise error
         made = json.loads(json.dumps(pod))
         made["metadata"].update(uid=f"uid-{name}", creationTimestamp="2026-03-01T12:00:00Z")
         self.pods[name] = {"status": {"phase": "Pending"}, **made}
@@ -68,6 +70,8 @@ class FakeCore:
         return self._json({"items": list(self.pods.values())})
 
     def read_namespaced_pod(self, name: str, _namespace: str, **_options: Any) -> Answer:
+        if name not in self.pods:
+            raise ApiException(status=404)
         return self._json(self.pods[name])
 
     def delete_namespaced_pod(self, name: str, _namespace: str, **_options: Any) -> Answer:

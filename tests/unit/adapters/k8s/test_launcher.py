@@ -296,7 +296,10 @@ def test_a_refusal_is_forgotten_once_all_pods_are_made(bench: Bench) -> None:
     assert launcher.account(bench.spec()) == WorkersAccount(state=WorkersState.ALIVE)
 
 
-@pytest.mark.parametrize("failure", [WEBHOOK, (429, "the server has received too many requests")])
+BUSY_QUOTA = (409, 'Operation cannot be fulfilled on resourcequotas "pods": the object has been modified')
+
+
+@pytest.mark.parametrize("failure", [WEBHOOK, BUSY_QUOTA, (429, "the server has received too many requests")])
 def test_an_api_server_that_fails_for_a_moment_is_tried_again(bench: Bench, failure: tuple[int, str]) -> None:
     bench.core.refusals = [None, failure, failure, failure]
     bench.launcher().launch(bench.spec())
@@ -332,6 +335,30 @@ def test_a_launch_whose_time_is_up_while_it_tries_again_leaves_no_pod(bench: Ben
         launcher.launch(bench.spec())
     assert bench.core.pods == {}
     assert launcher.state(bench.spec()) is WorkersState.NOT_STARTED
+
+
+def test_pods_of_an_earlier_try_that_still_leave_are_waited_for_and_not_adopted(bench: Bench) -> None:
+    bench.core.refusals, bench.core.leaving = [None, QUOTA], True
+    refused(bench, bench.launcher())
+    (leaving,) = bench.core.pods.values()
+
+    def confirm(seconds: float) -> None:
+        bench.slept.append(seconds)
+        if len(bench.slept) == 2:
+            bench.core.confirm()
+
+    bench.launcher(sleep=confirm).launch(bench.spec())
+    assert bench.slept == [1.0, 2.0]
+    assert [each["metadata"].get("deletionTimestamp") for each in bench.core.pods.values()] == [None, None]
+    assert "deletionTimestamp" in leaving["metadata"]
+
+
+def test_only_a_missing_right_is_answered_with_the_role(bench: Bench) -> None:
+    forbidden = 'pods is forbidden: User "frenzy" cannot create resource "pods" in API group ""'
+    bench.core.refusals = [(403, 'pods "frenzy" is forbidden: violates PodSecurity "restricted:latest"')]
+    assert refused(bench, bench.launcher()).remedy is None
+    bench.core.refusals = [(403, forbidden)]
+    assert "Role" in (refused(bench, bench.launcher()).remedy or "")
 
 
 def test_what_the_api_server_refuses_for_good_is_not_tried_again(bench: Bench) -> None:

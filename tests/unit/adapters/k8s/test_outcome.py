@@ -147,6 +147,25 @@ def test_a_gate_or_an_ordinary_start_hinders_nothing() -> None:
     assert see(pod({"phase": "Pending", "containerStatuses": creating}), asked=False).hindrance is None
 
 
+def test_a_sidecar_that_goes_on_keeps_no_workers_alive_that_have_ended() -> None:
+    proxy = {"name": "istio-proxy", "state": {"running": {"startedAt": ENDED_AT}}}
+    kept = {"phase": "Running", "containerStatuses": [proxy, *terminated(96)]}
+    seen = see(pod(kept), asked=False)
+    assert seen.end is not None
+    assert (seen.stage, seen.end.code) == (PodStage.ENDED, ReasonCode.BUDGET_EXCEEDED)
+    alone = {"phase": "Running", "containerStatuses": terminated(137)}
+    assert see(pod(alone), asked=False).stage is not PodStage.ENDED, "its kubelet has yet to say why"
+
+
+def test_an_image_of_a_container_that_a_webhook_put_first_is_waited_for_like_our_own() -> None:
+    waiting = {"name": "istio-init", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}}
+    ours = {"name": labels.CONTAINER, "state": {"waiting": {"reason": "PodInitializing"}}}
+    status = {"phase": "Pending", "initContainerStatuses": [waiting], "containerStatuses": [ours]}
+    hindrance = see(pod(status), asked=False).hindrance
+    assert hindrance is not None
+    assert hindrance.code is ReasonCode.IMAGE_PULL_FAILED
+
+
 def test_a_sidecar_of_a_service_mesh_does_not_decide() -> None:
     sidecar = {"name": "istio-proxy", "state": {"terminated": {"exitCode": 1, "finishedAt": ENDED_AT}}}
     assert (

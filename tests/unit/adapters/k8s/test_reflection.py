@@ -119,6 +119,12 @@ def test_a_word_of_the_server_ends_the_growing_of_pauses() -> None:
     assert until.pauses == [0.5, 1, 0.5]
 
 
+def test_watches_that_end_as_they_begin_are_not_asked_for_again_at_once() -> None:
+    _, script, until = play(([], "1"), [], [], [event("ADDED", "a", 2)], [])
+    assert script.asked == ["list", "watch 1", "watch 1", "watch 1", "watch 2"]
+    assert until.pauses == [0.5, 0.5]
+
+
 def test_an_error_in_a_watch_is_no_end() -> None:
     wrong = [{"type": "ERROR", "object": {"code": 500, "message": "etcd"}}]
     reflection, script, until = play(([found("a", 1)], "10"), wrong, [event("ADDED", "b", 11)])
