@@ -12,6 +12,7 @@
                        account of kube_namespace. The account is made; the test binds its rights.
     installation       our roles of deploy/kubernetes/rbac.yaml: installation.install() puts them into kube_namespace.
     our_api            CoreV1Api as our service account with those roles: the product's calls belong here.
+    bench              a launcher with our_api in kube_namespace, and two fake nodes (see bench.py).
     real_node          the name of a node with a real kubelet and 8 GPUs that are only a number (tests marked
                        `kubelet`). It is this machine: hostPath volumes are folders here.
     host_python        this machine's Python, its packages and this checkout for pods on real_node, without an image:
@@ -34,13 +35,19 @@ from uuid import uuid4
 
 import pytest
 from kubernetes import client, config
+from tests.contract.eventually import eventually
 from tests.kubernetes.access import give_gpus, make_namespace, may_make_nodes, service_account_kubeconfig
+from tests.kubernetes.bench import Bench
 from tests.kubernetes.control_plane import ControlPlane, NoControlPlaneError
 from tests.kubernetes.control_plane import control_plane as running_control_plane
+from tests.kubernetes.fake_node import FakeNode
 from tests.kubernetes.fake_nodes import FakeNodes
 from tests.kubernetes.host_python import HostPython, python_of_this_machine
 from tests.kubernetes.installation import ACCOUNT, Installation
+from tests.kubernetes.plays import Runs
 from tests.kubernetes.recipe import Part
+
+from frenzy.core.launch import ExitCode
 
 
 @pytest.fixture(scope="session")
@@ -116,3 +123,20 @@ def real_node(control_plane: ControlPlane, core_api: client.CoreV1Api) -> str:
 @pytest.fixture(scope="session")
 def host_python() -> HostPython:
     return python_of_this_machine()
+
+
+@pytest.fixture
+def bench(
+    core_api: client.CoreV1Api,
+    our_api: client.CoreV1Api,
+    kube_namespace: str,
+    fake_nodes: FakeNodes,
+    tmp_path: Path,
+) -> Iterator[Bench]:
+    fake_nodes.add([FakeNode(name="n1"), FakeNode(name="n2")])
+    fake_nodes.play(Runs(stop_code=ExitCode.CHECKPOINTED))
+    made = Bench(core_api, our_api, kube_namespace, tmp_path)
+    yield made
+    for run_key, attempt in made.launcher.remains():
+        made.launcher.remove(run_key, attempt)
+    eventually(lambda: not made.pods())

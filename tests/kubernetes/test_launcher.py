@@ -1,4 +1,4 @@
-"""The launcher on a real API server: its contract, and what becomes of an attempt at each end of its pods.
+"""The launcher on a real API server: its contract, its pods, and how attempts end by themselves.
 
 It acts as our service account throughout; the test itself looks and meddles as administrator.
 """
@@ -6,98 +6,23 @@ It acts as our service account throughout; the test itself looks and meddles as 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kubernetes import client
-from tests.contract import values
 from tests.contract.eventually import eventually
 from tests.contract.launcher_contract import LauncherContract, World
-from tests.kubernetes.fake_node import FakeNode
+from tests.kubernetes.bench import Bench, on_node
 from tests.kubernetes.fake_nodes import FakeNodes
-from tests.kubernetes.plays import Ends, Evicted, ImagePullBackOff, NeverStarts, Play, Pod, Runs, oom_killed
+from tests.kubernetes.plays import Ends, Evicted, Play, oom_killed
 
 from frenzy.adapters.k8s import labels
 from frenzy.adapters.k8s.launcher import KubernetesLauncher
-from frenzy.adapters.k8s.pod_rules import PodRules, RunDirectory, TaintEffect, Toleration, TolerationOperator
-from frenzy.adapters.storage.run_store import FsspecRunStore
+from frenzy.adapters.k8s.pod_rules import PodRules
 from frenzy.core.errors import FrenzyError, ReasonCode, TemporaryError
-from frenzy.core.launch import AttemptResult, ExitCode, LaunchSpec
-from frenzy.core.units import MIB
-from frenzy.ports import WorkersAccount, WorkersState
-
-
-class Bench:
-    """A launcher in a namespace of its own, with the nodes n1 and n2; specs put one pod on each.
-
-    core: the administrator's. ours: what the launcher may use.
-    """
-
-    def __init__(self, core: client.CoreV1Api, ours: client.CoreV1Api, namespace: str, folder: Path) -> None:
-        self.core, self.ours, self.namespace, self.folder = core, ours, namespace, folder
-        self.runs = FsspecRunStore(str(folder))
-        self.launcher = self.made()
-
-    def made(self, **rules: Any) -> KubernetesLauncher:
-        """Another launcher over the same pods, as another process would have."""
-        common = PodRules(
-            image="example.test/trainer:1",
-            namespace=self.namespace,
-            run_directory=RunDirectory(mount_path=str(self.folder), host_path=str(self.folder)),
-            host_memory_per_gpu_bytes=64 * MIB,
-            shm_per_gpu_bytes=16 * MIB,
-            ephemeral_storage_bytes=64 * MIB,
-        )
-        return KubernetesLauncher(self.runs, replace(common, **rules), core_api=lambda: self.ours)
-
-    def spec(self, attempt: int = 1, *, node: str | None = None) -> LaunchSpec:
-        spec = values.launch_spec(f"{self.folder}/0123456789ab", attempt_number=attempt)
-        return spec if node is None else replace(spec, placement=values.placement(**{node: 2}))
-
-    def launched(self, **spec: Any) -> LaunchSpec:
-        made = self.spec(**spec)
-        self.launcher.launch(made)
-        return made
-
-    def end_of(self, spec: LaunchSpec, launcher: KubernetesLauncher | None = None) -> WorkersAccount:
-        """What is known once the workers are gone."""
-        seen = launcher or self.launcher
-
-        def look() -> WorkersAccount | None:
-            account = seen.account(spec)
-            return account if account.state is WorkersState.GONE else None
-
-        found = eventually(look)
-        assert found is not None
-        return found
-
-    def pods(self) -> list[Any]:
-        found: list[Any] = self.core.list_namespaced_pod(self.namespace).items
-        return found
-
-    def code_of(self, spec: LaunchSpec) -> ReasonCode | None:
-        reason = self.end_of(spec).reason
-        return None if reason is None else reason.code
-
-
-@pytest.fixture
-def bench(
-    core_api: client.CoreV1Api,
-    our_api: client.CoreV1Api,
-    kube_namespace: str,
-    fake_nodes: FakeNodes,
-    tmp_path: Path,
-) -> Iterator[Bench]:
-    fake_nodes.add([FakeNode(name="n1"), FakeNode(name="n2")])
-    fake_nodes.play(Runs(stop_code=ExitCode.CHECKPOINTED))
-    made = Bench(core_api, our_api, kube_namespace, tmp_path)
-    yield made
-    for run_key, attempt in made.launcher.remains():
-        made.launcher.remove(run_key, attempt)
-    eventually(lambda: not made.pods())
+from frenzy.core.launch import AttemptResult
+from frenzy.ports import WorkersState
 
 
 @pytest.fixture
@@ -107,11 +32,6 @@ def world(bench: Bench) -> World:
 
 class TestKubernetesLauncher(LauncherContract):
     pass
-
-
-def on_node(**plays: Play) -> Callable[[Pod], Play]:
-    """What becomes of a pod by the node that it is on."""
-    return lambda pod: plays[pod["spec"]["nodeName"]]
 
 
 # all or none
@@ -248,124 +168,6 @@ def test_output_of_a_pod_that_died_outlives_it(bench: Bench, fake_nodes: FakeNod
     eventually(lambda: not bench.pods())
     kept = tmp_path / "0123456789ab/attempt-1/logs/pod-0.log"
     assert "no module named frenzy" in kept.read_text()
-
-
-# workers that never begin
-
-
-@pytest.mark.parametrize(
-    ("play", "code"),
-    [
-        (ImagePullBackOff(), ReasonCode.IMAGE_PULL_FAILED),
-        (NeverStarts(reason="CreateContainerConfigError", message="no secret"), ReasonCode.CONTAINER_CONFIG_ERROR),
-    ],
-)
-def test_pods_that_cannot_begin_are_given_up_after_a_while_all_of_them(
-    bench: Bench, fake_nodes: FakeNodes, play: Play, code: ReasonCode
-) -> None:
-    fake_nodes.play(on_node(n1=Runs(), n2=play))
-    spec = bench.launched()
-    waiting = eventually(lambda: bench.launcher.account(spec).waiting)
-    assert (waiting.code, bench.launcher.state(spec)) == (code, WorkersState.ALIVE)
-    account = bench.end_of(spec, bench.made(scheduling_patience_s=0.1))
-    assert account.reason is not None
-    assert account.reason.code is code
-    assert not bench.pods()
-
-
-def test_a_pod_that_no_node_takes_is_given_up_with_the_schedulers_words(bench: Bench) -> None:
-    spec = replace(bench.spec(), placement=values.placement(n1=1, away=1))
-    bench.launcher.launch(spec)
-    account = bench.end_of(spec, bench.made(scheduling_patience_s=0.5))
-    assert account.reason is not None
-    assert account.reason.code is ReasonCode.POD_UNSCHEDULABLE
-    assert "nodes are available" in account.reason.detail
-    assert account.lost_nodes == ("away",)
-
-
-def test_waiting_for_an_image_takes_patience(bench: Bench, fake_nodes: FakeNodes) -> None:
-    fake_nodes.play(ImagePullBackOff())
-    spec = bench.launched(node="n1")
-    eventually(lambda: bench.launcher.account(spec).waiting)
-    assert bench.made(scheduling_patience_s=3600.0).state(spec) is WorkersState.ALIVE
-
-
-# what the cluster takes away
-
-
-def test_a_pod_that_somebody_deletes_is_a_loss_although_it_saved_a_checkpoint(bench: Bench) -> None:
-    spec = bench.launched(node="n1")
-    eventually(lambda: bench.pods()[0].status.phase == "Running")
-    bench.core.delete_namespaced_pod(labels.pod_name(spec.run_key, 1, 0), bench.namespace)
-    assert bench.code_of(spec) is ReasonCode.POD_DELETED
-
-
-def test_a_pod_that_gives_way_to_a_higher_priority_is_a_loss(
-    bench: Bench, fake_nodes: FakeNodes, core_api: client.CoreV1Api
-) -> None:
-    scheduling = client.SchedulingV1Api(core_api.api_client)
-    urgent = f"urgent-{bench.namespace}"
-    scheduling.create_priority_class({"metadata": {"name": urgent}, "value": 1000})
-    try:
-        fake_nodes.add([FakeNode(name="small", resources={"cpu": "2"})])
-        spec = bench.launched(node="small")
-        eventually(lambda: bench.pods()[0].status.phase == "Running")
-        container = {"name": "main", "image": "example.test/any:1", "resources": {"requests": {"cpu": "2"}}}
-        pod = {
-            "metadata": {"name": "urgent"},
-            "spec": {
-                "priorityClassName": urgent,
-                "nodeSelector": {"kubernetes.io/hostname": "small"},
-                "containers": [container],
-            },
-        }
-        bench.core.create_namespaced_pod(bench.namespace, pod)
-        try:
-            account = bench.end_of(spec)
-        finally:
-            bench.core.delete_namespaced_pod("urgent", bench.namespace)
-        assert account.reason is not None
-        assert (account.reason.code, account.lost_nodes) == (ReasonCode.POD_PREEMPTED, ("small",))
-    finally:
-        scheduling.delete_priority_class(urgent)
-
-
-def test_workers_on_a_silent_node_are_unknown_until_the_node_is_removed(bench: Bench, fake_nodes: FakeNodes) -> None:
-    leave_soon = Toleration(
-        key="node.kubernetes.io/unreachable",
-        operator=TolerationOperator.EXISTS,
-        effect=TaintEffect.NO_EXECUTE,
-        toleration_seconds=1,
-    )
-    spec = bench.spec(node="n2")
-    bench.made(tolerations=(leave_soon,)).launch(spec)
-    eventually(lambda: bench.pods()[0].status.phase == "Running")
-    fake_nodes.lose("n2")
-    eventually(lambda: bench.launcher.state(spec) is WorkersState.UNKNOWN, within_s=120)
-    told = eventually(lambda: bench.launcher.account(spec).reason, within_s=120)
-    assert (told.code, bench.launcher.state(spec)) == (ReasonCode.NODE_LOST, WorkersState.UNKNOWN)
-    fake_nodes.remove("n2")
-    account = eventually(lambda: gone(bench, spec), within_s=180)
-    assert account.reason is not None
-    assert (account.reason.code, account.lost_nodes) == (ReasonCode.NODE_LOST, ("n2",))
-
-
-def test_a_node_that_goes_away_with_its_pods_is_lost_though_nobody_saw_them_leave(
-    bench: Bench, fake_nodes: FakeNodes
-) -> None:
-    spec = bench.launched(node="n2")
-    eventually(lambda: bench.pods()[0].status.phase == "Running")
-    assert bench.launcher.state(spec) is WorkersState.ALIVE
-    fake_nodes.remove("n2")
-    eventually(lambda: not bench.pods(), within_s=180)
-    account = bench.end_of(spec)
-    assert account.reason is not None
-    assert (account.reason.code, account.lost_nodes) == (ReasonCode.NODE_LOST, ("n2",))
-
-
-def gone(bench: Bench, spec: LaunchSpec) -> WorkersAccount | None:
-    account = bench.launcher.account(spec)
-    return account if account.state is WorkersState.GONE else None
 
 
 # the API

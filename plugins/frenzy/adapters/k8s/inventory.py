@@ -16,7 +16,8 @@ from kubernetes.client import ApiException, CoreV1Api
 from urllib3.exceptions import HTTPError
 
 from frenzy.adapters.cluster_file import load_cluster_file
-from frenzy.adapters.k8s.nodes import Declared, Found, Notice, nodes_as_declared, nodes_from
+from frenzy.adapters.k8s.kinds import Notice
+from frenzy.adapters.k8s.nodes import Declared, Found, nodes_as_declared, nodes_from
 from frenzy.adapters.k8s.objects import NodeFacts, PodUse
 from frenzy.adapters.k8s.pod_rules import PodRules
 from frenzy.adapters.k8s.reflection import ForbiddenError, GoneError, Json, ListFailedError, Reflection

@@ -11,26 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from frenzy.adapters.k8s import labels
-from frenzy.adapters.k8s.devices import (
-    GPU,
-    MISCONFIGURED,
-    PRODUCT,
-    VIRTUAL_GPU,
-    Devices,
-    devices_of,
-    other_vendors,
-    own_count,
-    own_resource,
-)
-from frenzy.adapters.k8s.gpu_types import Derived, derive_type
+from frenzy.adapters.k8s.devices import PRODUCT
+from frenzy.adapters.k8s.kinds import ESTIMATED_FROM, Kind, Notice, kinds_of
 from frenzy.adapters.k8s.objects import CPU, DISK, MEMORY, NodeFacts, PodUse
 from frenzy.adapters.k8s.pod_rules import PodRules, Taint, TaintEffect
 from frenzy.core.cluster import Cluster, Node, NodeGroup, NodeState
-from frenzy.core.gpu_catalogue import CATALOGUE
 from frenzy.core.hardware import GpuType
 from frenzy.core.units import format_bytes
 
-ESTIMATED_FROM: Final = "frenzy.dev/rates-estimated-from"
 _KEPT_LABELS: Final = (
     labels.HOSTNAME,
     PRODUCT,
@@ -48,10 +36,6 @@ _GOING: Final = (
     "cloud.google.com/impending-node-termination",
     "aws-node-termination-handler/",
 )
-_LABEL_IT: Final = (
-    "Install NVIDIA's GPU feature discovery (part of the GPU operator), or label the node: "
-    f"{labels.GPU_TYPE}=<a type of the cluster file or the catalogue>."
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,35 +47,9 @@ class Declared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
-    """Something about ``node`` that a person should know, and what to do."""
-
-    node: str
-    detail: str
-    remedy: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     cluster: Cluster
     notices: tuple[Notice, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind:
-    """GPUs of one type on one node, before others' pods are counted off. is_lost: none of them answers now."""
-
-    gpu: GpuType
-    count: int
-    resource: str | None
-    estimated_from: str | None = None
-    is_lost: bool = False
-
-    def node_name(self, machine: str) -> str:
-        """Never another one while other kinds come and go: leases are held by it."""
-        if self.resource in (None, GPU, VIRTUAL_GPU):
-            return machine
-        return f"{machine}/{(self.resource or '').rpartition('/')[2]}"
 
 
 def nodes_as_declared(cluster: Cluster, rules: PodRules) -> Found:
@@ -187,7 +145,7 @@ def _nodes_of(
 ) -> Iterator[tuple[Node, GpuType]]:
     if any(machine.labels.get(name) != value for name, value in rules.node_selector.items()):
         return
-    kinds = [each for each in _kinds(machine, declared, told) if each.count > 0]
+    kinds = [each for each in kinds_of(machine, declared.gpu_types, told) if each.count > 0]
     refusing = [each for each in machine.taints if not rules.tolerates(each) and not _says_going(each)]
     if kinds and refusing:
         told.append(_kept_away(machine, refusing[0]))
@@ -204,76 +162,6 @@ def _kept_away(machine: NodeFacts, taint: Taint) -> Notice:
         node=machine.name,
         detail=f"Its taint {written} keeps our pods away.",
         remedy="Add a toleration to the pod rules if its GPUs are meant for training.",
-    )
-
-
-def _kinds(machine: NodeFacts, declared: Declared, told: list[Notice]) -> Iterator[_Kind]:
-    named = machine.labels.get(labels.GPU_TYPE)
-    if named is not None:
-        yield from _named_kind(machine, named, declared, told)
-        return
-    if MISCONFIGURED in machine.labels.get(PRODUCT, ""):
-        detail = "Its MIG slices do not agree with the strategy of the device plugin."
-        told.append(Notice(node=machine.name, detail=detail, remedy="Give all its GPUs one profile, or use mixed."))
-        return
-    for name in other_vendors(machine):
-        detail = f"Its {name} is no NVIDIA GPU; workers run on CUDA only."
-        told.append(Notice(node=machine.name, detail=detail, remedy="Nothing to do: the node is left out."))
-    for devices in devices_of(machine):
-        yield from _discovered_kind(machine, devices, declared, told)
-
-
-def _named_kind(machine: NodeFacts, name: str, declared: Declared, told: list[Notice]) -> Iterator[_Kind]:
-    """A node whose type a label of ours names: what an administrator says comes before what is discovered."""
-    gpu = declared.gpu_types.get(name) or (CATALOGUE[name].gpu if name in CATALOGUE else None)
-    resource = own_resource(machine)
-    count = int(machine.allocatable.get(resource, 0)) if resource is not None else own_count(machine)
-    if gpu is None:
-        remedy = "Name a type of the cluster file or the catalogue, or describe it in the cluster file."
-        told.append(
-            Notice(node=machine.name, detail=f"{labels.GPU_TYPE} names {name!r}, which is none.", remedy=remedy)
-        )
-    elif count is None:
-        remedy = f"Label it: {labels.GPU_COUNT}=<number>."
-        told.append(Notice(node=machine.name, detail="It does not say how many GPUs it has.", remedy=remedy))
-    else:
-        yield _Kind(gpu=gpu, count=count, resource=resource)
-
-
-def _discovered_kind(machine: NodeFacts, devices: Devices, declared: Declared, told: list[Notice]) -> Iterator[_Kind]:
-    derived = derive_type(devices.described)
-    if derived is None:
-        product = devices.described.product
-        what = "nothing says which" if product is None else f"nothing says how much memory a {product.name} has"
-        detail = f"It has {devices.count + devices.missing} {devices.resource}, and {what}."
-        told.append(Notice(node=machine.name, detail=detail, remedy=_LABEL_IT))
-        return
-    if devices.missing > 0:
-        total = devices.count + devices.missing
-        detail = f"{devices.missing} of its {total} {devices.resource} cannot be allocated."
-        told.append(Notice(node=machine.name, detail=detail, remedy="Look at the device plugin's log on that node."))
-    gpu = declared.gpu_types.get(derived.gpu.name)
-    if gpu is None and derived.estimated_from is not None:
-        told.append(_estimated(machine, derived))
-    estimated = derived.estimated_from if gpu is None else None
-    yield _Kind(
-        gpu=gpu or derived.gpu,
-        count=devices.count or devices.missing,
-        resource=devices.resource,
-        estimated_from=estimated,
-        is_lost=devices.count == 0,
-    )
-
-
-def _estimated(machine: NodeFacts, derived: Derived) -> Notice:
-    gpu = derived.gpu
-    return Notice(
-        node=machine.name,
-        detail=(
-            f"Its GPUs are not in the catalogue: kept as {gpu.name} with {format_bytes(gpu.memory_bytes)} each; "
-            f"rates are estimated from {derived.estimated_from}."
-        ),
-        remedy=f"Describe {gpu.name} under gpu_types in the cluster file.",
     )
 
 
@@ -313,7 +201,7 @@ class _HostShare:
 
 
 def _node(
-    machine: NodeFacts, kind: _Kind, host: _HostShare, rules: PodRules, num_held: float, told: list[Notice]
+    machine: NodeFacts, kind: Kind, host: _HostShare, rules: PodRules, num_held: float, told: list[Notice]
 ) -> Node:
     """Each worker's own host memory is set aside; what is left is for what plans keep on the host.
 
@@ -341,7 +229,7 @@ def _node(
     )
 
 
-def _short_of_memory(machine: NodeFacts, kind: _Kind, room: int, each_bytes: int) -> Notice:
+def _short_of_memory(machine: NodeFacts, kind: Kind, room: int, each_bytes: int) -> Notice:
     return Notice(
         node=machine.name,
         detail=(
@@ -352,7 +240,7 @@ def _short_of_memory(machine: NodeFacts, kind: _Kind, room: int, each_bytes: int
     )
 
 
-def _short_of_disk(machine: NodeFacts, kind: _Kind, room: int, rules: PodRules) -> Notice:
+def _short_of_disk(machine: NodeFacts, kind: Kind, room: int, rules: PodRules) -> Notice:
     return Notice(
         node=machine.name,
         detail=(
@@ -363,7 +251,7 @@ def _short_of_disk(machine: NodeFacts, kind: _Kind, room: int, rules: PodRules) 
     )
 
 
-def _labels(machine: NodeFacts, kind: _Kind) -> dict[str, str]:
+def _labels(machine: NodeFacts, kind: Kind) -> dict[str, str]:
     kept = {name: machine.labels[name] for name in _KEPT_LABELS if name in machine.labels}
     kept |= {} if kind.resource is None else {labels.GPU_RESOURCE: kind.resource}
     return kept | ({} if kind.estimated_from is None else {ESTIMATED_FROM: kind.estimated_from})

@@ -11,105 +11,28 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from frenzy.adapters.k8s import labels
+from frenzy.adapters.k8s.reasons import (
+    BY_CONTAINER_REASON,
+    BY_DISRUPTION,
+    BY_EVENT,
+    BY_EXIT_CODE,
+    BY_POD_REASON,
+    BY_WAITING_REASON,
+    GOOD,
+    KILLED,
+    NODE_IS_TO_BLAME,
+    OUT_OF,
+    PEERS_SAY,
+    STOPPED_BY_KUEUE,
+    TAKEN_BACK,
+    TELLS_LITTLE,
+)
 from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.launch import ExitCode
 
 PodJson = Mapping[str, Any]
-
-_KILLED: Final = 137
-_BY_EXIT_CODE: Final[Mapping[int, ReasonCode]] = MappingProxyType(
-    {
-        int(ExitCode.DONE): ReasonCode.COMPLETED,
-        int(ExitCode.CHECKPOINTED): ReasonCode.CHECKPOINTED_ON_REQUEST,
-        int(ExitCode.BUDGET_EXCEEDED): ReasonCode.BUDGET_EXCEEDED,
-        int(ExitCode.CUDA_OUT_OF_MEMORY): ReasonCode.CUDA_OUT_OF_MEMORY,
-        int(ExitCode.BAD_CONFIG_OR_DATA): ReasonCode.BAD_CONFIG_OR_DATA,
-    }
-)
-_GOOD: Final = frozenset({ReasonCode.COMPLETED, ReasonCode.CHECKPOINTED_ON_REQUEST})
-# What a pod also says whose peers were lost.
-_PEERS_SAY: Final = frozenset({ReasonCode.WORKER_CRASHED, ReasonCode.WORKER_KILLED})
-_TELLS_LITTLE: Final = frozenset({*_PEERS_SAY, ReasonCode.POD_DELETED})
-# A node that did this to a pod may do it to the next.
-_NODE_IS_TO_BLAME: Final = frozenset(
-    {
-        ReasonCode.POD_EVICTED,
-        ReasonCode.POD_PREEMPTED,
-        ReasonCode.POD_UNSCHEDULABLE,
-        ReasonCode.NODE_LOST,
-        ReasonCode.IMAGE_PULL_FAILED,
-    }
-)
-# status.reason of a pod, as the kubelet, the node controller and the pod collector word it.
-_BY_POD_REASON: Final[Mapping[str, ReasonCode]] = MappingProxyType(
-    {
-        "Evicted": ReasonCode.POD_EVICTED,
-        "DeadlineExceeded": ReasonCode.DEADLINE_EXCEEDED,
-        "NodeLost": ReasonCode.NODE_LOST,
-        "NodeShutdown": ReasonCode.NODE_LOST,
-        "Shutdown": ReasonCode.NODE_LOST,
-        "Terminated": ReasonCode.NODE_LOST,
-        "Preempting": ReasonCode.POD_PREEMPTED,
-        "NodeAffinity": ReasonCode.POD_UNSCHEDULABLE,
-        "UnexpectedAdmissionError": ReasonCode.POD_UNSCHEDULABLE,
-    }
-)
-_OUT_OF: Final = "Outof"  # OutOfcpu, OutOfmemory, OutOfnvidia.com/gpu: refused by the kubelet
-# Reason of the condition DisruptionTarget (Kubernetes 1.26 and newer).
-_BY_DISRUPTION: Final[Mapping[str, ReasonCode]] = MappingProxyType(
-    {
-        "PreemptionByScheduler": ReasonCode.POD_PREEMPTED,
-        "PreemptionByKubeScheduler": ReasonCode.POD_PREEMPTED,
-        "DeletionByTaintManager": ReasonCode.NODE_LOST,
-        "DeletionByPodGC": ReasonCode.NODE_LOST,
-        "EvictionByEvictionAPI": ReasonCode.POD_EVICTED,
-        "TerminationByKubelet": ReasonCode.POD_EVICTED,
-    }
-)
-# Kueue's, on pods that it deletes: the workload was preempted, deactivated, or not ready in time. No node is to blame.
-_STOPPED_BY_KUEUE: Final = "TerminationTarget"
-_BY_CONTAINER_REASON: Final[Mapping[str, ReasonCode]] = MappingProxyType(
-    {
-        "OOMKilled": ReasonCode.HOST_OUT_OF_MEMORY,
-        "ContainerStatusUnknown": ReasonCode.NODE_LOST,
-        "ContainerCannotRun": ReasonCode.CONTAINER_CONFIG_ERROR,
-        "StartError": ReasonCode.CONTAINER_CONFIG_ERROR,
-        "DeadlineExceeded": ReasonCode.DEADLINE_EXCEEDED,
-    }
-)
-_BY_WAITING_REASON: Final[Mapping[str, ReasonCode]] = MappingProxyType(
-    {
-        **dict.fromkeys(
-            (
-                "ErrImagePull",
-                "ImagePullBackOff",
-                "ErrImageNeverPull",
-                "InvalidImageName",
-                "ImageInspectError",
-                "RegistryUnavailable",
-            ),
-            ReasonCode.IMAGE_PULL_FAILED,
-        ),
-        **dict.fromkeys(
-            ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError"),
-            ReasonCode.CONTAINER_CONFIG_ERROR,
-        ),
-    }
-)
-TELLING_EVENTS: Final[Mapping[str, ReasonCode]] = MappingProxyType(
-    {
-        "Preempted": ReasonCode.POD_PREEMPTED,
-        "TaintManagerEviction": ReasonCode.NODE_LOST,
-        "NodeNotReady": ReasonCode.NODE_LOST,
-        "Evicted": ReasonCode.POD_EVICTED,
-    }
-)
-# The taint manager says under the same reason that a pod may stay after all.
-_TAKEN_BACK: Final = "Cancelling deletion"
 
 
 class PodStage(StrEnum):
@@ -176,12 +99,12 @@ def see(pod: PodJson, *, asked: bool) -> PodSeen:
 
 def is_telling(event: PodJson) -> bool:
     """Whether ``event`` says why its pod is taken away."""
-    return event.get("reason") in TELLING_EVENTS and not str(event.get("message") or "").startswith(_TAKEN_BACK)
+    return event.get("reason") in BY_EVENT and not str(event.get("message") or "").startswith(TAKEN_BACK)
 
 
 def vanished(*, pod: str, node_rank: int, event: PodJson | None, node_is_gone: bool, at_s: float) -> PodEnd:
     """The end of a pod that is not there any more and that we did not remove; event: what was said of it last."""
-    code = TELLING_EVENTS.get(str((event or {}).get("reason")))
+    code = BY_EVENT.get(str((event or {}).get("reason")))
     said = str((event or {}).get("message", ""))
     if node_is_gone:
         code, said = ReasonCode.NODE_LOST, said or "It is gone with its node."
@@ -219,20 +142,20 @@ def decisive(ends: Iterable[PodEnd]) -> PodEnd | None:
 
     A pod that is found missing may be so for long, hence it goes before peers that only crashed, whenever they did.
     """
-    failed = [each for each in ends if each.code not in _GOOD]
+    failed = [each for each in ends if each.code not in GOOD]
     return min(failed, key=lambda each: (_says_little(each.code), each.at_s, each.node_rank), default=None)
 
 
 def reason_of(end: PodEnd | None) -> Reason | None:
     """What is known beside the workers' own result; a plain crash explains itself there."""
-    if end is None or end.code in _PEERS_SAY:
+    if end is None or end.code in PEERS_SAY:
         return None
     return Reason(code=end.code, detail=end.detail)
 
 
 def nodes_to_blame(ends: Iterable[PodEnd], placed_on: tuple[str, ...]) -> tuple[str, ...]:
     """Nodes of the placement, which lists them by node rank, that took pods away or never let them begin."""
-    ranks = {each.node_rank for each in ends if each.code in _NODE_IS_TO_BLAME}
+    ranks = {each.node_rank for each in ends if each.code in NODE_IS_TO_BLAME}
     return tuple(node for rank, node in enumerate(placed_on) if rank in ranks)
 
 
@@ -240,15 +163,15 @@ def better(before: PodEnd | None, now: PodEnd) -> PodEnd:
     """Of two looks at the same end: the later one, unless it knows less. What the container said is kept."""
     if before is None:
         return now
-    if before.code in _TELLS_LITTLE and now.code not in _TELLS_LITTLE:
+    if before.code in TELLS_LITTLE and now.code not in TELLS_LITTLE:
         return now if now.exit_code is not None else replace(now, exit_code=before.exit_code, message=before.message)
     knows_more = before.exit_code is None and now.exit_code is not None
-    is_as_good = now.code not in _TELLS_LITTLE or now.code is before.code
+    is_as_good = now.code not in TELLS_LITTLE or now.code is before.code
     return now if knows_more and is_as_good else before
 
 
 def _says_little(code: ReasonCode) -> int:
-    return int(code in _TELLS_LITTLE) + int(code in _PEERS_SAY)
+    return int(code in TELLS_LITTLE) + int(code in PEERS_SAY)
 
 
 def _stage(pod: PodJson) -> PodStage:
@@ -291,7 +214,7 @@ def _end(pod: PodJson, *, asked: bool) -> PodEnd | None:
 def _cause(pod: PodJson, ended: Mapping[str, Any], *, asked: bool) -> tuple[ReasonCode, str]:
     """The code, and the words for it. What the trainer itself says of an end goes before what was done to its pod."""
     exit_code = ended.get("exitCode")
-    known = _BY_EXIT_CODE.get(exit_code) if exit_code is not None else None
+    known = BY_EXIT_CODE.get(exit_code) if exit_code is not None else None
     if known is not None and known is not ReasonCode.CHECKPOINTED_ON_REQUEST:
         return known, ended.get("message") or ""
     done = None if asked else _done_to(pod)
@@ -302,12 +225,12 @@ def _cause(pod: PodJson, ended: Mapping[str, Any], *, asked: bool) -> tuple[Reas
         return ReasonCode.POD_DELETED, "The pod was deleted; its workers saved a checkpoint."
     if known is not None:
         return known, ""
-    container = _BY_CONTAINER_REASON.get(str(ended.get("reason")))
+    container = BY_CONTAINER_REASON.get(str(ended.get("reason")))
     if container is not None:
         return container, ended.get("message") or f"The container ended with {ended.get('reason')}."
     if was_deleted and exit_code is not None:
         return ReasonCode.POD_DELETED, f"The pod was deleted; its container ended with {exit_code}."
-    if exit_code == _KILLED and not asked:
+    if exit_code == KILLED and not asked:
         return ReasonCode.HOST_OUT_OF_MEMORY, "The container was killed (137), which nobody had asked for."
     if exit_code is not None:
         return (ReasonCode.WORKER_KILLED if exit_code > 128 else ReasonCode.WORKER_CRASHED), ended.get("message") or ""
@@ -324,15 +247,15 @@ def _done_to(pod: PodJson) -> tuple[ReasonCode, str] | None:
     """What the cluster did to ``pod``, if it says so."""
     status = pod.get("status") or {}
     reason = str(status.get("reason") or "")
-    code = _BY_POD_REASON.get(reason)
-    if code is None and reason.lower().startswith(_OUT_OF.lower()):
-        code = ReasonCode.POD_UNSCHEDULABLE
+    code = BY_POD_REASON.get(reason)
+    if code is None and reason and (reason.lower().startswith(OUT_OF.lower()) or not status.get("containerStatuses")):
+        code = ReasonCode.POD_UNSCHEDULABLE  # refused by the kubelet: there are many words for it
     if code is not None:
         return code, status.get("message") or f"The pod ended with {reason}."
     disruption = _condition(status, "DisruptionTarget")
     if disruption.get("status") == "True":
-        return _BY_DISRUPTION.get(disruption.get("reason", ""), ReasonCode.POD_DELETED), disruption.get("message", "")
-    stopped = _condition(status, _STOPPED_BY_KUEUE)
+        return BY_DISRUPTION.get(disruption.get("reason", ""), ReasonCode.POD_DELETED), disruption.get("message", "")
+    stopped = _condition(status, STOPPED_BY_KUEUE)
     if stopped.get("status") == "True":
         return ReasonCode.POD_DELETED, f"Kueue stopped it ({stopped.get('reason')}): {stopped.get('message', '')}"
     return None
@@ -343,7 +266,7 @@ def _hindrance(pod: PodJson) -> Reason | None:
     status, name = pod.get("status") or {}, pod["metadata"]["name"]
     for each in (*(status.get("initContainerStatuses") or ()), _container(pod)):  # the former are put in by webhooks
         waiting = each.get("state", {}).get("waiting") or {}
-        code = _BY_WAITING_REASON.get(str(waiting.get("reason")))
+        code = BY_WAITING_REASON.get(str(waiting.get("reason")))
         if code is not None:
             words = f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
             return Reason(code=code, detail=_sentence(name, words))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from frenzy.adapters.k8s import labels
 from frenzy.adapters.k8s.nodes import Declared, Found, nodes_from
@@ -11,6 +14,8 @@ from frenzy.adapters.k8s.objects import NodeFacts, PodUse
 from frenzy.adapters.k8s.pod_rules import PodRules
 from frenzy.core.cluster import Node
 
+# Nodes as clouds and drivers label them, each with its source and what it is to be taken for.
+NODES = yaml.safe_load((Path(__file__).parents[3] / "data/kubernetes/nodes.yaml").read_text(encoding="utf-8"))
 RULES = PodRules(image="trainer:1", namespace="train")
 A100 = {
     "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB",

@@ -49,6 +49,7 @@ def code_of(status: dict[str, Any], *, asked: bool = False, deleted: bool = Fals
         ({"reason": "DeadlineExceeded"}, ReasonCode.DEADLINE_EXCEEDED),
         ({"reason": "OutOfnvidia.com/gpu"}, ReasonCode.POD_UNSCHEDULABLE),
         ({"reason": "UnexpectedAdmissionError"}, ReasonCode.POD_UNSCHEDULABLE),
+        ({"reason": "TopologyAffinityError", "message": "Resources cannot be allocated"}, ReasonCode.POD_UNSCHEDULABLE),
         ({"conditions": disrupted("PreemptionByScheduler")}, ReasonCode.POD_PREEMPTED),
         ({"conditions": disrupted("DeletionByTaintManager")}, ReasonCode.NODE_LOST),
         ({"conditions": disrupted("EvictionByEvictionAPI")}, ReasonCode.POD_EVICTED),
