@@ -61,6 +61,11 @@ def other_vendors(node: NodeFacts) -> tuple[str, ...]:
     return tuple(name for name in sorted(node.capacity) if name.startswith(_OTHER_VENDORS) and node.capacity[name] >= 1)
 
 
+def says_it_has_gpus(node: NodeFacts) -> bool:
+    """Whether feature discovery found NVIDIA GPUs on ``node``, whether or not it offers them as a resource."""
+    return PRODUCT in node.labels or _number(node.labels, "nvidia.com/gpu.count") is not None
+
+
 def own_resource(node: NodeFacts) -> str | None:
     """The resource that counts the GPUs of a node whose type a label of ours names; None if there is none."""
     return next((each for each in (GPU, SHARED_GPU, VIRTUAL_GPU) if node.capacity.get(each, 0) >= 1), None)

@@ -17,6 +17,7 @@ from frenzy.adapters.k8s.devices import (
     other_vendors,
     own_count,
     own_resource,
+    says_it_has_gpus,
 )
 from frenzy.adapters.k8s.gpu_types import Derived, derive_type
 from frenzy.adapters.k8s.objects import NodeFacts
@@ -28,6 +29,9 @@ ESTIMATED_FROM: Final = "frenzy.dev/rates-estimated-from"
 _LABEL_IT: Final = (
     "Install NVIDIA's GPU feature discovery (part of the GPU operator), or label the node: "
     f"{labels.GPU_TYPE}=<a type of the cluster file or the catalogue>."
+)
+_OFFER_THEM: Final = (
+    "Look at NVIDIA's device plugin on that node; GPUs that dynamic resource allocation alone hands out are not used."
 )
 
 
@@ -70,7 +74,10 @@ def kinds_of(machine: NodeFacts, declared: Mapping[str, GpuType], told: list[Not
     for name in other_vendors(machine):
         detail = f"Its {name} is no NVIDIA GPU; workers run on CUDA only."
         told.append(Notice(node=machine.name, detail=detail, remedy="Nothing to do: the node is left out."))
-    for devices in devices_of(machine):
+    found = tuple(devices_of(machine))
+    if not found and says_it_has_gpus(machine):
+        told.append(Notice(node=machine.name, detail="It has GPUs, and offers none as a resource.", remedy=_OFFER_THEM))
+    for devices in found:
         yield from _discovered_kind(machine, devices, declared, told)
 
 
