@@ -209,10 +209,14 @@ class KubernetesLauncher:
         )
 
     def _give_up_if_hopeless(self, spec: LaunchSpec, note: PodsNote, alive: list[PodSeen]) -> PodsNote:
-        """End the attempt where a pod will not begin, or where pods outlive a failed one for too long."""
+        """End the attempt where a pod will not begin, or where pods outlive a failed one for too long.
+
+        A pod that was deleted has its time to save a checkpoint; so do its peers, who may have to take part.
+        """
         now_s = self._now_s()
+        may_save = {each.name for each in alive if each.leaves_by_s is not None and now_s <= each.leaves_by_s}
         stuck = [each for each in alive if note.hindered_for_s(each, now_s) > self._patience_s(spec, each)]
-        failed = decisive(note.ends)
+        failed = decisive(each for each in note.ends if each.pod not in may_save)
         if stuck:
             note = self._remember(spec, note, note.with_ends(gave_up(each, now_s) for each in stuck))
         elif failed is None or now_s - failed.at_s < _PEERS_PATIENCE_S:

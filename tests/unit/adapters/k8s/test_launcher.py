@@ -246,6 +246,21 @@ def test_a_pod_that_has_ended_after_somebody_deleted_it_is_asked_about_while_it_
     assert result.exit_code == 98, "what its container said is not forgotten"
 
 
+def test_a_pod_that_somebody_deleted_and_its_peers_have_all_its_time_to_save(bench: Bench) -> None:
+    spec, launcher = bench.spec(), bench.launcher()
+    launcher.launch(spec)
+    bench.core.set_status(running("1970-01-12T00:00:00Z"))
+    until = datetime.fromtimestamp(bench.clock.now_s() + 75, UTC).isoformat()
+    first, second = bench.core.pods.values()
+    first["metadata"] |= {"deletionTimestamp": until, "deletionGracePeriodSeconds": 75}
+    bench.clock.advance(74)
+    assert launcher.state(spec) is WorkersState.ALIVE
+    assert "deletionTimestamp" not in second["metadata"]
+    bench.clock.advance(2)
+    launcher.account(spec)
+    assert "deletionTimestamp" in second["metadata"], "it waits for a peer that is gone"
+
+
 def test_pods_that_were_asked_to_end_are_gone_at_once(bench: Bench) -> None:
     spec = taken_away(bench)
     assert bench.launcher("one-gpu").state(spec) is WorkersState.UNKNOWN
