@@ -1,0 +1,93 @@
+"""The run directory in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from frenzy.core.launch import FIRST_POD_LOG, AttemptResult, Control, LaunchSpec
+from frenzy.core.telemetry import StepRecord
+from frenzy.ports import TelemetryCursor, TelemetryPage
+
+
+class InMemoryRunStore:
+    """RunStore of one process, with the writer's side that workers have."""
+
+    def __init__(self) -> None:
+        self._specs: dict[tuple[str, int], LaunchSpec] = {}
+        self._results: dict[tuple[str, int], AttemptResult] = {}
+        self._chunks: dict[tuple[str, int, int], list[tuple[StepRecord, ...]]] = {}
+        self._steps: dict[str, set[int]] = {}
+        self._logs: dict[tuple[str, int, int], str] = {}
+        self._notes: dict[tuple[str, int, str], str] = {}
+        self.controls: dict[tuple[str, int], Control] = {}
+        self.logs: dict[tuple[str, int, str], str] = {}
+
+    def put_spec(self, spec: LaunchSpec) -> None:
+        self._specs[spec.run_key, spec.attempt] = spec
+
+    def spec(self, run_key: str, attempt: int) -> LaunchSpec | None:
+        return self._specs.get((run_key, attempt))
+
+    def put_control(self, run_key: str, attempt: int, control: Control) -> None:
+        self.controls[run_key, attempt] = control
+
+    def put_note(self, run_key: str, attempt: int, name: str, text: str) -> None:
+        self._notes[run_key, attempt, name] = text
+
+    def note(self, run_key: str, attempt: int, name: str) -> str | None:
+        return self._notes.get((run_key, attempt, name))
+
+    def put_log(self, run_key: str, attempt: int, name: str, text: str) -> None:
+        self.logs[run_key, attempt, name] = text
+
+    def put_result(self, run_key: str, attempt: int, result: AttemptResult) -> None:
+        self._results[run_key, attempt] = result
+
+    def result(self, run_key: str, attempt: int) -> AttemptResult | None:
+        return self._results.get((run_key, attempt))
+
+    def telemetry(self, run_key: str, attempt: int, cursor: TelemetryCursor) -> TelemetryPage:
+        next_chunks = dict(cursor.next_chunks)
+        records: list[StepRecord] = []
+        for key, chunks in sorted(self._chunks.items()):
+            if key[:2] == (run_key, attempt):
+                rank = key[2]
+                for chunk in chunks[next_chunks.get(rank, 0) :]:
+                    records += chunk
+                next_chunks[rank] = len(chunks)
+        return TelemetryPage(
+            records=tuple(records), cursor=TelemetryCursor(next_chunks=tuple(sorted(next_chunks.items())))
+        )
+
+    def checkpoint_steps(self, run_key: str) -> tuple[int, ...]:
+        return tuple(sorted(self._steps.get(run_key, ())))
+
+    def clear_checkpoints(self, run_key: str) -> None:
+        self._steps.pop(run_key, None)
+
+    def log_tail(self, run_key: str, attempt: int, *, rank: int = 0, max_bytes: int = 65536) -> str:
+        text = self._logs.get((run_key, attempt, rank), "")
+        if not text and rank == 0:
+            text = self.logs.get((run_key, attempt, FIRST_POD_LOG), "")
+        tail = text.encode()[-max_bytes:] if max_bytes else b""
+        return tail.decode(errors="ignore")
+
+    def run_dir(self, run_key: str) -> str:
+        return f"memory://runs/{run_key}"
+
+    def write_chunk(self, run_key: str, attempt: int, records: Sequence[StepRecord]) -> None:
+        """What a rank does: its next chunk of ``records``, all of one rank."""
+        self._chunks.setdefault((run_key, attempt, records[0].rank), []).append(tuple(records))
+
+    def write_result(self, run_key: str, attempt: int, result: AttemptResult) -> None:
+        """What the node-0 launcher does."""
+        self.put_result(run_key, attempt, result)
+
+    def write_checkpoint(self, run_key: str, step: int) -> None:
+        """A complete checkpoint."""
+        self._steps.setdefault(run_key, set()).add(step)
+
+    def write_log(self, run_key: str, attempt: int, text: str, *, rank: int = 0) -> None:
+        """More output of a rank."""
+        key = (run_key, attempt, rank)
+        self._logs[key] = self._logs.get(key, "") + text
