@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hypothesis import strategies as st
-from tests.unit.core.has_world import gpu_type, node, plan, running
+from tests.unit.core.has_world import EASY, gpu_type, node, plan, running
 
 from frenzy.core.cluster import Cluster, Node, NodeState
 from frenzy.core.hardware import GpuType
-from frenzy.core.has import BackfillPolicy, FifoPolicy, HasPolicy, PaperPolicy, SrtfPolicy
+from frenzy.core.has import BackfillPolicy, FifoPolicy, HasPolicy, PaperPolicy, SrtfPolicy, apply_actions, schedule
 from frenzy.core.job import Objective
 from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import QueuedJob, RunningJob, SchedulingFacts
+from frenzy.core.queue import Elasticity, QueuedJob, RunningJob, SchedulingFacts
 from frenzy.core.units import GIB
 
 TYPES = (
@@ -122,3 +122,23 @@ def all_facts(draw: st.DrawFn) -> SchedulingFacts:
 
 def only(facts: SchedulingFacts, run_keys: set[str]) -> SchedulingFacts:
     return replace(facts, queued=tuple(job for job in facts.queued if job.run_key in run_keys))
+
+
+@st.composite
+def elastic_facts(draw: st.DrawFn) -> SchedulingFacts:
+    """Facts in which most jobs may be moved; the running ones were started by the policy itself."""
+    cluster = draw(clusters())
+    jobs = [
+        replace(
+            job,
+            elasticity=draw(st.sampled_from((None, EASY, EASY, Elasticity(restart_s=5.0, moves_left=0)))),
+            work_left=draw(st.sampled_from((0.2, 1.0, 30.0))),
+            team=draw(st.sampled_from(("red", "blue"))),
+        )
+        for job in draw(queues(max_size=9))
+    ]
+    first, then = jobs[::2], jobs[1::2]
+    before = SchedulingFacts(cluster=cluster, queued=tuple(first), running=())
+    past_s = NOW_S - draw(st.sampled_from((0.0, 1.0, 40.0, 800.0)))
+    after = apply_actions(before, schedule(before, past_s, HasPolicy()), now_s=past_s)
+    return replace(after, queued=after.queued + tuple(then))

@@ -7,9 +7,12 @@ from dataclasses import replace
 from frenzy.core.cluster import Cluster, Node, NodeAllocation, NodeState, Placement
 from frenzy.core.hardware import GpuType
 from frenzy.core.plan import MemoryPrediction, ResourcePlan
-from frenzy.core.queue import Action, Hold, QueuedJob, RunningJob, SchedulingFacts, Start
+from frenzy.core.queue import Action, Elasticity, Hold, QueuedJob, RunningJob, SchedulingFacts, Start
 from frenzy.core.queue_rules import QueueRule, QueueRules, Quota, TeamRule
 from frenzy.core.units import GIB
+
+# A move costs ten seconds, and three are left.
+EASY = Elasticity(restart_s=10.0, moves_left=3)
 
 
 def gpu_type(name: str, *, memory_gib: int = 16, tflops: float = 100.0) -> GpuType:
@@ -87,6 +90,29 @@ def running(
     )
 
 
+def scaling(gpu: str, *counts: int, work_s: float) -> tuple[ResourcePlan, ...]:
+    """Plans whose speed is the number of GPUs to the power 0.9, fastest first."""
+    return tuple(plan(gpu, count, run_s=work_s / count**0.9) for count in sorted(counts, reverse=True))
+
+
+def elastic(job: QueuedJob, elasticity: Elasticity = EASY, **changes: object) -> QueuedJob:
+    return replace(job, elasticity=elasticity, **changes)  # type: ignore[arg-type]
+
+
+def on(job: QueuedJob, chosen: ResourcePlan, *allocations: tuple[str, int], since_s: float = 0.0) -> RunningJob:
+    """``job`` at work since ``since_s``."""
+    return replace(
+        running(job.run_key, chosen, *allocations, started_s=since_s),
+        plans=job.plans,
+        elasticity=job.elasticity,
+        submitted_s=job.submitted_s,
+        priority=job.priority,
+        team=job.team,
+        work_left=job.work_left,
+        expected_end_s=since_s + job.work_left * chosen.predicted_run_s,
+    )
+
+
 def facts(
     nodes: list[Node],
     queued: list[QueuedJob],
@@ -104,6 +130,18 @@ def started(actions: tuple[Action, ...]) -> dict[str, Start]:
 
 def held(actions: tuple[Action, ...]) -> dict[str, Hold]:
     return {action.run_key: action for action in actions if isinstance(action, Hold)}
+
+
+def by_job(actions: tuple[Action, ...]) -> dict[str, Action]:
+    return {action.run_key: action for action in actions}
+
+
+def held_on(there: SchedulingFacts) -> dict[str, int]:
+    held: dict[str, int] = {}
+    for job in there.running:
+        for each in job.placement.allocations:
+            held[each.node] = held.get(each.node, 0) + each.num_gpus
+    return held
 
 
 def where(start: Start) -> dict[str, int]:

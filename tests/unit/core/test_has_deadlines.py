@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.core.has_strategies import NOW_S
+from tests.unit.core.has_strategies import NOW_S, elastic_facts
 from tests.unit.core.has_world import facts, held, node, plan, queue_weights, running, started, team_quotas, waiting
-from tests.unit.core.test_has_elastic import elastic_facts
 
 from frenzy.core.has import BackfillPolicy, HasPolicy, apply_actions, explain, schedule
 from frenzy.core.job import Objective

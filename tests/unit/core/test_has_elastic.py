@@ -1,54 +1,33 @@
-"""Jobs that may be moved: who gets what, who gives way, and what holds whatever the facts."""
+"""Jobs that may be moved: who gets what, who gives way, and what they are told."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tests.unit.core.has_strategies import NOW_S, clusters, queues
-from tests.unit.core.has_world import facts, gpu_type, node, plan, running, started, team_quotas, waiting
+from tests.unit.core.has_strategies import NOW_S
+from tests.unit.core.has_world import (
+    by_job,
+    elastic,
+    facts,
+    gpu_type,
+    held_on,
+    node,
+    on,
+    plan,
+    scaling,
+    started,
+    team_quotas,
+    waiting,
+)
 
-from frenzy.core.cluster import Node, NodeState
+from frenzy.core.cluster import NodeState
 from frenzy.core.errors import ReasonCode
-from frenzy.core.has import HasPolicy, SchedulingState, apply_actions, decide, schedule
+from frenzy.core.has import HasPolicy, apply_actions, schedule
 from frenzy.core.job import Objective
-from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import Action, Elasticity, Hold, Preempt, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
+from frenzy.core.queue import Elasticity, Hold, Preempt, Resize, SchedulingFacts, Start
 
 HAS = HasPolicy()
-EASY = Elasticity(restart_s=10.0, moves_left=3)
-
-
-def scaling(gpu: str, *counts: int, work_s: float) -> tuple[ResourcePlan, ...]:
-    """Plans whose speed is the number of GPUs to the power 0.9, fastest first."""
-    return tuple(plan(gpu, count, run_s=work_s / count**0.9) for count in sorted(counts, reverse=True))
-
-
-def elastic(job: QueuedJob, elasticity: Elasticity = EASY, **changes: object) -> QueuedJob:
-    return replace(job, elasticity=elasticity, **changes)  # type: ignore[arg-type]
-
-
-def on(job: QueuedJob, chosen: ResourcePlan, *allocations: tuple[str, int], since_s: float = 0.0) -> RunningJob:
-    """``job`` at work since ``since_s``."""
-    return replace(
-        running(job.run_key, chosen, *allocations, started_s=since_s),
-        plans=job.plans,
-        elasticity=job.elasticity,
-        submitted_s=job.submitted_s,
-        priority=job.priority,
-        team=job.team,
-        work_left=job.work_left,
-        expected_end_s=since_s + job.work_left * chosen.predicted_run_s,
-    )
-
-
-def by_job(actions: tuple[Action, ...]) -> dict[str, Action]:
-    return {action.run_key: action for action in actions}
-
-
 LONG = elastic(waiting("long", *scaling("g", 1, 2, 4, work_s=100_000.0)))
 SHORT = elastic(waiting("short", *scaling("g", 1, 2, 4, work_s=600.0), submitted_s=900.0))
 ONE_NODE = [node("n", "g", 4)]
@@ -116,12 +95,6 @@ def test_higher_priority_takes_gpus_from_lower_priority_whatever_their_sizes() -
     assert "job-urgent" in preempted.reason.sentence
 
 
-def test_a_long_job_is_not_overtaken_for_ever() -> None:
-    old = replace(LONG, submitted_s=-1e9)
-    actions = by_job(schedule(facts(ONE_NODE, [old, SHORT]), NOW_S, HAS))
-    assert isinstance(actions["long"], Start)
-
-
 def test_a_quota_bounds_what_a_team_holds() -> None:
     policy = HasPolicy(queues=team_quotas(blue=2))
     blue = [replace(each, team="blue") for each in (LONG, SHORT)]
@@ -165,69 +138,6 @@ def test_gpus_on_the_ready_half_of_a_displaced_job_are_not_given_twice() -> None
     there = facts(nodes, [single], [on(half, half.plans[0], ("n", 2), ("m", 2))])
     after = apply_actions(there, schedule(there, NOW_S, HAS), now_s=NOW_S)
     assert held_on(after)["m"] <= 4
-
-
-def test_many_jobs_that_cannot_be_placed_keep_nobody_behind_them_waiting() -> None:
-    """Four GPUs are idle, two on each node: groups of four fit nowhere."""
-    nodes = [node("a", "g", 4), node("b", "g", 4)]
-    fixed = [running(f"on-{name}", plan("g", 2), (name, 2)) for name in ("a", "b")]
-    grouped = [elastic(waiting(f"tensor{at}", plan("g", 4, tp=4, run_s=1.0), submitted_s=at)) for at in range(12)]
-    single = [elastic(waiting(f"single{at}", plan("g", 1, run_s=900.0), submitted_s=990.0)) for at in range(4)]
-    actions = started(schedule(facts(nodes, [*grouped, *single], fixed), NOW_S, HasPolicy(slowdown=1e6)))
-    assert set(actions) == {each.run_key for each in single}
-
-
-def test_a_job_that_is_due_keeps_others_from_what_it_waits_for() -> None:
-    fixed = running("fixed", plan("g", 2), ("n", 2))
-    large = elastic(waiting("large", plan("g", 4, run_s=10.0), submitted_s=0.0))
-    small = elastic(waiting("small", plan("g", 1, run_s=5.0), submitted_s=999.0))
-    due = schedule(facts(ONE_NODE, [large, small], [fixed]), NOW_S, HasPolicy(slowdown=1.0))
-    assert started(due) == {}
-    not_due = schedule(facts(ONE_NODE, [large, small], [fixed]), NOW_S, HasPolicy(slowdown=1000.0))
-    assert set(started(not_due)) == {"small"}
-
-
-def test_a_job_of_higher_priority_keeps_others_from_what_it_waits_for() -> None:
-    fixed = running("fixed", plan("g", 2), ("n", 2))
-    urgent = elastic(waiting("urgent", plan("g", 4, run_s=1e6), submitted_s=999.0, priority=1))
-    small = elastic(waiting("small", plan("g", 1, run_s=5.0)))
-    actions = schedule(facts(ONE_NODE, [urgent, small], [fixed]), NOW_S, HAS)
-    assert started(actions) == {}
-    hold = by_job(actions)["small"]
-    assert isinstance(hold, Hold)
-    assert hold.reason.code is ReasonCode.WAITING_BEHIND_HEAD
-
-
-@pytest.mark.parametrize(
-    ("nodes", "wanted", "excluded"),
-    [
-        ([node("m", "g", 4)], plan("g", 8, tp=8), ()),
-        ([node("m", "g", 4), node("lost", "g", 8, state=NodeState.LOST)], plan("g", 8, tp=8), ()),
-        ([node("m", "g", 4)], plan("g", 8, host_gib=5000), ()),
-        ([node("m", "g", 4, num_cpus=2)], plan("g", 8), ()),
-        ([node("m", "g", 4)], plan("g", 8), ("m",)),
-    ],
-    ids=["group", "lost node", "host memory", "CPUs", "excluded node"],
-)
-def test_a_job_that_no_node_has_room_for_keeps_nobody_waiting(
-    nodes: list[Node], wanted: ResourcePlan, excluded: tuple[str, ...]
-) -> None:
-    first = elastic(waiting("first", wanted, priority=1), excluded_nodes=excluded)
-    behind = elastic(waiting("behind", plan("g", 4), submitted_s=900.0))
-    found = by_job(schedule(facts([*ONE_NODE, *nodes], [first, behind]), NOW_S, HAS))
-    assert isinstance(found["first"], Hold)
-    assert isinstance(found["behind"], Start)
-
-
-def test_a_job_that_its_quota_holds_back_keeps_nobody_waiting() -> None:
-    policy = HasPolicy(queues=team_quotas(red=4))
-    holder = replace(on(elastic(waiting("holder", plan("g", 4), priority=1)), plan("g", 4), ("n", 4)), team="red")
-    first = elastic(waiting("first", plan("g", 4), priority=1), team="red")
-    behind = elastic(waiting("behind", plan("g", 4), submitted_s=900.0), team="blue")
-    found = by_job(schedule(facts([*ONE_NODE, node("m", "g", 4)], [first, behind], [holder]), NOW_S, policy))
-    assert isinstance(found["behind"], Start)
-    assert isinstance(found["first"], Hold)
-    assert found["first"].reason.code == ReasonCode.WAITING_FOR_QUOTA
 
 
 def test_what_a_job_holds_on_a_node_that_has_gone_is_taken_from_nobody() -> None:
@@ -298,116 +208,6 @@ def test_fragments_are_used_up_first() -> None:
     two = elastic(waiting("two", plan("g", 2, tp=2, run_s=100.0)), submitted_s=10.0)
     actions = started(schedule(facts(nodes, [*jobs, two]), NOW_S, HAS))
     assert [each.node for each in actions["two"].placement.allocations] == ["a"]
-
-
-@st.composite
-def elastic_facts(draw: st.DrawFn) -> SchedulingFacts:
-    """Facts in which most jobs may be moved; the running ones were started by the policy itself."""
-    cluster = draw(clusters())
-    jobs = [
-        replace(
-            job,
-            elasticity=draw(st.sampled_from((None, EASY, EASY, Elasticity(restart_s=5.0, moves_left=0)))),
-            work_left=draw(st.sampled_from((0.2, 1.0, 30.0))),
-            team=draw(st.sampled_from(("red", "blue"))),
-        )
-        for job in draw(queues(max_size=9))
-    ]
-    first, then = jobs[::2], jobs[1::2]
-    before = SchedulingFacts(cluster=cluster, queued=tuple(first), running=())
-    past_s = NOW_S - draw(st.sampled_from((0.0, 1.0, 40.0, 800.0)))
-    after = apply_actions(before, schedule(before, past_s, HAS), now_s=past_s)
-    return replace(after, queued=after.queued + tuple(then))
-
-
-elastic_policies = st.sampled_from((HAS, HasPolicy(queues=team_quotas(red=2)), HasPolicy(urgency=2.0, hysteresis=0.95)))
-thorough = settings(max_examples=40, deadline=None)
-
-
-def held_on(there: SchedulingFacts) -> dict[str, int]:
-    held: dict[str, int] = {}
-    for job in there.running:
-        for each in job.placement.allocations:
-            held[each.node] = held.get(each.node, 0) + each.num_gpus
-    return held
-
-
-@thorough
-@given(elastic_facts(), elastic_policies)
-def test_no_gpu_is_given_twice_and_gangs_are_whole(there: SchedulingFacts, policy: HasPolicy) -> None:
-    actions = schedule(there, NOW_S, policy)
-    after = apply_actions(there, actions, now_s=NOW_S)
-    nodes = there.cluster.nodes_by_name
-    assert all(count <= nodes[name].num_gpus for name, count in held_on(after).items())
-    for action in actions:
-        if isinstance(action, Start | Resize):
-            assert action.placement.num_gpus == action.plan.num_gpus
-            assert all(each.num_gpus % action.plan.tp == 0 for each in action.placement.allocations)
-            assert all(nodes[each.node].state is NodeState.READY for each in action.placement.allocations)
-            assert all(nodes[each.node].gpu_type == action.plan.gpu_type for each in action.placement.allocations)
-
-
-@thorough
-@given(elastic_facts(), elastic_policies)
-def test_every_job_has_at_most_one_action_and_every_waiting_one_exactly_one(
-    there: SchedulingFacts, policy: HasPolicy
-) -> None:
-    actions = schedule(there, NOW_S, policy)
-    keys = [action.run_key for action in actions]
-    assert len(set(keys)) == len(keys)
-    assert {job.run_key for job in there.queued} <= set(keys)
-
-
-@thorough
-@given(elastic_facts(), elastic_policies)
-def test_a_second_pass_on_the_same_facts_changes_nothing(there: SchedulingFacts, policy: HasPolicy) -> None:
-    after = apply_actions(there, schedule(there, NOW_S, policy), now_s=NOW_S)
-    assert decide(after, NOW_S, policy) == ()
-
-
-@thorough
-@given(elastic_facts(), elastic_policies, st.randoms(use_true_random=False))
-def test_the_order_in_which_facts_are_listed_does_not_matter(
-    there: SchedulingFacts, policy: HasPolicy, chance: object
-) -> None:
-    queued, run = list(there.queued), list(there.running)
-    chance.shuffle(queued)  # type: ignore[attr-defined]
-    chance.shuffle(run)  # type: ignore[attr-defined]
-    mixed = replace(there, queued=tuple(queued), running=tuple(run))
-    assert schedule(mixed, NOW_S, policy) == schedule(there, NOW_S, policy)
-    assert schedule(SchedulingState.of(there, policy), NOW_S, policy) == schedule(there, NOW_S, policy)
-
-
-@thorough
-@given(elastic_facts(), elastic_policies)
-def test_jobs_that_may_not_be_moved_are_not(there: SchedulingFacts, policy: HasPolicy) -> None:
-    fixed = {job.run_key for job in there.running if job.elasticity is None}
-    spent = {job.run_key for job in there.running if job.moves_left(NOW_S) < 1}
-    for action in schedule(there, NOW_S, policy):
-        assert not (isinstance(action, Resize | Preempt) and action.run_key in fixed)
-        assert not (isinstance(action, Preempt) and action.run_key in spent)
-
-
-@thorough
-@given(elastic_facts())
-def test_quotas_are_kept_by_all_that_is_started_or_moved(there: SchedulingFacts) -> None:
-    policy = HasPolicy(queues=team_quotas(red=2))
-    before = sum(job.plan.num_gpus for job in there.running if job.team == "red")
-    after = apply_actions(there, schedule(there, NOW_S, policy), now_s=NOW_S)
-    assert sum(job.plan.num_gpus for job in after.running if job.team == "red") <= max(2, before)
-
-
-@thorough
-@given(elastic_facts(), st.integers(0, 20))
-def test_more_priority_never_makes_a_job_wait(there: SchedulingFacts, which: int) -> None:
-    if not there.queued:
-        return
-    job = there.queued[which % len(there.queued)]
-    if job.objective is Objective.COST or job.ordered:
-        return
-    raised = replace(there, queued=tuple(replace(each, priority=9) if each is job else each for each in there.queued))
-    if isinstance(by_job(schedule(there, NOW_S, HAS))[job.run_key], Start):
-        assert isinstance(by_job(schedule(raised, NOW_S, HAS))[job.run_key], Start)
 
 
 def test_shares_are_near_those_of_hesrpt() -> None:

@@ -8,9 +8,8 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.core.has_strategies import NOW_S, queues
-from tests.unit.core.has_world import facts, node, plan, team_quotas, waiting
-from tests.unit.core.test_has_elastic import EASY, elastic, elastic_facts, held_on, on, scaling
+from tests.unit.core.has_strategies import NOW_S, elastic_facts, queues
+from tests.unit.core.has_world import EASY, elastic, facts, held_on, node, on, plan, scaling, team_quotas, waiting
 
 from frenzy.core.cluster import NodeState
 from frenzy.core.has import HasPolicy, SchedulingState, decide, decided

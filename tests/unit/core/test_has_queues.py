@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.core.has_strategies import NOW_S, all_facts
+from tests.unit.core.has_strategies import NOW_S, all_facts, elastic_facts
 from tests.unit.core.has_world import (
     facts,
     gpu_type,
@@ -19,7 +19,6 @@ from tests.unit.core.has_world import (
     team_quotas,
     waiting,
 )
-from tests.unit.core.test_has_elastic import elastic_facts
 
 from frenzy.core.errors import ReasonCode
 from frenzy.core.has import BackfillPolicy, HasPolicy, SchedulingState, apply_actions, explain, schedule

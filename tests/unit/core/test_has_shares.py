@@ -9,9 +9,8 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.core.has_strategies import NOW_S
+from tests.unit.core.has_strategies import NOW_S, elastic_facts
 from tests.unit.core.has_world import team_quotas
-from tests.unit.core.test_has_elastic import elastic_facts
 
 from frenzy.core.has import HasPolicy, SchedulingState
 from frenzy.core.has.choices import Capacity, Choice

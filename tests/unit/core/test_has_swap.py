@@ -9,8 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.core.has_strategies import NOW_S, clusters, queues
-from tests.unit.core.has_world import facts, gpu_type, node, plan, running, started, team_quotas, waiting
-from tests.unit.core.test_has_elastic import by_job, elastic, held_on, on
+from tests.unit.core.has_world import (
+    by_job,
+    elastic,
+    facts,
+    gpu_type,
+    held_on,
+    node,
+    on,
+    plan,
+    running,
+    started,
+    team_quotas,
+    waiting,
+)
 
 from frenzy.core.cluster import NodeState
 from frenzy.core.has import HasPolicy, SchedulingState, apply_actions, schedule
