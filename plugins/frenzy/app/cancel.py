@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from frenzy.app.queries import view_of
 from frenzy.app.schedule_pass import run_pass
-from frenzy.app.services import Services, require_run
+from frenzy.app.services import Services, live_attempt, require_run
 from frenzy.app.settle import settle
 from frenzy.app.states import move
 from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.ledger import FINAL_STATES, Attempt, JobState, RunRecord
+from frenzy.core.ledger import FINAL_STATES, JobState, RunRecord
 from frenzy.core.protocol import EndReport, RunView
 from frenzy.ports import LedgerTx
 
@@ -35,19 +35,15 @@ def cancel_in(tx: LedgerTx, services: Services, run: RunRecord, reason: Reason, 
     run = replace(run, cancel_requested=True, reason=because, updated_s=now_s)
     tx.put_run(run)
     tx.drop_queue_entry(run.run_key)
-    live = next((each for each in tx.attempts(run.run_key) if each.is_live), None)
+    live = live_attempt(tx, run.run_key)
     if live is None:
         move(tx, replace(run, reason=None), JobState.CANCELLED, now_s, because)
     elif _never_launched(run):
         settle(tx, services, live, EndReport(reason=because), now_s)
     else:
-        _ask_workers_to_end(tx, live, because)
+        tx.put_attempt(replace(live, stop_reason=because))
 
 
 def _never_launched(run: RunRecord) -> bool:
     """PLACED: the launch task has not yet asked whether it may start workers, and will be refused."""
     return run.state is JobState.PLACED
-
-
-def _ask_workers_to_end(tx: LedgerTx, live: Attempt, because: Reason) -> None:
-    tx.put_attempt(replace(live, stop_reason=because))

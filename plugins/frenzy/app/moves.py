@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from frenzy.app.services import Services
+from frenzy.app.services import Services, live_attempt
 from frenzy.app.states import move
 from frenzy.core.cluster import NodeState, Placement
 from frenzy.core.errors import Reason, ReasonCode
@@ -45,11 +45,6 @@ def ask_to_move(
     tx.put_attempt(replace(attempt, stop_reason=reason, stop_asked_s=now_s, move_to=target))
     move(tx, run, JobState.CHECKPOINTING, now_s, reason)
     return True
-
-
-def live_attempt(tx: LedgerTx, run_key: str) -> Attempt | None:
-    """The attempt of ``run_key`` that has not ended."""
-    return next((each for each in tx.attempts(run_key) if each.is_live), None)
 
 
 def _may_be_asked(tx: LedgerTx, services: Services, run: RunRecord, attempt: Attempt) -> bool:

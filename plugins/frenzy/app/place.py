@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from frenzy.app.plan import next_plans
 from frenzy.app.schedule_pass import run_pass
-from frenzy.app.services import Services, require_run
+from frenzy.app.services import Services, live_attempt, require_run
 from frenzy.app.states import move
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.launch import LaunchSpec
@@ -34,7 +34,7 @@ def enqueue(services: Services, run_key: str) -> PlaceView:
     now_s = services.clock.now_s()
     with services.ledger.transaction() as tx:
         run = require_run(tx, run_key)
-        if tx.queue_entry(run_key) is None and _live_attempt(tx, run_key) is None and not run.cancel_requested:
+        if tx.queue_entry(run_key) is None and live_attempt(tx, run_key) is None and not run.cancel_requested:
             _enqueue_next(tx, services, run, now_s)
             run_pass(tx, services, now_s)
         return _place_view(tx, services, run_key)
@@ -83,13 +83,9 @@ def next_attempt_of(tx: LedgerTx, run: RunRecord) -> NextAttempt | Reason:
     return NextAttempt(attempt=run.num_attempts + 1, reason=Reason(code=ReasonCode.BEST_PLAN, detail="First attempt."))
 
 
-def _live_attempt(tx: LedgerTx, run_key: str) -> Attempt | None:
-    return next((each for each in tx.attempts(run_key) if each.is_live), None)
-
-
 def _place_view(tx: LedgerTx, services: Services, run_key: str) -> PlaceView:
     run = require_run(tx, run_key)
-    live = _live_attempt(tx, run_key)
+    live = live_attempt(tx, run_key)
     if run.cancel_requested or run.state is JobState.CANCELLED:
         return PlaceView(run_key=run_key, status=PlaceStatus.CANCELLED, reason=run.reason)
     if live is not None:

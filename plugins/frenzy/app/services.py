@@ -81,6 +81,11 @@ def require_attempt(tx: LedgerTx, run_key: str, attempt: int) -> Attempt:
     raise NotFound(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=f"Run {run_key!r} has no attempt {attempt}."))
 
 
+def live_attempt(tx: LedgerTx, run_key: str) -> Attempt | None:
+    """The attempt of ``run_key`` that has not ended; None if there is none."""
+    return next((each for each in tx.attempts(run_key) if each.is_live), None)
+
+
 def log_event(tx: LedgerTx, run_key: str, now_s: float, kind: str, text: str, attempt: int | None = None) -> None:
     """Add one line to the run's history."""
     tx.add_event(Event(run_key=run_key, time_s=now_s, kind=kind, text=text, attempt=attempt))

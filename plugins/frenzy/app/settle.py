@@ -10,7 +10,7 @@ from frenzy.app.place import next_attempt_of
 from frenzy.app.plan import next_plans
 from frenzy.app.queries import view_of
 from frenzy.app.schedule_pass import run_pass
-from frenzy.app.services import Services, log_event, require_attempt, require_run
+from frenzy.app.services import Services, live_attempt, log_event, require_attempt, require_run
 from frenzy.app.states import move
 from frenzy.core.errors import Reason, ReasonCode, TemporaryError
 from frenzy.core.launch import AttemptResult
@@ -143,7 +143,7 @@ def decide(services: Services, run_key: str) -> Verdict:
     now_s = services.clock.now_s()
     with services.ledger.transaction() as tx:
         run = require_run(tx, run_key)
-        live = next((each for each in tx.attempts(run_key) if each.is_live), None)
+        live = live_attempt(tx, run_key)
         settled = run if live is None else _give_up_launch(tx, services, run, live, now_s)
         if settled is not None:
             recovering = settled.state is JobState.RECOVERING
