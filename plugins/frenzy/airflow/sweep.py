@@ -29,7 +29,7 @@ def _look(reach: Workers, target: SweepTarget, log: Any) -> SweepFinding:
     """What can be proved of one attempt's workers; a launcher that fails proves nothing."""
     try:
         account = reach.launcher.account(target.spec)
-        if target.stop and account.state in (WorkersState.ALIVE, WorkersState.UNKNOWN):
+        if target.stop and account.state is not WorkersState.GONE:  # none may be started any more, either
             log.info("Ending the workers of %s attempt %d.", target.run_key, target.attempt)
             reach.launcher.stop(target.spec, grace_s=_STOP_GRACE_S)
         result = reach.runs.result(target.run_key, target.attempt)

@@ -30,9 +30,9 @@ def sweep_targets(services: Services) -> tuple[SweepTarget, ...]:
     now_s = services.clock.now_s()
     with services.ledger.transaction() as tx:
         refresh_inventory(tx, services)
-        num_cancelled = _cancel_dead_dag_runs(tx, services, now_s)
+        has_cancelled = _cancel_dead_dag_runs(tx, services, now_s)
         _mark_overdue(tx, now_s)
-        if num_cancelled:
+        if has_cancelled:
             run_pass(tx, services, now_s)
         return tuple(_target(tx, services, lease) for lease in tx.held_leases())
 
@@ -46,18 +46,17 @@ def apply_sweep(services: Services, report: SweepReport) -> SweepSummary:
             lines += _reconcile(tx, services, finding, now_s)
         started = sum(isinstance(action, Start) for action in run_pass(tx, services, now_s))
         suspects = sum(lease.state is LeaseState.SUSPECT for lease in tx.held_leases())
-    return SweepSummary(
-        num_suspect=suspects, num_released=len(lines), num_cancelled=0, num_started=started, lines=tuple(lines)
-    )
+    return SweepSummary(num_suspect=suspects, num_released=len(lines), num_started=started, lines=tuple(lines))
 
 
-def _cancel_dead_dag_runs(tx: LedgerTx, services: Services, now_s: float) -> int:
+def _cancel_dead_dag_runs(tx: LedgerTx, services: Services, now_s: float) -> bool:
+    """Cancel runs whose DAG run has ended; whether there were any."""
     active = [state for state in JobState if state not in FINAL_STATES]
     dead = [run for run in tx.runs(states=active) if not run.cancel_requested and tx.dag_run_is_over(run.identity)]
     for run in dead:
         reason = Reason(code=ReasonCode.CANCELLED_BY_USER, detail="Its DAG run was ended in Airflow.")
         cancel_in(tx, services, run, reason, now_s)
-    return len(dead)
+    return bool(dead)
 
 
 def _mark_overdue(tx: LedgerTx, now_s: float) -> None:
@@ -95,6 +94,7 @@ def _reconcile(tx: LedgerTx, services: Services, finding: SweepFinding, now_s: f
         return []
     reason = _gone(tx, services, attempt, lease, finding, now_s)
     if reason is None:
+        _end_stuck_launch(tx, attempt, lease, finding, now_s)
         return []
     known = finding.reason or (reason if finding.result is None else None)
     report = EndReport(result=finding.result, reason=known, lost_nodes=finding.lost_nodes)
@@ -113,12 +113,27 @@ def _gone(
         return Reason(code=ReasonCode.WORKERS_LOST, detail="The workers are gone and nobody had reported it.")
     if finding.workers == WorkersState.NOT_STARTED:
         waited_s = now_s - lease.granted_s
-        if run.cancel_requested or _never_comes(tx, run, waited_s, _PATIENCE_LEASES * services.lease_s):
+        if _never_comes(tx, run, waited_s, _PATIENCE_LEASES * services.lease_s):
             detail = f"No worker was started within {waited_s:.0f} s of the placement."
             return Reason(code=ReasonCode.LEASE_EXPIRED, detail=detail)
     return None
 
 
 def _never_comes(tx: LedgerTx, run: RunRecord, waited_s: float, patience_s: float) -> bool:
-    """Whether the launch task starts no workers any more, or takes too long to begin."""
-    return waited_s > max(patience_s, _LAUNCH_PATIENCE_S) or (waited_s > patience_s and tx.launch_is_over(run.identity))
+    """Whether the launch task starts no workers any more; one that has yet to begin will be refused.
+
+    One that was told to start them may be about to, however long ago the sweep looked: its end proves that it does
+    not, or that the launcher was told to stop them (``SweepTarget.stop``) and then finds them gone.
+    """
+    if waited_s > patience_s and tx.launch_is_over(run.identity):
+        return True
+    has_begun = run.state is not JobState.PLACED
+    return not has_begun and (run.cancel_requested or waited_s > max(patience_s, _LAUNCH_PATIENCE_S))
+
+
+def _end_stuck_launch(tx: LedgerTx, attempt: Attempt, lease: Lease, finding: SweepFinding, now_s: float) -> None:
+    """Let the next sweep stop an attempt whose launch task has been about to start workers for far too long."""
+    stuck = finding.workers == WorkersState.NOT_STARTED and now_s - lease.granted_s > _LAUNCH_PATIENCE_S
+    if stuck and attempt.stop_reason is None:
+        reason = Reason(code=ReasonCode.LAUNCH_FAILED, detail="The launch task has begun, but starts no worker.")
+        tx.put_attempt(replace(attempt, stop_reason=reason))

@@ -376,6 +376,5 @@ class SweepReport:
 class SweepSummary:
     num_suspect: int
     num_released: int
-    num_cancelled: int
     num_started: int
     lines: tuple[str, ...] = ()

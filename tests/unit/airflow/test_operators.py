@@ -21,6 +21,7 @@ from frenzy.airflow.operators import (
 from frenzy.airflow.pod_operator import PodLaunchOperator
 from frenzy.airflow.triggers import LaunchTrigger, MonitorTrigger, PlaceTrigger
 from frenzy.app.cancel import cancel
+from frenzy.app.observe import attempt_launching
 from frenzy.app.place import enqueue
 from frenzy.app.settle import end_attempt
 from frenzy.core.errors import Reason, ReasonCode, TemporaryError
@@ -285,6 +286,18 @@ def test_the_sweep_removes_what_is_left_of_ended_attempts_and_nothing_of_unknown
     ended(world, spec, 0)
     SweepOperator(task_id="sweep").execute({})
     assert world.launcher.remains() == tuple(sorted([(alive.run_key, 1), ("stranger", 1)]))
+
+
+def test_the_sweep_keeps_workers_of_a_cancelled_run_from_starting_before_it_frees_their_gpus(world: World) -> None:
+    spec = world.placed()
+    attempt_launching(world.services, spec.run_key, spec.attempt)
+    cancel(world.services, spec.run_key, Reason(code=ReasonCode.CANCELLED_BY_USER))
+    SweepOperator(task_id="sweep").execute({})
+    assert world.view(spec.run_key).lease is not None
+    world.launcher.launch(spec)
+    assert world.launcher.state(spec) is WorkersState.GONE, "it was told before"
+    SweepOperator(task_id="sweep").execute({})
+    assert world.view(spec.run_key).lease is None
 
 
 def test_decide_gives_up_when_a_task_before_the_attempt_failed(world: World) -> None:

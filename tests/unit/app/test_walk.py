@@ -9,6 +9,7 @@ from tests.unit.app.playing import Airflow, make_job, small_cluster
 
 from frenzy.adapters.memory import FixedInventory, InMemoryLedger
 from frenzy.app.cancel import cancel
+from frenzy.app.observe import attempt_launching
 from frenzy.app.place import place_status
 from frenzy.app.queries import explain, gpus_view, queue_view, run_view
 from frenzy.app.settle import UnsettledError, end_attempt
@@ -290,6 +291,44 @@ def test_a_launch_that_does_not_come_gives_its_gpus_back_and_is_not_charged(
     assert airflow.decide().kind is VerdictKind.RETRY
     run = run_view(airflow.services, airflow.key).run
     assert (run.num_reschedules, run.state) == (0, JobState.RECOVERING)
+
+
+def begun(airflow: Airflow) -> Airflow:
+    """A placed run whose launch task was told to start workers, and has not come to it yet."""
+    airflow.register(make_job())
+    airflow.place()
+    assert attempt_launching(airflow.services, airflow.key, 1).kind is DirectiveKind.CONTINUE
+    return airflow
+
+
+def test_a_sweep_that_looked_before_the_workers_began_frees_no_gpus_under_them(airflow: Airflow) -> None:
+    begun(airflow)
+    cancel(airflow.services, airflow.key, BY_USER)
+    (target,) = sweep_targets(airflow.services)
+    assert target.stop
+    nobody = SweepFinding(run_key=airflow.key, attempt=1, workers=WorkersState.NOT_STARTED)
+    apply_sweep(airflow.services, SweepReport(findings=(nobody,)))
+    assert free_gpus(airflow) < 4, "they may begin at any moment"
+    apply_sweep(airflow.services, SweepReport(findings=(replace(nobody, workers=WorkersState.GONE),)))
+    assert free_gpus(airflow) == 4
+    assert run_view(airflow.services, airflow.key).run.state is JobState.CANCELLED
+
+
+def test_a_launch_task_that_began_and_ended_without_workers_gives_its_gpus_back(airflow: Airflow) -> None:
+    begun(airflow)
+    assert isinstance(airflow.services.ledger, InMemoryLedger)
+    airflow.services.ledger.over_launches.add(run_view(airflow.services, airflow.key).run.identity)
+    sweep_at(airflow, 241)
+    assert free_gpus(airflow) == 4
+
+
+def test_a_launch_task_that_is_stuck_before_its_workers_is_stopped_by_the_next_sweep(airflow: Airflow) -> None:
+    begun(airflow)
+    sweep_at(airflow, 3601)
+    assert free_gpus(airflow) < 4
+    (target,) = sweep_targets(airflow.services)
+    assert target.stop
+    assert attempt_launching(airflow.services, airflow.key, 1).kind is DirectiveKind.KILL
 
 
 def test_a_run_that_failed_runs_again_when_its_tasks_are_cleared(airflow: Airflow) -> None:
