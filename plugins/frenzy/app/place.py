@@ -9,6 +9,7 @@ from frenzy.app.schedule_pass import run_pass
 from frenzy.app.services import Services, live_attempt, require_run
 from frenzy.app.states import move
 from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.has.options import Rules
 from frenzy.core.launch import LaunchSpec
 from frenzy.core.ledger import (
     FINAL_STATES,
@@ -68,7 +69,7 @@ def _enqueue_next(tx: LedgerTx, services: Services, run: RunRecord, now_s: float
             submitted_s=run.created_s,
             enqueued_s=now_s,
             plans=choice.plans,
-            next_attempt=with_nodes_to_spare(following, choice.plans, tx.cluster()),
+            next_attempt=with_nodes_to_spare(following, choice.plans, tx.cluster(), Rules(services.policy)),
             ordered=choice.ordered,
         )
     )

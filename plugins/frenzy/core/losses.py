@@ -11,8 +11,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from frenzy.core.cluster import Cluster, NodeState
+from frenzy.core.cluster import Cluster
 from frenzy.core.errors import ReasonCode
+from frenzy.core.has.options import Rules
+from frenzy.core.has.rigid import could_hold
 from frenzy.core.ledger import Attempt, NextAttempt
 from frenzy.core.plan import ResourcePlan
 
@@ -70,13 +72,15 @@ def not_before_s(attempts: Sequence[Attempt]) -> float:
     return float(last.ended_s + min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(16, num_pauses - 1)))
 
 
-def with_nodes_to_spare(following: NextAttempt, plans: Iterable[ResourcePlan], cluster: Cluster) -> NextAttempt:
-    """``following``, but with no node excluded if none of ``plans`` has GPUs enough on other ready nodes."""
-    free: dict[str, int] = {}
-    for node in cluster.nodes:
-        if node.state is NodeState.READY and node.name not in following.excluded_nodes:
-            free[node.gpu_type] = free.get(node.gpu_type, 0) + node.num_gpus
-    if any(plan.num_gpus <= free.get(plan.gpu_type, 0) for plan in plans):
+def with_nodes_to_spare(
+    following: NextAttempt, plans: Iterable[ResourcePlan], cluster: Cluster, rules: Rules
+) -> NextAttempt:
+    """``following``, but with no node excluded if the other ready ones, empty, have room for none of ``plans``.
+
+    rules: of the scheduling policy, which say what a plan needs.
+    """
+    needs = [rules.need(plan, following.excluded_nodes) for plan in plans]
+    if any(could_hold(cluster, need, only_ready=True) for need in needs):
         return following
     return replace(following, excluded_nodes=())
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.contract import values
 
+from frenzy.core.cluster import Cluster, NodeState
 from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.has import HasPolicy
+from frenzy.core.has.options import Rules
 from frenzy.core.job import MemoryPressureSpec
 from frenzy.core.launch import AttemptResult
 from frenzy.core.ledger import Attempt, JobState, NextAttempt
 from frenzy.core.losses import LOSS_REASONS, lost_nodes, with_nodes_to_spare
+from frenzy.core.plan import ResourcePlan
 from frenzy.core.reschedule import classify, final_state, follow_up
 
 RUN = dataclasses.replace(
@@ -115,11 +120,37 @@ def test_no_node_that_was_lost_is_forgotten(names: list[str]) -> None:
     assert lost_nodes(attempts(*codes, lost=tuple(names))) == tuple(sorted(set(names)))
 
 
-def test_nodes_are_avoided_only_while_others_have_gpus_enough() -> None:
+GROUP_OF_TWO = dataclasses.replace(values.plan(2), tp=2, dp=1)
+
+
+def left_to_it(wanted: ResourcePlan, **changes: Any) -> tuple[str, ...]:
+    """Nodes that a run lost on n1 is still kept from, where the only other node is n2 with ``changes``."""
     following = dataclasses.replace(values.next_attempt(), excluded_nodes=("n1",))
-    cluster = values.cluster()  # n1 and n2 with two small GPUs each
-    assert with_nodes_to_spare(following, [values.plan(2)], cluster).excluded_nodes == ("n1",)
-    assert with_nodes_to_spare(following, [values.plan(4)], cluster).excluded_nodes == ()
+    whole = values.cluster()  # n1 and n2 with two small GPUs each
+    nodes = tuple(dataclasses.replace(each, **changes) if each.name == "n2" else each for each in whole.nodes)
+    return with_nodes_to_spare(following, [wanted], Cluster(whole.gpu_types, nodes), Rules(HasPolicy())).excluded_nodes
+
+
+def test_nodes_are_avoided_only_while_others_have_gpus_enough() -> None:
+    assert left_to_it(values.plan(2)) == ("n1",)
+    assert left_to_it(values.plan(4)) == ()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "changes"),
+    [
+        (values.plan(2), {"state": NodeState.DRAINING}),
+        (values.plan(2), {"num_taken": 1}),
+        (values.plan(1), {"num_cpus": 0.5}),
+        (GROUP_OF_TWO, {"num_gpus": 1}),
+    ],
+    ids=["drained", "others hold GPUs", "CPUs", "tensor-parallel group"],
+)
+def test_a_node_is_used_again_where_the_others_could_not_run_the_job(
+    wanted: ResourcePlan, changes: dict[str, Any]
+) -> None:
+    assert left_to_it(wanted) == ("n1",)
+    assert left_to_it(wanted, **changes) == ()
 
 
 def test_what_the_cluster_knows_explains_a_crash_and_an_unasked_checkpoint_but_no_success() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from frenzy.core.cluster import Cluster
+from frenzy.core.cluster import Cluster, NodeState
 from frenzy.core.has.room import Need, full_capacity
 from frenzy.core.plan import ResourcePlan
 
@@ -33,10 +33,15 @@ def rigid_plans(
     return by_count[chosen] if ordered else sorted(by_count[chosen], key=lambda plan: plan.predicted_run_s)
 
 
-def could_hold(cluster: Cluster, need: Need) -> bool:
-    """Whether all nodes of ``cluster`` together, empty and in service, have room for ``need``."""
+def could_hold(cluster: Cluster, need: Need, *, only_ready: bool = False) -> bool:
+    """Whether all nodes of ``cluster`` together, empty and in service, have room for ``need``.
+
+    only_ready: leave out those that are out of service now.
+    """
     missing = need.num_gpus
     for node in cluster.nodes:
+        if only_ready and node.state is not NodeState.READY:
+            continue
         if node.gpu_type == need.gpu_type and node.name not in need.excluded_nodes:
             missing -= need.gpus_in(full_capacity(node))
             if missing <= 0:
