@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from frenzy.core.errors import SpecError, Violation
 from frenzy.core.queue_rules import NO_RULES, QueueRules
@@ -14,30 +14,36 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackfillPolicy:
+class _AnyPolicy:
+    """What every policy has.
+
+    name: as settings, simulations and reports call it. cpus_per_gpu: CPUs a worker holds for each of its GPUs.
+    num_forecasts: jobs at the front of the queue whose start is estimated in each pass.
+    """
+
+    name: ClassVar[str]
+    cpus_per_gpu: float = 1.0
+    num_forecasts: int = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillPolicy(_AnyPolicy):
     """Priority, FIFO, best plan, backfill behind reservations; no job is ever moved.
 
-    cpus_per_gpu: CPUs a worker holds for each of its GPUs.
     min_gain: a job that could start now waits for a better plan only when that lowers its
     predicted time to the end (or its cost, if that is its objective) by at least this share.
     max_wait_share: bound of that patience: time waited since submission, expected wait included,
     as a share of its longest plan's predicted run time. Past it the job takes what it can get.
-    num_forecasts: jobs at the front of the queue whose start is estimated in each pass.
     queues: shares of queues, quotas of queues and teams.
     deadline_slack: a deadline is at risk with less time left than so many times what the job's plan takes that
     uses GPUs best.
     """
 
-    cpus_per_gpu: float = 1.0
+    name: ClassVar[str] = "backfill"
     min_gain: float = 0.1
     max_wait_share: float = 0.5
-    num_forecasts: int = 16
     queues: QueueRules = NO_RULES
     deadline_slack: float = 2.0
-
-    @property
-    def name(self) -> str:
-        return "backfill"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +65,7 @@ class HasPolicy(BackfillPolicy):
     there are neither queues nor quotas.
     """
 
+    name: ClassVar[str] = "has"
     urgency: float = 0.8
     slowdown: float = 20.0
     size_exponent: float = 0.0
@@ -68,13 +75,9 @@ class HasPolicy(BackfillPolicy):
     overrun_share: float = 0.3
     num_all: int = 128
 
-    @property
-    def name(self) -> str:
-        return "has"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PaperPolicy:
+class PaperPolicy(_AnyPolicy):
     """Frenzy as published: FIFO, first plan that fits by (GPUs, memory), pass over what does not.
 
     launchable_only: keep to what the launcher can run: one GPU type in a job, tensor-parallel
@@ -82,34 +85,24 @@ class PaperPolicy:
     may mix types, as published; only the simulator may turn it off.
     """
 
-    cpus_per_gpu: float = 1.0
+    name: ClassVar[str] = "frenzy-paper"
     launchable_only: bool = True
-    num_forecasts: int = 16
-
-    @property
-    def name(self) -> str:
-        return "frenzy-paper"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FifoPolicy:
+class FifoPolicy(_AnyPolicy):
     """FIFO on the number of GPUs the user asked for, on any type that is free ("opportunistic").
 
     head_blocks: the first job that has to wait keeps all behind it waiting, as a plain queue does.
     Off, later jobs that fit are started past it, with no reservation for it.
     """
 
-    cpus_per_gpu: float = 1.0
+    name: ClassVar[str] = "fifo"
     head_blocks: bool = True
-    num_forecasts: int = 16
-
-    @property
-    def name(self) -> str:
-        return "fifo"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SrtfPolicy:
+class SrtfPolicy(_AnyPolicy):
     """Shortest remaining time first, capped; running jobs give way, grow and move (see ``srtf``).
 
     max_share: a job's GPUs at most, as a share of the cluster's. min_efficiency: it gets no more GPUs of
@@ -120,7 +113,7 @@ class SrtfPolicy:
     for which room is made at most, and jobs that give way to one of them.
     """
 
-    cpus_per_gpu: float = 1.0
+    name: ClassVar[str] = "srtf"
     max_share: float = 0.5
     min_efficiency: float = 0.5
     preempt_ratio: float = 2.0
@@ -128,11 +121,6 @@ class SrtfPolicy:
     overrun_share: float = 0.3
     num_tried: int = 16
     num_victims: int = 8
-    num_forecasts: int = 16
-
-    @property
-    def name(self) -> str:
-        return "srtf"
 
     def believed_left(self, left: float, done: float) -> float:
         """What is left of a job, ``left`` by its estimate, in multiples of its plans' run times."""
