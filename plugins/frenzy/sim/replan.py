@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
 
 from frenzy.adapters.calibration import default_calibration
 from frenzy.core.cluster import Cluster
 from frenzy.core.errors import FrenzyError
-from frenzy.core.job import Objective
+from frenzy.core.job import Objective, deadline_s
 from frenzy.core.marp import PlanRequest, plan_candidates
 from frenzy.core.model_shape import model_shape
 from frenzy.core.plan import ResourcePlan
@@ -28,7 +27,7 @@ def with_plans_for(snapshot: QueueSnapshot, gpu_types: frozenset[str]) -> tuple[
     unfit: list[str] = []
 
     def planned(job: QueuedJob | RunningJob, plans: Plans) -> Plans:
-        found = _new_plans(snapshot, job.run_key, plans, gpu_types)
+        found = _new_plans(snapshot, job, plans, gpu_types)
         if found is None:
             lacking.append(job.job_name)
             return plans
@@ -48,13 +47,19 @@ def with_plans_for(snapshot: QueueSnapshot, gpu_types: frozenset[str]) -> tuple[
     return changed, notes
 
 
-def _new_plans(snapshot: QueueSnapshot, run_key: str, known: Plans, gpu_types: frozenset[str]) -> Plans | None:
+def _new_plans(
+    snapshot: QueueSnapshot, job: QueuedJob | RunningJob, known: Plans, gpu_types: frozenset[str]
+) -> Plans | None:
     """Plans on ``gpu_types`` that the job does not have yet; None if it cannot be planned."""
-    planning = snapshot.planning.get(run_key)
+    planning = snapshot.planning.get(job.run_key)
     if planning is None:
         return None
+    # As in the product, what has begun goes on after its deadline.
+    has_begun = isinstance(job, RunningJob) or job.work_done > 0
+    before_s = None if has_begun else deadline_s(planning.job)
+    left_s = None if before_s is None else before_s - snapshot.taken_s
     try:
-        made = all_plans(planning, snapshot.facts.cluster, snapshot.taken_s, snapshot.marp_policy)
+        made = all_plans(planning, snapshot.facts.cluster, snapshot.marp_policy, seconds_to_deadline=left_s)
     except FrenzyError:
         return None
     before = {plan.plan_id: plan for plan in known}
@@ -65,15 +70,20 @@ def _new_plans(snapshot: QueueSnapshot, run_key: str, known: Plans, gpu_types: f
     return tuple(_scaled(plan, scale) for plan in made if plan.gpu_type in gpu_types and plan.plan_id not in before)
 
 
-def all_plans(planning: PlanningFacts, cluster: Cluster, taken_s: float, marp_policy: str) -> Plans:
-    deadline = planning.job.constraints.deadline
+def all_plans(
+    planning: PlanningFacts, cluster: Cluster, marp_policy: str, *, seconds_to_deadline: float | None = None
+) -> Plans:
+    """Every plan that MARP finds feasible on ``cluster``, in its order; those too slow for a deadline are none.
+
+    Raises FrenzyError for a model it does not know.
+    """
     request = PlanRequest(
         job=planning.job,
         shape=model_shape(planning.model_config),
         total_steps=planning.total_steps,
         excluded_shapes=planning.excluded_shapes,
         extra_bytes_per_gpu=planning.extra_bytes_per_gpu,
-        seconds_to_deadline=None if deadline is None else datetime.fromisoformat(deadline).timestamp() - taken_s,
+        seconds_to_deadline=seconds_to_deadline,
     )
     candidates = plan_candidates(request, cluster, default_calibration(), marp_policy)
     return tuple(each.plan for each in candidates if each.feasible)

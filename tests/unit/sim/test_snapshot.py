@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from tests.unit.app.playing import CONFIG, make_job
+from tests.unit.app.playing import make_job
 from tests.unit.core.has_world import facts, node, plan, running, waiting
+from tests.unit.installation import CONFIG
 
 from frenzy.core.cluster import NodeState
 from frenzy.core.codec import dumps
 from frenzy.core.errors import ContractError, SpecError
 from frenzy.core.gpu_catalogue import CATALOGUE
 from frenzy.core.has import HasPolicy, schedule
+from frenzy.core.job import ConstraintsSpec
 from frenzy.core.protocol import PlanningFacts, QueueSnapshot
 from frenzy.core.queue import Start
 from frenzy.sim.answer import answer
 from frenzy.sim.engine import simulate
 from frenzy.sim.outcome import SimResult
+from frenzy.sim.replan import all_plans
 from frenzy.sim.snapshot import product_scheduler, read_snapshot, scenario_of
 from frenzy.sim.what_if import Changed, what_if
 
@@ -122,20 +126,36 @@ def test_type_that_jobs_were_not_planned_for_is_planned_or_named() -> None:
     assert sum(node.gpu_type == "l40s" for node in told.snapshot.facts.cluster.nodes) == 1
 
 
-def test_jobs_are_planned_for_an_added_type_on_the_scale_of_their_plans() -> None:
-    from frenzy.sim.replan import all_plans
+PLANNING = PlanningFacts(job=make_job(), model_config=CONFIG, total_steps=100)
 
-    planning = PlanningFacts(job=make_job(), model_config=CONFIG, total_steps=100)
-    found = snapshot()
-    made = all_plans(planning, found.facts.cluster, NOW_S, "paper")
+
+def planned(found: QueueSnapshot, planning: PlanningFacts) -> QueueSnapshot:
+    """``found`` with what is to be known of its waiting jobs; they have one plan, ten times slower than predicted."""
+    made = all_plans(PLANNING, found.facts.cluster, "paper")
     known = replace(made[0], predicted_run_s=made[0].predicted_run_s * 10)
     queued = tuple(replace(job, plans=(known,)) for job in found.facts.queued)
-    found = replace(found, facts=replace(found.facts, queued=queued), planning={"q1": planning, "q2": planning})
-    changed = what_if(found, "add 8 A100-80")
+    return replace(found, facts=replace(found.facts, queued=queued), planning={"q1": planning, "q2": planning})
+
+
+def test_jobs_are_planned_for_an_added_type_on_the_scale_of_their_plans() -> None:
+    changed = what_if(planned(snapshot(), PLANNING), "add 8 A100-80")
     assert changed.notes == ()
     job = changed.snapshot.facts.queued[0]
     assert {plan.gpu_type for plan in job.plans} == {"t4", "a100-80"}
     assert [plan.predicted_run_s for plan in job.plans] == sorted(plan.predicted_run_s for plan in job.plans)
+
+
+def test_what_has_begun_is_planned_after_its_deadline_and_what_waits_to_begin_is_not() -> None:
+    past = datetime.fromtimestamp(NOW_S - 60, UTC).isoformat()
+    late = replace(PLANNING, job=replace(make_job(), constraints=ConstraintsSpec(deadline=past)))
+    found = planned(snapshot(), late)
+    first, second = found.facts.queued
+    found = replace(found, facts=replace(found.facts, queued=(replace(first, work_done=0.1), second)))
+    changed = what_if(found, "add 8 A100-80")
+    begun, waits = changed.snapshot.facts.queued
+    assert {plan.gpu_type for plan in begun.plans} == {"t4", "a100-80"}
+    assert {plan.gpu_type for plan in waits.plans} == {"t4"}
+    assert changed.notes == ("The snapshot does not say how these jobs would run on more a100-80: job-q2.",)
 
 
 def test_removed_gpus_are_idle_ones_first_then_those_of_the_job_that_ran_least() -> None:
