@@ -18,19 +18,18 @@ import asyncio
 import pytest
 from fastapi import FastAPI, HTTPException
 from tests.unit.cli.conftest import served
-from tests.unit.web.conftest import cluster, registration, role_access
+from tests.unit.installation import in_memory_services
+from tests.unit.web.conftest import registration, role_access
 
-from frenzy.adapters.memory import FakeLauncher, FixedInventory, InMemoryJobStore, InMemoryLedger, InMemoryRunStore
+from frenzy.adapters.memory import FakeLauncher, InMemoryRunStore
 from frenzy.airflow.connection import close_async_clients, close_clients
 from frenzy.airflow.workers import Workers, using
 from frenzy.app.place import enqueue
 from frenzy.app.queries import run_view
 from frenzy.app.register import register_run
 from frenzy.app.services import Services
-from frenzy.core.has import policy_named
 from frenzy.core.launch import AttemptResult, LaunchSpec
 from frenzy.core.ledger import RunIdentity
-from frenzy.core.memory_calibration import Calibration
 from frenzy.core.protocol import RunView
 from frenzy.settings import Settings
 from frenzy.web.application import create_app
@@ -109,19 +108,7 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     runs = InMemoryRunStore()
-    services = Services(
-        clock=SystemClock(),
-        ledger=InMemoryLedger(),
-        runs=runs,
-        jobs=InMemoryJobStore(),
-        inventory=FixedInventory(cluster()),
-        calibration=Calibration(),
-        policy=policy_named("has"),
-        marp_policy="paper",
-        lease_s=60.0,
-    )
-    with services.ledger.transaction() as tx:
-        tx.put_cluster(cluster())
+    services = in_memory_services(clock=SystemClock(), runs=runs)
     airflow, launcher = FakeAirflow(), FakeLauncher(runs)
     app = airflow.routes()
     app.mount("/frenzy", create_app(lambda: services, {need: lambda: None for need in role_access()}))

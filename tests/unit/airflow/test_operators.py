@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferralTimeout, TaskDeferred
 from tests.unit.airflow.conftest import World
-from tests.unit.web.conftest import CONFIG, registration
+from tests.unit.installation import CONFIG
+from tests.unit.web.conftest import registration
 
 from frenzy.airflow.operators import (
     DecideOperator,

@@ -6,30 +6,17 @@ from dataclasses import replace
 
 import pytest
 from tests.unit.app.moving import ScriptedScheduler, on_small, run_on
-from tests.unit.app.playing import Airflow, make_job, small_cluster
+from tests.unit.app.playing import Airflow, make_job
+from tests.unit.installation import in_memory_services
 
-from frenzy.adapters.memory import FakeClock, FixedInventory, InMemoryJobStore, InMemoryLedger, InMemoryRunStore
-from frenzy.app.services import Services
-from frenzy.core.has import policy_named
-from frenzy.core.memory_calibration import Calibration
+from frenzy.adapters.memory import FakeClock
 from frenzy.core.moves import ElasticRules
 
 
 @pytest.fixture
 def airflow() -> Airflow:
     clock = FakeClock()
-    services = Services(
-        clock=clock,
-        ledger=InMemoryLedger(),
-        runs=InMemoryRunStore(),
-        jobs=InMemoryJobStore(),
-        inventory=FixedInventory(small_cluster()),
-        calibration=Calibration(),
-        policy=policy_named("has"),
-        marp_policy="paper",
-        lease_s=60.0,
-    )
-    return Airflow(services=services, clock=clock)
+    return Airflow(services=in_memory_services(clock=clock), clock=clock)
 
 
 @pytest.fixture

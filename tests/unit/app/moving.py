@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from tests.unit.app.playing import Airflow, make_job, small_cluster
+from tests.unit.app.playing import Airflow, make_job
+from tests.unit.installation import small_cluster
 
 from frenzy.adapters.memory import FixedInventory
 from frenzy.app.facts import scheduling_facts

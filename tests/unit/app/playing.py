@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tests.unit.installation import CONFIG
+
 from frenzy.adapters.memory import FakeClock
 from frenzy.app.observe import attempt_launching, attempt_started, report_pressure, report_progress
-from frenzy.app.place import enqueue
+from frenzy.app.place import enqueue, place_status
+from frenzy.app.queries import gpus_view
 from frenzy.app.register import register_run
 from frenzy.app.services import Services
 from frenzy.app.settle import decide, end_attempt
-from frenzy.core.cluster import Cluster, Node
 from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.hardware import GpuType
 from frenzy.core.job import DataSpec, MemoryPressureSpec, ModelSpec, TrainingJob, TrainingSpec
 from frenzy.core.launch import AttemptResult
 from frenzy.core.ledger import DataFacts, RunIdentity
@@ -20,6 +21,7 @@ from frenzy.core.protocol import (
     AttemptStarted,
     Directive,
     EndReport,
+    PlaceStatus,
     PlaceView,
     PressureReport,
     ProgressReport,
@@ -27,36 +29,8 @@ from frenzy.core.protocol import (
     RunView,
     Verdict,
 )
-from frenzy.core.units import GIB
 
-CONFIG = {
-    "model_type": "gpt2",
-    "vocab_size": 1000,
-    "n_positions": 128,
-    "n_embd": 256,
-    "n_layer": 4,
-    "n_head": 4,
-    "n_inner": None,
-    "tie_word_embeddings": True,
-    "embd_pdrop": 0.0,
-    "attn_pdrop": 0.0,
-    "resid_pdrop": 0.0,
-    "activation_function": "gelu_new",
-}
 FORECAST = Reason(code=ReasonCode.MEMORY_PRESSURE_FORECAST, detail="It rises.")
-
-
-def small_cluster() -> Cluster:
-    return Cluster(
-        gpu_types=(
-            GpuType(name="small", memory_bytes=1 * GIB, flops_per_s=1e12),
-            GpuType(name="large", memory_bytes=4 * GIB, flops_per_s=1e12),
-        ),
-        nodes=(
-            Node(name="a", gpu_type="small", num_gpus=2, host_memory_bytes=64 * GIB, num_cpus=16),
-            Node(name="b", gpu_type="large", num_gpus=2, host_memory_bytes=64 * GIB, num_cpus=16),
-        ),
-    )
 
 
 def make_job(name: str = "job", *, max_reschedules: int = 3, forecast: bool = True, batch: int = 8) -> TrainingJob:
@@ -113,3 +87,26 @@ class Airflow:
 
     def another(self) -> Airflow:
         return replace(self, key="")
+
+    def submitted(self, job: TrainingJob, run_id: str = "r1") -> Airflow:
+        """Another run on the same services, which has asked for its place."""
+        run = self.another()
+        run.register(job, run_id)
+        run.place()
+        return run
+
+    def begun(self, job: TrainingJob | None = None) -> Airflow:
+        """This run, at the first step of its first attempt."""
+        self.register(job or make_job())
+        self.place()
+        self.launch(1)
+        self.step(1, 1)
+        return self
+
+    @property
+    def free_gpus(self) -> int:
+        return sum(row.num_free for row in gpus_view(self.services).types)
+
+    @property
+    def is_placed(self) -> bool:
+        return place_status(self.services, self.key).status is PlaceStatus.PLACED

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from tests.unit.app.conftest import Airflow, make_job
+from tests.unit.app.playing import Airflow, make_job
 
 from frenzy.app.facts import scheduling_facts
-from frenzy.app.place import place_status
 from frenzy.core.job import ConstraintsSpec, TrainingJob
 from frenzy.core.protocol import PlaceStatus, VerdictKind
 
@@ -25,32 +24,21 @@ def on_a(name: str) -> TrainingJob:
     return replace(make_job(name), constraints=ConstraintsSpec(gpu_types=("small",), max_gpus=1))
 
 
-def submitted(airflow: Airflow, job: TrainingJob) -> Airflow:
-    run = airflow.another()
-    run.register(job)
-    run.place()
-    return run
-
-
-def is_placed(airflow: Airflow) -> bool:
-    return place_status(airflow.services, airflow.key).status is PlaceStatus.PLACED
-
-
 def test_a_job_whose_deadline_is_at_risk_takes_the_next_gpus(airflow: Airflow) -> None:
-    first, _ = (submitted(airflow, on_a(name)) for name in ("first", "second"))
-    calm = submitted(airflow, on_a("calm"))
+    first, _ = (airflow.submitted(on_a(name)) for name in ("first", "second"))
+    calm = airflow.submitted(on_a("calm"))
     airflow.clock.advance(1)
-    late = submitted(airflow, due(airflow, "late", 5.0))
-    assert (is_placed(calm), is_placed(late)) == (False, False)
+    late = airflow.submitted(due(airflow, "late", 5.0))
+    assert (calm.is_placed, late.is_placed) == (False, False)
     first.launch(1)
     first.end(1, 0, last_step=100)
-    assert (is_placed(calm), is_placed(late)) == (False, True)
+    assert (calm.is_placed, late.is_placed) == (False, True)
 
 
 def test_the_scheduler_knows_the_deadlines_of_all_jobs(airflow: Airflow) -> None:
-    submitted(airflow, due(airflow, "timed", 500.0))
-    submitted(airflow, on_a("other"))
-    submitted(airflow, due(airflow, "waits", 900.0))
+    airflow.submitted(due(airflow, "timed", 500.0))
+    airflow.submitted(on_a("other"))
+    airflow.submitted(due(airflow, "waits", 900.0))
     with airflow.services.ledger.reading() as tx:
         facts = scheduling_facts(tx, airflow.services.elastic, airflow.clock.now_s())
     now_s = airflow.clock.now_s()
@@ -62,7 +50,7 @@ def test_the_scheduler_knows_the_deadlines_of_all_jobs(airflow: Airflow) -> None
 
 
 def test_a_run_that_has_begun_goes_on_after_its_deadline(airflow: Airflow) -> None:
-    run = submitted(airflow, due(airflow, "timed", 5.0))
+    run = airflow.submitted(due(airflow, "timed", 5.0))
     run.launch(1)
     run.step(1, 10)
     run.clock.advance(60)

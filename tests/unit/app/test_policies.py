@@ -16,7 +16,7 @@ from frenzy.core.has import SchedulingState, decide, policy_named
 from frenzy.core.job import ConstraintsSpec, TrainingJob, TrainingSpec
 from frenzy.core.ledger import JobState
 from frenzy.core.moves import ElasticRules
-from frenzy.core.protocol import DirectiveKind, PlaceStatus, SweepReport, VerdictKind
+from frenzy.core.protocol import DirectiveKind, SweepReport, VerdictKind
 from frenzy.settings import PlacementPolicy
 from frenzy.sim.engine import simulate
 from frenzy.sim.registry import scheduler_named
@@ -43,15 +43,9 @@ def on(gpu_type: str, name: str, *, steps: int = 100, priority: int = 0) -> Trai
 
 
 def submit(airflow: Airflow, job: TrainingJob) -> Airflow:
-    run = airflow.another()
-    run.register(job)
-    run.place()
+    run = airflow.submitted(job)
     run.clock.advance(1)
     return run
-
-
-def is_placed(airflow: Airflow) -> bool:
-    return place_status(airflow.services, airflow.key).status is PlaceStatus.PLACED
 
 
 def train(airflow: Airflow) -> None:
@@ -76,7 +70,7 @@ def test_jobs_start_wait_with_a_reason_and_follow_under_each_policy(airflow: Air
         for row in queue_view(home.services).waiting:
             assert row.reason is not None
             assert explain(home.services, row.run_key).lines
-        first = next(each for each in unfinished if is_placed(each))
+        first = next(each for each in unfinished if each.is_placed)
         finish(first)
         unfinished.remove(first)
     assert {run_view(each.services, each.key).run.state for each in jobs} == {JobState.SUCCEEDED}
@@ -110,12 +104,12 @@ def test_a_policy_that_moves_nobody_lets_a_long_job_run_on(airflow: Airflow, pol
     home = under(airflow, policy)
     longs = [submit(home, on("small", f"long{number}", steps=100_000)) for number in range(2)]
     for long in longs:
-        if is_placed(long):
+        if long.is_placed:
             train(long)
     submit(home, on("small", "short", steps=10, priority=5))
     apply_sweep(home.services, SweepReport(findings=()))
     for long in longs:
-        if is_placed(long):
+        if long.is_placed:
             assert long.step(1, 21).kind is DirectiveKind.CONTINUE
 
 
@@ -123,12 +117,12 @@ def test_fifo_starts_in_order_of_submission_though_a_later_job_would_fit(airflow
     home = under(airflow, PlacementPolicy.FIFO)
     jobs = [submit(home, on("small", name, steps=steps)) for name, steps in (("a", 900), ("b", 800), ("c", 700))]
     other = submit(home, on("large", "other", steps=1))
-    assert [is_placed(each) for each in (*jobs, other)] == [True, True, False, False]
+    assert [each.is_placed for each in (*jobs, other)] == [True, True, False, False]
     told = place_status(other.services, other.key).reason
     assert told is not None
     assert (told.code, "c is first in line" in told.sentence) == (ReasonCode.WAITING_BEHIND_HEAD, True)
     finish(jobs[1])
-    assert [is_placed(each) for each in (jobs[2], other)] == [True, True]
+    assert [each.is_placed for each in (jobs[2], other)] == [True, True]
 
 
 def test_srtf_lets_a_long_job_give_way_to_a_short_one_and_grow_back(airflow: Airflow) -> None:
@@ -137,13 +131,13 @@ def test_srtf_lets_a_long_job_give_way_to_a_short_one_and_grow_back(airflow: Air
     train(long)
     short = submit(home, on("small", "short", steps=10))
     assert long.step(1, 21).kind is DirectiveKind.CHECKPOINT_AND_STOP
-    assert not is_placed(short)
+    assert not short.is_placed
     long.end(1, STOPPED, last_step=22)
-    assert is_placed(short)
+    assert short.is_placed
     assert long.decide().kind is VerdictKind.RETRY
     long.place()
     finish(short)
-    assert is_placed(long)
+    assert long.is_placed
     assert run_view(long.services, long.key).attempts[-1].next_attempt.checkpoint_step == 22
 
 

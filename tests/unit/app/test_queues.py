@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.unit.app.conftest import Airflow, make_job
-from tests.unit.app.playing import CONFIG
+from tests.unit.app.playing import Airflow, make_job
+from tests.unit.installation import CONFIG
 
 from frenzy.adapters.memory import FixedQueues
 from frenzy.app.place import place_status
@@ -38,13 +38,6 @@ def of(name: str, *, queue: str = "default", team: str = "default") -> TrainingJ
     return replace(make_job(name), queue=queue, team=team)
 
 
-def submitted(airflow: Airflow, job: TrainingJob) -> Airflow:
-    run = airflow.another()
-    run.register(job)
-    run.place()
-    return run
-
-
 def test_a_queue_that_is_not_there_is_refused_with_those_that_are(shared: Airflow) -> None:
     lost = of("lost", queue="reserch")
     identity = RunIdentity(dag_id="job_lost", run_id="r", task_group="train")
@@ -69,8 +62,8 @@ def test_without_queues_a_job_may_name_any(airflow: Airflow) -> None:
 
 
 def test_a_team_at_its_quota_waits_beside_idle_gpus_and_says_why(shared: Airflow) -> None:
-    first, second = (submitted(shared, of(name, team="red")) for name in ("first", "second"))
-    other = submitted(shared, of("other", team="blue"))
+    first, second = (shared.submitted(of(name, team="red")) for name in ("first", "second"))
+    other = shared.submitted(of("other", team="blue"))
     assert place_status(first.services, first.key).status is PlaceStatus.PLACED
     told = place_status(second.services, second.key)
     assert told.status is PlaceStatus.WAITING
@@ -83,8 +76,8 @@ def test_a_team_at_its_quota_waits_beside_idle_gpus_and_says_why(shared: Airflow
 
 
 def test_the_queue_shows_queue_team_share_and_quota(shared: Airflow) -> None:
-    submitted(shared, of("one", queue="research", team="red"))
-    submitted(shared, of("two", queue="default", team="red"))
+    shared.submitted(of("one", queue="research", team="red"))
+    shared.submitted(of("two", queue="default", team="red"))
     view = queue_view(shared.services)
     assert [(row.queue, row.team) for row in view.running] == [("research", "red")]
     assert [(row.queue, row.team) for row in view.waiting] == [("default", "red")]
@@ -97,11 +90,11 @@ def test_the_queue_shows_queue_team_share_and_quota(shared: Airflow) -> None:
 
 def test_what_a_job_holds_until_it_has_left_is_its_queues(shared: Airflow) -> None:
     for index in range(4):
-        job = submitted(shared, replace(of(f"job{index}"), constraints=ConstraintsSpec(max_gpus=1)))
+        job = shared.submitted(replace(of(f"job{index}"), constraints=ConstraintsSpec(max_gpus=1)))
         job.launch(1)
         job.step(1, 7)
         shared.clock.advance(600)
-    submitted(shared, of("owner", queue="research"))
+    shared.submitted(of("owner", queue="research"))
     view = queue_view(shared.services)
     assert JobState.CHECKPOINTING in {row.state for row in view.running}
     (default,) = (row for row in view.shares if row.queue == "default")
@@ -110,7 +103,7 @@ def test_what_a_job_holds_until_it_has_left_is_its_queues(shared: Airflow) -> No
 
 def test_places_count_from_one_though_a_decision_looked_at_some_jobs_only(airflow: Airflow) -> None:
     for name in ("one", "two", "three", "four", "five"):
-        submitted(airflow, of(name))
+        airflow.submitted(of(name))
         airflow.clock.advance(1)
     with airflow.services.ledger.transaction() as tx:
         for entry in tx.queue():
@@ -122,22 +115,22 @@ def test_places_count_from_one_though_a_decision_looked_at_some_jobs_only(airflo
 
 
 def test_an_installation_without_queues_shows_none(airflow: Airflow) -> None:
-    submitted(airflow, of("one"))
+    airflow.submitted(of("one"))
     view = queue_view(airflow.services)
     assert (view.shares, view.quotas) == ((), ())
 
 
 def test_a_snapshot_is_simulated_with_the_queues_it_was_taken_with(shared: Airflow) -> None:
-    submitted(shared, of("one", team="red"))
+    shared.submitted(of("one", team="red"))
     found = loads(QueueSnapshot, dumps(queue_snapshot(shared.services)))
     assert found.queues == RULES
     assert product_scheduler(found).rules == HasPolicy(queues=RULES)
 
 
 def test_a_change_of_the_rules_holds_from_the_next_pass_on(shared: Airflow) -> None:
-    submitted(shared, of("first", team="red"))
-    second = submitted(shared, of("second", team="red"))
+    shared.submitted(of("first", team="red"))
+    second = shared.submitted(of("second", team="red"))
     raised = replace(RULES, teams=(TeamRule(name="red", quota=Quota(max_gpus=4)),))
     shared.services.queues.replace(raised)
-    submitted(shared, of("third", team="blue"))
+    shared.submitted(of("third", team="blue"))
     assert place_status(second.services, second.key).status is PlaceStatus.PLACED

@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 import uvicorn
 from fastapi import FastAPI, HTTPException
-from tests.unit.web.conftest import cluster, registration, role_access
+from tests.unit.installation import in_memory_services
+from tests.unit.web.conftest import registration, role_access
 
-from frenzy.adapters.memory import FixedInventory, FixedQueues, InMemoryJobStore, InMemoryLedger, InMemoryRunStore
+from frenzy.adapters.memory import FixedQueues
 from frenzy.app.register import register_run
 from frenzy.app.services import Services
 from frenzy.cli.main import run
-from frenzy.core.has import policy_named
-from frenzy.core.memory_calibration import Calibration
 from frenzy.core.protocol import RunView
 from frenzy.web.application import create_app
 from frenzy.wiring import SystemClock
@@ -97,20 +96,7 @@ class World:
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     queues = FixedQueues()
-    services = Services(
-        clock=SystemClock(),
-        ledger=InMemoryLedger(),
-        runs=InMemoryRunStore(),
-        jobs=InMemoryJobStore(),
-        inventory=FixedInventory(cluster()),
-        calibration=Calibration(),
-        policy=policy_named("has"),
-        marp_policy="paper",
-        lease_s=60.0,
-        queues=queues,
-    )
-    with services.ledger.transaction() as tx:
-        tx.put_cluster(cluster())
+    services = in_memory_services(clock=SystemClock(), queues=queues)
     airflow = FakeAirflow(services)
     app = airflow.routes()
     app.mount("/frenzy", create_app(lambda: services, {need: lambda: None for need in role_access()}))

@@ -9,37 +9,18 @@ from typing import Annotated, Any, Final, TypeVar
 import pytest
 from fastapi import FastAPI, Header, HTTPException
 from fastapi.testclient import TestClient
+from tests.unit.installation import CONFIG, in_memory_services
 
-from frenzy.adapters.memory import FakeClock, FixedInventory, InMemoryJobStore, InMemoryLedger, InMemoryRunStore
 from frenzy.app.services import Services
-from frenzy.core.cluster import Cluster, Node
 from frenzy.core.codec import decode, dumps
-from frenzy.core.hardware import GpuType
-from frenzy.core.has import policy_named
 from frenzy.core.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
 from frenzy.core.ledger import DataFacts, RunIdentity
-from frenzy.core.memory_calibration import Calibration
 from frenzy.core.protocol import RegisterRun, RunView
-from frenzy.core.units import GIB
 from frenzy.web.access import Dependency, Need
 from frenzy.web.application import create_app
 
 T = TypeVar("T")
 API: Final = "/api/v1"
-CONFIG: Final = {
-    "model_type": "gpt2",
-    "vocab_size": 1000,
-    "n_positions": 128,
-    "n_embd": 256,
-    "n_layer": 4,
-    "n_head": 4,
-    "n_inner": None,
-    "tie_word_embeddings": True,
-    "embd_pdrop": 0.0,
-    "attn_pdrop": 0.0,
-    "resid_pdrop": 0.0,
-    "activation_function": "gelu_new",
-}
 READING: Final = frozenset({Need.READ, Need.READ_DAG_RUN, Need.READ_LOGS})
 
 
@@ -56,19 +37,6 @@ def role_access() -> Mapping[Need, Dependency]:
         return check
 
     return {need: require(need) for need in Need}
-
-
-def cluster() -> Cluster:
-    return Cluster(
-        gpu_types=(
-            GpuType(name="small", memory_bytes=1 * GIB, flops_per_s=1e12),
-            GpuType(name="large", memory_bytes=4 * GIB, flops_per_s=1e12),
-        ),
-        nodes=(
-            Node(name="a", gpu_type="small", num_gpus=2, host_memory_bytes=64 * GIB, num_cpus=16),
-            Node(name="b", gpu_type="large", num_gpus=2, host_memory_bytes=64 * GIB, num_cpus=16),
-        ),
-    )
 
 
 def registration(name: str = "job", run_id: str = "manual__2026-01-01T00:00:00+00:00", **job: Any) -> RegisterRun:
@@ -112,20 +80,7 @@ class Caller:
 
 @pytest.fixture
 def services() -> Services:
-    made = Services(
-        clock=FakeClock(),
-        ledger=InMemoryLedger(),
-        runs=InMemoryRunStore(),
-        jobs=InMemoryJobStore(),
-        inventory=FixedInventory(cluster()),
-        calibration=Calibration(),
-        policy=policy_named("has"),
-        marp_policy="paper",
-        lease_s=60.0,
-    )
-    with made.ledger.transaction() as tx:
-        tx.put_cluster(cluster())
-    return made
+    return in_memory_services()
 
 
 @pytest.fixture

@@ -1,0 +1,150 @@
+"""The sweep: GPUs are free once the workers are proved gone, or none can come; not before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.unit.app.playing import Airflow, make_job
+
+from frenzy.adapters.memory import InMemoryLedger
+from frenzy.app.cancel import cancel
+from frenzy.app.observe import attempt_launching
+from frenzy.app.queries import run_view
+from frenzy.app.sweep import apply_sweep, sweep_targets
+from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.launch import AttemptResult
+from frenzy.core.ledger import JobState, LeaseState
+from frenzy.core.protocol import DirectiveKind, SweepFinding, SweepReport, VerdictKind
+from frenzy.ports import WorkersState
+
+BY_USER = Reason(code=ReasonCode.CANCELLED_BY_USER, detail="Pressed by a test.")
+
+
+def test_an_overdue_lease_is_suspect_and_still_holds_its_gpus(airflow: Airflow) -> None:
+    airflow.begun()
+    airflow.clock.advance(61)
+    (target,) = sweep_targets(airflow.services)
+    assert target.suspect
+    assert airflow.free_gpus < 4
+    airflow.step(1, 2)
+    lease = run_view(airflow.services, airflow.key).lease
+    assert lease is not None
+    assert lease.state is LeaseState.LIVE
+
+
+def test_a_suspect_lease_is_released_once_its_workers_are_proved_gone(airflow: Airflow) -> None:
+    airflow.begun()
+    airflow.clock.advance(61)
+    sweep_targets(airflow.services)
+    alive = SweepFinding(run_key=airflow.key, attempt=1, workers=WorkersState.ALIVE)
+    apply_sweep(airflow.services, SweepReport(findings=(alive,)))
+    assert airflow.free_gpus < 4
+    gone = SweepFinding(run_key=airflow.key, attempt=1, workers=WorkersState.GONE)
+    summary = apply_sweep(airflow.services, SweepReport(findings=(gone,)))
+    assert summary.num_released == 1
+    assert airflow.free_gpus == 4
+    assert airflow.decide().kind is VerdictKind.RETRY
+
+
+def test_workers_that_are_gone_like_their_launch_task_are_released_though_a_monitor_renews_the_lease(
+    airflow: Airflow,
+) -> None:
+    airflow.begun()
+    gone = SweepFinding(run_key=airflow.key, attempt=1, workers=WorkersState.GONE)
+    apply_sweep(airflow.services, SweepReport(findings=(gone,)))
+    assert airflow.free_gpus < 4, "its launch task is about to report it"
+    assert isinstance(airflow.services.ledger, InMemoryLedger)
+    airflow.services.ledger.over_launches.add(run_view(airflow.services, airflow.key).run.identity)
+    apply_sweep(airflow.services, SweepReport(findings=(gone,)))
+    assert airflow.free_gpus == 4
+
+
+def test_the_sweep_takes_the_workers_own_account_where_they_left_one(airflow: Airflow) -> None:
+    airflow.begun()
+    airflow.clock.advance(61)
+    sweep_targets(airflow.services)
+    done = AttemptResult(exit_code=0, last_step=100, total_steps=100)
+    gone = SweepFinding(run_key=airflow.key, attempt=1, workers=WorkersState.GONE, result=done)
+    apply_sweep(airflow.services, SweepReport(findings=(gone,)))
+    assert run_view(airflow.services, airflow.key).run.state is JobState.SUCCEEDED
+
+
+def test_the_sweep_ends_an_attempt_whose_workers_left_an_account_that_nobody_reports(airflow: Airflow) -> None:
+    airflow.begun()
+    done = AttemptResult(exit_code=0, last_step=100, total_steps=100)
+    gone = SweepFinding(run_key=airflow.key, attempt=1, workers=WorkersState.GONE, result=done)
+    apply_sweep(airflow.services, SweepReport(findings=(gone,)))
+    assert run_view(airflow.services, airflow.key).run.state is JobState.SUCCEEDED
+    assert airflow.free_gpus == 4
+
+
+def sweep_at(airflow: Airflow, seconds: float) -> None:
+    """So long later a sweep finds that no worker was started."""
+    airflow.clock.advance(seconds)
+    sweep_targets(airflow.services)
+    nobody = SweepFinding(run_key=airflow.key, attempt=1, workers=WorkersState.NOT_STARTED)
+    apply_sweep(airflow.services, SweepReport(findings=(nobody,)))
+
+
+def test_a_launch_task_that_an_executor_has_yet_to_begin_keeps_its_gpus(airflow: Airflow) -> None:
+    airflow.register(make_job())
+    airflow.place()
+    sweep_at(airflow, 1800)
+    assert airflow.free_gpus < 4
+    assert airflow.launch(1).kind is DirectiveKind.CONTINUE
+
+
+@pytest.mark.parametrize(("launch_is_over", "waited_s"), [(True, 241), (False, 3601)])
+def test_a_launch_that_does_not_come_gives_its_gpus_back_and_is_not_charged(
+    airflow: Airflow, launch_is_over: bool, waited_s: float
+) -> None:
+    identity = airflow.register(make_job(max_reschedules=0)).run.identity
+    airflow.place()
+    if launch_is_over:
+        assert isinstance(airflow.services.ledger, InMemoryLedger)
+        airflow.services.ledger.over_launches.add(identity)
+    sweep_at(airflow, waited_s)
+    assert airflow.free_gpus == 4
+    assert airflow.launch(1).kind is DirectiveKind.ENDED, "should it come after all"
+    assert airflow.decide().kind is VerdictKind.RETRY
+    run = run_view(airflow.services, airflow.key).run
+    assert (run.num_reschedules, run.state) == (0, JobState.RECOVERING)
+
+
+def about_to_launch(airflow: Airflow) -> Airflow:
+    """A placed run whose launch task was told to start workers, and has not come to it yet."""
+    airflow.register(make_job())
+    airflow.place()
+    assert attempt_launching(airflow.services, airflow.key, 1).kind is DirectiveKind.CONTINUE
+    return airflow
+
+
+def test_a_sweep_that_looked_before_the_workers_began_frees_no_gpus_under_them(airflow: Airflow) -> None:
+    about_to_launch(airflow)
+    cancel(airflow.services, airflow.key, BY_USER)
+    (target,) = sweep_targets(airflow.services)
+    assert target.stop
+    nobody = SweepFinding(run_key=airflow.key, attempt=1, workers=WorkersState.NOT_STARTED)
+    apply_sweep(airflow.services, SweepReport(findings=(nobody,)))
+    assert airflow.free_gpus < 4, "they may begin at any moment"
+    apply_sweep(airflow.services, SweepReport(findings=(replace(nobody, workers=WorkersState.GONE),)))
+    assert airflow.free_gpus == 4
+    assert run_view(airflow.services, airflow.key).run.state is JobState.CANCELLED
+
+
+def test_a_launch_task_that_began_and_ended_without_workers_gives_its_gpus_back(airflow: Airflow) -> None:
+    about_to_launch(airflow)
+    assert isinstance(airflow.services.ledger, InMemoryLedger)
+    airflow.services.ledger.over_launches.add(run_view(airflow.services, airflow.key).run.identity)
+    sweep_at(airflow, 241)
+    assert airflow.free_gpus == 4
+
+
+def test_a_launch_task_that_is_stuck_before_its_workers_is_stopped_by_the_next_sweep(airflow: Airflow) -> None:
+    about_to_launch(airflow)
+    sweep_at(airflow, 3601)
+    assert airflow.free_gpus < 4
+    (target,) = sweep_targets(airflow.services)
+    assert target.stop
+    assert attempt_launching(airflow.services, airflow.key, 1).kind is DirectiveKind.KILL
