@@ -16,30 +16,12 @@ from frenzy.core.has import HasPolicy, SchedulingState, decide, decided
 from frenzy.core.has.lookup import Lookup
 from frenzy.core.has.ranks import Rank, Ranks, rank_of
 from frenzy.core.has.standing import Standing
-from frenzy.core.has.state import restarted
 from frenzy.core.has.window import window
 from frenzy.core.queue import Action, Elasticity, Preempt, Resize, SchedulingFacts, Start
 
 FEW = HasPolicy(num_all=0)
 few_at_once = st.sampled_from((FEW, HasPolicy(num_all=0, queues=team_quotas(red=2)), HasPolicy(num_all=3)))
 thorough = settings(max_examples=60, deadline=None)
-
-
-def acted(state: SchedulingState, actions: tuple[Action, ...], now_s: float) -> SchedulingState:
-    """``state`` once ``actions`` have happened; a job that starts again is ready its restart time later."""
-    entering = []
-    for action in actions:
-        if isinstance(action, Preempt):
-            state = state.requeue(state.running[action.run_key].stopped(now_s))
-        elif isinstance(action, Resize):
-            job = state.running[action.run_key].stopped(now_s)
-            state = state.finish(action.run_key)
-            entering.append(restarted(job, action.plan, action.placement, now_s=now_s))
-        elif isinstance(action, Start):
-            contender = state.waiting.find(action.run_key)
-            assert contender is not None
-            entering.append(restarted(contender.job, action.plan, action.placement, now_s=now_s))
-    return state.start(entering)
 
 
 def after_events(
@@ -49,7 +31,7 @@ def after_events(
     state, now_s = SchedulingState.of(there, policy), NOW_S
     for number in range(6):
         actions = decide(state, now_s, policy)
-        after = acted(decided(state, now_s), actions, now_s)
+        after = decided(state, now_s).after(actions, now_s)
         yield state, now_s, actions, after
         state, now_s = after, now_s + data.draw(st.sampled_from((1.0, 20.0, 300.0)))
         kind = data.draw(st.sampled_from(("arrival", "arrival", "end", "withdrawal", "node")))

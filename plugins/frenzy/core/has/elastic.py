@@ -6,28 +6,32 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.has.choices import Capacity, Choice
 from frenzy.core.has.claims import Claim
+from frenzy.core.has.giving_way import preemption
 from frenzy.core.has.line import Line, claims_of
-from frenzy.core.has.placement import place
-from frenzy.core.has.policy import HasPolicy, queue_rules
+from frenzy.core.has.placement import place_in
+from frenzy.core.has.policy import HasPolicy
 from frenzy.core.has.quotas import QuotaUse
 from frenzy.core.has.room import Room
-from frenzy.core.has.shares import Forbidden, forbidden_key, targets
-from frenzy.core.has.state import SchedulingState, restarted, running_job
+from frenzy.core.has.shares import forbidden_key, targets
+from frenzy.core.has.state import SchedulingState, running_job
 from frenzy.core.has.swap import served_first
+from frenzy.core.has.sweep import Forbidden
 from frenzy.core.has.window import idle_gpus, is_room_made, window
-from frenzy.core.queue import Action, Preempt, QueuedJob, Resize, RunningJob, Start
+from frenzy.core.queue import Action, Resize, Start
 
+# After so many sweeps with targets that could not be placed nobody is moved any more.
 _MAX_SWEEPS: Final = 8
+# All jobs are looked at again once their weight has changed by this share, or so many came or left: for each active
+# job, or where few are active, in all.
 _MOST_DRIFT: Final = 0.125
-_MOST_CHANGES: Final = 4
 _MOST_CHANGES_EACH: Final = 4
+_MOST_CHANGES: Final = 4
 
 
 def is_elastic(state: SchedulingState) -> bool:
-    """Whether any active job may be moved."""
+    """Whether the policy moves jobs, and any active one may be moved."""
     return state.standing is not None
 
 
@@ -101,7 +105,7 @@ def _step_by_step(state: SchedulingState, now_s: float, policy: HasPolicy) -> tu
         if not actions:
             is_calm = not line.free and all(isinstance(each, Start) for each in found.values())
             return tuple(found.values()), is_calm
-        state, turn = _acted(state, actions, now_s), None
+        state, turn = state.after(actions, now_s), None
     return tuple(found.values()), False
 
 
@@ -126,26 +130,6 @@ def _as_one(action: Action, ran: bool) -> Action:
     if ran and isinstance(action, Start):
         return Resize(run_key=action.run_key, plan=action.plan, placement=action.placement)
     return action
-
-
-def _acted(state: SchedulingState, actions: Iterable[Action], now_s: float) -> SchedulingState:
-    """``state`` once ``actions`` have happened: what gives its GPUs back does so before any is taken."""
-    entering: list[RunningJob] = []
-    for action in actions:
-        job: QueuedJob
-        if isinstance(action, Start):
-            contender = state.waiting.find(action.run_key)
-            assert contender is not None, "only waiting jobs are started"
-            job = contender.job
-        else:
-            job = state.running[action.run_key].stopped(now_s)
-        if isinstance(action, Preempt):
-            state = state.requeue(job)
-        elif isinstance(action, Resize):
-            state = state.finish(action.run_key)
-        if isinstance(action, Start | Resize):
-            entering.append(restarted(job, action.plan, action.placement, now_s=now_s))
-    return state.start(entering) if entering else state
 
 
 def _swept(state: SchedulingState, line: Line, policy: HasPolicy) -> tuple[Action, ...]:
@@ -208,13 +192,12 @@ def _realised(
     if failed:
         return [], frozenset(failed)
     placed = {claim.run_key: action for claim, action in taken}
-    actions: list[Action] = [placed.get(claim.run_key) or _preempted(state, line, claim, taken) for claim, _ in changed]
+    actions: list[Action] = [placed.get(claim.run_key) or preemption(state, line, claim, taken) for claim, _ in changed]
     return actions, frozenset()
 
 
 def _placed(room: Room, claim: Claim, target: Choice) -> tuple[Start | Resize | None, Room]:
-    on_type = room.by_type.get(target.need.gpu_type)
-    placement = place(on_type, target.need) if on_type is not None else None
+    placement = place_in(room, target.need)
     if placement is None:
         return None, room
     room = room.hold(target.need, placement)
@@ -241,51 +224,3 @@ def _only_starts(state: SchedulingState, line: Line, policy: HasPolicy) -> list[
                 actions.append(action)
                 break
     return actions
-
-
-def _preempted(state: SchedulingState, line: Line, claim: Claim, taken: list[tuple[Claim, Start | Resize]]) -> Preempt:
-    """With the job that takes GPUs of its nodes, or for which they are kept; where there is none, with what else."""
-    nodes = {each.node for each in state.running[claim.run_key].placement.allocations}
-    heirs = (heir for heir, action in taken if any(each.node in nodes for each in action.placement.allocations))
-    rules, own = queue_rules(state.rules.policy), (claim.job.queue, claim.job.team)
-    # Elsewhere, one that comes under the same quota takes what it leaves of that.
-    limited = (
-        heir for heir, _ in taken if {*rules.limits_of(*own)} & {*rules.limits_of(heir.job.queue, heir.job.team)}
-    )
-    heir = next(heirs, None) or next((each for each in limited if each.place < claim.place), None)
-    why = (
-        f"Its GPUs are needed by {_for(heir, claim)}" if heir is not None else _without_heir(state, line, claim, nodes)
-    )
-    return Preempt(
-        run_key=claim.run_key,
-        reason=Reason(code=ReasonCode.PREEMPTED, detail=f"{why}; it goes on from its checkpoint."),
-    )
-
-
-def _for(heir: Claim, claim: Claim) -> str:
-    name = heir.job.job_name
-    if heir.job.priority > claim.job.priority:
-        return f"{name}, whose priority is higher"
-    if heir.job.queue != claim.job.queue:
-        return f"{name} of queue {heir.job.queue}"
-    return f"{name}, which is due earlier" if heir.place < claim.place else name
-
-
-def _without_heir(state: SchedulingState, line: Line, claim: Claim, nodes: Iterable[str]) -> str:
-    assert claim.current is not None, "only a job that runs gives way"
-    gpu_type, num_gpus = claim.current.gpu_type, claim.current.num_gpus
-    others = (job for key, job in state.running.items() if key != claim.run_key)
-    limit = QuotaUse.of(state.rules.policy, others).exceeded(claim.job, gpu_type, num_gpus)
-    if limit is not None:
-        holder, what = f"{limit.holder.capitalize()} {limit.name}", limit.gpu_type or "GPUs"
-        return f"{holder} may hold {limit.num_gpus} {what}, fewer than its jobs hold"
-    free = state.room.by_type[gpu_type].free if gpu_type in state.room.by_type else {}
-    small = sorted(name for name in nodes if name in free and free[name].num_gpus < 0)
-    if small:
-        return f"{' and '.join(small)} has fewer GPUs for jobs than they hold"
-    ahead = (each for each in line.claims if each.current is None and each.place < claim.place)
-    for first in ahead:
-        fits = any(each.gpu_type == gpu_type and state.fits_empty(each.need) for each in first.others.choices)
-        if fits and line.must_not_be_overtaken(first):
-            return f"Its GPUs are kept for {_for(first, claim)}"
-    return "Its GPUs are needed by jobs that are served before it"

@@ -193,11 +193,10 @@ def _option_view(board: Board, job: QueuedJob, option: Option) -> OptionView:
 
 
 def _counterfactuals(facts: SchedulingFacts, contender: Contender, now_s: float, policy: Policy) -> Iterator[str]:
-    quick = replace(policy, num_forecasts=0)
     job = contender.job
 
-    def starts(changed: SchedulingFacts) -> bool:
-        return isinstance(_action(changed, job.run_key, now_s, quick), Start)
+    def starts(changed: SchedulingFacts, other: Policy = policy) -> bool:
+        return isinstance(_action(changed, job.run_key, now_s, replace(other, num_forecasts=0)), Start)
 
     def starts_with(option: Option, num_gpus: int) -> bool:
         return starts(replace(facts, cluster=with_node(facts.cluster, option, num_gpus)))
@@ -206,15 +205,11 @@ def _counterfactuals(facts: SchedulingFacts, contender: Contender, now_s: float,
         num_gpus = _least(partial(starts_with, option), limit=_gpus_wanted(facts, option.need.gpu_type))
         if num_gpus is not None:
             yield f"With {num_gpus} more idle {option.need.gpu_type} it would start now."
-    yield from rule_counterfactuals(facts, job, policy, lambda other: _starts_under(facts, job, now_s, other))
+    yield from rule_counterfactuals(facts, job, policy, partial(starts, facts))
     highest = max((each.priority for each in facts.queued), default=job.priority)
     raised = tuple(replace(each, priority=highest + 1) if each is job else each for each in facts.queued)
     if starts(replace(facts, queued=raised)):
         yield f"With priority {highest + 1} it would start now."
-
-
-def _starts_under(facts: SchedulingFacts, job: QueuedJob, now_s: float, policy: Policy) -> bool:
-    return isinstance(_action(facts, job.run_key, now_s, replace(policy, num_forecasts=0)), Start)
 
 
 def _least(holds: Callable[[int], bool], *, limit: int) -> int | None:

@@ -160,8 +160,7 @@ class ShareTurns:
     def _place(self, name: str) -> tuple[bool, float, tuple[float, float, str], str]:
         queue = self._queues[name]
         claim = queue.claims[queue.at]
-        order = (-claim.job.priority, claim.due_s, claim.run_key)
-        return (not self._is_due(queue, claim), queue.held / queue.weight, order, name)
+        return (not self._is_due(queue, claim), queue.held / queue.weight, claim.place, name)
 
 
 def _is_kept(claim: Claim) -> bool:

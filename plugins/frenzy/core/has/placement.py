@@ -6,7 +6,7 @@ from collections.abc import Container, Iterator
 from heapq import merge
 
 from frenzy.core.cluster import NodeAllocation, Placement
-from frenzy.core.has.room import Need, TypeRoom
+from frenzy.core.has.room import Need, Room, TypeRoom
 
 
 def place(room: TypeRoom, need: Need) -> Placement | None:
@@ -20,6 +20,12 @@ def place(room: TypeRoom, need: Need) -> Placement | None:
     if need.num_gpus > room.idle_gpus:
         return None
     return _on_one_node(room, need) or _on_fewest_nodes(room, need)
+
+
+def place_in(room: Room, need: Need) -> Placement | None:
+    """The same among the nodes of ``need``'s GPU type; None, too, where the cluster does not have that type."""
+    on_type = room.by_type.get(need.gpu_type)
+    return None if on_type is None else place(on_type, need)
 
 
 def usable_gpus(room: TypeRoom, need: Need) -> dict[str, int]:

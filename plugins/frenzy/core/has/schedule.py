@@ -25,7 +25,7 @@ def schedule(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Pol
     """
     state = as_state(facts, policy)
     actions, after = _decided(state, now_s)
-    if _may_move(state):
+    if elastic.is_elastic(state):
         # Who starts when depends on moves to come: better no time than a wrong one.
         return (*actions, *holds(Board(state=after, now_s=now_s, room=after.room), {}))
     board = run_pass(after, now_s)
@@ -35,7 +35,7 @@ def schedule(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Pol
 def decide(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Policy) -> tuple[Action, ...]:
     """The starts and moves of ``schedule``, without the holds, which cost more than the decision."""
     state = as_state(facts, policy)
-    if isinstance(policy, HasPolicy) and _may_move(state):
+    if isinstance(policy, HasPolicy) and elastic.is_elastic(state):
         return elastic.decide(state, now_s, policy)
     return _decided(state, now_s)[0]
 
@@ -48,7 +48,7 @@ def decided(state: SchedulingState, now_s: float) -> SchedulingState:
 def _decided(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], SchedulingState]:
     """Actions, and the state in which only those wait that no action serves."""
     policy = state.rules.policy
-    if isinstance(policy, HasPolicy) and _may_move(state):
+    if isinstance(policy, HasPolicy) and elastic.is_elastic(state):
         actions = elastic.decide(state, now_s, policy)
         return actions, elastic.with_what_can_start(state, actions, now_s)
     if isinstance(policy, SrtfPolicy):
@@ -58,10 +58,6 @@ def _decided(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], 
         starts += [Start(run_key=job.run_key, plan=job.plan, placement=job.placement) for job in started]
         state = state.start(started)
     return tuple(starts), state
-
-
-def _may_move(state: SchedulingState) -> bool:
-    return isinstance(state.rules.policy, HasPolicy) and elastic.is_elastic(state)
 
 
 def as_state(facts: SchedulingFacts | SchedulingState, policy: Policy) -> SchedulingState:

@@ -18,102 +18,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
-from frenzy.core.has.choices import Capacity, Choice, Table
+from frenzy.core.has.choices import Capacity, Choice
 from frenzy.core.has.claims import Claim
 from frenzy.core.has.fair_share import ShareTurns
 from frenzy.core.has.line import Line
 from frenzy.core.has.policy import HasPolicy
 from frenzy.core.has.quotas import QuotaUse
 from frenzy.core.has.room import Need
-
-Forbidden = frozenset[tuple[str, object]]
-
-
-@dataclass(slots=True)
-class Sweep:
-    """Capacity in the course of one sweep.
-
-    left: GPUs nobody earlier in line claims; idle: of these, held by nobody. disturbance_s: what it is
-    worth not to make another job move. forbidden: see ``targets``. quotas: GPUs claimed against them, if there
-    are any. reserved: GPU types of which some are kept for a job that must not be overtaken. allowance:
-    effective GPUs that the job whose turn it is may have. fits_empty: whether a need would fit if nothing ran.
-    _full: tables of which nothing fits into ``left``, by identity; emptied whenever ``left`` grows. _possible: of
-    a table what would fit if nothing ran, by its identity.
-    """
-
-    policy: HasPolicy
-    disturbance_s: float
-    forbidden: Forbidden
-    left: dict[str, int]
-    idle: dict[str, int]
-    effective: float
-    quotas: QuotaUse | None
-    fits_empty: Callable[[Need], bool]
-    allowance: float = math.inf
-    reserved: set[str] = field(default_factory=set)
-    _full: set[int] = field(default_factory=set)
-    _possible: dict[int, list[Choice]] = field(default_factory=dict)
-
-    def take(self, claim: Claim, choice: Choice) -> None:
-        """``claim`` has ``choice``; GPUs of nodes that take no new work are no capacity."""
-        self._keep(claim, choice, 1)
-
-    def give_back(self, claim: Claim, choice: Choice) -> None:
-        """``claim`` has ``choice`` no more."""
-        self._keep(claim, choice, -1)
-        self._full.clear()
-
-    def _keep(self, claim: Claim, choice: Choice, sign: int) -> None:
-        if self.quotas is not None:
-            self.quotas.add(claim.job, choice.gpu_type, sign * choice.num_gpus)
-        num_gpus = claim.num_held if choice is claim.current else choice.num_gpus
-        self.left[choice.gpu_type] = self.left.get(choice.gpu_type, 0) - sign * num_gpus
-        self.effective -= sign * choice.gpus * num_gpus / choice.num_gpus
-
-    def reserve(self, claim: Claim) -> None:
-        """Keep what is left of the GPU type on which ``claim`` lacks fewest from all behind it.
-
-        Nothing for what it could not have, however many jobs end: where no node has room for it, or a quota forbids
-        it. One reservation for each type. Where GPUs have to lie together on a node, all of the type is kept.
-        """
-        possible = [each for each in self._possible_of(claim.others) if self.may_have(claim, each)]
-        if not possible or any(each.gpu_type in self.reserved for each in possible):
-            return
-        nearest = min(possible, key=lambda each: (each.num_gpus - self.left.get(each.gpu_type, 0), each.unit_s))
-        left = self.left.get(nearest.gpu_type, 0)
-        self.reserved.add(nearest.gpu_type)
-        kept = left if nearest.need.group_size > 1 else min(left, nearest.num_gpus)
-        self.left[nearest.gpu_type] = left - max(0, kept)
-
-    def _possible_of(self, table: Table) -> list[Choice]:
-        found = self._possible.get(id(table))
-        if found is None:
-            found = self._possible[id(table)] = [each for each in table.choices if self.fits_empty(each.need)]
-        return found
-
-    def is_full(self, table: Table) -> bool:
-        """Whether nothing of ``table`` fits into what is left."""
-        if id(table) in self._full:
-            return True
-        left = self.left
-        for gpu_type, num_gpus in table.fewest_gpus:
-            if num_gpus <= left.get(gpu_type, 0):
-                return False
-        self._full.add(id(table))
-        return True
-
-    @property
-    def num_full(self) -> int:
-        """How many tables are known of which nothing fits."""
-        return len(self._full)
-
-    def may_have(self, claim: Claim, choice: Choice) -> bool:
-        """Whether neither a quota nor its queue's share forbids ``choice``."""
-        if choice.gpus > self.allowance:
-            return False
-        return self.quotas is None or self.quotas.exceeded(claim.job, choice.gpu_type, choice.num_gpus) is None
+from frenzy.core.has.sweep import Forbidden, Sweep
 
 
 def targets(  # noqa: PLR0913
@@ -127,8 +40,8 @@ def targets(  # noqa: PLR0913
     """What each job should hold, in the order they are served; None for one that should stop.
 
     Fixed jobs, which keep what they have, and jobs that go on waiting are left out.
-    forbidden: (run key, plan id) of a running job that could not be placed, and ("", need) for all that wait.
-    idle: GPUs of each type that nobody holds. fits_empty: whether a need would fit if nothing ran.
+    forbidden: what is not to be chosen. idle: GPUs of each type that nobody holds. fits_empty: whether a need would
+    fit if nothing ran.
     """
     sweep = Sweep(
         policy,

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from frenzy.core.cluster import Placement
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.has.board import Board
+from frenzy.core.has.claims import is_settled
 from frenzy.core.has.options import Contender, Option
-from frenzy.core.has.placement import place
+from frenzy.core.has.placement import place_in
 from frenzy.core.has.policy import SrtfPolicy
 from frenzy.core.has.room import Room
 from frenzy.core.has.state import SchedulingState, restarted
@@ -102,8 +103,7 @@ class _Turn:
         for job in self.state.running.values():
             if job.elasticity is None or not job.plans or job.run_key in self.moved:
                 continue
-            ran_s = job.ran_s(self.now_s)
-            if ran_s > 0 and ran_s >= job.elasticity.min_run_s and job.moves_left(self.now_s) >= 1:
+            if is_settled(job, self.now_s) and job.moves_left(self.now_s) >= 1:
                 yield job
 
     def _victims(self) -> list[RunningJob]:
@@ -154,7 +154,7 @@ class _Turn:
             for each in taken[released:]:
                 room = room.release(self.state.rules.need(each.plan), each.placement)
             released = len(taken)
-            placement = place(room.by_type[option.need.gpu_type], option.need)
+            placement = place_in(room, option.need)
             if placement is not None:
                 return placement, _needed(taken, placement)
         return None
@@ -187,8 +187,7 @@ class _Turn:
                 return None
             if room is None:
                 room = self.state.room.release(self.state.rules.need(job.plan), job.placement)
-            on_type = room.by_type.get(option.need.gpu_type)
-            placement = place(on_type, option.need) if on_type is not None else None
+            placement = place_in(room, option.need)
             if placement is not None:
                 return option, placement
         return None

@@ -148,11 +148,7 @@ class Standing:
         steps = self.steps
         for step, stepping in _steps(rank, self.policy):
             steps = _put(steps, step, stepping)
-        return Standing(
-            self.policy,
-            self.tables,
-            self.waiting,
-            self.by_need,
+        return self._with_holding(
             self.holding.put(rank),
             _put(self.by_type, _current(rank).gpu_type, rank),
             steps,
@@ -169,16 +165,24 @@ class Standing:
         steps = self.steps
         for step, stepping in _steps(rank, self.policy):
             steps = _without(steps, step, stepping)
-        return Standing(
-            self.policy,
-            self.tables,
-            self.waiting,
-            self.by_need,
+        return self._with_holding(
             self.holding.without(rank.key),
             _without(self.by_type, _current(rank).gpu_type, rank),
             steps,
             num_movable,
             self.num_timed - (job.deadline_s is not None),
+        )
+
+    def _with_holding(
+        self,
+        holding: Ranks,
+        by_type: Mapping[str, Ranks],
+        steps: Mapping[Step, Ranks],
+        num_movable: int,
+        num_timed: int,
+    ) -> Standing:
+        return Standing(
+            self.policy, self.tables, self.waiting, self.by_need, holding, by_type, steps, num_movable, num_timed
         )
 
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from frenzy.core.cluster import Cluster, NodeState, Placement
 from frenzy.core.has.choices import Capacity, Tables
 from frenzy.core.has.options import Contender, Rules
-from frenzy.core.has.placement import place
+from frenzy.core.has.placement import place_in
 from frenzy.core.has.policy import HasPolicy, Policy
 from frenzy.core.has.room import Need, Room
 from frenzy.core.has.standing import Standing
 from frenzy.core.has.waiting import Waiting
 from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import Action, Hold, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
+from frenzy.core.queue import Action, Hold, Preempt, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
 
 End = tuple[float, str]
 
@@ -87,6 +87,7 @@ class SchedulingState:
         return replace(self, seen=seen)
 
     def _changed(self) -> Seen | None:
+        """What is remembered once one more job came or left."""
         seen = self.seen
         if seen is None:
             return None
@@ -115,9 +116,11 @@ class SchedulingState:
     def withdraw(self, run_key: str) -> SchedulingState:
         """State once ``run_key`` no longer waits."""
         standing, contender = self.standing, self.waiting.find(run_key)
-        if standing is not None and contender is not None:
+        if contender is None:
+            return self
+        if standing is not None:
             standing = standing.withdraw(contender)
-        return replace(self, waiting=self.waiting.without([run_key]), standing=standing)
+        return replace(self, waiting=self.waiting.without([run_key]), standing=standing, seen=self._changed())
 
     def with_front(self, num_jobs: int) -> SchedulingState:
         """State in which only the first ``num_jobs`` of the queue wait; it is for passes that move no job."""
@@ -140,7 +143,7 @@ class SchedulingState:
             running=running,
             ends={
                 **self.ends,
-                **{name: tuple(sorted((*self.ends.get(name, ()), *new))) for name, new in added.items()},
+                **{gpu_type: tuple(sorted((*self.ends.get(gpu_type, ()), *more))) for gpu_type, more in added.items()},
             },
             standing=self._standing_once_started(new, waiting, running),
         )
@@ -180,6 +183,29 @@ class SchedulingState:
         """State once the running job of the same key has stopped and waits as ``job``."""
         return self.finish(job.run_key).submit(job)
 
+    def after(self, actions: Iterable[Action], now_s: float) -> SchedulingState:
+        """State once ``actions`` have happened at ``now_s``: what gives its GPUs back does so before any is taken."""
+        state, entering = self, list[RunningJob]()
+        for action in actions:
+            if isinstance(action, Hold):
+                continue
+            job = state._job_as_it_waits(action.run_key, now_s)
+            if isinstance(action, Preempt):
+                state = state.requeue(job)
+                continue
+            if isinstance(action, Resize):
+                state = state.finish(action.run_key)
+            entering.append(restarted(job, action.plan, action.placement, now_s=now_s))
+        return state.start(entering) if entering else state
+
+    def _job_as_it_waits(self, run_key: str, now_s: float) -> QueuedJob:
+        """The job of that key, stopped at a checkpoint if it runs."""
+        if run_key in self.running:
+            return self.running[run_key].stopped(now_s)
+        contender = self.waiting.find(run_key)
+        assert contender is not None, "only active jobs are acted on"
+        return contender.job
+
     def with_cluster(self, cluster: Cluster) -> SchedulingState:
         """State once nodes have come, gone or changed: indices of the nodes are made anew."""
         room = Room.of(cluster, _held(self.rules, self.running.values()))
@@ -199,8 +225,7 @@ class SchedulingState:
     def fits_empty(self, need: Need) -> bool:
         """Whether ``need`` would fit if nothing ran; found once for all states of the same nodes."""
         if need not in self._fits_empty:
-            room = self.empty.by_type.get(need.gpu_type)
-            self._fits_empty[need] = room is not None and place(room, need) is not None
+            self._fits_empty[need] = place_in(self.empty, need) is not None
         return self._fits_empty[need]
 
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from frenzy.core.cluster import Placement
-from frenzy.core.has.claims import believed_left
+from frenzy.core.has.claims import believed_left, is_settled
 from frenzy.core.has.options import Contender, Option
-from frenzy.core.has.placement import place
+from frenzy.core.has.placement import place_in
 from frenzy.core.has.policy import HasPolicy
 from frenzy.core.has.quotas import QuotaUse
 from frenzy.core.has.room import Need, Room
@@ -143,7 +143,7 @@ class _Search:
         if refusal is not None:
             return refusal
         room = self.state.room.release(self.state.rules.need(job.plan), job.placement)
-        placement = _placed(room, option.need)
+        placement = place_in(room, option.need)
         if placement is None:
             return Refusal.TOO_SMALL
         room = room.hold(option.need, placement)
@@ -164,7 +164,7 @@ class _Search:
 
     def _without_a_move(self) -> Swap | None:
         for option in self.options:
-            placement = _placed(self.state.room, option.need)
+            placement = place_in(self.state.room, option.need)
             if placement is not None:
                 return Swap(start=Start(run_key=self.contender.job.run_key, plan=option.plan, placement=placement))
         return None
@@ -181,18 +181,16 @@ class _Search:
     def _likely(self, option: Option) -> list[RunningJob]:
         """The jobs that might move for ``option``; of very many, those that would lose least if any place were free."""
         idle = self.state.room.idle_gpus(option.need.gpu_type)
-        missing = option.need.num_gpus - idle
         wait_s = self._wait_s(option.need)
         found: list[tuple[float, str, RunningJob]] = []
         for job, slower in self._movable_on(option.need.gpu_type):
-            if job.plan.num_gpus < missing:
+            if idle + job.plan.num_gpus < option.need.num_gpus:
                 continue
-            least_s = self._lost_s(job, slower, option)
+            elsewhere_s = self._lost_s(job, slower, option)
             # Where GPUs of the type are idle on other nodes, it might go there with the plan it has.
-            if (
-                self._lost_s(job, 1.0, option) if idle else least_s
-            ) < wait_s or job.priority < self.contender.job.priority:
-                found.append((least_s, job.run_key, job))
+            least_s = self._lost_s(job, 1.0, option) if idle else elsewhere_s
+            if least_s < wait_s or job.priority < self.contender.job.priority:
+                found.append((elsewhere_s, job.run_key, job))
         return [job for *_, job in sorted(found)[:_MAX_TRIED]]
 
     def _movable_on(self, gpu_type: str) -> list[tuple[RunningJob, float]]:
@@ -216,7 +214,7 @@ class _Search:
             return Refusal.MORE_IMPORTANT
         if job.elasticity is None or not job.plans:
             return Refusal.NOT_MOVABLE
-        if job.ran_s(self.now_s) < max(job.elasticity.min_run_s, 1e-9):
+        if not is_settled(job, self.now_s):
             return Refusal.TOO_SOON
         if job.moves_left(self.now_s) < 1:
             return Refusal.NO_MOVES
@@ -241,7 +239,7 @@ class _Search:
         return sorted(plans, key=lambda plan: self._loss_s(job, plan, option))
 
     def _target(self, room: Room, job: RunningJob, plan: ResourcePlan) -> Placement | None:
-        return _placed(room, self.state.rules.need(plan, job.excluded_nodes))
+        return place_in(room, self.state.rules.need(plan, job.excluded_nodes))
 
     def _loss_s(self, job: RunningJob, plan: ResourcePlan, option: Option) -> float:
         """Seconds that ``job`` loses with ``plan``: to its end, or until the other has ended and it moves back."""
@@ -300,8 +298,3 @@ def _wanted_before(state: SchedulingState, priority: int, quotas: QuotaUse) -> s
             needs = [each.need for each in quotas.within(contender).options]
             wanted.update(need.gpu_type for need in needs if state.fits_empty(need))
     return wanted
-
-
-def _placed(room: Room, need: Need) -> Placement | None:
-    on_type = room.by_type.get(need.gpu_type)
-    return None if on_type is None else place(on_type, need)
