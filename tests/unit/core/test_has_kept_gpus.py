@@ -63,6 +63,20 @@ def test_a_job_of_higher_priority_keeps_others_from_what_it_waits_for() -> None:
     assert hold.reason.code is ReasonCode.WAITING_BEHIND_HEAD
 
 
+@pytest.mark.parametrize(("slowdown", "expected"), [(0.0, set()), (1e6, {"small"})], ids=["due", "not due"])
+def test_gpus_are_kept_for_a_job_that_is_due_though_none_of_its_many_plans_finds_a_place(
+    slowdown: float, expected: set[str]
+) -> None:
+    """Four GPUs are idle, two on each node; more groups of four are tried than a decision makes sweeps."""
+    nodes = [node("a", "g", 4), node("b", "g", 4)]
+    fixed = [running(f"on-{name}", plan("g", 2), (name, 2)) for name in ("a", "b")]
+    groups = [plan("g", 4, tp=4, host_gib=at, run_s=100.0 + at) for at in range(20)]
+    large = elastic(waiting("large", *groups))
+    small = elastic(waiting("small", plan("g", 1, run_s=900.0), submitted_s=990.0))
+    actions = schedule(facts(nodes, [large, small], fixed), NOW_S, HasPolicy(slowdown=slowdown))
+    assert set(started(actions)) == expected
+
+
 @pytest.mark.parametrize(
     ("nodes", "wanted", "excluded"),
     [

@@ -207,20 +207,29 @@ def _placed(room: Room, claim: Claim, target: Choice) -> tuple[Start | Resize | 
 
 
 def _only_starts(state: SchedulingState, line: Line, policy: HasPolicy) -> list[Action]:
-    """What can start in the room there is, one job after the other with its first choice that fits; nobody is moved."""
-    room, actions = state.room, list[Action]()
+    """What can start in the room there is, one job after the other with its first choice that fits; nobody is moved.
+
+    Of the types that one could use which must not be overtaken, and finds no place, none behind it takes any.
+    """
+    room, actions, kept = state.room, list[Action](), set[str]()
     quotas = QuotaUse.of(policy, state.running.values())
     for claim in line.free:
         if claim.current is not None:
             continue
-        for choice in claim.others.choices:
-            if choice.num_gpus > room.idle_gpus(choice.gpu_type):
-                continue
-            if quotas.exceeded(claim.job, choice.gpu_type, choice.num_gpus) is not None:
+        allowed = [
+            each
+            for each in claim.others.choices
+            if quotas.exceeded(claim.job, each.gpu_type, each.num_gpus) is None and state.fits_empty(each.need)
+        ]
+        for choice in allowed:
+            if choice.gpu_type in kept or choice.num_gpus > room.idle_gpus(choice.gpu_type):
                 continue
             action, room = _placed(room, claim, choice)
             if action is not None:
                 quotas.add(claim.job, choice.gpu_type, choice.num_gpus)
                 actions.append(action)
                 break
+        else:
+            if line.must_not_be_overtaken(claim):
+                kept |= {each.gpu_type for each in allowed}
     return actions

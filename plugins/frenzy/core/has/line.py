@@ -87,13 +87,18 @@ class Line:
         )
 
     def must_not_be_overtaken(self, claim: Claim) -> bool:
-        """Whether none behind a job that finds no place may take what it waits for: it is due, or matters more."""
-        return claim.due_s <= self.now_s or claim.job.priority > self.least_priority
+        """Whether none behind a job that finds no place may take what it waits for."""
+        return must_not_be_overtaken(claim, self.now_s, self.least_priority)
 
     def next_holding(self, at: int) -> int:
         """The place in ``free`` of the next job after ``at`` that holds GPUs; the end if there is none."""
         found = bisect_right(self.holding, at)
         return self.holding[found] if found < len(self.holding) else len(self.free)
+
+
+def must_not_be_overtaken(claim: Claim, now_s: float, least_priority: float) -> bool:
+    """Whether the job is due at ``now_s``, or matters more than that of ``least_priority``, the lowest of all."""
+    return claim.due_s <= now_s or claim.job.priority > least_priority
 
 
 def claims_of(state: SchedulingState, now_s: float, policy: HasPolicy, capacity: Capacity) -> list[Claim]:

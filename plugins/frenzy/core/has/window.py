@@ -2,7 +2,8 @@
 
 Everybody else keeps what it has. Looked at are those who could do something with what is idle or are worth room:
 
-- the first in line of the waiting jobs;
+- the first in line of the waiting jobs, and of those that wait for a type of which some GPUs are idle the first, if
+  none may overtake it: what is idle is kept for it;
 - the first of those that wait for no more GPUs of some type than are idle;
 - the last in line of those that hold GPUs which one of the first waiting jobs could use, if it is before them;
 - of the running jobs that idle GPUs would let run faster, those that would gain most;
@@ -18,17 +19,19 @@ from itertools import islice
 from typing import Final
 
 from frenzy.core.has.claims import Claim, claim_of_running, is_settled
-from frenzy.core.has.line import Elsewhere, Line
+from frenzy.core.has.line import Elsewhere, Line, must_not_be_overtaken
 from frenzy.core.has.ranks import Key, Rank, Ranks, Sums
 from frenzy.core.has.standing import Standing, rank_of_holding
 from frenzy.core.has.state import SchedulingState
 from frenzy.core.queue import RunningJob
 
+# Jobs of each kind that are looked at, at most; _NUM_LAST: at least, of each type, where there are so many.
 _NUM_FIRST: Final = 8
 _NUM_FITTING: Final = 8
 _NUM_LAST: Final = 4
 _NUM_GROWING: Final = 8
 _NUM_IN_TURN: Final = 4
+# Jobs that are passed over in the search for one that will do.
 _NUM_PASSED: Final = 32
 
 
@@ -38,7 +41,8 @@ def window(state: SchedulingState, standing: Standing, now_s: float, turn: int |
     first = list(islice(_startable(standing.waiting, state), _NUM_FIRST))
     fitting, last = list(_fitting(state, standing, idle)), list(_last(standing, first, idle, now_s))
     # Where nothing is idle and nobody could make room, no waiting job can start.
-    waiting = {rank.run_key: rank for rank in (*first, *fitting)} if fitting or last else {}
+    may_start = (*first, *fitting) if fitting or last else ()
+    waiting = {rank.run_key: rank for rank in (*may_start, *_due(state, standing, idle, now_s))}
     found = {rank.run_key for rank in (*last, *_growing(standing, idle, now_s))}
     if turn is not None:
         found |= {rank.run_key for rank in _in_turn(standing.holding, turn) if _may_move(rank, now_s)}
@@ -87,6 +91,37 @@ def _fitting(state: SchedulingState, standing: Standing, idle: Mapping[str, int]
         if any(num_gpus <= idle.get(gpu_type, 0) for gpu_type, num_gpus in smallest)
     ]
     return islice(merge(*found), _NUM_FITTING)
+
+
+def _due(state: SchedulingState, standing: Standing, idle: Mapping[str, int], now_s: float) -> Iterator[Rank]:
+    """Of each type of which some are ``idle`` the first that waits for it, where none may overtake that one.
+
+    However many jobs that wait for other types come before it: else small ones would take what it needs, bit by bit.
+    """
+    least_priority = _least_priority(standing)
+    for gpu_type in idle:
+        heads = [
+            _first_possible(state, ranks, gpu_type)
+            for smallest, ranks in standing.by_need.items()
+            if any(each == gpu_type for each, _ in smallest)
+        ]
+        first = min((rank for rank in heads if rank is not None), default=None)
+        if first is not None and must_not_be_overtaken(first.claim, now_s, least_priority):
+            yield first
+
+
+def _first_possible(state: SchedulingState, ranks: Ranks, gpu_type: str) -> Rank | None:
+    """The first that could have GPUs of the type if nothing ran; None, too, where that takes long to find."""
+    for rank in islice(_startable(ranks, state), _NUM_PASSED):
+        if any(each.gpu_type == gpu_type and state.fits_empty(each.need) for each in rank.claim.others.choices):
+            return rank
+    return None
+
+
+def _least_priority(standing: Standing) -> float:
+    """Of all active jobs; infinite where there are none."""
+    last = (ranks.last for ranks in (standing.waiting, standing.holding))
+    return min((-rank.minus_priority for rank in last if rank is not None), default=math.inf)
 
 
 def _last(standing: Standing, first: Iterable[Rank], idle: Mapping[str, int], now_s: float) -> Iterator[Rank]:
@@ -144,5 +179,4 @@ def _elsewhere(state: SchedulingState, standing: Standing, running: Iterable[Cla
         return Sums(one.weight + other.weight - own.weight, other.gpus - own.gpus)
 
     weight = waiting.sums.weight + holding.sums.weight - inside.sums.weight
-    least_priority = -max((ranks.last.minus_priority for ranks in (waiting, holding) if ranks.last), default=-math.inf)
-    return Elsewhere(num_held, weight, least_priority, ahead_of)
+    return Elsewhere(num_held, weight, _least_priority(standing), ahead_of)
