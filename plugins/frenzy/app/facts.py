@@ -7,8 +7,12 @@ no second move is made for the same want. That workers may still hold what is to
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from frenzy.app.services import Services
+from frenzy.core.cluster import Cluster
+from frenzy.core.has.options import Rules
 from frenzy.core.job import deadline_s
 from frenzy.core.ledger import (
     Attempt,
@@ -20,6 +24,7 @@ from frenzy.core.ledger import (
     RunRecord,
     since_registered,
 )
+from frenzy.core.losses import with_nodes_to_spare
 from frenzy.core.moves import (
     ElasticRules,
     elasticity,
@@ -40,6 +45,25 @@ _KEPT_PLACE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Moment:
+    """What all facts of one snapshot are read with."""
+
+    tx: LedgerTx
+    rules: ElasticRules
+    needs: Rules
+    cluster: Cluster
+    now_s: float
+
+    @staticmethod
+    def of(tx: LedgerTx, services: Services, now_s: float) -> _Moment:
+        return _Moment(tx=tx, rules=services.elastic, needs=Rules(services.policy), cluster=tx.cluster(), now_s=now_s)
+
+    def avoided(self, next_attempt: NextAttempt, plans: Iterable[ResourcePlan]) -> tuple[str, ...]:
+        """Nodes not to be used, as of now: the cluster may have come to have no others for ``plans``."""
+        return with_nodes_to_spare(next_attempt, plans, self.cluster, self.needs).excluded_nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Subject:
     """One run with its attempts since it was registered, the last of which is ``attempt``."""
 
@@ -57,36 +81,36 @@ class _Subject:
         return roomy if any(plan.shape == own.shape for plan in roomy) else (own, *roomy)
 
 
-def scheduling_facts(tx: LedgerTx, rules: ElasticRules, now_s: float, *, foreseeing: bool = False) -> SchedulingFacts:
+def scheduling_facts(tx: LedgerTx, services: Services, now_s: float, *, foreseeing: bool = False) -> SchedulingFacts:
     """The snapshot. A run whose old workers still hold GPUs, or that is to pause, is not queued yet.
 
     foreseeing: it is to be played forward; jobs that cannot be moved only because they have not begun are told
     with all they may be moved to.
     """
-    leases = tx.held_leases()
+    at, leases = _Moment.of(tx, services, now_s), tx.held_leases()
     holders = {lease.run_key for lease in leases}
     jobs: list[QueuedJob | RunningJob] = []
     ready = (each for each in tx.queue() if each.run_key not in holders and not pauses(each, now_s))
-    jobs += [_queued(tx, rules, entry) for entry in ready]
-    held = (_holding(tx, rules, lease, now_s, foreseeing=foreseeing) for lease in leases)
+    jobs += [_queued(at, entry) for entry in ready]
+    held = (_holding(at, lease, foreseeing=foreseeing) for lease in leases)
     jobs += [job for job in held if job is not None]
-    jobs += [_as_if_moved(each, rules, now_s) for each in _between_attempts(tx, holders, now_s)]
+    jobs += [_as_if_moved(at, each) for each in _between_attempts(at, holders)]
     return SchedulingFacts(
-        cluster=tx.cluster(),
+        cluster=at.cluster,
         queued=tuple(job for job in jobs if isinstance(job, QueuedJob)),
         running=tuple(job for job in jobs if isinstance(job, RunningJob)),
     )
 
 
-def present_facts(tx: LedgerTx, rules: ElasticRules, now_s: float) -> SchedulingFacts:
+def present_facts(tx: LedgerTx, services: Services, now_s: float) -> SchedulingFacts:
     """Who holds GPUs and who waits at this moment, whatever is under way: for those who look, not for decisions."""
-    leases = tx.held_leases()
+    at, leases = _Moment.of(tx, services, now_s), tx.held_leases()
     holders = {lease.run_key for lease in leases}
     subjects = (_subject(tx, lease) for lease in leases)
     return SchedulingFacts(
-        cluster=tx.cluster(),
-        queued=tuple(_queued(tx, rules, entry) for entry in tx.queue() if entry.run_key not in holders),
-        running=tuple(_running(each, rules, now_s) for each in subjects if each is not None),
+        cluster=at.cluster,
+        queued=tuple(_queued(at, entry) for entry in tx.queue() if entry.run_key not in holders),
+        running=tuple(_running(at, each) for each in subjects if each is not None),
     )
 
 
@@ -95,14 +119,14 @@ def pauses(entry: QueueEntry, now_s: float) -> bool:
     return entry.next_attempt.not_before_s > now_s
 
 
-def _queued(tx: LedgerTx, rules: ElasticRules, entry: QueueEntry) -> QueuedJob:
-    run = tx.run(entry.run_key)
+def _queued(at: _Moment, entry: QueueEntry) -> QueuedJob:
+    run = at.tx.run(entry.run_key)
     assert run is not None, "a queue entry has a run (foreign key)"
-    attempts = since_registered(run, tx.attempts(run.run_key))
+    attempts = since_registered(run, at.tx.attempts(run.run_key))
     done = entry.next_attempt.checkpoint_step or 0
     planned = (run.total_steps or 0) - done
     return replace(
-        _waiting(run, entry.plans, entry.next_attempt, elasticity(run, attempts, rules)),
+        _waiting(at, run, entry.plans, entry.next_attempt, elasticity(run, attempts, at.rules)),
         submitted_s=entry.submitted_s,
         ordered=entry.ordered,
         work_done=done / planned if planned > 0 else 0.0,
@@ -110,7 +134,11 @@ def _queued(tx: LedgerTx, rules: ElasticRules, entry: QueueEntry) -> QueuedJob:
 
 
 def _waiting(
-    run: RunRecord, plans: tuple[ResourcePlan, ...], next_attempt: NextAttempt, elastic: Elasticity | None
+    at: _Moment,
+    run: RunRecord,
+    plans: tuple[ResourcePlan, ...],
+    next_attempt: NextAttempt,
+    elastic: Elasticity | None,
 ) -> QueuedJob:
     return QueuedJob(
         run_key=run.run_key,
@@ -121,26 +149,24 @@ def _waiting(
         queue=run.job.queue,
         team=run.job.team,
         objective=run.job.objective,
-        excluded_nodes=next_attempt.excluded_nodes,
+        excluded_nodes=at.avoided(next_attempt, plans),
         elasticity=elastic,
         pressed=outgrew(next_attempt, plans),
         deadline_s=deadline_s(run.job),
     )
 
 
-def _holding(
-    tx: LedgerTx, rules: ElasticRules, lease: Lease, now_s: float, *, foreseeing: bool
-) -> QueuedJob | RunningJob | None:
+def _holding(at: _Moment, lease: Lease, *, foreseeing: bool) -> QueuedJob | RunningJob | None:
     """The run behind ``lease`` where it is, or where it will be once it was moved, if it is heard of."""
-    subject = _subject(tx, lease)
+    subject = _subject(at.tx, lease)
     if subject is None:
         return None
     run, attempts, attempt = subject.run, subject.attempts, subject.attempt
     if is_under_way(run, attempt) and lease.state is LeaseState.LIVE:
-        return _as_if_moved(subject, rules, now_s)
-    running = _running(subject, rules, now_s)
-    may_move = is_movable(run, attempt, lease, tx.cluster()) or (foreseeing and _has_yet_to_begin(run, attempt, lease))
-    elastic = elasticity(run, attempts, rules) if may_move else None
+        return _as_if_moved(at, subject)
+    running = _running(at, subject)
+    may_move = is_movable(run, attempt, lease, at.cluster) or (foreseeing and _has_yet_to_begin(run, attempt, lease))
+    elastic = elasticity(run, attempts, at.rules) if may_move else None
     if elastic is None:
         return running
     own = next(plan for plan in subject.plans if plan.shape == attempt.plan.shape)
@@ -162,8 +188,8 @@ def _has_yet_to_begin(run: RunRecord, attempt: Attempt, lease: Lease) -> bool:
     return attempt.first_step_s is None and lease.state is LeaseState.LIVE and not is_asked
 
 
-def _running(subject: _Subject, rules: ElasticRules, now_s: float) -> RunningJob:
-    run, attempt = subject.run, subject.attempt
+def _running(at: _Moment, subject: _Subject) -> RunningJob:
+    run, attempt, now_s = subject.run, subject.attempt, at.now_s
     job = RunningJob(
         run_key=run.run_key,
         job_name=run.job.name,
@@ -175,9 +201,9 @@ def _running(subject: _Subject, rules: ElasticRules, now_s: float) -> RunningJob
         queue=run.job.queue,
         team=run.job.team,
         submitted_s=run.created_s,
-        ready_s=_ready_s(subject, rules, now_s),
+        ready_s=_ready_s(at, subject),
         objective=run.job.objective,
-        excluded_nodes=attempt.next_attempt.excluded_nodes,
+        excluded_nodes=at.avoided(attempt.next_attempt, [attempt.plan]),
         pressed=outgrew(attempt.next_attempt, [attempt.plan]),
         deadline_s=deadline_s(run.job),
     )
@@ -185,12 +211,12 @@ def _running(subject: _Subject, rules: ElasticRules, now_s: float) -> RunningJob
     return replace(job, work_left=work.left + progress, work_done=max(0.0, work.done - progress))
 
 
-def _ready_s(subject: _Subject, rules: ElasticRules, now_s: float) -> float:
+def _ready_s(at: _Moment, subject: _Subject) -> float:
     """When its first step was done; before it, when that may be expected, but not in the past."""
     first_step_s = subject.attempt.first_step_s
     if first_step_s is not None:
         return first_step_s
-    return max(now_s, subject.attempt.created_s + restart_s(subject.attempts, rules))
+    return max(at.now_s, subject.attempt.created_s + restart_s(subject.attempts, at.rules))
 
 
 def expected_end_s(run: RunRecord, attempt: Attempt, now_s: float) -> float:
@@ -200,17 +226,17 @@ def expected_end_s(run: RunRecord, attempt: Attempt, now_s: float) -> float:
     return max(now_s, attempt.created_s + attempt.plan.predicted_run_s)
 
 
-def _as_if_moved(subject: _Subject, rules: ElasticRules, now_s: float) -> QueuedJob | RunningJob:
+def _as_if_moved(at: _Moment, subject: _Subject) -> QueuedJob | RunningJob:
     """Where a run will be once its move is done: on its target, or waiting."""
     run, attempt, work = subject.run, subject.attempt, work_left(subject.run, subject.attempt)
     target = attempt.move_to
     if target is None:
-        waiting = _waiting(run, subject.plans, attempt.next_attempt, elasticity(run, subject.attempts, rules))
+        waiting = _waiting(at, run, subject.plans, attempt.next_attempt, elasticity(run, subject.attempts, at.rules))
         return replace(waiting, work_left=work.left, work_done=work.done)
-    asked_s = now_s if attempt.stop_asked_s is None else attempt.stop_asked_s
-    ready_s = max(now_s, asked_s + restart_s(subject.attempts, rules))
+    asked_s = at.now_s if attempt.stop_asked_s is None else attempt.stop_asked_s
+    ready_s = max(at.now_s, asked_s + restart_s(subject.attempts, at.rules))
     return replace(
-        _running(subject, rules, now_s),
+        _running(at, subject),
         plan=target.plan,
         placement=target.placement,
         started_s=asked_s,
@@ -221,15 +247,15 @@ def _as_if_moved(subject: _Subject, rules: ElasticRules, now_s: float) -> Queued
     )
 
 
-def _between_attempts(tx: LedgerTx, holders: set[str], now_s: float) -> list[_Subject]:
+def _between_attempts(at: _Moment, holders: set[str]) -> list[_Subject]:
     """Runs that have just stopped for a move, and are not queued again yet."""
     found = []
-    for run in tx.runs(states=[JobState.RECOVERING]):
-        attempts = since_registered(run, tx.attempts(run.run_key))
-        if run.run_key in holders or not attempts or tx.queue_entry(run.run_key) is not None:
+    for run in at.tx.runs(states=[JobState.RECOVERING]):
+        attempts = since_registered(run, at.tx.attempts(run.run_key))
+        if run.run_key in holders or not attempts or at.tx.queue_entry(run.run_key) is not None:
             continue
         last = attempts[-1]
-        recent = last.ended_s is not None and now_s - last.ended_s < _KEPT_PLACE_S
+        recent = last.ended_s is not None and at.now_s - last.ended_s < _KEPT_PLACE_S
         if recent and is_under_way(run, last):
             found.append(_Subject(run=run, attempts=attempts, attempt=last))
     return found

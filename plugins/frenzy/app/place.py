@@ -9,7 +9,6 @@ from frenzy.app.schedule_pass import run_pass
 from frenzy.app.services import Services, live_attempt, require_run
 from frenzy.app.states import move
 from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.has.options import Rules
 from frenzy.core.launch import LaunchSpec
 from frenzy.core.ledger import (
     FINAL_STATES,
@@ -20,7 +19,7 @@ from frenzy.core.ledger import (
     RunRecord,
     since_registered,
 )
-from frenzy.core.losses import LOSS_REASONS, with_nodes_to_spare
+from frenzy.core.losses import LOSS_REASONS
 from frenzy.core.moves import MOVE_REASONS
 from frenzy.core.protocol import PlaceStatus, PlaceView
 from frenzy.core.reschedule import final_state, follow_up
@@ -69,7 +68,7 @@ def _enqueue_next(tx: LedgerTx, services: Services, run: RunRecord, now_s: float
             submitted_s=run.created_s,
             enqueued_s=now_s,
             plans=choice.plans,
-            next_attempt=with_nodes_to_spare(following, choice.plans, tx.cluster(), Rules(services.policy)),
+            next_attempt=following,
             ordered=choice.ordered,
         )
     )

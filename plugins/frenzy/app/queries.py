@@ -75,7 +75,7 @@ def queue_view(services: Services) -> QueueView:
     """Who waits and why, in the order they will be served; who runs where."""
     now_s = services.clock.now_s()
     with services.ledger.reading() as tx:
-        standing = standing_of(present_facts(tx, services.elastic, now_s), services.queues.rules())
+        standing = standing_of(present_facts(tx, services, now_s), services.queues.rules())
         queued = sorted(tx.queue(), key=_place_in_line)
         waiting = [_queue_row(tx, entry, index) for index, entry in enumerate(queued, start=1)]
         running = tuple(_running_row(tx, lease, now_s) for lease in tx.held_leases())
@@ -258,6 +258,6 @@ def _waiting_lines(tx: LedgerTx, services: Services, run_key: str, now_s: float)
         yield f"It waits: {entry.hold.code}: {entry.hold.sentence}"
         if entry.hold.remedy:
             yield f"What would help: {entry.hold.remedy}"
-    facts = scheduling_facts(tx, services.elastic, now_s)
+    facts = scheduling_facts(tx, services, now_s)
     if any(each.run_key == run_key for each in facts.queued):
         yield from explain_placement(facts, run_key, now_s, services.current_policy).lines

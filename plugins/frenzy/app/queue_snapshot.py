@@ -14,7 +14,7 @@ def queue_snapshot(services: Services) -> QueueSnapshot:
     """The facts of a pass at this moment; nothing is decided and nothing changed."""
     now_s = services.clock.now_s()
     with services.ledger.reading() as tx:
-        facts = scheduling_facts(tx, services.elastic, now_s, foreseeing=True)
+        facts = scheduling_facts(tx, services, now_s, foreseeing=True)
         keys = [job.run_key for job in facts.queued] + [job.run_key for job in facts.running]
         planning = {key: found for key in keys if (found := _planning(tx, key)) is not None}
     return QueueSnapshot(

@@ -25,7 +25,7 @@ def run_pass(tx: LedgerTx, services: Services, now_s: float) -> tuple[Action, ..
 
     Moves are asked for first: a start on GPUs that they free waits until they are free.
     """
-    facts = scheduling_facts(tx, services.elastic, now_s)
+    facts = scheduling_facts(tx, services, now_s)
     actions = services.schedule(facts, now_s=now_s, policy=services.current_policy)
     done: list[Action] = [
         action

@@ -79,6 +79,8 @@ def with_nodes_to_spare(
 
     rules: of the scheduling policy, which say what a plan needs.
     """
+    if not following.excluded_nodes:
+        return following
     needs = [rules.need(plan, following.excluded_nodes) for plan in plans]
     if any(could_hold(cluster, need, only_ready=True) for need in needs):
         return following

@@ -66,7 +66,7 @@ def plan_of(plans: tuple[ResourcePlan, ...], num_gpus: int, gpu_type: str = "sma
 
 def facts_of(airflow: Airflow) -> SchedulingFacts:
     with airflow.services.ledger.reading() as tx:
-        return scheduling_facts(tx, airflow.services.elastic, airflow.clock.now_s())
+        return scheduling_facts(tx, airflow.services, airflow.clock.now_s())
 
 
 def running_job(airflow: Airflow) -> RunningJob:

@@ -40,7 +40,7 @@ def test_the_scheduler_knows_the_deadlines_of_all_jobs(airflow: Airflow) -> None
     airflow.submitted(on_a("other"))
     airflow.submitted(due(airflow, "waits", 900.0))
     with airflow.services.ledger.reading() as tx:
-        facts = scheduling_facts(tx, airflow.services.elastic, airflow.clock.now_s())
+        facts = scheduling_facts(tx, airflow.services, airflow.clock.now_s())
     now_s = airflow.clock.now_s()
     assert {job.job_name: job.deadline_s for job in (*facts.running, *facts.queued)} == {
         "timed": now_s + 500.0,

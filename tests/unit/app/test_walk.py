@@ -16,6 +16,7 @@ from frenzy.app.settle import UnsettledError, end_attempt
 from frenzy.app.sweep import apply_sweep, sweep_targets
 from frenzy.core.cluster import Cluster, NodeAllocation, Placement
 from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.job import ConstraintsSpec
 from frenzy.core.launch import AttemptResult
 from frenzy.core.ledger import JobState
 from frenzy.core.protocol import DirectiveKind, EndReport, PlaceStatus, SweepReport, VerdictKind
@@ -303,3 +304,25 @@ def test_a_crash_in_a_cluster_that_is_gone_is_not_called_a_lack_of_memory(airflo
     verdict = airflow.decide()
     assert verdict.kind is VerdictKind.FAIL
     assert "no plan fits the cluster any more" in verdict.reason.sentence
+
+
+def test_a_node_that_a_run_was_lost_on_is_used_again_once_no_other_could_run_it(airflow: Airflow) -> None:
+    whole = small_cluster()
+    spec = airflow.begun().place().spec
+    assert spec is not None
+    (held,) = spec.placement.allocations
+    left, other = sorted(whole.nodes, key=lambda node: node.name != held.node)
+    on_other = ConstraintsSpec(gpu_types=(other.gpu_type,), max_gpus=1)
+    for name in ("first", "second"):
+        assert airflow.submitted(replace(make_job(name), constraints=on_other)).is_placed
+    lost = EndReport(reason=Reason(code=ReasonCode.NODE_LOST), lost_nodes=(left.name,))
+    end_attempt(airflow.services, airflow.key, 1, lost)
+    assert airflow.decide().kind is VerdictKind.RETRY
+    assert airflow.place().status is PlaceStatus.WAITING
+    assert isinstance(airflow.services.inventory, FixedInventory)
+    airflow.services.inventory.replace(Cluster(gpu_types=whole.gpu_types, nodes=(left,)))
+    sweep_targets(airflow.services)
+    apply_sweep(airflow.services, SweepReport(findings=()))
+    again = place_status(airflow.services, airflow.key).spec
+    assert again is not None
+    assert [each.node for each in again.placement.allocations] == [left.name]
