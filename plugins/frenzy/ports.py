@@ -222,7 +222,13 @@ class RunStore(Protocol):
         """Steps of complete checkpoints, ascending."""
         ...
 
-    def log_tail(self, run_key: str, attempt: int, *, rank: int = 0, max_bytes: int = 65536) -> str: ...
+    def log_tail(self, run_key: str, attempt: int, *, rank: int = 0, max_bytes: int = 65536) -> str:
+        """The end of a rank's output, at most ``max_bytes`` of it, from the start of a line where it has one.
+
+        For rank 0, if it never wrote any, that of its pod, which died before.
+        """
+        ...
+
     def run_dir(self, run_key: str) -> str: ...
     def clear_checkpoints(self, run_key: str) -> None:
         """Forget all checkpoints: the run starts over with another spec."""

@@ -17,7 +17,7 @@ from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.has import Policy, schedule
 from frenzy.core.job import ConstraintsSpec, TrainingJob
 from frenzy.core.plan import ResourcePlan
-from frenzy.core.protocol import PlaceStatus, SweepReport, VerdictKind
+from frenzy.core.protocol import DirectiveKind, PlaceStatus, SweepReport, VerdictKind
 from frenzy.core.queue import Action, Preempt, Resize, RunningJob, SchedulingFacts, Start
 
 Script = Callable[[SchedulingFacts], tuple[Action, ...]]
@@ -90,6 +90,14 @@ def preempt(airflow: Airflow, scheduler: ScriptedScheduler, reason: Reason = FOR
     scheduler.script = lambda facts: (Preempt(run_key=airflow.key, reason=reason),)
     a_pass(airflow)
     scheduler.script = None
+
+
+def told_to_stop(airflow: Airflow, attempt: int, step: int) -> Reason:
+    """Why the attempt, which reports ``step``, is to save a checkpoint and stop; fails if it is not."""
+    asked = airflow.step(attempt, step)
+    assert asked.kind is DirectiveKind.CHECKPOINT_AND_STOP
+    assert asked.reason is not None
+    return asked.reason
 
 
 def moves(airflow: Airflow, scheduler: ScriptedScheduler, sizes: Iterator[int]) -> Iterator[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.unit.app.moving import STOPPED, ScriptedScheduler, a_pass, on_small, run_on, set_node
+from tests.unit.app.moving import STOPPED, ScriptedScheduler, a_pass, on_small, run_on, set_node, told_to_stop
 from tests.unit.app.playing import Airflow, make_job
 from tests.unit.core.has_world import team_quotas
 
@@ -15,7 +15,7 @@ from frenzy.core.cluster import NodeState
 from frenzy.core.errors import ReasonCode
 from frenzy.core.job import ConstraintsSpec
 from frenzy.core.moves import ElasticRules
-from frenzy.core.protocol import DirectiveKind, PlaceStatus, VerdictKind
+from frenzy.core.protocol import PlaceStatus, VerdictKind
 
 ON_SMALL = ConstraintsSpec(gpu_types=("small",), max_gpus=1)
 
@@ -39,11 +39,9 @@ def test_a_job_that_cannot_shrink_gives_way_waits_with_a_reason_and_resumes(
         other.register(urgent, run_id=f"r{at + 2}")
         other.place()
     assert place_status(patient.services, others[1].key).reason is not None
-    asked = patient.step(1, 21)
-    assert asked.kind is DirectiveKind.CHECKPOINT_AND_STOP
-    assert asked.reason is not None
-    assert asked.reason.code is ReasonCode.PREEMPTED
-    assert "urgent1, whose priority is higher" in asked.reason.sentence
+    reason = told_to_stop(patient, 1, 21)
+    assert reason.code is ReasonCode.PREEMPTED
+    assert "urgent1, whose priority is higher" in reason.sentence
     patient.end(1, STOPPED, last_step=22)
     assert place_status(patient.services, others[1].key).status is PlaceStatus.PLACED
     assert patient.decide().kind is VerdictKind.RETRY
@@ -76,10 +74,8 @@ def test_a_start_waits_until_the_job_that_gives_way_frees_the_team_s_quota(
     assert waiting.reason.code is ReasonCode.WAITING_FOR_MOVE
     assert "job leaving has saved a checkpoint and given its GPUs back" in waiting.reason.sentence
     assert "team red may hold 2" in waiting.reason.sentence
-    asked = leaving.step(1, 21)
-    assert asked.kind is DirectiveKind.CHECKPOINT_AND_STOP
-    assert asked.reason is not None
-    assert "urgent, whose priority is higher" in asked.reason.sentence
+    reason = told_to_stop(leaving, 1, 21)
+    assert "urgent, whose priority is higher" in reason.sentence
     leaving.end(1, STOPPED, last_step=22)
     assert place_status(urgent.services, urgent.key).status is PlaceStatus.PLACED
 
@@ -88,11 +84,9 @@ def test_a_job_leaves_a_node_once_it_is_drained(airflow: Airflow, scheduler: Scr
     patient = patient_job(airflow, scheduler, ConstraintsSpec(max_gpus=1))
     set_node(patient, NodeState.DRAINING)
     a_pass(patient)
-    asked = patient.step(1, 21)
-    assert asked.kind is DirectiveKind.CHECKPOINT_AND_STOP
-    assert asked.reason is not None
-    assert asked.reason.code is ReasonCode.MOVED_TO_OTHER_GPUS
-    assert "a is being drained" in asked.reason.sentence
+    reason = told_to_stop(patient, 1, 21)
+    assert reason.code is ReasonCode.MOVED_TO_OTHER_GPUS
+    assert "a is being drained" in reason.sentence
     patient.end(1, STOPPED, last_step=22)
     assert patient.decide().kind is VerdictKind.RETRY
     spec = patient.place().spec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.unit.app.moving import ScriptedScheduler, facts_of, plan_of, run_on
+from tests.unit.app.moving import ScriptedScheduler, facts_of, plan_of, run_on, told_to_stop
 from tests.unit.app.playing import Airflow, make_job
 
 from frenzy.app.place import place_status
@@ -60,10 +60,8 @@ def test_the_holder_moves_at_a_checkpoint_and_both_go_on(holder: Airflow, schedu
     assert waits.reason is not None
     assert waits.reason.code is ReasonCode.WAITING_FOR_MOVE
     assert "job holder has saved a checkpoint and left b" in waits.reason.sentence
-    asked = holder.step(1, 21)
-    assert asked.kind is DirectiveKind.CHECKPOINT_AND_STOP
-    assert asked.reason is not None
-    assert "job pressed needs more memory than its GPUs had" in asked.reason.sentence
+    reason = told_to_stop(holder, 1, 21)
+    assert "job pressed needs more memory than its GPUs had" in reason.sentence
     holder.end(1, STOPPED, last_step=22)
     spec = place_status(pressed.services, pressed.key).spec
     assert spec is not None

@@ -125,20 +125,28 @@ def only(facts: SchedulingFacts, run_keys: set[str]) -> SchedulingFacts:
 
 
 @st.composite
-def elastic_facts(draw: st.DrawFn) -> SchedulingFacts:
-    """Facts in which most jobs may be moved; the running ones were started by the policy itself."""
+def started_before(
+    draw: st.DrawFn, elasticities: st.SearchStrategy[Elasticity | None], ages_s: tuple[float, ...]
+) -> tuple[SchedulingFacts, tuple[QueuedJob, ...]]:
+    """What the policy itself made of some jobs so long ago, and other jobs that have come since."""
     cluster = draw(clusters())
-    jobs = [
+    jobs = tuple(
         replace(
             job,
-            elasticity=draw(st.sampled_from((None, EASY, EASY, Elasticity(restart_s=5.0, moves_left=0)))),
+            elasticity=draw(elasticities),
             work_left=draw(st.sampled_from((0.2, 1.0, 30.0))),
             team=draw(st.sampled_from(("red", "blue"))),
         )
         for job in draw(queues(max_size=9))
-    ]
-    first, then = jobs[::2], jobs[1::2]
-    before = SchedulingFacts(cluster=cluster, queued=tuple(first), running=())
-    past_s = NOW_S - draw(st.sampled_from((0.0, 1.0, 40.0, 800.0)))
-    after = apply_actions(before, schedule(before, past_s, HasPolicy()), now_s=past_s)
-    return replace(after, queued=after.queued + tuple(then))
+    )
+    before = SchedulingFacts(cluster=cluster, queued=jobs[::2], running=())
+    past_s = NOW_S - draw(st.sampled_from(ages_s))
+    return apply_actions(before, schedule(before, past_s, HasPolicy()), now_s=past_s), jobs[1::2]
+
+
+@st.composite
+def elastic_facts(draw: st.DrawFn) -> SchedulingFacts:
+    """Facts in which most jobs may be moved; the running ones were started by the policy itself."""
+    few_left = Elasticity(restart_s=5.0, moves_left=0)
+    after, then = draw(started_before(st.sampled_from((None, EASY, EASY, few_left)), (0.0, 1.0, 40.0, 800.0)))
+    return replace(after, queued=after.queued + then)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.core.has_strategies import NOW_S, clusters, queues
+from tests.unit.core.has_strategies import NOW_S, started_before
 from tests.unit.core.has_world import (
     by_job,
     elastic,
@@ -261,21 +261,9 @@ def test_two_jobs_never_change_places_back_and_forth(there: SchedulingFacts, ste
 @st.composite
 def pressed_facts(draw: st.DrawFn) -> SchedulingFacts:
     """Jobs the policy itself started some time ago; those that have come since are all under memory pressure."""
-    cluster = draw(clusters())
-    jobs = [
-        replace(
-            job,
-            elasticity=draw(st.sampled_from((None, OFTEN, OFTEN, replace(OFTEN, min_run_s=100.0)))),
-            work_left=draw(st.sampled_from((0.2, 1.0, 30.0))),
-            team=draw(st.sampled_from(("red", "blue"))),
-        )
-        for job in draw(queues(max_size=9))
-    ]
-    before = SchedulingFacts(cluster=cluster, queued=tuple(jobs[::2]), running=())
-    past_s = NOW_S - draw(st.sampled_from((40.0, 800.0)))
-    after = apply_actions(before, schedule(before, past_s, HAS), now_s=past_s)
-    needy = tuple(replace(job, pressed=True, ordered=True) for job in jobs[1::2])
-    return replace(after, queued=needy)
+    elasticities = st.sampled_from((None, OFTEN, OFTEN, replace(OFTEN, min_run_s=100.0)))
+    after, since = draw(started_before(elasticities, (40.0, 800.0)))
+    return replace(after, queued=tuple(replace(job, pressed=True, ordered=True) for job in since))
 
 
 @thorough

@@ -69,8 +69,12 @@ class InMemoryRunStore:
         text = self._logs.get((run_key, attempt, rank), "")
         if not text and rank == 0:
             text = self.logs.get((run_key, attempt, FIRST_POD_LOG), "")
-        tail = text.encode()[-max_bytes:] if max_bytes else b""
-        return tail.decode(errors="ignore")
+        data = text.encode()
+        start = max(0, len(data) - max_bytes)
+        tail = data[start:]
+        if start and b"\n" in tail:
+            tail = tail[tail.index(b"\n") + 1 :]
+        return tail.decode(errors="replace")
 
     def run_dir(self, run_key: str) -> str:
         return f"memory://runs/{run_key}"
