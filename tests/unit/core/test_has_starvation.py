@@ -38,7 +38,7 @@ def starts(  # noqa: PLR0913
     """When each job first started, with a small job on each type of ``small_on`` for every job that ends; and whether
     any decision looked at few jobs only.
     """
-    crowd = [small(f"s{at}", gpu_type, 0.0) for at in range(3) for gpu_type in small_on]
+    crowd = [small(f"s{at}{gpu_type}", gpu_type, 0.0) for at in range(3) for gpu_type in small_on]
     there = facts([*nodes, *ELSEWHERE], [*jobs, *crowd], [*held, MOVABLE])
     state, now_s, number = SchedulingState.of(there, policy), 10.0, 0
     begun: dict[str, float] = {}

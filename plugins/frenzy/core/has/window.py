@@ -99,15 +99,18 @@ def _due(state: SchedulingState, standing: Standing, idle: Mapping[str, int], no
     However many jobs that wait for other types come before it: else small ones would take what it needs, bit by bit.
     """
     least_priority = _least_priority(standing)
-    for gpu_type in idle:
-        heads = [
-            _first_possible(state, ranks, gpu_type)
-            for smallest, ranks in standing.by_need.items()
-            if any(each == gpu_type for each, _ in smallest)
-        ]
-        first = min((rank for rank in heads if rank is not None), default=None)
-        if first is not None and must_not_be_overtaken(first.claim, now_s, least_priority):
-            yield first
+    heads: dict[str, Rank] = {}
+    for smallest, ranks in standing.by_need.items():
+        first = next(_startable(ranks, state), None)
+        # Where the first may be overtaken, so may all behind it: they matter no more and are due later.
+        if first is None or not must_not_be_overtaken(first.claim, now_s, least_priority):
+            continue
+        for gpu_type in (each for each, _ in smallest if each in idle):
+            if gpu_type not in heads or first.key < heads[gpu_type].key:
+                found = _first_possible(state, ranks, gpu_type)
+                if found is not None and (gpu_type not in heads or found.key < heads[gpu_type].key):
+                    heads[gpu_type] = found
+    return (rank for rank in heads.values() if must_not_be_overtaken(rank.claim, now_s, least_priority))
 
 
 def _first_possible(state: SchedulingState, ranks: Ranks, gpu_type: str) -> Rank | None:
