@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from frenzy.app.facts import expected_end_s, present_facts, scheduling_facts
 from frenzy.app.services import Services, require_run
 from frenzy.core.has import explain as explain_placement
-from frenzy.core.has.queue_standing import standing_of
+from frenzy.core.has.queue_standing import QueueStanding, standing_of
 from frenzy.core.ledger import (
     FINAL_STATES,
     Attempt,
@@ -75,7 +75,8 @@ def queue_view(services: Services) -> QueueView:
     """Who waits and why, in the order they will be served; who runs where."""
     now_s = services.clock.now_s()
     with services.ledger.reading() as tx:
-        standing = standing_of(present_facts(tx, services, now_s), services.queues.rules())
+        rules = services.queues.rules()
+        standing = standing_of(present_facts(tx, services, now_s), rules) if rules else QueueStanding()
         queued = sorted(tx.queue(), key=_place_in_line)
         waiting = [_queue_row(tx, entry, index) for index, entry in enumerate(queued, start=1)]
         running = tuple(_running_row(tx, lease, now_s) for lease in tx.held_leases())

@@ -49,10 +49,6 @@ class Summary:
     decision_mean_s: float = 0.0
     decision_p99_s: float = 0.0
 
-    @property
-    def gpu_hours_lost_share(self) -> float:
-        return self.gpu_hours_lost / self.gpu_hours_used if self.gpu_hours_used else 0.0
-
 
 CPU_TIMES: Final = ("scheduler_cpu_s", "decision_mean_s", "decision_p99_s")
 """The fields of a Summary that differ from run to run."""

@@ -21,7 +21,7 @@ Order = Callable[[QueuedJob], tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Alike:
     """Jobs that ask for the same, in queue order; works: what is left of each, ascending."""
 
     jobs: Chunks[Contender]
@@ -41,7 +41,7 @@ class Waiting:
 
     in_order: Chunks[Contender]
     order: Order = field(compare=False, repr=False)
-    lines: Mapping[str, Line] = field(compare=False, repr=False)
+    lines: Mapping[str, Alike] = field(compare=False, repr=False)
     pressed: Mapping[str, Contender] = field(compare=False, repr=False)
     timed: Mapping[str, Contender] = field(compare=False, repr=False)
     _by_key: Lookup[Contender] = field(compare=False, repr=False)
@@ -71,7 +71,7 @@ class Waiting:
     def put(self, contender: Contender) -> Waiting:
         """With ``contender`` at its place."""
         line = self.lines.get(contender.asks) or _line(())
-        grown = Line(line.jobs.put(contender, self._key), line.works.put(contender.job.work_left, float))
+        grown = Alike(line.jobs.put(contender, self._key), line.works.put(contender.job.work_left, float))
         lines = {**self.lines, contender.asks: grown}
         pressed = {**self.pressed, contender.job.run_key: contender} if contender.job.pressed else self.pressed
         has_deadline = contender.job.deadline_s is not None
@@ -93,7 +93,7 @@ class Waiting:
         lines = dict(self.lines)
         if len(line.jobs) > 1:
             works = line.works.without(line.works.place(contender.job.work_left, float))
-            lines[contender.asks] = Line(line.jobs.without(self._place(line.jobs, contender.job)), works)
+            lines[contender.asks] = Alike(line.jobs.without(self._place(line.jobs, contender.job)), works)
         else:
             del lines[contender.asks]
         in_order = self.in_order.without(self._place(self.in_order, contender.job))
@@ -149,6 +149,6 @@ class Turns:
         self._closed = True
 
 
-def _line(jobs: Iterable[Contender]) -> Line:
+def _line(jobs: Iterable[Contender]) -> Alike:
     known = tuple(jobs)
-    return Line(Chunks.of(known), Chunks.of(sorted(each.job.work_left for each in known)))
+    return Alike(Chunks.of(known), Chunks.of(sorted(each.job.work_left for each in known)))
