@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from frenzy.app.services import Services, live_attempt
 from frenzy.app.states import move
 from frenzy.core.cluster import NodeState, Placement
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.has.options import Rules
-from frenzy.core.has.policy import queue_rules
-from frenzy.core.has.quotas import QuotaUse
-from frenzy.core.has.room import Room
+from frenzy.core.errors import Reason
+from frenzy.core.handover import Holding
 from frenzy.core.ledger import Attempt, JobState, MoveTarget, RunRecord, since_registered
 from frenzy.core.moves import elasticity, is_movable, is_under_way, move_reason, preemption_reason
 from frenzy.core.queue import Action, Hold, Preempt, Resize, Start
@@ -101,72 +98,24 @@ def _touches(placement: Placement, nodes: set[str]) -> bool:
     return any(each.node in nodes for each in placement.allocations)
 
 
-def wait_for_move(tx: LedgerTx, services: Services, start: Start) -> Reason | None:
-    """Why ``start`` must wait, when jobs that are being moved still hold what it is to have, or its quota."""
-    holdings = _holdings(tx)
-    leaving = [each for each in holdings if is_under_way(each.run, each.attempt)]
-    if not leaving:
-        return None
-    short = _too_full(tx, services, start, holdings)
-    names = [each.run.job.name for each in leaving if _touches(each.attempt.placement, short)]
-    if names:
-        return _until_moved(start, names, f"left {', '.join(sorted(short))}")
-    return _wait_for_quota(tx, services, start, holdings)
-
-
-def _until_moved(start: Start, names: Sequence[str], and_what: str) -> Reason:
-    jobs = f"job {names[0]} has" if len(names) == 1 else f"jobs {', '.join(names)} have"
-    detail = f"Starts as {start.plan.plan_id} as soon as {jobs} saved a checkpoint and {and_what}."
-    return Reason(code=ReasonCode.WAITING_FOR_MOVE, detail=detail)
-
-
-def _wait_for_quota(tx: LedgerTx, services: Services, start: Start, holdings: Sequence[_Holding]) -> Reason | None:
-    """The scheduler counts what a leaving job holds as given back; a quota bounds what is really held."""
-    run, use = tx.run(start.run_key), QuotaUse(queue_rules(services.current_policy))
-    if run is None or not use.rules:
-        return None
-    for each in holdings:
-        use.add(each.run.job, each.attempt.plan.gpu_type, each.attempt.plan.num_gpus)
-    limit = use.exceeded(run.job, start.plan.gpu_type, start.plan.num_gpus)
-    if limit is None:
-        return None
-    counting = [
-        each.run.job.name
-        for each in holdings
-        if is_under_way(each.run, each.attempt)
-        and limit in use.limits_of(each.run.job)
-        and limit.gpu_type in (None, each.attempt.plan.gpu_type)
-    ]
-    gave_back = f"given its GPUs back, for {limit.title} may hold {limit.num_gpus}"
-    return _until_moved(start, counting, gave_back) if counting else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Holding:
-    """A run whose attempt really holds GPUs now."""
-
-    run: RunRecord
-    attempt: Attempt
-
-
-def _holdings(tx: LedgerTx) -> list[_Holding]:
+def holdings(tx: LedgerTx) -> list[Holding]:
+    """What every run really holds now, by its leases."""
     found = []
     for lease in tx.held_leases():
         run = tx.run(lease.run_key)
         attempt = next((each for each in tx.attempts(lease.run_key) if each.attempt == lease.attempt), None)
         if run is not None and attempt is not None:
-            found.append(_Holding(run, attempt))
+            found.append(holding(run, attempt))
     return found
 
 
-def _too_full(tx: LedgerTx, services: Services, start: Start, holdings: list[_Holding]) -> set[str]:
-    """Nodes that have no room yet for what ``start`` takes there."""
-    rules = Rules(services.current_policy)
-    room = Room.of(tx.cluster(), [(rules.need(each.attempt.plan), each.attempt.placement) for each in holdings])
-    need, found = rules.need(start.plan), set()
-    for each in start.placement.allocations:
-        gpu_type = room.type_of_node.get(each.node)
-        free = None if gpu_type is None else room.by_type[gpu_type].free[each.node]
-        if free is not None and need.gpus_in(free) < each.num_gpus:
-            found.add(each.node)
-    return found
+def holding(run: RunRecord, attempt: Attempt) -> Holding:
+    """What ``attempt`` of ``run`` holds."""
+    return Holding(
+        job_name=run.job.name,
+        queue=run.job.queue,
+        team=run.job.team,
+        plan=attempt.plan,
+        placement=attempt.placement,
+        is_leaving=is_under_way(run, attempt),
+    )

@@ -6,13 +6,15 @@ Whoever changes the facts runs a pass, inside the transaction that changed them.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 from frenzy.app.facts import pauses, scheduling_facts
-from frenzy.app.moves import ask_to_move, wait_for_move
-from frenzy.app.services import Services, log_event
+from frenzy.app.moves import ask_to_move, holding, holdings
+from frenzy.app.services import Services, log_event, require_run
 from frenzy.app.states import move
 from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.handover import wait_for_leaving
 from frenzy.core.ledger import Attempt, JobState, Lease, LeaseState
 from frenzy.core.queue import Action, Hold, Preempt, Resize, Start
 from frenzy.ports import LedgerConflict, LedgerTx
@@ -33,34 +35,43 @@ def run_pass(tx: LedgerTx, services: Services, now_s: float) -> tuple[Action, ..
         if isinstance(action, Resize | Preempt) and ask_to_move(tx, services, action, actions, now_s)
     ]
     starts = [each for each in actions if isinstance(each, Start) and tx.queue_entry(each.run_key) is not None]
-    put_off = [each for each in starts if not _start(tx, services, each, now_s)]
-    done += [each for each in starts if each not in put_off]
+    granted = _start(tx, services, starts, now_s)
+    done += granted
     holds = [each for each in actions if isinstance(each, Hold) and tx.queue_entry(each.run_key) is not None]
     for hold in holds:
-        _hold(tx, hold, num_before=len(put_off))
+        _hold(tx, hold, num_before=len(starts) - len(granted))
     _hold_for_old_workers(tx)
     _hold_pausing(tx, now_s)
     return (*done, *holds)
 
 
-def _start(tx: LedgerTx, services: Services, start: Start, now_s: float) -> bool:
-    """Grant ``start``, unless what it is to have is still held by jobs that are being moved."""
-    reason = wait_for_move(tx, services, start)
-    if reason is None:
-        return _try_to_grant(tx, services, start, now_s)
-    _keep_waiting(tx, start.run_key, reason)
-    return False
+def _start(tx: LedgerTx, services: Services, starts: Sequence[Start], now_s: float) -> list[Start]:
+    """Grant ``starts``, but for those whose GPUs, or quota, jobs that are being moved still hold; those granted."""
+    if not starts:
+        return []
+    held, cluster, policy = holdings(tx), tx.cluster(), services.current_policy
+    granted: list[Start] = []
+    for start in starts:
+        job = require_run(tx, start.run_key).job
+        reason = wait_for_leaving(start, queue=job.queue, team=job.team, holdings=held, cluster=cluster, policy=policy)
+        if reason is not None:
+            _keep_waiting(tx, start.run_key, reason)
+            continue
+        attempt = _try_to_grant(tx, services, start, now_s)
+        if attempt is not None:
+            held.append(holding(require_run(tx, start.run_key), attempt))
+            granted.append(start)
+    return granted
 
 
-def _try_to_grant(tx: LedgerTx, services: Services, start: Start, now_s: float) -> bool:
+def _try_to_grant(tx: LedgerTx, services: Services, start: Start, now_s: float) -> Attempt | None:
     """A lease that the ledger refuses leaves its run waiting; what else the transaction changed stands."""
     try:
-        _grant(tx, services, start, now_s)
+        return _grant(tx, services, start, now_s)
     except LedgerConflict as conflict:
         log.error("The lease of run %s was refused: %s", start.run_key, conflict)
         _keep_waiting(tx, start.run_key, conflict.reason)
-        return False
-    return True
+        return None
 
 
 def _keep_waiting(tx: LedgerTx, run_key: str, reason: Reason) -> None:
@@ -70,7 +81,7 @@ def _keep_waiting(tx: LedgerTx, run_key: str, reason: Reason) -> None:
         tx.put_queue_entry(replace(entry, hold=reason, expected_start_s=None))
 
 
-def _grant(tx: LedgerTx, services: Services, start: Start, now_s: float) -> None:
+def _grant(tx: LedgerTx, services: Services, start: Start, now_s: float) -> Attempt:
     entry, run = tx.queue_entry(start.run_key), tx.run(start.run_key)
     assert entry is not None and run is not None, "schedule() starts queued runs only"
     number = entry.next_attempt.attempt
@@ -86,16 +97,15 @@ def _grant(tx: LedgerTx, services: Services, start: Start, now_s: float) -> None
             expires_s=now_s + services.lease_s,
         )
     )
-    tx.put_attempt(
-        Attempt(
-            run_key=run.run_key,
-            attempt=number,
-            plan=start.plan,
-            placement=start.placement,
-            created_s=max(now_s, run.created_s),  # older ones belong to an earlier generation
-            next_attempt=entry.next_attempt,
-        )
+    attempt = Attempt(
+        run_key=run.run_key,
+        attempt=number,
+        plan=start.plan,
+        placement=start.placement,
+        created_s=max(now_s, run.created_s),  # older ones belong to an earlier generation
+        next_attempt=entry.next_attempt,
     )
+    tx.put_attempt(attempt)
     tx.drop_queue_entry(run.run_key)
     nodes = ", ".join(f"{each.num_gpus} on {each.node}" for each in start.placement.allocations)
     reason = Reason(code=ReasonCode.BEST_PLAN, detail=f"Placed {start.plan.plan_id}: {nodes}.")
@@ -103,6 +113,7 @@ def _grant(tx: LedgerTx, services: Services, start: Start, now_s: float) -> None
     pool = tx.cluster().types_by_name[start.plan.gpu_type].pool
     if not tx.assign_launch_pool(run.identity, pool, start.plan.num_gpus):
         log_event(tx, run.run_key, now_s, "pool", f"Airflow's pool {pool} does not mirror this attempt.", number)
+    return attempt
 
 
 def _hold(tx: LedgerTx, hold: Hold, *, num_before: int) -> None:

@@ -56,12 +56,16 @@ class QuotaUse:
 
     def exceeded(self, job: Job, gpu_type: str, num_gpus: int) -> Limit | None:
         """The limit that ``job`` would break with ``num_gpus`` more; the one that lacks most, None if none."""
-        broken = [
+        broken = self.broken(job, gpu_type, num_gpus)
+        return max(broken, key=lambda each: self._held[each] - each.num_gpus, default=None)
+
+    def broken(self, job: Job, gpu_type: str, num_gpus: int) -> list[Limit]:
+        """All limits that ``job`` would break with ``num_gpus`` more."""
+        return [
             limit
             for limit in self.limits_of(job)
             if (limit.gpu_type is None or limit.gpu_type == gpu_type) and self._held[limit] + num_gpus > limit.num_gpus
         ]
-        return max(broken, key=lambda each: self._held[each] - each.num_gpus, default=None)
 
     def held(self, limit: Limit) -> int:
         """GPUs that count against ``limit``."""
