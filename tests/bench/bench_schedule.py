@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.report import figure, publish
-from tests.bench.schedule_facts import acted, busy, cluster_of, events, jobs_on, now_of, rigid
+from tests.bench.schedule_facts import busy, cluster_of, events, jobs_on, now_of, rigid
 from tests.bench.schedule_growth import cpu_s, draw_growth, growth, median_cpu_s, pass_s
 from tests.placement_gap import gap_figures
 
@@ -158,14 +158,14 @@ def decision_times(facts: SchedulingFacts, new: tuple[QueuedJob, ...], now_s: fl
     """
     scheduler = scheduler_named("has")
     state = SchedulingState.of(facts, scheduler.rules)
-    state = acted(decided(state, now_s), scheduler.decide(state, now_s), now_s)
+    state = decided(state, now_s).after(scheduler.decide(state, now_s), now_s)
     gc.collect()
     measured = []
     for when_s, happen in events(new, now_s):
         began_s = time.process_time()
         state = happen(state)
         actions = scheduler.decide(state, when_s)
-        state = acted(decided(state, when_s), actions, when_s)
+        state = decided(state, when_s).after(actions, when_s)
         measured.append((time.process_time() - began_s, len(actions)))
     return measured
 

@@ -9,8 +9,7 @@ from itertools import cycle
 
 from frenzy.core.cluster import Cluster, Node
 from frenzy.core.has import HasPolicy, SchedulingState, apply_actions, decide
-from frenzy.core.has.state import restarted
-from frenzy.core.queue import Action, Preempt, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
+from frenzy.core.queue import QueuedJob, SchedulingFacts
 from frenzy.sim.clusters import cluster_named
 from frenzy.sim.traces import load_trace
 from frenzy.sim.workload import WorkloadSpec, generate
@@ -68,25 +67,6 @@ def rigid(facts: SchedulingFacts) -> SchedulingFacts:
         queued=tuple(replace(job, elasticity=None) for job in facts.queued),
         running=tuple(replace(job, elasticity=None, plans=()) for job in facts.running),
     )
-
-
-def acted(state: SchedulingState, actions: Iterable[Action], now_s: float) -> SchedulingState:
-    """``state`` once ``actions`` have happened: what gives its GPUs back does so before any is taken."""
-    actions = tuple(actions)
-    waiting = {each.run_key: state.waiting.find(each.run_key) for each in actions if isinstance(each, Start)}
-    entering: list[RunningJob] = []
-    for action in actions:
-        if isinstance(action, Preempt):
-            state = state.requeue(state.running[action.run_key].stopped(now_s))
-        elif isinstance(action, Resize):
-            stopped = state.running[action.run_key].stopped(now_s)
-            entering.append(restarted(stopped, action.plan, action.placement, now_s=now_s))
-            state = state.finish(action.run_key)
-        elif isinstance(action, Start):
-            contender = waiting[action.run_key]
-            assert contender is not None, "only waiting jobs are started"
-            entering.append(restarted(contender.job, action.plan, action.placement, now_s=now_s))
-    return state.start(entering) if entering else state
 
 
 Event = Callable[[SchedulingState], SchedulingState]
