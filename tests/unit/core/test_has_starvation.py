@@ -30,16 +30,18 @@ def small(name: str, gpu_type: str, now_s: float) -> QueuedJob:
 def starts(  # noqa: PLR0913
     policy: HasPolicy,
     nodes: list[Node],
-    jobs: Iterable[QueuedJob],
-    held: Iterable[RunningJob],
+    jobs: list[QueuedJob],
+    ahead: list[QueuedJob],
+    held: list[RunningJob],
     small_on: Iterable[str],
     until_s: float,
 ) -> tuple[dict[str, float], bool]:
-    """When each job first started, with a small job on each type of ``small_on`` for every job that ends; and whether
-    any decision looked at few jobs only.
+    """When each job first started, and whether any decision looked at few jobs only.
+
+    For every job that ends a small one comes on each type of ``small_on``; until all of ``jobs`` have started.
     """
     crowd = [small(f"s{at}{gpu_type}", gpu_type, 0.0) for at in range(3) for gpu_type in small_on]
-    there = facts([*nodes, *ELSEWHERE], [*jobs, *crowd], [*held, MOVABLE])
+    there = facts([*nodes, *ELSEWHERE], [*ahead, *jobs, *crowd], [*held, MOVABLE])
     state, now_s, number = SchedulingState.of(there, policy), 10.0, 0
     begun: dict[str, float] = {}
     saw_few = False
@@ -49,7 +51,7 @@ def starts(  # noqa: PLR0913
         state = decided(state, now_s).after(actions, now_s)
         begun = {key: now_s for key in state.running} | begun
         ends = [(job.expected_end_s, key) for key, job in state.running.items() if job.expected_end_s is not None]
-        if not ends:
+        if not ends or all(job.run_key in begun for job in jobs):
             break
         end_s, key = min(ends)
         now_s, state = max(now_s, end_s), state.finish(key)
@@ -68,7 +70,7 @@ def test_jobs_ahead_that_wait_for_another_type_let_nobody_overtake(policy: HasPo
     large = waiting("large", plan("b", 2, run_s=SMALL_S))
     held = [running(f"r{at}", plan("b", 1, run_s=SMALL_S), ("b", 1), end_s=50.0 * (at + 1)) for at in range(2)]
     nodes = [node("a", "a", 8), node("b", "b", 2)]
-    begun, saw_few = starts(policy, nodes, [*ahead, large], [full, *held], ["b"], until_s=2000.0)
+    begun, saw_few = starts(policy, nodes, [large], ahead, [full, *held], ["b"], until_s=2000.0)
     due_s = policy.slowdown * 2 * SMALL_S / 11
     assert begun["large"] <= due_s + 2 * SMALL_S
     assert saw_few
@@ -107,5 +109,5 @@ def test_every_job_starts_however_many_small_ones_keep_coming(
     ahead = [waiting(f"d{at:02}", plan("d", 1), submitted_s=-1e6 + at) for at in range(num_ahead)]
     longest_s = max(RUN_TIMES_S)
     until_s = slowdown * longest_s * 4 + 2 * (len(jobs) + 2) * longest_s
-    begun, _ = starts(policy, [*TWO_TYPES, node("d", "d", 1)], [*ahead, *jobs], [full], ["a", "b"], until_s)
+    begun, _ = starts(policy, [*TWO_TYPES, node("d", "d", 1)], jobs, ahead, [full], ["a", "b"], until_s)
     assert {job.run_key for job in jobs} <= set(begun)
