@@ -1,15 +1,17 @@
-"""Where this installation keeps things and how it behaves: the only reader of the environment.
+"""Where this installation keeps things and how it behaves: environment before Connection before default.
 
-``load_settings(os.environ)`` is called once by an entry point; everything else gets the value.
+``load_settings(os.environ)`` is called once by an entry point; everything else gets the value. Processes of
+Airflow add what its Connection ``frenzy_default`` says (``frenzy.adapters.connection_settings``).
 ``Settings.environment()`` is its inverse, so a child process sees the very same settings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from frenzy.core.errors import SpecError, Violation
@@ -21,6 +23,11 @@ _IN_CHECKOUT: Final = (_PACKAGE.parents[1] / "pyproject.toml").is_file()
 
 # Where include/ and dags/ lie: the checkout, or what an installed package carries of it (read only).
 CHECKOUT: Final = _PACKAGE.parents[1] if _IN_CHECKOUT else _PACKAGE / "checkout"
+# The Airflow Connection by which tasks and triggers reach the API server; its extras are settings.
+CONN_ID: Final = "frenzy_default"
+EXTRAS_PATH: Final = f"extras of the Connection {CONN_ID}"
+_PREFIX: Final = "FRENZY_"
+
 _DEFAULT_HOME: Final = (CHECKOUT if _IN_CHECKOUT else Path.cwd()) / ".frenzy"
 
 
@@ -129,22 +136,30 @@ class Settings:
         return {name: str(value) for name, value in values if value is not None}
 
 
-def load_settings(environ: Mapping[str, str]) -> Settings:
-    """Settings from ``environ``; a variable that is unset or empty keeps its default.
+def load_settings(environ: Mapping[str, str], extras: Mapping[str, object] = MappingProxyType({})) -> Settings:
+    """Settings from ``environ``, else from ``extras``; what is unset or empty in both keeps its default.
 
-    Raises SpecError with every refused variable, its value and what is allowed.
+    extras: those of the Connection ``frenzy_default``, keyed by the names of the variables. Keys that look like
+    no setting are left alone.
+    Raises SpecError with every refused variable, its value, what is allowed, and where it stands if that is not
+    the environment.
     """
     values: dict[str, Any] = {}
-    violations: list[Violation] = []
+    paths: dict[str, str] = {}
+    violations = list(_refused_extras(extras))
     for variable in _VARIABLES:
         text = environ.get(variable.name, "").strip()
+        is_extra = not text and variable.is_shared
+        text = _text_of(extras.get(variable.name)) if is_extra else text
         if not text:
             continue
+        paths[variable.field] = f"{variable.name} in the {EXTRAS_PATH}" if is_extra else variable.name
         try:
-            values[variable.field] = variable.parse(text)
+            values[variable.field] = variable.read(text, is_extra=is_extra)
         except ValueError:
-            violations.append(Violation(path=variable.name, value=variable.show(text), allowed=variable.allowed))
-    violations += _contradictions(values)
+            allowed = variable.allowed_extra if is_extra else variable.allowed
+            violations.append(Violation(path=paths[variable.field], value=variable.show(text), allowed=allowed))
+    violations += _contradictions(values, paths)
     if violations:
         raise SpecError(violations)
     if "home" in values and "run_root" not in values:
@@ -154,26 +169,75 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
     return Settings(**values)
 
 
-def _contradictions(values: Mapping[str, Any]) -> list[Violation]:
+def _text_of(value: object) -> str:
+    """An extra as a variable would have it: a number may stand without quotes, null is unset."""
+    return str(value).strip() if _is_plain(value) else ""
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, str | int | float) and not isinstance(value, bool)
+
+
+def _refused_extras(extras: Mapping[str, object]) -> Iterator[Violation]:
+    """What is meant as a setting and is none. Its value is not shown: it may be a secret."""
+    shared = variable_names(shared_only=True)
+    for key, value in extras.items():
+        has_prefix = key.upper().startswith(_PREFIX)
+        name = key.upper() if has_prefix else _PREFIX + key.upper()
+        if key in shared:
+            if value is not None and not _is_plain(value):
+                path, kind = f"{key} in the {EXTRAS_PATH}", f"a {type(value).__name__}"
+                yield Violation(path=path, value=kind, allowed="give a text or a number")
+        elif name in shared:
+            yield Violation(path=EXTRAS_PATH, value=repr(key), allowed=f"write {name}")
+        elif has_prefix and name in variable_names():
+            allowed = "set it in the environment: Airflow is started and found by it"
+            yield Violation(path=EXTRAS_PATH, value=repr(key), allowed=allowed)
+        elif has_prefix:
+            yield Violation(path=EXTRAS_PATH, value=repr(key), allowed=f"allowed: {', '.join(shared)}")
+
+
+def _contradictions(values: Mapping[str, Any], paths: Mapping[str, str]) -> list[Violation]:
     policy = values.get("placement_policy", PlacementPolicy.HAS)
     if "queue_file" not in values or policy in POLICIES_WITH_QUEUES:
         return []
     allowed = f"{' or '.join(POLICIES_WITH_QUEUES)}, which keep the shares and quotas of FRENZY_QUEUES; or unset that"
-    return [Violation(path="FRENZY_POLICY", value=repr(str(policy)), allowed=allowed)]
+    return [Violation(path=paths["placement_policy"], value=repr(str(policy)), allowed=allowed)]
 
 
-def variable_names() -> tuple[str, ...]:
-    """Every variable that is read, in the order of the settings' documentation."""
-    return tuple(each.name for each in _VARIABLES)
+def variable_names(*, shared_only: bool = False) -> tuple[str, ...]:
+    """Every variable that is read, in the order of the settings' documentation.
+
+    shared_only: without those that a Connection cannot give.
+    """
+    return tuple(each.name for each in _VARIABLES if each.is_shared or not shared_only)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Variable:
+    """One setting. ``is_shared``: the Connection may give it; not so what Airflow is started and found by."""
+
     name: str
     field: str
     parse: Callable[[str], object]
     allowed: str
     show: Callable[[str], str] = repr
+    is_shared: bool = True
+
+    @property
+    def allowed_extra(self) -> str:
+        """What is allowed in the Connection."""
+        return f"{self.allowed}, by its whole path" if self.parse in (_path, _url_or_path) else self.allowed
+
+    def read(self, text: str, *, is_extra: bool) -> object:
+        """Raises ValueError. Each process stands in a folder of its own, so an extra's path says where it begins."""
+        if is_extra and self._is_relative(text):
+            raise ValueError(text)
+        return self.parse(text)
+
+    def _is_relative(self, text: str) -> bool:
+        is_path = self.parse is _path or (self.parse is _url_or_path and "://" not in text)
+        return is_path and not Path(text).expanduser().is_absolute()
 
 
 def _path(text: str) -> Path:
@@ -226,17 +290,24 @@ def _seconds(name: str, field: str) -> _Variable:
 
 
 _VARIABLES: Final = (
-    _Variable(name="FRENZY_HOME", field="home", parse=_path, allowed="give a folder"),
-    _Variable(name="FRENZY_HOST", field="host", parse=str, allowed="give an address of this machine"),
-    _Variable(name="FRENZY_PORT", field="port", parse=_port, allowed="give a whole number from 1024 to 65535"),
+    _Variable(name="FRENZY_HOME", field="home", parse=_path, allowed="give a folder", is_shared=False),
+    _Variable(name="FRENZY_HOST", field="host", parse=str, allowed="give an address of this machine", is_shared=False),
+    _Variable(
+        name="FRENZY_PORT",
+        field="port",
+        parse=_port,
+        allowed="give a whole number from 1024 to 65535",
+        is_shared=False,
+    ),
     _Variable(
         name="FRENZY_DATABASE",
         field="database",
         parse=_postgresql_url,
         allowed="give a PostgreSQL URL: postgresql+psycopg://user:password@host/database",
         show=_scheme,
+        is_shared=False,
     ),
-    _Variable(name="FRENZY_DAGS", field="dags_folder", parse=_path, allowed="give a folder"),
+    _Variable(name="FRENZY_DAGS", field="dags_folder", parse=_path, allowed="give a folder", is_shared=False),
     _Variable(name="FRENZY_CLUSTER", field="cluster_file", parse=_path, allowed="give a cluster file"),
     _Variable(name="FRENZY_PODS", field="pod_rules_file", parse=_path, allowed="give a file of pod rules"),
     _Variable(name="FRENZY_QUEUES", field="queue_file", parse=_path, allowed="give a queue file"),

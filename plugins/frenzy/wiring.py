@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from frenzy.adapters.calibration import default_calibration
 from frenzy.adapters.cluster_file import ClusterFileInventory
+from frenzy.adapters.connection_settings import settings_of_airflow
 from frenzy.adapters.k8s.pod_rules import PodRules, load_pod_rules
 from frenzy.adapters.local.launcher import LocalLauncher
 from frenzy.adapters.memory import FixedQueues
@@ -20,11 +21,13 @@ from frenzy.adapters.storage.run_store import FsspecRunStore
 from frenzy.adapters.storage.sql_ledger import SqlLedger
 from frenzy.app.inventory import refresh_inventory
 from frenzy.app.services import Services
-from frenzy.core.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.errors import PermanentError, Reason, ReasonCode, SpecError, TemporaryError
 from frenzy.core.has import policy_named
 from frenzy.core.moves import ElasticRules
 from frenzy.ports import Inventory, Launcher, RunStore
-from frenzy.settings import ElasticMoves, LauncherKind, Settings, load_settings
+from frenzy.settings import ElasticMoves, LauncherKind, Settings
+
+_CORRECTED_AFTER_S: Final = 10.0
 
 
 class SystemClock:
@@ -141,12 +144,17 @@ class OneInstallation:
 def _services_of_airflow() -> Services:
     from airflow.configuration import conf
 
-    return services_for(load_settings(os.environ), str(conf.get("database", "sql_alchemy_conn")))
+    try:
+        settings = settings_of_airflow()
+    except SpecError as error:
+        # Nothing is wrong with the request: whoever asks is to ask again once a person has corrected the setting.
+        raise TemporaryError(error.reason, retry_after_s=_CORRECTED_AFTER_S) from error
+    return services_for(settings, str(conf.get("database", "sql_alchemy_conn")))
 
 
 _INSTALLATION: Final = OneInstallation(_services_of_airflow)
 
 
 def services() -> Services:
-    """This process's services: settings from the environment, the ledger in Airflow's database."""
+    """This process's services: settings from environment and Connection, the ledger in Airflow's database."""
     return _INSTALLATION.services()

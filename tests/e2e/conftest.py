@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 
@@ -9,20 +10,30 @@ import httpx
 import pytest
 from tests.e2e.walker import Walker, write_cluster, write_corpus
 
+from frenzy.cli.airflow_env import CONNECTION_VARIABLE
 from frenzy.cli.stack import Stack
 
 # Short, so that a test can outlast one.
-LEASE_S = "15"
+LEASE_S = 15
 # Set to "postgresql": the shared Airflow and all tests on it use the tests' server instead of SQLite.
 DATABASE_VARIABLE = "FRENZY_TEST_STACK"
 
 
 @pytest.fixture(scope="session")
 def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A running Airflow in a home and on a port of its own, over the test cluster."""
+    """A running Airflow in a home and on a port of its own, over the test cluster.
+
+    Its settings stand in its Connection; those of other tests' Airflows in the environment.
+    """
     files = tmp_path_factory.mktemp("cluster")
-    # What moves a job in these tests is its memory, or a person; test_elastic has an Airflow of its own.
-    env = {"FRENZY_CLUSTER": str(write_cluster(files)), "FRENZY_LEASE_S": LEASE_S, "FRENZY_ELASTIC": "off"}
+    extras = {
+        "FRENZY_CLUSTER": str(write_cluster(files)),
+        "FRENZY_RUN_ROOT": str(tmp_path_factory.mktemp("runs")),
+        "FRENZY_LEASE_S": LEASE_S,
+        # What moves a job in these tests is its memory, or a person; test_elastic has an Airflow of its own.
+        "FRENZY_ELASTIC": "off",
+    }
+    env = {CONNECTION_VARIABLE: json.dumps({"conn_type": "http", "extra": extras})}
     if os.environ.get(DATABASE_VARIABLE) == "postgresql":
         env["FRENZY_DATABASE"] = request.getfixturevalue("postgres_server").new_database()
     with Stack.running(tmp_path_factory.mktemp("stack"), env=env) as running:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from tests.e2e.conftest import LEASE_S
 from tests.e2e.growing import growing
 from tests.e2e.walker import Walker, job_text, long_training
 
@@ -28,7 +29,7 @@ def test_a_triggerer_away_for_longer_than_a_lease_does_no_harm(walker: Walker) -
     dag_id, run_id = walker.start("away", training={"max_steps": 150})
     walker.wait_for_step(dag_id, run_id, 3)
     walker.stack.kill("triggerer")
-    time.sleep(walker.stack.settings.lease_s + 5)
+    time.sleep(LEASE_S + 5)
     assert walker.num_free() < walker.num_gpus(), "a lease without a heartbeat is suspect, not free"
     walker.stack.restart("triggerer")
     view = walker.succeed(dag_id, run_id)

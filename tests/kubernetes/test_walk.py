@@ -6,6 +6,7 @@ Every test ends with no pod and no lease.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from tests.kubernetes.played_trainer import WAIT, played_trainer
 from tests.kubernetes.plays import Performs
 
 from frenzy.adapters.k8s import labels
+from frenzy.cli.airflow_env import CONNECTION_VARIABLE
 from frenzy.cli.stack import Stack
 from frenzy.core.errors import ReasonCode
 from frenzy.core.ledger import JobState
@@ -94,15 +96,19 @@ def walker(place: Place, control_plane: ControlPlane, tmp_path_factory: pytest.T
         "tolerations": [leave_soon],
     }
     (files / "pods.yaml").write_text(yaml.safe_dump(rules))
-    env = {
+    extras = {
         "FRENZY_CLUSTER": str(write_cluster(files)),
         "FRENZY_LAUNCHER": "kubernetes",
         "FRENZY_PODS": str(files / "pods.yaml"),
         "FRENZY_RUN_ROOT": str(place.runs),
         "FRENZY_ELASTIC": "off",
-        "FRENZY_LEASE_S": "15",
-        "FRENZY_POLL_S": "0.5",
-        "FRENZY_STOP_GRACE_S": "5",
+        "FRENZY_LEASE_S": 15,
+        "FRENZY_POLL_S": 0.5,
+        "FRENZY_STOP_GRACE_S": 5,
+    }
+    # The Connection alone says where workers run; test_real_walk says it by the environment.
+    env = {
+        CONNECTION_VARIABLE: json.dumps({"conn_type": "http", "extra": extras}),
         "KUBECONFIG": str(service_account_kubeconfig(control_plane, place.namespace, "frenzy", files)),
     }
     with Stack.running(tmp_path_factory.mktemp("stack"), env=env) as stack:

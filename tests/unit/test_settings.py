@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from frenzy.core.errors import SpecError
 from frenzy.core.has import POLICIES
 from frenzy.settings import (
+    EXTRAS_PATH,
     POLICIES_WITH_QUEUES,
     ElasticMoves,
     LauncherKind,
@@ -124,3 +125,95 @@ def test_all_refused_values_are_told_at_once() -> None:
         load_settings({"FRENZY_PORT": "0", "FRENZY_POLICY": "none"})
 
     assert [each.path for each in refusal.value.violations] == ["FRENZY_PORT", "FRENZY_POLICY"]
+
+
+# the Connection's extras
+
+# What Airflow is started and found by.
+ENVIRONMENT_ONLY = ("FRENZY_HOME", "FRENZY_HOST", "FRENZY_PORT", "FRENZY_DATABASE", "FRENZY_DAGS")
+SHARED = tuple(name for name in variable_names() if name not in ENVIRONMENT_ONLY)
+
+
+@given(settings)
+def test_a_connection_gives_the_same_settings_as_the_environment(given_settings: Settings) -> None:
+    variables = given_settings.environment()
+    extras = {name: value for name, value in variables.items() if name in SHARED}
+    environ = {name: value for name, value in variables.items() if name in ENVIRONMENT_ONLY}
+    assert load_settings(environ, extras) == given_settings
+
+
+@given(settings, settings)
+def test_the_environment_wins_over_the_connection(mine: Settings, theirs: Settings) -> None:
+    environ = mine.environment()
+    extras = {name: value for name, value in theirs.environment().items() if name in SHARED and name in environ}
+    assert load_settings(environ, extras) == mine
+
+
+def test_an_empty_variable_leaves_the_connection_its_say() -> None:
+    read = load_settings({"FRENZY_LAUNCHER": " "}, {"FRENZY_LAUNCHER": "kubernetes"})
+    assert (read.launcher, read.poll_s) == (LauncherKind.KUBERNETES, 2.0)
+
+
+@pytest.mark.parametrize("value", [90, 90.0, "90", "90s", " 1m30s "])
+def test_an_extra_may_be_a_number_or_a_text(value: object) -> None:
+    assert load_settings({}, {"FRENZY_LEASE_S": value}).lease_s == 90.0
+
+
+@pytest.mark.parametrize("value", [None, "", " "])
+def test_an_empty_extra_counts_as_unset(value: object) -> None:
+    assert load_settings({}, {"FRENZY_LEASE_S": value}) == Settings()
+
+
+def test_extras_that_look_like_no_setting_are_left_alone() -> None:
+    assert load_settings({}, {"timeout": 30, "host": "x", "Authorization": "Bearer x"}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("extras", "told"),
+    [
+        (
+            {"FRENZY_LAUNCHER": "slurm"},
+            f"FRENZY_LAUNCHER in the {EXTRAS_PATH}: 'slurm' is refused; allowed: local, kubernetes",
+        ),
+        (
+            {"FRENZY_RUN_ROOT": "runs"},
+            f"FRENZY_RUN_ROOT in the {EXTRAS_PATH}: 'runs' is refused; "
+            "give a folder or an fsspec URL, by its whole path",
+        ),
+        (
+            {"FRENZY_LEASE_S": True},
+            f"FRENZY_LEASE_S in the {EXTRAS_PATH}: a bool is refused; give a text or a number",
+        ),
+        ({"launcher": "kubernetes"}, f"{EXTRAS_PATH}: 'launcher' is refused; write FRENZY_LAUNCHER"),
+        ({"frenzy_launcher": "kubernetes"}, f"{EXTRAS_PATH}: 'frenzy_launcher' is refused; write FRENZY_LAUNCHER"),
+        (
+            {"FRENZY_DATABASE": "postgresql://me:geheim@db/x"},
+            f"{EXTRAS_PATH}: 'FRENZY_DATABASE' is refused; "
+            "set it in the environment: Airflow is started and found by it",
+        ),
+        (
+            {"FRENZY_PASSWORD": "geheim"},
+            f"{EXTRAS_PATH}: 'FRENZY_PASSWORD' is refused; allowed: {', '.join(SHARED)}",
+        ),
+    ],
+)
+def test_a_refused_extra_is_named_with_where_it_stands_and_what_is_allowed(
+    extras: dict[str, object], told: str
+) -> None:
+    with pytest.raises(SpecError) as refusal:
+        load_settings({}, extras)
+
+    assert [str(each) for each in refusal.value.violations] == [told]
+    assert "geheim" not in str(refusal.value)
+
+
+def test_an_extra_that_the_environment_replaces_is_not_read() -> None:
+    read = load_settings({"FRENZY_LAUNCHER": "local"}, {"FRENZY_LAUNCHER": "slurm"})
+    assert read.launcher is LauncherKind.LOCAL
+
+
+def test_a_contradiction_says_which_of_the_two_stands_in_the_connection() -> None:
+    with pytest.raises(SpecError) as refusal:
+        load_settings({"FRENZY_QUEUES": "/queues.yaml"}, {"FRENZY_POLICY": "fifo"})
+
+    assert [each.path for each in refusal.value.violations] == [f"FRENZY_POLICY in the {EXTRAS_PATH}"]

@@ -7,8 +7,9 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from frenzy.adapters.api_client import ApiAddress, ApiClient, AsyncApiClient
+from frenzy.settings import CONN_ID
 
-DEFAULT_CONN_ID: Final = "frenzy_default"
+DEFAULT_CONN_ID: Final = CONN_ID
 
 # A client belongs to the event loop it was made in. Asking for a Connection goes through the
 # triggerer's other process, which may be busy for long: it is asked once.

@@ -7,13 +7,13 @@ with DAG("nightly"):
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
 from airflow.sdk import BaseOperator, TaskGroup, chain, get_parsing_context
 
+from frenzy.adapters.connection_settings import settings_at_hand, settings_of_airflow
 from frenzy.airflow.connection import DEFAULT_CONN_ID
 from frenzy.airflow.model_asset import model_outlets
 from frenzy.airflow.operators import (
@@ -29,7 +29,7 @@ from frenzy.airflow.operators import (
     spec_document,
 )
 from frenzy.core.job import TrainingJob
-from frenzy.settings import LauncherKind, load_settings
+from frenzy.settings import LauncherKind
 
 DEFAULT_GROUP: Final = "train"
 LAUNCH_TASK: Final = "launch"
@@ -79,12 +79,14 @@ def _launch_task(**common: Any) -> BaseOperator:
     """The launch task of the launcher that the settings name.
 
     On Kubernetes it is a KubernetesPodOperator, whose import costs much: a process that runs another
-    task of the DAG has the plain operator in its place, which it never runs.
+    task of the DAG has the plain operator in its place, which it never runs, and asks for no settings.
+    A DAG file is parsed also while the Connection cannot be read; its launch task is then not run.
     """
-    settings = load_settings(os.environ)
     running = get_parsing_context().task_id
-    is_its_own = running is None or running.rpartition(".")[2] == LAUNCH_TASK
-    if settings.launcher is LauncherKind.LOCAL or not is_its_own:
+    if running is not None and running.rpartition(".")[2] != LAUNCH_TASK:
+        return LaunchOperator(task_id=LAUNCH_TASK, retries=0, **common)
+    settings = settings_at_hand() if running is None else settings_of_airflow()
+    if settings.launcher is LauncherKind.LOCAL:
         return LaunchOperator(task_id=LAUNCH_TASK, retries=0, **common)
     from frenzy.airflow.pod_operator import PodLaunchOperator
 

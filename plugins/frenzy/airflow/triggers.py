@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,6 +34,7 @@ _CANCEL_GRACE_S: Final = 2.0
 _CANCEL_PATIENCE_S: Final = 20.0
 _STATE_PATIENCE_S: Final = 5.0
 _RESULT_PATIENCE_S: Final = 2.0
+_SETTINGS_RETRY_S: Final = 5.0
 _LONG_S: Final = 1e9
 # The event loop itself keeps only weak references to tasks.
 _unfinished: set[asyncio.Task[None]] = set()
@@ -57,6 +58,15 @@ class RunTrigger(BaseTrigger):
         """The reply to ``call``. Raises PermanentError, or TemporaryError after ``patience_s``."""
         client = await async_api_client(self.conn_id)
         return await client.send(call, patience_s=patience_s)
+
+    async def reach(self, read: Callable[[], Workers] = workers, retry_s: float = _SETTINGS_RETRY_S) -> Workers:
+        """The workers' directory and launcher; waits while the settings are refused or cannot be read."""
+        while True:
+            try:
+                return await asyncio.to_thread(read)
+            except FrenzyError as error:
+                self.log.warning("%s", error)
+            await asyncio.sleep(retry_s)
 
     async def on_kill(self) -> None:
         """A person ended the task: cancel the run. A task that was only cleared goes on by itself.
@@ -107,7 +117,7 @@ class PlaceTrigger(RunTrigger):
     """
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        reach = await asyncio.to_thread(workers)
+        reach = await self.reach()
         waiting = WaitingRuns.of(await async_api_client(self.conn_id), reach.settings.poll_s)
         last: Reason | None = None
         while True:
@@ -163,7 +173,7 @@ class AttemptTrigger(RunTrigger):
 
     async def spec(self) -> LaunchSpec:
         """The attempt's spec, as soon as the launch task has written it."""
-        reach = await asyncio.to_thread(workers)
+        reach = await self.reach()
         while True:
             try:
                 spec = await asyncio.to_thread(reach.runs.spec, self.run_key, self.attempt)
@@ -253,11 +263,12 @@ class AttemptTrigger(RunTrigger):
 
     async def cancel(self) -> None:
         """Stop the workers at once, then free their GPUs: nobody else may be there to do it."""
-        spec = await asyncio.to_thread(workers().runs.spec, self.run_key, self.attempt)
+        reach = await asyncio.to_thread(workers)
+        spec = await asyncio.to_thread(reach.runs.spec, self.run_key, self.attempt)
         if spec is None:
             await super().cancel()
             return
-        stop = asyncio.to_thread(workers().launcher.stop, spec, grace_s=_CANCEL_GRACE_S)
+        stop = asyncio.to_thread(reach.launcher.stop, spec, grace_s=_CANCEL_GRACE_S)
         await asyncio.gather(super().cancel(), stop, return_exceptions=True)
         ended = await asyncio.wait_for(self.wait_for_end(spec), _CANCEL_PATIENCE_S)
         await self.report_end(ended)
@@ -282,10 +293,10 @@ class LaunchTrigger(AttemptTrigger):
 
     async def let_go(self) -> None:
         """Cleared: save and stop, so that the task's next try sees the end and the run goes on from there."""
-        spec = await asyncio.to_thread(workers().runs.spec, self.run_key, self.attempt)
+        reach = await asyncio.to_thread(workers)
+        spec = await asyncio.to_thread(reach.runs.spec, self.run_key, self.attempt)
         if spec is not None:
-            grace_s = workers().settings.stop_grace_s
-            await asyncio.to_thread(workers().launcher.stop, spec, grace_s=grace_s)
+            await asyncio.to_thread(reach.launcher.stop, spec, grace_s=reach.settings.stop_grace_s)
 
 
 class MonitorTrigger(AttemptTrigger):

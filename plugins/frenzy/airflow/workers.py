@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from frenzy.adapters.connection_settings import settings_of_airflow
 from frenzy.ports import Launcher, RunStore
-from frenzy.settings import Settings, load_settings
+from frenzy.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,8 @@ _lent: list[Workers] = []
 
 def workers(core_api: Callable[[], Any] | None = None) -> Workers:
     """Those of this installation's settings, or those in use (see ``using``).
+
+    Not from an event loop at first: settings may be asked for over the network.
 
     core_api: makes the client of the Kubernetes API, where the caller has a connection of its own.
     """
@@ -53,6 +55,6 @@ def _installed() -> Workers:
 def _reaching(core_api: Callable[[], Any] | None) -> Workers:
     from frenzy import wiring
 
-    settings = load_settings(os.environ)
+    settings = settings_of_airflow()
     launcher = wiring.launcher(settings, core_api=core_api)
     return Workers(settings=settings, runs=wiring.run_store(settings), launcher=launcher)

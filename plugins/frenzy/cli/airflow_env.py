@@ -18,12 +18,15 @@ from typing import Final
 
 from sqlalchemy import make_url
 
+from frenzy.adapters.connection_settings import extras_in
 from frenzy.cli.installation import DB_MANAGER, dag_bundles
-from frenzy.settings import CHECKOUT, Settings
+from frenzy.core.errors import SpecError, Violation
+from frenzy.settings import CHECKOUT, CONN_ID, Settings, load_settings, variable_names
 
 STACK_MARK: Final = "FRENZY_STACK"
 USERS: Final = {"admin": "admin", "frenzy": "op", "viewer": "viewer"}
 SERVICE_USER: Final = "frenzy"
+CONNECTION_VARIABLE: Final = f"AIRFLOW_CONN_{CONN_ID.upper()}"
 
 _DB_MANAGER_MODULE: Final = "frenzy.airflow.db"
 _LOOPBACK: Final = ("127.0.0.1", "localhost")
@@ -117,10 +120,24 @@ def airflow_environment(settings: Settings, port: int, base: Mapping[str, str]) 
     return {
         **tuning,
         **base,
-        **settings.environment(),
+        **frenzy_variables(settings, base),
         **_places(settings, port, passwords),
-        **_secret_variables(settings, port, keys),
+        **_secret_variables(settings, port, keys, base),
         **_process_variables(settings, base),
+    }
+
+
+def frenzy_variables(settings: Settings, base: Mapping[str, str]) -> dict[str, str]:
+    """Where this home lies, what ``base`` sets, and what no default gives: the rest is the Connection's to say."""
+    implied = load_settings({"FRENZY_HOME": str(settings.home), "FRENZY_LAUNCHER": settings.launcher.value})
+    unsaid = set(variable_names(shared_only=True)) - {name for name, value in base.items() if value.strip()}
+    if settings.launcher is not Settings().launcher:
+        unsaid.discard("FRENZY_LAUNCHER")
+    default = implied.environment()
+    return {
+        name: value
+        for name, value in settings.environment().items()
+        if name not in unsaid or value != default.get(name)
     }
 
 
@@ -181,16 +198,37 @@ def _database(settings: Settings) -> dict[str, str]:
     return {**given, "DATABASE__SQL_ALCHEMY_CONN_ASYNC": asynchronous}
 
 
-def _secret_variables(settings: Settings, port: int, keys: Secrets) -> dict[str, str]:
+def _secret_variables(settings: Settings, port: int, keys: Secrets, base: Mapping[str, str]) -> dict[str, str]:
     host = base_url(settings, port).removeprefix("http://").rpartition(":")[0]
     login = {"login": SERVICE_USER, "password": keys.passwords[SERVICE_USER]}
-    connection = {"conn_type": "http", "schema": "http", "host": host, "port": port, **login}
+    connection = {"conn_type": "http", "schema": "http", "host": host, "port": port, **login, **_extra(base)}
     return {
         "AIRFLOW__CORE__FERNET_KEY": keys.fernet_key,
         "AIRFLOW__API__SECRET_KEY": keys.api_secret_key,
         "AIRFLOW__API_AUTH__JWT_SECRET": keys.jwt_secret,
-        "AIRFLOW_CONN_FRENZY_DEFAULT": json.dumps(connection),
+        CONNECTION_VARIABLE: json.dumps(connection),
     }
+
+
+def _extra(base: Mapping[str, str]) -> dict[str, object]:
+    """The settings in the Connection that ``base`` gives; all else in it is the home's own. Raises SpecError."""
+    given = base.get(CONNECTION_VARIABLE, "").strip()
+    if not given:
+        return {}
+    # Imported only here: Airflow takes seconds, and few give this variable.
+    from airflow.sdk import Connection
+
+    try:
+        is_json = given.startswith("{")
+        found = Connection.from_json(given, CONN_ID) if is_json else Connection.from_uri(given, CONN_ID)
+    except Exception as error:  # whatever Airflow says of a Connection that it cannot read
+        # Not shown: it holds a password.
+        allowed = "give an Airflow Connection as JSON or as a URI"
+        raise SpecError(
+            [Violation(path=CONNECTION_VARIABLE, value="what is no Connection", allowed=allowed)]
+        ) from error
+    load_settings(base, extras_in(found.extra))
+    return {"extra": found.extra} if found.extra else {}
 
 
 def _process_variables(settings: Settings, base: Mapping[str, str]) -> dict[str, str]:

@@ -144,9 +144,12 @@ def terminated_as_interrupt() -> Iterator[None]:
 
 def _fresh_stack(settings: Settings) -> Stack:
     """A stack in an empty home; one that an earlier demo left up is stopped first."""
+    from frenzy.cli.airflow_env import CONNECTION_VARIABLE
     from frenzy.cli.stack import Stack
 
-    stack = Stack(settings)
+    # The demo is the same wherever it runs: a Connection's settings are those of another Airflow.
+    ours = {name: value for name, value in os.environ.items() if name != CONNECTION_VARIABLE}
+    stack = Stack(settings, ours)
     stack.stop()
     if settings.home.exists():
         shutil.rmtree(settings.home)

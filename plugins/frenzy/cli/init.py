@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -12,7 +13,7 @@ from urllib.parse import urlsplit
 import typer
 
 from frenzy.cli.console import out
-from frenzy.settings import LauncherKind
+from frenzy.settings import CONN_ID, LauncherKind, variable_names
 
 if TYPE_CHECKING:
     from frenzy.adapters.api_client import Call
@@ -43,14 +44,17 @@ def init(
         bool,
         typer.Option("--connect", help="Make pools and the Connection frenzy_default in the Airflow of FRENZY_URL."),
     ] = False,
+    share_settings: Annotated[
+        bool, typer.Option("--share-settings", help="As --connect, with the settings in the Connection.")
+    ] = False,
 ) -> int:
     """Make settings, cluster file, DAGs and a jobs folder; say what comes next. Overwrites nothing."""
     from frenzy.cli.installation import new_installation
 
     made = new_installation(folder.expanduser().absolute(), launcher, run_root)
     write(made, force=force)
-    if connect:
-        connect_airflow(made)
+    if connect or share_settings:
+        connect_airflow(made, extras=shared_settings(made) if share_settings else {})
     else:
         _show_steps(made)
     return 0
@@ -72,7 +76,15 @@ def write(made: Installation, *, force: bool) -> None:
     made.settings.jobs_folder.mkdir(parents=True, exist_ok=True)
 
 
-def connect_airflow(made: Installation) -> None:
+def shared_settings(made: Installation) -> dict[str, str]:
+    """What the installation's ``frenzy.env`` says, as far as the Connection may say it."""
+    from frenzy.cli.installation import chosen
+
+    names = variable_names(shared_only=True)
+    return {name: value for name, value in chosen(made.settings).items() if name in names}
+
+
+def connect_airflow(made: Installation, *, extras: Mapping[str, str]) -> None:
     """Pools and Connection in the Airflow that FRENZY_URL names; those it has already stay as they are.
 
     On Kubernetes the nodes say which pools there are, hence the ledger makes them.
@@ -86,27 +98,42 @@ def connect_airflow(made: Installation) -> None:
     on_kubernetes = made.settings.launcher is LauncherKind.KUBERNETES
     cluster = Cluster((), ()) if on_kubernetes else load_cluster(made.settings.cluster_file)
     with connect(_named_server()) as api:
-        for what, look, call in _wanted(cluster):
-            if _is_there(api, look):
-                _say("kept", what)
-            else:
-                api.ask(call)
-                _say("made", what)
+        for pool in _pools(cluster):
+            _put(api, *pool)
+        is_new = _put(api, *_frenzy_default(extras))
+    if extras:
+        note = "with" if is_new else "has its own extras; for these settings give it"
+        out().print(f"        {note} {json.dumps(extras)}", soft_wrap=True, highlight=False)
 
 
-def _wanted(cluster: Cluster) -> Iterator[tuple[str, Call[Any], Call[Any]]]:
-    """(what it is, the call that looks for it, the call that makes it) of each pool and the Connection."""
+def _put(api: Api, what: str, look: Call[Any], make: Call[Any]) -> bool:
+    """Whether ``what`` had to be made."""
+    if _is_there(api, look):
+        _say("kept", what)
+        return False
+    api.ask(make)
+    _say("made", what)
+    return True
+
+
+def _pools(cluster: Cluster) -> Iterator[tuple[str, Call[Any], Call[Any]]]:
+    """(what it is, the call that looks for it, the call that makes it) of each GPU type's pool."""
     from frenzy.adapters.api_client import airflow_call
     from frenzy.adapters.storage.airflow_tables import POOL_DESCRIPTION
-    from frenzy.airflow.connection import DEFAULT_CONN_ID
 
     for kind in cluster.gpu_types:
         slots = cluster.num_gpus_by_type[kind.name]
         pool = {"name": kind.pool, "slots": slots, "description": POOL_DESCRIPTION, "include_deferred": True}
         yield f"pool {kind.pool}", airflow_call("GET", f"/pools/{kind.pool}"), airflow_call("POST", "/pools", pool)
-    connection = {"connection_id": DEFAULT_CONN_ID, **_connection()}
-    look = airflow_call("GET", f"/connections/{DEFAULT_CONN_ID}")
-    yield f"connection {DEFAULT_CONN_ID}", look, airflow_call("POST", "/connections", connection)
+
+
+def _frenzy_default(extras: Mapping[str, str]) -> tuple[str, Call[Any], Call[Any]]:
+    """As ``_pools``, of the Connection."""
+    from frenzy.adapters.api_client import airflow_call
+
+    wanted = {"connection_id": CONN_ID, **_connection(), **({"extra": json.dumps(extras)} if extras else {})}
+    look = airflow_call("GET", f"/connections/{CONN_ID}")
+    return f"connection {CONN_ID}", look, airflow_call("POST", "/connections", wanted)
 
 
 def _connection() -> dict[str, object]:

@@ -77,6 +77,12 @@ def airflow_variables(folder: Path, settings: Settings) -> dict[str, str]:
     }
 
 
+def chosen(settings: Settings) -> dict[str, str]:
+    """Every variable whose value is not the default."""
+    default = Settings().environment()
+    return {name: value for name, value in settings.environment().items() if value != default.get(name)}
+
+
 def dag_bundles(settings: Settings) -> list[dict[str, object]]:
     """Airflow's DAG bundles: the DAG folder, and the stored jobs, which appear within seconds."""
     folders = {"frenzy-dags": (settings.dags_folder, 30), "frenzy-jobs": (settings.jobs_folder, 5)}
@@ -87,9 +93,8 @@ def dag_bundles(settings: Settings) -> list[dict[str, object]]:
 
 
 def _environment(folder: Path, settings: Settings) -> str:
-    chosen = {name: value for name, value in settings.environment().items() if Settings().environment()[name] != value}
     header = _HEADER.format(file=shlex.quote(str(folder / ENVIRONMENT_FILE)))
-    return header + _lines(chosen) + _OF_AIRFLOW + _lines(airflow_variables(folder, settings))
+    return header + _lines(chosen(settings)) + _OF_AIRFLOW + _lines(airflow_variables(folder, settings))
 
 
 def _lines(variables: Mapping[str, str]) -> str:

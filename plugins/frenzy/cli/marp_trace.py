@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -141,10 +140,10 @@ def _refused(what: str, why: str, remedy: str = "Use `frenzy plan`.") -> Permane
 
 def _first_plan(job: TrainingJob, cluster: Path) -> ResourcePlan:
     """The plan that ranks first on ``cluster``. Raises PermanentError when none fits."""
+    from frenzy.adapters.connection_settings import settings_at_hand
     from frenzy.cli.plan import plan_offline
-    from frenzy.settings import load_settings
 
-    settings = load_settings(os.environ)
+    settings = settings_at_hand()
     told = plan_offline(job, settings, cluster, settings.memory_policy.value)
     if told.refusal is not None:
         raise PermanentError(told.refusal)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -51,10 +50,10 @@ def plan(
 
     Needs no Airflow and starts nothing. Exit status 1 when no plan fits.
     """
-    from frenzy.settings import load_settings
+    from frenzy.adapters.connection_settings import settings_at_hand
 
     job = checked_spec(spec).job
-    settings = load_settings(os.environ)
+    settings = settings_at_hand()
     told = plan_offline(job, settings, cluster or settings.cluster_file, policy or settings.memory_policy.value)
     if manifest:
         return show_manifest(job, settings, told)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -56,6 +57,15 @@ def test_only_the_launch_task_imports_the_pod_operator(task: str, imports: str) 
     env = {**os.environ, "FRENZY_LAUNCHER": "kubernetes", "PYTHONPATH": ":".join(sys.path), **context}
     answer = subprocess.run([sys.executable, "-c", _PARSE], env=env, capture_output=True, text=True, check=True)
     assert answer.stdout.strip().splitlines()[-1] == imports
+
+
+def test_the_connection_may_name_the_launcher_alone() -> None:
+    extras = {"FRENZY_LAUNCHER": "kubernetes", "FRENZY_KUBERNETES_CONN_ID": "gpu_cluster"}
+    connection = json.dumps({"conn_type": "http", "extra": extras})
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FRENZY")}
+    env = {**kept, "AIRFLOW_CONN_FRENZY_DEFAULT": connection, "PYTHONPATH": ":".join(sys.path)}
+    answer = subprocess.run([sys.executable, "-c", _PARSE], env=env, capture_output=True, text=True, check=True)
+    assert answer.stdout.strip().splitlines()[-1] == "True True"
 
 
 def deferred(operator: Any, context: Any) -> TaskDeferred:

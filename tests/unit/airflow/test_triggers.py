@@ -17,11 +17,11 @@ from tests.unit.airflow.conftest import World
 from frenzy.airflow.connection import async_api_client
 from frenzy.airflow.triggers import LaunchTrigger, MonitorTrigger, PlaceTrigger, RunTrigger
 from frenzy.airflow.watch import Watch
-from frenzy.airflow.workers import workers
+from frenzy.airflow.workers import Workers, workers
 from frenzy.app.cancel import cancel
 from frenzy.app.observe import attempt_launching, attempt_started
 from frenzy.app.settle import end_attempt
-from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.errors import Reason, ReasonCode, SpecError, TemporaryError
 from frenzy.core.job import MemoryPressureSpec
 from frenzy.core.launch import AttemptResult, ControlAction, LaunchSpec
 from frenzy.core.ledger import JobState, LeaseState
@@ -116,6 +116,23 @@ def test_a_waiting_run_is_placed_when_another_ends(world: World, run_async: Run)
     assert isinstance(event, TaskSuccessEvent)
     assert event.xcoms is not None
     assert event.xcoms["return_value"]["run_key"] == waiting.run_key
+
+
+def test_settings_that_cannot_be_read_yet_are_waited_for(world: World, run_async: Run) -> None:
+    spec = started(world)
+    reach = workers()
+    unknown = TemporaryError(Reason(code=ReasonCode.API_UNREACHABLE), retry_after_s=0.01)
+    answers: list[Any] = [unknown, SpecError([]), reach]
+
+    def read() -> Workers:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return reach
+
+    trigger = of(LaunchTrigger, spec)
+    assert run_async(trigger.reach(read, retry_s=0.01)) is reach
+    assert answers == []
 
 
 def held(world: World) -> Any:

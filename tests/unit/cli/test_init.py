@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -15,7 +17,7 @@ from tests.unit.cli.conftest import CLUSTER, Said, served
 
 from frenzy.adapters.cluster_file import load_cluster
 from frenzy.adapters.job_spec import job_from_yaml
-from frenzy.settings import CHECKOUT, LauncherKind, load_settings
+from frenzy.settings import CHECKOUT, LauncherKind, Settings, load_settings
 
 Frenzy = Callable[..., Said]
 
@@ -136,6 +138,27 @@ def test_connecting_leaves_what_is_there_as_it_is(frenzy: Frenzy, airflow: FakeA
     said = frenzy("init", "here", "--connect")
     assert airflow.connections == {"frenzy_default": {"host": "mine"}}
     assert "kept  connection frenzy_default" in said.out
+
+
+def test_the_connection_may_hold_the_settings_for_components_without_these_variables(
+    frenzy: Frenzy, airflow: FakeAirflow, alone: Path
+) -> None:
+    made = ("init", "here", "--launcher", "kubernetes", "--run-root", "s3://bucket/runs", "--share-settings")
+    said = frenzy(*made)
+    assert said.status == 0, said.err
+    extras = json.loads(airflow.connections["frenzy_default"]["extra"])
+    variables = sourced(alone / "here")
+    assert load_settings({"FRENZY_HOME": variables["FRENZY_HOME"]}, extras) == replace(
+        load_settings(variables), dags_folder=Settings().dags_folder
+    )
+    assert "FRENZY_LAUNCHER" in said.out and "geheim" not in said.out
+    again = frenzy(*made).out
+    assert "kept  connection frenzy_default" in again and "has its own extras" in again
+
+
+def test_without_being_asked_the_connection_holds_no_settings(frenzy: Frenzy, airflow: FakeAirflow) -> None:
+    frenzy("init", "here", "--launcher", "kubernetes", "--connect")
+    assert "extra" not in airflow.connections["frenzy_default"]
 
 
 def test_connecting_on_kubernetes_leaves_the_pools_to_the_nodes(frenzy: Frenzy, airflow: FakeAirflow) -> None:

@@ -1,0 +1,69 @@
+"""What the embedded Airflow's processes are given of Frenzy's settings."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from frenzy.adapters.connection_settings import extras_in
+from frenzy.cli.airflow_env import CONNECTION_VARIABLE, airflow_environment
+from frenzy.core.errors import SpecError
+from frenzy.settings import ElasticMoves, LauncherKind, Settings, load_settings
+
+PORT = 8181
+
+
+def given(base: dict[str, str], home: Path, **changed: object) -> dict[str, str]:
+    settings = replace(load_settings({**base, "FRENZY_HOME": str(home)}), **changed)  # type: ignore[arg-type]
+    return airflow_environment(settings, PORT, base)
+
+
+def seen(environ: dict[str, str]) -> Settings:
+    """What a component makes of its environment and Connection."""
+    extra = json.loads(environ[CONNECTION_VARIABLE]).get("extra")
+    return load_settings(environ, extras_in(extra))
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        {},
+        {"FRENZY_LAUNCHER": "kubernetes", "FRENZY_LEASE_S": "9"},
+        {"FRENZY_POLL_S": "7", "FRENZY_RUN_ROOT": "s3://bucket/runs"},
+    ],
+)
+def test_components_see_the_settings_of_the_stack(base: dict[str, str], tmp_path: Path) -> None:
+    assert seen(given(base, tmp_path)) == replace(load_settings({**base, "FRENZY_HOME": str(tmp_path)}))
+
+
+def test_what_a_program_has_changed_reaches_them_as_well(tmp_path: Path) -> None:
+    changed = {"elastic": ElasticMoves.AUTO, "lease_s": 60.0, "run_root": "/runs", "launcher": LauncherKind.LOCAL}
+    base = {"FRENZY_ELASTIC": "off", "FRENZY_LEASE_S": "9", "FRENZY_LAUNCHER": "kubernetes", "FRENZY_POLL_S": "1"}
+    read = seen(given(base, tmp_path, **changed))
+    assert {name: getattr(read, name) for name in changed} == changed
+
+
+def test_the_connection_keeps_its_settings_and_leads_to_this_home(tmp_path: Path) -> None:
+    extras = {"FRENZY_LAUNCHER": "kubernetes", "FRENZY_LEASE_S": 9, "FRENZY_RUN_ROOT": "/srv/runs"}
+    mine = {"conn_type": "http", "host": "elsewhere", "port": 1, "login": "me", "password": "geheim", "extra": extras}
+    environ = given({CONNECTION_VARIABLE: json.dumps(mine), "FRENZY_LEASE_S": "12"}, tmp_path)
+    made = json.loads(environ[CONNECTION_VARIABLE])
+    assert (made["host"], made["port"], made["login"]) == ("127.0.0.1", PORT, "frenzy")
+    read = seen(environ)
+    assert (read.launcher, read.run_root, read.lease_s) == (LauncherKind.KUBERNETES, "/srv/runs", 12.0)
+    assert read.poll_s == 2.0, "what the launcher implies"
+
+
+def test_a_refused_setting_in_the_connection_ends_the_start(tmp_path: Path) -> None:
+    mine = {"conn_type": "http", "extra": {"FRENZY_LAUNCHER": "slurm"}}
+    with pytest.raises(SpecError, match="allowed: local, kubernetes"):
+        given({CONNECTION_VARIABLE: json.dumps(mine)}, tmp_path)
+
+
+def test_what_is_no_connection_is_refused_and_not_shown(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="as JSON or as a URI") as refusal:
+        given({CONNECTION_VARIABLE: '{"password": "geheim"'}, tmp_path)
+    assert "geheim" not in str(refusal.value)
