@@ -234,6 +234,10 @@ class RunStore(Protocol):
         """Forget all checkpoints: the run starts over with another spec."""
         ...
 
+    def clean(self, run_key: str, *, keep_model: bool, dry_run: bool) -> int:
+        """Bytes of the run's files, its finished model apart with ``keep_model``; removed unless ``dry_run``."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryCursor:

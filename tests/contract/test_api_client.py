@@ -28,6 +28,7 @@ from frenzy.core.codec import dumps
 from frenzy.core.errors import ContractError, PermanentError, Reason, ReasonCode, SpecError, TemporaryError
 from frenzy.core.ledger import RunIdentity
 from frenzy.core.protocol import (
+    CleanRun,
     Directive,
     DirectiveKind,
     EndReport,
@@ -221,6 +222,8 @@ def test_every_route_of_the_api_has_its_call() -> None:
         api.end("k", 1, EndReport(reason=REASON)),
         api.decide("k"),
         api.cancel("k", REASON),
+        api.ended_runs(86400.0),
+        api.clean_run("k", CleanRun(older_than_s=86400.0)),
         api.memory("k"),
         api.explain("k"),
         api.logs("k", attempt=1),

@@ -290,3 +290,53 @@ def test_the_trainers_checkpoints_are_seen(tmp_path: Path) -> None:
     assert store.checkpoint_steps(KEY) == (7,)
     store.clear_checkpoints(KEY)
     assert written.manifests() == ()
+
+
+def filled(store: RunStore, workers: Workers) -> None:
+    store.put_spec(values.launch_spec(store.run_dir(KEY), run_key=KEY))
+    store.put_note(KEY, 1, "pods", "one")
+    workers.chunk(1, 0, 0, [values.step_record(1)])
+    workers.checkpoint(5)
+    workers.log(1, 0, "training\n")
+    workers.result(1, RESULT)
+
+
+def test_cleaning_leaves_nothing_of_the_run_and_says_how_much_there_was(both: tuple[RunStore, Workers]) -> None:
+    store, workers = both
+    filled(store, workers)
+    there = store.clean(KEY, keep_model=True, dry_run=True)
+    assert there > 0
+    assert (store.result(KEY, 1), store.checkpoint_steps(KEY)) == (RESULT, (5,)), "a dry run removes nothing"
+    assert store.clean(KEY, keep_model=True, dry_run=False) == there
+    assert (store.spec(KEY, 1), store.result(KEY, 1), store.note(KEY, 1, "pods")) == (None, None, None)
+    assert (store.checkpoint_steps(KEY), store.log_tail(KEY, 1)) == ((), "")
+    assert store.telemetry(KEY, 1, START).records == ()
+    assert store.clean(KEY, keep_model=False, dry_run=False) == 0
+
+
+def test_cleaning_leaves_other_runs_alone(both: tuple[RunStore, Workers]) -> None:
+    store, workers = both
+    filled(store, workers)
+    assert store.clean(KEY[:-1], keep_model=False, dry_run=False) == 0
+    assert store.clean(f"{KEY}0", keep_model=False, dry_run=False) == 0
+    assert store.result(KEY, 1) == RESULT
+
+
+def test_the_finished_model_stays_unless_it_is_to_go(files: tuple[FsspecRunStore, FileWorkers]) -> None:
+    store, workers = files
+    filled(store, workers)
+    model = f"{workers.paths.model_dir}/model.safetensors"
+    workers.put(model, "x" * 1000)
+    whole = store.clean(KEY, keep_model=False, dry_run=True)
+    assert store.clean(KEY, keep_model=True, dry_run=False) == whole - 1000
+    assert workers.exists(model)
+    assert not workers.exists(workers.paths.result(1))
+    assert store.clean(KEY, keep_model=False, dry_run=False) == 1000
+    assert not workers.exists(model)
+
+
+def test_no_empty_folder_is_left_of_a_cleaned_run(tmp_path: Path) -> None:
+    store, workers = FILE_STORES["local path"](tmp_path)
+    filled(store, workers)
+    store.clean(KEY, keep_model=True, dry_run=False)
+    assert list((tmp_path / "runs").iterdir()) == []

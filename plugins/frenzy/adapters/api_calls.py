@@ -11,7 +11,10 @@ from frenzy.core.errors import Reason
 from frenzy.core.protocol import (
     AttemptStarted,
     CancelRun,
+    CleanedRun,
+    CleanRun,
     Directive,
+    EndedRun,
     EndReport,
     Explanation,
     GpusView,
@@ -84,6 +87,14 @@ def decide(run_key: str) -> Call[Verdict]:
 
 def cancel(run_key: str, reason: Reason) -> Call[RunView]:
     return frenzy_call("POST", f"{_run(run_key)}/cancel", RunView, CancelRun(reason=reason))
+
+
+def ended_runs(older_than_s: float) -> Call[tuple[EndedRun, ...]]:
+    return frenzy_call("GET", f"/ended?older_than_s={older_than_s}", tuple[EndedRun, ...])
+
+
+def clean_run(run_key: str, message: CleanRun) -> Call[CleanedRun]:
+    return frenzy_call("POST", f"{_run(run_key)}/clean", CleanedRun, message)
 
 
 def memory(run_key: str) -> Call[MemoryView]:

@@ -11,6 +11,7 @@ import typer
 
 from frenzy import __version__
 from frenzy.cli.cancel import cancel
+from frenzy.cli.clean import clean
 from frenzy.cli.demo import demo
 from frenzy.cli.down import down
 from frenzy.cli.explain import explain
@@ -33,6 +34,7 @@ _VERBS: Final[tuple[Callable[..., int], ...]] = (
     status,
     logs,
     cancel,
+    clean,
     queue,
     gpus,
     explain,

@@ -343,6 +343,36 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndedRun:
+    """GET /ended?older_than_s=... -> tuple[EndedRun], oldest first: what may be cleaned."""
+
+    run_key: str
+    job_name: str
+    state: JobState
+    ended_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanRun:
+    """POST /runs/{run_key}/clean -> CleanedRun. Removes the files of a run that ended ``older_than_s`` ago.
+
+    models: its finished model, too. dry_run: nothing is removed.
+    """
+
+    older_than_s: float
+    models: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanedRun:
+    """num_bytes: of the files that were removed, or would be."""
+
+    run_key: str
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SweepTarget:
     """GET /sweep -> tuple[SweepTarget]: held leases whose workers should be looked at."""
 

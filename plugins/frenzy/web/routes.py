@@ -40,6 +40,8 @@ ROUTES: Final = (
     Route("POST", f"{_ATTEMPT}/end", Need.OPERATE, run.post_end),
     Route("POST", f"{_RUN}/decide", Need.OPERATE, run.post_decide),
     Route("POST", f"{_RUN}/cancel", Need.OPERATE, run.post_cancel),
+    Route("GET", f"{API}/ended", Need.READ, run.get_ended),
+    Route("POST", f"{_RUN}/clean", Need.OPERATE, run.post_clean),
     Route("GET", f"{_RUN}/memory", Need.READ, run.get_memory),
     Route("GET", f"{_RUN}/explain", Need.READ, run.get_explain),
     Route("GET", f"{_RUN}/logs", Need.READ_LOGS, run.get_logs),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends, Response
+from fastapi import Depends, Query, Response
 
 from frenzy.app.cancel import cancel
+from frenzy.app.clean import clean_run, ended_runs
 from frenzy.app.observe import attempt_launching, attempt_started, report_pressure, report_progress
 from frenzy.app.place import enqueue, place_status
 from frenzy.app.queries import explain, list_runs, memory_view, run_view, runs_of_dag_run
@@ -17,6 +18,7 @@ from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.protocol import (
     AttemptStarted,
     CancelRun,
+    CleanRun,
     EndReport,
     PressureReport,
     ProgressReport,
@@ -25,6 +27,7 @@ from frenzy.core.protocol import (
 from frenzy.web.messages import ServicesOf, body_of, reply, text_reply
 
 AttemptStartedBody = Annotated[AttemptStarted, Depends(body_of(AttemptStarted))]
+CleanRunBody = Annotated[CleanRun, Depends(body_of(CleanRun))]
 CancelRunBody = Annotated[CancelRun, Depends(body_of(CancelRun))]
 EndReportBody = Annotated[EndReport, Depends(body_of(EndReport))]
 PressureReportBody = Annotated[PressureReport, Depends(body_of(PressureReport))]
@@ -97,6 +100,14 @@ def post_decide(services: ServicesOf, run_key: str) -> Response:
 
 def post_cancel(services: ServicesOf, run_key: str, message: CancelRunBody) -> Response:
     return reply(cancel(services, run_key, message.reason))
+
+
+def get_ended(services: ServicesOf, older_than_s: Annotated[float, Query(ge=0)] = 0.0) -> Response:
+    return reply(ended_runs(services, older_than_s=older_than_s))
+
+
+def post_clean(services: ServicesOf, run_key: str, message: CleanRunBody) -> Response:
+    return reply(clean_run(services, run_key, message))
 
 
 def get_memory(services: ServicesOf, run_key: str) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from frenzy.core.launch import FIRST_POD_LOG, AttemptResult, Control, LaunchSpec
 from frenzy.core.telemetry import StepRecord
@@ -64,6 +65,24 @@ class InMemoryRunStore:
 
     def clear_checkpoints(self, run_key: str) -> None:
         self._steps.pop(run_key, None)
+
+    def clean(self, run_key: str, *, keep_model: bool, dry_run: bool) -> int:
+        """There are no models here; a document counts as its text's length."""
+        by_attempt: tuple[dict[Any, Any], ...] = (
+            self._specs,
+            self._results,
+            self._chunks,
+            self._logs,
+            self._notes,
+            self.controls,
+            self.logs,
+        )
+        found = [(documents, key) for documents in by_attempt for key in documents if key[0] == run_key]
+        found += [(self._steps, key) for key in self._steps if key == run_key]
+        num_bytes = sum(len(str(documents[key])) for documents, key in found)
+        for documents, key in () if dry_run else found:
+            del documents[key]
+        return num_bytes
 
     def log_tail(self, run_key: str, attempt: int, *, rank: int = 0, max_bytes: int = 65536) -> str:
         text = self._logs.get((run_key, attempt, rank), "")

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,6 +75,21 @@ class FsspecRunStore:
         files = self._sizes(self._paths(run_key).checkpoints_dir)
         for path in sorted(files, key=lambda each: _MANIFEST_PATH.search(each) is None):
             self._fs.rm_file(path)
+
+    def clean(self, run_key: str, *, keep_model: bool, dry_run: bool) -> int:
+        """Bytes of the run's files, its finished model apart with ``keep_model``; removed unless ``dry_run``."""
+        paths = self._paths(run_key)
+        kept = f"{paths.model_dir}/" if keep_model else None
+        files = {
+            path: size for path, size in self._sizes(paths.run_dir).items() if not (kept and path.startswith(kept))
+        }
+        if not dry_run:
+            for path in files:
+                with suppress(FileNotFoundError):  # another call removes them, too
+                    self._fs.rm_file(path)
+            if self._is_local:
+                _remove_empty_folders(paths.run_dir)
+        return sum(files.values())
 
     # what the workers' side wrote
 
@@ -187,6 +204,12 @@ class FsspecRunStore:
         temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(target)
+
+
+def _remove_empty_folders(top: str) -> None:
+    for folder, _, _ in os.walk(top, topdown=False):
+        with suppress(OSError):  # not empty: the model's
+            Path(folder).rmdir()
 
 
 def _records(text: str, path: str) -> tuple[list[StepRecord], bool]:

@@ -1,0 +1,70 @@
+"""Freeing the space of runs that ended long ago. Their history stays, and so does what others learn from it."""
+
+from __future__ import annotations
+
+from frenzy.app.services import Services, log_event, require_run
+from frenzy.core.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.ledger import FINAL_STATES, JobState, RunRecord
+from frenzy.core.protocol import CleanedRun, CleanRun, EndedRun
+from frenzy.core.units import format_bytes, format_duration
+from frenzy.ports import LedgerTx
+
+
+def ended_runs(services: Services, *, older_than_s: float) -> tuple[EndedRun, ...]:
+    """Runs that ended at least ``older_than_s`` ago, oldest first."""
+    latest_s = services.clock.now_s() - older_than_s
+    with services.ledger.reading() as tx:
+        ended = [run for run in tx.runs(states=FINAL_STATES) if run.updated_s <= latest_s]
+    ended.sort(key=lambda run: (run.updated_s, run.run_key))
+    return tuple(
+        EndedRun(run_key=run.run_key, job_name=run.job.name, state=run.state, ended_s=run.updated_s) for run in ended
+    )
+
+
+def clean_run(services: Services, run_key: str, wish: CleanRun) -> CleanedRun:
+    """Remove the files of a run that ended long ago, its finished model only if that is wished too.
+
+    Raises NotFound, and PermanentError for a run that has not ended, or not long enough ago, or whose
+    model a run that has not ended is to begin with.
+    """
+    with services.ledger.reading() as tx:
+        run = require_run(tx, run_key)
+        _refuse_if_needed(tx, services, run, wish)
+    num_bytes = services.runs.clean(run_key, keep_model=not wish.models, dry_run=wish.dry_run)
+    if num_bytes and not wish.dry_run:
+        kept = "the model too" if wish.models else "all but the model"
+        with services.ledger.transaction() as tx:
+            text = f"{format_bytes(num_bytes)} of its files were removed, {kept}."
+            log_event(tx, run_key, services.clock.now_s(), "clean", text)
+    return CleanedRun(run_key=run_key, num_bytes=num_bytes)
+
+
+def _refuse_if_needed(tx: LedgerTx, services: Services, run: RunRecord, wish: CleanRun) -> None:
+    ended_for_s = services.clock.now_s() - run.updated_s
+    if run.state not in FINAL_STATES or any(each.run_key == run.run_key for each in tx.held_leases()):
+        raise _refusal(run, f"It has not ended: it is {run.state}.", "Wait for its end, or use frenzy cancel.")
+    if ended_for_s < wish.older_than_s:
+        raise _refusal(run, f"It ended only {format_duration(ended_for_s)} ago.", "Clean runs that ended before.")
+    user = _user_of_model(tx, services.runs.run_dir(run.run_key)) if wish.models else None
+    if user is not None:
+        raise _refusal(run, f"The job {user.job.name} is to begin with its model.", "Clean it when that job has ended.")
+
+
+def _user_of_model(tx: LedgerTx, run_dir: str) -> RunRecord | None:
+    active = tx.runs(states=[state for state in JobState if state not in FINAL_STATES])
+    return next((run for run in active if any(_lies_in(each, run_dir) for each in _paths_of(run))), None)
+
+
+def _paths_of(run: RunRecord) -> tuple[str, ...]:
+    given = (run.job.checkpoint.warm_start, run.job.model.path, run.job.model.tokenizer, run.job.data.path)
+    return tuple(each for each in given if each)
+
+
+def _lies_in(path: str, run_dir: str) -> bool:
+    place, folder = (each.removeprefix("file://").rstrip("/") for each in (path, run_dir))
+    return f"{place}/".startswith(f"{folder}/")
+
+
+def _refusal(run: RunRecord, why: str, remedy: str) -> PermanentError:
+    detail = f"The files of {run.job.name} {run.run_key} stay. {why}"
+    return PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy=remedy))

@@ -1,0 +1,102 @@
+"""What ended long ago may be cleaned; nothing that runs, waits, or is to be trained further loses a file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.unit.app.playing import Airflow, make_job
+
+from frenzy.adapters.memory import InMemoryRunStore
+from frenzy.app.cancel import cancel
+from frenzy.app.clean import clean_run, ended_runs
+from frenzy.app.queries import run_view
+from frenzy.app.services import NotFound
+from frenzy.core.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.job import CheckpointSpec, ModelSpec, TrainingJob
+from frenzy.core.ledger import JobState
+from frenzy.core.protocol import CleanedRun, CleanRun
+
+DAY_S = 86400.0
+WISH = CleanRun(older_than_s=30 * DAY_S)
+
+
+def run_of(airflow: Airflow, job: TrainingJob) -> str:
+    """A run with a log, registered and not yet placed."""
+    run_key = airflow.register(job).run.run_key
+    assert isinstance(airflow.services.runs, InMemoryRunStore)
+    airflow.services.runs.write_log(run_key, 1, "training\n")
+    return run_key
+
+
+def ended(airflow: Airflow, name: str = "old") -> str:
+    run_key = run_of(airflow, make_job(name))
+    cancel(airflow.services, run_key, Reason(code=ReasonCode.CANCELLED_BY_USER))
+    return run_key
+
+
+def test_runs_that_ended_long_enough_ago_are_listed_oldest_first(airflow: Airflow) -> None:
+    first = ended(airflow, "first")
+    airflow.clock.advance(DAY_S)
+    second = ended(airflow, "second")
+    airflow.clock.advance(DAY_S)
+    run_of(airflow, make_job("waits"))
+    listed = ended_runs(airflow.services, older_than_s=DAY_S)
+    assert [(each.run_key, each.job_name, each.state) for each in listed] == [
+        (first, "first", JobState.CANCELLED),
+        (second, "second", JobState.CANCELLED),
+    ]
+    assert [each.run_key for each in ended_runs(airflow.services, older_than_s=2 * DAY_S)] == [first]
+
+
+def test_cleaning_removes_the_files_and_keeps_the_history(airflow: Airflow) -> None:
+    run_key = ended(airflow)
+    airflow.clock.advance(30 * DAY_S)
+    before = run_view(airflow.services, run_key)
+    there = clean_run(airflow.services, run_key, replace(WISH, dry_run=True))
+    assert there.num_bytes > 0
+    assert run_view(airflow.services, run_key) == before, "a dry run leaves no trace"
+    assert clean_run(airflow.services, run_key, WISH) == there
+    after = run_view(airflow.services, run_key)
+    assert (after.run, after.attempts) == (before.run, before.attempts)
+    assert "all but the model" in after.events[-1].text
+    assert clean_run(airflow.services, run_key, WISH) == CleanedRun(run_key=run_key, num_bytes=0)
+    assert run_view(airflow.services, run_key) == after, "nothing was removed, so nothing is said"
+
+
+def test_a_run_that_has_not_ended_keeps_its_files_however_old(airflow: Airflow) -> None:
+    run_key = run_of(airflow, make_job("waits"))
+    airflow.clock.advance(100 * DAY_S)
+    with pytest.raises(PermanentError, match="has not ended"):
+        clean_run(airflow.services, run_key, WISH)
+    assert airflow.services.runs.log_tail(run_key, 1)
+
+
+def test_a_run_that_ended_lately_keeps_its_files(airflow: Airflow) -> None:
+    run_key = ended(airflow)
+    airflow.clock.advance(30 * DAY_S - 60)
+    with pytest.raises(PermanentError, match="ended only"):
+        clean_run(airflow.services, run_key, WISH)
+    assert airflow.services.runs.log_tail(run_key, 1)
+
+
+def test_an_unknown_run_is_not_found(airflow: Airflow) -> None:
+    with pytest.raises(NotFound):
+        clean_run(airflow.services, "none", WISH)
+
+
+@pytest.mark.parametrize("use", ["warm_start", "model"])
+def test_a_model_that_a_waiting_job_begins_with_stays(airflow: Airflow, use: str) -> None:
+    run_key = ended(airflow)
+    airflow.clock.advance(30 * DAY_S)
+    model = f"{airflow.services.runs.run_dir(run_key)}/model"
+    job = make_job("next")
+    if use == "warm_start":
+        job = replace(job, checkpoint=replace(CheckpointSpec(), warm_start=model))
+    else:
+        job = replace(job, model=ModelSpec(path=model))
+    next_run = run_of(airflow, job)
+    with pytest.raises(PermanentError, match="next is to begin with its model"):
+        clean_run(airflow.services, run_key, replace(WISH, models=True))
+    cancel(airflow.services, next_run, Reason(code=ReasonCode.CANCELLED_BY_USER))
+    assert clean_run(airflow.services, run_key, replace(WISH, models=True)).num_bytes > 0
