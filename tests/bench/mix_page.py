@@ -40,8 +40,9 @@ from two jobs that ran alone before the mix: how long an attempt holds its GPUs 
 {steps}
 
 What the simulator leaves out: a real machine's cores are shared by Airflow, starting workers and training ones, so that
-steps and starts may take longer the more jobs are there; a job is known to the scheduler only some seconds after its DAG
-was triggered; a stopped worker saves its state before it goes. How much of the error each of these makes was not measured.
+steps and starts may take longer the more jobs are there; a job is known to the scheduler only some seconds after its
+DAG was triggered; a stopped worker saves its state before it goes. How much of the error each of these makes was not
+measured.
 
 Each policy ran once: a difference of a few percent between measured averages says nothing about the policies.
 """
