@@ -32,6 +32,7 @@ from frenzy.core.moves import (
     is_movable,
     is_under_way,
     measured_extra_bytes,
+    plans_to_move_to,
     restart_s,
     work_left,
 )
@@ -170,9 +171,7 @@ def _holding(at: _Moment, lease: Lease, *, foreseeing: bool) -> QueuedJob | Runn
     if elastic is None:
         return running
     own = next(plan for plan in subject.plans if plan.shape == attempt.plan.shape)
-    # Which plan memory that grows needs is the monitor's to say; the job may still give way, or leave a node.
-    plans = subject.plans if attempt.growth_step is None else (own,)
-    return replace(running, plan=own, plans=plans, elasticity=elastic)
+    return replace(running, plan=own, plans=plans_to_move_to(attempt, subject.plans), elasticity=elastic)
 
 
 def _subject(tx: LedgerTx, lease: Lease) -> _Subject | None:

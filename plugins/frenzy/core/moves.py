@@ -102,6 +102,15 @@ def is_movable(run: RunRecord, attempt: Attempt, lease: Lease, cluster: Cluster)
     )
 
 
+def plans_to_move_to(attempt: Attempt, plans: Iterable[ResourcePlan]) -> tuple[ResourcePlan, ...]:
+    """Those of ``plans`` that ``attempt`` may be moved to; its own is among them.
+
+    Which plan memory that grows needs is the monitor's to say. Until then the attempt keeps the one it has: it may
+    give way, or leave a node.
+    """
+    return tuple(plan for plan in plans if attempt.growth_step is None or plan.shape == attempt.plan.shape)
+
+
 def measured_extra_bytes(attempt: Attempt) -> int:
     """What ``attempt`` holds on each GPU beyond its prediction, if that is more than its plan requires; else 0.
 

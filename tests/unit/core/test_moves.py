@@ -20,6 +20,7 @@ from frenzy.core.moves import (
     has_room,
     measured_extra_bytes,
     move_reason,
+    plans_to_move_to,
     preemption_reason,
     restart_s,
     work_left,
@@ -54,6 +55,14 @@ def test_a_move_says_what_it_gains_or_for_whom_it_is() -> None:
     assert "2.0 times as fast" in move_reason(plan(), MoveTarget(plan=fast, placement=ON_N), "other").sentence
     assert "so that job other can start" in move_reason(plan(), MoveTarget(plan=slow, placement=ON_N), "other").sentence
     assert move_reason(plan(), MoveTarget(plan=slow, placement=ON_N), None).sentence.endswith("checkpoint.")
+
+
+def test_memory_that_grows_leaves_an_attempt_only_the_plan_it_has() -> None:
+    steady = replace(attempt(1, ReasonCode.COMPLETED), plan=plan())
+    growing = replace(steady, growth_step=7)
+    plans = (plan(gpus=4), plan(), plan(gpu_type="large"))
+    assert plans_to_move_to(steady, plans) == plans
+    assert plans_to_move_to(growing, plans) == (plan(),)
 
 
 def test_a_preemption_keeps_the_schedulers_words_and_has_some_of_its_own() -> None:
