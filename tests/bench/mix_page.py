@@ -45,6 +45,8 @@ DAG was triggered; a stopped worker saves its state before it goes. How much of 
 measured.
 
 Each policy ran once: a difference of a few percent between measured averages says nothing about the policies.
+
+{between}
 """
 
 
@@ -72,6 +74,7 @@ def write_page(
             min_run=MIN_RUN_S,
             rows="\n".join(row for measured, expected in pairs for row in _rows(measured, expected)),
             steps="\n".join(_steps(measured) for measured, _ in pairs),
+            between="\n".join(_between(pairs[0], each) for each in pairs[1:]),
         ),
         encoding="utf-8",
     )
@@ -97,6 +100,13 @@ def _rows(measured: MeasuredMix, expected: MixFigures) -> list[str]:
 
 def _cells(figures: MixFigures) -> str:
     return f"{figures.jct_s:.1f} | {figures.queue_s:.1f} | {figures.makespan_s:.0f} | {figures.moves:.2f}"
+
+
+def _between(one: tuple[MeasuredMix, MixFigures], other: tuple[MeasuredMix, MixFigures]) -> str:
+    real = measured_figures(one[0]).jct_s / measured_figures(other[0]).jct_s - 1
+    simulated = one[1].jct_s / other[1].jct_s - 1
+    names = f"`{one[0].policy}` against `{other[0].policy}`"
+    return f"- {names}, average completion time: {100 * real:+.0f} % measured, {100 * simulated:+.0f} % simulated."
 
 
 def _steps(measured: MeasuredMix) -> str:

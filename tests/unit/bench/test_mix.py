@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,14 @@ def test_the_page_shows_measured_and_simulated_of_each_policy(
     text = write_page([(measured, forecast(jobs, measured, cluster))], jobs, 3, 0.5, tmp_path).read_text()
     assert "| `has` | measured | 30.0 | 1.0 |" in text
     assert "| | simulated |" in text and "+10 % of the prediction (median of 7 attempts)" in text
+
+
+def test_the_page_sets_the_first_policy_against_each_other_one(
+    jobs: tuple[MixJob, ...], cluster: Path, tmp_path: Path
+) -> None:
+    measured = as_if_measured(jobs, frame_s=5.0)
+    expected = forecast(jobs, measured, cluster)
+    slower = replace(expected, jct_s=2 * expected.jct_s)
+    pairs = [(measured, expected), (replace(measured, policy="fifo"), slower)]
+    text = write_page(pairs, jobs, 3, 0.5, tmp_path).read_text()
+    assert "- `has` against `fifo`, average completion time: +0 % measured, -50 % simulated." in text
