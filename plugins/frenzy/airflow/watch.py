@@ -17,7 +17,8 @@ from frenzy.core.protocol import Directive, DirectiveKind, PressureReport, Progr
 from frenzy.core.units import format_bytes
 from frenzy.ports import TelemetryCursor
 
-# A report is due when something changed, but not more often; a directive is learned as fast as this.
+# A report is due when something changed, but not more often; a directive is learned as fast as this. Near the
+# attempt's end each look reports: the ledger's answer tells when it has ended.
 _REPORT_S: Final = 2.0
 _HEARTBEATS_PER_LEASE: Final = 3.0
 _KILL_GRACE_S: Final = 2.0
@@ -107,8 +108,15 @@ class Watch:
         return found
 
     def _report_is_due(self) -> bool:
+        if self._end_is_near():
+            return True
         interval_s = min(_REPORT_S, self._workers.settings.lease_s / _HEARTBEATS_PER_LEASE)
         return time.monotonic() - self._reported_s >= interval_s
+
+    def _end_is_near(self) -> bool:
+        """Whether the workers were asked to stop or did their last step: what follows waits for this watch's end."""
+        did_last_step = bool(self._state.steps) and self._state.steps[-1].step == self._total_steps
+        return did_last_step or self._stop_by_s is not None
 
     async def _tell(self, pressure: PressureReport | None, progress: ProgressReport) -> Directive:
         key, attempt = self._spec.run_key, self._spec.attempt

@@ -253,6 +253,30 @@ def test_the_monitor_asks_for_a_checkpoint_when_memory_will_not_last(world: Worl
     assert world.view(spec.run_key).run.state is JobState.CHECKPOINTING
 
 
+@pytest.mark.parametrize("last_step", ["asked to stop", "of the run"])
+def test_near_an_attempts_end_the_next_look_knows_that_it_has_ended(
+    world: World, run_async: Run, last_step: str
+) -> None:
+    spec = started(world)
+    total = world.view(spec.run_key).run.total_steps
+    assert total is not None
+    if last_step == "of the run":
+        report(world, spec, steps(spec, total - 1, total))
+    else:
+        report(world, spec, steps(spec, 1, 14, grows_bytes=spec.gpu.memory_bytes // 30))
+
+    async def scenario() -> bool:
+        client = await async_api_client(CONN)
+        view = world.view(spec.run_key)
+        watch = Watch(spec=spec, view=view, workers=workers(), client=client, log=logging.getLogger(__name__))
+        await watch.look()
+        end_attempt(world.services, spec.run_key, 1, EndReport(result=result(0)))
+        await watch.look()
+        return watch.ended
+
+    assert run_async(scenario())
+
+
 def test_workers_that_do_not_stop_in_time_are_ended(world: World, run_async: Run) -> None:
     spec = started(world)
     report(world, spec, steps(spec, 1, 14, grows_bytes=spec.gpu.memory_bytes // 30))
