@@ -44,6 +44,9 @@ def simulate(  # noqa: PLR0913  # one argument for each option of the command
         float | None, typer.Option(min=1e-3, help="Nodes fail: mean hours from one failure of a node to its next.")
     ] = None,
     repair: Annotated[float, typer.Option(min=1e-3, help="Hours a failed node is away.")] = 1.0,
+    start_overhead: Annotated[
+        float, typer.Option(min=0, help="Seconds from a job's GPUs to its first step; moves take their restart time.")
+    ] = 0.0,
     queues: Annotated[
         Path | None, typer.Option(help="Queue file: shares of queues, quotas; instead of those of a snapshot.")
     ] = None,
@@ -82,6 +85,7 @@ def simulate(  # noqa: PLR0913  # one argument for each option of the command
         elasticity=None if rigid else ELASTIC,
         profiles=None if profiles is None else str(profiles),
         queues=_rules(queues),
+        start_overhead_s=start_overhead,
         disturbances=Disturbances(
             estimate_sigma=estimate_sigma,
             memory_error_share=misprediction,
@@ -192,6 +196,8 @@ def _settings(specs: Sequence[WorkloadSpec], policies: Sequence[str]) -> dict[st
         "memory": f"{disturbances.memory_error_share:.0%} of the jobs need more than predicted",
         "failures": "none",
     }
+    if spec.start_overhead_s:
+        told["a first start takes"] = f"{spec.start_overhead_s:g} s"
     if spec.queues:
         told["queues"] = ", ".join(f"{each.name} {each.weight:g}" for each in spec.queues.queues) or "quotas only"
     if disturbances.node_mtbf_hours is not None:

@@ -59,6 +59,7 @@ class Scenario:
 
     checkpoint_s: time between two checkpoints; what was done since the last one is lost with a node
     or when memory runs out. oom_after_s: how long an attempt runs before it is out of memory.
+    start_overhead_s: from the grant of GPUs to the first step, where it is not a move that brings a time of its own.
     running: jobs that hold GPUs when the simulation begins, at ``start_s``; jobs submitted before
     then wait from the beginning on.
     """
@@ -69,5 +70,6 @@ class Scenario:
     failures: tuple[NodeFailure, ...] = ()
     checkpoint_s: float = 900.0
     oom_after_s: float = 60.0
+    start_overhead_s: float = 0.0
     running: tuple[SimRunning, ...] = ()
     start_s: float = 0.0

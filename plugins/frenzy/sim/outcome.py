@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 class Stay:
     """One job on the same GPUs for a while.
 
-    busy_from_s: when its steps began, a restart behind it. repeated_s: time of its steps that was
+    busy_from_s: when its steps began, the start behind it. repeated_s: time of its steps that was
     spent in vain, because a node was lost or memory ran out after the last checkpoint.
     """
 
@@ -28,7 +28,7 @@ class Stay:
 
     @property
     def lost_gpu_s(self) -> float:
-        """Spent on starting again, and on steps that were lost."""
+        """Spent on starting, and on steps that were lost."""
         return self.num_gpus * (min(self.busy_from_s, self.end_s) - self.start_s + self.repeated_s)
 
 

@@ -77,6 +77,7 @@ class WorkloadSpec:
     the first so many arrivals; None for all. elasticity: of every job; None for jobs that are never
     moved. precision: of every job; None for the 16-bit format that suits all cards.
     queues: shares and quotas; every job must name one of its queues.
+    start_overhead_s: from the grant of a job's GPUs to its first step.
     profiles: a profile file, where nothing is to be generated; ``trace`` is then a file of jobs that
     name its profiles (``profiles``, ``profile_jobs``).
     """
@@ -90,6 +91,7 @@ class WorkloadSpec:
     precision: Precision | None = None
     profiles: str | None = None
     queues: QueueRules = NO_RULES
+    start_overhead_s: float = 0.0
     disturbances: Disturbances = Disturbances()
 
     @property
@@ -101,6 +103,7 @@ class WorkloadSpec:
             "rigid" if self.elasticity is None else "",
             self.precision.value if self.precision is not None else "",
             "queues" if self.queues else "",
+            f"start{self.start_overhead_s:g}" if self.start_overhead_s else "",
             *self.disturbances.labels,
         ]
         trace = self.trace if self.trace in TRACES else stem(Path(self.trace))
@@ -150,6 +153,9 @@ def _check(spec: WorkloadSpec) -> None:
         wrong += (Violation(path="load", value=f"{spec.load:g}", allowed="more than 0, or None for times as recorded"),)
     if spec.num_jobs is not None and spec.num_jobs < 1:
         wrong += (Violation(path="num_jobs", value=str(spec.num_jobs), allowed="at least 1, or None for all"),)
+    if not 0 <= spec.start_overhead_s < math.inf:
+        found = f"{spec.start_overhead_s:g}"
+        wrong += (Violation(path="start_overhead_s", value=found, allowed="at least 0 seconds"),)
     if wrong:
         raise SpecError(wrong)
 
@@ -175,7 +181,13 @@ def _scenario(spec: WorkloadSpec, cluster: Cluster, jobs: list[SimJob], left_out
             raise SpecError(refusals)
     last_s = jobs[-1].job.submitted_s if jobs else 0.0
     failures = node_failures(spec.disturbances, spec.seed, cluster, last_s)
-    scenario = Scenario(name=spec.name, cluster=cluster, jobs=tuple(jobs), failures=failures)
+    scenario = Scenario(
+        name=spec.name,
+        cluster=cluster,
+        jobs=tuple(jobs),
+        failures=failures,
+        start_overhead_s=spec.start_overhead_s,
+    )
     return Workload(scenario=scenario, left_out=dict(left_out))
 
 

@@ -38,6 +38,21 @@ def test_what_goes_wrong_is_simulated_when_asked(frenzy: Command) -> None:
     assert any(each["restarts_mean"] > 0 for each in document["scenarios"])
 
 
+def test_every_job_ends_later_by_at_least_what_a_start_takes(frenzy: Command) -> None:
+    few = ("simulate", "--first", "4", "--policy", "backfill", "--rigid", "--json")
+    at_once, after_a_while = (json.loads(frenzy(*few, *more).out) for more in ((), ("--start-overhead", "600")))
+    assert after_a_while["settings"]["a first start takes"] == "600 s"
+    means = [each["scenarios"][0]["jct_mean_s"] for each in (at_once, after_a_while)]
+    assert means[1] >= means[0] + 599.9
+
+
+@pytest.mark.parametrize("seconds", ["-1", "nan", "inf"])
+def test_a_start_that_takes_no_time_there_is_is_refused(seconds: str, frenzy: Command) -> None:
+    said = frenzy("simulate", "--first", "2", "--start-overhead", seconds)
+    assert said.status == 2
+    assert "start" in said.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "allowed"),
     [

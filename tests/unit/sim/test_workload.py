@@ -189,9 +189,10 @@ def test_the_name_says_trace_seed_and_cluster_and_what_is_not_as_usual(tmp_path:
         num_jobs=9,
         elasticity=None,
         precision=Precision.BF16,
+        start_overhead_s=90,
         disturbances=Disturbances(estimate_sigma=1.4, memory_error_share=0.1, node_mtbf_hours=48),
     )
-    assert unusual.name == "mine.seed3.44.load1.5.first9.rigid.bf16.sigma1.4.memory0.1x1.5.mtbf48h1h"
+    assert unusual.name == "mine.seed3.44.load1.5.first9.rigid.bf16.start90.sigma1.4.memory0.1x1.5.mtbf48h1h"
 
 
 def test_teams_are_those_of_the_trace() -> None:
