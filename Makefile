@@ -67,7 +67,7 @@ bench: $(STAMP) ## measure (ARGS=marp: one subject); figures also in build/bench
 bench-schedule: $(STAMP) ## cost of scheduling decisions, beside sia-ilp (build/bench/schedule.json)
 	@PYTHONPATH=plugins $(BIN)/python -m tests.bench schedule
 
-bench-mix: $(STAMP) ## thirteen real trainings under three policies beside the simulation, some 25 min
+bench-mix: $(STAMP) ## thirteen real trainings under three policies beside the simulation, under 30 min
 	@PYTHONPATH=plugins $(BIN)/python -m tests.bench.bench_mix $(ARGS)
 
 bench-jct: $(STAMP) ## completion times of has and every rival, some 7 min (ARGS=--quick: one seed)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Final
 
 from tests.bench.jct_page import DOCS, machine
-from tests.bench.mix_forecast import MixFigures, measured_figures
+from tests.bench.mix_forecast import MixFigures, PolicyRuns
 from tests.bench.mix_jobs import SIZES, MixJob
-from tests.bench.mix_runs import MIN_RUN_S, MeasuredMix
+from tests.bench.mix_runs import MIN_RUN_S, NUM_TOGETHER
+from tests.bench.mix_times import Phases
 
 PAGE_NAME: Final = "real-mix.md"
 _PAGE: Final = """# A real mix of trainings, beside the simulator
@@ -19,7 +20,7 @@ _PAGE: Final = """# A real mix of trainings, beside the simulator
 What `frenzy simulate` predicts, held against real trainings. This page is written by
 
 ```sh
-make bench-mix ARGS=--docs    # some 25 minutes on two cores
+make bench-mix ARGS=--docs    # under half an hour on two cores
 ```
 
 Measured on {date}, on {machine}.
@@ -30,32 +31,59 @@ seven virtual GPUs of three types, each at {speed:g} of its rate, so that the ma
 them at once. Each job is a DAG in an embedded Airflow of its policy, each virtual GPU a process that really trains with
 DeepSpeed. Nobody names a GPU type or count. Least time between two moves: {min_run:g} s.
 
-The simulation gets the same jobs and arrivals with the plans that MARP made before anything ran, and one time taken
-from two jobs that ran alone before the mix: how long an attempt holds its GPUs beside its steps.
+The simulation gets the same jobs with the plans that MARP made before anything ran, the times at which their DAGs are
+to be triggered, and two times taken from two jobs that ran alone before the mix: from the trigger until the scheduler
+knows a job, and how long an attempt holds its GPUs beside its steps. All times are from the trigger of a job's DAG.
 
 | policy | | average completion time, s | average time to the first start, s | makespan, s | moves per job |
 |---|---|---|---|---|---|
 {rows}
 
-{steps}
-
-What the simulator leaves out: a real machine's cores are shared by Airflow, starting workers and training ones, so that
-steps and starts may take longer the more jobs are there; a job is known to the scheduler only some seconds after its
-DAG was triggered; a stopped worker saves its state before it goes. How much of the error each of these makes was not
-measured.
-
-Each policy ran once: a difference of a few percent between measured averages says nothing about the policies.
+{spread}
 
 {between}
+
+## What the error is made of
+
+On a laptop the starting workers of all jobs share the cores with each other, with Airflow and with those that train; a
+cluster's nodes bring their own. So the prediction is made once more with its two times taken from {num_together} small
+jobs that were triggered at once before the mix, as many as the cluster has types of GPUs.
+
+Then the simulation is done again with ever more of what the real run showed: when the scheduler knew each job; how long
+the attempts of each job held GPUs beside their steps; how long each job's steps took. These explain the error and
+predict nothing. What is left in the last column is decisions: other plans or another order than in the real run, and
+moves.
+
+| policy | measured | predicted | from {num_together} at once | real arrivals | and time beside steps | and step times |
+|---|---|---|---|---|---|---|
+{causes}
+
+Average completion time in seconds; in brackets the error against what was measured.
+
+Where the time of a job went, in seconds: the average over the jobs of the mix, and over those that ran before it, alone
+and {num_together} at once.
+
+{phases}
+
+{meaning}
+
+{steps}
 """
+
+_COLUMNS: Final[tuple[tuple[str, Callable[[Phases], float], str], ...]] = (
+    ("to queue", lambda each: each.to_queue, "from the trigger until the scheduler knew the job: two tasks of its DAG"),
+    ("waiting", lambda each: each.waiting, "in the queue"),
+    ("launching", lambda each: each.launching, "from the grant of GPUs until the launch task had started the workers"),
+    ("starting", lambda each: each.starting, "from there to the first step: libraries, data, model, engine"),
+    ("steps", lambda each: each.stepping, "the steps' own times"),
+    ("between", lambda each: each.between, "from the first step to the last, beside them: telemetry"),
+    ("leaving", lambda each: each.leaving, "from the last step until the GPUs were free: checkpoint, model, end"),
+    ("again", lambda each: each.again, "after a move, until the job waited for its next GPUs"),
+)
 
 
 def write_page(
-    pairs: Sequence[tuple[MeasuredMix, MixFigures]],
-    jobs: Sequence[MixJob],
-    seed: int,
-    speed: float,
-    folder: Path = DOCS,
+    results: Sequence[PolicyRuns], jobs: Sequence[MixJob], seed: int, speed: float, folder: Path = DOCS
 ) -> Path:
     """Write the page into ``folder``; the page."""
     widths = [size.width for size in SIZES]
@@ -72,19 +100,24 @@ def write_page(
             span=jobs[-1].at_s,
             speed=speed,
             min_run=MIN_RUN_S,
-            rows="\n".join(row for measured, expected in pairs for row in _rows(measured, expected)),
-            steps="\n".join(_steps(measured) for measured, _ in pairs),
-            between="\n".join(_between(pairs[0], each) for each in pairs[1:]),
+            num_together=NUM_TOGETHER,
+            rows="\n".join(row for each in results for row in _rows(each)),
+            spread=_spread(len(results[0].mixes)),
+            between="\n".join(_between(results[0], each) for each in results[1:]),
+            causes="\n".join(_causes(each) for each in results),
+            phases=_phases(results),
+            meaning="\n".join(f"- *{name}*: {meaning}." for name, _, meaning in _COLUMNS),
+            steps="\n".join(_steps(each) for each in results),
         ),
         encoding="utf-8",
     )
     return page
 
 
-def _rows(measured: MeasuredMix, expected: MixFigures) -> list[str]:
-    real = measured_figures(measured)
+def _rows(result: PolicyRuns) -> list[str]:
+    real, expected = result.measured, result.expected.predicted
     error = " | ".join(
-        f"{100 * (simulated / found - 1):+.0f} %" if found else "-"
+        _percent(simulated, found)
         for simulated, found in (
             (expected.jct_s, real.jct_s),
             (expected.queue_s, real.queue_s),
@@ -92,28 +125,74 @@ def _rows(measured: MeasuredMix, expected: MixFigures) -> list[str]:
         )
     )
     return [
-        f"| `{measured.policy}` | measured | {_cells(real)} |",
-        f"| | simulated | {_cells(expected)} |",
+        f"| `{result.policy}` | measured | {_cells(result.each_measured)} |",
+        f"| | simulated | {_cells([each.predicted for each in result.forecasts])} |",
         f"| | error of the simulation | {error} | {expected.moves - real.moves:+.2f} |",
     ]
 
 
-def _cells(figures: MixFigures) -> str:
-    return f"{figures.jct_s:.1f} | {figures.queue_s:.1f} | {figures.makespan_s:.0f} | {figures.moves:.2f}"
+def _cells(runs: Sequence[MixFigures]) -> str:
+    columns = ((lambda run: run.jct_s, 1), (lambda run: run.queue_s, 1), (lambda run: run.makespan_s, 0))
+    times = [_cell([figure(run) for run in runs], digits) for figure, digits in columns]
+    return " | ".join([*times, _cell([run.moves for run in runs], 2)])
 
 
-def _between(one: tuple[MeasuredMix, MixFigures], other: tuple[MeasuredMix, MixFigures]) -> str:
-    real = measured_figures(one[0]).jct_s / measured_figures(other[0]).jct_s - 1
-    simulated = one[1].jct_s / other[1].jct_s - 1
-    names = f"`{one[0].policy}` against `{other[0].policy}`"
-    return f"- {names}, average completion time: {100 * real:+.0f} % measured, {100 * simulated:+.0f} % simulated."
+def _cell(values: Sequence[float], digits: int) -> str:
+    """The mean, and of several runs the least and the most."""
+    mean = f"{fmean(values):.{digits}f}"
+    return mean if len(values) == 1 else f"{mean} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
-def _steps(measured: MeasuredMix) -> str:
-    errors = [error for job in measured.jobs for error in job.step_errors]
+def _percent(value: float, of: float) -> str:
+    return f"{100 * (value / of - 1):+.0f} %" if of else "-"
+
+
+def _spread(num_runs: int) -> str:
+    if num_runs == 1:
+        few = "a difference of a few percent between measured averages says nothing about the policies"
+        return f"Each policy ran once: {few}."
+    return f"Each policy ran {num_runs} times, in turn: means of the runs, in brackets the least and the most."
+
+
+def _between(one: PolicyRuns, other: PolicyRuns) -> str:
+    real = _percent(one.measured.jct_s, other.measured.jct_s)
+    simulated = _percent(one.expected.predicted.jct_s, other.expected.predicted.jct_s)
+    names = f"`{one.policy}` against `{other.policy}`"
+    return f"- {names}, average completion time: {real} measured, {simulated} simulated."
+
+
+def _causes(result: PolicyRuns) -> str:
+    real, told = result.measured.jct_s, result.expected
+    cells = [
+        f"{each.jct_s:.1f} ({_percent(each.jct_s, real)})"
+        for each in (told.predicted, told.crowded, told.arrivals, told.beside, told.steps)
+    ]
+    return f"| `{result.policy}` | {real:.1f} | {' | '.join(cells)} |"
+
+
+def _phases(results: Sequence[PolicyRuns]) -> str:
+    head = " | ".join(name for name, _, _ in _COLUMNS)
+    lines = [f"| policy | | {head} |", f"|---|---|{'---|' * len(_COLUMNS)}"]
+    for result in results:
+        lines.append(_phases_row(f"`{result.policy}`", "in the mix", result.phases))
+        lines.append(_phases_row("", "alone", result.phases_alone))
+        lines.append(_phases_row("", f"{NUM_TOGETHER} at once", result.phases_together))
+    return "\n".join(lines)
+
+
+def _phases_row(policy: str, which: str, found: Phases) -> str:
+    cells = " | ".join(f"{pick(found):.1f}" for _, pick, _ in _COLUMNS)
+    return f"| {policy} | {which} | {cells} |" if policy else f"| | {which} | {cells} |"
+
+
+def _steps(result: PolicyRuns) -> str:
+    errors = result.step_errors
     off = (
         f"off by {100 * median(errors):+.0f} % of the prediction (median of {len(errors)} attempts)"
         if errors
         else "unknown"
     )
-    return f"- `{measured.policy}`: an attempt took {measured.frame_s:.1f} s beside its steps, alone; step time {off}."
+    alone_s, together_s = result.phases_alone.beside_s, result.phases_together.beside_s
+    before = f"{alone_s:.1f} s alone, {together_s:.1f} s with {NUM_TOGETHER} at once"
+    beside = f"beside its steps an attempt took {result.beside_s:.1f} s in the mix, {before}"
+    return f"- `{result.policy}`: step time {off};\n  {beside}."
