@@ -20,6 +20,7 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from frenzy.adapters.refusals import in_words
 from frenzy.adapters.yaml_core import load_yaml
 from frenzy.core.errors import SpecError, Violation
 from frenzy.core.job import NAME_PATTERN
@@ -138,8 +139,7 @@ def _allowed(problem: ErrorDetails) -> str:
     if problem["type"] == "string_pattern_mismatch":
         also = f", or {ANY_OTHER!r} for every other team" if problem["loc"][0] == "teams" else ""
         return f"lower-case letters, digits, - and _{also}"
-    message = str(problem["msg"])
-    return message[:1].lower() + message[1:]
+    return in_words(problem)
 
 
 def _fields_at(location: tuple[int | str, ...]) -> list[str]:

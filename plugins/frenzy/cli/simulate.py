@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,13 @@ import typer
 
 from frenzy.cli.console import err
 from frenzy.cli.failures import FAILED
+from frenzy.core.cluster import NodeState
 from frenzy.core.errors import SpecError, Violation
 from frenzy.core.queue_rules import NO_RULES, QueueRules
 
 if TYPE_CHECKING:
     from frenzy.sim.outcome import SimResult
-    from frenzy.sim.workload import WorkloadSpec
+    from frenzy.sim.workload import Workload, WorkloadSpec
 
 DEFAULT_TRACE: Final = "philly-160-1"
 DEFAULT_POLICIES: Final = ("has", "frenzy-paper")
@@ -93,8 +95,10 @@ def simulate(  # noqa: PLR0913  # one argument for each option of the command
             node_repair_hours=repair,
         ),
     )
-    specs = [replace(spec, trace=name, seed=number) for name in arrivals for number in seed or [0]]
-    return simulate_workloads(specs, tuple(policy or DEFAULT_POLICIES), output, as_json=as_json)
+    # Each once: a scenario that is played again tells nothing new, and would count as another one.
+    seeds = list(dict.fromkeys(seed or [0]))
+    specs = [replace(spec, trace=name, seed=number) for name in dict.fromkeys(arrivals) for number in seeds]
+    return simulate_workloads(specs, tuple(dict.fromkeys(policy or DEFAULT_POLICIES)), output, as_json=as_json)
 
 
 def _only_with_a_snapshot(what_if: list[str] | None) -> None:
@@ -161,7 +165,10 @@ def _results(specs: Sequence[WorkloadSpec], policies: Sequence[str], notes: list
     with Runs(err(), len(specs) * len(policies)) as runs:
         for spec in specs:
             workload = make_workload(spec)
+            if not workload.scenario.jobs:
+                raise _nothing_to_simulate(spec, workload)
             notes += _left_out(spec.name, workload.left_out)
+            notes += _unlimited(spec.name, workload.num_unlimited)
             for name in policies:
                 yield runs.run(workload.scenario, scheduler_named(name, spec.queues))
 
@@ -176,8 +183,28 @@ def _without_queues(spec: WorkloadSpec, policies: Sequence[str]) -> list[str]:
 def _left_out(name: str, left_out: Mapping[str, int]) -> list[str]:
     if not left_out:
         return []
-    counts = "; ".join(f"{count}: {why}" for why, count in left_out.items())
-    return [f"{name}: rows of the trace left out, with the reason: {counts}."]
+    return [f"{name}: rows of the trace left out, with the reason: {_counts(left_out)}."]
+
+
+def _unlimited(name: str, num_jobs: int) -> list[str]:
+    told = f"{name}: {num_jobs} jobs name only GPU types that the cluster does not have; they may use all it has."
+    return [told] if num_jobs else []
+
+
+def _counts(left_out: Mapping[str, int]) -> str:
+    return "; ".join(f"{count}: {why}" for why, count in left_out.items())
+
+
+def _nothing_to_simulate(spec: WorkloadSpec, workload: Workload) -> SpecError:
+    """Figures of no job would all be 0, and look like the best of results."""
+    cluster = workload.scenario.cluster
+    ready = Counter[str]()
+    for node in cluster.nodes:
+        ready[node.gpu_type] += node.num_gpus if node.state is NodeState.READY else 0
+    gpus = ", ".join(f"{count} {name}" for name, count in ready.items() if count) or "no GPU on a ready node"
+    why = f"rows left out: {_counts(workload.left_out)}" if workload.left_out else "the file has no job"
+    allowed = f"at least one job that can run on cluster {spec.cluster}, which has {gpus}"
+    return SpecError([Violation(path=spec.trace, value=why, allowed=allowed)])
 
 
 def _settings(specs: Sequence[WorkloadSpec], policies: Sequence[str]) -> dict[str, str]:

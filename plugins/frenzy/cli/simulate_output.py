@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,18 @@ def tell(report: Report, output: Path | None, *, as_json: bool) -> None:
 
 
 def check_folder(output: Path | None) -> None:
-    """Raises SpecError for what is no folder, before anything is simulated."""
-    if output is not None and output.exists() and not output.is_dir():
-        raise SpecError([Violation(path="--output", value=repr(str(output)), allowed="a folder")])
+    """Make the folder before anything is simulated. Raises SpecError for one that cannot be written to."""
+    if output is None:
+        return
+    if output.exists() and not output.is_dir():
+        raise _refused(output, "a folder")
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _refused(output, f"a folder that can be made ({error.strerror})") from error
+    if not os.access(output, os.W_OK | os.X_OK):
+        raise _refused(output, "a folder that can be written to")
+
+
+def _refused(output: Path, allowed: str) -> SpecError:
+    return SpecError([Violation(path="--output", value=repr(str(output)), allowed=allowed)])

@@ -126,10 +126,17 @@ def _decode_dataclass(kind: Any, document: Json, path: str) -> Any:
     unknown = sorted(set(mapping) - names)
     if unknown:
         raise ContractError(f"{path}: unknown key {unknown[0]!r}")
+    missing = [f.name for f in dataclasses.fields(kind) if _is_required(f) and f.name not in mapping]
+    if missing:
+        raise ContractError(f"{path} lacks the key {missing[0]!r}")
     try:
         return kind(**{name: _decode(hints[name], mapping[name], f"{path}.{name}") for name in names & set(mapping)})
     except TypeError as error:
         raise ContractError(f"{path}: {error}") from error
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.init and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _decode_plain(kind: Any, document: Json, path: str) -> Any:

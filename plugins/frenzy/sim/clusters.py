@@ -24,7 +24,7 @@ from frenzy.core.hardware import GpuType
 from frenzy.core.units import MIB
 from frenzy.settings import CHECKOUT
 from frenzy.sim.tables import Row, read_table
-from frenzy.sim.traces import stem
+from frenzy.sim.traces import absent, stem
 
 NODE_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -70,7 +70,9 @@ def cluster_named(name: str) -> Cluster:
     """
     path = CLUSTERS.get(name, Path(name))
     if not path.is_file():
-        allowed = f"one of {', '.join(CLUSTERS)}, a cluster file or a CSV file of nodes"
+        allowed = (
+            f"one of {', '.join(CLUSTERS)}, a cluster file or a CSV file of nodes; there is no file {absent(path)}"
+        )
         raise SpecError([Violation(path="cluster", value=repr(name), allowed=allowed)])
     return read_nodes(path) if path.suffix in (".csv", ".gz") else load_cluster(path)
 

@@ -49,7 +49,9 @@ class Figure:
 
     def text(self, value: float, time_unit: TimeUnit) -> str:
         shown = value / time_unit.seconds if self.unit is None else value * self.factor
-        return f"{shown:,.{self.digits}f}"
+        # The mean of counts over several scenarios is seldom whole: a quarter of a restart is not none.
+        digits = self.digits if self.digits or shown == int(shown) else 1
+        return f"{shown:,.{digits}f}"
 
 
 FIGURES: Final = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -28,8 +29,12 @@ _GREY: Final = "#D9D9D9"
 _BINS: Final = 300
 _DPI: Final = 130
 _MOST_ROWS: Final = 60
-# Pictures over time end after so many times the span of the arrivals: one long job would hide the rest.
+# Pictures over time end when this share of the jobs has ended, and not before so many times the span of the
+# arrivals: one long job would hide the rest.
+_JOBS_SHOWN: Final = 0.9
 _SPANS_SHOWN: Final = 3
+# Characters on a line of a title; a scenario's name has no spaces and may be longer than a picture is wide.
+_TITLE_WIDTH: Final = 60
 _STYLE: Final[dict[Any, Any]] = {
     "figure.facecolor": "white",
     "axes.facecolor": "white",
@@ -67,7 +72,7 @@ def draw_jct_cdf(results: Sequence[SimResult], file: Path) -> None:
 
 def draw_queue(results: Sequence[SimResult], file: Path) -> None:
     """Waiting jobs over time in one scenario, one line for each policy."""
-    shown_s = _shown_s(results)
+    shown_s = span_shown_s(results)
     unit = unit_for(shown_s)
     with mpl.rc_context(_STYLE):
         figure, axes = _one_panel(8, 4.2)
@@ -79,7 +84,9 @@ def draw_queue(results: Sequence[SimResult], file: Path) -> None:
                 means, (edges - _began_s(each)) / unit.seconds, label=each.policy, baseline=None, **_line(index)
             )
         axes.set(
-            xlabel=_time_label(results, shown_s, unit), ylabel="jobs that wait", title=f"Queue: {results[0].scenario}"
+            xlabel=_time_label(results, shown_s, unit),
+            ylabel="jobs that wait",
+            title=_title(f"Queue: {results[0].scenario}"),
         )
         axes.set_ylim(bottom=0)
         axes.set_xlim(0, shown_s / unit.seconds)
@@ -91,7 +98,7 @@ def draw_gpus(results: Sequence[SimResult], file: Path) -> None:
     """GPUs in use over time in one scenario, stacked by type, one panel for each policy."""
     num_gpus = {name: count for each in results for name, count in each.num_gpus.items()}
     types = list(num_gpus)
-    shown_s = _shown_s(results)
+    shown_s = span_shown_s(results)
     unit = unit_for(shown_s)
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(8, 1.2 + 1.9 * len(results)), dpi=_DPI, layout="constrained")
@@ -113,7 +120,8 @@ def draw_gpus(results: Sequence[SimResult], file: Path) -> None:
         ]
         handles.append(Line2D([], [], color="black", linewidth=0.8, linestyle="--", label="all GPUs"))
         figure.legend(handles=handles, loc="outside right upper", title="GPU type")
-        figure.suptitle(f"GPUs in use: {results[0].scenario}", fontsize=12)
+        # On the left, for the legend is on the right.
+        figure.suptitle(_title(f"GPUs in use: {results[0].scenario}"), fontsize=12, x=0.01, ha="left")
         _save(figure, file)
 
 
@@ -124,7 +132,7 @@ def draw_gantt(result: SimResult, file: Path) -> None:
     types = list(result.num_gpus)
     colours = dict(zip(types, _colours(types), strict=True))
     began_s = _began_s(result)
-    shown_s = _shown_s([result])
+    shown_s = span_shown_s([result])
     unit = unit_for(shown_s)
     row_of = {job.run_key: row for row, job in enumerate(picked)}
     with mpl.rc_context(_STYLE):
@@ -144,7 +152,8 @@ def draw_gantt(result: SimResult, file: Path) -> None:
                 _draw_stay(axes, stay, row_of[stay.run_key], began_s, unit, colours)
         _name_rows(axes, [job.job_name for job in picked])
         shown = "" if len(picked) == len(jobs) else f" ({len(picked)} of {len(jobs)} jobs)"
-        axes.set(xlabel=_time_label([result], shown_s, unit), title=f"{result.policy}: {result.scenario}{shown}")
+        axes.set(xlabel=_time_label([result], shown_s, unit))
+        axes.set_title(_title(f"{result.policy}: {result.scenario}{shown}"))
         axes.set_xlim(0, shown_s / unit.seconds)
         axes.grid(axis="y", visible=False)
         handles = [
@@ -222,11 +231,18 @@ def _last_s(result: SimResult) -> float:
     return max([*(stay.end_s for stay in result.stays), *(when for when, _ in result.queue)], default=result.start_s)
 
 
-def _shown_s(results: Sequence[SimResult]) -> float:
-    """How much time a picture shows, from the beginning: all, or some times the span of the arrivals."""
+def span_shown_s(results: Sequence[SimResult]) -> float:
+    """How much time a picture shows, from the beginning: all, or until most jobs have come and ended."""
     longest_s = max((_last_s(each) - _began_s(each) for each in results), default=0.0)
     span_s = max((job.submitted_s - _began_s(each) for each in results for job in each.jobs), default=0.0)
-    return max(1.0, min(longest_s, _SPANS_SHOWN * span_s) if span_s > 0 else longest_s)
+    most_ended_s = max((_most_ended_s(each) for each in results), default=0.0)
+    return max(1.0, min(longest_s, max(_SPANS_SHOWN * span_s, most_ended_s)) if span_s > 0 else longest_s)
+
+
+def _most_ended_s(result: SimResult) -> float:
+    """After how long all but the few last jobs have ended."""
+    ends_s = [_last_s(result) if job.end_s is None else job.end_s for job in result.jobs]
+    return float(np.quantile(ends_s, _JOBS_SHOWN, method="higher")) - _began_s(result) if ends_s else 0.0
 
 
 def _time_label(results: Sequence[SimResult], shown_s: float, unit: TimeUnit) -> str:
@@ -234,8 +250,12 @@ def _time_label(results: Sequence[SimResult], shown_s: float, unit: TimeUnit) ->
     if longest_s <= shown_s + 1:
         return f"time, {unit.name}"
     end = unit_for(longest_s)
-    cut = f"cut at {_SPANS_SHOWN} times the span of the arrivals"
-    return f"time, {unit.name}\n({cut}; the last job ends after {longest_s / end.seconds:.1f} {end.name})"
+    return f"time, {unit.name}\n(cut; the last job ends after {longest_s / end.seconds:.1f} {end.name})"
+
+
+def _title(text: str) -> str:
+    """``text`` on as many lines as it needs."""
+    return "\n".join(textwrap.wrap(text, _TITLE_WIDTH))
 
 
 def _edges(result: SimResult, shown_s: float) -> NDArray[np.float64]:

@@ -25,7 +25,9 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
+from frenzy.adapters.refusals import in_words, one_of, real_errors
 from frenzy.adapters.yaml_core import load_yaml
 from frenzy.core.cluster import Cluster
 from frenzy.core.errors import SpecError, Violation
@@ -168,12 +170,20 @@ def _contradictions(source: str, name: str, profile: Profile) -> list[Violation]
 
 def _violations(source: str, error: ValidationError) -> list[Violation]:
     found: list[Violation] = []
-    for each in error.errors(include_url=False):
+    for each in real_errors(error):
         field = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in each["loc"]).lstrip(".")
         value = "nothing" if each["type"] == "missing" else repr(each["input"])[:_SHOWN_CHARACTERS]
-        allowed = str(each["msg"]).removeprefix("Value error, ")
-        found.append(_in_file(source, Violation(path=field, value=value, allowed=allowed[:1].lower() + allowed[1:])))
+        found.append(_in_file(source, Violation(path=field, value=value, allowed=_allowed(each))))
     return found
+
+
+def _allowed(problem: ErrorDetails) -> str:
+    if problem["type"] != "extra_forbidden":
+        return in_words(problem)
+    entry: type[BaseModel] = _ProfileFile
+    if len(problem["loc"]) > 1:
+        entry = ProfiledPlan if "plans" in problem["loc"] else Profile
+    return f"no such field; {one_of(str(problem['loc'][-1]), entry.model_fields)}"
 
 
 def _in_file(source: str, violation: Violation) -> Violation:

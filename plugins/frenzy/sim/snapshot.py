@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from frenzy.core.codec import loads
-from frenzy.core.errors import SpecError, Violation
+from frenzy.core.errors import ContractError, SpecError, Violation
 from frenzy.core.has import policy_named, with_queues
 from frenzy.core.protocol import QueueSnapshot
 from frenzy.core.queue import RunningJob
@@ -15,13 +15,21 @@ from frenzy.sim.schedulers import ProductScheduler
 
 
 def read_snapshot(path: Path) -> QueueSnapshot:
-    """What ``frenzy queue --snapshot`` wrote. Raises SpecError for no file, ContractError for another form."""
+    """What ``frenzy queue --snapshot`` wrote. Raises SpecError for no file, or one of another form or release."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        allowed = "a file written by 'frenzy queue --snapshot'"
-        raise SpecError([Violation(path="--snapshot", value=repr(str(path)), allowed=allowed)]) from error
-    return loads(QueueSnapshot, text)
+        detail = (isinstance(error, OSError) and error.strerror) or "it is not UTF-8 text"
+        raise _refused(repr(str(path)), detail) from error
+    try:
+        return loads(QueueSnapshot, text)
+    except ContractError as error:
+        raise _refused(repr(str(path)), error.reason.detail) from error
+
+
+def _refused(value: str, detail: str) -> SpecError:
+    allowed = f"a file written by 'frenzy queue --snapshot' of this release ({detail})"
+    return SpecError([Violation(path="--snapshot", value=value, allowed=allowed)])
 
 
 def scenario_of(snapshot: QueueSnapshot) -> Scenario:

@@ -80,7 +80,7 @@ def load_trace(name: str) -> Trace:
         return read_trace(TRACES[name], name=name)
     path = Path(name)
     if not path.is_file():
-        allowed = f"one of {', '.join(TRACES)}, or a CSV file"
+        allowed = f"one of {', '.join(TRACES)}, or a CSV file; there is no file {absent(path)}"
         raise SpecError([Violation(path="trace", value=repr(name), allowed=allowed)])
     return read_trace(path)
 
@@ -103,6 +103,11 @@ def read_trace(path: Path, *, name: str | None = None) -> Trace:
             left_out[arrival] += 1
     found.sort(key=lambda each: (each.submit_s, each.name))
     return Trace(name=name or stem(path), arrivals=tuple(found), left_out=dict(left_out))
+
+
+def absent(path: Path) -> str:
+    """Where a file was looked for: a relative path counts from the folder of the command."""
+    return str(path.absolute())
 
 
 def stem(path: Path) -> str:

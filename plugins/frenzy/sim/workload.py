@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -112,10 +112,14 @@ class WorkloadSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A scenario, and how many rows of the trace are not in it, by reason."""
+    """A scenario, and how many rows of the trace are not in it, by reason.
+
+    num_unlimited: jobs that may use all GPU types, since the cluster has none that the trace limits them to.
+    """
 
     scenario: Scenario
     left_out: Mapping[str, int]
+    num_unlimited: int = 0
 
 
 def make_scenario(spec: WorkloadSpec) -> Scenario:
@@ -136,21 +140,24 @@ def generate(spec: WorkloadSpec, trace: Trace, cluster: Cluster) -> Workload:
     """The workload of ``spec`` on ``trace`` and ``cluster``, which its names are not looked up for."""
     generator = _Generator(spec, cluster, f"{spec.seed}/{trace.name}")
     left_out = Counter(trace.left_out)
+    arrivals = trace.arrivals[: spec.num_jobs]
     jobs: list[SimJob] = []
-    for number, arrival in enumerate(trace.arrivals[: spec.num_jobs], start=1):
+    for number, arrival in enumerate(arrivals, start=1):
         job = generator.job(number, arrival)
         if job is None:
             left_out["no class of its size has a plan on the cluster"] += 1
         else:
             jobs.append(job)
-    return _scenario(spec, cluster, jobs, left_out)
+    types = frozenset(each.name for each in cluster.gpu_types)
+    num_unlimited = sum(bool(each.gpu_types) and not _types_there(each, types) for each in arrivals)
+    return replace(_scenario(spec, cluster, jobs, left_out), num_unlimited=num_unlimited)
 
 
 def _check(spec: WorkloadSpec) -> None:
     """Raise SpecError for numbers that mean nothing."""
     wrong = spec.disturbances.violations
     if spec.load is not None and not 0 < spec.load < math.inf:
-        wrong += (Violation(path="load", value=f"{spec.load:g}", allowed="more than 0, or None for times as recorded"),)
+        wrong += (Violation(path="load", value=f"{spec.load:g}", allowed="a finite number, more than 0"),)
     if spec.num_jobs is not None and spec.num_jobs < 1:
         wrong += (Violation(path="num_jobs", value=str(spec.num_jobs), allowed="at least 1, or None for all"),)
     if not 0 <= spec.start_overhead_s < math.inf:
@@ -235,14 +242,18 @@ class _Generator:
 
     def _choices(self, size: JobSize, arrival: Arrival) -> list[tuple[str, Plans]]:
         """Classes of ``size`` with their plans where ``arrival`` may run."""
-        named = (OPENB_TYPES.get(each, each) for each in arrival.gpu_types)
-        there = frozenset(each for each in named if each in self._types)
-        key = (size, there or None)
+        key = (size, _types_there(arrival, self._types) or None)
         if key not in self._drawable:
             classes = [each for each in CLASSES if size in each.sizes]
             found = [(each.name, plans_on(each, self._precision, self._hardware, key[1])) for each in classes]
             self._drawable[key] = [(name, plans) for name, plans in found if plans]
         return self._drawable[key]
+
+
+def _types_there(arrival: Arrival, types: Container[str]) -> frozenset[str]:
+    """Of the GPU types that ``arrival`` is limited to, those that are in the cluster. Names are of any case."""
+    named = (OPENB_TYPES.get(each.upper(), each.lower()) for each in arrival.gpu_types)
+    return frozenset(each for each in named if each in types)
 
 
 def gpu_seconds(arrival: Arrival, for_size: float, for_hours: float) -> tuple[float, JobSize]:

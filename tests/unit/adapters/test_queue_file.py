@@ -30,12 +30,12 @@ def test_weights_and_quotas_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "path", "allowed"),
     [
-        ("queues: {a: {weight: 0}}", "queues.a.weight", "greater than 0"),
+        ("queues: {a: {weight: 0}}", "queues.a.weight", "more than 0"),
         ("queues: {a: {weight: .inf}}", "queues.a.weight", "finite"),
         ("queues: {a: {wieght: 2}}", "queues.a.wieght", "did you mean 'weight'"),
         ("queues: {A b: {}}", "queues.A b", "lower-case"),
         ("teams: {red: {weight: 2}}", "teams.red.weight", "max_gpus, max_gpus_by_type"),
-        ("teams: {red: {max_gpus: -1}}", "teams.red.max_gpus", "greater than or equal to 0"),
+        ("teams: {red: {max_gpus: -1}}", "teams.red.max_gpus", "at least 0"),
         ("teams: {red: {max_gpus: 1.5}}", "teams.red.max_gpus", "integer"),
         ("teams: {red: {max_gpus_by_type: {t4: x}}}", "teams.red.max_gpus_by_type.t4", "integer"),
         ("teams: {'**': {}}", "teams.**", "every other team"),

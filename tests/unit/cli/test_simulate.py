@@ -97,3 +97,55 @@ def test_a_queue_file_that_is_refused_names_the_field(frenzy: Command, tmp_path:
     (tmp_path / "queues.yaml").write_text("queues: {default: {weight: -2}}\n")
     said = frenzy("simulate", "--first", "6", "--queues", str(tmp_path / "queues.yaml"))
     assert (said.status, "queues.default.weight" in said.err) == (2, True)
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_simulated(frenzy: Command, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("mine")
+    said = frenzy(*FEW, "--output", str(tmp_path / "taken/below"))
+    assert (said.status, "--output" in said.err, "jobs ended" in said.err) == (2, True, False)
+
+
+def test_a_trace_without_a_job_is_refused_with_the_reasons_and_what_the_cluster_has(
+    frenzy: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "empty.csv").write_text("submit_s,gpus,duration_s\n")
+    said = frenzy("simulate", "--trace", str(tmp_path / "empty.csv"))
+    assert (said.status, said.out, "the file has no job" in said.err) == (2, "", True)
+    (tmp_path / "p.yaml").write_text(
+        "profiles: {p: {memory: 1 GiB, plans: [{gpu_type: h100, gpus: 1, throughput: 1}]}}"
+    )
+    (tmp_path / "jobs.csv").write_text("submit_s,profile,work_samples\n0,p,10\n")
+    said = frenzy("simulate", "--profiles", str(tmp_path / "p.yaml"), "--jobs", str(tmp_path / "jobs.csv"))
+    told = " ".join(said.err.split())
+    assert said.status == 2
+    assert "no plan of its profile fits the cluster" in told
+    assert "a100-40" in told
+
+
+def test_a_file_that_is_not_there_is_named_with_the_folder_it_was_looked_for_in(
+    frenzy: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for option in ("--trace", "--cluster"):
+        assert f"there is no file {tmp_path}/mine.yaml" in unwrapped(frenzy("simulate", option, "mine.yaml").err)
+
+
+def unwrapped(text: str) -> str:
+    """A table's cell whose lines were broken at spaces or in a long word."""
+    return " ".join(text.split())
+
+
+def test_what_is_asked_for_twice_is_simulated_once(frenzy: Command) -> None:
+    twice = ("--policy", "fifo", "--policy", "fifo", "--seed", "3", "--seed", "3")
+    document = json.loads(frenzy("simulate", "--first", "4", *twice, "--json").out)
+    assert [each["num_scenarios"] for each in document["policies"]] == [1]
+
+
+def test_gpu_types_of_a_trace_count_in_any_case_and_unknown_ones_are_told(frenzy: Command, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("submit_s,gpus,duration_s,gpu_type\n0,1,600,A100-40\n10,1,600,Moon\n")
+    (tmp_path / "cluster.yaml").write_text(
+        "nodes: [{name: a, gpu_type: a100-40, gpus: 2}, {name: b, gpu_type: h100, gpus: 2}]"
+    )
+    files = ("--trace", str(tmp_path / "t.csv"), "--cluster", str(tmp_path / "cluster.yaml"))
+    document = json.loads(frenzy("simulate", *files, "--policy", "fifo", "--json").out)
+    assert any("1 jobs name only GPU types" in note for note in document["notes"])

@@ -143,10 +143,10 @@ PLAN = "{gpu_type: t4, gpus: 2, throughput: 1}"
     ("text", "field", "value", "allowed"),
     [
         (f"profiles: {{p: {{plans: [{PLAN}]}}}}", "profiles.p.plans[0].memory", "nothing", "a size such as '9 GiB'"),
-        ("profiles: {p: {memory: 1 GiB, plans: []}}", "profiles.p.plans", "[]", "at least 1 item"),
-        ("profiles: {}", "profiles", "{}", "at least 1 item"),
-        ("profile: {}", "profiles", "nothing", "field required"),
-        ("- 1", "the document", "[1]", "valid dictionary"),
+        ("profiles: {p: {memory: 1 GiB, plans: []}}", "profiles.p.plans", "[]", "at least 1 of them"),
+        ("profiles: {}", "profiles", "{}", "at least 1 of them"),
+        ("profile: {}", "profiles", "nothing", "this field is required"),
+        ("- 1", "the document", "[1]", "a mapping of fields"),
         (
             "profiles: {p: {memory: 1 elephant, plans: [" + PLAN + "]}}",
             "profiles.p.memory",
@@ -157,13 +157,13 @@ PLAN = "{gpu_type: t4, gpus: 2, throughput: 1}"
             "profiles: {p: {memory: 1 GiB, plans: [{gpu_type: t4, gpus: 0, throughput: 1}]}}",
             "profiles.p.plans[0].gpus",
             "0",
-            "greater than or equal to 1",
+            "at least 1",
         ),
         (
             "profiles: {p: {memory: 1 GiB, plans: [{gpu_type: t4, gpus: 1, throughput: 0}]}}",
             "profiles.p.plans[0].throughput",
             "0",
-            "greater than 0",
+            "more than 0",
         ),
         (
             "profiles: {p: {memory: 1 GiB, plans: [{gpu_type: t4, gpus: 3, throughput: 1, tensor_parallel: 2}]}}",

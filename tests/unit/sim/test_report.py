@@ -13,10 +13,10 @@ from tests.unit.sim.sim_world import on_large, on_small, scenario, sim_job
 
 from frenzy.core.has import HasPolicy, PaperPolicy
 from frenzy.sim.engine import simulate
-from frenzy.sim.figures import unit_for
+from frenzy.sim.figures import FIGURES, UNITS, unit_for
 from frenzy.sim.metrics import CPU_TIMES
 from frenzy.sim.outcome import SimResult
-from frenzy.sim.plots import time_means
+from frenzy.sim.plots import span_shown_s, time_means
 from frenzy.sim.report import Report, write_report
 from frenzy.sim.schedulers import ProductScheduler
 
@@ -89,3 +89,16 @@ def test_levels_are_averaged_between_edges() -> None:
     means = time_means(np.asarray([1.0, 3.0]), np.asarray([4.0, 0.0]), np.asarray([0.0, 2.0, 4.0]))
     assert means.tolist() == [2.0, 2.0]
     assert time_means(np.asarray([]), np.asarray([]), np.asarray([0.0, 1.0])).tolist() == [0.0]
+
+
+def test_pictures_show_all_but_the_last_few_jobs_even_where_all_arrive_at_once() -> None:
+    jobs = [sim_job(f"job {i}", on_small(1, 1000.0), submitted_s=float(i)) for i in range(20)]
+    longest = sim_job("longest", on_large(1, 1e6), submitted_s=20.0)
+    result = simulate(scenario(*jobs, longest), ProductScheduler(PaperPolicy()))
+    ends_s = sorted(job.end_s for job in result.jobs if job.end_s is not None)
+    assert ends_s[-3] <= span_shown_s([result]) < ends_s[-1] / 2
+
+
+def test_the_mean_of_counts_is_not_rounded_to_none() -> None:
+    figure = next(each for each in FIGURES if each.field == "num_ooms")
+    assert [figure.text(value, UNITS[0]) for value in (0.0, 0.25, 3.0)] == ["0", "0.2", "3"]

@@ -13,7 +13,7 @@ from tests.unit.installation import CONFIG
 
 from frenzy.core.cluster import NodeState
 from frenzy.core.codec import dumps
-from frenzy.core.errors import ContractError, SpecError
+from frenzy.core.errors import SpecError
 from frenzy.core.gpu_catalogue import CATALOGUE
 from frenzy.core.has import HasPolicy, schedule
 from frenzy.core.job import ConstraintsSpec
@@ -91,10 +91,13 @@ def test_file_of_another_form_or_release_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="frenzy queue --snapshot"):
         read_snapshot(file)
     file.write_text("{}")
-    with pytest.raises(ContractError):
+    with pytest.raises(SpecError, match=r"taken\.json.*lacks the key 'taken_s'"):
+        read_snapshot(file)
+    file.write_text("[1, 2")
+    with pytest.raises(SpecError, match=r"taken\.json.*not JSON"):
         read_snapshot(file)
     file.write_text(dumps(snapshot()).replace('"schema_version": 1', '"schema_version": 99'))
-    with pytest.raises(ContractError, match="99"):
+    with pytest.raises(SpecError, match="99"):
         read_snapshot(file)
 
 

@@ -75,7 +75,7 @@ def test_every_violation_is_told_at_once_with_path_value_and_what_is_allowed() -
     )
     assert "did you mean 'image'" in told["imagee"]
     assert told["image"] == "this field is required"
-    assert "greater than 0" in told["cpus_per_gpu"]
+    assert "more than 0" in told["cpus_per_gpu"]
     assert "IfNotPresent" in told["image_pull_policy"]
     assert "24 GiB" in told["host_memory_per_gpu"]
     assert "did you mean 'key'" in told["tolerations[0].keys"]
