@@ -74,9 +74,11 @@ def field_path(location: Location, whole: str) -> str:
 
 def in_words(problem: ErrorDetails) -> str:
     """What is allowed where ``problem`` was found, in the words of a file, not of Python."""
-    kind, limits = problem["type"], problem.get("ctx", {})
+    kind = problem["type"]
     if kind in _WORDS:
-        return _WORDS[kind].format(**limits)
+        limits = problem.get("ctx", {})
+        whole = {name: int(each) for name, each in limits.items() if isinstance(each, float) and each.is_integer()}
+        return _WORDS[kind].format(**{**limits, **whole})
     message = str(problem["msg"]).removeprefix("Value error, ")
     return message[:1].lower() + message[1:]
 

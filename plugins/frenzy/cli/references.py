@@ -18,10 +18,11 @@ def find_run(api: Api, reference: str) -> RunView:
 
     Raises PermanentError naming the runs there are.
     """
-    try:
-        return api.ask(api_calls.run_view(reference))
-    except NotFoundError:
-        pass
+    if reference.strip():
+        try:
+            return api.ask(api_calls.run_view(reference))
+        except NotFoundError:
+            pass
     known = api.ask(api_calls.runs(_SEARCHED))
     for view in known:
         if reference in (view.run.job.name, view.run.identity.dag_id, view.run.identity.run_id):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from frenzy.sim.workload import Workload, WorkloadSpec
 
 DEFAULT_TRACE: Final = "philly-160-1"
+DEFAULT_CLUSTER: Final = "44"
 DEFAULT_POLICIES: Final = ("has", "frenzy-paper")
 
 
@@ -32,7 +33,9 @@ def simulate(  # noqa: PLR0913  # one argument for each option of the command
         list[Path] | None, typer.Option(help="Jobs that name profiles, a CSV file, instead of a trace.")
     ] = None,
     profiles: Annotated[Path | None, typer.Option(help="Profile file: throughput by GPU type and count.")] = None,
-    cluster: Annotated[str, typer.Option(help="44, 64, 288, 6212, a cluster file, or a CSV file of nodes.")] = "44",
+    cluster: Annotated[
+        str, typer.Option(help="44, 64, 288, 6212, a cluster file, or a CSV file of nodes.")
+    ] = DEFAULT_CLUSTER,
     policy: Annotated[list[str] | None, typer.Option(help="Policy by name; may be repeated.")] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Seed of the generated jobs; may be repeated.")] = None,
     load: Annotated[float | None, typer.Option(min=1e-6, help="Divide the times of arrival by this.")] = None,
@@ -71,6 +74,19 @@ def simulate(  # noqa: PLR0913  # one argument for each option of the command
         from frenzy.cli.simulate_live import Question, simulate_snapshot
 
         _only_one_source(trace, jobs, snapshot, from_live=from_live)
+        _not_with_a_snapshot(
+            {
+                "--profiles": profiles,
+                "--cluster": None if cluster == DEFAULT_CLUSTER else cluster,
+                "--seed": seed,
+                "--load": load,
+                "--first": first,
+                "--rigid": rigid,
+                "--estimate-sigma": estimate_sigma,
+                "--misprediction": misprediction,
+                "--failures": failures,
+            }
+        )
         question = Question(source=snapshot, changes=what_if or (), policies=policy or (), queues=queues)
         return simulate_snapshot(question, output, as_json=as_json)
     _only_with_a_snapshot(what_if)
@@ -105,6 +121,14 @@ def _only_with_a_snapshot(what_if: list[str] | None) -> None:
     if what_if:
         allowed = "given with --from-live or --snapshot FILE"
         raise SpecError([Violation(path="--what-if", value=repr(what_if[0]), allowed=allowed)])
+
+
+def _not_with_a_snapshot(given: Mapping[str, object]) -> None:
+    """A snapshot holds its cluster and its jobs; an option that makes others would have no effect."""
+    refused = [name for name, value in given.items() if value]
+    if refused:
+        allowed = "only without --from-live and --snapshot; --what-if changes a snapshot's cluster"
+        raise SpecError(Violation(path=name, value="given", allowed=allowed) for name in refused)
 
 
 def _only_one_source(
@@ -187,8 +211,8 @@ def _left_out(name: str, left_out: Mapping[str, int]) -> list[str]:
 
 
 def _unlimited(name: str, num_jobs: int) -> list[str]:
-    told = f"{name}: {num_jobs} jobs name only GPU types that the cluster does not have; they may use all it has."
-    return [told] if num_jobs else []
+    why = "for these jobs the trace names only GPU types that the cluster does not have; they may use all it has"
+    return [f"{name}: {why}: {num_jobs}."] if num_jobs else []
 
 
 def _counts(left_out: Mapping[str, int]) -> str:

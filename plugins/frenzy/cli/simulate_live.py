@@ -56,7 +56,7 @@ def simulate_snapshot(question: Question, output: Path | None, *, as_json: bool)
     snapshot = live_snapshot() if question.source is None else read_snapshot(question.source)
     if question.queues is not None:
         snapshot = replace(snapshot, queues=load_queue_rules(question.queues))
-    named = [scheduler_named(name, snapshot.queues) for name in question.policies]
+    named = [scheduler_named(name, snapshot.queues) for name in dict.fromkeys(question.policies)]
     schedulers: list[Scheduler] = [*named] or [product_scheduler(snapshot)]
     if question.changes:
         _tell_what_if(snapshot, ", ".join(question.changes), schedulers, output, as_json=as_json)

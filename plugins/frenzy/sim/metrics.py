@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from frenzy.sim.outcome import JobOutcome, SimResult
+from frenzy.sim.outcome import JobOutcome, SimResult, Stay
 
 LEAST_RUN_S: Final = 10.0
 """Run times below this count as this in slowdowns, as usual, so that tiny jobs do not rule them."""
@@ -61,7 +61,9 @@ def summarise(result: SimResult) -> Summary:
     slowdowns = [_slowdown(job) for job in ended]
     restarts = [job.num_restarts for job in result.jobs]
     makespan_s = _makespan_s(result)
-    used_s = sum(stay.gpu_s for stay in result.stays)
+    began_s = _began_s(result)
+    stays = [_since(began_s, stay) for stay in result.stays]
+    used_s = sum(stay.gpu_s for stay in stays)
     capacity_s = makespan_s * sum(result.num_gpus.values())
     return Summary(
         scenario=result.scenario,
@@ -74,7 +76,7 @@ def summarise(result: SimResult) -> Summary:
         queue_mean_s=mean([job.waiting_s for job in ended]),
         makespan_s=makespan_s,
         gpu_hours_used=used_s / 3600,
-        gpu_hours_lost=sum(stay.lost_gpu_s for stay in result.stays) / 3600,
+        gpu_hours_lost=sum(stay.lost_gpu_s for stay in stays) / 3600,
         utilisation=used_s / capacity_s if capacity_s else 0.0,
         fragmentation=result.idle.wanted_gpu_s / result.idle.gpu_s if result.idle.gpu_s else 0.0,
         slowdown_mean=mean(slowdowns),
@@ -103,10 +105,17 @@ def _slowdown(job: JobOutcome) -> float:
     return max(1.0, (job.jct_s or 0.0) / max(job.best_run_s, LEAST_RUN_S))
 
 
+def _began_s(result: SimResult) -> float:
+    """Captured jobs were submitted, and ran, before the simulation began: what was before does not count."""
+    return max(result.start_s, min((job.submitted_s for job in result.jobs), default=result.start_s))
+
+
+def _since(began_s: float, stay: Stay) -> Stay:
+    if stay.start_s >= began_s:
+        return stay
+    return replace(stay, start_s=began_s, busy_from_s=max(began_s, stay.busy_from_s), end_s=max(began_s, stay.end_s))
+
+
 def _makespan_s(result: SimResult) -> float:
-    """Captured jobs were submitted before the simulation began: what was before does not count."""
-    if not result.jobs:
-        return 0.0
-    first_s = max(result.start_s, min(job.submitted_s for job in result.jobs))
-    last_s = max((job.end_s for job in result.jobs if job.end_s is not None), default=first_s)
-    return last_s - first_s
+    began_s = _began_s(result)
+    return max((job.end_s for job in result.jobs if job.end_s is not None), default=began_s) - began_s

@@ -255,7 +255,7 @@ def _time_label(results: Sequence[SimResult], shown_s: float, unit: TimeUnit) ->
 
 def _title(text: str) -> str:
     """``text`` on as many lines as it needs."""
-    return "\n".join(textwrap.wrap(text, _TITLE_WIDTH))
+    return "\n".join(textwrap.wrap(text, _TITLE_WIDTH, break_on_hyphens=False))
 
 
 def _edges(result: SimResult, shown_s: float) -> NDArray[np.float64]:

@@ -30,6 +30,7 @@ from frenzy.core.protocol import QueueSnapshot
 from frenzy.core.queue import SchedulingFacts
 from frenzy.sim.replan import with_plans_for
 
+_FORMS: Final = "add N TYPE, remove N TYPE, drain NODE or undrain NODE"
 _GPUS_PER_NEW_NODE: Final = 8
 _COUNTED: Final = re.compile(r"(add|remove)\s+([1-9][0-9]{0,5})\s+(?:x\s*)?(\S+)", re.IGNORECASE)
 _NAMED: Final = re.compile(r"(drain|undrain)\s+(\S+)", re.IGNORECASE)
@@ -69,7 +70,7 @@ def _changed(facts: SchedulingFacts, text: str, now_s: float, notes: list[str]) 
         verb, name = named.groups()
         state = NodeState.DRAINING if verb.lower() == "drain" else NodeState.READY
         return replace(facts, cluster=_with_state(facts.cluster, name, state, text))
-    raise _refused(text, "add N TYPE, remove N TYPE, drain NODE or undrain NODE, separated by commas")
+    raise _refused(text, f"{_FORMS}, separated by commas; N from 1 to 999999")
 
 
 def _refused(value: str, allowed: str) -> SpecError:

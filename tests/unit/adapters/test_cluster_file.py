@@ -133,7 +133,7 @@ VIRTUAL = "gpu_types: {v: {kind: virtual, memory: 1 GiB, flops: 1 GFLOPS}}\n"
         (f"{NODE}\n{NODE}", "cluster file", "line 2", "'nodes' is written twice"),
         ("nodes: [{name: n, gpu_type: a100, gpus: 1}]", "nodes[0].gpu_type", "'a100'", "did you mean 'a100-80'"),
         ("nodes: [{name: n, gpu_type: t4, gpus: 0}]", "nodes[0].gpus", "0", "at least 1"),
-        ("nodes: [{name: n, gpu_type: t4, gpus: 1.5}]", "nodes[0].gpus", "1.5", "integer"),
+        ("nodes: [{name: n, gpu_type: t4, gpus: 1.5}]", "nodes[0].gpus", "1.5", "whole number"),
         ("nodes: [{name: n, gpu_type: t4, gpus: 1, cpu: 3}]", "nodes[0].cpu", "3", "did you mean 'cpus'"),
         ("nodes: [{name: n, gpu_type: t4, gpus: 1, host_memory: yes}]", "nodes[0].host_memory", "True", "640 MiB"),
         ("nodes: [{name: N, gpu_type: t4, gpus: 1}]", "nodes[0].name", "'N'", "lower-case"),

@@ -148,4 +148,4 @@ def test_gpu_types_of_a_trace_count_in_any_case_and_unknown_ones_are_told(frenzy
     )
     files = ("--trace", str(tmp_path / "t.csv"), "--cluster", str(tmp_path / "cluster.yaml"))
     document = json.loads(frenzy("simulate", *files, "--policy", "fifo", "--json").out)
-    assert any("1 jobs name only GPU types" in note for note in document["notes"])
+    assert any(note.endswith("they may use all it has: 1.") for note in document["notes"])

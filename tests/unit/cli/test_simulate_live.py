@@ -116,3 +116,20 @@ def test_a_snapshot_is_played_under_the_queues_of_a_file(taken: Path, frenzy: Co
         for more in ((), ("--queues", str(tmp_path / "queues.yaml")))
     )
     assert bound["scenarios"][0]["makespan_s"] > free["scenarios"][0]["makespan_s"]
+
+
+def test_options_that_make_another_workload_are_refused_beside_a_snapshot(taken: Path, frenzy: Command) -> None:
+    for option in (("--cluster", "64"), ("--load", "2"), ("--seed", "3"), ("--failures", "5"), ("--rigid",)):
+        said = frenzy("simulate", "--snapshot", str(taken), *option)
+        assert (said.status, said.out, option[0] in said.err) == (2, "", True)
+
+
+def test_what_ran_before_the_snapshot_is_not_counted(taken: Path, frenzy: Command) -> None:
+    document = json.loads(frenzy("simulate", "--snapshot", str(taken), "--json").out)
+    (figures,) = document["scenarios"]
+    assert 0 < figures["utilisation"] <= 1
+
+
+def test_a_run_without_a_name_is_refused_in_words(busy: World, online: Command) -> None:
+    said = online("explain", "")
+    assert (said.status, "No training run or job is called ''" in said.err) == (2, True)
