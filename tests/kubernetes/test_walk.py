@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from uuid import uuid4
 import pytest
 import yaml
 from kubernetes import client
-from tests.e2e.walker import CLUSTER, Walker, write_cluster, write_corpus
+from tests.e2e.walker import CLUSTER, Walker, job_text, write_cluster, write_corpus
 from tests.kubernetes.access import make_namespace, may_make_nodes, service_account_kubeconfig
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.fake_node import FakeNode
@@ -172,6 +173,71 @@ def test_a_launch_task_marked_failed_ends_its_pods(walker: Walker, place: Place)
     running(walker, place, run)
     walker.airflow("PATCH", f"/dags/{run[0]}/dagRuns/{run[1]}/taskInstances/{LAUNCH}", {"new_state": "failed"})
     walker.wait_for_state(*run, JobState.CANCELLED)
+
+
+# A user's own DAG, which changes its launch task.
+LIMITED = """
+from datetime import timedelta
+from functools import partial
+
+from airflow.sdk import DAG
+from frenzy.airflow.task_group import frenzy_training
+
+with DAG("{name}", schedule=None):
+    launch = frenzy_training({spec!r}).children["train.launch"]
+    {limit}
+"""
+
+
+def start_limited(walker: Walker, name: str, ends: str, limit: str) -> tuple[str, str]:
+    """A run of a DAG whose launch task has a time limit."""
+    spec = walker.corpus.with_name(f"{name}.yaml")
+    spec.write_text(job_text(name, walker.corpus, env={"ENDS": ends}, training={"max_steps": 20}))
+    dag = walker.stack.settings.jobs_folder / f"{name}.py"
+    dag.write_text(LIMITED.format(name=name, spec=str(spec), limit=limit))
+    walker.eventually(f"{name} visible", lambda: walker.http.get(f"/api/v2/dags/{name}").status_code == 200)
+    return name, walker.trigger(name)
+
+
+def test_a_launch_task_that_waits_beyond_its_time_limit_ends_its_pods_and_the_run_goes_on(walker: Walker) -> None:
+    limit = "launch.defer = partial(launch.defer, timeout=timedelta(seconds=40))"
+    run = start_limited(walker, "waits-too-long", f"{WAIT},0", limit)
+    view = walker.wait_for_state(*run, JobState.SUCCEEDED)
+    assert outcomes(view) == [ReasonCode.CHECKPOINTED_ON_REQUEST, ReasonCode.COMPLETED]
+    assert view.attempts[1].result is not None
+    assert view.attempts[1].result.resumed_from_step == 2
+
+
+@contextmanager
+def webhook_away(core: client.CoreV1Api, job: str) -> Iterator[None]:
+    """Meanwhile nobody answers whether pods of ``job`` may be made."""
+    admission = client.AdmissionregistrationV1Api(core.api_client)
+    webhook = {
+        "name": "away.frenzy.dev",
+        "clientConfig": {"url": "https://127.0.0.1:9/"},
+        "objectSelector": {"matchLabels": {labels.JOB: job}},
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+        "failurePolicy": "Fail",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    name = f"{job}-{uuid4().hex[:8]}"
+    admission.create_validating_webhook_configuration({"metadata": {"name": name}, "webhooks": [webhook]})
+    try:
+        yield
+    finally:
+        admission.delete_validating_webhook_configuration(name)
+
+
+def test_a_launch_task_whose_time_is_up_while_it_makes_its_pods_leaves_nothing_and_the_run_goes_on(
+    walker: Walker, place: Place
+) -> None:
+    limit = "launch.execution_timeout = timedelta(seconds=20)"
+    with webhook_away(place.core, "makes-too-long"):
+        run = start_limited(walker, "makes-too-long", "0", limit)
+        walker.eventually("its launch task failed", lambda: walker.task(*run, LAUNCH)["state"] == "failed")
+    view = walker.wait_for_state(*run, JobState.SUCCEEDED)
+    assert outcomes(view) == [ReasonCode.WORKERS_LOST, ReasonCode.COMPLETED]
 
 
 def test_a_cleared_launch_task_saves_a_checkpoint_and_the_run_goes_on_from_it(walker: Walker, place: Place) -> None:
