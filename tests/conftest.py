@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 from tests import postgres
+
+# Set to "postgresql" or "sqlite": the database of all Airflows that tests start, but for tests of one database.
+DATABASE_VARIABLE = "FRENZY_TEST_STACK"
 
 # A busy machine is no reason to fail: hypothesis times single examples, pytest-timeout whole tests.
 # The same examples every time, so that a change is judged by the change; --hypothesis-profile=explore draws new ones.
@@ -31,3 +35,26 @@ def postgres_database(postgres_server: postgres.Server) -> Iterator[str]:
     url = postgres_server.new_database()
     yield url
     postgres_server.drop(url)
+
+
+@pytest.fixture(scope="session")
+def stack_settings(request: pytest.FixtureRequest) -> Iterator[Callable[[str], dict[str, str]]]:
+    """stack_settings("sqlite"): settings of an Airflow for a new database of that kind, or that of FRENZY_TEST_STACK.
+
+    "postgresql" is SQLite where no server can be started, unless FRENZY_TEST_STACK insists.
+    """
+    wished = os.environ.get(DATABASE_VARIABLE)
+    has_server = wished == "postgresql" or (wished is None and postgres.is_available())
+    server: postgres.Server | None = request.getfixturevalue("postgres_server") if has_server else None
+    made: list[str] = []
+
+    def new(usual: str) -> dict[str, str]:
+        if server is None or (wished or usual) == "sqlite":
+            return {}
+        made.append(server.new_database())
+        return {"FRENZY_DATABASE": made[-1]}
+
+    yield new
+    for url in made:
+        assert server is not None
+        server.drop(url)

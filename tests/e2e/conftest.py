@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
@@ -15,12 +14,10 @@ from frenzy.cli.stack import Stack
 
 # Short, so that a test can outlast one.
 LEASE_S = 15
-# Set to "postgresql": the shared Airflow and all tests on it use the tests' server instead of SQLite.
-DATABASE_VARIABLE = "FRENZY_TEST_STACK"
 
 
 @pytest.fixture(scope="session")
-def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(tmp_path_factory: pytest.TempPathFactory, stack_settings: Callable[[str], dict[str, str]]) -> Iterator[Stack]:
     """A running Airflow in a home and on a port of its own, over the test cluster.
 
     Its settings stand in its Connection; those of other tests' Airflows in the environment.
@@ -34,9 +31,7 @@ def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         "FRENZY_ELASTIC": "off",
     }
     env = {CONNECTION_VARIABLE: json.dumps({"conn_type": "http", "extra": extras})}
-    if os.environ.get(DATABASE_VARIABLE) == "postgresql":
-        env["FRENZY_DATABASE"] = request.getfixturevalue("postgres_server").new_database()
-    with Stack.running(tmp_path_factory.mktemp("stack"), env=env) as running:
+    with Stack.running(tmp_path_factory.mktemp("stack"), env={**env, **stack_settings("sqlite")}) as running:
         yield running
 
 

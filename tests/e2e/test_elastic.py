@@ -6,7 +6,7 @@ All of it has one Airflow of its own, where seconds are the least time between t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,10 +29,12 @@ from frenzy.core.protocol import RunView
 
 
 @pytest.fixture(scope="module")
-def elastic_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def elastic_stack(
+    tmp_path_factory: pytest.TempPathFactory, stack_settings: Callable[[str], dict[str, str]]
+) -> Iterator[Stack]:
     cluster = write_cluster(tmp_path_factory.mktemp("elastic-cluster"), ELASTIC_CLUSTER)
     env = {"FRENZY_CLUSTER": str(cluster), "FRENZY_MIN_RUN_S": "3", "FRENZY_RESTART_S": "8"}
-    with Stack.running(tmp_path_factory.mktemp("elastic-stack"), env=env) as running:
+    with Stack.running(tmp_path_factory.mktemp("elastic-stack"), env={**env, **stack_settings("sqlite")}) as running:
         yield running
 
 

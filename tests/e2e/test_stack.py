@@ -106,9 +106,11 @@ def test_starting_a_running_stack_changes_nothing(stack: Stack) -> None:
 
 
 @pytest.fixture(scope="module")
-def own_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def own_stack(
+    tmp_path_factory: pytest.TempPathFactory, stack_settings: Callable[[str], dict[str, str]]
+) -> Iterator[Stack]:
     """A stack for the tests that break it, in the order they stand here."""
-    with Stack.running(tmp_path_factory.mktemp("own")) as running:
+    with Stack.running(tmp_path_factory.mktemp("own"), env=stack_settings("sqlite")) as running:
         yield running
 
 

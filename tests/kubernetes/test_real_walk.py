@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,7 +129,11 @@ def _pod_rules(place: Place, host_python: HostPython) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def walker(
-    place: Place, control_plane: ControlPlane, host_python: HostPython, tmp_path_factory: pytest.TempPathFactory
+    place: Place,
+    control_plane: ControlPlane,
+    host_python: HostPython,
+    tmp_path_factory: pytest.TempPathFactory,
+    stack_settings: Callable[[str], dict[str, str]],
 ) -> Iterator[Walker]:
     files = place.files
     (files / "pods.yaml").write_text(yaml.safe_dump(_pod_rules(place, host_python)))
@@ -143,6 +147,7 @@ def walker(
         "FRENZY_POLL_S": "0.5",
         "FRENZY_STOP_GRACE_S": "10",
         "KUBECONFIG": str(service_account_kubeconfig(control_plane, place.namespace, ACCOUNT, files)),
+        **stack_settings("postgresql"),
     }
     with _everyone_may_write(), Stack.running(tmp_path_factory.mktemp("stack"), env=env) as stack:
         user = Walker(stack, write_corpus(place.texts))

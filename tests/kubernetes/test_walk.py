@@ -7,7 +7,7 @@ Every test ends with no pod and no lease.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,7 +82,12 @@ def _labelled(node: dict[str, Any]) -> FakeNode:
 
 
 @pytest.fixture(scope="module")
-def walker(place: Place, control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walker]:
+def walker(
+    place: Place,
+    control_plane: ControlPlane,
+    tmp_path_factory: pytest.TempPathFactory,
+    stack_settings: Callable[[str], dict[str, str]],
+) -> Iterator[Walker]:
     files = tmp_path_factory.mktemp("files")
     leave_soon = {
         "key": "node.kubernetes.io/unreachable",
@@ -112,6 +117,8 @@ def walker(place: Place, control_plane: ControlPlane, tmp_path_factory: pytest.T
         CONNECTION_VARIABLE: json.dumps({"conn_type": "http", "extra": extras}),
         "KUBECONFIG": str(service_account_kubeconfig(control_plane, place.namespace, "frenzy", files)),
     }
+    # PostgreSQL, as on a cluster.
+    env |= stack_settings("postgresql")
     with Stack.running(tmp_path_factory.mktemp("stack"), env=env) as stack:
         user = Walker(stack, write_corpus(files))
         yield user
