@@ -85,6 +85,7 @@ def simulate(  # noqa: PLR0913  # one argument for each option of the command
                 "--estimate-sigma": estimate_sigma,
                 "--misprediction": misprediction,
                 "--failures": failures,
+                "--start-overhead": start_overhead,
             }
         )
         question = Question(source=snapshot, changes=what_if or (), policies=policy or (), queues=queues)

@@ -119,7 +119,8 @@ def test_a_snapshot_is_played_under_the_queues_of_a_file(taken: Path, frenzy: Co
 
 
 def test_options_that_make_another_workload_are_refused_beside_a_snapshot(taken: Path, frenzy: Command) -> None:
-    for option in (("--cluster", "64"), ("--load", "2"), ("--seed", "3"), ("--failures", "5"), ("--rigid",)):
+    disturbing = (("--failures", "5"), ("--start-overhead", "5"), ("--rigid",))
+    for option in (("--cluster", "64"), ("--load", "2"), ("--seed", "3"), *disturbing):
         said = frenzy("simulate", "--snapshot", str(taken), *option)
         assert (said.status, said.out, option[0] in said.err) == (2, "", True)
 
