@@ -67,7 +67,7 @@ def story(elastic_walker: Walker, elastic_api: Api) -> Story:
         steady=job_text(
             "steady", corpus, training={**training, "max_steps": 120}, constraints=on_slow_gpus(2), elastic="off"
         ),
-        long=job_text("long", corpus, training={**training, "max_steps": 260}, constraints=on_slow_gpus()),
+        long=job_text("long", corpus, training={**training, "max_steps": 180}, constraints=on_slow_gpus()),
         short=job_text("short", corpus, training={**training, "max_steps": 20}, constraints=on_slow_gpus(1)),
     )
     return demo_elastic.play(elastic_api, specs, print)
