@@ -20,7 +20,7 @@ import pytest
 import yaml
 from kubernetes import client
 from tests.e2e.growing import check_moves, growing
-from tests.e2e.walker import Walker, write_cluster, write_corpus
+from tests.e2e.walker import SWEEP, Walker, write_cluster, write_corpus
 from tests.kubernetes.access import make_namespace, service_account_kubeconfig, virtual_gpus
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.host_python import USER, HostPython
@@ -230,8 +230,8 @@ def test_a_run_of_which_the_kubelet_evicts_one_pod_goes_on_in_another_from_its_l
 ) -> None:
     run = walker.start("evicted-in-pods", training={"global_batch_size": 16, "max_steps": 60}, **JOB)
     _, second = two_pods(walker, place)
+    grow_no_more(walker, place, tmp_path)
     walker.wait_for_step(*run, 9)
-    grow_no_more(place, tmp_path)
     fill_scratch_space(control_plane, second)
     view = walker.succeed(*run)
     assert outcomes(view) == [ReasonCode.POD_EVICTED, ReasonCode.COMPLETED]
@@ -243,9 +243,14 @@ def test_a_run_of_which_the_kubelet_evicts_one_pod_goes_on_in_another_from_its_l
     check_losses(walker, view, tmp_path)
 
 
-def grow_no_more(place: Place, folder: Path) -> None:
-    """From now on no further node of the type comes: a run that loses one there has one left."""
+def grow_no_more(walker: Walker, place: Place, folder: Path) -> None:
+    """From now on no further node of the type comes: a run that loses one of two there has one left.
+
+    The ledger, which may know of a third since the pods run, hears of it by the next sweep.
+    """
     write_cluster(folder, cluster_with(place, twin=0, large=1)).replace(place.files / "cluster.yaml")
+    sweep = walker.trigger(SWEEP)
+    walker.eventually("a sweep", lambda: walker.dag_run_state(SWEEP, sweep) == "success")
 
 
 def fill_scratch_space(control_plane: ControlPlane, pod: Any) -> None:
