@@ -117,8 +117,7 @@ def walker(
         CONNECTION_VARIABLE: json.dumps({"conn_type": "http", "extra": extras}),
         "KUBECONFIG": str(service_account_kubeconfig(control_plane, place.namespace, "frenzy", files)),
     }
-    # PostgreSQL, as on a cluster.
-    env |= stack_settings("postgresql")
+    env |= stack_settings("sqlite")
     with Stack.running(tmp_path_factory.mktemp("stack"), env=env) as stack:
         user = Walker(stack, write_corpus(files))
         yield user
