@@ -85,11 +85,6 @@ def claim_of_waiting(contender: Contender, tables: Tables, policy: HasPolicy) ->
     )
 
 
-def claim_of_running(job: RunningJob, tables: Tables, now_s: float, policy: HasPolicy) -> Claim:
-    """What ``job`` claims at ``now_s``."""
-    return _of_running(job, tables, now_s, policy, may_move=is_settled(job, now_s))
-
-
 def is_settled(job: RunningJob, now_s: float) -> bool:
     """Whether ``job`` may be moved and was not moved just now."""
     return job.elasticity is not None and job.ran_s(now_s) >= max(job.elasticity.min_run_s, 1e-9)
@@ -97,37 +92,70 @@ def is_settled(job: RunningJob, now_s: float) -> bool:
 
 def claim_at_start(job: RunningJob, tables: Tables, policy: HasPolicy) -> Claim:
     """What ``job`` would claim when its steps began, if it could be moved at once."""
-    began_s = job.started_s if job.ready_s is None else job.ready_s
-    return _of_running(job, tables, began_s, policy, may_move=job.elasticity is not None)
-
-
-def _of_running(job: RunningJob, tables: Tables, now_s: float, policy: HasPolicy, *, may_move: bool) -> Claim:
-    progress = job.progress(now_s)
-    left = believed_left(job.work_left - progress, job.work_done + progress, policy)
     capacity, allocations = tables.capacity, job.placement.allocations
     is_displaced = any(each.node in capacity.not_ready for each in allocations) if capacity.not_ready else False
     elasticity = job.elasticity
     current, others = tables.of_running(job, is_displaced=is_displaced)
+    return claim_now(
+        Claim(
+            job,
+            job.run_key,
+            current,
+            others if elasticity is not None else NOTHING,
+            job.work_left,
+            elasticity is None,
+            False,
+            elasticity.restart_s if elasticity is not None else 0.0,
+            0.0,
+            0.0,
+            is_displaced,
+            False,
+            job.objective is Objective.COST,
+            0.0,
+            # What it holds on a node that has left the cluster is nobody's.
+            sum([each.num_gpus for each in allocations if each.node in capacity.ready]),
+        ),
+        None,
+        policy,
+        capacity,
+    )
+
+
+def claim_now(at_start: Claim, now_s: float | None, policy: HasPolicy, capacity: Capacity) -> Claim:
+    """What a job that runs claims at ``now_s``; as ``claim_at_start`` if None.
+
+    at_start: its claim then, of which this changes what depends on time. It is asked for every job in every look at
+    all of them, so it calls little.
+    """
+    job, current, others, elasticity = at_start.job, at_start.current, at_start.others, at_start.job.elasticity
+    assert isinstance(job, RunningJob)
+    assert current is not None
+    ran_s = 0.0 if now_s is None else job.ran_s(now_s)
+    progress = ran_s / current.unit_s
+    left = believed_left(job.work_left - progress, job.work_done + progress, policy)
+    may_move, has_moves = False, at_start.is_displaced
+    if elasticity is not None:
+        may_move = now_s is None or ran_s >= max(elasticity.min_run_s, 1e-9)
+        has_moves = has_moves or elasticity.moves_left + ran_s / elasticity.refill_s >= 1
     others = others if may_move else NOTHING
-    work = _work_of_running(current, others, left, is_displaced=is_displaced)
+    work = _work_of_running(current, others, left, is_displaced=at_start.is_displaced)
     return Claim(
         job,
-        job.run_key,
+        at_start.run_key,
         current,
         others,
         left,
         not may_move,
-        is_displaced or job.moves_left(now_s) >= 1,
-        elasticity.restart_s if elasticity is not None else 0.0,
+        has_moves,
+        at_start.restart_s,
         work,
         _weight(work, policy),
-        is_displaced,
+        at_start.is_displaced,
         False,
-        job.objective is Objective.COST,
+        at_start.by_cost,
         # What was given for its memory is not taken back by its equals.
         -math.inf if job.pressed else due_s(job, work, policy, capacity),
-        # What it holds on a node that has left the cluster is nobody's.
-        sum([each.num_gpus for each in allocations if each.node in capacity.ready]),
+        at_start.num_held,
     )
 
 
@@ -136,7 +164,8 @@ def _work_of_running(current: Choice, others: Table, left: float, *, is_displace
     own = left * current.unit_s * current.gpus
     if others.least is None:
         return own
-    return others.work(left) if is_displaced else min(own, others.work(left))
+    least = others.work(left)
+    return least if is_displaced or least < own else own
 
 
 def believed_left(left: float, done: float, policy: HasPolicy) -> float:

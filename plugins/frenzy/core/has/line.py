@@ -11,7 +11,7 @@ from itertools import accumulate
 from operator import sub
 
 from frenzy.core.has.choices import Capacity, Choice, Tables
-from frenzy.core.has.claims import Claim, claim_of_running, claim_of_waiting
+from frenzy.core.has.claims import Claim, claim_at_start, claim_now, claim_of_waiting
 from frenzy.core.has.deadlines import with_deadline
 from frenzy.core.has.policy import HasPolicy
 from frenzy.core.has.quotas import QuotaUse
@@ -111,12 +111,14 @@ def claims_of(state: SchedulingState, now_s: float, policy: HasPolicy, capacity:
     if standing is not None:
         tables = standing.tables
         ranks = [rank for rank in standing.waiting if rank.run_key not in running]
+        started = [rank.claim for rank in standing.holding]
     else:
         tables = Tables(state.rules, capacity)
         waiting = [each for each in state.waiting if each.job.run_key not in running]
         ranks = [rank_of(claim_of_waiting(each, tables, policy)) for each in waiting]
+        started = [claim_at_start(job, tables, policy) for job in running.values()]
     # Two sorted runs, or nearly so, are quickly merged.
-    ranks += sorted(rank_of(claim_of_running(job, tables, now_s, policy)) for job in running.values())
+    ranks += sorted([rank_of(claim_now(each, now_s, policy, tables.capacity)) for each in started])
     if standing is None or standing.num_timed:
         limits, slack = QuotaUse(policy.queues), policy.deadline_slack
         ranks = [

@@ -41,6 +41,11 @@ class Contender:
     fewest_gpus: tuple[tuple[str, int], ...]
     asks: str
 
+    @property
+    def run_times(self) -> tuple[float, ...]:
+        """Of its options, in seconds."""
+        return tuple([option.run_s for option in self.options])
+
     def may_fit(self, room: Room) -> bool:
         """Whether any option finds as many idle GPUs of its type as it needs, wherever they are."""
         for gpu_type, num_gpus in self.fewest_gpus:
@@ -103,10 +108,9 @@ class Rules:
         asks = f"{menu.asks} {job.queue} {job.team}" if queue_rules(self.policy) else menu.asks
         return Contender(job, options, menu.fewest_gpus, asks)
 
-    def first_choice(self, job: RunningJob, cluster: Cluster) -> ResourcePlan | None:
-        """The plan that ``job`` would try first if it waited."""
-        choices = self._menu(_Wish(job.plans, False, job.asked_gpus, job.excluded_nodes), cluster).choices
-        return choices[0][0] if choices else None
+    def choices_of_running(self, job: RunningJob, cluster: Cluster) -> tuple[tuple[ResourcePlan, Need], ...]:
+        """The plans that ``job`` would try if it waited, in that order, and what they need."""
+        return self._menu(_Wish(job.plans, False, job.asked_gpus, job.excluded_nodes), cluster).choices
 
     def _menu(self, wish: _Wish, cluster: Cluster) -> _Menu:
         key = (id(wish.plans), *wish[1:])

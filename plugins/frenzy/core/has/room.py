@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from frenzy.core.cluster import Cluster, Node, NodeState, Placement
@@ -173,7 +173,7 @@ class Room:
             before = on_type.get(each.node, self.by_type[gpu_type].free[each.node])
             on_type[each.node] = operation(before, need.on_node(each.num_gpus))
         by_type = {gpu_type: self.by_type[gpu_type].with_free(free) for gpu_type, free in changed.items()}
-        return replace(self, by_type={**self.by_type, **by_type})
+        return Room({**self.by_type, **by_type}, self.type_of_node)
 
 
 def minus(left: Free, right: Free) -> Free:

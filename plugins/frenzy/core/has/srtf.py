@@ -112,9 +112,12 @@ class _Turn:
 
     def _left_s(self, job: RunningJob) -> float:
         """Time to its end with the plan it runs with."""
+        return self._left(job) * job.plan.predicted_run_s
+
+    def _left(self, job: RunningJob) -> float:
+        """What is left of it, in multiples of its plans' run times."""
         progress = job.progress(self.now_s)
-        left = self.policy.believed_left(job.work_left - progress, job.work_done + progress)
-        return left * job.plan.predicted_run_s
+        return self.policy.believed_left(job.work_left - progress, job.work_done + progress)
 
     def _cheapest_eviction(
         self, contender: Contender, victims: list[RunningJob]
@@ -167,11 +170,10 @@ class _Turn:
 
     def _may_gain(self, job: RunningJob) -> bool:
         """Whether the fastest of its options would do, wherever it is; most jobs run with it already."""
-        fastest = self.state.rules.first_choice(job, self.state.cluster)
-        if fastest is None or fastest is job.plan:
+        choices = self.state.rules.choices_of_running(job, self.state.cluster)
+        if not choices or choices[0][0] is job.plan:
             return False
-        left = self._left_s(job) / job.plan.predicted_run_s
-        return left * fastest.predicted_run_s < self._bound_s(job)
+        return self._left(job) * choices[0][0].predicted_run_s < self._bound_s(job)
 
     def _bound_s(self, job: RunningJob) -> float:
         """What a move must leave less than, of the time to the end."""
@@ -179,17 +181,21 @@ class _Turn:
 
     def _better_place(self, job: RunningJob) -> tuple[Option, Placement] | None:
         """The fastest option of ``job`` that fits the idle GPUs and its own and makes up for a restart."""
-        bound_s = self._bound_s(job)
-        waiting = self.state.rules.contender(job.stopped(self.now_s), self.state.cluster)
+        bound_s, left = self._bound_s(job), self._left(job)
         room: Room | None = None
-        for option in waiting.options:
-            if option.run_s >= bound_s:
+        for plan, need in self.state.rules.choices_of_running(job, self.state.cluster):
+            run_s = left * plan.predicted_run_s
+            if run_s >= bound_s:
                 return None
+            own = job.plan.num_gpus if job.plan.gpu_type == plan.gpu_type else 0
+            if need.num_gpus > self.state.room.idle_gpus(plan.gpu_type) + own:
+                # Too few GPUs, wherever they are: nothing needs to be placed.
+                continue
             if room is None:
                 room = self.state.room.release(self.state.rules.need(job.plan), job.placement)
-            placement = place_in(room, option.need)
+            placement = place_in(room, need)
             if placement is not None:
-                return option, placement
+                return Option(plan, need, run_s), placement
         return None
 
     def _move(self, job: RunningJob, option: Option, placement: Placement) -> None:

@@ -18,10 +18,10 @@ from heapq import merge
 from itertools import islice
 from typing import Final
 
-from frenzy.core.has.claims import Claim, claim_of_running, is_settled
+from frenzy.core.has.claims import Claim, claim_now, is_settled
 from frenzy.core.has.line import Elsewhere, Line, must_not_be_overtaken
-from frenzy.core.has.ranks import Key, Rank, Ranks, Sums
-from frenzy.core.has.standing import Standing, rank_of_holding
+from frenzy.core.has.ranks import Key, Rank, Ranks, Sums, rank_of
+from frenzy.core.has.standing import Standing
 from frenzy.core.has.state import SchedulingState
 from frenzy.core.queue import RunningJob
 
@@ -43,13 +43,14 @@ def window(state: SchedulingState, standing: Standing, now_s: float, turn: int |
     # Where nothing is idle and nobody could make room, no waiting job can start.
     may_start = (*first, *fitting) if fitting or last else ()
     waiting = {rank.run_key: rank for rank in (*may_start, *_due(state, standing, idle, now_s))}
-    found = {rank.run_key for rank in (*last, *_growing(standing, idle, now_s))}
+    found = {rank.run_key: rank for rank in (*last, *_growing(standing, idle, now_s))}
     if turn is not None:
-        found |= {rank.run_key for rank in _in_turn(standing.holding, turn) if _may_move(rank, now_s)}
-    policy, tables = standing.policy, standing.tables
-    holding = [state.running[run_key] for run_key in found]
-    running = [claim_of_running(job, tables, now_s, policy) for job in holding]
-    ranks = [*waiting.values(), *(rank_of_holding(job, tables, policy) for job in holding)]
+        found |= {rank.run_key: rank for rank in _in_turn(standing.holding, turn) if _may_move(rank, now_s)}
+    policy, capacity = standing.policy, standing.tables.capacity
+    running = [claim_now(rank.claim, now_s, policy, capacity) for rank in found.values()]
+    # Those that could grow were found by what they would gain, not by their place in line.
+    holding = [rank_of(rank.claim, weight=rank.weight, gpus=rank.gpus) for rank in found.values()]
+    ranks = [*waiting.values(), *holding]
     claims = sorted([*(rank.claim for rank in waiting.values()), *running], key=_place)
     return Line.of(claims, now_s, _elsewhere(state, standing, running, Ranks.of(sorted(ranks))))
 
