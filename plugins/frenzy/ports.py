@@ -67,9 +67,6 @@ class LedgerTx(Protocol):
         ...
 
     def put_run(self, record: RunRecord) -> None: ...
-    def drop_run(self, run_key: str) -> None:
-        """Forget a run with its attempts, leases and events; its samples stay. LedgerConflict while it holds GPUs."""
-        ...
 
     def queue(self) -> tuple[QueueEntry, ...]:
         """Ordered by (submitted_s, run_key)."""

@@ -15,7 +15,7 @@ from tests.contract.ledgers import DATABASES, MemoryWorld, World, postgres_world
 from frenzy.core.cluster import Cluster
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.hardware import DeviceKind
-from frenzy.core.ledger import Event, JobState, LeaseState, RunRecord, versions_key
+from frenzy.core.ledger import Event, JobState, LeaseState, versions_key
 from frenzy.ports import LedgerConflict, LedgerStore
 
 
@@ -247,64 +247,6 @@ def test_events_keep_their_order(ledger: LedgerStore) -> None:
             tx.add_event(each)
         tx.add_event(Event(run_key="b", time_s=0.0, kind="k", text=""))
         assert tx.events("a") == tuple(events)
-
-
-def fill(ledger: LedgerStore, run: RunRecord) -> None:
-    """All that a run that has ended leaves in the ledger."""
-    ended = replace(values.lease(run.run_key, n1=1), state=LeaseState.ENDED, ended_s=2.0, end_reason=values.ENDED)
-    with ledger.transaction() as tx:
-        tx.put_run(run)
-        tx.put_queue_entry(values.queue_entry(run.run_key))
-        tx.put_lease(values.lease(run.run_key, n1=1))
-        tx.put_lease(ended)
-        tx.put_attempt(values.attempt(run.run_key))
-        tx.add_event(Event(run_key=run.run_key, time_s=1.0, kind="k", text="t"))
-        tx.add_sample(replace(values.sample(run.run_key), kind=DeviceKind.CUDA))
-
-
-def test_of_a_run_that_is_dropped_only_what_it_taught_stays(ledger: LedgerStore) -> None:
-    dropped, other = values.run("dropped"), values.run("other")
-    for each in (dropped, other):
-        fill(ledger, each)
-    with ledger.transaction() as tx:
-        samples, residuals = tx.samples(), tx.residuals(versions=versions_key({"torch": "2"}), except_run="")
-        kept = (
-            tx.run(other.run_key),
-            tx.attempts(other.run_key),
-            tx.events(other.run_key),
-            tx.queue_entry(other.run_key),
-        )
-        tx.drop_run(dropped.run_key)
-        tx.drop_run("never there")
-    with ledger.reading() as tx:
-        key = dropped.run_key
-        assert (tx.run(key), tx.queue_entry(key), tx.lease(key, 1)) == (None, None, None)
-        assert (tx.attempts(key), tx.events(key)) == ((), ())
-        assert tx.samples() == samples and len(samples) == 2
-        assert tx.residuals(versions=versions_key({"torch": "2"}), except_run="") == residuals and len(residuals) == 2
-        key = other.run_key
-        assert (tx.run(key), tx.attempts(key), tx.events(key), tx.queue_entry(key)) == kept
-        assert tx.lease(key, 1) is not None
-
-
-def test_a_run_that_was_dropped_may_begin_again(ledger: LedgerStore) -> None:
-    run = values.run()
-    fill(ledger, run)
-    with ledger.transaction() as tx:
-        tx.drop_run(run.run_key)
-    fill(ledger, run)
-    with ledger.reading() as tx:
-        assert (tx.run(run.run_key), len(tx.events(run.run_key)), len(tx.samples())) == (run, 1, 1)
-
-
-def test_a_run_that_holds_gpus_is_not_dropped(ledger: LedgerStore) -> None:
-    run = values.run()
-    with ledger.transaction() as tx:
-        tx.put_run(run)
-        tx.put_lease(values.lease(run.run_key, n1=1))
-        with pytest.raises(LedgerConflict, match="still holds GPUs"):
-            tx.drop_run(run.run_key)
-        assert tx.run(run.run_key) == run
 
 
 def test_samples_come_newest_first_by_family_and_limit(ledger: LedgerStore) -> None:

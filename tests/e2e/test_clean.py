@@ -29,20 +29,3 @@ def test_of_a_cleaned_run_the_model_is_left(walker: Walker) -> None:
         assert walker.http.get(f"/frenzy/api/v1/runs/{view.run.run_key}/{page}").is_success
     after = walker.view(dag_id, run_id)
     assert after is not None and (after.run, after.attempts) == (view.run, view.attempts)
-
-
-def test_a_run_that_the_ledger_forgot_shows_nothing_and_starts_anew_when_it_is_cleared(walker: Walker) -> None:
-    dag_id, run_id = walker.start("forgotten")
-    before = walker.succeed(dag_id, run_id)
-    wish = CleanRun(older_than_s=0.0, models=True, history=True)
-    cleaned = walker.frenzy("POST", f"/runs/{before.run.run_key}/clean", CleanedRun, encode(wish))
-    assert cleaned.forgotten
-    assert walker.view(dag_id, run_id) is None
-    assert walker.http.get(f"/frenzy/api/v1/runs/{before.run.run_key}/memory").status_code == 404
-    walker.airflow(
-        "POST", f"/dags/{dag_id}/clearTaskInstances", {"dag_run_id": run_id, "dry_run": False, "only_failed": False}
-    )
-    after = walker.succeed(dag_id, run_id)
-    assert [each.attempt for each in after.attempts] == [1]
-    assert after.attempts[0].result is not None
-    assert after.attempts[0].result.resumed_from_step == before.attempts[0].result.resumed_from_step

@@ -26,13 +26,8 @@ def check_lease(lease: Lease, *, before: Lease | None, held: Iterable[Lease], cl
         return
     if takes_slots(lease, before):
         others = [each for each in held if (each.run_key, each.attempt) != (lease.run_key, lease.attempt)]
-        _check_single(lease.run_key, others)
+        _check_single(lease, others)
         _check_room(lease, others, cluster)
-
-
-def check_dropped(run_key: str, *, held: Iterable[Lease]) -> None:
-    """Raise LedgerConflict when the run, which is to be forgotten, has a lease among the ``held`` ones."""
-    _check_single(run_key, held)
 
 
 def takes_slots(lease: Lease, before: Lease | None) -> bool:
@@ -42,9 +37,9 @@ def takes_slots(lease: Lease, before: Lease | None) -> bool:
     return before is None or before.state is LeaseState.ENDED or before.placement != lease.placement
 
 
-def _check_single(run_key: str, others: Iterable[Lease]) -> None:
+def _check_single(lease: Lease, others: Iterable[Lease]) -> None:
     for each in others:
-        if each.run_key == run_key:
+        if each.run_key == lease.run_key:
             raise _conflict(ReasonCode.WAITING_FOR_OLD_WORKERS, f"{_of(each)} still holds GPUs.")
 
 

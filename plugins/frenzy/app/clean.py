@@ -1,4 +1,4 @@
-"""Freeing the space of runs that ended long ago. What others learn from them always stays."""
+"""Freeing the space of runs that ended long ago. Their history stays, and so does what others learn from it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from frenzy.core.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.ledger import FINAL_STATES, JobState, RunRecord
 from frenzy.core.protocol import CleanedRun, CleanRun, EndedRun
 from frenzy.core.units import format_bytes, format_duration
-from frenzy.ports import LedgerTx, RunStore
+from frenzy.ports import LedgerTx
 
 
 def ended_runs(services: Services, *, older_than_s: float) -> tuple[EndedRun, ...]:
@@ -22,36 +22,21 @@ def ended_runs(services: Services, *, older_than_s: float) -> tuple[EndedRun, ..
 
 
 def clean_run(services: Services, run_key: str, wish: CleanRun) -> CleanedRun:
-    """Remove the files of a run that ended long ago, its finished model and its history only if that is wished too.
+    """Remove the files of a run that ended long ago, its finished model only if that is wished too.
 
-    A run whose model stays keeps its history: nothing else would say where the model came from, or find it again.
     Raises NotFound, and PermanentError for a run that has not ended, or not long enough ago, or whose
     model a run that has not ended is to begin with.
     """
     with services.ledger.reading() as tx:
-        _refuse_if_needed(tx, services, require_run(tx, run_key), wish)
-    forgets = wish.history and (wish.models or not _has_model(services.runs, run_key))
+        run = require_run(tx, run_key)
+        _refuse_if_needed(tx, services, run, wish)
     num_bytes = services.runs.clean(run_key, keep_model=not wish.models, dry_run=wish.dry_run)
-    if not wish.dry_run and (forgets or num_bytes):
+    if num_bytes and not wish.dry_run:
+        kept = "the model too" if wish.models else "all but the model"
         with services.ledger.transaction() as tx:
-            if forgets:
-                _forget(tx, services, run_key, wish)
-            else:
-                kept = "the model too" if wish.models else "all but the model"
-                text = f"{format_bytes(num_bytes)} of its files were removed, {kept}."
-                log_event(tx, run_key, services.clock.now_s(), "clean", text)
-    return CleanedRun(run_key=run_key, num_bytes=num_bytes, forgotten=forgets)
-
-
-def _has_model(runs: RunStore, run_key: str) -> bool:
-    whole, rest = (runs.clean(run_key, keep_model=keep, dry_run=True) for keep in (False, True))
-    return whole > rest
-
-
-def _forget(tx: LedgerTx, services: Services, run_key: str, wish: CleanRun) -> None:
-    # Cleared while its files were removed, it has begun anew.
-    _refuse_if_needed(tx, services, require_run(tx, run_key), wish)
-    tx.drop_run(run_key)
+            text = f"{format_bytes(num_bytes)} of its files were removed, {kept}."
+            log_event(tx, run_key, services.clock.now_s(), "clean", text)
+    return CleanedRun(run_key=run_key, num_bytes=num_bytes)
 
 
 def _refuse_if_needed(tx: LedgerTx, services: Services, run: RunRecord, wish: CleanRun) -> None:

@@ -21,16 +21,14 @@ _DAY_S: Final = 86400.0
 def clean(
     older_than: Annotated[int, typer.Option("--older-than", min=1, help="Days since a run ended.")],
     models: Annotated[bool, typer.Option("--models", help="Remove finished models, too.")] = False,
-    history: Annotated[bool, typer.Option("--history", help="Forget the runs, too, unless their models stay.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the values as JSON.")] = False,
 ) -> int:
     """Remove checkpoints, logs and telemetry of runs that ended long ago; finished models stay unless asked for.
 
-    So does what the ledger keeps of them; what other jobs learn from them always does.
     Exit status 1 when a run's files could not be removed; the others' are.
     """
-    wish = CleanRun(older_than_s=older_than * _DAY_S, models=models, history=history, dry_run=dry_run)
+    wish = CleanRun(older_than_s=older_than * _DAY_S, models=models, dry_run=dry_run)
     with connect() as api:
         ended = api.ask(api_calls.ended_runs(wish.older_than_s))
         refusals: list[str] = []
@@ -55,7 +53,7 @@ def _cleaned(api: Api, ended: tuple[EndedRun, ...], wish: CleanRun, refusals: li
         except PermanentError as error:
             refusals.append(str(error))
             continue
-        if cleaned.num_bytes or cleaned.forgotten:
+        if cleaned.num_bytes:
             yield cleaned
 
 
@@ -63,17 +61,10 @@ def _table(rows: list[tuple[EndedRun, CleanedRun]], *, dry_run: bool) -> Grid:
     total = size(sum(cleaned.num_bytes for _, cleaned in rows))
     title = f"{'Would remove' if dry_run else 'Removed'} {total} of {len(rows)} run{'' if len(rows) == 1 else 's'}"
     cells = (
-        (
-            ended.run_key,
-            ended.job_name,
-            state_text(ended.state),
-            _day(ended.ended_s),
-            size(cleaned.num_bytes),
-            "goes" if cleaned.forgotten else "stays",
-        )
+        (ended.run_key, ended.job_name, state_text(ended.state), _day(ended.ended_s), size(cleaned.num_bytes))
         for ended, cleaned in rows
     )
-    return grid(title, ("run", "job", "state", "ended", "size", "history"), cells, right="size")
+    return grid(title, ("run", "job", "state", "ended", "size"), cells, right="size")
 
 
 def _day(epoch_s: float) -> str:

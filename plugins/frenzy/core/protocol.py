@@ -356,23 +356,20 @@ class EndedRun:
 class CleanRun:
     """POST /runs/{run_key}/clean -> CleanedRun. Removes the files of a run that ended ``older_than_s`` ago.
 
-    models: its finished model, too. history: what the ledger keeps of it, too, unless its model stays; what others
-    learn from it always stays. dry_run: nothing is removed.
+    models: its finished model, too. dry_run: nothing is removed.
     """
 
     older_than_s: float
     models: bool = False
-    history: bool = False
     dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanedRun:
-    """num_bytes: of the files that were removed, or would be. forgotten: whether the ledger's history was, or would."""
+    """num_bytes: of the files that were removed, or would be."""
 
     run_key: str
     num_bytes: int
-    forgotten: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from tests.contract import values
 from tests.unit.app.playing import Airflow, make_job
 
 from frenzy.adapters.memory import InMemoryRunStore
-from frenzy.adapters.storage.run_store import FsspecRunStore
 from frenzy.app.cancel import cancel
 from frenzy.app.clean import clean_run, ended_runs
 from frenzy.app.queries import run_view
@@ -103,52 +100,3 @@ def test_a_model_that_a_waiting_job_begins_with_stays(airflow: Airflow, use: str
         clean_run(airflow.services, run_key, replace(WISH, models=True))
     cancel(airflow.services, next_run, Reason(code=ReasonCode.CANCELLED_BY_USER))
     assert clean_run(airflow.services, run_key, replace(WISH, models=True)).num_bytes > 0
-
-
-def test_a_history_goes_only_if_that_is_wished_and_what_the_run_taught_stays(airflow: Airflow) -> None:
-    run_key = ended(airflow)
-    airflow.clock.advance(30 * DAY_S)
-    wish = replace(WISH, history=True)
-    sample = values.sample(run_key)
-    with airflow.services.ledger.transaction() as tx:
-        tx.add_sample(sample)
-    assert not clean_run(airflow.services, run_key, replace(WISH, dry_run=True)).forgotten
-    assert clean_run(airflow.services, run_key, replace(wish, dry_run=True)).forgotten
-    assert run_view(airflow.services, run_key), "a dry run forgets nothing"
-    assert clean_run(airflow.services, run_key, wish).forgotten
-    with pytest.raises(NotFound):
-        run_view(airflow.services, run_key)
-    assert ended_runs(airflow.services, older_than_s=0.0) == ()
-    with airflow.services.ledger.reading() as tx:
-        assert tx.samples() == (sample,)
-
-
-def test_the_history_of_a_run_whose_files_went_before_goes(airflow: Airflow) -> None:
-    run_key = ended(airflow)
-    airflow.clock.advance(30 * DAY_S)
-    clean_run(airflow.services, run_key, WISH)
-    cleaned = clean_run(airflow.services, run_key, replace(WISH, history=True))
-    assert cleaned == CleanedRun(run_key=run_key, num_bytes=0, forgotten=True)
-
-
-def test_a_run_whose_model_stays_keeps_its_history(airflow: Airflow, tmp_path: Path) -> None:
-    run_key = ended(airflow)
-    airflow.clock.advance(30 * DAY_S)
-    model = tmp_path / run_key / "model" / "model.safetensors"
-    model.parent.mkdir(parents=True)
-    model.write_text("weights")
-    services = replace(airflow.services, runs=FsspecRunStore(str(tmp_path)))
-    wish = replace(WISH, history=True)
-    assert not clean_run(services, run_key, wish).forgotten
-    assert run_view(services, run_key).run.run_key == run_key
-    assert model.exists()
-    assert clean_run(services, run_key, replace(wish, models=True)).forgotten
-    assert not model.exists()
-
-
-def test_a_run_that_has_not_ended_keeps_its_history(airflow: Airflow) -> None:
-    run_key = run_of(airflow, make_job("waits"))
-    airflow.clock.advance(100 * DAY_S)
-    with pytest.raises(PermanentError, match="has not ended"):
-        clean_run(airflow.services, run_key, replace(WISH, history=True))
-    assert run_view(airflow.services, run_key)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -45,19 +44,9 @@ def test_a_dry_run_says_the_same_and_removes_nothing(online: Command, world: Wor
     said = online("clean", "--older-than", "365", "--dry-run")
     assert "Would remove 900 B of 1 run" in said.out
     assert json.loads(online("clean", "--older-than", "365", "--dry-run", "--json").out) == [
-        {"run_key": run_key, "num_bytes": 900, "forgotten": False}
+        {"run_key": run_key, "num_bytes": 900}
     ]
     assert world.services.runs.log_tail(run_key, 1)
-
-
-def test_the_ledger_forgets_old_runs_if_asked_to(online: Command, world: World) -> None:
-    old, new = ended(world, "old", 8), ended(world, "new", 6)
-    asked = ("clean", "--older-than", "7", "--history")
-    assert re.search(rf"{old} .* goes", online(*asked, "--dry-run").out)
-    assert {"run_key": old, "num_bytes": 900, "forgotten": True} in json.loads(online(*asked, "--json").out)
-    assert online("status", old).status != 0
-    assert online("status", new).status == 0
-    assert old not in online(*asked).out
 
 
 def test_a_run_that_may_not_be_cleaned_is_told_and_the_others_are_cleaned(online: Command, world: World) -> None:

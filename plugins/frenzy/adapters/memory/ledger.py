@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from frenzy.adapters.lease_rules import check_dropped, check_lease
+from frenzy.adapters.lease_rules import check_lease
 from frenzy.core.cluster import Cluster
 from frenzy.core.errors import Reason, ReasonCode, TemporaryError
 from frenzy.core.ledger import (
@@ -115,20 +115,6 @@ class InMemoryTransaction:
 
     def put_run(self, record: RunRecord) -> None:
         self._become(replace(self.facts, runs={**self.facts.runs, record.run_key: record}))
-
-    def drop_run(self, run_key: str) -> None:
-        check_dropped(run_key, held=self.held_leases())
-        facts = self.facts
-        self._become(
-            replace(
-                facts,
-                runs={key: each for key, each in facts.runs.items() if key != run_key},
-                queue={key: each for key, each in facts.queue.items() if key != run_key},
-                leases={key: each for key, each in facts.leases.items() if key[0] != run_key},
-                attempts={key: each for key, each in facts.attempts.items() if key[0] != run_key},
-                events=tuple(each for each in facts.events if each.run_key != run_key),
-            )
-        )
 
     def queue(self) -> tuple[QueueEntry, ...]:
         return tuple(sorted(self.facts.queue.values(), key=lambda each: (each.submitted_s, each.run_key)))

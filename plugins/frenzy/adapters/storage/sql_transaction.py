@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 from sqlalchemy import Connection, Row, Select, Table, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from frenzy.adapters.lease_rules import check_dropped, check_lease, takes_slots
+from frenzy.adapters.lease_rules import check_lease, takes_slots
 from frenzy.adapters.storage import airflow_tables, tables
 from frenzy.core import codec
 from frenzy.core.cluster import Cluster, Node
@@ -75,13 +75,6 @@ class SqlTransaction:
                 "document": codec.dumps(record),
             },
         )
-
-    def drop_run(self, run_key: str) -> None:
-        self._check_writable()
-        check_dropped(run_key, held=self.held_leases())
-        # The run last: queue entries refer to it.
-        for table in (tables.queue_entry, tables.lease, tables.attempt, tables.event, tables.run):
-            self._connection.execute(delete(table).where(table.c.run_key == run_key))
 
     def queue(self) -> tuple[QueueEntry, ...]:
         entry = tables.queue_entry
