@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.core.has_strategies import NOW_S, elastic_facts
@@ -14,7 +15,7 @@ from tests.unit.core.has_world import team_quotas
 
 from frenzy.core.has import HasPolicy, SchedulingState
 from frenzy.core.has.choices import Capacity, Choice
-from frenzy.core.has.claims import Claim
+from frenzy.core.has.claims import Claim, is_settled
 from frenzy.core.has.line import Line, claims_of
 from frenzy.core.has.shares import targets
 from frenzy.core.queue import SchedulingFacts
@@ -205,3 +206,18 @@ def test_work_is_that_of_the_most_efficient_choice(there: SchedulingFacts, polic
         works = [claim.run_s(each) * each.gpus for each in choices_of(claim)]
         if works:
             assert math.isclose(claim.work, min(works))
+
+
+@settings(max_examples=60, deadline=None)
+@given(elastic_facts(), st.floats(0, 5000))
+def test_what_a_running_job_claims_follows_its_progress(there: SchedulingFacts, after_s: float) -> None:
+    policy, now_s = HasPolicy(), NOW_S + after_s
+    claims = claims_of(SchedulingState.of(there, policy), now_s, policy, Capacity.of(there.cluster))
+    running = {job.run_key: job for job in there.running}
+    for claim in (each for each in claims if each.current is not None):
+        job = running[claim.run_key]
+        left = job.work_left - job.progress(now_s)
+        over = max(policy.overrun_share * (job.work_done + job.progress(now_s)), 1e-9)
+        assert claim.left == pytest.approx(left if left > 0 else over)
+        assert claim.is_fixed == (not is_settled(job, now_s))
+        assert claim.has_moves == (claim.is_displaced or job.moves_left(now_s) >= 1)

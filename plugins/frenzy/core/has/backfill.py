@@ -8,10 +8,10 @@ from frenzy.core.has.choices import Capacity
 from frenzy.core.has.deadlines import RiskFirst, at_risk, in_time
 from frenzy.core.has.fair_share import QueueTurns, held_by_queue
 from frenzy.core.has.forecast import best_promise, within_patience
-from frenzy.core.has.options import Contender
+from frenzy.core.has.options import Contender, Option
 from frenzy.core.has.policy import BackfillPolicy
 from frenzy.core.has.reservation import Promise
-from frenzy.core.has.waiting import Turns, Waiting
+from frenzy.core.has.waiting import Limits, Turns
 from frenzy.core.job import Objective
 from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import QueuedJob
@@ -25,7 +25,6 @@ def run_pass(board: Board, policy: BackfillPolicy) -> None:
     there: later jobs may use the type's GPUs only if they are gone by the promised start or touch
     none that the promise needs.
     """
-    waiting = board.state.waiting
     turns = _turns(board, policy)
     for asking in turns:
         if asking.job.run_key in board.state.running:
@@ -37,8 +36,8 @@ def run_pass(board: Board, policy: BackfillPolicy) -> None:
         found = _first_startable(board, contender)
         if found is not None:
             _take_or_wait(board, contender, found, policy)
-        elif not _reserved(board, contender, policy) and _none_can(board, contender, waiting):
-            turns.close()
+        elif not _reserved(board, contender, policy):
+            turns.keep_to(_limits(board, asking))
 
 
 def _turns(board: Board, policy: BackfillPolicy) -> Turns | QueueTurns | RiskFirst:
@@ -65,12 +64,11 @@ def _reserved(board: Board, contender: Contender, policy: BackfillPolicy) -> boo
     return promise is not None
 
 
-def _none_can(board: Board, contender: Contender, waiting: Waiting) -> bool:
-    """Whether no job that asks for the same as ``contender`` can start, not even the shortest of them."""
-    if not contender.may_fit(board.room):
-        return True
-    least = waiting.lines[contender.asks].least_work
-    return all(board.startable(each, least * each.plan.predicted_run_s) is None for each in contender.options)
+def _limits(board: Board, asking: Contender) -> Limits:
+    """What can start now of the jobs that ask for the same as ``asking``."""
+    allowed = {id(each) for each in board.quotas.within(asking).options}
+    found = ((at, board.must_end_by(each)) for at, each in _on_idle(board, asking) if id(each) in allowed)
+    return Limits(board.now_s, tuple((at, end_s) for at, end_s in found if end_s is not None))
 
 
 def _take_or_wait(board: Board, contender: Contender, found: tuple[int, Placement], policy: BackfillPolicy) -> None:
@@ -85,13 +83,21 @@ def _take_or_wait(board: Board, contender: Contender, found: tuple[int, Placemen
 
 
 def _first_startable(board: Board, contender: Contender) -> tuple[int, Placement] | None:
-    if not contender.may_fit(board.room):
-        return None
-    for preference, option in enumerate(contender.options):
+    for preference, option in _on_idle(board, contender):
         placement = board.startable(option)
         if placement is not None:
             return preference, placement
     return None
+
+
+def _on_idle(board: Board, contender: Contender) -> list[tuple[int, Option]]:
+    """The options for which there are idle GPUs enough, wherever they are, and their places; mostly few."""
+    if not contender.may_fit(board.room):
+        return []
+    idle = {gpu_type: room.idle_gpus for gpu_type, room in board.room.by_type.items()}
+    return [
+        (at, each) for at, each in enumerate(contender.options) if each.need.num_gpus <= idle.get(each.need.gpu_type, 0)
+    ]
 
 
 def _promise_worth_waiting_for(

@@ -13,7 +13,7 @@ from frenzy.core.has.quotas import QuotaUse
 from frenzy.core.has.reservation import Promise, Reservation, taken_out
 from frenzy.core.has.room import Need, Room, TypeRoom
 from frenzy.core.has.state import SchedulingState, running_job
-from frenzy.core.has.timeline import Timeline
+from frenzy.core.has.timeline import Ends, Timeline
 from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import QueuedJob, RunningJob
 
@@ -59,12 +59,31 @@ class Board:
         allowed = QuotaUse(queue_rules(rules.policy)).within(contender)
         return replace(allowed, options=tuple(each for each in allowed.options if self.fits_empty(each.need)))
 
-    def startable(self, option: Option, run_s: float | None = None) -> Placement | None:
-        """Where ``option`` can start now without breaking a reservation. run_s: how long it runs, if not its own."""
+    def startable(self, option: Option) -> Placement | None:
+        """Where ``option`` can start now without breaking a reservation."""
         need = option.need
         reservation = self.reservations.get(need.gpu_type)
-        if reservation is None or reservation.begins_after(self.now_s + (option.run_s if run_s is None else run_s)):
+        if reservation is None or reservation.begins_after(self.now_s + option.run_s):
             return self.fits_now(need)
+        return self._fits_spare(need)
+
+    def must_end_by(self, option: Option) -> float | None:
+        """When a job that starts ``option`` now must have ended, not to break a reservation; infinite if it may run on.
+
+        None where it cannot start, however short it were.
+        """
+        need = option.need
+        if self.fits_now(need) is None:
+            return None
+        reservation = self.reservations.get(need.gpu_type)
+        if reservation is None or self._fits_spare(need) is not None:
+            return math.inf
+        return reservation.promise.start_s
+
+    def _fits_spare(self, need: Need) -> Placement | None:
+        # What is spare is found only where enough is idle.
+        if need.num_gpus > self.room.by_type[need.gpu_type].idle_gpus:
+            return None
         return self._place("spare", self.spare(need.gpu_type), need)
 
     def spare(self, gpu_type: str) -> TypeRoom:
@@ -111,15 +130,17 @@ class Board:
     def timeline(self, gpu_type: str) -> Timeline:
         """The expected ends on ``gpu_type``, those of jobs started in this pass included."""
         if gpu_type not in self._timelines:
-            known = ((end_s, self.state.running[run_key]) for end_s, run_key in self.state.ends.get(gpu_type, ()))
-            new = (
-                (self.now_s + job.work_left * job.plan.predicted_run_s, job)
-                for job in self.started
-                if gpu_type in self.room.types_of(job.placement)
-            )
-            ends = ((max(self.now_s, end_s), job) for end_s, job in (*known, *new))
-            self._timelines[gpu_type] = Timeline(self.room.by_type[gpu_type], ends, self.state)
+            self._timelines[gpu_type] = Timeline(self._ends(gpu_type), self.now_s)
         return self._timelines[gpu_type]
+
+    def _ends(self, gpu_type: str) -> Ends:
+        state, room = self.state, self.room.by_type[gpu_type]
+        new = [job for job in self.started if gpu_type in self.room.types_of(job.placement)]
+        if not new:
+            return state.ends_on(gpu_type)
+        known = ((end_s, state.running[run_key]) for end_s, run_key in state.ends.get(gpu_type, ()))
+        added = ((self.now_s + job.work_left * job.plan.predicted_run_s, job) for job in new)
+        return Ends(room, sorted((*known, *added), key=lambda end: (end[0], end[1].run_key)), state.rules)
 
     def _place(self, where: str, room: TypeRoom | None, need: Need) -> Placement | None:
         if room is None or need.num_gpus > room.idle_gpus or (where, need) in self._full:

@@ -17,6 +17,7 @@ from frenzy.core.has.choices import Choice
 from frenzy.core.has.claims import Claim
 from frenzy.core.has.options import Contender
 from frenzy.core.has.policy import BackfillPolicy, Policy
+from frenzy.core.has.waiting import Limits
 from frenzy.core.has.wording import about
 from frenzy.core.queue import RunningJob
 
@@ -26,7 +27,7 @@ _FIRST_S: Final = -1e10
 
 class _Turns(Protocol):
     def __iter__(self) -> Iterator[Contender]: ...
-    def close(self) -> None: ...
+    def keep_to(self, limits: Limits) -> None: ...
 
 
 def with_deadline(claim: Claim, now_s: float, slack: float, possible: Sequence[Choice]) -> Claim:
@@ -101,10 +102,14 @@ class RiskFirst:
         self._is_first = True
         yield from reversed(pending)
 
-    def close(self) -> None:
-        """As ``Turns.close``; a job at risk speaks for itself only."""
+    def keep_to(self, limits: Limits) -> None:
+        """As ``Turns.keep_to``; a job at risk speaks for itself only."""
         if not self._is_first:
-            self._turns.close()
+            self._turns.keep_to(limits)
+
+    def close(self) -> None:
+        """As ``Turns.close``, likewise."""
+        self.keep_to(())
 
 
 def lost_sentence(contender: Contender, now_s: float) -> str | None:

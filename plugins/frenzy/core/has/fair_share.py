@@ -20,7 +20,7 @@ from frenzy.core.has.choices import Capacity, Choice
 from frenzy.core.has.claims import Claim
 from frenzy.core.has.line import Line
 from frenzy.core.has.options import Contender
-from frenzy.core.has.waiting import Turns, Waiting
+from frenzy.core.has.waiting import Limits, Turns, Waiting
 from frenzy.core.queue import QueuedJob, RunningJob
 from frenzy.core.queue_rules import QueueRules
 
@@ -213,8 +213,12 @@ class QueueTurns:
             else:
                 heads[self._last] = after
 
+    def keep_to(self, limits: Limits) -> None:
+        """As ``Turns.keep_to``, of the job that had its turn last."""
+        self._turns[self._last].keep_to(limits)
+
     def close(self) -> None:
-        """As ``Turns.close``, of the job that had its turn last."""
+        """As ``Turns.close``, likewise."""
         self._turns[self._last].close()
 
     def _count_started(self) -> None:

@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from frenzy.core.cluster import Cluster, NodeState, Placement
 from frenzy.core.has.choices import Capacity, Tables
@@ -14,6 +15,7 @@ from frenzy.core.has.placement import place_in
 from frenzy.core.has.policy import HasPolicy, Policy
 from frenzy.core.has.room import Need, Room
 from frenzy.core.has.standing import Standing
+from frenzy.core.has.timeline import Ends
 from frenzy.core.has.waiting import Waiting
 from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import Action, Hold, Preempt, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
@@ -36,6 +38,13 @@ class Seen:
     num_decisions: int = 0
 
 
+class _KnownEnds(NamedTuple):
+    """What the expected ends on a GPU type were made of, and what came of them."""
+
+    ends: tuple[End, ...]
+    found: Ends
+
+
 @dataclass(frozen=True, slots=True)
 class SchedulingState:
     """Facts with indices; equal for equal facts, however it came about.
@@ -56,6 +65,7 @@ class SchedulingState:
     standing: Standing | None
     seen: Seen | None = field(default=None, compare=False, repr=False)
     _fits_empty: dict[Need, bool] = field(default_factory=dict, compare=False, repr=False)
+    _known_ends: dict[str, _KnownEnds] = field(default_factory=dict, compare=False, repr=False)
 
     @staticmethod
     def of(facts: SchedulingFacts, policy: Policy) -> SchedulingState:
@@ -220,6 +230,7 @@ class SchedulingState:
             standing=_standing(cluster, self.rules, waiting, self.running.values()),
             seen=None,
             _fits_empty={},
+            _known_ends={},
         )
 
     def fits_empty(self, need: Need) -> bool:
@@ -227,6 +238,17 @@ class SchedulingState:
         if need not in self._fits_empty:
             self._fits_empty[need] = place_in(self.empty, need) is not None
         return self._fits_empty[need]
+
+    def ends_on(self, gpu_type: str) -> Ends:
+        """The expected ends on a type of the cluster; found once for all states between which none of its jobs starts
+        or ends.
+        """
+        room, ends = self.room.by_type[gpu_type], self.ends.get(gpu_type, ())
+        known = self._known_ends.get(gpu_type)
+        if known is None or known.found.before is not room or known.ends is not ends:
+            jobs = ((end_s, self.running[run_key]) for end_s, run_key in ends)
+            known = self._known_ends[gpu_type] = _KnownEnds(ends, Ends(room, jobs, self.rules))
+        return known.found
 
 
 def _standing(
