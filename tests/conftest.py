@@ -44,6 +44,7 @@ def stack_settings(request: pytest.FixtureRequest) -> Iterator[Callable[[str], d
     "postgresql" is SQLite where no server can be started, unless FRENZY_TEST_STACK insists.
     """
     wished = os.environ.get(DATABASE_VARIABLE)
+    assert wished in {None, "sqlite", "postgresql"}, f"{DATABASE_VARIABLE}={wished} is neither sqlite nor postgresql"
     has_server = wished == "postgresql" or (wished is None and postgres.is_available())
     server: postgres.Server | None = request.getfixturevalue("postgres_server") if has_server else None
     made: list[str] = []

@@ -93,7 +93,7 @@ def running_server(*, durable: bool = False) -> Iterator[Server]:
         process = _start(folder, {} if durable else _CARELESS)
         try:
             _wait(process, folder)
-            yield Server(f"postgresql+psycopg://{_USER}@/postgres?host={folder}")
+            yield Server(f"postgresql+psycopg2://{_USER}@/postgres?host={folder}")
         finally:
             # A fast shutdown: whoever is connected is disconnected.
             process.send_signal(signal.SIGINT)

@@ -303,7 +303,7 @@ _VARIABLES: Final = (
         name="FRENZY_DATABASE",
         field="database",
         parse=_postgresql_url,
-        allowed="give a PostgreSQL URL: postgresql+psycopg://user:password@host/database",
+        allowed="give a PostgreSQL URL: postgresql://user:password@host/database",
         show=_scheme,
         is_shared=False,
     ),

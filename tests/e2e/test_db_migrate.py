@@ -67,7 +67,7 @@ def home(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         return
     server = request.getfixturevalue("postgres_server")
     url = server.new_database()
-    yield migrated(Home(folder, url, url.replace("+psycopg:", "+psycopg_async:")))
+    yield migrated(Home(folder, url, url.replace("+psycopg2:", "+psycopg_async:")))
     server.drop(url)
 
 

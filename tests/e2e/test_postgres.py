@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import Connection, create_engine, text
 from tests import postgres
 from tests.e2e.growing import check_moves, growing
 from tests.e2e.walker import Walker, write_cluster, write_corpus
@@ -29,6 +30,26 @@ def walker(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         user = Walker(stack, write_corpus(tmp_path_factory.mktemp("corpus")))
         yield user
         user.http.close()
+
+
+def test_the_scheduler_outlives_a_lock_on_the_rows_of_pools(walker: Walker, database: str) -> None:
+    """As the sweep holds it while it changes them: Airflow's scheduler asks for these rows in each of its loops."""
+    engine = create_engine(database)
+    with engine.connect() as holder, engine.connect().execution_options(isolation_level="AUTOCOMMIT") as watcher:
+        holder.execute(text("SELECT * FROM slot_pool FOR UPDATE"))
+        for _ in range(2):
+            before = _heartbeat(watcher)
+            walker.eventually("a heartbeat of the scheduler", lambda seen=before: _heartbeat(watcher) > seen)
+        holder.rollback()
+    engine.dispose()
+    assert walker.stack.is_running()
+
+
+def _heartbeat(connection: Connection) -> datetime:
+    wanted = text("SELECT max(latest_heartbeat) FROM job WHERE job_type = 'SchedulerJob'")
+    found = connection.execute(wanted).scalar_one()
+    assert isinstance(found, datetime)
+    return found
 
 
 def test_a_job_is_moved_for_its_memory_and_succeeds(walker: Walker, database: str) -> None:

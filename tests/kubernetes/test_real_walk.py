@@ -147,7 +147,7 @@ def walker(
         "FRENZY_POLL_S": "0.5",
         "FRENZY_STOP_GRACE_S": "10",
         "KUBECONFIG": str(service_account_kubeconfig(control_plane, place.namespace, ACCOUNT, files)),
-        **stack_settings("sqlite"),
+        **stack_settings("postgresql"),
     }
     with _everyone_may_write(), Stack.running(tmp_path_factory.mktemp("stack"), env=env) as stack:
         user = Walker(stack, write_corpus(place.texts))

@@ -117,7 +117,7 @@ def walker(
         CONNECTION_VARIABLE: json.dumps({"conn_type": "http", "extra": extras}),
         "KUBECONFIG": str(service_account_kubeconfig(control_plane, place.namespace, "frenzy", files)),
     }
-    env |= stack_settings("sqlite")
+    env |= stack_settings("postgresql")
     with Stack.running(tmp_path_factory.mktemp("stack"), env=env) as stack:
         user = Walker(stack, write_corpus(files))
         yield user

@@ -32,7 +32,7 @@ settings = st.builds(
     policies_and_queues,
     home=names.map(lambda name: Path("/srv") / name),
     port=st.none() | st.integers(1024, 65535),
-    database=st.none() | names.map(lambda name: f"postgresql+psycopg://me:secret@db/{name}"),
+    database=st.none() | names.map(lambda name: f"postgresql://me:secret@db/{name}"),
     dags_folder=names.map(lambda name: Path("/opt") / name / "dags"),
     cluster_file=names.map(lambda name: Path("/etc") / f"{name}.yaml"),
     launcher=st.sampled_from(LauncherKind),

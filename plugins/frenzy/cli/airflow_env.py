@@ -184,18 +184,21 @@ def _plugins_folder(settings: Settings) -> Path:
 
 
 def _database(settings: Settings) -> dict[str, str]:
-    """Airflow's two URLs of its database: psycopg answers blocking and asynchronous calls alike."""
+    """Airflow's two URLs of its database.
+
+    On PostgreSQL with a driver for each. That for blocking calls is psycopg2, whatever the URL says: by other drivers'
+    errors Airflow does not see that a row is locked, and its scheduler ends where it should wait.
+    """
     url = settings.database
     if url is None:
         return {
             "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{settings.airflow_home / 'airflow.db'}?timeout={_LOCK_WAIT_S}"
         }
-    given = {"DATABASE__SQL_ALCHEMY_CONN": url}
-    parsed = make_url(url)
-    if parsed.get_driver_name() != "psycopg":
-        return given
-    asynchronous = parsed.set(drivername="postgresql+psycopg_async").render_as_string(hide_password=False)
-    return {**given, "DATABASE__SQL_ALCHEMY_CONN_ASYNC": asynchronous}
+    drivers = {"DATABASE__SQL_ALCHEMY_CONN": "psycopg2", "DATABASE__SQL_ALCHEMY_CONN_ASYNC": "psycopg_async"}
+    return {
+        name: make_url(url).set(drivername=f"postgresql+{driver}").render_as_string(hide_password=False)
+        for name, driver in drivers.items()
+    }
 
 
 def _secret_variables(settings: Settings, port: int, keys: Secrets, base: Mapping[str, str]) -> dict[str, str]:

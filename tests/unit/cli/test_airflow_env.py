@@ -57,6 +57,14 @@ def test_the_connection_keeps_its_settings_and_leads_to_this_home(tmp_path: Path
     assert read.poll_s == 2.0, "what the launcher implies"
 
 
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg", "postgresql+psycopg2"])
+def test_on_postgresql_blocking_calls_go_by_the_driver_whose_errors_airflow_knows(scheme: str, tmp_path: Path) -> None:
+    environ = given({}, tmp_path, database=f"{scheme}://me:s%40cret@/db?host=/run/pg")
+    rest = "://me:s%40cret@/db?host=%2Frun%2Fpg"
+    assert environ["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == f"postgresql+psycopg2{rest}"
+    assert environ["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC"] == f"postgresql+psycopg_async{rest}"
+
+
 def test_a_refused_setting_in_the_connection_ends_the_start(tmp_path: Path) -> None:
     mine = {"conn_type": "http", "extra": {"FRENZY_LAUNCHER": "slurm"}}
     with pytest.raises(SpecError, match="allowed: local, kubernetes"):
