@@ -59,7 +59,7 @@ class ControlRun:
     def wait(self, timeout_s: float) -> AttemptResult | None:
         """The result once the workers are gone; None when there is none after ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
-        while self._is_alive() and time.monotonic() < deadline:
+        while self.is_alive and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         return self._runs.result(self._run_key, _ATTEMPT)
 
@@ -73,12 +73,14 @@ class ControlRun:
 
     def stop(self) -> None:
         """End the workers if they run, and wait until they are gone."""
-        if self._spec is None or not self._is_alive():
+        if self._spec is None or not self.is_alive:
             return
         self._launcher.stop(self._spec, grace_s=0.0)
         self.wait(10.0)
 
-    def _is_alive(self) -> bool:
+    @property
+    def is_alive(self) -> bool:
+        """Whether its workers run."""
         return self._spec is not None and self._launcher.state(self._spec) is WorkersState.ALIVE
 
 

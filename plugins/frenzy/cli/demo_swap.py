@@ -6,7 +6,8 @@ it fits the large one only. Who moves, and when, is the scheduler's decision; wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
@@ -18,10 +19,12 @@ from frenzy.cli.demo_stage import Say, Stage
 from frenzy.cli.demo_swap_promises import SwapStory, Watched
 from frenzy.cli.spec_file import checked_spec
 from frenzy.cli.submission import Started
+from frenzy.core.launch import AttemptResult
 from frenzy.settings import CHECKOUT
 
 SWAP_JOBS: Final = CHECKOUT / "include/jobs/swap"
 _CONTROL_TIMEOUT_S: Final = 600.0
+_TOLD_EVERY_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,36 +41,59 @@ def specs_in(folder: Path) -> SwapSpecs:
 
 
 def play(api: Api, specs: SwapSpecs, say: Say, folder: Path, environ: Mapping[str, str]) -> SwapStory:
-    """Hand the jobs in and follow them to their ends; then train each again without interruption below ``folder``.
+    """Hand the jobs in and follow them to their ends; train each again without interruption below ``folder``.
 
-    environ: what the workers of those control runs inherit. Raises TemporaryError when it takes too long.
+    environ: what the workers of those control runs inherit. They start as soon as both jobs train where they
+    have moved to, so that nothing is waited for twice. Raises TemporaryError when it takes too long.
     """
     stage = Stage(api, say)
     roomy = stage.hand_in(specs.roomy)
     stage.until("the roomy job's first step", lambda: stage.last_step(roomy) > 0)
     growing = stage.hand_in(specs.growing)
-    stage.until("the end of both jobs", lambda: all(stage.has_ended(each) for each in (roomy, growing)))
-    num_held_gpus = stage.num_held_gpus()
-    say("Training both again without interruption, to compare ...")
-    controls = {each.job.name: ControlRun(folder / each.job.name, environ) for each in (roomy, growing)}
+    both = (roomy, growing)
+    controls = {each.job.name: ControlRun(folder / each.job.name, environ) for each in both}
     try:
-        for started in (roomy, growing):
-            view = stage.end(started)
-            if view.attempts:
-                controls[started.job.name].start(view.run.job, view.attempts[0].plan)
-        watched = [_watched(api, stage, each, controls[each.job.name]) for each in (roomy, growing)]
+        stage.until("both jobs' moves", lambda: all(_has_moved(stage, each) for each in both))
+        _start_controls(stage, both, controls, say)
+        stage.until("the end of both jobs", lambda: all(stage.has_ended(each) for each in both))
+        num_held_gpus = stage.num_held_gpus()
+        watched = [_watched(api, stage, each, controls[each.job.name], say) for each in both]
     finally:
         for control in controls.values():
             control.stop()
     return SwapStory(roomy=watched[0], growing=watched[1], num_held_gpus=num_held_gpus)
 
 
-def _watched(api: Api, stage: Stage, started: Started, control: ControlRun) -> Watched:
+def _has_moved(stage: Stage, started: Started) -> bool:
+    """Whether it trains at its second place, or ended without one."""
+    view = stage.view(started)
+    moved = view is not None and any(each.attempt > 1 and each.last_step > 0 for each in view.attempts)
+    return moved or stage.has_ended(started)
+
+
+def _start_controls(stage: Stage, both: Iterable[Started], controls: Mapping[str, ControlRun], say: Say) -> None:
+    say("Training both again without interruption, to compare ...")
+    for started in both:
+        view = stage.end(started)
+        if view.attempts:
+            controls[started.job.name].start(view.run.job, view.attempts[0].plan)
+
+
+def _watched(api: Api, stage: Stage, started: Started, control: ControlRun, say: Say) -> Watched:
     view = stage.end(started)
-    result = control.wait(_CONTROL_TIMEOUT_S) if control.is_started else None
+    result = _waited_for(control, f"{started.job.name} without interruption", say) if control.is_started else None
     return Watched(
         view=view,
         memory=api.ask(api_calls.memory(view.run.run_key)),
         control_losses=control.losses() if control.is_started else {},
         control_result=result,
     )
+
+
+def _waited_for(control: ControlRun, name: str, say: Say) -> AttemptResult | None:
+    """The control run's result; meanwhile how far it is, now and then."""
+    deadline = time.monotonic() + _CONTROL_TIMEOUT_S
+    while control.is_alive and time.monotonic() < deadline:
+        if control.wait(_TOLD_EVERY_S) is None:
+            say(f"         {name}: step {max(control.losses(), default=0)}")
+    return control.wait(0.0)
