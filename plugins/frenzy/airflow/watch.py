@@ -20,6 +20,8 @@ from frenzy.ports import TelemetryCursor
 # A report is due when something changed, but not more often; a directive is learned as fast as this. Near the
 # attempt's end each look reports: the ledger's answer tells when it has ended.
 _REPORT_S: Final = 2.0
+# An end that takes longer, for a large model to be saved, is told of soon enough at the usual times.
+_NEAR_S: Final = 20.0
 _HEARTBEATS_PER_LEASE: Final = 3.0
 _KILL_GRACE_S: Final = 2.0
 _LOG_S: Final = 10.0
@@ -42,6 +44,7 @@ class Watch:
         self._reported_s = self._logged_s = float("-inf")
         self._judged: tuple[int, Reason | None] = (-1, None)
         self._stop_by_s: float | None = None
+        self._near_since_s: float | None = None
         self._killed = False
 
     async def look(self) -> None:
@@ -114,9 +117,15 @@ class Watch:
         return time.monotonic() - self._reported_s >= interval_s
 
     def _end_is_near(self) -> bool:
-        """Whether the workers were asked to stop or did their last step: what follows waits for this watch's end."""
+        """Whether the workers were asked to stop or did their last step a short while ago: what follows waits for this
+        watch's end.
+        """
         did_last_step = bool(self._state.steps) and self._state.steps[-1].step == self._total_steps
-        return did_last_step or self._stop_by_s is not None
+        if not did_last_step and self._stop_by_s is None:
+            return False
+        if self._near_since_s is None:
+            self._near_since_s = time.monotonic()
+        return time.monotonic() - self._near_since_s < _NEAR_S
 
     async def _tell(self, pressure: PressureReport | None, progress: ProgressReport) -> Directive:
         key, attempt = self._spec.run_key, self._spec.attempt
