@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TRACE: Final = "philly-160-1"
 DEFAULT_CLUSTER: Final = "44"
+_REPAIR_HOURS: Final = 1.0
 DEFAULT_POLICIES: Final = ("has", "frenzy-paper")
 
 
@@ -34,8 +35,9 @@ def simulate(  # noqa: PLR0913  # one argument for each option of the command
     ] = None,
     profiles: Annotated[Path | None, typer.Option(help="Profile file: throughput by GPU type and count.")] = None,
     cluster: Annotated[
-        str, typer.Option(help="44, 64, 288, 6212, a cluster file, or a CSV file of nodes.")
-    ] = DEFAULT_CLUSTER,
+        str | None,
+        typer.Option(help=f"44, 64, 288, 6212, a cluster file, or a CSV file of nodes; without: {DEFAULT_CLUSTER}."),
+    ] = None,
     policy: Annotated[list[str] | None, typer.Option(help="Policy by name; may be repeated.")] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Seed of the generated jobs; may be repeated.")] = None,
     load: Annotated[float | None, typer.Option(min=1e-6, help="Divide the times of arrival by this.")] = None,
@@ -48,9 +50,11 @@ def simulate(  # noqa: PLR0913  # one argument for each option of the command
     failures: Annotated[
         float | None, typer.Option(min=1e-3, help="Nodes fail: mean hours from one failure of a node to its next.")
     ] = None,
-    repair: Annotated[float, typer.Option(min=1e-3, help="Hours a failed node is away.")] = 1.0,
+    repair: Annotated[
+        float | None, typer.Option(min=1e-3, help=f"Hours a failed node is away; without: {_REPAIR_HOURS:g}.")
+    ] = None,
     start_overhead: Annotated[
-        float, typer.Option(min=0, help="Seconds from a job's GPUs to its first step; moves take their restart time.")
+        float, typer.Option(min=0, help="Seconds at least from a job's GPUs to its next step.")
     ] = 0.0,
     queues: Annotated[
         Path | None, typer.Option(help="Queue file: shares of queues, quotas; instead of those of a snapshot.")
@@ -77,7 +81,7 @@ def simulate(  # noqa: PLR0913  # one argument for each option of the command
         _not_with_a_snapshot(
             {
                 "--profiles": profiles,
-                "--cluster": None if cluster == DEFAULT_CLUSTER else cluster,
+                "--cluster": cluster,
                 "--seed": seed,
                 "--load": load,
                 "--first": first,
@@ -85,6 +89,7 @@ def simulate(  # noqa: PLR0913  # one argument for each option of the command
                 "--estimate-sigma": estimate_sigma,
                 "--misprediction": misprediction,
                 "--failures": failures,
+                "--repair": repair,
                 "--start-overhead": start_overhead,
             }
         )
@@ -98,7 +103,7 @@ def simulate(  # noqa: PLR0913  # one argument for each option of the command
     arrivals = _arrivals(trace, jobs, profiles)
     spec = WorkloadSpec(
         trace=arrivals[0],
-        cluster=cluster,
+        cluster=cluster or DEFAULT_CLUSTER,
         load=load,
         num_jobs=first,
         elasticity=None if rigid else ELASTIC,
@@ -109,7 +114,7 @@ def simulate(  # noqa: PLR0913  # one argument for each option of the command
             estimate_sigma=estimate_sigma,
             memory_error_share=misprediction,
             node_mtbf_hours=failures,
-            node_repair_hours=repair,
+            node_repair_hours=repair or _REPAIR_HOURS,
         ),
     )
     # Each once: a scenario that is played again tells nothing new, and would count as another one.

@@ -34,9 +34,9 @@ def check_folder(output: Path | None) -> None:
     """Make the folder before anything is simulated. Raises SpecError for one that cannot be written to."""
     if output is None:
         return
-    if output.exists() and not output.is_dir():
-        raise _refused(output, "a folder")
     try:
+        if output.exists() and not output.is_dir():
+            raise _refused(output, "a folder")
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _refused(output, f"a folder that can be made ({error.strerror})") from error

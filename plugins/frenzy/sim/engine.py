@@ -236,10 +236,11 @@ class _Engine:
         return job.stopped(now_s)
 
     def _enter(self, job: QueuedJob, plan: ResourcePlan, placement: Placement, now_s: float) -> RunningJob:
-        """``job`` takes its GPUs. Its first start takes what every start does; later ones take its restart time."""
+        """``job`` takes its GPUs. Every start takes what a first one does; a later one its restart time, if longer."""
         again = self._ledger.jobs[job.run_key].first_start_s is not None or job.work_done > 0
         live = self._ledger.starts(job, now_s)
-        restart_s = job.elasticity.restart_s if again and job.elasticity else self._scenario.start_overhead_s
+        own_s = job.elasticity.restart_s if again and job.elasticity else 0.0
+        restart_s = max(own_s, self._scenario.start_overhead_s)
         self._push_end(live, plan, now_s + restart_s)
         self._push_movable(job.run_key, job.elasticity, now_s + restart_s, live.attempt)
         # A job that is never moved is started again with any of its plans after a failure.

@@ -141,15 +141,16 @@ def generate(spec: WorkloadSpec, trace: Trace, cluster: Cluster) -> Workload:
     generator = _Generator(spec, cluster, f"{spec.seed}/{trace.name}")
     left_out = Counter(trace.left_out)
     arrivals = trace.arrivals[: spec.num_jobs]
+    types = frozenset(each.name for each in cluster.gpu_types)
     jobs: list[SimJob] = []
+    num_unlimited = 0
     for number, arrival in enumerate(arrivals, start=1):
         job = generator.job(number, arrival)
         if job is None:
             left_out["no class of its size has a plan on the cluster"] += 1
         else:
             jobs.append(job)
-    types = frozenset(each.name for each in cluster.gpu_types)
-    num_unlimited = sum(bool(each.gpu_types) and not _types_there(each, types) for each in arrivals)
+            num_unlimited += bool(arrival.gpu_types) and not _types_there(arrival, types)
     return replace(_scenario(spec, cluster, jobs, left_out), num_unlimited=num_unlimited)
 
 
@@ -251,9 +252,11 @@ class _Generator:
 
 
 def _types_there(arrival: Arrival, types: Container[str]) -> frozenset[str]:
-    """Of the GPU types that ``arrival`` is limited to, those that are in the cluster. Names are of any case."""
-    named = (OPENB_TYPES.get(each.upper(), each.lower()) for each in arrival.gpu_types)
-    return frozenset(each for each in named if each in types)
+    """Of the GPU types that ``arrival`` is limited to, those that are in the cluster. Names are of any case; those of
+    the trace of pods count as well.
+    """
+    named = ((each.lower(), OPENB_TYPES.get(each.upper(), "")) for each in arrival.gpu_types)
+    return frozenset(name for names in named for name in names if name in types)
 
 
 def gpu_seconds(arrival: Arrival, for_size: float, for_hours: float) -> tuple[float, JobSize]:

@@ -109,18 +109,21 @@ def test_moves_keep_work_and_cost_a_restart() -> None:
     assert outcome(result, "a").num_restarts == 1
 
 
-def test_a_first_start_takes_the_start_overhead_and_a_move_its_restart_instead() -> None:
+@pytest.mark.parametrize(("overhead_s", "moved_s"), [(5.0, 10.0), (25.0, 25.0)])
+def test_every_start_takes_the_start_overhead_and_a_move_its_restart_if_that_is_longer(
+    overhead_s: float, moved_s: float
+) -> None:
     slow, fast = on_small(1, 100.0), on_large(1, 50.0)
 
     def say(state: SchedulingState, now_s: float) -> tuple[Action, ...]:
         if now_s == 0.0:
             return (Start(run_key="a", plan=slow, placement=at("s1", 1)),)
-        return (Resize(run_key="a", plan=fast, placement=at("l1", 1)),) if now_s == 65.0 else ()
+        return (Resize(run_key="a", plan=fast, placement=at("l1", 1)),) if now_s == 40.0 + overhead_s else ()
 
-    jobs = (sim_job("a", slow, fast), sim_job("alarm", on_small(9, 1.0), submitted_s=65.0))
-    result = simulate(scenario(*jobs, start_overhead_s=25.0), Scripted(say))
-    assert outcome(result, "a").end_s == pytest.approx(65 + 10 + 0.6 * 50)
-    assert [stay.busy_from_s - stay.start_s for stay in result.stays] == [25.0, 10.0]
+    jobs = (sim_job("a", slow, fast), sim_job("alarm", on_small(9, 1.0), submitted_s=40.0 + overhead_s))
+    result = simulate(scenario(*jobs, start_overhead_s=overhead_s), Scripted(say))
+    assert outcome(result, "a").end_s == pytest.approx(40 + overhead_s + moved_s + 0.6 * 50)
+    assert [stay.busy_from_s - stay.start_s for stay in result.stays] == [overhead_s, moved_s]
 
 
 def test_a_job_that_is_never_moved_takes_the_start_overhead_at_each_start() -> None:

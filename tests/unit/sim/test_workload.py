@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from frenzy.core.cluster import Cluster
 from frenzy.core.errors import SpecError
 from frenzy.core.has.options import Rules
 from frenzy.core.has.placement import place
@@ -254,3 +255,19 @@ def test_numbers_that_mean_nothing_are_refused_all_at_once() -> None:
     paths = [each.path.removeprefix("disturbances.") for each in refused.value.violations]
     assert paths[:3] == ["estimate_sigma", "memory_error_share", "most_memory_factor"]
     assert paths[3:] == ["node_mtbf_hours", "node_repair_hours", "load", "num_jobs"]
+
+
+def test_a_type_of_the_cluster_is_meant_before_one_that_the_trace_of_pods_calls_so() -> None:
+    given = cluster_named("64")
+    named = {"t4": "p100"}
+    own = Cluster(
+        tuple(replace(each, name=named.get(each.name, each.name)) for each in given.gpu_types),
+        tuple(replace(each, gpu_type=named.get(each.gpu_type, each.gpu_type)) for each in given.nodes),
+    )
+    limits = ("p100", "P100", "nosuch")
+    arrivals = tuple(Arrival(name="a", submit_s=0, num_gpus=1, duration_s=600, gpu_types=(each,)) for each in limits)
+    made = generate(WorkloadSpec(), Trace(name="made", arrivals=arrivals, left_out={}), own)
+    types = [{plan.gpu_type for plan in each.job.plans} for each in made.scenario.jobs]
+    assert types[0] == types[1] == {"p100"}
+    assert len(types[2]) > 1
+    assert made.num_unlimited == 1
