@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from frenzy.core.cluster import Cluster, held_by_node
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.ledger import Lease, LeaseState
+from frenzy.core.units import counted
 from frenzy.ports import LedgerConflict
 
 
@@ -53,7 +54,7 @@ def _check_room(lease: Lease, others: Iterable[Lease], cluster: Cluster) -> None
         if wanted > free:
             raise _conflict(
                 ReasonCode.WAITING_FOR_GPUS,
-                f"{_of(lease)} wants {wanted} GPUs on {name}, of whose {node.num_gpus} only {max(0, free)} are free.",
+                f"{_of(lease)} wants {counted(wanted, 'GPU')} on {name}; of its {node.num_gpus}, free: {max(0, free)}.",
             )
 
 

@@ -19,6 +19,7 @@ from frenzy.core.ledger import (
     RunRecord,
     slots_held,
 )
+from frenzy.core.plan_selection import fitting
 from frenzy.core.protocol import (
     AttemptMemory,
     Explanation,
@@ -231,7 +232,7 @@ def _plan_lines(run: RunRecord) -> Iterable[str]:
     if not run.candidates:
         return
     refused = len(run.candidates) - len(feasible)
-    yield f"{len(feasible)} plans fit the cluster, {refused} were refused."
+    yield f"{fitting(len(feasible))} the cluster; refused: {refused}."
     for best in sorted(feasible, key=lambda each: each.rank or 0)[:1]:
         memory = best.plan.memory
         yield (

@@ -13,6 +13,7 @@ from frenzy.app.submit import check_queue
 from frenzy.core.errors import Reason
 from frenzy.core.job import TrainingJob
 from frenzy.core.ledger import FINAL_STATES, JobState, RunRecord
+from frenzy.core.plan_selection import fitting
 from frenzy.core.protocol import PlanPreview, RegisterRun, RunView
 from frenzy.core.steps import total_steps
 from frenzy.ports import LedgerTx
@@ -81,7 +82,7 @@ def _planned(tx: LedgerTx, services: Services, run: RunRecord, now_s: float) -> 
         return move(tx, run, JobState.FAILED_NO_RESOURCE, now_s, refusal)
     feasible = [each for each in candidates if each.feasible]
     best = min(feasible, key=lambda each: each.rank or 0)
-    reason = Reason(code=best.reason.code, detail=f"{len(feasible)} plans fit; best: {best.plan.plan_id}.")
+    reason = Reason(code=best.reason.code, detail=f"{fitting(len(feasible))}; best: {best.plan.plan_id}.")
     return move(tx, run, JobState.PLANNED, now_s, reason)
 
 

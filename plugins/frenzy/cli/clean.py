@@ -14,6 +14,7 @@ from frenzy.cli.console import err, out, print_json
 from frenzy.cli.tables import Grid, grid, size, state_text
 from frenzy.core.errors import PermanentError
 from frenzy.core.protocol import CleanedRun, CleanRun, EndedRun
+from frenzy.core.units import counted
 
 _DAY_S: Final = 86400.0
 
@@ -59,7 +60,7 @@ def _cleaned(api: Api, ended: tuple[EndedRun, ...], wish: CleanRun, refusals: li
 
 def _table(rows: list[tuple[EndedRun, CleanedRun]], *, dry_run: bool) -> Grid:
     total = size(sum(cleaned.num_bytes for _, cleaned in rows))
-    title = f"{'Would remove' if dry_run else 'Removed'} {total} of {len(rows)} run{'' if len(rows) == 1 else 's'}"
+    title = f"{'Would remove' if dry_run else 'Removed'} {total} of {counted(len(rows), 'run')}"
     cells = (
         (ended.run_key, ended.job_name, state_text(ended.state), _day(ended.ended_s), size(cleaned.num_bytes))
         for ended, cleaned in rows

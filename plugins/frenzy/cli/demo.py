@@ -29,6 +29,7 @@ from frenzy.cli.failures import FAILED
 from frenzy.cli.spec_file import SpecFile, checked_spec
 from frenzy.core.errors import PermanentError, Reason, ReasonCode, SpecError, Violation
 from frenzy.core.ledger import JobState
+from frenzy.core.plan_selection import fitting
 from frenzy.core.units import format_duration
 from frenzy.settings import CHECKOUT, ElasticMoves, Settings, load_settings
 
@@ -269,7 +270,7 @@ def _show_plans(console: Console, view: RunView) -> None:
     fits = [each for each in view.run.candidates if each.feasible]
     refused = [each for each in view.run.candidates if not each.feasible]
     console.print()
-    console.print(candidates_table(f"MARP: {len(fits)} plans fit, best first", fits[:_SHOWN_PLANS]))
+    console.print(candidates_table(f"MARP: {fitting(len(fits))}, best first", fits[:_SHOWN_PLANS]))
     console.print()
     console.print(candidates_table(f"MARP: {len(refused)} refusals, some of them", refused[:_SHOWN_PLANS]))
     console.print()

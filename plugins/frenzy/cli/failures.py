@@ -10,6 +10,7 @@ from rich.text import Text
 
 from frenzy.cli.console import err
 from frenzy.core.errors import FrenzyError, Reason, SpecError, TemporaryError, Violation
+from frenzy.core.units import counted
 
 FAILED: Final = 1
 REFUSED: Final = 2
@@ -42,8 +43,7 @@ def show_violations(console: Console, violations: tuple[Violation, ...]) -> None
     """One row for each refused field: where, what it was, what is allowed."""
     from frenzy.cli.tables import grid
 
-    count = len(violations)
-    console.print(f"Refused: {count} field{'' if count == 1 else 's'}.", style="bold red")
+    console.print(f"Refused: {counted(len(violations), 'field')}.", style="bold red")
     rows = [(Text(each.path, style="bold"), each.value, each.allowed) for each in violations]
     console.print(grid("", ("field", "value", "allowed"), rows))
 

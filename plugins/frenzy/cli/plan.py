@@ -15,6 +15,8 @@ from frenzy.cli.spec_file import checked_spec
 from frenzy.cli.tables import candidates_table, memory_breakdown
 from frenzy.core.errors import FrenzyError, Reason
 from frenzy.core.plan import Candidate
+from frenzy.core.plan_selection import fitting
+from frenzy.core.units import counted
 
 if TYPE_CHECKING:
     from frenzy.core.cluster import Cluster
@@ -106,7 +108,7 @@ def show_plan(name: str, told: OfflinePlan, *, top: int) -> None:
     console = out()
     fits = [each for each in told.candidates if each.feasible]
     refused = [each for each in told.candidates if not each.feasible]
-    title = f"{name} on {told.cluster_file}: {len(fits)} plans fit ({told.policy}, {told.total_steps} steps)"
+    title = f"{name} on {told.cluster_file}: {fitting(len(fits))} ({told.policy}, {counted(told.total_steps, 'step')})"
     if fits:
         console.print(candidates_table(title, fits[:top]))
         _say_how_many_more(len(fits) - top)

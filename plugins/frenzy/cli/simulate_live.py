@@ -162,7 +162,7 @@ def _sums(found: Answer, unit: TimeUnit) -> list[str]:
     before, after = found.before, found.after
     same = len(found.jobs) - found.num_sooner - found.num_later
     return [
-        f"{found.num_sooner} jobs end sooner, {found.num_later} later, {same} when they would have.",
+        f"Jobs that end sooner: {found.num_sooner}, later: {found.num_later}, when they would have: {same}.",
         f"Average time from submission to end: {_in(before.jct_mean_s, unit)}, then {_in(after.jct_mean_s, unit)}.",
         f"Average wait: {_in(before.queue_mean_s, unit)}, then {_in(after.queue_mean_s, unit)}.",
         f"All have ended after {_in(before.makespan_s, unit)}, then {_in(after.makespan_s, unit)}.",

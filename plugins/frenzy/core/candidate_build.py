@@ -24,7 +24,7 @@ from frenzy.core.plan_grid import grid_of
 from frenzy.core.plan_request import PlanRequest
 from frenzy.core.step_time import Array, Link, step_times_s
 from frenzy.core.trainable import trained_part
-from frenzy.core.units import format_bytes, format_duration, round_up
+from frenzy.core.units import counted, format_bytes, format_duration, round_up
 from frenzy.core.weight_storage import WeightStorage
 from frenzy.core.zero_buckets import bucket_elements_for
 
@@ -174,7 +174,7 @@ class TypeFacts:
         if most is not None and plan.num_gpus > most:
             return Reason(
                 code=ReasonCode.GPU_TYPE_NOT_ALLOWED,
-                detail=f"{plan.plan_id} needs {plan.num_gpus} GPUs; constraints.max_gpus is {most}.",
+                detail=f"{plan.plan_id} needs {counted(plan.num_gpus, 'GPU')}; constraints.max_gpus is {most}.",
                 remedy=f"Raise constraints.max_gpus to {plan.num_gpus}.",
             )
         return None
@@ -301,7 +301,7 @@ def explain_paper(found: Iterable[Ranked | Refused]) -> tuple[Candidate, ...]:
 
 
 def _paper_reason(plan: ResourcePlan, rank: int, best: ResourcePlan) -> Reason:
-    memory = f"{plan.num_gpus} GPUs at {format_bytes(plan.memory.peak_allocated_bytes)} each"
+    memory = f"{counted(plan.num_gpus, 'GPU')} at {format_bytes(plan.memory.peak_allocated_bytes)} each"
     if rank == 1:
         return Reason(code=ReasonCode.BEST_PLAN, detail=f"Fewest GPUs, then least memory: {memory}.")
     return Reason(

@@ -173,10 +173,11 @@ def _ranked(plans: list[ResourcePlan], request: PlanRequest) -> tuple[Candidate,
 
 
 def _best_reason(plan: ResourcePlan, num_plans: int, *, by_cost: bool) -> Reason:
-    what = "Cheapest" if by_cost else "Fastest"
+    best = f"{'Cheapest' if by_cost else 'Fastest'} of {num_plans} plans that fit"
+    what = best if num_plans > 1 else "The only plan that fits"
     tightest = plan.memory.terms[0]
     detail = (
-        f"{what} of {num_plans} plans that fit: {format_duration(plan.step_time_s)} a step, "
+        f"{what}: {format_duration(plan.step_time_s)} a step, "
         f"{format_duration(plan.predicted_run_s)} in all, cost {plan.predicted_cost:.3g}; "
         f"needs {format_bytes(plan.memory.required_bytes)} of {format_bytes(plan.gpu_memory_bytes)}, "
         f"peak at {plan.memory.at}, most of it {tightest.name}."

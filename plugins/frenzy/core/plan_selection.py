@@ -19,6 +19,7 @@ from frenzy.core.candidate_build import TypeFacts
 from frenzy.core.host_offload import ranks_per_node
 from frenzy.core.memory import Array, Integers, MemoryTable, PlanGrid
 from frenzy.core.plan import MemoryPrediction, PlanShape
+from frenzy.core.units import counted
 
 Mask = NDArray[np.bool_]
 
@@ -217,3 +218,8 @@ def _falls_below_all_before(values: Integers, group: Integers) -> Mask:
     lowered = values - group * (int(values.max()) + 1)
     lowest = np.minimum.accumulate(lowered)
     return np.diff(lowest, prepend=lowest[0] + 1) < 0
+
+
+def fitting(num_plans: int) -> str:
+    """``"1 plan fits"``, ``"8 plans fit"``."""
+    return f"{counted(num_plans, 'plan')} {'fits' if num_plans == 1 else 'fit'}"

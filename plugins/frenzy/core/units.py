@@ -27,6 +27,11 @@ _BYTES: Final = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*$")
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd])")
 
 
+def counted(number: int, noun: str) -> str:
+    """``"1 GPU"``, ``"2 GPUs"``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def parse_bytes(text: str | int) -> int:
     """Whole bytes of ``"640 MiB"``, ``"24GB"`` or a plain number of bytes.
 

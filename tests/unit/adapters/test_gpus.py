@@ -66,5 +66,5 @@ def test_only_what_this_process_may_see_is_claimed(visible: str | None, indices:
 
 
 def test_nothing_visible_means_no_device() -> None:
-    with pytest.raises(OSError, match="1 GPUs"):
+    with pytest.raises(OSError, match="1 GPU "):
         claim(1, device(0), visible="")

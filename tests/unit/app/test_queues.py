@@ -69,7 +69,7 @@ def test_a_team_at_its_quota_waits_beside_idle_gpus_and_says_why(shared: Airflow
     assert told.status is PlaceStatus.WAITING
     assert told.reason is not None
     assert told.reason.code is ReasonCode.WAITING_FOR_QUOTA
-    assert "Team red may hold 1 GPUs and holds 1" in told.reason.sentence
+    assert "Team red may hold 1 GPU and holds 1" in told.reason.sentence
     assert place_status(other.services, other.key).status is PlaceStatus.PLACED
     lines = " ".join(explain(second.services, second.key).lines)
     assert "With a quota of 2 GPUs for team red it would start now." in lines

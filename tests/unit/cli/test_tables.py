@@ -7,7 +7,7 @@ from rich.console import Console
 
 from frenzy.cli.tables import Grid, grid
 
-REASON = "WAITING_FOR_QUOTA Team vision may hold 1 GPUs and holds 1; a quota of 2 GPUs would let it start."
+REASON = "WAITING_FOR_QUOTA Team vision may hold 1 GPU and holds 1; a quota of 2 GPUs would let it start."
 HEADINGS = ("place", "run", "job", "state", "plan", "expected_start", "queue", "reason")
 ROWS = [
     ("1", "e2b024576160", "nightly-retrain", "QUEUED", "8xa100-80-z3-mb4-ckpt", "18:01:02", "research", REASON),

@@ -17,7 +17,7 @@ from frenzy.adapters.k8s.objects import CPU, DISK, MEMORY, NodeFacts, PodUse
 from frenzy.adapters.k8s.pod_rules import PodRules, Taint, TaintEffect
 from frenzy.core.cluster import Cluster, Node, NodeGroup, NodeState
 from frenzy.core.hardware import GpuType
-from frenzy.core.units import format_bytes
+from frenzy.core.units import counted, format_bytes
 
 _KEPT_LABELS: Final = (
     labels.HOSTNAME,
@@ -233,7 +233,7 @@ def _short_of_memory(machine: NodeFacts, kind: Kind, room: int, each_bytes: int)
     return Notice(
         node=machine.name,
         detail=(
-            f"Its host memory is enough for the workers of {room} of its {kind.count} GPUs, "
+            f"Its host memory is enough for the workers of {room} of its {counted(kind.count, 'GPU')}, "
             f"at {format_bytes(each_bytes)} each."
         ),
         remedy="Lower host_memory_per_gpu in the pod rules if the models are small enough.",
@@ -244,7 +244,7 @@ def _short_of_disk(machine: NodeFacts, kind: Kind, room: int, rules: PodRules) -
     return Notice(
         node=machine.name,
         detail=(
-            f"What others leave of its disk is enough for pods on {room} of its {kind.count} GPUs, "
+            f"What others leave of its disk is enough for pods on {room} of its {counted(kind.count, 'GPU')}, "
             f"at {format_bytes(rules.requested_disk_bytes)} of ephemeral storage each."
         ),
         remedy="Lower ephemeral_storage_request in the pod rules, or give the node a larger disk.",

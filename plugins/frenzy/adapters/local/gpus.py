@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from frenzy.adapters.local.attempt_home import state_folder
+from frenzy.core.units import counted
 
 _SAME_MEMORY: Final = 0.1
 _PATIENCE_S: Final = 30.0
@@ -64,9 +65,8 @@ def claim_gpus(
         if claim is not None:
             return claim
         if cancelled() or len(fitting) < num_gpus or time.monotonic() >= deadline_s:
-            detail = (
-                f"{num_gpus} GPUs with {memory_bytes} bytes are wanted; this machine has {len(fitting)}, not all free"
-            )
+            wanted = f"{counted(num_gpus, 'GPU')} with {memory_bytes} bytes"
+            detail = f"Wanted: {wanted}; this machine has {len(fitting)}, not all free"
             raise OSError(errno.ENODEV, detail)
         time.sleep(_POLL_S)
 

@@ -81,7 +81,7 @@ class Explanation:
         deadline = (self.deadline,) if self.deadline is not None else ()
         shown = tuple(option.sentence for option in self.options[:_MAX_OPTIONS_SHOWN])
         left = len(self.options) - len(shown)
-        rest = (f"{left} more plans need other GPUs.",) if left > 0 else ()
+        rest = (f"{left} more {'plan needs' if left == 1 else 'plans need'} other GPUs.",) if left > 0 else ()
         return (*position, *deadline, *shown, *rest, *self.holders, *self.counterfactuals)
 
 

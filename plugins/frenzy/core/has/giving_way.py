@@ -12,6 +12,7 @@ from frenzy.core.has.quotas import QuotaUse
 from frenzy.core.has.state import SchedulingState
 from frenzy.core.has.wording import listed
 from frenzy.core.queue import Preempt, Resize, Start
+from frenzy.core.units import counted
 
 
 def preemption(
@@ -59,8 +60,9 @@ def _without_heir(state: SchedulingState, line: Line, claim: Claim, nodes: Itera
     others = (job for key, job in state.running.items() if key != claim.run_key)
     limit = QuotaUse.of(state.rules.policy, others).exceeded(claim.job, gpu_type, num_gpus)
     if limit is not None:
-        holder, what = f"{limit.holder.capitalize()} {limit.name}", limit.gpu_type or "GPUs"
-        return f"{holder} may hold {limit.num_gpus} {what}, fewer than its jobs hold"
+        holder = f"{limit.holder.capitalize()} {limit.name}"
+        most = counted(limit.num_gpus, "GPU") if limit.gpu_type is None else f"{limit.num_gpus} {limit.gpu_type}"
+        return f"{holder} may hold {most}, fewer than its jobs hold"
     free = state.room.by_type[gpu_type].free if gpu_type in state.room.by_type else {}
     small = sorted(name for name in nodes if name in free and free[name].num_gpus < 0)
     if small:

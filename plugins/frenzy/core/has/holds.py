@@ -21,7 +21,7 @@ from frenzy.core.has.room import Free, Need, TypeRoom
 from frenzy.core.has.wording import about, are, asked, host_needs, listed, more_gpus
 from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import Hold, QueuedJob
-from frenzy.core.units import format_bytes
+from frenzy.core.units import counted, format_bytes
 
 
 def holds(board: Board, expected_starts: Mapping[str, float]) -> list[Hold]:
@@ -184,7 +184,7 @@ class Judge:
         never, missing, required = min(lacking, default=(True, 1, 0))
         return Reason(
             code=ReasonCode.NEVER_FITS if never else ReasonCode.WAITING_FOR_GPUS,
-            remedy=f"{max(1, missing)} more GPUs with {format_bytes(required)} or more",
+            remedy=f"{counted(max(1, missing), 'more GPU')} with {format_bytes(required)} or more",
         )
 
     def _shortfall(self, room: TypeRoom, need: Need) -> int:

@@ -10,6 +10,7 @@ from frenzy.core.has.options import Contender, Option
 from frenzy.core.has.policy import queue_rules
 from frenzy.core.queue import QueuedJob
 from frenzy.core.queue_rules import Limit
+from frenzy.core.units import counted
 
 
 class QueueJudge:
@@ -68,15 +69,18 @@ class QueueJudge:
 
     def _over(self, job: QueuedJob, option: Option, limit: Limit) -> Reason:
         held, lack = self._board.quotas.held(limit), self._lack(option, limit)
-        of_type = "GPUs" if limit.gpu_type is None else limit.gpu_type
-        needed = option.need.num_gpus
-        enough = f"a quota of {limit.num_gpus + lack} {of_type}"
-        remedy = f"{lack} {of_type} given back by {limit.title}, or {enough}" if held >= lack else enough
+        enough = f"a quota of {_gpus(limit.num_gpus + lack, limit)}"
+        remedy = f"{_gpus(lack, limit)} given back by {limit.title}, or {enough}" if held >= lack else enough
         return Reason(
             code=ReasonCode.WAITING_FOR_QUOTA,
             detail=(
-                f"{limit.title.capitalize()} may hold {limit.num_gpus} {of_type} and holds {held}; "
-                f"{option.plan.plan_id} needs {needed}."
+                f"{limit.title.capitalize()} may hold {_gpus(limit.num_gpus, limit)} and holds {held}; "
+                f"{option.plan.plan_id} needs {option.need.num_gpus}."
             ),
             remedy=remedy,
         )
+
+
+def _gpus(number: int, limit: Limit) -> str:
+    """GPUs of the type that ``limit`` is on, or of any."""
+    return counted(number, "GPU") if limit.gpu_type is None else f"{number} {limit.gpu_type}"
