@@ -197,21 +197,37 @@ with DAG("{name}", schedule=None):
 
 def start_limited(walker: Walker, name: str, ends: str, limit: str) -> tuple[str, str]:
     """A run of a DAG whose launch task has a time limit."""
-    spec = walker.corpus.with_name(f"{name}.yaml")
+    spec = spec_of(walker, name)
     spec.write_text(job_text(name, walker.corpus, env={"ENDS": ends}, training={"max_steps": 20}))
-    dag = walker.stack.settings.jobs_folder / f"{name}.py"
-    dag.write_text(LIMITED.format(name=name, spec=str(spec), limit=limit))
+    write_dag(walker, name, limit)
     walker.eventually(f"{name} visible", lambda: walker.http.get(f"/api/v2/dags/{name}").status_code == 200)
     return name, walker.trigger(name)
+
+
+def spec_of(walker: Walker, name: str) -> Path:
+    return walker.corpus.with_name(f"{name}.yaml")
+
+
+def write_dag(walker: Walker, name: str, limit: str = "") -> None:
+    """The DAG as it is from the next attempt on: without a limit, that one has all its time."""
+    dag = walker.stack.settings.jobs_folder / f"{name}.py"
+    dag.write_text(LIMITED.format(name=name, spec=str(spec_of(walker, name)), limit=limit))
 
 
 def test_a_launch_task_that_waits_beyond_its_time_limit_ends_its_pods_and_the_run_goes_on(walker: Walker) -> None:
     limit = "launch.defer = partial(launch.defer, timeout=timedelta(seconds=40))"
     run = start_limited(walker, "waits-too-long", f"{WAIT},0", limit)
+    walker.eventually("its first attempt's end", lambda: _first_has_ended(walker, run))
+    write_dag(walker, run[0])
     view = walker.wait_for_state(*run, JobState.SUCCEEDED)
     assert outcomes(view) == [ReasonCode.CHECKPOINTED_ON_REQUEST, ReasonCode.COMPLETED]
     assert view.attempts[1].result is not None
     assert view.attempts[1].result.resumed_from_step == 2
+
+
+def _first_has_ended(walker: Walker, run: tuple[str, str]) -> bool:
+    view = walker.view(*run)
+    return view is not None and bool(view.attempts) and view.attempts[0].outcome is not None
 
 
 @contextmanager
@@ -242,6 +258,7 @@ def test_a_launch_task_whose_time_is_up_while_it_makes_its_pods_leaves_nothing_a
     with webhook_away(place.core, "makes-too-long"):
         run = start_limited(walker, "makes-too-long", "0", limit)
         walker.eventually("its launch task failed", lambda: walker.task(*run, LAUNCH)["state"] == "failed")
+        write_dag(walker, run[0])
     view = walker.wait_for_state(*run, JobState.SUCCEEDED)
     assert outcomes(view) == [ReasonCode.WORKERS_LOST, ReasonCode.COMPLETED]
 

@@ -17,7 +17,7 @@ from frenzy.core.has.choices import Choice
 from frenzy.core.has.claims import Claim
 from frenzy.core.has.options import Contender
 from frenzy.core.has.policy import BackfillPolicy, Policy
-from frenzy.core.has.waiting import Limits
+from frenzy.core.has.waiting import NONE_CAN, Limits
 from frenzy.core.has.wording import about
 from frenzy.core.queue import RunningJob
 
@@ -109,7 +109,7 @@ class RiskFirst:
 
     def close(self) -> None:
         """As ``Turns.close``, likewise."""
-        self.keep_to(())
+        self.keep_to(NONE_CAN)
 
 
 def lost_sentence(contender: Contender, now_s: float) -> str | None:
