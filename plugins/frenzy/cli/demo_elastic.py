@@ -48,5 +48,5 @@ def play(api: Api, specs: Specs, say: Say) -> Story:
     short = stage.hand_in(specs.short)
     started = (steady, long, short)
     stage.until("the end of all three jobs", lambda: all(stage.has_ended(each) for each in started))
-    views = [stage.end(each) for each in started]
+    views = [stage.known(each) for each in started]
     return Story(steady=views[0], long=views[1], short=views[2], num_held_gpus=stage.num_held_gpus())

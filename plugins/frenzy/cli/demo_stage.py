@@ -49,10 +49,10 @@ class Stage:
             return False
         return dag_run_state(self._api, started.job.dag_id, started.run_id) in ("success", "failed")
 
-    def end(self, started: Started) -> RunView:
-        """The run of a job that has ended."""
+    def known(self, started: Started) -> RunView:
+        """The run of a job that the ledger knows, since it did a step or ended."""
         view = self.view(started)
-        assert view is not None, "a run that has ended is known"
+        assert view is not None, "a run that did anything is known"
         return view
 
     def num_held_gpus(self) -> int:

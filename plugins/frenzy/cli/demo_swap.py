@@ -74,13 +74,13 @@ def _has_moved(stage: Stage, started: Started) -> bool:
 def _start_controls(stage: Stage, both: Iterable[Started], controls: Mapping[str, ControlRun], say: Say) -> None:
     say("Training both again without interruption, to compare ...")
     for started in both:
-        view = stage.end(started)
+        view = stage.known(started)
         if view.attempts:
             controls[started.job.name].start(view.run.job, view.attempts[0].plan)
 
 
 def _watched(api: Api, stage: Stage, started: Started, control: ControlRun, say: Say) -> Watched:
-    view = stage.end(started)
+    view = stage.known(started)
     result = _waited_for(control, f"{started.job.name} without interruption", say) if control.is_started else None
     return Watched(
         view=view,
