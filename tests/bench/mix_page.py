@@ -49,10 +49,10 @@ On a laptop the starting workers of all jobs share the cores with each other, wi
 cluster's nodes bring their own. So the prediction is made once more with its two times taken from {num_together} small
 jobs that were triggered at once before the mix, as many as the cluster has types of GPUs.
 
-Then the simulation is done again with ever more of what the real run showed: when the scheduler knew each job; how long
-the attempts of each job held GPUs beside their steps; how long each job's steps took. These explain the error and
-predict nothing. What is left in the last column is decisions: other plans or another order than in the real run, and
-moves.
+Then the simulation is done again, from the two times of jobs alone and ever more of what the real run showed: when the
+scheduler knew each job; how long the attempts of each job held GPUs beside their steps; how long each job's steps took.
+These explain the error and predict nothing. What is left in the last column is mostly decisions: other plans or another
+order than in the real run, and moves.
 
 | policy | measured | predicted | from {num_together} at once | real arrivals | and time beside steps | and step times |
 |---|---|---|---|---|---|---|

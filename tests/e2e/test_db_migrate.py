@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, create_engine, inspect, text
+from sqlalchemy import Connection, create_engine, inspect, make_url, text
 from tests.contract import values
 from tests.contract.ledgers import DATABASES
 
@@ -67,7 +67,7 @@ def home(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         return
     server = request.getfixturevalue("postgres_server")
     url = server.new_database()
-    yield migrated(Home(folder, url, url.replace("+psycopg2:", "+psycopg_async:")))
+    yield migrated(Home(folder, url, make_url(url).set(drivername="postgresql+psycopg_async").render_as_string(False)))
     server.drop(url)
 
 

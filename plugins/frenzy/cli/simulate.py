@@ -254,7 +254,7 @@ def _settings(specs: Sequence[WorkloadSpec], policies: Sequence[str]) -> dict[st
         "failures": "none",
     }
     if spec.start_overhead_s:
-        told["a first start takes"] = f"{spec.start_overhead_s:g} s"
+        told["every start takes at least"] = f"{spec.start_overhead_s:g} s"
     if spec.queues:
         told["queues"] = ", ".join(f"{each.name} {each.weight:g}" for each in spec.queues.queues) or "quotas only"
     if disturbances.node_mtbf_hours is not None:

@@ -59,7 +59,7 @@ class Scenario:
 
     checkpoint_s: time between two checkpoints; what was done since the last one is lost with a node
     or when memory runs out. oom_after_s: how long an attempt runs before it is out of memory.
-    start_overhead_s: from the grant of GPUs to the first step, where it is not a move that brings a time of its own.
+    start_overhead_s: from the grant of GPUs to the next step, at least; a move may take longer.
     running: jobs that hold GPUs when the simulation begins, at ``start_s``; jobs submitted before
     then wait from the beginning on.
     """

@@ -77,7 +77,7 @@ class WorkloadSpec:
     the first so many arrivals; None for all. elasticity: of every job; None for jobs that are never
     moved. precision: of every job; None for the 16-bit format that suits all cards.
     queues: shares and quotas; every job must name one of its queues.
-    start_overhead_s: from the grant of a job's GPUs to its first step.
+    start_overhead_s: from the grant of a job's GPUs to its next step, at least.
     profiles: a profile file, where nothing is to be generated; ``trace`` is then a file of jobs that
     name its profiles (``profiles``, ``profile_jobs``).
     """
@@ -192,11 +192,19 @@ def _scenario(spec: WorkloadSpec, cluster: Cluster, jobs: list[SimJob], left_out
     scenario = Scenario(
         name=spec.name,
         cluster=cluster,
-        jobs=tuple(jobs),
+        jobs=tuple(_told_of_starts(each, spec.start_overhead_s) for each in jobs),
         failures=failures,
         start_overhead_s=spec.start_overhead_s,
     )
     return Workload(scenario=scenario, left_out=dict(left_out))
+
+
+def _told_of_starts(sim: SimJob, overhead_s: float) -> SimJob:
+    """A move takes no less than any start does, and the scheduler knows, as it learns in the product."""
+    elasticity = sim.job.elasticity
+    if elasticity is None or elasticity.restart_s >= overhead_s:
+        return sim
+    return replace(sim, job=replace(sim.job, elasticity=replace(elasticity, restart_s=overhead_s)))
 
 
 class _Generator:
@@ -252,11 +260,13 @@ class _Generator:
 
 
 def _types_there(arrival: Arrival, types: Container[str]) -> frozenset[str]:
-    """Of the GPU types that ``arrival`` is limited to, those that are in the cluster. Names are of any case; those of
-    the trace of pods count as well.
+    """Of the GPU types that ``arrival`` is limited to, those that are in the cluster.
+
+    Names are of any case; one that the cluster does not have may be one of the trace of pods.
     """
-    named = ((each.lower(), OPENB_TYPES.get(each.upper(), "")) for each in arrival.gpu_types)
-    return frozenset(name for names in named for name in names if name in types)
+    own = (each.lower() for each in arrival.gpu_types)
+    named = (each if each in types else OPENB_TYPES.get(each.upper(), each) for each in own)
+    return frozenset(each for each in named if each in types)
 
 
 def gpu_seconds(arrival: Arrival, for_size: float, for_hours: float) -> tuple[float, JobSize]:

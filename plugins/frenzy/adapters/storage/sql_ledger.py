@@ -116,13 +116,15 @@ def _database_errors() -> Iterator[None]:
     try:
         yield
     except (OperationalError, ProgrammingError) as error:
-        if any(each in str(error.orig) for each in _MISSING_TABLE_TEXTS):
-            detail = f"The ledger's tables are not in the database: {error.orig}."
+        # Drivers go on with lines that show the statement.
+        told = str(error.orig).strip().partition("\n")[0]
+        if any(each in told for each in _MISSING_TABLE_TEXTS):
+            detail = f"The ledger's tables are not in the database: {told}."
             remedy = "Run `airflow db migrate` with frenzy.airflow.db.FrenzyDBManager among the external DB managers."
             raise PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy=remedy)) from error
         if isinstance(error, ProgrammingError):
             raise
-        detail = f"The ledger's database did not answer: {error.orig}."
+        detail = f"The ledger's database did not answer: {told}."
         raise TemporaryError(
             Reason(code=ReasonCode.LEDGER_BUSY, detail=detail), retry_after_s=_RETRY_AFTER_S
         ) from error
