@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -25,7 +25,8 @@ from frenzy.core.units import format_bytes, format_duration
 _NARROW: Final = 20
 # In a paragraph, longer cells (reasons, equations) have lines of their own.
 _SHORT: Final = 30
-_ANY_WIDTH: Final = 100_000
+# Between two columns.
+_GAP: Final = 2
 _STYLES = {JobState.SUCCEEDED: "green", JobState.RECOVERING: "yellow", JobState.CANCELLED: "yellow"}
 
 
@@ -61,28 +62,49 @@ class Grid:
     numbers: Collection[str]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        table = self._table()
-        if Measurement.get(console, options.update(max_width=_ANY_WIDTH), table).minimum <= options.max_width:
-            yield table
+        widths = self._widths(options.max_width)
+        if widths is not None:
+            yield self._table(widths)
         else:
             yield from (Text(self.title, style="bold"),) if self.title else ()
             for index, row in enumerate(self.rows):
                 yield from (() if index == 0 else (Text(),))
                 yield from self._paragraph(row, options.max_width)
 
-    def _table(self) -> Table:
+    def _widths(self, max_width: int) -> list[int] | None:
+        """Of the columns; None where not even their longest words fit beside each other.
+
+        What there is beyond these goes to the columns by what they lack: rich would take it from one that cannot
+        give it, and cut the last.
+        """
+        names = [heading.replace("_", " ") for heading in self.headings]
+        cells = [[name, *(row[at].plain for row in self.rows)] for at, name in enumerate(names)]
+        widest = [max(cell_len(cell) for cell in column) for column in cells]
+        least = [
+            max(min(wide, _NARROW), *(cell_len(word) for cell in column for word in cell.split()))
+            for wide, column in zip(widest, cells, strict=True)
+        ]
+        spare = max_width - sum(least) - _GAP * (len(least) - 1)
+        if spare < 0:
+            return None
+        lacking = [wide - few for wide, few in zip(widest, least, strict=True)]
+        share = min(1.0, spare / max(1, sum(lacking)))
+        return [few + int(share * lacks) for few, lacks in zip(least, lacking, strict=True)]
+
+    def _table(self, widths: Sequence[int]) -> Table:
         table = Table(
-            title=self.title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+            title=self.title,
+            title_justify="left",
+            title_style="bold",
+            box=None,
+            pad_edge=False,
+            padding=(0, _GAP, 0, 0),
         )
-        for index, heading in enumerate(self.headings):
-            cells = [row[index] for row in self.rows]
-            widest = max(len(heading), *(cell.cell_len for cell in cells), 0)
-            longest_word = max((len(word) for cell in cells for word in cell.plain.split()), default=0)
+        for heading, width in zip(self.headings, widths, strict=True):
             table.add_column(
                 heading.replace("_", " "),
                 justify="right" if heading in self.numbers else "left",
-                no_wrap=widest <= _NARROW,
-                min_width=max(longest_word, min(widest, _NARROW)),
+                width=width,
                 overflow="fold",
                 header_style="dim",
             )

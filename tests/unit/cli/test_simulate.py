@@ -116,11 +116,9 @@ def test_a_trace_without_a_job_is_refused_with_the_reasons_and_what_the_cluster_
     )
     (tmp_path / "jobs.csv").write_text("submit_s,profile,work_samples\n0,p,10\n")
     said = frenzy("simulate", "--profiles", str(tmp_path / "p.yaml"), "--jobs", str(tmp_path / "jobs.csv"))
-    # A table's cells are as narrow as the folder's name is long.
-    told = "".join(said.err.split())
     assert said.status == 2
-    assert "noplanofitsprofilefitsthecluster" in told
-    assert "a100-40" in told
+    # Whatever lines a table's cells are folded to beside a long path.
+    assert {"no", "plan", "profile", "fits", "cluster", "a100-40,"} <= set(said.err.split())
 
 
 def test_a_file_that_is_not_there_is_named_with_the_folder_it_was_looked_for_in(

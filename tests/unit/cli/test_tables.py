@@ -30,6 +30,18 @@ def test_no_name_is_cut_or_folded_at_any_width(width: int) -> None:
     assert "".join(REASON.split()) in "".join(text.split()) or width >= 120
 
 
+@pytest.mark.parametrize("width", range(130, 320, 3))
+def test_beside_a_long_word_no_word_of_another_column_is_cut(width: int) -> None:
+    path, value, allowed = (
+        f"/tmp/{'x' * 100}/jobs.csv",
+        "no plan fits " * 5,
+        "24 rtx-2080-ti, 16 a100-40, 4 rtx-6000 " * 3,
+    )
+    lines = shown(grid("", ("field", "value", "allowed"), [(path, value, allowed)]), width).splitlines()
+    assert sorted(" ".join(lines).split()) == sorted(f"field value allowed {path} {value} {allowed}".split())
+    assert max(map(len, lines)) <= width
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_line_is_longer_than_the_terminal_is_wide(width: int) -> None:
     assert max(map(len, shown(grid("Waiting", HEADINGS, ROWS), width).splitlines())) <= width
