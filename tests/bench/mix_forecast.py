@@ -50,11 +50,11 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecasts:
-    """The prediction, and the same with ever more of what the real run showed, each with all that those before it have.
+    """The prediction, and the same with ever more of what the real run showed.
 
     predicted, crowded: nothing of the real run; two times from jobs that ran alone before it, or from some at once.
-    arrivals: when the scheduler knew each job. beside: what an attempt of each job took beside its steps.
-    steps: how long the steps of each job took.
+    arrivals: as predicted, and when the scheduler knew each job. beside: that, and what an attempt of each job took
+    beside its steps. steps: that, and how long the steps of each job took.
     """
 
     predicted: MixFigures

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,6 @@ import typer
 
 from frenzy.cli.console import err
 from frenzy.cli.failures import FAILED
-from frenzy.core.cluster import NodeState
 from frenzy.core.errors import SpecError, Violation
 from frenzy.core.queue_rules import NO_RULES, QueueRules
 
@@ -22,11 +20,25 @@ if TYPE_CHECKING:
 
 DEFAULT_TRACE: Final = "philly-160-1"
 DEFAULT_CLUSTER: Final = "44"
-_REPAIR_HOURS: Final = 1.0
 DEFAULT_POLICIES: Final = ("has", "frenzy-paper")
+# A snapshot holds its cluster and its jobs; these would make others.
+_OF_A_WORKLOAD: Final = (
+    "profiles",
+    "cluster",
+    "seed",
+    "load",
+    "first",
+    "rigid",
+    "estimate_sigma",
+    "misprediction",
+    "failures",
+    "repair",
+    "start_overhead",
+)
 
 
 def simulate(  # noqa: PLR0913  # one argument for each option of the command
+    context: typer.Context,
     trace: Annotated[
         list[str] | None, typer.Option(help="Arrivals: a trace by name or a CSV file; may be repeated.")
     ] = None,
@@ -35,9 +47,8 @@ def simulate(  # noqa: PLR0913  # one argument for each option of the command
     ] = None,
     profiles: Annotated[Path | None, typer.Option(help="Profile file: throughput by GPU type and count.")] = None,
     cluster: Annotated[
-        str | None,
-        typer.Option(help=f"44, 64, 288, 6212, a cluster file, or a CSV file of nodes; without: {DEFAULT_CLUSTER}."),
-    ] = None,
+        str, typer.Option(help="44, 64, 288, 6212, a cluster file, or a CSV file of nodes.")
+    ] = DEFAULT_CLUSTER,
     policy: Annotated[list[str] | None, typer.Option(help="Policy by name; may be repeated.")] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Seed of the generated jobs; may be repeated.")] = None,
     load: Annotated[float | None, typer.Option(min=1e-6, help="Divide the times of arrival by this.")] = None,
@@ -50,9 +61,7 @@ def simulate(  # noqa: PLR0913  # one argument for each option of the command
     failures: Annotated[
         float | None, typer.Option(min=1e-3, help="Nodes fail: mean hours from one failure of a node to its next.")
     ] = None,
-    repair: Annotated[
-        float | None, typer.Option(min=1e-3, help=f"Hours a failed node is away; without: {_REPAIR_HOURS:g}.")
-    ] = None,
+    repair: Annotated[float, typer.Option(min=1e-3, help="Hours a failed node is away.")] = 1.0,
     start_overhead: Annotated[
         float, typer.Option(min=0, help="Seconds at least from a job's GPUs to its next step.")
     ] = 0.0,
@@ -78,21 +87,7 @@ def simulate(  # noqa: PLR0913  # one argument for each option of the command
         from frenzy.cli.simulate_live import Question, simulate_snapshot
 
         _only_one_source(trace, jobs, snapshot, from_live=from_live)
-        _not_with_a_snapshot(
-            {
-                "--profiles": profiles,
-                "--cluster": cluster,
-                "--seed": seed,
-                "--load": load,
-                "--first": first,
-                "--rigid": rigid,
-                "--estimate-sigma": estimate_sigma,
-                "--misprediction": misprediction,
-                "--failures": failures,
-                "--repair": repair,
-                "--start-overhead": start_overhead,
-            }
-        )
+        _not_with_a_snapshot(context)
         question = Question(source=snapshot, changes=what_if or (), policies=policy or (), queues=queues)
         return simulate_snapshot(question, output, as_json=as_json)
     _only_with_a_snapshot(what_if)
@@ -103,7 +98,7 @@ def simulate(  # noqa: PLR0913  # one argument for each option of the command
     arrivals = _arrivals(trace, jobs, profiles)
     spec = WorkloadSpec(
         trace=arrivals[0],
-        cluster=cluster or DEFAULT_CLUSTER,
+        cluster=cluster,
         load=load,
         num_jobs=first,
         elasticity=None if rigid else ELASTIC,
@@ -114,7 +109,7 @@ def simulate(  # noqa: PLR0913  # one argument for each option of the command
             estimate_sigma=estimate_sigma,
             memory_error_share=misprediction,
             node_mtbf_hours=failures,
-            node_repair_hours=repair or _REPAIR_HOURS,
+            node_repair_hours=repair,
         ),
     )
     # Each once: a scenario that is played again tells nothing new, and would count as another one.
@@ -129,12 +124,14 @@ def _only_with_a_snapshot(what_if: list[str] | None) -> None:
         raise SpecError([Violation(path="--what-if", value=repr(what_if[0]), allowed=allowed)])
 
 
-def _not_with_a_snapshot(given: Mapping[str, object]) -> None:
-    """A snapshot holds its cluster and its jobs; an option that makes others would have no effect."""
-    refused = [name for name, value in given.items() if value]
-    if refused:
+def _not_with_a_snapshot(context: typer.Context) -> None:
+    """Refuse options that would have no effect."""
+    sources = {name: context.get_parameter_source(name) for name in _OF_A_WORKLOAD}
+    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    if given:
         allowed = "only without --from-live and --snapshot; --what-if changes a snapshot's cluster"
-        raise SpecError(Violation(path=name, value="given", allowed=allowed) for name in refused)
+        names = [f"--{name.replace('_', '-')}" for name in given]
+        raise SpecError(Violation(path=name, value="given", allowed=allowed) for name in names)
 
 
 def _only_one_source(
@@ -227,10 +224,9 @@ def _counts(left_out: Mapping[str, int]) -> str:
 
 def _nothing_to_simulate(spec: WorkloadSpec, workload: Workload) -> SpecError:
     """Figures of no job would all be 0, and look like the best of results."""
-    cluster = workload.scenario.cluster
-    ready = Counter[str]()
-    for node in cluster.nodes:
-        ready[node.gpu_type] += node.num_gpus if node.state is NodeState.READY else 0
+    from frenzy.core.has.choices import Capacity
+
+    ready = Capacity.of(workload.scenario.cluster).num_gpus
     gpus = ", ".join(f"{count} {name}" for name, count in ready.items() if count) or "no GPU on a ready node"
     why = f"rows left out: {_counts(workload.left_out)}" if workload.left_out else "the file has no job"
     allowed = f"at least one job that can run on cluster {spec.cluster}, which has {gpus}"
