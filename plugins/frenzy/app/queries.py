@@ -222,6 +222,8 @@ def explain(services: Services, run_key: str) -> Explanation:
             lines.append(f"It is saving a checkpoint to stop: {run.reason.code}: {run.reason.sentence}")
         if run.state is JobState.QUEUED:
             lines += _waiting_lines(tx, services, run_key, now_s)
+        elif run.state is JobState.RUNNING:
+            lines += _placement_lines(tx, services, run_key, now_s)
         if run.reason is not None and run.state in FINAL_STATES:
             lines += [line for line in (run.reason.sentence, run.reason.remedy) if line]
     return Explanation(run_key=run_key, state=run.state, reason=run.reason, lines=tuple(lines))
@@ -260,6 +262,10 @@ def _waiting_lines(tx: LedgerTx, services: Services, run_key: str, now_s: float)
         yield f"It waits: {entry.hold.code}: {entry.hold.sentence}"
         if entry.hold.remedy:
             yield f"What would help: {entry.hold.remedy}"
+    yield from _placement_lines(tx, services, run_key, now_s)
+
+
+def _placement_lines(tx: LedgerTx, services: Services, run_key: str, now_s: float) -> Iterable[str]:
     facts = scheduling_facts(tx, services, now_s)
-    if any(each.run_key == run_key for each in facts.queued):
+    if run_key in {*(each.run_key for each in facts.queued), *(each.run_key for each in facts.running)}:
         yield from explain_placement(facts, run_key, now_s, services.current_policy).lines

@@ -170,6 +170,11 @@ def test_a_move_under_way_is_told(long: Airflow, scheduler: ScriptedScheduler) -
     assert any("MOVED_TO_SHRINK" in event.text for event in run_view(long.services, long.key).events)
 
 
+def test_a_running_job_is_told_which_of_its_plans_it_has(long: Airflow) -> None:
+    lines = explain(long.services, long.key).lines
+    assert any(line.startswith("It runs number ") or line.startswith("It runs the best of its ") for line in lines)
+
+
 def test_a_pass_happens_when_a_job_can_be_moved_from_now_on(airflow: Airflow, scheduler: ScriptedScheduler) -> None:
     rules = ElasticRules(min_run_s=10.0)
     job = replace(airflow, services=replace(airflow.services, schedule=scheduler, elastic=rules))

@@ -5,14 +5,15 @@ Counterfactuals are not argued but tried: the facts are changed and scheduled ag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from itertools import islice
 
-from frenzy.core.cluster import Cluster, Node, Placement
+from frenzy.core.cluster import Placement
 from frenzy.core.errors import Reason, ReasonCode, SpecError, Violation
+from frenzy.core.has.better_plans import better_plans
 from frenzy.core.has.board import Board
 from frenzy.core.has.deadlines import deadline_sentence, running_sentence
 from frenzy.core.has.forecast import earliest
@@ -23,13 +24,13 @@ from frenzy.core.has.rule_changes import rule_counterfactuals
 from frenzy.core.has.schedule import as_state, run_pass, schedule
 from frenzy.core.has.state import SchedulingState
 from frenzy.core.has.swap import refusals
+from frenzy.core.has.what_if import gpus_wanted, least, one_for_each_type, with_idle_gpus
 from frenzy.core.has.wording import about, listed, more_gpus
 from frenzy.core.plan import ResourcePlan
 from frenzy.core.queue import Hold, QueuedJob, SchedulingFacts, Start
 
 _MAX_OPTIONS_SHOWN = 5
 _MAX_HOLDERS_SHOWN = 5
-_WHAT_IF_NODE = "what-if"
 
 
 class Outcome(StrEnum):
@@ -57,8 +58,9 @@ class Explanation:
     """What the scheduler does with one job, and why.
 
     plan, placement: of a job that runs or would start. position, expected_start_s: of one that
-    waits. deadline: what comes of it. counterfactuals: changes that were tried and would start it now, one
-    sentence each. holders: who does not move for it, though its memory outgrew its GPUs, one sentence each.
+    waits. deadline: what comes of it. counterfactuals: changes that were tried and would start it now, or move it
+    to a better plan, one sentence each. holders: who does not move for it, though its memory outgrew its GPUs,
+    likewise.
     """
 
     run_key: str
@@ -89,7 +91,7 @@ def explain(facts: SchedulingFacts, run_key: str, now_s: float, policy: Policy) 
     """Why ``run_key`` is where it is. Raises SpecError when it neither waits nor runs."""
     waiting = next((job for job in facts.queued if job.run_key == run_key), None)
     if waiting is None:
-        return _running(facts, run_key, now_s)
+        return _running(facts, run_key, now_s, policy)
     action = _action(facts, run_key, now_s, policy)
     if isinstance(action, Start):
         return _starting(facts, waiting, action, policy)
@@ -132,7 +134,7 @@ def _settled(facts: SchedulingFacts, now_s: float, policy: Policy) -> Scheduling
     return state
 
 
-def _running(facts: SchedulingFacts, run_key: str, now_s: float) -> Explanation:
+def _running(facts: SchedulingFacts, run_key: str, now_s: float, policy: Policy) -> Explanation:
     job = next((job for job in facts.running if job.run_key == run_key), None)
     if job is None:
         allowed = "name a run that waits or runs"
@@ -146,6 +148,7 @@ def _running(facts: SchedulingFacts, run_key: str, now_s: float) -> Explanation:
         plan=job.plan,
         placement=job.placement,
         deadline=running_sentence(job, now_s),
+        counterfactuals=tuple(better_plans(facts, job, now_s, policy)),
     )
 
 
@@ -199,10 +202,11 @@ def _counterfactuals(facts: SchedulingFacts, contender: Contender, now_s: float,
         return isinstance(_action(changed, job.run_key, now_s, replace(other, num_forecasts=0)), Start)
 
     def starts_with(option: Option, num_gpus: int) -> bool:
-        return starts(replace(facts, cluster=with_node(facts.cluster, option, num_gpus)))
+        return starts(with_idle_gpus(facts, option, num_gpus))
 
-    for option in _one_for_each_type(contender, facts.cluster):
-        num_gpus = _least(partial(starts_with, option), limit=_gpus_wanted(facts, option.need.gpu_type))
+    smallest = sorted(contender.options, key=lambda each: each.need.num_gpus)
+    for option in one_for_each_type(smallest, facts.cluster):
+        num_gpus = least(partial(starts_with, option), limit=gpus_wanted(facts, option.need.gpu_type))
         if num_gpus is not None:
             yield f"With {num_gpus} more idle {option.need.gpu_type} it would start now."
     yield from rule_counterfactuals(facts, job, policy, partial(starts, facts))
@@ -210,43 +214,3 @@ def _counterfactuals(facts: SchedulingFacts, contender: Contender, now_s: float,
     raised = tuple(replace(each, priority=highest + 1) if each is job else each for each in facts.queued)
     if starts(replace(facts, queued=raised)):
         yield f"With priority {highest + 1} it would start now."
-
-
-def _least(holds: Callable[[int], bool], *, limit: int) -> int | None:
-    """The least count up to ``limit`` for which ``holds`` is true, taking it to stay true from there on."""
-    if not holds(limit):
-        return None
-    low, high = 1, limit
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle + 1, high)
-    return high
-
-
-def _gpus_wanted(facts: SchedulingFacts, gpu_type: str) -> int:
-    """GPUs of ``gpu_type`` that the whole queue could take: more than that cannot help anyone."""
-    return sum(
-        max((plan.num_gpus for plan in job.plans if plan.gpu_type == gpu_type), default=0) for job in facts.queued
-    )
-
-
-def _one_for_each_type(contender: Contender, cluster: Cluster) -> list[Option]:
-    """The smallest option of each GPU type of ``cluster``, few GPUs first."""
-    smallest: dict[str, Option] = {}
-    for option in sorted(contender.options, key=lambda each: each.need.num_gpus):
-        if option.need.gpu_type in cluster.types_by_name:
-            smallest.setdefault(option.need.gpu_type, option)
-    return list(smallest.values())
-
-
-def with_node(cluster: Cluster, option: Option, num_gpus: int) -> Cluster:
-    """``cluster`` with one more node of ``num_gpus`` GPUs, host resources as ``option`` needs them."""
-    free = option.need.on_node(num_gpus)
-    node = Node(
-        name=_WHAT_IF_NODE,
-        gpu_type=option.need.gpu_type,
-        num_gpus=num_gpus,
-        host_memory_bytes=free.host_bytes,
-        num_cpus=free.millicpus / 1000,
-    )
-    return Cluster(cluster.gpu_types, (*cluster.nodes, node))

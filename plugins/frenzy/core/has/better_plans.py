@@ -1,0 +1,94 @@
+"""Why a running job does not run one of its faster plans; and how many more idle GPUs would move it there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from frenzy.core.has.options import Option, Rules
+from frenzy.core.has.policy import HasPolicy, Policy, SrtfPolicy
+from frenzy.core.has.quotas import QuotaUse
+from frenzy.core.has.schedule import schedule
+from frenzy.core.has.what_if import gpus_wanted, least, one_for_each_type, with_idle_gpus
+from frenzy.core.has.wording import about
+from frenzy.core.job import Objective
+from frenzy.core.queue import Elasticity, Resize, RunningJob, SchedulingFacts
+
+_MAX_TYPES: Final = 3
+
+
+def better_plans(facts: SchedulingFacts, job: RunningJob, now_s: float, policy: Policy) -> Iterator[str]:
+    """Sentences: which of its plans it has, and for each GPU type with a faster one what would move it there.
+
+    Nothing of a job that may not be moved. A job that is to be cheap is not told of faster plans.
+    """
+    if job.elasticity is None or job.plan not in job.plans or not isinstance(policy, HasPolicy | SrtfPolicy):
+        return
+    rank, count = job.plans.index(job.plan) + 1, len(job.plans)
+    yield f"It runs the best of its {count} plans." if rank == 1 else f"It runs number {rank} of its {count} plans."
+    asked = _Asked(facts, job, job.elasticity, now_s, policy)
+    move = asked.move(facts)
+    if move is not None:
+        yield f"It is to move to {move.plan.plan_id} at its next checkpoint."
+    elif job.objective is Objective.TIME:
+        yield from map(asked.sentence, asked.sooner())
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One running job, asked about."""
+
+    facts: SchedulingFacts
+    job: RunningJob
+    elasticity: Elasticity
+    now_s: float
+    policy: Policy
+
+    @property
+    def left_s(self) -> float:
+        """What is left of it as it runs."""
+        return max(0.0, self.job.work_left - self.job.progress(self.now_s)) * self.job.plan.predicted_run_s
+
+    def gain_s(self, option: Option) -> float:
+        """How much sooner it would end with ``option``, its restart counted."""
+        return self.left_s - self.elasticity.restart_s - option.run_s
+
+    def sooner(self) -> list[Option]:
+        """Of each GPU type the option with which it would end soonest, if that is sooner; most to gain first."""
+        waiting = self.job.as_waiting(self.job.progress(self.now_s))
+        options = Rules(self.policy).contender(waiting, self.facts.cluster).options
+        sooner = [each for each in options if self.gain_s(each) > 0]
+        sooner.sort(key=lambda each: (each.run_s, each.need.num_gpus))
+        return one_for_each_type(sooner, self.facts.cluster)[:_MAX_TYPES]
+
+    def move(self, facts: SchedulingFacts) -> Resize | None:
+        """Where it is moved to, if these were the facts."""
+        actions = schedule(facts, self.now_s, replace(self.policy, num_forecasts=0))
+        key = self.job.run_key
+        return next((each for each in actions if isinstance(each, Resize) and each.run_key == key), None)
+
+    def sentence(self, option: Option) -> str:
+        """What would move it to GPUs of the type of ``option``: tried, not argued."""
+        gpu_type = option.need.gpu_type
+
+        def moves_there(num_gpus: int) -> bool:
+            move = self.move(with_idle_gpus(self.facts, option, num_gpus))
+            return move is not None and move.plan.gpu_type == gpu_type
+
+        num_gpus = least(moves_there, limit=gpus_wanted(self.facts, gpu_type))
+        gain = f"With {option.plan.plan_id} it would end {about(self.gain_s(option))} sooner, its restart counted"
+        if num_gpus is not None:
+            return f"{gain}; {num_gpus} more idle {gpu_type} would make it move to that type's GPUs now."
+        return f"{gain}; more idle {gpu_type} would not move it now: {self._why_it_stays(option)}."
+
+    def _why_it_stays(self, option: Option) -> str:
+        others = [each for each in self.facts.running if each.run_key != self.job.run_key]
+        limit = QuotaUse.of(self.policy, others).exceeded(self.job, option.need.gpu_type, option.need.num_gpus)
+        if limit is not None:
+            return f"it would be over the quota of {limit.title}"
+        if self.job.ran_s(self.now_s) < self.elasticity.min_run_s:
+            return f"between two moves it runs for {about(self.elasticity.min_run_s)}"
+        if self.job.moves_left(self.now_s) < 1:
+            return "it was moved as often as it may for now"
+        return "that gains too little"

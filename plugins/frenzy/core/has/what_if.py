@@ -1,0 +1,52 @@
+"""Facts as they would be with more GPUs: what counterfactuals are tried on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final
+
+from frenzy.core.cluster import Cluster, Node
+from frenzy.core.has.options import Option
+from frenzy.core.queue import SchedulingFacts
+
+_NODE: Final = "what-if"
+
+
+def least(holds: Callable[[int], bool], *, limit: int) -> int | None:
+    """The least count up to ``limit`` for which ``holds`` is true, taking it to stay true from there on."""
+    if limit < 1 or not holds(limit):
+        return None
+    low, high = 1, limit
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return high
+
+
+def gpus_wanted(facts: SchedulingFacts, gpu_type: str) -> int:
+    """GPUs of ``gpu_type`` that all jobs could take that wait or may be moved: more than that cannot help anyone."""
+    plans = [*(job.plans for job in facts.queued), *(job.plans for job in facts.running)]
+    return sum(max((plan.num_gpus for plan in each if plan.gpu_type == gpu_type), default=0) for each in plans)
+
+
+def one_for_each_type(options: Iterable[Option], cluster: Cluster) -> list[Option]:
+    """The first option of each GPU type of ``cluster``."""
+    first: dict[str, Option] = {}
+    for option in options:
+        if option.need.gpu_type in cluster.types_by_name:
+            first.setdefault(option.need.gpu_type, option)
+    return list(first.values())
+
+
+def with_idle_gpus(facts: SchedulingFacts, option: Option, num_gpus: int) -> SchedulingFacts:
+    """``facts`` with one more node of ``num_gpus`` idle GPUs, host resources as ``option`` needs them."""
+    free = option.need.on_node(num_gpus)
+    node = Node(
+        name=_NODE,
+        gpu_type=option.need.gpu_type,
+        num_gpus=num_gpus,
+        host_memory_bytes=free.host_bytes,
+        num_cpus=free.millicpus / 1000,
+    )
+    return replace(facts, cluster=Cluster(facts.cluster.gpu_types, (*facts.cluster.nodes, node)))
