@@ -15,7 +15,8 @@ import yaml
 from frenzy.cli.stack import Stack
 from frenzy.core.codec import decode
 from frenzy.core.ledger import FINAL_STATES, JobState
-from frenzy.core.protocol import GpusView, QueueView, RunView
+from frenzy.core.protocol import RunView
+from frenzy.core.views import GpusView, QueueView
 
 T = TypeVar("T")
 

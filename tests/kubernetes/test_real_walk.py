@@ -32,7 +32,8 @@ from frenzy.cli.demo_promises import loss_equals_control
 from frenzy.cli.demo_swap_promises import Watched
 from frenzy.cli.stack import Stack
 from frenzy.core.errors import ReasonCode
-from frenzy.core.protocol import MemoryView, RunView
+from frenzy.core.protocol import RunView
+from frenzy.core.views import MemoryView
 from frenzy.settings import CHECKOUT
 
 pytestmark = [pytest.mark.kubelet, pytest.mark.timeout(900)]

@@ -16,15 +16,10 @@ from frenzy.core.protocol import (
     Directive,
     EndedRun,
     EndReport,
-    Explanation,
-    GpusView,
-    MemoryView,
     PlaceView,
     PlanPreview,
     PressureReport,
     ProgressReport,
-    QueueSnapshot,
-    QueueView,
     RegisterRun,
     RunView,
     SubmitJob,
@@ -34,6 +29,7 @@ from frenzy.core.protocol import (
     SweepTarget,
     Verdict,
 )
+from frenzy.core.views import Explanation, GpusView, MemoryView, QueueSnapshot, QueueView
 
 
 def register(message: RegisterRun) -> Call[RunView]:

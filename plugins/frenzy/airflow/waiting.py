@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from frenzy.adapters import api_calls as api
 from frenzy.adapters.api_client import AsyncApiClient
-from frenzy.core.protocol import QueueRow
+from frenzy.core.views import QueueRow
 
 
 class WaitingRuns:

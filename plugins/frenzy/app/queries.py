@@ -20,7 +20,10 @@ from frenzy.core.ledger import (
     slots_held,
 )
 from frenzy.core.plan_selection import fitting
-from frenzy.core.protocol import (
+from frenzy.core.protocol import RunView
+from frenzy.core.telemetry import StepPeak, fold_steps
+from frenzy.core.units import format_bytes
+from frenzy.core.views import (
     AttemptMemory,
     Explanation,
     GpusView,
@@ -30,10 +33,7 @@ from frenzy.core.protocol import (
     QueueRow,
     QueueView,
     RunningRow,
-    RunView,
 )
-from frenzy.core.telemetry import StepPeak, fold_steps
-from frenzy.core.units import format_bytes
 from frenzy.ports import LedgerTx, TelemetryCursor
 
 _MAX_POINTS = 600

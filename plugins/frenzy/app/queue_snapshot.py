@@ -6,7 +6,7 @@ from frenzy.app.facts import scheduling_facts
 from frenzy.app.plan import ASSUMED_STEPS
 from frenzy.app.services import Services
 from frenzy.core.ledger import NextAttempt
-from frenzy.core.protocol import PlanningFacts, QueueSnapshot
+from frenzy.core.views import PlanningFacts, QueueSnapshot
 from frenzy.ports import LedgerTx
 
 

@@ -21,7 +21,8 @@ from frenzy.adapters import api_calls
 from frenzy.adapters.api_client import NotFoundError, airflow_call
 from frenzy.cli.connection import Api
 from frenzy.core.launch import AttemptResult, RunPaths
-from frenzy.core.protocol import MemoryView, RunView
+from frenzy.core.protocol import RunView
+from frenzy.core.views import MemoryView
 
 _LOAD_TIMEOUT_S: Final = 180.0
 _LOAD: Final = """

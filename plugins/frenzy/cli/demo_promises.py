@@ -13,8 +13,9 @@ from frenzy.core.job import Precision
 from frenzy.core.launch import AttemptResult
 from frenzy.core.ledger import Attempt, JobState
 from frenzy.core.model_shape import model_shape
-from frenzy.core.protocol import MemoryView, RunView
+from frenzy.core.protocol import RunView
 from frenzy.core.units import format_bytes
+from frenzy.core.views import MemoryView
 
 ALLOWED_PREDICTION_ERROR: Final = 0.08
 _OUT_OF_MEMORY: Final = frozenset({ReasonCode.CUDA_OUT_OF_MEMORY, ReasonCode.BUDGET_EXCEEDED})

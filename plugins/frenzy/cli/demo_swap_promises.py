@@ -19,8 +19,9 @@ from frenzy.core.errors import ReasonCode
 from frenzy.core.launch import AttemptResult
 from frenzy.core.ledger import Attempt
 from frenzy.core.moves import MOVE_REASONS
-from frenzy.core.protocol import MemoryView, RunView
+from frenzy.core.protocol import RunView
 from frenzy.core.units import format_bytes
+from frenzy.core.views import MemoryView
 
 _FORESEEN = (
     ReasonCode.MEMORY_PRESSURE_FORECAST,

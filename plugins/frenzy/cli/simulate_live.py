@@ -20,7 +20,7 @@ from frenzy.sim.snapshot import product_scheduler, read_snapshot, scenario_of
 from frenzy.sim.what_if import what_if
 
 if TYPE_CHECKING:
-    from frenzy.core.protocol import QueueSnapshot
+    from frenzy.core.views import QueueSnapshot
     from frenzy.sim.schedulers import Scheduler
 
 _MOST_JOBS_SHOWN = 60

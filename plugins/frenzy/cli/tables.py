@@ -17,9 +17,10 @@ from frenzy.core.errors import Reason
 from frenzy.core.has.queue_standing import QuotaRow
 from frenzy.core.ledger import Attempt, JobState
 from frenzy.core.plan import Candidate, MemoryPrediction, ResourcePlan
-from frenzy.core.protocol import GpusView, QueueView, RunView
+from frenzy.core.protocol import RunView
 from frenzy.core.queue_rules import ANY_OTHER
 from frenzy.core.units import format_bytes, format_duration
+from frenzy.core.views import GpusView, QueueView
 
 # A column up to this wide is never folded; a wider one is, but not within words.
 _NARROW: Final = 20

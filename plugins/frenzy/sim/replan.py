@@ -11,8 +11,8 @@ from frenzy.core.job import Objective, deadline_s
 from frenzy.core.marp import PlanRequest, plan_candidates
 from frenzy.core.model_shape import model_shape
 from frenzy.core.plan import ResourcePlan
-from frenzy.core.protocol import PlanningFacts, QueueSnapshot
 from frenzy.core.queue import QueuedJob, RunningJob
+from frenzy.core.views import PlanningFacts, QueueSnapshot
 
 Plans = tuple[ResourcePlan, ...]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from frenzy.core.codec import loads
 from frenzy.core.errors import ContractError, SpecError, Violation
 from frenzy.core.has import policy_named, with_queues
-from frenzy.core.protocol import QueueSnapshot
 from frenzy.core.queue import RunningJob
+from frenzy.core.views import QueueSnapshot
 from frenzy.sim.jobs import Scenario, SimJob, SimRunning
 from frenzy.sim.schedulers import ProductScheduler
 

@@ -26,8 +26,8 @@ from frenzy.core.cluster import Cluster, Node, NodeState, held_by_node
 from frenzy.core.errors import SpecError, Violation
 from frenzy.core.gpu_catalogue import CATALOGUE
 from frenzy.core.hardware import GpuType
-from frenzy.core.protocol import QueueSnapshot
 from frenzy.core.queue import SchedulingFacts
+from frenzy.core.views import QueueSnapshot
 from frenzy.sim.replan import with_plans_for
 
 _FORMS: Final = "add N TYPE, remove N TYPE, drain NODE or undrain NODE"

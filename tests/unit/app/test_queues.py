@@ -19,8 +19,9 @@ from frenzy.core.errors import ReasonCode, SpecError
 from frenzy.core.has import HasPolicy
 from frenzy.core.job import ConstraintsSpec, TrainingJob
 from frenzy.core.ledger import DataFacts, JobState, RunIdentity
-from frenzy.core.protocol import PlaceStatus, QueueSnapshot, RegisterRun
+from frenzy.core.protocol import PlaceStatus, RegisterRun
 from frenzy.core.queue_rules import QueueRule, QueueRules, Quota, TeamRule
+from frenzy.core.views import QueueSnapshot
 from frenzy.sim.snapshot import product_scheduler
 
 RULES = QueueRules(

@@ -11,9 +11,10 @@ from frenzy.core.job import DataSpec, ModelSpec, Precision, TrainingJob, Trainin
 from frenzy.core.launch import AttemptResult
 from frenzy.core.ledger import Attempt, JobState, NextAttempt, RunIdentity, RunRecord
 from frenzy.core.plan import MemoryPrediction, ResourcePlan
-from frenzy.core.protocol import AttemptMemory, MemoryView, RunView
+from frenzy.core.protocol import RunView
 from frenzy.core.telemetry import StepPeak
 from frenzy.core.units import MIB
+from frenzy.core.views import AttemptMemory, MemoryView
 
 FORECAST = Reason(code=ReasonCode.MEMORY_PRESSURE_FORECAST, detail="It rises.")
 BEST = Reason(code=ReasonCode.BEST_PLAN)

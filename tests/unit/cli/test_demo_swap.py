@@ -15,8 +15,9 @@ from frenzy.core.cluster import NodeAllocation, Placement
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.launch import AttemptResult
 from frenzy.core.ledger import Attempt, JobState, NextAttempt, RunIdentity, RunRecord
-from frenzy.core.protocol import MemoryView, RunView
+from frenzy.core.protocol import RunView
 from frenzy.core.units import MIB
+from frenzy.core.views import MemoryView
 from frenzy.settings import CHECKOUT
 
 SPECS = specs_in(SWAP_JOBS)

@@ -11,7 +11,7 @@ from tests.unit.cli.conftest import Said, World
 
 from frenzy.app.place import enqueue
 from frenzy.core.codec import loads
-from frenzy.core.protocol import QueueSnapshot
+from frenzy.core.views import QueueSnapshot
 
 Command = Callable[..., Said]
 

@@ -17,8 +17,8 @@ from frenzy.core.errors import SpecError
 from frenzy.core.gpu_catalogue import CATALOGUE
 from frenzy.core.has import HasPolicy, schedule
 from frenzy.core.job import ConstraintsSpec
-from frenzy.core.protocol import PlanningFacts, QueueSnapshot
 from frenzy.core.queue import Start
+from frenzy.core.views import PlanningFacts, QueueSnapshot
 from frenzy.sim.answer import answer
 from frenzy.sim.engine import simulate
 from frenzy.sim.outcome import SimResult

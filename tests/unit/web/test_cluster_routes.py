@@ -8,17 +8,8 @@ from fastapi import FastAPI
 from tests.unit.web.conftest import Caller
 
 from frenzy.core.errors import REASON_SENTENCES
-from frenzy.core.protocol import (
-    GpusView,
-    PlaceView,
-    PlanPreview,
-    QueueView,
-    SubmitJob,
-    SubmittedJob,
-    SweepReport,
-    SweepSummary,
-    SweepTarget,
-)
+from frenzy.core.protocol import PlaceView, PlanPreview, SubmitJob, SubmittedJob, SweepReport, SweepSummary, SweepTarget
+from frenzy.core.views import GpusView, QueueView
 
 YAML = """
 name: words

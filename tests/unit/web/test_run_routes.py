@@ -17,8 +17,6 @@ from frenzy.core.protocol import (
     Directive,
     DirectiveKind,
     EndReport,
-    Explanation,
-    MemoryView,
     PlaceStatus,
     PlaceView,
     PressureReport,
@@ -27,6 +25,7 @@ from frenzy.core.protocol import (
     Verdict,
     VerdictKind,
 )
+from frenzy.core.views import Explanation, MemoryView
 
 PRESSURE = Reason(code=ReasonCode.MEMORY_PRESSURE_FORECAST, detail="It rises.")
 
