@@ -29,6 +29,7 @@ from frenzy.adapters.k8s.reasons import (
     STOPPED_BY_KUEUE,
     TAKEN_BACK,
     TELLS_LITTLE,
+    UNSEEN,
 )
 from frenzy.core.errors import Reason, ReasonCode
 
@@ -195,7 +196,7 @@ def _is_kept_by_another(pod: PodJson) -> bool:
 def _end(pod: PodJson, *, asked: bool) -> PodEnd | None:
     status, name = pod.get("status") or {}, pod["metadata"]["name"]
     ended = _container(pod).get("state", {}).get("terminated") or {}
-    exit_code = ended.get("exitCode")
+    exit_code = _exit_code(ended)
     times = [each for each in (_time_s(ended.get("finishedAt")), _deleted_s(pod)) if each is not None]
     if asked and exit_code is None:
         return None
@@ -213,7 +214,7 @@ def _end(pod: PodJson, *, asked: bool) -> PodEnd | None:
 
 def _cause(pod: PodJson, ended: Mapping[str, Any], *, asked: bool) -> tuple[ReasonCode, str]:
     """The code, and the words for it. What the trainer itself says of an end goes before what was done to its pod."""
-    exit_code = ended.get("exitCode")
+    exit_code = _exit_code(ended)
     known = BY_EXIT_CODE.get(exit_code) if exit_code is not None else None
     if known is not None and known is not ReasonCode.CHECKPOINTED_ON_REQUEST:
         return known, ended.get("message") or ""
@@ -225,6 +226,8 @@ def _cause(pod: PodJson, ended: Mapping[str, Any], *, asked: bool) -> tuple[Reas
         return ReasonCode.POD_DELETED, "The pod was deleted; its workers saved a checkpoint."
     if known is not None:
         return known, ""
+    if was_deleted and _is_unseen(ended):
+        return ReasonCode.POD_DELETED, "The pod was deleted before its container began, or nobody saw how that ended."
     container = BY_CONTAINER_REASON.get(str(ended.get("reason")))
     if container is not None:
         return container, ended.get("message") or f"The container ended with {ended.get('reason')}."
@@ -240,7 +243,18 @@ def _cause(pod: PodJson, ended: Mapping[str, Any], *, asked: bool) -> tuple[Reas
 def _ended_by_deletion(pod: PodJson, ended: Mapping[str, Any]) -> bool:
     """Whether the container ended after somebody deleted its pod, so that this is why."""
     deleted_s, ended_s = _deleted_s(pod), _time_s(ended.get("finishedAt"))
-    return deleted_s is not None and ended_s is not None and deleted_s <= ended_s
+    if deleted_s is None or _is_unseen(ended):
+        return deleted_s is not None
+    return ended_s is not None and deleted_s <= ended_s
+
+
+def _exit_code(ended: Mapping[str, Any]) -> int | None:
+    """How the container ended; None where its kubelet did not see that, and puts 137 in its place."""
+    return None if _is_unseen(ended) else ended.get("exitCode")
+
+
+def _is_unseen(ended: Mapping[str, Any]) -> bool:
+    return ended.get("reason") == UNSEEN
 
 
 def _done_to(pod: PodJson) -> tuple[ReasonCode, str] | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -30,7 +31,8 @@ _FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
 # A conflict that is none of names: pods are made so fast that the quota's bookkeeping does not follow.
 _PASSING: Final = frozenset({0, 408, _CONFLICT, 429, 500, 502, 503, 504})
 _OVER_QUOTA: Final = "exceeded quota"
-_NO_RIGHT: Final = " cannot "  # in RBAC's words; other refusals of admission say 403, too
+# An authorizer's words; refusals of admission say 403, too, each in its own.
+_NO_RIGHT: Final = re.compile(r'User "[^"]*" cannot ')
 
 
 class Pods:
@@ -142,7 +144,7 @@ def _ours(error: ApiException) -> FrenzyError:
     if error.status in _PASSING:
         detail = f"The Kubernetes API answered {error.status}: {said}"
         return TemporaryError(Reason(code=ReasonCode.API_UNREACHABLE, detail=detail), retry_after_s=_RETRY_AFTER_S)
-    has_no_right = error.status == 401 or (error.status == _FORBIDDEN and _NO_RIGHT in said)
+    has_no_right = error.status == 401 or (error.status == _FORBIDDEN and _NO_RIGHT.search(said) is not None)
     remedy = "Give the service account the Role of deploy/." if has_no_right else None
     detail = f"The Kubernetes API refused it with {error.status}: {said}"
     return PermanentError(Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail, remedy=remedy))

@@ -61,10 +61,13 @@ BY_DISRUPTION: Final[Mapping[str, ReasonCode]] = MappingProxyType(
 )
 # Kueue's, on pods that it deletes: the workload was preempted, deactivated, or not ready in time. No node is to blame.
 STOPPED_BY_KUEUE: Final = "TerminationTarget"
+# Of a container whose end its kubelet did not see: the node was restarted; or, since Kubernetes 1.27, the pod was
+# deleted before its container began.
+UNSEEN: Final = "ContainerStatusUnknown"
 BY_CONTAINER_REASON: Final[Mapping[str, ReasonCode]] = MappingProxyType(
     {
         "OOMKilled": ReasonCode.HOST_OUT_OF_MEMORY,
-        "ContainerStatusUnknown": ReasonCode.NODE_LOST,
+        UNSEEN: ReasonCode.NODE_LOST,
         "ContainerCannotRun": ReasonCode.CONTAINER_CONFIG_ERROR,
         "StartError": ReasonCode.CONTAINER_CONFIG_ERROR,
         "DeadlineExceeded": ReasonCode.DEADLINE_EXCEEDED,
@@ -80,6 +83,7 @@ BY_WAITING_REASON: Final[Mapping[str, ReasonCode]] = MappingProxyType(
                 "InvalidImageName",
                 "ImageInspectError",
                 "RegistryUnavailable",
+                "SignatureValidationFailed",
             ),
             ReasonCode.IMAGE_PULL_FAILED,
         ),

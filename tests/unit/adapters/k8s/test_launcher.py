@@ -136,6 +136,21 @@ def test_an_image_whose_pull_fails_again_and_again_is_given_up_in_time(bench: Be
     assert reason.code is ReasonCode.IMAGE_PULL_FAILED
 
 
+def test_why_pods_were_given_up_is_not_forgotten_when_their_kubelets_call_them_failed(bench: Bench) -> None:
+    """Kubelets since 1.27 do so of pods that are deleted before a container began, and name no reason of their own."""
+    spec, launcher = bench.spec(), bench.launcher()
+    bench.core.leaving = True
+    launcher.launch(spec)
+    looks(bench, launcher, spec, waiting("ErrImagePull"), for_s=420)
+    unseen = {"exitCode": 137, "reason": "ContainerStatusUnknown", "startedAt": None, "finishedAt": None}
+    ended = {"phase": "Failed", "containerStatuses": [{"name": labels.CONTAINER, "state": {"terminated": unseen}}]}
+    bench.core.set_status(ended)
+    account = launcher.account(spec)
+    assert account.state is WorkersState.GONE
+    assert account.reason is not None
+    assert account.reason.code is ReasonCode.IMAGE_PULL_FAILED
+
+
 def test_a_pod_on_an_autoscaled_group_may_wait_longer_for_its_node_but_not_for_its_image(bench: Bench) -> None:
     spec, launcher = bench.spec("autoscaled-group"), bench.launcher("autoscaled-group")
     launcher.launch(spec)
@@ -371,6 +386,8 @@ def test_pods_of_an_earlier_try_that_still_leave_are_waited_for_and_not_adopted(
 def test_only_a_missing_right_is_answered_with_the_role(bench: Bench) -> None:
     forbidden = 'pods is forbidden: User "frenzy" cannot create resource "pods" in API group ""'
     bench.core.refusals = [(403, 'pods "frenzy" is forbidden: violates PodSecurity "restricted:latest"')]
+    assert refused(bench, bench.launcher()).remedy is None
+    bench.core.refusals = [(403, 'admission webhook "images.example" denied the request: a pod cannot use that image')]
     assert refused(bench, bench.launcher()).remedy is None
     bench.core.refusals = [(403, forbidden)]
     assert "Role" in (refused(bench, bench.launcher()).remedy or "")

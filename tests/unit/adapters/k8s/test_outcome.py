@@ -102,6 +102,22 @@ def test_a_worker_that_had_ended_when_its_pod_was_deleted_ended_by_itself() -> N
     assert end.code is ReasonCode.WORKER_CRASHED
 
 
+def test_an_end_that_no_kubelet_saw_is_that_of_the_node_only_if_nobody_deleted_the_pod() -> None:
+    """As kubelets since 1.27 write it of a pod that was deleted before its container began."""
+    unseen = {"exitCode": 137, "reason": "ContainerStatusUnknown", "startedAt": None, "finishedAt": None}
+    status = {"phase": "Failed", "containerStatuses": [{"name": labels.CONTAINER, "state": {"terminated": unseen}}]}
+    assert code_of(status) is ReasonCode.NODE_LOST
+    assert code_of(status, deleted=True) is ReasonCode.POD_DELETED
+    assert code_of(status, deleted=True, asked=True) is None
+    assert code_of({**status, "reason": "Evicted"}) is ReasonCode.POD_EVICTED
+    assert code_of({**status, "conditions": disrupted("PreemptionByScheduler")}, deleted=True) is (
+        ReasonCode.POD_PREEMPTED
+    )
+    end = see(pod(status), asked=False).end
+    assert end is not None
+    assert end.exit_code is None, "137 is no code of the trainer's"
+
+
 def test_peers_of_a_deleted_pod_that_crash_within_its_time_to_stop_do_not_decide() -> None:
     leaving = {"phase": "Running", "containerStatuses": [{"name": labels.CONTAINER, "state": {"running": {}}}]}
     deleted, peer = pod(leaving, rank=1, deleted=True), pod({"phase": "Failed", "containerStatuses": terminated(1)})
