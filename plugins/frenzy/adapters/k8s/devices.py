@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +19,15 @@ SHARED_GPU: Final = "nvidia.com/gpu.shared"
 # A virtual GPU that is a resource of its node, so that Kubernetes counts it as well.
 VIRTUAL_GPU: Final = "frenzy.dev/gpu"
 _RESOURCE: Final = re.compile(r"nvidia\.com/(gpu|mig-\d+g\.\d+gb[a-z.+-]*?)(\.shared)?")
-_OTHER_VENDORS: Final = ("amd.com/gpu", "gpu.intel.com/", "habana.ai/", "intel.com/gpu")
+_OTHER_VENDORS: Final = (
+    "amd.com/",  # also its partitions, such as amd.com/cpx_nps4
+    "aws.amazon.com/neuron",
+    "google.com/tpu",
+    "gpu.intel.com/",
+    "habana.ai/",
+    "huawei.com/Ascend",
+    "intel.com/gpu",
+)
 
 PRODUCT: Final = "nvidia.com/gpu.product"
 MISCONFIGURED: Final = "-MIG-INVALID"
@@ -29,8 +37,25 @@ _GKE_PARTITION: Final = "cloud.google.com/gke-gpu-partition-size"
 _GKE_CLIENTS: Final = "cloud.google.com/gke-max-shared-clients-per-gpu"
 # Karpenter's, and those of EKS Auto Mode, which is Karpenter under another name.
 _AMAZON: Final = ("karpenter.k8s.aws/instance-gpu-name", "eks.amazonaws.com/instance-gpu-name")
-_AMAZON_MEMORY: Final = ("karpenter.k8s.aws/instance-gpu-memory", "eks.amazonaws.com/instance-gpu-memory")
-_NAMES: Final = (_GKE, *_AMAZON, "k8s.amazonaws.com/accelerator", "gpu.nvidia.com/class")  # the last: CoreWeave
+_COREWEAVE: Final = "gpu.nvidia.com/class"
+_ALIBABA: Final = "aliyun.accelerator/nvidia_name"
+_NAMES: Final = (_GKE, *_AMAZON, "k8s.amazonaws.com/accelerator", _COREWEAVE, _ALIBABA)
+_MEMORY: Final = (
+    "karpenter.k8s.aws/instance-gpu-memory",
+    "eks.amazonaws.com/instance-gpu-memory",
+    "aliyun.accelerator/nvidia_mem",
+)
+# How many cards there are, however many devices a plugin makes of them.
+_COUNTS: Final = (
+    f"{GPU}.count",
+    "cloud.google.com/gke-accelerator-count",
+    "karpenter.k8s.aws/instance-gpu-count",
+    "eks.amazonaws.com/instance-gpu-count",
+    "aliyun.accelerator/nvidia_count",
+)
+# What is beyond is no card's memory but a slip: bytes, or gigabytes, where MiB are due.
+_LEAST_MIB: Final = 256
+_MOST_MIB: Final = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,18 +105,18 @@ def _described(node: NodeFacts, resource: str) -> Described:
     base = resource.removesuffix(".shared")
     found = node.labels
     name = found.get(f"{base}.product") or found.get(PRODUCT)
-    if name is None:
+    if not name:
         return _described_by_cloud(node, resource)
     product = parse_product(name)
-    is_slice = base != GPU
-    memory_mib = _number(found, f"{base}.memory")
+    mig = MigProfile.of(base) if base != GPU else product.mig
+    is_shared = product.is_shared or _says_shared(found, resource) or _is_split(node, resource, mig)
     return Described(
         product=product,
         card=_machine(found),
-        memory_bytes=None if memory_mib is None else memory_mib * MIB,
+        memory_bytes=_memory_bytes(found, f"{base}.memory"),
         compute_capability=_compute_capability(found),
-        mig=MigProfile.of(base) if is_slice else product.mig,
-        replicas=_replicas(node, resource, base) if product.is_shared or _says_shared(found, resource) else 1,
+        mig=mig,
+        replicas=_replicas(node, resource, f"{base}.replicas", f"{base}.count") if is_shared else 1,
     )
 
 
@@ -99,15 +124,16 @@ def _described_by_cloud(node: NodeFacts, resource: str) -> Described:
     """Without the labels of GPU feature discovery: what the cloud calls the card, or its machine."""
     found = node.labels
     name = next((found[each] for each in _NAMES if found.get(each)), None)
-    sizes_mib = (_number(found, each) for each in _AMAZON_MEMORY)
-    memory_mib = next((each for each in sizes_mib if each), None) if _GKE not in found else None
+    sizes = (_memory_bytes(found, each) for each in _MEMORY)
     partition = found.get(_GKE_PARTITION) or ("" if resource in (GPU, SHARED_GPU) else resource)
+    mig = MigProfile.of(partition)
+    is_shared = (_number(found, _GKE_CLIENTS) or 1) > 1 or _is_split(node, resource, mig)
     return Described(
         product=None if name is None else parse_product(name),
         card=_machine(found),
-        memory_bytes=None if memory_mib is None else memory_mib * MIB,
-        mig=MigProfile.of(partition),
-        replicas=_number(found, _GKE_CLIENTS) or 1,
+        memory_bytes=next((each for each in sizes if each), None) if _GKE not in found else None,
+        mig=mig,
+        replicas=_replicas(node, resource, _GKE_CLIENTS, *_COUNTS) if is_shared else 1,
     )
 
 
@@ -126,15 +152,31 @@ def _says_shared(found: Mapping[str, str], resource: str) -> bool:
     return resource.endswith(".shared") or (strategy != "none" and resource == GPU)
 
 
-def _replicas(node: NodeFacts, resource: str, base: str) -> int:
+def _is_split(node: NodeFacts, resource: str, mig: MigProfile | None) -> bool:
+    """Whether more devices are offered than there are cards: not every plugin that shares them says so in a label."""
+    cards = _first_number(node.labels, _COUNTS)
+    return resource == GPU and mig is None and cards is not None and node.capacity[resource] > cards
+
+
+def _replicas(node: NodeFacts, resource: str, label: str, *counts: str) -> int:
     """Shares of one device: as labelled, else devices for each that is counted, else two at the least."""
-    labelled = _number(node.labels, f"{base}.replicas")
-    if labelled is not None and labelled > 1:
+    offered = int(node.capacity[resource])
+    labelled = _number(node.labels, label) or 0
+    if 1 < labelled <= offered:
         return labelled
-    physical = _number(node.labels, f"{base}.count") or 0
-    return max(2, int(node.capacity[resource]) // physical if physical else 0)
+    physical = _first_number(node.labels, counts)
+    return max(2, offered // physical if physical else 0)
+
+
+def _memory_bytes(found: Mapping[str, str], name: str) -> int | None:
+    mib = _number(found, name)
+    return mib * MIB if mib is not None and _LEAST_MIB <= mib <= _MOST_MIB else None
+
+
+def _first_number(found: Mapping[str, str], names: Iterable[str]) -> int | None:
+    return next((number for each in names if (number := _number(found, each)) is not None), None)
 
 
 def _number(found: Mapping[str, str], name: str) -> int | None:
-    text = found.get(name, "")
+    text = found.get(name, "").removesuffix("MiB")
     return int(text) if text.isdecimal() and int(text) > 0 else None

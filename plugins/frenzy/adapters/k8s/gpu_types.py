@@ -20,7 +20,7 @@ _USABLE_SHARE: Final = 0.97
 # Of the gigabytes in a MIG profile's name: 4.75 GiB of 1g.5gb on an A100, the least of NVIDIA's table.
 _USABLE_OF_PROFILE: Final = 0.95
 _COMPUTE_SLICES: Final = 7
-_COMPUTE_SLICES_OF_A30: Final = 4
+_COMPUTE_SLICES_OF: Final = {"a30": 4, "rtx-pro-6000": 4}
 _SLOWEST_KNOWN: Final = "t4"
 _MAX_NAME: Final = 55
 
@@ -116,7 +116,7 @@ def _slice(card: GpuType, mig: MigProfile, memory_bytes: int | None) -> GpuType:
 
     Slices cannot form one process group (NCCL takes one per card), so a job has one.
     """
-    slices = _COMPUTE_SLICES_OF_A30 if card.name == "a30" else _COMPUTE_SLICES
+    slices = _COMPUTE_SLICES_OF.get(card.name, _COMPUTE_SLICES)
     memory = round(memory_bytes * _USABLE_SHARE) if memory_bytes else round(mig.memory_gb * _USABLE_OF_PROFILE * GIB)
     memory = min(memory, card.memory_bytes)
     return _part(

@@ -71,9 +71,10 @@ def kinds_of(machine: NodeFacts, declared: Mapping[str, GpuType], told: list[Not
         detail = "Its MIG slices do not agree with the strategy of the device plugin."
         told.append(Notice(node=machine.name, detail=detail, remedy="Give all its GPUs one profile, or use mixed."))
         return
-    for name in other_vendors(machine):
-        detail = f"Its {name} is no NVIDIA GPU; workers run on CUDA only."
-        told.append(Notice(node=machine.name, detail=detail, remedy="Nothing to do: the node is left out."))
+    others = other_vendors(machine)
+    if others:
+        detail = f"Its {', '.join(others)} is no NVIDIA GPU; workers run on CUDA only."
+        told.append(Notice(node=machine.name, detail=detail, remedy="Nothing to do: that is left out."))
     found = tuple(devices_of(machine))
     if not found and says_it_has_gpus(machine):
         told.append(Notice(node=machine.name, detail="It has GPUs, and offers none as a resource.", remedy=_OFFER_THEM))

@@ -19,7 +19,7 @@ from frenzy.core.units import MIB
 
 # A driver says some percent more than CUDA leaves to programs; cards of one name differ by 20 % and more.
 _SAME_MEMORY: Final = 0.12
-_MIG: Final = re.compile(r"-MIG-(\d+)g\.(\d+)gb(?:[.+-]?me)?", re.IGNORECASE)
+_MIG: Final = re.compile(r"-MIG-(\d+)g\.(\d+)gb(?:[.+-]?(?:me|gfx|all))*", re.IGNORECASE)
 _PROFILE: Final = re.compile(r"(\d+)g\.(\d+)gb")
 _SHARED: Final = re.compile(r"-SHARED$", re.IGNORECASE)
 _WORDS: Final = re.compile(r"[a-z0-9]+(?:\.[a-z0-9]+)?")
@@ -38,6 +38,7 @@ _CARDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "rtx pro 6000 server": ("rtx-pro-6000",),
         "rtx pro 6000 workstation": ("rtx-pro-6000",),
         "rtx pro 6000": ("rtx-pro-6000",),
+        "rtx pro server 6000": ("rtx-pro-6000",),  # Amazon's name for it
         "rtx 5090": ("rtx-5090",),
         "gh200": ("gh200-96",),
         "h200": ("h200",),
@@ -106,6 +107,7 @@ _MACHINES: Final = tuple(
         (r"g5\..*", "a10g"),
         (r"gr?6\.\d*xlarge", "l4"),
         (r"g6e\..*", "l40s"),
+        (r"g7e\..*", "rtx-pro-6000"),
         # Azure
         (r"Standard_NC\d+as_T4_v3", "t4"),
         (r"Standard_NC\d+r?s_v3", "v100-16-pcie"),
@@ -175,7 +177,9 @@ class Product:
 
     @property
     def written_size_gb(self) -> int | None:
-        """The memory in the name, where it is there: ``A100-SXM4-40GB``."""
+        """The memory in the name, where it is there: ``A100-SXM4-40GB``. A ``GH200-480GB`` names its processor's."""
+        if self.key == "gh200":
+            return None
         found = re.findall(r"(?<![a-z0-9])(\d+)gb?(?![a-z0-9])", self.name.lower())
         return int(found[-1]) if found else None
 
