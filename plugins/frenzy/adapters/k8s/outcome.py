@@ -237,7 +237,17 @@ def _cause(pod: PodJson, ended: Mapping[str, Any], *, asked: bool) -> tuple[Reas
         return ReasonCode.HOST_OUT_OF_MEMORY, "The container was killed (137), which nobody had asked for."
     if exit_code is not None:
         return (ReasonCode.WORKER_KILLED if exit_code > 128 else ReasonCode.WORKER_CRASHED), ended.get("message") or ""
-    return ReasonCode.POD_DELETED, "The pod is going away and says nothing of its containers."
+    return ReasonCode.POD_DELETED, _first_failure(pod) or "The pod is going away and says nothing of its containers."
+
+
+def _first_failure(pod: PodJson) -> str:
+    """What kept the workers' container from beginning: one that a webhook put before it failed."""
+    for each in (pod.get("status") or {}).get("initContainerStatuses") or ():
+        ended = each.get("state", {}).get("terminated") or {}
+        if ended.get("exitCode"):
+            words = ended.get("message") or ended.get("reason") or ""
+            return f"Its init container {each.get('name')} ended with {ended['exitCode']}: {words}".rstrip(": ")
+    return ""
 
 
 def _ended_by_deletion(pod: PodJson, ended: Mapping[str, Any]) -> bool:

@@ -183,6 +183,16 @@ def test_an_image_of_a_container_that_a_webhook_put_first_is_waited_for_like_our
     assert hindrance.code is ReasonCode.IMAGE_PULL_FAILED
 
 
+def test_a_container_that_a_webhook_put_first_and_that_failed_is_named() -> None:
+    failed = {"exitCode": 1, "reason": "Error", "message": "iptables: denied", "finishedAt": ENDED_AT}
+    first = {"name": "istio-init", "state": {"terminated": failed}}
+    ours = {"name": labels.CONTAINER, "state": {"waiting": {"reason": "PodInitializing"}}}
+    status = {"phase": "Failed", "initContainerStatuses": [first], "containerStatuses": [ours]}
+    end = see(pod(status), asked=False).end
+    assert end is not None
+    assert end.detail.endswith("Its init container istio-init ended with 1: iptables: denied")
+
+
 def test_a_sidecar_of_a_service_mesh_does_not_decide() -> None:
     sidecar = {"name": "istio-proxy", "state": {"terminated": {"exitCode": 1, "finishedAt": ENDED_AT}}}
     assert (
