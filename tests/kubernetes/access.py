@@ -9,7 +9,7 @@ from typing import Final
 
 from kubernetes import client
 from tests.contract.eventually import eventually
-from tests.kubernetes.certificates import write_kubeconfig
+from tests.kubernetes.certificates import Trust, trusted_by, write_kubeconfig
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.fake_node import GPU, gpu_nodes
 
@@ -17,6 +17,8 @@ from frenzy.adapters.k8s.devices import VIRTUAL_GPU
 from frenzy.adapters.k8s.labels import GPU_TYPE
 
 _TOKEN_S: Final = 3600
+# Whatever the cluster's own default is: `baseline` refuses hostPath.
+_PRIVILEGED: Final = {f"pod-security.kubernetes.io/{mode}": "privileged" for mode in ("enforce", "warn")}
 
 
 def service_account_kubeconfig(cluster: ControlPlane, namespace: str, service_account: str, folder: Path) -> Path:
@@ -25,14 +27,14 @@ def service_account_kubeconfig(cluster: ControlPlane, namespace: str, service_ac
     _ensure(core, namespace, service_account)
     request = {"spec": {"expirationSeconds": _TOKEN_S}}
     answer = core.create_namespaced_service_account_token(service_account, namespace, request)
-    host, authority = _server(cluster, folder)
+    host, trust = _server(cluster, folder)
     path = folder / f"{namespace}-{service_account}.kubeconfig"
-    return write_kubeconfig(path, server=host, authority=authority, user={"token": answer.status.token})
+    return write_kubeconfig(path, server=host, trust=trust, user={"token": answer.status.token})
 
 
 def make_namespace(core: client.CoreV1Api, name: str) -> None:
-    """A namespace in which pods can be created: its default service account is there."""
-    core.create_namespace({"metadata": {"name": name}})
+    """A namespace in which pods can be created, those with a hostPath too: its default service account is there."""
+    core.create_namespace({"metadata": {"name": name, "labels": _PRIVILEGED}})
     eventually(lambda: _exists(core, name, "default"))
 
 
@@ -51,12 +53,16 @@ def _exists(core: client.CoreV1Api, namespace: str, service_account: str) -> boo
     return True
 
 
-def _server(cluster: ControlPlane, folder: Path) -> tuple[str, Path]:
-    """The server's address, and a file with the authority that it is trusted by."""
+def _server(cluster: ControlPlane, folder: Path) -> tuple[str, Trust]:
+    """The server's address, and why it is trusted: by an authority, by those of the system, or without asking."""
     configuration = cluster.api_client().configuration
+    if not configuration.verify_ssl:
+        return str(configuration.host), {"insecure-skip-tls-verify": True}
+    if configuration.ssl_ca_cert is None:
+        return str(configuration.host), {}
     authority = folder / "authority.crt"
     authority.write_bytes(Path(configuration.ssl_ca_cert).read_bytes())
-    return str(configuration.host), authority
+    return str(configuration.host), trusted_by(authority)
 
 
 def give_gpus(core: client.CoreV1Api, node: str, *, product: str = "NVIDIA-A100-SXM4-80GB", count: int = 8) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,6 +20,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 _EARLIER: Final = datetime.timedelta(days=1)
 _LATER: Final = datetime.timedelta(days=30)
 _USAGES: Final = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+
+
+Trust = Mapping[str, str | bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +78,19 @@ class Authority:
         return KeyPair(key=self._folder / f"{file}.key", certificate=self._folder / f"{file}.crt")
 
 
-def write_kubeconfig(path: Path, *, server: str, authority: Path, user: dict[str, str]) -> Path:
-    """A kubeconfig with one cluster and one ``user`` (client certificate and key by path, or a token)."""
+def trusted_by(authority: Path) -> Trust:
+    return {"certificate-authority": str(authority)}
+
+
+def write_kubeconfig(path: Path, *, server: str, trust: Trust, user: dict[str, str]) -> Path:
+    """A kubeconfig with one cluster and one ``user`` (client certificate and key by path, or a token).
+
+    trust: fields of the cluster that say why ``server`` is believed.
+    """
     content = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "test", "cluster": {"server": server, "certificate-authority": str(authority)}}],
+        "clusters": [{"name": "test", "cluster": {"server": server, **trust}}],
         "users": [{"name": "test", "user": user}],
         "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test", "namespace": "default"}}],
         "current-context": "test",

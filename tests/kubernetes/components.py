@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Final
 
 from tests.kubernetes.audit import write_policy
-from tests.kubernetes.certificates import Authority, KeyPair, login, write_kubeconfig
+from tests.kubernetes.certificates import Authority, KeyPair, login, trusted_by, write_kubeconfig
 
 HOST: Final = "127.0.0.1"
 _SERVICES: Final = "10.96.0.0/16"
@@ -51,7 +51,7 @@ class Layout:
         return write_kubeconfig(
             self.folder / f"{user}.kubeconfig",
             server=self.server,
-            authority=self.authority.certificate,
+            trust=trusted_by(self.authority.certificate),
             user=login(pair),
         )
 

@@ -10,9 +10,10 @@ import ssl
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -90,7 +91,7 @@ def given_cluster(kubeconfig: Path) -> Iterator[ControlPlane]:
     """The cluster of ``kubeconfig``; fake nodes listen at this machine's address on the way to it."""
     with tempfile.TemporaryDirectory(prefix="frenzy-k8s-") as folder:
         api = config.new_client_from_config(str(kubeconfig))
-        address = _address_towards(api.configuration.host)
+        address = _address_towards(api)
         pair = Authority(Path(folder)).issue("fake-nodes", "fake-nodes", hosts=[address])
         yield ControlPlane(
             kubeconfig=kubeconfig,
@@ -151,9 +152,36 @@ def _own(stand: Stand) -> ControlPlane:
     )
 
 
-def _address_towards(server: str) -> str:
-    """This machine's address as ``server`` sees it; nothing is sent."""
-    parts = urlsplit(server)
+def _address_towards(api: client.ApiClient) -> str:
+    """This machine's address as the API server sees it."""
+    address = address_towards(urlsplit(api.configuration.host).hostname or "127.0.0.1")
+    return address if not ip_address(address).is_loopback else address_beside(_node_addresses(api), address)
+
+
+def address_beside(nodes: Iterable[str], loopback: str) -> str:
+    """Where an API server that a port of this machine leads to reaches it: where its ``nodes`` do, as with kind.
+
+    ``loopback`` where no node is elsewhere: then the API server is here, too.
+    """
+    for node in nodes:
+        with suppress(OSError):  # there is no way to it
+            address = address_towards(node)
+            if address != node and not ip_address(address).is_loopback:
+                return address
+    return loopback
+
+
+def address_towards(host: str) -> str:
+    """This machine's address on the way to ``host``; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((parts.hostname or "127.0.0.1", parts.port or 443))
+        probe.connect((host, 443))
         return str(probe.getsockname()[0])
+
+
+def _node_addresses(api: client.ApiClient) -> list[str]:
+    try:
+        nodes = client.CoreV1Api(api).list_node().items
+    except client.ApiException:  # whoever may not list nodes makes none
+        return []
+    found = [each for node in nodes for each in node.status.addresses or () if each.type == "InternalIP"]
+    return [each.address for each in found if ":" not in each.address]

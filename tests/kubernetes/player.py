@@ -14,9 +14,10 @@ import ssl
 import time
 from collections.abc import Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final
 
-from aiohttp import web
+from aiohttp import ClientError, web
 from tests.kubernetes import pod_status
 from tests.kubernetes.api_json import MERGE, ApiError, ApiJson, WatchExpired
 from tests.kubernetes.fake_node import FAKE, FakeNode, conditions, lease_object, node_object
@@ -33,6 +34,7 @@ from tests.kubernetes.plays import (
     Pod,
     Runs,
     Script,
+    play_of,
 )
 from tests.kubernetes.pod_log import PodLog, log_endpoint
 
@@ -145,10 +147,15 @@ class Player:
         await self._api.call("PATCH", f"/api/v1/nodes/{name}/status", status, content=_STRATEGIC)
 
     async def _beat(self) -> None:
-        """Renew the leases of all nodes, as kubelets do; without it a node controller gives them up."""
+        """Renew the leases of all nodes, as kubelets do; without it a node controller gives them up.
+
+        A node has none while it is being registered. After a beat that failed comes another one.
+        """
         while True:
             await asyncio.sleep(_HEARTBEAT_S)
-            await self._each(self._renew(name) for name in self._nodes if name not in self._lost)
+            due = [each for each in self._uids if each in self._nodes and each not in self._lost]
+            with suppress(ApiError, ClientError):
+                await self._each(self._renew(each) for each in due)
 
     async def _renew(self, name: str) -> None:
         """Like a kubelet: the lease goes with its node, so one of an earlier node may vanish under us."""
@@ -200,7 +207,7 @@ class Player:
         """One pod's life on its node, until it is deleted."""
         try:
             if not playing.stopping.is_set() and playing.pod["status"]["phase"] not in ("Succeeded", "Failed"):
-                await self._perform(playing, self.script(playing.pod))
+                await self._perform(playing, play_of(playing.pod, self.script))
             playing.log.close()
             await playing.stopping.wait()
             await self._let_go(playing.pod)

@@ -113,6 +113,12 @@ Play = Ends | Runs | Performs | Evicted | ImagePullBackOff | NeverStarts
 Script = Callable[[Pod], Play]
 
 
+def play_of(pod: Pod, script: Script) -> Play:
+    """What becomes of ``pod``: pods of a DaemonSet, which a cluster puts on every node, are none of the test's."""
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return Runs() if any(each["kind"] == "DaemonSet" for each in owners) else script(pod)
+
+
 def succeeds(*log: str, after_s: float = 0.05) -> Ends:
     return Ends(after_s=after_s, log=log)
 

@@ -10,7 +10,7 @@ import pytest
 from tests.contract.eventually import eventually
 from tests.kubernetes import build
 from tests.kubernetes.build import built
-from tests.kubernetes.control_plane import ControlPlane
+from tests.kubernetes.control_plane import ControlPlane, address_beside
 from tests.kubernetes.debian import CannotBuildError
 from tests.kubernetes.recipe import Part
 
@@ -49,6 +49,16 @@ def test_nothing_is_left_of_a_run_that_was_killed(own: ControlPlane) -> None:
 
     eventually(lambda: marked_processes("FRENZY_STACK", str(folder)) == [])
     assert not folder.exists()
+
+
+def test_an_api_server_behind_a_port_of_this_machine_finds_it_where_its_nodes_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ways = {"127.0.0.1": "127.0.0.1", "10.0.0.5": "10.0.0.5", "172.18.0.2": "172.18.0.1"}
+    monkeypatch.setattr("tests.kubernetes.control_plane.address_towards", ways.__getitem__)
+    assert address_beside(["172.18.0.2"], "127.0.0.1") == "172.18.0.1", "a container of kind's"
+    assert address_beside(["127.0.0.1", "10.0.0.5"], "127.0.0.1") == "127.0.0.1", "nodes that are this machine"
+    assert address_beside([], "127.0.0.1") == "127.0.0.1"
 
 
 def test_a_build_is_taken_from_the_cache_as_soon_as_it_is_there_and_whole(

@@ -76,7 +76,7 @@ def test_a_pod_that_gives_way_to_a_higher_priority_is_a_loss(
     urgent = f"urgent-{bench.namespace}"
     scheduling.create_priority_class({"metadata": {"name": urgent}, "value": 1000})
     try:
-        fake_nodes.add([FakeNode(name="small", resources={"cpu": "2"})])
+        fake_nodes.add([FakeNode(name="small", resources={"cpu": "3"})])
         spec = bench.launched(node="small")
         eventually(lambda: bench.pods()[0].status.phase == "Running")
         container = {"name": "main", "image": "example.test/any:1", "resources": {"requests": {"cpu": "2"}}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -32,19 +33,27 @@ RULES = parse_pod_rules(PLAIN)
 def classes(core_api: client.CoreV1Api) -> Iterator[None]:
     """The classes that one example names; an API server refuses pods of classes that are not there."""
     scheduling, runtimes = (kind(core_api.api_client) for kind in (client.SchedulingV1Api, client.NodeV1Api))
-    _unless_there(scheduling.create_priority_class, {"metadata": {"name": "training"}, "value": 1000})
-    _unless_there(runtimes.create_runtime_class, {"metadata": {"name": "nvidia"}, "handler": "nvidia"})
-    yield
-    scheduling.delete_priority_class("training")
-    runtimes.delete_runtime_class("nvidia")
+    priority = {"metadata": {"name": "training"}, "value": 1000}
+    runtime = {"metadata": {"name": "nvidia"}, "handler": "nvidia"}
+    with (
+        _unless_there(scheduling.create_priority_class, priority, scheduling.delete_priority_class),
+        _unless_there(runtimes.create_runtime_class, runtime, runtimes.delete_runtime_class),
+    ):
+        yield
 
 
-def _unless_there(create: Any, body: dict[str, Any]) -> None:
+@contextmanager
+def _unless_there(create: Any, body: dict[str, Any], delete: Any) -> Iterator[None]:
+    """Made for the block; what is there already, as the GPU operator's class is, stays as it is."""
     try:
         create(body)
     except client.ApiException as error:
         if error.status != 409:
             raise
+        yield
+        return
+    yield
+    delete(body["metadata"]["name"])
 
 
 def rules_of(example: Example, namespace: str) -> PodRules:
