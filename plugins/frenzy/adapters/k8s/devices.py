@@ -87,8 +87,9 @@ def other_vendors(node: NodeFacts) -> tuple[str, ...]:
 
 
 def says_it_has_gpus(node: NodeFacts) -> bool:
-    """Whether feature discovery found NVIDIA GPUs on ``node``, whether or not it offers them as a resource."""
-    return PRODUCT in node.labels or _number(node.labels, "nvidia.com/gpu.count") is not None
+    """Whether feature discovery or the cloud found NVIDIA GPUs on ``node``, whether or not it offers them."""
+    named = any(node.labels.get(each) for each in (_GKE, _COREWEAVE, _ALIBABA))
+    return named or PRODUCT in node.labels or _number(node.labels, f"{GPU}.count") is not None
 
 
 def own_resource(node: NodeFacts) -> str | None:
