@@ -239,6 +239,7 @@ class Player:
         status = pod_status.waiting(playing.pod, reason, message, now_s=time.time(), host_ip=self._address)
         await self._report(playing, status)
         await playing.stopping.wait()
+        await self._report(playing, pod_status.unseen(playing.pod))
 
     async def _run(self, playing: Playing, play: Ends | Runs | Performs | Evicted) -> End | Evicted:
         if isinstance(play, Performs):

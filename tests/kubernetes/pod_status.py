@@ -62,6 +62,21 @@ def ended(pod: Pod, end: End, *, started_s: float, now_s: float) -> Status:
     }
 
 
+def unseen(pod: Pod) -> Status:
+    """Deleted before a container began: kubelets since 1.27 call the pod failed, and make up its containers' end."""
+    state = {
+        "terminated": {
+            "exitCode": 137,
+            "reason": "ContainerStatusUnknown",
+            "message": "The container could not be located when the pod was terminated",
+        }
+    }
+    return {
+        "phase": "Failed",
+        "containerStatuses": [_container(each, pod, state, restarts=0) for each in _containers(pod)],
+    }
+
+
 def evicted(message: str) -> Status:
     """A kubelet that evicts replaces the whole status: nothing is left of conditions and containers."""
     return failed("Evicted", message)

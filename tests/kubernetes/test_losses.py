@@ -39,7 +39,7 @@ def test_pods_that_cannot_begin_are_given_up_after_a_while_all_of_them(
     account = bench.end_of(spec, bench.made(scheduling_patience_s=0.1))
     assert account.reason is not None
     assert account.reason.code is code
-    assert not bench.pods()
+    eventually(lambda: not bench.pods())
 
 
 def test_a_pod_that_no_node_takes_is_given_up_with_the_schedulers_words(bench: Bench) -> None:
