@@ -18,7 +18,7 @@ GPU: Final = "nvidia.com/gpu"
 SHARED_GPU: Final = "nvidia.com/gpu.shared"
 # A virtual GPU that is a resource of its node, so that Kubernetes counts it as well.
 VIRTUAL_GPU: Final = "frenzy.dev/gpu"
-_RESOURCE: Final = re.compile(r"nvidia\.com/(gpu|mig-\d+g\.\d+gb[a-z.+-]*?)(\.shared)?")
+_RESOURCE: Final = re.compile(r"nvidia\.com/(gpu|mig-[1-9]\d*g\.[1-9]\d*gb[a-z.+-]*?)(\.shared)?")
 _OTHER_VENDORS: Final = (
     "amd.com/",  # also its partitions, such as amd.com/cpx_nps4
     "aws.amazon.com/neuron",
@@ -31,6 +31,7 @@ _OTHER_VENDORS: Final = (
 
 PRODUCT: Final = "nvidia.com/gpu.product"
 MISCONFIGURED: Final = "-MIG-INVALID"
+_UNREAD_SLICE: Final = "-MIG-"  # what is left of a product's name whose slice is no profile
 _INSTANCE_TYPES: Final = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _GKE: Final = "cloud.google.com/gke-accelerator"
 _GKE_PARTITION: Final = "cloud.google.com/gke-gpu-partition-size"
@@ -109,6 +110,8 @@ def _described(node: NodeFacts, resource: str) -> Described:
     if not name:
         return _described_by_cloud(node, resource)
     product = parse_product(name)
+    if _UNREAD_SLICE in product.name:
+        return Described()
     mig = MigProfile.of(base) if base != GPU else product.mig
     is_shared = product.is_shared or _says_shared(found, resource) or _is_split(node, resource, mig)
     return Described(
@@ -128,6 +131,8 @@ def _described_by_cloud(node: NodeFacts, resource: str) -> Described:
     sizes = (_memory_bytes(found, each) for each in _MEMORY)
     partition = found.get(_GKE_PARTITION) or ("" if resource in (GPU, SHARED_GPU) else resource)
     mig = MigProfile.of(partition)
+    if partition and mig is None:
+        return Described()
     is_shared = (_number(found, _GKE_CLIENTS) or 1) > 1 or _is_split(node, resource, mig)
     return Described(
         product=None if name is None else parse_product(name),

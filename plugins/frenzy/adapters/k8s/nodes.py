@@ -85,7 +85,10 @@ def nodes_from(nodes: Iterable[NodeFacts], pods: Iterable[PodUse], rules: PodRul
     found: list[tuple[Node, GpuType]] = []
     machines = sorted(nodes, key=lambda each: each.name)
     for machine in machines:
-        found += _nodes_of(machine, on_node.foreign.get(machine.name, ()), rules, declared, told)
+        try:
+            found += list(_nodes_of(machine, on_node.foreign.get(machine.name, ()), rules, declared, told))
+        except Exception as error:  # one odd node is not to hide all others
+            told.append(_not_understood(machine, error))
     found += _group_nodes(machines, on_node, rules, declared)
     cluster = _cluster(found)
     return Found(cluster=cluster, notices=tuple(told))
@@ -99,6 +102,14 @@ def _cluster(found: list[tuple[Node, GpuType]]) -> Cluster:
         if gpu.memory_bytes < known.memory_bytes:
             types[gpu.name] = gpu
     return Cluster(tuple(types[name] for name in sorted(types)), tuple(node for node, _ in found))
+
+
+def _not_understood(machine: NodeFacts, error: Exception) -> Notice:
+    return Notice(
+        node=machine.name,
+        detail=f"What it says of its GPUs makes no sense ({type(error).__name__}: {error}): it is left out.",
+        remedy=f"Correct its labels, or add {labels.GPU_TYPE}=<a type of the cluster file or the catalogue>.",
+    )
 
 
 # pods

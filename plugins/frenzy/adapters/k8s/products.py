@@ -19,8 +19,8 @@ from frenzy.core.units import MIB
 
 # A driver says some percent more than CUDA leaves to programs; cards of one name differ by 20 % and more.
 _SAME_MEMORY: Final = 0.12
-_MIG: Final = re.compile(r"-MIG-(\d+)g\.(\d+)gb(?:[.+-]?(?:me|gfx|all))*", re.IGNORECASE)
-_PROFILE: Final = re.compile(r"(\d+)g\.(\d+)gb")
+_MIG: Final = re.compile(r"-MIG-([1-9]\d*)g\.([1-9]\d*)gb(?:[.+-]?(?:me|gfx|all))*", re.IGNORECASE)
+_PROFILE: Final = re.compile(r"(?<![0-9])([1-9]\d*)g\.([1-9]\d*)gb")
 _SHARED: Final = re.compile(r"-SHARED$", re.IGNORECASE)
 _WORDS: Final = re.compile(r"[a-z0-9]+(?:\.[a-z0-9]+)?")
 _SIZE: Final = re.compile(r"\d+gb?|hbm\d+e?")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,13 +12,28 @@ from hypothesis import strategies as st
 from tests.unit.adapters.k8s.cluster_objects import A100, NODES, RULES, found, node_object, only, our_pod, pod_object
 
 from frenzy.adapters.k8s import labels
+from frenzy.adapters.k8s.kinds import Kind, kinds_of
 from frenzy.adapters.k8s.nodes import Declared
+from frenzy.adapters.k8s.objects import NodeFacts
 from frenzy.adapters.k8s.pod_rules import PodRules, Toleration, TolerationOperator
 from frenzy.core.cluster import Node, NodeGroup, NodeState
 from frenzy.core.gpu_catalogue import CATALOGUE
 from frenzy.core.units import GIB
 
 EIGHT = {"nvidia.com/gpu": "8"}
+
+
+def test_a_node_that_makes_no_sense_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(machine: NodeFacts, *rest: Any) -> Iterator[Kind]:
+        if machine.name == "odd":
+            raise ZeroDivisionError("division by zero")
+        return kinds_of(machine, *rest)
+
+    monkeypatch.setattr("frenzy.adapters.k8s.nodes.kinds_of", refusing)
+    told = found(node_object("gpu-1"), node_object("odd"), node_object("zeta"))
+    assert [each.name for each in told.cluster.nodes] == ["gpu-1", "zeta"]
+    (notice,) = told.notices
+    assert (notice.node, "ZeroDivisionError" in notice.detail) == ("odd", True)
 
 
 # what is free
