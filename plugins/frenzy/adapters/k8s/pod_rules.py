@@ -6,7 +6,7 @@
     tolerations:
       - {key: team, operator: Equal, value: research, effect: NoSchedule}
 
-``include/kubernetes/pods.yaml`` has every field with its default. Secrets are named, never written.
+``include/kubernetes/pods.yaml`` shows every field. Secrets are named, never written.
 """
 
 from __future__ import annotations
