@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from tests.unit.core.has_strategies import NOW_S, elastic_facts
-from tests.unit.core.has_world import elastic, facts, node, on, scaling, team_quotas, waiting
+from tests.unit.core.has_world import elastic, facts, node, on, scaling, waiting
 
 from frenzy.core.has import BackfillPolicy, HasPolicy, explain
 from frenzy.core.job import Objective
 from frenzy.core.queue import Elasticity, SchedulingFacts
+from frenzy.core.queue_rules import QueueRules, Quota, TeamRule
 
 HAS = HasPolicy()
 PLANS = (*scaling("fast", 1, 2, 4, work_s=100_000.0), *scaling("slow", 1, work_s=400_000.0))
@@ -53,7 +54,7 @@ def test_why_more_gpus_would_not_move_it_is_said() -> None:
     assert told(held_up(on(replace(JOB, elasticity=fresh), PLANS[-1], ("s", 1))))[1].endswith(
         "more idle fast would not move it now: between two moves it runs for about 2.0 h."
     )
-    quotas = HasPolicy(queues=team_quotas(red=0))
+    quotas = HasPolicy(queues=QueueRules(teams=(TeamRule(name="red", quota=Quota(max_gpus_by_type=(("fast", 0),))),)))
     assert told(held_up(on(replace(JOB, team="red"), PLANS[-1], ("s", 1))), quotas)[1].endswith(
         "it would be over the quota of team red."
     )
@@ -62,6 +63,25 @@ def test_why_more_gpus_would_not_move_it_is_said() -> None:
 def test_nothing_is_claimed_of_a_job_that_is_never_moved_or_of_a_policy_that_moves_none() -> None:
     assert told(held_up(replace(on(JOB, PLANS[-1], ("s", 1)), elasticity=None, plans=()))) == ()
     assert told(held_up(), BackfillPolicy()) == ()
+
+
+def test_no_more_gpus_are_tried_than_its_faster_plan_takes_however_long_the_queue() -> None:
+    """They were once as many as the whole queue could take: minutes for a queue of ten thousand."""
+    first = [elastic(waiting(f"w{at}", *scaling("fast", 4, work_s=900.0), priority=1)) for at in range(8)]
+    there = replace(held_up(), queued=tuple(first))
+    assert told(there)[1].endswith(
+        "; 4 more idle fast would not move it now: others would take them, or it gains too little."
+    )
+
+
+def test_a_job_that_is_to_give_way_is_told_so() -> None:
+    mine = on(JOB, PLANS[0], ("f", 4))
+    urgent = elastic(waiting("urgent", *scaling("fast", 4, work_s=90_000.0), priority=1))
+    lone = replace(mine, plans=(PLANS[0],))
+    assert told(facts([node("f", "fast", 4)], [urgent], [lone])) == (
+        "It runs its only plan.",
+        "It is to stop at its next checkpoint, and to wait again.",
+    )
 
 
 def test_a_job_that_is_to_be_cheap_is_not_sent_to_faster_gpus() -> None:

@@ -9,11 +9,11 @@ from typing import Final
 from frenzy.core.has.options import Option, Rules
 from frenzy.core.has.policy import HasPolicy, Policy, SrtfPolicy
 from frenzy.core.has.quotas import QuotaUse
-from frenzy.core.has.schedule import schedule
-from frenzy.core.has.what_if import gpus_wanted, least, one_for_each_type, with_idle_gpus
+from frenzy.core.has.schedule import decide
+from frenzy.core.has.what_if import least, one_for_each_type, with_idle_gpus
 from frenzy.core.has.wording import about
 from frenzy.core.job import Objective
-from frenzy.core.queue import Elasticity, Resize, RunningJob, SchedulingFacts
+from frenzy.core.queue import Elasticity, Preempt, Resize, RunningJob, SchedulingFacts
 
 _MAX_TYPES: Final = 3
 
@@ -26,10 +26,13 @@ def better_plans(facts: SchedulingFacts, job: RunningJob, now_s: float, policy: 
     if job.elasticity is None or job.plan not in job.plans or not isinstance(policy, HasPolicy | SrtfPolicy):
         return
     rank, count = job.plans.index(job.plan) + 1, len(job.plans)
-    yield f"It runs the best of its {count} plans." if rank == 1 else f"It runs number {rank} of its {count} plans."
+    best = "It runs its only plan." if count == 1 else f"It runs the best of its {count} plans."
+    yield best if rank == 1 else f"It runs number {rank} of its {count} plans."
     asked = _Asked(facts, job, job.elasticity, now_s, policy)
     move = asked.move(facts)
-    if move is not None:
+    if isinstance(move, Preempt):
+        yield "It is to stop at its next checkpoint, and to wait again."
+    elif move is not None:
         yield f"It is to move to {move.plan.plan_id} at its next checkpoint."
     elif job.objective is Objective.TIME:
         yield from map(asked.sentence, asked.sooner())
@@ -62,25 +65,31 @@ class _Asked:
         sooner.sort(key=lambda each: (each.run_s, each.need.num_gpus))
         return one_for_each_type(sooner, self.facts.cluster)[:_MAX_TYPES]
 
-    def move(self, facts: SchedulingFacts) -> Resize | None:
-        """Where it is moved to, if these were the facts."""
-        actions = schedule(facts, self.now_s, replace(self.policy, num_forecasts=0))
+    def move(self, facts: SchedulingFacts) -> Resize | Preempt | None:
+        """Where it is moved to, or that it is stopped, if these were the facts."""
+        actions = decide(facts, self.now_s, replace(self.policy, num_forecasts=0))
         key = self.job.run_key
-        return next((each for each in actions if isinstance(each, Resize) and each.run_key == key), None)
+        return next((each for each in actions if isinstance(each, Resize | Preempt) and each.run_key == key), None)
 
     def sentence(self, option: Option) -> str:
-        """What would move it to GPUs of the type of ``option``: tried, not argued."""
-        gpu_type = option.need.gpu_type
+        """What would move it to GPUs of the type of ``option``: tried, not argued.
+
+        With as many more as the option takes at most: with all that a long queue could take, one try takes half a
+        minute.
+        """
+        gpu_type, most = option.need.gpu_type, option.need.num_gpus
 
         def moves_there(num_gpus: int) -> bool:
             move = self.move(with_idle_gpus(self.facts, option, num_gpus))
-            return move is not None and move.plan.gpu_type == gpu_type
+            if not isinstance(move, Resize):
+                return False
+            return move.plan.gpu_type == gpu_type and move.plan.predicted_run_s < self.job.plan.predicted_run_s
 
-        num_gpus = least(moves_there, limit=gpus_wanted(self.facts, gpu_type))
+        num_gpus = least(moves_there, limit=most)
         gain = f"With {option.plan.plan_id} it would end {about(self.gain_s(option))} sooner, its restart counted"
         if num_gpus is not None:
             return f"{gain}; {num_gpus} more idle {gpu_type} would make it move to that type's GPUs now."
-        return f"{gain}; more idle {gpu_type} would not move it now: {self._why_it_stays(option)}."
+        return f"{gain}; {most} more idle {gpu_type} would not move it now: {self._why_it_stays(option)}."
 
     def _why_it_stays(self, option: Option) -> str:
         others = [each for each in self.facts.running if each.run_key != self.job.run_key]
@@ -91,4 +100,4 @@ class _Asked:
             return f"between two moves it runs for {about(self.elasticity.min_run_s)}"
         if self.job.moves_left(self.now_s) < 1:
             return "it was moved as often as it may for now"
-        return "that gains too little"
+        return "others would take them, or it gains too little" if self.facts.queued else "that gains too little"
