@@ -26,6 +26,8 @@ _KEPT_LABELS: Final = (
     "topology.kubernetes.io/zone",
     "node.kubernetes.io/instance-type",
 )
+# What numbers that cannot be lead to. Any other error is ours, and is not to take every node out of the cluster.
+_ODD: Final = (ArithmeticError, ValueError)
 # Taints by which a node says that it is going, or ill, and not that it is for others.
 _GONE: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
 _GOING: Final = (
@@ -87,7 +89,7 @@ def nodes_from(nodes: Iterable[NodeFacts], pods: Iterable[PodUse], rules: PodRul
     for machine in machines:
         try:
             found += list(_nodes_of(machine, on_node.foreign.get(machine.name, ()), rules, declared, told))
-        except Exception as error:  # one odd node is not to hide all others
+        except _ODD as error:  # one odd node is not to hide all others
             told.append(_not_understood(machine, error))
     found += _group_nodes(machines, on_node, rules, declared)
     cluster = _cluster(found)

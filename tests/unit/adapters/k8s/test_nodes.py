@@ -36,6 +36,15 @@ def test_a_node_that_makes_no_sense_hides_no_other(monkeypatch: pytest.MonkeyPat
     assert (notice.node, "ZeroDivisionError" in notice.detail) == ("odd", True)
 
 
+def test_an_error_that_no_label_can_cause_takes_no_node_out_of_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Iterator[Kind]:
+        raise AttributeError("a slip of ours")
+
+    monkeypatch.setattr("frenzy.adapters.k8s.nodes.kinds_of", broken)
+    with pytest.raises(AttributeError):
+        found(node_object("gpu-1"))
+
+
 # what is free
 
 
