@@ -244,7 +244,7 @@ def _first_failure(pod: PodJson) -> str:
     """What kept the workers' container from beginning: one that a webhook put before it failed."""
     for each in (pod.get("status") or {}).get("initContainerStatuses") or ():
         ended = each.get("state", {}).get("terminated") or {}
-        if ended.get("exitCode"):
+        if ended.get("exitCode") and not _ended_by_deletion(pod, ended):
             words = ended.get("message") or ended.get("reason") or ""
             return f"Its init container {each.get('name')} ended with {ended['exitCode']}: {words}".rstrip(": ")
     return ""

@@ -193,6 +193,13 @@ def test_a_container_that_a_webhook_put_first_and_that_failed_is_named() -> None
     assert end.detail.endswith("Its init container istio-init ended with 1: iptables: denied")
 
 
+def test_a_sidecar_that_ends_because_its_pod_was_deleted_is_not_named_as_what_failed_first() -> None:
+    sidecar = {"name": "istio-proxy", "state": {"terminated": {"exitCode": 143, "finishedAt": ENDED_AT}}}
+    end = see(pod({"phase": "Running", "initContainerStatuses": [sidecar]}, deleted=True), asked=False).end
+    assert end is not None
+    assert "istio-proxy" not in end.detail
+
+
 def test_a_sidecar_of_a_service_mesh_does_not_decide() -> None:
     sidecar = {"name": "istio-proxy", "state": {"terminated": {"exitCode": 1, "finishedAt": ENDED_AT}}}
     assert (
