@@ -21,7 +21,7 @@ from frenzy.core.has.options import Contender, Option
 from frenzy.core.has.placement import shortfall
 from frenzy.core.has.policy import FifoPolicy, HasPolicy, PaperPolicy, Policy
 from frenzy.core.has.rule_changes import rule_counterfactuals
-from frenzy.core.has.schedule import as_state, run_pass, schedule
+from frenzy.core.has.schedule import as_state, decide, run_pass, schedule
 from frenzy.core.has.state import SchedulingState
 from frenzy.core.has.swap import refusals
 from frenzy.core.has.what_if import gpus_wanted, least, one_for_each_type, with_idle_gpus
@@ -31,6 +31,8 @@ from frenzy.core.queue import Hold, QueuedJob, SchedulingFacts, Start
 
 _MAX_OPTIONS_SHOWN = 5
 _MAX_HOLDERS_SHOWN = 5
+# Each try is a whole decision: seconds in all for a queue of thousands.
+_MAX_TYPES_TRIED = 4
 
 
 class Outcome(StrEnum):
@@ -199,13 +201,14 @@ def _counterfactuals(facts: SchedulingFacts, contender: Contender, now_s: float,
     job = contender.job
 
     def starts(changed: SchedulingFacts, other: Policy = policy) -> bool:
-        return isinstance(_action(changed, job.run_key, now_s, replace(other, num_forecasts=0)), Start)
+        actions = decide(changed, now_s, replace(other, num_forecasts=0))
+        return any(isinstance(each, Start) and each.run_key == job.run_key for each in actions)
 
     def starts_with(option: Option, num_gpus: int) -> bool:
         return starts(with_idle_gpus(facts, option, num_gpus))
 
     smallest = sorted(contender.options, key=lambda each: each.need.num_gpus)
-    for option in one_for_each_type(smallest, facts.cluster):
+    for option in one_for_each_type(smallest, facts.cluster)[:_MAX_TYPES_TRIED]:
         num_gpus = least(partial(starts_with, option), limit=gpus_wanted(facts, option.need.gpu_type))
         if num_gpus is not None:
             yield f"With {num_gpus} more idle {option.need.gpu_type} it would start now."

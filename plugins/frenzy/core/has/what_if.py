@@ -11,23 +11,34 @@ from frenzy.core.has.options import Option
 from frenzy.core.queue import SchedulingFacts
 
 _NODE: Final = "what-if"
+_MOST_TRIED: Final = 64
 
 
 def least(holds: Callable[[int], bool], *, limit: int) -> int | None:
-    """The least count up to ``limit`` for which ``holds`` is true, taking it to stay true from there on."""
-    if limit < 1 or not holds(limit):
+    """The least count up to ``limit`` for which ``holds`` is true, taking it to stay true from there on.
+
+    Small counts are tried first: where jobs are given GPUs, a try takes the longer the more there are.
+    """
+    low, high = 0, min(1, limit)
+    while high > low and not holds(high):
+        low, high = high, min(2 * high, limit)
+    if high == low:
         return None
-    low, high = 1, limit
-    while low < high:
+    while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+        low, high = (low, middle) if holds(middle) else (middle, high)
     return high
 
 
 def gpus_wanted(facts: SchedulingFacts, gpu_type: str) -> int:
-    """GPUs of ``gpu_type`` that all jobs could take that wait or may be moved: more than that cannot help anyone."""
+    """How many more GPUs of ``gpu_type`` to try at most for one job.
+
+    Those that all jobs could take that wait or may be moved: more cannot help anyone. And not more than an answer may
+    ask for that is of use to somebody.
+    """
     plans = [*(job.plans for job in facts.queued), *(job.plans for job in facts.running)]
-    return sum(max((plan.num_gpus for plan in each if plan.gpu_type == gpu_type), default=0) for each in plans)
+    most = sum(max((plan.num_gpus for plan in each if plan.gpu_type == gpu_type), default=0) for each in plans)
+    return min(most, _MOST_TRIED)
 
 
 def one_for_each_type(options: Iterable[Option], cluster: Cluster) -> list[Option]:
