@@ -118,6 +118,6 @@ scheduling overhead. Here:
 - Known work needs known steps. Training jobs state them, so the product has them; jobs that stop early do not.
 - Sia and Gavel decide each round, not at each event, as published.
 - Scenarios are loaded as recorded. [Other workloads](other-workloads.md) have other ratios: with wrong estimates little
-  may be left of the lead, and p99 and makespan can be worse. What larger clusters and failures change, `frenzy simulate`
-  answers.
+  may be left of the lead, and p99 and makespan can be worse. What larger clusters and failures change,
+  `frenzy simulate` answers.
 """
