@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from tests.bench.elsewhere_workloads import groups
-from tests.bench.jct_page import DOCS, machine, table
+from tests.bench.jct_page import DOCS, machine, table, with_interval
 from tests.bench.jct_runs import HAS, HAS_WRONG, NUM_WORKERS, SIA, SIGMA
 
 from frenzy.sim.disturbances import Disturbances
@@ -103,8 +103,7 @@ def run(name: str, sigma: float, spec: WorkloadSpec) -> Summary:
 
 def _ratio(field: str, policy: Sequence[Summary], rival: Sequence[Summary]) -> str:
     pairs = zip(policy, rival, strict=True)
-    found = interval_of_mean([getattr(one, field) / getattr(other, field) for one, other in pairs])
-    return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
+    return with_interval(interval_of_mean([getattr(one, field) / getattr(other, field) for one, other in pairs]))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from tests.bench.jct_runs import Run
 from tests.bench.jct_words import PAGE, WHY
 
 from frenzy.sim.figures import by_policy
+from frenzy.sim.intervals import Interval
 from frenzy.sim.metrics import Summary
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
@@ -107,10 +108,10 @@ def ratios(summaries: Sequence[Summary]) -> str:
         (
             f"`{policy}` / `{rival}`",
             str(found[JCT].mean.num_scenarios),
-            with_interval(found[JCT]),
+            with_interval(found[JCT].mean),
             f"{found[JCT].geometric.value:.3f}",
-            with_interval(found[P99]),
-            with_interval(found[MAKESPAN]),
+            with_interval(found[P99].mean),
+            with_interval(found[MAKESPAN].mean),
         )
         for (policy, rival), found in of.items()
     ]
@@ -169,11 +170,11 @@ def _excess(bar: Bar) -> float:
 
 def shown(bar: Bar) -> str:
     """With its interval if there is one."""
-    return f"{bar.value:.3g}" if bar.ratio is None else with_interval(bar.ratio)
+    return f"{bar.value:.3g}" if bar.ratio is None else with_interval(bar.ratio.mean)
 
 
-def with_interval(found: Ratio) -> str:
-    return f"{found.mean.value:.3f} ({found.mean.low:.3f} to {found.mean.high:.3f})"
+def with_interval(found: Interval) -> str:
+    return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

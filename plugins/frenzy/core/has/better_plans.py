@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from frenzy.core.has.claims import is_settled
 from frenzy.core.has.options import Option, Rules
 from frenzy.core.has.policy import HasPolicy, Policy, SrtfPolicy
 from frenzy.core.has.quotas import QuotaUse
@@ -96,7 +97,7 @@ class _Asked:
         limit = QuotaUse.of(self.policy, others).exceeded(self.job, option.need.gpu_type, option.need.num_gpus)
         if limit is not None:
             return f"it would be over the quota of {limit.title}"
-        if self.job.ran_s(self.now_s) < self.elasticity.min_run_s:
+        if not is_settled(self.job, self.now_s):
             return f"between two moves it runs for {about(self.elasticity.min_run_s)}"
         if self.job.moves_left(self.now_s) < 1:
             return "it was moved as often as it may for now"
