@@ -1,10 +1,10 @@
-"""The queue file: shares of queues, quotas of queues and teams, in YAML, checked at the edge.
+"""The queue file: shares, quotas, users and secrets of queues and teams, in YAML, checked at the edge.
 
     queues:
       research: {weight: 3}
-      production: {weight: 1, max_gpus: 16, max_gpus_by_type: {a100-80: 8}}
+      production: {weight: 1, max_gpus: 16, max_gpus_by_type: {a100-80: 8}, users: [ada], max_priority: 100}
     teams:
-      vision: {max_gpus: 8}
+      vision: {max_gpus: 8, members: [ada, ben], secrets: ["env:WANDB_API_KEY", "k8s:vision/*"]}
       "*": {max_gpus: 4}        # every team that is not named, each by itself
 
 Where queues are named, a job must name one of them; ``default`` is the queue of a job that names none.
@@ -56,10 +56,8 @@ def parse_queue_rules(text: str) -> QueueRules:
     if not file.queues and not file.teams:
         raise SpecError([Violation(path="queue file", value="nothing", allowed="name queues, teams or both")])
     return QueueRules(
-        queues=tuple(
-            QueueRule(name=name, weight=entry.weight, quota=_quota(entry)) for name, entry in _given(file.queues)
-        ),
-        teams=tuple(TeamRule(name=name, quota=_quota(entry or _TeamEntry())) for name, entry in file.teams.items()),
+        queues=tuple(_queue_rule(name, entry or _QueueEntry()) for name, entry in file.queues.items()),
+        teams=tuple(_team_rule(name, entry or _TeamEntry()) for name, entry in file.teams.items()),
     )
 
 
@@ -98,15 +96,24 @@ class _Strict(BaseModel):
 
 
 _Gpus = Annotated[int, Field(ge=0, strict=True)]
+_User = Annotated[str, Field(min_length=1, max_length=250)]
+_Secret = Annotated[str, Field(pattern=r"^(env|k8s):.")]
 
 
-class _TeamEntry(_Strict):
+class _Entry(_Strict):
     max_gpus: _Gpus | None = None
     max_gpus_by_type: dict[str, _Gpus] = Field(default_factory=dict)
+    secrets: list[_Secret] = Field(default_factory=list)
 
 
-class _QueueEntry(_TeamEntry):
+class _TeamEntry(_Entry):
+    members: list[_User] | None = None
+
+
+class _QueueEntry(_Entry):
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] = 1.0
+    users: list[_User] | None = None
+    max_priority: Annotated[int, Field(ge=-1000, le=1000, strict=True)] | None = None
 
 
 class _QueueFile(_Strict):
@@ -114,12 +121,23 @@ class _QueueFile(_Strict):
     teams: dict[Annotated[str, Field(pattern=_TEAM)], _TeamEntry | None] = Field(default_factory=dict)
 
 
-def _given(queues: dict[str, _QueueEntry | None]) -> list[tuple[str, _QueueEntry]]:
-    """A name without anything behind it is a queue of weight 1."""
-    return [(name, entry or _QueueEntry()) for name, entry in queues.items()]
+def _queue_rule(name: str, entry: _QueueEntry) -> QueueRule:
+    return QueueRule(
+        name=name,
+        weight=entry.weight,
+        quota=_quota(entry),
+        users=None if entry.users is None else tuple(entry.users),
+        max_priority=entry.max_priority,
+        secrets=tuple(entry.secrets),
+    )
 
 
-def _quota(entry: _TeamEntry) -> Quota:
+def _team_rule(name: str, entry: _TeamEntry) -> TeamRule:
+    members = None if entry.members is None else tuple(entry.members)
+    return TeamRule(name=name, quota=_quota(entry), members=members, secrets=tuple(entry.secrets))
+
+
+def _quota(entry: _Entry) -> Quota:
     return Quota(max_gpus=entry.max_gpus, max_gpus_by_type=tuple(entry.max_gpus_by_type.items()))
 
 
@@ -137,6 +155,8 @@ def _allowed(problem: ErrorDetails) -> str:
         hint = f"did you mean {near[0]!r}? " if near else ""
         return f"no such field; {hint}known are {', '.join(names)}"
     if problem["type"] == "string_pattern_mismatch":
+        if "secrets" in problem["loc"]:
+            return "env:NAME or k8s:secret/key; * stands for any text"
         also = f", or {ANY_OTHER!r} for every other team" if problem["loc"][0] == "teams" else ""
         return f"lower-case letters, digits, - and _{also}"
     return in_words(problem)

@@ -1,12 +1,14 @@
-"""What an administrator sets about queues and teams: shares of the cluster, and GPUs held at most.
+"""What an administrator sets about queues and teams: shares, quotas, who may use them, and with which secrets.
 
 A queue's share is its weight over the weights of all queues that have jobs; what others leave idle it
-may borrow. A quota is a hard limit, whatever is idle.
+may borrow. A quota is a hard limit, whatever is idle. A secret that no rule of a job's queue or team names
+is not for that job.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from frenzy.core.errors import Violation
@@ -25,19 +27,32 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRule:
-    """One queue. weight: of its share."""
+    """One queue. weight: of its share.
+
+    users: who may use it; None: everybody. max_priority: the highest that its jobs may have. secrets: patterns of
+    the references that its jobs may make (``*`` stands for any text).
+    """
 
     name: str
     weight: float = 1.0
     quota: Quota = Quota()
+    users: tuple[str, ...] | None = None
+    max_priority: int | None = None
+    secrets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeamRule:
-    """One team, or with the name ``*`` every team without a rule, each by itself."""
+    """One team, or with the name ``*`` every team without a rule, each by itself.
+
+    members: who may submit for it, and manage its jobs; None: everybody may submit, nobody manages others' jobs.
+    secrets: as in QueueRule.
+    """
 
     name: str
     quota: Quota = Quota()
+    members: tuple[str, ...] | None = None
+    secrets: tuple[str, ...] = ()
 
 
 class Limit(NamedTuple):
@@ -74,11 +89,28 @@ class QueueRules:
         for of_queue in self.queues:
             if of_queue.name == queue:
                 limits += _limits("queue", queue, of_queue.quota)
-        known = {each.name: each.quota for each in self.teams}
-        quota = known.get(team, known.get(ANY_OTHER))
-        if quota is not None:
-            limits += _limits("team", team, quota)
+        rule = self.team_rule(team)
+        if rule is not None:
+            limits += _limits("team", team, rule.quota)
         return tuple(limits)
+
+    def team_rule(self, team: str) -> TeamRule | None:
+        """The rule that ``team`` comes under."""
+        known = {each.name: each for each in self.teams}
+        return known.get(team, known.get(ANY_OTHER))
+
+    def queue_rule(self, queue: str) -> QueueRule | None:
+        """The rule of ``queue``."""
+        return next((each for each in self.queues if each.name == queue), None)
+
+    def secrets_of(self, queue: str, team: str) -> tuple[str, ...]:
+        """Patterns of the secrets that a job of ``queue`` and ``team`` may refer to; () where none are allowed."""
+        rules = (self.queue_rule(queue), self.team_rule(team))
+        return tuple(dict.fromkeys(each for rule in rules if rule is not None for each in rule.secrets))
+
+    def may_use_secret(self, reference: str, *, queue: str, team: str) -> bool:
+        """Whether a job of ``queue`` and ``team`` may refer to ``reference`` (``env:NAME``, ``k8s:secret/key``)."""
+        return any(fnmatchcase(reference, pattern) for pattern in self.secrets_of(queue, team))
 
     def refusals(self, queue: str, path: str = "queue") -> tuple[Violation, ...]:
         """Why no job may name ``queue``; nothing where it may."""
