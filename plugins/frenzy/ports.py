@@ -6,12 +6,13 @@ against every implementation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from frenzy.core.access import JobRecord
 from frenzy.core.cluster import Cluster
 from frenzy.core.errors import Reason
 from frenzy.core.launch import AttemptResult, Control, LaunchSpec
@@ -61,9 +62,14 @@ class LedgerTx(Protocol):
         *,
         states: Iterable[JobState] | None = None,
         dag_run: tuple[str, str] | None = None,
+        dag_ids: Collection[str] | None = None,
         limit: int | None = None,
     ) -> tuple[RunRecord, ...]:
-        """Newest first. dag_run: only the runs of that (DAG id, run id)."""
+        """Newest first. dag_run: only the runs of that (DAG id, run id); dag_ids: only of these DAGs."""
+        ...
+
+    def dag_ids(self) -> frozenset[str]:
+        """The DAGs that have runs."""
         ...
 
     def put_run(self, record: RunRecord) -> None: ...
@@ -99,6 +105,21 @@ class LedgerTx(Protocol):
     def add_sample(self, sample: CalibrationSample) -> None: ...
     def residuals(self, *, versions: str, except_run: str, limit: int = 1000) -> tuple[Residual, ...]:
         """What the newest samples of other runs taught, with libraries of that ``versions_key``; newest first."""
+        ...
+
+    def job(self, name: str) -> JobRecord | None:
+        """Whose the stored job is."""
+        ...
+
+    def put_job(self, record: JobRecord) -> None: ...
+    def drop_job(self, name: str) -> None: ...
+
+    def started_by(self, dag_id: str, run_id: str) -> str | None:
+        """The user who triggered the DAG run, else the owner that its DAG names; None where there is neither."""
+        ...
+
+    def has_dag(self, dag_id: str) -> bool:
+        """Whether Airflow has a DAG of that name that is no stored job's."""
         ...
 
     def mirror_pools(self, cluster: Cluster) -> None:

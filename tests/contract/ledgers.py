@@ -27,7 +27,9 @@ _AIRFLOW_TABLES = (
     " include_deferred BOOLEAN NOT NULL, team_name VARCHAR(50))",
     "CREATE TABLE task_instance (dag_id VARCHAR(250), run_id VARCHAR(250), task_id VARCHAR(250), map_index INTEGER,"
     " state VARCHAR(20), pool VARCHAR(256), pool_slots INTEGER)",
-    "CREATE TABLE dag_run (dag_id VARCHAR(250), run_id VARCHAR(250), state VARCHAR(50))",
+    "CREATE TABLE dag_run (dag_id VARCHAR(250), run_id VARCHAR(250), state VARCHAR(50),"
+    " triggering_user_name VARCHAR(512))",
+    "CREATE TABLE dag (dag_id VARCHAR(250), owners VARCHAR(2000), bundle_name VARCHAR(250), is_stale BOOLEAN)",
 )
 
 
@@ -41,7 +43,8 @@ class World(Protocol):
     def start_launch_task(self, identity: RunIdentity) -> None: ...
     def set_launch_task(self, identity: RunIdentity, state: str | None) -> None: ...
     def launch_pool(self, identity: RunIdentity) -> tuple[str, int] | None: ...
-    def set_dag_run(self, identity: RunIdentity, state: str) -> None: ...
+    def set_dag_run(self, identity: RunIdentity, state: str, user: str | None = None) -> None: ...
+    def add_dag(self, dag_id: str) -> None: ...
 
 
 class MemoryWorld:
@@ -64,9 +67,14 @@ class MemoryWorld:
     def launch_pool(self, identity: RunIdentity) -> tuple[str, int] | None:
         return self.ledger.launch_pools.get(identity)
 
-    def set_dag_run(self, identity: RunIdentity, state: str) -> None:
+    def set_dag_run(self, identity: RunIdentity, state: str, user: str | None = None) -> None:
         over, key = self.ledger.over_dag_runs, (identity.dag_id, identity.run_id)
         (over.add if state in ("success", "failed") else over.discard)(key)
+        if user is not None:
+            self.ledger.starters[key] = user
+
+    def add_dag(self, dag_id: str) -> None:
+        self.ledger.dags.add(dag_id)
 
 
 @dataclass
@@ -108,13 +116,25 @@ class SqlWorld:
         rows = self._do("SELECT pool, pool_slots FROM task_instance WHERE run_id = :run_id", run_id=identity.run_id)
         return rows[0] if rows else None  # type: ignore[return-value]
 
-    def set_dag_run(self, identity: RunIdentity, state: str) -> None:
+    def set_dag_run(self, identity: RunIdentity, state: str, user: str | None = None) -> None:
         self._do("DELETE FROM dag_run WHERE run_id = :run_id", run_id=identity.run_id)
         self._do(
-            "INSERT INTO dag_run VALUES (:dag_id, :run_id, :state)",
+            "INSERT INTO dag_run VALUES (:dag_id, :run_id, :state, :user)",
             dag_id=identity.dag_id,
             run_id=identity.run_id,
             state=state,
+            user=user,
+        )
+
+    def add_dag(
+        self, dag_id: str, *, owners: str = "airflow", bundle: str = "dags-folder", is_stale: bool = False
+    ) -> None:
+        self._do(
+            "INSERT INTO dag VALUES (:dag_id, :owners, :bundle, :is_stale)",
+            dag_id=dag_id,
+            owners=owners,
+            bundle=bundle,
+            is_stale=is_stale,
         )
 
     def close(self) -> None:

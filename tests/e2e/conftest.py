@@ -9,7 +9,7 @@ import httpx
 import pytest
 from tests.e2e.walker import Walker, write_cluster, write_corpus
 
-from frenzy.cli.airflow_env import CONNECTION_VARIABLE
+from frenzy.cli.airflow_env import CONNECTION_VARIABLE, USERS_VARIABLE
 from frenzy.cli.stack import Stack
 
 # Short, so that a test can outlast one.
@@ -30,7 +30,12 @@ def stack(tmp_path_factory: pytest.TempPathFactory, stack_settings: Callable[[st
         # What moves a job in these tests is its memory, or a person; test_elastic has an Airflow of its own.
         "FRENZY_ELASTIC": "off",
     }
-    env = {CONNECTION_VARIABLE: json.dumps({"conn_type": "http", "extra": extras})}
+    queues = files / "queues.yaml"
+    queues.write_text("teams: {readers: {members: [ada, ben]}}\n", encoding="utf-8")
+    env = {
+        CONNECTION_VARIABLE: json.dumps({"conn_type": "http", "extra": {**extras, "FRENZY_QUEUES": str(queues)}}),
+        USERS_VARIABLE: "admin:admin,frenzy:user,viewer:viewer,ada:user,ben:user,eve:user",
+    }
     with Stack.running(tmp_path_factory.mktemp("stack"), env={**env, **stack_settings("sqlite")}) as running:
         yield running
 

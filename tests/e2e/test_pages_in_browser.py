@@ -10,6 +10,7 @@ import pytest
 from tests.e2e.browser import Browser, browser
 from tests.e2e.walker import MODEL, Walker
 
+from frenzy.cli.airflow_env import SERVICE_USER
 from frenzy.cli.stack import Stack
 from frenzy.core.codec import encode
 from frenzy.core.errors import Reason, ReasonCode
@@ -105,9 +106,9 @@ def test_hostile_names_are_text(viewer: Browser, walker: Walker, stack: Stack) -
 
 
 def show_hostile_run(viewer: Browser, walker: Walker, stack: Stack, request: RegisterRun) -> None:
-    view = walker.frenzy("POST", "/runs", RunView, encode(request))
+    view = walker.frenzy("POST", "/runs", RunView, encode(request), user=SERVICE_USER)
     try:
-        walker.frenzy("POST", f"/runs/{view.run.run_key}/enqueue", PlaceView)
+        walker.frenzy("POST", f"/runs/{view.run.run_key}/enqueue", PlaceView, user=SERVICE_USER)
         query = f"dag_id={quote(HOSTILE, safe='')}&run_id={quote(HOSTILE, safe='')}"
         for name in ("memory", "plan", "queue"):
             viewer.open(f"{stack.base_url}/frenzy/pages/{name}?{query}")

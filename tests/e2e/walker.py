@@ -169,8 +169,9 @@ class Walker:
         answer.raise_for_status()
         return answer
 
-    def frenzy(self, method: str, path: str, kind: type[T], body: Any = None) -> T:
-        answer = self.http.request(method, f"/frenzy/api/v1{path}", json=body)
+    def frenzy(self, method: str, path: str, kind: type[T], body: Any = None, *, user: str = "admin") -> T:
+        headers = {} if user == "admin" else self.stack.headers(user)
+        answer = self.http.request(method, f"/frenzy/api/v1{path}", json=body, headers=headers)
         answer.raise_for_status()
         return decode(kind, answer.json())
 

@@ -35,13 +35,21 @@ from frenzy.adapters.calibration import calibrated_releases, default_calibration
 from frenzy.settings import CHECKOUT, Settings, load_settings
 from frenzy.sim.clusters import cluster_named
 from frenzy.sim.traces import load_trace
-from frenzy.web.access import Need
+from frenzy.core.access import Caller
 from frenzy.web.application import create_app
+
+
+class Visitor:
+    caller = Caller(name="visitor")
+
+    def may_visit(self):
+        return True
+
 
 settings.initialize()
 plugins, errors = plugins_manager._get_plugins()
 bag = DagBag(str(load_settings(os.environ).dags_folder))
-pages = TestClient(create_app(lambda: None, {need: lambda: None for need in Need}))
+pages = TestClient(create_app(lambda: None, Visitor))
 default_calibration()
 print(json.dumps({
     "places": [frenzy.__file__, str(CHECKOUT), *(each for each in sys.path if each)],

@@ -11,7 +11,9 @@ import json
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,6 +102,19 @@ def ask_airflow() -> str | None:
 _OF_THIS_PROCESS: Final = ConnectionSettings(ask_airflow)
 
 
+@lru_cache(maxsize=1)
+def _service_login(_minute: int) -> str | None:
+    return _login_from_backends()
+
+
+def service_login() -> str | None:
+    """As whom Frenzy's tasks call the API: the login of its Connection. None where there is no Connection.
+
+    For the API server; a change is seen within a minute.
+    """
+    return _service_login(int(time.time() // 60))
+
+
 def settings_of_airflow() -> Settings:
     """This process's settings, for what acts on them. Raises SpecError or TemporaryError."""
     return _OF_THIS_PROCESS.of(os.environ)
@@ -129,15 +144,26 @@ def _through(supervisor: Any) -> str | None:
 
 def _from_backends() -> str | None:
     """In the API server and on the command line."""
+    found = _connection_from_backends()
+    return None if found is None else _extra(found)
+
+
+def _login_from_backends() -> str | None:
+    found = _connection_from_backends()
+    login: str | None = None if found is None else found.login
+    return login
+
+
+def _connection_from_backends() -> Any:
     from airflow.configuration import ensure_secrets_loaded
     from airflow.models.connection import Connection
     from airflow.sdk.exceptions import AirflowNotFoundException
 
     try:
-        return _extra(Connection.get_connection_from_secrets(CONN_ID))
+        return Connection.get_connection_from_secrets(CONN_ID)
     except AirflowNotFoundException:
-        found = [backend.get_connection(conn_id=CONN_ID) for backend in ensure_secrets_loaded()]
-    return next((_extra(each) for each in found if each is not None), None)
+        found = (backend.get_connection(conn_id=CONN_ID) for backend in ensure_secrets_loaded())
+    return next((each for each in found if each is not None), None)
 
 
 def _extra(connection: Any) -> str | None:

@@ -18,15 +18,16 @@ from frenzy.web.mount import URL_PREFIX, external_views, serves_api
 
 def api_app() -> dict[str, Any]:
     """The FastAPI app in the form Airflow mounts; imports what only the server needs."""
+    from frenzy.airflow.audit import note_act
     from frenzy.airflow.dags import ensure_loaders
+    from frenzy.airflow.person import airflow_person
     from frenzy.settings import load_settings
-    from frenzy.web.access import airflow_access
     from frenzy.web.application import create_app
     from frenzy.wiring import services
 
     ensure_loaders(load_settings(os.environ).jobs_folder)
     return {
-        "app": create_app(services, airflow_access(), on_job_changed=parse_soon),
+        "app": create_app(services, airflow_person, on_job_changed=parse_soon, on_act=note_act),
         "url_prefix": URL_PREFIX,
         "name": "Frenzy",
     }

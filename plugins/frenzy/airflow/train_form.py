@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from airflow.sdk import Param
+from airflow.sdk import Param, get_current_context
 
 from frenzy.adapters.job_form import FormField, document_from_params, job_params, job_to_params
 from frenzy.adapters.job_spec import job_from_document, job_from_yaml, job_to_document, job_to_yaml
@@ -71,14 +71,16 @@ def spec_of_form(params: Mapping[str, Any], presets: Path) -> dict[str, Any]:
 
 
 def save_job(document: Mapping[str, Any]) -> str:
-    """Store the specification as a job; its DAG's id."""
+    """Store the specification as a job of who pressed Trigger; its DAG's id."""
     from frenzy.adapters import api_calls as api
     from frenzy.airflow.connection import api_client
     from frenzy.airflow.failures import airflow_errors
 
+    dag_run = get_current_context()["dag_run"]
     with airflow_errors():
         text = job_to_yaml(job_from_document(document))
-        return api_client().send(api.submit(SubmitJob(yaml_text=text, trigger=False))).dag_id
+        message = SubmitJob(yaml_text=text, trigger=False, dag_run=(dag_run.dag_id, dag_run.run_id))
+        return api_client().send(api.submit(message)).dag_id
 
 
 def _param(field: FormField) -> Param:

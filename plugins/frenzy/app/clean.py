@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from frenzy.app.services import Services, log_event, require_run
+from frenzy.core.access import Caller, may_manage
 from frenzy.core.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.ledger import FINAL_STATES, JobState, RunRecord
 from frenzy.core.protocol import CleanedRun, CleanRun, EndedRun
@@ -10,11 +11,12 @@ from frenzy.core.units import format_bytes, format_duration
 from frenzy.ports import LedgerTx
 
 
-def ended_runs(services: Services, *, older_than_s: float) -> tuple[EndedRun, ...]:
-    """Runs that ended at least ``older_than_s`` ago, oldest first."""
-    latest_s = services.clock.now_s() - older_than_s
+def ended_runs(services: Services, *, older_than_s: float, caller: Caller) -> tuple[EndedRun, ...]:
+    """Runs that ended at least ``older_than_s`` ago and are ``caller``'s to clean, oldest first."""
+    latest_s, rules = services.clock.now_s() - older_than_s, services.queues.rules()
     with services.ledger.reading() as tx:
-        ended = [run for run in tx.runs(states=FINAL_STATES) if run.updated_s <= latest_s]
+        old = (run for run in tx.runs(states=FINAL_STATES) if run.updated_s <= latest_s)
+        ended = [run for run in old if may_manage(caller, owner=run.owner, team=run.job.team, rules=rules)]
     ended.sort(key=lambda run: (run.updated_s, run.run_key))
     return tuple(
         EndedRun(run_key=run.run_key, job_name=run.job.name, state=run.state, ended_s=run.updated_s) for run in ended

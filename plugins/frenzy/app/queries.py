@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 from frenzy.app.facts import expected_end_s, present_facts, scheduling_facts
 from frenzy.app.services import Services, require_run
+from frenzy.core.access import Caller, Sight, may_manage, outline, see_all
 from frenzy.core.has import explain as explain_placement
 from frenzy.core.has.queue_standing import QueueStanding, standing_of
 from frenzy.core.ledger import (
@@ -57,13 +59,28 @@ def run_view(services: Services, run_key: str) -> RunView:
         return view_of(tx, require_run(tx, run_key))
 
 
-def list_runs(services: Services, *, limit: int = 50) -> tuple[RunView, ...]:
+def shown_to(services: Services, caller: Caller, view: RunView) -> RunView:
+    """``view`` without the specification, unless ``caller`` is of the run's owner, team or administrators."""
+    run = view.run
+    if may_manage(caller, owner=run.owner, team=run.job.team, rules=services.queues.rules()):
+        return view
+    return replace(view, run=replace(run, job=outline(run.job), model_config=None))
+
+
+def list_runs(services: Services, *, limit: int = 50, sees: Sight = see_all) -> tuple[RunView, ...]:
     """The newest runs, without their events."""
     with services.ledger.reading() as tx:
         return tuple(
             RunView(run=run, queue_entry=tx.queue_entry(run.run_key), attempts=tx.attempts(run.run_key))
-            for run in tx.runs(limit=limit)
+            for run in tx.runs(limit=limit, dag_ids=_restricted(tx, sees))
         )
+
+
+def _restricted(tx: LedgerTx, sees: Sight) -> frozenset[str] | None:
+    """The DAGs whose runs may be shown; None where that is all of them."""
+    known = tx.dag_ids()
+    seen = sees(known)
+    return None if seen == known else seen
 
 
 def runs_of_dag_run(services: Services, dag_id: str, run_id: str) -> tuple[RunView, ...]:
@@ -72,17 +89,22 @@ def runs_of_dag_run(services: Services, dag_id: str, run_id: str) -> tuple[RunVi
         return tuple(view_of(tx, run) for run in reversed(tx.runs(dag_run=(dag_id, run_id))))
 
 
-def queue_view(services: Services) -> QueueView:
-    """Who waits and why, in the order they will be served; who runs where."""
+def queue_view(services: Services, sees: Sight = see_all) -> QueueView:
+    """Who waits and why, in the order they will be served; who runs where. Places count those that are not shown."""
     now_s = services.clock.now_s()
     with services.ledger.reading() as tx:
         rules = services.queues.rules()
         standing = standing_of(present_facts(tx, services, now_s), rules) if rules else QueueStanding()
         queued = sorted(tx.queue(), key=_place_in_line)
         waiting = [_queue_row(tx, entry, index) for index, entry in enumerate(queued, start=1)]
-        running = tuple(_running_row(tx, lease, now_s) for lease in tx.held_leases())
+        running = [_running_row(tx, lease, now_s) for lease in tx.held_leases()]
+    seen = sees({each.dag_id for each in waiting} | {each.dag_id for each in running})
     return QueueView(
-        now_s=now_s, waiting=tuple(waiting), running=running, shares=standing.shares, quotas=standing.quotas
+        now_s=now_s,
+        waiting=tuple(each for each in waiting if each.dag_id in seen),
+        running=tuple(each for each in running if each.dag_id in seen),
+        shares=standing.shares,
+        quotas=standing.quotas,
     )
 
 
@@ -138,10 +160,12 @@ def _running_row(tx: LedgerTx, lease: Lease, now_s: float) -> RunningRow:
     )
 
 
-def gpus_view(services: Services) -> GpusView:
-    """Capacity and what is free, by type and by node."""
+def gpus_view(services: Services, sees: Sight = see_all) -> GpusView:
+    """Capacity and what is free, by type and by node; who holds what, of the runs that may be shown."""
     with services.ledger.reading() as tx:
         cluster, leases = tx.cluster(), tx.held_leases()
+        dag_of = {each.run_key: require_run(tx, each.run_key).identity.dag_id for each in leases}
+    seen = sees(dag_of.values())
     held = slots_held(leases)
     suspect = slots_held(tuple(each for each in leases if each.state is LeaseState.SUSPECT))
     types = tuple(
@@ -164,7 +188,7 @@ def gpus_view(services: Services) -> GpusView:
             state=node.state,
             num_gpus=node.num_gpus,
             num_free=node.num_usable - held.get(node.name, 0),
-            run_keys=tuple(each.run_key for each in leases if _is_on(each, node.name)),
+            run_keys=tuple(each.run_key for each in leases if dag_of[each.run_key] in seen and _is_on(each, node.name)),
         )
         for node in cluster.nodes
     )

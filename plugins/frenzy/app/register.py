@@ -9,7 +9,8 @@ from frenzy.app.plan import first_plans
 from frenzy.app.queries import view_of
 from frenzy.app.services import Services, log_event
 from frenzy.app.states import move
-from frenzy.app.submit import check_queue
+from frenzy.app.submit import JOB_DAG_PREFIX, check_managed, check_queue, check_use
+from frenzy.core.access import Caller
 from frenzy.core.errors import Reason
 from frenzy.core.job import TrainingJob
 from frenzy.core.ledger import FINAL_STATES, JobState, RunRecord
@@ -23,24 +24,42 @@ def register_run(services: Services, request: RegisterRun) -> RunView:
     """Freeze the spec and list the plans; a repeated call for a run that is on changes nothing.
 
     A run that had ended (its tasks were cleared) starts over with the spec of this call; its
-    checkpoints are kept only if the spec still trains the same thing. Raises SpecError for a queue that
-    is not there.
+    checkpoints are kept only if the spec still trains the same thing. A stored job's run belongs to the job's owner,
+    any other to who started its DAG run. Raises SpecError for a queue, team or priority that is not the owner's,
+    Forbidden for the name of another's job.
     """
     now_s = services.clock.now_s()
     with services.ledger.transaction() as tx:
         before = tx.run(request.identity.run_key)
         if before is not None and before.state not in FINAL_STATES and before.candidates:
             return view_of(tx, before)
-        check_queue(services, request.job)
+        owner = _checked_owner(tx, services, request)
         refresh_inventory(tx, services)
-        run = _pending(tx, services, request, before, now_s)
+        run = _pending(tx, services, request, before, now_s, owner)
         run = _planned(tx, services, run, now_s)
         return view_of(tx, run)
 
 
-def preview(services: Services, request: RegisterRun) -> PlanPreview:
+def _checked_owner(tx: LedgerTx, services: Services, request: RegisterRun) -> str | None:
+    """Whose the run is; raises what ``register_run`` does. A DAG that its author has scheduled is bound to nobody."""
+    identity, job = request.identity, request.job
+    prefix, _, name = identity.dag_id.partition(JOB_DAG_PREFIX)
+    stored = None if prefix else tx.job(name)
+    owner = tx.started_by(identity.dag_id, identity.run_id) if stored is None else stored.owner
+    user = owner if stored is None else stored.bound_to
+    if user is None:
+        check_queue(services, job)
+        return owner
+    check_use(services, Caller(name=user), job)
+    theirs = tx.job(job.name) if stored is None else None
+    if theirs is not None:
+        check_managed(services, Caller(name=user), theirs)
+    return owner
+
+
+def preview(services: Services, request: RegisterRun, caller: Caller) -> PlanPreview:
     """The plans that ``request`` would get now; nothing is stored. Raises SpecError as ``register_run``."""
-    check_queue(services, request.job)
+    check_use(services, caller, request.job)
     with services.ledger.reading() as tx:
         run = _record(request, services.clock.now_s())
         candidates, reason = first_plans(tx, services, run)
@@ -62,9 +81,9 @@ def _record(request: RegisterRun, now_s: float) -> RunRecord:
 
 
 def _pending(
-    tx: LedgerTx, services: Services, request: RegisterRun, before: RunRecord | None, now_s: float
+    tx: LedgerTx, services: Services, request: RegisterRun, before: RunRecord | None, now_s: float, owner: str | None
 ) -> RunRecord:
-    run = _record(request, now_s)
+    run = replace(_record(request, now_s), owner=owner)
     if before is not None:
         run = replace(run, num_attempts=before.num_attempts, generation=before.generation + 1)
         if not _trains_the_same(before.job, run.job) or before.model_config != run.model_config:

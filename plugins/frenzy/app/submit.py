@@ -1,10 +1,14 @@
-"""Jobs with a DAG of their own: the jobs folder."""
+"""Jobs with a DAG of their own: the jobs folder, and whose they are."""
 
 from __future__ import annotations
 
 from frenzy.app.services import NotFound, Services
+from frenzy.core.access import Caller, Forbidden, JobRecord, may_manage, use_refusals
 from frenzy.core.errors import Reason, ReasonCode, SpecError
 from frenzy.core.job import TrainingJob
+from frenzy.ports import LedgerTx
+
+JOB_DAG_PREFIX = "job_"
 
 
 def check_queue(services: Services, job: TrainingJob) -> None:
@@ -14,26 +18,87 @@ def check_queue(services: Services, job: TrainingJob) -> None:
         raise SpecError(refusals)
 
 
+def check_use(services: Services, caller: Caller, job: TrainingJob) -> None:
+    """Raises SpecError where ``caller`` may not use the queue, team or priority that ``job`` names."""
+    check_queue(services, job)
+    bound = not (caller.is_admin or caller.is_service)
+    refusals = use_refusals(caller.name, job, services.queues.rules()) if bound else ()
+    if refusals:
+        raise SpecError(refusals)
+
+
 def dag_id_of(name: str) -> str:
     """The DAG of the job called ``name``."""
-    return f"job_{name}"
+    return f"{JOB_DAG_PREFIX}{name}"
 
 
-def store_job(services: Services, job: TrainingJob, yaml_text: str) -> bool:
-    """Store or replace the job's spec; True when it changed. Raises SpecError for a queue that is not there."""
-    check_queue(services, job)
-    return services.jobs.put(job.name, yaml_text)
+def store_job(
+    services: Services, job: TrainingJob, yaml_text: str, *, caller: Caller, dag_run: tuple[str, str] | None = None
+) -> bool:
+    """Store or replace the job's spec; True when it changed. A new one belongs to ``caller``.
+
+    dag_run: of the task that asks; who started that run is then the caller.
+    Raises SpecError for a queue, team or priority that is not the caller's, Forbidden for another's job.
+    """
+    with services.ledger.transaction() as tx:
+        caller = _acting(tx, caller, dag_run)
+        check_use(services, caller, job)
+        before = _known(tx, services, job.name)
+        if before is not None:
+            check_managed(services, caller, before)
+        owner = (None if before is None else before.owner) or caller.name or None
+        bound_to = None if caller.is_admin or caller.is_service else caller.name
+        tx.put_job(JobRecord(name=job.name, owner=owner, team=job.team, bound_to=bound_to))
+        return services.jobs.put(job.name, yaml_text)
+
+
+def _acting(tx: LedgerTx, caller: Caller, dag_run: tuple[str, str] | None) -> Caller:
+    """A task acts for who started its DAG run; one that nobody started, for the DAG's author, who is trusted."""
+    if not caller.is_service:
+        return caller
+    user = None if dag_run is None else tx.started_by(*dag_run)
+    return Caller(name="", is_service=True) if user is None else Caller(name=user)
+
+
+def _known(tx: LedgerTx, services: Services, name: str) -> JobRecord | None:
+    """Whose the name is: a stored job's, or a DAG's of the DAGs folder, which is nobody's. None where it is free."""
+    record = tx.job(name)
+    if record is not None:
+        return record
+    taken = services.jobs.get(name) is not None or tx.has_dag(dag_id_of(name))
+    return JobRecord(name=name, owner=None, team="") if taken else None
+
+
+def check_managed(services: Services, caller: Caller, record: JobRecord) -> None:
+    """Raises Forbidden unless ``caller`` may manage the job of ``record``."""
+    if not may_manage(caller, owner=record.owner, team=record.team, rules=services.queues.rules()):
+        raise Forbidden(f"The job {record.name!r} is another's.", record.owner, record.team)
+
+
+def require_managed(services: Services, name: str, caller: Caller) -> None:
+    """Raises Forbidden unless ``caller`` may manage the stored job called ``name``; NotFound where there is none."""
+    with services.ledger.reading() as tx:
+        record = _known(tx, services, name)
+    if record is None:
+        raise _not_found(name)
+    check_managed(services, caller, record)
 
 
 def job_text(services: Services, name: str) -> str:
     """The stored spec as YAML; raises NotFound."""
     text = services.jobs.get(name)
     if text is None:
-        raise NotFound(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=f"There is no stored job {name!r}."))
+        raise _not_found(name)
     return text
 
 
 def remove_job(services: Services, name: str) -> None:
     """Take the job's spec out of the folder; its DAG goes with the next parse. Raises NotFound."""
-    if not services.jobs.remove(name):
-        raise NotFound(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=f"There is no stored job {name!r}."))
+    with services.ledger.transaction() as tx:
+        tx.drop_job(name)
+        if not services.jobs.remove(name):
+            raise _not_found(name)
+
+
+def _not_found(name: str) -> NotFound:
+    return NotFound(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=f"There is no stored job {name!r}."))

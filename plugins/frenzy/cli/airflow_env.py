@@ -12,7 +12,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -24,8 +24,11 @@ from frenzy.core.errors import SpecError, Violation
 from frenzy.settings import CHECKOUT, CONN_ID, Settings, load_settings, variable_names
 
 STACK_MARK: Final = "FRENZY_STACK"
-USERS: Final = {"admin": "admin", "frenzy": "op", "viewer": "viewer"}
+USERS: Final = {"admin": "admin", "frenzy": "user", "viewer": "viewer"}
+# Who sits at this machine, and as whom tasks and triggers call the API.
+ADMIN: Final = "admin"
 SERVICE_USER: Final = "frenzy"
+USERS_VARIABLE: Final = "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS"
 CONNECTION_VARIABLE: Final = f"AIRFLOW_CONN_{CONN_ID.upper()}"
 
 _DB_MANAGER_MODULE: Final = "frenzy.airflow.db"
@@ -86,7 +89,7 @@ class Secrets:
 
 def secrets_of(settings: Settings) -> Secrets:
     """This home's secrets, made at the first call; readable by their owner only."""
-    path = settings.airflow_home / "secrets.json"
+    path = _secrets_path(settings)
     if path.is_file():
         return Secrets(**json.loads(path.read_text(encoding="utf-8")))
     made = Secrets(
@@ -97,6 +100,22 @@ def secrets_of(settings: Settings) -> Secrets:
     )
     write_private(path, json.dumps(asdict(made), indent=1))
     return made
+
+
+def _with_passwords(settings: Settings, users: str) -> Secrets:
+    """This home's secrets, with a password for each of Airflow's ``users`` (``name:role,...``) too."""
+    known = secrets_of(settings)
+    names = (each.partition(":")[0].strip() for each in users.split(","))
+    new = {name: secrets.token_urlsafe(12) for name in names if name and name not in known.passwords}
+    if not new:
+        return known
+    made = replace(known, passwords={**known.passwords, **new})
+    write_private(_secrets_path(settings), json.dumps(asdict(made), indent=1))
+    return made
+
+
+def _secrets_path(settings: Settings) -> Path:
+    return settings.airflow_home / "secrets.json"
 
 
 def write_private(path: Path, text: str) -> None:
@@ -113,7 +132,7 @@ def airflow_environment(settings: Settings, port: int, base: Mapping[str, str]) 
 
     A variable that ``base`` sets for Airflow wins over the fixed tuning, so that a user can change it.
     """
-    keys = secrets_of(settings)
+    keys = _with_passwords(settings, base.get(USERS_VARIABLE, ""))
     passwords = settings.airflow_home / "passwords.json"
     write_private(passwords, json.dumps(dict(keys.passwords)))
     tuning = {f"AIRFLOW__{name}": value for name, value in _FIXED.items()}

@@ -60,7 +60,7 @@ def _named(environ: Mapping[str, str]) -> ApiAddress:
 
 
 def _local(environ: Mapping[str, str]) -> ApiAddress:
-    from frenzy.cli.airflow_env import SERVICE_USER
+    from frenzy.cli.airflow_env import ADMIN
     from frenzy.cli.stack import Stack, StackError
     from frenzy.settings import load_settings
 
@@ -71,4 +71,4 @@ def _local(environ: Mapping[str, str]) -> ApiAddress:
         remedy = "Start it with 'frenzy up', or name a server: FRENZY_URL, FRENZY_USER, FRENZY_PASSWORD."
         reason = Reason(code=ReasonCode.API_UNREACHABLE, detail=error.reason.sentence, remedy=remedy)
         raise TemporaryError(reason, retry_after_s=5.0) from error
-    return ApiAddress(base_url=base_url, login=SERVICE_USER, password=stack.password(SERVICE_USER))
+    return ApiAddress(base_url=base_url, login=ADMIN, password=stack.password(ADMIN))

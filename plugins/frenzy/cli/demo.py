@@ -200,10 +200,10 @@ def _elastic_walk() -> Callable[[Stack], Outcome]:
 
 def _api_of(stack: Stack) -> Api:
     from frenzy.adapters.api_client import ApiAddress
-    from frenzy.cli.airflow_env import SERVICE_USER
+    from frenzy.cli.airflow_env import ADMIN
     from frenzy.cli.connection import Api
 
-    address = ApiAddress(base_url=stack.base_url, login=SERVICE_USER, password=stack.password(SERVICE_USER))
+    address = ApiAddress(base_url=stack.base_url, login=ADMIN, password=stack.password(ADMIN))
     return Api(address, patience_s=_API_PATIENCE_S)
 
 

@@ -29,7 +29,7 @@ import httpx
 import psutil
 
 from frenzy.cli.airflow_env import (
-    SERVICE_USER,
+    ADMIN,
     STACK_MARK,
     airflow_environment,
     base_url,
@@ -118,18 +118,18 @@ class Stack:
         """Where the API server answers, for example ``http://127.0.0.1:8080``."""
         return base_url(self.settings, self.port)
 
-    def password(self, user: str = SERVICE_USER) -> str:
+    def password(self, user: str = ADMIN) -> str:
         """The generated password of ``admin``, ``frenzy`` or ``viewer``."""
         return secrets_of(self.settings).passwords[user]
 
-    def token(self, user: str = SERVICE_USER) -> str:
+    def token(self, user: str = ADMIN) -> str:
         """A fresh API token of ``user``. Raises httpx.HTTPError when the server does not give one."""
         login = {"username": user, "password": self.password(user)}
         answer = httpx.post(f"{self.base_url}/auth/token", json=login, timeout=30.0, trust_env=False)
         answer.raise_for_status()
         return str(answer.json()["access_token"])
 
-    def headers(self, user: str = SERVICE_USER) -> dict[str, str]:
+    def headers(self, user: str = ADMIN) -> dict[str, str]:
         """The authorization header for calls as ``user``."""
         return {"Authorization": f"Bearer {self.token(user)}"}
 

@@ -81,6 +81,7 @@ class ReasonCode(StrEnum):
     NO_OTHER_PLAN = "NO_OTHER_PLAN"
     LEASE_EXPIRED = "LEASE_EXPIRED"
     SPEC_REFUSED = "SPEC_REFUSED"
+    NOT_ALLOWED = "NOT_ALLOWED"
     # talking to the API
     API_UNREACHABLE = "API_UNREACHABLE"
     API_REFUSED = "API_REFUSED"
@@ -146,6 +147,7 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = MappingProxyType(
         ReasonCode.NO_OTHER_PLAN: "No plan is left that was not tried.",
         ReasonCode.LEASE_EXPIRED: "No heartbeat came before the lease's end.",
         ReasonCode.SPEC_REFUSED: "The job specification is not valid.",
+        ReasonCode.NOT_ALLOWED: "The caller may not do this to this job or run.",
         ReasonCode.API_UNREACHABLE: "The API server could not be reached.",
         ReasonCode.API_REFUSED: "The API server refused the request.",
         ReasonCode.LEDGER_BUSY: "The ledger's database could not be used in time.",

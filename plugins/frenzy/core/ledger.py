@@ -106,7 +106,10 @@ class DataFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """One training run: its frozen spec, its state, and the newest plan table."""
+    """One training run: its frozen spec, its state, and the newest plan table.
+
+    owner: the user it belongs to; None where nobody is known to have started it.
+    """
 
     run_key: str
     identity: RunIdentity
@@ -123,6 +126,7 @@ class RunRecord:
     num_reschedules: int = 0
     cancel_requested: bool = False
     generation: int = 0
+    owner: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

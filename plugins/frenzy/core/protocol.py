@@ -167,11 +167,15 @@ class CancelRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitJob:
-    """POST /jobs -> SubmittedJob. Stores the spec; its DAG ``job_<name>`` appears and may run."""
+    """POST /jobs -> SubmittedJob. Stores the spec; its DAG ``job_<name>`` appears and may run.
+
+    dag_run: (DAG id, run id) of the task that asks; the job then belongs to who started that run.
+    """
 
     yaml_text: str
     trigger: bool = True
     conf: Mapping[str, Any] | None = None
+    dag_run: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

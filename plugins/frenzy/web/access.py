@@ -1,15 +1,24 @@
 """Who may call a route.
 
-Airflow does not guard the apps that plugins mount, so each route names a ``Need`` and this
-module turns needs into FastAPI dependencies. A dependency raises 401 for a caller without a
-valid token or session cookie, and 403 for one who may not.
+Airflow does not guard the apps that plugins mount, so each route names a ``Need``, and ``guard`` makes it a FastAPI
+dependency. What a caller may do to DAGs is asked of Airflow's auth manager, for the DAG of the very run that the path
+names, never for one that the query names; whose jobs and runs are is asked of the ledger (``frenzy.core.access``).
+A caller without a valid token or session cookie gets 401, one who may not 403.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import Any
+from http import HTTPStatus
+from typing import Annotated, Any, Final, Protocol
+
+from fastapi import Depends, HTTPException, Request
+
+from frenzy.app.services import Services, require_run
+from frenzy.app.submit import require_managed
+from frenzy.core.access import Caller, Forbidden, Sight, may_manage, see_all
+from frenzy.core.ledger import RunRecord
 
 Dependency = Callable[..., Any]
 
@@ -17,27 +26,131 @@ Dependency = Callable[..., Any]
 class Need(StrEnum):
     """What a caller must be allowed to do.
 
-    READ: look at jobs and the cluster. READ_DAG_RUN: look at runs of the DAG in the path.
-    READ_LOGS: read task logs. OPERATE: change task instances (what tasks, triggers and people
-    who run DAGs may do). START: create DAG runs, hence jobs.
+    VISIT: use Airflow at all; lists then show what the caller may see. SEE_RUN, SEE_LOGS: look at runs, or task logs,
+    of the DAG of the run in the path. SEE_DAG_RUN: look at runs of the DAG in the path. MANAGE_RUN, MANAGE_JOB: own the
+    run or job in the path, be of its team, or administer. START: create DAG runs, hence jobs. ADMIN: administer.
+    SERVICE: be Frenzy's own tasks and triggers.
     """
 
-    READ = "read"
-    READ_DAG_RUN = "read_dag_run"
-    READ_LOGS = "read_logs"
-    OPERATE = "operate"
+    VISIT = "visit"
+    SEE_RUN = "see_run"
+    SEE_LOGS = "see_logs"
+    SEE_DAG_RUN = "see_dag_run"
+    MANAGE_RUN = "manage_run"
+    MANAGE_JOB = "manage_job"
     START = "start"
+    ADMIN = "admin"
+    SERVICE = "service"
 
 
-def airflow_access() -> Mapping[Need, Dependency]:
-    """The needs as Airflow's auth manager judges them; imports Airflow."""
-    from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity
-    from airflow.api_fastapi.core_api.security import requires_access_dag, requires_access_view
+class Action(StrEnum):
+    """What Airflow's auth manager is asked about a DAG."""
 
-    return {
-        Need.READ: requires_access_view(AccessView.WEBSITE),
-        Need.READ_DAG_RUN: requires_access_dag("GET", DagAccessEntity.RUN),
-        Need.READ_LOGS: requires_access_dag("GET", DagAccessEntity.TASK_LOGS),
-        Need.OPERATE: requires_access_dag("PUT", DagAccessEntity.TASK_INSTANCE),
-        Need.START: requires_access_dag("POST", DagAccessEntity.RUN),
-    }
+    SEE_RUNS = "see runs"
+    SEE_LOGS = "see logs"
+    START_RUNS = "start runs"
+    CHANGE_RUNS = "change runs"
+
+
+class Person(Protocol):
+    """Who calls, as the auth manager knows them."""
+
+    @property
+    def caller(self) -> Caller: ...
+
+    def may_visit(self) -> bool:
+        """Whether they may use Airflow's pages at all."""
+        ...
+
+    def may(self, action: Action, dag_id: str | None = None) -> bool:
+        """Whether they may do that to the DAG; None: to any."""
+        ...
+
+    def sees(self, dag_ids: Iterable[str]) -> frozenset[str]:
+        """Those of the DAGs whose runs they may see."""
+        ...
+
+
+def person_of(request: Request) -> Person:
+    """Who calls; the guard has found out."""
+    person: Person = request.state.frenzy_person
+    return person
+
+
+def sight_of(request: Request) -> Sight:
+    """Which DAGs' runs lists may show to who calls: Frenzy's tasks look after all of them."""
+    person = person_of(request)
+    return see_all if person.caller.is_service else person.sees
+
+
+PersonOf = Annotated[Person, Depends(person_of)]
+SightOf = Annotated[Sight, Depends(sight_of)]
+
+
+def guard(need: Need, person: Dependency) -> Dependency:
+    """A dependency that lets through who has what ``need`` says. person: a dependency that yields a ``Person``."""
+    allows = _CHECKS[need]
+
+    def check(request: Request, who: Any = Depends(person)) -> None:  # noqa: B008  # FastAPI's form
+        _refuse_other_sites(request)
+        request.state.frenzy_person = who
+        if not allows(who, request):
+            raise HTTPException(HTTPStatus.FORBIDDEN, "You may not do this.")
+
+    return check
+
+
+def _refuse_other_sites(request: Request) -> None:
+    """A page of another site may make a browser send its user's cookie; the browser says that it did."""
+    if request.method == "GET" or "authorization" in request.headers:
+        return
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise HTTPException(HTTPStatus.FORBIDDEN, "A page of another site asks for this.")
+
+
+def _services(request: Request) -> Services:
+    services: Services = request.app.state.services()
+    return services
+
+
+def _run(request: Request) -> RunRecord:
+    with _services(request).ledger.reading() as tx:
+        return require_run(tx, request.path_params["run_key"])
+
+
+def _may_to_run(action: Action) -> Callable[[Person, Request], bool]:
+    def check(who: Person, request: Request) -> bool:
+        return who.caller.is_service or who.may(action, _run(request).identity.dag_id)
+
+    return check
+
+
+def _manages_run(who: Person, request: Request) -> bool:
+    run, services = _run(request), _services(request)
+    if not (who.caller.is_service or who.may(Action.CHANGE_RUNS, run.identity.dag_id)):
+        return False
+    if not may_manage(who.caller, owner=run.owner, team=run.job.team, rules=services.queues.rules()):
+        raise Forbidden(f"The run {run.run_key} of {run.job.name} is another's.", run.owner, run.job.team)
+    return True
+
+
+def _manages_job(who: Person, request: Request) -> bool:
+    if not (who.caller.is_service or who.may(Action.START_RUNS)):
+        return False
+    require_managed(_services(request), request.path_params["name"], who.caller)
+    return True
+
+
+_CHECKS: Final[dict[Need, Callable[[Person, Request], bool]]] = {
+    Need.VISIT: lambda who, request: who.may_visit(),
+    Need.SEE_RUN: _may_to_run(Action.SEE_RUNS),
+    Need.SEE_LOGS: _may_to_run(Action.SEE_LOGS),
+    Need.SEE_DAG_RUN: lambda who, request: (
+        who.caller.is_service or who.may(Action.SEE_RUNS, request.path_params["dag_id"])
+    ),
+    Need.MANAGE_RUN: _manages_run,
+    Need.MANAGE_JOB: _manages_job,
+    Need.START: lambda who, request: who.caller.is_service or who.may(Action.START_RUNS),
+    Need.ADMIN: lambda who, request: who.caller.is_admin,
+    Need.SERVICE: lambda who, request: who.caller.is_service,
+}

@@ -19,6 +19,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from frenzy.app.services import NotFound
+from frenzy.core.access import Forbidden
 from frenzy.core.codec import encode
 from frenzy.core.errors import PermanentError, Reason, ReasonCode, SpecError, TemporaryError, Violation
 from frenzy.ports import LedgerConflict
@@ -58,6 +59,9 @@ def _permanent(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, PermanentError)
     if isinstance(error, NotFound):
         return _of_reason(HTTPStatus.NOT_FOUND, error.reason)
+    if isinstance(error, Forbidden):
+        log.warning("%s %s is refused: %s", request.method, request.url.path, error.reason.sentence)
+        return _of_reason(HTTPStatus.FORBIDDEN, error.reason)
     violations = error.violations if isinstance(error, SpecError) else ()
     return _of_reason(HTTPStatus.BAD_REQUEST, error.reason, violations)
 

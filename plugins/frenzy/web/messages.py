@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Annotated, Final, TypeVar
 
 from fastapi import Depends, Request, Response
@@ -25,6 +26,23 @@ def services_of(request: Request) -> Services:
 def job_watcher_of(request: Request) -> Callable[[str], None]:
     """Whom to tell that a job's stored spec changed."""
     watcher: Callable[[str], None] = request.app.state.on_job_changed
+    return watcher
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """What somebody changed, for Airflow's audit log. event: ``frenzy_<verb>``; ids: of the DAG (run) concerned."""
+
+    who: str
+    event: str
+    dag_id: str
+    run_id: str | None = None
+    particulars: str = ""
+
+
+def act_watcher_of(request: Request) -> Callable[[Act], None]:
+    """Whom to tell who changed what."""
+    watcher: Callable[[Act], None] = request.app.state.on_act
     return watcher
 
 
@@ -60,4 +78,5 @@ def text_reply(text: str, media_type: str = "text/plain; charset=utf-8") -> Resp
 
 
 ServicesOf = Annotated[Services, Depends(services_of)]
+ActWatcher = Annotated[Callable[[Act], None], Depends(act_watcher_of)]
 JobWatcher = Annotated[Callable[[str], None], Depends(job_watcher_of)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import Depends, Query, Response
@@ -10,7 +11,7 @@ from frenzy.app.cancel import cancel
 from frenzy.app.clean import clean_run, ended_runs
 from frenzy.app.observe import attempt_launching, attempt_started, report_pressure, report_progress
 from frenzy.app.place import enqueue, place_status
-from frenzy.app.queries import explain, list_runs, memory_view, run_view, runs_of_dag_run
+from frenzy.app.queries import explain, list_runs, memory_view, run_view, runs_of_dag_run, shown_to
 from frenzy.app.register import register_run
 from frenzy.app.services import NotFound
 from frenzy.app.settle import decide, end_attempt
@@ -23,8 +24,10 @@ from frenzy.core.protocol import (
     PressureReport,
     ProgressReport,
     RegisterRun,
+    RunView,
 )
-from frenzy.web.messages import ServicesOf, body_of, reply, text_reply
+from frenzy.web.access import Person, PersonOf, SightOf
+from frenzy.web.messages import Act, ActWatcher, ServicesOf, body_of, reply, text_reply
 
 AttemptStartedBody = Annotated[AttemptStarted, Depends(body_of(AttemptStarted))]
 CleanRunBody = Annotated[CleanRun, Depends(body_of(CleanRun))]
@@ -39,16 +42,18 @@ def post_run(services: ServicesOf, request: RegisterRunBody) -> Response:
     return reply(register_run(services, request))
 
 
-def get_runs(services: ServicesOf, limit: int = 50) -> Response:
-    return reply(list_runs(services, limit=max(1, min(limit, 1000))))
+def get_runs(services: ServicesOf, who: PersonOf, sees: SightOf, limit: int = 50) -> Response:
+    found = list_runs(services, limit=max(1, min(limit, 1000)), sees=sees)
+    return reply(tuple(shown_to(services, who.caller, each) for each in found))
 
 
-def get_runs_of_dag_run(services: ServicesOf, dag_id: str, run_id: str) -> Response:
-    return reply(runs_of_dag_run(services, dag_id, run_id))
+def get_runs_of_dag_run(services: ServicesOf, who: PersonOf, dag_id: str, run_id: str) -> Response:
+    found = runs_of_dag_run(services, dag_id, run_id)
+    return reply(tuple(shown_to(services, who.caller, each) for each in found))
 
 
-def get_run(services: ServicesOf, run_key: str) -> Response:
-    return reply(run_view(services, run_key))
+def get_run(services: ServicesOf, who: PersonOf, run_key: str) -> Response:
+    return reply(shown_to(services, who.caller, run_view(services, run_key)))
 
 
 def post_enqueue(services: ServicesOf, run_key: str) -> Response:
@@ -98,16 +103,34 @@ def post_decide(services: ServicesOf, run_key: str) -> Response:
     return reply(decide(services, run_key))
 
 
-def post_cancel(services: ServicesOf, run_key: str, message: CancelRunBody) -> Response:
-    return reply(cancel(services, run_key, message.reason))
+def post_cancel(
+    services: ServicesOf, who: PersonOf, acted: ActWatcher, run_key: str, message: CancelRunBody
+) -> Response:
+    """End the run; the history says who wanted it."""
+    caller, detail = who.caller, message.reason.detail
+    if not caller.is_service:
+        detail = f"Cancelled by {caller.name}: {detail}" if detail else f"Cancelled by {caller.name}."
+    view = cancel(services, run_key, replace(message.reason, detail=detail))
+    acted(_act(who, "frenzy_cancel_run", view, detail))
+    return reply(shown_to(services, caller, view))
 
 
-def get_ended(services: ServicesOf, older_than_s: Annotated[float, Query(ge=0)] = 0.0) -> Response:
-    return reply(ended_runs(services, older_than_s=older_than_s))
+def _act(who: Person, event: str, view: RunView, particulars: str = "") -> Act:
+    identity = view.run.identity
+    return Act(
+        who=who.caller.name, event=event, dag_id=identity.dag_id, run_id=identity.run_id, particulars=particulars
+    )
 
 
-def post_clean(services: ServicesOf, run_key: str, message: CleanRunBody) -> Response:
-    return reply(clean_run(services, run_key, message))
+def get_ended(services: ServicesOf, who: PersonOf, older_than_s: Annotated[float, Query(ge=0)] = 0.0) -> Response:
+    return reply(ended_runs(services, older_than_s=older_than_s, caller=who.caller))
+
+
+def post_clean(services: ServicesOf, who: PersonOf, acted: ActWatcher, run_key: str, message: CleanRunBody) -> Response:
+    cleaned = clean_run(services, run_key, message)
+    if cleaned.num_bytes and not message.dry_run:
+        acted(_act(who, "frenzy_clean_run", run_view(services, run_key), f"{cleaned.num_bytes} bytes"))
+    return reply(cleaned)
 
 
 def get_memory(services: ServicesOf, run_key: str) -> Response:

@@ -294,3 +294,24 @@ def test_pools_of_others_are_left_alone(world: SqlWorld) -> None:
     with world.ledger.transaction() as tx:
         tx.mirror_pools(values.cluster())
     assert world.pools()["default_pool"] == 128
+
+
+@pytest.mark.parametrize(
+    ("owners", "told"), [("airflow", None), ("ada", "ada"), ("airflow, ada", "ada"), ("ada, ben", None), ("", None)]
+)
+def test_a_scheduled_run_belongs_to_the_one_owner_that_its_dag_names(
+    owners: str, told: str | None, world: SqlWorld
+) -> None:
+    identity = values.run().identity
+    world.add_dag(identity.dag_id, owners=owners)
+    world.set_dag_run(identity, "running")
+    with world.ledger.reading() as tx:
+        assert tx.started_by(identity.dag_id, identity.run_id) == told
+
+
+def test_the_dag_of_a_stored_job_and_one_that_is_gone_take_no_name(world: SqlWorld) -> None:
+    world.add_dag("job_stored", bundle="frenzy-jobs")
+    world.add_dag("job_gone", is_stale=True)
+    with world.ledger.reading() as tx:
+        assert not tx.has_dag("job_stored")
+        assert not tx.has_dag("job_gone")

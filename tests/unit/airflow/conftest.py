@@ -19,7 +19,7 @@ import pytest
 from fastapi import FastAPI, HTTPException
 from tests.unit.cli.conftest import served
 from tests.unit.installation import in_memory_services
-from tests.unit.web.conftest import registration, role_access
+from tests.unit.web.conftest import PEOPLE, registration
 
 from frenzy.adapters.memory import FakeLauncher, InMemoryRunStore
 from frenzy.airflow.connection import close_async_clients, close_clients
@@ -111,7 +111,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     services = in_memory_services(clock=SystemClock(), runs=runs)
     airflow, launcher = FakeAirflow(), FakeLauncher(runs)
     app = airflow.routes()
-    app.mount("/frenzy", create_app(lambda: services, {need: lambda: None for need in role_access()}))
+    app.mount("/frenzy", create_app(lambda: services, lambda: PEOPLE["op"]))
     reach = Workers(settings=replace(Settings(), poll_s=0.02, stop_grace_s=0.5), runs=runs, launcher=launcher)
     with served(app) as url, using(reach):
         host, _, port = url.removeprefix("http://").partition(":")

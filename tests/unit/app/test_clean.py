@@ -12,6 +12,7 @@ from frenzy.app.cancel import cancel
 from frenzy.app.clean import clean_run, ended_runs
 from frenzy.app.queries import run_view
 from frenzy.app.services import NotFound
+from frenzy.core.access import Caller
 from frenzy.core.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.job import CheckpointSpec, ModelSpec, TrainingJob
 from frenzy.core.ledger import JobState
@@ -19,6 +20,8 @@ from frenzy.core.protocol import CleanedRun, CleanRun
 
 DAY_S = 86400.0
 WISH = CleanRun(older_than_s=30 * DAY_S)
+
+ADMIN = Caller(name="admin", is_admin=True)
 
 
 def run_of(airflow: Airflow, job: TrainingJob) -> str:
@@ -41,12 +44,12 @@ def test_runs_that_ended_long_enough_ago_are_listed_oldest_first(airflow: Airflo
     second = ended(airflow, "second")
     airflow.clock.advance(DAY_S)
     run_of(airflow, make_job("waits"))
-    listed = ended_runs(airflow.services, older_than_s=DAY_S)
+    listed = ended_runs(airflow.services, older_than_s=DAY_S, caller=ADMIN)
     assert [(each.run_key, each.job_name, each.state) for each in listed] == [
         (first, "first", JobState.CANCELLED),
         (second, "second", JobState.CANCELLED),
     ]
-    assert [each.run_key for each in ended_runs(airflow.services, older_than_s=2 * DAY_S)] == [first]
+    assert [each.run_key for each in ended_runs(airflow.services, older_than_s=2 * DAY_S, caller=ADMIN)] == [first]
 
 
 def test_cleaning_removes_the_files_and_keeps_the_history(airflow: Airflow) -> None:

@@ -14,6 +14,7 @@ from frenzy.app.queries import explain, queue_view
 from frenzy.app.queue_snapshot import queue_snapshot
 from frenzy.app.register import preview, register_run
 from frenzy.app.submit import store_job
+from frenzy.core.access import Caller
 from frenzy.core.codec import dumps, loads
 from frenzy.core.errors import ReasonCode, SpecError
 from frenzy.core.has import HasPolicy
@@ -28,6 +29,8 @@ RULES = QueueRules(
     queues=(QueueRule(name="research", weight=3.0), QueueRule(name="default")),
     teams=(TeamRule(name="red", quota=Quota(max_gpus=1)),),
 )
+
+ADMIN = Caller(name="admin", is_admin=True)
 
 
 @pytest.fixture
@@ -44,9 +47,9 @@ def test_a_queue_that_is_not_there_is_refused_with_those_that_are(shared: Airflo
     identity = RunIdentity(dag_id="job_lost", run_id="r", task_group="train")
     asked = RegisterRun(identity=identity, job=lost, model_config=CONFIG, data_facts=DataFacts(num_tokens=10**6))
     for attempt in (
-        lambda: store_job(shared.services, lost, "name: lost"),
+        lambda: store_job(shared.services, lost, "name: lost", caller=ADMIN),
         lambda: register_run(shared.services, asked),
-        lambda: preview(shared.services, asked),
+        lambda: preview(shared.services, asked, ADMIN),
     ):
         with pytest.raises(SpecError) as refusal:
             attempt()
@@ -59,7 +62,7 @@ def test_a_queue_that_is_not_there_is_refused_with_those_that_are(shared: Airflo
 
 
 def test_without_queues_a_job_may_name_any(airflow: Airflow) -> None:
-    assert store_job(airflow.services, of("anywhere", queue="reserch"), "name: anywhere")
+    assert store_job(airflow.services, of("anywhere", queue="reserch"), "name: anywhere", caller=ADMIN)
 
 
 def test_a_team_at_its_quota_waits_beside_idle_gpus_and_says_why(shared: Airflow) -> None:

@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI, HTTPException
 from tests.unit.installation import in_memory_services
-from tests.unit.web.conftest import registration, role_access
+from tests.unit.web.conftest import PEOPLE, registration
 
 from frenzy.adapters.memory import FixedQueues
 from frenzy.app.register import register_run
@@ -99,7 +99,7 @@ def world() -> Iterator[World]:
     services = in_memory_services(clock=SystemClock(), queues=queues)
     airflow = FakeAirflow(services)
     app = airflow.routes()
-    app.mount("/frenzy", create_app(lambda: services, {need: lambda: None for need in role_access()}))
+    app.mount("/frenzy", create_app(lambda: services, lambda: PEOPLE["op"]))
     with served(app) as url:
         yield World(url=url, services=services, airflow=airflow, queues=queues)
 

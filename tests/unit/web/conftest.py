@@ -1,8 +1,8 @@
-"""The app over in-memory ports, with roles that a header names instead of Airflow's users."""
+"""The app over in-memory ports, with people whom a header names instead of Airflow's users."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar
 
@@ -12,31 +12,56 @@ from fastapi.testclient import TestClient
 from tests.unit.installation import CONFIG, in_memory_services
 
 from frenzy.app.services import Services
+from frenzy.core.access import Caller
 from frenzy.core.codec import decode, dumps
 from frenzy.core.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
 from frenzy.core.ledger import DataFacts, RunIdentity
 from frenzy.core.protocol import RegisterRun, RunView
-from frenzy.web.access import Dependency, Need
+from frenzy.web.access import Action
 from frenzy.web.application import create_app
 
 T = TypeVar("T")
 API: Final = "/api/v1"
-READING: Final = frozenset({Need.READ, Need.READ_DAG_RUN, Need.READ_LOGS})
+SERVICE: Final = "frenzy"
 
 
-def role_access() -> Mapping[Need, Dependency]:
-    """Viewers read; operators do everything; without the header a caller is nobody."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakePerson:
+    """Somebody with rights on DAGs as a per-DAG auth manager gives them. dags: those they may touch; None: all."""
 
-    def require(need: Need) -> Dependency:
-        def check(role: Annotated[str | None, Header(alias="X-Role")] = None) -> None:
-            if role is None:
-                raise HTTPException(401, "Not authenticated")
-            if role != "op" and need not in READING:
-                raise HTTPException(403, "Forbidden")
+    caller: Caller
+    actions: frozenset[Action] = frozenset(Action)
+    dags: frozenset[str] | None = None
 
-        return check
+    def may_visit(self) -> bool:
+        return True
 
-    return {need: require(need) for need in Need}
+    def may(self, action: Action, dag_id: str | None = None) -> bool:
+        return action in self.actions and (dag_id is None or self.dags is None or dag_id in self.dags)
+
+    def sees(self, dag_ids: Iterable[str]) -> frozenset[str]:
+        return frozenset(each for each in dag_ids if self.may(Action.SEE_RUNS, each))
+
+
+SEEING: Final = frozenset({Action.SEE_RUNS, Action.SEE_LOGS})
+PEOPLE: Final = {
+    "op": FakePerson(caller=Caller(name="op", is_admin=True, is_service=True)),
+    "admin": FakePerson(caller=Caller(name="admin", is_admin=True)),
+    SERVICE: FakePerson(caller=Caller(name=SERVICE, is_service=True), actions=frozenset()),
+    "viewer": FakePerson(caller=Caller(name="viewer"), actions=SEEING),
+    "ada": FakePerson(caller=Caller(name="ada")),
+    "ben": FakePerson(caller=Caller(name="ben")),
+    "eve": FakePerson(caller=Caller(name="eve")),
+    # A per-DAG auth manager has given them a DAG of their own, and no other.
+    "zoe": FakePerson(caller=Caller(name="zoe"), dags=frozenset({"job_zoes"})),
+}
+"""Ben is of Ada's team, where a queue file says so; Eve and Zoe are strangers to both."""
+
+
+def person_by_header(user: Annotated[str | None, Header(alias="X-User")] = None) -> FakePerson:
+    if user is None:
+        raise HTTPException(401, "Not authenticated")
+    return PEOPLE[user]
 
 
 def registration(name: str = "job", run_id: str = "manual__2026-01-01T00:00:00+00:00", **job: Any) -> RegisterRun:
@@ -55,11 +80,11 @@ def registration(name: str = "job", run_id: str = "manual__2026-01-01T00:00:00+0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
-    """Calls the API as ``role`` and decodes what comes back."""
+class ApiUser:
+    """Calls the API as ``name`` and decodes what comes back."""
 
     http: TestClient
-    role: str | None = "op"
+    name: str | None = "op"
 
     def ask(self, method: str, path: str, kind: type[T], message: object | None = None) -> T:
         response = self.send(method, path, message)
@@ -67,7 +92,7 @@ class Caller:
         return decode(kind, response.json())
 
     def send(self, method: str, path: str, message: object | None = None) -> Any:
-        headers = {} if self.role is None else {"X-Role": self.role}
+        headers = {} if self.name is None else {"X-User": self.name}
         content = None if message is None else message if isinstance(message, str) else dumps(message)
         return self.http.request(method, f"{API}{path}", content=content, headers=headers)
 
@@ -85,7 +110,7 @@ def services() -> Services:
 
 @pytest.fixture
 def app(services: Services) -> FastAPI:
-    return create_app(lambda: services, role_access())
+    return create_app(lambda: services, person_by_header)
 
 
 @pytest.fixture
@@ -95,10 +120,10 @@ def http(app: FastAPI) -> Iterator[TestClient]:
 
 
 @pytest.fixture
-def caller(http: TestClient) -> Callable[[str | None], Caller]:
-    return lambda role: Caller(http=http, role=role)
+def user(http: TestClient) -> Callable[[str | None], ApiUser]:
+    return lambda name: ApiUser(http=http, name=name)
 
 
 @pytest.fixture
-def op(http: TestClient) -> Caller:
-    return Caller(http=http)
+def op(http: TestClient) -> ApiUser:
+    return ApiUser(http=http)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fastapi import FastAPI
-from tests.unit.web.conftest import Caller
+from tests.unit.web.conftest import ApiUser
 
 from frenzy.core.errors import REASON_SENTENCES
 from frenzy.core.protocol import PlaceView, PlanPreview, SubmitJob, SubmittedJob, SweepReport, SweepSummary, SweepTarget
@@ -19,7 +19,7 @@ training: {max_steps: 10, global_batch_size: 4}
 """
 
 
-def test_job_is_stored_once_and_comes_back_as_written(op: Caller) -> None:
+def test_job_is_stored_once_and_comes_back_as_written(op: ApiUser) -> None:
     first = op.ask("POST", "/jobs", SubmittedJob, SubmitJob(yaml_text=YAML, trigger=False))
     again = op.ask("POST", "/jobs", SubmittedJob, SubmitJob(yaml_text=YAML, trigger=False))
     assert (first.name, first.dag_id, first.changed, again.changed) == ("words", "job_words", True, False)
@@ -27,14 +27,14 @@ def test_job_is_stored_once_and_comes_back_as_written(op: Caller) -> None:
     assert op.send("GET", "/jobs/words").text == YAML
 
 
-def test_removed_job_is_gone(op: Caller) -> None:
+def test_removed_job_is_gone(op: ApiUser) -> None:
     op.ask("POST", "/jobs", SubmittedJob, SubmitJob(yaml_text=YAML))
     assert op.send("DELETE", "/jobs/words").status_code == 204
     assert op.send("GET", "/jobs/words").status_code == 404
     assert op.send("DELETE", "/jobs/words").status_code == 404
 
 
-def test_whoever_parses_is_told_of_each_change_once(op: Caller, app: FastAPI) -> None:
+def test_whoever_parses_is_told_of_each_change_once(op: ApiUser, app: FastAPI) -> None:
     told: list[str] = []
     app.state.on_job_changed = told.append
     for _ in range(2):
@@ -43,7 +43,7 @@ def test_whoever_parses_is_told_of_each_change_once(op: Caller, app: FastAPI) ->
     assert told == ["words", "words"]
 
 
-def test_every_violation_of_a_refused_job_is_told(op: Caller) -> None:
+def test_every_violation_of_a_refused_job_is_told(op: ApiUser) -> None:
     text = YAML.replace("max_steps: 10", "max_steps: 0").replace("sequence_length", "seq_length")
     response = op.send("POST", "/jobs", SubmitJob(yaml_text=text))
     assert response.status_code == 400
@@ -52,13 +52,13 @@ def test_every_violation_of_a_refused_job_is_told(op: Caller) -> None:
     assert {"data.seq_length", "training.max_steps"} <= {each["path"] for each in detail["violations"]}
 
 
-def test_preview_lists_plans_and_stores_nothing(op: Caller) -> None:
+def test_preview_lists_plans_and_stores_nothing(op: ApiUser) -> None:
     request = op.registration("preview")
     assert op.ask("POST", "/plan", PlanPreview, request).candidates
     assert op.send("GET", "/runs").json() == []
 
 
-def test_queue_and_gpus_show_who_holds_what(op: Caller) -> None:
+def test_queue_and_gpus_show_who_holds_what(op: ApiUser) -> None:
     view = op.registered()
     op.ask("POST", f"/runs/{view.run.run_key}/enqueue", PlaceView)
     running = op.ask("GET", "/queue", QueueView).running
@@ -68,7 +68,7 @@ def test_queue_and_gpus_show_who_holds_what(op: Caller) -> None:
     assert any(view.run.run_key in row.run_keys for row in gpus.nodes)
 
 
-def test_sweep_lists_what_holds_gpus_and_takes_findings(op: Caller) -> None:
+def test_sweep_lists_what_holds_gpus_and_takes_findings(op: ApiUser) -> None:
     view = op.registered()
     op.ask("POST", f"/runs/{view.run.run_key}/enqueue", PlaceView)
     targets = op.ask("GET", "/sweep", tuple[SweepTarget, ...])
@@ -76,13 +76,13 @@ def test_sweep_lists_what_holds_gpus_and_takes_findings(op: Caller) -> None:
     assert op.ask("POST", "/sweep", SweepSummary, SweepReport(findings=())).num_released == 0
 
 
-def test_reason_sentences_are_the_core_s(op: Caller) -> None:
+def test_reason_sentences_are_the_core_s(op: ApiUser) -> None:
     told = op.send("GET", "/reasons").json()
     told.pop("schema_version", None)
     assert told == dict(REASON_SENTENCES)
 
 
-def test_sample_jobs_of_this_project_are_accepted(op: Caller) -> None:
+def test_sample_jobs_of_this_project_are_accepted(op: ApiUser) -> None:
     folder = Path(__file__).parents[3] / "include/jobs"
     for path in sorted(folder.glob("*.yaml")):
         text = path.read_text(encoding="utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from fastapi.testclient import TestClient
-from tests.unit.web.conftest import role_access
+from tests.unit.web.conftest import person_by_header
 
 from frenzy.app.services import NotFound, Services
 from frenzy.core.errors import ContractError, Reason, ReasonCode, SpecError, TemporaryError, Violation
@@ -19,8 +19,8 @@ def answer(error: Exception) -> tuple[int, dict[str, object], dict[str, str]]:
     def failing() -> Services:
         raise error
 
-    with TestClient(create_app(failing, role_access()), raise_server_exceptions=False) as client:
-        response = client.get("/api/v1/queue", headers={"X-Role": "op"})
+    with TestClient(create_app(failing, person_by_header), raise_server_exceptions=False) as client:
+        response = client.get("/api/v1/queue", headers={"X-User": "op"})
     return response.status_code, response.json()["detail"], dict(response.headers)
 
 
@@ -65,6 +65,6 @@ def test_unexpected_error_does_not_tell_its_insides() -> None:
 
 def test_endless_body_is_refused(http: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("frenzy.web.messages.MAX_BODY_BYTES", 100)
-    response = http.post("/api/v1/sweep", content=b" " * 101, headers={"X-Role": "op"})
+    response = http.post("/api/v1/sweep", content=b" " * 101, headers={"X-User": "op"})
     assert response.status_code == 400
     assert "100 bytes" in response.json()["detail"]["message"]

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from frenzy.web.page_routes import PAGES, STATIC_TYPES
 
 HOSTILE = "<script>alert(1)</script>"
-VIEWER = {"X-Role": "viewer"}
+VIEWER = {"X-User": "viewer"}
 SCRIPTS = sorted(name for name in STATIC_TYPES if name.endswith(".js"))
 
 

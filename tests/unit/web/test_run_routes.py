@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from tests.unit.web.conftest import Caller
+from tests.unit.web.conftest import ApiUser
 
 from frenzy.core.codec import dumps, encode
 from frenzy.core.errors import Reason, ReasonCode
@@ -30,12 +30,12 @@ from frenzy.core.views import Explanation, MemoryView
 PRESSURE = Reason(code=ReasonCode.MEMORY_PRESSURE_FORECAST, detail="It rises.")
 
 
-def placed(op: Caller) -> PlaceView:
+def placed(op: ApiUser) -> PlaceView:
     view = op.registered(on_memory_pressure=MemoryPressureSpec(min_run_s=0))
     return op.ask("POST", f"/runs/{view.run.run_key}/enqueue", PlaceView)
 
 
-def started(op: Caller) -> str:
+def started(op: ApiUser) -> str:
     place = placed(op)
     attempt = f"/runs/{place.run_key}/attempts/1"
     op.ask("POST", f"{attempt}/launching", Directive)
@@ -44,7 +44,7 @@ def started(op: Caller) -> str:
     return place.run_key
 
 
-def test_registering_plans_the_run_and_repeating_changes_nothing(op: Caller) -> None:
+def test_registering_plans_the_run_and_repeating_changes_nothing(op: ApiUser) -> None:
     first = op.registered()
     assert first.run.state is JobState.PLANNED
     assert any(each.rank == 1 for each in first.run.candidates)
@@ -52,7 +52,7 @@ def test_registering_plans_the_run_and_repeating_changes_nothing(op: Caller) -> 
     assert op.ask("GET", f"/runs/{first.run.run_key}", RunView) == first
 
 
-def test_runs_of_a_dag_run_are_found_by_ids_with_any_characters(op: Caller) -> None:
+def test_runs_of_a_dag_run_are_found_by_ids_with_any_characters(op: ApiUser) -> None:
     run_id = "manual__2026-01-01T00:00:00.5+00:00/part 1?&#%"
     view = op.registered(run_id=run_id)
     path = f"/runs/by-dag/{quote(view.run.identity.dag_id, safe='')}/{quote(run_id, safe='')}"
@@ -60,7 +60,7 @@ def test_runs_of_a_dag_run_are_found_by_ids_with_any_characters(op: Caller) -> N
     assert op.ask("GET", "/runs/by-dag/other/none", tuple[RunView, ...]) == ()
 
 
-def test_list_is_limited_and_without_events(op: Caller) -> None:
+def test_list_is_limited_and_without_events(op: ApiUser) -> None:
     for number in range(3):
         op.registered(run_id=f"r{number}")
     views = op.ask("GET", "/runs?limit=2", tuple[RunView, ...])
@@ -68,21 +68,21 @@ def test_list_is_limited_and_without_events(op: Caller) -> None:
     assert all(view.events == () for view in views)
 
 
-def test_place_is_the_same_when_asked_again(op: Caller) -> None:
+def test_place_is_the_same_when_asked_again(op: ApiUser) -> None:
     place = placed(op)
     assert place.status is PlaceStatus.PLACED
     assert place.spec is not None
     assert op.ask("GET", f"/runs/{place.run_key}/place", PlaceView) == place
 
 
-def test_attempt_reports_are_kept(op: Caller) -> None:
+def test_attempt_reports_are_kept(op: ApiUser) -> None:
     run_key = started(op)
     view = op.ask("GET", f"/runs/{run_key}", RunView)
     assert view.run.state is JobState.RUNNING
     assert (view.attempts[0].last_step, view.attempts[0].last_loss) == (5, 3.5)
 
 
-def test_pressure_ends_in_another_attempt(op: Caller) -> None:
+def test_pressure_ends_in_another_attempt(op: ApiUser) -> None:
     run_key = started(op)
     report = PressureReport(
         reason=PRESSURE,
@@ -98,20 +98,20 @@ def test_pressure_ends_in_another_attempt(op: Caller) -> None:
     assert verdict.kind is VerdictKind.RETRY
 
 
-def test_cancelling_frees_a_queued_run_at_once(op: Caller) -> None:
+def test_cancelling_frees_a_queued_run_at_once(op: ApiUser) -> None:
     view = op.registered()
     reason = Reason(code=ReasonCode.CANCELLED_BY_USER, detail="Not needed.")
     ended = op.ask("POST", f"/runs/{view.run.run_key}/cancel", RunView, CancelRun(reason=reason))
     assert ended.run.state is JobState.CANCELLED
 
 
-def test_memory_and_explanation_name_the_run(op: Caller) -> None:
+def test_memory_and_explanation_name_the_run(op: ApiUser) -> None:
     run_key = started(op)
     assert op.ask("GET", f"/runs/{run_key}/memory", MemoryView).attempts[0].attempt == 1
     assert op.ask("GET", f"/runs/{run_key}/explain", Explanation).lines
 
 
-def test_logs_default_to_the_newest_attempt(op: Caller) -> None:
+def test_logs_default_to_the_newest_attempt(op: ApiUser) -> None:
     run_key = started(op)
     assert op.send("GET", f"/runs/{run_key}/logs").status_code == 200
     missing = op.send("GET", f"/runs/{run_key}/logs?attempt=9")
@@ -119,13 +119,13 @@ def test_logs_default_to_the_newest_attempt(op: Caller) -> None:
     assert "no attempt 9" in missing.json()["detail"]["message"]
 
 
-def test_unknown_run_is_not_found(op: Caller) -> None:
+def test_unknown_run_is_not_found(op: ApiUser) -> None:
     response = op.send("GET", "/runs/none")
     assert response.status_code == 404
     assert "'none'" in response.json()["detail"]["message"]
 
 
-def test_body_that_is_not_the_message_is_refused_with_its_path(op: Caller) -> None:
+def test_body_that_is_not_the_message_is_refused_with_its_path(op: ApiUser) -> None:
     run_key = started(op)
     path = f"/runs/{run_key}/attempts/1/progress"
     for body, words in (("{", "not JSON"), ('{"last_step": "5"}', "last_step"), ('{"steps": 1}', "'steps'")):
@@ -134,14 +134,14 @@ def test_body_that_is_not_the_message_is_refused_with_its_path(op: Caller) -> No
         assert words in response.json()["detail"]["message"]
 
 
-def test_message_of_a_newer_release_is_refused(op: Caller) -> None:
+def test_message_of_a_newer_release_is_refused(op: ApiUser) -> None:
     document = {"schema_version": 99, "launcher_ref": "pid 1"}
     response = op.send("POST", f"/runs/{started(op)}/attempts/1/started", dumps(document))
     assert response.status_code == 400
     assert "schema version 99" in response.json()["detail"]["message"]
 
 
-def test_attempt_must_be_a_number(op: Caller) -> None:
+def test_attempt_must_be_a_number(op: ApiUser) -> None:
     response = op.send("POST", "/runs/x/attempts/first/launching")
     assert response.status_code == 400
     assert response.json()["detail"]["violations"] == [
@@ -153,7 +153,7 @@ def test_attempt_must_be_a_number(op: Caller) -> None:
     ]
 
 
-def test_reply_carries_the_schema_version_and_is_not_stored(op: Caller) -> None:
+def test_reply_carries_the_schema_version_and_is_not_stored(op: ApiUser) -> None:
     view = op.registered()
     response = op.send("GET", f"/runs/{view.run.run_key}")
     assert response.json()["schema_version"] == 1

@@ -7,12 +7,13 @@ leases, the orders of the results.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from frenzy.adapters.lease_rules import check_lease
+from frenzy.core.access import JobRecord
 from frenzy.core.cluster import Cluster
 from frenzy.core.errors import Reason, ReasonCode, TemporaryError
 from frenzy.core.ledger import (
@@ -38,6 +39,7 @@ class _Facts:
     """One committed state of the ledger; never changed, only replaced."""
 
     runs: Mapping[str, RunRecord] = field(default_factory=dict)
+    jobs: Mapping[str, JobRecord] = field(default_factory=dict)
     queue: Mapping[str, QueueEntry] = field(default_factory=dict)
     leases: Mapping[tuple[str, int], Lease] = field(default_factory=dict)
     attempts: Mapping[tuple[str, int], Attempt] = field(default_factory=dict)
@@ -52,7 +54,7 @@ class InMemoryLedger:
     """LedgerStore of one process.
 
     started_launches, over_launches and over_dag_runs play Airflow: launch tasks whose pool cannot be
-    set any more, launch tasks and DAG runs that have ended.
+    set any more, launch tasks and DAG runs that have ended. starters: who triggered a DAG run; dags: known DAGs.
     """
 
     def __init__(self) -> None:
@@ -61,6 +63,8 @@ class InMemoryLedger:
         self.started_launches: set[RunIdentity] = set()
         self.over_launches: set[RunIdentity] = set()
         self.over_dag_runs: set[tuple[str, str]] = set()
+        self.starters: dict[tuple[str, str], str] = {}
+        self.dags: set[str] = set()
 
     @contextmanager
     def transaction(self) -> Iterator[LedgerTx]:
@@ -104,14 +108,36 @@ class InMemoryTransaction:
         *,
         states: Iterable[JobState] | None = None,
         dag_run: tuple[str, str] | None = None,
+        dag_ids: Collection[str] | None = None,
         limit: int | None = None,
     ) -> tuple[RunRecord, ...]:
         wanted = None if states is None else frozenset(states)
         found = [each for each in self.facts.runs.values() if wanted is None or each.state in wanted]
         if dag_run is not None:
             found = [each for each in found if (each.identity.dag_id, each.identity.run_id) == dag_run]
+        if dag_ids is not None:
+            found = [each for each in found if each.identity.dag_id in dag_ids]
         found.sort(key=lambda each: (each.created_s, each.run_key), reverse=True)
         return tuple(found[:limit])
+
+    def dag_ids(self) -> frozenset[str]:
+        return frozenset(each.identity.dag_id for each in self.facts.runs.values())
+
+    def job(self, name: str) -> JobRecord | None:
+        return self.facts.jobs.get(name)
+
+    def put_job(self, record: JobRecord) -> None:
+        self._become(replace(self.facts, jobs={**self.facts.jobs, record.name: record}))
+
+    def drop_job(self, name: str) -> None:
+        kept = {key: each for key, each in self.facts.jobs.items() if key != name}
+        self._become(replace(self.facts, jobs=kept))
+
+    def started_by(self, dag_id: str, run_id: str) -> str | None:
+        return self._ledger.starters.get((dag_id, run_id))
+
+    def has_dag(self, dag_id: str) -> bool:
+        return dag_id in self._ledger.dags
 
     def put_run(self, record: RunRecord) -> None:
         self._become(replace(self.facts, runs={**self.facts.runs, record.run_key: record}))

@@ -9,10 +9,12 @@ from sqlalchemy import Boolean, Connection, Integer, String, Text, column, delet
 from frenzy.core.cluster import Cluster
 from frenzy.core.ledger import RunIdentity
 
+JOBS_BUNDLE: Final = "frenzy-jobs"
 POOL_DESCRIPTION: Final = "GPUs of one type; kept by Frenzy"
 _OVER: Final = ("success", "failed")
 _TASK_OVER: Final = (*_OVER, "skipped", "upstream_failed", "removed")
 _UNMAPPED: Final = -1
+_NO_OWNER: Final = "airflow"  # what Airflow writes where a DAG names none
 
 slot_pool = table(
     "slot_pool",
@@ -32,7 +34,20 @@ task_instance = table(
     column("pool", String),
     column("pool_slots", Integer),
 )
-dag_run = table("dag_run", column("dag_id", String), column("run_id", String), column("state", String))
+dag_run = table(
+    "dag_run",
+    column("dag_id", String),
+    column("run_id", String),
+    column("state", String),
+    column("triggering_user_name", String),
+)
+dag = table(
+    "dag",
+    column("dag_id", String),
+    column("owners", String),
+    column("bundle_name", String),
+    column("is_stale", Boolean),
+)
 
 
 def launch_task_id(task_group: str) -> str:
@@ -90,6 +105,23 @@ def dag_run_is_over(connection: Connection, identity: RunIdentity) -> bool:
         select(dag_run.c.state).where(dag_run.c.dag_id == identity.dag_id, dag_run.c.run_id == identity.run_id)
     ).first()
     return row is None or row.state in _OVER
+
+
+def started_by(connection: Connection, dag_id: str, run_id: str) -> str | None:
+    """The user who triggered the DAG run, else the owner that its DAG names; None where there is neither."""
+    named = select(dag_run.c.triggering_user_name).where(dag_run.c.dag_id == dag_id, dag_run.c.run_id == run_id)
+    user = connection.scalar(named)
+    if user is not None:
+        return str(user)
+    owners = connection.scalar(select(dag.c.owners).where(dag.c.dag_id == dag_id)) or ""
+    known = {each.strip() for each in str(owners).split(",")} - {"", _NO_OWNER}
+    return known.pop() if len(known) == 1 else None
+
+
+def has_dag(connection: Connection, dag_id: str) -> bool:
+    """Whether Airflow has a DAG of that name that is no stored job's."""
+    found = select(dag.c.dag_id).where(dag.c.dag_id == dag_id, dag.c.is_stale.is_(False))
+    return connection.execute(found.where(dag.c.bundle_name != JOBS_BUNDLE)).first() is not None
 
 
 def launch_is_over(connection: Connection, identity: RunIdentity) -> bool:

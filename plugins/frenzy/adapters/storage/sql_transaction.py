@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
@@ -12,6 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from frenzy.adapters.lease_rules import check_lease, takes_slots
 from frenzy.adapters.storage import airflow_tables, tables
 from frenzy.core import codec
+from frenzy.core.access import JobRecord
 from frenzy.core.cluster import Cluster, Node
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.hardware import DeviceKind, GpuType
@@ -51,6 +52,7 @@ class SqlTransaction:
         *,
         states: Iterable[JobState] | None = None,
         dag_run: tuple[str, str] | None = None,
+        dag_ids: Collection[str] | None = None,
         limit: int | None = None,
     ) -> tuple[RunRecord, ...]:
         run = tables.run
@@ -59,7 +61,22 @@ class SqlTransaction:
             wanted = wanted.where(run.c.state.in_([state.value for state in states]))
         if dag_run is not None:
             wanted = wanted.where(run.c.dag_id == dag_run[0], run.c.run_id == dag_run[1])
+        if dag_ids is not None:
+            wanted = wanted.where(run.c.dag_id.in_(dag_ids))
         return self._all(RunRecord, wanted)
+
+    def dag_ids(self) -> frozenset[str]:
+        return frozenset(self._connection.scalars(select(tables.run.c.dag_id).distinct()))
+
+    def job(self, name: str) -> JobRecord | None:
+        return self._one(JobRecord, tables.job, name=name)
+
+    def put_job(self, record: JobRecord) -> None:
+        self._put(tables.job, {"name": record.name}, {"document": codec.dumps(record)})
+
+    def drop_job(self, name: str) -> None:
+        self._check_writable()
+        self._connection.execute(delete(tables.job).where(tables.job.c.name == name))
 
     def put_run(self, record: RunRecord) -> None:
         self._put(
@@ -271,6 +288,12 @@ class SqlTransaction:
     def mirror_pools(self, cluster: Cluster) -> None:
         self._check_writable()
         airflow_tables.mirror_pools(self._connection, cluster)
+
+    def started_by(self, dag_id: str, run_id: str) -> str | None:
+        return airflow_tables.started_by(self._connection, dag_id, run_id)
+
+    def has_dag(self, dag_id: str) -> bool:
+        return airflow_tables.has_dag(self._connection, dag_id)
 
     def dag_run_is_over(self, identity: RunIdentity) -> bool:
         return airflow_tables.dag_run_is_over(self._connection, identity)

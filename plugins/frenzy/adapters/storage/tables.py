@@ -57,6 +57,14 @@ run = Table(
     Index("ix_frenzy_run_dag_id_run_id", "dag_id", "run_id"),
 )
 
+# Whose the stored jobs are; their texts are files.
+job = Table(
+    "frenzy_job",
+    metadata,
+    Column("name", String(_KEY), primary_key=True),
+    Column("document", Text, nullable=False),
+)
+
 queue_entry = Table(
     "frenzy_queue_entry",
     metadata,
