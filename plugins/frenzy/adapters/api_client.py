@@ -41,7 +41,7 @@ T = TypeVar("T")
 FRENZY_API: Final = "/frenzy/api/v1"
 DEFAULT_PATIENCE_S: Final = 60.0
 
-_TOKEN_PATH: Final = "/auth/token"
+_TOKEN_PATH: Final = "/auth/token"  # noqa: S105  # a path
 _TIMEOUT_S: Final = 30.0
 _CONNECT_TIMEOUT_S: Final = 5.0
 _FIRST_PAUSE_S: Final = 0.2

@@ -171,7 +171,7 @@ def component_environment(name: str, environ: Mapping[str, str]) -> dict[str, st
 
 def base_url(settings: Settings, port: int) -> str:
     """Where this machine reaches the API server."""
-    host = "127.0.0.1" if settings.host in {"0.0.0.0", ""} else settings.host
+    host = "127.0.0.1" if settings.host in {"0.0.0.0", ""} else settings.host  # noqa: S104  # what it listens on
     return f"http://{host}:{port}"
 
 

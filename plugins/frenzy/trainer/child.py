@@ -74,7 +74,7 @@ def call_in_child(work: Callable[[], Any], result_file: Path, *, log_file: Path)
     code = exit_code_of(os.waitpid(fork(main, log_file=log_file), 0)[1])
     if code != 0:
         return RankReport(exit_code=code, detail=f"the preparation ended with {code}")
-    return pickle.loads(result_file.read_bytes())  # written by our own child, in a private folder
+    return pickle.loads(result_file.read_bytes())  # noqa: S301  # of our own child, from a private folder
 
 
 def exit_code_of(status: int) -> int:

@@ -52,7 +52,7 @@ def enter(
     if os.environ.get(_READY) == "1":
         return
     environment = {**os.environ, **job_env, **settled(virtual=virtual)}
-    os.execve(sys.executable, [sys.executable, "-m", module, *arguments], environment)
+    os.execve(sys.executable, [sys.executable, "-m", module, *arguments], environment)  # noqa: S606  # words, no shell
 
 
 def settled(*, virtual: bool) -> dict[str, str]:
