@@ -209,6 +209,15 @@ def test_decide_ends_workers_whose_launch_task_is_gone(world: World) -> None:
     assert not world.view(spec.run_key).attempts[0].is_live
 
 
+def test_decide_ends_workers_whose_run_directory_was_deleted_before_it_frees_their_gpus(world: World) -> None:
+    spec, context = started(world)
+    world.runs.clean(spec.run_key, keep_model=False, dry_run=False)
+    with pytest.raises(AirflowException, match="rescheduled"):
+        decide(context)
+    assert world.launcher.state(spec) is WorkersState.GONE
+    assert world.view(spec.run_key).lease is None
+
+
 @pytest.mark.parametrize("operator", [LaunchOperator, PodLaunchOperator])
 def test_a_launch_whose_time_is_up_while_it_waits_ends_its_workers_and_frees_their_gpus(
     world: World, operator: Any
