@@ -130,6 +130,11 @@ class Settings:
         """One record for each of Airflow's running components."""
         return self.home / "pids"
 
+    @property
+    def workers_folder(self) -> Path:
+        """What the local launcher knows of the workers' processes."""
+        return self.home / "workers"
+
     def environment(self) -> dict[str, str]:
         """The variables from which ``load_settings`` makes these settings again."""
         values = ((each.name, getattr(self, each.field)) for each in _VARIABLES)

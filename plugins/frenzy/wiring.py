@@ -46,7 +46,7 @@ def run_store(settings: Settings) -> RunStore:
 def launcher(settings: Settings, core_api: Callable[[], Any] | None = None) -> Launcher:
     """What starts workers. core_api: as ``kubernetes_api``, where the caller has a client already."""
     if settings.launcher is LauncherKind.LOCAL:
-        return LocalLauncher(run_store(settings), environ=os.environ)
+        return LocalLauncher(run_store(settings), state=settings.workers_folder, environ=os.environ)
     # Imported only here: the client library of Kubernetes is large.
     from frenzy.adapters.k8s.launcher import KubernetesLauncher
 

@@ -3,6 +3,7 @@
 FAKE_TRAINER: ``finish`` (leave a result), ``wait`` (until told to stop, then leave 98),
 ``stubborn`` (ignore requests to stop), ``silent`` (end with 3 and leave nothing).
 FAKE_RANKS: how many child processes it has; FAKE_STARTS: file that gets a line at each start.
+FAKE_CLEAN: the children become programs without an environment, in sessions of their own (``away``) or not (``here``).
 """
 
 from __future__ import annotations
@@ -46,7 +47,11 @@ def _rank(kind: str) -> int:
     """A rank with a session of its own that nobody's death takes along."""
     pid = os.fork()
     if pid == 0:
-        os.setsid()
+        clean = os.environ.get("FAKE_CLEAN")
+        if clean != "here":
+            os.setsid()
+        if clean is not None:
+            os.execve("/bin/sleep", ["sleep", "3600"], {})
         signal.signal(signal.SIGTERM, signal.SIG_IGN if kind == "stubborn" else signal.SIG_DFL)
         while True:
             signal.pause()

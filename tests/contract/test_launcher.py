@@ -19,7 +19,8 @@ from frenzy.ports import Launcher
 
 def _local(folder: Path) -> Launcher:
     command = (sys.executable, str(Path(fake_trainer.__file__)))
-    return LocalLauncher(FsspecRunStore(str(folder)), environ=dict(os.environ), trainer_command=command)
+    runs, state = FsspecRunStore(str(folder / "runs")), folder / "workers"
+    return LocalLauncher(runs, state=state, environ=dict(os.environ), trainer_command=command)
 
 
 LAUNCHERS: dict[str, Callable[[Path], Launcher]] = {"fake": lambda _: FakeLauncher(), "local": _local}
@@ -27,7 +28,7 @@ LAUNCHERS: dict[str, Callable[[Path], Launcher]] = {"fake": lambda _: FakeLaunch
 
 @pytest.fixture(params=sorted(LAUNCHERS))
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    made = World(LAUNCHERS[request.param](tmp_path), tmp_path)
+    made = World(LAUNCHERS[request.param](tmp_path), tmp_path / "runs")
     yield made
     made.end()
 

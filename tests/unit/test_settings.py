@@ -69,7 +69,14 @@ def test_an_empty_value_counts_as_unset() -> None:
 def test_everything_moves_with_the_home(tmp_path: Path) -> None:
     moved = load_settings({"FRENZY_HOME": str(tmp_path)})
 
-    places = (moved.airflow_home, moved.jobs_folder, moved.log_folder, moved.pid_folder, Path(moved.run_root))
+    places = (
+        moved.airflow_home,
+        moved.jobs_folder,
+        moved.log_folder,
+        moved.pid_folder,
+        moved.workers_folder,
+        Path(moved.run_root),
+    )
     assert all(place.is_relative_to(tmp_path) for place in places)
 
 

@@ -42,7 +42,8 @@ class ControlRun:
         self._run_key = f"{_NAME}-{short_hash(str(folder.absolute()), str(os.getpid()), str(time.time()))}"
         # The run that is watched goes first where there are too few cores for both.
         command = (*_yielding(), sys.executable, "-m", "frenzy.trainer.launch")
-        self._launcher = LocalLauncher(self._runs, environ=environ, trainer_command=command)
+        state = folder.absolute() / "workers"
+        self._launcher = LocalLauncher(self._runs, state=state, environ=environ, trainer_command=command)
         self._spec: LaunchSpec | None = None
 
     @property

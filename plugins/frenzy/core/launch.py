@@ -128,10 +128,6 @@ class RunPaths:
     def rendezvous(self, attempt: int) -> str:
         return f"{self.attempt_dir(attempt)}/rendezvous.json"
 
-    def process(self, attempt: int) -> str:
-        """Pid and start time of the local supervisor."""
-        return f"{self.attempt_dir(attempt)}/process.json"
-
     def note(self, attempt: int, name: str) -> str:
         """What a launcher remembers of the attempt."""
         return f"{self.attempt_dir(attempt)}/launcher-{name}.json"

@@ -4,73 +4,25 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.contract import fake_trainer, values
 from tests.contract.eventually import eventually
+from tests.unit.adapters.local_bench import Bench, benched
 
-from frenzy.adapters.local.attempt_home import AttemptHome, SupervisorRecord
-from frenzy.adapters.local.launcher import LocalLauncher
-from frenzy.adapters.local.processes import processes_of, start_ticks
-from frenzy.adapters.storage.run_store import FsspecRunStore
+from frenzy.adapters.local.attempt_home import SupervisorRecord
+from frenzy.adapters.local.processes import start_ticks
 from frenzy.core.errors import PermanentError
-from frenzy.core.launch import AttemptResult, LaunchSpec
 from frenzy.ports import WorkersState
-
-FAKE = (sys.executable, str(Path(fake_trainer.__file__)))
-
-
-class Bench:
-    """A local launcher over the fake trainer, and what its processes are up to."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.store = FsspecRunStore(str(folder))
-        self.launcher = LocalLauncher(self.store, environ=dict(os.environ), trainer_command=FAKE)
-        self.specs: list[LaunchSpec] = []
-
-    def spec(self, kind: str, *, ranks: int = 0, **env: str) -> LaunchSpec:
-        key = f"{len(self.specs):012x}"
-        spec = values.launch_spec(self.store.run_dir(key), run_key=key)
-        env = {"FAKE_TRAINER": kind, "FAKE_RANKS": str(ranks), "FAKE_STARTS": str(self.folder / "starts"), **env}
-        self.specs.append(replace(spec, job=replace(spec.job, env=env)))
-        return self.specs[-1]
-
-    def started(self, spec: LaunchSpec) -> list[int]:
-        """Launch, and wait until the node launcher has its ranks; their pids, the launcher's first."""
-        self.launcher.launch(spec)
-        return [int(pid) for pid in eventually(self.starts)[-1].split()]
-
-    def starts(self) -> list[str]:
-        place = self.folder / "starts"
-        return [line for line in place.read_text().splitlines() if line] if place.exists() else []
-
-    def supervisor(self, spec: LaunchSpec) -> int:
-        record = AttemptHome.of(spec.run_dir, spec.run_key, spec.attempt).record()
-        assert record is not None and record.pid is not None
-        return record.pid
-
-    def result(self, spec: LaunchSpec) -> AttemptResult:
-        """The result, once the workers are gone."""
-        eventually(lambda: self.launcher.state(spec) is WorkersState.GONE)
-        result = self.store.result(spec.run_key, spec.attempt)
-        assert result is not None
-        return result
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path)
-    yield made
-    for spec in made.specs:
-        made.launcher.stop(spec, grace_s=0)
-        eventually(lambda spec=spec: made.launcher.state(spec) is WorkersState.GONE)
-        assert processes_of(spec.run_key, spec.attempt) == ()
+    with benched(tmp_path) as made:
+        yield made
 
 
 def test_workers_that_end_well_leave_their_own_result(bench: Bench) -> None:
@@ -123,7 +75,7 @@ def test_a_node_launcher_that_leaves_nothing_gets_a_result_with_its_code(bench: 
 
 def test_a_command_that_cannot_run_leaves_a_result(bench: Bench) -> None:
     spec = bench.spec("wait")
-    broken = LocalLauncher(bench.store, environ=dict(os.environ), trainer_command=("/no/such/command",))
+    broken = bench.other(("/no/such/command",))
     broken.launch(spec)
     result = bench.result(spec)
     assert result.exit_code == 1 and "could not be started" in result.detail
@@ -145,7 +97,7 @@ def test_a_request_whose_supervisor_died_before_it_acted_is_enforced_by_who_look
     bench.started(spec)
     os.kill(bench.supervisor(spec), signal.SIGKILL)
     eventually(lambda: start_ticks(bench.supervisor(spec)) is None)
-    AttemptHome.of(spec.run_dir, spec.run_key, spec.attempt).request_stop(0.2)
+    bench.home(spec).request_stop(0.2)
     assert bench.result(spec).exit_code == 137
 
 
@@ -161,17 +113,17 @@ def test_stubborn_workers_of_a_killed_supervisor_are_killed(bench: Bench) -> Non
 
 
 def test_a_request_that_no_signal_brings_is_found_in_its_file(bench: Bench) -> None:
-    """As from a component on another machine that shares the run directory."""
+    """As from a component on another machine that shares the home."""
     spec = bench.spec("wait")
     bench.started(spec)
-    AttemptHome.of(spec.run_dir, spec.run_key, spec.attempt).request_stop(60)
+    bench.home(spec).request_stop(60)
     assert bench.result(spec).exit_code == 98
 
 
 def test_a_new_launcher_finds_the_workers_of_an_old_one(bench: Bench) -> None:
     spec = bench.spec("wait")
     bench.started(spec)
-    other = LocalLauncher(FsspecRunStore(str(bench.folder)), environ=dict(os.environ), trainer_command=FAKE)
+    other = bench.other()
     assert other.state(spec) is WorkersState.ALIVE
     other.stop(spec, grace_s=60)
     assert bench.result(spec).exit_code == 98
@@ -203,8 +155,7 @@ def test_the_supervisor_is_nobodys_child(bench: Bench) -> None:
 
 
 def test_workers_see_the_jobs_environment_and_none_of_airflows(bench: Bench) -> None:
-    environ = {**os.environ, "AIRFLOW__CORE__FERNET_KEY": "x", "TOKEN_HERE": "s3cret"}
-    launcher = LocalLauncher(bench.store, environ=environ, trainer_command=FAKE)
+    launcher = bench.other(AIRFLOW__CORE__FERNET_KEY="x", TOKEN_HERE="s3cret")
     spec = bench.spec("wait", GREETING="hello")
     spec = replace(spec, job=replace(spec.job, secrets={"TOKEN": "env:TOKEN_HERE"}))
     launcher.launch(spec)
@@ -228,8 +179,7 @@ def test_a_secret_that_cannot_be_resolved_refuses_the_launch(bench: Bench, refer
 
 def test_workers_of_another_machine_are_unknown_and_of_another_boot_gone(bench: Bench) -> None:
     spec = bench.spec("wait")
-    home = AttemptHome.of(spec.run_dir, spec.run_key, spec.attempt)
-    home.make()
+    home = bench.home(spec)
     here = SupervisorRecord.here(os.getpid())
     home.put_record(replace(here, host="elsewhere"))
     assert bench.launcher.state(spec) is WorkersState.UNKNOWN
@@ -241,8 +191,7 @@ def test_workers_of_another_machine_are_unknown_and_of_another_boot_gone(bench: 
 
 def test_a_reused_process_number_is_not_taken_for_the_supervisor(bench: Bench) -> None:
     spec = bench.spec("wait")
-    home = AttemptHome.of(spec.run_dir, spec.run_key, spec.attempt)
-    home.make()
+    home = bench.home(spec)
     here = SupervisorRecord.here(os.getpid())
     assert here.started is not None
     home.put_record(replace(here, started=here.started - 1))

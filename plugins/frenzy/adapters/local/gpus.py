@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from frenzy.adapters.local.attempt_home import state_folder
 from frenzy.core.units import counted
 
 _SAME_MEMORY: Final = 0.1
@@ -46,6 +45,7 @@ def claim_gpus(
     num_gpus: int,
     memory_bytes: int,
     *,
+    locks: Path,
     visible: str | None,
     cancelled: Callable[[], bool],
     devices: Callable[[], Iterable[Device]] | None = None,
@@ -53,6 +53,7 @@ def claim_gpus(
 ) -> GpuClaim:
     """Lock ``num_gpus`` devices with about ``memory_bytes`` each; idle ones first.
 
+    locks: folder of the lock files, the same for all installations on this machine.
     visible: CUDA_VISIBLE_DEVICES of this process, if set. Waits up to ``patience_s`` for devices of
     workers that are still dying. Raises OSError when there are too few.
     """
@@ -61,7 +62,7 @@ def claim_gpus(
     while True:
         fitting = [each for each in list_devices() if _fits(each, memory_bytes) and _is_visible(each, visible)]
         fitting.sort(key=lambda each: (each.is_busy, each.index))
-        claim = _try_claim(fitting, num_gpus)
+        claim = _try_claim(fitting, num_gpus, locks)
         if claim is not None:
             return claim
         if cancelled() or len(fitting) < num_gpus or time.monotonic() >= deadline_s:
@@ -106,9 +107,8 @@ def _is_visible(device: Device, visible: str | None) -> bool:
     return any(each == str(device.index) or (not each.isdigit() and device.uuid.startswith(each)) for each in wanted)
 
 
-def _try_claim(devices: Iterable[Device], num_gpus: int) -> GpuClaim | None:
+def _try_claim(devices: Iterable[Device], num_gpus: int, folder: Path) -> GpuClaim | None:
     """All or nothing; one claim at a time on this machine."""
-    folder = state_folder() / "gpus"
     folder.mkdir(exist_ok=True)
     held: list[tuple[int, int]] = []
     with (folder / "claim.lock").open("w") as turn:
