@@ -7,6 +7,7 @@ that file, with the spec's path and what is wrong; its neighbours load.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,11 +15,12 @@ from typing import Any, Final
 
 from airflow.sdk import DAG, Asset, get_parsing_context
 
-from frenzy.adapters.job_spec import job_from_yaml, job_to_document
+from frenzy.adapters.job_spec import job_from_yaml, job_to_yaml
 from frenzy.airflow.operators import SweepOperator
 from frenzy.airflow.task_group import frenzy_evaluation, frenzy_training
 from frenzy.core.errors import SpecError, Violation
 from frenzy.core.job import TrainingJob, TriggerSpec
+from frenzy.core.masking import NAMES_ONLY, masked_at
 
 JOB_DAG_PREFIX: Final = "job_"
 JOBS_BUNDLE: Final = "frenzy-jobs"
@@ -60,8 +62,8 @@ def loader_of(spec_file: Path) -> Path:
     return _loader_path(shard)
 
 
-def job_dag(job: TrainingJob, *, yaml_text: str, loader: str) -> DAG:
-    """The DAG of one job: train, evaluate; its spec is its documentation."""
+def job_dag(job: TrainingJob, *, loader: str) -> DAG:
+    """The DAG of one job: train, evaluate; its spec, which is never a template, is its documentation."""
     dag = DAG(
         dag_id=f"{JOB_DAG_PREFIX}{job.name}",
         schedule=_schedule(job.trigger),
@@ -69,12 +71,12 @@ def job_dag(job: TrainingJob, *, yaml_text: str, loader: str) -> DAG:
         catchup=False,
         max_active_runs=job.trigger.max_active_runs,
         description=_first_line(job.description) or f"Trains {job.name}.",
-        doc_md=_documentation(job, yaml_text),
+        doc_md=_documentation(job),
         tags=[TAG, f"team:{job.team}", f"queue:{job.queue}"],
     )
     dag.fileloc = loader
     with dag:
-        trained = frenzy_training(job_to_document(job))
+        trained = frenzy_training(job)
         if job.evaluation.enabled:
             trained >> frenzy_evaluation()
     return dag
@@ -128,12 +130,11 @@ def _dags_of(specs: Iterable[Path], loader: str) -> dict[str, DAG]:
 
 
 def _dag_of(path: Path, loader: str) -> DAG:
-    text = path.read_text(encoding="utf-8")
-    job = job_from_yaml(text)
+    job = job_from_yaml(path.read_text(encoding="utf-8"))
     if job.name != path.stem:
         allowed = f"the file is named {path.name}; call the job {path.stem!r} or rename the file"
         raise SpecError([Violation(path="name", value=repr(job.name), allowed=allowed)])
-    return job_dag(job, yaml_text=text, loader=loader)
+    return job_dag(job, loader=loader)
 
 
 def _why(error: Exception) -> str:
@@ -179,8 +180,11 @@ def _schedule(trigger: TriggerSpec) -> Any:
     return trigger.cron
 
 
-def _documentation(job: TrainingJob, yaml_text: str) -> str:
-    return f"{job.description.strip()}\n\n```yaml\n{yaml_text.strip()}\n```\n".lstrip()
+def _documentation(job: TrainingJob) -> str:
+    """For whoever may see the DAG: of ``env`` and ``secrets`` the names only."""
+    text = job_to_yaml(masked_at(job, NAMES_ONLY))
+    fence = "`" * (1 + max(2, *map(len, re.findall("`+", text)), 0))  # no text of the job ends the block
+    return f"{job.description.strip()}\n\n{fence}yaml\n{text.strip()}\n{fence}\n".lstrip()
 
 
 def _first_line(text: str) -> str:

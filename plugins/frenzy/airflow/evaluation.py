@@ -7,15 +7,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from frenzy.airflow.workers import workers
+from frenzy.core.launch import LaunchSpec
+from frenzy.core.masking import without_masked
 from frenzy.core.protocol import RunView
 
 _MODULE: Final = "frenzy.trainer.evaluate"
 _TERMINATE_S: Final = 5.0
+_Told = TypeVar("_Told")
 
 
 class Evaluation:
@@ -33,18 +36,20 @@ class Evaluation:
 
         if not self._view.run.job.evaluation.enabled:
             raise AirflowSkipException("evaluation.enabled is off in the job's specification.")
-        run_dir = workers().runs.run_dir(self._view.run.run_key)
-        self._run(self._command(run_dir))
+        run_key, attempt = self._view.run.run_key, max((each.attempt for each in self._view.attempts), default=1)
+        run_dir, spec = workers().runs.run_dir(run_key), workers().runs.spec(run_key, attempt)
+        self._run([sys.executable, "-m", _MODULE, "--run-dir", run_dir, "--attempt", str(attempt)], spec)
         found: dict[str, Any] = json.loads(read_text(f"{run_dir}/{RESULT_NAME}"))
-        return found
+        return _shown(found, spec)
 
-    def _run(self, command: list[str]) -> None:
+    def _run(self, command: list[str], spec: LaunchSpec | None) -> None:
         last = ""
         pipe = subprocess.PIPE
         with subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=_environment()) as process:
             self._process = process
             assert process.stdout is not None
             for line in process.stdout:
+                line = _shown(line, spec)
                 last = line.strip() or last
                 self._log.info("%s", line.rstrip())
         check_end(process.returncode, last)
@@ -58,9 +63,10 @@ class Evaluation:
         except subprocess.TimeoutExpired:
             self._process.kill()
 
-    def _command(self, run_dir: str) -> list[str]:
-        attempt = max((each.attempt for each in self._view.attempts), default=1)
-        return [sys.executable, "-m", _MODULE, "--run-dir", run_dir, "--attempt", str(attempt)]
+
+def _shown(told: _Told, spec: LaunchSpec | None) -> _Told:
+    """What the process tells, for everybody who may see the task."""
+    return told if spec is None else without_masked(told, spec)
 
 
 def check_end(exit_code: int, last: str) -> None:

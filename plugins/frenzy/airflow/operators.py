@@ -6,7 +6,7 @@ Heavy imports are inside ``execute``: a DAG file that uses these parses in milli
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,8 @@ from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR
 
 from frenzy.airflow.connection import DEFAULT_CONN_ID
 from frenzy.airflow.identity import identity_of
+from frenzy.core.job import TrainingJob
+from frenzy.core.masking import NAMES_ONLY, masked_at
 
 if TYPE_CHECKING:
     from frenzy.adapters.api_client import ApiClient
@@ -39,16 +41,32 @@ class FrenzyOperator(BaseOperator):
 class ProfileOperator(FrenzyOperator):
     """Reads model and data, registers the run, shows its plans. Fails at once when none can run.
 
-    job: a mapping of the specification, or the path of its file. data_facts: what an earlier task
-    already knows of the data (num_rows, longest_sequence_tokens, num_tokens, vocab_size).
+    job: a mapping of the specification, or the path of its file: templates of the DAG's author. A TrainingJob is
+    none: it was read from somewhere. data_facts: what an earlier task already knows of the data (num_rows,
+    longest_sequence_tokens, num_tokens, vocab_size).
     """
 
     template_fields: Sequence[str] = ("job", "data_facts")
 
     def __init__(self, *, job: Any, data_facts: Any = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.job = job
+        # Airflow renders, stores and shows template fields: a job that is no template is not in one.
+        self.job = None if isinstance(job, TrainingJob) else job
         self.data_facts = data_facts
+        self._given, self._masked = job, ()
+
+    def _do_render_template_fields(self, *args: Any, **kwargs: Any) -> None:
+        """Also called for a mapped task. Airflow then keeps and shows ``job``, which thus holds no secret."""
+        from frenzy.airflow.failures import airflow_errors
+        from frenzy.airflow.secret_texts import hide, secret_paths
+
+        template = self.job
+        super()._do_render_template_fields(*args, **kwargs)
+        if template is not None:
+            with airflow_errors():
+                self._given, self._masked = self.job, secret_paths(template, self.job)
+            hide(self.job, self._masked)
+            self.job = masked_at(self.job, (*self._masked, *NAMES_ONLY))
 
     def execute(self, context: Any) -> dict[str, Any]:
         from frenzy.adapters import api_calls as api
@@ -56,7 +74,7 @@ class ProfileOperator(FrenzyOperator):
         from frenzy.airflow.profile import log_plans, refuse_if_over, registration, summary
 
         with airflow_errors():
-            request = registration(identity_of(context["ti"]), self.job, self.data_facts)
+            request = registration(identity_of(context["ti"]), self._given, self.data_facts, masked=self._masked)
             view = self.api_client().send(api.register(request))
         log_plans(self.log, view)
         refuse_if_over(view)
@@ -275,13 +293,3 @@ class SweepOperator(FrenzyOperator):
 
 NO_DELAY = timedelta(0)
 MANY_RETRIES = 10_000
-
-
-def spec_document(job: Any) -> Any:
-    """``job`` as a template field may hold it: a mapping, a path, or a reference to an XCom."""
-    from frenzy.core.codec import encode
-    from frenzy.core.job import TrainingJob
-
-    if isinstance(job, TrainingJob):
-        return encode(job)
-    return dict(job) if isinstance(job, Mapping) else job

@@ -22,7 +22,7 @@ _TOKENIZER_KINDS: Final = frozenset({"byte", "train", "model"})
 _PathText = TypeVar("_PathText", str, str | None)
 
 
-def registration(identity: RunIdentity, job: Any, data_facts: Any) -> RegisterRun:
+def registration(identity: RunIdentity, job: Any, data_facts: Any, *, masked: tuple[str, ...] = ()) -> RegisterRun:
     """The request that registers the run. Raises PermanentError for a bad spec, model or data."""
     from frenzy.adapters.model_config import resolve_model_config
     from frenzy.trainer.data_facts import data_facts as measure
@@ -33,6 +33,7 @@ def registration(identity: RunIdentity, job: Any, data_facts: Any) -> RegisterRu
         job=spec,
         model_config=resolve_model_config(spec.model, cache_folder=load_settings(os.environ).cache_folder),
         data_facts=measure(spec, known=_known(data_facts)),
+        masked=masked,
     )
 
 

@@ -28,11 +28,11 @@ class AttemptStart:
     def run(self, run_key: str) -> LaunchSpec:
         """Start the workers; an attempt that runs already is found again. Raises Airflow's exceptions."""
         with airflow_errors():
-            spec = placed_attempt(self._client, run_key)
-            directive = self._client.send(api.launching(spec.run_key, spec.attempt))
-            if directive.kind in _OVER:
-                fail(directive.reason, f"Attempt {spec.attempt} is to be {directive.kind}.")
-            self._spec = spec
+            attempt = placed_attempt(self._client, run_key)
+            directive = self._client.send(api.launching(run_key, attempt))
+            if directive.spec is None:
+                fail(directive.reason, f"Attempt {attempt} is to be {directive.kind}.")
+            self._spec = spec = directive.spec
             reference = self._start(spec)
             directive = self._client.send(api.started(spec.run_key, spec.attempt, reference))
         if directive.kind in _OVER:
@@ -64,15 +64,15 @@ class AttemptStart:
             self._client.send(api.end(spec.run_key, spec.attempt, EndReport(reason=_why_not_started(error))))
 
 
-def placed_attempt(client: ApiClient, run_key: str) -> LaunchSpec:
-    """The spec of the attempt that holds GPUs. Raises PermanentError when there is none."""
+def placed_attempt(client: ApiClient, run_key: str) -> int:
+    """The number of the attempt that holds GPUs. Raises PermanentError when there is none."""
     view = client.send(api.place(run_key))
     if view.spec is None:
         detail = f"The run holds no GPUs; it is {view.status}."
         raise PermanentError(
             view.reason or Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail, remedy="Clear the place task, too.")
         )
-    return view.spec
+    return view.spec.attempt
 
 
 def _why_not_started(error: Exception) -> Reason:

@@ -26,7 +26,6 @@ from frenzy.airflow.operators import (
     PlaceOperator,
     ProfileOperator,
     PublishOperator,
-    spec_document,
 )
 from frenzy.core.job import TrainingJob
 from frenzy.settings import LauncherKind
@@ -49,16 +48,17 @@ def frenzy_training(
     """The task group that trains ``job``: profile, place, launch and monitor, decide, publish.
 
     job: the specification as a value, a mapping, the path of its YAML file, or the XCom of a task
-    that returns one of the latter two. Its texts may use Airflow's templates.
+    that returns one of the latter two. The texts of a mapping, and a path, are templates of the DAG's
+    author; a value, the file's content and an XCom never are.
     data_facts: what is known of the data already (num_rows, longest_sequence_tokens, num_tokens,
     vocab_size), or the XCom of a task that returns it; the plan is made from it.
     The group's tasks are named ``<group_id>.<task>``; two groups in one DAG share nothing, and
     neither do the mapped instances of one.
     """
     common: dict[str, Any] = {"frenzy_conn_id": frenzy_conn_id}
-    document = spec_document(job)
+    given = dict(job) if isinstance(job, Mapping) else job
     with TaskGroup(group_id=group_id) as group:
-        profile = ProfileOperator(task_id="profile", job=document, data_facts=data_facts, **_ASKING, **common)
+        profile = ProfileOperator(task_id="profile", job=given, data_facts=data_facts, **_ASKING, **common)
         place = PlaceOperator(task_id="place", **_ASKING, **common)
         launch = _launch_task(**common)
         monitor = MonitorOperator(task_id="monitor", **_ASKING, **common)
@@ -70,7 +70,7 @@ def frenzy_training(
             retry_delay=NO_DELAY,
             **common,
         )
-        publish = PublishOperator(task_id="publish", outlets=model_outlets(_name_of(document)), **_ASKING, **common)
+        publish = PublishOperator(task_id="publish", outlets=model_outlets(_name_of(given)), **_ASKING, **common)
         chain(profile, place, [launch, monitor], decide, publish)
     return group
 
@@ -104,7 +104,9 @@ def frenzy_evaluation(
     return EvaluateOperator(task_id=task_id, training_group=group_id, frenzy_conn_id=frenzy_conn_id, retries=1)
 
 
-def _name_of(document: Any) -> str | None:
+def _name_of(job: Any) -> str | None:
     """The job's name, where it is known before the run."""
-    name = document.get("name") if isinstance(document, Mapping) else None
+    if isinstance(job, TrainingJob):
+        return job.name
+    name = job.get("name") if isinstance(job, Mapping) else None
     return name if isinstance(name, str) else None

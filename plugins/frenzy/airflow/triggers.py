@@ -25,6 +25,7 @@ from frenzy.airflow.workers import Workers, workers
 from frenzy.core.codec import encode
 from frenzy.core.errors import FrenzyError, PermanentError, Reason, ReasonCode
 from frenzy.core.launch import AttemptResult, ExitCode, LaunchSpec
+from frenzy.core.masking import without_masked
 from frenzy.core.monitor import MonitorPolicy, progress_of
 from frenzy.core.protocol import EndReport, PlaceStatus, ProgressReport
 from frenzy.ports import TelemetryCursor, WorkersAccount, WorkersState
@@ -201,8 +202,9 @@ class AttemptTrigger(RunTrigger):
         waiting: Reason | None = None
         while True:
             try:
-                account = await asyncio.to_thread(workers().launcher.account, spec)
+                account = without_masked(await asyncio.to_thread(workers().launcher.account, spec), spec)
                 result = await asyncio.to_thread(workers().runs.result, self.run_key, self.attempt)
+                result = without_masked(result, spec)
             except Exception as error:
                 self.log.warning("The workers could not be looked at: %s", error)
                 account, result = WorkersAccount(state=WorkersState.UNKNOWN), None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
+from frenzy.app.place import launch_spec
 from frenzy.app.plan import next_plans
 from frenzy.app.schedule_pass import run_pass
 from frenzy.app.services import Services, log_event, require_attempt, require_run
@@ -22,14 +23,19 @@ _Change = Callable[[LedgerTx, RunRecord, Attempt, float], Attempt]
 
 
 def attempt_launching(services: Services, run_key: str, attempt: int) -> Directive:
-    """The launch task is about to start the workers: CONTINUE, or KILL / ENDED: do not."""
+    """The launch task is about to start the workers: CONTINUE with their spec, or KILL / ENDED: do not."""
 
     def change(tx: LedgerTx, run: RunRecord, record: Attempt, now_s: float) -> Attempt:
         if run.state is JobState.PLACED and not run.cancel_requested:
             move(tx, run, JobState.STARTING, now_s)
         return record
 
-    return _report(services, run_key, attempt, change)
+    directive = _report(services, run_key, attempt, change)
+    if directive.kind in (DirectiveKind.KILL, DirectiveKind.ENDED):
+        return directive
+    with services.ledger.reading() as tx:
+        spec = launch_spec(tx, services, require_run(tx, run_key), require_attempt(tx, run_key, attempt))
+    return replace(directive, spec=spec)
 
 
 def attempt_started(services: Services, run_key: str, attempt: int, message: AttemptStarted) -> Directive:

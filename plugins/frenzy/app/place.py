@@ -20,6 +20,7 @@ from frenzy.core.ledger import (
     since_registered,
 )
 from frenzy.core.losses import LOSS_REASONS
+from frenzy.core.masking import without_masked
 from frenzy.core.moves import MOVE_REASONS
 from frenzy.core.protocol import PlaceStatus, PlaceView
 from frenzy.core.reschedule import final_state, follow_up
@@ -89,7 +90,7 @@ def _place_view(tx: LedgerTx, services: Services, run_key: str) -> PlaceView:
     if run.cancel_requested or run.state is JobState.CANCELLED:
         return PlaceView(run_key=run_key, status=PlaceStatus.CANCELLED, reason=run.reason)
     if live is not None:
-        spec = launch_spec(tx, services, run, live)
+        spec = without_masked(launch_spec(tx, services, run, live), run)
         return PlaceView(run_key=run_key, status=PlaceStatus.PLACED, reason=run.reason, spec=spec)
     entry = tx.queue_entry(run_key)
     if entry is not None:
@@ -115,4 +116,5 @@ def launch_spec(tx: LedgerTx, services: Services, run: RunRecord, attempt: Attem
         placement=attempt.placement,
         run_dir=services.runs.run_dir(run.run_key),
         nodes=cluster.nodes_of(attempt.placement),
+        masked=run.masked,
     )

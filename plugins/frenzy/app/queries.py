@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from frenzy.app.facts import expected_end_s, present_facts, scheduling_facts
-from frenzy.app.services import Services, require_run
+from frenzy.app.services import NotFound, Services, require_run
 from frenzy.core.access import Caller, Sight, may_manage, outline, see_all
+from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.has import explain as explain_placement
 from frenzy.core.has.queue_standing import QueueStanding, standing_of
 from frenzy.core.ledger import (
@@ -21,6 +22,7 @@ from frenzy.core.ledger import (
     RunRecord,
     slots_held,
 )
+from frenzy.core.masking import without_masked
 from frenzy.core.plan_selection import fitting
 from frenzy.core.protocol import RunView
 from frenzy.core.telemetry import StepPeak, fold_steps
@@ -42,15 +44,16 @@ _MAX_POINTS = 600
 
 
 def view_of(tx: LedgerTx, run: RunRecord) -> RunView:
-    """All that is known of ``run``."""
+    """All that is known of ``run``, without its masked texts."""
     lease = next((each for each in tx.held_leases() if each.run_key == run.run_key), None)
-    return RunView(
+    view = RunView(
         run=run,
         queue_entry=tx.queue_entry(run.run_key),
         lease=lease,
         attempts=tx.attempts(run.run_key),
         events=tx.events(run.run_key),
     )
+    return without_masked(view, run)
 
 
 def run_view(services: Services, run_key: str) -> RunView:
@@ -71,7 +74,9 @@ def list_runs(services: Services, *, limit: int = 50, sees: Sight = see_all) -> 
     """The newest runs, without their events."""
     with services.ledger.reading() as tx:
         return tuple(
-            RunView(run=run, queue_entry=tx.queue_entry(run.run_key), attempts=tx.attempts(run.run_key))
+            without_masked(
+                RunView(run=run, queue_entry=tx.queue_entry(run.run_key), attempts=tx.attempts(run.run_key)), run
+            )
             for run in tx.runs(limit=limit, dag_ids=_restricted(tx, sees))
         )
 
@@ -87,6 +92,18 @@ def runs_of_dag_run(services: Services, dag_id: str, run_id: str) -> tuple[RunVi
     """The training runs inside one DAG run, oldest first."""
     with services.ledger.reading() as tx:
         return tuple(view_of(tx, run) for run in reversed(tx.runs(dag_run=(dag_id, run_id))))
+
+
+def log_tail(services: Services, run_key: str, attempt: int | None, *, rank: int) -> str:
+    """The end of one rank's log, without masked texts; of the newest attempt when none is named. Raises NotFound."""
+    with services.ledger.reading() as tx:
+        run = require_run(tx, run_key)
+        known = [each.attempt for each in tx.attempts(run_key)]
+    wanted = attempt if attempt is not None else max(known, default=1)
+    if wanted not in known:
+        detail = f"Run {run_key!r} has no attempt {wanted}; it has {known or 'none yet'}."
+        raise NotFound(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail))
+    return without_masked(services.runs.log_tail(run_key, wanted, rank=rank), run)
 
 
 def queue_view(services: Services, sees: Sight = see_all) -> QueueView:

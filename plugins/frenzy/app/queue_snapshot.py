@@ -6,6 +6,7 @@ from frenzy.app.facts import scheduling_facts
 from frenzy.app.plan import ASSUMED_STEPS
 from frenzy.app.services import Services
 from frenzy.core.ledger import NextAttempt
+from frenzy.core.masking import without_masked
 from frenzy.core.views import PlanningFacts, QueueSnapshot
 from frenzy.ports import LedgerTx
 
@@ -34,13 +35,14 @@ def _planning(tx: LedgerTx, run_key: str) -> PlanningFacts | None:
         return None
     following = _following(tx, run_key)
     done = 0 if following is None else following.checkpoint_step or 0
-    return PlanningFacts(
+    facts = PlanningFacts(
         job=run.job,
         model_config=run.model_config,
         total_steps=max(1, (run.total_steps or ASSUMED_STEPS) - done),
         excluded_shapes=() if following is None else following.excluded_shapes,
         extra_bytes_per_gpu=0 if following is None else following.extra_bytes_per_gpu,
     )
+    return without_masked(facts, run)
 
 
 def _following(tx: LedgerTx, run_key: str) -> NextAttempt | None:

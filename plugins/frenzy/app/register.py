@@ -77,6 +77,7 @@ def _record(request: RegisterRun, now_s: float) -> RunRecord:
         model_config=request.model_config,
         data_facts=request.data_facts,
         total_steps=total_steps(request.job, request.data_facts),
+        masked=request.masked,
     )
 
 

@@ -22,6 +22,7 @@ from frenzy.core.ledger import (
     LeaseState,
     RunRecord,
 )
+from frenzy.core.masking import without_masked
 from frenzy.core.protocol import EndReport, RunView, Verdict, VerdictKind
 from frenzy.core.reschedule import MEMORY_REASONS, classify, final_state
 from frenzy.ports import LedgerTx
@@ -47,6 +48,7 @@ def end_attempt(services: Services, run_key: str, attempt: int, report: EndRepor
 def settle(tx: LedgerTx, services: Services, record: Attempt, report: EndReport, now_s: float) -> None:
     """End ``record`` in the ledger and release its lease; the caller runs the pass."""
     run = require_run(tx, record.run_key)
+    report = without_masked(report, run)
     if report.progress is not None:
         record = merge_progress(record, report.progress)
     if report.result is not None and report.result.total_steps > 0:

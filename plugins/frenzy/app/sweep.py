@@ -15,6 +15,7 @@ from frenzy.app.services import Services, log_event, require_attempt, require_ru
 from frenzy.app.settle import settle
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.ledger import FINAL_STATES, Attempt, JobState, Lease, LeaseState, RunRecord
+from frenzy.core.masking import without_masked
 from frenzy.core.protocol import EndReport, SweepFinding, SweepReport, SweepSummary, SweepTarget
 from frenzy.core.queue import Start
 from frenzy.ports import LedgerTx, WorkersState
@@ -74,7 +75,7 @@ def _target(tx: LedgerTx, services: Services, lease: Lease) -> SweepTarget:
         attempt=lease.attempt,
         suspect=lease.state is LeaseState.SUSPECT,
         stop=_must_stop(attempt, run.cancel_requested or run.state in FINAL_STATES),
-        spec=launch_spec(tx, services, run, attempt),
+        spec=without_masked(launch_spec(tx, services, run, attempt), run),
     )
 
 

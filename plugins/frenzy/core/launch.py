@@ -67,7 +67,8 @@ class LaunchSpec:
     run_dir: fsspec URL or path of ``<root>/<run_key>``. num_nodes launchers are started, node
     rank i with ``gpus_per_node[i]`` ranks. gpu carries budget and speed for a virtual GPU.
     rehearsal: for an attempt that only measures. nodes: what the inventory knows of the placement's
-    nodes, in their order; empty where it knows none of them any more, or needs none.
+    nodes, in their order; empty where it knows none of them any more, or needs none. masked: as in
+    RunRecord.
     """
 
     run_key: str
@@ -79,6 +80,7 @@ class LaunchSpec:
     run_dir: str
     rehearsal: Rehearsal | None = None
     nodes: tuple[Node, ...] = ()
+    masked: tuple[str, ...] = ()
 
     @property
     def gpus_per_node(self) -> tuple[int, ...]:

@@ -109,6 +109,7 @@ class RunRecord:
     """One training run: its frozen spec, its state, and the newest plan table.
 
     owner: the user it belongs to; None where nobody is known to have started it.
+    masked: paths of the spec's texts that came from a connection or a variable; see ``frenzy.core.masking``.
     """
 
     run_key: str
@@ -127,6 +128,7 @@ class RunRecord:
     cancel_requested: bool = False
     generation: int = 0
     owner: str | None = None
+    masked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

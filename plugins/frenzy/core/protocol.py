@@ -33,18 +33,19 @@ class RegisterRun:
     """POST /runs -> RunView. Freezes the spec and plans. Repeating it changes nothing.
 
     model_config: the complete Hugging Face config. A run whose plans are all refused is
-    registered as FAILED_NO_RESOURCE with the reason and remedy.
+    registered as FAILED_NO_RESOURCE with the reason and remedy. masked: as in RunRecord.
     """
 
     identity: RunIdentity
     job: TrainingJob
     model_config: Mapping[str, Any]
     data_facts: DataFacts
+    masked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """GET /runs/{run_key}; also the answer to most posts: all that is known of one run."""
+    """GET /runs/{run_key}; also the answer to most posts: all that is known of one run, its masked texts left out."""
 
     run: RunRecord
     queue_entry: QueueEntry | None = None
@@ -64,7 +65,7 @@ class PlaceStatus(StrEnum):
 class PlaceView:
     """POST /runs/{run_key}/enqueue and GET /runs/{run_key}/place.
 
-    PLACED carries the attempt's launch spec; the others their reason.
+    PLACED carries the attempt's launch spec, its masked texts left out; the others their reason.
     """
 
     run_key: str
@@ -84,10 +85,15 @@ class DirectiveKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Directive:
-    """What the ledger wants of an attempt; the answer to a heartbeat or a report."""
+    """What the ledger wants of an attempt; the answer to a heartbeat or a report.
+
+    POST /runs/{run_key}/attempts/{n}/launching -> Directive. The launch task is about to start the workers.
+    spec: what they are told, every text as it is; in answer to ``launching`` alone, where they may be started.
+    """
 
     kind: DirectiveKind
     reason: Reason | None = None
+    spec: LaunchSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +232,7 @@ class CleanedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepTarget:
-    """GET /sweep -> tuple[SweepTarget]: held leases whose workers should be looked at."""
+    """GET /sweep -> tuple[SweepTarget]: held leases whose workers should be looked at; masked texts left out."""
 
     run_key: str
     attempt: int

@@ -11,11 +11,9 @@ from frenzy.app.cancel import cancel
 from frenzy.app.clean import clean_run, ended_runs
 from frenzy.app.observe import attempt_launching, attempt_started, report_pressure, report_progress
 from frenzy.app.place import enqueue, place_status
-from frenzy.app.queries import explain, list_runs, memory_view, run_view, runs_of_dag_run, shown_to
+from frenzy.app.queries import explain, list_runs, log_tail, memory_view, run_view, runs_of_dag_run, shown_to
 from frenzy.app.register import register_run
-from frenzy.app.services import NotFound
 from frenzy.app.settle import decide, end_attempt
-from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.protocol import (
     AttemptStarted,
     CancelRun,
@@ -142,11 +140,4 @@ def get_explain(services: ServicesOf, run_key: str) -> Response:
 
 
 def get_logs(services: ServicesOf, run_key: str, attempt: int | None = None, rank: int = 0) -> Response:
-    """The end of one rank's log; of the newest attempt when none is named."""
-    view = run_view(services, run_key)
-    known = [each.attempt for each in view.attempts]
-    wanted = attempt if attempt is not None else max(known, default=1)
-    if wanted not in known:
-        detail = f"Run {run_key!r} has no attempt {wanted}; it has {known or 'none yet'}."
-        raise NotFound(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail))
-    return text_reply(services.runs.log_tail(run_key, wanted, rank=rank))
+    return text_reply(log_tail(services, run_key, attempt, rank=rank))
