@@ -67,7 +67,7 @@ def shown_to(services: Services, caller: Caller, view: RunView) -> RunView:
     run = view.run
     if may_manage(caller, owner=run.owner, team=run.job.team, rules=services.queues.rules()):
         return view
-    return replace(view, run=replace(run, job=outline(run.job), model_config=None))
+    return replace(view, run=replace(run, job=outline(run.job), model_config=None, masked=()))
 
 
 def list_runs(services: Services, *, limit: int = 50, sees: Sight = see_all) -> tuple[RunView, ...]:

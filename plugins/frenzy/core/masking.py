@@ -1,7 +1,7 @@
 """Texts of a job that only its workers are to read.
 
 A DAG's author may fill a text from a connection or a variable. The paths of such texts are kept beside the job, and
-whatever shows the job, or repeats such a text in a sentence, shows ``MASK`` in its place.
+whatever shows the job, or repeats such a text in a sentence, shows ``HIDDEN`` in its place.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from typing import Any, Final, Literal, Protocol, TypeVar
 
+from frenzy.core.access import HIDDEN
 from frenzy.core.errors import Reason
 from frenzy.core.job import TrainingJob
 from frenzy.core.launch import AttemptResult
 from frenzy.core.ledger import Event
 
-MASK: Final = "***"
 # Of these sections of a job, whoever may see its DAG is shown the names, not the values.
 NAMES_ONLY: Final = ("env", "secrets")
 # By these, jobs are listed and queued: they cannot be hidden.
@@ -40,7 +40,7 @@ class HasMaskedJob(Protocol):
 
 
 def masked_at(value: T, paths: Collection[str]) -> T:
-    """``value``, a job or its document, with MASK for each text at or below one of ``paths``.
+    """``value``, a job or its document, with HIDDEN for each text at or below one of ``paths``.
 
     What is ``ALWAYS_SHOWN`` stays, and so do the numbers and choices of a job, which hold no text of anybody's.
     """
@@ -77,7 +77,7 @@ def _masked_at(value: Any, path: str, paths: Collection[str], is_below: bool) ->
         return value
     is_masked = is_below or path in paths
     if type(value) is str and is_masked:
-        return MASK
+        return HIDDEN
     return _rebuilt(value, [_masked_at(item, place, paths, is_masked) for place, item in _items(value, path)])
 
 
@@ -86,7 +86,7 @@ def _without(value: Any, job: TrainingJob, hidden: list[str], is_sentence: bool)
         return job
     if type(value) is str and is_sentence:
         for each in hidden:
-            value = value.replace(each, MASK)
+            value = value.replace(each, HIDDEN)
         return value
     below = isinstance(value, _SENTENCES) if dataclasses.is_dataclass(value) else is_sentence
     below = below or isinstance(value, Mapping)

@@ -27,10 +27,10 @@ from frenzy.airflow.operators import LaunchOperator, PlaceOperator
 from frenzy.airflow.task_group import frenzy_training
 from frenzy.airflow.train_form import form, spec_of_form
 from frenzy.airflow.triggers import LaunchTrigger
+from frenzy.core.access import HIDDEN
 from frenzy.core.codec import dumps
 from frenzy.core.launch import FIRST_POD_LOG, AttemptResult, ExitCode, LaunchSpec
 from frenzy.core.ledger import RunIdentity
-from frenzy.core.masking import MASK
 
 PASSWORD, TOKEN, HOST, VARIABLE, JSON_VALUE = (f"canary-{each}-7Q9" for each in ("password", "token", "host", "v", "j"))
 CANARIES = (PASSWORD, TOKEN, HOST, VARIABLE, JSON_VALUE)
@@ -183,7 +183,7 @@ def test_airflow_keeps_and_documents_of_a_stored_jobs_environment_the_names_only
     assert "plain-value" not in text
     assert "WHERE_IT_IS" not in text
     documented = yaml.safe_load((dag.doc_md or "").rpartition("````yaml\n")[2].rpartition("````")[0])
-    assert (documented["env"], documented["secrets"]) == ({"TOKEN": MASK}, {"KEY": MASK})
+    assert (documented["env"], documented["secrets"]) == ({"TOKEN": HIDDEN}, {"KEY": HIDDEN})
     assert documented["description"] == document["description"], "its backticks do not end the block"
 
 
@@ -205,7 +205,7 @@ def test_the_form_is_no_template_whether_it_is_filled_by_hand_or_by_a_presets_fi
     for text in (*everything_shown(world, summary["run_key"]), ledger_text(world), dumps(spec), rendered):
         no_canary(text)
     assert spec.job.evaluation.prompt == f"form {ATTACK}"
-    assert f'"STOLEN": "{MASK}"' in rendered
+    assert f'"STOLEN": "{HIDDEN}"' in rendered
 
 
 def test_a_task_that_is_given_the_forms_job_renders_none_of_it(world: World, words: str) -> None:
@@ -288,8 +288,8 @@ def test_an_authors_templates_reach_the_workers_and_what_came_from_a_connection_
     assert spec.job.env == {"DAY": "2026-01-02", "URL": f"https://someone:{PASSWORD}@{HOST}"}
     assert spec.job.training.callbacks[0].args == {"token": TOKEN}
     shown = world.view(run_key).run.job
-    assert shown.env == {"DAY": "2026-01-02", "URL": MASK}
-    assert (shown.description, shown.evaluation.prompt) == ("Of 2026-01-02.", MASK)
+    assert shown.env == {"DAY": "2026-01-02", "URL": HIDDEN}
+    assert (shown.description, shown.evaluation.prompt) == ("Of 2026-01-02.", HIDDEN)
 
 
 def test_masked_texts_that_workers_repeat_are_left_out_of_log_ledger_and_xcom(
@@ -299,7 +299,7 @@ def test_masked_texts_that_workers_repeat_are_left_out_of_log_ledger_and_xcom(
     spec = started_after_place(world, run_key)
     said = f"cannot open {spec.job.env['URL']}/text"
     world.runs.logs[run_key, 1, FIRST_POD_LOG] = said
-    assert api_client("frenzy_default").send(api.logs(run_key)) == f"cannot open {MASK}/text"
+    assert api_client("frenzy_default").send(api.logs(run_key)) == f"cannot open {HIDDEN}/text"
     result = AttemptResult(exit_code=ExitCode.BAD_CONFIG_OR_DATA, last_step=0, total_steps=10, detail=said)
     world.runs.write_result(run_key, 1, result)
     world.launcher.finish(spec)
@@ -314,7 +314,7 @@ def test_masked_texts_that_workers_repeat_are_left_out_of_log_ledger_and_xcom(
         no_canary(text)
     reason = world.view(run_key).run.reason
     assert reason is not None
-    assert f"cannot open {MASK}/text" in reason.sentence
+    assert f"cannot open {HIDDEN}/text" in reason.sentence
 
 
 def test_a_secret_in_what_everybody_sees_is_refused(world: World, words: str) -> None:

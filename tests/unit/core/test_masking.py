@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from tests.unit.adapters.job_strategies import jobs
 from tests.unit.web.conftest import registration
 
+from frenzy.core.access import HIDDEN
 from frenzy.core.codec import decode, encode
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.job import TrainingJob
 from frenzy.core.launch import AttemptResult
 from frenzy.core.ledger import JobState, RunRecord
-from frenzy.core.masking import ALWAYS_SHOWN, MASK, hidden_texts, masked_at, texts, without_masked
+from frenzy.core.masking import ALWAYS_SHOWN, hidden_texts, masked_at, texts, without_masked
 
 SECRET = "s3cr3t-value"
 
@@ -40,7 +41,7 @@ def test_a_masked_job_is_a_job_and_differs_in_the_masked_texts_only(job: Trainin
     assert decode(TrainingJob, encode(masked)) == masked
     for (path, before), (_, after) in zip(texts(job), texts(masked), strict=True):
         if path in chosen and path.partition("[")[0].partition(".")[0] not in ALWAYS_SHOWN:
-            assert after == MASK
+            assert after == HIDDEN
         elif not any(path.startswith(each) for each in chosen):
             assert after == before
 
@@ -48,10 +49,10 @@ def test_a_masked_job_is_a_job_and_differs_in_the_masked_texts_only(job: Trainin
 def test_a_path_masks_all_below_it_except_what_everybody_sees_numbers_and_choices() -> None:
     job = job_with(env={"A": SECRET}, description=SECRET)
     masked = masked_at(job, [""])
-    assert (masked.env, masked.description, masked.data.path) == ({"A": MASK}, MASK, MASK)
+    assert (masked.env, masked.description, masked.data.path) == ({"A": HIDDEN}, HIDDEN, HIDDEN)
     assert masked.training == job.training
     assert all(encode(masked)[name] == encode(job)[name] for name in ALWAYS_SHOWN)
-    assert masked_at({"env": {"A": SECRET, "B": 1}}, ["env"]) == {"env": {"A": MASK, "B": 1}}
+    assert masked_at({"env": {"A": SECRET, "B": 1}}, ["env"]) == {"env": {"A": HIDDEN, "B": 1}}
 
 
 def test_a_run_without_masked_texts_is_shown_as_it_is() -> None:
@@ -63,21 +64,21 @@ def test_sentences_that_repeat_a_masked_text_lose_it_and_names_stay() -> None:
     run = run_of(job_with(env={"A": SECRET, "B": "words"}), "env.A", "env.B")
     run = replace(run, reason=Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=f"no {SECRET}", remedy=SECRET))
     shown = without_masked(run, run)
-    assert shown.job.env == {"A": MASK, "B": MASK}
-    assert shown.reason == Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=f"no {MASK}", remedy=MASK)
+    assert shown.job.env == {"A": HIDDEN, "B": HIDDEN}
+    assert shown.reason == Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=f"no {HIDDEN}", remedy=HIDDEN)
     assert (shown.identity, shown.job.name) == (run.identity, "words")
     result = AttemptResult(exit_code=1, last_step=0, total_steps=1, detail=f"{SECRET}!")
-    assert without_masked(result, run).detail == f"{MASK}!"
-    assert without_masked(f"log {SECRET}", run) == f"log {MASK}"
-    assert without_masked({"note": [SECRET]}, run) == {"note": [MASK]}
+    assert without_masked(result, run).detail == f"{HIDDEN}!"
+    assert without_masked(f"log {SECRET}", run) == f"log {HIDDEN}"
+    assert without_masked({"note": [SECRET]}, run) == {"note": [HIDDEN]}
 
 
-@pytest.mark.parametrize(("text", "shown"), [("abcd", "abcdef"), ("abcde", f"{MASK}f")])
+@pytest.mark.parametrize(("text", "shown"), [("abcd", "abcdef"), ("abcde", f"{HIDDEN}f")])
 def test_a_masked_text_of_few_characters_is_hidden_in_the_job_and_not_cut_out_of_sentences(
     text: str, shown: str
 ) -> None:
     run = run_of(job_with(env={"A": text}), "env.A")
-    assert without_masked(run.job, run).env == {"A": MASK}
+    assert without_masked(run.job, run).env == {"A": HIDDEN}
     assert without_masked("abcdef", run) == shown
 
 
