@@ -183,7 +183,8 @@ def _schedule(trigger: TriggerSpec) -> Any:
 def _documentation(job: TrainingJob) -> str:
     """For whoever may see the DAG: of ``env`` and ``secrets`` the names only."""
     text = job_to_yaml(masked_at(job, NAMES_ONLY))
-    fence = "`" * (1 + max(2, *map(len, re.findall("`+", text)), 0))  # no text of the job ends the block
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)  # no text of the job ends the block
     return f"{job.description.strip()}\n\n{fence}yaml\n{text.strip()}\n{fence}\n".lstrip()
 
 

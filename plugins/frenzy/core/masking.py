@@ -59,15 +59,14 @@ def texts(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 def hidden_texts(value: Any, paths: Collection[str]) -> set[str]:
     """The texts that ``masked_at`` hides."""
     pairs = zip(texts(value), texts(masked_at(value, paths)), strict=True)
-    return {before for (_, before), (_, after) in pairs if before != after}
+    return {before for (_, before), (_, after) in pairs if before and before != after}
 
 
 def without_masked(value: T, source: HasMaskedJob) -> T:
     """``value``, which tells of ``source``, with its job masked and without the masked texts in its sentences."""
     if not source.masked:
         return value
-    hidden = [each for each in hidden_texts(source.job, source.masked) if len(each) >= _LEAST_CHARACTERS]
-    job = masked_at(source.job, source.masked)
+    job, hidden = masked_at(source.job, source.masked), hidden_texts(source.job, source.masked)
     cleaned: T = _without(value, job, sorted(hidden, key=len, reverse=True), True)
     return cleaned
 
@@ -86,7 +85,8 @@ def _without(value: Any, job: TrainingJob, hidden: list[str], is_sentence: bool)
         return job
     if type(value) is str and is_sentence:
         for each in hidden:
-            value = value.replace(each, HIDDEN)
+            if len(each) >= _LEAST_CHARACTERS or value == each:
+                value = value.replace(each, HIDDEN)
         return value
     below = isinstance(value, _SENTENCES) if dataclasses.is_dataclass(value) else is_sentence
     below = below or isinstance(value, Mapping)

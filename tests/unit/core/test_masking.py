@@ -80,7 +80,8 @@ def test_a_masked_text_of_few_characters_is_hidden_in_the_job_and_not_cut_out_of
     run = run_of(job_with(env={"A": text}), "env.A")
     assert without_masked(run.job, run).env == {"A": HIDDEN}
     assert without_masked("abcdef", run) == shown
+    assert without_masked({"note": text}, run) == {"note": HIDDEN}
 
 
 def test_hidden_texts_are_those_at_the_paths() -> None:
-    assert hidden_texts({"env": {"A": "1", "B": "2"}, "name": "3"}, ["env.A", "name"]) == {"1"}
+    assert hidden_texts({"env": {"A": "1", "B": "2", "C": ""}, "name": "3"}, ["env.A", "env.C", "name"]) == {"1"}
