@@ -81,7 +81,7 @@ def authors_run(walker: Walker) -> tuple[str, str]:
     """A run of a DAG file whose author takes texts from a Connection and a Variable."""
     job = _document(walker) | {
         "name": "authors",
-        "description": "{{ ds }}",
+        "description": "{{ run_id }}",
         "evaluation": {"enabled": True, "prompt": "{{ var.value.own }}", "max_new_tokens": 4, "max_sequences": 2},
         "env": {"TOKEN": "{{ conn.own.password }}", "WORD": "{{ conn.own.extra_dejson.word }}"},
     }
