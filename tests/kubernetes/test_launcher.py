@@ -47,7 +47,7 @@ def test_one_pod_for_each_node_of_the_placement_and_none_twice(bench: Bench) -> 
 def test_a_launch_that_was_broken_off_goes_on_with_the_pods_that_are_there(bench: Bench, tmp_path: Path) -> None:
     spec = bench.launched()
     first = {pod.metadata.name: pod.metadata.uid for pod in bench.pods()}
-    (tmp_path / "0123456789ab/attempt-1/launcher-pods.json").unlink()  # it died before it could note them
+    (tmp_path / "0123456789ab.notes/attempt-1-pods.json").unlink()  # it died before it could note them
     bench.core.delete_namespaced_pod(labels.pod_name(spec.run_key, 1, 1), bench.namespace)
     eventually(lambda: len(bench.pods()) == 1)
     bench.made().launch(spec)

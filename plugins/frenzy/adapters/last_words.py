@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from frenzy.core.launch import AttemptResult, LaunchSpec
+from frenzy.core.launch import AttemptResult
 from frenzy.ports import RunStore, TelemetryCursor
 
 
@@ -19,14 +19,9 @@ def leave_result(store: RunStore, *, run_key: str, attempt: int, exit_code: int,
         AttemptResult(
             exit_code=exit_code,
             last_step=newest.step if newest else 0,
-            total_steps=_total_steps(store.spec(run_key, attempt)),
+            total_steps=0,  # the ledger knows it where anybody does
             checkpoint_step=steps[-1] if steps else None,
             final_loss=newest.loss if newest else None,
             detail=detail,
         ),
     )
-
-
-def _total_steps(spec: LaunchSpec | None) -> int:
-    """Known without the workers only where the job gives steps, not epochs."""
-    return (spec.job.training.max_steps or 0) if spec is not None else 0

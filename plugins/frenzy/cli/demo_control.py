@@ -67,7 +67,7 @@ class ControlRun:
     def losses(self) -> dict[int, float]:
         """The loss of each step so far."""
         page = self._runs.telemetry(self._run_key, _ATTEMPT, TelemetryCursor())
-        return {each.step: each.loss for each in fold_steps(page.records)}
+        return {each.step: each.loss for each in fold_steps(page.records) if each.loss is not None}
 
     def log_tail(self) -> str:
         return self._runs.log_tail(self._run_key, _ATTEMPT, max_bytes=2000)

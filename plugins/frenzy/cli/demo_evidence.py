@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -127,8 +126,7 @@ def check_model(folder: str) -> ModelCheck:
 def losses_by_attempt(memory: MemoryView) -> dict[int, dict[int, float]]:
     """Attempt to step to loss, of the steps that have one."""
     return {
-        each.attempt: {step.step: step.loss for step in each.steps if math.isfinite(step.loss)}
-        for each in memory.attempts
+        each.attempt: {step.step: step.loss for step in each.steps if step.loss is not None} for each in memory.attempts
     }
 
 

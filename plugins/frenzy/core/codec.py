@@ -2,12 +2,15 @@
 
 Encoding is total; decoding is strict: an unknown key, a missing key without default or a
 wrong type is a ContractError naming the path. Unions are supported as ``T | None`` only.
+JSON knows neither NaN nor an infinity: a number that is none is written as null, and read as None
+where None is allowed.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -35,6 +38,8 @@ def encode(value: object) -> Json:
     if isinstance(value, tuple | list | frozenset | set):
         items = sorted(value) if isinstance(value, frozenset | set) else value
         return [encode(item) for item in items]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     return value
 
 
@@ -43,7 +48,7 @@ def dumps(value: object, *, indent: int | None = None) -> str:
     document = encode(value)
     if isinstance(document, dict):
         document = {_VERSION_KEY: SCHEMA_VERSION, **document}
-    return json.dumps(document, indent=indent, sort_keys=False)
+    return json.dumps(document, indent=indent, sort_keys=False, allow_nan=False)
 
 
 def loads(kind: type[T], text: str | bytes) -> T:
@@ -52,10 +57,14 @@ def loads(kind: type[T], text: str | bytes) -> T:
     Raises ContractError when the text is not JSON, of a newer schema, or not of that form.
     """
     try:
-        document = json.loads(text)
-    except ValueError as error:
+        document = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
         raise ContractError(f"{kind.__name__}: not JSON ({error})") from error
     return decode(kind, document)
+
+
+def _no_number(_: str) -> None:
+    """What NaN and Infinity are read as; json.loads knows them, JSON does not."""
 
 
 def decode(kind: type[T], document: Json) -> T:
@@ -146,8 +155,17 @@ def _decode_plain(kind: Any, document: Json, path: str) -> Any:
         except ValueError as error:
             raise ContractError(f"{path}: {document!r} is not a {kind.__name__}") from error
     if kind is float and isinstance(document, int) and not isinstance(document, bool):
-        return float(document)
+        return _float(document, path)
+    if isinstance(document, float) and not math.isfinite(document):  # 1e999 is one, too
+        raise ContractError(f"{path}: {document!r} is not a finite number")
     return _expect(kind, document, path)
+
+
+def _float(number: int, path: str) -> float:
+    try:
+        return float(number)
+    except OverflowError as error:
+        raise ContractError(f"{path}: a number of {number.bit_length()} bits is not a float") from error
 
 
 def _expect(kind: Any, document: Json, path: str) -> Any:

@@ -130,10 +130,6 @@ class RunPaths:
     def rendezvous(self, attempt: int) -> str:
         return f"{self.attempt_dir(attempt)}/rendezvous.json"
 
-    def note(self, attempt: int, name: str) -> str:
-        """What a launcher remembers of the attempt."""
-        return f"{self.attempt_dir(attempt)}/launcher-{name}.json"
-
     def telemetry_dir(self, attempt: int) -> str:
         return f"{self.attempt_dir(attempt)}/telemetry"
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Final
+
+# All but tabs and line ends: they move a terminal's cursor, and worse.
+_CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -10,6 +15,7 @@ class StepRecord:
     """One rank's report of one optimizer step; one JSON line in a telemetry chunk.
 
     step counts from 1 over the whole run (a resumed attempt goes on counting).
+    loss: None where it is no finite number: the training has diverged.
     allocated_peak_bytes: maximum held by tensors during the step (torch's allocator on a GPU;
     on a virtual GPU data memory above the process's baseline). reserved_peak_bytes: what the
     allocator took from the device (equal to allocated on a virtual GPU). device_used_bytes: the
@@ -21,7 +27,7 @@ class StepRecord:
     rank: int
     step: int
     time_s: float
-    loss: float
+    loss: float | None
     step_time_s: float
     tokens_per_s: float
     allocated_peak_bytes: int
@@ -41,11 +47,11 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPeak:
-    """One step over all ranks: the worst memory, the mean loss, the slowest time."""
+    """One step over all ranks: the worst memory, the mean loss (None if a rank has none), the slowest time."""
 
     step: int
     time_s: float
-    loss: float
+    loss: float | None
     step_time_s: float
     tokens_per_s: float
     allocated_peak_bytes: int
@@ -66,10 +72,11 @@ def fold_steps(records: tuple[StepRecord, ...]) -> tuple[StepPeak, ...]:
 
 
 def _fold(ranks: list[StepRecord]) -> StepPeak:
+    losses = [each.loss for each in ranks if each.loss is not None]
     return StepPeak(
         step=ranks[0].step,
         time_s=max(each.time_s for each in ranks),
-        loss=sum(each.loss for each in ranks) / len(ranks),
+        loss=None if len(losses) < len(ranks) else sum(losses) / len(losses),
         step_time_s=max(each.step_time_s for each in ranks),
         tokens_per_s=sum(each.tokens_per_s for each in ranks),
         allocated_peak_bytes=max(each.allocated_peak_bytes for each in ranks),
@@ -80,3 +87,8 @@ def _fold(ranks: list[StepRecord]) -> StepPeak:
         learning_rate=ranks[0].learning_rate,
         device_used_bytes=max(each.device_used_bytes for each in ranks),
     )
+
+
+def printable(text: str) -> str:
+    """``text`` without what a terminal or a log would not show but obey; a carriage return ends a line."""
+    return _CONTROL_CHARACTERS.sub("", re.sub(r"\r\n?", "\n", text))

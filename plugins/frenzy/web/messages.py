@@ -68,7 +68,7 @@ async def _limited_body(request: Request) -> bytes:
 
 def reply(value: object) -> Response:
     """``value`` as JSON; a single message carries the schema version."""
-    text = json.dumps(encode(value)) if isinstance(value, tuple | list) else dumps(value)
+    text = json.dumps(encode(value), allow_nan=False) if isinstance(value, tuple | list) else dumps(value)
     return Response(text, media_type="application/json", headers={"Cache-Control": "no-store"})
 
 

@@ -62,7 +62,6 @@ def test_a_node_launcher_that_was_killed_leaves_a_result_and_no_rank(bench: Benc
     os.kill(pids[0], signal.SIGKILL)
     result = bench.result(spec)
     assert (result.exit_code, result.detail) == (137, "the node launcher was killed by SIGKILL")
-    assert result.total_steps == 10
     assert [start_ticks(pid) for pid in pids] == [None] * 3
 
 

@@ -63,6 +63,12 @@ class InMemoryRunStore:
     def checkpoint_steps(self, run_key: str) -> tuple[int, ...]:
         return tuple(sorted(self._steps.get(run_key, ())))
 
+    def clear_reports(self, run_key: str, attempt: int) -> None:
+        self._results.pop((run_key, attempt), None)
+        for documents in (self._chunks, self._logs):
+            for key in [each for each in documents if each[:2] == (run_key, attempt)]:
+                documents.pop(key)
+
     def clear_checkpoints(self, run_key: str) -> None:
         self._steps.pop(run_key, None)
 

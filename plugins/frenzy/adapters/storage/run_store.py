@@ -1,33 +1,41 @@
 """The run directory on fsspec: a local folder, a mounted volume or an object store.
 
 Needs put, get, list and delete only. Every file is whole or absent: a local one is moved into
-place, an object store puts whole objects.
+place, an object store puts whole objects. What workers wrote is read up to a bound, and not where a
+link leads; whether it is to be believed is for ``frenzy.core.evidence`` to say.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import re
-import uuid
-from collections.abc import Iterable
-from contextlib import suppress
-from pathlib import Path
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
 import fsspec
 
+from frenzy.adapters.storage.trees import LocalTree, RemoteTree, Tree
 from frenzy.core import codec
 from frenzy.core.errors import ContractError
 from frenzy.core.launch import FIRST_POD_LOG, AttemptResult, Control, LaunchSpec, RunPaths, deepspeed_config
-from frenzy.core.telemetry import StepRecord
+from frenzy.core.telemetry import StepRecord, printable
 from frenzy.ports import TelemetryCursor, TelemetryPage
 
 logger = logging.getLogger(__name__)
 
-_CHUNK_NAME: Final = re.compile(r"^(\d+)-(\d+)\.jsonl$")
-_MANIFEST_PATH: Final = re.compile(r"/step-(\d+)/manifest\.json$")
+_CHUNK_NAME: Final = re.compile(r"^(\d{5})-(\d{6,9})\.jsonl$")
+_MANIFEST_PATH: Final = re.compile(r"/step-(\d{1,12})/manifest\.json$")
+# What launchers remember lies beside the run directories, where workers that see only their own cannot write.
+_NOTES: Final = "{run_key}.notes"
+# A rank writes a chunk of a few hundred records; a manifest names each file of a checkpoint.
+_MOST_CHUNK_BYTES: Final = 4 * 1024**2
+_MOST_DOCUMENT_BYTES: Final = 16 * 1024**2
+_MOST_RESULT_BYTES: Final = 64 * 1024
+# The rest is left for the next look.
+_MOST_CHUNKS_AT_ONCE: Final = 20_000
+_MOST_BYTES_AT_ONCE: Final = 64 * 1024**2
+_MOST_CHECKPOINTS: Final = 1_000
 
 
 class FsspecRunStore:
@@ -35,11 +43,11 @@ class FsspecRunStore:
 
     def __init__(self, root: str) -> None:
         self._root = root.rstrip("/")
-        self._fs, self._base = fsspec.core.url_to_fs(self._root)
-        protocol = self._fs.protocol
-        self._is_local = "file" in ((protocol,) if isinstance(protocol, str) else protocol)
-        if self._is_local and "://" not in root:
-            self._root = self._base  # workers may have another working directory
+        fs, base = fsspec.core.url_to_fs(self._root)
+        is_local = "file" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol)
+        self._files: Tree = LocalTree(base) if is_local else RemoteTree(fs, base)
+        if is_local and "://" not in root:
+            self._root = base  # workers may have another working directory
 
     def run_dir(self, run_key: str) -> str:
         """Path or URL of the run's directory, as workers are given it."""
@@ -49,176 +57,187 @@ class FsspecRunStore:
 
     def put_spec(self, spec: LaunchSpec) -> None:
         """Write ds_config.json, then spec.json: who finds the spec finds both."""
-        paths = self._paths(spec.run_key)
+        paths = RunPaths(spec.run_key)
         config = json.dumps(deepspeed_config(spec.job, spec.plan), indent=2)
         self._put(paths.ds_config(spec.attempt), config)
         self._put(paths.spec(spec.attempt), codec.dumps(spec, indent=2))
 
     def put_control(self, run_key: str, attempt: int, control: Control) -> None:
-        self._put(self._paths(run_key).control(attempt), codec.dumps(control))
+        self._put(RunPaths(run_key).control(attempt), codec.dumps(control))
 
     def put_note(self, run_key: str, attempt: int, name: str, text: str) -> None:
-        self._put(self._paths(run_key).note(attempt, name), text)
+        self._put(_note_path(run_key, attempt, name), text)
 
     def note(self, run_key: str, attempt: int, name: str) -> str | None:
-        return self._get(self._paths(run_key).note(attempt, name))
+        return self._get(_note_path(run_key, attempt, name), _MOST_DOCUMENT_BYTES)
 
     def put_log(self, run_key: str, attempt: int, name: str, text: str) -> None:
-        self._put(f"{self._paths(run_key).logs_dir(attempt)}/{name}", text)
+        self._put(f"{RunPaths(run_key).logs_dir(attempt)}/{name}", text)
 
     def put_result(self, run_key: str, attempt: int, result: AttemptResult) -> None:
         """The account of workers that could not write it themselves."""
-        self._put(self._paths(run_key).result(attempt), codec.dumps(result))
+        self._put(RunPaths(run_key).result(attempt), codec.dumps(result))
+
+    def clear_reports(self, run_key: str, attempt: int) -> None:
+        """An earlier attempt may have written what only this one's workers are to say."""
+        paths = RunPaths(run_key)
+        for path in (paths.result(attempt), paths.telemetry_dir(attempt), paths.logs_dir(attempt)):
+            self._files.remove(path)
 
     def clear_checkpoints(self, run_key: str) -> None:
         """Forget all checkpoints, manifests first: what is left of a broken deletion is none."""
-        files = self._sizes(self._paths(run_key).checkpoints_dir)
-        for path in sorted(files, key=lambda each: _MANIFEST_PATH.search(each) is None):
-            self._fs.rm_file(path)
+        folder = RunPaths(run_key).checkpoints_dir
+        for path in filter(_MANIFEST_PATH.search, self._files.sizes(folder)):
+            self._files.remove(path)
+        self._files.remove(folder)
 
     def clean(self, run_key: str, *, keep_model: bool, dry_run: bool) -> int:
         """Bytes of the run's files, its finished model apart with ``keep_model``; removed unless ``dry_run``."""
-        paths = self._paths(run_key)
-        kept = f"{paths.model_dir}/" if keep_model else None
-        files = {
-            path: size for path, size in self._sizes(paths.run_dir).items() if not (kept and path.startswith(kept))
-        }
+        places = [run_key]
+        if keep_model:
+            inside = (f"{run_key}/{each}" for each in self._files.names(run_key))
+            places = [each for each in inside if each != RunPaths(run_key).model_dir]
+        places.append(_NOTES.format(run_key=run_key))
+        num_bytes = sum(map(self._num_bytes, places))
         if not dry_run:
-            for path in files:
-                with suppress(FileNotFoundError):  # another call removes them, too
-                    self._fs.rm_file(path)
-            if self._is_local:
-                _remove_empty_folders(paths.run_dir)
-        return sum(files.values())
+            for each in places:
+                self._files.remove(each)
+            if not any(self._files.names(run_key)):
+                self._files.remove(run_key)
+        return num_bytes
 
     # what the workers' side wrote
 
     def spec(self, run_key: str, attempt: int) -> LaunchSpec | None:
-        text = self._get(self._paths(run_key).spec(attempt))
+        """What the attempt's workers were told, if they have left it as it was: the ledger knows it better."""
+        text = self._get(RunPaths(run_key).spec(attempt), _MOST_DOCUMENT_BYTES)
         return None if text is None else codec.loads(LaunchSpec, text)
 
     def result(self, run_key: str, attempt: int) -> AttemptResult | None:
-        """The workers' account; one that cannot be read counts as none."""
-        place = self._paths(run_key).result(attempt)
-        text = self._get(place)
+        """The workers' account, with a checkpoint that exists; one that cannot be read counts as none."""
+        place = RunPaths(run_key).result(attempt)
+        text = self._get(place, _MOST_RESULT_BYTES)
         if text is None:
             return None
         try:
-            return codec.loads(AttemptResult, text)
+            result = codec.loads(AttemptResult, text)
         except ContractError as error:
-            logger.warning("%s cannot be read: %s", place, error)
+            logger.warning("%s cannot be read: %s", place, printable(str(error)))
             return None
+        if result.checkpoint_step is None:
+            return result
+        steps = self.checkpoint_steps(run_key)
+        known = result.checkpoint_step in steps
+        return result if known else replace(result, checkpoint_step=max(steps, default=None))
 
     def telemetry(self, run_key: str, attempt: int, cursor: TelemetryCursor) -> TelemetryPage:
-        """Records written since ``cursor``, in chunk order per rank.
+        """Records written since ``cursor``, in chunk order per rank, up to a bound: the rest is for the next call.
 
         A rank's newest chunk that ends in mid-line is left for the next call, unless the attempt
-        has ended: then its whole lines count.
+        has ended: then its whole lines count. What a chunk says of another rank than its name does is dropped.
         """
         next_chunks = dict(cursor.next_chunks)
         records: list[StepRecord] = []
-        chunks = self._new_chunks(self._paths(run_key).telemetry_dir(attempt), next_chunks)
+        chunks = self._new_chunks(RunPaths(run_key).telemetry_dir(attempt), next_chunks)
         newest = {rank: chunk for rank, chunk, _ in chunks}
-        for rank, chunk, path in chunks:
-            found, is_whole = _records(self._get(path) or "", path)
-            if is_whole or chunk != newest[rank] or self.result(run_key, attempt) is not None:
+        has_ended = self._files.size(RunPaths(run_key).result(attempt)) is not None
+        left, problems = _MOST_BYTES_AT_ONCE, _Problems()
+        for rank, chunk, path in chunks[:_MOST_CHUNKS_AT_ONCE]:
+            text = self._get(path, _MOST_CHUNK_BYTES) or ""
+            found, is_whole = _records(text, rank, problems)
+            if is_whole or chunk != newest[rank] or has_ended:
                 records += found
                 next_chunks[rank] = chunk + 1
+            left -= len(text)
+            if left <= 0:
+                break
+        problems.tell(f"The telemetry of {run_key} attempt {attempt}")
         return TelemetryPage(
             records=tuple(records), cursor=TelemetryCursor(next_chunks=tuple(sorted(next_chunks.items())))
         )
 
     def checkpoint_steps(self, run_key: str) -> tuple[int, ...]:
-        """Steps whose manifest is there with every file at its size, ascending."""
-        sizes = self._sizes(self._paths(run_key).checkpoints_dir)
+        """Steps whose manifest is there with every file at its size, ascending; of very many the newest."""
+        sizes = self._files.sizes(RunPaths(run_key).checkpoints_dir)
         manifests = ((match, path) for path in sizes if (match := _MANIFEST_PATH.search(path)))
-        return tuple(sorted(int(match[1]) for match, path in manifests if self._is_complete(path, sizes)))
+        newest = sorted((int(match[1]), path) for match, path in manifests)[-_MOST_CHECKPOINTS:]
+        return tuple(step for step, path in newest if self._is_complete(path, sizes))
 
     def log_tail(self, run_key: str, attempt: int, *, rank: int = 0, max_bytes: int = 65536) -> str:
-        """The end of a rank's output, at most ``max_bytes`` of it, from the start of a line.
+        """The end of a rank's output, at most ``max_bytes`` of it, from the start of a line, fit for a terminal.
 
         For rank 0, if it never wrote any, that of its pod, which died before.
         """
-        paths = self._paths(run_key)
+        paths = RunPaths(run_key)
         found = self._tail(paths.rank_log(attempt, rank), max_bytes)
         return found if found or rank else self._tail(f"{paths.logs_dir(attempt)}/{FIRST_POD_LOG}", max_bytes)
 
     def _tail(self, path: str, max_bytes: int) -> str:
-        try:
-            size = self._fs.size(path) or 0
-            start = max(0, size - max_bytes)
-            data: bytes = self._fs.cat_file(path, start=start, end=size) if size else b""
-        except FileNotFoundError:
-            return ""
-        if start and b"\n" in data:
+        data = self._files.read(path, most_bytes=max_bytes, end=True) or b""
+        if len(data) == max_bytes and (self._files.size(path) or 0) > max_bytes and b"\n" in data:
             data = data[data.index(b"\n") + 1 :]
-        return data.decode(errors="replace")
+        return printable(data.decode(errors="replace"))
 
     # files
 
-    def _paths(self, run_key: str) -> RunPaths:
-        return RunPaths(f"{self._base}/{run_key}")
-
     def _new_chunks(self, folder: str, next_chunks: dict[int, int]) -> list[tuple[int, int, str]]:
         """(rank, chunk, path) of the chunks that were not read yet, ascending."""
-        names = ((_CHUNK_NAME.match(path.rpartition("/")[2]), path) for path in self._list(folder))
-        chunks = sorted((int(match[1]), int(match[2]), path) for match, path in names if match)
+        matches = filter(None, map(_CHUNK_NAME.match, self._files.names(folder)))
+        chunks = sorted((int(match[1]), int(match[2]), f"{folder}/{match[0]}") for match in matches)
         return [each for each in chunks if each[1] >= next_chunks.get(each[0], 0)]
 
     def _is_complete(self, manifest: str, sizes: dict[str, int]) -> bool:
         folder = manifest.rpartition("/")[0]
         try:
-            listed = json.loads(self._get(manifest) or "")["files"]
+            listed = json.loads(self._get(manifest, _MOST_DOCUMENT_BYTES) or "")["files"]
             return all(sizes.get(f"{folder}/{each['path']}") == each["num_bytes"] for each in listed)
-        except (ValueError, KeyError, TypeError) as error:
-            logger.warning("%s cannot be read: %s", manifest, error)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            logger.warning("%s cannot be read: %s", manifest, printable(str(error)))
             return False
 
-    def _list(self, folder: str) -> Iterable[str]:
-        self._fs.invalidate_cache(folder)
-        try:
-            names: list[str] = self._fs.ls(folder, detail=False)
-        except FileNotFoundError:
-            return ()
-        return names
+    def _num_bytes(self, place: str) -> int:
+        size = self._files.size(place)
+        return sum(self._files.sizes(place).values()) if size is None else size
 
-    def _sizes(self, folder: str) -> dict[str, int]:
-        """Every file below ``folder`` with its size."""
-        self._fs.invalidate_cache()
-        found: dict[str, Any] = self._fs.find(folder, detail=True)
-        return {path: info["size"] for path, info in found.items()}
-
-    def _get(self, path: str) -> str | None:
-        try:
-            data: bytes = self._fs.cat_file(path)
-        except FileNotFoundError:
-            return None
-        return data.decode()
+    def _get(self, path: str, most_bytes: int) -> str | None:
+        """The text at ``path``, cut at ``most_bytes``."""
+        data = self._files.read(path, most_bytes=most_bytes)
+        return None if data is None else data.decode(errors="replace")
 
     def _put(self, path: str, text: str) -> None:
-        if not self._is_local:
-            self._fs.pipe_file(path, text.encode())
-            return
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(target)
+        self._files.write(path, text.encode())
 
 
-def _remove_empty_folders(top: str) -> None:
-    for folder, _, _ in os.walk(top, topdown=False):
-        with suppress(OSError):  # not empty: the model's
-            Path(folder).rmdir()
+class _Problems:
+    """What was wrong with many lines, told in one."""
+
+    def __init__(self) -> None:
+        self._first, self._num = "", 0
+
+    def add(self, problem: str) -> None:
+        self._first, self._num = self._first or problem, self._num + 1
+
+    def tell(self, of: str) -> None:
+        if self._num:
+            logger.warning("%s: %d lines cannot be read, the first: %s", of, self._num, printable(self._first))
 
 
-def _records(text: str, path: str) -> tuple[list[StepRecord], bool]:
+def _note_path(run_key: str, attempt: int, name: str) -> str:
+    return f"{_NOTES.format(run_key=run_key)}/attempt-{attempt}-{name}.json"
+
+
+def _records(text: str, rank: int, problems: _Problems) -> tuple[list[StepRecord], bool]:
     """The records of a chunk's whole lines, and whether the chunk is whole."""
     *lines, rest = text.split("\n")
     records: list[StepRecord] = []
     for line in lines:
         try:
-            records.append(codec.loads(StepRecord, line))
+            record = codec.loads(StepRecord, line)
         except ContractError as error:
-            logger.warning("a line of %s cannot be read: %s", path, error)
+            problems.add(str(error))
+            continue
+        if record.rank == rank:
+            records.append(record)
+        else:
+            problems.add(f"a record of rank {record.rank} in a file of rank {rank}")
     return records, rest == "" and bool(lines)

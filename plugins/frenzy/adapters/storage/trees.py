@@ -1,0 +1,199 @@
+"""The files below one root: a local folder, where no link leads anywhere else, or any other fsspec store.
+
+The user's code writes run directories, and Airflow's processes read them with rights that the code may not have.
+So a local path is walked folder by folder from the root, and none of its parts may be a symbolic link; what is
+opened must be a plain file (a FIFO would block for ever). Paths are relative to the root, joined with ``/``.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, Protocol
+
+# A file system may have more: what is looked at in one go is bounded, however much the user's code makes.
+_MOST_NAMES: Final = 1_000_000
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READING: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WRITING: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Tree(Protocol):
+    """What is not there, or is no plain file that belongs there, counts as absent."""
+
+    def read(self, path: str, *, most_bytes: int, end: bool = False) -> bytes | None:
+        """At most so many bytes from the file's start, or those at its end; None where there is no such file."""
+        ...
+
+    def size(self, path: str) -> int | None: ...
+    def names(self, folder: str) -> Iterator[str]:
+        """Names of what is in ``folder``, in no order."""
+        ...
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """The size of every plain file below ``folder``, by its path."""
+        ...
+
+    def write(self, path: str, data: bytes) -> None:
+        """Readers see the old content or the new, never a part."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove the file, or the folder with all that is below it; links are removed, not followed."""
+        ...
+
+
+class LocalTree:
+    """``root`` is a folder of this machine; it may itself be reached through links."""
+
+    def __init__(self, root: str) -> None:
+        self._root = Path(root)
+
+    def read(self, path: str, *, most_bytes: int, end: bool = False) -> bytes | None:
+        with suppress(OSError), self._folder_of(path) as (folder, name):
+            opened = os.open(name, _READING, dir_fd=folder)
+            try:
+                found = os.fstat(opened)
+                start = max(0, found.st_size - most_bytes) if end else 0
+                return _read(opened, start, most_bytes) if stat.S_ISREG(found.st_mode) else None
+            finally:
+                os.close(opened)
+        return None
+
+    def size(self, path: str) -> int | None:
+        with suppress(OSError), self._folder_of(path) as (folder, name):
+            found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            return found.st_size if stat.S_ISREG(found.st_mode) else None
+        return None
+
+    def names(self, folder: str) -> Iterator[str]:
+        with suppress(OSError), self._opened(folder) as opened, os.scandir(opened) as found:
+            yield from (each.name for each in islice(found, _MOST_NAMES))
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        found: dict[str, int] = {}
+        with suppress(OSError), self._opened(folder) as opened:
+            for inside, _, names, here in os.fwalk(".", dir_fd=opened, follow_symlinks=False):
+                for name in names:
+                    with suppress(OSError):
+                        known = os.stat(name, dir_fd=here, follow_symlinks=False)
+                        if stat.S_ISREG(known.st_mode):
+                            found[str(PurePosixPath(folder) / inside / name)] = known.st_size
+                if len(found) > _MOST_NAMES:
+                    break
+        return found
+
+    def write(self, path: str, data: bytes) -> None:
+        """Raises OSError, also where a link stands in the way."""
+        with self._folder_of(path, make=True) as (folder, name):
+            draft = f".{name}.{uuid.uuid4().hex}"
+            with os.fdopen(os.open(draft, _WRITING, 0o666, dir_fd=folder), "wb") as file:
+                file.write(data)
+            os.replace(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+    def remove(self, path: str) -> None:
+        with suppress(FileNotFoundError, NotADirectoryError), self._folder_of(path) as (folder, name):
+            if not _is_folder(name, folder):
+                os.unlink(name, dir_fd=folder)
+                return
+            for _, folders, names, here in os.fwalk(name, topdown=False, dir_fd=folder, follow_symlinks=False):
+                for each in (*folders, *names):
+                    with suppress(FileNotFoundError):  # another call removes them, too
+                        (os.rmdir if _is_folder(each, here) else os.unlink)(each, dir_fd=here)
+            os.rmdir(name, dir_fd=folder)
+
+    @contextmanager
+    def _folder_of(self, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+        """The open folder that ``path`` lies in, and its name there."""
+        above, _, name = path.rpartition("/")
+        with self._opened(above, make=make) as folder:
+            yield folder, name
+
+    @contextmanager
+    def _opened(self, folder: str, *, make: bool = False) -> Iterator[int]:
+        """``folder``, opened part by part. Raises OSError where a part is absent, or is a link."""
+        parts = PurePosixPath(folder).parts
+        if {"/", ".."} & set(parts):
+            raise PermissionError(f"{folder} leads out of {self._root}")
+        if make:
+            self._root.mkdir(parents=True, exist_ok=True)
+        opened = os.open(self._root, _FOLDER & ~os.O_NOFOLLOW)
+        try:
+            for part in parts:
+                if make:
+                    _make_folder(part, opened)
+                above, opened = opened, os.open(part, _FOLDER, dir_fd=opened)
+                os.close(above)
+            yield opened
+        finally:
+            os.close(opened)
+
+
+class RemoteTree:
+    """An object store, or whatever else fsspec reaches; it has no links."""
+
+    def __init__(self, fs: Any, base: str) -> None:
+        self._fs, self._base = fs, base
+
+    def read(self, path: str, *, most_bytes: int, end: bool = False) -> bytes | None:
+        size = self.size(path)
+        if size is None:
+            return None
+        start = max(0, size - most_bytes) if end else 0
+        with suppress(FileNotFoundError):
+            return bytes(self._fs.cat_file(self._at(path), start=start, end=min(size, start + most_bytes)))
+        return None
+
+    def size(self, path: str) -> int | None:
+        self._fs.invalidate_cache(self._at(path).rpartition("/")[0])
+        with suppress(FileNotFoundError):
+            found = self._fs.info(self._at(path))
+            return int(found["size"] or 0) if found["type"] == "file" else None
+        return None
+
+    def names(self, folder: str) -> Iterator[str]:
+        self._fs.invalidate_cache(self._at(folder))
+        with suppress(FileNotFoundError):
+            found = self._fs.ls(self._at(folder), detail=False)
+            yield from (str(each).rpartition("/")[2] for each in found[:_MOST_NAMES])
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        self._fs.invalidate_cache()
+        found: dict[str, Any] = self._fs.find(self._at(folder), detail=True)
+        start = len(self._base) + 1
+        return {path[start:]: int(info["size"] or 0) for path, info in found.items()}
+
+    def write(self, path: str, data: bytes) -> None:
+        self._fs.pipe_file(self._at(path), data)
+
+    def remove(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self._fs.rm(self._at(path), recursive=True)
+
+    def _at(self, path: str) -> str:
+        return f"{self._base}/{path}"
+
+
+def _read(opened: int, start: int, most_bytes: int) -> bytes:
+    with os.fdopen(os.dup(opened), "rb") as file:
+        file.seek(start)
+        return file.read(most_bytes)
+
+
+def _is_folder(name: str, folder: int) -> bool:
+    return stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+
+
+def _make_folder(name: str, folder: int) -> None:
+    """What stands in its way, a link for example, goes."""
+    try:
+        os.mkdir(name, dir_fd=folder)
+    except FileExistsError:
+        if not _is_folder(name, folder):
+            os.unlink(name, dir_fd=folder)
+            os.mkdir(name, dir_fd=folder)

@@ -1,0 +1,200 @@
+"""Run directories whose workers want the control plane to read, write or remove what is not theirs, or to hang."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+
+import pytest
+from tests.contract import values
+
+from frenzy.adapters.storage.run_store import FsspecRunStore
+from frenzy.core import codec
+from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.launch import AttemptResult, Control, ControlAction
+from frenzy.ports import TelemetryCursor
+
+KEY = "0123456789ab"
+START = TelemetryCursor()
+RESULT = AttemptResult(exit_code=0, last_step=10, total_steps=10)
+SECRET = "fernet-key-of-the-installation"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FsspecRunStore:
+    return FsspecRunStore(str(tmp_path / "runs"))
+
+
+@pytest.fixture
+def attempt(store: FsspecRunStore) -> Path:
+    """The folder of attempt 1."""
+    store.put_spec(values.launch_spec(store.run_dir(KEY), run_key=KEY))
+    return Path(store.run_dir(KEY)) / "attempt-1"
+
+
+@pytest.fixture
+def secrets(tmp_path: Path) -> Path:
+    """A folder of Airflow's."""
+    folder = tmp_path / "airflow"
+    folder.mkdir()
+    (folder / "secrets.json").write_text(SECRET)
+    return folder
+
+
+def linked(place: Path, to: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.unlink(missing_ok=True)
+    place.symlink_to(to)
+
+
+def test_a_log_that_is_a_link_shows_nothing_of_what_it_leads_to(
+    store: FsspecRunStore, attempt: Path, secrets: Path
+) -> None:
+    linked(attempt / "logs/rank-0.log", secrets / "secrets.json")
+    assert store.log_tail(KEY, 1) == ""
+
+
+def test_a_folder_of_logs_that_is_a_link_shows_nothing_either(
+    store: FsspecRunStore, attempt: Path, secrets: Path
+) -> None:
+    (secrets / "rank-0.log").write_text(SECRET)
+    linked(attempt / "logs", secrets)
+    assert store.log_tail(KEY, 1) == ""
+
+
+def test_results_specs_and_telemetry_are_not_read_through_links(
+    store: FsspecRunStore, attempt: Path, tmp_path: Path
+) -> None:
+    victim = tmp_path / "runs/victim/attempt-1"
+    (victim / "telemetry").mkdir(parents=True)
+    (victim / "result.json").write_text(codec.dumps(RESULT))
+    (victim / "spec.json").write_text((attempt / "spec.json").read_text())
+    (victim / "telemetry/00000-000000.jsonl").write_text(f"{codec.dumps(values.step_record(1))}\n")
+    for name in ("result.json", "spec.json", "telemetry"):
+        linked(attempt / name, victim / name)
+    assert store.result(KEY, 1) is None
+    assert store.spec(KEY, 1) is None
+    assert store.telemetry(KEY, 1, START).records == ()
+
+
+def test_a_pipe_where_a_file_is_expected_hangs_nobody(store: FsspecRunStore, attempt: Path) -> None:
+    (attempt / "telemetry").mkdir()
+    (attempt / "logs").mkdir()
+    for name in ("result.json", "logs/rank-0.log", "telemetry/00000-000000.jsonl"):
+        os.mkfifo(attempt / name)
+    assert store.result(KEY, 1) is None
+    assert store.log_tail(KEY, 1) == ""
+    assert store.telemetry(KEY, 1, START).records == ()
+
+
+def test_writing_replaces_a_link_and_leaves_alone_what_it_leads_to(
+    store: FsspecRunStore, attempt: Path, secrets: Path
+) -> None:
+    linked(attempt / "control.json", secrets / "secrets.json")
+    store.put_control(KEY, 1, Control(action=ControlAction.RUN, reason=Reason(code=ReasonCode.PREEMPTED)))
+    linked(attempt.parent / "attempt-2", secrets)
+    store.put_result(KEY, 2, RESULT)
+    assert store.result(KEY, 2) == RESULT
+    assert [each.name for each in secrets.iterdir()] == ["secrets.json"]
+    assert (secrets / "secrets.json").read_text() == SECRET
+
+
+@pytest.mark.parametrize("keep_model", [True, False])
+def test_cleaning_removes_links_and_nothing_behind_them(
+    store: FsspecRunStore, attempt: Path, secrets: Path, keep_model: bool
+) -> None:
+    run = attempt.parent
+    linked(run / "checkpoints", secrets)
+    linked(attempt / "logs", secrets)
+    linked(run / "model", secrets)
+    os.mkfifo(attempt / "result.json")
+    store.clear_checkpoints(KEY)
+    assert store.clean(KEY, keep_model=keep_model, dry_run=True) < 100_000
+    store.clean(KEY, keep_model=keep_model, dry_run=False)
+    assert (secrets / "secrets.json").read_text() == SECRET
+    assert {each.name for each in run.parent.rglob("*")} <= {run.name, "model"}
+
+
+def test_a_checkpoint_behind_a_link_does_not_exist(store: FsspecRunStore, attempt: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere/step-7"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "manifest.json").write_text(json.dumps({"files": []}))
+    linked(attempt.parent / "checkpoints", elsewhere.parent)
+    assert store.checkpoint_steps(KEY) == ()
+
+
+def test_no_run_key_leads_out_of_the_root(store: FsspecRunStore, attempt: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "attempt-1"
+    outside.mkdir()
+    (outside / "result.json").write_text(codec.dumps(RESULT))
+    assert store.result("..", 1) is None
+    assert store.result(str(tmp_path), 1) is None
+
+
+def test_a_result_is_read_up_to_a_bound_and_claims_only_checkpoints_that_exist(
+    store: FsspecRunStore, attempt: Path
+) -> None:
+    (attempt / "result.json").write_text('{"detail": "' + "x" * 10**6 + '"}')
+    assert store.result(KEY, 1) is None
+    claimed = codec.dumps(AttemptResult(exit_code=98, last_step=5, total_steps=10, checkpoint_step=10**9))
+    (attempt / "result.json").write_text(claimed)
+    result = store.result(KEY, 1)
+    assert result is not None
+    assert result.checkpoint_step is None
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"exit_code": 1e999, "last_step": 0, "total_steps": 0}', "\udcff", "9" * 9999]
+)
+def test_a_result_that_is_no_document_counts_as_none(store: FsspecRunStore, attempt: Path, text: str) -> None:
+    (attempt / "result.json").write_bytes(text.encode(errors="surrogateescape"))
+    assert store.result(KEY, 1) is None
+
+
+def test_a_record_speaks_for_the_rank_of_its_file_and_all_that_do_not_are_told_of_once(
+    store: FsspecRunStore, attempt: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (attempt / "telemetry").mkdir()
+    lines = [codec.dumps(values.step_record(step, rank=1)) for step in range(1, 500)]
+    lines += ["no \x1b[2J record", codec.dumps(values.step_record(1))]
+    (attempt / "telemetry/00000-000000.jsonl").write_text("".join(f"{each}\n" for each in lines))
+    with caplog.at_level(logging.WARNING):
+        assert store.telemetry(KEY, 1, START).records == (values.step_record(1),)
+    assert len(caplog.records) == 1
+    assert "500 lines" in caplog.text
+
+
+def test_only_so_much_telemetry_is_read_in_one_look_and_the_rest_in_the_next(
+    store: FsspecRunStore, attempt: Path
+) -> None:
+    (attempt / "telemetry").mkdir()
+    line = f"{codec.dumps(values.step_record(1))}{' ' * (4 * 1024**2 - 1_000)}\n"
+    for chunk in range(20):
+        (attempt / f"telemetry/00000-{chunk:06d}.jsonl").write_text(line)
+    first = store.telemetry(KEY, 1, START)
+    assert 0 < len(first.records) < 20
+    assert len(first.records) + len(store.telemetry(KEY, 1, first.cursor).records) == 20
+
+
+def test_a_log_moves_no_cursor(store: FsspecRunStore, attempt: Path) -> None:
+    (attempt / "logs").mkdir()
+    (attempt / "logs/rank-0.log").write_bytes(b"one\r\ntwo\x1b[2J\x1b]0;title\x07\tthree\r50 %\n")
+    assert store.log_tail(KEY, 1) == "one\ntwo[2J]0;title\tthree\n50 %\n"
+
+
+def test_what_an_earlier_attempt_wrote_for_a_later_one_is_forgotten(store: FsspecRunStore, attempt: Path) -> None:
+    later = attempt.parent / "attempt-2"
+    (later / "telemetry").mkdir(parents=True)
+    (later / "result.json").write_text(codec.dumps(RESULT))
+    (later / "telemetry/00000-000000.jsonl").write_text(f"{codec.dumps(values.step_record(9))}\n")
+    store.clear_reports(KEY, 2)
+    assert store.result(KEY, 2) is None
+    assert store.telemetry(KEY, 2, START).records == ()
+
+
+def test_what_launchers_note_is_not_in_the_run_directory(store: FsspecRunStore, attempt: Path) -> None:
+    store.put_note(KEY, 1, "stopped", "yes")
+    assert store.note(KEY, 1, "stopped") == "yes"
+    assert [each.name for each in attempt.parent.rglob("*stopped*")] == []
