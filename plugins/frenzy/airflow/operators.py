@@ -106,10 +106,11 @@ class PlaceOperator(FrenzyOperator):
         from frenzy.adapters import api_calls as api
         from frenzy.airflow.failures import airflow_errors, fail
         from frenzy.airflow.triggers import placed
+        from frenzy.core.protocol import PlaceStatus
 
         with airflow_errors():
             view = self.api_client().send(api.place(identity_of(context["ti"]).run_key))
-        if view.spec is None:
+        if view.status is not PlaceStatus.PLACED or view.spec is None:
             fail(view.reason, f"The run is {view.status}.")
         return placed(view.spec)
 

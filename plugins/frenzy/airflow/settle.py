@@ -39,9 +39,9 @@ def end_unwatched(client: ApiClient, run_key: str, log: Any) -> None:
 
 def _put_to_rest(client: ApiClient, reach: Workers, view: RunView, live: Attempt, log: Any) -> None:
     log.warning("Attempt %d has no launch task any more; its workers are ended now.", live.attempt)
-    spec = _spec_of(client, live)
+    spec = client.send(api.place(live.run_key)).spec
     account = WorkersAccount(state=WorkersState.NOT_STARTED)
-    if spec is not None:
+    if spec is not None and spec.attempt == live.attempt:
         grace_s = _CANCEL_GRACE_S if view.run.cancel_requested else reach.settings.stop_grace_s
         reach.launcher.stop(spec, grace_s=grace_s)
         account = _wait_until_gone(reach, spec, time.monotonic() + grace_s + _PATIENCE_S)
@@ -51,12 +51,6 @@ def _put_to_rest(client: ApiClient, reach: Workers, view: RunView, live: Attempt
     report = EndReport(result=result, reason=account.reason or reason, lost_nodes=account.lost_nodes)
     client.send(api.end(live.run_key, live.attempt, report))
     reach.launcher.remove(live.run_key, live.attempt)
-
-
-def _spec_of(client: ApiClient, live: Attempt) -> LaunchSpec | None:
-    """What the ledger told the workers; the run directory, which is theirs, may be gone while they live."""
-    targets = client.send(api.sweep_targets())
-    return next((each.spec for each in targets if (each.run_key, each.attempt) == (live.run_key, live.attempt)), None)
 
 
 def _wait_until_gone(reach: Workers, spec: LaunchSpec, deadline_s: float) -> WorkersAccount:

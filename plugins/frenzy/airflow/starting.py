@@ -47,6 +47,8 @@ class AttemptStart:
     def _start(self, spec: LaunchSpec) -> str:
         self._log.info("Starting attempt %d: %s in %s.", spec.attempt, spec.plan.plan_id, spec.run_dir)
         try:
+            if self._workers.launcher.state(spec) is WorkersState.NOT_STARTED:
+                self._workers.runs.clear_reports(spec.run_key, spec.attempt)
             self._workers.runs.put_spec(spec)
             return self._workers.launcher.launch(spec)
         except Exception as error:

@@ -24,10 +24,12 @@ from frenzy.airflow.watch import Watch
 from frenzy.airflow.workers import Workers, workers
 from frenzy.core.codec import encode
 from frenzy.core.errors import FrenzyError, PermanentError, Reason, ReasonCode
+from frenzy.core.evidence import Bounds, believed, bounds_of
 from frenzy.core.launch import AttemptResult, ExitCode, LaunchSpec
 from frenzy.core.masking import without_masked
 from frenzy.core.monitor import MonitorPolicy, progress_of
 from frenzy.core.protocol import EndReport, PlaceStatus, ProgressReport
+from frenzy.core.telemetry import printable
 from frenzy.ports import TelemetryCursor, WorkersAccount, WorkersState
 
 _CANCEL_GRACE_S: Final = 2.0
@@ -158,43 +160,44 @@ class Ended:
         if self.result is None:
             return f"{known}they left no result"
         step = f"step {self.result.last_step} of {self.result.total_steps}"
-        return f"{known}exit code {self.result.exit_code} at {step}. {self.result.detail}".strip()
+        return printable(f"{known}exit code {self.result.exit_code} at {step}. {self.result.detail}".strip())
 
 
 class AttemptTrigger(RunTrigger):
-    """A trigger of one attempt, whose launch spec stands in the run directory."""
+    """A trigger of one attempt. Its launch spec is the ledger's: the run directory is the workers' to write."""
 
     def __init__(self, *, run_key: str, attempt: int, conn_id: str) -> None:
         super().__init__(run_key=run_key, conn_id=conn_id)
         self.attempt = attempt
+        self._spec: LaunchSpec | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         classpath, arguments = super().serialize()
         return classpath, {**arguments, "attempt": self.attempt}
 
     async def spec(self) -> LaunchSpec:
-        """The attempt's spec, as soon as the launch task has written it."""
+        """The attempt's spec, however long the ledger cannot be asked. Raises PermanentError once it has ended."""
         reach = await self.reach()
         while True:
             try:
-                spec = await asyncio.to_thread(reach.runs.spec, self.run_key, self.attempt)
+                spec = await self.spec_now()
+            except FrenzyError as error:
+                self.log.warning("The ledger could not be asked for the attempt: %s", error)
+            else:
                 if spec is not None:
                     return spec
-            except Exception as error:
-                self.log.warning("The run directory could not be read: %s", error)
-            if await self.is_over():
                 raise PermanentError(Reason(code=ReasonCode.LAUNCH_FAILED, detail="The attempt ended before it began."))
             await asyncio.sleep(reach.settings.poll_s)
 
-    async def is_over(self) -> bool:
-        """Whether the ledger has ended the attempt; no while it cannot be asked."""
-        try:
-            view = await self.send(api.run_view(self.run_key))
-        except NotFoundError:
-            return True
-        except FrenzyError:
-            return False
-        return not any(each.attempt == self.attempt and each.is_live for each in view.attempts)
+    async def spec_now(self) -> LaunchSpec | None:
+        """The attempt's spec; None once the ledger has ended it. Raises FrenzyError where it cannot be asked."""
+        if self._spec is None:
+            try:
+                spec = (await self.send(api.place(self.run_key))).spec
+            except NotFoundError:
+                return None
+            self._spec = spec if spec is not None and spec.attempt == self.attempt else None
+        return self._spec
 
     async def wait_for_end(self, spec: LaunchSpec) -> Ended:
         """What is known of the workers once they are proved gone."""
@@ -224,7 +227,7 @@ class AttemptTrigger(RunTrigger):
             result=ended.result,
             reason=ended.account.reason,
             lost_nodes=ended.account.lost_nodes,
-            progress=await asyncio.to_thread(self._whole_account),
+            progress=await self._whole_account(),
         )
         if await self._reported(report):
             await self._remove()
@@ -248,25 +251,30 @@ class AttemptTrigger(RunTrigger):
         except Exception as error:
             self.log.warning("What is left of attempt %d could not be removed: %s", self.attempt, error)
 
-    def _whole_account(self) -> ProgressReport | None:
+    async def _whole_account(self) -> ProgressReport | None:
         """All the attempt's telemetry, folded: its last steps came after the monitor's last look."""
-        runs = workers().runs
         try:
-            spec = runs.spec(self.run_key, self.attempt)
-            page = runs.telemetry(self.run_key, self.attempt, TelemetryCursor())
-            saved = max(runs.checkpoint_steps(self.run_key), default=None)
+            view = await self.send(api.run_view(self.run_key))
+            attempt = next(each for each in view.attempts if each.attempt == self.attempt)
+            bounds = bounds_of(view.run, attempt, time.time())
+            return await asyncio.to_thread(self._progress, bounds)
         except Exception as error:
             self.log.warning("The attempt's telemetry could not be read to its end: %s", error)
             return None
-        if spec is None or not page.records:
+
+    def _progress(self, bounds: Bounds) -> ProgressReport | None:
+        runs = workers().runs
+        page = runs.telemetry(self.run_key, self.attempt, TelemetryCursor())
+        records = believed(page.records, bounds).records
+        saved = max(runs.checkpoint_steps(self.run_key), default=None)
+        if not records:
             return None
-        ranks = spec.plan.num_gpus
-        return progress_of(page.records, num_ranks=ranks, checkpoint_step=saved, policy=MonitorPolicy())
+        return progress_of(records, num_ranks=bounds.num_ranks, checkpoint_step=saved, policy=MonitorPolicy())
 
     async def cancel(self) -> None:
         """Stop the workers at once, then free their GPUs: nobody else may be there to do it."""
         reach = await asyncio.to_thread(workers)
-        spec = await asyncio.to_thread(reach.runs.spec, self.run_key, self.attempt)
+        spec = await self.spec_now()
         if spec is None:
             await super().cancel()
             return
@@ -296,7 +304,7 @@ class LaunchTrigger(AttemptTrigger):
     async def let_go(self) -> None:
         """Cleared: save and stop, so that the task's next try sees the end and the run goes on from there."""
         reach = await asyncio.to_thread(workers)
-        spec = await asyncio.to_thread(reach.runs.spec, self.run_key, self.attempt)
+        spec = await self.spec_now()
         if spec is not None:
             await asyncio.to_thread(reach.launcher.stop, spec, grace_s=reach.settings.stop_grace_s)
 

@@ -11,9 +11,11 @@ from frenzy.adapters.api_client import AsyncApiClient
 from frenzy.airflow.failures import said
 from frenzy.airflow.workers import Workers
 from frenzy.core.errors import Reason
+from frenzy.core.evidence import believed, bounds_of
 from frenzy.core.launch import Control, ControlAction, LaunchSpec
 from frenzy.core.monitor import Assessment, MonitorPolicy, MonitorState, absorb, assess
 from frenzy.core.protocol import Directive, DirectiveKind, PressureReport, ProgressReport, RunView
+from frenzy.core.telemetry import StepRecord
 from frenzy.core.units import format_bytes
 from frenzy.ports import TelemetryCursor
 
@@ -35,6 +37,7 @@ class Watch:
         self.ended = attempt is None or not attempt.is_live
         self._spec, self._workers, self._client, self._log = spec, workers, client, log
         self._policy = MonitorPolicy()
+        self._run, self._attempt = view.run, attempt
         self._total_steps = view.run.total_steps
         self._started_s = time.time() if attempt is None else attempt.started_s or time.time()
         self._running_since_s: float | None = None
@@ -45,7 +48,7 @@ class Watch:
         self._judged: tuple[int, Reason | None] = (-1, None)
         self._stop_by_s: float | None = None
         self._near_since_s: float | None = None
-        self._killed = False
+        self._killed = self._has_doubted = False
 
     async def look(self) -> None:
         """Read what is new and tell the ledger if it is time. Raises FrenzyError when that fails."""
@@ -79,11 +82,21 @@ class Watch:
 
     def _read(self) -> None:
         page = self._workers.runs.telemetry(self._spec.run_key, self._spec.attempt, self._cursor)
-        self._state = absorb(self._state, page.records, self._policy)
+        self._state = absorb(self._state, self._believed(page.records), self._policy)
         self._cursor = page.cursor
         if self._may_hang_at_start():
             self._asked_s = time.monotonic()
             self._running_since_s = self._workers.launcher.account(self._spec).running_since_s
+
+    def _believed(self, records: tuple[StepRecord, ...]) -> tuple[StepRecord, ...]:
+        """Those that can be true; the first look at others is told of."""
+        if self._attempt is None:
+            return ()
+        found = believed(records, bounds_of(self._run, self._attempt, time.time()))
+        if found.problem is not None and not self._has_doubted:
+            self._log.warning("%d records of telemetry are dropped, the first: %s", found.num_dropped, found.problem)
+            self._has_doubted = True
+        return found.records
 
     def _may_hang_at_start(self) -> bool:
         """Whether a start takes so long that it must be known since when all workers run: they may only wait."""
@@ -143,10 +156,10 @@ class Watch:
         self._logged_s = time.monotonic()
         last = self._state.steps[-1]
         self._log.info(
-            "Step %d of %s, loss %.4f, memory %s of %s (predicted %s).",
+            "Step %d of %s, loss %s, memory %s of %s (predicted %s).",
             last.step,
             self._total_steps,
-            last.loss,
+            "not a number" if last.loss is None else f"{last.loss:.4f}",
             format_bytes(progress.measured_peak_bytes or 0),
             format_bytes(last.capacity_bytes),
             format_bytes(self._spec.plan.memory.peak_allocated_bytes),

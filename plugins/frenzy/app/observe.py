@@ -12,6 +12,7 @@ from frenzy.app.schedule_pass import run_pass
 from frenzy.app.services import Services, log_event, require_attempt, require_run
 from frenzy.app.states import move
 from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.evidence import believed_reason, bounds_of, check_pressure, check_progress
 from frenzy.core.ledger import Attempt, JobState, Lease, LeaseState, RunRecord, since_registered
 from frenzy.core.moves import ElasticRules
 from frenzy.core.protocol import AttemptStarted, Directive, DirectiveKind, PressureReport, ProgressReport
@@ -49,9 +50,10 @@ def attempt_started(services: Services, run_key: str, attempt: int, message: Att
 
 
 def report_progress(services: Services, run_key: str, attempt: int, message: ProgressReport) -> Directive:
-    """Store how far the attempt is; renews its lease."""
+    """Store how far the attempt is; renews its lease. Raises ContractError for what cannot be true of it."""
 
     def change(tx: LedgerTx, run: RunRecord, record: Attempt, now_s: float) -> Attempt:
+        check_progress(message, bounds_of(run, record, now_s))
         return _progressed(tx, run, record, message, now_s)
 
     return _report(services, run_key, attempt, change)
@@ -60,18 +62,21 @@ def report_progress(services: Services, run_key: str, attempt: int, message: Pro
 def report_pressure(services: Services, run_key: str, attempt: int, message: PressureReport) -> Directive:
     """The monitor wants the run moved: agreed if another plan is left and it ran long enough.
 
-    A hang is no question of plans: the workers are ended and the run recovers.
+    A hang is no question of plans: the workers are ended and the run recovers. Raises ContractError for what
+    cannot be true of the attempt.
     """
 
     def change(tx: LedgerTx, run: RunRecord, record: Attempt, now_s: float) -> Attempt:
+        check_pressure(message, bounds_of(run, record, now_s))
+        reason = believed_reason(message.reason)
         record = _progressed(tx, run, record, message.progress, now_s)
-        if message.reason.code in KILLING_REASONS:
-            return replace(record, stop_reason=record.stop_reason or message.reason)
+        if reason.code in KILLING_REASONS:
+            return replace(record, stop_reason=record.stop_reason or reason)
         if record.stop_reason is not None:
             return record
         asked = replace(
             record,
-            stop_reason=message.reason,
+            stop_reason=reason,
             stop_asked_s=now_s,
             extra_bytes_per_gpu=message.extra_bytes_per_gpu,
             forecast_extra_bytes_per_gpu=message.forecast_extra_bytes_per_gpu,
@@ -80,7 +85,7 @@ def report_pressure(services: Services, run_key: str, attempt: int, message: Pre
         if refusal is not None:
             _note_once(tx, run_key, attempt, refusal, now_s)
             return record
-        move(tx, _fresh(tx, run_key), JobState.CHECKPOINTING, now_s, message.reason)
+        move(tx, _fresh(tx, run_key), JobState.CHECKPOINTING, now_s, reason)
         return asked
 
     return _report(services, run_key, attempt, change)
@@ -147,11 +152,17 @@ def _progressed(tx: LedgerTx, run: RunRecord, record: Attempt, message: Progress
 
 
 def merge_progress(record: Attempt, message: ProgressReport) -> Attempt:
-    """``record`` with what ``message`` knows; a field that the message leaves out is kept."""
+    """``record`` with what ``message`` knows; a field that the message leaves out is kept.
+
+    Not so the loss of an earlier step: one that is no number any more has diverged.
+    """
     return replace(
         record,
         last_step=max(record.last_step, message.last_step),
-        last_loss=_newer(message.last_loss, record.last_loss),
+        # A newer step without a loss has diverged.
+        last_loss=message.last_loss
+        if message.last_step > record.last_step
+        else _newer(message.last_loss, record.last_loss),
         step_time_s=_newer(message.step_time_s, record.step_time_s),
         first_step_s=_newer(record.first_step_s, message.first_step_s),
         measured_peak_bytes=_newer(message.measured_peak_bytes, record.measured_peak_bytes),

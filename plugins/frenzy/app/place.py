@@ -87,10 +87,10 @@ def next_attempt_of(tx: LedgerTx, run: RunRecord) -> NextAttempt | Reason:
 def _place_view(tx: LedgerTx, services: Services, run_key: str) -> PlaceView:
     run = require_run(tx, run_key)
     live = live_attempt(tx, run_key)
+    spec = None if live is None else without_masked(launch_spec(tx, services, run, live), run)
     if run.cancel_requested or run.state is JobState.CANCELLED:
-        return PlaceView(run_key=run_key, status=PlaceStatus.CANCELLED, reason=run.reason)
+        return PlaceView(run_key=run_key, status=PlaceStatus.CANCELLED, reason=run.reason, spec=spec)
     if live is not None:
-        spec = without_masked(launch_spec(tx, services, run, live), run)
         return PlaceView(run_key=run_key, status=PlaceStatus.PLACED, reason=run.reason, spec=spec)
     entry = tx.queue_entry(run_key)
     if entry is not None:

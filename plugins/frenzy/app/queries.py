@@ -10,6 +10,7 @@ from frenzy.app.facts import expected_end_s, present_facts, scheduling_facts
 from frenzy.app.services import NotFound, Services, require_run
 from frenzy.core.access import Caller, Sight, may_manage, outline, see_all
 from frenzy.core.errors import Reason, ReasonCode
+from frenzy.core.evidence import believed, bounds_of
 from frenzy.core.has import explain as explain_placement
 from frenzy.core.has.queue_standing import QueueStanding, standing_of
 from frenzy.core.ledger import (
@@ -223,12 +224,13 @@ def memory_view(services: Services, run_key: str) -> MemoryView:
         run_key=run_key,
         job_name=view.run.job.name,
         state=view.run.state,
-        attempts=tuple(_attempt_memory(services, attempt) for attempt in view.attempts),
+        attempts=tuple(_attempt_memory(services, view.run, attempt) for attempt in view.attempts),
     )
 
 
-def _attempt_memory(services: Services, attempt: Attempt) -> AttemptMemory:
+def _attempt_memory(services: Services, run: RunRecord, attempt: Attempt) -> AttemptMemory:
     page = services.runs.telemetry(attempt.run_key, attempt.attempt, TelemetryCursor())
+    records = believed(page.records, bounds_of(run, attempt, services.clock.now_s())).records
     return AttemptMemory(
         attempt=attempt.attempt,
         plan_id=attempt.plan.plan_id,
@@ -238,7 +240,7 @@ def _attempt_memory(services: Services, attempt: Attempt) -> AttemptMemory:
         capacity_bytes=attempt.plan.gpu_memory_bytes,
         growth_step=attempt.growth_step,
         outcome=attempt.outcome,
-        steps=_thinned(fold_steps(page.records)),
+        steps=_thinned(fold_steps(records)),
     )
 
 

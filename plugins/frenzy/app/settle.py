@@ -13,6 +13,7 @@ from frenzy.app.schedule_pass import run_pass
 from frenzy.app.services import Services, live_attempt, log_event, require_attempt, require_run
 from frenzy.app.states import move
 from frenzy.core.errors import Reason, ReasonCode, TemporaryError
+from frenzy.core.evidence import believed_end, bounds_of
 from frenzy.core.launch import AttemptResult
 from frenzy.core.ledger import (
     FINAL_STATES,
@@ -46,9 +47,12 @@ def end_attempt(services: Services, run_key: str, attempt: int, report: EndRepor
 
 
 def settle(tx: LedgerTx, services: Services, record: Attempt, report: EndReport, now_s: float) -> None:
-    """End ``record`` in the ledger and release its lease; the caller runs the pass."""
+    """End ``record`` in the ledger and release its lease; the caller runs the pass.
+
+    Only what can be true of the attempt is kept of ``report``.
+    """
     run = require_run(tx, record.run_key)
-    report = without_masked(report, run)
+    report = without_masked(believed_end(report, record, bounds_of(run, record, now_s)), run)
     if report.progress is not None:
         record = merge_progress(record, report.progress)
     if report.result is not None and report.result.total_steps > 0:

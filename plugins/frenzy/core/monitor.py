@@ -97,12 +97,13 @@ class Assessment:
 
 
 def absorb(state: MonitorState, records: tuple[StepRecord, ...], policy: MonitorPolicy) -> MonitorState:
-    """``state`` with ``records`` folded in; a step counts once all its ranks have reported."""
-    waiting = state.pending + records
-    ranks_by_step: dict[int, int] = {}
+    """``state`` with ``records`` folded in; a step counts once, when all its ranks have reported."""
+    last_step = state.steps[-1].step if state.steps else 0
+    waiting = tuple(each for each in state.pending + records if each.step > last_step)
+    ranks_by_step: dict[int, set[int]] = {}
     for record in waiting:
-        ranks_by_step[record.step] = ranks_by_step.get(record.step, 0) + 1
-    whole = {step for step, ranks in ranks_by_step.items() if ranks >= state.num_ranks}
+        ranks_by_step.setdefault(record.step, set()).add(record.rank)
+    whole = {step for step, ranks in ranks_by_step.items() if len(ranks) >= state.num_ranks}
     done = fold_steps(tuple(record for record in waiting if record.step in whole))
     pending = tuple(record for record in waiting if record.step not in whole)
     for peak in done:

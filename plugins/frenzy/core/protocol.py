@@ -65,7 +65,8 @@ class PlaceStatus(StrEnum):
 class PlaceView:
     """POST /runs/{run_key}/enqueue and GET /runs/{run_key}/place.
 
-    PLACED carries the attempt's launch spec, its masked texts left out; the others their reason.
+    PLACED carries the attempt's launch spec, its masked texts left out, and so does CANCELLED while its workers have
+    yet to end; the others carry their reason.
     """
 
     run_key: str

@@ -14,7 +14,8 @@ import pytest
 from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent, TriggerEvent
 from tests.unit.airflow.conftest import World
 
-from frenzy.airflow.connection import async_api_client
+from frenzy.airflow.connection import api_client, async_api_client
+from frenzy.airflow.settle import end_unwatched
 from frenzy.airflow.triggers import LaunchTrigger, MonitorTrigger, PlaceTrigger, RunTrigger
 from frenzy.airflow.watch import Watch
 from frenzy.airflow.workers import Workers, workers
@@ -179,7 +180,7 @@ def test_launch_ends_from_its_trigger_once_the_ledger_knows(
 
 
 def result(exit_code: int) -> AttemptResult:
-    return AttemptResult(exit_code=exit_code, last_step=7, total_steps=100)
+    return AttemptResult(exit_code=exit_code, last_step=7 if exit_code else 100, total_steps=100)
 
 
 def test_workers_that_vanish_without_a_result_are_reported_lost(world: World, run_async: Run) -> None:
@@ -403,3 +404,76 @@ def test_ending_the_place_task_takes_the_run_out_of_the_queue(world: World, run_
     belongs_to(trigger, world, "train.place", "failed")
     run_async(trigger.on_kill())
     assert world.view(run.run_key).run.state is JobState.CANCELLED
+
+
+def forged(world: World, spec: LaunchSpec, victim: LaunchSpec) -> None:
+    """The job writes into its run directory that it is another run, with other GPUs, elsewhere."""
+    wide = replace(spec.plan, num_gpus=10**6, dp=10**6)
+    lie = replace(victim, plan=wide, run_dir="/srv/frenzy/airflow", job=replace(victim.job, name="../../x"))
+    world.runs._specs[spec.run_key, spec.attempt] = lie
+
+
+@pytest.mark.parametrize("kind", [LaunchTrigger, MonitorTrigger])
+def test_a_job_that_rewrites_its_spec_ends_nobody_elses_workers(world: World, run_async: Run, kind: Any) -> None:
+    victim, spec = started(world, name="victim"), started(world)
+    forged(world, spec, victim)
+    trigger = of(kind, spec)
+    belongs_to(trigger, world, "train.launch", "failed")
+    run_async(trigger.on_kill())
+    assert world.launcher.state(spec) is WorkersState.GONE
+    assert world.launcher.state(victim) is WorkersState.ALIVE
+    assert world.view(victim.run_key).attempts[0].is_live
+
+
+def test_a_trigger_takes_its_spec_from_the_ledger_alone(world: World, run_async: Run) -> None:
+    spec = started(world)
+    forged(world, spec, spec)
+    assert run_async(of(LaunchTrigger, spec).spec()) == spec
+
+
+def test_the_end_of_an_unwatched_attempt_is_that_of_the_ledgers_spec(world: World) -> None:
+    victim, spec = started(world, name="victim"), started(world)
+    forged(world, spec, victim)
+    client = api_client(CONN)
+    end_unwatched(client, spec.run_key, logging.getLogger(__name__))
+    assert world.launcher.state(spec) is WorkersState.GONE
+    assert world.launcher.state(victim) is WorkersState.ALIVE
+    assert not world.view(spec.run_key).attempts[0].is_live
+
+
+def test_the_monitor_believes_no_step_that_the_run_does_not_have(
+    world: World, run_async: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = started(world)
+    lies = [replace(each, step=10**9 + index) for index, each in enumerate(steps(spec, 1, 50))]
+    report(world, spec, (*steps(spec, 1, 3), *lies))
+
+    async def scenario() -> None:
+        client = await async_api_client(CONN)
+        log = logging.getLogger(__name__)
+        watch = Watch(spec=spec, view=world.view(spec.run_key), workers=workers(), client=client, log=log)
+        await watch.look()
+        await watch.look()
+
+    with caplog.at_level(logging.WARNING):
+        run_async(scenario())
+    assert world.view(spec.run_key).attempts[0].last_step == 3
+    assert [each.message for each in caplog.records if "dropped" in each.message] != []
+    assert len([each for each in caplog.records if "dropped" in each.message]) == 1
+
+
+def test_a_training_that_diverged_is_shown_without_a_loss_and_without_what_is_no_json(
+    world: World, run_async: Run
+) -> None:
+    spec = started(world)
+    report(world, spec, steps(spec, 1, 2))
+    report(world, spec, tuple(replace(each, loss=None) for each in steps(spec, 3, 3)))
+
+    async def scenario() -> None:
+        client = await async_api_client(CONN)
+        log = logging.getLogger(__name__)
+        await Watch(spec=spec, view=world.view(spec.run_key), workers=workers(), client=client, log=log).look()
+
+    run_async(scenario())
+    attempt = world.view(spec.run_key).attempts[0]
+    assert (attempt.last_step, attempt.last_loss) == (3, None)

@@ -16,7 +16,7 @@ from frenzy.app.settle import UnsettledError, end_attempt
 from frenzy.app.sweep import apply_sweep, sweep_targets
 from frenzy.core.cluster import Cluster, NodeAllocation, Placement
 from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.job import ConstraintsSpec
+from frenzy.core.job import ConstraintsSpec, TrainingSpec
 from frenzy.core.launch import AttemptResult
 from frenzy.core.ledger import JobState
 from frenzy.core.protocol import DirectiveKind, EndReport, PlaceStatus, SweepReport, VerdictKind
@@ -288,7 +288,7 @@ def test_a_clock_that_is_set_back_loses_no_attempt(airflow: Airflow) -> None:
 
 
 def test_the_trainers_own_count_of_steps_replaces_the_estimate(airflow: Airflow) -> None:
-    airflow.begun()
+    airflow.begun(replace(make_job(), training=TrainingSpec(epochs=1, global_batch_size=8)))
     result = AttemptResult(exit_code=98, last_step=10, total_steps=90)
     end_attempt(airflow.services, airflow.key, 1, EndReport(result=result))
     assert run_view(airflow.services, airflow.key).run.total_steps == 90
