@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from frenzy.core.errors import SpecError, Violation
 from frenzy.core.moves import MOVES
+from frenzy.core.sources import ANY_PUBLIC_HOST, DATA_SCHEMES, SourceRules
 from frenzy.core.units import parse_duration_s
 
 _PACKAGE: Final = Path(__file__).resolve().parent
@@ -81,6 +82,7 @@ class Settings:
     ``restart_s`` is what a move of a running job is taken to cost until its own attempts have shown it,
     ``min_run_s`` the least time between two moves, ``max_moves`` their number in a run, to which every
     ``move_refill_s`` of running adds one.
+    ``data_schemes``, ``data_hosts``, ``data_folders``: lists with commas, of what Airflow's processes read for users.
     """
 
     home: Path = _DEFAULT_HOME
@@ -104,6 +106,9 @@ class Settings:
     min_run_s: float = MOVES.min_run_s
     max_moves: int = MOVES.max_moves
     move_refill_s: float = MOVES.refill_s
+    data_schemes: str = ",".join(DATA_SCHEMES)
+    data_hosts: str = ANY_PUBLIC_HOST
+    data_folders: str | None = None
 
     @property
     def airflow_home(self) -> Path:
@@ -134,6 +139,20 @@ class Settings:
     def workers_folder(self) -> Path:
         """What the local launcher knows of the workers' processes."""
         return self.home / "workers"
+
+    def source_rules(self, environ: Mapping[str, str]) -> SourceRules:
+        """What Airflow's processes may read for users: none of Airflow's own files, of runs only finished models."""
+        folders = (self.airflow_home, self.jobs_folder, self.cache_folder, self.log_folder, self.pid_folder)
+        own = [*folders, self.workers_folder]
+        if environ.get("AIRFLOW_HOME"):
+            own.append(_path(environ["AIRFLOW_HOME"]))
+        return SourceRules(
+            schemes=tuple(self.data_schemes.split(",")),
+            hosts=tuple(self.data_hosts.split(",")),
+            folders=tuple(self.data_folders.split(",")) if self.data_folders else (),
+            closed=tuple(str(folder.resolve()) for folder in own),
+            run_root=None if "://" in self.run_root else str(Path(self.run_root).resolve()),
+        )
 
     def environment(self) -> dict[str, str]:
         """The variables from which ``load_settings`` makes these settings again."""
@@ -285,6 +304,20 @@ def _positive_duration_s(text: str) -> float:
     return seconds
 
 
+def _listed(text: str) -> str:
+    names = [each.strip() for each in text.split(",")]
+    if not all(names) or any("://" in each for each in names):
+        raise ValueError(text)
+    return ",".join(names)
+
+
+def _folders(text: str) -> str:
+    folders = [Path(each).expanduser() for each in _listed(text).split(",")]
+    if not all(each.is_absolute() for each in folders):
+        raise ValueError(text)
+    return ",".join(str(each.resolve()) for each in folders)
+
+
 def _chosen(name: str, field: str, kind: type[StrEnum]) -> _Variable:
     return _Variable(name=name, field=field, parse=kind, allowed=f"allowed: {', '.join(kind)}")
 
@@ -334,4 +367,25 @@ _VARIABLES: Final = (
     _seconds("FRENZY_MIN_RUN_S", "min_run_s"),
     _Variable(name="FRENZY_MAX_MOVES", field="max_moves", parse=_count, allowed="give a whole number from 0 on"),
     _seconds("FRENZY_MOVE_REFILL_S", "move_refill_s"),
+    _Variable(
+        name="FRENZY_DATA_SCHEMES",
+        field="data_schemes",
+        parse=_listed,
+        allowed="give schemes of URLs with commas, as in file,s3,https",
+        is_shared=False,
+    ),
+    _Variable(
+        name="FRENZY_DATA_HOSTS",
+        field="data_hosts",
+        parse=_listed,
+        allowed="give hosts or patterns with commas, as in data.example.com,*.corp; * is any public host",
+        is_shared=False,
+    ),
+    _Variable(
+        name="FRENZY_DATA_FOLDERS",
+        field="data_folders",
+        parse=_folders,
+        allowed="give folders by their whole paths, with commas",
+        is_shared=False,
+    ),
 )

@@ -112,6 +112,7 @@ def services_for(settings: Settings, database_url: str) -> Services:
             refill_s=settings.move_refill_s,
         ),
         queues=FixedQueues() if settings.queue_file is None else QueueFile(settings.queue_file),
+        sources=settings.source_rules(os.environ),
     )
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from frenzy.core.errors import SpecError
 from frenzy.core.has import POLICIES
+from frenzy.core.sources import DATA_SCHEMES
 from frenzy.settings import (
     EXTRAS_PATH,
     POLICIES_WITH_QUEUES,
@@ -46,6 +47,9 @@ settings = st.builds(
     min_run_s=durations_s,
     max_moves=st.integers(0, 99),
     move_refill_s=durations_s,
+    data_schemes=st.lists(st.sampled_from(DATA_SCHEMES), min_size=1).map(",".join),
+    data_hosts=st.lists(names, min_size=1).map(",".join),
+    data_folders=st.none() | names.map(lambda name: f"/srv/{name},/data"),
 )
 
 
@@ -137,7 +141,10 @@ def test_all_refused_values_are_told_at_once() -> None:
 # the Connection's extras
 
 # What Airflow is started and found by.
-ENVIRONMENT_ONLY = ("FRENZY_HOME", "FRENZY_HOST", "FRENZY_PORT", "FRENZY_DATABASE", "FRENZY_DAGS")
+ENVIRONMENT_ONLY = (
+    *("FRENZY_HOME", "FRENZY_HOST", "FRENZY_PORT", "FRENZY_DATABASE", "FRENZY_DAGS"),
+    *("FRENZY_DATA_SCHEMES", "FRENZY_DATA_HOSTS", "FRENZY_DATA_FOLDERS"),
+)
 SHARED = tuple(name for name in variable_names() if name not in ENVIRONMENT_ONLY)
 
 

@@ -31,7 +31,7 @@ from transformers import AutoConfig
 asked = json.load(sys.stdin)
 try:
     if "hub_id" in asked:
-        config = AutoConfig.from_pretrained(asked["hub_id"])
+        config = AutoConfig.from_pretrained(asked["hub_id"], trust_remote_code=False)
     else:
         config = AutoConfig.for_model(asked["family"], **asked["options"])
     answer = {"config": json.loads(config.get_text_config().to_json_string(use_diff=False))}

@@ -26,15 +26,17 @@ def registration(identity: RunIdentity, job: Any, data_facts: Any, *, masked: tu
     """The request that registers the run. Raises PermanentError for a bad spec, model or data."""
     from frenzy.adapters.model_config import resolve_model_config
     from frenzy.trainer.data_facts import data_facts as measure
+    from frenzy.trainer.guarded import guarded
 
-    spec = anchored(job_of(job), _folders_of(job))
-    return RegisterRun(
-        identity=identity,
-        job=spec,
-        model_config=resolve_model_config(spec.model, cache_folder=load_settings(os.environ).cache_folder),
-        data_facts=measure(spec, known=_known(data_facts)),
-        masked=masked,
-    )
+    spec, settings = anchored(job_of(job), _folders_of(job)), load_settings(os.environ)
+    with guarded(spec, settings.source_rules(os.environ)):
+        return RegisterRun(
+            identity=identity,
+            job=spec,
+            model_config=resolve_model_config(spec.model, cache_folder=settings.cache_folder),
+            data_facts=measure(spec, known=_known(data_facts)),
+            masked=masked,
+        )
 
 
 def job_of(job: Any) -> TrainingJob:

@@ -9,7 +9,7 @@ from frenzy.app.plan import first_plans
 from frenzy.app.queries import view_of
 from frenzy.app.services import Services, log_event
 from frenzy.app.states import move
-from frenzy.app.submit import JOB_DAG_PREFIX, check_managed, check_queue, check_use
+from frenzy.app.submit import JOB_DAG_PREFIX, check_managed, check_job, check_use
 from frenzy.core.access import Caller
 from frenzy.core.errors import Reason
 from frenzy.core.job import TrainingJob
@@ -48,7 +48,7 @@ def _checked_owner(tx: LedgerTx, services: Services, request: RegisterRun) -> st
     owner = tx.started_by(identity.dag_id, identity.run_id) if stored is None else stored.owner
     user = owner if stored is None else stored.bound_to
     if user is None:
-        check_queue(services, job)
+        check_job(services, job)
         return owner
     check_use(services, Caller(name=user), job)
     theirs = tx.job(job.name) if stored is None else None

@@ -13,6 +13,7 @@ from frenzy.core.memory_calibration import Calibration
 from frenzy.core.moves import ElasticRules
 from frenzy.core.queue import Action, SchedulingFacts
 from frenzy.core.queue_rules import NO_RULES, QueueRules
+from frenzy.core.sources import SourceRules
 from frenzy.ports import Clock, Inventory, JobStore, LedgerStore, LedgerTx, QueueSource, RunStore
 
 
@@ -34,7 +35,7 @@ class Services:
     """The ports, and the policies that the settings chose.
 
     policy: without queues and quotas, which may change while the service runs (``current_policy``). lease_s: a
-    lease without a heartbeat for so long is suspect.
+    lease without a heartbeat for so long is suspect. sources: from where data may be read for users.
     """
 
     clock: Clock
@@ -48,6 +49,7 @@ class Services:
     lease_s: float
     elastic: ElasticRules = ElasticRules()
     queues: QueueSource = _NoQueues()
+    sources: SourceRules = SourceRules()
     schedule: Scheduler = schedule
 
     @property

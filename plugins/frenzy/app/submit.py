@@ -6,21 +6,23 @@ from frenzy.app.services import NotFound, Services
 from frenzy.core.access import Caller, Forbidden, JobRecord, may_manage, use_refusals
 from frenzy.core.errors import Reason, ReasonCode, SpecError
 from frenzy.core.job import TrainingJob
+from frenzy.core.sources import check_sources
 from frenzy.ports import LedgerTx
 
 JOB_DAG_PREFIX = "job_"
 
 
-def check_queue(services: Services, job: TrainingJob) -> None:
-    """Raises SpecError where queues are set and ``job`` names none of them."""
+def check_job(services: Services, job: TrainingJob) -> None:
+    """Raises SpecError where ``job`` names no queue that is there, or reads from where nothing may be read."""
     refusals = services.queues.rules().refusals(job.queue)
     if refusals:
         raise SpecError(refusals)
+    check_sources(job, services.sources)
 
 
 def check_use(services: Services, caller: Caller, job: TrainingJob) -> None:
     """Raises SpecError where ``caller`` may not use the queue, team or priority that ``job`` names."""
-    check_queue(services, job)
+    check_job(services, job)
     bound = not (caller.is_admin or caller.is_service)
     refusals = use_refusals(caller.name, job, services.queues.rules()) if bound else ()
     if refusals:

@@ -26,6 +26,7 @@ from frenzy.app.observe import attempt_launching
 from frenzy.app.place import enqueue
 from frenzy.app.settle import end_attempt
 from frenzy.core.errors import Reason, ReasonCode, TemporaryError
+from frenzy.core.launch import AttemptResult
 from frenzy.core.ledger import JobState
 from frenzy.core.protocol import EndReport, PlaceStatus
 from frenzy.ports import WorkersState
@@ -171,7 +172,7 @@ def decide(context: Any) -> Any:
 
 def ended(world: World, spec: Any, exit_code: int) -> None:
     """What the launch trigger does when the workers are gone."""
-    world.workers_end(spec, exit_code, last_step=5)
+    world.workers_end(spec, exit_code, last_step=5 if exit_code else 100)
     end_attempt(world.services, spec.run_key, spec.attempt, EndReport(result=world.runs.result(spec.run_key, 1)))
 
 
@@ -317,3 +318,21 @@ def test_decide_gives_up_when_a_task_before_the_attempt_failed(world: World) -> 
         decide(world.context("train.decide", run.identity))
     assert world.airflow.cleared == []
     assert world.view(run.run_key).run.state is JobState.CANCELLED
+
+
+def test_what_was_written_before_an_attempt_began_is_not_its_account_and_a_second_start_keeps_it(world: World) -> None:
+    spec = world.placed()
+    context = world.context("train.launch", world.view(spec.run_key).run.identity)
+    world.runs.write_result(spec.run_key, 1, AttemptResult(exit_code=0, last_step=100, total_steps=100))
+    deferral(LaunchOperator(task_id="launch"), context)
+    assert world.runs.result(spec.run_key, 1) is None
+    own = AttemptResult(exit_code=98, last_step=5, total_steps=100)
+    world.runs.write_result(spec.run_key, 1, own)
+    deferral(LaunchOperator(task_id="launch"), context)
+    assert world.runs.result(spec.run_key, 1) == own
+
+
+@pytest.mark.parametrize("place", ["https://127.0.0.1:8080/frenzy/api/v1/runs", "http://a.b", "/proc/self/environ"])
+def test_a_job_that_reads_what_is_not_the_users_is_refused_before_anything_is_asked(world: World, place: str) -> None:
+    with pytest.raises(AirflowFailException, match=r"data\.path"):
+        profile(world, job=spec_document(place))

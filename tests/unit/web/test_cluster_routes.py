@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -25,6 +26,20 @@ def test_job_is_stored_once_and_comes_back_as_written(op: ApiUser) -> None:
     assert (first.name, first.dag_id, first.changed, again.changed) == ("words", "job_words", True, False)
     assert op.send("GET", "/jobs").json() == ["words"]
     assert op.send("GET", "/jobs/words").text == YAML
+
+
+def test_a_job_that_would_read_this_machines_api_is_neither_stored_nor_registered_nor_planned(op: ApiUser) -> None:
+    place = "https://127.0.0.1:8080/frenzy/api/v1/runs"
+    asked = op.registration()
+    asked = replace(asked, job=replace(asked.job, data=replace(asked.job.data, path=place)))
+    yaml_text = YAML.replace("words.txt", f'"{place}"')
+    for path, message in (("/jobs", SubmitJob(yaml_text=yaml_text)), ("/runs", asked), ("/plan", asked)):
+        refused = op.send("POST", path, message)
+        assert refused.status_code == 400
+        (violation,) = refused.json()["detail"]["violations"]
+        assert violation["path"] == "data.path"
+        assert "FRENZY_DATA_HOSTS" in violation["allowed"]
+    assert op.send("GET", "/jobs").json() == []
 
 
 def test_removed_job_is_gone(op: ApiUser) -> None:

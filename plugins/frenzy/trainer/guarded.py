@@ -1,0 +1,125 @@
+"""Reading on a user's behalf in a process of Airflow's: fsspec, held to ``frenzy.core.sources``.
+
+What a name's address is, where a redirect leads and what a link stands for is only known when a source is opened:
+each connection's address is checked as it is made, each file's real path as it is opened.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from frenzy.core.errors import SpecError, Violation
+from frenzy.core.job import TrainingJob
+from frenzy.core.sources import (
+    Link,
+    SourceRules,
+    address_problem,
+    check_sources,
+    is_named,
+    link_problem,
+    links,
+    path_problem,
+    sources,
+)
+
+_HTTP: Final = ("http", "https")
+_LOCAL: Final = ("file", "local")
+
+
+@contextmanager
+def guarded(job: TrainingJob, rules: SourceRules) -> Iterator[None]:
+    """While it lasts, this process reads only what ``rules`` allow. Raises SpecError for what ``job`` names."""
+    import fsspec
+
+    check_sources(job, rules)
+    for field, place in sources(job):
+        for link in links(place):
+            if link.is_local:
+                _check_path(field, _before_pattern(link.rest), rules)
+    before = {name: fsspec.config.conf.get(name) for name in _HTTP}
+    try:
+        for name in _HTTP:
+            fsspec.config.conf[name] = {"get_client": _client_maker(rules), "skip_instance_cache": True}
+        for name in _LOCAL:
+            fsspec.register_implementation(name, _local_files(rules), clobber=True)
+        yield
+    finally:
+        for name, conf in before.items():
+            fsspec.config.conf.pop(name) if conf is None else fsspec.config.conf.update({name: conf})
+        for name in _LOCAL:
+            fsspec.register_implementation(name, fsspec.implementations.local.LocalFileSystem, clobber=True)
+
+
+def check_no_links(folder: Path) -> None:
+    """Raises SpecError where something in ``folder``, which a run's code wrote, is a link or no plain file."""
+    if folder.is_symlink():
+        raise _refused("run_dir", str(folder), "a folder of a run is no link")
+    for above, folders, names in os.walk(folder, followlinks=False):
+        for each in (Path(above) / name for name in (*folders, *names)):
+            mode = each.lstat().st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise _refused("run_dir", str(each), "a folder of a run holds plain files only")
+
+
+def _check_path(field: str, path: str, rules: SourceRules) -> None:
+    problem = path_problem(os.path.realpath(path), rules)
+    if problem is not None:
+        raise _refused(field, path, problem)
+
+
+def _before_pattern(path: str) -> str:
+    """The folder in front of a glob's first letter; ``path`` itself if it is none."""
+    start = next((index for index, letter in enumerate(path) if letter in "*?["), None)
+    return path if start is None else path[:start].rpartition("/")[0] or "."
+
+
+def _refused(field: str, value: str, allowed: str) -> SpecError:
+    return SpecError([Violation(path=field, value=repr(value), allowed=allowed)])
+
+
+def _local_files(rules: SourceRules) -> type[Any]:
+    from fsspec.implementations.local import LocalFileSystem
+
+    class GuardedFiles(LocalFileSystem):
+        cachable = False
+
+        def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+            real = os.path.realpath(self._strip_protocol(path))
+            _check_path("source", real, rules)
+            if os.path.lexists(real) and not stat.S_ISREG(os.lstat(real).st_mode):
+                raise _refused("source", path, "it must be a plain file")
+            return super()._open(real, mode=mode, **options)
+
+    return GuardedFiles
+
+
+def _client_maker(rules: SourceRules) -> Any:
+    import aiohttp
+    from aiohttp.resolver import ThreadedResolver
+
+    class PublicAddresses(ThreadedResolver):
+        async def resolve(self, host: str, *place: Any, **options: Any) -> Any:
+            found = await super().resolve(host, *place, **options)
+            problems = [None if is_named(host, rules) else address_problem(host, each["host"]) for each in found]
+            for problem in filter(None, problems):
+                raise _refused("source", host, problem)
+            return found
+
+    class Connector(aiohttp.TCPConnector):
+        async def connect(self, req: Any, *rest: Any, **options: Any) -> Any:
+            """Called for each request, and again for each redirect."""
+            problem = link_problem(Link(req.url.scheme, f"{req.url.raw_authority}/"), rules)
+            if problem is not None:
+                raise _refused("source", str(req.url), problem)
+            return await super().connect(req, *rest, **options)
+
+    async def client(loop: Any, **options: Any) -> Any:
+        connector = Connector(resolver=PublicAddresses(), use_dns_cache=False)
+        return aiohttp.ClientSession(loop=loop, **{**options, "connector": connector, "trust_env": False})
+
+    return client
