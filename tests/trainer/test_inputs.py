@@ -18,8 +18,9 @@ from tests.trainer.launching import GPT2, REPOSITORY, SENTENCES, Case, LaunchSer
 
 from frenzy.core import codec
 from frenzy.core.launch import AttemptResult, ExitCode, RunPaths
+from frenzy.core.sources import SourceRules
 from frenzy.trainer import files
-from frenzy.trainer.evaluate import NO_ROOM
+from frenzy.trainer.evaluate import NO_ROOM, EvaluationRequest
 
 ROWS = [f"{number}. {SENTENCES[number % len(SENTENCES)]}" for number in range(200)]
 
@@ -58,17 +59,28 @@ def test_trained_tokenizer_is_kept_for_later_attempts_and_the_evaluation(
     made = (tmp_path / "tokenizer/tokenizer.json").read_bytes()
     assert server.run(replace(case, attempt=2)).exit_code == ExitCode.DONE
     assert (tmp_path / "tokenizer/tokenizer.json").read_bytes() == made
-    command = [sys.executable, "-m", "frenzy.trainer.evaluate", "--run-dir", case.run_dir, "--attempt", "2"]
+    command = [sys.executable, "-m", "frenzy.trainer.evaluate"]
+    output = str(tmp_path / "result.json")
+    asked = EvaluationRequest(run_dir=case.run_dir, job=case.spec().job, sources=SourceRules(), output=output)
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "plugins"), "OMP_NUM_THREADS": "1"}
-    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+    request = codec.dumps(asked)
+    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL, input=request, text=True)
+    assert Path(output).read_text() == (tmp_path / "evaluation.json").read_text()
     evaluation = json.loads((tmp_path / "evaluation.json").read_text())
     assert evaluation["held_out"] is True
     assert 1.0 < evaluation["perplexity"] < 300.0
     assert evaluation["sample"]
     _make_huge(Path(RunPaths(case.run_dir).model_dir))
-    refused = subprocess.run(command, check=False, env=environment, stderr=subprocess.PIPE, text=True)
+    refused = subprocess.run(command, check=False, env=environment, stderr=subprocess.PIPE, input=request, text=True)
     assert refused.returncode == NO_ROOM
     assert "4096 TiB of host memory in fp32" in refused.stderr.splitlines()[-1]
+    secret = tmp_path.parent / f"{tmp_path.name}.secret"
+    secret.write_text("{}")
+    (tmp_path / "model/tokenizer.json").unlink()
+    (tmp_path / "model/tokenizer.json").symlink_to(secret)
+    refused = subprocess.run(command, check=False, env=environment, stderr=subprocess.PIPE, input=request, text=True)
+    assert refused.returncode == ExitCode.BAD_CONFIG_OR_DATA
+    assert "holds plain files only" in refused.stderr
 
 
 def _make_huge(model_dir: Path) -> None:

@@ -6,19 +6,23 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from frenzy.airflow.workers import workers
-from frenzy.core.launch import LaunchSpec
-from frenzy.core.masking import without_masked
+from frenzy.core.job import TrainingJob
+from frenzy.core.ledger import RunRecord
+from frenzy.core.masking import masked_at, without_masked
 from frenzy.core.protocol import RunView
+from frenzy.core.telemetry import printable
 
 _MODULE: Final = "frenzy.trainer.evaluate"
 _TERMINATE_S: Final = 5.0
-_Told = TypeVar("_Told")
 
 
 class Evaluation:
@@ -30,26 +34,48 @@ class Evaluation:
         self._process: subprocess.Popen[str] | None = None
 
     def run(self) -> dict[str, Any]:
-        """Perplexity, sample and more, as the process left them in the run directory."""
-        from frenzy.trainer.evaluate import RESULT_NAME
-        from frenzy.trainer.files import read_text
+        """Perplexity, sample and more, as the process found them."""
+        from frenzy.core import codec
+        from frenzy.trainer.evaluate import EvaluationRequest
 
-        if not self._view.run.job.evaluation.enabled:
+        run = self._view.run
+        if not run.job.evaluation.enabled:
             raise AirflowSkipException("evaluation.enabled is off in the job's specification.")
-        run_key, attempt = self._view.run.run_key, max((each.attempt for each in self._view.attempts), default=1)
-        run_dir, spec = workers().runs.run_dir(run_key), workers().runs.spec(run_key, attempt)
-        self._run([sys.executable, "-m", _MODULE, "--run-dir", run_dir, "--attempt", str(attempt)], spec)
-        found: dict[str, Any] = json.loads(read_text(f"{run_dir}/{RESULT_NAME}"))
-        return _shown(found, spec)
+        run = replace(run, job=self._whole_job(run))
+        with tempfile.TemporaryDirectory(prefix="frenzy-evaluation-") as folder:
+            request = EvaluationRequest(
+                run_dir=workers().runs.run_dir(run.run_key),
+                job=run.job,
+                sources=workers().settings.source_rules(os.environ),
+                output=f"{folder}/result.json",
+            )
+            self._run([sys.executable, "-m", _MODULE], codec.dumps(request), run)
+            found: dict[str, Any] = json.loads(Path(request.output).read_text(encoding="utf-8"))
+        return without_masked(found, run)
 
-    def _run(self, command: list[str], spec: LaunchSpec | None) -> None:
+    def _whole_job(self, run: RunRecord) -> TrainingJob:
+        """The ledger's job. Of it, only what its workers were told has the masked texts; all else must be the same."""
+        if not run.masked:
+            return run.job
+        attempt = max((each.attempt for each in self._view.attempts), default=1)
+        spec = workers().runs.spec(run.run_key, attempt)
+        if spec is None or masked_at(spec.job, run.masked) != run.job:
+            raise AirflowFailException("The run directory's spec.json is not what the workers were told.")
+        return spec.job
+
+    def _run(self, command: list[str], request: str, run: RunRecord) -> None:
         last = ""
         pipe = subprocess.PIPE
-        with subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=_environment()) as process:
+        with subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=_environment()
+        ) as process:
             self._process = process
+            assert process.stdin is not None
             assert process.stdout is not None
+            with suppress(BrokenPipeError), process.stdin as asked:
+                asked.write(request)
             for line in process.stdout:
-                line = _shown(line, spec)
+                line = without_masked(printable(line), run)
                 last = line.strip() or last
                 self._log.info("%s", line.rstrip())
         check_end(process.returncode, last)
@@ -62,11 +88,6 @@ class Evaluation:
             self._process.wait(_TERMINATE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-
-
-def _shown(told: _Told, spec: LaunchSpec | None) -> _Told:
-    """What the process tells, for everybody who may see the task."""
-    return told if spec is None else without_masked(told, spec)
 
 
 def check_end(exit_code: int, last: str) -> None:

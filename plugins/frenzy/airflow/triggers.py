@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from airflow.triggers.base import BaseTrigger, TaskFailedEvent, TaskSuccessEvent, TriggerEvent
@@ -205,9 +205,7 @@ class AttemptTrigger(RunTrigger):
         waiting: Reason | None = None
         while True:
             try:
-                account = without_masked(await asyncio.to_thread(workers().launcher.account, spec), spec)
-                result = await asyncio.to_thread(workers().runs.result, self.run_key, self.attempt)
-                result = without_masked(result, spec)
+                account, result = await asyncio.to_thread(self._look, spec)
             except Exception as error:
                 self.log.warning("The workers could not be looked at: %s", error)
                 account, result = WorkersAccount(state=WorkersState.UNKNOWN), None
@@ -219,6 +217,22 @@ class AttemptTrigger(RunTrigger):
                 if result is not None or time.monotonic() - gone_since_s > _RESULT_PATIENCE_S:
                     return Ended(account=account, result=result)
             await asyncio.sleep(workers().settings.poll_s)
+
+    def _look(self, spec: LaunchSpec) -> tuple[WorkersAccount, AttemptResult | None]:
+        """What is known of the workers, without texts that only they are to read: where they stand in what they were
+        told, which the ledger gives to nobody else. Nothing else is taken from there.
+        """
+        account = workers().launcher.account(spec)
+        result = workers().runs.result(self.run_key, self.attempt)
+        if not spec.masked:
+            return account, result
+        try:
+            told = workers().runs.spec(self.run_key, self.attempt)
+        except FrenzyError:
+            told = None
+        return (
+            (account, result) if told is None else without_masked((account, result), replace(told, masked=spec.masked))
+        )
 
     async def report_end(self, ended: Ended) -> None:
         """Tell the ledger, however long it takes: its GPUs are free only then. Then remove what is left."""

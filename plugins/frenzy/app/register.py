@@ -9,7 +9,7 @@ from frenzy.app.plan import first_plans
 from frenzy.app.queries import view_of
 from frenzy.app.services import Services, log_event
 from frenzy.app.states import move
-from frenzy.app.submit import JOB_DAG_PREFIX, check_managed, check_job, check_use
+from frenzy.app.submit import JOB_DAG_PREFIX, check_job, check_managed, check_use
 from frenzy.core.access import Caller
 from frenzy.core.errors import Reason
 from frenzy.core.job import TrainingJob

@@ -52,7 +52,7 @@ def settle(tx: LedgerTx, services: Services, record: Attempt, report: EndReport,
     Only what can be true of the attempt is kept of ``report``.
     """
     run = require_run(tx, record.run_key)
-    report = without_masked(believed_end(report, record, bounds_of(run, record, now_s)), run)
+    report = believed_end(without_masked(report, run), record, bounds_of(run, record, now_s))
     if report.progress is not None:
         record = merge_progress(record, report.progress)
     if report.result is not None and report.result.total_steps > 0:

@@ -1,27 +1,31 @@
-"""``python -m frenzy.trainer.evaluate --run-dir URL --attempt N``: perplexity and a sample.
+"""``python -m frenzy.trainer.evaluate < request.json``: perplexity and a sample.
 
 Scores the finished model on the held-out text (on the training text when nothing was held out)
 and lets it continue a prompt; the figures go to ``evaluation.json`` in the run directory. A model
 that does not fit in host memory in fp32 is not loaded.
+
+This runs in Airflow's task, not as the user's code: the run directory is read as data alone, and nothing in it
+says what to do. The job comes with the request.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from frenzy.core import codec
 from frenzy.core.errors import FrenzyError
-from frenzy.core.launch import ExitCode, LaunchSpec, RunPaths
+from frenzy.core.job import TrainingJob
+from frenzy.core.launch import ExitCode, RunPaths
+from frenzy.core.sources import SourceRules
 from frenzy.core.units import format_bytes
 from frenzy.trainer import files
+from frenzy.trainer.guarded import check_no_links, guarded
 from frenzy.trainer.host_room import fp32_bytes, free_host_bytes
 from frenzy.trainer.outcome import BadInputError
 
@@ -29,6 +33,16 @@ RESULT_NAME: Final = "evaluation.json"
 # The exit code where the model does not fit in host memory here; no code of the trainer's.
 NO_ROOM: Final = 75
 _PROMPT_TOKENS: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationRequest:
+    """What is read from standard input. output: the local file that the result is put into, too."""
+
+    run_dir: str
+    job: TrainingJob
+    sources: SourceRules
+    output: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,27 +77,28 @@ def check_room(model_dir: str, free_bytes: float) -> None:
         )
 
 
-def evaluate(spec: LaunchSpec, scratch: Path) -> Evaluation:
+def evaluate(request: EvaluationRequest, scratch: Path) -> Evaluation:
     """Score and sample the run's finished model. Raises BadInputError when there is none, and NoRoomError."""
     import torch
-    from transformers import AutoModelForCausalLM
 
     from frenzy.trainer.export import READY_FILE
     from frenzy.trainer.packing import pack
     from frenzy.trainer.tokenizer import load_tokenizer
 
-    paths = RunPaths(spec.run_dir)
-    if not files.exists(f"{paths.model_dir}/{READY_FILE}"):
-        raise BadInputError("run_dir", spec.run_dir, "it holds no finished model; evaluate after the training's end")
-    check_room(paths.model_dir, free_host_bytes())
-    folder = files.fetch_folder(paths.model_dir, scratch / "model")
+    job, model_dir = request.job, RunPaths(request.run_dir).model_dir
+    if not files.exists(f"{model_dir}/{READY_FILE}"):
+        raise BadInputError("run_dir", request.run_dir, "it holds no finished model; evaluate after the training's end")
+    run_dir = files.local_path(request.run_dir)
+    for each in () if run_dir is None else (run_dir / "model", run_dir / "data"):
+        check_no_links(each)
+    check_room(model_dir, free_host_bytes())
+    folder = files.fetch_folder(model_dir, scratch / "model")
     tokenizer = load_tokenizer(folder)
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = _model(folder, job)
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
-    run_dir = files.local_path(spec.run_dir)
-    data = pack(spec.job, tokenizer, (run_dir or scratch) / "data")
-    loss, num_sequences = _mean_loss(model, data, spec.job.evaluation.max_sequences)
-    prompt, sample = _sample(model, tokenizer, data, spec)
+    data = pack(job, tokenizer, (run_dir or scratch) / "data")
+    loss, num_sequences = _mean_loss(model, data, job.evaluation.max_sequences)
+    prompt, sample = _sample(model, tokenizer, data, job)
     return Evaluation(
         loss=loss,
         perplexity=math.exp(min(loss, 700.0)),
@@ -93,6 +108,23 @@ def evaluate(spec: LaunchSpec, scratch: Path) -> Evaluation:
         prompt=prompt,
         sample=sample,
         step=int(json.loads((folder / READY_FILE).read_text())["step"]),
+    )
+
+
+def _model(folder: Path, job: TrainingJob) -> Any:
+    """The finished model, of which nothing is run as code and nothing is fetched from elsewhere."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    if (folder / "adapter_config.json").exists():  # it names another model to load
+        raise BadInputError("run_dir", str(folder), "a finished model is whole; its adapters are in its folder adapter")
+    return AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=torch.float32,
+        trust_remote_code=False,
+        use_safetensors=True,
+        local_files_only=True,
+        attn_implementation="eager" if job.training.attention == "eager" else "sdpa",
     )
 
 
@@ -119,21 +151,21 @@ def _mean_loss(model: Any, data: Any, max_sequences: int) -> tuple[float, int]:
     return total / count, count
 
 
-def _sample(model: Any, tokenizer: Any, data: Any, spec: LaunchSpec) -> tuple[str, str]:
+def _sample(model: Any, tokenizer: Any, data: Any, job: TrainingJob) -> tuple[str, str]:
     """The prompt and what the model makes of it; the same for the same seed."""
     import numpy as np
     import torch
 
     from frenzy.trainer.packing import SequenceReader
 
-    settings = spec.job.evaluation
+    settings = job.evaluation
     if settings.prompt:
         tokens = tokenizer(settings.prompt, add_special_tokens=False, return_tensors="pt")["input_ids"]
     else:
         row = SequenceReader(data).read(np.array([_first_scored(data)]))[:, :_PROMPT_TOKENS]
         tokens = torch.from_numpy(row)
     room = _positions(model) - tokens.shape[1]
-    torch.manual_seed(spec.job.training.seed)
+    torch.manual_seed(job.training.seed)
     with torch.inference_mode():
         made = model.generate(
             tokens.to(model.device),
@@ -152,23 +184,20 @@ def _positions(model: Any) -> int:
     return positions if isinstance(positions, int) else 2**20
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Evaluate and write the result; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m frenzy.trainer.evaluate", description=__doc__)
-    parser.add_argument("--run-dir", required=True, help="fsspec URL or path of the run directory")
-    parser.add_argument("--attempt", required=True, type=int, help="the attempt whose spec.json is read")
-    options = parser.parse_args(arguments)
     try:
-        spec = codec.loads(LaunchSpec, files.read_text(RunPaths(options.run_dir).spec(options.attempt)))
-        with tempfile.TemporaryDirectory(prefix="frenzy-evaluate-") as scratch:
-            result = codec.dumps(evaluate(spec, Path(scratch)), indent=2)
+        request = codec.loads(EvaluationRequest, sys.stdin.read())
+        with guarded(request.job, request.sources), tempfile.TemporaryDirectory(prefix="frenzy-evaluate-") as scratch:
+            result = codec.dumps(evaluate(request, Path(scratch)), indent=2)
     except NoRoomError as error:
         sys.stderr.write(f"{error}\n")
         return NO_ROOM
     except (FrenzyError, FileNotFoundError) as error:
         sys.stderr.write(f"{error}\n")
         return ExitCode.BAD_CONFIG_OR_DATA
-    files.write_text(f"{options.run_dir}/{RESULT_NAME}", result)
+    for place in (f"{request.run_dir}/{RESULT_NAME}", request.output):
+        files.write_text(place, result)
     sys.stdout.write(f"{result}\n")
     return ExitCode.DONE
 

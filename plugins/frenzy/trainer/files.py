@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -50,8 +51,9 @@ def write_text(place: str, text: str) -> None:
         _put(place, lambda fs, key: fs.pipe_file(key, text.encode()))
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    with temporary.open("x") as file:
+        file.write(text)
     temporary.replace(path)
 
 

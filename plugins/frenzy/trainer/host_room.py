@@ -12,6 +12,8 @@ import fsspec
 
 _FP32_BYTES: Final = 4
 _LENGTH_BYTES: Final = 8
+# No safetensors file has a longer header.
+_MOST_HEADER_BYTES: Final = 100_000_000
 _KIB: Final = 1024
 # The files of both generations of control groups: limit, use, and the cached part of it that can be given back.
 _GROUP_FILES: Final = (
@@ -30,7 +32,7 @@ def fp32_bytes(model_dir: str) -> int:
 def _num_weights(system: fsspec.AbstractFileSystem, file: str) -> int:
     with system.open(file, "rb") as stream:
         length = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
-        header = json.loads(stream.read(length))
+        header = json.loads(stream.read(min(length, _MOST_HEADER_BYTES)))
     return sum(math.prod(each["shape"]) for name, each in header.items() if name != "__metadata__")
 
 

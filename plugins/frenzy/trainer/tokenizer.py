@@ -61,7 +61,7 @@ def load_tokenizer(folder: str | Path) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder))
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
     except Exception as error:
         allowed = f"it must be a folder or hub id with a tokenizer ({type(error).__name__})"
         raise BadInputError("model.tokenizer", str(folder), allowed) from error
