@@ -29,6 +29,12 @@ CONN_ID: Final = "frenzy_default"
 EXTRAS_PATH: Final = f"extras of the Connection {CONN_ID}"
 _PREFIX: Final = "FRENZY_"
 
+# What Airflow itself keeps in AIRFLOW_HOME.
+_SECRETS_OF_AIRFLOW: Final = (
+    *("airflow.cfg", "airflow.db", "airflow.db-wal", "airflow.db-shm", "config", "logs", "secrets.json"),
+    *("simple_auth_manager_passwords.json.generated", "standalone_admin_password.txt", "webserver_config.py"),
+)
+
 _DEFAULT_HOME: Final = (CHECKOUT if _IN_CHECKOUT else Path.cwd()) / ".frenzy"
 
 
@@ -144,8 +150,8 @@ class Settings:
         """What Airflow's processes may read for users: none of Airflow's own files, of runs only finished models."""
         folders = (self.airflow_home, self.jobs_folder, self.cache_folder, self.log_folder, self.pid_folder)
         own = [*folders, self.workers_folder]
-        if environ.get("AIRFLOW_HOME"):
-            own.append(_path(environ["AIRFLOW_HOME"]))
+        if environ.get("AIRFLOW_HOME"):  # an image may keep data there, too
+            own += [_path(environ["AIRFLOW_HOME"]) / each for each in _SECRETS_OF_AIRFLOW]
         return SourceRules(
             schemes=tuple(self.data_schemes.split(",")),
             hosts=tuple(self.data_hosts.split(",")),

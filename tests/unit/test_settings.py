@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from frenzy.core.errors import SpecError
 from frenzy.core.has import POLICIES
-from frenzy.core.sources import DATA_SCHEMES
+from frenzy.core.sources import DATA_SCHEMES, path_problem
 from frenzy.settings import (
     EXTRAS_PATH,
     POLICIES_WITH_QUEUES,
@@ -231,3 +231,14 @@ def test_a_contradiction_says_which_of_the_two_stands_in_the_connection() -> Non
         load_settings({"FRENZY_QUEUES": "/queues.yaml"}, {"FRENZY_POLICY": "fifo"})
 
     assert [each.path for each in refusal.value.violations] == [f"FRENZY_POLICY in the {EXTRAS_PATH}"]
+
+
+def test_nothing_of_airflows_own_is_read_for_users_wherever_airflow_is(tmp_path: Path) -> None:
+    environ = {"FRENZY_HOME": str(tmp_path / "frenzy"), "AIRFLOW_HOME": str(tmp_path / "airflow")}
+    rules = load_settings(environ).source_rules(environ)
+    runs = tmp_path / "frenzy/runs"
+    for place in ("frenzy/airflow/secrets.json", "frenzy/jobs/x.yaml", "airflow/airflow.db", "airflow/logs/x.log"):
+        assert path_problem(str(tmp_path / place), rules) is not None, place
+    assert path_problem(str(runs / "k/attempt-1/spec.json"), rules) is not None
+    assert path_problem(str(runs / "k/model/config.json"), rules) is None
+    assert path_problem(str(tmp_path / "airflow/include/data/words.txt"), rules) is None

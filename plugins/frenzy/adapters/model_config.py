@@ -11,6 +11,7 @@ import hashlib
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
@@ -88,14 +89,17 @@ def _ask_transformers(asked: Mapping[str, Any]) -> dict[str, Any]:
 def _ask(arguments: Sequence[str], asked: Mapping[str, Any]) -> dict[str, Any]:
     command = [sys.executable, "-W", "ignore", *arguments]
     try:
-        done = subprocess.run(
-            command,
-            input=json.dumps(asked, default=str),
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=True,
-        )
+        # In an empty folder: a hub id would be taken for a folder of its name.
+        with tempfile.TemporaryDirectory(prefix="frenzy-config-") as nowhere:
+            done = subprocess.run(
+                command,
+                input=json.dumps(asked, default=str),
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT_S,
+                check=True,
+                cwd=nowhere,
+            )
     except (subprocess.SubprocessError, OSError) as error:
         words = getattr(error, "stderr", None) or str(error)
         return {"error": f"transformers could not be asked: {words[-300:]}"}
