@@ -152,8 +152,9 @@ class Settings:
         own = [*folders, self.workers_folder]
         if environ.get("AIRFLOW_HOME"):  # an image may keep data there, too
             own += [_path(environ["AIRFLOW_HOME"]) / each for each in _SECRETS_OF_AIRFLOW]
+        scheme, separator, _ = self.run_root.partition("://")
         return SourceRules(
-            schemes=tuple(self.data_schemes.split(",")),
+            schemes=(*self.data_schemes.split(","), *((scheme,) if separator else ())),  # finished models are there
             hosts=tuple(self.data_hosts.split(",")),
             folders=tuple(self.data_folders.split(",")) if self.data_folders else (),
             closed=tuple(str(folder.resolve()) for folder in own),

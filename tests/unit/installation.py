@@ -11,6 +11,7 @@ from frenzy.core.cluster import Cluster, Node
 from frenzy.core.hardware import GpuType
 from frenzy.core.has import policy_named
 from frenzy.core.memory_calibration import Calibration
+from frenzy.core.sources import DATA_SCHEMES, SourceRules
 from frenzy.core.units import GIB
 
 CONFIG: Final = {
@@ -56,6 +57,7 @@ def in_memory_services(**changes: Any) -> Services:
         policy=policy_named("has"),
         marp_policy="paper",
         lease_s=60.0,
+        sources=SourceRules(schemes=(*DATA_SCHEMES, "memory")),  # where these runs are
     )
     with made.ledger.transaction() as tx:
         tx.put_cluster(small_cluster())

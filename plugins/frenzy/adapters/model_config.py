@@ -11,7 +11,6 @@ import hashlib
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
@@ -26,13 +25,15 @@ from frenzy.core.model_tree import MODULE_TREE
 _CONFIG_FILE: Final = "config.json"
 _TIMEOUT_S: Final = 300.0
 _READER: Final = """
-import json, sys
+import json, os, sys, tempfile
 sys.modules["torch"] = None
 from transformers import AutoConfig
 asked = json.load(sys.stdin)
 try:
     if "hub_id" in asked:
-        config = AutoConfig.from_pretrained(asked["hub_id"], trust_remote_code=False)
+        with tempfile.TemporaryDirectory() as nowhere:  # elsewhere a folder of its name would be taken for it
+            os.chdir(nowhere)
+            config = AutoConfig.from_pretrained(asked["hub_id"], trust_remote_code=False)
     else:
         config = AutoConfig.for_model(asked["family"], **asked["options"])
     answer = {"config": json.loads(config.get_text_config().to_json_string(use_diff=False))}
@@ -89,17 +90,14 @@ def _ask_transformers(asked: Mapping[str, Any]) -> dict[str, Any]:
 def _ask(arguments: Sequence[str], asked: Mapping[str, Any]) -> dict[str, Any]:
     command = [sys.executable, "-W", "ignore", *arguments]
     try:
-        # In an empty folder: a hub id would be taken for a folder of its name.
-        with tempfile.TemporaryDirectory(prefix="frenzy-config-") as nowhere:
-            done = subprocess.run(
-                command,
-                input=json.dumps(asked, default=str),
-                capture_output=True,
-                text=True,
-                timeout=_TIMEOUT_S,
-                check=True,
-                cwd=nowhere,
-            )
+        done = subprocess.run(
+            command,
+            input=json.dumps(asked, default=str),
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=True,
+        )
     except (subprocess.SubprocessError, OSError) as error:
         words = getattr(error, "stderr", None) or str(error)
         return {"error": f"transformers could not be asked: {words[-300:]}"}
