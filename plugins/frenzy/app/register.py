@@ -25,8 +25,8 @@ def register_run(services: Services, request: RegisterRun) -> RunView:
 
     A run that had ended (its tasks were cleared) starts over with the spec of this call; its
     checkpoints are kept only if the spec still trains the same thing. A stored job's run belongs to the job's owner,
-    any other to who started its DAG run. Raises SpecError for a queue, team or priority that is not the owner's,
-    Forbidden for the name of another's job.
+    any other to who started its DAG run. Raises SpecError for a queue, team, priority or secret that is not the
+    owner's, Forbidden for the name of another's job.
     """
     now_s = services.clock.now_s()
     with services.ledger.transaction() as tx:
