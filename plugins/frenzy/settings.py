@@ -7,6 +7,7 @@ Airflow add what its Connection ``frenzy_default`` says (``frenzy.adapters.conne
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -72,7 +73,8 @@ _POLL_CLUSTER_S: Final = 2.0
 class Settings:
     """One installation's settings; every path is absolute.
 
-    ``queue_file`` is None where there are neither shares nor quotas.
+    ``queue_file`` is None where there are neither shares nor quotas, and no job may refer to a secret.
+    ``worker_env``: names, ``*`` for any text, of further variables that workers on this machine inherit.
     ``port`` is None where the first free one from 8080 on is to be taken, ``database`` where the embedded
     Airflow has an SQLite file in its home. ``run_root`` is an fsspec URL or a path. ``lease_s`` is how long
     a lease lives without a heartbeat, ``poll_s`` how often a trigger looks (by default every 2 s with the
@@ -91,6 +93,7 @@ class Settings:
     cluster_file: Path = CHECKOUT / "include/clusters/laptop.yaml"
     pod_rules_file: Path = CHECKOUT / "include/kubernetes/pods.yaml"
     queue_file: Path | None = None
+    worker_env: str | None = None
     launcher: LauncherKind = LauncherKind.LOCAL
     kubernetes_conn_id: str = "kubernetes_default"
     run_root: str = str(_DEFAULT_HOME / "runs")
@@ -249,6 +252,12 @@ def _path(text: str) -> Path:
     return Path(text).expanduser().absolute()
 
 
+def _variables(text: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9_*]+(\s*,\s*[A-Za-z0-9_*]+)*", text) is None:
+        raise ValueError(text)
+    return text
+
+
 def _url_or_path(text: str) -> str:
     return text.rstrip("/") if "://" in text else str(_path(text))
 
@@ -316,6 +325,13 @@ _VARIABLES: Final = (
     _Variable(name="FRENZY_CLUSTER", field="cluster_file", parse=_path, allowed="give a cluster file"),
     _Variable(name="FRENZY_PODS", field="pod_rules_file", parse=_path, allowed="give a file of pod rules"),
     _Variable(name="FRENZY_QUEUES", field="queue_file", parse=_path, allowed="give a queue file"),
+    _Variable(
+        name="FRENZY_WORKER_ENV",
+        field="worker_env",
+        parse=_variables,
+        allowed="give names of variables, * for any text, commas between them: AWS_*,HF_TOKEN",
+        is_shared=False,
+    ),
     _chosen("FRENZY_LAUNCHER", "launcher", LauncherKind),
     _Variable(
         name="FRENZY_KUBERNETES_CONN_ID",

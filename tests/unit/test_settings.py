@@ -45,6 +45,7 @@ settings = st.builds(
     restart_s=durations_s,
     min_run_s=durations_s,
     max_moves=st.integers(0, 99),
+    worker_env=st.none() | st.sampled_from(["HF_TOKEN", "AWS_*, HF_TOKEN"]),
     move_refill_s=durations_s,
 )
 
@@ -115,6 +116,7 @@ def test_times_are_seconds_or_carry_a_unit(text: str, seconds: float) -> None:
         ("FRENZY_LEASE_S", "inf", "greater than 0"),
         ("FRENZY_ELASTIC", "yes", "auto, off"),
         ("FRENZY_MAX_MOVES", "-1", "from 0 on"),
+        ("FRENZY_WORKER_ENV", "HF_TOKEN;AWS_*", "commas between them"),
     ],
 )
 def test_a_refused_value_is_named_with_what_is_allowed(variable: str, value: str, allowed: str) -> None:
@@ -137,7 +139,7 @@ def test_all_refused_values_are_told_at_once() -> None:
 # the Connection's extras
 
 # What Airflow is started and found by.
-ENVIRONMENT_ONLY = ("FRENZY_HOME", "FRENZY_HOST", "FRENZY_PORT", "FRENZY_DATABASE", "FRENZY_DAGS")
+ENVIRONMENT_ONLY = ("FRENZY_HOME", "FRENZY_HOST", "FRENZY_PORT", "FRENZY_DATABASE", "FRENZY_DAGS", "FRENZY_WORKER_ENV")
 SHARED = tuple(name for name in variable_names() if name not in ENVIRONMENT_ONLY)
 
 
