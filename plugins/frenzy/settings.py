@@ -199,7 +199,7 @@ def _refused_extras(extras: Mapping[str, object]) -> Iterator[Violation]:
         elif name in shared:
             yield Violation(path=EXTRAS_PATH, value=repr(key), allowed=f"write {name}")
         elif has_prefix and name in variable_names():
-            allowed = "set it in the environment: Airflow is started and found by it"
+            allowed = "set it in the environment, for each component"
             yield Violation(path=EXTRAS_PATH, value=repr(key), allowed=allowed)
         elif has_prefix:
             yield Violation(path=EXTRAS_PATH, value=repr(key), allowed=f"allowed: {', '.join(shared)}")
@@ -223,7 +223,8 @@ def variable_names(*, shared_only: bool = False) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Variable:
-    """One setting. ``is_shared``: the Connection may give it; not so what Airflow is started and found by."""
+    """One setting. ``is_shared``: the Connection may give it; not so what Airflow is started and found by, nor what
+    is of one machine alone."""
 
     name: str
     field: str

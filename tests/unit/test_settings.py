@@ -198,7 +198,7 @@ def test_extras_that_look_like_no_setting_are_left_alone() -> None:
         (
             {"FRENZY_DATABASE": "postgresql://me:geheim@db/x"},
             f"{EXTRAS_PATH}: 'FRENZY_DATABASE' is refused; "
-            "set it in the environment: Airflow is started and found by it",
+            "set it in the environment, for each component",
         ),
         (
             {"FRENZY_PASSWORD": "geheim"},
