@@ -197,8 +197,7 @@ def test_extras_that_look_like_no_setting_are_left_alone() -> None:
         ({"frenzy_launcher": "kubernetes"}, f"{EXTRAS_PATH}: 'frenzy_launcher' is refused; write FRENZY_LAUNCHER"),
         (
             {"FRENZY_DATABASE": "postgresql://me:geheim@db/x"},
-            f"{EXTRAS_PATH}: 'FRENZY_DATABASE' is refused; "
-            "set it in the environment, for each component",
+            f"{EXTRAS_PATH}: 'FRENZY_DATABASE' is refused; set it in the environment, for each component",
         ),
         (
             {"FRENZY_PASSWORD": "geheim"},
