@@ -17,9 +17,10 @@ from frenzy.core.launch import LaunchSpec
 # What a process needs of its machine. No name of a secret fits one of these: NVIDIA_API_KEY and HF_TOKEN are some.
 _INHERITED: Final = (
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "XDG_CACHE_HOME"),
-    *("LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHON*", "SPT_NOENV", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
+    *("LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHON*", "SPT_NOENV", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+    *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
     *("CUDA_*", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NCCL_*", "GLOO_*", "DS_ACCELERATOR"),
-    *("OMP_*", "MKL_*", "MALLOC_*", "TORCH_HOME", "PYTORCH_*", "TRITON_CACHE_DIR"),
+    *("OMP_*", "MKL_*", "OPENBLAS_*", "MALLOC_*", "TORCH_HOME", "PYTORCH_*", "TRITON_CACHE_DIR"),
     *("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_ENDPOINT", "TRANSFORMERS_OFFLINE"),
 )
 # Of those that are otherwise the control plane's: the mark of a stack's processes, and the trainer's own times.
