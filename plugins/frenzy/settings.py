@@ -7,6 +7,7 @@ Airflow add what its Connection ``frenzy_default`` says (``frenzy.adapters.conne
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -79,7 +80,8 @@ _POLL_CLUSTER_S: Final = 2.0
 class Settings:
     """One installation's settings; every path is absolute.
 
-    ``queue_file`` is None where there are neither shares nor quotas.
+    ``queue_file`` is None where there are neither shares nor quotas, and no job may refer to a secret.
+    ``worker_env``: names, ``*`` for any text, of further variables that workers on this machine inherit.
     ``port`` is None where the first free one from 8080 on is to be taken, ``database`` where the embedded
     Airflow has an SQLite file in its home. ``run_root`` is an fsspec URL or a path. ``lease_s`` is how long
     a lease lives without a heartbeat, ``poll_s`` how often a trigger looks (by default every 2 s with the
@@ -99,6 +101,7 @@ class Settings:
     cluster_file: Path = CHECKOUT / "include/clusters/laptop.yaml"
     pod_rules_file: Path = CHECKOUT / "include/kubernetes/pods.yaml"
     queue_file: Path | None = None
+    worker_env: str | None = None
     launcher: LauncherKind = LauncherKind.LOCAL
     kubernetes_conn_id: str = "kubernetes_default"
     run_root: str = str(_DEFAULT_HOME / "runs")
@@ -222,7 +225,7 @@ def _refused_extras(extras: Mapping[str, object]) -> Iterator[Violation]:
         elif name in shared:
             yield Violation(path=EXTRAS_PATH, value=repr(key), allowed=f"write {name}")
         elif has_prefix and name in variable_names():
-            allowed = "set it in the environment: Airflow is started and found by it"
+            allowed = "set it in the environment, for each component"
             yield Violation(path=EXTRAS_PATH, value=repr(key), allowed=allowed)
         elif has_prefix:
             yield Violation(path=EXTRAS_PATH, value=repr(key), allowed=f"allowed: {', '.join(shared)}")
@@ -246,7 +249,8 @@ def variable_names(*, shared_only: bool = False) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Variable:
-    """One setting. ``is_shared``: the Connection may give it; not so what Airflow is started and found by."""
+    """One setting. ``is_shared``: the Connection may give it; not so what Airflow is started and found by, nor what
+    is of one machine alone."""
 
     name: str
     field: str
@@ -273,6 +277,12 @@ class _Variable:
 
 def _path(text: str) -> Path:
     return Path(text).expanduser().absolute()
+
+
+def _variables(text: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9_*]+(\s*,\s*[A-Za-z0-9_*]+)*", text) is None:
+        raise ValueError(text)
+    return text
 
 
 def _url_or_path(text: str) -> str:
@@ -356,6 +366,13 @@ _VARIABLES: Final = (
     _Variable(name="FRENZY_CLUSTER", field="cluster_file", parse=_path, allowed="give a cluster file"),
     _Variable(name="FRENZY_PODS", field="pod_rules_file", parse=_path, allowed="give a file of pod rules"),
     _Variable(name="FRENZY_QUEUES", field="queue_file", parse=_path, allowed="give a queue file"),
+    _Variable(
+        name="FRENZY_WORKER_ENV",
+        field="worker_env",
+        parse=_variables,
+        allowed="give names of variables, * for any text, commas between them: AWS_*,HF_TOKEN",
+        is_shared=False,
+    ),
     _chosen("FRENZY_LAUNCHER", "launcher", LauncherKind),
     _Variable(
         name="FRENZY_KUBERNETES_CONN_ID",

@@ -1,10 +1,16 @@
-"""What our service account may not do, asked of the API server itself. What it may is used by the other tests."""
+"""What is installed, and what our service account may not do, asked of the API server itself.
+
+What the account may is used by the other tests.
+"""
 
 from __future__ import annotations
 
 import pytest
-from kubernetes import client
+import yaml
+from kubernetes import client, utils
 from tests.kubernetes.pods import gpu_pod
+
+from frenzy.settings import CHECKOUT
 
 
 @pytest.mark.parametrize(
@@ -44,3 +50,13 @@ def test_no_pod_is_made_or_ended_in_another_namespace(our_api: client.CoreV1Api,
         with pytest.raises(client.ApiException) as refused:
             call()
         assert refused.value.status == 403
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in (CHECKOUT / "deploy/kubernetes").iterdir()))
+def test_the_api_server_accepts_every_object_of_the_deployment(
+    core_api: client.CoreV1Api, kube_namespace: str, file: str
+) -> None:
+    for each in yaml.safe_load_all((CHECKOUT / "deploy/kubernetes" / file).read_text(encoding="utf-8")):
+        if "namespace" in each["metadata"]:
+            each["metadata"]["namespace"] = kube_namespace
+        utils.create_from_dict(core_api.api_client, each, dry_run="All", field_validation="Strict")

@@ -288,14 +288,16 @@ def test_the_chart_uses_our_images_claims_and_service_account() -> None:
     assert VALUES["defaultAirflowRepository"].rpartition("/")[2] == "frenzy-airflow"
     assert VALUES["defaultAirflowTag"] == _version()
     assert VALUES["airflowVersion"] == pins(CHECKOUT / "requirements.lock")["apache-airflow"]
-    claims = {each["metadata"]["name"] for each in documents("deploy/kubernetes/volumes.yaml")}
+    claims = [each for each in documents("deploy/kubernetes/volumes.yaml") if each["kind"] == "PersistentVolumeClaim"]
+    ours = {each["metadata"]["name"] for each in claims if each["metadata"]["namespace"] == "frenzy"}
     used = {each["persistentVolumeClaim"]["claimName"] for each in VALUES["volumes"] if "persistentVolumeClaim" in each}
     assert VALUES["logs"]["persistence"]["enabled"]
-    assert used | {VALUES["logs"]["persistence"]["existingClaim"]} == claims
-    modes = [each["spec"]["accessModes"] for each in documents("deploy/kubernetes/volumes.yaml")]
-    assert modes == [["ReadWriteMany"]] * len(claims)
+    assert used | {VALUES["logs"]["persistence"]["existingClaim"]} == ours
+    assert [each["spec"]["accessModes"] for each in claims] == [["ReadWriteMany"]] * len(claims)
     rules = load_pod_rules(CHECKOUT / "include/kubernetes/pods.yaml", stop_grace_s=30.0)
-    assert rules.run_directory is not None and rules.run_directory.claim in claims
+    assert rules.run_directory is not None
+    trainers = {each["metadata"]["name"] for each in claims if each["metadata"]["namespace"] == rules.namespace}
+    assert trainers == {rules.run_directory.claim}
     mounts = {each["name"]: each["mountPath"] for each in VALUES["volumeMounts"]}
     assert set(mounts) == {each["name"] for each in VALUES["volumes"]}
     assert mounts["frenzy-runs"] == rules.run_directory.mount_path

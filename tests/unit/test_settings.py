@@ -46,6 +46,7 @@ settings = st.builds(
     restart_s=durations_s,
     min_run_s=durations_s,
     max_moves=st.integers(0, 99),
+    worker_env=st.none() | st.sampled_from(["HF_TOKEN", "AWS_*, HF_TOKEN"]),
     move_refill_s=durations_s,
     data_schemes=st.lists(st.sampled_from(DATA_SCHEMES), min_size=1).map(",".join),
     data_hosts=st.lists(names, min_size=1).map(",".join),
@@ -119,6 +120,7 @@ def test_times_are_seconds_or_carry_a_unit(text: str, seconds: float) -> None:
         ("FRENZY_LEASE_S", "inf", "greater than 0"),
         ("FRENZY_ELASTIC", "yes", "auto, off"),
         ("FRENZY_MAX_MOVES", "-1", "from 0 on"),
+        ("FRENZY_WORKER_ENV", "HF_TOKEN;AWS_*", "commas between them"),
     ],
 )
 def test_a_refused_value_is_named_with_what_is_allowed(variable: str, value: str, allowed: str) -> None:
@@ -142,7 +144,7 @@ def test_all_refused_values_are_told_at_once() -> None:
 
 # What Airflow is started and found by.
 ENVIRONMENT_ONLY = (
-    *("FRENZY_HOME", "FRENZY_HOST", "FRENZY_PORT", "FRENZY_DATABASE", "FRENZY_DAGS"),
+    *("FRENZY_HOME", "FRENZY_HOST", "FRENZY_PORT", "FRENZY_DATABASE", "FRENZY_DAGS", "FRENZY_WORKER_ENV"),
     *("FRENZY_DATA_SCHEMES", "FRENZY_DATA_HOSTS", "FRENZY_DATA_FOLDERS"),
 )
 SHARED = tuple(name for name in variable_names() if name not in ENVIRONMENT_ONLY)
@@ -202,8 +204,7 @@ def test_extras_that_look_like_no_setting_are_left_alone() -> None:
         ({"frenzy_launcher": "kubernetes"}, f"{EXTRAS_PATH}: 'frenzy_launcher' is refused; write FRENZY_LAUNCHER"),
         (
             {"FRENZY_DATABASE": "postgresql://me:geheim@db/x"},
-            f"{EXTRAS_PATH}: 'FRENZY_DATABASE' is refused; "
-            "set it in the environment: Airflow is started and found by it",
+            f"{EXTRAS_PATH}: 'FRENZY_DATABASE' is refused; set it in the environment, for each component",
         ),
         (
             {"FRENZY_PASSWORD": "geheim"},

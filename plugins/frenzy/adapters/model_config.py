@@ -2,13 +2,15 @@
 
 Defaults are filled in by transformers itself, so that planner and trainer see the same model. It
 is asked in a process of its own that is kept from importing torch (a config needs none of it):
-half the time, and nothing of either stays in the caller. Answers are kept in a folder.
+half the time, and nothing of either stays in the caller; Airflow's variables are kept from it. Answers
+are kept in a folder.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,6 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
+from frenzy.adapters.local.worker_environment import helper_environment
 from frenzy.core.errors import PermanentError, Reason, ReasonCode, SpecError, Violation
 from frenzy.core.job import ModelSpec
 from frenzy.core.model_shape import SUPPORTED_FAMILIES
@@ -93,6 +96,7 @@ def _ask(arguments: Sequence[str], asked: Mapping[str, Any]) -> dict[str, Any]:
         done = subprocess.run(
             command,
             input=json.dumps(asked, default=str),
+            env=helper_environment(os.environ),
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_S,

@@ -101,10 +101,8 @@ def check_end(exit_code: int, last: str) -> None:
 
 
 def _environment() -> dict[str, str]:
-    import frenzy
+    """Without what Airflow holds: the model, the data and their formats are what a user chose."""
+    from frenzy.adapters.local.worker_environment import helper_environment
 
-    package = str(Path(frenzy.__file__).resolve().parents[1])
-    paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     # One thread unless told otherwise: the worker's machine trains, too, and idle threads spin.
-    threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-    return {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "PYTHONUNBUFFERED": "1"}
+    return {"OMP_NUM_THREADS": "1", **helper_environment(os.environ), "PYTHONUNBUFFERED": "1"}

@@ -10,10 +10,10 @@ from frenzy.app.queries import view_of
 from frenzy.app.services import Services, log_event
 from frenzy.app.states import move
 from frenzy.app.submit import JOB_DAG_PREFIX, check_job, check_managed, check_use
-from frenzy.core.access import Caller
-from frenzy.core.errors import Reason
+from frenzy.core.access import Caller, may_manage
+from frenzy.core.errors import Reason, SpecError, Violation
 from frenzy.core.job import TrainingJob
-from frenzy.core.ledger import FINAL_STATES, JobState, RunRecord
+from frenzy.core.ledger import FINAL_STATES, RUN_KEY_LENGTH, JobState, RunRecord
 from frenzy.core.plan_selection import fitting
 from frenzy.core.protocol import PlanPreview, RegisterRun, RunView
 from frenzy.core.steps import total_steps
@@ -25,8 +25,8 @@ def register_run(services: Services, request: RegisterRun) -> RunView:
 
     A run that had ended (its tasks were cleared) starts over with the spec of this call; its
     checkpoints are kept only if the spec still trains the same thing. A stored job's run belongs to the job's owner,
-    any other to who started its DAG run. Raises SpecError for a queue, team or priority that is not the owner's,
-    Forbidden for the name of another's job.
+    any other to who started its DAG run. Raises SpecError for a queue, team, priority, secret or source that is not the
+    owner's, Forbidden for the name of another's job.
     """
     now_s = services.clock.now_s()
     with services.ledger.transaction() as tx:
@@ -51,10 +51,32 @@ def _checked_owner(tx: LedgerTx, services: Services, request: RegisterRun) -> st
         check_job(services, job)
         return owner
     check_use(services, Caller(name=user), job)
+    _check_sources(tx, services, Caller(name=user), job)
     theirs = tx.job(job.name) if stored is None else None
     if theirs is not None:
         check_managed(services, Caller(name=user), theirs)
     return owner
+
+
+def _check_sources(tx: LedgerTx, services: Services, caller: Caller, job: TrainingJob) -> None:
+    """Raises SpecError where ``job`` starts from what another's run left, which its workers would be let read.
+
+    A run is known by its key, wherever in a path that stands: folders of runs are called so on every storage.
+    """
+    rules, found = services.queues.rules(), []
+    given = (
+        ("checkpoint.warm_start", job.checkpoint.warm_start),
+        ("model.path", job.model.path),
+        ("model.tokenizer", job.model.tokenizer),
+    )
+    for path, text in given:
+        for key in {each for each in (text or "").split("/") if len(each) == RUN_KEY_LENGTH}:
+            run = tx.run(key)
+            if run is not None and not may_manage(caller, owner=run.owner, team=run.job.team, rules=rules):
+                allowed = f"a run of {caller.name} or of a team of theirs; {key} is another's"
+                found.append(Violation(path=path, value=repr(text), allowed=allowed))
+    if found:
+        raise SpecError(found)
 
 
 def preview(services: Services, request: RegisterRun, caller: Caller) -> PlanPreview:

@@ -13,15 +13,18 @@ JOB_DAG_PREFIX = "job_"
 
 
 def check_job(services: Services, job: TrainingJob) -> None:
-    """Raises SpecError where ``job`` names no queue that is there, or reads from where nothing may be read."""
-    refusals = services.queues.rules().refusals(job.queue)
+    """Raises SpecError where ``job`` names none of the queues that are set, a secret that is not for it, or reads from
+    where nothing may be read.
+    """
+    rules = services.queues.rules()
+    refusals = rules.refusals(job.queue) + rules.secret_refusals(job.secrets, queue=job.queue, team=job.team)
     if refusals:
         raise SpecError(refusals)
     check_sources(job, services.sources)
 
 
 def check_use(services: Services, caller: Caller, job: TrainingJob) -> None:
-    """Raises SpecError where ``caller`` may not use the queue, team or priority that ``job`` names."""
+    """Raises SpecError where ``caller`` may not use what ``job`` names: queue, team, priority, secrets, sources."""
     check_job(services, job)
     bound = not (caller.is_admin or caller.is_service)
     refusals = use_refusals(caller.name, job, services.queues.rules()) if bound else ()
@@ -40,7 +43,7 @@ def store_job(
     """Store or replace the job's spec; True when it changed. A new one belongs to ``caller``.
 
     dag_run: of the task that asks; who started that run is then the caller.
-    Raises SpecError for a queue, team or priority that is not the caller's, Forbidden for another's job.
+    Raises SpecError for a queue, team, priority or secret that is not the caller's, Forbidden for another's job.
     """
     with services.ledger.transaction() as tx:
         caller = _acting(tx, caller, dag_run)

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, Literal
 from annotated_types import Ge, Gt, Le, Len, Lt
 
 from frenzy.core.errors import Violation
+from frenzy.core.job_environment import environment_violations
 
 NAME_PATTERN: Final = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
 # What the families call the linear map from the last hidden state to the vocabulary.
@@ -217,10 +218,12 @@ class TrainingJob:
     ] = "default"
     priority: Annotated[int, Ge(-1000), Le(1000), Doc("Higher goes first.")] = 0
     team: Annotated[str, Len(1, 63), Doc("Who is charged for it; its quota counts.")] = "default"
-    env: Annotated[Mapping[str, str], Doc("Environment variables of the trainer.")] = field(default_factory=dict)
+    env: Annotated[Mapping[str, str], Doc("Environment variables of the trainer; not FRENZY_* or AIRFLOW*.")] = field(
+        default_factory=dict
+    )
     secrets: Annotated[
         Mapping[str, str],
-        Doc("Environment variable to reference (env:NAME, or k8s:secret/key); never a value."),
+        Doc("Environment variable to reference (env:NAME, k8s:secret/key) that the administrator allows; no value."),
     ] = field(default_factory=dict)
     description: Annotated[str, Doc("Shown in Airflow, Markdown.")] = ""
 
@@ -256,13 +259,7 @@ def cross_field_violations(job: TrainingJob) -> tuple[Violation, ...]:
         )
     if job.trigger.cron and job.trigger.assets:
         found.append(_violation("trigger", "cron and assets", "give at most one of cron and assets"))
-    for variable, reference in job.secrets.items():
-        if not reference.startswith(("env:", "k8s:")):
-            found.append(
-                Violation(
-                    path=f"secrets.{variable}", value="a value", allowed="write a reference: env:NAME or k8s:secret/key"
-                )
-            )
+    found += environment_violations(job.env, job.secrets)
     return tuple(found)
 
 

@@ -20,6 +20,8 @@ from frenzy.core.launch import AttemptResult
 from frenzy.core.plan import Candidate, PlanShape, ResourcePlan, short_hash
 from frenzy.core.residuals import Residual, ResidualGroup, residual_family
 
+RUN_KEY_LENGTH: Final = 12
+
 
 class JobState(StrEnum):
     PENDING = "PENDING"
@@ -91,7 +93,7 @@ class RunIdentity:
 
     @property
     def run_key(self) -> str:
-        return short_hash(self.dag_id, self.run_id, self.task_group, str(self.map_index))
+        return short_hash(self.dag_id, self.run_id, self.task_group, str(self.map_index), length=RUN_KEY_LENGTH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

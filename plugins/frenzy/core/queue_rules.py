@@ -7,6 +7,7 @@ is not for that job.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
@@ -111,6 +112,19 @@ class QueueRules:
     def may_use_secret(self, reference: str, *, queue: str, team: str) -> bool:
         """Whether a job of ``queue`` and ``team`` may refer to ``reference`` (``env:NAME``, ``k8s:secret/key``)."""
         return any(fnmatchcase(reference, pattern) for pattern in self.secrets_of(queue, team))
+
+    def secret_refusals(self, secrets: Mapping[str, str], *, queue: str, team: str) -> tuple[Violation, ...]:
+        """Which of ``secrets`` (variable to reference) a job of ``queue`` and ``team`` may not refer to."""
+        patterns = ", ".join(self.secrets_of(queue, team)) or "none"
+        allowed = (
+            f"allowed for the queue {queue} and the team {team}: {patterns}; ask your administrator "
+            "to name it in the queue file (docs/queues.md)"
+        )
+        return tuple(
+            Violation(path=f"secrets.{name}", value=repr(reference), allowed=allowed)
+            for name, reference in secrets.items()
+            if not self.may_use_secret(reference, queue=queue, team=team)
+        )
 
     def refusals(self, queue: str, path: str = "queue") -> tuple[Violation, ...]:
         """Why no job may name ``queue``; nothing where it may."""

@@ -35,6 +35,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=8,
 )
+variables = st.from_regex(r"JOB_[A-Za-z0-9_]{0,20}", fullmatch=True)
 names = st.from_regex(r"[a-z0-9]([a-z0-9_-]{0,20}[a-z0-9])?", fullmatch=True)
 
 
@@ -122,7 +123,7 @@ jobs = st.builds(
     on_memory_pressure=st.builds(MemoryPressureSpec, forecast=st.booleans(), max_reschedules=st.integers(0, 100)),
     trigger=triggers,
     priority=st.integers(-1000, 1000),
-    env=st.dictionaries(texts, texts, max_size=3),
-    secrets=st.dictionaries(texts, texts.map("env:{}".format), max_size=2),
+    env=st.dictionaries(variables, texts, max_size=3),
+    secrets=st.dictionaries(variables, variables.map("env:{}".format) | st.just("k8s:hub.login/the_token"), max_size=2),
     description=texts,
 )

@@ -48,3 +48,37 @@ def test_a_refused_config_names_its_place(config: dict[str, object]) -> None:
 def test_a_folder_without_a_config_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="model.path"):
         resolve_model_config(ModelSpec(path=str(tmp_path)))
+
+
+_TELLTALE = """
+import json, os
+
+class AutoConfig:
+    @classmethod
+    def for_model(cls, family, **options):
+        return cls()
+
+    def get_text_config(self):
+        return self
+
+    def to_json_string(self, use_diff):
+        return json.dumps(dict(os.environ))
+"""
+
+
+def test_the_process_that_reads_a_users_config_sees_nothing_that_airflow_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With code of a model in the place of transformers, which tells what it sees."""
+    (tmp_path / "transformers.py").write_text(_TELLTALE, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    for name in (
+        "AIRFLOW__CORE__FERNET_KEY",
+        "AIRFLOW_CONN_FRENZY_DEFAULT",
+        "FRENZY_DATABASE",
+        "AWS_SECRET_ACCESS_KEY",
+    ):
+        monkeypatch.setenv(name, "geheim")
+    seen = resolve_model_config(ModelSpec(config={"model_type": "gpt2"}))
+    assert seen["PYTHONPATH"].endswith(str(tmp_path))
+    assert "geheim" not in str(seen)

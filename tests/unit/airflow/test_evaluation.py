@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+from typing import Any, cast
+
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from frenzy.airflow.evaluation import check_end
+from frenzy.airflow.evaluation import Evaluation, check_end
 from frenzy.core.launch import ExitCode
 from frenzy.trainer.evaluate import NO_ROOM
 
@@ -24,3 +28,21 @@ def test_any_other_end_fails_the_task_with_the_last_line(exit_code: int) -> None
 
 def test_a_good_end_is_none_to_speak_of() -> None:
     check_end(ExitCode.DONE, "{}")
+
+
+def test_the_evaluation_sees_nothing_that_airflows_task_holds(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It loads a model and data that a user chose; this one prints its environment."""
+    for name in (
+        "AIRFLOW__CORE__FERNET_KEY",
+        "AIRFLOW_CONN_FRENZY_DEFAULT",
+        "FRENZY_DATABASE",
+        "AWS_SECRET_ACCESS_KEY",
+    ):
+        monkeypatch.setenv(name, "geheim")
+    command = [sys.executable, "-c", "import os; print(dict(os.environ))"]
+    with caplog.at_level(logging.INFO):
+        Evaluation(cast(Any, None), logging.getLogger("task"))._run(command, None)
+    assert "PYTHONUNBUFFERED" in caplog.text
+    assert "geheim" not in caplog.text

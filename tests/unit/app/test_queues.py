@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 import pytest
 from tests.unit.app.playing import Airflow, make_job
@@ -63,6 +65,62 @@ def test_a_queue_that_is_not_there_is_refused_with_those_that_are(shared: Airflo
 
 def test_without_queues_a_job_may_name_any(airflow: Airflow) -> None:
     assert store_job(airflow.services, of("anywhere", queue="reserch"), "name: anywhere", caller=ADMIN)
+
+
+SECRETS: Final = QueueRules(
+    queues=(QueueRule(name="default"), QueueRule(name="research", secrets=("k8s:research/*",))),
+    teams=(TeamRule(name="red", secrets=("env:HF_TOKEN",)), TeamRule(name="*")),
+)
+
+
+def entrances(airflow: Airflow, job: TrainingJob) -> tuple[Callable[[], object], ...]:
+    """Every way in which a specification comes to be kept, run or planned."""
+    identity = RunIdentity(dag_id=f"job_{job.name}", run_id="r", task_group="train")
+    asked = RegisterRun(identity=identity, job=job, model_config=CONFIG, data_facts=DataFacts(num_tokens=10**6))
+    return (
+        lambda: store_job(airflow.services, job, f"name: {job.name}", caller=ADMIN),
+        lambda: preview(airflow.services, asked, ADMIN),
+        lambda: register_run(airflow.services, asked),
+    )
+
+
+@pytest.mark.parametrize("rules", [QueueRules(), RULES, SECRETS])
+@pytest.mark.parametrize(
+    "reference", ["k8s:frenzy-airflow/connection", "env:AWS_SECRET_ACCESS_KEY", "env:AIRFLOW__CORE__FERNET_KEY"]
+)
+def test_a_secret_that_nobody_allowed_is_refused_at_every_entrance(
+    airflow: Airflow, rules: QueueRules, reference: str
+) -> None:
+    told = replace(airflow, services=replace(airflow.services, queues=FixedQueues(rules)))
+    for enter in entrances(told, replace(of("thief"), secrets={"MINE": reference})):
+        with pytest.raises(SpecError) as refusal:
+            enter()
+        (violation,) = refusal.value.violations
+        assert (violation.path, violation.value) == ("secrets.MINE", repr(reference))
+        assert "queue default and the team default: none; ask your administrator" in violation.allowed
+
+
+@pytest.mark.parametrize(
+    ("queue", "team", "allowed"),
+    [
+        ("default", "default", ()),
+        ("research", "default", ("k8s:research/hub",)),
+        ("default", "red", ("env:HF_TOKEN",)),
+        ("research", "red", ("env:HF_TOKEN", "k8s:research/hub")),
+    ],
+)
+def test_secrets_are_those_of_the_queue_and_the_team(
+    airflow: Airflow, queue: str, team: str, allowed: tuple[str, ...]
+) -> None:
+    told = replace(airflow, services=replace(airflow.services, queues=FixedQueues(SECRETS)))
+    asked = {"A": "env:HF_TOKEN", "B": "k8s:research/hub", "C": "k8s:research-2/hub"}
+    with pytest.raises(SpecError) as refusal:
+        store_job(told.services, replace(of("one", queue=queue, team=team), secrets=asked), "name: one", caller=ADMIN)
+    refused = {each.path.removeprefix("secrets.") for each in refusal.value.violations}
+    assert {asked[name] for name in asked.keys() - refused} == set(allowed)
+    fine = {name: each for name, each in asked.items() if each in allowed}
+    for enter in entrances(told, replace(of("two", queue=queue, team=team), secrets=fine)):
+        enter()
 
 
 def test_a_team_at_its_quota_waits_beside_idle_gpus_and_says_why(shared: Airflow) -> None:

@@ -11,12 +11,13 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
-from typing import Final
+from pathlib import Path
+from typing import Final, TypeVar
 
 from kubernetes.client import CoreV1Api
 
 from frenzy.adapters.k8s import labels
-from frenzy.adapters.k8s.manifest import Manifest, pods_of
+from frenzy.adapters.k8s.manifest import Manifest, pods_of, runs_read
 from frenzy.adapters.k8s.outcome import (
     PodEnd,
     PodJson,
@@ -36,11 +37,13 @@ from frenzy.adapters.k8s.pods import Pods
 from frenzy.adapters.k8s.pods_note import PodsNote
 from frenzy.adapters.last_words import leave_result
 from frenzy.core import codec
-from frenzy.core.errors import FrenzyError, PermanentError, Reason, ReasonCode, TemporaryError
+from frenzy.core.errors import ContractError, FrenzyError, PermanentError, Reason, ReasonCode, TemporaryError
 from frenzy.core.launch import Control, ControlAction, LaunchSpec
 from frenzy.ports import RunStore, WorkersAccount, WorkersState
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _PODS: Final = "pods"
 _STOPPED: Final = "stop"
@@ -86,6 +89,7 @@ class KubernetesLauncher:
         if self._note(spec) is not None or self._is_stopped(spec):
             return reference
         pods = pods_of(spec, self._rules)
+        _check_runs_read(spec)
         if self._runs.spec(spec.run_key, spec.attempt) is None:
             self._runs.put_spec(spec)
         self._create_all(spec, pods)
@@ -307,19 +311,35 @@ class KubernetesLauncher:
     # notes
 
     def _note(self, spec: LaunchSpec) -> PodsNote | None:
-        text = self._runs.note(spec.run_key, spec.attempt, _PODS)
-        return None if text is None else codec.loads(PodsNote, text)
+        return self._kept(PodsNote, spec, _PODS)
 
     def _refusal(self, spec: LaunchSpec) -> Reason | None:
         """Why the pods could not all be made."""
-        text = self._runs.note(spec.run_key, spec.attempt, _REFUSED)
-        return None if text is None else codec.loads(Reason, text)
+        return self._kept(Reason, spec, _REFUSED)
+
+    def _kept(self, kind: type[T], spec: LaunchSpec, name: str) -> T | None:
+        """What was noted. The workers can write there, too: what is none of ours counts as not there."""
+        text = self._runs.note(spec.run_key, spec.attempt, name)
+        try:
+            return None if text is None else codec.loads(kind, text)
+        except ContractError as error:
+            log.warning("The note %s of %s attempt %d is refused: %s", name, spec.run_key, spec.attempt, error)
+            return None
 
     def _put_note(self, spec: LaunchSpec, note: PodsNote) -> None:
         self._runs.put_note(spec.run_key, spec.attempt, _PODS, codec.dumps(note))
 
     def _is_stopped(self, spec: LaunchSpec) -> bool:
         return self._runs.note(spec.run_key, spec.attempt, _STOPPED) is not None
+
+
+def _check_runs_read(spec: LaunchSpec) -> None:
+    """The kubelet would make a folder that is not there, as root: in the place of a run to come, if it is called so."""
+    for each in runs_read(spec):
+        if not Path(each).is_dir():
+            detail = f"The model or tokenizer of job {spec.job.name!r} is to be in {each}, and there is no such folder."
+            remedy = "Give checkpoint.warm_start, model.path or model.tokenizer a folder or the key of a finished run."
+            raise PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy=remedy))
 
 
 def _is_of(made: PodJson, pod: Manifest) -> bool:

@@ -27,6 +27,7 @@ from frenzy.adapters.k8s.pod_rules import (
 from frenzy.core.cluster import Node
 from frenzy.core.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.hardware import DeviceKind
+from frenzy.core.job_environment import kubernetes_secret_of
 from frenzy.core.launch import LaunchSpec
 from frenzy.core.units import MIB
 
@@ -40,8 +41,6 @@ _TRAINER: Final = ("-m", "frenzy.trainer.launch")
 _LOCAL_SCHEME: Final = "file://"
 # Pods that differ in what the scheduler looks at, as those for different nodes do, are roles of their own.
 _KUEUE_ROLES: Final = 8
-_KUBERNETES_REFERENCE: Final = "k8s:"
-_SECRET_AND_KEY: Final = re.compile(r"([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)/([A-Za-z0-9._-]{1,253})")
 # Where Kubernetes would put in another variable's value; doubled, it leaves the text alone.
 _EXPANSION: Final = re.compile(r"\$\(")
 
@@ -272,14 +271,11 @@ def _fixed_environment(spec: LaunchSpec, rules: PodRules) -> dict[str, str]:
 
 def _secret(name: str, reference: str, rules: PodRules) -> Iterator[Manifest]:
     """The job's secret as a reference. A variable of Airflow's own environment would have to be written out."""
-    if reference.startswith(_KUBERNETES_REFERENCE):
-        found = _SECRET_AND_KEY.fullmatch(reference.removeprefix(_KUBERNETES_REFERENCE))
-        if found is None:
-            detail = f"The secret {name} refers to {reference!r}, which names no secret and key."
-            raise _refused(detail, "Write k8s:secret/key.")
-        yield {"name": name, "valueFrom": {"secretKeyRef": {"name": found[1], "key": found[2]}}}
+    found = kubernetes_secret_of(reference)
+    if found is not None:
+        yield {"name": name, "valueFrom": {"secretKeyRef": {"name": found.name, "key": found.key}}}
     elif reference != f"env:{name}" or not rules.env_from_secrets:
-        detail = f"The secret {name} refers to {reference!r}, a variable that pods do not have."
+        detail = f"The secret {name} refers to {reference!r}, which is no Secret of the pods and no variable they have."
         remedy = (
             "Put it into a Secret of the pods' namespace and write k8s:secret/key; or list the Secret under "
             f"env_from_secrets in the pod rules and write env:{name}."
@@ -305,10 +301,34 @@ def _own_volumes(spec: LaunchSpec, rules: PodRules, node_rank: int) -> Iterator[
 
 
 def _own_mounts(spec: LaunchSpec, rules: PodRules) -> Iterator[Manifest]:
+    """Of all runs the pod sees its own, and without the right to write those that its model comes from.
+
+    The whole folder of such a run: nobody but Airflow can put a link in its place, as its pods could further down.
+    """
     for name, place in OWN_MOUNTS.items():
         yield {"name": name, "mountPath": place}
-    if rules.run_directory is not None and _run_path(spec) is not None:
-        yield {"name": RUNS_VOLUME, "mountPath": rules.run_directory.mount_path}
+    path = _run_path(spec)
+    if rules.run_directory is not None and path is not None:
+        top = posixpath.normpath(rules.run_directory.mount_path)
+        yield {"name": RUNS_VOLUME, "mountPath": path, "subPath": posixpath.relpath(path, top)}
+        for each in sorted(set(runs_read(spec)) - {volume.mount_path for volume in rules.volumes}):
+            yield {"name": RUNS_VOLUME, "mountPath": each, "subPath": posixpath.relpath(each, top), "readOnly": True}
+
+
+def runs_read(spec: LaunchSpec) -> tuple[str, ...]:
+    """Folders beside the run's own in which the job's model or tokenizer is, as paths; none in an object store.
+
+    checkpoint.warm_start may be a run key, all else is a path.
+    """
+    path, job = _run_path(spec), spec.job
+    if path is None:
+        return ()
+    root = posixpath.dirname(path)
+    warm_start = (job.checkpoint.warm_start or "").removeprefix(_LOCAL_SCHEME)
+    given = ("" if "://" in warm_start else posixpath.join(root, warm_start), job.model.path or "", job.model.tokenizer)
+    below = (posixpath.relpath(each, root) for each in given if each.startswith("/"))
+    runs = {posixpath.join(root, each.partition("/")[0]) for each in below if not each.startswith(".")}
+    return tuple(sorted(runs - {path}))
 
 
 def _volume(volume: Volume) -> Manifest:
@@ -342,7 +362,7 @@ def _check_run_directory(spec: LaunchSpec, rules: PodRules) -> None:
             "Set FRENZY_RUN_ROOT to an object store, or give run_directory in the pod rules.",
         )
     mount = posixpath.normpath(runs.mount_path)
-    if path != mount and not path.startswith(mount.rstrip("/") + "/"):
+    if not path.startswith(mount.rstrip("/") + "/"):
         raise _refused(
             f"The run directory {path} is not below {mount}, where the pods have their volume.",
             "Give run_directory.mount_path the folder that FRENZY_RUN_ROOT names, and mount it there for Airflow.",

@@ -1,6 +1,6 @@
 """What an installation's pods have in common: a YAML file, checked at the edge.
 
-    namespace: frenzy
+    namespace: frenzy-jobs
     image: registry.example/frenzy-trainer:1.0
     run_directory: {claim: frenzy-runs, mount_path: /var/lib/frenzy/runs}
     tolerations:
@@ -129,9 +129,10 @@ GPU_TOLERATION: Final = Toleration(
 @_CHECKED
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDirectory:
-    """The claim of a volume that every node can mount for writing (ReadWriteMany), and where.
+    """The claim of a volume that every node can mount for writing (ReadWriteMany), and what it is to Airflow.
 
-    mount_path: the same folder that FRENZY_RUN_ROOT names on Airflow's side, or one above it.
+    mount_path: where Airflow has the volume, which is the folder that FRENZY_RUN_ROOT names or one above it. In a
+    pod only the folder of its own run is there, and what that starts from.
     """
 
     mount_path: _Path
@@ -328,12 +329,20 @@ def _volume_violations(rules: PodRules) -> Iterator[Violation]:
             yield Violation(path=path, value=repr(each.name), allowed=allowed)
         if each.host_path is not None and not each.read_only:
             yield Violation(path=f"{path}.read_only", value="False", allowed="a host_path is mounted read-only")
+        if each.sub_path is None and _is_of_runs(each, rules.run_directory):
+            allowed = "give a folder of it: the whole would show every run to every job"
+            yield Violation(path=f"{path}.sub_path", value="nothing", allowed=allowed)
         if each.name in names:
             yield Violation(path=f"{path}.name", value=repr(each.name), allowed="names are unique in a pod")
         if each.mount_path in places:
             yield Violation(path=f"{path}.mount_path", value=repr(each.mount_path), allowed="mounted already")
         names.add(each.name)
         places.add(each.mount_path)
+
+
+def _is_of_runs(volume: Volume, runs: RunDirectory | None) -> bool:
+    source = volume.claim or volume.host_path
+    return runs is not None and source is not None and source == (runs.claim or runs.host_path)
 
 
 def _toleration_violations(path: str, toleration: Toleration) -> Iterator[Violation]:

@@ -1,8 +1,9 @@
-"""The environment that workers on this machine start with."""
+"""The environment of processes on this machine that run what users chose: a list of variables, and no others."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
@@ -10,18 +11,30 @@ import frenzy
 from frenzy.adapters.local.processes import ATTEMPT_VARIABLE, RUN_KEY_VARIABLE
 from frenzy.core.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.hardware import DeviceKind
+from frenzy.core.job_environment import is_of_control_plane, variable_of
 from frenzy.core.launch import LaunchSpec
 
-_ENV_REFERENCE: Final = "env:"
-_WITHHELD_PREFIXES: Final = ("AIRFLOW", "_AIRFLOW", "FRENZY_DATABASE", "FRENZY_PASSWORD")
+# What a process needs of its machine. No name of a secret fits one of these: NVIDIA_API_KEY and HF_TOKEN are some.
+_INHERITED: Final = (
+    *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "XDG_CACHE_HOME"),
+    *("LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHON*", "SPT_NOENV", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+    *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+    *("CUDA_*", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NCCL_*", "GLOO_*", "DS_ACCELERATOR"),
+    *("OMP_*", "MKL_*", "OPENBLAS_*", "MALLOC_*", "TORCH_HOME", "PYTORCH_*", "TRITON_CACHE_DIR"),
+    *("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_ENDPOINT", "TRANSFORMERS_OFFLINE"),
+)
+# Of those that are otherwise the control plane's: the mark of a stack's processes, and the trainer's own times.
+_INHERITED_OF_OURS: Final = ("FRENZY_STACK", "FRENZY_STOP_GRACE_S", "FRENZY_COLLECTIVE_TIMEOUT_S")
+_PROXIES: Final = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+_MORE: Final = "FRENZY_WORKER_ENV"
 _PLUGINS_DIR: Final = Path(frenzy.__file__).resolve().parents[1]
 _VIRTUAL: Final[Mapping[str, str]] = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def worker_environment(spec: LaunchSpec, base: Mapping[str, str]) -> dict[str, str]:
-    """What the workers of ``spec`` see: ``base`` without Airflow's own, the job's, its secrets.
+    """What the workers of ``spec`` see: what they inherit of ``base``, the job's own, its secrets.
 
-    Raises PermanentError for a secret that ``base`` does not hold, or that is not in it by kind.
+    Raises PermanentError for a secret that ``base`` does not hold, or that is not for jobs.
     """
     path = spec.job.env.get("PYTHONPATH", "")
     return {
@@ -37,10 +50,21 @@ def worker_environment(spec: LaunchSpec, base: Mapping[str, str]) -> dict[str, s
 
 
 def helper_environment(base: Mapping[str, str]) -> dict[str, str]:
-    """For a process of this project that is none of an attempt's workers."""
-    withheld = (*_WITHHELD_PREFIXES, RUN_KEY_VARIABLE, ATTEMPT_VARIABLE)
-    kept = {name: value for name, value in base.items() if not name.startswith(withheld)}
+    """What any process inherits of ``base`` that is this project's and runs what a user chose.
+
+    That is a list of names, those that FRENZY_WORKER_ENV in ``base`` adds, and proxies without a password.
+    """
+    more = tuple(each.strip() for each in base.get(_MORE, "").split(","))
+    kept = {name: value for name, value in base.items() if _is_inherited(name, value, more)}
     return {**kept, "PYTHONPATH": _python_path("", base)}
+
+
+def _is_inherited(name: str, value: str, more: tuple[str, ...]) -> bool:
+    if is_of_control_plane(name):
+        return name in _INHERITED_OF_OURS
+    if any(fnmatchcase(name, pattern) for pattern in (*_INHERITED, *more)):
+        return True
+    return name.lower() in _PROXIES and "@" not in value
 
 
 def _python_path(first: str, base: Mapping[str, str]) -> str:
@@ -49,10 +73,10 @@ def _python_path(first: str, base: Mapping[str, str]) -> str:
 
 
 def _secret(name: str, reference: str, base: Mapping[str, str]) -> str:
-    if not reference.startswith(_ENV_REFERENCE):
-        detail = f"The secret {name} refers to {reference!r}, which only a cluster can resolve."
-        raise _refused(detail, "On one machine, refer to an environment variable: env:NAME.")
-    variable = reference.removeprefix(_ENV_REFERENCE)
+    variable = variable_of(reference)
+    if variable is None:
+        detail = f"The secret {name} refers to {reference!r}, which no job on one machine may be given."
+        raise _refused(detail, "Refer to an environment variable that is not Airflow's or Frenzy's: env:NAME.")
     if variable not in base:
         detail = f"The secret {name} refers to the environment variable {variable}, which is not set."
         raise _refused(detail, f"Set {variable} where Airflow's components are started.")

@@ -17,7 +17,7 @@ from frenzy.adapters.k8s.pod_rules import PodRules, parse_pod_rules
 from frenzy.core.cluster import Node, NodeAllocation, Placement
 from frenzy.core.gpu_catalogue import CATALOGUE
 from frenzy.core.hardware import DeviceKind, GpuType
-from frenzy.core.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
+from frenzy.core.job import CheckpointSpec, DataSpec, ModelSpec, TrainingJob, TrainingSpec
 from frenzy.core.launch import LaunchSpec
 from frenzy.core.plan import MemoryPrediction, ResourcePlan
 from frenzy.core.units import GIB, MIB
@@ -158,6 +158,11 @@ EXAMPLES: Final[Mapping[str, Example]] = {
     "shared": Example(spec=spec(SHARED, _renamed(node("gpu-1", SHARED, 1), "nvidia.com/gpu.shared"))),
     "object-store": Example(
         spec=spec(A100, node("gpu-1", A100, 1), run_root="s3://runs/frenzy"), rules_yaml=OBJECT_STORE
+    ),
+    "warm-start": Example(
+        spec=spec(A100, node("gpu-1", A100, 1), checkpoint=CheckpointSpec(warm_start="456789012345")),
+        rules_yaml=PLAIN
+        + "volumes: [{name: data, claim: runs, sub_path: data, mount_path: /var/lib/frenzy/runs/data}]\n",
     ),
     "private-registry": Example(
         spec=spec(A100, node("gpu-1", A100, 1)),

@@ -16,10 +16,12 @@ from tests.unit.adapters.k8s.pod_examples import EXAMPLES
 
 from frenzy.adapters.k8s import labels
 from frenzy.adapters.k8s.launcher import KubernetesLauncher
+from frenzy.adapters.k8s.pod_rules import RunDirectory
 from frenzy.adapters.k8s.pods import Pods
 from frenzy.adapters.memory import FakeClock
 from frenzy.adapters.storage.run_store import FsspecRunStore
-from frenzy.core.errors import FrenzyError, Reason, ReasonCode
+from frenzy.core.errors import FrenzyError, PermanentError, Reason, ReasonCode
+from frenzy.core.job import CheckpointSpec
 from frenzy.core.launch import LaunchSpec
 from frenzy.ports import WorkersAccount, WorkersState
 
@@ -397,3 +399,53 @@ def test_what_the_api_server_refuses_for_good_is_not_tried_again(bench: Bench) -
     bench.core.refusals = [(403, "pods is forbidden: User cannot create resource pods")] * 2
     assert refused(bench, bench.launcher()).code is ReasonCode.LAUNCH_FAILED
     assert bench.slept == []
+
+
+# what jobs can reach
+
+
+def at(folder: Path, spec: LaunchSpec, warm_start: str) -> LaunchSpec:
+    """``spec`` with its run directory below ``folder``, starting from another's model."""
+    job = replace(spec.job, checkpoint=CheckpointSpec(warm_start=warm_start))
+    return replace(spec, run_dir=f"{folder}/{spec.run_key}", job=job)
+
+
+def test_a_source_that_is_not_there_is_refused_before_the_kubelet_makes_its_folder(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """It would make it as root: a run to come, whose key somebody guessed, could not write its own folder."""
+    runs = RunDirectory(claim="runs", mount_path=str(tmp_path))
+    launcher = bench.launcher(run_directory=runs)
+    with pytest.raises(PermanentError, match="999.*no such folder") as refused:
+        launcher.launch(at(tmp_path, bench.spec(), "999"))
+    assert refused.value.reason.code is ReasonCode.BAD_CONFIG_OR_DATA
+    assert bench.core.pods == {}
+    (tmp_path / "456").mkdir()
+    launcher.launch(at(tmp_path, bench.spec(), "456"))
+    assert len(bench.core.pods) == 2
+
+
+def test_the_own_folder_is_there_before_the_pods_are(bench: Bench, tmp_path: Path) -> None:
+    """So the kubelet has nothing to make, and the folder belongs to Airflow's user."""
+    spec = replace(bench.spec(), run_dir=f"{tmp_path}/{bench.spec().run_key}")
+    seen: list[bool] = []
+
+    class Watching(FakeCore):
+        def create_namespaced_pod(self, _namespace: str, pod: Any, **_options: Any) -> Any:
+            seen.append(Path(spec.run_dir).is_dir())
+            return super().create_namespaced_pod(_namespace, pod)
+
+    bench.core = Watching()
+    bench.launcher(run_directory=RunDirectory(claim="runs", mount_path=str(tmp_path))).launch(spec)
+    assert seen == [True, True]
+
+
+@pytest.mark.parametrize("written", ["", "{", "[]", '{"pods": 7}', '{"schema_version": 99, "pods": []}'])
+@pytest.mark.parametrize("name", ["pods", "refused"])
+def test_what_workers_write_over_our_notes_stops_no_look_at_their_pods(bench: Bench, name: str, written: str) -> None:
+    launcher, spec = bench.launcher(), bench.spec()
+    launcher.launch(spec)
+    bench.runs.put_note(spec.run_key, spec.attempt, name, written)
+    assert launcher.account(spec).state is WorkersState.ALIVE
+    bench.core.pods.clear()
+    assert launcher.account(spec).state in (WorkersState.NOT_STARTED, WorkersState.UNKNOWN, WorkersState.GONE)

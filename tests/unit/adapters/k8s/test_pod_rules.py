@@ -43,7 +43,8 @@ def test_the_file_that_comes_with_us_holds_the_defaults_of_every_field() -> None
     assert Settings().pod_rules_file == FILE
     assert rules == PodRules(
         image="frenzy-trainer:latest",
-        namespace="frenzy",
+        namespace="frenzy-jobs",
+        service_account="frenzy-trainer",
         run_directory=RunDirectory(claim="frenzy-runs", mount_path="/var/lib/frenzy/runs"),
     )
 
@@ -92,6 +93,14 @@ def test_every_violation_is_told_at_once_with_path_value_and_what_is_allowed() -
         ("volumes: [{name: a, mount_path: /a, host_path: /b, read_only: false}]\n", "volumes[0].read_only"),
         ("volumes: [{name: frenzy-tmp, mount_path: /a, claim: b}]\n", "volumes[0].name"),
         ("volumes: [{name: a, mount_path: /tmp, claim: b}]\n", "volumes[0].mount_path"),
+        (
+            "run_directory: {mount_path: /r, claim: a}\nvolumes: [{name: a, mount_path: /a, claim: a}]\n",
+            "volumes[0].sub_path",
+        ),
+        (
+            "run_directory: {mount_path: /r, host_path: /r}\nvolumes: [{name: a, mount_path: /a, host_path: /r}]\n",
+            "volumes[0].sub_path",
+        ),
         ("tolerations: [{key: a, operator: Exists, value: b}]\n", "tolerations[0].value"),
         ("tolerations: [{value: b}]\n", "tolerations[0].key"),
         ("tolerations: [{key: a, value: b, toleration_seconds: 3}]\n", "tolerations[0].toleration_seconds"),

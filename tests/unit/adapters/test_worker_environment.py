@@ -1,0 +1,60 @@
+"""What processes that run users' choices inherit on this machine: a list of variables, and what is added to it."""
+
+from __future__ import annotations
+
+import pytest
+
+from frenzy.adapters.local.worker_environment import helper_environment
+
+SECRETS = {
+    "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "postgresql://me:geheim@db/x",
+    "AIRFLOW_CONN_FRENZY_DEFAULT": "http://frenzy:geheim@api",
+    "_AIRFLOW_PROCESS_CONTEXT": "server",
+    "FRENZY_DATABASE": "postgresql://me:geheim@db/x",
+    "FRENZY_AIRFLOW_PASSWORDS": "{}",
+    "FRENZY_RUN_KEY": "another's",
+    "AWS_SECRET_ACCESS_KEY": "geheim",
+    "HF_TOKEN": "geheim",
+    "NVIDIA_API_KEY": "geheim",
+    "WANDB_API_KEY": "geheim",
+    "PGPASSWORD": "geheim",
+    "SSH_AUTH_SOCK": "/tmp/agent",
+    "KUBECONFIG": "/root/.kube/config",
+    "https_proxy": "http://me:geheim@proxy",
+}
+NEEDED = {
+    "PATH": "/usr/bin",
+    "HOME": "/home/me",
+    "LC_ALL": "C.UTF-8",
+    "CUDA_HOME": "/usr/local/cuda",
+    "NCCL_SOCKET_IFNAME": "eth0",
+    "HF_HUB_OFFLINE": "1",
+    "HTTP_PROXY": "http://proxy:3128",
+    "FRENZY_STACK": "/srv/frenzy",
+    "FRENZY_STOP_GRACE_S": "30",
+    "SPT_NOENV": "1",
+}
+
+
+def inherited(**more: str) -> set[str]:
+    return set(helper_environment({**NEEDED, **SECRETS, **more})) - {"PYTHONPATH"}
+
+
+def test_what_the_machine_needs_is_inherited_and_nothing_that_is_not_on_the_list() -> None:
+    assert inherited() == set(NEEDED)
+    assert "geheim" not in str(helper_environment(SECRETS))
+
+
+def test_an_administrator_adds_names_and_patterns() -> None:
+    assert inherited(FRENZY_WORKER_ENV="HF_TOKEN, AWS_*") == {*NEEDED, "HF_TOKEN", "AWS_SECRET_ACCESS_KEY"}
+
+
+@pytest.mark.parametrize("more", ["*", "FRENZY_*,AIRFLOW*,_AIRFLOW*", "FRENZY_DATABASE"])
+def test_no_pattern_adds_what_is_the_control_planes(more: str) -> None:
+    ours = {name for name in SECRETS if "AIRFLOW" in name or "FRENZY" in name}
+    assert not ours & inherited(FRENZY_WORKER_ENV=more)
+
+
+def test_our_own_package_comes_first_on_the_path() -> None:
+    path = helper_environment({"PYTHONPATH": "/theirs"})["PYTHONPATH"].split(":")
+    assert path[0].endswith("plugins") and path[1] == "/theirs"

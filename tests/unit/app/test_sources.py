@@ -1,0 +1,47 @@
+"""Whose run a job may start from: its pods are let read the whole of that run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.unit.app.playing import Airflow, make_job
+
+from frenzy.adapters.memory import FixedQueues
+from frenzy.app.submit import store_job
+from frenzy.core.access import Caller
+from frenzy.core.errors import SpecError
+from frenzy.core.job import CheckpointSpec, ModelSpec, TrainingJob
+from frenzy.core.queue_rules import QueueRules, TeamRule
+
+RULES = QueueRules(teams=(TeamRule(name="readers", members=("ada", "ben")),))
+
+
+def run_of(airflow: Airflow, job: TrainingJob, user: str) -> str:
+    """The key of a run of the job, which ``user`` stores."""
+    store_job(airflow.services, job, f"name: {job.name}", caller=Caller(name=user))
+    return airflow.register(job).run.run_key
+
+
+def from_run(name: str, key: str, how: str, *, team: str = "default") -> TrainingJob:
+    job = replace(make_job(name), team=team)
+    if how == "model":
+        return replace(job, model=ModelSpec(path=f"/var/lib/frenzy/runs/{key}/model"))
+    if how == "tokenizer":
+        return replace(job, model=replace(job.model, tokenizer=f"s3://bucket/runs/{key}/tokenizer/"))
+    warm_start = {"key": key, "path": f"/runs/x/../{key}/model", "url": f"file:///runs/{key}"}[how]
+    return replace(job, checkpoint=CheckpointSpec(warm_start=warm_start))
+
+
+@pytest.fixture
+def shared(airflow: Airflow) -> Airflow:
+    return replace(airflow, services=replace(airflow.services, queues=FixedQueues(RULES)))
+
+
+@pytest.mark.parametrize("how", ["key", "path", "url", "model", "tokenizer"])
+def test_nobody_starts_from_the_run_of_another(shared: Airflow, how: str) -> None:
+    key = run_of(shared, replace(make_job("mine"), team="readers"), "ada")
+    with pytest.raises(SpecError, match=f"{key} is another's"):
+        run_of(shared, from_run("theft", key, how), "eve")
+    assert run_of(shared, from_run("again", key, how), "ada")
+    assert run_of(shared, from_run("ours", key, how, team="readers"), "ben")
