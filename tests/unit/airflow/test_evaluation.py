@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from tests.contract import values
 
 from frenzy.airflow.evaluation import Evaluation, check_end
 from frenzy.core.launch import ExitCode
@@ -43,6 +44,6 @@ def test_the_evaluation_sees_nothing_that_airflows_task_holds(
         monkeypatch.setenv(name, "geheim")
     command = [sys.executable, "-c", "import os; print(dict(os.environ))"]
     with caplog.at_level(logging.INFO):
-        Evaluation(cast(Any, None), logging.getLogger("task"))._run(command, None)
+        Evaluation(cast(Any, None), logging.getLogger("task"))._run(command, "", values.run())
     assert "PYTHONUNBUFFERED" in caplog.text
     assert "geheim" not in caplog.text

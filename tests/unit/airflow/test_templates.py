@@ -58,7 +58,7 @@ def words(tmp_path: Path) -> str:
 
 
 def attacking(words: str) -> dict[str, Any]:
-    """A specification with a template in every text that takes one."""
+    """A specification with a template in every text that takes one; references of secrets take none."""
     return {
         "name": "attack",
         "description": f"{ATTACK}\n\n```\n{ATTACK}.md",
@@ -74,7 +74,6 @@ def attacking(words: str) -> dict[str, Any]:
         "trigger": {"assets": ["s3://bucket/{{ var.value.canary }}"]},
         "team": "{{ var.value.canary }}",
         "env": {"STOLEN": ATTACK},
-        "secrets": {"REFERENCE": f"env:{ATTACK}"},
     }
 
 
