@@ -43,6 +43,17 @@ def parse_soon(job_name: str) -> None:
     request_parse(loader_of(folder / f"{job_name}.yaml"))
 
 
+def turnstile() -> list[dict[str, Any]]:
+    """Before all of the embedded Airflow's API; how many requests another one's server takes is not ours to say."""
+    from frenzy.cli.airflow_env import STACK_MARK
+    from frenzy.web.turnstile import Turnstile, lanes_of_airflow
+
+    if STACK_MARK not in os.environ:
+        return []
+    lanes = lanes_of_airflow(one_writer=conf.get("database", "sql_alchemy_conn").startswith("sqlite"))
+    return [{"name": "Frenzy's turnstile", "middleware": Turnstile, "kwargs": {"lanes": lanes}}]
+
+
 def cancelling_listeners() -> list[Any]:
     """Hooks that run where people end runs and tasks: in the API server."""
     from frenzy.airflow import listener
@@ -53,5 +64,6 @@ def cancelling_listeners() -> list[Any]:
 class FrenzyPlugin(AirflowPlugin):
     name = "frenzy"
     fastapi_apps = [api_app()] if serves_api(sys.argv) else []
+    fastapi_root_middlewares = turnstile() if serves_api(sys.argv) else []
     external_views = external_views(conf.get("api", "base_url", fallback=""))
     listeners = cancelling_listeners() if serves_api(sys.argv) else []

@@ -35,8 +35,8 @@ _DB_MANAGER_MODULE: Final = "frenzy.airflow.db"
 _LOOPBACK: Final = ("127.0.0.1", "localhost")
 
 # Several processes write one SQLite file: wait for each other instead of failing. The API server
-# waits in its event loop when it logs what a person did, and the lock may be held by a request that
-# needs this very loop to commit: then waiting only freezes the server.
+# waits in its event loop when it logs what a person did: then it answers nobody else.
+_SQLITE_ARGS: Final = "frenzy.adapters.storage.sqlite_connections.CONNECT_ARGS"
 _LOCK_WAIT_S: Final = 60
 _API_LOCK_WAIT_S: Final = 5
 
@@ -67,11 +67,16 @@ _FIXED: Final[Mapping[str, str]] = {
     "WORKERS__MAX_FAILED_HEARTBEATS": "90",
     "WORKERS__EXECUTION_API_RETRIES": "15",
     "WORKERS__EXECUTION_API_RETRY_WAIT_MAX": "10",
+    # Longer than a busy server takes: whoever gives up and asks again makes it busier.
+    "WORKERS__EXECUTION_API_TIMEOUT": "20",
     "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "20",
     "TRIGGERER__RUNNER_HEALTH_CHECK_THRESHOLD": "60",
     "DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "1",
     "DAG_PROCESSOR__PARSING_PROCESSES": "2",
-    "DATABASE__SQL_ALCHEMY_POOL_SIZE": "10",
+    # The API server also waits for a connection in its event loop, which those that hold one need to
+    # give it back. Hence no limit here; frenzy.web.turnstile limits the requests.
+    "DATABASE__SQL_ALCHEMY_POOL_SIZE": "20",
+    "DATABASE__SQL_ALCHEMY_MAX_OVERFLOW": "-1",
     "LOGGING__COLORED_CONSOLE_LOG": "False",
     "USAGE_DATA_COLLECTION__ENABLED": "False",
 }
@@ -203,7 +208,7 @@ def _plugins_folder(settings: Settings) -> Path:
 
 
 def _database(settings: Settings) -> dict[str, str]:
-    """Airflow's two URLs of its database.
+    """Airflow's two URLs of its database, or one and how connections to it behave.
 
     On PostgreSQL with a driver for each. That for blocking calls is psycopg2, whatever the URL says: by other drivers'
     errors Airflow does not see that a row is locked, and its scheduler ends where it should wait.
@@ -211,7 +216,9 @@ def _database(settings: Settings) -> dict[str, str]:
     url = settings.database
     if url is None:
         return {
-            "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{settings.airflow_home / 'airflow.db'}?timeout={_LOCK_WAIT_S}"
+            "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{settings.airflow_home / 'airflow.db'}?timeout={_LOCK_WAIT_S}",
+            "DATABASE__SQL_ALCHEMY_CONNECT_ARGS": _SQLITE_ARGS,
+            "DATABASE__SQL_ALCHEMY_CONNECT_ARGS_ASYNC": _SQLITE_ARGS,
         }
     drivers = {"DATABASE__SQL_ALCHEMY_CONN": "psycopg2", "DATABASE__SQL_ALCHEMY_CONN_ASYNC": "psycopg_async"}
     return {

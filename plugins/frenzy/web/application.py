@@ -12,6 +12,7 @@ from frenzy.web import errors
 from frenzy.web.access import Dependency, guard
 from frenzy.web.messages import Act
 from frenzy.web.routes import ROUTES
+from frenzy.web.turnstile import Turnstile, one_lane
 
 
 def create_app(
@@ -31,6 +32,7 @@ def create_app(
     app.state.services = services
     app.state.on_job_changed = on_job_changed
     app.state.on_act = on_act
+    app.add_middleware(Turnstile, lanes=one_lane())
     errors.install(app)
     for route in ROUTES:
         app.add_api_route(

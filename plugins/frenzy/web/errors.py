@@ -26,6 +26,8 @@ from frenzy.ports import LedgerConflict
 
 log = logging.getLogger(__name__)
 
+_RETRY_AFTER_S = 2
+
 
 def install(app: FastAPI) -> None:
     """Let ``app`` answer every error in this module's form."""
@@ -35,6 +37,19 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _bad_parameters)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _unexpected)
+
+
+def later(detail: str) -> JSONResponse:
+    """503 for a request that may succeed in a moment: the ledger, or the server, is busy."""
+    reply = _of_reason(HTTPStatus.SERVICE_UNAVAILABLE, Reason(code=ReasonCode.LEDGER_BUSY, detail=detail))
+    reply.headers["Retry-After"] = str(_RETRY_AFTER_S)
+    return reply
+
+
+def too_long(max_bytes: int) -> JSONResponse:
+    """413 for a body that nobody needs."""
+    message = f"body: longer than the {max_bytes} bytes that are accepted"
+    return _reply(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, ReasonCode.SPEC_REFUSED, message)
 
 
 def _reply(

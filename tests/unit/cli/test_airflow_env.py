@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine
 
 from frenzy.adapters.connection_settings import extras_in
 from frenzy.cli.airflow_env import CONNECTION_VARIABLE, airflow_environment
@@ -75,3 +77,19 @@ def test_what_is_no_connection_is_refused_and_not_shown(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="as JSON or as a URI") as refusal:
         given({CONNECTION_VARIABLE: '{"password": "geheim"'}, tmp_path)
     assert "geheim" not in str(refusal.value)
+
+
+def test_connections_to_sqlite_wait_for_each_other_but_not_for_the_disk(tmp_path: Path) -> None:
+    environ = given({}, tmp_path)
+    module, _, name = environ["AIRFLOW__DATABASE__SQL_ALCHEMY_CONNECT_ARGS"].rpartition(".")
+    url = environ["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"]
+    (tmp_path / "airflow").mkdir(exist_ok=True)
+    engine = create_engine(url, connect_args=getattr(importlib.import_module(module), name))
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 1, "NORMAL"
+        assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 60_000
+    engine.dispose()
+
+
+def test_the_api_server_never_waits_for_a_connection_in_its_event_loop(tmp_path: Path) -> None:
+    assert given({}, tmp_path)["AIRFLOW__DATABASE__SQL_ALCHEMY_MAX_OVERFLOW"] == "-1", "no limit"

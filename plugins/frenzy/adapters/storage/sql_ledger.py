@@ -14,6 +14,7 @@ from typing import Final
 
 from sqlalchemy import Connection, Engine, insert, select, text
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from frenzy.adapters.storage import airflow_tables, tables
 from frenzy.adapters.storage.engine import BEGIN_OPTION, BUSY_TIMEOUT_S, ledger_engine
@@ -115,6 +116,11 @@ def _database_errors() -> Iterator[None]:
     """A locked or unreachable database is worth another try; missing tables are not."""
     try:
         yield
+    except PoolTimeoutError as error:
+        detail = "No connection to the ledger's database became free."
+        raise TemporaryError(
+            Reason(code=ReasonCode.LEDGER_BUSY, detail=detail), retry_after_s=_RETRY_AFTER_S
+        ) from error
     except (OperationalError, ProgrammingError) as error:
         # Drivers go on with lines that show the statement.
         told = str(error.orig).strip().partition("\n")[0]

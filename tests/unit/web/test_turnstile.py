@@ -1,0 +1,205 @@
+"""Requests take turns, nobody waits for long, and a busy database is no failure of the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, cast
+
+import httpx
+import pytest
+from fastapi import FastAPI, Request
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from starlette.types import ASGIApp
+
+from frenzy.web.turnstile import Turnstile, lanes_of_airflow, one_lane
+
+BUSY = [OperationalError("COMMIT", {}, Exception("database is locked")), PoolTimeoutError("QueuePool limit")]
+
+
+class Door:
+    """An app whose requests stay inside until told to leave; counts how many are inside."""
+
+    def __init__(self) -> None:
+        self.inside: list[str] = []
+        self.most = 0
+        self.leave = asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.inside.append(f"{scope['method']} {scope['path']}")
+        self.most = max(self.most, len(self.inside))
+        await self.leave.wait()
+        self.inside.pop()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+
+
+def client_of(app: ASGIApp) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(app=app, raise_app_exceptions=False), base_url="http://server"
+    )
+
+
+def played(scene: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(scene(), 20))
+
+
+async def until(check: Callable[[], bool]) -> None:
+    while not check():
+        await asyncio.sleep(0.001)
+
+
+def test_no_more_requests_are_inside_than_there_are_places_and_all_get_their_answer() -> None:
+    async def scene() -> None:
+        door = Door()
+        async with client_of(Turnstile(door, lanes=one_lane(3))) as client:
+            asked = [asyncio.create_task(client.get("/api/v2/dags")) for _ in range(9)]
+            await until(lambda: len(door.inside) == 3)
+            door.leave.set()
+            assert [(await each).status_code for each in asked] == [200] * 9
+            assert door.most == 3
+
+    played(scene)
+
+
+def test_who_waits_too_long_is_told_to_come_again() -> None:
+    async def scene() -> None:
+        door = Door()
+        async with client_of(Turnstile(door, lanes=one_lane(1), patience_s=0.05)) as client:
+            first = asyncio.create_task(client.get("/frenzy/api/v1/runs"))
+            await until(lambda: bool(door.inside))
+            late = await client.get("/frenzy/api/v1/runs")
+            assert late.status_code == 503
+            assert int(late.headers["Retry-After"]) > 0
+            assert late.json()["detail"]["code"] == "LEDGER_BUSY"
+            door.leave.set()
+            assert (await first).status_code == 200
+            assert (await client.get("/frenzy/api/v1/runs")).status_code == 200, "the place is free again"
+
+    played(scene)
+
+
+def test_writers_of_airflow_take_turns_while_readers_health_and_our_own_app_pass() -> None:
+    async def scene() -> None:
+        door = Door()
+        async with client_of(Turnstile(door, lanes=lanes_of_airflow(one_writer=True))) as client:
+            writers = [asyncio.create_task(client.post("/api/v2/dags/a/dagRuns")) for _ in range(2)]
+            tasks = asyncio.create_task(client.patch("/execution/task-instances/1/state"))
+            others = [asyncio.create_task(client.get("/api/v2/dags")), asyncio.create_task(client.post("/frenzy/runs"))]
+            await until(lambda: len(door.inside) == 3)
+            await asyncio.sleep(0.05)
+            assert sorted(door.inside) == ["GET /api/v2/dags", "POST /api/v2/dags/a/dagRuns", "POST /frenzy/runs"]
+            door.leave.set()
+            assert {(await each).status_code for each in (*writers, tasks, *others)} == {200}
+
+    played(scene)
+
+
+def test_a_caller_that_goes_away_while_it_waits_leaves_its_place() -> None:
+    async def scene() -> None:
+        door = Door()
+        async with client_of(Turnstile(door, lanes=one_lane(1))) as client:
+            first = asyncio.create_task(client.get("/one"))
+            await until(lambda: bool(door.inside))
+            second = asyncio.create_task(client.post("/two"))
+            await asyncio.sleep(0.05)
+            second.cancel()
+            await asyncio.gather(second, return_exceptions=True)
+            door.leave.set()
+            await first
+            assert (await client.post("/three")).status_code == 200
+
+    played(scene)
+
+
+def test_who_sends_its_request_slowly_holds_up_nobody() -> None:
+    async def scene() -> None:
+        door, never = Door(), asyncio.Event()
+        door.leave.set()
+
+        app = Turnstile(door, lanes=one_lane(1), patience_s=0.05)
+
+        async def trickle() -> dict[str, Any]:
+            await never.wait()
+            return {}
+
+        first = iter([{"type": "http.request", "body": b"{", "more_body": True}])
+
+        async def receive() -> dict[str, Any]:
+            return next(first, None) or await trickle()
+
+        scope = {"type": "http", "method": "POST", "path": "/slow", "headers": []}
+        slow_one = asyncio.create_task(app(scope, receive, cast(Any, None)))
+        async with client_of(app) as client:
+            await asyncio.sleep(0.01)
+            assert (await client.post("/quick", content=b"{}")).status_code == 200
+        slow_one.cancel()
+
+    played(scene)
+
+
+def test_the_body_reaches_the_app_whole() -> None:
+    async def scene() -> None:
+        app = FastAPI()
+
+        @app.post("/size")
+        async def size(request: Request) -> int:
+            return len(await request.body())
+
+        async def parts() -> AsyncIterator[bytes]:
+            for _ in range(3):
+                yield b"x" * 1000
+
+        async with client_of(Turnstile(app, lanes=one_lane())) as client:
+            assert (await client.post("/size", content=parts())).json() == 3000
+
+    played(scene)
+
+
+def test_a_body_that_is_far_too_long_is_refused_before_it_has_a_turn() -> None:
+    async def scene() -> None:
+        door = Door()
+
+        async def parts() -> AsyncIterator[bytes]:
+            while True:
+                yield b"x" * 2**20
+
+        async with client_of(Turnstile(door, lanes=one_lane())) as client:
+            assert (await client.post("/size", content=parts())).status_code == 413
+        assert door.most == 0
+
+    played(scene)
+
+
+@pytest.mark.parametrize("error", BUSY)
+@pytest.mark.parametrize("path", ["/top", "/execution/inner"])
+def test_a_database_that_is_busy_means_later_also_in_an_app_that_says_500_itself(error: Exception, path: str) -> None:
+    async def scene() -> None:
+        async with client_of(Turnstile(failing(error), lanes=one_lane())) as client:
+            answer = await client.get(path)
+            assert answer.status_code == 503
+            assert "Retry-After" in answer.headers
+
+    played(scene)
+
+
+def test_any_other_failure_stays_what_it_is() -> None:
+    async def scene() -> None:
+        async with client_of(Turnstile(failing(ValueError("our fault")), lanes=one_lane())) as client:
+            assert (await client.get("/execution/inner")).status_code == 500
+
+    played(scene)
+
+
+def failing(error: Exception) -> FastAPI:
+    """An app, and one mounted in it that answers failures itself and then hands them on, as Airflow's do."""
+    app, inner = FastAPI(), FastAPI()
+
+    def fail() -> None:
+        raise error
+
+    app.add_api_route("/top", fail)
+    inner.add_api_route("/inner", fail)
+    app.mount("/execution", inner)
+    return app
