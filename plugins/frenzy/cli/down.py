@@ -9,10 +9,23 @@ from frenzy.cli.console import out
 
 def down() -> int:
     """Stop Airflow here, and the trainings it runs (they write a checkpoint first)."""
+    from frenzy.cli.left_jobs import left_jobs
     from frenzy.cli.stack import Stack
+    from frenzy.core.errors import FrenzyError
     from frenzy.settings import load_settings
 
-    stack = Stack(load_settings(os.environ))
+    stack, console = Stack(load_settings(os.environ)), out()
     stack.stop()
-    out().print(f"Nothing runs for {stack.settings.home} any more.")
+    console.print(f"Nothing runs for {stack.settings.home} any more.")
+    if not stack.was_started():
+        return 0
+    try:
+        left = left_jobs(stack)
+    except FrenzyError as error:
+        console.print(f"Which jobs are left is not known: {error}", style="dim")
+        return 0
+    for line in left:
+        console.print(f"  {line}")
+    if left:
+        console.print("They go on by themselves with: frenzy up")
     return 0

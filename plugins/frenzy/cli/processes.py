@@ -98,10 +98,18 @@ def read_record(folder: Path, name: str) -> ProcessRecord | None:
         return None
 
 
-def marked_processes(variable: str, value: str) -> list[psutil.Process]:
-    """Live processes started with ``variable`` set to ``value``, without this one and its ancestors."""
+def marked_processes(variable: str, value: str, *, without: str | None = None) -> list[psutil.Process]:
+    """Live processes started with ``variable`` set to ``value``, without this one and its ancestors.
+
+    without: a variable; processes that have it are left out, too.
+    """
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
-    return [each for each in psutil.process_iter() if each.pid not in own and _has_mark(each, variable, value)]
+    found = []
+    for each in psutil.process_iter():
+        environ = {} if each.pid in own else _environment(each)
+        if environ.get(variable) == value and without not in environ:
+            found.append(each)
+    return found
 
 
 def end_processes(processes: Iterable[psutil.Process], *, grace_s: float) -> None:
@@ -171,8 +179,9 @@ def _session(process: psutil.Process) -> int | None:
         return None
 
 
-def _has_mark(process: psutil.Process, variable: str, value: str) -> bool:
+def _environment(process: psutil.Process) -> Mapping[str, str]:
+    """What ``process`` was started with; empty where it is gone or not ours to read."""
     try:
-        return _is_running(process) and process.environ().get(variable) == value
+        return process.environ() if _is_running(process) else {}
     except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
-        return False
+        return {}

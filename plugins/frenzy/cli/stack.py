@@ -4,8 +4,9 @@
         httpx.get(f"{stack.base_url}/api/v2/dags", headers=stack.headers())
 
 Each component is a session with its own log and record, so one of them can be killed and restarted
-while the others run. ``stop`` ends everything this home ever started, found by its mark, and may be
-called at any time, by any process, more than once.
+while the others run; a supervisor (``frenzy.cli.supervisor``) starts what died again. ``start`` leaves
+alone what is alive, trainings above all. ``stop`` ends everything this home ever started, found by its
+mark, and may be called at any time, by any process, more than once.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -23,11 +25,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import httpx
-import psutil
 
+from frenzy.adapters.local.processes import RUN_KEY_VARIABLE
 from frenzy.cli.airflow_env import (
     ADMIN,
     STACK_MARK,
@@ -58,11 +60,15 @@ COMPONENTS: Final[dict[str, Sequence[str]]] = {
     "triggerer": ("triggerer", "--skip-serve-logs"),
     "api-server": ("api-server",),
 }
+SUPERVISOR: Final = "supervisor"
 START_TIMEOUT_S: Final = 240.0
 _STOP_TIMEOUT_S: Final = 8.0
 _SERVER_STOP_TIMEOUT_S: Final = 3.0
 _POLL_S: Final = 0.1
 _LOG_TAIL_LINES: Final = 15
+_LOG_TAIL_BYTES: Final = 16384
+_EXIT_CHARACTERS: Final = 160
+_ERROR_LINE: Final = re.compile(r"[\w.]*(Error|Exception)\b")
 
 
 class StackError(PermanentError):
@@ -73,12 +79,23 @@ class StackError(PermanentError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Restarts:
+    """How often a component died and was started again; of the last time when (since the epoch) and how."""
+
+    count: int = 0
+    last_s: float = 0.0
+    last_exit: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentStatus:
-    """One component: its process, if it runs, and whether Airflow calls it healthy."""
+    """One component: its process, if it runs, since when, and whether Airflow calls it healthy."""
 
     name: str
     pid: int | None
     is_healthy: bool
+    started_s: float = 0.0
+    restarts: Restarts = Restarts()
 
 
 class Stack:
@@ -138,23 +155,21 @@ class Stack:
         return airflow_environment(self.settings, self.port, self._environ)
 
     def start(self) -> None:
-        """Start what does not run and wait until all is healthy. Raises StackError."""
+        """Start what does not run and wait until all is healthy; trainings run on. Raises StackError."""
         with self._lock():
-            if all(self._is_alive(name) for name in COMPONENTS):
-                self._wait_until_healthy(COMPONENTS)
-                return
-            self._end_everything()
-            try:
-                self._start_on_free_port()
-            except BaseException:
-                self._end_everything()
-                raise
+            missing = [name for name in COMPONENTS if not self._is_alive(name)]
+            if len(missing) == len(COMPONENTS):
+                self._start_anew()
+            else:
+                self._start_missing(missing)
+            self._start_supervisor()
 
     def stop(self) -> None:
         """End every process of this home, trainings too (they write a checkpoint first)."""
         if self.settings.home.is_dir():
             with self._lock():
-                self._end_everything()
+                self._end_airflow()
+                end_processes(marked_processes(*self._mark), grace_s=self.settings.stop_grace_s)
 
     def status(self) -> tuple[ComponentStatus, ...]:
         """Each component's process and health, in the order of ``COMPONENTS``."""
@@ -165,21 +180,88 @@ class Stack:
         """Whether every component's process is there."""
         return all(self._is_alive(name) for name in COMPONENTS)
 
+    def was_started(self) -> bool:
+        """Whether an Airflow was ever started in this home."""
+        return self._last_port() is not None
+
+    def troubles(self) -> tuple[ComponentStatus, ...]:
+        """Components of a started home that are dead, or that died since its supervisor began; asks no server."""
+        known = [self._component_status(name, {}) for name in COMPONENTS] if self.was_started() else []
+        return tuple(each for each in known if each.pid is None or each.restarts.count)
+
+    def is_supervised(self) -> bool:
+        """Whether a component that dies is started again."""
+        return self._is_alive(SUPERVISOR)
+
     def kill(self, name: str) -> None:
-        """Kill one component with SIGKILL, and all it started that has not left its session."""
-        record = self._record(name)
-        kill_processes(record.members() if record else ())
-        self._forget(name)
+        """Kill one component with SIGKILL, and all it started that has not left its session; for good."""
+        with self._lock():
+            record = self._record(name)
+            kill_processes(record.members() if record else ())
+            self._forget(name)
 
     def restart(self, name: str) -> None:
         """Stop one component if it runs, start it and wait until it is healthy. Raises StackError."""
-        self._end([name], _STOP_TIMEOUT_S)
-        self._start_component(name, self.environment())
+        with self._lock():
+            self._end([name], _STOP_TIMEOUT_S)
+            self._start_component(name, self.environment())
         self._wait_until_healthy((name,))
+
+    def is_dead(self, name: str) -> bool:
+        """Whether a component has a record whose process is gone: it died, nobody ended it."""
+        return self._record(name) is not None and not self._is_alive(name)
+
+    def revive(self, name: str, environ: Mapping[str, str]) -> int | None:
+        """Start a dead component with the variables of this stack; its pid, None when it is not dead any more.
+
+        What a dead scheduler leaves of its session, tasks above all, ends first: Airflow starts them anew.
+        """
+        with self._lock():
+            record = self._record(name)
+            if record is None or self._is_alive(name):
+                return None
+            kill_processes(record.members())
+            # Its record stays until there is a new one: should the start fail, it is still known to be dead.
+            return self._start_component(name, environ)
+
+    def last_exit(self, name: str) -> str:
+        """How a dead component ended, as far as that is known here: its exit status, the last error in its log."""
+        child = self._children.get(name)
+        status = None if child is None else child.poll()
+        errors = [line for line in self._log_lines(name) if _ERROR_LINE.match(line)]
+        known = [f"exit status {status}"] if status is not None else []
+        return "; ".join([*known, *(line[:_EXIT_CHARACTERS] for line in errors[-1:])]) or "no error in its log"
+
+    @property
+    def supervisor_state_path(self) -> Path:
+        """Where the supervisor tells its health page's address and how often it had to start what."""
+        return self.settings.home / "supervisor.json"
+
+    def supervisor_state(self) -> Mapping[str, Any]:
+        """What the last supervisor told; empty before there was one."""
+        with suppress(OSError, ValueError):
+            state = json.loads(self.supervisor_state_path.read_text(encoding="utf-8"))
+            return state if isinstance(state, dict) else {}
+        return {}
 
     def log_path(self, name: str) -> Path:
         """The log of one component."""
         return self.settings.log_folder / f"{name}.log"
+
+    def _start_anew(self) -> None:
+        self._end_airflow()
+        try:
+            self._start_on_free_port()
+        except BaseException:
+            self._end_airflow()
+            raise
+
+    def _start_missing(self, names: Sequence[str]) -> None:
+        environ = self.environment()
+        for name in reversed(names):
+            self._end([name], _STOP_TIMEOUT_S)
+            self._start_component(name, environ)
+        self._wait_until_healthy(COMPONENTS)
 
     def _start_on_free_port(self) -> None:
         settings = self.settings
@@ -224,12 +306,26 @@ class Stack:
         if process.wait() != 0:
             raise StackError(f"Airflow's database could not be migrated.{self._last_words('migrate')}")
 
-    def _start_component(self, name: str, environ: Mapping[str, str]) -> None:
-        own = component_environment(name, environ)
+    def _start_component(self, name: str, environ: Mapping[str, str]) -> int:
+        return self._start(name, _airflow(*COMPONENTS[name]), component_environment(name, environ))
+
+    def _start_supervisor(self) -> None:
+        """Start what watches over the components, unless it runs; last, so that a failed start stays one."""
+        if not self.is_supervised():
+            self._forget(SUPERVISOR)
+            self._start(SUPERVISOR, (sys.executable, "-m", "frenzy.cli.supervisor"), self.environment())
+
+    def _start(self, name: str, command: Sequence[str], environ: Mapping[str, str]) -> int:
         # Relative paths in the specifications of include/jobs are meant from the checkout.
-        process = start_session(name, _airflow(*COMPONENTS[name]), own, self.log_path(name), folder=CHECKOUT)
+        process = start_session(name, command, environ, self.log_path(name), folder=CHECKOUT)
+        try:
+            record = write_record(self.settings.pid_folder, name, process.pid)
+        except OSError:
+            process.kill()  # nobody would find it again
+            process.wait()
+            raise
         self._children[name] = process
-        write_record(self.settings.pid_folder, name, process.pid)
+        return record.pid
 
     def _wait_until_healthy(self, names: Iterable[str]) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -259,9 +355,18 @@ class Stack:
 
     def _component_status(self, name: str, health: Mapping[str, Mapping[str, str]]) -> ComponentStatus:
         record = self._record(name)
+        restarts = self._restarts(name)
         if record is None or not record.is_alive():
-            return ComponentStatus(name=name, pid=None, is_healthy=False)
-        return ComponentStatus(name=name, pid=record.pid, is_healthy=_is_healthy(record, health))
+            return ComponentStatus(name=name, pid=None, is_healthy=False, restarts=restarts)
+        healthy = _is_healthy(record, health)
+        return ComponentStatus(
+            name=name, pid=record.pid, is_healthy=healthy, started_s=record.started_s, restarts=restarts
+        )
+
+    def _restarts(self, name: str) -> Restarts:
+        with suppress(KeyError, TypeError):
+            return Restarts(**self.supervisor_state()["restarts"][name])
+        return Restarts()
 
     def _is_alive(self, name: str) -> bool:
         child = self._children.get(name)
@@ -270,11 +375,13 @@ class Stack:
         record = self._record(name)
         return record is not None and record.is_alive()
 
-    def _end_everything(self) -> None:
+    def _end_airflow(self) -> None:
+        """End the components and what is left of earlier ones, wherever it is; trainings run on."""
+        self._end([SUPERVISOR], _SERVER_STOP_TIMEOUT_S)
         self._end([name for name in COMPONENTS if name != "api-server"], _STOP_TIMEOUT_S)
         # Tasks and triggers talk to the server while they end; after that nobody does.
         self._end(["api-server"], _SERVER_STOP_TIMEOUT_S)
-        end_processes(self._marked(), grace_s=self.settings.stop_grace_s)
+        end_processes(marked_processes(*self._mark, without=RUN_KEY_VARIABLE), grace_s=_STOP_TIMEOUT_S)
 
     def _end(self, names: Sequence[str], grace_s: float) -> None:
         """End components at the same time: each ends its own children, the rest is killed."""
@@ -284,8 +391,9 @@ class Stack:
         for name in names:
             self._forget(name)
 
-    def _marked(self) -> list[psutil.Process]:
-        return marked_processes(STACK_MARK, str(self.settings.home))
+    @property
+    def _mark(self) -> tuple[str, str]:
+        return STACK_MARK, str(self.settings.home)
 
     def _forget(self, name: str) -> None:
         child = self._children.pop(name, None)
@@ -297,9 +405,16 @@ class Stack:
         return read_record(self.settings.pid_folder, name)
 
     def _last_words(self, name: str) -> str:
-        path = self.log_path(name)
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
-        return "".join(f"\n  {line}" for line in (*lines[-_LOG_TAIL_LINES:], f"(all of it: {path})"))
+        lines = self._log_lines(name)
+        return "".join(f"\n  {line}" for line in (*lines[-_LOG_TAIL_LINES:], f"(all of it: {self.log_path(name)})"))
+
+    def _log_lines(self, name: str) -> list[str]:
+        """The last lines of a component's log, without empty ones; a log may be long."""
+        with suppress(OSError), self.log_path(name).open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
+            text = log.read().decode("utf-8", errors="replace")
+            return [line for line in text.splitlines() if line.strip()]
+        return []
 
     @property
     def _state_path(self) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -21,6 +22,8 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print the values as JSON.")] = False,
 ) -> int:
     """How the runs stand; of one run also its attempts and history."""
+    if not as_json:
+        tell_troubles()
     with connect() as api:
         if run is None:
             views = api.ask(api_calls.runs(limit))
@@ -35,6 +38,19 @@ def status(
     else:
         show_run(view)
     return 0
+
+
+def tell_troubles() -> None:
+    """One line for each component of this home's Airflow that is dead or died; nothing for another server's."""
+    from frenzy.cli.stack import Stack
+    from frenzy.cli.up import restarts_of
+    from frenzy.settings import load_settings
+
+    if os.environ.get("FRENZY_URL"):
+        return
+    for each in Stack(load_settings(os.environ)).troubles():
+        state = ["not running"] if each.pid is None else []
+        out().print(f"Airflow's {each.name}: {'; '.join(filter(None, [*state, restarts_of(each)]))}", style="yellow")
 
 
 def show_run(view: RunView) -> None:

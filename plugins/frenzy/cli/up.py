@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +11,7 @@ import typer
 from frenzy.cli.console import out
 
 if TYPE_CHECKING:
-    from frenzy.cli.stack import Stack
+    from frenzy.cli.stack import ComponentStatus, Stack
 
 
 def up(
@@ -47,10 +48,38 @@ def show_status(stack: Stack) -> int:
     console = out()
     components = stack.status()
     for each in components:
-        state = "not running" if each.pid is None else f"pid {each.pid}, {'healthy' if each.is_healthy else 'starting'}"
-        console.print(f"  {each.name:<14} {state}")
+        console.print(f"  {each.name:<14} {state_of(each)}")
+    if stack.is_supervised():
+        console.print(f"  health page    {stack.supervisor_state().get('health_url')}")
+    else:
+        console.print("  Nothing starts a component again that dies. To have that: frenzy up")
     if all(each.is_healthy for each in components):
         show_address(stack)
         return 0
     console.print(f"Home: {stack.settings.home}. Start it with: frenzy up", style="dim")
     return 1
+
+
+def state_of(component: ComponentStatus) -> str:
+    """One component in words: does it run, does it answer, and did it die before."""
+    from frenzy.cli.stack import START_TIMEOUT_S
+
+    if component.pid is None:
+        state = "not running"
+    elif component.is_healthy:
+        state = f"pid {component.pid}, healthy"
+    elif time.time() - component.started_s < START_TIMEOUT_S:
+        state = f"pid {component.pid}, starting"
+    else:
+        state = f"pid {component.pid}, does not answer"
+    return "; ".join(filter(None, (state, restarts_of(component))))
+
+
+def restarts_of(component: ComponentStatus) -> str:
+    """How often it was started again, and how it last died; empty when it never died."""
+    from frenzy.cli.tables import local_time
+
+    known = component.restarts
+    if not known.count:
+        return ""
+    return f"restarted {known.count} x, last {local_time(known.last_s)} ({known.last_exit})"

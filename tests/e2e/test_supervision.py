@@ -1,0 +1,111 @@
+"""Everything may be killed: what died comes back, what trains on is found, what stopped resumes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+from tests.e2e.walker import Walker, long_training, write_cluster, write_corpus
+
+from frenzy.cli.airflow_env import STACK_MARK
+from frenzy.cli.left_jobs import left_jobs
+from frenzy.cli.processes import kill_processes, marked_processes
+from frenzy.cli.stack import COMPONENTS, Stack
+from frenzy.core.errors import ReasonCode
+from frenzy.core.protocol import RunView
+
+
+@pytest.fixture(scope="module")
+def mortal(
+    tmp_path_factory: pytest.TempPathFactory, stack_settings: Callable[[str], dict[str, str]]
+) -> Iterator[Walker]:
+    """A user of an Airflow that these tests break, in the order they stand here."""
+    files = tmp_path_factory.mktemp("mortal")
+    env = {"FRENZY_CLUSTER": str(write_cluster(files)), "FRENZY_LEASE_S": "15", "FRENZY_ELASTIC": "off"}
+    with Stack.running(files / "home", env={**env, **stack_settings("sqlite")}) as stack:
+        user = Walker(stack, write_corpus(files))
+        yield user
+        user.http.close()
+
+
+def pids_of(walker: Walker, view: RunView) -> set[int]:
+    return {each.pid for each in walker.workers_of(view.run.run_key)}
+
+
+def status_of(walker: Walker, name: str) -> tuple[int | None, bool, int]:
+    found = next(each for each in walker.stack.status() if each.name == name)
+    return found.pid, found.is_healthy, found.restarts.count
+
+
+def goes_on(walker: Walker, run: tuple[str, str], workers: set[int]) -> None:
+    """The same workers go on in the same attempt, and Airflow sees it; then the run is cancelled."""
+    view = walker.view(*run)
+    assert view is not None
+    view = walker.wait_for_step(*run, view.attempts[0].last_step + 5)
+    assert len(view.attempts) == 1
+    assert workers <= pids_of(walker, view)
+    walker.cancel(*run)
+    walker.no_workers_of(view.run.run_key, 60)
+
+
+def test_components_that_are_killed_come_back_and_the_trainings_never_notice(mortal: Walker) -> None:
+    run = mortal.start("unmoved", training=long_training())
+    workers = pids_of(mortal, mortal.wait_for_step(*run, 2))
+    before = {name: status_of(mortal, name)[0] for name in COMPONENTS}
+    for name in COMPONENTS:
+        pid = before[name]
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+    for name in COMPONENTS:
+        mortal.eventually(f"{name} is back", lambda name=name: status_of(mortal, name)[1:] == (True, 1))
+    assert all(status_of(mortal, name)[0] != before[name] for name in COMPONENTS)
+    log = mortal.stack.log_path("supervisor").read_text(encoding="utf-8")
+    assert log.count("died") == len(COMPONENTS)
+    page = httpx.get(mortal.stack.supervisor_state()["health_url"], trust_env=False)
+    assert page.status_code == 200
+    assert page.json()["components"]["triggerer"]["restarts"] == 1
+    goes_on(mortal, run, workers)
+
+
+def test_a_start_after_the_death_of_everything_finds_who_lives_and_resumes_who_died(mortal: Walker) -> None:
+    living = mortal.start("living", training=long_training())
+    dying = mortal.start("dying", training={"max_steps": 400})
+    survivors = pids_of(mortal, mortal.wait_for_step(*living, 2))
+    mortal.wait_for_step(*dying, 12)  # beyond its second checkpoint
+    home = str(mortal.stack.settings.home)
+    kill_processes(each for each in marked_processes(STACK_MARK, home) if each.pid not in survivors)
+    assert not mortal.stack.is_running()
+
+    mortal.stack.start()
+
+    assert mortal.stack.is_supervised()
+    goes_on(mortal, living, survivors)
+    died = mortal.succeed(*dying)
+    first, second = died.attempts
+    assert first.outcome is not None
+    assert first.outcome.code is ReasonCode.WORKERS_LOST
+    assert second.result is not None
+    assert (second.result.resumed_from_step or 0) >= 10
+
+
+def test_what_is_left_at_a_stop_is_told_and_goes_on_after_the_next_start(mortal: Walker) -> None:
+    run = mortal.start("nightly", training=long_training(), checkpoint={"every_steps": 1000, "keep": 2})
+    view = mortal.wait_for_step(*run, 2)
+    mortal.stack.stop()
+    assert pids_of(mortal, view) == set()
+    (line,) = left_jobs(mortal.stack)
+    assert line.startswith("nightly: checkpoint at step ")
+    assert line.endswith(" of 5000")
+    saved = int(line.split()[4])
+
+    mortal.stack.start()
+
+    again = mortal.wait_for_step(*run, saved + 1, attempt=2)
+    assert [each.outcome.code for each in again.attempts if each.outcome] == [ReasonCode.CHECKPOINTED_ON_REQUEST]
+    mortal.cancel(*run)
+    ended = mortal.wait_for_end(*run).attempts[1]
+    assert ended.result is not None
+    assert ended.result.resumed_from_step == saved
