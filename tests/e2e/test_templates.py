@@ -24,10 +24,10 @@ ATTACK = (
 AUTHORS_DAG = """
 from airflow.sdk import DAG
 
-from frenzy.airflow.task_group import frenzy_training
+from frenzy.airflow.task_group import frenzy_evaluation, frenzy_training
 
 with DAG("authors", schedule=None):
-    frenzy_training({job!r})
+    frenzy_training({job!r}) >> frenzy_evaluation()
 """
 
 
@@ -92,7 +92,7 @@ def authors_run(walker: Walker) -> tuple[str, str]:
 
 
 def shown(walker: Walker, dag_id: str, run_id: str) -> Iterator[tuple[str, str]]:
-    """Every answer of both APIs about one DAG run, and what asks for it."""
+    """Every answer of both APIs about one DAG run to administrator and service, and what asks for it."""
     view = walker.view(dag_id, run_id)
     assert view is not None
     run, of_dag = f"/frenzy/api/v1/runs/{view.run.run_key}", f"/api/v2/dags/{dag_id}"
@@ -103,10 +103,12 @@ def shown(walker: Walker, dag_id: str, run_id: str) -> Iterator[tuple[str, str]]
     for task in walker.airflow("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]:
         of_task = f"{of_run}/taskInstances/{task['task_id']}"
         paths += [of_task, f"{of_task}/xcomEntries/return_value", f"{of_task}/logs/{max(1, task['try_number'])}"]
-    for path in paths:
-        answer = walker.http.get(path)
-        assert answer.status_code in (200, 404), (path, answer.text)
-        yield path, answer.text
+    for user in ("admin", "frenzy"):
+        headers = walker.stack.headers(user)
+        for path in paths:
+            answer = walker.http.get(path, headers=headers)
+            assert answer.status_code in (200, 403, 404), (path, answer.text)
+            yield f"{path} for {user}", answer.text
 
 
 def database(walker: Walker) -> Iterator[tuple[str, str]]:
