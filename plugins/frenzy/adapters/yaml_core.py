@@ -185,8 +185,9 @@ class _Count:
                 raise _too_large(self.limits)
 
     def _see(self, event: Event) -> None:
-        if getattr(event, "tag", None) not in _READ_TAGS:
-            raise ConstructorError(None, None, f"the tag {event.tag!r} is not read", event.start_mark)
+        tag = getattr(event, "tag", None)
+        if tag not in _READ_TAGS:
+            raise _at_event(event, f"the tag {tag!r} is not read")
         if isinstance(event, CollectionStartEvent):
             self.open.append((event.anchor, self.values))
             self.values += 1
@@ -198,13 +199,16 @@ class _Count:
             self._name(event.anchor, 1)
         elif isinstance(event, AliasEvent):
             if event.anchor not in self.sizes:
-                mark = event.start_mark
-                raise ConstructorError(None, None, f"the alias {event.anchor!r} stands for nothing before it", mark)
+                raise _at_event(event, f"the alias {event.anchor!r} stands for nothing before it")
             self.values += self.sizes[event.anchor]
 
     def _name(self, anchor: str | None, size: int) -> None:
         if anchor is not None:
             self.sizes[anchor] = size
+
+
+def _at_event(event: Any, problem: str) -> ConstructorError:
+    return ConstructorError(None, None, problem, event.start_mark)
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -60,7 +60,9 @@ class ModelSpec:
         Doc("A Hugging Face model config with its model_type; the model starts from random weights."),
     ] = None
     path: Annotated[str | None, Len(0, _PATH), Doc("A local folder with config.json and, if there, weights.")] = None
-    hub_id: Annotated[str | None, Len(0, _NAME), Doc("A model id on the Hugging Face hub, where one can be reached.")] = None
+    hub_id: Annotated[
+        str | None, Len(0, _NAME), Doc("A model id on the Hugging Face hub, where one can be reached.")
+    ] = None
     tokenizer: Annotated[
         str,
         Len(0, _PATH),
