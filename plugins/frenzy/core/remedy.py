@@ -17,15 +17,18 @@ from typing import Final
 from frenzy.core.cluster import Cluster
 from frenzy.core.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.plan import Candidate
+from frenzy.core.plan_grid import divisors
 from frenzy.core.plan_request import PlanRequest
 from frenzy.core.remedy_change import Change, Situation, Solve, feasible_plans, nearest
 from frenzy.core.remedy_job import JobChange, job_changes
 from frenzy.core.remedy_resources import RESOURCE_CHANGES, ResourceChange
 
-# How many candidates are looked at in search of a remedy, about a second's work: the number of combinations doubles
-# with each change that could help. A look costs as much as so many candidates at least.
+# How many candidates are looked at in search of a remedy, about half a second's work: the number of combinations
+# doubles with each change that could help. A look costs as much as so many candidates at least, and where a batch
+# splits in many ways as one for so many pairs of data-parallel degree and micro-batch.
 _MOST_CANDIDATES: Final = 2_000
 _LEAST_COST: Final = 20
+_SPLITS_PER_COST: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +88,8 @@ class _Budget:
             found = self.solve(request, cluster)
         except PermanentError:
             found = ()
-        self.left -= max(_LEAST_COST, len(found))
+        splits = len(divisors(request.global_batch_size, request.global_batch_size))
+        self.left -= max(_LEAST_COST, len(found), splits**2 // _SPLITS_PER_COST)
         return found
 
     @property
