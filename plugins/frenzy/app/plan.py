@@ -60,7 +60,7 @@ def first_plans(facts: PlanFacts, services: Services, run: RunRecord) -> tuple[t
         return (), error.reason
     if any(each.feasible for each in candidates):
         return candidates, None
-    return candidates, smallest_remedy(request, facts.cluster, services.calibration, services.marp_policy)
+    return candidates, smallest_remedy(request, facts.cluster, services.calibration, services.marp_policy, candidates)
 
 
 def next_plans(tx: LedgerTx, services: Services, run: RunRecord, following: NextAttempt) -> PlanChoice:

@@ -269,6 +269,7 @@ def cross_field_violations(job: TrainingJob) -> tuple[Violation, ...]:
                 "constraints.deadline", job.constraints.deadline, "give ISO 8601 with a zone, e.g. 2027-01-31T18:00:00Z"
             )
         )
+    found += _type_name_violations(job.constraints)
     if job.trigger.cron and job.trigger.assets:
         found.append(_violation("trigger", "cron and assets", "give at most one of cron and assets"))
     found += environment_violations(job.env, job.secrets)
@@ -296,6 +297,19 @@ def _option_violations(training: TrainingSpec) -> list[Violation]:
         allowed = f"the fused loss computes the output head itself; leave out {', '.join(heads)} or use loss = torch"
         found.append(_violation("training.lora.target_modules", heads, allowed))
     return found
+
+
+def _type_name_violations(constraints: ConstraintsSpec) -> list[Violation]:
+    """Every refused plan quotes the names."""
+    return [
+        Violation(
+            path=f"constraints.gpu_types[{index}]",
+            value=f"{len(name)} characters",
+            allowed=f"at most {_NAME} characters",
+        )
+        for index, name in enumerate(constraints.gpu_types)
+        if len(name) > _NAME
+    ]
 
 
 def _is_time_with_zone(text: str) -> bool:

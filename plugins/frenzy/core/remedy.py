@@ -28,7 +28,7 @@ from frenzy.core.remedy_resources import RESOURCE_CHANGES, ResourceChange
 # splits in many ways as one for so many pairs of data-parallel degree and micro-batch.
 _MOST_CANDIDATES: Final = 2_000
 _LEAST_COST: Final = 20
-_SPLITS_PER_COST: Final = 100
+_SPLITS_PER_COST: Final = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +49,13 @@ class Remedy:
         return f"{' and '.join(str(each) for each in self.changes)} would fit."
 
 
-def first_remedy(request: PlanRequest, cluster: Cluster, solve: Solve) -> Remedy | None:
-    """The fewest changes after which ``solve`` finds a feasible plan; None when none of those known do."""
-    candidates = solve(request, cluster)
+def first_remedy(
+    request: PlanRequest, cluster: Cluster, candidates: tuple[Candidate, ...], solve: Solve
+) -> Remedy | None:
+    """The fewest changes after which ``solve`` finds a feasible plan; None when none of those known do.
+
+    candidates: what ``solve`` finds before any change.
+    """
     budget = _Budget(solve)
     search = _Search(Situation(request, cluster, ()), budget)
     if not candidates:
