@@ -12,7 +12,7 @@ PARALLEL ?= -n logical --maxprocesses 4 --dist worksteal
 # Ahead of the tests, whose time is limited. Where it cannot be built they say why, and are skipped.
 k8s-build = [ -n "$$KUBECONFIG" ] || $(BIN)/python -m tests.kubernetes.build $(1) >/dev/null || true
 
-.PHONY: help env demo test test-k8s test-k8s-full check lint types imports audit fmt bench bench-k8s bench-schedule bench-jct bench-mix docs docs-assets up down status lock clean
+.PHONY: help env demo test test-k8s test-k8s-full check lint types imports audit fmt bench bench-k8s bench-schedule bench-jct bench-mix docs docs-assets up down status lock clean fuzz
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ audit: ## known vulnerabilities of the locked packages, asked of PyPI (needs the
 fmt: $(STAMP) ## repair what ruff can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+fuzz: $(STAMP) ## 10,000 bodies, 10,000 specifications, 5,000 files of each kind: nothing may fail
+	@PYTHONPATH=plugins $(BIN)/python -m tests.fuzz $(ARGS)
 
 bench: $(STAMP) ## measure (ARGS=marp: one subject); figures also in build/bench/*.json
 	@PYTHONPATH=plugins $(BIN)/python -m tests.bench $(ARGS)

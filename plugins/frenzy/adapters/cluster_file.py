@@ -27,10 +27,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from frenzy.adapters.refusals import one_of, refused, shown, violations_of
+from frenzy.adapters.yaml_core import FILE, load_yaml
 from frenzy.core.cluster import Cluster, Node, NodeGroup, NodeState
 from frenzy.core.errors import SpecError, Violation
 from frenzy.core.gpu_catalogue import CATALOGUE
@@ -97,12 +97,9 @@ def _with_nodes(file: ClusterFile) -> Cluster:
 def parse_cluster_file(text: str, *, source: str = "cluster file") -> ClusterFile:
     """What YAML ``text`` says. Raises SpecError as ``load_cluster`` does."""
     try:
-        document = yaml.load(text, Loader=_StrictLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "the text"
-        problem = getattr(error, "problem", None) or "it cannot be parsed"
-        raise refused(source, where, f"write valid YAML: {problem}") from error
+        document = load_yaml(text, FILE)
+    except SpecError as error:
+        raise SpecError(replace(each, path=f"{source}, {each.path}") for each in error.violations) from error
     if not isinstance(document, dict):
         raise refused(source, shown(document), "write a mapping with gpu_types and nodes")
     try:
@@ -319,18 +316,3 @@ def _fields_at(location: tuple[int | str, ...]) -> list[str]:
     sections: dict[str, type[BaseModel]] = {"gpu_types": _TypeEntry, "autoscaled": _GroupEntry, "nodes": _NodeEntry}
     entry = sections[str(location[0])] if len(location) > 2 else _ClusterFile
     return list(entry.model_fields)
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """Refuses a key that is written twice; YAML would keep the last one without a word."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[object] = set()
-        for key_node, _ in node.value:
-            if not isinstance(key_node, yaml.ScalarNode):
-                continue
-            if key_node.value in seen:
-                problem = f"{key_node.value!r} is written twice"
-                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-            seen.add(key_node.value)
-        return super().construct_mapping(node, deep)

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import islice
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -20,7 +21,7 @@ from frenzy.adapters.job_form import FormField, document_from_params, job_params
 from frenzy.adapters.spec_fields import SpecField, allowed_text, fields_of, object_schema
 from frenzy.adapters.yaml_core import check_plain, dump_yaml, load_yaml
 from frenzy.core.codec import encode
-from frenzy.core.errors import SpecError, Violation
+from frenzy.core.errors import MOST_VIOLATIONS, SpecError, Violation
 from frenzy.core.job import TrainingJob, cross_field_violations
 
 _SHOWN_CHARACTERS: Final = 80
@@ -42,12 +43,12 @@ def job_from_document(document: Any) -> TrainingJob:
         names = ", ".join(each.name for each in fields_of(TrainingJob))
         raise SpecError([Violation(path="the document", value=_shown(document), allowed=f"a mapping with {names}")])
     check_plain(document)
-    violations = list(_unknown_keys(TrainingJob, document, ""))
+    violations = list(islice(_unknown_keys(TrainingJob, document, ""), MOST_VIOLATIONS))
     job: TrainingJob | None = None
     try:
         job = _adapter().validate_json(json.dumps(document), strict=True)
     except ValidationError as error:
-        violations += _value_violations(error)
+        violations += islice(_value_violations(error), MOST_VIOLATIONS)
     violations += _pattern_violations(document)
     if job is not None and not violations:
         violations += cross_field_violations(job)

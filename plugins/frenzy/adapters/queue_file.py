@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from frenzy.adapters.refusals import in_words
-from frenzy.adapters.yaml_core import load_yaml
+from frenzy.adapters.yaml_core import FILE, load_yaml
 from frenzy.core.errors import SpecError, Violation
 from frenzy.core.job import NAME_PATTERN
 from frenzy.core.queue_rules import ANY_OTHER, QueueRule, QueueRules, Quota, TeamRule
@@ -50,7 +50,7 @@ def load_queue_rules(path: str | Path) -> QueueRules:
 def parse_queue_rules(text: str) -> QueueRules:
     """The rules in YAML ``text``. Raises SpecError as ``load_queue_rules`` does."""
     try:
-        file = _QueueFile.model_validate(load_yaml(text) or {})
+        file = _QueueFile.model_validate(load_yaml(text, FILE) or {})
     except ValidationError as error:
         raise SpecError(_violation(each) for each in error.errors(include_url=False)) from error
     if not file.queues and not file.teams:

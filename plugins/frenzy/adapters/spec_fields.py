@@ -96,14 +96,19 @@ def allowed_text(field: SpecField) -> str:
 def _kind_text(field: SpecField) -> str:
     if field.choices:
         return f"one of {', '.join(str(each) for each in field.choices)}"
-    if field.item_kind is not None:
-        return "a list of text" if field.item_kind is str else "a list of mappings"
-    if field.is_mapping:
-        texts_only = typing.get_args(field.kind)[1] is str
-        return "a mapping of names to text (in quotes where it looks like a number)" if texts_only else "a mapping"
+    if field.item_kind is not None or field.is_mapping:
+        most = next((most for name, most in schema_limits(field).items() if name.startswith("max")), None)
+        return _many_text(field) + (f", at most {most} of them" if most else "")
     if dataclasses.is_dataclass(field.kind) and isinstance(field.kind, type):
         return f"a mapping with {', '.join(each.name for each in fields_of(field.kind))}"
     return _scalar_text(field)
+
+
+def _many_text(field: SpecField) -> str:
+    if field.item_kind is not None:
+        return "a list of text" if field.item_kind is str else "a list of mappings"
+    texts_only = typing.get_args(field.kind)[1] is str
+    return "a mapping of names to text (in quotes where it looks like a number)" if texts_only else "a mapping"
 
 
 def _scalar_text(field: SpecField) -> str:
@@ -137,8 +142,9 @@ def schema_limits(field: SpecField) -> dict[str, Any]:
         elif isinstance(each, at.Lt):
             limits["exclusiveMaximum"] = each.lt
         elif isinstance(each, at.Len):
-            limits["minLength"] = each.min_length
-            limits |= {} if each.max_length is None else {"maxLength": each.max_length}
+            unit = "Items" if field.item_kind is not None else "Properties" if field.is_mapping else "Length"
+            limits |= {f"min{unit}": each.min_length} if each.min_length else {}
+            limits |= {f"max{unit}": each.max_length} if each.max_length is not None else {}
     return limits
 
 

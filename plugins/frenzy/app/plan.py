@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from frenzy.app.services import Services
+from frenzy.core.cluster import Cluster
 from frenzy.core.errors import FrenzyError, Reason, ReasonCode
 from frenzy.core.job import deadline_s
 from frenzy.core.ledger import JobState, NextAttempt, RunRecord, versions_key
@@ -33,26 +34,40 @@ class PlanChoice:
     final_state: JobState = JobState.FAILED_NO_RESOURCE
 
 
-def first_plans(tx: LedgerTx, services: Services, run: RunRecord) -> tuple[tuple[Candidate, ...], Reason | None]:
-    """All candidates of a new run, and the refusal if none is feasible.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFacts:
+    """What planning reads of the ledger. residuals: what runs of other jobs taught."""
+
+    cluster: Cluster
+    residuals: Residuals
+
+
+def plan_facts(tx: LedgerTx, services: Services, run_key: str) -> PlanFacts:
+    """The facts for the run's plans as they are now."""
+    versions = versions_key(services.predictor_versions)
+    return PlanFacts(cluster=tx.cluster(), residuals=Residuals(tx.residuals(versions=versions, except_run=run_key)))
+
+
+def first_plans(facts: PlanFacts, services: Services, run: RunRecord) -> tuple[tuple[Candidate, ...], Reason | None]:
+    """All candidates of a new run, and the refusal if none is feasible. Takes no part of the ledger: it may take long.
 
     A model outside the memory model's support is a refusal too, not an error.
     """
     try:
-        request = _request(tx, services, run)
-        candidates = plan_candidates(request, tx.cluster(), services.calibration, services.marp_policy)
+        request = _request(facts, services, run)
+        candidates = plan_candidates(request, facts.cluster, services.calibration, services.marp_policy)
     except FrenzyError as error:
         return (), error.reason
     if any(each.feasible for each in candidates):
         return candidates, None
-    return candidates, smallest_remedy(request, tx.cluster(), services.calibration, services.marp_policy)
+    return candidates, smallest_remedy(request, facts.cluster, services.calibration, services.marp_policy, candidates)
 
 
 def next_plans(tx: LedgerTx, services: Services, run: RunRecord, following: NextAttempt) -> PlanChoice:
     """The plans for ``following``: all feasible ones, or the ladder's rung after memory ran short."""
-    cluster = tx.cluster()
+    facts = plan_facts(tx, services, run.run_key)
     candidates = plan_candidates(
-        _request(tx, services, run, following), cluster, services.calibration, services.marp_policy
+        _request(facts, services, run, following), facts.cluster, services.calibration, services.marp_policy
     )
     rung = ladder(candidates, following)
     if rung.plans:
@@ -63,9 +78,8 @@ def next_plans(tx: LedgerTx, services: Services, run: RunRecord, following: Next
     return PlanChoice(candidates=candidates, plans=(), refusal=refusal, final_state=_refused_state(following))
 
 
-def _request(tx: LedgerTx, services: Services, run: RunRecord, following: NextAttempt | None = None) -> PlanRequest:
-    """What MARP is asked. What the run's own attempts taught is in ``following``; ``residuals`` are other runs'."""
-    versions = versions_key(services.predictor_versions)
+def _request(facts: PlanFacts, services: Services, run: RunRecord, following: NextAttempt | None = None) -> PlanRequest:
+    """What MARP is asked. What the run's own attempts taught is in ``following``."""
     done = following.checkpoint_step or 0 if following is not None else 0
     # What has begun goes on after its deadline: nobody is helped if a run fails for having been moved.
     deadline = deadline_s(run.job) if following is None or following.previous is None else None
@@ -76,7 +90,7 @@ def _request(tx: LedgerTx, services: Services, run: RunRecord, following: NextAt
         excluded_shapes=following.excluded_shapes if following is not None else (),
         extra_bytes_per_gpu=following.extra_bytes_per_gpu if following is not None else 0,
         seconds_to_deadline=None if deadline is None else deadline - services.clock.now_s(),
-        residuals=Residuals(tx.residuals(versions=versions, except_run=run.run_key)),
+        residuals=facts.residuals,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from frenzy.app.inventory import refresh_inventory
-from frenzy.app.plan import first_plans
+from frenzy.app.plan import first_plans, plan_facts
 from frenzy.app.queries import view_of
 from frenzy.app.services import Services, log_event
 from frenzy.app.states import move
@@ -14,6 +14,7 @@ from frenzy.core.access import Caller, may_manage
 from frenzy.core.errors import Reason, SpecError, Violation
 from frenzy.core.job import TrainingJob
 from frenzy.core.ledger import FINAL_STATES, RUN_KEY_LENGTH, JobState, RunRecord
+from frenzy.core.plan import Candidate
 from frenzy.core.plan_selection import fitting
 from frenzy.core.protocol import PlanPreview, RegisterRun, RunView
 from frenzy.core.steps import total_steps
@@ -29,15 +30,31 @@ def register_run(services: Services, request: RegisterRun) -> RunView:
     owner's, Forbidden for the name of another's job.
     """
     now_s = services.clock.now_s()
+    fresh = _record(request, now_s)
     with services.ledger.transaction() as tx:
-        before = tx.run(request.identity.run_key)
-        if before is not None and before.state not in FINAL_STATES and before.candidates:
-            return view_of(tx, before)
-        owner = _checked_owner(tx, services, request)
+        known = _registered(tx, fresh.run_key)
+        if known is not None:
+            return known
+        _checked_owner(tx, services, request)
         refresh_inventory(tx, services)
-        run = _pending(tx, services, request, before, now_s, owner)
-        run = _planned(tx, services, run, now_s)
-        return view_of(tx, run)
+        facts = plan_facts(tx, services, fresh.run_key)
+    # Between two transactions: nobody waits for the ledger while this run is planned. Plans are made anew before
+    # the run is queued, so that a cluster that changes meanwhile is none of its business.
+    plans = first_plans(facts, services, fresh)
+    with services.ledger.transaction() as tx:
+        known = _registered(tx, fresh.run_key)
+        if known is not None:
+            return known
+        owner = _checked_owner(tx, services, request)
+        run = _pending(tx, services, replace(fresh, owner=owner))
+        return view_of(tx, _planned(tx, run, plans))
+
+
+def _registered(tx: LedgerTx, run_key: str) -> RunView | None:
+    """The run, if it is on and has its plans."""
+    before = tx.run(run_key)
+    is_on = before is not None and before.state not in FINAL_STATES and before.candidates
+    return view_of(tx, before) if before is not None and is_on else None
 
 
 def _checked_owner(tx: LedgerTx, services: Services, request: RegisterRun) -> str | None:
@@ -82,9 +99,10 @@ def _check_sources(tx: LedgerTx, services: Services, caller: Caller, job: Traini
 def preview(services: Services, request: RegisterRun, caller: Caller) -> PlanPreview:
     """The plans that ``request`` would get now; nothing is stored. Raises SpecError as ``register_run``."""
     check_use(services, caller, request.job)
+    run = _record(request, services.clock.now_s())
     with services.ledger.reading() as tx:
-        run = _record(request, services.clock.now_s())
-        candidates, reason = first_plans(tx, services, run)
+        facts = plan_facts(tx, services, run.run_key)
+    candidates, reason = first_plans(facts, services, run)
     return PlanPreview(candidates=candidates, reason=reason)
 
 
@@ -103,22 +121,20 @@ def _record(request: RegisterRun, now_s: float) -> RunRecord:
     )
 
 
-def _pending(
-    tx: LedgerTx, services: Services, request: RegisterRun, before: RunRecord | None, now_s: float, owner: str | None
-) -> RunRecord:
-    run = replace(_record(request, now_s), owner=owner)
+def _pending(tx: LedgerTx, services: Services, run: RunRecord) -> RunRecord:
+    before = tx.run(run.run_key)
     if before is not None:
         run = replace(run, num_attempts=before.num_attempts, generation=before.generation + 1)
         if not _trains_the_same(before.job, run.job) or before.model_config != run.model_config:
             services.runs.clear_checkpoints(run.run_key)
     tx.put_run(run)
-    log_event(tx, run.run_key, now_s, "state", f"PENDING: job {run.job.name!r} registered, its spec is frozen.")
+    log_event(tx, run.run_key, run.created_s, "state", f"PENDING: job {run.job.name!r} registered, its spec is frozen.")
     return run
 
 
-def _planned(tx: LedgerTx, services: Services, run: RunRecord, now_s: float) -> RunRecord:
-    candidates, refusal = first_plans(tx, services, run)
-    run = replace(run, candidates=candidates)
+def _planned(tx: LedgerTx, run: RunRecord, plans: tuple[tuple[Candidate, ...], Reason | None]) -> RunRecord:
+    candidates, refusal = plans
+    now_s, run = run.created_s, replace(run, candidates=candidates)
     tx.put_run(run)
     if refusal is not None:
         return move(tx, run, JobState.FAILED_NO_RESOURCE, now_s, refusal)

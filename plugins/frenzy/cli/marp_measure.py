@@ -141,16 +141,15 @@ def _cases(  # noqa: PLR0913  # the options that choose cases
 
 
 def _grid(name: str) -> Mapping[str, Any]:
-    import yaml
-
+    from frenzy.adapters.yaml_core import FILE, load_yaml
     from frenzy.trainer.measure_grid import GRIDS
 
     if name in GRIDS:
         return GRIDS[name]
     allowed = f"{', '.join(GRIDS)}, or a YAML file with the entries of docs/memory.md"
     try:
-        read = yaml.safe_load(Path(name).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        read = load_yaml(Path(name).read_text(encoding="utf-8"), FILE)
+    except (OSError, UnicodeDecodeError, SpecError) as error:
         raise SpecError([Violation(path="--grid", value=repr(name), allowed=allowed)]) from error
     if not isinstance(read, dict):
         raise SpecError([Violation(path="--grid", value=repr(name), allowed=allowed)])

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 from frenzy.core.errors import ContractError
 
 SCHEMA_VERSION: Final = 1
-_VERSION_KEY: Final = "schema_version"
+VERSION_KEY: Final = "schema_version"
 
 T = TypeVar("T")
 Json = Any
@@ -47,7 +47,7 @@ def dumps(value: object, *, indent: int | None = None) -> str:
     """JSON text of a top-level value, with its schema version."""
     document = encode(value)
     if isinstance(document, dict):
-        document = {_VERSION_KEY: SCHEMA_VERSION, **document}
+        document = {VERSION_KEY: SCHEMA_VERSION, **document}
     return json.dumps(document, indent=indent, sort_keys=False, allow_nan=False)
 
 
@@ -69,11 +69,11 @@ def _no_number(_: str) -> None:
 
 def decode(kind: type[T], document: Json) -> T:
     """The value of type ``kind`` in parsed JSON. Raises ContractError."""
-    if isinstance(document, Mapping) and _VERSION_KEY in document and dataclasses.is_dataclass(kind):
-        version = document[_VERSION_KEY]
+    if isinstance(document, Mapping) and VERSION_KEY in document and dataclasses.is_dataclass(kind):
+        version = document[VERSION_KEY]
         if version != SCHEMA_VERSION:
             raise ContractError(f"{kind.__name__}: schema version {version}, this release reads {SCHEMA_VERSION}")
-        document = {key: item for key, item in document.items() if key != _VERSION_KEY}
+        document = {key: item for key, item in document.items() if key != VERSION_KEY}
     result: T = _decode(kind, document, kind.__name__)
     return result
 

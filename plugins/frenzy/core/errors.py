@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from types import MappingProxyType
 from typing import Final
 
@@ -205,11 +206,14 @@ class Violation:
         return f"{self.path}: {self.value} is refused; {self.allowed}"
 
 
+MOST_VIOLATIONS: Final = 100
+
+
 class SpecError(PermanentError):
-    """The specification is refused; every violation is listed."""
+    """The specification is refused; every violation is listed, or the first hundred."""
 
     def __init__(self, violations: Iterable[Violation]) -> None:
-        self.violations = tuple(violations)
+        self.violations = tuple(islice(violations, MOST_VIOLATIONS))
         super().__init__(Reason(code=ReasonCode.SPEC_REFUSED, detail="; ".join(str(each) for each in self.violations)))
 
 

@@ -19,6 +19,10 @@ from frenzy.core.errors import Violation
 from frenzy.core.job_environment import environment_violations
 
 NAME_PATTERN: Final = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
+# Far beyond any real job; so that no computation with them overflows or takes long.
+MAX_STEPS: Final = 1_000_000_000
+_PATH: Final = 4096
+_NAME: Final = 256
 # What the families call the linear map from the last hidden state to the vocabulary.
 OUTPUT_HEADS: Final = ("lm_head", "embed_out")
 
@@ -55,10 +59,13 @@ class ModelSpec:
         Mapping[str, Any] | None,
         Doc("A Hugging Face model config with its model_type; the model starts from random weights."),
     ] = None
-    path: Annotated[str | None, Doc("A local folder with config.json and, if there, weights.")] = None
-    hub_id: Annotated[str | None, Doc("A model id on the Hugging Face hub, where one can be reached.")] = None
+    path: Annotated[str | None, Len(0, _PATH), Doc("A local folder with config.json and, if there, weights.")] = None
+    hub_id: Annotated[
+        str | None, Len(0, _NAME), Doc("A model id on the Hugging Face hub, where one can be reached.")
+    ] = None
     tokenizer: Annotated[
         str,
+        Len(0, _PATH),
         Doc(
             "byte, train (a byte-level BPE trained on the data), model (the model's own), or a folder.",
             ("byte", "train", "model"),
@@ -71,9 +78,9 @@ class ModelSpec:
 class DataSpec:
     """The training text and how it is cut into sequences."""
 
-    path: Annotated[str, Len(1), Doc("A file, folder, glob or fsspec URL of text, jsonl or parquet.")]
+    path: Annotated[str, Len(1, _PATH), Doc("A file, folder, glob or fsspec URL of text, jsonl or parquet.")]
     format: Annotated[Literal["auto", "text", "jsonl", "parquet"], Doc("auto goes by the file ending.")] = "auto"
-    text_column: Annotated[str, Doc("The column that holds the text in jsonl and parquet.")] = "text"
+    text_column: Annotated[str, Len(0, _NAME), Doc("The column that holds the text in jsonl and parquet.")] = "text"
     sequence_length: Annotated[int, Ge(8), Le(1_048_576), Doc("Tokens per packed sequence.", (256, 1024, 4096))] = 1024
     validation_fraction: Annotated[float, Ge(0), Lt(0.5), Doc("Share kept for evaluation, from the end.")] = 0.02
 
@@ -83,9 +90,11 @@ class LoraSpec:
     """Low-rank adapters: the base weights stay frozen."""
 
     rank: Annotated[int, Ge(1), Le(1024), Doc("Rank of the adapters.")] = 16
-    alpha: Annotated[float, Gt(0), Doc("Scale of the adapters.")] = 32.0
+    alpha: Annotated[float, Gt(0), Le(1e6), Doc("Scale of the adapters.")] = 32.0
     dropout: Annotated[float, Ge(0), Lt(1), Doc("Dropout inside the adapters.")] = 0.0
-    target_modules: Annotated[tuple[str, ...], Doc("Modules that get adapters; empty: the library's choice.")] = ()
+    target_modules: Annotated[
+        tuple[str, ...], Len(0, 256), Doc("Modules that get adapters; empty: the library's choice.")
+    ] = ()
     quantization: Annotated[
         Literal["none", "nf4"],
         Doc("nf4 keeps the frozen linear weights in 4 bits (QLoRA); none in the job's precision."),
@@ -97,7 +106,7 @@ class LoraSpec:
 class CallbackSpec:
     """A user's training callback, named by its import path."""
 
-    path: Annotated[str, Doc("package.module:Class", ("frenzy.trainer.callbacks:SnapshotAverage",))]
+    path: Annotated[str, Len(0, _NAME), Doc("package.module:Class", ("frenzy.trainer.callbacks:SnapshotAverage",))]
     args: Annotated[Mapping[str, Any], Doc("Keyword arguments of the class.")] = field(default_factory=dict)
 
 
@@ -106,8 +115,8 @@ class TrainingSpec:
     """The mathematics of the run. The plan never changes any of it."""
 
     global_batch_size: Annotated[int, Ge(1), Le(1_000_000), Doc("Sequences per optimizer step.", (16, 64, 256))] = 32
-    max_steps: Annotated[int | None, Ge(1), Doc("Optimizer steps; or give epochs.")] = None
-    epochs: Annotated[float | None, Gt(0), Doc("Passes over the data; or give max_steps.")] = None
+    max_steps: Annotated[int | None, Ge(1), Le(MAX_STEPS), Doc("Optimizer steps; or give epochs.")] = None
+    epochs: Annotated[float | None, Gt(0), Le(1e6), Doc("Passes over the data; or give max_steps.")] = None
     optimizer: Annotated[
         Literal["adamw", "adamw-8bit", "sgd"], Doc("The optimizer; adamw-8bit keeps AdamW's moments in 8 bits.")
     ] = "adamw"
@@ -115,9 +124,9 @@ class TrainingSpec:
     weight_decay: Annotated[float, Ge(0), Lt(1), Doc("Decoupled weight decay.")] = 0.0
     beta1: Annotated[float, Ge(0), Lt(1), Doc("Adam's first moment decay, or SGD's momentum.")] = 0.9
     beta2: Annotated[float, Ge(0), Lt(1), Doc("Adam's second moment decay.")] = 0.999
-    warmup_steps: Annotated[int, Ge(0), Doc("Steps of linear warm-up.")] = 0
+    warmup_steps: Annotated[int, Ge(0), Le(MAX_STEPS), Doc("Steps of linear warm-up.")] = 0
     lr_schedule: Annotated[Literal["constant", "linear", "cosine"], Doc("Decay after the warm-up.")] = "constant"
-    gradient_clipping: Annotated[float, Ge(0), Doc("Global norm; 0 turns it off.")] = 1.0
+    gradient_clipping: Annotated[float, Ge(0), Le(1e9), Doc("Global norm; 0 turns it off.")] = 1.0
     precision: Annotated[Precision, Doc("Number format of weights and activations.")] = Precision.BF16
     gradient_checkpointing: Annotated[Checkpointing, Doc("auto lets the plan decide.")] = Checkpointing.AUTO
     attention: Annotated[
@@ -128,20 +137,22 @@ class TrainingSpec:
     ] = "torch"
     lora: Annotated[LoraSpec | None, Doc("Train low-rank adapters instead of all weights.")] = None
     seed: Annotated[int, Ge(0), Le(2**31 - 1), Doc("Seed of weights, dropout and data order.")] = 0
-    callbacks: Annotated[tuple[CallbackSpec, ...], Doc("Code of yours that runs inside the training loop.")] = ()
+    callbacks: Annotated[
+        tuple[CallbackSpec, ...], Len(0, 32), Doc("Code of yours that runs inside the training loop.")
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSpec:
     """When state is saved and where a run starts."""
 
-    every_steps: Annotated[int, Ge(1), Doc("Steps between checkpoints.")] = 100
+    every_steps: Annotated[int, Ge(1), Le(MAX_STEPS), Doc("Steps between checkpoints.")] = 100
     keep: Annotated[int, Ge(1), Le(100), Doc("Checkpoints kept, newest first.")] = 2
     resume: Annotated[Literal["auto", "never"], Doc("Whether an attempt starts from the run's last checkpoint.")] = (
         "auto"
     )
     warm_start: Annotated[
-        str | None, Doc("Folder or run key of an earlier model whose weights this run starts from.")
+        str | None, Len(0, _PATH), Doc("Folder or run key of an earlier model whose weights this run starts from.")
     ] = None
 
 
@@ -154,13 +165,13 @@ class Objective(StrEnum):
 class ConstraintsSpec:
     """Limits a user may set; none is needed."""
 
-    gpu_types: Annotated[tuple[str, ...], Doc("Only these GPU types; empty: any.")] = ()
-    max_gpus: Annotated[int | None, Ge(1), Doc("Never more GPUs than this.")] = None
-    max_cost: Annotated[float | None, Gt(0), Doc("Upper bound of the predicted cost, in the cluster's currency.")] = (
-        None
-    )
+    gpu_types: Annotated[tuple[str, ...], Len(0, 64), Doc("Only these GPU types; empty: any.")] = ()
+    max_gpus: Annotated[int | None, Ge(1), Le(1_000_000), Doc("Never more GPUs than this.")] = None
+    max_cost: Annotated[
+        float | None, Gt(0), Le(1e12), Doc("Upper bound of the predicted cost, in the cluster's currency.")
+    ] = None
     deadline: Annotated[
-        str | None, Doc("Time by which it must end, ISO 8601 with zone.", ("2027-01-31T18:00:00Z",))
+        str | None, Len(0, 64), Doc("Time by which it must end, ISO 8601 with zone.", ("2027-01-31T18:00:00Z",))
     ] = None
 
 
@@ -170,7 +181,7 @@ class MemoryPressureSpec:
 
     forecast: Annotated[bool, Doc("Move the job before it fails; off: only recover after a failure.")] = True
     max_reschedules: Annotated[int, Ge(0), Le(100), Doc("Moves and recoveries before the run fails.")] = 5
-    min_run_s: Annotated[float, Ge(0), Doc("Least running time between two forecast moves.")] = 5.0
+    min_run_s: Annotated[float, Ge(0), Le(1e9), Doc("Least running time between two forecast moves.")] = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,17 +189,17 @@ class EvaluationSpec:
     """The task after the training."""
 
     enabled: Annotated[bool, Doc("Compute perplexity on the held-out text and sample from the model.")] = True
-    prompt: Annotated[str, Doc("Start of the sample text; empty: the start of the held-out text.")] = ""
+    prompt: Annotated[str, Len(0, 20_000), Doc("Start of the sample text; empty: the start of the held-out text.")] = ""
     max_new_tokens: Annotated[int, Ge(1), Le(4096), Doc("Length of the sample.")] = 64
-    max_sequences: Annotated[int, Ge(1), Doc("Held-out sequences that are scored at most.")] = 64
+    max_sequences: Annotated[int, Ge(1), Le(1_000_000), Doc("Held-out sequences that are scored at most.")] = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerSpec:
     """When the job's own DAG runs by itself. At most one of the two."""
 
-    cron: Annotated[str | None, Doc("A cron expression, UTC.", ("0 3 * * *",))] = None
-    assets: Annotated[tuple[str, ...], Doc("URIs of Assets; the job runs when all were updated.")] = ()
+    cron: Annotated[str | None, Len(0, _NAME), Doc("A cron expression, UTC.", ("0 3 * * *",))] = None
+    assets: Annotated[tuple[str, ...], Len(0, 64), Doc("URIs of Assets; the job runs when all were updated.")] = ()
     max_active_runs: Annotated[int, Ge(1), Le(100), Doc("Runs of this job that may overlap.")] = 4
 
 
@@ -218,14 +229,15 @@ class TrainingJob:
     ] = "default"
     priority: Annotated[int, Ge(-1000), Le(1000), Doc("Higher goes first.")] = 0
     team: Annotated[str, Len(1, 63), Doc("Who is charged for it; its quota counts.")] = "default"
-    env: Annotated[Mapping[str, str], Doc("Environment variables of the trainer; not FRENZY_* or AIRFLOW*.")] = field(
-        default_factory=dict
-    )
+    env: Annotated[
+        Mapping[str, str], Len(0, 256), Doc("Environment variables of the trainer; not FRENZY_* or AIRFLOW*.")
+    ] = field(default_factory=dict)
     secrets: Annotated[
         Mapping[str, str],
+        Len(0, 256),
         Doc("Environment variable to reference (env:NAME, k8s:secret/key) that the administrator allows; no value."),
     ] = field(default_factory=dict)
-    description: Annotated[str, Doc("Shown in Airflow, Markdown.")] = ""
+    description: Annotated[str, Len(0, 50_000), Doc("Shown in Airflow, Markdown.")] = ""
 
 
 def cross_field_violations(job: TrainingJob) -> tuple[Violation, ...]:
@@ -257,6 +269,7 @@ def cross_field_violations(job: TrainingJob) -> tuple[Violation, ...]:
                 "constraints.deadline", job.constraints.deadline, "give ISO 8601 with a zone, e.g. 2027-01-31T18:00:00Z"
             )
         )
+    found += _type_name_violations(job.constraints)
     if job.trigger.cron and job.trigger.assets:
         found.append(_violation("trigger", "cron and assets", "give at most one of cron and assets"))
     found += environment_violations(job.env, job.secrets)
@@ -284,6 +297,19 @@ def _option_violations(training: TrainingSpec) -> list[Violation]:
         allowed = f"the fused loss computes the output head itself; leave out {', '.join(heads)} or use loss = torch"
         found.append(_violation("training.lora.target_modules", heads, allowed))
     return found
+
+
+def _type_name_violations(constraints: ConstraintsSpec) -> list[Violation]:
+    """Every refused plan quotes the names."""
+    return [
+        Violation(
+            path=f"constraints.gpu_types[{index}]",
+            value=f"{len(name)} characters",
+            allowed=f"at most {_NAME} characters",
+        )
+        for index, name in enumerate(constraints.gpu_types)
+        if len(name) > _NAME
+    ]
 
 
 def _is_time_with_zone(text: str) -> bool:

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from annotated_types import Ge, Le, Lt
 
 from frenzy.core.cluster import Node, Placement
 from frenzy.core.errors import Reason
 from frenzy.core.hardware import GpuType
-from frenzy.core.job import Precision, TrainingJob
+from frenzy.core.job import MAX_STEPS, Precision, TrainingJob
 from frenzy.core.plan import ResourcePlan
 from frenzy.core.zero_buckets import zero_buckets
+
+# Numbers of a step, in what workers and tasks report.
+Step = Annotated[int, Ge(0), Le(MAX_STEPS)]
 
 # An optimizer DeepSpeed does not know by name: the trainer makes it and hands it over.
 ADAMW_8BIT: Final = "AdamW8bit"
@@ -96,13 +101,13 @@ class AttemptResult:
     detail: one sentence (exception message, signal name).
     """
 
-    exit_code: int
-    last_step: int
-    total_steps: int
-    resumed_from_step: int | None = None
-    checkpoint_step: int | None = None
+    exit_code: Annotated[int, Ge(-(2**31)), Lt(2**31)]
+    last_step: Step
+    total_steps: Step
+    resumed_from_step: Step | None = None
+    checkpoint_step: Step | None = None
     final_loss: float | None = None
-    first_failing_rank: int | None = None
+    first_failing_rank: Annotated[int | None, Ge(0), Lt(2**31)] = None
     detail: str = ""
 
 

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final
+from typing import Annotated, Final
+
+from annotated_types import Ge, Le, Len, Lt
 
 from frenzy.core.cluster import Placement
 from frenzy.core.errors import ContractError, Reason
@@ -86,10 +88,10 @@ def check_transition(before: JobState, after: JobState) -> None:
 class RunIdentity:
     """One pass of one training task group inside one DAG run."""
 
-    dag_id: str
-    run_id: str
-    task_group: str
-    map_index: int = -1
+    dag_id: Annotated[str, Len(1, 250)]
+    run_id: Annotated[str, Len(1, 250)]
+    task_group: Annotated[str, Len(0, 250)]
+    map_index: Annotated[int, Ge(-1), Lt(2**31)] = -1
 
     @property
     def run_key(self) -> str:
@@ -100,10 +102,10 @@ class RunIdentity:
 class DataFacts:
     """What profiling learned about the data. Counts may be None when the data is not local."""
 
-    num_tokens: int | None = None
-    num_rows: int | None = None
-    longest_sequence_tokens: int | None = None
-    vocab_size: int | None = None
+    num_tokens: Annotated[int | None, Ge(0), Le(10**15)] = None
+    num_rows: Annotated[int | None, Ge(0), Le(10**15)] = None
+    longest_sequence_tokens: Annotated[int | None, Ge(0), Le(10**15)] = None
+    vocab_size: Annotated[int | None, Ge(0), Lt(2**31)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,16 +59,21 @@ def _check_positions(request: PlanRequest) -> None:
 
 
 def smallest_remedy(
-    request: PlanRequest, cluster: Cluster, calibration: Calibration, policy: str = "closed-form"
+    request: PlanRequest,
+    cluster: Cluster,
+    calibration: Calibration,
+    policy: str = "closed-form",
+    known: tuple[Candidate, ...] | None = None,
 ) -> Reason:
     """Why no plan of ``request`` is feasible, with the smallest change that makes one so.
 
-    When one is feasible after all, the reason is that of the best plan.
+    When one is feasible after all, the reason is that of the best plan. known: the request's candidates, where
+    they were listed already.
     """
-    candidates = plan_candidates(request, cluster, calibration, policy)
+    candidates = plan_candidates(request, cluster, calibration, policy) if known is None else known
     if candidates and candidates[0].feasible:
         return candidates[0].reason
-    remedy = remedies(request, cluster, calibration, policy)
+    remedy = _first_remedy(request, cluster, calibration, policy, candidates)
     return refusal_of(candidates, cluster, remedy)
 
 
@@ -80,8 +85,14 @@ def remedies(
     Changes are tried in the order of how little they take from the user: checkpointing, the
     limits the user set, the sequence length, and last another GPU.
     """
+    return _first_remedy(request, cluster, calibration, policy, _policy(policy)(request, cluster, calibration))
+
+
+def _first_remedy(
+    request: PlanRequest, cluster: Cluster, calibration: Calibration, policy: str, known: tuple[Candidate, ...]
+) -> Remedy | None:
     solve = _policy(policy)
-    return first_remedy(request, cluster, lambda asked, there: solve(asked, there, calibration))
+    return first_remedy(request, cluster, known, lambda asked, there: solve(asked, there, calibration))
 
 
 def _policy(name: str) -> Policy:

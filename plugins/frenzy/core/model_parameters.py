@@ -9,8 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from typing import Final
 
 from frenzy.core.flops import FlopsShape
+
+# Far beyond any real model; so that no sum over a model overflows, and none takes long.
+_MOST_LAYERS: Final = 10_000
+_WIDEST: Final = 2**31
+_MOST_PARAMETERS: Final = 10**15
 
 
 class Split(StrEnum):
@@ -142,3 +148,37 @@ class ModelShape:
             num_layers=self.num_layers,
             attention_width=self.query_width,
         )
+
+
+def checked_shape(shape: ModelShape) -> ModelShape:
+    """``shape``, whose numbers a config may have given as anything. Raises ValueError naming what is no such number."""
+    widths = {name: getattr(shape, name) for name in _WIDTHS}
+    for each in (*shape.embeddings, *shape.layer, *shape.head):
+        widths |= {f"rows of {each.name}": each.rows, f"columns of {each.name}": each.columns}
+    for name, value in widths.items():
+        _check_whole(name, value, 1, _WIDEST)
+    _check_whole("num_layers", shape.num_layers, 1, _MOST_LAYERS)
+    for name in ("max_positions", "num_experts", "experts_per_token"):
+        _check_whole(name, getattr(shape, name), 0, _WIDEST)
+    if shape.attention_window is not None:
+        _check_whole("attention_window", shape.attention_window, 1, _WIDEST)
+    for name in ("embedding_dropout", "attention_dropout", "residual_dropout"):
+        if not 0 <= getattr(shape, name) <= 1:
+            raise ValueError(f"{name} = {getattr(shape, name)!r} is not between 0 and 1")
+    _check_whole("the number of parameters", shape.num_parameters, 1, _MOST_PARAMETERS)
+    return shape
+
+
+_WIDTHS: Final = (
+    "hidden_size",
+    "num_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "intermediate_size",
+    "vocab_size",
+)
+
+
+def _check_whole(name: str, value: object, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ValueError(f"{name} = {value!r} is not a whole number from {least} to {most}")

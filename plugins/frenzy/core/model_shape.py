@@ -12,7 +12,7 @@ from typing import Final
 from frenzy.core import families_encoder, families_gpt, families_llama
 from frenzy.core.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.family_fields import Config
-from frenzy.core.model_parameters import ModelShape
+from frenzy.core.model_parameters import ModelShape, checked_shape
 from frenzy.core.model_tree import MODULE_TREE, shape_of_tree
 
 __all__ = ["SUPPORTED_FAMILIES", "ModelShape", "model_shape"]
@@ -52,10 +52,10 @@ def model_shape(config: Config) -> ModelShape:
     if reader is None:
         return _unknown(config)
     try:
-        return reader(config)
+        return checked_shape(reader(config))
     except KeyError as error:
         raise _refused(f"The {family} config has no field {error.args[0]!r}.", "Give the complete config.") from error
-    except (TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
         raise _refused(f"The {family} config cannot be read: {error}.", "Correct the field.") from error
 
 
@@ -68,8 +68,8 @@ def _unknown(config: Config) -> ModelShape:
             f"Use one of the families {', '.join(SUPPORTED_FAMILIES)}.",
         )
     try:
-        return shape_of_tree(config)
-    except (KeyError, TypeError, ValueError) as error:
+        return checked_shape(shape_of_tree(config))
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise _refused(
             f"model_type {family!r} is not a family the memory model knows, and its parameters are not embeddings, "
             f"equal layers and a head: {error}.",

@@ -18,6 +18,7 @@ from frenzy.core.model_parameters import ModelShape, ParameterTensor
 
 MODULE_TREE: Final = "module_tree"
 _IN_LAYER: Final = re.compile(r"^(?P<stack>.*?)\.(?P<index>\d+)\.(?P<name>.+)$")
+_NAME: Final = re.compile(r"\S{1,256}")
 _HEADS: Final = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 _KEY_VALUE_HEADS: Final = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num")
 _POSITIONS: Final = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
@@ -43,7 +44,7 @@ def shape_of_tree(config: Config) -> ModelShape:
 
     Raises ValueError saying what keeps them from being embeddings, equal layers and a head.
     """
-    parameters = tuple(_Parameter(str(name), tuple(sizes), bool(linear)) for name, sizes, linear in config[MODULE_TREE])
+    parameters = tuple(_parameter(*each) for each in config[MODULE_TREE])
     stack = _largest_stack(parameters)
     layers = _layers(parameters, stack)
     positions = [index for index, each in enumerate(parameters) if _is_in(each, stack)]
@@ -74,6 +75,13 @@ def shape_of_tree(config: Config) -> ModelShape:
         attention_dropout=_largest(config, _ATTENTION_DROPOUTS),
         residual_dropout=_largest(config, _HIDDEN_DROPOUTS),
     )
+
+
+def _parameter(name: str, sizes: Sequence[int], linear: bool) -> _Parameter:
+    """Raises ValueError, or TypeError for what is none."""
+    if not _NAME.fullmatch(name) or any(type(each) is not int or each < 0 for each in sizes):
+        raise ValueError(f"{str(name)[:80]!r} of {str(sizes)[:80]} is no parameter")
+    return _Parameter(name, tuple(sizes), bool(linear))
 
 
 def _is_in(parameter: _Parameter, stack: str) -> bool:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le, Len, Lt
 
 from frenzy.core.errors import Reason
 from frenzy.core.job import TrainingJob
-from frenzy.core.launch import AttemptResult, LaunchSpec
+from frenzy.core.launch import AttemptResult, LaunchSpec, Step
 from frenzy.core.ledger import (
     Attempt,
     DataFacts,
@@ -26,6 +28,10 @@ from frenzy.core.ledger import (
     RunRecord,
 )
 from frenzy.core.plan import Candidate
+
+_Seconds = Annotated[float, Ge(0), Le(1e12)]
+_Bytes = Annotated[int, Ge(0), Le(2**60)]
+_MoreBytes = Annotated[int, Ge(-(2**50)), Le(2**50)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,23 +107,23 @@ class Directive:
 class AttemptStarted:
     """POST /runs/{run_key}/attempts/{n}/started -> Directive. The workers were started."""
 
-    launcher_ref: str
+    launcher_ref: Annotated[str, Len(0, 1024)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressReport:
     """POST /runs/{run_key}/attempts/{n}/progress -> Directive. Also renews the lease."""
 
-    last_step: int
+    last_step: Step
     last_loss: float | None = None
-    step_time_s: float | None = None
-    first_step_s: float | None = None
-    measured_peak_bytes: int | None = None
-    reserved_peak_bytes: int | None = None
-    device_used_peak_bytes: int | None = None
-    explained_peak_bytes: int | None = None
-    growth_step: int | None = None
-    checkpoint_step: int | None = None
+    step_time_s: _Seconds | None = None
+    first_step_s: _Seconds | None = None
+    measured_peak_bytes: _Bytes | None = None
+    reserved_peak_bytes: _Bytes | None = None
+    device_used_peak_bytes: _Bytes | None = None
+    explained_peak_bytes: _Bytes | None = None
+    growth_step: Step | None = None
+    checkpoint_step: Step | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +138,8 @@ class PressureReport:
 
     reason: Reason
     progress: ProgressReport
-    extra_bytes_per_gpu: int
-    forecast_extra_bytes_per_gpu: int
+    extra_bytes_per_gpu: _MoreBytes
+    forecast_extra_bytes_per_gpu: _MoreBytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +224,7 @@ class CleanRun:
     models: its finished model, too. dry_run: nothing is removed.
     """
 
-    older_than_s: float
+    older_than_s: _Seconds
     models: bool = False
     dry_run: bool = False
 
@@ -246,9 +252,9 @@ class SweepTarget:
 class SweepFinding:
     """What a sweep saw of one attempt; reason and lost_nodes as in EndReport."""
 
-    run_key: str
-    attempt: int
-    workers: str
+    run_key: Annotated[str, Len(1, 64)]
+    attempt: Annotated[int, Ge(0), Lt(2**31)]
+    workers: Annotated[str, Len(0, 64)]
     result: AttemptResult | None = None
     reason: Reason | None = None
     lost_nodes: tuple[str, ...] = ()

@@ -3,7 +3,8 @@
 Changes of the job (``remedy_job``): let the plan checkpoint, use a choice that the trainer can run,
 raise the user's own limits. Changes beyond it (``remedy_resources``): shorten the sequences, add
 GPUs of a type that is there, add host memory, then GPU memory. The fewest changes win; of as many,
-those that come first in this order. Each value is then the least that suffices.
+those that come first in this order. Each value is then the least that suffices. A search that grows too
+large is given up.
 """
 
 from __future__ import annotations
@@ -11,14 +12,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from typing import Final
 
 from frenzy.core.cluster import Cluster
 from frenzy.core.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.plan import Candidate
+from frenzy.core.plan_grid import divisors
 from frenzy.core.plan_request import PlanRequest
 from frenzy.core.remedy_change import Change, Situation, Solve, feasible_plans, nearest
 from frenzy.core.remedy_job import JobChange, job_changes
 from frenzy.core.remedy_resources import RESOURCE_CHANGES, ResourceChange
+
+# How many candidates are looked at in search of a remedy, about half a second's work: the number of combinations
+# doubles with each change that could help. A look costs as much as so many candidates at least, and where a batch
+# splits in many ways as one for so many pairs of data-parallel degree and micro-batch.
+_MOST_CANDIDATES: Final = 2_000
+_LEAST_COST: Final = 20
+_SPLITS_PER_COST: Final = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +49,15 @@ class Remedy:
         return f"{' and '.join(str(each) for each in self.changes)} would fit."
 
 
-def first_remedy(request: PlanRequest, cluster: Cluster, solve: Solve) -> Remedy | None:
-    """The fewest changes after which ``solve`` finds a feasible plan; None when none of those known do."""
-    candidates = solve(request, cluster)
-    search = _Search(Situation(request, cluster, ()), _answering(solve))
+def first_remedy(
+    request: PlanRequest, cluster: Cluster, candidates: tuple[Candidate, ...], solve: Solve
+) -> Remedy | None:
+    """The fewest changes after which ``solve`` finds a feasible plan; None when none of those known do.
+
+    candidates: what ``solve`` finds before any change.
+    """
+    budget = _Budget(solve)
+    search = _Search(Situation(request, cluster, ()), budget)
     if not candidates:
         return None
     changes = job_changes(request, candidates, cluster)
@@ -53,21 +68,37 @@ def first_remedy(request: PlanRequest, cluster: Cluster, solve: Solve) -> Remedy
         for resource in resources:
             for chosen in combinations(changes, count - (resource is not None)):
                 found = search.tightened(chosen, resource)
+                if budget.is_spent:
+                    return None
                 if found is not None:
                     return Remedy(changes=found.changes, request=found.request, cluster=found.cluster)
     return None
 
 
-def _answering(solve: Solve) -> Solve:
-    """``solve``, for changed jobs: what the memory model does not cover is no plan, and no remedy."""
+@dataclass(slots=True)
+class _Budget:
+    """``solve``, for changed jobs, as long as it costs no more than a remedy is worth.
 
-    def answer(request: PlanRequest, cluster: Cluster) -> tuple[Candidate, ...]:
-        try:
-            return solve(request, cluster)
-        except PermanentError:
+    What the memory model does not cover is no plan, and no remedy.
+    """
+
+    solve: Solve
+    left: int = _MOST_CANDIDATES
+
+    def __call__(self, request: PlanRequest, cluster: Cluster) -> tuple[Candidate, ...]:
+        if self.is_spent:
             return ()
+        try:
+            found = self.solve(request, cluster)
+        except PermanentError:
+            found = ()
+        splits = len(divisors(request.global_batch_size, request.global_batch_size))
+        self.left -= max(_LEAST_COST, len(found), splits**2 // _SPLITS_PER_COST)
+        return found
 
-    return answer
+    @property
+    def is_spent(self) -> bool:
+        return self.left <= 0
 
 
 @dataclass(frozen=True)

@@ -127,12 +127,20 @@ def _without_deadline(now: Situation) -> Situation:
     return replace(free, request=replace(free.request, seconds_to_deadline=None))
 
 
+def _later(time: str, later_s: float) -> str | None:
+    """None for a time beyond the calendar."""
+    try:
+        return (datetime.fromisoformat(time) + timedelta(seconds=later_s)).isoformat()
+    except OverflowError:
+        return None
+
+
 def _earliest_deadline(now: Situation, start: Situation, solve: Solve) -> Situation:
     plans = feasible_plans(solve(now.request, now.cluster))
     left_s = start.request.seconds_to_deadline or 0.0
     later_s = max(1.0, math.ceil(min((plan.predicted_run_s for plan in plans), default=left_s) - left_s))
     before = start.request.job.constraints.deadline
-    after = None if before is None else (datetime.fromisoformat(before) + timedelta(seconds=later_s)).isoformat()
+    after = None if before is None else _later(before, later_s)
     tight = _limited(now, deadline=after)
     moved = replace(tight.request, seconds_to_deadline=left_s + later_s)
     told = f"in {format_duration(max(0.0, left_s))}" if before is None else before

@@ -20,6 +20,8 @@ from frenzy.core.units import MIB, format_bytes
 ResourceChange = Callable[[Situation, Solve], Situation | None]
 
 _LENGTH_STEP: Final = 8
+# Nobody adds more for one job; and a cluster of very many nodes takes long to plan for.
+_MOST_GPUS: Final = 16_384
 
 
 def shorter_sequences(now: Situation, solve: Solve) -> Situation | None:
@@ -48,6 +50,8 @@ def more_gpus(now: Situation, solve: Solve) -> Situation | None:
     """As many more GPUs of a type that is there as the narrowest plan needs that would fit."""
     for candidate in sorted(_refused(now, solve, ReasonCode.NOT_ENOUGH_GPUS), key=_card_then_count):
         wanted = candidate.plan
+        if wanted.num_gpus > _MOST_GPUS:
+            continue
         before = now.cluster.num_gpus_by_type[wanted.gpu_type]
         wider = Cluster(
             now.cluster.gpu_types, (*now.cluster.nodes, *_added(now.cluster, wanted.gpu_type, wanted.num_gpus))

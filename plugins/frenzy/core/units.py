@@ -22,6 +22,7 @@ _BYTE_FACTORS: Final = {
     "gb": 10**9,
     "tb": 10**12,
 }
+_MOST_BYTES: Final = 2**63
 _SECOND_FACTORS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES: Final = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*$")
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd])")
@@ -35,14 +36,17 @@ def counted(number: int, noun: str) -> str:
 def parse_bytes(text: str | int) -> int:
     """Whole bytes of ``"640 MiB"``, ``"24GB"`` or a plain number of bytes.
 
-    Raises ValueError when the unit is unknown.
+    Raises ValueError when the unit is unknown, or the size beyond any memory.
     """
     if isinstance(text, int):
         return text
     match = _BYTES.match(text)
     if match is None or match[2].lower() not in _BYTE_FACTORS:
         raise ValueError(f"{text!r} is not a size; write for example '640 MiB' or '24 GiB'")
-    return round(float(match[1]) * _BYTE_FACTORS[match[2].lower()])
+    size = float(match[1]) * _BYTE_FACTORS[match[2].lower()]
+    if size >= _MOST_BYTES:
+        raise ValueError(f"{text[:80]!r} is more than any memory holds")
+    return round(size)
 
 
 def format_bytes(num_bytes: float) -> str:

@@ -28,7 +28,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails
 
 from frenzy.adapters.refusals import in_words, one_of, real_errors
-from frenzy.adapters.yaml_core import load_yaml
+from frenzy.adapters.yaml_core import FILE, load_yaml
 from frenzy.core.cluster import Cluster
 from frenzy.core.errors import SpecError, Violation
 from frenzy.core.hardware import GpuType
@@ -96,7 +96,7 @@ def read_profiles(path: Path) -> Mapping[str, Profile]:
 def parse_profiles(text: str, *, source: str = "profile file") -> Mapping[str, Profile]:
     """The job types in ``text``, by name. Raises SpecError as ``read_profiles`` does."""
     try:
-        profiles = _ProfileFile.model_validate(load_yaml(text)).profiles
+        profiles = _ProfileFile.model_validate(load_yaml(text, FILE)).profiles
     except ValidationError as error:
         raise SpecError(_violations(source, error)) from error
     except SpecError as error:

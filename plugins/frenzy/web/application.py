@@ -10,7 +10,7 @@ from frenzy import __version__
 from frenzy.app.services import Services
 from frenzy.web import errors
 from frenzy.web.access import Dependency, guard
-from frenzy.web.messages import Act
+from frenzy.web.messages import Act, refuse_odd_names
 from frenzy.web.routes import ROUTES
 from frenzy.web.turnstile import Turnstile, one_lane
 
@@ -28,7 +28,14 @@ def create_app(
     job whose stored spec is new, changed or gone. on_act: told who changed what. The app serves no route of its own
     making (no documentation pages): those would not ask who calls.
     """
-    app = FastAPI(title="Frenzy", version=__version__, openapi_url=None, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Frenzy",
+        version=__version__,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        dependencies=[Depends(refuse_odd_names)],
+    )
     app.state.services = services
     app.state.on_job_changed = on_job_changed
     app.state.on_act = on_act

@@ -15,11 +15,21 @@ from frenzy.app.sweep import apply_sweep, sweep_targets
 from frenzy.core.errors import REASON_SENTENCES
 from frenzy.core.protocol import RegisterRun, SubmitJob, SubmittedJob, SweepReport
 from frenzy.web.access import PersonOf, SightOf
-from frenzy.web.messages import Act, ActWatcher, JobWatcher, ServicesOf, body_of, reply, text_reply
+from frenzy.web.messages import (
+    SPECIFICATION,
+    SWEEP,
+    Act,
+    ActWatcher,
+    JobWatcher,
+    ServicesOf,
+    body_of,
+    reply,
+    text_reply,
+)
 
-RegisterRunBody = Annotated[RegisterRun, Depends(body_of(RegisterRun))]
-SubmitJobBody = Annotated[SubmitJob, Depends(body_of(SubmitJob))]
-SweepReportBody = Annotated[SweepReport, Depends(body_of(SweepReport))]
+RegisterRunBody = Annotated[RegisterRun, Depends(body_of(RegisterRun, SPECIFICATION))]
+SubmitJobBody = Annotated[SubmitJob, Depends(body_of(SubmitJob, SPECIFICATION))]
+SweepReportBody = Annotated[SweepReport, Depends(body_of(SweepReport, SWEEP))]
 
 
 def post_job(

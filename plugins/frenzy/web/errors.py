@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -25,6 +25,7 @@ from frenzy.core.errors import PermanentError, Reason, ReasonCode, SpecError, Te
 from frenzy.ports import LedgerConflict
 
 log = logging.getLogger(__name__)
+_MOST_CHARACTERS: Final = 20_000
 
 _RETRY_AFTER_S = 2
 
@@ -55,7 +56,8 @@ def too_long(max_bytes: int) -> JSONResponse:
 def _reply(
     status: int, code: str, message: str, remedy: str | None = None, violations: tuple[Violation, ...] = ()
 ) -> JSONResponse:
-    detail: dict[str, Any] = {"code": code, "message": message, "remedy": remedy, "violations": encode(violations)}
+    short = message if len(message) <= _MOST_CHARACTERS else f"{message[:_MOST_CHARACTERS]}..."
+    detail: dict[str, Any] = {"code": code, "message": short, "remedy": remedy, "violations": encode(violations)}
     return JSONResponse({"detail": detail}, status_code=status)
 
 

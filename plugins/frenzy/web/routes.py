@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from frenzy.web import cluster_routes as cluster
+from frenzy.web import openapi
 from frenzy.web import page_routes as pages
 from frenzy.web import run_routes as run
 from frenzy.web.access import Need
@@ -27,6 +28,7 @@ class Route:
 ROUTES: Final = (
     Route("GET", "/pages/{name}", Need.VISIT, pages.get_page),
     Route("GET", "/static/{name}", Need.VISIT, pages.get_static),
+    Route("GET", "/openapi.json", Need.VISIT, openapi.get_openapi),
     Route("POST", f"{API}/runs", Need.SERVICE, run.post_run),
     Route("GET", f"{API}/runs", Need.VISIT, run.get_runs),
     Route("GET", f"{API}/runs/by-dag/{{dag_id}}/{{run_id:path}}", Need.SEE_DAG_RUN, run.get_runs_of_dag_run),

@@ -25,7 +25,7 @@ from frenzy.core.protocol import (
     RunView,
 )
 from frenzy.web.access import Person, PersonOf, SightOf
-from frenzy.web.messages import Act, ActWatcher, ServicesOf, body_of, reply, text_reply
+from frenzy.web.messages import SPECIFICATION, Act, ActWatcher, ServicesOf, body_of, reply, text_reply
 
 AttemptStartedBody = Annotated[AttemptStarted, Depends(body_of(AttemptStarted))]
 CleanRunBody = Annotated[CleanRun, Depends(body_of(CleanRun))]
@@ -33,7 +33,8 @@ CancelRunBody = Annotated[CancelRun, Depends(body_of(CancelRun))]
 EndReportBody = Annotated[EndReport, Depends(body_of(EndReport))]
 PressureReportBody = Annotated[PressureReport, Depends(body_of(PressureReport))]
 ProgressReportBody = Annotated[ProgressReport, Depends(body_of(ProgressReport))]
-RegisterRunBody = Annotated[RegisterRun, Depends(body_of(RegisterRun))]
+Rank = Annotated[int, Query(ge=0, le=1_000_000)]
+RegisterRunBody = Annotated[RegisterRun, Depends(body_of(RegisterRun, SPECIFICATION))]
 
 
 def post_run(services: ServicesOf, request: RegisterRunBody) -> Response:
@@ -139,5 +140,5 @@ def get_explain(services: ServicesOf, run_key: str) -> Response:
     return reply(explain(services, run_key))
 
 
-def get_logs(services: ServicesOf, run_key: str, attempt: int | None = None, rank: int = 0) -> Response:
+def get_logs(services: ServicesOf, run_key: str, attempt: int | None = None, rank: Rank = 0) -> Response:
     return text_reply(log_tail(services, run_key, attempt, rank=rank))

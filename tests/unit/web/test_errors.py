@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 from fastapi.testclient import TestClient
-from tests.unit.web.conftest import person_by_header
+from tests.unit.web.conftest import ApiUser, person_by_header
 
 from frenzy.app.services import NotFound, Services
 from frenzy.core.errors import ContractError, Reason, ReasonCode, SpecError, TemporaryError, Violation
+from frenzy.core.protocol import RunView
 from frenzy.ports import LedgerConflict
 from frenzy.web.application import create_app
 
@@ -63,8 +64,10 @@ def test_unexpected_error_does_not_tell_its_insides() -> None:
     assert "RuntimeError" in str(detail["message"])
 
 
-def test_endless_body_is_refused(http: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("frenzy.web.messages.MAX_BODY_BYTES", 100)
-    response = http.post("/api/v1/sweep", content=b" " * 101, headers={"X-User": "op"})
+@pytest.mark.parametrize(("path", "most"), [("jobs", 1024**2), ("sweep", 4 * 1024**2), ("runs/x/cancel", 64 * 1024)])
+def test_endless_body_is_refused(op: ApiUser, path: str, most: int) -> None:
+    op.registered()
+    key = op.ask("GET", "/runs", tuple[RunView, ...])[0].run.run_key
+    response = op.send("POST", f"/{path}".replace("/x/", f"/{key}/"), " " * (most + 1))
     assert response.status_code == 400
-    assert "100 bytes" in response.json()["detail"]["message"]
+    assert f"{most} bytes" in response.json()["detail"]["message"]

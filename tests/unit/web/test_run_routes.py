@@ -128,7 +128,7 @@ def test_unknown_run_is_not_found(op: ApiUser) -> None:
 def test_body_that_is_not_the_message_is_refused_with_its_path(op: ApiUser) -> None:
     run_key = started(op)
     path = f"/runs/{run_key}/attempts/1/progress"
-    for body, words in (("{", "not JSON"), ('{"last_step": "5"}', "last_step"), ('{"steps": 1}', "'steps'")):
+    for body, words in (("{", "not valid JSON"), ('{"last_step": "5"}', "last_step"), ('{"steps": 1}', "'steps'")):
         response = op.send("POST", path, body)
         assert response.status_code == 400
         assert words in response.json()["detail"]["message"]

@@ -24,7 +24,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, Validation
 
 from frenzy.adapters.k8s import labels
 from frenzy.adapters.refusals import Location, refused, shown, violations_of
-from frenzy.adapters.yaml_core import load_yaml
+from frenzy.adapters.yaml_core import FILE, load_yaml
 from frenzy.core.errors import SpecError, Violation
 from frenzy.core.hardware import DeviceKind, GpuType
 from frenzy.core.units import GIB, parse_bytes, parse_duration_s
@@ -251,7 +251,7 @@ def load_pod_rules(path: str | Path, *, stop_grace_s: float) -> PodRules:
 
 def parse_pod_rules(text: str, *, stop_grace_s: float = 30.0) -> PodRules:
     """The rules in YAML ``text``. Raises SpecError with every violation: path, value, what is allowed."""
-    document = load_yaml(text)
+    document = load_yaml(text, FILE)
     if not isinstance(document, Mapping):
         raise refused(_WHOLE, shown(document), "write a mapping with at least an image")
     violations = [
