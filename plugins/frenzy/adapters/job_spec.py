@@ -23,6 +23,7 @@ from frenzy.adapters.yaml_core import check_plain, dump_yaml, load_yaml
 from frenzy.core.codec import encode
 from frenzy.core.errors import MOST_VIOLATIONS, SpecError, Violation
 from frenzy.core.job import TrainingJob, cross_field_violations
+from frenzy.core.masking import NAMES_ONLY, masked_at
 
 _SHOWN_CHARACTERS: Final = 80
 
@@ -66,6 +67,11 @@ def job_to_document(job: TrainingJob, *, full: bool = False) -> dict[str, Any]:
 def job_to_yaml(job: TrainingJob, *, full: bool = False) -> str:
     """``job`` as YAML that ``job_from_yaml`` reads back to the same job."""
     return dump_yaml(job_to_document(job, full=full))
+
+
+def shown_yaml(job: TrainingJob) -> str:
+    """``job`` as whoever may see its DAG sees it: of ``env`` and ``secrets`` the names only."""
+    return job_to_yaml(masked_at(job, NAMES_ONLY)).strip()
 
 
 def job_schema() -> dict[str, Any]:
@@ -206,4 +212,5 @@ __all__ = [
     "job_to_document",
     "job_to_params",
     "job_to_yaml",
+    "shown_yaml",
 ]

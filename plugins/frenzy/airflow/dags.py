@@ -15,12 +15,11 @@ from typing import Any, Final
 
 from airflow.sdk import DAG, Asset, get_parsing_context
 
-from frenzy.adapters.job_spec import job_from_yaml, job_to_yaml
+from frenzy.adapters.job_spec import job_from_yaml, shown_yaml
 from frenzy.airflow.operators import SweepOperator
 from frenzy.airflow.task_group import frenzy_evaluation, frenzy_training
 from frenzy.core.errors import SpecError, Violation
 from frenzy.core.job import TrainingJob, TriggerSpec
-from frenzy.core.masking import NAMES_ONLY, masked_at
 
 JOB_DAG_PREFIX: Final = "job_"
 JOBS_BUNDLE: Final = "frenzy-jobs"
@@ -181,11 +180,10 @@ def _schedule(trigger: TriggerSpec) -> Any:
 
 
 def _documentation(job: TrainingJob) -> str:
-    """For whoever may see the DAG: of ``env`` and ``secrets`` the names only."""
-    text = job_to_yaml(masked_at(job, NAMES_ONLY))
+    text = shown_yaml(job)
     longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)  # no text of the job ends the block
-    return f"{job.description.strip()}\n\n{fence}yaml\n{text.strip()}\n{fence}\n".lstrip()
+    return f"{job.description.strip()}\n\n{fence}yaml\n{text}\n{fence}\n".lstrip()
 
 
 def _first_line(text: str) -> str:

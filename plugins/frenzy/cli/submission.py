@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from frenzy.adapters import api_calls
 from frenzy.adapters.api_client import NotFoundError, airflow_call
+from frenzy.adapters.job_spec import job_from_yaml, shown_yaml
 from frenzy.cli.connection import Api
 from frenzy.core.errors import PermanentError, Reason, ReasonCode, TemporaryError
 from frenzy.core.protocol import SubmitJob, SubmittedJob
@@ -44,7 +45,8 @@ def hand_in(
 def wait_for_dag(api: Api, dag_id: str, yaml_text: str, *, timeout_s: float) -> None:
     """Until Airflow has parsed the DAG of this very spec, which stands in its documentation."""
     deadline = time.monotonic() + timeout_s
-    while not _is_parsed(api, dag_id, yaml_text):
+    shown = shown_yaml(job_from_yaml(yaml_text))
+    while not _is_parsed(api, dag_id, shown):
         if time.monotonic() > deadline:
             raise _never_appeared(api, dag_id, timeout_s)
         time.sleep(_POLL_S)
@@ -62,12 +64,12 @@ def dag_run_state(api: Api, dag_id: str, run_id: str) -> str:
     return str(api.ask(airflow_call("GET", path))["state"])
 
 
-def _is_parsed(api: Api, dag_id: str, yaml_text: str) -> bool:
+def _is_parsed(api: Api, dag_id: str, shown: str) -> bool:
     try:
         dag = api.ask(airflow_call("GET", f"/dags/{quote(dag_id, safe='')}/details"))
     except NotFoundError:
         return False
-    return not dag.get("is_stale") and yaml_text.strip() in (dag.get("doc_md") or "")
+    return not dag.get("is_stale") and shown in (dag.get("doc_md") or "")
 
 
 def _never_appeared(api: Api, dag_id: str, timeout_s: float) -> Exception:

@@ -16,6 +16,7 @@ from fastapi import FastAPI, HTTPException
 from tests.unit.installation import in_memory_services
 from tests.unit.web.conftest import PEOPLE, registration
 
+from frenzy.adapters.job_spec import job_from_yaml, shown_yaml
 from frenzy.adapters.memory import FixedQueues
 from frenzy.app.register import register_run
 from frenzy.app.services import Services
@@ -73,7 +74,7 @@ class FakeAirflow:
         self.looks_until_parsed -= 1
         if text is None or self.looks_until_parsed > 0:
             raise HTTPException(404, f"The Dag with ID: `{dag_id}` was not found")
-        return {"is_stale": False, "doc_md": f"```yaml\n{text.strip()}\n```"}
+        return {"is_stale": False, "doc_md": f"```yaml\n{shown_yaml(job_from_yaml(text))}\n```"}
 
     def trigger(self, dag_id: str, body: dict[str, Any]) -> dict[str, Any]:
         self.triggered.append((dag_id, body))
