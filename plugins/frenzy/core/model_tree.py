@@ -44,7 +44,7 @@ def shape_of_tree(config: Config) -> ModelShape:
 
     Raises ValueError saying what keeps them from being embeddings, equal layers and a head.
     """
-    parameters = tuple(_parameter(*each) for each in config[MODULE_TREE])
+    parameters = tuple(_parameter(each) for each in config[MODULE_TREE])
     stack = _largest_stack(parameters)
     layers = _layers(parameters, stack)
     positions = [index for index, each in enumerate(parameters) if _is_in(each, stack)]
@@ -77,8 +77,9 @@ def shape_of_tree(config: Config) -> ModelShape:
     )
 
 
-def _parameter(name: str, sizes: Sequence[int], linear: bool) -> _Parameter:
+def _parameter(row: Sequence[Any]) -> _Parameter:
     """Raises ValueError, or TypeError for what is none."""
+    name, sizes, linear = row
     if not _NAME.fullmatch(name) or any(type(each) is not int or each < 0 for each in sizes):
         raise ValueError(f"{str(name)[:80]!r} of {str(sizes)[:80]} is no parameter")
     return _Parameter(name, tuple(sizes), bool(linear))
