@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from urllib.parse import quote
 
@@ -79,6 +80,15 @@ def test_the_run_is_its_owner_s_and_its_specification_hidden_from_strangers(walk
 def test_the_audit_log_says_who_stored_the_job(walker: Walker, view: RunView) -> None:
     rows = walker.airflow("GET", f"/eventLogs?dag_id={view.run.identity.dag_id}&event=frenzy_store_job")["event_logs"]
     assert [row["owner"] for row in rows] == ["ada"]
+
+
+def test_no_token_and_no_password_is_in_a_log(stack: Stack, view: RunView) -> None:
+    assert view.run.owner == "ada"
+    passwords = [stack.password(user) for user in USERS]
+    for path in stack.settings.home.rglob("*.log"):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        assert not re.search(r"eyJ[\w-]{10,}\.eyJ[\w-]{10,}", text), path
+        assert not any(each in text for each in passwords), path
 
 
 @pytest.mark.parametrize("forged", ["", "Bearer", "Bearer x.y.z", "Basic YWRtaW46YWRtaW4="])

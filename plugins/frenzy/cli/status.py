@@ -58,6 +58,7 @@ def show_run(view: RunView) -> None:
     console, run = out(), view.run
     console.print(Text.assemble((run.job.name, "bold"), " ", run.run_key, " ", state_text(run.state)))
     console.print(f"DAG run {run.identity.dag_id} / {run.identity.run_id}", style="dim")
+    console.print(f"Owner {run.owner or 'none (administrators)'}, team {run.job.team}", style="dim")
     if run.reason is not None:
         console.print(reason_text(run.reason))
     if view.queue_entry is not None:
