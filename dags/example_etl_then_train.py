@@ -5,6 +5,7 @@ import os
 from airflow.sdk import DAG, get_current_context, task
 
 from frenzy.airflow.task_group import frenzy_evaluation, frenzy_training
+from frenzy.core.plan import short_hash
 from frenzy.settings import CHECKOUT, load_settings
 
 with DAG("example_etl_then_train", schedule=None, tags=["frenzy", "example"], doc_md=__doc__) as dag:
@@ -13,7 +14,7 @@ with DAG("example_etl_then_train", schedule=None, tags=["frenzy", "example"], do
     def clean(source: str, base: str) -> dict:
         from frenzy.airflow.example_etl import clean_text
 
-        folder = load_settings(os.environ).home / "etl" / get_current_context()["run_id"]
+        folder = load_settings(os.environ).home / "etl" / short_hash(get_current_context()["run_id"])
         return clean_text(CHECKOUT / source, folder, base=CHECKOUT / base)
 
     cleaned = clean("include/data/tinyshakespeare.txt", "include/jobs/tiny-shakespeare.yaml")

@@ -1,11 +1,12 @@
 """One training run from a form: Trigger, fill in, go. See ``job_<name>`` DAGs for what runs again and again."""
 
+from functools import partial
 from pathlib import Path
 
 from airflow.sdk import DAG, get_current_context, task
 
 from frenzy.airflow.task_group import frenzy_evaluation, frenzy_training
-from frenzy.airflow.train_form import SAVE_AS_JOB, form, save_job, spec_of_form
+from frenzy.airflow.train_form import SAVE_AS_JOB, form, job_of_form, save_job
 
 PRESETS = Path(__file__).resolve().parents[1] / "include/jobs"
 
@@ -13,14 +14,9 @@ with DAG(
     "frenzy_train", schedule=None, params=form(PRESETS), max_active_runs=1000, tags=["frenzy"], doc_md=__doc__
 ) as dag:
 
-    @task(retries=1)
-    def read_form() -> dict:
-        return spec_of_form(get_current_context()["params"], PRESETS)
-
     @task.short_circuit(ignore_downstream_trigger_rules=False)
     def wanted_as_job() -> bool:
         return bool(get_current_context()["params"][SAVE_AS_JOB])
 
-    spec = read_form()
-    wanted_as_job() >> task(save_job)(spec)
-    frenzy_training(spec) >> frenzy_evaluation()
+    wanted_as_job() >> task(save_job)(str(PRESETS))
+    frenzy_training(partial(job_of_form, presets=PRESETS)) >> frenzy_evaluation()

@@ -27,6 +27,8 @@ _IN_CHECKOUT: Final = (_PACKAGE.parents[1] / "pyproject.toml").is_file()
 CHECKOUT: Final = _PACKAGE.parents[1] if _IN_CHECKOUT else _PACKAGE / "checkout"
 # The Airflow Connection by which tasks and triggers reach the API server; its extras are settings.
 CONN_ID: Final = "frenzy_default"
+# The DAG bundle of stored jobs.
+JOBS_BUNDLE: Final = "frenzy-jobs"
 EXTRAS_PATH: Final = f"extras of the Connection {CONN_ID}"
 _PREFIX: Final = "FRENZY_"
 

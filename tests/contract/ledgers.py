@@ -29,7 +29,7 @@ _AIRFLOW_TABLES = (
     " state VARCHAR(20), pool VARCHAR(256), pool_slots INTEGER)",
     "CREATE TABLE dag_run (dag_id VARCHAR(250), run_id VARCHAR(250), state VARCHAR(50),"
     " triggering_user_name VARCHAR(512))",
-    "CREATE TABLE dag (dag_id VARCHAR(250), owners VARCHAR(2000), bundle_name VARCHAR(250), is_stale BOOLEAN)",
+    "CREATE TABLE dag (dag_id VARCHAR(250), owners VARCHAR(2000), bundle_name VARCHAR(250))",
 )
 
 
@@ -126,16 +126,8 @@ class SqlWorld:
             user=user,
         )
 
-    def add_dag(
-        self, dag_id: str, *, owners: str = "airflow", bundle: str = "dags-folder", is_stale: bool = False
-    ) -> None:
-        self._do(
-            "INSERT INTO dag VALUES (:dag_id, :owners, :bundle, :is_stale)",
-            dag_id=dag_id,
-            owners=owners,
-            bundle=bundle,
-            is_stale=is_stale,
-        )
+    def add_dag(self, dag_id: str, *, owners: str = "airflow", bundle: str = "dags-folder") -> None:
+        self._do("INSERT INTO dag VALUES (:dag_id, :owners, :bundle)", dag_id=dag_id, owners=owners, bundle=bundle)
 
     def close(self) -> None:
         self._engine.dispose()

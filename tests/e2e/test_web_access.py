@@ -24,7 +24,7 @@ PEOPLE_OF_THE_RUN = {"ada", "ben", "admin", SERVICE_USER}
 MAY = {
     Need.VISIT: set(USERS),
     Need.SEE_RUN: set(USERS),
-    Need.SEE_LOGS: set(USERS),
+    Need.SEE_LOGS: PEOPLE_OF_THE_RUN,
     Need.SEE_DAG_RUN: set(USERS),
     Need.MANAGE_RUN: PEOPLE_OF_THE_RUN,
     Need.MANAGE_JOB: PEOPLE_OF_THE_RUN,

@@ -19,10 +19,9 @@ from frenzy.adapters.job_spec import job_from_yaml, shown_yaml
 from frenzy.airflow.operators import SweepOperator
 from frenzy.airflow.task_group import frenzy_evaluation, frenzy_training
 from frenzy.core.errors import SpecError, Violation
-from frenzy.core.job import TrainingJob, TriggerSpec
+from frenzy.core.job import JOB_DAG_PREFIX, TrainingJob, TriggerSpec
+from frenzy.settings import JOBS_BUNDLE
 
-JOB_DAG_PREFIX: Final = "job_"
-JOBS_BUNDLE: Final = "frenzy-jobs"
 TAG: Final = "frenzy"
 
 _LOADER_PREFIX: Final = "dags_"

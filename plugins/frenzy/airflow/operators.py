@@ -42,8 +42,8 @@ class ProfileOperator(FrenzyOperator):
     """Reads model and data, registers the run, shows its plans. Fails at once when none can run.
 
     job: a mapping of the specification, or the path of its file: templates of the DAG's author. A TrainingJob is
-    none: it was read from somewhere. data_facts: what an earlier task already knows of the data (num_rows,
-    longest_sequence_tokens, num_tokens, vocab_size).
+    none: it was read from somewhere; nor is a function, which makes one of the DAG run's params. data_facts: what an
+    earlier task already knows of the data (num_rows, longest_sequence_tokens, num_tokens, vocab_size).
     """
 
     template_fields: Sequence[str] = ("job", "data_facts")
@@ -51,7 +51,7 @@ class ProfileOperator(FrenzyOperator):
     def __init__(self, *, job: Any, data_facts: Any = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         # Airflow renders, stores and shows template fields: a job that is no template is not in one.
-        self.job = None if isinstance(job, TrainingJob) else job
+        self.job = None if isinstance(job, TrainingJob) or callable(job) else job
         self.data_facts = data_facts
         self._given, self._masked = job, ()
 
@@ -74,7 +74,8 @@ class ProfileOperator(FrenzyOperator):
         from frenzy.airflow.profile import log_plans, refuse_if_over, registration, summary
 
         with airflow_errors():
-            request = registration(identity_of(context["ti"]), self._given, self.data_facts, masked=self._masked)
+            job = self._given(context["params"]) if callable(self._given) else self._given
+            request = registration(identity_of(context["ti"]), job, self.data_facts, masked=self._masked)
             view = self.api_client().send(api.register(request))
         log_plans(self.log, view)
         refuse_if_over(view)

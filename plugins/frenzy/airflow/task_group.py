@@ -7,7 +7,7 @@ with DAG("nightly"):
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
@@ -39,7 +39,7 @@ _ASKING: Final[dict[str, Any]] = {"retries": 3, "retry_delay": timedelta(seconds
 
 
 def frenzy_training(
-    job: TrainingJob | Mapping[str, Any] | str | Any,
+    job: TrainingJob | Mapping[str, Any] | str | Callable[[Mapping[str, Any]], TrainingJob] | Any,
     *,
     group_id: str = DEFAULT_GROUP,
     data_facts: Any = None,
@@ -47,9 +47,9 @@ def frenzy_training(
 ) -> TaskGroup:
     """The task group that trains ``job``: profile, place, launch and monitor, decide, publish.
 
-    job: the specification as a value, a mapping, the path of its YAML file, or the XCom of a task
-    that returns one of the latter two. The texts of a mapping, and a path, are templates of the DAG's
-    author; a value, the file's content and an XCom never are.
+    job: the specification as a value, a mapping, the path of its YAML file, a function that makes the value of the
+    DAG run's params, or the XCom of a task that returns a mapping or a path. The texts of a mapping, and a path, are
+    templates of the DAG's author; all else never is.
     data_facts: what is known of the data already (num_rows, longest_sequence_tokens, num_tokens,
     vocab_size), or the XCom of a task that returns it; the plan is made from it.
     The group's tasks are named ``<group_id>.<task>``; two groups in one DAG share nothing, and

@@ -13,7 +13,7 @@ from typing import Any, Final
 from airflow.sdk import Param, get_current_context
 
 from frenzy.adapters.job_form import FormField, document_from_params, job_params, job_to_params
-from frenzy.adapters.job_spec import job_from_document, job_from_yaml, job_to_document, job_to_yaml
+from frenzy.adapters.job_spec import job_from_document, job_from_yaml, job_to_yaml
 from frenzy.core.job import TrainingJob
 from frenzy.core.protocol import SubmitJob
 
@@ -53,7 +53,10 @@ def form(presets: Path) -> dict[str, Param]:
 
 
 def job_of_form(params: Mapping[str, Any], presets: Path) -> TrainingJob:
-    """The job that a filled form stands for. Raises SpecError with every violation."""
+    """The job that a filled form stands for. Raises SpecError with every violation.
+
+    Tasks read the form itself: what one task hands to another, whoever may edit XComs could change.
+    """
     filled = {name: value for name, value in params.items() if name not in _OWN_FIELDS}
     name = params.get(PRESET) or _NO_PRESET
     if name == _NO_PRESET:
@@ -62,23 +65,16 @@ def job_of_form(params: Mapping[str, Any], presets: Path) -> TrainingJob:
     return job_from_document(document_from_params(_overridden(base, _changed(filled))))
 
 
-def spec_of_form(params: Mapping[str, Any], presets: Path) -> dict[str, Any]:
-    """The same as a document, for the task group. A bad form fails the task for good."""
-    from frenzy.airflow.failures import airflow_errors
-
-    with airflow_errors():
-        return job_to_document(job_of_form(params, presets))
-
-
-def save_job(document: Mapping[str, Any]) -> str:
-    """Store the specification as a job of who pressed Trigger; its DAG's id."""
+def save_job(presets: str) -> str:
+    """Store what the form says as a job of who pressed Trigger; its DAG's id."""
     from frenzy.adapters import api_calls as api
     from frenzy.airflow.connection import api_client
     from frenzy.airflow.failures import airflow_errors
 
-    dag_run = get_current_context()["dag_run"]
+    context = get_current_context()
+    dag_run = context["dag_run"]
     with airflow_errors():
-        text = job_to_yaml(job_from_document(document))
+        text = job_to_yaml(job_of_form(context["params"], Path(presets)))
         message = SubmitJob(yaml_text=text, trigger=False, dag_run=(dag_run.dag_id, dag_run.run_id))
         return api_client().send(api.submit(message)).dag_id
 

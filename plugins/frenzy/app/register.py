@@ -9,10 +9,10 @@ from frenzy.app.plan import first_plans, plan_facts
 from frenzy.app.queries import view_of
 from frenzy.app.services import Services, log_event
 from frenzy.app.states import move
-from frenzy.app.submit import JOB_DAG_PREFIX, check_job, check_managed, check_use
-from frenzy.core.access import Caller, may_manage
+from frenzy.app.submit import check_job, check_managed, check_use
+from frenzy.core.access import Caller, Forbidden, may_manage
 from frenzy.core.errors import Reason, SpecError, Violation
-from frenzy.core.job import TrainingJob
+from frenzy.core.job import JOB_DAG_PREFIX, TrainingJob
 from frenzy.core.ledger import FINAL_STATES, RUN_KEY_LENGTH, JobState, RunRecord
 from frenzy.core.plan import Candidate
 from frenzy.core.plan_selection import fitting
@@ -35,7 +35,7 @@ def register_run(services: Services, request: RegisterRun) -> RunView:
         known = _registered(tx, fresh.run_key)
         if known is not None:
             return known
-        _checked_owner(tx, services, request)
+        _checked_owner(tx, services, request, fresh.run_key)
         refresh_inventory(tx, services)
         facts = plan_facts(tx, services, fresh.run_key)
     # Between two transactions: nobody waits for the ledger while this run is planned. Plans are made anew before
@@ -45,7 +45,7 @@ def register_run(services: Services, request: RegisterRun) -> RunView:
         known = _registered(tx, fresh.run_key)
         if known is not None:
             return known
-        owner = _checked_owner(tx, services, request)
+        owner = _checked_owner(tx, services, request, fresh.run_key)
         run = _pending(tx, services, replace(fresh, owner=owner))
         return view_of(tx, _planned(tx, run, plans))
 
@@ -57,12 +57,19 @@ def _registered(tx: LedgerTx, run_key: str) -> RunView | None:
     return view_of(tx, before) if before is not None and is_on else None
 
 
-def _checked_owner(tx: LedgerTx, services: Services, request: RegisterRun) -> str | None:
-    """Whose the run is; raises what ``register_run`` does. A DAG that its author has scheduled is bound to nobody."""
+def _checked_owner(tx: LedgerTx, services: Services, request: RegisterRun, run_key: str) -> str | None:
+    """Whose the run is; raises what ``register_run`` does. A DAG that its author has scheduled is bound to nobody.
+
+    What an earlier owner's run of that key left stays theirs: a job that was stored anew by another, or a DAG run that
+    was deleted and made again, does not take it over.
+    """
     identity, job = request.identity, request.job
     prefix, _, name = identity.dag_id.partition(JOB_DAG_PREFIX)
     stored = None if prefix else tx.job(name)
     owner = tx.started_by(identity.dag_id, identity.run_id) if stored is None else stored.owner
+    before = tx.run(run_key)
+    if before is not None and before.owner != owner:
+        raise Forbidden(f"The DAG run {identity.run_id} was another's; trigger a new one.", before.owner, job.team)
     user = owner if stored is None else stored.bound_to
     if user is None:
         check_job(services, job)
@@ -83,6 +90,7 @@ def _check_sources(tx: LedgerTx, services: Services, caller: Caller, job: Traini
     rules, found = services.queues.rules(), []
     given = (
         ("checkpoint.warm_start", job.checkpoint.warm_start),
+        ("data.path", job.data.path),
         ("model.path", job.model.path),
         ("model.tokenizer", job.model.tokenizer),
     )

@@ -34,12 +34,14 @@ def up(
 
 
 def show_address(stack: Stack) -> None:
-    """Where Airflow answers, and who may log in."""
-    from frenzy.cli.airflow_env import USERS
+    """Where Airflow answers, and which people may log in."""
+    from frenzy.cli.airflow_env import SERVICE_USER, USERS
 
     console = out()
     console.print(f"Airflow:  {stack.base_url}", style="bold")
     for user, role in USERS.items():
+        if user == SERVICE_USER:
+            continue
         console.print(f"  login {user:<7} password {stack.password(user)}   ({role})")
 
 

@@ -23,6 +23,8 @@ NAME_PATTERN: Final = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
 MAX_STEPS: Final = 1_000_000_000
 _PATH: Final = 4096
 _NAME: Final = 256
+# The DAG of a stored job is called so, and then as the job.
+JOB_DAG_PREFIX: Final = "job_"
 # What the families call the linear map from the last hidden state to the vocabulary.
 OUTPUT_HEADS: Final = ("lm_head", "embed_out")
 

@@ -26,10 +26,10 @@ Dependency = Callable[..., Any]
 class Need(StrEnum):
     """What a caller must be allowed to do.
 
-    VISIT: use Airflow at all; lists then show what the caller may see. SEE_RUN, SEE_LOGS: look at runs, or task logs,
-    of the DAG of the run in the path. SEE_DAG_RUN: look at runs of the DAG in the path. MANAGE_RUN, MANAGE_JOB: own the
-    run or job in the path, be of its team, or administer. START: create DAG runs, hence jobs. ADMIN: administer.
-    SERVICE: be Frenzy's own tasks and triggers.
+    VISIT: use Airflow at all; lists then show what the caller may see. SEE_RUN: look at runs of the DAG of the run in
+    the path. SEE_DAG_RUN: look at runs of the DAG in the path. MANAGE_RUN, MANAGE_JOB: own the run or job in the path,
+    be of its team, or administer. SEE_LOGS: the same, and look at task logs: workers may write anything into theirs.
+    START: create DAG runs, hence jobs. ADMIN: administer. SERVICE: be Frenzy's own tasks and triggers.
     """
 
     VISIT = "visit"
@@ -125,13 +125,16 @@ def _may_to_run(action: Action) -> Callable[[Person, Request], bool]:
     return check
 
 
-def _manages_run(who: Person, request: Request) -> bool:
-    run, services = _run(request), _services(request)
-    if not (who.caller.is_service or who.may(Action.CHANGE_RUNS, run.identity.dag_id)):
-        return False
-    if not may_manage(who.caller, owner=run.owner, team=run.job.team, rules=services.queues.rules()):
-        raise Forbidden(f"The run {run.run_key} of {run.job.name} is another's.", run.owner, run.job.team)
-    return True
+def _manages_run(action: Action) -> Callable[[Person, Request], bool]:
+    def check(who: Person, request: Request) -> bool:
+        run, services = _run(request), _services(request)
+        if not (who.caller.is_service or who.may(action, run.identity.dag_id)):
+            return False
+        if not may_manage(who.caller, owner=run.owner, team=run.job.team, rules=services.queues.rules()):
+            raise Forbidden(f"The run {run.run_key} of {run.job.name} is another's.", run.owner, run.job.team)
+        return True
+
+    return check
 
 
 def _manages_job(who: Person, request: Request) -> bool:
@@ -144,11 +147,11 @@ def _manages_job(who: Person, request: Request) -> bool:
 _CHECKS: Final[dict[Need, Callable[[Person, Request], bool]]] = {
     Need.VISIT: lambda who, request: who.may_visit(),
     Need.SEE_RUN: _may_to_run(Action.SEE_RUNS),
-    Need.SEE_LOGS: _may_to_run(Action.SEE_LOGS),
+    Need.SEE_LOGS: _manages_run(Action.SEE_LOGS),
     Need.SEE_DAG_RUN: lambda who, request: (
         who.caller.is_service or who.may(Action.SEE_RUNS, request.path_params["dag_id"])
     ),
-    Need.MANAGE_RUN: _manages_run,
+    Need.MANAGE_RUN: _manages_run(Action.CHANGE_RUNS),
     Need.MANAGE_JOB: _manages_job,
     Need.START: lambda who, request: who.caller.is_service or who.may(Action.START_RUNS),
     Need.ADMIN: lambda who, request: who.caller.is_admin,

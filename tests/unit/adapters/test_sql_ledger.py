@@ -309,9 +309,7 @@ def test_a_scheduled_run_belongs_to_the_one_owner_that_its_dag_names(
         assert tx.started_by(identity.dag_id, identity.run_id) == told
 
 
-def test_the_dag_of_a_stored_job_and_one_that_is_gone_take_no_name(world: SqlWorld) -> None:
+def test_the_dag_of_a_stored_job_takes_no_name(world: SqlWorld) -> None:
     world.add_dag("job_stored", bundle="frenzy-jobs")
-    world.add_dag("job_gone", is_stale=True)
     with world.ledger.reading() as tx:
         assert not tx.has_dag("job_stored")
-        assert not tx.has_dag("job_gone")

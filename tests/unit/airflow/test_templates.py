@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from frenzy.airflow.connection import api_client
 from frenzy.airflow.dags import ensure_loaders, job_dags_of_folder, job_dags_of_shard
 from frenzy.airflow.operators import LaunchOperator, PlaceOperator
 from frenzy.airflow.task_group import frenzy_training
-from frenzy.airflow.train_form import form, spec_of_form
+from frenzy.airflow.train_form import form, job_of_form
 from frenzy.airflow.triggers import LaunchTrigger
 from frenzy.core.access import HIDDEN
 from frenzy.core.codec import dumps
@@ -87,10 +88,12 @@ def context_of(world: World, operator: Any, *, map_index: int = -1, xcom: Any = 
     return {**context, "conn": ConnectionAccessor(), "var": values, "params": {}, "ds": "2026-01-02", "task": operator}
 
 
-def profiled(world: World, dag: DAG, *, map_index: int = -1, xcom: Any = None) -> tuple[dict[str, Any], str]:
+def profiled(
+    world: World, dag: DAG, *, map_index: int = -1, xcom: Any = None, params: Any = None
+) -> tuple[dict[str, Any], str]:
     """The profile task of ``dag`` as Airflow runs it: its XCom, and its rendered templates as Airflow keeps them."""
     operator = dag.get_task("train.profile").prepare_for_execution()
-    context = context_of(world, operator, map_index=map_index, xcom=xcom)
+    context = {**context_of(world, operator, map_index=map_index, xcom=xcom), "params": params or {}}
     operator.render_template_fields(context, dag.get_template_env())
     shown = json.dumps(_serialize_rendered_fields(operator))
     found: dict[str, Any] = operator.execute(context)
@@ -193,18 +196,14 @@ def test_the_form_is_no_template_whether_it_is_filled_by_hand_or_by_a_presets_fi
     params = {name: param.value for name, param in form(tmp_path).items()}
     filled = {**params, "preset": "attack", "name": "form", "evaluation__prompt": f"form {ATTACK}"}
     with DAG("frenzy_train", params=form(tmp_path)) as dag:
-
-        @task
-        def read_form() -> dict[str, Any]:
-            return {}
-
-        frenzy_training(read_form())
-    summary, rendered = profiled(world, dag, xcom=spec_of_form(filled, tmp_path))
+        frenzy_training(partial(job_of_form, presets=tmp_path))
+    stolen = {"name": "of-somebody-else"}  # what an edited XCom of any task would say
+    summary, rendered = profiled(world, dag, xcom=stolen, params=filled)
     spec = started_after_place(world, summary["run_key"])
     for text in (*everything_shown(world, summary["run_key"]), ledger_text(world), dumps(spec), rendered):
         no_canary(text)
     assert spec.job.evaluation.prompt == f"form {ATTACK}"
-    assert f'"STOLEN": "{HIDDEN}"' in rendered
+    assert spec.job.name == filled["name"]
 
 
 def test_a_task_that_is_given_the_forms_job_renders_none_of_it(world: World, words: str) -> None:

@@ -44,7 +44,7 @@ EVERYBODY: Final = frozenset(PEOPLE) - {"op"}
 MAY: Final = {
     Need.VISIT: EVERYBODY,
     Need.SEE_RUN: EVERYBODY - {"zoe"},
-    Need.SEE_LOGS: EVERYBODY - {"zoe"},
+    Need.SEE_LOGS: {"ada", "ben", "admin", SERVICE},
     Need.SEE_DAG_RUN: EVERYBODY - {"zoe"},
     Need.MANAGE_RUN: {"ada", "ben", "admin", SERVICE},
     Need.MANAGE_JOB: {"ada", "ben", "admin", SERVICE},
@@ -205,6 +205,28 @@ def test_a_form_does_not_train_under_another_s_name(user: Users, run_key: str, s
     request = registration("words")
     request = replace(request, identity=replace(request.identity, dag_id="frenzy_train", run_id="r"))
     assert user(SERVICE).send("POST", "/runs", request).status_code == 403
+
+
+def test_a_job_stored_anew_by_another_takes_over_no_run_of_before(user: Users, run_key: str) -> None:
+    user("ada").send("POST", f"/runs/{run_key}/cancel", CancelRun(reason=REASON))
+    user("ada").send("DELETE", "/jobs/words")
+    free = YAML.replace("fast", "default").replace("readers", "default")
+    user("eve").ask("POST", "/jobs", SubmittedJob, SubmitJob(yaml_text=free))
+    again = user(SERVICE).send("POST", "/runs", registration("words", run_id="r"))  # its tasks are cleared
+    assert (again.status_code, again.json()["detail"]["code"]) == (403, "NOT_ALLOWED")
+    assert user("admin").ask("GET", f"/runs/{run_key}", RunView).run.owner == "ada"
+
+
+def test_a_dag_run_made_again_takes_over_nothing(user: Users, services: Services) -> None:
+    assert isinstance(services.ledger, InMemoryLedger)
+    request = registration("mine")
+    request = replace(request, identity=replace(request.identity, dag_id="frenzy_train", run_id="r"))
+    for name, status in (("ada", 200), ("eve", 403)):
+        services.ledger.starters[("frenzy_train", "r")] = name
+        run_key = request.identity.run_key
+        response = user(SERVICE).send("POST", "/runs", request)
+        assert response.status_code == status
+        user("admin").send("POST", f"/runs/{run_key}/cancel", CancelRun(reason=REASON))
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from sqlalchemy import Boolean, Connection, Integer, String, Text, column, delet
 
 from frenzy.core.cluster import Cluster
 from frenzy.core.ledger import RunIdentity
+from frenzy.settings import JOBS_BUNDLE
 
-JOBS_BUNDLE: Final = "frenzy-jobs"
 POOL_DESCRIPTION: Final = "GPUs of one type; kept by Frenzy"
 _OVER: Final = ("success", "failed")
 _TASK_OVER: Final = (*_OVER, "skipped", "upstream_failed", "removed")
@@ -46,7 +46,6 @@ dag = table(
     column("dag_id", String),
     column("owners", String),
     column("bundle_name", String),
-    column("is_stale", Boolean),
 )
 
 
@@ -120,8 +119,8 @@ def started_by(connection: Connection, dag_id: str, run_id: str) -> str | None:
 
 def has_dag(connection: Connection, dag_id: str) -> bool:
     """Whether Airflow has a DAG of that name that is no stored job's."""
-    found = select(dag.c.dag_id).where(dag.c.dag_id == dag_id, dag.c.is_stale.is_(False))
-    return connection.execute(found.where(dag.c.bundle_name != JOBS_BUNDLE)).first() is not None
+    found = select(dag.c.dag_id).where(dag.c.dag_id == dag_id, dag.c.bundle_name != JOBS_BUNDLE)
+    return connection.execute(found).first() is not None
 
 
 def launch_is_over(connection: Connection, identity: RunIdentity) -> bool:
