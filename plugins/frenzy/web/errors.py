@@ -53,6 +53,12 @@ def too_long(max_bytes: int) -> JSONResponse:
     return _reply(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, ReasonCode.SPEC_REFUSED, message)
 
 
+def too_slow(timeout_s: float) -> JSONResponse:
+    """408 for a body that does not come."""
+    message = f"body: not all of it came within {timeout_s:g} s"
+    return _reply(HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_TIMEOUT.name, message)
+
+
 def _reply(
     status: int, code: str, message: str, remedy: str | None = None, violations: tuple[Violation, ...] = ()
 ) -> JSONResponse:

@@ -3,7 +3,9 @@
 Airflow's API server looks into its database from its event loop, too: at every caller's token, and when it notes what a
 person did. Should requests in threads hold all connections, or SQLite's write lock, and need that loop to give them
 back, then all of them stand still. So there are never more requests than connections, and on SQLite one writer at a
-time. Tasks have a lane of their own: they do not wait behind pages.
+time. Tasks have a lane of their own: they do not wait behind pages, and on SQLite behind two other writers at most.
+
+Bodies are received before it is known who sends them. So they are limited one by one, all together, and in time.
 """
 
 from __future__ import annotations
@@ -11,46 +13,68 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Final
 
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from frenzy.web.errors import later, too_long
+from frenzy.web.errors import later, too_long, too_slow
 from frenzy.web.mount import URL_PREFIX
 
 log = logging.getLogger(__name__)
 
 NUM_AT_ONCE: Final = 8
 PATIENCE_S: Final = 3.0
-MAX_BODY_BYTES: Final = 16 * 1024**2
+NUM_OTHER_WRITERS: Final = 2
+NUM_LOGINS: Final = 2
+MAX_BODY_BYTES: Final = 4 * 1024**2
+# Airflow sets no limit on what a task hands to the next one (XCom).
+MAX_TASK_BODY_BYTES: Final = 16 * 1024**2
+# Of all bodies together, without the first bytes of each: as many uvicorn keeps of every connection anyway. So who
+# fills the room with long bodies does not keep short ones out.
+ROOM_BYTES: Final = 64 * 1024**2
+FREE_BYTES: Final = 64 * 1024
+BODY_TIMEOUT_S: Final = 30.0
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _TASKS: Final = "/execution/"
+_LOGIN: Final = "/auth/"
 _HEALTH: Final = "/api/v2/monitor/health"
 _FAILED: Final = 500
 
-# The places that a request waits for one of; None: it waits for none.
-Lanes = Callable[[Scope], asyncio.Semaphore | None]
+# What a request needs a place of, one after the other, before its turn.
+Lanes = Callable[[Scope], tuple[asyncio.Semaphore, ...]]
 
 
 def one_lane(num_at_once: int = NUM_AT_ONCE) -> Lanes:
     """All requests in one lane."""
     places = asyncio.Semaphore(num_at_once)
-    return lambda scope: places
+    return lambda scope: (places,)
 
 
 def lanes_of_airflow(*, one_writer: bool) -> Lanes:
-    """Readers in one lane, tasks and writers in another, on SQLite one by one; Frenzy's app has its own."""
-    readers, writers = asyncio.Semaphore(NUM_AT_ONCE), asyncio.Semaphore(1 if one_writer else NUM_AT_ONCE)
+    """Readers, tasks and other writers apart; on SQLite one of the writers at a time. Frenzy's app has its own lane.
 
-    def lane(scope: Scope) -> asyncio.Semaphore | None:
+    Writers wait apart until there are few of them among the tasks. So do logins, which anybody may try, among writers.
+    """
+    readers, logins = asyncio.Semaphore(NUM_AT_ONCE), asyncio.Semaphore(NUM_LOGINS)
+    tasks = asyncio.Semaphore(1 if one_writer else NUM_AT_ONCE)
+    others = asyncio.Semaphore(NUM_OTHER_WRITERS if one_writer else NUM_AT_ONCE)
+    writers = (others, tasks) if one_writer else (others,)
+
+    def lanes(scope: Scope) -> tuple[asyncio.Semaphore, ...]:
         path = scope["path"]
         if path.startswith(f"{URL_PREFIX}/") or path == _HEALTH:
-            return None
-        return writers if path.startswith(_TASKS) or scope["method"] not in _READING else readers
+            return ()
+        if path.startswith(_TASKS):
+            return (tasks,)
+        if scope["method"] in _READING:
+            return (readers,)
+        return (logins, *writers) if path.startswith(_LOGIN) else writers
 
-    return lane
+    return lanes
 
 
 class Turnstile:
@@ -60,26 +84,48 @@ class Turnstile:
     A failure of the database that was busy or away is answered with 503, not with 500.
     """
 
-    def __init__(self, app: ASGIApp, *, lanes: Lanes, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        lanes: Lanes,
+        patience_s: float = PATIENCE_S,
+        body_timeout_s: float = BODY_TIMEOUT_S,
+        room_bytes: int = ROOM_BYTES,
+    ) -> None:
         self._app, self._lanes, self._patience_s = app, lanes, patience_s
+        self._body_timeout_s, self._room = body_timeout_s, Room(room_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        body = await _whole_body(receive)
-        if body is None:
-            await too_long(MAX_BODY_BYTES)(scope, receive, send)
-            return
-        places = self._lanes(scope)
-        if places is not None:
-            try:
-                async with asyncio.timeout(self._patience_s):
+        try:
+            with ExitStack() as kept, ExitStack() as turn:
+                message = await self._whole(scope, receive, kept)
+                await self._wait(scope, turn)
+                await self._serve(scope, _told_again(message, receive), Reply(send, turn))
+        except _Refused as refused:
+            await refused.reply(scope, receive, send)
+
+    async def _whole(self, scope: Scope, receive: Receive, kept: ExitStack) -> Message:
+        """The request as one message, or that its caller went away. kept: gives the room for it back."""
+        body = Body(self._room, MAX_TASK_BODY_BYTES if scope["path"].startswith(_TASKS) else MAX_BODY_BYTES)
+        kept.callback(body.leave)
+        try:
+            async with asyncio.timeout(self._body_timeout_s):
+                return await body.received(receive)
+        except TimeoutError:
+            raise _Refused(too_slow(self._body_timeout_s)) from None
+
+    async def _wait(self, scope: Scope, turn: ExitStack) -> None:
+        try:
+            async with asyncio.timeout(self._patience_s):
+                for places in self._lanes(scope):
                     await places.acquire()
-            except TimeoutError:
-                await later("Too many requests wait for their turn.")(scope, receive, send)
-                return
-        await self._serve(scope, _told_again(body, receive), Reply(send, places))
+                    turn.callback(places.release)
+        except TimeoutError:
+            raise _Refused(later("Too many requests wait for their turn.")) from None
 
     async def _serve(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         try:
@@ -93,15 +139,13 @@ class Turnstile:
         except BaseException:
             await reply.finish()
             raise
-        finally:
-            reply.end_turn()
 
 
 class Reply:
     """One reply on its way out. A 500 is kept back until it is known what it was for."""
 
-    def __init__(self, send: Send, places: asyncio.Semaphore | None) -> None:
-        self.send_at_once, self._places = send, places
+    def __init__(self, send: Send, turn: ExitStack) -> None:
+        self.send_at_once, self.end_turn = send, turn.close
         self.has_begun = False
         self._kept: list[Message] = []
 
@@ -113,12 +157,6 @@ class Reply:
         self.has_begun = True
         await self.send_at_once(message)
 
-    def end_turn(self) -> None:
-        """Give the request's place back, once."""
-        places, self._places = self._places, None
-        if places is not None:
-            places.release()
-
     async def finish(self) -> None:
         """Send what was kept back."""
         kept, self._kept = self._kept, []
@@ -126,22 +164,58 @@ class Reply:
             await self.send_at_once(message)
 
 
-async def _whole_body(receive: Receive) -> list[Message] | None:
-    """The messages that make up the request, or its caller's going away; None when it is too long."""
-    messages: list[Message] = []
-    size = 0
-    while not messages or messages[-1].get("more_body", False):
-        messages.append(await receive())
-        size += len(messages[-1].get("body", b""))
-        if size > MAX_BODY_BYTES:
-            return None
-    return messages
+class Room:
+    """How many bytes of bodies may still come, of all requests together."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self.left = num_bytes
 
 
-def _told_again(messages: list[Message], receive: Receive) -> Receive:
-    """``messages``, then what comes after them."""
+class Body:
+    """A request's body while it is received and used."""
+
+    def __init__(self, room: Room, max_bytes: int) -> None:
+        self._room, self._max_bytes, self._size = room, max_bytes, 0
+
+    async def received(self, receive: Receive) -> Message:
+        """All of it as one message, or that its caller went away; raises _Refused when it is too long."""
+        whole = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return message
+            whole += message.get("body", b"")
+            self._take(len(whole))
+            if not message.get("more_body", False):
+                return {"type": "http.request", "body": bytes(whole), "more_body": False}
+
+    def leave(self) -> None:
+        """Give the room back."""
+        self._room.left += _counted(self._size)
+
+    def _take(self, size: int) -> None:
+        self._room.left -= _counted(size) - _counted(self._size)
+        self._size = size
+        if size > self._max_bytes:
+            raise _Refused(too_long(self._max_bytes))
+        if self._room.left < 0 and _counted(size):
+            raise _Refused(later("Too many long requests at once."))
+
+
+class _Refused(Exception):
+    def __init__(self, reply: Response) -> None:
+        self.reply = reply
+
+
+def _counted(size: int) -> int:
+    return max(0, size - FREE_BYTES)
+
+
+def _told_again(message: Message, receive: Receive) -> Receive:
+    """``message``, then what comes after it."""
+    left = [message]
 
     async def next_one() -> Message:
-        return messages.pop(0) if messages else await receive()
+        return left.pop() if left else await receive()
 
     return next_one

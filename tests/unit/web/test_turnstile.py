@@ -172,6 +172,120 @@ def test_a_body_that_is_far_too_long_is_refused_before_it_has_a_turn() -> None:
     played(scene)
 
 
+def test_a_body_that_comes_byte_by_byte_is_one_message_for_the_app() -> None:
+    async def scene() -> None:
+        asked: list[Any] = []
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            while not asked or asked[-1]["more_body"]:
+                asked.append(await receive())
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+        async def parts() -> AsyncIterator[bytes]:
+            for _ in range(50_000):
+                yield b"x"
+
+        async with client_of(Turnstile(app, lanes=one_lane())) as client:
+            assert (await client.post("/auth/token", content=parts())).status_code == 200
+        assert [len(each["body"]) for each in asked] == [50_000]
+
+    played(scene)
+
+
+@pytest.mark.parametrize(
+    ("path", "mebibytes", "status"),
+    [
+        ("/auth/token", 4, 200),
+        ("/auth/token", 5, 413),
+        ("/api/v2/variables", 5, 413),
+        ("/execution/xcoms/a/b/c/d", 16, 200),
+        ("/execution/xcoms/a/b/c/d", 17, 413),
+    ],
+)
+def test_only_tasks_may_send_long_bodies(path: str, mebibytes: int, status: int) -> None:
+    async def scene() -> None:
+        door = Door()
+        door.leave.set()
+        async with client_of(Turnstile(door, lanes=one_lane())) as client:
+            assert (await client.post(path, content=b"x" * mebibytes * 2**20)).status_code == status
+
+    played(scene)
+
+
+def test_long_bodies_of_all_callers_share_one_room_and_short_ones_need_none() -> None:
+    async def scene() -> None:
+        door, never = Door(), asyncio.Event()
+        door.leave.set()
+
+        async def long_and_slow() -> AsyncIterator[bytes]:
+            yield b"x" * 600_000
+            yield b"x" * 300_000
+            await never.wait()
+
+        async with client_of(Turnstile(door, lanes=one_lane(), room_bytes=10**6)) as client:
+            holding = asyncio.create_task(client.post("/auth/token", content=long_and_slow()))
+            await asyncio.sleep(0.05)
+            late = await client.post("/auth/token", content=b"x" * 600_000)
+            assert (late.status_code, "Retry-After" in late.headers) == (503, True)
+            assert (await client.post("/execution/task", content=b"x" * 60_000)).status_code == 200
+            holding.cancel()
+            await asyncio.gather(holding, return_exceptions=True)
+            again = [(await client.post("/auth/token", content=b"x" * 900_000)).status_code for _ in range(3)]
+            assert again == [200] * 3, "each gave its room back"
+
+    played(scene)
+
+
+def test_a_body_that_does_not_come_is_waited_for_so_long_only() -> None:
+    async def scene() -> None:
+        door = Door()
+
+        async def drops() -> AsyncIterator[bytes]:
+            while True:
+                yield b"x"
+                await asyncio.sleep(0.01)
+
+        async with client_of(Turnstile(door, lanes=one_lane(), body_timeout_s=0.1)) as client:
+            slow = await client.post("/auth/token", content=drops())
+            assert (slow.status_code, slow.json()["detail"]["code"]) == (408, "REQUEST_TIMEOUT")
+        assert door.most == 0
+
+    played(scene)
+
+
+@pytest.mark.parametrize("flood", ["/auth/token", "/api/v2/dags/a/dagRuns"])
+def test_a_task_waits_behind_two_other_writers_at_most(flood: str) -> None:
+    served = served_in_a_flood(flood, "/execution/task")
+    assert served.index("/execution/task") <= 2
+
+
+def test_who_writes_waits_behind_two_logins_at_most() -> None:
+    served = served_in_a_flood("/auth/token", "/api/v2/dags/a/dagRuns")
+    assert served.index("/api/v2/dags/a/dagRuns") <= 2
+
+
+def served_in_a_flood(flood: str, path: str) -> list[str]:
+    """In which order 40 requests for one path, and one for another that comes after them, are served on SQLite."""
+    served: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        served.append(scope["path"])
+        await asyncio.sleep(0.005)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def scene() -> None:
+        async with client_of(Turnstile(app, lanes=lanes_of_airflow(one_writer=True))) as client:
+            crowd = [asyncio.create_task(client.post(flood)) for _ in range(40)]
+            await until(lambda: bool(served))
+            assert (await client.post(path)).status_code == 200
+            await asyncio.gather(*crowd)
+
+    played(scene)
+    return served
+
+
 @pytest.mark.parametrize("error", BUSY)
 @pytest.mark.parametrize("path", ["/top", "/execution/inner"])
 def test_a_database_that_is_busy_means_later_also_in_an_app_that_says_500_itself(error: Exception, path: str) -> None:
