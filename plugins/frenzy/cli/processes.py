@@ -13,14 +13,16 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 import psutil
 
-# The start time is derived from the system clock, which may be set in between.
+from frenzy.adapters.local.processes import boot_id, start_ticks
+
+# Of records without ticks.
 _START_TOLERANCE_S: Final = 5.0
 _KILL_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.02
@@ -28,19 +30,22 @@ _POLL_S: Final = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRecord:
-    """What is written down about a started process; pid and start time together are its identity."""
+    """What is written down about a started process; pid, start and boot together are its identity.
+
+    started_s: by the system's clock. ticks: since boot, which no change of that clock moves; None in records of an
+    earlier release.
+    """
 
     name: str
     pid: int
     started_s: float
+    ticks: int | None = None
+    boot: str | None = None
 
     def is_alive(self) -> bool:
         """Whether this very process still runs; another one with its pid does not count."""
-        try:
-            process = psutil.Process(self.pid)
-            return self._started(process) and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
+        ticks = start_ticks(self.pid)
+        return ticks is not None and self._started(ticks)
 
     def members(self) -> list[psutil.Process]:
         """Every live process of this record's session, also when its leader is gone.
@@ -48,19 +53,21 @@ class ProcessRecord:
         A pid is not given out again while a session carries it, so another process with the pid
         means that the session is over.
         """
-        try:
-            if not self._started(psutil.Process(self.pid)):
-                return []
-        except psutil.NoSuchProcess:
-            pass
+        ticks = start_ticks(self.pid)
+        if self.boot not in (None, boot_id()) or (ticks is not None and not self._started(ticks)):
+            return []
         return [each for each in psutil.process_iter() if _session(each) == self.pid]
 
     def leader(self) -> list[psutil.Process]:
         """The recorded process itself, while it lives."""
         return [psutil.Process(self.pid)] if self.is_alive() else []
 
-    def _started(self, process: psutil.Process) -> bool:
-        return abs(process.create_time() - self.started_s) < _START_TOLERANCE_S
+    def _started(self, ticks: int) -> bool:
+        if self.ticks is not None:
+            return (self.ticks, self.boot) == (ticks, boot_id())
+        with suppress(psutil.NoSuchProcess):
+            return abs(psutil.Process(self.pid).create_time() - self.started_s) < _START_TOLERANCE_S
+        return False
 
 
 def start_session(
@@ -83,7 +90,8 @@ def start_session(
 def write_record(folder: Path, name: str, pid: int) -> ProcessRecord:
     """Record a process that was just started."""
     folder.mkdir(parents=True, exist_ok=True)
-    record = ProcessRecord(name=name, pid=pid, started_s=psutil.Process(pid).create_time())
+    started_s = psutil.Process(pid).create_time()
+    record = ProcessRecord(name=name, pid=pid, started_s=started_s, ticks=start_ticks(pid), boot=boot_id())
     draft = folder / f".{name}"
     draft.write_text(json.dumps(asdict(record)), encoding="utf-8")
     draft.replace(folder / f"{name}.json")

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from frenzy.cli.processes import (
-    ProcessRecord,
     end_processes,
     kill_processes,
     marked_processes,
@@ -97,12 +99,39 @@ def test_a_dead_leader_that_nobody_waited_for_is_not_alive(family: Family) -> No
     assert not family.record.is_alive()
 
 
-def test_another_process_with_the_recorded_pid_is_left_alone(family: Family) -> None:
-    reused = ProcessRecord(name="family", pid=family.leader.pid, started_s=family.record.started_s - 3600)
+@pytest.mark.parametrize("changed", [{"ticks": 1}, {"boot": "an earlier one"}, {"ticks": None, "started_s": 1.0}])
+def test_another_process_with_the_recorded_pid_is_left_alone(family: Family, changed: dict[str, Any]) -> None:
+    reused = replace(family.record, **changed)
 
     assert not reused.is_alive()
     assert reused.members() == []
     assert reused.leader() == []
+
+
+def test_what_another_process_left_of_its_session_after_a_boot_is_left_alone(family: Family) -> None:
+    family.leader.kill()
+    family.leader.wait()
+
+    assert replace(family.record, boot="an earlier one").members() == []
+
+
+@pytest.mark.parametrize("step_s", [-86_400, -6, 6, 3_600])
+def test_a_process_stays_itself_when_the_clock_is_set(family: Family, step_s: float) -> None:
+    recorded = replace(family.record, started_s=family.record.started_s + step_s)
+
+    assert recorded.is_alive()
+    assert [each.pid for each in recorded.leader()] == [family.leader.pid]
+    assert family.leader.pid in {each.pid for each in recorded.members()}
+
+
+def test_a_record_of_an_earlier_release_is_known_by_the_clock(family: Family, tmp_path: Path) -> None:
+    earlier = {"name": "family", "pid": family.leader.pid, "started_s": family.record.started_s}
+    (tmp_path / "family.json").write_text(json.dumps(earlier), encoding="utf-8")
+    record = read_record(tmp_path, "family")
+
+    assert record is not None
+    assert record.is_alive()
+    assert family.leader.pid in {each.pid for each in record.members()}
 
 
 def test_marked_processes_are_found_wherever_they_went(family: Family, tmp_path: Path) -> None:
