@@ -72,14 +72,19 @@ def shown_to(services: Services, caller: Caller, view: RunView) -> RunView:
 
 
 def list_runs(services: Services, *, limit: int = 50, sees: Sight = see_all) -> tuple[RunView, ...]:
-    """The newest runs, without their events."""
+    """The newest runs, without their events, and without the plans and the model's config, which are long."""
     with services.ledger.reading() as tx:
-        return tuple(
-            without_masked(
-                RunView(run=run, queue_entry=tx.queue_entry(run.run_key), attempts=tx.attempts(run.run_key)), run
-            )
-            for run in tx.runs(limit=limit, dag_ids=_restricted(tx, sees))
-        )
+        return tuple(_row_of(tx, run) for run in tx.runs(limit=limit, dag_ids=_restricted(tx, sees)))
+
+
+def _row_of(tx: LedgerTx, run: RunRecord) -> RunView:
+    entry = tx.queue_entry(run.run_key)
+    view = RunView(
+        run=replace(run, candidates=(), model_config=None),
+        queue_entry=None if entry is None else replace(entry, plans=()),
+        attempts=tx.attempts(run.run_key),
+    )
+    return without_masked(view, run)
 
 
 def _restricted(tx: LedgerTx, sees: Sight) -> frozenset[str] | None:

@@ -68,6 +68,23 @@ def test_list_is_limited_and_without_events(op: ApiUser) -> None:
     assert all(view.events == () for view in views)
 
 
+def test_a_list_carries_no_plans_while_a_view_of_one_run_does(op: ApiUser) -> None:
+    keys = [op.registered(run_id=f"r{number}").run.run_key for number in range(30)]
+    for key in keys:
+        op.send("POST", f"/runs/{key}/enqueue")
+    listed = op.send("GET", "/runs")
+    assert len(listed.content) < len(keys) * 8_000
+    assert {(len(each["run"]["candidates"]), each["run"]["model_config"]) for each in listed.json()} == {(0, None)}
+    waiting = [each for each in listed.json() if each["queue_entry"] is not None]
+    assert waiting
+    assert all(each["queue_entry"]["plans"] == [] for each in waiting)
+    whole = op.ask("GET", f"/runs/{waiting[0]['run']['run_key']}", RunView)
+    assert whole.run.candidates
+    assert whole.run.model_config
+    assert whole.queue_entry is not None
+    assert whole.queue_entry.plans
+
+
 def test_place_is_the_same_when_asked_again(op: ApiUser) -> None:
     place = placed(op)
     assert place.status is PlaceStatus.PLACED
