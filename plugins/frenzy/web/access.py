@@ -8,6 +8,7 @@ A caller without a valid token or session cookie gets 401, one who may not 403.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from http import HTTPStatus
@@ -19,6 +20,8 @@ from frenzy.app.services import Services, require_run
 from frenzy.app.submit import require_managed
 from frenzy.core.access import Caller, Forbidden, Sight, may_manage, see_all
 from frenzy.core.ledger import RunRecord
+
+log = logging.getLogger(__name__)
 
 Dependency = Callable[..., Any]
 
@@ -92,20 +95,26 @@ def guard(need: Need, person: Dependency) -> Dependency:
     allows = _CHECKS[need]
 
     def check(request: Request, who: Any = Depends(person)) -> None:  # noqa: B008  # FastAPI's form
-        _refuse_other_sites(request)
+        if _is_of_another_site(request):
+            raise _refusal(request, who, need, "A page of another site asks for this.")
         request.state.frenzy_person = who
         if not allows(who, request):
-            raise HTTPException(HTTPStatus.FORBIDDEN, "You may not do this.")
+            raise _refusal(request, who, need, "You may not do this.")
 
     return check
 
 
-def _refuse_other_sites(request: Request) -> None:
+def _is_of_another_site(request: Request) -> bool:
     """A page of another site may make a browser send its user's cookie; the browser says that it did."""
     if request.method == "GET" or "authorization" in request.headers:
-        return
-    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        raise HTTPException(HTTPStatus.FORBIDDEN, "A page of another site asks for this.")
+        return False
+    return request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
+
+
+def _refusal(request: Request, who: Person, need: Need, message: str) -> HTTPException:
+    name = ascii(who.caller.name)
+    log.warning("%s %s is refused to %s, needs %s: %s", request.method, request.url.path, name, need, message)
+    return HTTPException(HTTPStatus.FORBIDDEN, message)
 
 
 def _services(request: Request) -> Services:

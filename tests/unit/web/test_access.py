@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 from tests.unit.installation import in_memory_services
-from tests.unit.web.conftest import PEOPLE, SERVICE, ApiUser, person_by_header, registration
+from tests.unit.web.conftest import API, PEOPLE, SERVICE, ApiUser, person_by_header, registration
 
 from frenzy.adapters.memory import FixedQueues, InMemoryLedger
 from frenzy.app.services import Services
@@ -132,6 +132,20 @@ def test_a_page_of_another_site_changes_nothing(http: TestClient, run_key: str) 
         assert http.post(f"/api/v1/runs/{run_key}/cancel", headers=headers).status_code == 403
     allowed = {"X-User": "ada", "Sec-Fetch-Site": "same-origin"}
     assert http.post(f"/api/v1/runs/{run_key}/cancel", headers=allowed).status_code == 400  # no body
+
+
+def test_a_refusal_is_one_line_in_the_log_with_who_and_what_and_no_query(
+    http: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    http.post(f"{API}/sweep?token=hidden", headers={"X-User": "eve"})
+    http.request("POST", f"{API}/plan?token=hidden", headers={"X-User": "ada", "Sec-Fetch-Site": "cross-site"})
+    http.get(f"{API}/runs?token=hidden", headers={"X-User": "eve"})
+    told = [each.getMessage() for each in caplog.records if each.name == "frenzy.web.access"]
+    assert told == [
+        "POST /api/v1/sweep is refused to 'eve', needs service: You may not do this.",
+        "POST /api/v1/plan is refused to 'ada', needs start: A page of another site asks for this.",
+    ]
+    assert {each.levelname for each in caplog.records if each.name == "frenzy.web.access"} == {"WARNING"}
 
 
 def test_a_stored_job_s_run_is_its_owner_s_whoever_started_it(user: Users, run_key: str) -> None:
