@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.base_auth_manager import BaseAuthManager
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.configuration import conf
@@ -24,12 +25,15 @@ _METHODS: Final[dict[Action, tuple[Any, DagAccessEntity]]] = {
 
 
 class AirflowPerson:
-    """A user of Airflow. Administers who may change Connections: one of them makes Frenzy's tasks who they are."""
+    """A user of Airflow. Administers who may change Connections: one of them makes Frenzy's tasks who they are.
 
-    def __init__(self, user: Any) -> None:
-        self._user, self._manager = user, get_auth_manager()
+    service: the login of Frenzy's tasks; None or empty: nobody is the service.
+    """
+
+    def __init__(self, user: Any, manager: BaseAuthManager[Any], service: str | None) -> None:
+        self._user, self._manager = user, manager
         name = str(user.get_name())
-        is_service = name == service_login()
+        is_service = bool(service) and name == service
         is_admin = self._manager.is_authorized_connection(method="PUT", user=user)
         self.caller = Caller(name=name, is_admin=is_admin, is_service=is_service)
 
@@ -53,7 +57,7 @@ class AirflowPerson:
 
 def airflow_person(user: GetUserDep) -> AirflowPerson:
     """A dependency; raises 401 for a caller without a valid token or session cookie."""
-    return AirflowPerson(user)
+    return AirflowPerson(user, get_auth_manager(), service_login())
 
 
 def _teams_of(dag_ids: list[str]) -> dict[str, str | None]:
