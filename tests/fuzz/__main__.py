@@ -31,10 +31,11 @@ def found(options: argparse.Namespace) -> Iterator[Found]:
     for target, count in {"spec": options.specs, **dict.fromkeys(("cluster", "queue", "pods"), options.files)}.items():
         yield from (each for text in texts_of(target, count, random) if (each := read(target, text)))
         print(f"{target}: {count} read", flush=True)
-    api = Api()
-    yield from (each for asked in api.requests(options.bodies, random) if (each := api.ask(*asked)))
-    print(f"{options.bodies} bodies sent", flush=True)
-    yield from openapi_findings(api, options.openapi)
+    for user, share in (("op", 1), ("ada", 4)):
+        api, count = Api(user), options.bodies // share
+        yield from (each for asked in api.requests(count, random) if (each := api.ask(*asked)))
+        print(f"{count} bodies sent as {user}", flush=True)
+        yield from openapi_findings(api, max(1, options.openapi // share))
 
 
 def report(findings: Iterator[Found]) -> int:

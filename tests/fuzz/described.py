@@ -13,7 +13,7 @@ def openapi_findings(api: Api, count: int) -> Iterator[Found]:
     """Requests that the document allows, and that the API failed on: ``count`` for each route."""
     import schemathesis
 
-    document = api.http.get("/openapi.json", headers={"X-User": "op"}).json()
+    document = api.http.get("/openapi.json", headers={"X-User": api.user}).json()
     for result in schemathesis.openapi.from_dict(document).get_all_operations():
         operation = result.ok()
         findings: list[Found] = []
@@ -37,7 +37,7 @@ def _search(api: Api, operation: Any, count: int, findings: list[Found]) -> None
             case.formatted_path,
             params={name: str(each) for name, each in (case.query or {}).items()},
             json=case.body if isinstance(case.body, dict | list) else None,
-            headers={"X-User": "op"},
+            headers={"X-User": api.user},
         )
         if reply.status_code >= 500:
             findings.append(

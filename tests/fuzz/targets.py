@@ -84,18 +84,21 @@ def read(target: str, text: str) -> Found | None:
 
 
 class Api:
-    """The app with a run in every stage, asked by somebody who may do everything."""
+    """The app with a run of ``user``'s, asked by them. op: may do everything; ada: what a user may."""
 
-    def __init__(self, *, marp_policy: str = "closed-form") -> None:
+    def __init__(self, user: str = "op", *, marp_policy: str = "closed-form") -> None:
+        self.user = user
         cluster = load_cluster(CHECKOUT / "include/clusters/frenzy-paper-288.yaml")
         services = in_memory_services(inventory=FixedInventory(cluster), calibration=default_calibration())
         self.services = replace(services, marp_policy=marp_policy)
         self.http = TestClient(create_app(lambda: self.services, person_by_header), raise_server_exceptions=False)
-        self.run_key = self.post("/runs", dumps(registration()).encode()).json()["run"]["run_key"]
-        self.post(f"/runs/{self.run_key}/enqueue", b"")
-        attempt = f"/runs/{self.run_key}/attempts/1"
-        self.post(f"{attempt}/launching", b"")
         job = {"yaml_text": (CHECKOUT / "include/jobs/tiny-shakespeare.yaml").read_text(), "trigger": False}
+        self.post("/jobs", as_json(job))
+        asked = dumps(registration("tiny-shakespeare")).encode()
+        self.run_key = self.post("/runs", asked, user="op").json()["run"]["run_key"]
+        self.post(f"/runs/{self.run_key}/enqueue", b"", user="op")
+        attempt = f"/runs/{self.run_key}/attempts/1"
+        self.post(f"{attempt}/launching", b"", user="op")
         progress = {"last_step": 5, "last_loss": 2.5, "step_time_s": 0.1, "measured_peak_bytes": 10**9}
         reason = {"code": "MEMORY_PRESSURE_FORECAST", "detail": "d", "remedy": None}
         result = {"exit_code": 98, "last_step": 5, "total_steps": 100, "checkpoint_step": 5, "detail": "x"}
@@ -116,8 +119,8 @@ class Api:
             "/sweep": {"findings": [finding]},
         }  # fmt: skip
 
-    def post(self, path: str, body: bytes) -> Any:
-        return self.http.post(f"{API}{path}", content=body, headers={"X-User": "op"})
+    def post(self, path: str, body: bytes, *, user: str = "") -> Any:
+        return self.http.post(f"{API}{path}", content=body, headers={"X-User": user or self.user})
 
     def requests(self, count: int, random: Random) -> Iterator[tuple[str, bytes]]:
         """The known attacks at every route, then ``count`` mutations of good bodies."""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.fuzz.described import openapi_findings
 from tests.fuzz.targets import Api
-from tests.unit.web.conftest import ApiUser, registration
+from tests.unit.web.conftest import API, ApiUser, registration
 
 from frenzy.app.services import Services
 from frenzy.core.codec import dumps
@@ -25,12 +25,29 @@ def api() -> Api:
     return Api()
 
 
+@pytest.fixture(scope="module")
+def of_a_user() -> Api:
+    return Api("ada")
+
+
+def test_the_fuzzed_user_owns_the_run_and_is_neither_administrator_nor_service(of_a_user: Api) -> None:
+    path = f"/runs/{of_a_user.run_key}"
+    assert of_a_user.http.get(f"{API}{path}", headers={"X-User": "ada"}).json()["run"]["owner"] == "ada"
+    assert of_a_user.post(f"{path}/enqueue", b"").status_code == 403
+
+
 def test_no_route_fails_on_known_attacks_or_mutated_bodies(api: Api) -> None:
     assert [each for asked in api.requests(SHARE, Random(7)) if (each := api.ask(*asked))] == []
 
 
-def test_no_route_fails_on_what_the_openapi_document_allows(api: Api) -> None:
+def test_no_route_fails_on_those_of_a_user(of_a_user: Api) -> None:
+    asked = of_a_user.requests(SHARE, Random(8))
+    assert [each for one in asked if (each := of_a_user.ask(*one))] == []
+
+
+def test_no_route_fails_on_what_the_openapi_document_allows(api: Api, of_a_user: Api) -> None:
     assert list(openapi_findings(api, 3)) == []
+    assert list(openapi_findings(of_a_user, 2)) == []
 
 
 def changed(section: str | None, **values: Any) -> str:
