@@ -11,6 +11,7 @@ import pytest
 from tests.contract import values
 
 from frenzy.adapters.storage.run_store import FsspecRunStore
+from frenzy.adapters.storage.trees import LocalTree
 from frenzy.core import codec
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.launch import AttemptResult, Control, ControlAction
@@ -123,6 +124,47 @@ def test_a_checkpoint_behind_a_link_does_not_exist(store: FsspecRunStore, attemp
     (elsewhere / "manifest.json").write_text(json.dumps({"files": []}))
     linked(attempt.parent / "checkpoints", elsewhere.parent)
     assert store.checkpoint_steps(KEY) == ()
+
+
+def make_deep(folder: Path, depth: int) -> None:
+    """Folders inside each other, deeper than any path could name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    opened = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=opened)
+        above, opened = opened, os.open("d", os.O_RDONLY, dir_fd=opened)
+        os.close(above)
+    os.close(opened)
+
+
+def test_folders_deeper_than_python_recurses_keep_no_result_and_no_cleaning_from_anybody(
+    store: FsspecRunStore, attempt: Path
+) -> None:
+    checkpoints = attempt.parent / "checkpoints"
+    make_deep(checkpoints, 1_500)
+    (checkpoints / "step-7").mkdir()
+    (checkpoints / "step-7/manifest.json").write_text(json.dumps({"files": []}))
+    ended = AttemptResult(exit_code=98, last_step=7, total_steps=10, checkpoint_step=7)
+    (attempt / "result.json").write_text(codec.dumps(ended))
+    assert store.checkpoint_steps(KEY) == (7,)
+    assert store.result(KEY, 1) == ended
+    store.clear_checkpoints(KEY)
+    assert not checkpoints.exists()
+    make_deep(attempt / "logs", 1_500)
+    store.clean(KEY, keep_model=False, dry_run=False)
+    assert not attempt.parent.exists()
+
+
+def test_only_so_many_folders_are_looked_at_and_only_so_deep(
+    attempt: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = LocalTree(str(attempt))
+    make_deep(attempt / "deep", 40)
+    (attempt / "deep" / "/".join("d" * 32) / "seen").write_text("x")
+    (attempt / "deep" / "/".join("d" * 33) / "unseen").write_text("x")
+    assert [each[-4:] for each in tree.sizes("deep")] == ["seen"]
+    monkeypatch.setattr("frenzy.adapters.storage.trees._MOST_SIZES", 20)
+    assert tree.sizes("deep") == {}, "each empty folder counts"
 
 
 def test_no_run_key_leads_out_of_the_root(store: FsspecRunStore, attempt: Path, tmp_path: Path) -> None:

@@ -223,12 +223,12 @@ class AttemptTrigger(RunTrigger):
         told, which the ledger gives to nobody else. Nothing else is taken from there.
         """
         account = workers().launcher.account(spec)
-        result = workers().runs.result(self.run_key, self.attempt)
+        result = workers().result(self.run_key, self.attempt, self.log)
         if not spec.masked:
             return account, result
         try:
             told = workers().runs.spec(self.run_key, self.attempt)
-        except FrenzyError:
+        except Exception:  # of a folder that the workers wrote
             told = None
         return (
             (account, result) if told is None else without_masked((account, result), replace(told, masked=spec.masked))
