@@ -30,7 +30,7 @@ from frenzy.core.masking import without_masked
 from frenzy.core.monitor import MonitorPolicy, progress_of
 from frenzy.core.protocol import EndReport, PlaceStatus, ProgressReport
 from frenzy.core.telemetry import printable
-from frenzy.ports import TelemetryCursor, WorkersAccount, WorkersState
+from frenzy.ports import WorkersAccount, WorkersState, telemetry_records
 
 _CANCEL_GRACE_S: Final = 2.0
 # Airflow gives on_kill 30 s.
@@ -278,8 +278,7 @@ class AttemptTrigger(RunTrigger):
 
     def _progress(self, bounds: Bounds) -> ProgressReport | None:
         runs = workers().runs
-        page = runs.telemetry(self.run_key, self.attempt, TelemetryCursor())
-        records = believed(page.records, bounds).records
+        records = believed(tuple(telemetry_records(runs, self.run_key, self.attempt)), bounds).records
         saved = max(runs.checkpoint_steps(self.run_key), default=None)
         if not records:
             return None

@@ -217,7 +217,7 @@ def _move_up(name: str, folder: int) -> None:
     """Remove the folder ``name``; what it holds goes to the open ``folder``, under new names."""
     opened = os.open(name, _FOLDER, dir_fd=folder)
     try:
-        for each in os.listdir(opened):
+        for each in os.listdir(opened):  # noqa: PTH208  # an open folder has no path
             with suppress(FileNotFoundError):
                 os.rename(each, uuid.uuid4().hex, src_dir_fd=opened, dst_dir_fd=folder)
     finally:
