@@ -6,11 +6,11 @@ against every implementation.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from frenzy.core.access import JobRecord
 from frenzy.core.cluster import Cluster
@@ -239,7 +239,11 @@ class RunStore(Protocol):
     def result(self, run_key: str, attempt: int) -> AttemptResult | None: ...
 
     def telemetry(self, run_key: str, attempt: int, cursor: TelemetryCursor) -> TelemetryPage:
-        """Records written since ``cursor``, in chunk order per rank."""
+        """Records written since ``cursor``, in chunk order per rank; of very many the first, all ranks equally far."""
+        ...
+
+    def telemetry_sample(self, run_key: str, attempt: int, *, most_records: int) -> tuple[StepRecord, ...]:
+        """About so many records at most, evenly spread over the attempt, in chunk order per rank."""
         ...
 
     def checkpoint_steps(self, run_key: str) -> tuple[int, ...]:
@@ -278,6 +282,20 @@ class TelemetryCursor:
 class TelemetryPage:
     records: tuple[StepRecord, ...]
     cursor: TelemetryCursor
+
+
+_MOST_PAGES: Final = 10
+
+
+def telemetry_records(runs: RunStore, run_key: str, attempt: int) -> Iterator[StepRecord]:
+    """The attempt's records page by page; so many pages hold what a run of some 100,000 steps and ranks writes."""
+    cursor = TelemetryCursor()
+    for _ in range(_MOST_PAGES):
+        page = runs.telemetry(run_key, attempt, cursor)
+        if page.cursor == cursor:
+            return
+        yield from page.records
+        cursor = page.cursor
 
 
 class JobStore(Protocol):

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
+import time
 from pathlib import Path
 
 import pytest
 from tests.contract import values
 
 from frenzy.adapters.storage.run_store import FsspecRunStore
+from frenzy.adapters.storage.trees import LocalTree
 from frenzy.core import codec
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.launch import AttemptResult, Control, ControlAction
-from frenzy.ports import TelemetryCursor
+from frenzy.ports import TelemetryCursor, telemetry_records
 
 KEY = "0123456789ab"
 START = TelemetryCursor()
@@ -125,6 +128,45 @@ def test_a_checkpoint_behind_a_link_does_not_exist(store: FsspecRunStore, attemp
     assert store.checkpoint_steps(KEY) == ()
 
 
+def make_deep(folder: Path, depth: int) -> None:
+    """Folders inside each other, deeper than any path could name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    opened = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=opened)
+        above, opened = opened, os.open("d", os.O_RDONLY, dir_fd=opened)
+        os.close(above)
+    os.close(opened)
+
+
+def test_folders_deeper_than_python_recurses_keep_no_result_and_no_cleaning_from_anybody(
+    store: FsspecRunStore, attempt: Path
+) -> None:
+    checkpoints = attempt.parent / "checkpoints"
+    make_deep(checkpoints, 1_500)
+    (checkpoints / "step-7").mkdir()
+    (checkpoints / "step-7/manifest.json").write_text(json.dumps({"files": []}))
+    ended = AttemptResult(exit_code=98, last_step=7, total_steps=10, checkpoint_step=7)
+    (attempt / "result.json").write_text(codec.dumps(ended))
+    assert store.checkpoint_steps(KEY) == (7,)
+    assert store.result(KEY, 1) == ended
+    store.clear_checkpoints(KEY)
+    assert not checkpoints.exists()
+    make_deep(attempt / "logs", 1_500)
+    store.clean(KEY, keep_model=False, dry_run=False)
+    assert not attempt.parent.exists()
+
+
+def test_only_so_many_folders_are_looked_at_and_only_so_deep(attempt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = LocalTree(str(attempt))
+    make_deep(attempt / "deep", 40)
+    (attempt / "deep" / "/".join("d" * 32) / "seen").write_text("x")
+    (attempt / "deep" / "/".join("d" * 33) / "unseen").write_text("x")
+    assert [each[-4:] for each in tree.sizes("deep")] == ["seen"]
+    monkeypatch.setattr("frenzy.adapters.storage.trees._MOST_SIZES", 20)
+    assert tree.sizes("deep") == {}, "each empty folder counts"
+
+
 def test_no_run_key_leads_out_of_the_root(store: FsspecRunStore, attempt: Path, tmp_path: Path) -> None:
     outside = tmp_path / "attempt-1"
     outside.mkdir()
@@ -157,13 +199,13 @@ def test_a_record_speaks_for_the_rank_of_its_file_and_all_that_do_not_are_told_o
     store: FsspecRunStore, attempt: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (attempt / "telemetry").mkdir()
-    lines = [codec.dumps(values.step_record(step, rank=1)) for step in range(1, 500)]
+    lines = [codec.dumps(values.step_record(step, rank=1)) for step in range(1, 50)]
     lines += ["no \x1b[2J record", codec.dumps(values.step_record(1))]
     (attempt / "telemetry/00000-000000.jsonl").write_text("".join(f"{each}\n" for each in lines))
     with caplog.at_level(logging.WARNING):
         assert store.telemetry(KEY, 1, START).records == (values.step_record(1),)
     assert len(caplog.records) == 1
-    assert "500 lines" in caplog.text
+    assert "50 lines" in caplog.text
 
 
 def test_only_so_much_telemetry_is_read_in_one_look_and_the_rest_in_the_next(
@@ -176,6 +218,58 @@ def test_only_so_much_telemetry_is_read_in_one_look_and_the_rest_in_the_next(
     first = store.telemetry(KEY, 1, START)
     assert 0 < len(first.records) < 20
     assert len(first.records) + len(store.telemetry(KEY, 1, first.cursor).records) == 20
+
+
+def test_lines_that_are_no_records_cost_next_to_nothing_however_many(store: FsspecRunStore, attempt: Path) -> None:
+    (attempt / "telemetry").mkdir()
+    first = attempt / "telemetry/00000-000000.jsonl"
+    first.write_text("{}\n" * (4 * 1024**2 // 3))
+    for chunk in range(1, 10):
+        os.link(first, attempt / f"telemetry/00000-{chunk:06d}.jsonl")
+    real = f"{codec.dumps(values.step_record(1))}\n"
+    (attempt / "telemetry/00000-000010.jsonl").write_text(real + "{}\n" * 100 + real)
+    began_s = time.process_time()
+    assert store.telemetry(KEY, 1, START).records == (values.step_record(1),), "after 100 bad lines none is read"
+    assert time.process_time() - began_s < 2.0
+
+
+def test_telemetry_comes_in_pages_in_which_all_ranks_are_equally_far(store: FsspecRunStore, attempt: Path) -> None:
+    write_telemetry(attempt, num_chunks=60)
+    page = store.telemetry(KEY, 1, START)
+    assert len(page.records) == pytest.approx(20_000, abs=500)
+    assert {len([each for each in page.records if each.rank == rank]) for rank in (0, 1)} == {len(page.records) // 2}
+    assert len(list(telemetry_records(store, KEY, 1))) == 2 * 60 * 250
+
+
+def test_a_sample_of_telemetry_is_spread_over_the_whole_attempt(store: FsspecRunStore, attempt: Path) -> None:
+    write_telemetry(attempt, num_chunks=60)
+    sample = store.telemetry_sample(KEY, 1, most_records=5_000)
+    assert len(sample) == pytest.approx(5_000, abs=250)
+    steps = [each.step for each in sample if each.rank == 0]
+    assert steps == sorted(steps)
+    gaps = [later - step for step, later in itertools.pairwise([0, *steps, 60 * 250])]
+    assert max(gaps) <= 60 * 250 / 4
+
+
+def write_telemetry(attempt: Path, *, num_chunks: int) -> None:
+    """So many chunks of 250 steps by each of two ranks."""
+    (attempt / "telemetry").mkdir()
+    for rank, chunk in itertools.product((0, 1), range(num_chunks)):
+        steps = range(1 + 250 * chunk, 251 + 250 * chunk)
+        lines = (f"{codec.dumps(values.step_record(step, rank=rank))}\n" for step in steps)
+        (attempt / f"telemetry/{rank:05d}-{chunk:06d}.jsonl").write_text("".join(lines))
+
+
+def test_manifests_are_read_up_to_a_bound_and_the_newest_first(store: FsspecRunStore, attempt: Path) -> None:
+    checkpoints = attempt.parent / "checkpoints"
+    for step, num_bytes in ((1, 100), (2, 10**6), (3, 10**6), (4, 10**6), (5, 10**6), (6, 2 * 10**6), (7, 100)):
+        (checkpoints / f"step-{step}").mkdir(parents=True)
+        (checkpoints / f"step-{step}/manifest.json").write_text('{"files": []' + " " * (num_bytes - 13) + "}")
+    assert store.checkpoint_steps(KEY) == (4, 5, 7), "4 MiB together; what is longer than 1 MiB is cut"
+    for step in range(8, 300):
+        (checkpoints / f"step-{step}").mkdir()
+        (checkpoints / f"step-{step}/manifest.json").write_text('{"files": []}')
+    assert store.checkpoint_steps(KEY) == tuple(range(198, 300))
 
 
 def test_a_log_moves_no_cursor(store: FsspecRunStore, attempt: Path) -> None:

@@ -16,6 +16,7 @@ import pandas
 import pytest
 from tests.trainer.launching import GPT2, REPOSITORY, SENTENCES, Case, LaunchServer, losses
 
+from frenzy.adapters.model_config import resolve_model_config
 from frenzy.core import codec
 from frenzy.core.launch import AttemptResult, ExitCode, RunPaths
 from frenzy.core.sources import SourceRules
@@ -61,7 +62,18 @@ def test_trained_tokenizer_is_kept_for_later_attempts_and_the_evaluation(
     assert (tmp_path / "tokenizer/tokenizer.json").read_bytes() == made
     command = [sys.executable, "-m", "frenzy.trainer.evaluate"]
     output = str(tmp_path / "result.json")
-    asked = EvaluationRequest(run_dir=case.run_dir, job=case.spec().job, sources=SourceRules(), output=output)
+    job = case.spec().job
+    # What the run's code says of its model's size is not believed: the ledger's config is.
+    theirs = tmp_path / "model/config.json"
+    theirs.write_text(json.dumps({**json.loads(theirs.read_text()), "n_positions": 2**40, "n_layer": 10**9}))
+    (tmp_path / "model/generation_config.json").write_text(json.dumps({"num_beams": 10**6}))
+    asked = EvaluationRequest(
+        run_dir=case.run_dir,
+        job=job,
+        model_config=resolve_model_config(job.model),
+        sources=SourceRules(),
+        output=output,
+    )
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "plugins"), "OMP_NUM_THREADS": "1"}
     request = codec.dumps(asked)
     subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL, input=request, text=True)

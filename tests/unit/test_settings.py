@@ -10,6 +10,7 @@ from frenzy.core.errors import SpecError
 from frenzy.core.has import POLICIES
 from frenzy.core.sources import DATA_SCHEMES, path_problem
 from frenzy.settings import (
+    CHECKOUT,
     EXTRAS_PATH,
     POLICIES_WITH_QUEUES,
     ElasticMoves,
@@ -243,3 +244,16 @@ def test_nothing_of_airflows_own_is_read_for_users_wherever_airflow_is(tmp_path:
     assert path_problem(str(runs / "k/attempt-1/spec.json"), rules) is not None
     assert path_problem(str(runs / "k/model/config.json"), rules) is None
     assert path_problem(str(tmp_path / "airflow/include/data/words.txt"), rules) is None
+
+
+def test_dot_files_dags_and_what_the_machine_keeps_are_not_read_for_users(tmp_path: Path) -> None:
+    rules = load_settings({"FRENZY_DAGS": str(tmp_path / "dags")}).source_rules({"HOME": str(tmp_path)})
+    for closed in (".docker/config.json", ".bashrc", "dags/train.py"):
+        assert path_problem(str(tmp_path / closed), rules) is not None
+    for closed in ("/etc/passwd", "/root/.ssh/id_ed25519"):
+        assert path_problem(closed, rules) is not None
+    assert path_problem(str(tmp_path / "books/.hidden.txt"), rules) is None
+    assert path_problem(str((CHECKOUT / "include/data/words.txt").resolve()), rules) is None
+    below = load_settings({"FRENZY_HOME": str(tmp_path / ".frenzy")}).source_rules({"HOME": str(tmp_path)})
+    assert path_problem(str(tmp_path / ".frenzy/runs/0123456789ab/model"), below) is None
+    assert path_problem(str(tmp_path / ".frenzy/runs/0123456789ab/data"), below) is not None

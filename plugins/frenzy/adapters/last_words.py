@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from frenzy.core.launch import AttemptResult
-from frenzy.ports import RunStore, TelemetryCursor
+from frenzy.ports import RunStore, telemetry_records
 
 
 def leave_result(store: RunStore, *, run_key: str, attempt: int, exit_code: int, detail: str) -> None:
     """Put result.json unless it is there; progress as telemetry and checkpoints tell it."""
     if store.result(run_key, attempt) is not None:
         return
-    records = store.telemetry(run_key, attempt, TelemetryCursor()).records
+    records = telemetry_records(store, run_key, attempt)
     newest = max(records, key=lambda each: each.step, default=None)
     steps = store.checkpoint_steps(run_key)
     store.put_result(

@@ -13,7 +13,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -26,7 +26,10 @@ from frenzy.core.model_shape import SUPPORTED_FAMILIES
 from frenzy.core.model_tree import MODULE_TREE
 
 _CONFIG_FILE: Final = "config.json"
-_TIMEOUT_S: Final = 300.0
+_TIMEOUT_S: Final = 60.0
+# Of the process that is asked: a config may have layers without number, and each is a Python object at least.
+# What it holds is counted, not what it maps: the libraries of a GPU alone map more.
+_MOST_MEMORY_BYTES: Final = 4 * 1024**3
 _READER: Final = """
 import json, os, sys, tempfile
 sys.modules["torch"] = None
@@ -82,16 +85,17 @@ def _measured_tree(given: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     options = dict(given)
     asked = {"family": str(options.pop("model_type", "")), "options": options}
-    answer = _ask(["-m", "frenzy.trainer.module_tree"], asked)
+    answer = _ask("from frenzy.trainer.module_tree import main; main()", asked)
     return {MODULE_TREE: answer[MODULE_TREE]} if MODULE_TREE in answer else {}
 
 
 def _ask_transformers(asked: Mapping[str, Any]) -> dict[str, Any]:
-    return _ask(["-c", _READER], asked)
+    return _ask(_READER, asked)
 
 
-def _ask(arguments: Sequence[str], asked: Mapping[str, Any]) -> dict[str, Any]:
-    command = [sys.executable, "-W", "ignore", *arguments]
+def _ask(program: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_DATA, ({_MOST_MEMORY_BYTES},) * 2)\n"
+    command = [sys.executable, "-W", "ignore", "-c", limited + program]
     try:
         done = subprocess.run(
             command,

@@ -116,7 +116,7 @@ def _refuse_repeated_keys(node: MappingNode) -> None:
         if not isinstance(key, ScalarNode):
             raise ConstructorError(None, None, "a key must be plain text", key.start_mark)
         if key.value in seen:
-            raise ConstructorError(None, None, f"the key {key.value!r} is given twice", key.start_mark)
+            raise ConstructorError(None, None, f"the key {_cut(key.value)} is given twice", key.start_mark)
         seen.add(key.value)
 
 

@@ -46,6 +46,7 @@ class Evaluation:
             request = EvaluationRequest(
                 run_dir=workers().runs.run_dir(run.run_key),
                 job=run.job,
+                model_config=run.model_config or {},
                 sources=workers().settings.source_rules(os.environ),
                 output=f"{folder}/result.json",
             )

@@ -45,7 +45,7 @@ def _put_to_rest(client: ApiClient, reach: Workers, view: RunView, live: Attempt
         grace_s = _CANCEL_GRACE_S if view.run.cancel_requested else reach.settings.stop_grace_s
         reach.launcher.stop(spec, grace_s=grace_s)
         account = _wait_until_gone(reach, spec, time.monotonic() + grace_s + _PATIENCE_S)
-    result = reach.runs.result(live.run_key, live.attempt)
+    result = reach.result(live.run_key, live.attempt, log)
     detail = "The launch task ended before its workers did."
     reason = Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail) if result is None else None
     report = EndReport(result=result, reason=account.reason or reason, lost_nodes=account.lost_nodes)

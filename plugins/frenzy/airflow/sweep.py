@@ -32,15 +32,14 @@ def _look(reach: Workers, target: SweepTarget, log: Any) -> SweepFinding:
         if target.stop and account.state is not WorkersState.GONE:  # none may be started any more, either
             log.info("Ending the workers of %s attempt %d.", target.run_key, target.attempt)
             reach.launcher.stop(target.spec, grace_s=_STOP_GRACE_S)
-        result = reach.runs.result(target.run_key, target.attempt)
     except Exception as error:
         log.warning("The workers of %s attempt %d could not be looked at: %s", target.run_key, target.attempt, error)
-        account, result = WorkersAccount(state=WorkersState.UNKNOWN), None
+        account = WorkersAccount(state=WorkersState.UNKNOWN)
     return SweepFinding(
         run_key=target.run_key,
         attempt=target.attempt,
         workers=str(account.state),
-        result=result,
+        result=reach.result(target.run_key, target.attempt, log),
         reason=account.reason,
         lost_nodes=account.lost_nodes,
     )

@@ -30,7 +30,7 @@ from frenzy.core.masking import without_masked
 from frenzy.core.monitor import MonitorPolicy, progress_of
 from frenzy.core.protocol import EndReport, PlaceStatus, ProgressReport
 from frenzy.core.telemetry import printable
-from frenzy.ports import TelemetryCursor, WorkersAccount, WorkersState
+from frenzy.ports import WorkersAccount, WorkersState, telemetry_records
 
 _CANCEL_GRACE_S: Final = 2.0
 # Airflow gives on_kill 30 s.
@@ -223,12 +223,12 @@ class AttemptTrigger(RunTrigger):
         told, which the ledger gives to nobody else. Nothing else is taken from there.
         """
         account = workers().launcher.account(spec)
-        result = workers().runs.result(self.run_key, self.attempt)
+        result = workers().result(self.run_key, self.attempt, self.log)
         if not spec.masked:
             return account, result
         try:
             told = workers().runs.spec(self.run_key, self.attempt)
-        except FrenzyError:
+        except Exception:  # of a folder that the workers wrote
             told = None
         return (
             (account, result) if told is None else without_masked((account, result), replace(told, masked=spec.masked))
@@ -278,8 +278,7 @@ class AttemptTrigger(RunTrigger):
 
     def _progress(self, bounds: Bounds) -> ProgressReport | None:
         runs = workers().runs
-        page = runs.telemetry(self.run_key, self.attempt, TelemetryCursor())
-        records = believed(page.records, bounds).records
+        records = believed(tuple(telemetry_records(runs, self.run_key, self.attempt)), bounds).records
         saved = max(runs.checkpoint_steps(self.run_key), default=None)
         if not records:
             return None

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from frenzy.adapters.connection_settings import settings_of_airflow
+from frenzy.core.launch import AttemptResult
 from frenzy.ports import Launcher, RunStore
 from frenzy.settings import Settings
 
@@ -20,6 +21,14 @@ class Workers:
     settings: Settings
     runs: RunStore
     launcher: Launcher
+
+    def result(self, run_key: str, attempt: int, log: Any) -> AttemptResult | None:
+        """The workers' own account; None also where reading it fails: what the launcher knows stands without it."""
+        try:
+            return self.runs.result(run_key, attempt)
+        except Exception as error:
+            log.warning("The result of %s attempt %d could not be read: %r", run_key, attempt, error)
+            return None
 
 
 _lent: list[Workers] = []

@@ -22,12 +22,13 @@ from frenzy.core.job import TrainingJob
 ANY_PUBLIC_HOST: Final = "*"
 DATA_SCHEMES: Final = ("file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "hf", "https")
 # Secrets of the machine and of a pod, and what is no file of anybody's.
-_CLOSED: Final = ("/proc", "/sys", "/dev", "/run/secrets", "/var/run/secrets")
+_CLOSED: Final = ("/proc", "/sys", "/dev", "/run/secrets", "/var/run/secrets", "/etc", "/root/.*")
 _OPEN: Final = "/dev/shm"  # noqa: S108  # data sets are kept there
 _LOCAL: Final = ("file", "local")
 _WORDS_OF_TOKENIZER: Final = frozenset({"byte", "train", "model"})
 # What follows these is a path inside the next part of the chain.
 _WRAPPERS: Final = frozenset({"zip", "tar", "libarchive", "simplecache", "filecache", "blockcache", "cached", "dir"})
+_LONGEST_SHOWN: Final = 200
 _BARE_SCHEME: Final = re.compile(r"[a-z0-9_]+")
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _NO_AUTHORITY: Final = re.compile(r"[\\\s@\x00-\x1f]")
@@ -40,14 +41,16 @@ class SourceRules:
 
     schemes: of URLs; ``file`` stands for paths. hosts: patterns; ``*`` is any that is public, any other pattern also
     lets addresses of a private network through. Of an object store the bucket is taken for the host. folders: if
-    any, only what lies below them. closed: folders that are not read, whatever else is said. run_root: the folder
-    of all runs, of which only the finished models may be read; None where it is no local folder.
+    any, only what lies below them. closed: folders that are not read, whatever else is said; one that ends in ``/.*``
+    stands for the dot files and dot folders in it. opened: folders in those that may be read all the same.
+    run_root: the folder of all runs, of which only the finished models may be read; None where it is no local folder.
     """
 
     schemes: tuple[str, ...] = DATA_SCHEMES
     hosts: tuple[str, ...] = (ANY_PUBLIC_HOST,)
     folders: tuple[str, ...] = ()
     closed: tuple[str, ...] = ()
+    opened: tuple[str, ...] = ()
     run_root: str | None = None
 
 
@@ -95,7 +98,12 @@ def source_violations(path: str, place: str, rules: SourceRules) -> Iterator[Vio
     for link in links(place):
         problem = link_problem(link, rules)
         if problem is not None:
-            yield Violation(path=path, value=repr(place[:200]), allowed=problem)
+            yield Violation(path=path, value=_shown(place), allowed=problem)
+
+
+def _shown(place: str) -> str:
+    """Whole or not at all: of a part, a text that is masked where it stands whole would be shown."""
+    return repr(place) if len(place) <= _LONGEST_SHOWN else f"a text of {len(place)} characters"
 
 
 def link_problem(link: Link, rules: SourceRules) -> str | None:
@@ -145,7 +153,8 @@ def path_problem(path: str, rules: SourceRules) -> str | None:
     """What is wrong with the absolute ``path``."""
     if _is_below(path, rules.run_root) and not _is_model(path, rules.run_root):
         return "of other runs only finished models may be read: <run>/model"
-    if not _is_below(path, _OPEN) and any(_is_below(path, each) for each in (*_CLOSED, *rules.closed)):
+    is_open = any(_is_below(path, each) for each in (_OPEN, *rules.opened, rules.run_root))
+    if not is_open and any(_is_closed(path, each) for each in (*_CLOSED, *rules.closed)):
         return "data is not read from there: keep it in a folder of its own"
     if rules.folders and not any(_is_below(path, each) for each in rules.folders):
         return f"allowed are the folders {', '.join(rules.folders)} (FRENZY_DATA_FOLDERS)"
@@ -185,6 +194,10 @@ def _literal(host: str) -> str | None:
 def _not_public(host: str, address: str) -> str:
     where = "" if host == address else f" ({address})"
     return f"{host}{where} is no public address; an administrator can name the host in FRENZY_DATA_HOSTS"
+
+
+def _is_closed(path: str, folder: str) -> bool:
+    return path.startswith(folder[:-1]) if folder.endswith("/.*") else _is_below(path, folder)
 
 
 def _is_below(path: str, folder: str | None) -> bool:

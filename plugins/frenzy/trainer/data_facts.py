@@ -12,10 +12,13 @@ from typing import Final
 
 from frenzy.core.job import DataSpec, ModelSpec, TrainingJob
 from frenzy.core.ledger import DataFacts
-from frenzy.trainer.documents import documents, list_files
+from frenzy.trainer.documents import list_files, pieces
 from frenzy.trainer.outcome import BadInputError
 
 _MOST_BYTES: Final = 256 * 1024**2
+# Characters that are no text count, too, and each row as many more: it takes time however short it is.
+_MOST_COST: Final = 2 * _MOST_BYTES
+_COST_OF_A_PIECE: Final = 100
 _BYTE_VOCABULARY: Final = 257
 # Bytes of English text per token of a byte-level BPE: 2.5 at 1,024 tokens, 4.4 at GPT-2's 50,257;
 # in between it goes with the logarithm of the vocabulary.
@@ -55,12 +58,13 @@ def data_facts(job: TrainingJob, *, known: DataFacts = _NOTHING) -> DataFacts:
 def _count(data: DataSpec) -> _Count:
     num_bytes = num_rows = longest = current = 0
     whole = True
-    for text, ends in documents(data):
+    cost = 0
+    for text, ends, num_characters in pieces(data):
         size = len(text.encode())
-        num_bytes, current = num_bytes + size, current + size
+        num_bytes, current, cost = num_bytes + size, current + size, cost + num_characters + _COST_OF_A_PIECE
         if ends:
             num_rows, longest, current = num_rows + 1, max(longest, current), 0
-        if num_bytes >= _MOST_BYTES:
+        if num_bytes >= _MOST_BYTES or cost >= _MOST_COST:
             whole = False
             break
     longest = max(longest, current)

@@ -14,6 +14,7 @@ import json
 import math
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ from frenzy.core import codec
 from frenzy.core.errors import FrenzyError
 from frenzy.core.job import TrainingJob
 from frenzy.core.launch import ExitCode, RunPaths
+from frenzy.core.model_tree import MODULE_TREE
 from frenzy.core.sources import SourceRules
 from frenzy.core.units import format_bytes
 from frenzy.trainer import files
@@ -37,10 +39,14 @@ _PROMPT_TOKENS: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationRequest:
-    """What is read from standard input. output: the local file that the result is put into, too."""
+    """What is read from standard input. output: the local file that the result is put into, too.
+
+    model_config: the ledger's; the one beside the weights is the run's code's to write, and says how much is made.
+    """
 
     run_dir: str
     job: TrainingJob
+    model_config: Mapping[str, Any]
     sources: SourceRules
     output: str
 
@@ -94,7 +100,7 @@ def evaluate(request: EvaluationRequest, scratch: Path) -> Evaluation:
     check_room(model_dir, free_host_bytes())
     folder = files.fetch_folder(model_dir, scratch / "model")
     tokenizer = load_tokenizer(folder)
-    model = _model(folder, job)
+    model = _model(folder, job, request.model_config)
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     data = pack(job, tokenizer, (run_dir or scratch) / "data")
     loss, num_sequences = _mean_loss(model, data, job.evaluation.max_sequences)
@@ -111,21 +117,26 @@ def evaluate(request: EvaluationRequest, scratch: Path) -> Evaluation:
     )
 
 
-def _model(folder: Path, job: TrainingJob) -> Any:
+def _model(folder: Path, job: TrainingJob, model_config: Mapping[str, Any]) -> Any:
     """The finished model, of which nothing is run as code and nothing is fetched from elsewhere."""
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
     if (folder / "adapter_config.json").exists():  # it names another model to load
         raise BadInputError("run_dir", str(folder), "a finished model is whole; its adapters are in its folder adapter")
-    return AutoModelForCausalLM.from_pretrained(
+    options = {name: value for name, value in model_config.items() if name not in ("model_type", MODULE_TREE)}
+    config = AutoConfig.for_model(model_config["model_type"], **options)
+    model = AutoModelForCausalLM.from_pretrained(
         folder,
+        config=config,
         dtype=torch.float32,
         trust_remote_code=False,
         use_safetensors=True,
         local_files_only=True,
         attn_implementation="eager" if job.training.attention == "eager" else "sdpa",
     )
+    model.generation_config = GenerationConfig()  # the folder's may ask for any number of beams
+    return model
 
 
 def _first_scored(data: Any) -> int:
@@ -173,6 +184,7 @@ def _sample(model: Any, tokenizer: Any, data: Any, job: TrainingJob) -> tuple[st
             do_sample=True,
             top_k=50,
             max_new_tokens=max(1, min(settings.max_new_tokens, room)),
+            eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.eos_token_id,
         )
     continuation = made[0, tokens.shape[1] :]

@@ -73,7 +73,7 @@ def pack(job: TrainingJob, tokenizer: Any, folder: Path) -> PackedData:
     """
     key = short_hash(codec.dumps(job.data), str(len(tokenizer)), job.model.tokenizer)
     index = folder / f"tokens-{key}.json"
-    packed = _found(index)
+    packed = _found(index, job.data)
     if packed is None:
         folder.mkdir(parents=True, exist_ok=True)
         packed = _write(job.data, tokenizer, folder / f"tokens-{key}.bin")
@@ -94,7 +94,8 @@ def training_texts(data: DataSpec) -> Iterator[str]:
         allowed -= len(text)
 
 
-def _found(index: Path) -> PackedData | None:
+def _found(index: Path, data: DataSpec) -> PackedData | None:
+    """What was made before, if it is what would be made of so many tokens; the run's code may have written it."""
     try:
         packed = codec.loads(PackedData, index.read_text())
     except (OSError, ContractError):
@@ -102,7 +103,10 @@ def _found(index: Path) -> PackedData | None:
     # The folder may have been moved or mounted elsewhere since.
     beside = index.with_suffix(".bin")
     whole = packed.num_tokens * packed.num_bytes_per_token
-    if not beside.exists() or beside.stat().st_size != whole:
+    if not beside.exists() or beside.stat().st_size != whole or packed.num_bytes_per_token not in (2, 4):
+        return None
+    shares = split(packed.num_tokens // data.sequence_length, data.validation_fraction)
+    if packed.sequence_length != data.sequence_length or (packed.num_train, packed.num_validation) != shares:
         return None
     return PackedData(**{**codec.encode(packed), "file": str(beside)})
 

@@ -270,3 +270,10 @@ def test_every_valid_job_fits_the_schema(job: TrainingJob) -> None:
 def test_a_document_may_hold_tuples() -> None:
     document = {**job_to_document(job_from_yaml(MINIMAL)), "constraints": {"gpu_types": ("a", "b")}}
     assert job_from_document(document).constraints.gpu_types == ("a", "b")
+
+
+def test_a_long_key_that_is_given_twice_is_cut() -> None:
+    with pytest.raises(SpecError) as refusal:
+        job_from_yaml(f"? {'k' * 100_000}\n: 1\n? {'k' * 100_000}\n: 2\n")
+    assert "given twice" in str(refusal.value)
+    assert len(str(refusal.value)) < 500

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from frenzy.adapters import model_config
 from frenzy.adapters.model_config import resolve_model_config
 from frenzy.core.errors import SpecError
 from frenzy.core.job import ModelSpec
@@ -82,3 +83,8 @@ def test_the_process_that_reads_a_users_config_sees_nothing_that_airflow_holds(
     seen = resolve_model_config(ModelSpec(config={"model_type": "gpt2"}))
     assert seen["PYTHONPATH"].endswith(str(tmp_path))
     assert "geheim" not in str(seen)
+
+
+def test_the_process_that_is_asked_has_only_so_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_config, "_MOST_MEMORY_BYTES", 256 * 1024**2)
+    assert "MemoryError" in model_config._ask("print(len(bytearray(2**30)))", {})["error"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +14,13 @@ import pytest
 from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent, TriggerEvent
 from tests.unit.airflow.conftest import World
 
+from frenzy.adapters.memory import InMemoryRunStore
 from frenzy.airflow.connection import api_client, async_api_client
 from frenzy.airflow.settle import end_unwatched
+from frenzy.airflow.sweep import _look
 from frenzy.airflow.triggers import LaunchTrigger, MonitorTrigger, PlaceTrigger, RunTrigger
 from frenzy.airflow.watch import Watch
-from frenzy.airflow.workers import Workers, workers
+from frenzy.airflow.workers import Workers, using, workers
 from frenzy.app.cancel import cancel
 from frenzy.app.observe import attempt_launching, attempt_started
 from frenzy.app.settle import end_attempt
@@ -26,7 +28,7 @@ from frenzy.core.errors import Reason, ReasonCode, SpecError, TemporaryError
 from frenzy.core.job import MemoryPressureSpec
 from frenzy.core.launch import AttemptResult, ControlAction, LaunchSpec
 from frenzy.core.ledger import JobState, LeaseState
-from frenzy.core.protocol import AttemptStarted, EndReport
+from frenzy.core.protocol import AttemptStarted, EndReport, SweepTarget
 from frenzy.core.telemetry import StepRecord
 from frenzy.ports import WorkersState
 
@@ -203,6 +205,44 @@ def test_what_the_launcher_knows_of_lost_workers_reaches_the_ledger_and_nothing_
     assert view.attempts[0].outcome == Reason(code=ReasonCode.NODE_LOST, detail="It went away.")
     assert view.attempts[0].lost_nodes == (node,)
     assert world.launcher.remains() == ()
+
+
+class Unreadable(InMemoryRunStore):
+    """Run directories of which nothing can be read."""
+
+    def result(self, run_key: str, attempt: int) -> AttemptResult | None:
+        raise RecursionError("maximum recursion depth exceeded")
+
+
+@pytest.fixture
+def unreadable(world: World) -> Iterator[None]:
+    """While it lasts, what workers left cannot be read."""
+    with using(replace(workers(), runs=Unreadable())):
+        yield
+
+
+@pytest.mark.usefixtures("unreadable")
+def test_a_run_directory_that_cannot_be_read_keeps_no_gpus(world: World, run_async: Run) -> None:
+    spec = started(world)
+    world.launcher.finish(spec)
+    assert isinstance(run_async(first_event(of(LaunchTrigger, spec))), TaskFailedEvent)
+    assert not world.view(spec.run_key).attempts[0].is_live
+
+
+@pytest.mark.usefixtures("unreadable")
+def test_an_unwatched_attempt_ends_though_its_run_directory_cannot_be_read(world: World) -> None:
+    spec = started(world)
+    end_unwatched(api_client(CONN), spec.run_key, logging.getLogger(__name__))
+    assert not world.view(spec.run_key).attempts[0].is_live
+
+
+@pytest.mark.usefixtures("unreadable")
+def test_the_sweep_reports_what_the_launcher_proves_though_the_run_directory_cannot_be_read(world: World) -> None:
+    spec = started(world)
+    world.launcher.finish(spec)
+    target = SweepTarget(run_key=spec.run_key, attempt=spec.attempt, spec=spec, suspect=True, stop=False)
+    finding = _look(workers(), target, logging.getLogger(__name__))
+    assert (finding.workers, finding.result) == (WorkersState.GONE, None)
 
 
 def test_workers_that_cannot_be_seen_are_waited_for(world: World, run_async: Run) -> None:

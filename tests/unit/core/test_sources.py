@@ -110,6 +110,15 @@ def test_an_administrator_names_hosts_schemes_and_folders() -> None:
     assert not is_refused("/data/books", named)
 
 
+def test_a_refused_place_is_shown_whole_or_not_at_all() -> None:
+    """A part of a text that is masked where it stands whole would pass the mask."""
+    secret = "s3cr3t-" * 40
+    with pytest.raises(SpecError) as refusal:
+        check_sources(replace(make_job(), data=DataSpec(path=f"https://127.0.0.1/?token={secret}")), RULES)
+    assert "s3cr3t" not in refusal.value.violations[0].value
+    assert "characters" in refusal.value.violations[0].value
+
+
 def test_every_field_that_is_read_is_looked_at() -> None:
     job = replace(
         make_job(),

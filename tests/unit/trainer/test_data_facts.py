@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from frenzy.core.ledger import DataFacts
 from frenzy.settings import CHECKOUT
 from frenzy.trainer import data_facts as module
 from frenzy.trainer.data_facts import data_facts
+from frenzy.trainer.documents import documents
 from frenzy.trainer.outcome import BadInputError
 
 TEXTS = ("a short one", "the longest of the three by far", "ünïcode")
@@ -102,6 +105,60 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, name: str | None, content:
         path.write_text(content, encoding="utf-8")
     with pytest.raises(BadInputError, match=said):
         data_facts(job(path))
+
+
+def test_a_document_that_is_no_text_is_not_shown(tmp_path: Path) -> None:
+    secret = "dXNlcjpzM2NyM3Q="
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"auths": {"registry": {"auth": secret}}, secret * 3: 1}), encoding="utf-8")
+    for column in ("auths", "text"):
+        with pytest.raises(BadInputError) as refusal:
+            data_facts(job(path, text_column=column))
+        assert secret not in str(refusal.value)
+    assert "auths" in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["bomb.txt.gz", "bomb.jsonl.gz"])
+def test_a_line_that_would_fill_the_memory_is_refused_before_it_does(tmp_path: Path, name: str) -> None:
+    with gzip.open(tmp_path / name, "wb") as file:
+        for _ in range(200):
+            file.write(b"a" * 1_000_000)
+    code = f"""
+import resource
+from frenzy.core.job import DataSpec, ModelSpec, TrainingJob
+from frenzy.trainer.data_facts import data_facts
+try:
+    data_facts(TrainingJob(name="x", model=ModelSpec(config={{}}), data=DataSpec(path={str(tmp_path / name)!r})))
+except Exception as error:
+    print(error)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+    environ = {**os.environ, "PYTHONPATH": str(CHECKOUT / "plugins")}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+    said, peak_mib = done.stdout.splitlines()
+    assert f"{name}' is refused; a line or text in it is longer than 16 million characters" in said
+    assert int(peak_mib) < 300
+
+
+def test_a_value_in_very_many_rows_of_a_table_is_in_memory_once(tmp_path: Path) -> None:
+    rows = arrow.DictionaryArray.from_arrays(arrow.array([0] * 3_000, arrow.int32()), arrow.array(["x" * 10**6]))
+    parquet.write_table(arrow.table({"text": rows}), tmp_path / "rows.parquet", store_schema=False)
+    before = arrow.total_allocated_bytes()
+    peak = max(arrow.total_allocated_bytes() - before for _ in islice(documents(job(tmp_path).data), 200))
+    assert peak < 50 * 10**6
+
+
+def test_a_text_in_a_table_is_bounded_like_a_line(tmp_path: Path) -> None:
+    parquet.write_table(arrow.table({"text": ["x" * 17_000_000]}), tmp_path / "rows.parquet")
+    with pytest.raises(BadInputError, match="longer than 16 million characters"):
+        data_facts(job(tmp_path))
+
+
+def test_lines_without_text_are_read_up_to_a_bound_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_COST", 10_000)
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "x"}\n' + "\n" * 1_000 + "no JSON\n", encoding="utf-8")
+    assert data_facts(job(path)).num_tokens is None, "the last line is not reached"
 
 
 def test_nothing_heavy_is_imported(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +114,19 @@ _TOKENIZERS = {
     "byte": byte_tokenizer(),
     "trained": train_tokenizer(["the quick brown fox jumps over the lazy dog " * 20], vocab_size=300),
 }
+
+
+@pytest.mark.parametrize(
+    "lie", [{"sequence_length": 2**40}, {"num_validation": 2**40}, {"num_train": 0}, {"num_bytes_per_token": 1}]
+)
+def test_an_index_that_was_written_by_somebody_else_is_not_believed(
+    tmp_path: Path, tokenizer: Any, lie: dict[str, int]
+) -> None:
+    (tmp_path / "a.txt").write_text("x" * 100)
+    first = pack(_job(tmp_path / "a.txt"), tokenizer, tmp_path / "out")
+    (index,) = (tmp_path / "out").glob("tokens-*.json")
+    told = {**json.loads(index.read_text()), **lie}
+    index.write_text(json.dumps(told))
+    size = told["num_tokens"] * told["num_bytes_per_token"]
+    os.truncate(first.file, size)
+    assert pack(_job(tmp_path / "a.txt"), tokenizer, tmp_path / "out") == first

@@ -60,6 +60,10 @@ class InMemoryRunStore:
             records=tuple(records), cursor=TelemetryCursor(next_chunks=tuple(sorted(next_chunks.items())))
         )
 
+    def telemetry_sample(self, run_key: str, attempt: int, *, most_records: int) -> tuple[StepRecord, ...]:
+        records = self.telemetry(run_key, attempt, TelemetryCursor()).records
+        return records[:: len(records) // most_records + 1]
+
     def checkpoint_steps(self, run_key: str) -> tuple[int, ...]:
         return tuple(sorted(self._steps.get(run_key, ())))
 

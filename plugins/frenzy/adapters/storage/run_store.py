@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import logging
 import re
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Final
 
 import fsspec
@@ -28,14 +30,20 @@ _CHUNK_NAME: Final = re.compile(r"^(\d{5})-(\d{6,9})\.jsonl$")
 _MANIFEST_PATH: Final = re.compile(r"/step-(\d{1,12})/manifest\.json$")
 # What launchers remember lies beside the run directories, where workers that see only their own cannot write.
 _NOTES: Final = "{run_key}.notes"
-# A rank writes a chunk of a few hundred records; a manifest names each file of a checkpoint.
+# A rank writes a chunk of a few hundred records.
 _MOST_CHUNK_BYTES: Final = 4 * 1024**2
 _MOST_DOCUMENT_BYTES: Final = 16 * 1024**2
 _MOST_RESULT_BYTES: Final = 64 * 1024
-# The rest is left for the next look.
-_MOST_CHUNKS_AT_ONCE: Final = 20_000
-_MOST_BYTES_AT_ONCE: Final = 64 * 1024**2
-_MOST_CHECKPOINTS: Final = 1_000
+# The rest is left for the next look. A line costs about 50 us.
+_MOST_LINES_AT_ONCE: Final = 20_000
+# So does opening a chunk, and reading so much of it, however few lines it has.
+_BYTES_OF_A_LINE: Final = 64 * 1024**2 // _MOST_LINES_AT_ONCE
+# What follows in a chunk with so many lines that are no records is no telemetry.
+_MOST_BAD_LINES: Final = 100
+# A job keeps at most 100, and a manifest has about 200 bytes for each file; they are read at every look, newest first.
+_MOST_CHECKPOINTS: Final = 102
+_MOST_MANIFEST_BYTES: Final = 1024**2
+_MOST_BYTES_OF_MANIFESTS: Final = 4 * 1024**2
 
 
 class FsspecRunStore:
@@ -139,29 +147,48 @@ class FsspecRunStore:
         next_chunks = dict(cursor.next_chunks)
         records: list[StepRecord] = []
         chunks = self._new_chunks(RunPaths(run_key).telemetry_dir(attempt), next_chunks)
-        newest = {rank: chunk for rank, chunk, _ in chunks}
+        newest = {rank: chunk for chunk, rank, _ in chunks}
         has_ended = self._files.size(RunPaths(run_key).result(attempt)) is not None
-        left, problems = _MOST_BYTES_AT_ONCE, _Problems()
-        for rank, chunk, path in chunks[:_MOST_CHUNKS_AT_ONCE]:
-            text = self._get(path, _MOST_CHUNK_BYTES) or ""
-            found, is_whole = _records(text, rank, problems)
-            if is_whole or chunk != newest[rank] or has_ended:
-                records += found
+        for rank, chunk, read in self._read_chunks(run_key, attempt, chunks, _MOST_LINES_AT_ONCE):
+            if read.is_whole or chunk != newest[rank] or has_ended:
+                records += read.records
                 next_chunks[rank] = chunk + 1
-            left -= len(text)
-            if left <= 0:
-                break
-        problems.tell(f"The telemetry of {run_key} attempt {attempt}")
+        records.sort(key=lambda each: each.rank)
         return TelemetryPage(
             records=tuple(records), cursor=TelemetryCursor(next_chunks=tuple(sorted(next_chunks.items())))
         )
+
+    def telemetry_sample(self, run_key: str, attempt: int, *, most_records: int) -> tuple[StepRecord, ...]:
+        """About so many records of the attempt, in whole chunks that are spread evenly over it."""
+        chunks = self._new_chunks(RunPaths(run_key).telemetry_dir(attempt), {})
+        numbers = sorted({chunk for chunk, _, _ in chunks})
+        spread = {number: int(f"{place:030b}"[::-1], 2) for place, number in enumerate(numbers)}
+        chunks.sort(key=lambda each: (spread[each[0]], each[1]))
+        found = sorted(self._read_chunks(run_key, attempt, chunks, most_records), key=lambda each: each[:2])
+        return tuple(record for _, _, read in found for record in read.records)
+
+    def _read_chunks(
+        self, run_key: str, attempt: int, chunks: list[tuple[int, int, str]], most_lines: int
+    ) -> Iterator[tuple[int, int, _Chunk]]:
+        """Rank, chunk and what is in it, of as many of ``chunks`` as may be read at once."""
+        problems, left = _Problems(), most_lines
+        for chunk, rank, path in chunks:
+            text = self._get(path, _MOST_CHUNK_BYTES) or ""
+            read = _read_chunk(text, rank, problems, most_lines)
+            yield rank, chunk, read
+            left -= 1 + max(read.num_lines, len(text) // _BYTES_OF_A_LINE)
+            if left <= 0:
+                break
+        problems.tell(f"The telemetry of {run_key} attempt {attempt}")
 
     def checkpoint_steps(self, run_key: str) -> tuple[int, ...]:
         """Steps whose manifest is there with every file at its size, ascending; of very many the newest."""
         sizes = self._files.sizes(RunPaths(run_key).checkpoints_dir)
         manifests = ((match, path) for path in sizes if (match := _MANIFEST_PATH.search(path)))
-        newest = sorted((int(match[1]), path) for match, path in manifests)[-_MOST_CHECKPOINTS:]
-        return tuple(step for step, path in newest if self._is_complete(path, sizes))
+        newest = sorted(((int(match[1]), path) for match, path in manifests), reverse=True)[:_MOST_CHECKPOINTS]
+        totals = accumulate(sizes[path] for _, path in newest)
+        read = [each for each, total in zip(newest, totals, strict=True) if total <= _MOST_BYTES_OF_MANIFESTS]
+        return tuple(step for step, path in reversed(read) if self._is_complete(path, sizes))
 
     def log_tail(self, run_key: str, attempt: int, *, rank: int = 0, max_bytes: int = 65536) -> str:
         """The end of a rank's output, at most ``max_bytes`` of it, from the start of a line, fit for a terminal.
@@ -181,15 +208,15 @@ class FsspecRunStore:
     # files
 
     def _new_chunks(self, folder: str, next_chunks: dict[int, int]) -> list[tuple[int, int, str]]:
-        """(rank, chunk, path) of the chunks that were not read yet, ascending."""
+        """(chunk, rank, path) of the chunks that were not read yet, ascending: all ranks come equally far."""
         matches = filter(None, map(_CHUNK_NAME.match, self._files.names(folder)))
-        chunks = sorted((int(match[1]), int(match[2]), f"{folder}/{match[0]}") for match in matches)
-        return [each for each in chunks if each[1] >= next_chunks.get(each[0], 0)]
+        chunks = sorted((int(match[2]), int(match[1]), f"{folder}/{match[0]}") for match in matches)
+        return [each for each in chunks if each[0] >= next_chunks.get(each[1], 0)]
 
     def _is_complete(self, manifest: str, sizes: dict[str, int]) -> bool:
         folder = manifest.rpartition("/")[0]
         try:
-            listed = json.loads(self._get(manifest, _MOST_DOCUMENT_BYTES) or "")["files"]
+            listed = json.loads(self._get(manifest, _MOST_MANIFEST_BYTES) or "")["files"]
             return all(sizes.get(f"{folder}/{each['path']}") == each["num_bytes"] for each in listed)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             logger.warning("%s cannot be read: %s", manifest, printable(str(error)))
@@ -226,18 +253,37 @@ def _note_path(run_key: str, attempt: int, name: str) -> str:
     return f"{_NOTES.format(run_key=run_key)}/attempt-{attempt}-{name}.json"
 
 
-def _records(text: str, rank: int, problems: _Problems) -> tuple[list[StepRecord], bool]:
-    """The records of a chunk's whole lines, and whether the chunk is whole."""
-    *lines, rest = text.split("\n")
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """``num_lines`` were looked at. is_whole: its writer was through with it."""
+
+    records: list[StepRecord]
+    num_lines: int
+    is_whole: bool
+
+
+def _read_chunk(text: str, rank: int, problems: _Problems, most_lines: int) -> _Chunk:
+    """The records of a chunk's first whole lines, up to where too many are none."""
+    *lines, _ = text.split("\n", most_lines)
     records: list[StepRecord] = []
+    num_lines = 0
     for line in lines:
-        try:
-            record = codec.loads(StepRecord, line)
-        except ContractError as error:
-            problems.add(str(error))
-            continue
-        if record.rank == rank:
-            records.append(record)
-        else:
-            problems.add(f"a record of rank {record.rank} in a file of rank {rank}")
-    return records, rest == "" and bool(lines)
+        num_lines += 1
+        problem = _add_record(records, line, rank)
+        if problem is not None:
+            problems.add(problem)
+            if num_lines - len(records) >= _MOST_BAD_LINES:
+                break
+    return _Chunk(records, num_lines, is_whole=text.endswith("\n"))
+
+
+def _add_record(records: list[StepRecord], line: str, rank: int) -> str | None:
+    """Add the record in ``line``; what is wrong with it, else."""
+    try:
+        record = codec.loads(StepRecord, line)
+    except ContractError as error:
+        return str(error)
+    if record.rank != rank:
+        return f"a record of rank {record.rank} in a file of rank {rank}"
+    records.append(record)
+    return None

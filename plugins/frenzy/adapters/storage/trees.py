@@ -18,6 +18,9 @@ from typing import Any, Final, Protocol
 
 # A file system may have more: what is looked at in one go is bounded, however much the user's code makes.
 _MOST_NAMES: Final = 1_000_000
+# Of these each is looked at, at every look: files and folders together, so many folders below the one asked for.
+_MOST_SIZES: Final = 100_000
+_MOST_DEPTH: Final = 32
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READING: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITING: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -77,16 +80,25 @@ class LocalTree:
 
     def sizes(self, folder: str) -> dict[str, int]:
         found: dict[str, int] = {}
-        with suppress(OSError), self._opened(folder) as opened:
-            for inside, _, names, here in os.fwalk(".", dir_fd=opened, follow_symlinks=False):
-                for name in names:
-                    with suppress(OSError):
-                        known = os.stat(name, dir_fd=here, follow_symlinks=False)
-                        if stat.S_ISREG(known.st_mode):
-                            found[str(PurePosixPath(folder) / inside / name)] = known.st_size
-                if len(found) > _MOST_NAMES:
-                    break
+        left, num_seen = [str(PurePosixPath(folder))], 0
+        deepest = left[0].count("/") + _MOST_DEPTH
+        while left and num_seen < _MOST_SIZES:
+            for path, size in self._entries(left.pop(), _MOST_SIZES - num_seen):
+                num_seen += 1
+                if size is not None:
+                    found[path] = size
+                elif path.count("/") <= deepest:
+                    left.append(path)
         return found
+
+    def _entries(self, folder: str, most: int) -> Iterator[tuple[str, int | None]]:
+        """Path and size of what is in ``folder``, at most so many; a folder has no size."""
+        with suppress(OSError), self._opened(folder) as opened, os.scandir(opened) as found:
+            for each in islice(found, most):
+                with suppress(FileNotFoundError):  # it went away just now
+                    known = each.stat(follow_symlinks=False)
+                    if stat.S_ISREG(known.st_mode) or stat.S_ISDIR(known.st_mode):
+                        yield f"{folder}/{each.name}", known.st_size if stat.S_ISREG(known.st_mode) else None
 
     def write(self, path: str, data: bytes) -> None:
         """Raises OSError, also where a link stands in the way."""
@@ -101,10 +113,11 @@ class LocalTree:
             if not _is_folder(name, folder):
                 os.unlink(name, dir_fd=folder)
                 return
-            for _, folders, names, here in os.fwalk(name, topdown=False, dir_fd=folder, follow_symlinks=False):
-                for each in (*folders, *names):
-                    with suppress(FileNotFoundError):  # another call removes them, too
-                        (os.rmdir if _is_folder(each, here) else os.unlink)(each, dir_fd=here)
+            opened = os.open(name, _FOLDER, dir_fd=folder)
+            try:
+                _empty(opened)
+            finally:
+                os.close(opened)
             os.rmdir(name, dir_fd=folder)
 
     @contextmanager
@@ -187,6 +200,29 @@ def _read(opened: int, start: int, most_bytes: int) -> bytes:
 
 def _is_folder(name: str, folder: int) -> bool:
     return stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+
+
+def _empty(folder: int) -> None:
+    """Remove what is in the open ``folder``, however deep: what a folder in it holds is moved up first."""
+    while names := os.listdir(folder):
+        for each in names:
+            with suppress(FileNotFoundError):  # another call removes them, too
+                if _is_folder(each, folder):
+                    _move_up(each, folder)
+                else:
+                    os.unlink(each, dir_fd=folder)
+
+
+def _move_up(name: str, folder: int) -> None:
+    """Remove the folder ``name``; what it holds goes to the open ``folder``, under new names."""
+    opened = os.open(name, _FOLDER, dir_fd=folder)
+    try:
+        for each in os.listdir(opened):  # noqa: PTH208  # an open folder has no path
+            with suppress(FileNotFoundError):
+                os.rename(each, uuid.uuid4().hex, src_dir_fd=opened, dst_dir_fd=folder)
+    finally:
+        os.close(opened)
+    os.rmdir(name, dir_fd=folder)
 
 
 def _make_folder(name: str, folder: int) -> None:
