@@ -167,7 +167,7 @@ class Settings:
         if environ.get("AIRFLOW_HOME"):  # an image may keep data there, too
             own += [_path(environ["AIRFLOW_HOME"]) / each for each in _SECRETS_OF_AIRFLOW]
         user_home = _path(environ.get("HOME") or "~").resolve()
-        # This project's samples, what its example prepares, and what a hub's client has fetched (its token lies beside).
+        # This project's samples, what its example prepares, what a hub's client has fetched (its token lies beside).
         hub = user_home / ".cache/huggingface"
         opened = (CHECKOUT / "include/data", self.home / "etl", hub / "hub", hub / "datasets")
         scheme, separator, _ = self.run_root.partition("://")
