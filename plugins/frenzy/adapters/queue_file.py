@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -44,7 +45,10 @@ def load_queue_rules(path: str | Path) -> QueueRules:
         detail = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         allowed = f"name a readable YAML file ({detail})"
         raise SpecError([Violation(path="queue file", value=str(file), allowed=allowed)]) from error
-    return parse_queue_rules(text)
+    try:
+        return parse_queue_rules(text)
+    except SpecError as error:
+        raise SpecError(replace(each, path=f"{file}: {each.path}") for each in error.violations) from error
 
 
 def parse_queue_rules(text: str) -> QueueRules:

@@ -69,7 +69,8 @@ def _checked_owner(tx: LedgerTx, services: Services, request: RegisterRun, run_k
     owner = tx.started_by(identity.dag_id, identity.run_id) if stored is None else stored.owner
     before = tx.run(run_key)
     if before is not None and before.owner != owner:
-        raise Forbidden(f"The DAG run {identity.run_id} was another's; trigger a new one.", before.owner, job.team)
+        what = f"The DAG run {identity.run_id} was another's; trigger a new one."
+        raise Forbidden.anothers(what, before.owner, before.job.team)
     user = owner if stored is None else stored.bound_to
     if user is None:
         check_job(services, job)

@@ -75,7 +75,7 @@ def _known(tx: LedgerTx, services: Services, name: str) -> JobRecord | None:
 def check_managed(services: Services, caller: Caller, record: JobRecord) -> None:
     """Raises Forbidden unless ``caller`` may manage the job of ``record``."""
     if not may_manage(caller, owner=record.owner, team=record.team, rules=services.queues.rules()):
-        raise Forbidden(f"The job {record.name!r} is another's.", record.owner, record.team)
+        raise Forbidden.anothers(f"The job {record.name!r} is another's.", record.owner, record.team)
 
 
 def require_managed(services: Services, name: str, caller: Caller) -> None:

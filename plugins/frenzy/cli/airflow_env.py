@@ -28,6 +28,7 @@ USERS: Final = {"admin": "admin", "frenzy": "user", "viewer": "viewer"}
 # Who sits at this machine, and as whom tasks and triggers call the API.
 ADMIN: Final = "admin"
 SERVICE_USER: Final = "frenzy"
+_ROLES: Final = ("viewer", "user", "op", "admin")
 USERS_VARIABLE: Final = "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS"
 CONNECTION_VARIABLE: Final = f"AIRFLOW_CONN_{CONN_ID.upper()}"
 
@@ -107,11 +108,29 @@ def secrets_of(settings: Settings) -> Secrets:
     return made
 
 
-def _with_passwords(settings: Settings, users: str) -> Secrets:
-    """This home's secrets, with a password for each of Airflow's ``users`` (``name:role,...``) too."""
+def users_of(base: Mapping[str, str]) -> dict[str, str]:
+    """Role by user: those of this home, or of Airflow's variable where ``base`` has it. Raises SpecError."""
+    given = base.get(USERS_VARIABLE, "").strip()
+    if not given:
+        return dict(USERS)
+    users: dict[str, str] = {}
+    for each in given.split(","):
+        name, role, *_ = [*each.strip().split(":"), ""]
+        if not name or role not in _ROLES:
+            allowed = f"give NAME:ROLE, separated by commas; roles are {', '.join(_ROLES)}"
+            raise SpecError([Violation(path=USERS_VARIABLE, value=repr(each), allowed=allowed)])
+        users[name] = role
+    missing = [f"{name}:{USERS[name]}" for name in (ADMIN, SERVICE_USER) if name not in users]
+    if missing:
+        allowed = f"add {','.join(missing)}: the command line and Frenzy's tasks log in so"
+        raise SpecError([Violation(path=USERS_VARIABLE, value=repr(given), allowed=allowed)])
+    return users
+
+
+def _with_passwords(settings: Settings, users: Mapping[str, str]) -> Secrets:
+    """This home's secrets, with a password for each of ``users``."""
     known = secrets_of(settings)
-    names = (each.partition(":")[0].strip() for each in users.split(","))
-    new = {name: secrets.token_urlsafe(12) for name in names if name and name not in known.passwords}
+    new = {name: secrets.token_urlsafe(12) for name in users if name not in known.passwords}
     if not new:
         return known
     made = replace(known, passwords={**known.passwords, **new})
@@ -137,7 +156,7 @@ def airflow_environment(settings: Settings, port: int, base: Mapping[str, str]) 
 
     A variable that ``base`` sets for Airflow wins over the fixed tuning, so that a user can change it.
     """
-    keys = _with_passwords(settings, base.get(USERS_VARIABLE, ""))
+    keys = _with_passwords(settings, users_of(base))
     passwords = settings.airflow_home / "passwords.json"
     write_private(passwords, json.dumps(dict(keys.passwords)))
     tuning = {f"AIRFLOW__{name}": value for name, value in _FIXED.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from typing import Annotated
 
 import typer
@@ -23,8 +22,7 @@ def cancel(
     """Take a run out of the queue, or stop its workers and free its GPUs."""
     with connect() as api:
         found = find_run(api, run).run
-        detail = why or f"Cancelled by {getpass.getuser()} with frenzy cancel."
-        reason = Reason(code=ReasonCode.CANCELLED_BY_USER, detail=detail)
+        reason = Reason(code=ReasonCode.CANCELLED_BY_USER, detail=why)
         view = api.ask(api_calls.cancel(found.run_key, reason))
     if as_json:
         print_json(view)

@@ -428,8 +428,15 @@ class Stack:
     @contextmanager
     def _lock(self) -> Iterator[None]:
         """One start or stop at a time for each home."""
-        self.settings.home.mkdir(parents=True, exist_ok=True)
-        with (self.settings.home / "stack.lock").open("w") as file:
+        home = self.settings.home
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+            home.chmod(0o700)  # specifications, logs and the database are nobody else's
+        except OSError as error:
+            raise StackError(
+                f"The home {home} cannot be used: {error.strerror}.", "Name another: FRENZY_HOME"
+            ) from error
+        with (home / "stack.lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 

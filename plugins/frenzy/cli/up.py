@@ -12,6 +12,7 @@ from frenzy.cli.console import out
 
 if TYPE_CHECKING:
     from frenzy.cli.stack import ComponentStatus, Stack
+    from frenzy.settings import Settings
 
 
 def up(
@@ -24,6 +25,7 @@ def up(
     stack = Stack(load_settings(os.environ))
     if status:
         return show_status(stack)
+    _check_files(stack.settings)
     console = out()
     if not stack.is_running():
         console.print(f"Starting Airflow in {stack.settings.home} ...", style="dim")
@@ -33,16 +35,27 @@ def up(
     return 0
 
 
+def _check_files(settings: Settings) -> None:
+    """Raises SpecError for a bad queue file or cluster file now, rather than at the first job."""
+    from frenzy.adapters.cluster_file import load_cluster
+    from frenzy.adapters.queue_file import load_queue_rules
+    from frenzy.settings import LauncherKind
+
+    if settings.queue_file is not None:
+        load_queue_rules(settings.queue_file)
+    if settings.launcher is LauncherKind.LOCAL:
+        load_cluster(settings.cluster_file)
+
+
 def show_address(stack: Stack) -> None:
     """Where Airflow answers, and which people may log in."""
-    from frenzy.cli.airflow_env import SERVICE_USER, USERS
+    from frenzy.cli.airflow_env import SERVICE_USER, users_of
 
     console = out()
     console.print(f"Airflow:  {stack.base_url}", style="bold")
-    for user, role in USERS.items():
-        if user == SERVICE_USER:
-            continue
-        console.print(f"  login {user:<7} password {stack.password(user)}   ({role})")
+    for user, role in users_of(os.environ).items():
+        if user != SERVICE_USER:
+            console.print(f"  login {user:<7} password {stack.password(user)}   ({role})")
 
 
 def show_status(stack: Stack) -> int:

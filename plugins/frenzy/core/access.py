@@ -43,12 +43,16 @@ class JobRecord:
 
 
 class Forbidden(PermanentError):
-    """The caller may not do this to this job or run."""
+    """The caller may not do this."""
 
-    def __init__(self, what: str, owner: str | None, team: str) -> None:
-        of_whom = "an administrator" if owner is None else f"its owner {owner}, its team {team} or an administrator"
-        remedy = f"Ask {of_whom}; an administrator lists the members of teams in the queue file."
+    def __init__(self, what: str, remedy: str) -> None:
         super().__init__(Reason(code=ReasonCode.NOT_ALLOWED, detail=what, remedy=remedy))
+
+    @classmethod
+    def anothers(cls, what: str, owner: str | None, team: str) -> Forbidden:
+        """To do this to a job or run that is another's."""
+        of_whom = "an administrator" if owner is None else f"its owner {owner}, its team {team} or an administrator"
+        return cls(what, f"Ask {of_whom}; an administrator lists the members of teams in the queue file.")
 
 
 def see_all(dag_ids: Iterable[str]) -> frozenset[str]:
@@ -81,7 +85,8 @@ def use_refusals(user: str, job: TrainingJob, rules: QueueRules) -> tuple[Violat
 def outline(job: TrainingJob) -> TrainingJob:
     """What everybody who may see its runs may know of ``job``: its name, and how it stands in the queue."""
     return replace(
-        TrainingJob(name=job.name, model=ModelSpec(), data=DataSpec(path=HIDDEN)),
+        TrainingJob(name=job.name, model=ModelSpec(path=HIDDEN), data=DataSpec(path=HIDDEN)),
+        description="Owner, team and administrators see the specification; all but name and queue is made up here.",
         queue=job.queue,
         team=job.team,
         priority=job.priority,

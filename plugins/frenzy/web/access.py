@@ -11,10 +11,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from http import HTTPStatus
 from typing import Annotated, Any, Final, Protocol
 
-from fastapi import Depends, HTTPException, Request
+from fastapi import Depends, Request
 
 from frenzy.app.services import Services, require_run
 from frenzy.app.submit import require_managed
@@ -96,10 +95,10 @@ def guard(need: Need, person: Dependency) -> Dependency:
 
     def check(request: Request, who: Any = Depends(person)) -> None:  # noqa: B008  # FastAPI's form
         if _is_of_another_site(request):
-            raise _refusal(request, who, need, "A page of another site asks for this.")
+            raise _refused(request, who, need, "A page of another site asks for this.", "Open Airflow's own page.")
         request.state.frenzy_person = who
         if not allows(who, request):
-            raise _refusal(request, who, need, "You may not do this.")
+            raise _refused(request, who, need, "You may not do this.", _REMEDIES.get(need, _BY_ROLE))
 
     return check
 
@@ -111,10 +110,10 @@ def _is_of_another_site(request: Request) -> bool:
     return request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
 
 
-def _refusal(request: Request, who: Person, need: Need, message: str) -> HTTPException:
+def _refused(request: Request, who: Person, need: Need, message: str, remedy: str) -> Forbidden:
     name = ascii(who.caller.name)
     log.warning("%s %s is refused to %s, needs %s: %s", request.method, request.url.path, name, need, message)
-    return HTTPException(HTTPStatus.FORBIDDEN, message)
+    return Forbidden(message, remedy)
 
 
 def _services(request: Request) -> Services:
@@ -140,7 +139,7 @@ def _manages_run(action: Action) -> Callable[[Person, Request], bool]:
         if not (who.caller.is_service or who.may(action, run.identity.dag_id)):
             return False
         if not may_manage(who.caller, owner=run.owner, team=run.job.team, rules=services.queues.rules()):
-            raise Forbidden(f"The run {run.run_key} of {run.job.name} is another's.", run.owner, run.job.team)
+            raise Forbidden.anothers(f"The run {run.run_key} of {run.job.name} is another's.", run.owner, run.job.team)
         return True
 
     return check
@@ -165,4 +164,9 @@ _CHECKS: Final[dict[Need, Callable[[Person, Request], bool]]] = {
     Need.START: lambda who, request: who.caller.is_service or who.may(Action.START_RUNS),
     Need.ADMIN: lambda who, request: who.caller.is_admin,
     Need.SERVICE: lambda who, request: who.caller.is_service,
+}
+_BY_ROLE: Final = "Ask an administrator for a role that may do this in Airflow."
+_REMEDIES: Final = {
+    Need.ADMIN: "This is for administrators: those who may change Airflow's Connections.",
+    Need.SERVICE: "This is for Frenzy's own tasks, who log in by the Connection frenzy_default.",
 }

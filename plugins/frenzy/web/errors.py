@@ -83,7 +83,9 @@ def _permanent(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, NotFound):
         return _of_reason(HTTPStatus.NOT_FOUND, error.reason)
     if isinstance(error, Forbidden):
-        log.warning("%s %s is refused: %s", request.method, request.url.path, error.reason.sentence)
+        person = getattr(request.state, "frenzy_person", None)
+        name = ascii(person.caller.name) if person is not None else "nobody"
+        log.warning("%s %s is refused to %s: %s", request.method, request.url.path, name, error.reason.sentence)
         return _of_reason(HTTPStatus.FORBIDDEN, error.reason)
     violations = error.violations if isinstance(error, SpecError) else ()
     return _of_reason(HTTPStatus.BAD_REQUEST, error.reason, violations)
