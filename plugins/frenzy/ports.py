@@ -270,6 +270,10 @@ class RunStore(Protocol):
         """About so many records at most, evenly spread over the attempt, in chunk order per rank."""
         ...
 
+    def newest_checkpoint(self, run_key: str) -> int | None:
+        """The step of the newest complete checkpoint."""
+        ...
+
     def checkpoint_steps(self, run_key: str) -> tuple[int, ...]:
         """Steps of complete checkpoints, ascending."""
         ...
@@ -297,9 +301,14 @@ class RunStore(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryCursor:
-    """Next chunk to read for each rank, as (rank, chunk) pairs; empty: from the start."""
+    """Next chunk to read for each rank, as (rank, chunk) pairs; empty: from the start of all ranks that are found."""
 
     next_chunks: tuple[tuple[int, int], ...] = ()
+
+    @staticmethod
+    def start(num_ranks: int) -> TelemetryCursor:
+        """Before the first chunk of so many ranks, so that none has to be looked for."""
+        return TelemetryCursor(next_chunks=tuple((rank, 0) for rank in range(num_ranks)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
