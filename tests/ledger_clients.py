@@ -27,7 +27,7 @@ from frenzy.adapters.storage.sql_ledger import SqlLedger
 from frenzy.core.cluster import Cluster
 from frenzy.core.errors import FrenzyError
 from frenzy.core.ledger import Event, Lease, LeaseState
-from frenzy.ports import LedgerConflict, LedgerTx
+from frenzy.ports import Heard, LedgerConflict, LedgerTx
 
 NUM_NODES: Final = 6
 GPUS_OF_NODE: Final = 4
@@ -118,6 +118,7 @@ def _grant(ledger: SqlLedger, name: str, draw: random.Random, seconds: dict[str,
         tx.add_event(Event(run_key=run.run_key, time_s=1.0, kind="asked", text=name))
         try:
             tx.put_lease(lease)
+            tx.put_attempt(values.attempt(run.run_key))
         except LedgerConflict:
             tx.put_queue_entry(values.queue_entry(run.run_key))
             return None
@@ -144,13 +145,16 @@ def _room(tx: LedgerTx) -> Counter[str]:
 def _hold(ledger: SqlLedger, lease: Lease, in_use: Any, seconds: dict[str, list[float]]) -> list[str]:
     """Use the GPUs between two looks of the ledger's; what went wrong."""
     faults = _count(in_use, lease, 1)
-    with _timed(seconds, RENEW), ledger.transaction() as tx:
-        tx.put_lease(replace(lease, heartbeat_s=lease.heartbeat_s + 1, expires_s=lease.expires_s + 1))
+    attempt = values.attempt(lease.run_key)
+    renewed = replace(lease, heartbeat_s=lease.heartbeat_s + 1, expires_s=lease.expires_s + 1)
+    before, after = Heard(attempt=attempt, lease=lease), Heard(attempt=replace(attempt, last_step=5), lease=renewed)
+    with _timed(seconds, RENEW):
+        faults += [] if ledger.renew(before, after) else [f"the heartbeat of {lease.run_key} was refused"]
     with _timed(seconds, READ), ledger.reading() as tx:
         tx.queue()
         faults += [f"the ledger shows {-free} GPUs too many on {node}" for node, free in _room(tx).items() if free < 0]
     faults += _count(in_use, lease, -1)
-    ended = replace(lease, state=LeaseState.ENDED, ended_s=2.0, end_reason=values.ENDED)
+    ended = replace(renewed, state=LeaseState.ENDED, ended_s=2.0, end_reason=values.ENDED)
     with _timed(seconds, END), ledger.transaction() as tx:
         tx.put_lease(ended)
     return faults

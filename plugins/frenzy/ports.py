@@ -56,6 +56,10 @@ class LedgerTx(Protocol):
     node never exceed the node's, and a run has at most one lease that has not ended.
     """
 
+    def read_ahead(self, run_keys: Iterable[str]) -> None:
+        """Read these runs, their attempts and their places in the queue at once: asked for, they are known by then."""
+        ...
+
     def run(self, run_key: str) -> RunRecord | None: ...
     def runs(
         self,
@@ -80,6 +84,10 @@ class LedgerTx(Protocol):
 
     def queue_entry(self, run_key: str) -> QueueEntry | None: ...
     def put_queue_entry(self, entry: QueueEntry) -> None: ...
+    def update_queue(self, entries: Sequence[QueueEntry]) -> None:
+        """Replace entries that are in the queue, all at once."""
+        ...
+
     def drop_queue_entry(self, run_key: str) -> None: ...
 
     def held_leases(self) -> tuple[Lease, ...]:
@@ -142,6 +150,14 @@ class LedgerTx(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """What a heartbeat changes: how far an attempt is, and until when its lease lasts."""
+
+    attempt: Attempt
+    lease: Lease
+
+
 class LedgerStore(Protocol):
     def transaction(self) -> AbstractContextManager[LedgerTx]:
         """Exclusive: one writer at a time over all processes. Commits on a clean exit."""
@@ -149,6 +165,14 @@ class LedgerStore(Protocol):
 
     def reading(self) -> AbstractContextManager[LedgerTx]:
         """A consistent view without the writers' lock; writing through it is an error."""
+        ...
+
+    def renew(self, before: Heard, after: Heard) -> bool:
+        """Put ``after``, of the same attempt, in the place of ``before`` without the writers' lock.
+
+        False where one of the two is not as it was, since a writer has changed it: the attempt may have changed
+        nevertheless. A heartbeat that comes while a writer is at work on the same attempt may be lost.
+        """
         ...
 
 
@@ -246,6 +270,10 @@ class RunStore(Protocol):
         """About so many records at most, evenly spread over the attempt, in chunk order per rank."""
         ...
 
+    def newest_checkpoint(self, run_key: str) -> int | None:
+        """The step of the newest complete checkpoint."""
+        ...
+
     def checkpoint_steps(self, run_key: str) -> tuple[int, ...]:
         """Steps of complete checkpoints, ascending."""
         ...
@@ -273,9 +301,14 @@ class RunStore(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryCursor:
-    """Next chunk to read for each rank, as (rank, chunk) pairs; empty: from the start."""
+    """Next chunk to read for each rank, as (rank, chunk) pairs; empty: from the start of all ranks that are found."""
 
     next_chunks: tuple[tuple[int, int], ...] = ()
+
+    @staticmethod
+    def start(num_ranks: int) -> TelemetryCursor:
+        """Before the first chunk of so many ranks, so that none has to be looked for."""
+        return TelemetryCursor(next_chunks=tuple((rank, 0) for rank in range(num_ranks)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

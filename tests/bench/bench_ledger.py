@@ -1,7 +1,9 @@
 """The ledger under many clients: how long each operation takes, waiting for the lock included.
 
 PostgreSQL with fifty client processes and commits that reach the disk, SQLite with eight, and each with
-one. No client ever pauses; in a real installation most of the time nobody asks.
+one. No client ever pauses; in a real installation most of the time nobody asks. Then what most of them do: heartbeats
+and polls for a place, beside passes, with heartbeats that wait for the writers' lock and with those that do not. Then
+how often a pass reads the ledger.
 """
 
 from __future__ import annotations
@@ -12,15 +14,20 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
 from tests import postgres
 from tests.bench.report import figure, publish
+from tests.contract.ledgers import sqlite_world
+from tests.unit.adapters.test_ledger_cost import MOST_READS, a_pass, counted, filled
 
 _CHECKOUT: Final = Path(__file__).parents[2]
 # Rounds of each client, so that every case comes to some hundred operations of each kind.
-CASES: Final = (("postgresql", 50, 8), ("postgresql", 1, 200), ("sqlite", 8, 40), ("sqlite", 1, 200))
+CASES: Final = (("postgresql", 50, 4), ("postgresql", 1, 50), ("sqlite", 8, 20), ("sqlite", 1, 50))
+MIX_CLIENTS: Final = 50
+MIX_S: Final = 6.0
 
 
 def main() -> list[dict[str, Any]]:
@@ -35,18 +42,19 @@ def main() -> list[dict[str, Any]]:
                     rows += _case(server.new_database(), database, num_clients, num_rounds)
             else:
                 print(postgres.MISSING)
+        for num_waiting in (10, 100):
+            rows.append(_reads_of_a_pass(Path(folder), num_waiting))
+    if postgres.is_available():
+        with postgres.running_server(durable=True) as server:
+            for kind in ("locked", "quick"):
+                rows += _mix(server.new_database(), kind)
     return publish("ledger", rows)
 
 
 def _case(url: str, database: str, num_clients: int, num_rounds: int) -> list[dict[str, Any]]:
-    from frenzy.adapters.storage.schema import migrate
-
-    migrate(url)
     began = time.perf_counter()
-    command = [sys.executable, "-m", "tests.ledger_clients", url, str(num_clients), str(num_rounds)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=_CHECKOUT)
+    seen = _played(url, "tests.ledger_clients", str(num_clients), str(num_rounds))
     took_s = time.perf_counter() - began
-    seen = json.loads(done.stdout)
     title = f"{database}, {num_clients} client" + ("s" if num_clients > 1 else "")
     num_done = sum(len(each) for each in seen["seconds"].values())
     rows = [
@@ -58,6 +66,37 @@ def _case(url: str, database: str, num_clients: int, num_rounds: int) -> list[di
         rows.append(figure(f"{title}: {short}, median", 1000 * statistics.median(seconds), "ms"))
         rows.append(figure(f"{title}: {short}, p99", 1000 * _p99(seconds), "ms"))
     return rows
+
+
+def _reads_of_a_pass(folder: Path, num_waiting: int) -> dict[str, Any]:
+    with closing(sqlite_world(folder)) as world:
+        services = filled(world, num_waiting, num_running=2 * num_waiting // 5)
+        a_pass(services)
+        with counted() as verbs:
+            a_pass(services)
+    return figure(f"a pass over {num_waiting} waiting jobs: reads", verbs.count("SELECT"), "", goal=MOST_READS)
+
+
+def _mix(url: str, kind: str) -> list[dict[str, Any]]:
+    seen = _played(url, "tests.bench.ledger_mix", str(MIX_CLIENTS), str(MIX_S), kind)
+    title = f"{MIX_CLIENTS} monitors and tasks, {'heartbeats under the lock' if kind == 'locked' else 'as it is'}"
+    num_done = sum(len(each) for each in seen["seconds"].values())
+    rows = [
+        figure(f"{title}: reports lost", seen["num_lost"], "", goal=0),
+        figure(f"{title}: operations in a second", num_done / MIX_S, "1/s"),
+    ]
+    for name, seconds in seen["seconds"].items():
+        rows.append(figure(f"{title}: {name}, median", 1000 * statistics.median(seconds), "ms"))
+        rows.append(figure(f"{title}: {name}, p99", 1000 * _p99(seconds), "ms"))
+    return rows
+
+
+def _played(url: str, module: str, *arguments: str) -> Any:
+    from frenzy.adapters.storage.schema import migrate
+
+    migrate(url)
+    command = [sys.executable, "-m", module, url, *arguments]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True, cwd=_CHECKOUT).stdout)
 
 
 def _p99(seconds: list[float]) -> float:

@@ -17,7 +17,7 @@ from frenzy.core.cluster import Cluster
 from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.hardware import DeviceKind
 from frenzy.core.ledger import Event, JobState, LeaseState, versions_key
-from frenzy.ports import LedgerConflict, LedgerStore
+from frenzy.ports import Heard, LedgerConflict, LedgerStore
 
 
 @pytest.fixture(params=["memory", *DATABASES])
@@ -401,3 +401,99 @@ def test_a_dag_of_the_dags_folder_is_known(world: World, ledger: LedgerStore) ->
     with ledger.reading() as tx:
         assert tx.has_dag("job_sample")
         assert not tx.has_dag("job_other")
+
+
+def test_what_was_read_ahead_is_what_is_there_and_what_is_written_after_it(ledger: LedgerStore) -> None:
+    one, two, stranger = values.run("one"), values.run("two"), "no such run"
+    first, second = values.attempt(one.run_key), values.attempt(one.run_key, 2)
+    with ledger.transaction() as tx:
+        tx.put_run(one)
+        tx.put_run(two)
+        tx.put_attempt(first)
+        tx.put_queue_entry(values.queue_entry(two.run_key))
+    with ledger.transaction() as tx:
+        tx.read_ahead([one.run_key, two.run_key, one.run_key, stranger])
+        assert (tx.run(one.run_key), tx.run(two.run_key), tx.run(stranger)) == (one, two, None)
+        assert (tx.attempts(one.run_key), tx.attempts(two.run_key), tx.attempts(stranger)) == ((first,), (), ())
+        assert (tx.queue_entry(two.run_key), tx.queue_entry(one.run_key)) == (values.queue_entry(two.run_key), None)
+        tx.put_run(changed := replace(one, num_attempts=5))
+        tx.put_attempt(second)
+        tx.drop_queue_entry(two.run_key)
+        tx.put_queue_entry(values.queue_entry(one.run_key))
+        tx.read_ahead([one.run_key])
+        assert (tx.run(one.run_key), tx.runs()) == (
+            changed,
+            (two, changed) if two.run_key > one.run_key else (changed, two),
+        )
+        assert tx.attempts(one.run_key) == (first, second)
+        assert (tx.queue_entry(two.run_key), tx.queue()) == (None, (values.queue_entry(one.run_key),))
+
+
+def test_entries_in_the_queue_change_all_at_once_and_others_stay(ledger: LedgerStore) -> None:
+    runs = [values.run(name) for name in ("one", "two", "three")]
+    entries = [values.queue_entry(each.run_key, submitted_s=number) for number, each in enumerate(runs)]
+    with ledger.transaction() as tx:
+        for run, entry in zip(runs, entries, strict=True):
+            tx.put_run(run)
+            tx.put_queue_entry(entry)
+    moved = [replace(each, position=number) for number, each in enumerate(entries[:2])]
+    with ledger.transaction() as tx:
+        tx.update_queue(moved)
+        tx.update_queue(())
+        assert tx.queue() == (*moved, entries[2])
+    with ledger.reading() as tx:
+        assert tx.queue() == (*moved, entries[2])
+
+
+@pytest.fixture
+def heard(ledger: LedgerStore) -> Heard:
+    """An attempt that runs, and its lease."""
+    run = values.run(state=JobState.RUNNING)
+    attempt, lease = replace(values.attempt(run.run_key), stop_reason=None), values.lease(run.run_key, n1=2)
+    with ledger.transaction() as tx:
+        tx.put_cluster(values.cluster())
+        tx.put_run(run)
+        tx.put_attempt(attempt)
+        tx.put_lease(lease)
+    return Heard(attempt=attempt, lease=lease)
+
+
+def later(heard: Heard) -> Heard:
+    lease = replace(heard.lease, heartbeat_s=50.0, expires_s=110.0)
+    return Heard(attempt=replace(heard.attempt, last_step=5), lease=lease)
+
+
+def kept(ledger: LedgerStore, heard: Heard) -> Heard:
+    with ledger.reading() as tx:
+        (attempt,) = tx.attempts(heard.attempt.run_key)
+        lease = tx.lease(heard.lease.run_key, heard.lease.attempt)
+    assert lease is not None
+    return Heard(attempt=attempt, lease=lease)
+
+
+def test_a_heartbeat_renews_what_is_as_it_was(ledger: LedgerStore, heard: Heard) -> None:
+    assert ledger.renew(heard, later(heard))
+    assert kept(ledger, heard) == later(heard)
+    assert not ledger.renew(heard, later(heard)), "that is what it was before"
+
+
+def test_a_heartbeat_leaves_alone_what_a_writer_has_changed(ledger: LedgerStore, heard: Heard) -> None:
+    asked = replace(heard.attempt, stop_reason=values.ENDED)
+    with ledger.transaction() as tx:
+        tx.put_attempt(asked)
+    assert not ledger.renew(heard, later(heard))
+    assert kept(ledger, heard) == Heard(attempt=asked, lease=heard.lease)
+
+
+def test_a_heartbeat_revives_no_lease_that_has_ended(ledger: LedgerStore, heard: Heard) -> None:
+    ended = replace(heard.lease, state=LeaseState.ENDED, ended_s=2.0, end_reason=values.ENDED)
+    with ledger.transaction() as tx:
+        tx.put_lease(ended)
+    assert not ledger.renew(heard, later(heard))
+    assert kept(ledger, heard).lease == ended
+    with ledger.transaction() as tx:
+        tx.put_run(other := values.run("other"))
+        tx.put_lease(values.lease(other.run_key, n1=2))
+    assert not ledger.renew(heard, later(heard))
+    with ledger.reading() as tx:
+        assert [each.run_key for each in tx.held_leases()] == [other.run_key]

@@ -162,11 +162,26 @@ def test_telemetry_is_read_once_in_chunk_order_per_rank(both: tuple[RunStore, Wo
 
 def test_checkpoints_ascend_and_can_be_forgotten(both: tuple[RunStore, Workers]) -> None:
     store, workers = both
+    assert store.newest_checkpoint(KEY) is None
     for step in (20, 5, 100):
         workers.checkpoint(step)
     assert store.checkpoint_steps(KEY) == (5, 20, 100)
+    assert store.newest_checkpoint(KEY) == 100
     store.clear_checkpoints(KEY)
     assert store.checkpoint_steps(KEY) == ()
+    assert store.newest_checkpoint(KEY) is None
+
+
+def test_telemetry_of_known_ranks_needs_no_rank_to_have_begun(both: tuple[RunStore, Workers]) -> None:
+    store, workers = both
+    page = store.telemetry(KEY, 1, TelemetryCursor.start(2))
+    assert (page.records, page.cursor) == ((), TelemetryCursor.start(2))
+    workers.chunk(1, 1, 0, [values.step_record(1, rank=1)])
+    workers.chunk(1, 2, 0, [values.step_record(1, rank=2)])
+    page = store.telemetry(KEY, 1, page.cursor)
+    assert page.records == (values.step_record(1, rank=1),), "there is no third rank"
+    workers.chunk(1, 0, 0, [values.step_record(1)])
+    assert store.telemetry(KEY, 1, page.cursor).records == (values.step_record(1),)
 
 
 def test_a_log_tail_is_the_end_of_one_rank(both: tuple[RunStore, Workers]) -> None:
@@ -251,6 +266,10 @@ def test_a_checkpoint_without_manifest_or_with_a_short_file_does_not_exist(
     workers.put(f"{folder[2]}/optim.bin", "cut")
     workers.put(f"{folder[3]}/manifest.json", "{")
     assert store.checkpoint_steps(KEY) == (4,)
+    workers.remove(f"{folder[4]}/optim.bin")
+    assert store.newest_checkpoint(KEY) is None
+    workers.put(f"{folder[2]}/optim.bin", "x" * 100)
+    assert store.newest_checkpoint(KEY) == 2
 
 
 def test_a_result_that_cannot_be_read_counts_as_none(files: tuple[FsspecRunStore, FileWorkers]) -> None:

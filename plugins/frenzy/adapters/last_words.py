@@ -12,7 +12,6 @@ def leave_result(store: RunStore, *, run_key: str, attempt: int, exit_code: int,
         return
     records = telemetry_records(store, run_key, attempt)
     newest = max(records, key=lambda each: each.step, default=None)
-    steps = store.checkpoint_steps(run_key)
     store.put_result(
         run_key,
         attempt,
@@ -20,7 +19,7 @@ def leave_result(store: RunStore, *, run_key: str, attempt: int, exit_code: int,
             exit_code=exit_code,
             last_step=newest.step if newest else 0,
             total_steps=0,  # the ledger knows it where anybody does
-            checkpoint_step=steps[-1] if steps else None,
+            checkpoint_step=store.newest_checkpoint(run_key),
             final_loss=newest.loss if newest else None,
             detail=detail,
         ),

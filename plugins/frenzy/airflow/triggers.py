@@ -279,7 +279,7 @@ class AttemptTrigger(RunTrigger):
     def _progress(self, bounds: Bounds) -> ProgressReport | None:
         runs = workers().runs
         records = believed(tuple(telemetry_records(runs, self.run_key, self.attempt)), bounds).records
-        saved = max(runs.checkpoint_steps(self.run_key), default=None)
+        saved = runs.newest_checkpoint(self.run_key)
         if not records:
             return None
         return progress_of(records, num_ranks=bounds.num_ranks, checkpoint_step=saved, policy=MonitorPolicy())

@@ -27,6 +27,8 @@ _NEAR_S: Final = 20.0
 _HEARTBEATS_PER_LEASE: Final = 3.0
 _KILL_GRACE_S: Final = 2.0
 _LOG_S: Final = 10.0
+# A checkpoint that should be there is looked for, in a listing, at every so many looks.
+_LOOKS_PER_CHECKPOINT: Final = 5
 
 
 class Watch:
@@ -43,7 +45,9 @@ class Watch:
         self._running_since_s: float | None = None
         self._asked_s = float("-inf")
         self._state = MonitorState(num_ranks=spec.plan.num_gpus)
-        self._cursor = TelemetryCursor()
+        self._cursor = TelemetryCursor.start(spec.plan.num_gpus)
+        self._checkpoint_step: int | None = None
+        self._num_looks = 0
         self._reported_s = self._logged_s = float("-inf")
         self._judged: tuple[int, Reason | None] = (-1, None)
         self._stop_by_s: float | None = None
@@ -53,14 +57,13 @@ class Watch:
     async def look(self) -> None:
         """Read what is new and tell the ledger if it is time. Raises FrenzyError when that fails."""
         await asyncio.to_thread(self._read)
-        checkpoints = await asyncio.to_thread(self._workers.runs.checkpoint_steps, self._spec.run_key)
         judgement = assess(
             self._state,
             self._spec.plan,
             total_steps=self._total_steps,
             now_s=time.time(),
             running_since_s=self._running_since_s,
-            checkpoint_step=max(checkpoints, default=None),
+            checkpoint_step=self._checkpoint_step,
             policy=self._policy,
         )
         pressure = self._pressure(judgement)
@@ -84,9 +87,19 @@ class Watch:
         page = self._workers.runs.telemetry(self._spec.run_key, self._spec.attempt, self._cursor)
         self._state = absorb(self._state, self._believed(page.records), self._policy)
         self._cursor = page.cursor
+        if self._may_have_checkpoint():
+            self._checkpoint_step = self._workers.runs.newest_checkpoint(self._spec.run_key)
         if self._may_hang_at_start():
             self._asked_s = time.monotonic()
             self._running_since_s = self._workers.launcher.account(self._spec).running_since_s
+
+    def _may_have_checkpoint(self) -> bool:
+        """Whether one should be there that is not known. At the first look there may be those of earlier attempts."""
+        self._num_looks += 1
+        last_step = self._state.steps[-1].step if self._state.steps else 0
+        every = self._spec.job.checkpoint.every_steps
+        is_due = last_step // every > (self._checkpoint_step or 0) // every
+        return self._num_looks == 1 or (is_due and self._num_looks % _LOOKS_PER_CHECKPOINT == 0)
 
     def _believed(self, records: tuple[StepRecord, ...]) -> tuple[StepRecord, ...]:
         """Those that can be true; the first look at others is told of."""

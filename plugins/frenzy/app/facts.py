@@ -90,12 +90,14 @@ def scheduling_facts(tx: LedgerTx, services: Services, now_s: float, *, foreseei
     """
     at, leases = _Moment.of(tx, services, now_s), tx.held_leases()
     holders = {lease.run_key for lease in leases}
+    recovering = tx.runs(states=[JobState.RECOVERING])
+    _read_ahead(tx, leases, recovering)
     jobs: list[QueuedJob | RunningJob] = []
     ready = (each for each in tx.queue() if each.run_key not in holders and not pauses(each, now_s))
     jobs += [_queued(at, entry) for entry in ready]
     held = (_holding(at, lease, foreseeing=foreseeing) for lease in leases)
     jobs += [job for job in held if job is not None]
-    jobs += [_as_if_moved(at, each) for each in _between_attempts(at, holders)]
+    jobs += [_as_if_moved(at, each) for each in _between_attempts(at, recovering, holders)]
     return SchedulingFacts(
         cluster=at.cluster,
         queued=tuple(job for job in jobs if isinstance(job, QueuedJob)),
@@ -107,12 +109,19 @@ def present_facts(tx: LedgerTx, services: Services, now_s: float) -> SchedulingF
     """Who holds GPUs and who waits at this moment, whatever is under way: for those who look, not for decisions."""
     at, leases = _Moment.of(tx, services, now_s), tx.held_leases()
     holders = {lease.run_key for lease in leases}
+    _read_ahead(tx, leases)
     subjects = (_subject(tx, lease) for lease in leases)
     return SchedulingFacts(
         cluster=at.cluster,
         queued=tuple(_queued(at, entry) for entry in tx.queue() if entry.run_key not in holders),
         running=tuple(_running(at, each) for each in subjects if each is not None),
     )
+
+
+def _read_ahead(tx: LedgerTx, leases: Iterable[Lease], others: Iterable[RunRecord] = ()) -> None:
+    """One look for all that is asked for job by job after it: how often the ledger is read does not grow with them."""
+    waiting, running = (each.run_key for each in tx.queue()), (each.run_key for each in leases)
+    tx.read_ahead([*waiting, *running, *(each.run_key for each in others)])
 
 
 def pauses(entry: QueueEntry, now_s: float) -> bool:
@@ -246,10 +255,10 @@ def _as_if_moved(at: _Moment, subject: _Subject) -> QueuedJob | RunningJob:
     )
 
 
-def _between_attempts(at: _Moment, holders: set[str]) -> list[_Subject]:
-    """Runs that have just stopped for a move, and are not queued again yet."""
+def _between_attempts(at: _Moment, recovering: Iterable[RunRecord], holders: set[str]) -> list[_Subject]:
+    """Those of ``recovering`` that have just stopped for a move, and are not queued again yet."""
     found = []
-    for run in at.tx.runs(states=[JobState.RECOVERING]):
+    for run in recovering:
         attempts = since_registered(run, at.tx.attempts(run.run_key))
         if run.run_key in holders or not attempts or at.tx.queue_entry(run.run_key) is not None:
             continue

@@ -17,7 +17,7 @@ from frenzy.core.ledger import Attempt, JobState, Lease, LeaseState, RunRecord, 
 from frenzy.core.moves import ElasticRules
 from frenzy.core.protocol import AttemptStarted, Directive, DirectiveKind, PressureReport, ProgressReport
 from frenzy.core.reschedule import KILLING_REASONS, follow_up
-from frenzy.ports import LedgerTx
+from frenzy.ports import Heard, LedgerTx
 
 _T = TypeVar("_T")
 _Change = Callable[[LedgerTx, RunRecord, Attempt, float], Attempt]
@@ -50,7 +50,13 @@ def attempt_started(services: Services, run_key: str, attempt: int, message: Att
 
 
 def report_progress(services: Services, run_key: str, attempt: int, message: ProgressReport) -> Directive:
-    """Store how far the attempt is; renews its lease. Raises ContractError for what cannot be true of it."""
+    """Store how far the attempt is; renews its lease. Raises ContractError for what cannot be true of it.
+
+    A report that changes nothing else does not wait for the ledger's writers.
+    """
+    directive = _heartbeat(services, run_key, attempt, message)
+    if directive is not None:
+        return directive
 
     def change(tx: LedgerTx, run: RunRecord, record: Attempt, now_s: float) -> Attempt:
         check_progress(message, bounds_of(run, record, now_s))
@@ -118,6 +124,31 @@ def _report(services: Services, run_key: str, attempt: int, change: _Change) -> 
         return directive_of(run, record)
 
 
+def _heartbeat(services: Services, run_key: str, attempt: int, message: ProgressReport) -> Directive | None:
+    """The answer to a report that only says how far the attempt is; None where it does, or might do, more."""
+    now_s = services.clock.now_s()
+    with services.ledger.reading() as tx:
+        run, record, lease = require_run(tx, run_key), require_attempt(tx, run_key, attempt), tx.lease(run_key, attempt)
+    if not record.is_live:
+        return directive_of(run, record)
+    check_progress(message, bounds_of(run, record, now_s))
+    progressed = merge_progress(record, message)
+    if lease is None or lease.state is not LeaseState.LIVE or _begins(run, message):
+        return None
+    if _has_become_movable(record, progressed, services.elastic, lease.heartbeat_s, now_s):
+        return None
+    before, after = (
+        Heard(attempt=record, lease=lease),
+        Heard(attempt=progressed, lease=_renewed(lease, services, now_s)),
+    )
+    return directive_of(run, record) if services.ledger.renew(before, after) else None
+
+
+def _begins(run: RunRecord, message: ProgressReport) -> bool:
+    """Whether this is the first step that is told of."""
+    return bool(message.last_step) and run.state in (JobState.PLACED, JobState.STARTING)
+
+
 def _has_become_movable(
     before: Attempt, after: Attempt, rules: ElasticRules, last_heard_s: float, now_s: float
 ) -> bool:
@@ -136,16 +167,16 @@ def _renew(tx: LedgerTx, services: Services, run_key: str, attempt: int, now_s: 
     lease = tx.lease(run_key, attempt)
     if lease is None or lease.state is LeaseState.ENDED:
         return now_s
-    tx.put_lease(_renewed(lease, services.lease_s, now_s))
+    tx.put_lease(_renewed(lease, services, now_s))
     return lease.heartbeat_s
 
 
-def _renewed(lease: Lease, lease_s: float, now_s: float) -> Lease:
-    return replace(lease, state=LeaseState.LIVE, heartbeat_s=now_s, expires_s=now_s + lease_s)
+def _renewed(lease: Lease, services: Services, now_s: float) -> Lease:
+    return replace(lease, state=LeaseState.LIVE, heartbeat_s=now_s, expires_s=now_s + services.lease_s)
 
 
 def _progressed(tx: LedgerTx, run: RunRecord, record: Attempt, message: ProgressReport, now_s: float) -> Attempt:
-    if message.last_step and run.state in (JobState.PLACED, JobState.STARTING):
+    if _begins(run, message):
         move(tx, run, JobState.RUNNING, now_s)
         log_event(tx, run.run_key, now_s, "progress", f"First step reported: {message.last_step}.", record.attempt)
     return merge_progress(record, message)

@@ -76,7 +76,9 @@ def shown_to(services: Services, caller: Caller, view: RunView) -> RunView:
 def list_runs(services: Services, *, limit: int = 50, sees: Sight = see_all) -> tuple[RunView, ...]:
     """The newest runs, without their events, and without the plans and the model's config, which are long."""
     with services.ledger.reading() as tx:
-        return tuple(_row_of(tx, run) for run in tx.runs(limit=limit, dag_ids=_restricted(tx, sees)))
+        runs = tx.runs(limit=limit, dag_ids=_restricted(tx, sees))
+        tx.read_ahead(run.run_key for run in runs)
+        return tuple(_row_of(tx, run) for run in runs)
 
 
 def _row_of(tx: LedgerTx, run: RunRecord) -> RunView:
@@ -121,6 +123,7 @@ def queue_view(services: Services, sees: Sight = see_all) -> QueueView:
         rules = services.queues.rules()
         standing = standing_of(present_facts(tx, services, now_s), rules) if rules else QueueStanding()
         queued = sorted(tx.queue(), key=_place_in_line)
+        tx.read_ahead([*(each.run_key for each in queued), *(each.run_key for each in tx.held_leases())])
         waiting = [_queue_row(tx, entry, index) for index, entry in enumerate(queued, start=1)]
         running = [_running_row(tx, lease, now_s) for lease in tx.held_leases()]
     seen = sees({each.dag_id for each in waiting} | {each.dag_id for each in running})
@@ -189,6 +192,7 @@ def gpus_view(services: Services, sees: Sight = see_all) -> GpusView:
     """Capacity and what is free, by type and by node; who holds what, of the runs that may be shown."""
     with services.ledger.reading() as tx:
         cluster, leases = tx.cluster(), tx.held_leases()
+        tx.read_ahead(each.run_key for each in leases)
         dag_of = {each.run_key: require_run(tx, each.run_key).identity.dag_id for each in leases}
     seen = sees(dag_of.values())
     held = slots_held(leases)

@@ -38,10 +38,7 @@ def run_pass(tx: LedgerTx, services: Services, now_s: float) -> tuple[Action, ..
     granted = _start(tx, services, starts, now_s)
     done += granted
     holds = [each for each in actions if isinstance(each, Hold) and tx.queue_entry(each.run_key) is not None]
-    for hold in holds:
-        _hold(tx, hold, num_before=len(starts) - len(granted))
-    _hold_for_old_workers(tx)
-    _hold_pausing(tx, now_s)
+    _keep_holds(tx, holds, now_s, num_before=len(starts) - len(granted))
     return (*done, *holds)
 
 
@@ -116,28 +113,21 @@ def _grant(tx: LedgerTx, services: Services, start: Start, now_s: float) -> Atte
     return attempt
 
 
-def _hold(tx: LedgerTx, hold: Hold, *, num_before: int) -> None:
-    entry = tx.queue_entry(hold.run_key)
-    assert entry is not None, "runs that do not wait were left out"
-    position = num_before + hold.position
-    changed = replace(entry, hold=hold.reason, position=position, expected_start_s=hold.expected_start_s)
-    if changed != entry:
-        tx.put_queue_entry(changed)
-
-
-def _hold_for_old_workers(tx: LedgerTx) -> None:
+def _keep_holds(tx: LedgerTx, holds: Sequence[Hold], now_s: float, *, num_before: int) -> None:
+    """Store why each run waits, and from when on it might run, where that has changed."""
+    hold_of = {each.run_key: each for each in holds}
     holders = {lease.run_key for lease in tx.held_leases()}
-    reason = Reason(code=ReasonCode.WAITING_FOR_OLD_WORKERS)
+    changed = []
     for entry in tx.queue():
-        if entry.run_key in holders and entry.hold != reason:
-            tx.put_queue_entry(replace(entry, hold=reason))
-
-
-def _hold_pausing(tx: LedgerTx, now_s: float) -> None:
-    """A run that is to pause waits for what ended its last attempt."""
-    for entry in tx.queue():
-        if pauses(entry, now_s):
+        held, hold = entry, hold_of.get(entry.run_key)
+        if hold is not None:
+            position = num_before + hold.position
+            held = replace(held, hold=hold.reason, position=position, expected_start_s=hold.expected_start_s)
+        if entry.run_key in holders:
+            held = replace(held, hold=Reason(code=ReasonCode.WAITING_FOR_OLD_WORKERS))
+        if pauses(entry, now_s):  # it waits for what ended its last attempt
             following = entry.next_attempt
-            held = replace(entry, hold=following.reason, position=None, expected_start_s=following.not_before_s)
-            if held != entry:
-                tx.put_queue_entry(held)
+            held = replace(held, hold=following.reason, position=None, expected_start_s=following.not_before_s)
+        if held != entry:
+            changed.append(held)
+    tx.update_queue(changed)

@@ -35,7 +35,9 @@ def sweep_targets(services: Services) -> tuple[SweepTarget, ...]:
         _mark_overdue(tx, now_s)
         if has_cancelled:
             run_pass(tx, services, now_s)
-        return tuple(_target(tx, services, lease) for lease in tx.held_leases())
+        leases = tx.held_leases()
+        tx.read_ahead(each.run_key for each in leases)
+        return tuple(_target(tx, services, lease) for lease in leases)
 
 
 def apply_sweep(services: Services, report: SweepReport) -> SweepSummary:

@@ -7,7 +7,7 @@ leases, the orders of the results.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -29,7 +29,7 @@ from frenzy.core.ledger import (
     versions_key,
 )
 from frenzy.core.residuals import Residual
-from frenzy.ports import LedgerConflict, LedgerTx
+from frenzy.ports import Heard, LedgerConflict, LedgerTx
 
 _LOCK_TIMEOUT_S: Final = 30.0
 
@@ -77,6 +77,17 @@ class InMemoryLedger:
         finally:
             self._lock.release()
 
+    def renew(self, before: Heard, after: Heard) -> bool:
+        """See LedgerStore; here it has to wait for a writer, too."""
+        key = (before.attempt.run_key, before.attempt.attempt)
+        with self.transaction() as tx:
+            facts = self._facts
+            if (facts.attempts.get(key), facts.leases.get(key)) != (before.attempt, before.lease):
+                return False
+            tx.put_attempt(after.attempt)
+            tx.put_lease(after.lease)
+        return True
+
     @contextmanager
     def reading(self) -> Iterator[LedgerTx]:
         yield InMemoryTransaction(self, self._facts, writable=False)
@@ -99,6 +110,9 @@ class InMemoryTransaction:
         self._ledger = ledger
         self._writable = writable
         self.facts = facts
+
+    def read_ahead(self, run_keys: Iterable[str]) -> None:
+        """All is at hand."""
 
     def run(self, run_key: str) -> RunRecord | None:
         return self.facts.runs.get(run_key)
@@ -153,6 +167,9 @@ class InMemoryTransaction:
             detail = f"There is no training run {entry.run_key!r}."
             raise LedgerConflict(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail))
         self._become(replace(self.facts, queue={**self.facts.queue, entry.run_key: entry}))
+
+    def update_queue(self, entries: Sequence[QueueEntry]) -> None:
+        self._become(replace(self.facts, queue={**self.facts.queue, **{each.run_key: each for each in entries}}))
 
     def drop_queue_entry(self, run_key: str) -> None:
         kept = {key: each for key, each in self.facts.queue.items() if key != run_key}

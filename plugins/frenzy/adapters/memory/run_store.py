@@ -51,8 +51,8 @@ class InMemoryRunStore:
         next_chunks = dict(cursor.next_chunks)
         records: list[StepRecord] = []
         for key, chunks in sorted(self._chunks.items()):
-            if key[:2] == (run_key, attempt):
-                rank = key[2]
+            rank = key[2]
+            if key[:2] == (run_key, attempt) and (rank in next_chunks or not cursor.next_chunks):
                 for chunk in chunks[next_chunks.get(rank, 0) :]:
                     records += chunk
                 next_chunks[rank] = len(chunks)
@@ -63,6 +63,9 @@ class InMemoryRunStore:
     def telemetry_sample(self, run_key: str, attempt: int, *, most_records: int) -> tuple[StepRecord, ...]:
         records = self.telemetry(run_key, attempt, TelemetryCursor()).records
         return records[:: len(records) // most_records + 1]
+
+    def newest_checkpoint(self, run_key: str) -> int | None:
+        return max(self._steps.get(run_key, ()), default=None)
 
     def checkpoint_steps(self, run_key: str) -> tuple[int, ...]:
         return tuple(sorted(self._steps.get(run_key, ())))

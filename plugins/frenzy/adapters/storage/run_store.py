@@ -12,7 +12,7 @@ import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 import fsspec
@@ -27,7 +27,7 @@ from frenzy.ports import TelemetryCursor, TelemetryPage
 logger = logging.getLogger(__name__)
 
 _CHUNK_NAME: Final = re.compile(r"^(\d{5})-(\d{6,9})\.jsonl$")
-_MANIFEST_PATH: Final = re.compile(r"/step-(\d{1,12})/manifest\.json$")
+_STEP_FOLDER: Final = re.compile(r"^step-(\d{1,12})$")
 # What launchers remember lies beside the run directories, where workers that see only their own cannot write.
 _NOTES: Final = "{run_key}.notes"
 # A rank writes a chunk of a few hundred records.
@@ -94,10 +94,10 @@ class FsspecRunStore:
 
     def clear_checkpoints(self, run_key: str) -> None:
         """Forget all checkpoints, manifests first: what is left of a broken deletion is none."""
-        folder = RunPaths(run_key).checkpoints_dir
-        for path in filter(_MANIFEST_PATH.search, self._files.sizes(folder)):
-            self._files.remove(path)
-        self._files.remove(folder)
+        paths = RunPaths(run_key)
+        for step in self._saved_steps(run_key):
+            self._files.remove(paths.checkpoint_manifest(step))
+        self._files.remove(paths.checkpoints_dir)
 
     def clean(self, run_key: str, *, keep_model: bool, dry_run: bool) -> int:
         """Bytes of the run's files, its finished model apart with ``keep_model``; removed unless ``dry_run``."""
@@ -143,16 +143,30 @@ class FsspecRunStore:
 
         A rank's newest chunk that ends in mid-line is left for the next call, unless the attempt
         has ended: then its whole lines count. What a chunk says of another rank than its name does is dropped.
+        Chunks of a rank are numbered, and asked for by their names: listing a folder that grows takes ever longer.
         """
+        paths = RunPaths(run_key)
         next_chunks = dict(cursor.next_chunks)
+        if not next_chunks:
+            found = self._chunks(paths.telemetry_dir(attempt))
+            next_chunks = {rank: chunk for chunk, rank, _ in reversed(found)}
         records: list[StepRecord] = []
-        chunks = self._new_chunks(RunPaths(run_key).telemetry_dir(attempt), next_chunks)
-        newest = {rank: chunk for chunk, rank, _ in chunks}
-        has_ended = self._files.size(RunPaths(run_key).result(attempt)) is not None
-        for rank, chunk, read in self._read_chunks(run_key, attempt, chunks, _MOST_LINES_AT_ONCE):
-            if read.is_whole or chunk != newest[rank] or has_ended:
+        has_ended = self._files.size(paths.result(attempt)) is not None
+        waiting = [(chunk, rank) for rank, chunk in next_chunks.items()]
+        heapify(waiting)
+        problems, left = _Problems(), _MOST_LINES_AT_ONCE
+        while waiting and left > 0:
+            chunk, rank = heappop(waiting)
+            text = self._get(paths.telemetry_chunk(attempt, rank, chunk), _MOST_CHUNK_BYTES)
+            if text is None:
+                continue
+            read = _read_chunk(text, rank, problems, _MOST_LINES_AT_ONCE)
+            left -= read.cost_lines
+            if read.is_whole or has_ended or self._has_chunk(paths, attempt, rank, chunk + 1):
                 records += read.records
                 next_chunks[rank] = chunk + 1
+                heappush(waiting, (chunk + 1, rank))
+        problems.tell(f"The telemetry of {run_key} attempt {attempt}")
         records.sort(key=lambda each: each.rank)
         return TelemetryPage(
             records=tuple(records), cursor=TelemetryCursor(next_chunks=tuple(sorted(next_chunks.items())))
@@ -160,35 +174,29 @@ class FsspecRunStore:
 
     def telemetry_sample(self, run_key: str, attempt: int, *, most_records: int) -> tuple[StepRecord, ...]:
         """About so many records of the attempt, in whole chunks that are spread evenly over it."""
-        chunks = self._new_chunks(RunPaths(run_key).telemetry_dir(attempt), {})
+        chunks = self._chunks(RunPaths(run_key).telemetry_dir(attempt))
         numbers = sorted({chunk for chunk, _, _ in chunks})
         spread = {number: int(f"{place:030b}"[::-1], 2) for place, number in enumerate(numbers)}
         chunks.sort(key=lambda each: (spread[each[0]], each[1]))
-        found = sorted(self._read_chunks(run_key, attempt, chunks, most_records), key=lambda each: each[:2])
-        return tuple(record for _, _, read in found for record in read.records)
-
-    def _read_chunks(
-        self, run_key: str, attempt: int, chunks: list[tuple[int, int, str]], most_lines: int
-    ) -> Iterator[tuple[int, int, _Chunk]]:
-        """Rank, chunk and what is in it, of as many of ``chunks`` as may be read at once."""
-        problems, left = _Problems(), most_lines
+        found: list[tuple[int, int, _Chunk]] = []
+        problems, left = _Problems(), most_records
         for chunk, rank, path in chunks:
-            text = self._get(path, _MOST_CHUNK_BYTES) or ""
-            read = _read_chunk(text, rank, problems, most_lines)
-            yield rank, chunk, read
-            left -= 1 + max(read.num_lines, len(text) // _BYTES_OF_A_LINE)
+            read = _read_chunk(self._get(path, _MOST_CHUNK_BYTES) or "", rank, problems, most_records)
+            found.append((rank, chunk, read))
+            left -= read.cost_lines
             if left <= 0:
                 break
         problems.tell(f"The telemetry of {run_key} attempt {attempt}")
+        found.sort(key=lambda each: each[:2])
+        return tuple(record for _, _, read in found for record in read.records)
+
+    def newest_checkpoint(self, run_key: str) -> int | None:
+        """The newest step whose manifest is there with every file at its size."""
+        return next(self._complete_steps(run_key), None)
 
     def checkpoint_steps(self, run_key: str) -> tuple[int, ...]:
-        """Steps whose manifest is there with every file at its size, ascending; of very many the newest."""
-        sizes = self._files.sizes(RunPaths(run_key).checkpoints_dir)
-        manifests = ((match, path) for path in sizes if (match := _MANIFEST_PATH.search(path)))
-        newest = sorted(((int(match[1]), path) for match, path in manifests), reverse=True)[:_MOST_CHECKPOINTS]
-        totals = accumulate(sizes[path] for _, path in newest)
-        read = [each for each, total in zip(newest, totals, strict=True) if total <= _MOST_BYTES_OF_MANIFESTS]
-        return tuple(step for step, path in reversed(read) if self._is_complete(path, sizes))
+        """All such steps, ascending; of very many the newest."""
+        return tuple(self._complete_steps(run_key))[::-1]
 
     def log_tail(self, run_key: str, attempt: int, *, rank: int = 0, max_bytes: int = 65536) -> str:
         """The end of a rank's output, at most ``max_bytes`` of it, from the start of a line, fit for a terminal.
@@ -207,17 +215,36 @@ class FsspecRunStore:
 
     # files
 
-    def _new_chunks(self, folder: str, next_chunks: dict[int, int]) -> list[tuple[int, int, str]]:
-        """(chunk, rank, path) of the chunks that were not read yet, ascending: all ranks come equally far."""
+    def _chunks(self, folder: str) -> list[tuple[int, int, str]]:
+        """(chunk, rank, path) of all chunks, ascending."""
         matches = filter(None, map(_CHUNK_NAME.match, self._files.names(folder)))
-        chunks = sorted((int(match[2]), int(match[1]), f"{folder}/{match[0]}") for match in matches)
-        return [each for each in chunks if each[0] >= next_chunks.get(each[1], 0)]
+        return sorted((int(match[2]), int(match[1]), f"{folder}/{match[0]}") for match in matches)
 
-    def _is_complete(self, manifest: str, sizes: dict[str, int]) -> bool:
+    def _has_chunk(self, paths: RunPaths, attempt: int, rank: int, chunk: int) -> bool:
+        return self._files.size(paths.telemetry_chunk(attempt, rank, chunk)) is not None
+
+    def _saved_steps(self, run_key: str) -> list[int]:
+        """Steps with a folder of their own, newest first."""
+        names = self._files.names(RunPaths(run_key).checkpoints_dir)
+        return sorted((int(match[1]) for match in map(_STEP_FOLDER.match, names) if match), reverse=True)
+
+    def _complete_steps(self, run_key: str) -> Iterator[int]:
+        """Newest first, up to where too much has been read."""
+        left = _MOST_BYTES_OF_MANIFESTS
+        for step in self._saved_steps(run_key)[:_MOST_CHECKPOINTS]:
+            manifest = RunPaths(run_key).checkpoint_manifest(step)
+            text = self._get(manifest, _MOST_MANIFEST_BYTES) or ""
+            left -= len(text)
+            if left < 0:
+                return
+            if text and self._is_complete(manifest, text):
+                yield step
+
+    def _is_complete(self, manifest: str, text: str) -> bool:
         folder = manifest.rpartition("/")[0]
+        sizes = self._files.sizes(folder)
         try:
-            listed = json.loads(self._get(manifest, _MOST_MANIFEST_BYTES) or "")["files"]
-            return all(sizes.get(f"{folder}/{each['path']}") == each["num_bytes"] for each in listed)
+            return all(sizes.get(f"{folder}/{each['path']}") == each["num_bytes"] for each in json.loads(text)["files"])
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             logger.warning("%s cannot be read: %s", manifest, printable(str(error)))
             return False
@@ -255,10 +282,10 @@ def _note_path(run_key: str, attempt: int, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """``num_lines`` were looked at. is_whole: its writer was through with it."""
+    """cost_lines: what reading it took. is_whole: its writer was through with it."""
 
     records: list[StepRecord]
-    num_lines: int
+    cost_lines: int
     is_whole: bool
 
 
@@ -274,7 +301,8 @@ def _read_chunk(text: str, rank: int, problems: _Problems, most_lines: int) -> _
             problems.add(problem)
             if num_lines - len(records) >= _MOST_BAD_LINES:
                 break
-    return _Chunk(records, num_lines, is_whole=text.endswith("\n"))
+    cost_lines = 1 + max(num_lines, len(text) // _BYTES_OF_A_LINE)
+    return _Chunk(records, cost_lines, is_whole=text.endswith("\n"))
 
 
 def _add_record(records: list[StepRecord], line: str, rank: int) -> str | None:

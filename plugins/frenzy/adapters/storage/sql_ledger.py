@@ -12,16 +12,17 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
-from sqlalchemy import Connection, Engine, insert, select, text
+from sqlalchemy import Connection, Engine, Table, insert, select, text, update
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from frenzy.adapters.storage import airflow_tables, tables
 from frenzy.adapters.storage.engine import BEGIN_OPTION, BUSY_TIMEOUT_S, ledger_engine
 from frenzy.adapters.storage.sql_transaction import SqlTransaction
+from frenzy.core import codec
 from frenzy.core.errors import PermanentError, Reason, ReasonCode, TemporaryError
-from frenzy.core.ledger import LeaseState, RunIdentity
-from frenzy.ports import LedgerTx
+from frenzy.core.ledger import Attempt, Lease, LeaseState, RunIdentity
+from frenzy.ports import Heard, LedgerTx
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,15 @@ class SqlLedger:
     def reading(self) -> AbstractContextManager[LedgerTx]:
         """See LedgerStore. Raises TemporaryError when the database cannot be reached."""
         return self._reading()
+
+    def renew(self, before: Heard, after: Heard) -> bool:
+        """See LedgerStore. Raises TemporaryError when the database cannot be reached."""
+        lease = {"heartbeat_s": after.lease.heartbeat_s, "expires_s": after.lease.expires_s}
+        with _database_errors(), self._engine.connect() as connection:
+            # In two transactions: who holds one row and wants another might wait for a writer who waits for it.
+            return _exchange(connection, tables.attempt, before.attempt, after.attempt) and _exchange(
+                connection, tables.lease, before.lease, after.lease, **lease
+            )
 
     @contextmanager
     def _writing(self) -> Iterator[LedgerTx]:
@@ -101,6 +111,20 @@ class SqlLedger:
         with _database_errors(), self._engine.connect() as connection, connection.begin():
             row = connection.execute(wanted).first()
         return None if row is None else (row.pool, row.num_gpus)
+
+
+def _exchange(
+    connection: Connection, table: Table, before: Attempt | Lease, after: Attempt | Lease, **columns: float
+) -> bool:
+    """Replace the document of ``before`` if it is still there."""
+    if before == after:
+        return True
+    ours = (table.c.run_key == before.run_key) & (table.c.attempt == before.attempt)
+    same = ours & (table.c.document == codec.dumps(before))
+    with connection.begin():
+        return (
+            connection.execute(update(table).where(same).values(document=codec.dumps(after), **columns)).rowcount == 1
+        )
 
 
 def _make_lock_row(connection: Connection) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
-from sqlalchemy import Connection, Row, Select, Table, delete, insert, select, update
+from sqlalchemy import Connection, Row, Select, Table, bindparam, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from frenzy.adapters.lease_rules import check_lease, takes_slots
@@ -36,16 +36,45 @@ _CACHED_VALUES = 4096
 
 
 class SqlTransaction:
-    """LedgerTx on an open transaction of ``connection``."""
+    """LedgerTx on an open transaction of ``connection``.
+
+    What it has read it keeps: nobody else changes it meanwhile, but for heartbeats (``LedgerStore.renew``), whose
+    next one tells the same again.
+    """
 
     def __init__(self, connection: Connection, *, writable: bool) -> None:
         self._connection = connection
         self._writable = writable
+        self._runs: dict[str, RunRecord | None] = {}
+        self._attempts: dict[str, tuple[Attempt, ...]] = {}
+        self._entries: dict[str, QueueEntry | None] = {}
+        self._knows_queue = False
+        self._held: tuple[Lease, ...] | None = None
+        self._cluster: Cluster | None = None
+
+    def read_ahead(self, run_keys: Iterable[str]) -> None:
+        keys = tuple(dict.fromkeys(run_keys))
+        runs, self._runs = self._unread(RunRecord, tables.run, keys, self._runs), dict.fromkeys(keys) | self._runs
+        self._runs |= {each.run_key: each for each in runs}
+        attempts: dict[str, list[Attempt]] = {key: [] for key in keys if key not in self._attempts}
+        for each in self._unread(Attempt, tables.attempt, keys, self._attempts):
+            attempts[each.run_key].append(each)
+        for key, found in attempts.items():
+            self._attempts[key] = tuple(sorted(found, key=lambda each: each.attempt))
+        if not self._knows_queue:
+            entries = self._unread(QueueEntry, tables.queue_entry, keys, self._entries)
+            self._entries = dict.fromkeys(keys) | self._entries | {each.run_key: each for each in entries}
+
+    def _unread(self, kind: type[T], table: Table, keys: Iterable[str], known: Mapping[str, object]) -> tuple[T, ...]:
+        unread = [key for key in keys if key not in known]
+        return self._all(kind, select(table.c.document).where(table.c.run_key.in_(unread))) if unread else ()
 
     # runs and their queue
 
     def run(self, run_key: str) -> RunRecord | None:
-        return self._one(RunRecord, tables.run, run_key=run_key)
+        if run_key not in self._runs:
+            self._runs[run_key] = self._one(RunRecord, tables.run, run_key=run_key)
+        return self._runs[run_key]
 
     def runs(
         self,
@@ -63,7 +92,9 @@ class SqlTransaction:
             wanted = wanted.where(run.c.dag_id == dag_run[0], run.c.run_id == dag_run[1])
         if dag_ids is not None:
             wanted = wanted.where(run.c.dag_id.in_(dag_ids))
-        return self._all(RunRecord, wanted)
+        found = self._all(RunRecord, wanted)
+        self._runs |= {each.run_key: each for each in found}
+        return found
 
     def dag_ids(self) -> frozenset[str]:
         return frozenset(self._connection.scalars(select(tables.run.c.dag_id).distinct()))
@@ -92,13 +123,19 @@ class SqlTransaction:
                 "document": codec.dumps(record),
             },
         )
+        self._runs[record.run_key] = record
 
     def queue(self) -> tuple[QueueEntry, ...]:
-        entry = tables.queue_entry
-        return self._all(QueueEntry, select(entry.c.document).order_by(entry.c.submitted_s, entry.c.run_key))
+        if not self._knows_queue:
+            found = self._all(QueueEntry, select(tables.queue_entry.c.document))
+            self._entries, self._knows_queue = {each.run_key: each for each in found}, True
+        waiting = (each for each in self._entries.values() if each is not None)
+        return tuple(sorted(waiting, key=lambda each: (each.submitted_s, each.run_key)))
 
     def queue_entry(self, run_key: str) -> QueueEntry | None:
-        return self._one(QueueEntry, tables.queue_entry, run_key=run_key)
+        if not self._knows_queue and run_key not in self._entries:
+            self._entries[run_key] = self._one(QueueEntry, tables.queue_entry, run_key=run_key)
+        return self._entries.get(run_key)
 
     def put_queue_entry(self, entry: QueueEntry) -> None:
         values = {"submitted_s": entry.submitted_s, "document": codec.dumps(entry)}
@@ -107,17 +144,29 @@ class SqlTransaction:
                 self._put(tables.queue_entry, {"run_key": entry.run_key}, values)
         except IntegrityError as error:
             raise LedgerConflict(no_such_run(entry.run_key)) from error
+        self._entries[entry.run_key] = entry
+
+    def update_queue(self, entries: Sequence[QueueEntry]) -> None:
+        self._check_writable()
+        table = tables.queue_entry
+        changed = update(table).where(table.c.run_key == bindparam("of")).values(document=bindparam("new"))
+        if entries:
+            self._connection.execute(changed, [{"of": each.run_key, "new": codec.dumps(each)} for each in entries])
+        self._entries |= {each.run_key: each for each in entries}
 
     def drop_queue_entry(self, run_key: str) -> None:
         self._check_writable()
         self._connection.execute(delete(tables.queue_entry).where(tables.queue_entry.c.run_key == run_key))
+        self._entries[run_key] = None
 
     # leases
 
     def held_leases(self) -> tuple[Lease, ...]:
-        lease = tables.lease
-        held = select(lease.c.document).where(lease.c.state != LeaseState.ENDED.value)
-        return self._all(Lease, held.order_by(lease.c.granted_s, lease.c.run_key))
+        if self._held is None:
+            lease = tables.lease
+            held = select(lease.c.document).where(lease.c.state != LeaseState.ENDED.value)
+            self._held = self._all(Lease, held.order_by(lease.c.granted_s, lease.c.run_key))
+        return self._held
 
     def lease(self, run_key: str, attempt: int) -> Lease | None:
         return self._one(Lease, tables.lease, run_key=run_key, attempt=attempt)
@@ -137,6 +186,7 @@ class SqlTransaction:
         except IntegrityError as error:
             detail = f"GPUs for attempt {lease.attempt} of run {lease.run_key} are held by another lease."
             raise LedgerConflict(Reason(code=ReasonCode.WAITING_FOR_GPUS, detail=detail)) from error
+        self._held = None
 
     def _put_lease_row(self, lease: Lease) -> None:
         self._put(
@@ -182,9 +232,11 @@ class SqlTransaction:
     # attempts
 
     def attempts(self, run_key: str) -> tuple[Attempt, ...]:
-        attempt = tables.attempt
-        wanted = select(attempt.c.document).where(attempt.c.run_key == run_key)
-        return self._all(Attempt, wanted.order_by(attempt.c.attempt))
+        if run_key not in self._attempts:
+            attempt = tables.attempt
+            wanted = select(attempt.c.document).where(attempt.c.run_key == run_key)
+            self._attempts[run_key] = self._all(Attempt, wanted.order_by(attempt.c.attempt))
+        return self._attempts[run_key]
 
     def put_attempt(self, attempt: Attempt) -> None:
         self._put(
@@ -197,13 +249,16 @@ class SqlTransaction:
                 "document": codec.dumps(attempt),
             },
         )
+        self._attempts.pop(attempt.run_key, None)
 
     # the cluster
 
     def cluster(self) -> Cluster:
-        kinds = self._all(GpuType, select(tables.gpu_type.c.document).order_by(tables.gpu_type.c.position))
-        nodes = self._all(Node, select(tables.node.c.document).order_by(tables.node.c.position))
-        return Cluster(gpu_types=kinds, nodes=nodes)
+        if self._cluster is None:
+            kinds = self._all(GpuType, select(tables.gpu_type.c.document).order_by(tables.gpu_type.c.position))
+            nodes = self._all(Node, select(tables.node.c.document).order_by(tables.node.c.position))
+            self._cluster = Cluster(gpu_types=kinds, nodes=nodes)
+        return self._cluster
 
     def put_cluster(self, cluster: Cluster) -> None:
         kinds = [
@@ -223,6 +278,7 @@ class SqlTransaction:
         ]
         self._replace_all(tables.gpu_type, kinds)
         self._replace_all(tables.node, nodes)
+        self._cluster = cluster
 
     # history
 
