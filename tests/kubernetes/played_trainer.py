@@ -63,7 +63,7 @@ class _Training:
         for rank in range(self._spec.plan.num_gpus):
             records = (self._record(rank, step) for step in range(self.begun + 1, last + 1))
             text = "".join(f"{codec.dumps(each)}\n" for each in records)
-            self._put(f"{self._paths.telemetry_dir(self._spec.attempt)}/{rank}-0.jsonl", text)
+            self._put(self._paths.telemetry_chunk(self._spec.attempt, rank, 0), text)
 
     def save(self, step: int) -> None:
         self._put(self._paths.checkpoint_manifest(step), '{"files": []}')
