@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from frenzy.core.job import DataSpec
 from frenzy.trainer.outcome import BadInputError
+
+if TYPE_CHECKING:
+    from pyarrow import Schema
 
 _FORMATS: Final = {
     ".txt": "text",
@@ -159,20 +162,26 @@ def _parquet_texts(place: str, column: str) -> Iterator[str | None]:
 
     with fsspec.open(place, "rb") as file:
         try:
-            # A value that stands in very many rows is in memory once.
-            table = parquet.ParquetFile(file, read_dictionary=[column], buffer_size=2**20)
+            footer = parquet.read_metadata(file)
         except arrow.ArrowInvalid as error:
             raise BadInputError("data.path", place, f"it must be a parquet file ({error})") from error
-        names = table.schema_arrow.names
-        if column not in names:
-            raise BadInputError("data.text_column", column, f"{place} has no such column; there are {_names(names)}")
-        kind = table.schema_arrow.field(column).type
-        kind = kind.value_type if arrow.types.is_dictionary(kind) else kind
-        if not (arrow.types.is_string(kind) or arrow.types.is_large_string(kind)):
-            raise BadInputError("data.text_column", column, f"{place} holds {kind} there, not strings")
+        _check_column(footer.schema.to_arrow_schema(), column, place)
+        # A value that stands in very many rows is in memory once.
+        table = parquet.ParquetFile(file, metadata=footer, read_dictionary=[column], buffer_size=2**20)
         for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[column], use_threads=False):
             for value in batch.column(0):
                 text: str | None = value.as_py()
                 if text is not None and len(text) > _MOST_LINE_CHARACTERS:
                     raise _too_long(place)
                 yield text
+
+
+def _check_column(schema: Schema, column: str, place: str) -> None:
+    from pyarrow import types
+
+    if column not in schema.names:
+        raise BadInputError("data.text_column", column, f"{place} has no such column; there are {_names(schema.names)}")
+    kind = schema.field(column).type
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    if not (types.is_string(kind) or types.is_large_string(kind)):
+        raise BadInputError("data.text_column", column, f"{place} holds {kind} there, not strings")

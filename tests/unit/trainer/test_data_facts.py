@@ -155,6 +155,19 @@ def test_a_text_in_a_table_is_bounded_like_a_line(tmp_path: Path) -> None:
         data_facts(job(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ({"id": [1], "content": ["x"]}, "has no such column; there are content, id"),
+        ({"text": [1, 2]}, "holds int64 there, not strings"),
+    ],
+)
+def test_a_table_without_a_column_of_text_is_refused(tmp_path: Path, rows: dict[str, Any], sentence: str) -> None:
+    parquet.write_table(arrow.table(rows), tmp_path / "rows.parquet")
+    with pytest.raises(BadInputError, match=sentence):
+        data_facts(job(tmp_path))
+
+
 def test_lines_without_text_are_read_up_to_a_bound_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_COST", 10_000)
     path = tmp_path / "rows.jsonl"
