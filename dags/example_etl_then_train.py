@@ -4,15 +4,15 @@ import os
 
 from airflow.sdk import DAG, get_current_context, task
 
-from frenzy.airflow.task_group import frenzy_evaluation, frenzy_training
-from frenzy.core.plan import short_hash
+from frenzy.airflow.operators.task_group import frenzy_evaluation, frenzy_training
+from frenzy.core.values.plan import short_hash
 from frenzy.settings import CHECKOUT, load_settings
 
 with DAG("example_etl_then_train", schedule=None, tags=["frenzy", "example"], doc_md=__doc__) as dag:
 
     @task(multiple_outputs=True)
     def clean(source: str, base: str) -> dict:
-        from frenzy.airflow.example_etl import clean_text
+        from frenzy.airflow.dags.example_etl import clean_text
 
         folder = load_settings(os.environ).home / "etl" / short_hash(get_current_context()["run_id"])
         return clean_text(CHECKOUT / source, folder, base=CHECKOUT / base)

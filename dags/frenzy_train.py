@@ -5,8 +5,8 @@ from pathlib import Path
 
 from airflow.sdk import DAG, get_current_context, task
 
-from frenzy.airflow.task_group import frenzy_evaluation, frenzy_training
-from frenzy.airflow.train_form import SAVE_AS_JOB, form, job_of_form, save_job
+from frenzy.airflow.dags.train_form import SAVE_AS_JOB, form, job_of_form, save_job
+from frenzy.airflow.operators.task_group import frenzy_evaluation, frenzy_training
 
 PRESETS = Path(__file__).resolve().parents[1] / "include/jobs"
 

@@ -23,10 +23,10 @@ from typing import Any, Final
 
 from tests.contract import values
 
-from frenzy.adapters.storage.sql_ledger import SqlLedger
-from frenzy.core.cluster import Cluster
-from frenzy.core.errors import FrenzyError
-from frenzy.core.ledger import Event, Lease, LeaseState
+from frenzy.adapters.ledger_sql.sql_ledger import SqlLedger
+from frenzy.core.runs.ledger import Event, Lease, LeaseState
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.errors import FrenzyError
 from frenzy.ports import Heard, LedgerConflict, LedgerTx
 
 NUM_NODES: Final = 6

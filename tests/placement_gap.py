@@ -28,10 +28,10 @@ from typing import Any
 from tests.bench.report import figure
 from tests.unit.core.has_world import gpu_type, node, plan
 
-from frenzy.core.cluster import Cluster
 from frenzy.core.has import HasPolicy
-from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import Elasticity, QueuedJob
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.queue import Elasticity, QueuedJob
 from frenzy.sim.engine import simulate
 from frenzy.sim.jobs import Scenario, SimJob
 from frenzy.sim.schedulers import ProductScheduler

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
-from frenzy.core.access import JobRecord
-from frenzy.core.cluster import Cluster
-from frenzy.core.errors import Reason
-from frenzy.core.launch import AttemptResult, Control, LaunchSpec
-from frenzy.core.ledger import (
+from frenzy.core.memory.residuals import Residual
+from frenzy.core.runs.access import JobRecord
+from frenzy.core.runs.ledger import (
     Attempt,
     CalibrationSample,
     Event,
@@ -26,9 +24,11 @@ from frenzy.core.ledger import (
     RunIdentity,
     RunRecord,
 )
-from frenzy.core.queue_rules import QueueRules
-from frenzy.core.residuals import Residual
-from frenzy.core.telemetry import StepRecord
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.errors import Reason
+from frenzy.core.values.launch import AttemptResult, Control, LaunchSpec
+from frenzy.core.values.queue_rules import QueueRules
+from frenzy.core.values.telemetry import StepRecord
 
 
 class Clock(Protocol):

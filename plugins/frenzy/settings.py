@@ -15,10 +15,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from frenzy.core.errors import SpecError, Violation
-from frenzy.core.moves import MOVES
-from frenzy.core.sources import ANY_PUBLIC_HOST, DATA_SCHEMES, SourceRules
-from frenzy.core.units import parse_duration_s
+from frenzy.core.lifecycle.moves import MOVES
+from frenzy.core.values.errors import SpecError, Violation
+from frenzy.core.values.sources import ANY_PUBLIC_HOST, DATA_SCHEMES, SourceRules
+from frenzy.core.values.units import parse_duration_s
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 _IN_CHECKOUT: Final = (_PACKAGE.parents[1] / "pyproject.toml").is_file()

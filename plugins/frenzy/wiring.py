@@ -10,20 +10,20 @@ from functools import partial
 from typing import Any, Final
 
 from frenzy.adapters.calibration import default_calibration
-from frenzy.adapters.cluster_file import ClusterFileInventory
 from frenzy.adapters.connection_settings import settings_of_airflow
+from frenzy.adapters.files.job_store import FolderJobStore
+from frenzy.adapters.files.run_store import FsspecRunStore
 from frenzy.adapters.k8s.pod_rules import PodRules, load_pod_rules
-from frenzy.adapters.local.launcher import LocalLauncher
+from frenzy.adapters.ledger_sql.sql_ledger import SqlLedger
+from frenzy.adapters.local.local_launcher import LocalLauncher
 from frenzy.adapters.memory import FixedQueues
-from frenzy.adapters.queue_file import QueueFile
-from frenzy.adapters.storage.job_store import FolderJobStore
-from frenzy.adapters.storage.run_store import FsspecRunStore
-from frenzy.adapters.storage.sql_ledger import SqlLedger
+from frenzy.adapters.spec.cluster_file import ClusterFileInventory
+from frenzy.adapters.spec.queue_file import QueueFile
 from frenzy.app.inventory import refresh_inventory
 from frenzy.app.services import Services
-from frenzy.core.errors import PermanentError, Reason, ReasonCode, SpecError, TemporaryError
 from frenzy.core.has import policy_named
-from frenzy.core.moves import ElasticRules
+from frenzy.core.lifecycle.moves import ElasticRules
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, SpecError, TemporaryError
 from frenzy.ports import Inventory, Launcher, RunStore
 from frenzy.settings import ElasticMoves, LauncherKind, Settings
 
@@ -48,7 +48,7 @@ def launcher(settings: Settings, core_api: Callable[[], Any] | None = None) -> L
     if settings.launcher is LauncherKind.LOCAL:
         return LocalLauncher(run_store(settings), state=settings.workers_folder, environ=os.environ)
     # Imported only here: the client library of Kubernetes is large.
-    from frenzy.adapters.k8s.launcher import KubernetesLauncher
+    from frenzy.adapters.k8s.launcher.kubernetes_launcher import KubernetesLauncher
 
     api = core_api or partial(kubernetes_api, settings.kubernetes_conn_id)
     return KubernetesLauncher(run_store(settings), pod_rules(settings), core_api=api)
@@ -59,7 +59,7 @@ def inventory(settings: Settings) -> Inventory:
     if settings.launcher is LauncherKind.LOCAL:
         return ClusterFileInventory(settings.cluster_file)
     # Imported only here: Kubernetes' client takes seconds.
-    from frenzy.adapters.k8s.inventory import KubernetesInventory
+    from frenzy.adapters.k8s.inventory.kubernetes_inventory import KubernetesInventory
 
     api = partial(kubernetes_api, settings.kubernetes_conn_id)
     return KubernetesInventory(api, pod_rules(settings), cluster_file=settings.cluster_file)

@@ -31,22 +31,22 @@ from tests.kubernetes.plays import succeeds
 from tests.kubernetes.recipe import Part
 
 from frenzy.adapters.calibration import default_calibration
-from frenzy.adapters.job_spec import job_from_yaml
-from frenzy.adapters.k8s.inventory import KubernetesInventory
-from frenzy.adapters.k8s.launcher import KubernetesLauncher
+from frenzy.adapters.files.run_store import FsspecRunStore
+from frenzy.adapters.k8s.inventory.kubernetes_inventory import KubernetesInventory
+from frenzy.adapters.k8s.launcher.kubernetes_launcher import KubernetesLauncher
 from frenzy.adapters.k8s.pod_rules import PodRules, RunDirectory
 from frenzy.adapters.memory import InMemoryJobStore, InMemoryLedger
-from frenzy.adapters.storage.run_store import FsspecRunStore
+from frenzy.adapters.spec.job_spec import job_from_yaml
 from frenzy.app.observe import attempt_launching
 from frenzy.app.place import enqueue, place_status
 from frenzy.app.register import register_run
 from frenzy.app.services import Services
 from frenzy.app.settle import end_attempt
-from frenzy.core.cluster import NodeState
 from frenzy.core.has import policy_named
-from frenzy.core.launch import LaunchSpec
-from frenzy.core.ledger import DataFacts, RunIdentity
-from frenzy.core.protocol import EndReport, PlaceStatus, RegisterRun
+from frenzy.core.runs.ledger import DataFacts, RunIdentity
+from frenzy.core.runs.protocol import EndReport, PlaceStatus, RegisterRun
+from frenzy.core.values.cluster import NodeState
+from frenzy.core.values.launch import LaunchSpec
 from frenzy.ports import WorkersState
 from frenzy.wiring import SystemClock
 

@@ -92,7 +92,7 @@ def _mix(url: str, kind: str) -> list[dict[str, Any]]:
 
 
 def _played(url: str, module: str, *arguments: str) -> Any:
-    from frenzy.adapters.storage.schema import migrate
+    from frenzy.adapters.ledger_sql.schema import migrate
 
     migrate(url)
     command = [sys.executable, "-m", module, url, *arguments]

@@ -22,16 +22,16 @@ sys.path[:0] = [str(ROOT), str(ROOT / "plugins")]
 from tests.bench.report import figure, publish  # noqa: E402
 
 from frenzy.adapters.calibration import default_calibration  # noqa: E402
-from frenzy.adapters.cluster_file import load_cluster  # noqa: E402
-from frenzy.adapters.job_spec import job_from_yaml  # noqa: E402
 from frenzy.adapters.model_config import resolve_model_config  # noqa: E402
-from frenzy.core.cluster import Cluster, Node  # noqa: E402
-from frenzy.core.gpu_catalogue import CATALOGUE  # noqa: E402
-from frenzy.core.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec  # noqa: E402
-from frenzy.core.marp import PlanRequest, plan_candidates  # noqa: E402
-from frenzy.core.marp_closed_form import selections  # noqa: E402
-from frenzy.core.model_shape import model_shape  # noqa: E402
-from frenzy.core.units import GIB  # noqa: E402
+from frenzy.adapters.spec.cluster_file import load_cluster  # noqa: E402
+from frenzy.adapters.spec.job_spec import job_from_yaml  # noqa: E402
+from frenzy.core.models.shape import model_shape  # noqa: E402
+from frenzy.core.planning.estimated_plans import selections  # noqa: E402
+from frenzy.core.planning.marp import PlanRequest, plan_candidates  # noqa: E402
+from frenzy.core.values.cluster import Cluster, Node  # noqa: E402
+from frenzy.core.values.gpu_catalogue import CATALOGUE  # noqa: E402
+from frenzy.core.values.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec  # noqa: E402
+from frenzy.core.values.units import GIB  # noqa: E402
 
 REPEATS: Final = 15
 STEPS: Final = 1000

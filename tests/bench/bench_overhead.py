@@ -16,8 +16,8 @@ from typing import Any, Final
 from tests.bench.report import figure, publish
 from tests.e2e.walker import Walker, job_text, write_cluster, write_corpus
 
-from frenzy.cli.stack import Stack
-from frenzy.core.ledger import FINAL_STATES
+from frenzy.cli.embedded.stack import Stack
+from frenzy.core.runs.ledger import FINAL_STATES
 
 NUM_TURNS: Final = 10
 RATIO_GOAL: Final = 1.3

@@ -20,12 +20,12 @@ import httpx
 from tests.bench.report import figure, publish
 from tests.e2e.walker import MODEL, Walker, job_text, write_cluster, write_corpus
 
-from frenzy.cli.airflow_env import SERVICE_USER
-from frenzy.cli.stack import COMPONENTS, Stack
-from frenzy.core.codec import encode
-from frenzy.core.job import ConstraintsSpec, DataSpec, ModelSpec, TrainingJob, TrainingSpec
-from frenzy.core.ledger import DataFacts, JobState, RunIdentity
-from frenzy.core.protocol import PlaceView, RegisterRun, RunView
+from frenzy.cli.embedded.airflow_env import SERVICE_USER
+from frenzy.cli.embedded.stack import COMPONENTS, Stack
+from frenzy.core.runs.ledger import DataFacts, JobState, RunIdentity
+from frenzy.core.runs.protocol import PlaceView, RegisterRun, RunView
+from frenzy.core.values.codec import encode
+from frenzy.core.values.job import ConstraintsSpec, DataSpec, ModelSpec, TrainingJob, TrainingSpec
 
 LOAD_S: Final = float(os.environ.get("OVERLOAD_S", "180"))
 NUM_WAITING: Final = 200

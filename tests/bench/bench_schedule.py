@@ -28,7 +28,7 @@ from tests.bench.schedule_growth import cpu_s, draw_growth, growth, median_cpu_s
 from tests.placement_gap import gap_figures
 
 from frenzy.core.has import HasPolicy, SchedulingState, decide, decided, schedule
-from frenzy.core.queue import QueuedJob, SchedulingFacts
+from frenzy.core.values.queue import QueuedJob, SchedulingFacts
 from frenzy.sim.engine import simulate
 from frenzy.sim.registry import scheduler_named
 from frenzy.sim.workload import WorkloadSpec, make_scenario

@@ -17,7 +17,7 @@ from tests import postgres
 from tests.bench.report import figure, publish
 from tests.e2e.walker import Walker, long_training, write_cluster, write_corpus
 
-from frenzy.cli.stack import COMPONENTS, Stack
+from frenzy.cli.embedded.stack import COMPONENTS, Stack
 
 NUM_JOBS: Final = 4
 _LOOK_S: Final = 30.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from typing import Final
 
-from frenzy.core.plan import ResourcePlan
+from frenzy.core.values.plan import ResourcePlan
 from frenzy.sim.disturbances import Disturbances
 from frenzy.sim.engine import simulate
 from frenzy.sim.jobs import Scenario

@@ -20,13 +20,13 @@ from tests.contract import values
 from tests.unit.adapters.test_ledger_cost import running_attempt
 from tests.unit.installation import in_memory_services
 
-from frenzy.adapters.storage.sql_ledger import SqlLedger
+from frenzy.adapters.ledger_sql.sql_ledger import SqlLedger
 from frenzy.app.observe import report_progress
 from frenzy.app.place import place_status
 from frenzy.app.schedule_pass import run_pass
 from frenzy.app.services import Services, require_attempt
-from frenzy.core.ledger import JobState
-from frenzy.core.protocol import ProgressReport
+from frenzy.core.runs.ledger import JobState
+from frenzy.core.runs.protocol import ProgressReport
 from frenzy.ports import Heard
 from frenzy.wiring import SystemClock
 

@@ -15,10 +15,10 @@ from tests.bench.mix_jobs import MixJob
 from tests.bench.mix_runs import MIN_RUN_S, MeasuredMix
 from tests.bench.mix_times import MeasuredAttempt, MeasuredJob, Phases, average
 
-from frenzy.adapters.cluster_file import load_cluster
-from frenzy.core.moves import MOVES
-from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import Elasticity, QueuedJob
+from frenzy.adapters.spec.cluster_file import load_cluster
+from frenzy.core.lifecycle.moves import MOVES
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.queue import Elasticity, QueuedJob
 from frenzy.sim.engine import simulate
 from frenzy.sim.jobs import Scenario, SimJob
 from frenzy.sim.registry import scheduler_named

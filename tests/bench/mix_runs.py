@@ -12,9 +12,9 @@ from tests.bench.mix_jobs import SIZES, MixJob, spec
 from tests.bench.mix_times import MeasuredJob, measured_attempt
 from tests.e2e.walker import Walker
 
-from frenzy.cli.stack import Stack
-from frenzy.core.ledger import FINAL_STATES, JobState
-from frenzy.core.protocol import RunView
+from frenzy.cli.embedded.stack import Stack
+from frenzy.core.runs.ledger import FINAL_STATES, JobState
+from frenzy.core.runs.protocol import RunView
 from frenzy.ports import RunStore, TelemetryCursor
 from frenzy.wiring import run_store
 

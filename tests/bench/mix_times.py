@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from statistics import fmean
 
-from frenzy.core.ledger import Attempt, Event, JobState
-from frenzy.core.protocol import RunView
-from frenzy.core.telemetry import StepRecord
+from frenzy.core.runs.ledger import Attempt, Event, JobState
+from frenzy.core.runs.protocol import RunView
+from frenzy.core.values.telemetry import StepRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import cycle
 
-from frenzy.core.cluster import Cluster, Node
 from frenzy.core.has import HasPolicy, SchedulingState, apply_actions, decide
-from frenzy.core.queue import QueuedJob, SchedulingFacts
+from frenzy.core.values.cluster import Cluster, Node
+from frenzy.core.values.queue import QueuedJob, SchedulingFacts
 from frenzy.sim.clusters import cluster_named
 from frenzy.sim.traces import load_trace
 from frenzy.sim.workload import WorkloadSpec, generate

@@ -15,7 +15,7 @@ from tests.bench.report import figure
 from tests.bench.schedule_facts import busy, cluster_of, grown, jobs_on, now_of, rigid
 
 from frenzy.core.has import SchedulingState
-from frenzy.core.queue import SchedulingFacts
+from frenzy.core.values.queue import SchedulingFacts
 from frenzy.sim.clusters import cluster_named
 from frenzy.sim.registry import scheduler_named
 

@@ -15,8 +15,8 @@ import sys
 import threading
 from pathlib import Path
 
-from frenzy.core import codec
-from frenzy.core.launch import AttemptResult, RunPaths
+from frenzy.core.values import codec
+from frenzy.core.values.launch import AttemptResult, RunPaths
 
 
 def main() -> int:

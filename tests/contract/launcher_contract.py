@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.contract import values
 from tests.contract.eventually import eventually
 
-from frenzy.core.launch import LaunchSpec
+from frenzy.core.values.launch import LaunchSpec
 from frenzy.ports import Launcher, WorkersAccount, WorkersState
 
 

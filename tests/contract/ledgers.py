@@ -13,11 +13,11 @@ from typing import Protocol
 from sqlalchemy import Connection, make_url, text
 from tests.postgres import Server
 
+from frenzy.adapters.ledger_sql.database import ledger_engine
+from frenzy.adapters.ledger_sql.schema import migrate
+from frenzy.adapters.ledger_sql.sql_ledger import SqlLedger
 from frenzy.adapters.memory import InMemoryLedger
-from frenzy.adapters.storage.engine import ledger_engine
-from frenzy.adapters.storage.schema import migrate
-from frenzy.adapters.storage.sql_ledger import SqlLedger
-from frenzy.core.ledger import RunIdentity
+from frenzy.core.runs.ledger import RunIdentity
 from frenzy.ports import LedgerStore
 
 DATABASES = ("postgresql", "sqlite")

@@ -24,10 +24,8 @@ from frenzy.adapters.api_client import (
     NotFoundError,
     airflow_call,
 )
-from frenzy.core.codec import dumps
-from frenzy.core.errors import ContractError, PermanentError, Reason, ReasonCode, SpecError, TemporaryError
-from frenzy.core.ledger import RunIdentity
-from frenzy.core.protocol import (
+from frenzy.core.runs.ledger import RunIdentity
+from frenzy.core.runs.protocol import (
     CleanRun,
     Directive,
     DirectiveKind,
@@ -37,6 +35,8 @@ from frenzy.core.protocol import (
     SubmitJob,
     SweepReport,
 )
+from frenzy.core.values.codec import dumps
+from frenzy.core.values.errors import ContractError, PermanentError, Reason, ReasonCode, SpecError, TemporaryError
 from frenzy.web.routes import API, ROUTES
 
 ADDRESS = ApiAddress(base_url="http://airflow.test", login="frenzy", password="secret")

@@ -13,13 +13,13 @@ from tests.contract.eventually import eventually
 from tests.contract.fake_kube import FakeKube
 from tests.unit.adapters.k8s.cluster_objects import RULES, node_object, pod_object
 
-from frenzy.adapters.cluster_file import ClusterFileInventory, parse_cluster
-from frenzy.adapters.k8s.inventory import KubernetesInventory
+from frenzy.adapters.k8s.inventory.kubernetes_inventory import KubernetesInventory
 from frenzy.adapters.memory import FixedInventory
-from frenzy.core.cluster import Cluster, NodeState
-from frenzy.core.errors import ReasonCode, SpecError, TemporaryError
-from frenzy.core.gpu_catalogue import CATALOGUE
-from frenzy.core.units import GIB
+from frenzy.adapters.spec.cluster_file import ClusterFileInventory, parse_cluster
+from frenzy.core.values.cluster import Cluster, NodeState
+from frenzy.core.values.errors import ReasonCode, SpecError, TemporaryError
+from frenzy.core.values.gpu_catalogue import CATALOGUE
+from frenzy.core.values.units import GIB
 from frenzy.ports import Inventory
 
 A100 = CATALOGUE["a100-80"].gpu

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from frenzy.adapters.files.job_store import NUM_SHARDS, FolderJobStore, shard_of
 from frenzy.adapters.memory import InMemoryJobStore
-from frenzy.adapters.storage.job_store import NUM_SHARDS, FolderJobStore, shard_of
-from frenzy.core.errors import SpecError
+from frenzy.core.values.errors import SpecError
 from frenzy.ports import JobStore
 
 STORES: dict[str, Callable[[Path], JobStore]] = {

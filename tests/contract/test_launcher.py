@@ -11,9 +11,9 @@ import pytest
 from tests.contract import fake_trainer
 from tests.contract.launcher_contract import LauncherContract, World
 
-from frenzy.adapters.local.launcher import LocalLauncher
+from frenzy.adapters.files.run_store import FsspecRunStore
+from frenzy.adapters.local.local_launcher import LocalLauncher
 from frenzy.adapters.memory import FakeLauncher
-from frenzy.adapters.storage.run_store import FsspecRunStore
 from frenzy.ports import Launcher
 
 

@@ -12,11 +12,11 @@ import pytest
 from tests.contract import values
 from tests.contract.ledgers import DATABASES, MemoryWorld, World, postgres_world, sqlite_world
 
-from frenzy.core.access import JobRecord
-from frenzy.core.cluster import Cluster
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.hardware import DeviceKind
-from frenzy.core.ledger import Event, JobState, LeaseState, versions_key
+from frenzy.core.runs.access import JobRecord
+from frenzy.core.runs.ledger import Event, JobState, LeaseState, versions_key
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.hardware import DeviceKind
 from frenzy.ports import Heard, LedgerConflict, LedgerStore
 
 

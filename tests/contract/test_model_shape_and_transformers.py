@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from frenzy.adapters.model_config import resolve_model_config
-from frenzy.core.job import ModelSpec
-from frenzy.core.model_shape import SUPPORTED_FAMILIES, model_shape
+from frenzy.core.models.shape import SUPPORTED_FAMILIES, model_shape
+from frenzy.core.values.job import ModelSpec
 
 COMMON = {
     "hidden_size": 96,

@@ -12,12 +12,12 @@ import fsspec
 import pytest
 from tests.contract import values
 
+from frenzy.adapters.files.run_store import FsspecRunStore
 from frenzy.adapters.memory import InMemoryRunStore
-from frenzy.adapters.storage.run_store import FsspecRunStore
-from frenzy.core import codec
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.launch import FIRST_POD_LOG, AttemptResult, Control, ControlAction, RunPaths, deepspeed_config
-from frenzy.core.telemetry import StepRecord
+from frenzy.core.values import codec
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.launch import FIRST_POD_LOG, AttemptResult, Control, ControlAction, RunPaths, deepspeed_config
+from frenzy.core.values.telemetry import StepRecord
 from frenzy.ports import RunStore, TelemetryCursor
 
 KEY = "0123456789ab"
@@ -293,9 +293,9 @@ def test_no_temporary_file_stays_behind(tmp_path: Path) -> None:
 
 def test_the_trainers_checkpoints_are_seen(tmp_path: Path) -> None:
     """The trainer writes manifests and this side reads them; neither imports the other."""
-    from frenzy.core.resume import ParallelLayout
-    from frenzy.trainer.checkpoint_manifest import CheckpointManifest, FileEntry
-    from frenzy.trainer.checkpoint_store import CheckpointStore
+    from frenzy.core.lifecycle.resume import ParallelLayout
+    from frenzy.trainer.checkpoint.manifest import CheckpointManifest, FileEntry
+    from frenzy.trainer.checkpoint.store import CheckpointStore
 
     store = FsspecRunStore(str(tmp_path))
     source = tmp_path / "weights.bin"

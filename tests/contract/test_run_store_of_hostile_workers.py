@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from tests.contract import values
 
-from frenzy.adapters.storage.run_store import FsspecRunStore
-from frenzy.adapters.storage.trees import LocalTree
-from frenzy.core import codec
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.launch import AttemptResult, Control, ControlAction
+from frenzy.adapters.files.run_store import FsspecRunStore
+from frenzy.adapters.files.trees import LocalTree
+from frenzy.core.values import codec
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.launch import AttemptResult, Control, ControlAction
 from frenzy.ports import TelemetryCursor, telemetry_records
 
 KEY = "0123456789ab"
@@ -163,7 +163,7 @@ def test_only_so_many_folders_are_looked_at_and_only_so_deep(attempt: Path, monk
     (attempt / "deep" / "/".join("d" * 32) / "seen").write_text("x")
     (attempt / "deep" / "/".join("d" * 33) / "unseen").write_text("x")
     assert [each[-4:] for each in tree.sizes("deep")] == ["seen"]
-    monkeypatch.setattr("frenzy.adapters.storage.trees._MOST_SIZES", 20)
+    monkeypatch.setattr("frenzy.adapters.files.trees._MOST_SIZES", 20)
     assert tree.sizes("deep") == {}, "each empty folder counts"
 
 

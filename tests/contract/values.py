@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from frenzy.core.cluster import Cluster, Node, NodeAllocation, Placement
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.hardware import DeviceKind, GpuType
-from frenzy.core.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
-from frenzy.core.launch import AttemptResult, LaunchSpec
-from frenzy.core.ledger import (
+from frenzy.core.runs.ledger import (
     Attempt,
     CalibrationSample,
     JobState,
@@ -19,9 +14,14 @@ from frenzy.core.ledger import (
     RunIdentity,
     RunRecord,
 )
-from frenzy.core.plan import MemoryPrediction, MemoryTerm, ResourcePlan
-from frenzy.core.telemetry import StepRecord
-from frenzy.core.units import GIB, MIB
+from frenzy.core.values.cluster import Cluster, Node, NodeAllocation, Placement
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.hardware import DeviceKind, GpuType
+from frenzy.core.values.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
+from frenzy.core.values.launch import AttemptResult, LaunchSpec
+from frenzy.core.values.plan import MemoryPrediction, MemoryTerm, ResourcePlan
+from frenzy.core.values.telemetry import StepRecord
+from frenzy.core.values.units import GIB, MIB
 
 ENDED = Reason(code=ReasonCode.COMPLETED, detail="Done.")
 SMALL = GpuType(name="small", memory_bytes=512 * MIB, flops_per_s=1e10, kind=DeviceKind.VIRTUAL)

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from tests.e2e.walker import Walker, write_cluster, write_corpus
 
-from frenzy.cli.airflow_env import CONNECTION_VARIABLE, USERS_VARIABLE
-from frenzy.cli.stack import Stack
+from frenzy.cli.embedded.airflow_env import CONNECTION_VARIABLE, USERS_VARIABLE
+from frenzy.cli.embedded.stack import Stack
 
 # Short, so that a test can outlast one.
 LEASE_S = 15

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from frenzy.core.protocol import RunView
-from frenzy.core.reschedule import MEMORY_REASONS
+from frenzy.core.lifecycle.reschedule import MEMORY_REASONS
+from frenzy.core.runs.protocol import RunView
 
 SNAPSHOTS = "frenzy.trainer.callbacks:SnapshotAverage"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tests.e2e.walker import Walker
 
-from frenzy.cli.airflow_env import CONNECTION_VARIABLE
-from frenzy.core.codec import encode
-from frenzy.core.protocol import CleanedRun, CleanRun
+from frenzy.cli.embedded.airflow_env import CONNECTION_VARIABLE
+from frenzy.core.runs.protocol import CleanedRun, CleanRun
+from frenzy.core.values.codec import encode
 
 
 def test_of_a_cleaned_run_the_model_is_left(walker: Walker) -> None:

@@ -17,7 +17,7 @@ _DAG = """
 import os
 from airflow.sdk import DAG, task
 from frenzy.adapters.connection_settings import ConnectionSettings, ask_airflow
-from frenzy.airflow.task_group import frenzy_training
+from frenzy.airflow.operators.task_group import frenzy_training
 
 with DAG("walk"):
     launch = frenzy_training("job.yaml").children["train.launch"]
@@ -38,7 +38,7 @@ if __name__ == "__main__":
 """
 _SERVER = """
 from frenzy.adapters.connection_settings import settings_at_hand, settings_of_airflow
-from frenzy.core.errors import TemporaryError
+from frenzy.core.values.errors import TemporaryError
 try:
     read = settings_of_airflow()
 except TemporaryError as error:
@@ -49,7 +49,7 @@ print("told", read.launcher, read.placement_policy, read.lease_s)
 
 
 _SERVICES = """
-from frenzy.core.errors import TemporaryError
+from frenzy.core.values.errors import TemporaryError
 from frenzy.wiring import services
 try:
     services()

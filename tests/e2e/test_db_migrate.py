@@ -15,8 +15,8 @@ from sqlalchemy import Connection, create_engine, inspect, make_url, text
 from tests.contract import values
 from tests.contract.ledgers import DATABASES
 
-from frenzy.adapters.storage.sql_ledger import SqlLedger
-from frenzy.core.ledger import RunIdentity
+from frenzy.adapters.ledger_sql.sql_ledger import SqlLedger
+from frenzy.core.runs.ledger import RunIdentity
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
 

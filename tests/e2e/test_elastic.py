@@ -17,15 +17,15 @@ from tests.e2e.walker import ELASTIC_CLUSTER, SWEEP, Walker, job_text, write_clu
 
 from frenzy.adapters.api_client import ApiAddress
 from frenzy.cli import demo_elastic, demo_elastic_promises, demo_swap, demo_swap_promises
-from frenzy.cli.airflow_env import SERVICE_USER, STACK_MARK
-from frenzy.cli.connection import Api
+from frenzy.cli.commands.server import Api
 from frenzy.cli.demo_elastic import Specs
 from frenzy.cli.demo_elastic_promises import Story
 from frenzy.cli.demo_swap import SwapSpecs
 from frenzy.cli.demo_swap_promises import SwapStory
-from frenzy.cli.stack import Stack
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.protocol import RunView
+from frenzy.cli.embedded.airflow_env import SERVICE_USER, STACK_MARK
+from frenzy.cli.embedded.stack import Stack
+from frenzy.core.runs.protocol import RunView
+from frenzy.core.values.errors import Reason, ReasonCode
 
 
 @pytest.fixture(scope="module")

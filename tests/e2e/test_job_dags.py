@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.growing import growing
 from tests.e2e.walker import Walker, job_text
 
-from frenzy.core.ledger import JobState
+from frenzy.core.runs.ledger import JobState
 
 
 def test_a_submitted_job_has_its_dag_within_ten_seconds_and_shows_its_spec(walker: Walker) -> None:

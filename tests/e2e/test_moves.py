@@ -13,9 +13,9 @@ import pytest
 from tests.e2e.growing import check_moves, growing, plans_of
 from tests.e2e.walker import MODEL, Walker
 
-from frenzy.core.errors import ReasonCode
-from frenzy.core.ledger import JobState
-from frenzy.core.reschedule import Rung, rung_of
+from frenzy.core.lifecycle.reschedule import Rung, rung_of
+from frenzy.core.runs.ledger import JobState
+from frenzy.core.values.errors import ReasonCode
 
 
 def test_rising_memory_is_forecast_and_the_run_moves_before_it_fails(walker: Walker) -> None:

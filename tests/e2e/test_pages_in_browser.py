@@ -10,14 +10,14 @@ import pytest
 from tests.e2e.browser import Browser, browser
 from tests.e2e.walker import MODEL, Walker
 
-from frenzy.cli.airflow_env import SERVICE_USER
-from frenzy.cli.stack import Stack
-from frenzy.core.codec import encode
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
-from frenzy.core.ledger import DataFacts, RunIdentity
-from frenzy.core.protocol import CancelRun, PlaceView, RegisterRun, RunView
-from frenzy.core.units import format_bytes
+from frenzy.cli.embedded.airflow_env import SERVICE_USER
+from frenzy.cli.embedded.stack import Stack
+from frenzy.core.runs.ledger import DataFacts, RunIdentity
+from frenzy.core.runs.protocol import CancelRun, PlaceView, RegisterRun, RunView
+from frenzy.core.values.codec import encode
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
+from frenzy.core.values.units import format_bytes
 
 # No slash: Airflow's DAG ids have none.
 HOSTILE = '"><img src=x onerror=alert(1)><svg onload=alert(2)>'

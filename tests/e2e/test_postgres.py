@@ -11,8 +11,8 @@ from tests import postgres
 from tests.e2e.growing import check_moves, growing
 from tests.e2e.walker import Walker, write_cluster, write_corpus
 
-from frenzy.cli.stack import Stack
-from frenzy.core.errors import ReasonCode
+from frenzy.cli.embedded.stack import Stack
+from frenzy.core.values.errors import ReasonCode
 
 
 @pytest.fixture(scope="module")

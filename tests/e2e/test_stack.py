@@ -15,9 +15,9 @@ import httpx
 import psutil
 import pytest
 
-from frenzy.cli.airflow_env import STACK_MARK, USERS
-from frenzy.cli.processes import kill_processes, marked_processes
-from frenzy.cli.stack import COMPONENTS, Stack, StackError
+from frenzy.cli.embedded.airflow_env import STACK_MARK, USERS
+from frenzy.cli.embedded.stack import COMPONENTS, Stack, StackError
+from frenzy.cli.embedded.stack_processes import kill_processes, marked_processes
 from frenzy.settings import load_settings
 
 RUN_TIMEOUT_S = 90.0
@@ -164,7 +164,7 @@ def test_a_port_in_use_is_refused_with_what_to_do(tmp_path: Path) -> None:
 
 def test_a_program_that_is_told_to_end_stops_its_stack_first(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from frenzy.cli.stack import Stack\n"
+        "import sys, time; from pathlib import Path; from frenzy.cli.embedded.stack import Stack\n"
         "with Stack.running(Path(sys.argv[1])) as stack:\n    print('up', flush=True); time.sleep(600)"
     )
     program = subprocess.Popen(

@@ -10,12 +10,12 @@ import httpx
 import pytest
 from tests.e2e.walker import Walker, long_training, write_cluster, write_corpus
 
-from frenzy.cli.airflow_env import STACK_MARK
-from frenzy.cli.left_jobs import left_jobs
-from frenzy.cli.processes import kill_processes, marked_processes
-from frenzy.cli.stack import COMPONENTS, Stack
-from frenzy.core.errors import ReasonCode
-from frenzy.core.protocol import RunView
+from frenzy.cli.embedded.airflow_env import STACK_MARK
+from frenzy.cli.embedded.left_jobs import left_jobs
+from frenzy.cli.embedded.stack import COMPONENTS, Stack
+from frenzy.cli.embedded.stack_processes import kill_processes, marked_processes
+from frenzy.core.runs.protocol import RunView
+from frenzy.core.values.errors import ReasonCode
 
 
 @pytest.fixture(scope="module")

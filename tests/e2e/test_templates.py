@@ -12,8 +12,8 @@ import pytest
 import yaml
 from tests.e2e.walker import MODEL, Walker, job_text
 
-from frenzy.cli.airflow_env import CONNECTION_VARIABLE
-from frenzy.core.ledger import JobState
+from frenzy.cli.embedded.airflow_env import CONNECTION_VARIABLE
+from frenzy.core.runs.ledger import JobState
 
 STOLEN = ("canary-of-the-attacked-a1", "canary-of-the-attacked-b2", "canary-of-the-attacked-c3")
 OWN = ("canary-of-the-author-a1", "canary-of-the-author-b2", "canary-of-the-author-c3")
@@ -24,7 +24,7 @@ ATTACK = (
 AUTHORS_DAG = """
 from airflow.sdk import DAG
 
-from frenzy.airflow.task_group import frenzy_evaluation, frenzy_training
+from frenzy.airflow.operators.task_group import frenzy_evaluation, frenzy_training
 
 with DAG("authors", schedule=None):
     frenzy_training({job!r}) >> frenzy_evaluation()

@@ -9,8 +9,8 @@ from tests.e2e.conftest import LEASE_S
 from tests.e2e.growing import growing
 from tests.e2e.walker import Walker, job_text, long_training
 
-from frenzy.core.errors import ReasonCode
-from frenzy.core.ledger import JobState
+from frenzy.core.runs.ledger import JobState
+from frenzy.core.values.errors import ReasonCode
 
 CANCEL_S = 30.0
 

@@ -10,11 +10,11 @@ import httpx
 import pytest
 from tests.e2e.walker import Walker, job_text
 
-from frenzy.cli.airflow_env import SERVICE_USER
-from frenzy.cli.stack import Stack
-from frenzy.core.codec import encode
-from frenzy.core.ledger import JobState
-from frenzy.core.protocol import RunView, SubmitJob, SubmittedJob
+from frenzy.cli.embedded.airflow_env import SERVICE_USER
+from frenzy.cli.embedded.stack import Stack
+from frenzy.core.runs.ledger import JobState
+from frenzy.core.runs.protocol import RunView, SubmitJob, SubmittedJob
+from frenzy.core.values.codec import encode
 from frenzy.web.access import Need
 from frenzy.web.mount import URL_PREFIX
 from frenzy.web.routes import ROUTES, Route

@@ -12,11 +12,11 @@ import httpx
 import psutil
 import yaml
 
-from frenzy.cli.stack import Stack
-from frenzy.core.codec import decode
-from frenzy.core.ledger import FINAL_STATES, JobState
-from frenzy.core.protocol import RunView
-from frenzy.core.views import GpusView, QueueView
+from frenzy.cli.embedded.stack import Stack
+from frenzy.core.runs.ledger import FINAL_STATES, JobState
+from frenzy.core.runs.protocol import RunView
+from frenzy.core.runs.views import GpusView, QueueView
+from frenzy.core.values.codec import decode
 
 T = TypeVar("T")
 

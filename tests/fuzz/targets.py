@@ -16,14 +16,14 @@ from tests.unit.installation import in_memory_services
 from tests.unit.web.conftest import API, person_by_header, registration
 
 from frenzy.adapters.calibration import default_calibration
-from frenzy.adapters.cluster_file import load_cluster, parse_cluster_file
-from frenzy.adapters.job_spec import job_from_yaml
 from frenzy.adapters.k8s.pod_rules import parse_pod_rules
 from frenzy.adapters.memory import FixedInventory
-from frenzy.adapters.queue_file import parse_queue_rules
-from frenzy.adapters.yaml_core import FILE, dump_yaml, load_yaml
-from frenzy.core.codec import dumps
-from frenzy.core.errors import FrenzyError
+from frenzy.adapters.spec.cluster_file import load_cluster, parse_cluster_file
+from frenzy.adapters.spec.job_spec import job_from_yaml
+from frenzy.adapters.spec.queue_file import parse_queue_rules
+from frenzy.adapters.spec.yaml_core import FILE, dump_yaml, load_yaml
+from frenzy.core.values.codec import dumps
+from frenzy.core.values.errors import FrenzyError
 from frenzy.web.application import create_app
 
 CHECKOUT: Final = Path(__file__).parents[2]

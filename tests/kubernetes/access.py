@@ -13,7 +13,7 @@ from tests.kubernetes.certificates import Trust, trusted_by, write_kubeconfig
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.fake_node import GPU, gpu_nodes
 
-from frenzy.adapters.k8s.devices import VIRTUAL_GPU
+from frenzy.adapters.k8s.inventory.devices import VIRTUAL_GPU
 from frenzy.adapters.k8s.labels import GPU_TYPE
 
 _TOKEN_S: Final = 3600

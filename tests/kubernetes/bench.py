@@ -12,12 +12,12 @@ from tests.contract import values
 from tests.contract.eventually import eventually
 from tests.kubernetes.plays import Play, Pod
 
-from frenzy.adapters.k8s.launcher import KubernetesLauncher
+from frenzy.adapters.files.run_store import FsspecRunStore
+from frenzy.adapters.k8s.launcher.kubernetes_launcher import KubernetesLauncher
 from frenzy.adapters.k8s.pod_rules import PodRules, RunDirectory
-from frenzy.adapters.storage.run_store import FsspecRunStore
-from frenzy.core.errors import ReasonCode
-from frenzy.core.launch import LaunchSpec
-from frenzy.core.units import MIB
+from frenzy.core.values.errors import ReasonCode
+from frenzy.core.values.launch import LaunchSpec
+from frenzy.core.values.units import MIB
 from frenzy.ports import WorkersAccount, WorkersState
 
 

@@ -23,7 +23,7 @@ from tests.kubernetes.certificates import Authority
 from tests.kubernetes.recipe import Part
 from tests.kubernetes.stand import Stand
 
-from frenzy.cli.processes import marked_processes
+from frenzy.cli.embedded.stack_processes import marked_processes
 from frenzy.settings import CHECKOUT
 
 _STOP_TIMEOUT_S: Final = 60.0

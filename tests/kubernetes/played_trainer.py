@@ -12,9 +12,9 @@ from typing import Final
 
 from tests.kubernetes.plays import Container, End
 
-from frenzy.core import codec
-from frenzy.core.launch import AttemptResult, ExitCode, LaunchSpec, RunPaths
-from frenzy.core.telemetry import StepRecord
+from frenzy.core.values import codec
+from frenzy.core.values.launch import AttemptResult, ExitCode, LaunchSpec, RunPaths
+from frenzy.core.values.telemetry import StepRecord
 
 WAIT: Final = "wait"
 _STEPS_BEFORE_AN_END: Final = 3

@@ -35,7 +35,7 @@ from tests.kubernetes.debian import CannotBuildError
 from tests.kubernetes.real_node import RealNode, real_node
 from tests.kubernetes.recipe import Part
 
-from frenzy.cli.ports import reserved_port
+from frenzy.cli.embedded.tcp_ports import reserved_port
 
 _LOOK_S: Final = 1.0
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)

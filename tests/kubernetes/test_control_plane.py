@@ -14,7 +14,7 @@ from tests.kubernetes.control_plane import ControlPlane, address_beside
 from tests.kubernetes.debian import CannotBuildError
 from tests.kubernetes.recipe import Part
 
-from frenzy.cli.processes import marked_processes
+from frenzy.cli.embedded.stack_processes import marked_processes
 from frenzy.settings import CHECKOUT
 
 _KILLED = """

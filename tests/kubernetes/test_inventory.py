@@ -17,10 +17,10 @@ from tests.kubernetes.plays import Runs
 from tests.kubernetes.pods import create, gpu_pod, wait_for_pod
 from tests.unit.adapters.k8s.pod_examples import A100, node, spec
 
-from frenzy.adapters.k8s.inventory import KubernetesInventory
-from frenzy.adapters.k8s.manifest import pods_of
+from frenzy.adapters.k8s.inventory.kubernetes_inventory import KubernetesInventory
+from frenzy.adapters.k8s.launcher.pod_manifest import pods_of
 from frenzy.adapters.k8s.pod_rules import PodRules, RunDirectory
-from frenzy.core.cluster import Node, NodeState
+from frenzy.core.values.cluster import Node, NodeState
 
 PRODUCT = "NVIDIA-A100-SXM4-80GB"
 OTHERS = "frenzy-pods-of-others"

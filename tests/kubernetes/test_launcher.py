@@ -18,10 +18,10 @@ from tests.kubernetes.fake_nodes import FakeNodes
 from tests.kubernetes.plays import Ends, Evicted, Play, oom_killed
 
 from frenzy.adapters.k8s import labels
-from frenzy.adapters.k8s.launcher import KubernetesLauncher
+from frenzy.adapters.k8s.launcher.kubernetes_launcher import KubernetesLauncher
 from frenzy.adapters.k8s.pod_rules import PodRules
-from frenzy.core.errors import FrenzyError, ReasonCode, TemporaryError
-from frenzy.core.launch import AttemptResult
+from frenzy.core.values.errors import FrenzyError, ReasonCode, TemporaryError
+from frenzy.core.values.launch import AttemptResult
 from frenzy.ports import WorkersState
 
 

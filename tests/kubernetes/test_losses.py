@@ -15,8 +15,8 @@ from tests.kubernetes.plays import ImagePullBackOff, NeverStarts, Play, Runs
 
 from frenzy.adapters.k8s import labels
 from frenzy.adapters.k8s.pod_rules import TaintEffect, Toleration, TolerationOperator
-from frenzy.core.errors import ReasonCode
-from frenzy.core.launch import LaunchSpec
+from frenzy.core.values.errors import ReasonCode
+from frenzy.core.values.launch import LaunchSpec
 from frenzy.ports import WorkersAccount, WorkersState
 
 # workers that never begin

@@ -19,11 +19,11 @@ from tests.kubernetes.pods import wait_for_pod
 from tests.unit.adapters.k8s.pod_examples import A100, EXAMPLES, PLAIN, Example, node, spec
 
 from frenzy.adapters.k8s import labels
-from frenzy.adapters.k8s.manifest import pods_of
-from frenzy.adapters.k8s.manifest_yaml import manifest_yaml
+from frenzy.adapters.k8s.launcher.manifest_yaml import manifest_yaml
+from frenzy.adapters.k8s.launcher.pod_manifest import pods_of
 from frenzy.adapters.k8s.pod_rules import PodRules, RunDirectory, parse_pod_rules
 from frenzy.adapters.k8s.quantity import parse_quantity
-from frenzy.core.launch import LaunchSpec
+from frenzy.core.values.launch import LaunchSpec
 
 PRODUCT = "NVIDIA-A100-SXM4-80GB"
 RULES = parse_pod_rules(PLAIN)

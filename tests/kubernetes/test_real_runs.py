@@ -14,10 +14,10 @@ from tests.kubernetes.pods import create, ended, read_log, wait_for_pod
 from tests.unit.adapters.k8s.pod_examples import VIRTUAL, node, spec
 
 from frenzy.adapters.k8s import labels
-from frenzy.adapters.k8s.manifest import pods_of
+from frenzy.adapters.k8s.launcher.pod_manifest import pods_of
 from frenzy.adapters.k8s.pod_rules import PodRules, RunDirectory
-from frenzy.core.job import CheckpointSpec
-from frenzy.core.units import MIB
+from frenzy.core.values.job import CheckpointSpec
+from frenzy.core.values.units import MIB
 
 pytestmark = pytest.mark.kubelet
 

@@ -30,10 +30,10 @@ from frenzy.adapters.k8s import labels
 from frenzy.cli.demo_control import ControlRun
 from frenzy.cli.demo_promises import loss_equals_control
 from frenzy.cli.demo_swap_promises import Watched
-from frenzy.cli.stack import Stack
-from frenzy.core.errors import ReasonCode
-from frenzy.core.protocol import RunView
-from frenzy.core.views import MemoryView
+from frenzy.cli.embedded.stack import Stack
+from frenzy.core.runs.protocol import RunView
+from frenzy.core.runs.views import MemoryView
+from frenzy.core.values.errors import ReasonCode
 from frenzy.settings import CHECKOUT
 
 pytestmark = [pytest.mark.kubelet, pytest.mark.timeout(900)]

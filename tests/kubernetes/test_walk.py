@@ -27,11 +27,11 @@ from tests.kubernetes.played_trainer import WAIT, played_trainer
 from tests.kubernetes.plays import Performs
 
 from frenzy.adapters.k8s import labels
-from frenzy.cli.airflow_env import CONNECTION_VARIABLE
-from frenzy.cli.stack import Stack
-from frenzy.core.errors import ReasonCode
-from frenzy.core.ledger import JobState
-from frenzy.core.protocol import RunView
+from frenzy.cli.embedded.airflow_env import CONNECTION_VARIABLE
+from frenzy.cli.embedded.stack import Stack
+from frenzy.core.runs.ledger import JobState
+from frenzy.core.runs.protocol import RunView
+from frenzy.core.values.errors import ReasonCode
 
 LAUNCH = "train.launch"
 SOON_S = 60.0
@@ -187,7 +187,7 @@ from datetime import timedelta
 from functools import partial
 
 from airflow.sdk import DAG
-from frenzy.airflow.task_group import frenzy_training
+from frenzy.airflow.operators.task_group import frenzy_training
 
 with DAG("{name}", schedule=None):
     launch = frenzy_training({spec!r}).children["train.launch"]

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from frenzy.adapters.k8s.pod_rules import load_pod_rules
-from frenzy.cli.installation import airflow_variables, dag_bundles
+from frenzy.cli.embedded.installation import airflow_variables, dag_bundles
 from frenzy.settings import CHECKOUT, Settings, load_settings, variable_names
 
 DOCKER = CHECKOUT / "docker"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.packaging.conftest import Installed
 
-from frenzy.cli.installation import DB_MANAGER
+from frenzy.cli.embedded.installation import DB_MANAGER
 from frenzy.settings import CHECKOUT
 
 _JOB = """
@@ -35,7 +35,7 @@ from frenzy.adapters.calibration import calibrated_releases, default_calibration
 from frenzy.settings import CHECKOUT, Settings, load_settings
 from frenzy.sim.clusters import cluster_named
 from frenzy.sim.traces import load_trace
-from frenzy.core.access import Caller
+from frenzy.core.runs.access import Caller
 from frenzy.web.application import create_app
 
 

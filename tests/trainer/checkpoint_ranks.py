@@ -24,10 +24,10 @@ import transformers
 from deepspeed.accelerator import get_accelerator
 from torch import distributed
 
-from frenzy.core.launch import RunPaths
-from frenzy.core.resume import ParallelLayout
-from frenzy.trainer.checkpoint import PreparedCheckpoint, TrainState, load_checkpoint, save_checkpoint
-from frenzy.trainer.fragment_index import FragmentIndex
+from frenzy.core.lifecycle.resume import ParallelLayout
+from frenzy.core.values.launch import RunPaths
+from frenzy.trainer.checkpoint.fragment_index import FragmentIndex
+from frenzy.trainer.checkpoint.save import PreparedCheckpoint, TrainState, load_checkpoint, save_checkpoint
 
 with warnings.catch_warnings():
     # What a first engine imports late: once here instead of in every rank, whatever it warns of.

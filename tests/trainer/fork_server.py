@@ -12,10 +12,10 @@ import sys
 
 def main() -> None:
     sys.path[:0] = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
-    from frenzy.core.job import ModelSpec
-    from frenzy.trainer import launch
-    from frenzy.trainer.child import exit_code_of
-    from frenzy.trainer.libraries import import_libraries
+    from frenzy.core.values.job import ModelSpec
+    from frenzy.trainer.launch import __main__ as launch
+    from frenzy.trainer.launch.child import exit_code_of
+    from frenzy.trainer.model.libraries import import_libraries
 
     for family in ("gpt2", "llama"):
         import_libraries(ModelSpec(config={"model_type": family}))

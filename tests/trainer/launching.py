@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from frenzy.core import codec
-from frenzy.core.cluster import NodeAllocation, Placement
-from frenzy.core.hardware import DeviceKind, GpuType
-from frenzy.core.job import TrainingJob
-from frenzy.core.launch import AttemptResult, LaunchSpec, RunPaths
-from frenzy.core.plan import MemoryPrediction, ResourcePlan
-from frenzy.core.telemetry import StepRecord
-from frenzy.core.units import MIB
+from frenzy.core.values import codec
+from frenzy.core.values.cluster import NodeAllocation, Placement
+from frenzy.core.values.hardware import DeviceKind, GpuType
+from frenzy.core.values.job import TrainingJob
+from frenzy.core.values.launch import AttemptResult, LaunchSpec, RunPaths
+from frenzy.core.values.plan import MemoryPrediction, ResourcePlan
+from frenzy.core.values.telemetry import StepRecord
+from frenzy.core.values.units import MIB
 from frenzy.trainer import env, files
 
 REPOSITORY = Path(__file__).parents[2]

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from tests.trainer.launching import Case
 
-from frenzy.trainer.model import load_config, make_model
-from frenzy.trainer.packing import SequenceReader, pack
-from frenzy.trainer.schedule import batch_sequences, learning_rate
-from frenzy.trainer.tokenizer import byte_tokenizer
+from frenzy.trainer.data.packing import SequenceReader, pack
+from frenzy.trainer.data.tokenizer import byte_tokenizer
+from frenzy.trainer.loop.learning_rate import batch_sequences, learning_rate
+from frenzy.trainer.model.loading import load_config, make_model
 
 
 def train_plainly(case: Case, folder: Path) -> tuple[list[float], Any]:

@@ -19,9 +19,9 @@ from tests.trainer.checkpoint_ranks import (
 )
 from tests.trainer.put_only_store import DeadlyStore
 
-from frenzy.core.errors import TemporaryError
-from frenzy.core.launch import RunPaths
-from frenzy.trainer.checkpoint import (
+from frenzy.core.values.errors import TemporaryError
+from frenzy.core.values.launch import RunPaths
+from frenzy.trainer.checkpoint.save import (
     TrainState,
     list_checkpoints,
     newest_good,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.trainer.checkpoint_ranks import Setup, make_engine, run_ranks, train
 
-from frenzy.core.launch import RunPaths
-from frenzy.core.units import KIB, MIB
-from frenzy.trainer.checkpoint import (
+from frenzy.core.values.launch import RunPaths
+from frenzy.core.values.units import KIB, MIB
+from frenzy.trainer.checkpoint.save import (
     PreparedCheckpoint,
     TrainState,
     load_checkpoint,

@@ -19,8 +19,8 @@ from tests.trainer.checkpoint_ranks import (
     whole_state,
 )
 
-from frenzy.core.launch import RunPaths
-from frenzy.trainer.checkpoint import PreparedCheckpoint, prepare_resume, state_file
+from frenzy.core.values.launch import RunPaths
+from frenzy.trainer.checkpoint.save import PreparedCheckpoint, prepare_resume, state_file
 
 SAVED, LAST = 3, 5
 LAYOUTS = [(world_size, stage) for world_size in (1, 2) for stage in (1, 2, 3)]

@@ -10,8 +10,8 @@ from tests.trainer.families import CONFIGS, config_of
 from tests.trainer.launching import Case, LaunchServer, losses
 from tests.trainer.reference import train_plainly
 
-from frenzy.core.launch import ExitCode
-from frenzy.core.launchable import TRAINED_FAMILIES
+from frenzy.core.planning.launchable import TRAINED_FAMILIES
+from frenzy.core.values.launch import ExitCode
 
 TOLERANCE = 2e-5
 

@@ -17,9 +17,9 @@ import pytest
 from tests.trainer.launching import GPT2, REPOSITORY, SENTENCES, Case, LaunchServer, losses
 
 from frenzy.adapters.model_config import resolve_model_config
-from frenzy.core import codec
-from frenzy.core.launch import AttemptResult, ExitCode, RunPaths
-from frenzy.core.sources import SourceRules
+from frenzy.core.values import codec
+from frenzy.core.values.launch import AttemptResult, ExitCode, RunPaths
+from frenzy.core.values.sources import SourceRules
 from frenzy.trainer import files
 from frenzy.trainer.evaluate import NO_ROOM, EvaluationRequest
 

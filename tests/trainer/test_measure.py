@@ -14,7 +14,7 @@ import psutil
 import yaml
 from tests.trainer.launching import until
 
-from frenzy.trainer.measure_record import Outcome, read_measurements
+from frenzy.trainer.measure.record import Outcome, read_measurements
 
 ROOT = Path(__file__).parents[2]
 GPT2 = {"model_type": "gpt2", "n_embd": 128, "n_layer": 2, "n_head": 2, "vocab_size": 4096, "n_positions": 128}

@@ -11,8 +11,8 @@ import torch
 from tests.trainer.families import config_of
 from tests.trainer.launching import GPT2, Case, LaunchServer, losses
 
-from frenzy.core.launch import ExitCode, RunPaths
-from frenzy.trainer.model import load_config, make_model
+from frenzy.core.values.launch import ExitCode, RunPaths
+from frenzy.trainer.model.loading import load_config, make_model
 
 # Wide enough for blocks of 64 weights.
 WIDE_GPT2 = config_of("gpt2")

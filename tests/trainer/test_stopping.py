@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from tests.trainer.launching import GPT2, Case, Launch, LaunchServer, losses, records, until
 
-from frenzy.core import codec
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.launch import Control, ControlAction, ExitCode, RunPaths
-from frenzy.core.units import MIB
+from frenzy.core.values import codec
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.launch import Control, ControlAction, ExitCode, RunPaths
+from frenzy.core.values.units import MIB
 from frenzy.trainer import files
 
 # About 2.3e8 operations for a step: a quarter of a second, so that a test can act in between.

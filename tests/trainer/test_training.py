@@ -12,7 +12,7 @@ import torch
 from tests.trainer.launching import GPT2, LLAMA, Case, LaunchServer, losses, records
 from tests.trainer.reference import train_plainly
 
-from frenzy.core.launch import ExitCode, RunPaths
+from frenzy.core.values.launch import ExitCode, RunPaths
 
 TOLERANCE = 2e-5
 

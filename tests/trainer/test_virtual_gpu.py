@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.trainer.launching import GPT2, Case, LaunchServer, records
 
-from frenzy.core.launch import ExitCode
-from frenzy.core.units import MIB
+from frenzy.core.values.launch import ExitCode
+from frenzy.core.values.units import MIB
 
 WIDE: dict[str, Any] = {**GPT2, "n_embd": 256, "n_layer": 4}
 # Weights of WIDE: 4 blocks of 12 h^2 + 13 h, the embeddings of 260 tokens and 64 positions, a norm.

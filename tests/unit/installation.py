@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from frenzy.adapters.memory import FakeClock, FixedInventory, InMemoryJobStore, InMemoryLedger, InMemoryRunStore
 from frenzy.app.services import Services
-from frenzy.core.cluster import Cluster, Node
-from frenzy.core.hardware import GpuType
 from frenzy.core.has import policy_named
-from frenzy.core.memory_calibration import Calibration
-from frenzy.core.sources import DATA_SCHEMES, SourceRules
-from frenzy.core.units import GIB
+from frenzy.core.memory.calibration import Calibration
+from frenzy.core.values.cluster import Cluster, Node
+from frenzy.core.values.hardware import GpuType
+from frenzy.core.values.sources import DATA_SCHEMES, SourceRules
+from frenzy.core.values.units import GIB
 
 CONFIG: Final = {
     "model_type": "gpt2",

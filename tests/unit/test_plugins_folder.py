@@ -45,7 +45,7 @@ def test_airflow_executes_no_file_of_the_package_and_finds_the_plugin(tmp_path: 
 def test_without_the_ignore_file_airflow_would_execute_the_package(tmp_path: Path) -> None:
     unguarded = tmp_path / "plugins"
     (unguarded / "frenzy").mkdir(parents=True)
-    shutil.copy(PLUGINS / "frenzy/core/units.py", unguarded / "frenzy/marker.py")
+    shutil.copy(PLUGINS / "frenzy/core/values/units.py", unguarded / "frenzy/marker.py")
 
     assert loaded_from(unguarded, tmp_path)["executed"] == ["marker"]
 

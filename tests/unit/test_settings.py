@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frenzy.core.errors import SpecError
 from frenzy.core.has import POLICIES
-from frenzy.core.sources import DATA_SCHEMES, path_problem
+from frenzy.core.values.errors import SpecError
+from frenzy.core.values.sources import DATA_SCHEMES, path_problem
 from frenzy.settings import (
     CHECKOUT,
     EXTRAS_PATH,

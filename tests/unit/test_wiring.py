@@ -15,13 +15,13 @@ import pytest
 from kubernetes.config import incluster_config, kube_config
 
 from frenzy.adapters.calibration import default_calibration
-from frenzy.adapters.cluster_file import ClusterFileInventory, parse_cluster
-from frenzy.adapters.k8s.inventory import KubernetesInventory
+from frenzy.adapters.k8s.inventory.kubernetes_inventory import KubernetesInventory
 from frenzy.adapters.memory import InMemoryJobStore, InMemoryLedger, InMemoryRunStore
+from frenzy.adapters.spec.cluster_file import ClusterFileInventory, parse_cluster
 from frenzy.app.services import Services
-from frenzy.core.cluster import Cluster
-from frenzy.core.errors import PermanentError, Reason, ReasonCode, SpecError, TemporaryError
 from frenzy.core.has import policy_named
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, SpecError, TemporaryError
 from frenzy.settings import LauncherKind, PlacementPolicy, Settings
 from frenzy.wiring import OneInstallation, SystemClock, inventory, kubernetes_api, pod_rules, services_for
 

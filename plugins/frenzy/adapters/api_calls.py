@@ -1,4 +1,4 @@
-"""Every call of the API as a function that makes its request; see the routes in ``frenzy.core.protocol``."""
+"""Every call of the API as a function that makes its request; see the routes in ``frenzy.core.runs.protocol``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from frenzy.adapters.api_client import Call, airflow_call, frenzy_call
-from frenzy.core.errors import Reason
-from frenzy.core.protocol import (
+from frenzy.core.runs.protocol import (
     AttemptStarted,
     CancelRun,
     CleanedRun,
@@ -29,7 +28,8 @@ from frenzy.core.protocol import (
     SweepTarget,
     Verdict,
 )
-from frenzy.core.views import Explanation, GpusView, MemoryView, QueueSnapshot, QueueView
+from frenzy.core.runs.views import Explanation, GpusView, MemoryView, QueueSnapshot, QueueView
+from frenzy.core.values.errors import Reason
 
 
 def register(message: RegisterRun) -> Call[RunView]:

@@ -25,8 +25,8 @@ from typing import Any, Final, Generic, Self, TypeVar, cast
 
 import httpx
 
-from frenzy.core.codec import decode, dumps
-from frenzy.core.errors import (
+from frenzy.core.values.codec import decode, dumps
+from frenzy.core.values.errors import (
     ContractError,
     PermanentError,
     Reason,
@@ -88,7 +88,7 @@ class Call(Generic[T]):
 
 
 def frenzy_call(method: str, path: str, kind: type[T], message: object | None = None) -> Call[T]:
-    """A call of this project's API; ``message`` is a value of ``frenzy.core.protocol``."""
+    """A call of this project's API; ``message`` is a value of ``frenzy.core.runs.protocol``."""
     body = None if message is None else dumps(message)
     return Call(method=method, path=f"{FRENZY_API}{path}", kind=kind, body=body)
 

@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from frenzy.core import codec
-from frenzy.core.memory_calibration import Calibration
+from frenzy.core.memory.calibration import Calibration
+from frenzy.core.values import codec
 
 DEFAULT_FILE: Final = Path(__file__).with_name("calibration.json")
 OTHER_RELEASES: Final = Path(__file__).with_name("calibrations")

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from frenzy.core.errors import FrenzyError, Reason, ReasonCode, SpecError, TemporaryError, Violation
+from frenzy.core.values.errors import FrenzyError, Reason, ReasonCode, SpecError, TemporaryError, Violation
 from frenzy.settings import CONN_ID, EXTRAS_PATH, Settings, load_settings
 
 log = logging.getLogger(__name__)

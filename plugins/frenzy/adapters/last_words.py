@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from frenzy.core.launch import AttemptResult
+from frenzy.core.values.launch import AttemptResult
 from frenzy.ports import RunStore, telemetry_records
 
 

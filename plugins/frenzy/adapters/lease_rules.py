@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from frenzy.core.cluster import Cluster, held_by_node
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.ledger import Lease, LeaseState
-from frenzy.core.units import counted
+from frenzy.core.runs.ledger import Lease, LeaseState
+from frenzy.core.values.cluster import Cluster, held_by_node
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.units import counted
 from frenzy.ports import LedgerConflict
 
 

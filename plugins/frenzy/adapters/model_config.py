@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from frenzy.adapters.local.worker_environment import helper_environment
-from frenzy.core.errors import PermanentError, Reason, ReasonCode, SpecError, Violation
-from frenzy.core.job import ModelSpec
-from frenzy.core.model_shape import SUPPORTED_FAMILIES
-from frenzy.core.model_tree import MODULE_TREE
+from frenzy.core.models.module_tree import MODULE_TREE
+from frenzy.core.models.shape import SUPPORTED_FAMILIES
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, SpecError, Violation
+from frenzy.core.values.job import ModelSpec
 
 _CONFIG_FILE: Final = "config.json"
 _TIMEOUT_S: Final = 60.0
@@ -85,7 +85,7 @@ def _measured_tree(given: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     options = dict(given)
     asked = {"family": str(options.pop("model_type", "")), "options": options}
-    answer = _ask("from frenzy.trainer.module_tree import main; main()", asked)
+    answer = _ask("from frenzy.trainer.model.list_modules import main; main()", asked)
     return {MODULE_TREE: answer[MODULE_TREE]} if MODULE_TREE in answer else {}
 
 

@@ -8,8 +8,8 @@ from airflow import settings
 from airflow.utils.db_manager import BaseDBManager
 from alembic import command
 
-from frenzy.adapters.storage.schema import MIGRATIONS_DIR, migrations_config
-from frenzy.adapters.storage.tables import VERSION_TABLE, metadata
+from frenzy.adapters.ledger_sql.ledger_tables import VERSION_TABLE, metadata
+from frenzy.adapters.ledger_sql.schema import MIGRATIONS_DIR, migrations_config
 
 
 class FrenzyDBManager(BaseDBManager):

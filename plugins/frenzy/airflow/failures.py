@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from frenzy.core.errors import PermanentError, Reason, TemporaryError
+from frenzy.core.values.errors import PermanentError, Reason, TemporaryError
 
 
 @contextmanager

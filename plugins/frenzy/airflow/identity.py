@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from frenzy.core.ledger import RunIdentity
+from frenzy.core.runs.ledger import RunIdentity
 
 
 def identity_of(task_instance: Any, task_group: str | None = None) -> RunIdentity:

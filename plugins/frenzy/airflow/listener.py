@@ -79,8 +79,8 @@ def _cancel_run(run_key: str, task_id: str) -> None:
 
 def _cancel(view: Any, why: str) -> None:
     from frenzy.app.cancel import cancel
-    from frenzy.core.errors import Reason, ReasonCode
-    from frenzy.core.ledger import FINAL_STATES
+    from frenzy.core.runs.ledger import FINAL_STATES
+    from frenzy.core.values.errors import Reason, ReasonCode
     from frenzy.wiring import services
 
     if view.run.state not in FINAL_STATES:

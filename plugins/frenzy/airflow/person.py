@@ -13,7 +13,7 @@ from airflow.configuration import conf
 from airflow.models import DagModel
 
 from frenzy.adapters.connection_settings import service_login
-from frenzy.core.access import Caller
+from frenzy.core.runs.access import Caller
 from frenzy.web.access import Action
 
 _METHODS: Final[dict[Action, tuple[Any, DagAccessEntity]]] = {

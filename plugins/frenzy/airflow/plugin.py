@@ -19,7 +19,7 @@ from frenzy.web.mount import URL_PREFIX, external_views, serves_api
 def api_app() -> dict[str, Any]:
     """The FastAPI app in the form Airflow mounts; imports what only the server needs."""
     from frenzy.airflow.audit import note_act
-    from frenzy.airflow.dags import ensure_loaders
+    from frenzy.airflow.dags.dags import ensure_loaders
     from frenzy.airflow.person import airflow_person
     from frenzy.settings import load_settings
     from frenzy.web.application import create_app
@@ -35,8 +35,8 @@ def api_app() -> dict[str, Any]:
 
 def parse_soon(job_name: str) -> None:
     """Have the DAG processor look at the job's spec now rather than at its next round."""
-    from frenzy.adapters.storage.job_store import shard_of
-    from frenzy.airflow.dags import loader_of, request_parse
+    from frenzy.adapters.files.job_store import shard_of
+    from frenzy.airflow.dags.dags import loader_of, request_parse
     from frenzy.settings import load_settings
 
     folder = load_settings(os.environ).jobs_folder / shard_of(job_name)
@@ -45,7 +45,7 @@ def parse_soon(job_name: str) -> None:
 
 def turnstile() -> list[dict[str, Any]]:
     """Before all of the embedded Airflow's API; how many requests another one's server takes is not ours to say."""
-    from frenzy.cli.airflow_env import STACK_MARK
+    from frenzy.cli.embedded.airflow_env import STACK_MARK
     from frenzy.web.turnstile import Turnstile, lanes_of_airflow
 
     if STACK_MARK not in os.environ:

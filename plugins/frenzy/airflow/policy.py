@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.policies import hookimpl
 
 if TYPE_CHECKING:
-    from frenzy.adapters.storage.sql_ledger import SqlLedger
+    from frenzy.adapters.ledger_sql.sql_ledger import SqlLedger
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,6 @@ def task_instance_mutation_hook(task_instance: Any) -> None:
 def _ledger() -> SqlLedger:
     from airflow.configuration import conf
 
-    from frenzy.adapters.storage.sql_ledger import SqlLedger
+    from frenzy.adapters.ledger_sql.sql_ledger import SqlLedger
 
     return SqlLedger.at(conf.get("database", "sql_alchemy_conn"))

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from airflow.sdk.log import mask_secret, redact
 
-from frenzy.core.errors import SpecError, Violation
-from frenzy.core.masking import ALWAYS_SHOWN, hidden_texts, texts
+from frenzy.core.runs.masking import ALWAYS_SHOWN, hidden_texts, texts
+from frenzy.core.values.errors import SpecError, Violation
 
 _LOOKUP: Final = re.compile(r"\b(conn|var)\b")
 

@@ -9,9 +9,9 @@ from frenzy.app.schedule_pass import run_pass
 from frenzy.app.services import Services, live_attempt, require_run
 from frenzy.app.settle import settle
 from frenzy.app.states import move
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.ledger import FINAL_STATES, JobState, RunRecord
-from frenzy.core.protocol import EndReport, RunView
+from frenzy.core.runs.ledger import FINAL_STATES, JobState, RunRecord
+from frenzy.core.runs.protocol import EndReport, RunView
+from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.ports import LedgerTx
 
 

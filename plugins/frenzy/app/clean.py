@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from frenzy.app.services import Services, log_event, require_run
-from frenzy.core.access import Caller, may_manage
-from frenzy.core.errors import PermanentError, Reason, ReasonCode
-from frenzy.core.ledger import FINAL_STATES, JobState, RunRecord
-from frenzy.core.protocol import CleanedRun, CleanRun, EndedRun
-from frenzy.core.units import format_bytes, format_duration
+from frenzy.core.runs.access import Caller, may_manage
+from frenzy.core.runs.ledger import FINAL_STATES, JobState, RunRecord
+from frenzy.core.runs.protocol import CleanedRun, CleanRun, EndedRun
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.values.units import format_bytes, format_duration
 from frenzy.ports import LedgerTx
 
 

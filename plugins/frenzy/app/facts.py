@@ -11,21 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from frenzy.app.services import Services
-from frenzy.core.cluster import Cluster
 from frenzy.core.has.options import Rules
-from frenzy.core.job import deadline_s
-from frenzy.core.ledger import (
-    Attempt,
-    JobState,
-    Lease,
-    LeaseState,
-    NextAttempt,
-    QueueEntry,
-    RunRecord,
-    since_registered,
-)
-from frenzy.core.losses import with_nodes_to_spare
-from frenzy.core.moves import (
+from frenzy.core.lifecycle.disruptions import with_nodes_to_spare
+from frenzy.core.lifecycle.moves import (
     ElasticRules,
     elasticity,
     has_room,
@@ -36,9 +24,21 @@ from frenzy.core.moves import (
     restart_s,
     work_left,
 )
-from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import Elasticity, QueuedJob, RunningJob, SchedulingFacts
-from frenzy.core.reschedule import outgrew, roomy_plans
+from frenzy.core.lifecycle.reschedule import outgrew, roomy_plans
+from frenzy.core.runs.ledger import (
+    Attempt,
+    JobState,
+    Lease,
+    LeaseState,
+    NextAttempt,
+    QueueEntry,
+    RunRecord,
+    since_registered,
+)
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.job import deadline_s
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.queue import Elasticity, QueuedJob, RunningJob, SchedulingFacts
 from frenzy.ports import LedgerTx
 
 # A run that has stopped for a move is queued again by its tasks; its place is kept for it so long.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from frenzy.app.services import Services
-from frenzy.core.cluster import Cluster
+from frenzy.core.values.cluster import Cluster
 from frenzy.ports import LedgerTx
 
 

@@ -12,13 +12,13 @@ from dataclasses import replace
 
 from frenzy.app.services import Services, live_attempt
 from frenzy.app.states import move
-from frenzy.core.cluster import NodeState, Placement
-from frenzy.core.errors import Reason
-from frenzy.core.handover import Holding
-from frenzy.core.ledger import Attempt, JobState, MoveTarget, RunRecord, since_registered
-from frenzy.core.moves import elasticity, is_movable, is_under_way, move_reason, preemption_reason
-from frenzy.core.queue import Action, Hold, Preempt, Resize, Start
-from frenzy.core.reschedule import outgrew
+from frenzy.core.lifecycle.handover import Holding
+from frenzy.core.lifecycle.moves import elasticity, is_movable, is_under_way, move_reason, preemption_reason
+from frenzy.core.lifecycle.reschedule import outgrew
+from frenzy.core.runs.ledger import Attempt, JobState, MoveTarget, RunRecord, since_registered
+from frenzy.core.values.cluster import NodeState, Placement
+from frenzy.core.values.errors import Reason
+from frenzy.core.values.queue import Action, Hold, Preempt, Resize, Start
 from frenzy.ports import LedgerTx
 
 log = logging.getLogger(__name__)

@@ -11,12 +11,12 @@ from frenzy.app.plan import next_plans
 from frenzy.app.schedule_pass import run_pass
 from frenzy.app.services import Services, log_event, require_attempt, require_run
 from frenzy.app.states import move
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.evidence import believed_reason, bounds_of, check_pressure, check_progress
-from frenzy.core.ledger import Attempt, JobState, Lease, LeaseState, RunRecord, since_registered
-from frenzy.core.moves import ElasticRules
-from frenzy.core.protocol import AttemptStarted, Directive, DirectiveKind, PressureReport, ProgressReport
-from frenzy.core.reschedule import KILLING_REASONS, follow_up
+from frenzy.core.lifecycle.evidence import believed_reason, bounds_of, check_pressure, check_progress
+from frenzy.core.lifecycle.moves import ElasticRules
+from frenzy.core.lifecycle.reschedule import KILLING_REASONS, follow_up
+from frenzy.core.runs.ledger import Attempt, JobState, Lease, LeaseState, RunRecord, since_registered
+from frenzy.core.runs.protocol import AttemptStarted, Directive, DirectiveKind, PressureReport, ProgressReport
+from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.ports import Heard, LedgerTx
 
 _T = TypeVar("_T")

@@ -8,9 +8,10 @@ from frenzy.app.plan import next_plans
 from frenzy.app.schedule_pass import run_pass
 from frenzy.app.services import Services, live_attempt, require_run
 from frenzy.app.states import move
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.launch import LaunchSpec
-from frenzy.core.ledger import (
+from frenzy.core.lifecycle.disruptions import LOSS_REASONS
+from frenzy.core.lifecycle.moves import MOVE_REASONS
+from frenzy.core.lifecycle.reschedule import final_state, follow_up
+from frenzy.core.runs.ledger import (
     FINAL_STATES,
     Attempt,
     JobState,
@@ -19,11 +20,10 @@ from frenzy.core.ledger import (
     RunRecord,
     since_registered,
 )
-from frenzy.core.losses import LOSS_REASONS
-from frenzy.core.masking import without_masked
-from frenzy.core.moves import MOVE_REASONS
-from frenzy.core.protocol import PlaceStatus, PlaceView
-from frenzy.core.reschedule import final_state, follow_up
+from frenzy.core.runs.masking import without_masked
+from frenzy.core.runs.protocol import PlaceStatus, PlaceView
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.launch import LaunchSpec
 from frenzy.ports import LedgerTx
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from frenzy.app.services import Services
-from frenzy.core.cluster import Cluster
-from frenzy.core.errors import FrenzyError, Reason, ReasonCode
-from frenzy.core.job import deadline_s
-from frenzy.core.ledger import JobState, NextAttempt, RunRecord, versions_key
-from frenzy.core.marp import PlanRequest, plan_candidates, smallest_remedy
-from frenzy.core.model_shape import model_shape
-from frenzy.core.plan import Candidate, ResourcePlan
-from frenzy.core.reschedule import MEMORY_REASONS, final_state, is_as_wide, ladder
-from frenzy.core.residuals import Residuals
+from frenzy.core.lifecycle.reschedule import MEMORY_REASONS, final_state, is_as_wide, ladder
+from frenzy.core.memory.residuals import Residuals
+from frenzy.core.models.shape import model_shape
+from frenzy.core.planning.marp import PlanRequest, plan_candidates, smallest_remedy
+from frenzy.core.runs.ledger import JobState, NextAttempt, RunRecord, versions_key
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.errors import FrenzyError, Reason, ReasonCode
+from frenzy.core.values.job import deadline_s
+from frenzy.core.values.plan import Candidate, ResourcePlan
 from frenzy.ports import LedgerTx
 
 # Steps assumed for predicted times where the number of steps is not known yet.

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from frenzy.app.facts import expected_end_s, present_facts, scheduling_facts
 from frenzy.app.services import NotFound, Services, require_run
-from frenzy.core.access import Caller, Sight, may_manage, outline, see_all
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.evidence import believed, bounds_of
 from frenzy.core.has import explain as explain_placement
 from frenzy.core.has.queue_standing import QueueStanding, standing_of
-from frenzy.core.ledger import (
+from frenzy.core.lifecycle.evidence import believed, bounds_of
+from frenzy.core.planning.selection import fitting
+from frenzy.core.runs.access import Caller, Sight, may_manage, outline, see_all
+from frenzy.core.runs.ledger import (
     FINAL_STATES,
     Attempt,
     JobState,
@@ -23,12 +23,9 @@ from frenzy.core.ledger import (
     RunRecord,
     slots_held,
 )
-from frenzy.core.masking import without_masked
-from frenzy.core.plan_selection import fitting
-from frenzy.core.protocol import RunView
-from frenzy.core.telemetry import StepPeak, fold_steps
-from frenzy.core.units import format_bytes
-from frenzy.core.views import (
+from frenzy.core.runs.masking import without_masked
+from frenzy.core.runs.protocol import RunView
+from frenzy.core.runs.views import (
     AttemptMemory,
     Explanation,
     GpusView,
@@ -39,6 +36,9 @@ from frenzy.core.views import (
     QueueView,
     RunningRow,
 )
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.telemetry import StepPeak, fold_steps
+from frenzy.core.values.units import format_bytes
 from frenzy.ports import LedgerTx
 
 _MAX_POINTS = 600

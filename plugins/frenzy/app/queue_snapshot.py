@@ -5,9 +5,9 @@ from __future__ import annotations
 from frenzy.app.facts import scheduling_facts
 from frenzy.app.plan import ASSUMED_STEPS
 from frenzy.app.services import Services
-from frenzy.core.ledger import NextAttempt
-from frenzy.core.masking import without_masked
-from frenzy.core.views import PlanningFacts, QueueSnapshot
+from frenzy.core.runs.ledger import NextAttempt
+from frenzy.core.runs.masking import without_masked
+from frenzy.core.runs.views import PlanningFacts, QueueSnapshot
 from frenzy.ports import LedgerTx
 
 

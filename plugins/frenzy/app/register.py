@@ -10,14 +10,14 @@ from frenzy.app.queries import view_of
 from frenzy.app.services import Services, log_event
 from frenzy.app.states import move
 from frenzy.app.submit import check_job, check_managed, check_use
-from frenzy.core.access import Caller, Forbidden, may_manage
-from frenzy.core.errors import Reason, SpecError, Violation
-from frenzy.core.job import JOB_DAG_PREFIX, TrainingJob
-from frenzy.core.ledger import FINAL_STATES, RUN_KEY_LENGTH, JobState, RunRecord
-from frenzy.core.plan import Candidate
-from frenzy.core.plan_selection import fitting
-from frenzy.core.protocol import PlanPreview, RegisterRun, RunView
-from frenzy.core.steps import total_steps
+from frenzy.core.planning.selection import fitting
+from frenzy.core.runs.access import Caller, Forbidden, may_manage
+from frenzy.core.runs.ledger import FINAL_STATES, RUN_KEY_LENGTH, JobState, RunRecord
+from frenzy.core.runs.protocol import PlanPreview, RegisterRun, RunView
+from frenzy.core.runs.steps import total_steps
+from frenzy.core.values.errors import Reason, SpecError, Violation
+from frenzy.core.values.job import JOB_DAG_PREFIX, TrainingJob
+from frenzy.core.values.plan import Candidate
 from frenzy.ports import LedgerTx
 
 

@@ -13,10 +13,10 @@ from frenzy.app.facts import pauses, scheduling_facts
 from frenzy.app.moves import ask_to_move, holding, holdings
 from frenzy.app.services import Services, log_event, require_run
 from frenzy.app.states import move
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.handover import wait_for_leaving
-from frenzy.core.ledger import Attempt, JobState, Lease, LeaseState
-from frenzy.core.queue import Action, Hold, Preempt, Resize, Start
+from frenzy.core.lifecycle.handover import wait_for_leaving
+from frenzy.core.runs.ledger import Attempt, JobState, Lease, LeaseState
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.queue import Action, Hold, Preempt, Resize, Start
 from frenzy.ports import LedgerConflict, LedgerTx
 
 log = logging.getLogger(__name__)

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from frenzy.core.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.has import Policy, schedule, with_queues
-from frenzy.core.ledger import Attempt, Event, RunRecord
-from frenzy.core.memory_calibration import Calibration
-from frenzy.core.moves import ElasticRules
-from frenzy.core.queue import Action, SchedulingFacts
-from frenzy.core.queue_rules import NO_RULES, QueueRules
-from frenzy.core.sources import SourceRules
+from frenzy.core.lifecycle.moves import ElasticRules
+from frenzy.core.memory.calibration import Calibration
+from frenzy.core.runs.ledger import Attempt, Event, RunRecord
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.values.queue import Action, SchedulingFacts
+from frenzy.core.values.queue_rules import NO_RULES, QueueRules
+from frenzy.core.values.sources import SourceRules
 from frenzy.ports import Clock, Inventory, JobStore, LedgerStore, LedgerTx, QueueSource, RunStore
 
 

@@ -12,10 +12,9 @@ from frenzy.app.queries import view_of
 from frenzy.app.schedule_pass import run_pass
 from frenzy.app.services import Services, live_attempt, log_event, require_attempt, require_run
 from frenzy.app.states import move
-from frenzy.core.errors import Reason, ReasonCode, TemporaryError
-from frenzy.core.evidence import believed_end, bounds_of
-from frenzy.core.launch import AttemptResult
-from frenzy.core.ledger import (
+from frenzy.core.lifecycle.evidence import believed_end, bounds_of
+from frenzy.core.lifecycle.reschedule import MEMORY_REASONS, classify, final_state
+from frenzy.core.runs.ledger import (
     FINAL_STATES,
     Attempt,
     CalibrationSample,
@@ -23,9 +22,10 @@ from frenzy.core.ledger import (
     LeaseState,
     RunRecord,
 )
-from frenzy.core.masking import without_masked
-from frenzy.core.protocol import EndReport, RunView, Verdict, VerdictKind
-from frenzy.core.reschedule import MEMORY_REASONS, classify, final_state
+from frenzy.core.runs.masking import without_masked
+from frenzy.core.runs.protocol import EndReport, RunView, Verdict, VerdictKind
+from frenzy.core.values.errors import Reason, ReasonCode, TemporaryError
+from frenzy.core.values.launch import AttemptResult
 from frenzy.ports import LedgerTx
 
 _RETRY_AFTER_S = 2.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from frenzy.app.services import log_event
-from frenzy.core.errors import Reason
-from frenzy.core.ledger import JobState, RunRecord, check_transition
+from frenzy.core.runs.ledger import JobState, RunRecord, check_transition
+from frenzy.core.values.errors import Reason
 from frenzy.ports import LedgerTx
 
 

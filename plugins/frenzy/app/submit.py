@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from frenzy.app.services import NotFound, Services
-from frenzy.core.access import Caller, Forbidden, JobRecord, may_manage, use_refusals
-from frenzy.core.errors import Reason, ReasonCode, SpecError
-from frenzy.core.job import JOB_DAG_PREFIX, TrainingJob
-from frenzy.core.sources import check_sources
+from frenzy.core.runs.access import Caller, Forbidden, JobRecord, may_manage, use_refusals
+from frenzy.core.values.errors import Reason, ReasonCode, SpecError
+from frenzy.core.values.job import JOB_DAG_PREFIX, TrainingJob
+from frenzy.core.values.sources import check_sources
 from frenzy.ports import LedgerTx
 
 

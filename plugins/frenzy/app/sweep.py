@@ -13,11 +13,11 @@ from frenzy.app.place import launch_spec
 from frenzy.app.schedule_pass import run_pass
 from frenzy.app.services import Services, log_event, require_attempt, require_run
 from frenzy.app.settle import settle
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.ledger import FINAL_STATES, Attempt, JobState, Lease, LeaseState, RunRecord
-from frenzy.core.masking import without_masked
-from frenzy.core.protocol import EndReport, SweepFinding, SweepReport, SweepSummary, SweepTarget
-from frenzy.core.queue import Start
+from frenzy.core.runs.ledger import FINAL_STATES, Attempt, JobState, Lease, LeaseState, RunRecord
+from frenzy.core.runs.masking import without_masked
+from frenzy.core.runs.protocol import EndReport, SweepFinding, SweepReport, SweepSummary, SweepTarget
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.queue import Start
 from frenzy.ports import LedgerTx, WorkersState
 
 # A placed attempt whose workers never came keeps its GPUs for so many lease times when its launch task is over, and

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from frenzy.cli.tables import Grid, grid, size
+from frenzy.cli.render.tables import Grid, grid, size
 from frenzy.evaluation.accuracy import AccuracyReport, Bar
 from frenzy.evaluation.score import Coverage, Errors
 

@@ -24,23 +24,23 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from frenzy.cli.console import out
-from frenzy.cli.failures import FAILED
-from frenzy.cli.spec_file import SpecFile, checked_spec
-from frenzy.core.errors import PermanentError, Reason, ReasonCode, SpecError, Violation
-from frenzy.core.ledger import JobState
-from frenzy.core.plan_selection import fitting
-from frenzy.core.units import format_duration
+from frenzy.cli.commands.spec_file import SpecFile, checked_spec
+from frenzy.cli.render.console import out
+from frenzy.cli.render.failures import FAILED
+from frenzy.core.planning.selection import fitting
+from frenzy.core.runs.ledger import JobState
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, SpecError, Violation
+from frenzy.core.values.units import format_duration
 from frenzy.settings import CHECKOUT, ElasticMoves, Settings, load_settings
 
 if TYPE_CHECKING:
-    from frenzy.cli.connection import Api
+    from frenzy.cli.commands.server import Api
+    from frenzy.cli.commands.submission import Started
     from frenzy.cli.demo_control import ControlRun
     from frenzy.cli.demo_promises import Promise
-    from frenzy.cli.stack import Stack
-    from frenzy.cli.submission import Started
-    from frenzy.core.ledger import Attempt
-    from frenzy.core.protocol import RunView
+    from frenzy.cli.embedded.stack import Stack
+    from frenzy.core.runs.ledger import Attempt
+    from frenzy.core.runs.protocol import RunView
 
 DEFAULT_JOB: Final = CHECKOUT / "include/jobs/tiny-shakespeare.yaml"
 _CONTROL_TIMEOUT_S: Final = 900.0
@@ -97,7 +97,7 @@ def demo_settings(settings: Settings, cluster: Path | None, *, elastic: bool = F
     Its jobs last seconds, so what is minutes elsewhere is seconds here. One job alone is moved for its
     memory only.
     """
-    from frenzy.adapters.cluster_file import load_cluster
+    from frenzy.adapters.spec.cluster_file import load_cluster
 
     home = settings.home / "demo"
     chosen = (cluster or settings.cluster_file).absolute()
@@ -145,8 +145,8 @@ def terminated_as_interrupt() -> Iterator[None]:
 
 def _fresh_stack(settings: Settings) -> Stack:
     """A stack in an empty home; one that an earlier demo left up is stopped first."""
-    from frenzy.cli.airflow_env import CONNECTION_VARIABLE
-    from frenzy.cli.stack import Stack
+    from frenzy.cli.embedded.airflow_env import CONNECTION_VARIABLE
+    from frenzy.cli.embedded.stack import Stack
 
     # The demo is the same wherever it runs: a Connection's settings are those of another Airflow.
     ours = {name: value for name, value in os.environ.items() if name != CONNECTION_VARIABLE}
@@ -168,9 +168,9 @@ def _chosen_walk(job: Path, *, elastic: bool, swap: bool) -> Callable[[Stack], O
 
 def _swap_walk() -> Callable[[Stack], Outcome]:
     """The demo with two jobs that swap."""
-    from frenzy.cli.airflow_env import STACK_MARK
     from frenzy.cli.demo_swap import SWAP_JOBS, play, specs_in
     from frenzy.cli.demo_swap_promises import judge
+    from frenzy.cli.embedded.airflow_env import STACK_MARK
 
     specs = specs_in(SWAP_JOBS)
 
@@ -200,8 +200,8 @@ def _elastic_walk() -> Callable[[Stack], Outcome]:
 
 def _api_of(stack: Stack) -> Api:
     from frenzy.adapters.api_client import ApiAddress
-    from frenzy.cli.airflow_env import ADMIN
-    from frenzy.cli.connection import Api
+    from frenzy.cli.commands.server import Api
+    from frenzy.cli.embedded.airflow_env import ADMIN
 
     address = ApiAddress(base_url=stack.base_url, login=ADMIN, password=stack.password(ADMIN))
     return Api(address, patience_s=_API_PATIENCE_S)
@@ -209,11 +209,11 @@ def _api_of(stack: Stack) -> Api:
 
 def _walk(stack: Stack, spec: SpecFile) -> Outcome:
     """Hand the job in, follow it and the control run to their ends, collect and judge."""
-    from frenzy.cli.airflow_env import STACK_MARK
+    from frenzy.cli.commands.submission import hand_in
     from frenzy.cli.demo_control import ControlRun
     from frenzy.cli.demo_evidence import collect
     from frenzy.cli.demo_promises import judge
-    from frenzy.cli.submission import hand_in
+    from frenzy.cli.embedded.airflow_env import STACK_MARK
 
     home = stack.settings.home
     control = ControlRun(home / "control", {**os.environ, STACK_MARK: str(home)})
@@ -236,8 +236,8 @@ def _walk(stack: Stack, spec: SpecFile) -> Outcome:
 
 def _follow(api: Api, started: Started, control: ControlRun) -> RunView:
     """Show the run to its end; the control run starts when the first attempt's plan is known."""
-    from frenzy.cli.follow import follow
-    from frenzy.cli.progress import ProgressView
+    from frenzy.cli.commands.follow import follow
+    from frenzy.cli.commands.progress import ProgressView
 
     assert started.run_id is not None
     shown_plans = False
@@ -265,7 +265,7 @@ def _follow(api: Api, started: Started, control: ControlRun) -> RunView:
 
 
 def _show_plans(console: Console, view: RunView) -> None:
-    from frenzy.cli.tables import candidates_table
+    from frenzy.cli.render.tables import candidates_table
 
     fits = [each for each in view.run.candidates if each.feasible]
     refused = [each for each in view.run.candidates if not each.feasible]
@@ -277,7 +277,7 @@ def _show_plans(console: Console, view: RunView) -> None:
 
 
 def _show_placement(console: Console, attempt: Attempt) -> None:
-    from frenzy.cli.tables import memory_breakdown, placement_text
+    from frenzy.cli.render.tables import memory_breakdown, placement_text
 
     plan = attempt.plan
     console.print(
@@ -291,9 +291,9 @@ def _show_placement(console: Console, attempt: Attempt) -> None:
 
 
 def _conclude(stack: Stack, outcome: Outcome, *, kept_up: bool, seconds: float) -> int:
-    from frenzy.cli.status import show_run
-    from frenzy.cli.tables import grid
-    from frenzy.cli.up import show_address
+    from frenzy.cli.commands.status import show_run
+    from frenzy.cli.commands.up import show_address
+    from frenzy.cli.render.tables import grid
 
     console = out()
     console.print()

@@ -17,14 +17,14 @@ from typing import Final
 
 import psutil
 
-from frenzy.adapters.local.launcher import LocalLauncher
-from frenzy.adapters.storage.run_store import FsspecRunStore
-from frenzy.core.cluster import NodeAllocation, Placement
-from frenzy.core.hardware import DeviceKind, GpuType
-from frenzy.core.job import CheckpointSpec, TrainingJob
-from frenzy.core.launch import AttemptResult, LaunchSpec
-from frenzy.core.plan import ResourcePlan, short_hash
-from frenzy.core.telemetry import fold_steps
+from frenzy.adapters.files.run_store import FsspecRunStore
+from frenzy.adapters.local.local_launcher import LocalLauncher
+from frenzy.core.values.cluster import NodeAllocation, Placement
+from frenzy.core.values.hardware import DeviceKind, GpuType
+from frenzy.core.values.job import CheckpointSpec, TrainingJob
+from frenzy.core.values.launch import AttemptResult, LaunchSpec
+from frenzy.core.values.plan import ResourcePlan, short_hash
+from frenzy.core.values.telemetry import fold_steps
 from frenzy.ports import TelemetryCursor, WorkersState
 
 _NAME: Final = "control"

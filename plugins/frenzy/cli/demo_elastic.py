@@ -10,10 +10,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
-from frenzy.cli.connection import Api
+from frenzy.cli.commands.server import Api
+from frenzy.cli.commands.spec_file import checked_spec
 from frenzy.cli.demo_elastic_promises import Story
 from frenzy.cli.demo_stage import Say, Stage
-from frenzy.cli.spec_file import checked_spec
 from frenzy.settings import CHECKOUT
 
 ELASTIC_JOBS: Final = CHECKOUT / "include/jobs/elastic"

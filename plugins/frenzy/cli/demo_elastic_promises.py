@@ -14,9 +14,9 @@ from frenzy.cli.demo_shared_promises import (
     nothing_lost,
     overlap_s,
 )
-from frenzy.core.errors import ReasonCode
-from frenzy.core.moves import MOVE_REASONS
-from frenzy.core.protocol import RunView
+from frenzy.core.lifecycle.moves import MOVE_REASONS
+from frenzy.core.runs.protocol import RunView
+from frenzy.core.values.errors import ReasonCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,10 @@ import fsspec
 import frenzy
 from frenzy.adapters import api_calls
 from frenzy.adapters.api_client import NotFoundError, airflow_call
-from frenzy.cli.connection import Api
-from frenzy.core.launch import AttemptResult, RunPaths
-from frenzy.core.protocol import RunView
-from frenzy.core.views import MemoryView
+from frenzy.cli.commands.server import Api
+from frenzy.core.runs.protocol import RunView
+from frenzy.core.runs.views import MemoryView
+from frenzy.core.values.launch import AttemptResult, RunPaths
 
 _LOAD_TIMEOUT_S: Final = 180.0
 _LOAD: Final = """

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from frenzy.cli.demo_evidence import Evidence, losses_by_attempt
-from frenzy.core.errors import PermanentError, ReasonCode
-from frenzy.core.job import Precision
-from frenzy.core.launch import AttemptResult
-from frenzy.core.ledger import Attempt, JobState
-from frenzy.core.model_shape import model_shape
-from frenzy.core.protocol import RunView
-from frenzy.core.units import format_bytes
-from frenzy.core.views import MemoryView
+from frenzy.core.models.shape import model_shape
+from frenzy.core.runs.ledger import Attempt, JobState
+from frenzy.core.runs.protocol import RunView
+from frenzy.core.runs.views import MemoryView
+from frenzy.core.values.errors import PermanentError, ReasonCode
+from frenzy.core.values.job import Precision
+from frenzy.core.values.launch import AttemptResult
+from frenzy.core.values.units import format_bytes
 
 ALLOWED_PREDICTION_ERROR: Final = 0.08
 _OUT_OF_MEMORY: Final = frozenset({ReasonCode.CUDA_OUT_OF_MEMORY, ReasonCode.BUDGET_EXCEEDED})

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from frenzy.cli.demo_promises import Promise
-from frenzy.core.errors import ReasonCode
-from frenzy.core.ledger import Attempt, JobState
-from frenzy.core.protocol import RunView
+from frenzy.core.runs.ledger import Attempt, JobState
+from frenzy.core.runs.protocol import RunView
+from frenzy.core.values.errors import ReasonCode
 
 
 def moved(view: RunView, *codes: ReasonCode) -> Iterator[tuple[Attempt, Attempt]]:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Final
 
 from frenzy.adapters import api_calls
-from frenzy.cli.connection import Api
-from frenzy.cli.submission import Started, dag_run_state, hand_in
-from frenzy.core.errors import Reason, ReasonCode, TemporaryError
-from frenzy.core.ledger import FINAL_STATES
-from frenzy.core.protocol import RunView
+from frenzy.cli.commands.server import Api
+from frenzy.cli.commands.submission import Started, dag_run_state, hand_in
+from frenzy.core.runs.ledger import FINAL_STATES
+from frenzy.core.runs.protocol import RunView
+from frenzy.core.values.errors import Reason, ReasonCode, TemporaryError
 
 _PATIENCE_S: Final = 900.0
 _POLL_S: Final = 0.7

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from frenzy.adapters import api_calls
-from frenzy.cli.connection import Api
+from frenzy.cli.commands.server import Api
+from frenzy.cli.commands.spec_file import checked_spec
+from frenzy.cli.commands.submission import Started
 from frenzy.cli.demo_control import ControlRun
 from frenzy.cli.demo_stage import Say, Stage
 from frenzy.cli.demo_swap_promises import SwapStory, Watched
-from frenzy.cli.spec_file import checked_spec
-from frenzy.cli.submission import Started
-from frenzy.core.launch import AttemptResult
+from frenzy.core.values.launch import AttemptResult
 from frenzy.settings import CHECKOUT
 
 SWAP_JOBS: Final = CHECKOUT / "include/jobs/swap"

@@ -15,13 +15,13 @@ from frenzy.cli.demo_shared_promises import (
     nothing_lost,
     overlap_s,
 )
-from frenzy.core.errors import ReasonCode
-from frenzy.core.launch import AttemptResult
-from frenzy.core.ledger import Attempt
-from frenzy.core.moves import MOVE_REASONS
-from frenzy.core.protocol import RunView
-from frenzy.core.units import format_bytes
-from frenzy.core.views import MemoryView
+from frenzy.core.lifecycle.moves import MOVE_REASONS
+from frenzy.core.runs.ledger import Attempt
+from frenzy.core.runs.protocol import RunView
+from frenzy.core.runs.views import MemoryView
+from frenzy.core.values.errors import ReasonCode
+from frenzy.core.values.launch import AttemptResult
+from frenzy.core.values.units import format_bytes
 
 _FORESEEN = (
     ReasonCode.MEMORY_PRESSURE_FORECAST,

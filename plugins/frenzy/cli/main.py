@@ -10,23 +10,23 @@ from typing import Annotated, Final
 import typer
 
 from frenzy import __version__
-from frenzy.cli.cancel import cancel
-from frenzy.cli.clean import clean
+from frenzy.cli.commands.cancel import cancel
+from frenzy.cli.commands.clean import clean
+from frenzy.cli.commands.down import down
+from frenzy.cli.commands.explain import explain
+from frenzy.cli.commands.gpus import gpus
+from frenzy.cli.commands.init import init
+from frenzy.cli.commands.logs import logs
+from frenzy.cli.commands.marp_group import HELP as MARP_HELP
+from frenzy.cli.commands.marp_group import VERBS as MARP_VERBS
+from frenzy.cli.commands.plan import plan
+from frenzy.cli.commands.queue import queue
+from frenzy.cli.commands.simulate import simulate
+from frenzy.cli.commands.status import status
+from frenzy.cli.commands.submit import submit
+from frenzy.cli.commands.up import up
 from frenzy.cli.demo import demo
-from frenzy.cli.down import down
-from frenzy.cli.explain import explain
-from frenzy.cli.failures import guarded
-from frenzy.cli.gpus import gpus
-from frenzy.cli.init import init
-from frenzy.cli.logs import logs
-from frenzy.cli.marp import HELP as MARP_HELP
-from frenzy.cli.marp import VERBS as MARP_VERBS
-from frenzy.cli.plan import plan
-from frenzy.cli.queue import queue
-from frenzy.cli.simulate import simulate
-from frenzy.cli.status import status
-from frenzy.cli.submit import submit
-from frenzy.cli.up import up
+from frenzy.cli.render.failures import guarded
 
 _VERBS: Final[tuple[Callable[..., int], ...]] = (
     submit,

@@ -15,20 +15,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from frenzy.adapters.calibration import calibrated_releases, default_calibration, load_calibration
-from frenzy.adapters.job_spec import job_schema
-from frenzy.adapters.spec_fields import SpecField, fields_of, schema_limits
-from frenzy.core.codec import encode
-from frenzy.core.errors import REASON_SENTENCES
-from frenzy.core.gpu_catalogue import CATALOGUE, CatalogueEntry
-from frenzy.core.hardware import DeviceKind
-from frenzy.core.job import Precision, TrainingJob
-from frenzy.core.memory import Workload, predict_memory
-from frenzy.core.memory_calibration import ActivationCoefficients, Calibration, Loss
-from frenzy.core.model_shape import SUPPORTED_FAMILIES, model_shape
-from frenzy.core.plan_grid import grid_of
-from frenzy.core.trainable import trained_part
-from frenzy.core.units import format_bytes
-from frenzy.core.zero_buckets import bucket_elements_for
+from frenzy.adapters.spec.fields import SpecField, fields_of, schema_limits
+from frenzy.adapters.spec.job_spec import job_schema
+from frenzy.core.memory.calibration import ActivationCoefficients, Calibration, Loss
+from frenzy.core.memory.closed_form import Workload, predict_memory
+from frenzy.core.models.shape import SUPPORTED_FAMILIES, model_shape
+from frenzy.core.models.trainable import trained_part
+from frenzy.core.planning.grid import grid_of
+from frenzy.core.values.codec import encode
+from frenzy.core.values.errors import REASON_SENTENCES
+from frenzy.core.values.gpu_catalogue import CATALOGUE, CatalogueEntry
+from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.job import Precision, TrainingJob
+from frenzy.core.values.units import format_bytes
+from frenzy.core.values.zero_buckets import bucket_elements_for
 from frenzy.settings import CHECKOUT
 
 DOCS: Final = CHECKOUT / "docs"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from frenzy.core.memory_calibration import Calibration
+from frenzy.core.memory.calibration import Calibration
 from frenzy.evaluation.datasets import read_dataset
 from frenzy.evaluation.learning import LearningCurve, learning_curve
 from frenzy.evaluation.margin import Margin, fit_margin, is_fitted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from frenzy.core.units import GIB
+from frenzy.core.values.units import GIB
 from frenzy.evaluation.accuracy import AccuracyReport, Bar
 from frenzy.evaluation.score import Coverage, DatasetScore, Errors, ScoredRow
 

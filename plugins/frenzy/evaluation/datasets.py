@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from frenzy.adapters.calibration import calibrated_releases, load_calibration
-from frenzy.core.errors import PermanentError, Reason, ReasonCode
-from frenzy.core.memory_calibration import Calibration
+from frenzy.core.memory.calibration import Calibration
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.evaluation import read_fms, read_foundry, read_litgpt, read_nanotron, read_others
 from frenzy.evaluation.published import Cells, PublishedRow
 

@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from frenzy.core.hardware import DeviceKind
-from frenzy.core.residuals import Residual, ResidualGroup, Residuals
+from frenzy.core.memory.residuals import Residual, ResidualGroup, Residuals
+from frenzy.core.values.hardware import DeviceKind
 
 Triple = tuple[str, int, int]
 

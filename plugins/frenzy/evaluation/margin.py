@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from frenzy.core.cuda_memory import CONTEXT_BYTES
-from frenzy.core.memory_calibration import Calibration
-from frenzy.core.plan import MemoryPrediction
+from frenzy.core.memory.calibration import Calibration
+from frenzy.core.memory.cuda_memory import CONTEXT_BYTES
+from frenzy.core.values.plan import MemoryPrediction
 from frenzy.evaluation.predict import predict
 from frenzy.evaluation.published import ModelledRun, Outcome, PublishedRow
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from frenzy.core.marp_paper import paper_memory
-from frenzy.core.memory_megatron import MegatronRun
-from frenzy.core.memory_torch import Sharding, TorchRun
-from frenzy.core.model_parameters import ModelShape
+from frenzy.core.memory.megatron import MegatronRun
+from frenzy.core.memory.torch_kernels import Sharding, TorchRun
+from frenzy.core.models.parameters import ModelShape
+from frenzy.core.planning.paper_plans import paper_memory
 from frenzy.evaluation.published import ModelledRun
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from frenzy.core.memory_megatron import MegatronRun
-from frenzy.core.memory_torch import TorchRun
+from frenzy.core.memory.megatron import MegatronRun
+from frenzy.core.memory.torch_kernels import TorchRun
 
 ModelledRun = TorchRun | MegatronRun
 

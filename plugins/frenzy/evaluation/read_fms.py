@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from frenzy.core.gpu_catalogue import CATALOGUE
-from frenzy.core.job import LoraSpec
-from frenzy.core.memory_calibration import Calibration
-from frenzy.core.memory_torch import Sharding
-from frenzy.core.units import MIB
-from frenzy.core.weight_storage import WeightStorage
+from frenzy.core.memory.calibration import Calibration
+from frenzy.core.memory.torch_kernels import Sharding
+from frenzy.core.models.weight_storage import WeightStorage
+from frenzy.core.values.gpu_catalogue import CATALOGUE
+from frenzy.core.values.job import LoraSpec
+from frenzy.core.values.units import MIB
 from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, UnknownRow
 from frenzy.evaluation.settings_of_runs import RunSetting, published_models, torch_run
 

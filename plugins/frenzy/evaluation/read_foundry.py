@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from frenzy.core.gpu_catalogue import CATALOGUE
-from frenzy.core.memory_calibration import Calibration
-from frenzy.core.memory_torch import Sharding, TorchOptimizer
+from frenzy.core.memory.calibration import Calibration
+from frenzy.core.memory.torch_kernels import Sharding, TorchOptimizer
+from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, UnknownRow
 from frenzy.evaluation.settings_of_runs import RunSetting, torch_run
 

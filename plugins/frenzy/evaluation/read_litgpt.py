@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from frenzy.core.gpu_catalogue import CATALOGUE
-from frenzy.core.job import LoraSpec
-from frenzy.core.memory_calibration import Calibration
-from frenzy.core.weight_storage import WeightStorage
+from frenzy.core.memory.calibration import Calibration
+from frenzy.core.models.weight_storage import WeightStorage
+from frenzy.core.values.gpu_catalogue import CATALOGUE
+from frenzy.core.values.job import LoraSpec
 from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, UnknownRow
 from frenzy.evaluation.settings_of_runs import RunSetting, torch_run
 

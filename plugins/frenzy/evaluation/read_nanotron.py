@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from frenzy.core.activation_coefficients import ActivationSetting, Attention
-from frenzy.core.gpu_catalogue import CATALOGUE
-from frenzy.core.hardware import DeviceKind
-from frenzy.core.job import Precision
-from frenzy.core.memory_calibration import Calibration
-from frenzy.core.memory_megatron import MegatronRun
-from frenzy.core.units import GIB
+from frenzy.core.memory.activation_coefficients import ActivationSetting, Attention
+from frenzy.core.memory.calibration import Calibration
+from frenzy.core.memory.megatron import MegatronRun
+from frenzy.core.values.gpu_catalogue import CATALOGUE
+from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.job import Precision
+from frenzy.core.values.units import GIB
 from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, UnknownRow
 from frenzy.evaluation.settings_of_runs import shape_of
 

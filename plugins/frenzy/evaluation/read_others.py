@@ -6,12 +6,12 @@ import json
 import re
 from typing import Final
 
-from frenzy.core.gpu_catalogue import CATALOGUE
-from frenzy.core.job import LoraSpec
-from frenzy.core.memory_calibration import Calibration
-from frenzy.core.memory_torch import TorchOptimizer
-from frenzy.core.units import GIB
-from frenzy.core.weight_storage import WeightStorage
+from frenzy.core.memory.calibration import Calibration
+from frenzy.core.memory.torch_kernels import TorchOptimizer
+from frenzy.core.models.weight_storage import WeightStorage
+from frenzy.core.values.gpu_catalogue import CATALOGUE
+from frenzy.core.values.job import LoraSpec
+from frenzy.core.values.units import GIB
 from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, UnknownRow
 from frenzy.evaluation.settings_of_runs import RunSetting, torch_run
 

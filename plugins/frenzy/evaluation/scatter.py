@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from frenzy.core.units import GIB
+from frenzy.core.values.units import GIB
 from frenzy.evaluation.score import ScoredRow
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from scipy.stats import binomtest
 
-from frenzy.core.plan import MemoryPrediction
+from frenzy.core.values.plan import MemoryPrediction
 from frenzy.evaluation.margin import Margin
 from frenzy.evaluation.peers import PEERS, full_run
 from frenzy.evaluation.predict import predict

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from frenzy.evaluation.score import Coverage, Errors
-from frenzy.trainer.measure_record import Measurement, Outcome
+from frenzy.trainer.measure.record import Measurement, Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,21 +9,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from frenzy.core.activation_coefficients import (
+from frenzy.core.memory.activation_coefficients import (
     ActivationCoefficients,
     ActivationSetting,
     AdapterSetting,
     Attention,
     Loss,
 )
-from frenzy.core.errors import PermanentError
-from frenzy.core.hardware import DeviceKind
-from frenzy.core.job import LoraSpec, Precision
-from frenzy.core.memory_calibration import Calibration
-from frenzy.core.memory_torch import Sharding, TorchOptimizer, TorchRun
-from frenzy.core.model_shape import ModelShape, model_shape
-from frenzy.core.trainable import trained_part
-from frenzy.core.weight_storage import WeightStorage
+from frenzy.core.memory.calibration import Calibration
+from frenzy.core.memory.torch_kernels import Sharding, TorchOptimizer, TorchRun
+from frenzy.core.models.shape import ModelShape, model_shape
+from frenzy.core.models.trainable import trained_part
+from frenzy.core.models.weight_storage import WeightStorage
+from frenzy.core.values.errors import PermanentError
+from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.job import LoraSpec, Precision
 from frenzy.evaluation.published import UnknownRow
 
 _MODELS_FILE: Final = Path(__file__).with_name("models.json")

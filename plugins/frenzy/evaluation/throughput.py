@@ -15,9 +15,9 @@ from typing import Final
 
 import numpy as np
 
-from frenzy.core.memory_workload import Array
-from frenzy.core.throughput import step_seconds
-from frenzy.core.utilisation import Software, utilisation
+from frenzy.core.memory.workload import Array
+from frenzy.core.planning.throughput import step_seconds
+from frenzy.core.values.utilisation import Software, utilisation
 from frenzy.evaluation.throughput_fit import parts_of
 from frenzy.evaluation.throughput_rows import SPLIT, PublishedRun, PublishedRuns, published_runs
 

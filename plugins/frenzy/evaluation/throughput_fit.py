@@ -2,7 +2,7 @@
 
 Least squares of the logarithm of predicted over measured step time, with weights that fall for rows
 far off (soft absolute value), so that a run with a broken network does not move the values.
-Prints the values that ``frenzy.core.utilisation`` holds; a test refits and compares.
+Prints the values that ``frenzy.core.values.utilisation`` holds; a test refits and compares.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Final
 
 import numpy as np
 
-from frenzy.core.memory_workload import Array
-from frenzy.core.plan_grid import grid_of
-from frenzy.core.throughput import StepParts, step_parts, step_seconds
-from frenzy.core.utilisation import Utilisation, architecture_of
+from frenzy.core.memory.workload import Array
+from frenzy.core.planning.grid import grid_of
+from frenzy.core.planning.throughput import StepParts, step_parts, step_seconds
+from frenzy.core.values.utilisation import Utilisation, architecture_of
 from frenzy.evaluation.throughput_rows import PublishedRun, all_runs, published_runs
 
 # first value, least, greatest

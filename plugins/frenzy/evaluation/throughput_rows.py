@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from frenzy.core.flops import FlopsShape
-from frenzy.core.gpu_catalogue import CATALOGUE
-from frenzy.core.hardware import GpuType
-from frenzy.core.job import Precision
-from frenzy.core.throughput import Link, StepWork
-from frenzy.core.utilisation import FSDP, NANOTRON, TRANSFORMERS, Software
+from frenzy.core.models.flops import FlopsShape
+from frenzy.core.planning.throughput import Link, StepWork
+from frenzy.core.values.gpu_catalogue import CATALOGUE
+from frenzy.core.values.hardware import GpuType
+from frenzy.core.values.job import Precision
+from frenzy.core.values.utilisation import FSDP, NANOTRON, TRANSFORMERS, Software
 
 Row = Mapping[str, str]
 

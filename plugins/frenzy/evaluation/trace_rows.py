@@ -15,10 +15,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from frenzy.core import codec
-from frenzy.core.job import LoraSpec
-from frenzy.core.memory_torch import Sharding, TorchRun
-from frenzy.core.weight_storage import WeightStorage
+from frenzy.core.memory.torch_kernels import Sharding, TorchRun
+from frenzy.core.models.weight_storage import WeightStorage
+from frenzy.core.values import codec
+from frenzy.core.values.job import LoraSpec
 from frenzy.evaluation.datasets import read_dataset, release_calibrations
 from frenzy.evaluation.published import Outcome, PublishedRow
 from frenzy.evaluation.settings_of_runs import published_models, shape_of
@@ -69,7 +69,7 @@ def _config(case: _Case) -> Mapping[str, Any]:
 
 
 def _trace(case: _Case) -> TracedRow:
-    from frenzy.trainer.trace_step import trace_step
+    from frenzy.trainer.trace.step import trace_step
 
     started = time.monotonic()
     run, adapters = case.run, case.run.coefficients.adapters

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from frenzy.core import codec
+from frenzy.core.values import codec
 from frenzy.evaluation.published import Outcome, PublishedRow
 
 FILE_NAME: Final = "traced.jsonl"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from frenzy.core.views import QueueSnapshot
+from frenzy.core.runs.views import QueueSnapshot
 from frenzy.sim.metrics import Summary, summarise
 from frenzy.sim.outcome import JobOutcome, SimResult
 from frenzy.sim.what_if import Changed

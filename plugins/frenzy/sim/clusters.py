@@ -16,12 +16,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from frenzy.adapters.cluster_file import load_cluster
-from frenzy.core.cluster import Cluster, Node
-from frenzy.core.errors import SpecError, Violation
-from frenzy.core.gpu_catalogue import CATALOGUE
-from frenzy.core.hardware import GpuType
-from frenzy.core.units import MIB
+from frenzy.adapters.spec.cluster_file import load_cluster
+from frenzy.core.values.cluster import Cluster, Node
+from frenzy.core.values.errors import SpecError, Violation
+from frenzy.core.values.gpu_catalogue import CATALOGUE
+from frenzy.core.values.hardware import GpuType
+from frenzy.core.values.units import MIB
 from frenzy.settings import CHECKOUT
 from frenzy.sim.tables import Row, read_table
 from frenzy.sim.traces import absent, stem

@@ -7,10 +7,10 @@ import random
 from dataclasses import dataclass, replace
 from typing import Final
 
-from frenzy.core.cluster import Cluster
-from frenzy.core.errors import Violation
-from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import QueuedJob
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.errors import Violation
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.queue import QueuedJob
 from frenzy.sim.jobs import NodeFailure, SimJob
 
 _HOUR_S: Final = 3600.0

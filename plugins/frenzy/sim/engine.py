@@ -17,11 +17,21 @@ from enum import IntEnum
 from functools import partial
 from typing import Final
 
-from frenzy.core.cluster import NodeState, Placement
 from frenzy.core.has import HasPolicy, SchedulingState, SrtfPolicy, decided
 from frenzy.core.has.state import running_job
-from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import Action, Elasticity, Hold, Preempt, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
+from frenzy.core.values.cluster import NodeState, Placement
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.queue import (
+    Action,
+    Elasticity,
+    Hold,
+    Preempt,
+    QueuedJob,
+    Resize,
+    RunningJob,
+    SchedulingFacts,
+    Start,
+)
 from frenzy.sim.jobs import Scenario
 from frenzy.sim.ledger import Ledger, LiveJob
 from frenzy.sim.mixed import plan_as_placed

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from frenzy.core.cluster import Cluster
-from frenzy.core.job import DataSpec, LoraSpec, ModelSpec, Precision, TrainingJob, TrainingSpec
-from frenzy.core.model_shape import ModelShape, model_shape
+from frenzy.core.models.shape import ModelShape, model_shape
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.job import DataSpec, LoraSpec, ModelSpec, Precision, TrainingJob, TrainingSpec
 from frenzy.sim.model_sizes import MODELS
 
 # Steps of a job of work 1.0; jobs are multiples of it.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from frenzy.core.cluster import Cluster
-from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import QueuedJob, RunningJob
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.queue import QueuedJob, RunningJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

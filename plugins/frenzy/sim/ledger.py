@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from frenzy.core.cluster import Cluster
-from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import QueuedJob, RunningJob
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.queue import QueuedJob, RunningJob
 from frenzy.sim.jobs import Scenario, SimJob
 from frenzy.sim.outcome import IdleTime, JobOutcome, SimResult, Stay
 

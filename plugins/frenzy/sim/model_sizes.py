@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from frenzy.core.family_fields import Config
+from frenzy.core.models.family_fields import Config
 
 
 def _gpt2(hidden: int, layers: int, heads: int) -> Config:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from frenzy.core.plan import ResourcePlan
+from frenzy.core.values.plan import ResourcePlan
 from frenzy.sim.jobs import Scenario
 
 

@@ -19,15 +19,15 @@ from functools import lru_cache
 from typing import Final
 
 from frenzy.adapters.calibration import default_calibration
-from frenzy.core.cluster import Cluster
-from frenzy.core.hardware import GpuType
 from frenzy.core.has.options import Rules
 from frenzy.core.has.placement import place
 from frenzy.core.has.policy import HasPolicy
 from frenzy.core.has.room import Room
-from frenzy.core.job import Precision
-from frenzy.core.marp import PlanRequest, plan_candidates
-from frenzy.core.plan import ResourcePlan
+from frenzy.core.planning.marp import PlanRequest, plan_candidates
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.hardware import GpuType
+from frenzy.core.values.job import Precision
+from frenzy.core.values.plan import ResourcePlan
 from frenzy.sim.job_classes import UNIT_STEPS, JobClass
 from frenzy.sim.reference import Plans
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from frenzy.core.cluster import Cluster
-from frenzy.core.job import Objective
-from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import Elasticity, QueuedJob
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.job import Objective
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.queue import Elasticity, QueuedJob
 from frenzy.sim.profiles import profile_plans, read_profiles
 from frenzy.sim.reference import Plans, asked_gpus, by_speed, reference_gpu_s
 from frenzy.sim.tables import Row, read_table

@@ -27,17 +27,17 @@ from typing import Annotated, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from frenzy.adapters.refusals import in_words, one_of, real_errors
-from frenzy.adapters.yaml_core import FILE, load_yaml
-from frenzy.core.cluster import Cluster
-from frenzy.core.errors import SpecError, Violation
-from frenzy.core.hardware import GpuType
+from frenzy.adapters.spec.refusals import in_words, one_of, real_errors
+from frenzy.adapters.spec.yaml_core import FILE, load_yaml
 from frenzy.core.has.options import Rules
 from frenzy.core.has.placement import place
 from frenzy.core.has.policy import HasPolicy
 from frenzy.core.has.room import Room
-from frenzy.core.plan import MemoryPrediction, ResourcePlan
-from frenzy.core.units import parse_bytes
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.errors import SpecError, Violation
+from frenzy.core.values.hardware import GpuType
+from frenzy.core.values.plan import MemoryPrediction, ResourcePlan
+from frenzy.core.values.units import parse_bytes
 from frenzy.sim.reference import Plans
 
 _SHOWN_CHARACTERS: Final = 80

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from frenzy.core.cluster import Cluster
-from frenzy.core.hardware import GpuType
-from frenzy.core.plan import ResourcePlan
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.hardware import GpuType
+from frenzy.core.values.plan import ResourcePlan
 
 Plans = tuple[ResourcePlan, ...]
 

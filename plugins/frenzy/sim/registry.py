@@ -12,9 +12,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from frenzy.core.errors import SpecError, Violation
 from frenzy.core.has import POLICIES, PaperPolicy, Policy, with_queues
-from frenzy.core.queue_rules import NO_RULES, QueueRule, QueueRules
+from frenzy.core.values.errors import SpecError, Violation
+from frenzy.core.values.queue_rules import NO_RULES, QueueRule, QueueRules
 from frenzy.sim.schedulers import ProductScheduler, Scheduler
 
 _SOME_RULES: Final = QueueRules(queues=(QueueRule(name="any"),))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from frenzy.adapters.calibration import default_calibration
-from frenzy.core.cluster import Cluster
-from frenzy.core.errors import FrenzyError
-from frenzy.core.job import Objective, deadline_s
-from frenzy.core.marp import PlanRequest, plan_candidates
-from frenzy.core.model_shape import model_shape
-from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import QueuedJob, RunningJob
-from frenzy.core.views import PlanningFacts, QueueSnapshot
+from frenzy.core.models.shape import model_shape
+from frenzy.core.planning.marp import PlanRequest, plan_candidates
+from frenzy.core.runs.views import PlanningFacts, QueueSnapshot
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.errors import FrenzyError
+from frenzy.core.values.job import Objective, deadline_s
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.queue import QueuedJob, RunningJob
 
 Plans = tuple[ResourcePlan, ...]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from frenzy.core.codec import encode
+from frenzy.core.values.codec import encode
 from frenzy.sim.figures import by_policy, ratios
 from frenzy.sim.html_report import Picture, html_page
 from frenzy.sim.metrics import CPU_TIMES, Summary, summarise

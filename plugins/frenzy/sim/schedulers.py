@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from frenzy.core.has import Policy, SchedulingState, decide
-from frenzy.core.queue import Action
+from frenzy.core.values.queue import Action
 
 
 class Scheduler(Protocol):

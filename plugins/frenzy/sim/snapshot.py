@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from frenzy.core.codec import loads
-from frenzy.core.errors import ContractError, SpecError, Violation
 from frenzy.core.has import policy_named, with_queues
-from frenzy.core.queue import RunningJob
-from frenzy.core.views import QueueSnapshot
+from frenzy.core.runs.views import QueueSnapshot
+from frenzy.core.values.codec import loads
+from frenzy.core.values.errors import ContractError, SpecError, Violation
+from frenzy.core.values.queue import RunningJob
 from frenzy.sim.jobs import Scenario, SimJob, SimRunning
 from frenzy.sim.schedulers import ProductScheduler
 

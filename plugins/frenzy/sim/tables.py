@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
-from frenzy.core.errors import SpecError, Violation
+from frenzy.core.values.errors import SpecError, Violation
 
 
 @dataclass(frozen=True, slots=True)

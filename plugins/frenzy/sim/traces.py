@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from frenzy.core.errors import SpecError, Violation
+from frenzy.core.values.errors import SpecError, Violation
 from frenzy.settings import CHECKOUT
 from frenzy.sim.tables import Row, read_table
 

@@ -17,17 +17,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from frenzy.adapters.cluster_file import (
+from frenzy.adapters.spec.cluster_file import (
     DEFAULT_CPUS_PER_GPU,
     DEFAULT_HOST_TO_GPU_MEMORY,
     LEAST_DEFAULT_HOST_BYTES,
 )
-from frenzy.core.cluster import Cluster, Node, NodeState, held_by_node
-from frenzy.core.errors import SpecError, Violation
-from frenzy.core.gpu_catalogue import CATALOGUE
-from frenzy.core.hardware import GpuType
-from frenzy.core.queue import SchedulingFacts
-from frenzy.core.views import QueueSnapshot
+from frenzy.core.runs.views import QueueSnapshot
+from frenzy.core.values.cluster import Cluster, Node, NodeState, held_by_node
+from frenzy.core.values.errors import SpecError, Violation
+from frenzy.core.values.gpu_catalogue import CATALOGUE
+from frenzy.core.values.hardware import GpuType
+from frenzy.core.values.queue import SchedulingFacts
 from frenzy.sim.replan import with_plans_for
 
 _FORMS: Final = "add N TYPE, remove N TYPE, drain NODE or undrain NODE"

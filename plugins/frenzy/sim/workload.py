@@ -30,12 +30,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from frenzy.core.cluster import Cluster
-from frenzy.core.errors import SpecError, Violation
-from frenzy.core.job import Precision
-from frenzy.core.moves import MOVES
-from frenzy.core.queue import Elasticity, QueuedJob
-from frenzy.core.queue_rules import NO_RULES, QueueRules
+from frenzy.core.lifecycle.moves import MOVES
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.errors import SpecError, Violation
+from frenzy.core.values.job import Precision
+from frenzy.core.values.queue import Elasticity, QueuedJob
+from frenzy.core.values.queue_rules import NO_RULES, QueueRules
 from frenzy.sim.clusters import OPENB_TYPES, cluster_label, cluster_named
 from frenzy.sim.disturbances import Disturbances, Disturber, node_failures
 from frenzy.sim.job_classes import CLASSES, JobSize, precision_for

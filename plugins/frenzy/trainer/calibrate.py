@@ -31,11 +31,11 @@ from typing import Any
 
 import torch
 
-from frenzy.core import codec
-from frenzy.core.activation_coefficients import ActivationCoefficients, Attention
-from frenzy.core.hardware import DeviceKind
-from frenzy.core.job import Precision
-from frenzy.core.memory_calibration import Calibration
+from frenzy.core.memory.activation_coefficients import ActivationCoefficients, Attention
+from frenzy.core.memory.calibration import Calibration
+from frenzy.core.values import codec
+from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.job import Precision
 from frenzy.trainer.calibrate_cases import cases
 from frenzy.trainer.calibrate_families import FAMILIES, Family
 from frenzy.trainer.calibrate_solve import Case, solve

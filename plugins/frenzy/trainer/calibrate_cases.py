@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from frenzy.core.activation_coefficients import ActivationSetting, AdapterSetting, Attention, Loss
-from frenzy.core.hardware import DeviceKind
-from frenzy.core.job import Precision
+from frenzy.core.memory.activation_coefficients import ActivationSetting, AdapterSetting, Attention, Loss
+from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.job import Precision
 from frenzy.trainer.calibrate_families import FAMILIES, Family
 from frenzy.trainer.calibrate_models import is_before_release_5
 from frenzy.trainer.calibrate_solve import Case

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from frenzy.core.hardware import DeviceKind
+from frenzy.core.values.hardware import DeviceKind
 
 # What the third adds is what every further one adds; beside the first, a model still holds its embeddings.
 NUM_LAYERS: Final = 3

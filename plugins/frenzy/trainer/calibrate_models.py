@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from frenzy.core.activation_coefficients import ActivationSetting, AdapterSetting, Attention
-from frenzy.core.job import Precision
+from frenzy.core.memory.activation_coefficients import ActivationSetting, AdapterSetting, Attention
+from frenzy.core.values.job import Precision
 from frenzy.trainer.calibrate_families import NUM_EXPERTS, Family
-from frenzy.trainer.trace_kernels import flash_attention
+from frenzy.trainer.trace.kernels import flash_attention
 
 ADAPTER_RANKS = (2, 4, 8)
 # Visits an expert gets at least: one token's tensors have views where others have copies.

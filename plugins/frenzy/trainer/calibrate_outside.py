@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from frenzy.core.hardware import DeviceKind
-from frenzy.core.memory_calibration import Calibration, OutsideBytes
-from frenzy.trainer.measure import Measurement, replayed
+from frenzy.core.memory.calibration import Calibration, OutsideBytes
+from frenzy.core.values.hardware import DeviceKind
+from frenzy.trainer.measure.__main__ import Measurement, replayed
 
 
 def with_outside(calibration: Calibration, measured: list[Path]) -> Calibration:

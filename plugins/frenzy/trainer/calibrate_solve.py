@@ -16,10 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from frenzy.core.activation_coefficients import ActivationCoefficients, ActivationSetting, Loss, TokenBytes
-from frenzy.core.model_shape import SUPPORTED_FAMILIES, ModelShape, model_shape
-from frenzy.core.model_tree import MODULE_TREE
-from frenzy.trainer.activation_trace import ActivationTrace, trace_activations
+from frenzy.core.memory.activation_coefficients import ActivationCoefficients, ActivationSetting, Loss, TokenBytes
+from frenzy.core.models.module_tree import MODULE_TREE
+from frenzy.core.models.shape import SUPPORTED_FAMILIES, ModelShape, model_shape
 from frenzy.trainer.calibrate_families import NUM_EXPERTS, NUM_LAYERS, SIZES, Family, small_config
 from frenzy.trainer.calibrate_models import (
     ADAPTER_RANKS,
@@ -29,7 +28,8 @@ from frenzy.trainer.calibrate_models import (
     loops_over_experts,
     random_counts,
 )
-from frenzy.trainer.module_tree import module_tree
+from frenzy.trainer.model.list_modules import module_tree
+from frenzy.trainer.trace.activation_trace import ActivationTrace, trace_activations
 
 Floats = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from frenzy.core.job import CallbackSpec
+from frenzy.core.values.job import CallbackSpec
 from frenzy.trainer.outcome import BadInputError
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from torch import distributed
 
-from frenzy.core.errors import Reason, ReasonCode, TemporaryError
+from frenzy.core.values.errors import Reason, ReasonCode, TemporaryError
 
 logger = logging.getLogger(__name__)
 

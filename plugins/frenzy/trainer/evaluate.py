@@ -19,17 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from frenzy.core import codec
-from frenzy.core.errors import FrenzyError
-from frenzy.core.job import TrainingJob
-from frenzy.core.launch import ExitCode, RunPaths
-from frenzy.core.model_tree import MODULE_TREE
-from frenzy.core.sources import SourceRules
-from frenzy.core.units import format_bytes
+from frenzy.core.models.module_tree import MODULE_TREE
+from frenzy.core.values import codec
+from frenzy.core.values.errors import FrenzyError
+from frenzy.core.values.job import TrainingJob
+from frenzy.core.values.launch import ExitCode, RunPaths
+from frenzy.core.values.sources import SourceRules
+from frenzy.core.values.units import format_bytes
 from frenzy.trainer import files
 from frenzy.trainer.guarded import check_no_links, guarded
-from frenzy.trainer.host_room import fp32_bytes, free_host_bytes
 from frenzy.trainer.outcome import BadInputError
+from frenzy.trainer.telemetry.host_room import fp32_bytes, free_host_bytes
 
 RESULT_NAME: Final = "evaluation.json"
 # The exit code where the model does not fit in host memory here; no code of the trainer's.
@@ -87,9 +87,9 @@ def evaluate(request: EvaluationRequest, scratch: Path) -> Evaluation:
     """Score and sample the run's finished model. Raises BadInputError when there is none, and NoRoomError."""
     import torch
 
-    from frenzy.trainer.export import READY_FILE
-    from frenzy.trainer.packing import pack
-    from frenzy.trainer.tokenizer import load_tokenizer
+    from frenzy.trainer.data.packing import pack
+    from frenzy.trainer.data.tokenizer import load_tokenizer
+    from frenzy.trainer.model.export import READY_FILE
 
     job, model_dir = request.job, RunPaths(request.run_dir).model_dir
     if not files.exists(f"{model_dir}/{READY_FILE}"):
@@ -148,7 +148,7 @@ def _mean_loss(model: Any, data: Any, max_sequences: int) -> tuple[float, int]:
     import numpy as np
     import torch
 
-    from frenzy.trainer.packing import SequenceReader
+    from frenzy.trainer.data.packing import SequenceReader
 
     available = data.num_validation or data.num_train
     first, count = _first_scored(data), min(available, max_sequences)
@@ -167,7 +167,7 @@ def _sample(model: Any, tokenizer: Any, data: Any, job: TrainingJob) -> tuple[st
     import numpy as np
     import torch
 
-    from frenzy.trainer.packing import SequenceReader
+    from frenzy.trainer.data.packing import SequenceReader
 
     settings = job.evaluation
     if settings.prompt:

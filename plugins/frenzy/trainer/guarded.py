@@ -1,4 +1,4 @@
-"""Reading on a user's behalf in a process of Airflow's: fsspec, held to ``frenzy.core.sources``.
+"""Reading on a user's behalf in a process of Airflow's: fsspec, held to ``frenzy.core.values.sources``.
 
 What a name's address is, where a redirect leads and what a link stands for is only known when a source is opened:
 each connection's address is checked as it is made, each file's real path as it is opened.
@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from frenzy.core.errors import SpecError, Violation
-from frenzy.core.job import TrainingJob
-from frenzy.core.sources import (
+from frenzy.core.values.errors import SpecError, Violation
+from frenzy.core.values.job import TrainingJob
+from frenzy.core.values.sources import (
     Link,
     SourceRules,
     address_problem,

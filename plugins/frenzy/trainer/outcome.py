@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from frenzy.core.errors import PermanentError, Reason, ReasonCode
-from frenzy.core.launch import ExitCode
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.values.launch import ExitCode
 
 CRASHED: Final = 1
 TERMINATION_MESSAGE_BYTES: Final = 4096

@@ -2,7 +2,7 @@
 
 Airflow does not guard the apps that plugins mount, so each route names a ``Need``, and ``guard`` makes it a FastAPI
 dependency. What a caller may do to DAGs is asked of Airflow's auth manager, for the DAG of the very run that the path
-names, never for one that the query names; whose jobs and runs are is asked of the ledger (``frenzy.core.access``).
+names, never for one that the query names; whose jobs and runs are is asked of the ledger (``frenzy.core.runs.access``).
 A caller without a valid token or session cookie gets 401, one who may not 403.
 """
 
@@ -17,8 +17,8 @@ from fastapi import Depends, Request
 
 from frenzy.app.services import Services, require_run
 from frenzy.app.submit import require_managed
-from frenzy.core.access import Caller, Forbidden, Sight, may_manage, see_all
-from frenzy.core.ledger import RunRecord
+from frenzy.core.runs.access import Caller, Forbidden, Sight, may_manage, see_all
+from frenzy.core.runs.ledger import RunRecord
 
 log = logging.getLogger(__name__)
 

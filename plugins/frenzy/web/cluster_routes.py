@@ -6,14 +6,14 @@ from typing import Annotated
 
 from fastapi import Depends, Response
 
-from frenzy.adapters.job_spec import job_from_yaml
+from frenzy.adapters.spec.job_spec import job_from_yaml
 from frenzy.app.queries import gpus_view, queue_view
 from frenzy.app.queue_snapshot import queue_snapshot
 from frenzy.app.register import preview
 from frenzy.app.submit import dag_id_of, job_text, remove_job, store_job
 from frenzy.app.sweep import apply_sweep, sweep_targets
-from frenzy.core.errors import REASON_SENTENCES
-from frenzy.core.protocol import RegisterRun, SubmitJob, SubmittedJob, SweepReport
+from frenzy.core.runs.protocol import RegisterRun, SubmitJob, SubmittedJob, SweepReport
+from frenzy.core.values.errors import REASON_SENTENCES
 from frenzy.web.access import PersonOf, SightOf
 from frenzy.web.messages import (
     SPECIFICATION,

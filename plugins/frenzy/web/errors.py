@@ -19,9 +19,9 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from frenzy.app.services import NotFound
-from frenzy.core.access import Forbidden
-from frenzy.core.codec import encode
-from frenzy.core.errors import PermanentError, Reason, ReasonCode, SpecError, TemporaryError, Violation
+from frenzy.core.runs.access import Forbidden
+from frenzy.core.values.codec import encode
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, SpecError, TemporaryError, Violation
 from frenzy.ports import LedgerConflict
 
 log = logging.getLogger(__name__)

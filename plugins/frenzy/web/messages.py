@@ -11,13 +11,13 @@ from typing import Annotated, Any, Final, TypeVar
 from fastapi import Depends, Request, Response
 from pydantic import TypeAdapter, ValidationError
 
-from frenzy.adapters.job_spec import job_from_document
-from frenzy.adapters.refusals import violations_of
-from frenzy.adapters.yaml_core import TextLimits, load_json
+from frenzy.adapters.spec.job_spec import job_from_document
+from frenzy.adapters.spec.refusals import violations_of
+from frenzy.adapters.spec.yaml_core import TextLimits, load_json
 from frenzy.app.services import Services
-from frenzy.core.codec import VERSION_KEY, decode, dumps, encode
-from frenzy.core.errors import ContractError, SpecError
-from frenzy.core.protocol import RegisterRun
+from frenzy.core.runs.protocol import RegisterRun
+from frenzy.core.values.codec import VERSION_KEY, decode, dumps, encode
+from frenzy.core.values.errors import ContractError, SpecError
 
 T = TypeVar("T")
 # The longest name there is in a path: an Airflow run's id.

@@ -11,9 +11,9 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
-from frenzy.core import protocol, views
-from frenzy.core.codec import SCHEMA_VERSION, VERSION_KEY, encode
-from frenzy.core.errors import Reason, Violation
+from frenzy.core.runs import protocol, views
+from frenzy.core.values.codec import SCHEMA_VERSION, VERSION_KEY, encode
+from frenzy.core.values.errors import Reason, Violation
 from frenzy.web import cluster_routes as cluster
 from frenzy.web import run_routes as run
 from frenzy.web.messages import adapter_of

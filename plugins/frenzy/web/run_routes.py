@@ -14,7 +14,7 @@ from frenzy.app.place import enqueue, place_status
 from frenzy.app.queries import explain, list_runs, log_tail, memory_view, run_view, runs_of_dag_run, shown_to
 from frenzy.app.register import register_run
 from frenzy.app.settle import decide, end_attempt
-from frenzy.core.protocol import (
+from frenzy.core.runs.protocol import (
     AttemptStarted,
     CancelRun,
     CleanRun,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from frenzy.core.job import (
+from frenzy.core.values.job import (
     CallbackSpec,
     Checkpointing,
     CheckpointSpec,

@@ -13,11 +13,11 @@ from pathlib import Path
 from tests.contract import fake_trainer, values
 from tests.contract.eventually import eventually
 
+from frenzy.adapters.files.run_store import FsspecRunStore
 from frenzy.adapters.local.attempt_home import AttemptHome
-from frenzy.adapters.local.launcher import LocalLauncher
-from frenzy.adapters.local.processes import Marks, processes_of
-from frenzy.adapters.storage.run_store import FsspecRunStore
-from frenzy.core.launch import AttemptResult, LaunchSpec
+from frenzy.adapters.local.local_launcher import LocalLauncher
+from frenzy.adapters.local.worker_processes import Marks, processes_of
+from frenzy.core.values.launch import AttemptResult, LaunchSpec
 from frenzy.ports import WorkersState
 
 FAKE = (sys.executable, str(Path(fake_trainer.__file__)))

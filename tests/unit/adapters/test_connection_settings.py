@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from frenzy.adapters.connection_settings import ConnectionSettings
-from frenzy.core.errors import SpecError, TemporaryError
+from frenzy.core.values.errors import SpecError, TemporaryError
 from frenzy.settings import LauncherKind, PlacementPolicy, Settings
 
 
@@ -83,7 +83,7 @@ def test_extras_that_are_no_object_are_refused_and_not_shown(extra: str) -> None
 _TELL = """
 import sys
 from frenzy.adapters.connection_settings import settings_of_airflow
-from frenzy.core.errors import FrenzyError
+from frenzy.core.values.errors import FrenzyError
 try:
     print("told", settings_of_airflow().placement_policy, "airflow" in sys.modules)
 except FrenzyError as error:

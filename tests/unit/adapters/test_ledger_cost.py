@@ -22,9 +22,9 @@ from frenzy.app.queries import gpus_view, list_runs, queue_view
 from frenzy.app.queue_snapshot import queue_snapshot
 from frenzy.app.schedule_pass import run_pass
 from frenzy.app.services import Services, require_attempt
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.ledger import Attempt, JobState
-from frenzy.core.protocol import DirectiveKind, ProgressReport
+from frenzy.core.runs.ledger import Attempt, JobState
+from frenzy.core.runs.protocol import DirectiveKind, ProgressReport
+from frenzy.core.values.errors import Reason, ReasonCode
 
 MOST_READS = 12
 NUM_NODES = 20

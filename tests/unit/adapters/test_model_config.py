@@ -9,8 +9,8 @@ import pytest
 
 from frenzy.adapters import model_config
 from frenzy.adapters.model_config import resolve_model_config
-from frenzy.core.errors import SpecError
-from frenzy.core.job import ModelSpec
+from frenzy.core.values.errors import SpecError
+from frenzy.core.values.job import ModelSpec
 
 TINY = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4}
 

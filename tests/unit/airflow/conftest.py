@@ -23,14 +23,14 @@ from tests.unit.web.conftest import PEOPLE, registration
 
 from frenzy.adapters.memory import FakeLauncher, InMemoryRunStore
 from frenzy.airflow.connection import close_async_clients, close_clients
-from frenzy.airflow.workers import Workers, using
+from frenzy.airflow.tasks.workers import Workers, using
 from frenzy.app.place import enqueue
 from frenzy.app.queries import run_view
 from frenzy.app.register import register_run
 from frenzy.app.services import Services
-from frenzy.core.launch import AttemptResult, LaunchSpec
-from frenzy.core.ledger import RunIdentity
-from frenzy.core.protocol import RunView
+from frenzy.core.runs.ledger import RunIdentity
+from frenzy.core.runs.protocol import RunView
+from frenzy.core.values.launch import AttemptResult, LaunchSpec
 from frenzy.settings import Settings
 from frenzy.web.application import create_app
 from frenzy.wiring import SystemClock

@@ -13,7 +13,7 @@ from tests.unit.airflow.conftest import World
 
 from frenzy.airflow import listener, policy
 from frenzy.airflow.identity import identity_of
-from frenzy.core.ledger import JobState
+from frenzy.core.runs.ledger import JobState
 
 
 class FakeLedger:

@@ -10,7 +10,7 @@ from tests.unit.app.playing import Airflow, make_job
 from tests.unit.installation import in_memory_services
 
 from frenzy.adapters.memory import FakeClock
-from frenzy.core.moves import ElasticRules
+from frenzy.core.lifecycle.moves import ElasticRules
 
 
 @pytest.fixture

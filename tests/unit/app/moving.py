@@ -12,13 +12,13 @@ from frenzy.adapters.memory import FixedInventory
 from frenzy.app.facts import scheduling_facts
 from frenzy.app.inventory import refresh_inventory
 from frenzy.app.sweep import apply_sweep
-from frenzy.core.cluster import Cluster, NodeAllocation, NodeState, Placement
-from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.has import Policy, schedule
-from frenzy.core.job import ConstraintsSpec, TrainingJob
-from frenzy.core.plan import ResourcePlan
-from frenzy.core.protocol import DirectiveKind, PlaceStatus, SweepReport, VerdictKind
-from frenzy.core.queue import Action, Preempt, Resize, RunningJob, SchedulingFacts, Start
+from frenzy.core.runs.protocol import DirectiveKind, PlaceStatus, SweepReport, VerdictKind
+from frenzy.core.values.cluster import Cluster, NodeAllocation, NodeState, Placement
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.job import ConstraintsSpec, TrainingJob
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.queue import Action, Preempt, Resize, RunningJob, SchedulingFacts, Start
 
 Script = Callable[[SchedulingFacts], tuple[Action, ...]]
 STOPPED, DONE, KILLED, OUT_OF_MEMORY = 98, 0, 137, 97

@@ -13,11 +13,8 @@ from frenzy.app.queries import gpus_view
 from frenzy.app.register import register_run
 from frenzy.app.services import Services
 from frenzy.app.settle import decide, end_attempt
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.job import DataSpec, MemoryPressureSpec, ModelSpec, TrainingJob, TrainingSpec
-from frenzy.core.launch import AttemptResult
-from frenzy.core.ledger import DataFacts, RunIdentity
-from frenzy.core.protocol import (
+from frenzy.core.runs.ledger import DataFacts, RunIdentity
+from frenzy.core.runs.protocol import (
     AttemptStarted,
     Directive,
     EndReport,
@@ -29,6 +26,9 @@ from frenzy.core.protocol import (
     RunView,
     Verdict,
 )
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.job import DataSpec, MemoryPressureSpec, ModelSpec, TrainingJob, TrainingSpec
+from frenzy.core.values.launch import AttemptResult
 
 FORECAST = Reason(code=ReasonCode.MEMORY_PRESSURE_FORECAST, detail="It rises.")
 

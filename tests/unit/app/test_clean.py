@@ -12,11 +12,11 @@ from frenzy.app.cancel import cancel
 from frenzy.app.clean import clean_run, ended_runs
 from frenzy.app.queries import run_view
 from frenzy.app.services import NotFound
-from frenzy.core.access import Caller
-from frenzy.core.errors import PermanentError, Reason, ReasonCode
-from frenzy.core.job import CheckpointSpec, ModelSpec, TrainingJob
-from frenzy.core.ledger import JobState
-from frenzy.core.protocol import CleanedRun, CleanRun
+from frenzy.core.runs.access import Caller
+from frenzy.core.runs.ledger import JobState
+from frenzy.core.runs.protocol import CleanedRun, CleanRun
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.values.job import CheckpointSpec, ModelSpec, TrainingJob
 
 DAY_S = 86400.0
 WISH = CleanRun(older_than_s=30 * DAY_S)

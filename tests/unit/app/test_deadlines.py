@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from tests.unit.app.playing import Airflow, make_job
 
 from frenzy.app.facts import scheduling_facts
-from frenzy.core.job import ConstraintsSpec, TrainingJob
-from frenzy.core.protocol import PlaceStatus, VerdictKind
+from frenzy.core.runs.protocol import PlaceStatus, VerdictKind
+from frenzy.core.values.job import ConstraintsSpec, TrainingJob
 
 KILLED = 137
 

@@ -11,11 +11,11 @@ from tests.unit.core.has_world import team_quotas
 from frenzy.adapters.memory import FixedQueues
 from frenzy.app.place import place_status
 from frenzy.app.queries import explain, run_view
-from frenzy.core.cluster import NodeState
-from frenzy.core.errors import ReasonCode
-from frenzy.core.job import ConstraintsSpec
-from frenzy.core.moves import ElasticRules
-from frenzy.core.protocol import PlaceStatus, VerdictKind
+from frenzy.core.lifecycle.moves import ElasticRules
+from frenzy.core.runs.protocol import PlaceStatus, VerdictKind
+from frenzy.core.values.cluster import NodeState
+from frenzy.core.values.errors import ReasonCode
+from frenzy.core.values.job import ConstraintsSpec
 
 ON_SMALL = ConstraintsSpec(gpu_types=("small",), max_gpus=1)
 

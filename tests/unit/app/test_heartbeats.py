@@ -11,9 +11,9 @@ from tests.unit.app.playing import Airflow, make_job
 from frenzy.adapters.memory import InMemoryLedger
 from frenzy.app.cancel import cancel
 from frenzy.app.services import require_attempt, require_run
-from frenzy.core.errors import ContractError, Reason, ReasonCode
-from frenzy.core.ledger import JobState, LeaseState
-from frenzy.core.protocol import DirectiveKind
+from frenzy.core.runs.ledger import JobState, LeaseState
+from frenzy.core.runs.protocol import DirectiveKind
+from frenzy.core.values.errors import ContractError, Reason, ReasonCode
 from frenzy.ports import Heard, LedgerTx
 
 PREEMPTED = Reason(code=ReasonCode.PREEMPTED, detail="Another is to run there.")

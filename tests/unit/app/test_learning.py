@@ -9,12 +9,12 @@ from tests.unit.app.playing import Airflow, make_job
 
 from frenzy.adapters.calibration import default_calibration
 from frenzy.app.settle import end_attempt
-from frenzy.core.job import CallbackSpec, TrainingJob
-from frenzy.core.launch import AttemptResult
-from frenzy.core.ledger import CalibrationSample
-from frenzy.core.plan import ResourcePlan
-from frenzy.core.protocol import EndReport, ProgressReport
-from frenzy.core.units import MIB
+from frenzy.core.runs.ledger import CalibrationSample
+from frenzy.core.runs.protocol import EndReport, ProgressReport
+from frenzy.core.values.job import CallbackSpec, TrainingJob
+from frenzy.core.values.launch import AttemptResult
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.units import MIB
 
 DONE, OUT_OF_MEMORY = 0, 97
 

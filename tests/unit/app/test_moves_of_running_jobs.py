@@ -28,12 +28,12 @@ from tests.unit.app.playing import Airflow
 from frenzy.app.cancel import cancel
 from frenzy.app.place import place_status
 from frenzy.app.queries import gpus_view, run_view
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.ledger import JobState
-from frenzy.core.moves import ElasticRules
-from frenzy.core.protocol import DirectiveKind, PlaceStatus, VerdictKind
-from frenzy.core.queue import Action, Preempt, Resize, SchedulingFacts, Start
-from frenzy.core.units import MIB
+from frenzy.core.lifecycle.moves import ElasticRules
+from frenzy.core.runs.ledger import JobState
+from frenzy.core.runs.protocol import DirectiveKind, PlaceStatus, VerdictKind
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.queue import Action, Preempt, Resize, SchedulingFacts, Start
+from frenzy.core.values.units import MIB
 
 
 def test_a_resize_stops_the_job_at_a_checkpoint_and_goes_on_from_there(

@@ -11,12 +11,12 @@ from frenzy.app.place import place_status
 from frenzy.app.queries import explain, queue_view, run_view
 from frenzy.app.queue_snapshot import queue_snapshot
 from frenzy.app.sweep import apply_sweep
-from frenzy.core.errors import ReasonCode
 from frenzy.core.has import SchedulingState, decide, policy_named
-from frenzy.core.job import ConstraintsSpec, TrainingJob, TrainingSpec
-from frenzy.core.ledger import JobState
-from frenzy.core.moves import ElasticRules
-from frenzy.core.protocol import DirectiveKind, SweepReport, VerdictKind
+from frenzy.core.lifecycle.moves import ElasticRules
+from frenzy.core.runs.ledger import JobState
+from frenzy.core.runs.protocol import DirectiveKind, SweepReport, VerdictKind
+from frenzy.core.values.errors import ReasonCode
+from frenzy.core.values.job import ConstraintsSpec, TrainingJob, TrainingSpec
 from frenzy.settings import PlacementPolicy
 from frenzy.sim.engine import simulate
 from frenzy.sim.registry import scheduler_named

@@ -16,15 +16,15 @@ from frenzy.app.queries import explain, queue_view
 from frenzy.app.queue_snapshot import queue_snapshot
 from frenzy.app.register import preview, register_run
 from frenzy.app.submit import store_job
-from frenzy.core.access import Caller
-from frenzy.core.codec import dumps, loads
-from frenzy.core.errors import ReasonCode, SpecError
 from frenzy.core.has import HasPolicy
-from frenzy.core.job import ConstraintsSpec, TrainingJob
-from frenzy.core.ledger import DataFacts, JobState, RunIdentity
-from frenzy.core.protocol import PlaceStatus, RegisterRun
-from frenzy.core.queue_rules import QueueRule, QueueRules, Quota, TeamRule
-from frenzy.core.views import QueueSnapshot
+from frenzy.core.runs.access import Caller
+from frenzy.core.runs.ledger import DataFacts, JobState, RunIdentity
+from frenzy.core.runs.protocol import PlaceStatus, RegisterRun
+from frenzy.core.runs.views import QueueSnapshot
+from frenzy.core.values.codec import dumps, loads
+from frenzy.core.values.errors import ReasonCode, SpecError
+from frenzy.core.values.job import ConstraintsSpec, TrainingJob
+from frenzy.core.values.queue_rules import QueueRule, QueueRules, Quota, TeamRule
 from frenzy.sim.snapshot import product_scheduler
 
 RULES = QueueRules(

@@ -9,10 +9,10 @@ from tests.unit.app.playing import Airflow, make_job
 
 from frenzy.adapters.memory import FixedQueues
 from frenzy.app.submit import store_job
-from frenzy.core.access import Caller
-from frenzy.core.errors import SpecError
-from frenzy.core.job import CheckpointSpec, ModelSpec, TrainingJob
-from frenzy.core.queue_rules import QueueRules, TeamRule
+from frenzy.core.runs.access import Caller
+from frenzy.core.values.errors import SpecError
+from frenzy.core.values.job import CheckpointSpec, ModelSpec, TrainingJob
+from frenzy.core.values.queue_rules import QueueRules, TeamRule
 
 RULES = QueueRules(teams=(TeamRule(name="readers", members=("ada", "ben")),))
 

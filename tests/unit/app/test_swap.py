@@ -10,13 +10,13 @@ from tests.unit.app.playing import Airflow, make_job
 
 from frenzy.app.place import place_status
 from frenzy.app.queries import explain, run_view
-from frenzy.core.cluster import NodeAllocation, Placement
-from frenzy.core.errors import ReasonCode
-from frenzy.core.job import TrainingJob
-from frenzy.core.moves import ElasticRules
-from frenzy.core.protocol import DirectiveKind, PlaceStatus, VerdictKind
-from frenzy.core.queue import Start
-from frenzy.core.units import GIB
+from frenzy.core.lifecycle.moves import ElasticRules
+from frenzy.core.runs.protocol import DirectiveKind, PlaceStatus, VerdictKind
+from frenzy.core.values.cluster import NodeAllocation, Placement
+from frenzy.core.values.errors import ReasonCode
+from frenzy.core.values.job import TrainingJob
+from frenzy.core.values.queue import Start
+from frenzy.core.values.units import GIB
 
 STOPPED = 98
 

@@ -12,10 +12,10 @@ from frenzy.app.cancel import cancel
 from frenzy.app.observe import attempt_launching
 from frenzy.app.queries import run_view
 from frenzy.app.sweep import apply_sweep, sweep_targets
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.launch import AttemptResult
-from frenzy.core.ledger import JobState, LeaseState
-from frenzy.core.protocol import DirectiveKind, SweepFinding, SweepReport, VerdictKind
+from frenzy.core.runs.ledger import JobState, LeaseState
+from frenzy.core.runs.protocol import DirectiveKind, SweepFinding, SweepReport, VerdictKind
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.launch import AttemptResult
 from frenzy.ports import WorkersState
 
 BY_USER = Reason(code=ReasonCode.CANCELLED_BY_USER, detail="Pressed by a test.")

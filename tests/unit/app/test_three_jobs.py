@@ -8,19 +8,19 @@ import pytest
 from tests.unit.app.playing import Airflow
 
 from frenzy.adapters.calibration import default_calibration
-from frenzy.adapters.cluster_file import load_cluster
-from frenzy.adapters.job_spec import job_from_yaml
 from frenzy.adapters.memory import FixedInventory
+from frenzy.adapters.spec.cluster_file import load_cluster
+from frenzy.adapters.spec.job_spec import job_from_yaml
 from frenzy.app.observe import report_progress
 from frenzy.app.place import place_status
 from frenzy.app.queries import run_view
 from frenzy.app.register import register_run
 from frenzy.app.settle import end_attempt
-from frenzy.core.errors import ReasonCode
-from frenzy.core.launch import AttemptResult
-from frenzy.core.ledger import DataFacts, JobState, RunIdentity
-from frenzy.core.moves import ElasticRules
-from frenzy.core.protocol import DirectiveKind, EndReport, PlaceStatus, ProgressReport, RegisterRun
+from frenzy.core.lifecycle.moves import ElasticRules
+from frenzy.core.runs.ledger import DataFacts, JobState, RunIdentity
+from frenzy.core.runs.protocol import DirectiveKind, EndReport, PlaceStatus, ProgressReport, RegisterRun
+from frenzy.core.values.errors import ReasonCode
+from frenzy.core.values.launch import AttemptResult
 from frenzy.settings import CHECKOUT
 
 RULES = ElasticRules(min_run_s=5.0, restart_s=10.0)

@@ -14,14 +14,14 @@ from frenzy.app.place import place_status
 from frenzy.app.queries import explain, gpus_view, queue_view, run_view
 from frenzy.app.settle import UnsettledError, end_attempt
 from frenzy.app.sweep import apply_sweep, sweep_targets
-from frenzy.core.cluster import Cluster, NodeAllocation, Placement
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.job import ConstraintsSpec, TrainingSpec
-from frenzy.core.launch import AttemptResult
-from frenzy.core.ledger import JobState
-from frenzy.core.protocol import DirectiveKind, EndReport, PlaceStatus, SweepReport, VerdictKind
-from frenzy.core.queue import Start
-from frenzy.core.units import GIB, MIB
+from frenzy.core.runs.ledger import JobState
+from frenzy.core.runs.protocol import DirectiveKind, EndReport, PlaceStatus, SweepReport, VerdictKind
+from frenzy.core.values.cluster import Cluster, NodeAllocation, Placement
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.job import ConstraintsSpec, TrainingSpec
+from frenzy.core.values.launch import AttemptResult
+from frenzy.core.values.queue import Start
+from frenzy.core.values.units import GIB, MIB
 
 BY_USER = Reason(code=ReasonCode.CANCELLED_BY_USER, detail="Pressed by a test.")
 

@@ -13,12 +13,12 @@ from frenzy.app.observe import report_pressure, report_progress
 from frenzy.app.queries import memory_view, run_view
 from frenzy.app.settle import end_attempt
 from frenzy.app.sweep import apply_sweep
-from frenzy.core.codec import dumps
-from frenzy.core.errors import ContractError, Reason, ReasonCode
-from frenzy.core.launch import AttemptResult
-from frenzy.core.ledger import Attempt, JobState
-from frenzy.core.protocol import EndReport, PressureReport, ProgressReport, SweepFinding, SweepReport
-from frenzy.core.telemetry import StepRecord
+from frenzy.core.runs.ledger import Attempt, JobState
+from frenzy.core.runs.protocol import EndReport, PressureReport, ProgressReport, SweepFinding, SweepReport
+from frenzy.core.values.codec import dumps
+from frenzy.core.values.errors import ContractError, Reason, ReasonCode
+from frenzy.core.values.launch import AttemptResult
+from frenzy.core.values.telemetry import StepRecord
 from frenzy.ports import WorkersState
 
 BILLION = 10**9

@@ -24,14 +24,14 @@ from tests.unit.app.playing import Airflow, make_job
 from frenzy.app.observe import report_progress
 from frenzy.app.queries import explain, queue_view, run_view
 from frenzy.app.sweep import sweep_targets
-from frenzy.core.cluster import NodeAllocation, NodeState, Placement
-from frenzy.core.errors import ReasonCode
-from frenzy.core.job import TrainingJob
-from frenzy.core.ledger import JobState
-from frenzy.core.moves import ElasticRules
-from frenzy.core.protocol import ProgressReport
-from frenzy.core.queue import Resize
-from frenzy.core.units import MIB
+from frenzy.core.lifecycle.moves import ElasticRules
+from frenzy.core.runs.ledger import JobState
+from frenzy.core.runs.protocol import ProgressReport
+from frenzy.core.values.cluster import NodeAllocation, NodeState, Placement
+from frenzy.core.values.errors import ReasonCode
+from frenzy.core.values.job import TrainingJob
+from frenzy.core.values.queue import Resize
+from frenzy.core.values.units import MIB
 
 
 def test_a_running_job_tells_the_scheduler_what_it_takes_to_move_it(long: Airflow) -> None:

@@ -14,7 +14,7 @@ from tests.bench.mix_runs import MeasuredMix
 from tests.bench.mix_times import MeasuredAttempt, MeasuredJob
 from tests.e2e.walker import write_corpus
 
-from frenzy.adapters.cluster_file import load_cluster
+from frenzy.adapters.spec.cluster_file import load_cluster
 
 
 @pytest.fixture(scope="module")

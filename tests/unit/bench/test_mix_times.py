@@ -10,10 +10,10 @@ from tests.bench.mix_times import MeasuredAttempt, MeasuredJob, average, measure
 from tests.unit.core.attempts import attempt as ended_attempt
 from tests.unit.core.attempts import plan, run_record
 
-from frenzy.core.errors import ReasonCode
-from frenzy.core.ledger import Attempt, Event, NextAttempt, RunRecord
-from frenzy.core.protocol import RunView
-from frenzy.core.telemetry import StepRecord
+from frenzy.core.runs.ledger import Attempt, Event, NextAttempt, RunRecord
+from frenzy.core.runs.protocol import RunView
+from frenzy.core.values.errors import ReasonCode
+from frenzy.core.values.telemetry import StepRecord
 
 FIRST = MeasuredAttempt(
     plan_id="a",

@@ -16,12 +16,12 @@ from fastapi import FastAPI, HTTPException
 from tests.unit.installation import in_memory_services
 from tests.unit.web.conftest import PEOPLE, registration
 
-from frenzy.adapters.job_spec import job_from_yaml, shown_yaml
 from frenzy.adapters.memory import FixedQueues
+from frenzy.adapters.spec.job_spec import job_from_yaml, shown_yaml
 from frenzy.app.register import register_run
 from frenzy.app.services import Services
 from frenzy.cli.main import run
-from frenzy.core.protocol import RunView
+from frenzy.core.runs.protocol import RunView
 from frenzy.web.application import create_app
 from frenzy.wiring import SystemClock
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 
 from frenzy.cli.demo_evidence import Evidence, ModelCheck, TaskTimes
-from frenzy.core.cluster import NodeAllocation, Placement
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.job import DataSpec, ModelSpec, Precision, TrainingJob, TrainingSpec
-from frenzy.core.launch import AttemptResult
-from frenzy.core.ledger import Attempt, JobState, NextAttempt, RunIdentity, RunRecord
-from frenzy.core.plan import MemoryPrediction, ResourcePlan
-from frenzy.core.protocol import RunView
-from frenzy.core.telemetry import StepPeak
-from frenzy.core.units import MIB
-from frenzy.core.views import AttemptMemory, MemoryView
+from frenzy.core.runs.ledger import Attempt, JobState, NextAttempt, RunIdentity, RunRecord
+from frenzy.core.runs.protocol import RunView
+from frenzy.core.runs.views import AttemptMemory, MemoryView
+from frenzy.core.values.cluster import NodeAllocation, Placement
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.job import DataSpec, ModelSpec, Precision, TrainingJob, TrainingSpec
+from frenzy.core.values.launch import AttemptResult
+from frenzy.core.values.plan import MemoryPrediction, ResourcePlan
+from frenzy.core.values.telemetry import StepPeak
+from frenzy.core.values.units import MIB
 
 FORECAST = Reason(code=ReasonCode.MEMORY_PRESSURE_FORECAST, detail="It rises.")
 BEST = Reason(code=ReasonCode.BEST_PLAN)

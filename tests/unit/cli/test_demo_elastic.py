@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from tests.unit.cli.evidence import BEST, COMPLETED, plan
 
-from frenzy.adapters.cluster_file import load_cluster
-from frenzy.adapters.job_spec import job_from_yaml
+from frenzy.adapters.spec.cluster_file import load_cluster
+from frenzy.adapters.spec.job_spec import job_from_yaml
 from frenzy.cli.demo import demo_settings
 from frenzy.cli.demo_elastic import ELASTIC_JOBS, specs_in
 from frenzy.cli.demo_elastic_promises import Story, judge
-from frenzy.core.cluster import NodeAllocation, Placement
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.launch import AttemptResult
-from frenzy.core.ledger import Attempt, JobState, NextAttempt, RunIdentity, RunRecord
-from frenzy.core.protocol import RunView
+from frenzy.core.runs.ledger import Attempt, JobState, NextAttempt, RunIdentity, RunRecord
+from frenzy.core.runs.protocol import RunView
+from frenzy.core.values.cluster import NodeAllocation, Placement
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.launch import AttemptResult
 from frenzy.settings import CHECKOUT, ElasticMoves, load_settings
 
 SHRINK = Reason(code=ReasonCode.MOVED_TO_SHRINK, detail="Makes room.")

@@ -13,11 +13,11 @@ from tests.unit.cli.evidence import CONFIG, good, loss, plan
 from frenzy.cli import demo_promises as promises
 from frenzy.cli.demo_evidence import Evidence, TaskTimes
 from frenzy.cli.demo_promises import Promise, judge
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.job import MemoryPressureSpec, TrainingSpec
-from frenzy.core.launch import AttemptResult
-from frenzy.core.ledger import JobState
-from frenzy.core.units import MIB
+from frenzy.core.runs.ledger import JobState
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.job import MemoryPressureSpec, TrainingSpec
+from frenzy.core.values.launch import AttemptResult
+from frenzy.core.values.units import MIB
 
 EXCEEDED = Reason(code=ReasonCode.BUDGET_EXCEEDED)
 

@@ -7,17 +7,17 @@ from dataclasses import replace
 import pytest
 from tests.unit.cli.evidence import BEST, COMPLETED, CONFIG, loss, memory_of, plan, steps
 
-from frenzy.adapters.cluster_file import load_cluster
-from frenzy.adapters.job_spec import job_from_yaml
+from frenzy.adapters.spec.cluster_file import load_cluster
+from frenzy.adapters.spec.job_spec import job_from_yaml
 from frenzy.cli.demo_swap import SWAP_JOBS, specs_in
 from frenzy.cli.demo_swap_promises import SwapStory, Watched, judge
-from frenzy.core.cluster import NodeAllocation, Placement
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.launch import AttemptResult
-from frenzy.core.ledger import Attempt, JobState, NextAttempt, RunIdentity, RunRecord
-from frenzy.core.protocol import RunView
-from frenzy.core.units import MIB
-from frenzy.core.views import MemoryView
+from frenzy.core.runs.ledger import Attempt, JobState, NextAttempt, RunIdentity, RunRecord
+from frenzy.core.runs.protocol import RunView
+from frenzy.core.runs.views import MemoryView
+from frenzy.core.values.cluster import NodeAllocation, Placement
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.launch import AttemptResult
+from frenzy.core.values.units import MIB
 from frenzy.settings import CHECKOUT
 
 SPECS = specs_in(SWAP_JOBS)

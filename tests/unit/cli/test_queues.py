@@ -9,7 +9,7 @@ import pytest
 from tests.unit.cli.conftest import Said, World
 
 from frenzy.app.place import enqueue
-from frenzy.core.queue_rules import NO_RULES, QueueRule, QueueRules, Quota, TeamRule
+from frenzy.core.values.queue_rules import NO_RULES, QueueRule, QueueRules, Quota, TeamRule
 
 Command = Callable[..., Said]
 RULES = QueueRules(

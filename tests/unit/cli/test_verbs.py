@@ -11,7 +11,7 @@ import pytest
 from tests.unit.cli.conftest import Said, World
 
 from frenzy.app.place import enqueue
-from frenzy.core.ledger import JobState
+from frenzy.core.runs.ledger import JobState
 
 Command = Callable[..., Said]
 READING = (("status",), ("queue",), ("gpus",))

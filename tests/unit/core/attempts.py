@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from frenzy.core.cluster import NodeAllocation, Placement
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.job import DataSpec, MemoryPressureSpec, ModelSpec, TrainingJob, TrainingSpec
-from frenzy.core.ledger import Attempt, JobState, NextAttempt, RunIdentity, RunRecord
-from frenzy.core.plan import Candidate, MemoryPrediction, ResourcePlan
-from frenzy.core.units import MIB
+from frenzy.core.runs.ledger import Attempt, JobState, NextAttempt, RunIdentity, RunRecord
+from frenzy.core.values.cluster import NodeAllocation, Placement
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.job import DataSpec, MemoryPressureSpec, ModelSpec, TrainingJob, TrainingSpec
+from frenzy.core.values.plan import Candidate, MemoryPrediction, ResourcePlan
+from frenzy.core.values.units import MIB
 
 FORECAST = Reason(code=ReasonCode.MEMORY_PRESSURE_FORECAST, detail="rising")
 

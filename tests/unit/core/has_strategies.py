@@ -7,13 +7,13 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from tests.unit.core.has_world import EASY, gpu_type, node, plan, running
 
-from frenzy.core.cluster import Cluster, Node, NodeState
-from frenzy.core.hardware import GpuType
 from frenzy.core.has import BackfillPolicy, FifoPolicy, HasPolicy, PaperPolicy, SrtfPolicy, apply_actions, schedule
-from frenzy.core.job import Objective
-from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import Elasticity, QueuedJob, RunningJob, SchedulingFacts
-from frenzy.core.units import GIB
+from frenzy.core.values.cluster import Cluster, Node, NodeState
+from frenzy.core.values.hardware import GpuType
+from frenzy.core.values.job import Objective
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.queue import Elasticity, QueuedJob, RunningJob, SchedulingFacts
+from frenzy.core.values.units import GIB
 
 TYPES = (
     gpu_type("big", memory_gib=40, tflops=300),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from frenzy.core.cluster import Cluster, Node, NodeAllocation, NodeState, Placement
-from frenzy.core.hardware import GpuType
-from frenzy.core.plan import MemoryPrediction, ResourcePlan
-from frenzy.core.queue import Action, Elasticity, Hold, QueuedJob, RunningJob, SchedulingFacts, Start
-from frenzy.core.queue_rules import QueueRule, QueueRules, Quota, TeamRule
-from frenzy.core.units import GIB
+from frenzy.core.values.cluster import Cluster, Node, NodeAllocation, NodeState, Placement
+from frenzy.core.values.hardware import GpuType
+from frenzy.core.values.plan import MemoryPrediction, ResourcePlan
+from frenzy.core.values.queue import Action, Elasticity, Hold, QueuedJob, RunningJob, SchedulingFacts, Start
+from frenzy.core.values.queue_rules import QueueRule, QueueRules, Quota, TeamRule
+from frenzy.core.values.units import GIB
 
 # A move costs ten seconds, and three are left.
 EASY = Elasticity(restart_s=10.0, moves_left=3)

@@ -16,14 +16,14 @@ from tests.unit.core.marp_values import (
     virtual,
 )
 
-from frenzy.core.cluster import Cluster
-from frenzy.core.hardware import GpuType
-from frenzy.core.job import Checkpointing, ConstraintsSpec, Objective, Precision
-from frenzy.core.marp import plan_candidates
-from frenzy.core.model_shape import model_shape
-from frenzy.core.plan import Candidate
-from frenzy.core.plan_request import PlanRequest
-from frenzy.core.units import GIB
+from frenzy.core.models.shape import model_shape
+from frenzy.core.planning.marp import plan_candidates
+from frenzy.core.planning.request import PlanRequest
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.hardware import GpuType
+from frenzy.core.values.job import Checkpointing, ConstraintsSpec, Objective, Precision
+from frenzy.core.values.plan import Candidate
+from frenzy.core.values.units import GIB
 
 configs = st.builds(
     lambda family, heads, width, layers, vocab: (gpt2_config if family else llama_config)(

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from frenzy.adapters.calibration import default_calibration
-from frenzy.core.cluster import Cluster, Node
-from frenzy.core.hardware import DeviceKind, GpuType
-from frenzy.core.job import (
+from frenzy.core.models.shape import ModelShape, model_shape
+from frenzy.core.planning.request import PlanRequest
+from frenzy.core.values.cluster import Cluster, Node
+from frenzy.core.values.hardware import DeviceKind, GpuType
+from frenzy.core.values.job import (
     ConstraintsSpec,
     DataSpec,
     ModelSpec,
@@ -15,9 +17,7 @@ from frenzy.core.job import (
     TrainingJob,
     TrainingSpec,
 )
-from frenzy.core.model_shape import ModelShape, model_shape
-from frenzy.core.plan_request import PlanRequest
-from frenzy.core.units import GIB, MIB
+from frenzy.core.values.units import GIB, MIB
 
 CALIBRATION = default_calibration()
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frenzy.core.activation_coefficients import ActivationCoefficients, TokenBytes
-from frenzy.core.errors import PermanentError
-from frenzy.core.hardware import DeviceKind
-from frenzy.core.job import LoraSpec, Precision
-from frenzy.core.memory_torch import Sharding, TorchRun
-from frenzy.core.trainable import trained_part
-from frenzy.core.units import GIB
+from frenzy.core.memory.activation_coefficients import ActivationCoefficients, TokenBytes
+from frenzy.core.memory.torch_kernels import Sharding, TorchRun
+from frenzy.core.models.trainable import trained_part
+from frenzy.core.values.errors import PermanentError
+from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.job import LoraSpec, Precision
+from frenzy.core.values.units import GIB
 from frenzy.evaluation.accuracy import AccuracyReport, accuracy_report
 from frenzy.evaluation.accuracy_page import accuracy_page
 from frenzy.evaluation.datasets import dataset_files, read_dataset, release_calibrations

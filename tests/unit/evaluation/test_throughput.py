@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from frenzy.core import utilisation as held
+from frenzy.core.values import utilisation as held
 from frenzy.evaluation.throughput import DatasetSpeed, score_throughput
 from frenzy.evaluation.throughput_fit import fitted_values
 from frenzy.evaluation.throughput_rows import PublishedRun, all_runs, published_runs

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from tests.unit.core.has_world import gpu_type, node, plan
 
-from frenzy.core.cluster import Cluster, Node
 from frenzy.core.has import HasPolicy, Policy, SchedulingState
-from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import Action, Elasticity, QueuedJob
+from frenzy.core.values.cluster import Cluster, Node
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.queue import Action, Elasticity, QueuedJob
 from frenzy.sim.jobs import Scenario, SimJob
 
 SMALL, LARGE = gpu_type("small", memory_gib=16), gpu_type("large", memory_gib=40)

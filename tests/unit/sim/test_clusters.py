@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from frenzy.core.errors import SpecError
-from frenzy.core.units import MIB
+from frenzy.core.values.errors import SpecError
+from frenzy.core.values.units import MIB
 from frenzy.sim.clusters import CLUSTERS, cluster_label, cluster_named
 
 HEADER = "sn,cpu_milli,memory_mib,gpu,model\n"

@@ -10,8 +10,8 @@ from tests.unit.core.has_world import node
 from tests.unit.sim.sim_world import cluster, on_large, on_small, scenario, sim_job
 
 from frenzy.core.has import SchedulingState
-from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import SchedulingFacts
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.queue import SchedulingFacts
 from frenzy.sim.engine import simulate
 from frenzy.sim.jobs import SimJob
 from frenzy.sim.outcome import SimResult

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frenzy.core.errors import SpecError, Violation
 from frenzy.core.has.policy import HasPolicy
-from frenzy.core.units import GIB
+from frenzy.core.values.errors import SpecError, Violation
+from frenzy.core.values.units import GIB
 from frenzy.settings import CHECKOUT
 from frenzy.sim.clusters import cluster_named
 from frenzy.sim.disturbances import Disturbances

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from frenzy.core.errors import SpecError
-from frenzy.core.queue_rules import QueueRule, QueueRules, Quota, TeamRule
+from frenzy.core.values.errors import SpecError
+from frenzy.core.values.queue_rules import QueueRule, QueueRules, Quota, TeamRule
 from frenzy.sim.engine import simulate
 from frenzy.sim.outcome import SimResult
 from frenzy.sim.registry import keeps_queues, scheduler_named, scheduler_names

@@ -8,8 +8,8 @@ import pytest
 from tests.unit.core.has_world import node, plan
 from tests.unit.sim.sim_world import cluster, on_large, on_small, scenario, sim_job
 
-from frenzy.core.errors import SpecError
-from frenzy.core.queue import QueuedJob
+from frenzy.core.values.errors import SpecError
+from frenzy.core.values.queue import QueuedJob
 from frenzy.sim.engine import simulate
 from frenzy.sim.jobs import SimJob
 from frenzy.sim.mixed import plan_as_placed

@@ -11,14 +11,14 @@ from tests.unit.app.playing import make_job
 from tests.unit.core.has_world import facts, node, plan, running, waiting
 from tests.unit.installation import CONFIG
 
-from frenzy.core.cluster import NodeState
-from frenzy.core.codec import dumps
-from frenzy.core.errors import SpecError
-from frenzy.core.gpu_catalogue import CATALOGUE
 from frenzy.core.has import HasPolicy, schedule
-from frenzy.core.job import ConstraintsSpec
-from frenzy.core.queue import Start
-from frenzy.core.views import PlanningFacts, QueueSnapshot
+from frenzy.core.runs.views import PlanningFacts, QueueSnapshot
+from frenzy.core.values.cluster import NodeState
+from frenzy.core.values.codec import dumps
+from frenzy.core.values.errors import SpecError
+from frenzy.core.values.gpu_catalogue import CATALOGUE
+from frenzy.core.values.job import ConstraintsSpec
+from frenzy.core.values.queue import Start
 from frenzy.sim.answer import answer
 from frenzy.sim.engine import simulate
 from frenzy.sim.outcome import SimResult

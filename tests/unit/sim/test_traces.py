@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frenzy.core.errors import SpecError
+from frenzy.core.values.errors import SpecError
 from frenzy.sim.traces import TRACES, load_trace, read_trace
 
 

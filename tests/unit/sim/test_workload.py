@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frenzy.core.cluster import Cluster
-from frenzy.core.errors import SpecError
 from frenzy.core.has.options import Rules
 from frenzy.core.has.placement import place
 from frenzy.core.has.policy import HasPolicy
 from frenzy.core.has.room import Room
-from frenzy.core.job import Precision
-from frenzy.core.model_shape import model_shape
+from frenzy.core.models.shape import model_shape
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.errors import SpecError
+from frenzy.core.values.job import Precision
 from frenzy.sim.clusters import cluster_named
 from frenzy.sim.disturbances import Disturbances
 from frenzy.sim.job_classes import CLASSES, JobSize, precision_for

@@ -18,12 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.core.marp_values import llama_config
 
-from frenzy.core import codec
-from frenzy.core.activation_coefficients import ActivationSetting, Attention, Loss, TokenBytes, find_coefficients
-from frenzy.core.hardware import DeviceKind
-from frenzy.core.job import Precision
-from frenzy.core.memory_calibration import Calibration
-from frenzy.core.model_shape import model_shape
+from frenzy.core.memory.activation_coefficients import ActivationSetting, Attention, Loss, TokenBytes, find_coefficients
+from frenzy.core.memory.calibration import Calibration
+from frenzy.core.models.shape import model_shape
+from frenzy.core.values import codec
+from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.job import Precision
 from frenzy.trainer.calibrate import _update, _write
 from frenzy.trainer.calibrate_cases import cases
 from frenzy.trainer.calibrate_families import FAMILIES, NUM_EXPERTS, Family

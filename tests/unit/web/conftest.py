@@ -12,11 +12,11 @@ from fastapi.testclient import TestClient
 from tests.unit.installation import CONFIG, in_memory_services
 
 from frenzy.app.services import Services
-from frenzy.core.access import Caller
-from frenzy.core.codec import decode, dumps
-from frenzy.core.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
-from frenzy.core.ledger import DataFacts, RunIdentity
-from frenzy.core.protocol import RegisterRun, RunView
+from frenzy.core.runs.access import Caller
+from frenzy.core.runs.ledger import DataFacts, RunIdentity
+from frenzy.core.runs.protocol import RegisterRun, RunView
+from frenzy.core.values.codec import decode, dumps
+from frenzy.core.values.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
 from frenzy.web.access import Action
 from frenzy.web.application import create_app
 

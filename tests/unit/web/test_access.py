@@ -15,11 +15,11 @@ from tests.unit.web.conftest import API, PEOPLE, SERVICE, ApiUser, person_by_hea
 
 from frenzy.adapters.memory import FixedQueues, InMemoryLedger
 from frenzy.app.services import Services
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.ledger import JobState
-from frenzy.core.protocol import CancelRun, CleanRun, RunView, SubmitJob, SubmittedJob
-from frenzy.core.queue_rules import QueueRule, QueueRules, TeamRule
-from frenzy.core.views import GpusView, QueueView
+from frenzy.core.runs.ledger import JobState
+from frenzy.core.runs.protocol import CancelRun, CleanRun, RunView, SubmitJob, SubmittedJob
+from frenzy.core.runs.views import GpusView, QueueView
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.queue_rules import QueueRule, QueueRules, TeamRule
 from frenzy.web.access import Need
 from frenzy.web.application import create_app
 from frenzy.web.messages import Act

@@ -8,9 +8,17 @@ from pathlib import Path
 from fastapi import FastAPI
 from tests.unit.web.conftest import ApiUser
 
-from frenzy.core.errors import REASON_SENTENCES
-from frenzy.core.protocol import PlaceView, PlanPreview, SubmitJob, SubmittedJob, SweepReport, SweepSummary, SweepTarget
-from frenzy.core.views import GpusView, QueueView
+from frenzy.core.runs.protocol import (
+    PlaceView,
+    PlanPreview,
+    SubmitJob,
+    SubmittedJob,
+    SweepReport,
+    SweepSummary,
+    SweepTarget,
+)
+from frenzy.core.runs.views import GpusView, QueueView
+from frenzy.core.values.errors import REASON_SENTENCES
 
 YAML = """
 name: words

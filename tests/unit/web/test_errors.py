@@ -7,8 +7,8 @@ from fastapi.testclient import TestClient
 from tests.unit.web.conftest import ApiUser, person_by_header
 
 from frenzy.app.services import NotFound, Services
-from frenzy.core.errors import ContractError, Reason, ReasonCode, SpecError, TemporaryError, Violation
-from frenzy.core.protocol import RunView
+from frenzy.core.runs.protocol import RunView
+from frenzy.core.values.errors import ContractError, Reason, ReasonCode, SpecError, TemporaryError, Violation
 from frenzy.ports import LedgerConflict
 from frenzy.web.application import create_app
 

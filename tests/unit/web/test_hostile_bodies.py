@@ -15,7 +15,7 @@ from tests.fuzz.targets import Api
 from tests.unit.web.conftest import API, ApiUser, registration
 
 from frenzy.app.services import Services
-from frenzy.core.codec import dumps
+from frenzy.core.values.codec import dumps
 
 SHARE = 150
 

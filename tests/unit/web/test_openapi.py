@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from jsonschema import Draft202012Validator
 from tests.unit.web.conftest import API, ApiUser
 
-from frenzy.core.codec import dumps
+from frenzy.core.values.codec import dumps
 from frenzy.web.openapi import REPLIES
 from frenzy.web.routes import ROUTES
 

@@ -6,12 +6,8 @@ from urllib.parse import quote
 
 from tests.unit.web.conftest import ApiUser
 
-from frenzy.core.codec import dumps, encode
-from frenzy.core.errors import Reason, ReasonCode
-from frenzy.core.job import MemoryPressureSpec
-from frenzy.core.launch import AttemptResult
-from frenzy.core.ledger import JobState
-from frenzy.core.protocol import (
+from frenzy.core.runs.ledger import JobState
+from frenzy.core.runs.protocol import (
     AttemptStarted,
     CancelRun,
     Directive,
@@ -25,7 +21,11 @@ from frenzy.core.protocol import (
     Verdict,
     VerdictKind,
 )
-from frenzy.core.views import Explanation, MemoryView
+from frenzy.core.runs.views import Explanation, MemoryView
+from frenzy.core.values.codec import dumps, encode
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.job import MemoryPressureSpec
+from frenzy.core.values.launch import AttemptResult
 
 PRESSURE = Reason(code=ReasonCode.MEMORY_PRESSURE_FORECAST, detail="It rises.")
 

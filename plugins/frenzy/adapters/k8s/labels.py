@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from frenzy.core.cluster import NODE_GROUP as NODE_GROUP
-from frenzy.core.launch import LaunchSpec
-from frenzy.core.plan import short_hash
+from frenzy.core.values.cluster import NODE_GROUP as NODE_GROUP
+from frenzy.core.values.launch import LaunchSpec
+from frenzy.core.values.plan import short_hash
 
 NAME: Final = "app.kubernetes.io/name"
 PART_OF: Final = "app.kubernetes.io/part-of"

@@ -23,11 +23,11 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
 from frenzy.adapters.k8s import labels
-from frenzy.adapters.refusals import Location, refused, shown, violations_of
-from frenzy.adapters.yaml_core import FILE, load_yaml
-from frenzy.core.errors import SpecError, Violation
-from frenzy.core.hardware import DeviceKind, GpuType
-from frenzy.core.units import GIB, parse_bytes, parse_duration_s
+from frenzy.adapters.spec.refusals import Location, refused, shown, violations_of
+from frenzy.adapters.spec.yaml_core import FILE, load_yaml
+from frenzy.core.values.errors import SpecError, Violation
+from frenzy.core.values.hardware import DeviceKind, GpuType
+from frenzy.core.values.units import GIB, parse_bytes, parse_duration_s
 
 _WHOLE: Final = "pod rules"
 # Volumes that every pod has, and where they are mounted.

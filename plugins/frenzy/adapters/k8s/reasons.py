@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from frenzy.core.errors import ReasonCode
-from frenzy.core.launch import ExitCode
+from frenzy.core.values.errors import ReasonCode
+from frenzy.core.values.launch import ExitCode
 
 KILLED: Final = 137
 BY_EXIT_CODE: Final[Mapping[int, ReasonCode]] = MappingProxyType(

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
 
-from frenzy.adapters.local.processes import Marks, boot_id, pid_namespace, start_ticks
-from frenzy.core import codec
-from frenzy.core.errors import ContractError
-from frenzy.core.launch import RunPaths
+from frenzy.adapters.local.worker_processes import Marks, boot_id, pid_namespace, start_ticks
+from frenzy.core.values import codec
+from frenzy.core.values.errors import ContractError
+from frenzy.core.values.launch import RunPaths
 
 DEFAULT_GRACE_S: Final = 30.0
 _FILE_SCHEME: Final = "file://"

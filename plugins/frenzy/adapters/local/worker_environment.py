@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final
 
 import frenzy
-from frenzy.adapters.local.processes import ATTEMPT_VARIABLE, RUN_KEY_VARIABLE
-from frenzy.core.errors import PermanentError, Reason, ReasonCode
-from frenzy.core.hardware import DeviceKind
-from frenzy.core.job_environment import is_of_control_plane, variable_of
-from frenzy.core.launch import LaunchSpec
+from frenzy.adapters.local.worker_processes import ATTEMPT_VARIABLE, RUN_KEY_VARIABLE
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.job_environment import is_of_control_plane, variable_of
+from frenzy.core.values.launch import LaunchSpec
 
 # What a process needs of its machine. No name of a secret fits one of these: NVIDIA_API_KEY and HF_TOKEN are some.
 _INHERITED: Final = (

@@ -1,10 +1,10 @@
 """Every port in memory, for tests, the simulator and dry runs; each keeps the port's contract (tests/contract)."""
 
-from frenzy.adapters.memory.job_store import InMemoryJobStore
-from frenzy.adapters.memory.launcher import FakeLauncher, WorkerScript
-from frenzy.adapters.memory.ledger import InMemoryLedger
-from frenzy.adapters.memory.run_store import InMemoryRunStore
-from frenzy.adapters.memory.sources import FakeClock, FixedInventory, FixedQueues
+from frenzy.adapters.memory.jobs import InMemoryJobStore
+from frenzy.adapters.memory.memory_ledger import InMemoryLedger
+from frenzy.adapters.memory.played_launcher import FakeLauncher, WorkerScript
+from frenzy.adapters.memory.played_sources import FakeClock, FixedInventory, FixedQueues
+from frenzy.adapters.memory.runs import InMemoryRunStore
 
 __all__ = [
     "FakeClock",

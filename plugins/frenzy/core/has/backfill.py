@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from frenzy.core.cluster import Placement
 from frenzy.core.has.board import Board
 from frenzy.core.has.choices import Capacity
 from frenzy.core.has.deadlines import RiskFirst, at_risk, in_time
@@ -12,9 +11,10 @@ from frenzy.core.has.options import Contender, Option
 from frenzy.core.has.policy import BackfillPolicy
 from frenzy.core.has.reservation import Promise
 from frenzy.core.has.waiting import Limits, Turns
-from frenzy.core.job import Objective
-from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import QueuedJob
+from frenzy.core.values.cluster import Placement
+from frenzy.core.values.job import Objective
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.queue import QueuedJob
 
 
 def run_pass(board: Board, policy: BackfillPolicy) -> None:

@@ -13,8 +13,8 @@ from frenzy.core.has.quotas import QuotaUse
 from frenzy.core.has.schedule import decide
 from frenzy.core.has.what_if import least, one_for_each_type, with_idle_gpus
 from frenzy.core.has.wording import about
-from frenzy.core.job import Objective
-from frenzy.core.queue import Elasticity, Preempt, Resize, RunningJob, SchedulingFacts
+from frenzy.core.values.job import Objective
+from frenzy.core.values.queue import Elasticity, Preempt, Resize, RunningJob, SchedulingFacts
 
 _MAX_TYPES: Final = 3
 

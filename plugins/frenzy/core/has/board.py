@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from frenzy.core.cluster import Placement
 from frenzy.core.has.options import Contender, Option
 from frenzy.core.has.placement import place
 from frenzy.core.has.policy import queue_rules
@@ -14,8 +13,9 @@ from frenzy.core.has.reservation import Promise, Reservation, taken_out
 from frenzy.core.has.room import Need, Room, TypeRoom
 from frenzy.core.has.state import SchedulingState, running_job
 from frenzy.core.has.timeline import Ends, Timeline
-from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import QueuedJob, RunningJob
+from frenzy.core.values.cluster import Placement
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.queue import QueuedJob, RunningJob
 
 
 @dataclass(slots=True)

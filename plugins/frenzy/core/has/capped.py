@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from frenzy.core.plan import ResourcePlan
+from frenzy.core.values.plan import ResourcePlan
 
 
 def capped_plans(plans: Sequence[ResourcePlan], max_gpus: float, min_efficiency: float) -> list[ResourcePlan]:

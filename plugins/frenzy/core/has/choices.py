@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-from frenzy.core.cluster import Cluster, NodeState
-from frenzy.core.hardware import GpuType
 from frenzy.core.has.options import Contender, Rules
 from frenzy.core.has.policy import Policy
 from frenzy.core.has.room import Need
-from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import RunningJob
+from frenzy.core.values.cluster import Cluster, NodeState
+from frenzy.core.values.hardware import GpuType
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.queue import RunningJob
 
 Plans = tuple[ResourcePlan, ...]
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from frenzy.core.has.choices import Capacity, Choice, Table, Tables
 from frenzy.core.has.options import Contender
 from frenzy.core.has.policy import HasPolicy
-from frenzy.core.job import Objective
-from frenzy.core.queue import QueuedJob, RunningJob
+from frenzy.core.values.job import Objective
+from frenzy.core.values.queue import QueuedJob, RunningJob
 
 NOTHING = Table.of(())
 

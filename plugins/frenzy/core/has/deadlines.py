@@ -19,7 +19,7 @@ from frenzy.core.has.options import Contender
 from frenzy.core.has.policy import BackfillPolicy, Policy
 from frenzy.core.has.waiting import NONE_CAN, Limits
 from frenzy.core.has.wording import about
-from frenzy.core.queue import RunningJob
+from frenzy.core.values.queue import RunningJob
 
 # Before any time of submission; what is added to it keeps its order.
 _FIRST_S: Final = -1e10

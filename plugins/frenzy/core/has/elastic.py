@@ -19,7 +19,7 @@ from frenzy.core.has.state import SchedulingState, running_job
 from frenzy.core.has.swap import served_first
 from frenzy.core.has.sweep import Forbidden
 from frenzy.core.has.window import idle_gpus, is_room_made, window
-from frenzy.core.queue import Action, Resize, Start
+from frenzy.core.values.queue import Action, Resize, Start
 
 # After so many sweeps with targets that could not be placed nobody is moved any more.
 _MAX_SWEEPS: Final = 8

@@ -11,8 +11,6 @@ from enum import StrEnum
 from functools import partial
 from itertools import islice
 
-from frenzy.core.cluster import Placement
-from frenzy.core.errors import Reason, ReasonCode, SpecError, Violation
 from frenzy.core.has.better_plans import better_plans
 from frenzy.core.has.board import Board
 from frenzy.core.has.deadlines import deadline_sentence, running_sentence
@@ -26,8 +24,10 @@ from frenzy.core.has.state import SchedulingState
 from frenzy.core.has.swap import refusals
 from frenzy.core.has.what_if import gpus_wanted, least, one_for_each_type, with_idle_gpus
 from frenzy.core.has.wording import about, listed, more_gpus
-from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import Hold, QueuedJob, SchedulingFacts, Start
+from frenzy.core.values.cluster import Placement
+from frenzy.core.values.errors import Reason, ReasonCode, SpecError, Violation
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.queue import Hold, QueuedJob, SchedulingFacts, Start
 
 _MAX_OPTIONS_SHOWN = 5
 _MAX_HOLDERS_SHOWN = 5

@@ -21,8 +21,8 @@ from frenzy.core.has.claims import Claim
 from frenzy.core.has.line import Line
 from frenzy.core.has.options import Contender
 from frenzy.core.has.waiting import Limits, Turns, Waiting
-from frenzy.core.queue import QueuedJob, RunningJob
-from frenzy.core.queue_rules import QueueRules
+from frenzy.core.values.queue import QueuedJob, RunningJob
+from frenzy.core.values.queue_rules import QueueRules
 
 _ROUNDING: Final = 1e-9
 

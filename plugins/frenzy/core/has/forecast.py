@@ -7,7 +7,7 @@ import math
 from frenzy.core.has.board import Board
 from frenzy.core.has.options import Contender, Option
 from frenzy.core.has.reservation import Promise
-from frenzy.core.job import Objective
+from frenzy.core.values.job import Objective
 
 Preference = tuple[float, float, int]
 

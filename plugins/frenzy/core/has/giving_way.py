@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.has.claims import Claim
 from frenzy.core.has.line import Line
 from frenzy.core.has.policy import queue_rules
 from frenzy.core.has.quotas import QuotaUse
 from frenzy.core.has.state import SchedulingState
 from frenzy.core.has.wording import listed
-from frenzy.core.queue import Preempt, Resize, Start
-from frenzy.core.units import counted
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.queue import Preempt, Resize, Start
+from frenzy.core.values.units import counted
 
 
 def preemption(

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.has.board import Board
 from frenzy.core.has.deadlines import lost_sentence
 from frenzy.core.has.impossible import impossible
@@ -19,9 +18,10 @@ from frenzy.core.has.queue_holds import QueueJudge
 from frenzy.core.has.reservation import Reservation
 from frenzy.core.has.room import Free, Need, TypeRoom
 from frenzy.core.has.wording import about, are, asked, host_needs, listed, more_gpus
-from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import Hold, QueuedJob
-from frenzy.core.units import counted, format_bytes
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.queue import Hold, QueuedJob
+from frenzy.core.values.units import counted, format_bytes
 
 
 def holds(board: Board, expected_starts: Mapping[str, float]) -> list[Hold]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from frenzy.core.cluster import NodeState
-from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.has.placement import place, shortfall
 from frenzy.core.has.room import Need, Room, TypeRoom
 from frenzy.core.has.state import SchedulingState, all_nodes_ready
 from frenzy.core.has.wording import asked, host_needs, listed, more_gpus
+from frenzy.core.values.cluster import NodeState
+from frenzy.core.values.errors import Reason, ReasonCode
 
 
 def impossible(state: SchedulingState, needs: Sequence[Need]) -> Reason:

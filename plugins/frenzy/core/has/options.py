@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-from frenzy.core.cluster import Cluster
 from frenzy.core.has.capped import capped_plans
 from frenzy.core.has.policy import FifoPolicy, PaperPolicy, Policy, SrtfPolicy, queue_rules
 from frenzy.core.has.rigid import could_hold, rigid_plans
 from frenzy.core.has.room import Need, Room
-from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import QueuedJob, RunningJob
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.queue import QueuedJob, RunningJob
 
 
 @dataclass(frozen=True, slots=True)

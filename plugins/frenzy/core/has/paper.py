@@ -11,13 +11,13 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
-from frenzy.core.cluster import NodeAllocation, Placement
 from frenzy.core.has.board import Board
 from frenzy.core.has.options import Contender, Option
 from frenzy.core.has.placement import usable_gpus
 from frenzy.core.has.policy import PaperPolicy
 from frenzy.core.has.room import Need
 from frenzy.core.has.waiting import Turns
+from frenzy.core.values.cluster import NodeAllocation, Placement
 
 
 def run_pass(board: Board, policy: PaperPolicy) -> None:

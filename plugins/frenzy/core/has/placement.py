@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from heapq import merge
 
-from frenzy.core.cluster import NodeAllocation, Placement
 from frenzy.core.has.room import Need, Room, TypeRoom
+from frenzy.core.values.cluster import NodeAllocation, Placement
 
 
 def place(room: TypeRoom, need: Need) -> Placement | None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from frenzy.core.errors import SpecError, Violation
-from frenzy.core.queue_rules import NO_RULES, QueueRules
+from frenzy.core.values.errors import SpecError, Violation
+from frenzy.core.values.queue_rules import NO_RULES, QueueRules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.has.board import Board
 from frenzy.core.has.choices import Capacity
 from frenzy.core.has.fair_share import held_by_queue, rights
 from frenzy.core.has.options import Contender, Option
 from frenzy.core.has.policy import queue_rules
-from frenzy.core.queue import QueuedJob
-from frenzy.core.queue_rules import Limit
-from frenzy.core.units import counted
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.queue import QueuedJob
+from frenzy.core.values.queue_rules import Limit
+from frenzy.core.values.units import counted
 
 
 class QueueJudge:

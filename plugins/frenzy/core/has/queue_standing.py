@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from frenzy.core.has.choices import Capacity
 from frenzy.core.has.fair_share import held_by_queue, rights
-from frenzy.core.queue import QueuedJob, RunningJob, SchedulingFacts
-from frenzy.core.queue_rules import QueueRules
+from frenzy.core.values.queue import QueuedJob, RunningJob, SchedulingFacts
+from frenzy.core.values.queue_rules import QueueRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

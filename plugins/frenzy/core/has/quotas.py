@@ -9,8 +9,8 @@ from typing import Protocol
 
 from frenzy.core.has.options import Contender
 from frenzy.core.has.policy import Policy, queue_rules
-from frenzy.core.queue import RunningJob
-from frenzy.core.queue_rules import Limit, QueueRules
+from frenzy.core.values.queue import RunningJob
+from frenzy.core.values.queue_rules import Limit, QueueRules
 
 
 class Job(Protocol):

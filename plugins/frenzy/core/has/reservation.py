@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from frenzy.core.cluster import Placement
 from frenzy.core.has.options import Option
 from frenzy.core.has.room import Need, TypeRoom, lesser, minus
-from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import QueuedJob
+from frenzy.core.values.cluster import Placement
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.queue import QueuedJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

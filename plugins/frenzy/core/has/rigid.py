@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from frenzy.core.cluster import Cluster, NodeState
 from frenzy.core.has.room import Need, full_capacity
-from frenzy.core.plan import ResourcePlan
+from frenzy.core.values.cluster import Cluster, NodeState
+from frenzy.core.values.plan import ResourcePlan
 
 
 def rigid_plans(

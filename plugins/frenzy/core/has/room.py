@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from frenzy.core.cluster import Cluster, Node, NodeState, Placement
+from frenzy.core.values.cluster import Cluster, Node, NodeState, Placement
 
 
 class Free(NamedTuple):

@@ -8,8 +8,8 @@ from typing import Final
 
 from frenzy.core.has.policy import Policy, queue_rules, with_queues
 from frenzy.core.has.quotas import QuotaUse
-from frenzy.core.queue import QueuedJob, SchedulingFacts
-from frenzy.core.queue_rules import ANY_OTHER, Limit, QueueRules, Quota, TeamRule
+from frenzy.core.values.queue import QueuedJob, SchedulingFacts
+from frenzy.core.values.queue_rules import ANY_OTHER, Limit, QueueRules, Quota, TeamRule
 
 # More than this many times the weight is no change of a share but another policy.
 _WEIGHT_FACTORS: Final = (1.5, 2.0, 4.0, 8.0, 16.0)

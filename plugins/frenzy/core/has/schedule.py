@@ -10,7 +10,7 @@ from frenzy.core.has.board import Board
 from frenzy.core.has.holds import holds
 from frenzy.core.has.policy import FifoPolicy, HasPolicy, PaperPolicy, Policy, SrtfPolicy
 from frenzy.core.has.state import SchedulingState
-from frenzy.core.queue import Action, SchedulingFacts, Start
+from frenzy.core.values.queue import Action, SchedulingFacts, Start
 
 _MAX_FORECAST_ENDS = 64
 

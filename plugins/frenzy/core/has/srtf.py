@@ -17,8 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from frenzy.core.cluster import Placement
-from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.has.board import Board
 from frenzy.core.has.claims import is_settled
 from frenzy.core.has.options import Contender, Option
@@ -27,7 +25,9 @@ from frenzy.core.has.policy import SrtfPolicy
 from frenzy.core.has.room import Room
 from frenzy.core.has.state import SchedulingState, restarted
 from frenzy.core.has.waiting import Turns
-from frenzy.core.queue import Action, Preempt, QueuedJob, Resize, RunningJob, Start
+from frenzy.core.values.cluster import Placement
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.queue import Action, Preempt, QueuedJob, Resize, RunningJob, Start
 
 
 def run_pass(board: Board) -> None:

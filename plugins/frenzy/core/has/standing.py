@@ -18,7 +18,7 @@ from frenzy.core.has.claims import claim_at_start, claim_of_waiting
 from frenzy.core.has.options import Contender
 from frenzy.core.has.policy import HasPolicy
 from frenzy.core.has.ranks import Rank, Ranks, rank_of
-from frenzy.core.queue import RunningJob
+from frenzy.core.values.queue import RunningJob
 
 K = TypeVar("K")
 Smallest = tuple[tuple[str, int], ...]

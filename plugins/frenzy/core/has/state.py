@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from frenzy.core.cluster import Cluster, NodeState, Placement
 from frenzy.core.has.choices import Capacity, Tables
 from frenzy.core.has.options import Contender, Rules
 from frenzy.core.has.placement import place_in
@@ -17,8 +16,9 @@ from frenzy.core.has.room import Need, Room
 from frenzy.core.has.standing import Standing
 from frenzy.core.has.timeline import Ends
 from frenzy.core.has.waiting import Waiting
-from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import Action, Hold, Preempt, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
+from frenzy.core.values.cluster import Cluster, NodeState, Placement
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.queue import Action, Hold, Preempt, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
 
 End = tuple[float, str]
 

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from frenzy.core.cluster import Placement
 from frenzy.core.has.claims import believed_left, is_settled
 from frenzy.core.has.options import Contender, Option
 from frenzy.core.has.placement import place_in
@@ -25,8 +24,9 @@ from frenzy.core.has.policy import HasPolicy
 from frenzy.core.has.quotas import QuotaUse
 from frenzy.core.has.room import Need, Room
 from frenzy.core.has.state import SchedulingState, restarted
-from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import Action, Resize, RunningJob, Start
+from frenzy.core.values.cluster import Placement
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.queue import Action, Resize, RunningJob, Start
 
 # Of a very large cluster's jobs only those are looked at that could lose least.
 _MAX_TRIED = 64

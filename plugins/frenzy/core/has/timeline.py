@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from itertools import accumulate, chain
 from typing import Final
 
-from frenzy.core.cluster import Placement
 from frenzy.core.has.options import Rules
 from frenzy.core.has.placement import place
 from frenzy.core.has.room import Free, Need, TypeRoom, plus
-from frenzy.core.queue import RunningJob
+from frenzy.core.values.cluster import Placement
+from frenzy.core.values.queue import RunningJob
 
 # Each is as large as the type's nodes are many.
 _NUM_ROOMS: Final = 16

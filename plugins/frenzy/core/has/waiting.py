@@ -16,7 +16,7 @@ from typing import Any, Final
 from frenzy.core.has.chunks import Chunks, Key, Place
 from frenzy.core.has.lookup import Lookup
 from frenzy.core.has.options import Contender
-from frenzy.core.queue import QueuedJob
+from frenzy.core.values.queue import QueuedJob
 
 Order = Callable[[QueuedJob], tuple[Any, ...]]
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
-from frenzy.core.cluster import Cluster, Node
 from frenzy.core.has.options import Option
-from frenzy.core.queue import SchedulingFacts
+from frenzy.core.values.cluster import Cluster, Node
+from frenzy.core.values.queue import SchedulingFacts
 
 _NODE: Final = "what-if"
 _MOST_TRIED: Final = 64

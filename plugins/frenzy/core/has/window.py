@@ -23,7 +23,7 @@ from frenzy.core.has.line import Elsewhere, Line, must_not_be_overtaken
 from frenzy.core.has.ranks import Key, Rank, Ranks, Sums, rank_of
 from frenzy.core.has.standing import Standing
 from frenzy.core.has.state import SchedulingState
-from frenzy.core.queue import RunningJob
+from frenzy.core.values.queue import RunningJob
 
 # Jobs of each kind that are looked at, at most; _NUM_LAST: at least, of each type, where there are so many.
 _NUM_FIRST: Final = 8

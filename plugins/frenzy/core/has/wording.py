@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from frenzy.core.has.room import Need
-from frenzy.core.units import format_bytes
+from frenzy.core.values.units import format_bytes
 
 _MAX_NAMED = 3
 

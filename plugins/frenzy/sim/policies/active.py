@@ -9,8 +9,8 @@ from frenzy.core.has import SchedulingState
 from frenzy.core.has.options import Rules
 from frenzy.core.has.rigid import could_hold, rigid_plans
 from frenzy.core.has.room import Need
-from frenzy.core.plan import ResourcePlan
-from frenzy.core.queue import QueuedJob, RunningJob
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.queue import QueuedJob, RunningJob
 
 
 @dataclass(frozen=True, slots=True)

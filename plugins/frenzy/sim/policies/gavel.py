@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from frenzy.core.has import BackfillPolicy, Policy, SchedulingState
-from frenzy.core.queue import Action
+from frenzy.core.values.queue import Action
 from frenzy.sim.policies.active import ActiveJob, ActiveJobs, gpus_to_give
 from frenzy.sim.policies.placing import actions_of_round
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from frenzy.core.cluster import Placement
-from frenzy.core.errors import Reason, ReasonCode
 from frenzy.core.has import SchedulingState
 from frenzy.core.has.placement import place
 from frenzy.core.has.room import Need, Room
-from frenzy.core.queue import Action, Preempt, Resize, Start
+from frenzy.core.values.cluster import Placement
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.queue import Action, Preempt, Resize, Start
 from frenzy.sim.policies.active import ActiveJob
 
 

@@ -49,7 +49,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from frenzy.core.has import BackfillPolicy, Policy, SchedulingState
-from frenzy.core.queue import Action, Preempt, Resize
+from frenzy.core.values.queue import Action, Preempt, Resize
 from frenzy.sim.policies.active import ActiveJob, ActiveJobs, gpus_to_give
 from frenzy.sim.policies.assignment import Choice, least_cost
 from frenzy.sim.policies.placing import actions_of_round

@@ -9,10 +9,10 @@ from typing import Any
 import yaml
 
 from frenzy.adapters.k8s import labels
-from frenzy.adapters.k8s.nodes import Declared, Found, nodes_from
+from frenzy.adapters.k8s.inventory.nodes import Declared, Found, nodes_from
 from frenzy.adapters.k8s.objects import NodeFacts, PodUse
 from frenzy.adapters.k8s.pod_rules import PodRules
-from frenzy.core.cluster import Node
+from frenzy.core.values.cluster import Node
 
 # Nodes as clouds and drivers label them, each with its source and what it is to be taken for.
 NODES = yaml.safe_load((Path(__file__).parents[3] / "data/kubernetes/nodes.yaml").read_text(encoding="utf-8"))

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from frenzy.adapters.k8s import labels
-from frenzy.adapters.k8s.manifest import pods_of
-from frenzy.adapters.k8s.manifest_yaml import manifest_yaml
+from frenzy.adapters.k8s.launcher.manifest_yaml import manifest_yaml
+from frenzy.adapters.k8s.launcher.pod_manifest import pods_of
 from frenzy.adapters.k8s.pod_rules import PodRules, parse_pod_rules
-from frenzy.core.cluster import Node, NodeAllocation, Placement
-from frenzy.core.gpu_catalogue import CATALOGUE
-from frenzy.core.hardware import DeviceKind, GpuType
-from frenzy.core.job import CheckpointSpec, DataSpec, ModelSpec, TrainingJob, TrainingSpec
-from frenzy.core.launch import LaunchSpec
-from frenzy.core.plan import MemoryPrediction, ResourcePlan
-from frenzy.core.units import GIB, MIB
+from frenzy.core.values.cluster import Node, NodeAllocation, Placement
+from frenzy.core.values.gpu_catalogue import CATALOGUE
+from frenzy.core.values.hardware import DeviceKind, GpuType
+from frenzy.core.values.job import CheckpointSpec, DataSpec, ModelSpec, TrainingJob, TrainingSpec
+from frenzy.core.values.launch import LaunchSpec
+from frenzy.core.values.plan import MemoryPrediction, ResourcePlan
+from frenzy.core.values.units import GIB, MIB
 
 FOLDER: Final = Path(__file__).parents[3] / "data/kubernetes/pods"
 RUN_KEY: Final = "123e45678901"

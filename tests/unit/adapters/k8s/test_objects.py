@@ -8,7 +8,7 @@ import pytest
 
 from frenzy.adapters.k8s.objects import pod_requests
 from frenzy.adapters.k8s.quantity import parse_quantity
-from frenzy.core.units import GIB, MIB
+from frenzy.core.values.units import GIB, MIB
 
 
 def test_requests_are_what_the_scheduler_counts() -> None:

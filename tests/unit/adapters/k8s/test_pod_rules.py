@@ -19,8 +19,8 @@ from frenzy.adapters.k8s.pod_rules import (
     load_pod_rules,
     parse_pod_rules,
 )
-from frenzy.core.errors import SpecError
-from frenzy.core.units import GIB
+from frenzy.core.values.errors import SpecError
+from frenzy.core.values.units import GIB
 from frenzy.settings import CHECKOUT, Settings
 
 FILE = CHECKOUT / "include/kubernetes/pods.yaml"

@@ -1,0 +1,1 @@
+"""Jobs and run directories on any file system that fsspec reaches."""

@@ -1,0 +1,317 @@
+"""The run directory on fsspec: a local folder, a mounted volume or an object store.
+
+Needs put, get, list and delete only. Every file is whole or absent: a local one is moved into
+place, an object store puts whole objects. What workers wrote is read up to a bound, and not where a
+link leads; whether it is to be believed is for ``frenzy.core.lifecycle.evidence`` to say.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+import fsspec
+
+from frenzy.adapters.files.trees import LocalTree, RemoteTree, Tree
+from frenzy.core.values import codec
+from frenzy.core.values.errors import ContractError
+from frenzy.core.values.launch import FIRST_POD_LOG, AttemptResult, Control, LaunchSpec, RunPaths, deepspeed_config
+from frenzy.core.values.telemetry import StepRecord, printable
+from frenzy.ports import TelemetryCursor, TelemetryPage
+
+logger = logging.getLogger(__name__)
+
+_CHUNK_NAME: Final = re.compile(r"^(\d{5})-(\d{6,9})\.jsonl$")
+_STEP_FOLDER: Final = re.compile(r"^step-(\d{1,12})$")
+# What launchers remember lies beside the run directories, where workers that see only their own cannot write.
+_NOTES: Final = "{run_key}.notes"
+# A rank writes a chunk of a few hundred records.
+_MOST_CHUNK_BYTES: Final = 4 * 1024**2
+_MOST_DOCUMENT_BYTES: Final = 16 * 1024**2
+_MOST_RESULT_BYTES: Final = 64 * 1024
+# The rest is left for the next look. A line costs about 50 us.
+_MOST_LINES_AT_ONCE: Final = 20_000
+# So does opening a chunk, and reading so much of it, however few lines it has.
+_BYTES_OF_A_LINE: Final = 64 * 1024**2 // _MOST_LINES_AT_ONCE
+# What follows in a chunk with so many lines that are no records is no telemetry.
+_MOST_BAD_LINES: Final = 100
+# A job keeps at most 100, and a manifest has about 200 bytes for each file; they are read at every look, newest first.
+_MOST_CHECKPOINTS: Final = 102
+_MOST_MANIFEST_BYTES: Final = 1024**2
+_MOST_BYTES_OF_MANIFESTS: Final = 4 * 1024**2
+
+
+class FsspecRunStore:
+    """RunStore below ``root``, a path or an fsspec URL."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root.rstrip("/")
+        fs, base = fsspec.core.url_to_fs(self._root)
+        is_local = "file" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol)
+        self._files: Tree = LocalTree(base) if is_local else RemoteTree(fs, base)
+        if is_local and "://" not in root:
+            self._root = base  # workers may have another working directory
+
+    def run_dir(self, run_key: str) -> str:
+        """Path or URL of the run's directory, as workers are given it."""
+        return f"{self._root}/{run_key}"
+
+    # what the scheduler's side writes
+
+    def put_spec(self, spec: LaunchSpec) -> None:
+        """Write ds_config.json, then spec.json: who finds the spec finds both."""
+        paths = RunPaths(spec.run_key)
+        config = json.dumps(deepspeed_config(spec.job, spec.plan), indent=2)
+        self._put(paths.ds_config(spec.attempt), config)
+        self._put(paths.spec(spec.attempt), codec.dumps(spec, indent=2))
+
+    def put_control(self, run_key: str, attempt: int, control: Control) -> None:
+        self._put(RunPaths(run_key).control(attempt), codec.dumps(control))
+
+    def put_note(self, run_key: str, attempt: int, name: str, text: str) -> None:
+        self._put(_note_path(run_key, attempt, name), text)
+
+    def note(self, run_key: str, attempt: int, name: str) -> str | None:
+        return self._get(_note_path(run_key, attempt, name), _MOST_DOCUMENT_BYTES)
+
+    def put_log(self, run_key: str, attempt: int, name: str, text: str) -> None:
+        self._put(f"{RunPaths(run_key).logs_dir(attempt)}/{name}", text)
+
+    def put_result(self, run_key: str, attempt: int, result: AttemptResult) -> None:
+        """The account of workers that could not write it themselves."""
+        self._put(RunPaths(run_key).result(attempt), codec.dumps(result))
+
+    def clear_reports(self, run_key: str, attempt: int) -> None:
+        """An earlier attempt may have written what only this one's workers are to say."""
+        paths = RunPaths(run_key)
+        for path in (paths.result(attempt), paths.telemetry_dir(attempt), paths.logs_dir(attempt)):
+            self._files.remove(path)
+
+    def clear_checkpoints(self, run_key: str) -> None:
+        """Forget all checkpoints, manifests first: what is left of a broken deletion is none."""
+        paths = RunPaths(run_key)
+        for step in self._saved_steps(run_key):
+            self._files.remove(paths.checkpoint_manifest(step))
+        self._files.remove(paths.checkpoints_dir)
+
+    def clean(self, run_key: str, *, keep_model: bool, dry_run: bool) -> int:
+        """Bytes of the run's files, its finished model apart with ``keep_model``; removed unless ``dry_run``."""
+        places = [run_key]
+        if keep_model:
+            inside = (f"{run_key}/{each}" for each in self._files.names(run_key))
+            places = [each for each in inside if each != RunPaths(run_key).model_dir]
+        places.append(_NOTES.format(run_key=run_key))
+        num_bytes = sum(map(self._num_bytes, places))
+        if not dry_run:
+            for each in places:
+                self._files.remove(each)
+            if not any(self._files.names(run_key)):
+                self._files.remove(run_key)
+        return num_bytes
+
+    # what the workers' side wrote
+
+    def spec(self, run_key: str, attempt: int) -> LaunchSpec | None:
+        """What the attempt's workers were told, if they have left it as it was: the ledger knows it better."""
+        text = self._get(RunPaths(run_key).spec(attempt), _MOST_DOCUMENT_BYTES)
+        return None if text is None else codec.loads(LaunchSpec, text)
+
+    def result(self, run_key: str, attempt: int) -> AttemptResult | None:
+        """The workers' account, with a checkpoint that exists; one that cannot be read counts as none."""
+        place = RunPaths(run_key).result(attempt)
+        text = self._get(place, _MOST_RESULT_BYTES)
+        if text is None:
+            return None
+        try:
+            result = codec.loads(AttemptResult, text)
+        except ContractError as error:
+            logger.warning("%s cannot be read: %s", place, printable(str(error)))
+            return None
+        if result.checkpoint_step is None:
+            return result
+        steps = self.checkpoint_steps(run_key)
+        known = result.checkpoint_step in steps
+        return result if known else replace(result, checkpoint_step=max(steps, default=None))
+
+    def telemetry(self, run_key: str, attempt: int, cursor: TelemetryCursor) -> TelemetryPage:
+        """Records written since ``cursor``, in chunk order per rank, up to a bound: the rest is for the next call.
+
+        A rank's newest chunk that ends in mid-line is left for the next call, unless the attempt
+        has ended: then its whole lines count. What a chunk says of another rank than its name does is dropped.
+        Chunks of a rank are numbered, and asked for by their names: listing a folder that grows takes ever longer.
+        """
+        paths = RunPaths(run_key)
+        next_chunks = dict(cursor.next_chunks)
+        if not next_chunks:
+            found = self._chunks(paths.telemetry_dir(attempt))
+            next_chunks = {rank: chunk for chunk, rank, _ in reversed(found)}
+        records: list[StepRecord] = []
+        has_ended = self._files.size(paths.result(attempt)) is not None
+        waiting = [(chunk, rank) for rank, chunk in next_chunks.items()]
+        heapify(waiting)
+        problems, left = _Problems(), _MOST_LINES_AT_ONCE
+        while waiting and left > 0:
+            chunk, rank = heappop(waiting)
+            text = self._get(paths.telemetry_chunk(attempt, rank, chunk), _MOST_CHUNK_BYTES)
+            if text is None:
+                continue
+            read = _read_chunk(text, rank, problems, _MOST_LINES_AT_ONCE)
+            left -= read.cost_lines
+            if read.is_whole or has_ended or self._has_chunk(paths, attempt, rank, chunk + 1):
+                records += read.records
+                next_chunks[rank] = chunk + 1
+                heappush(waiting, (chunk + 1, rank))
+        problems.tell(f"The telemetry of {run_key} attempt {attempt}")
+        records.sort(key=lambda each: each.rank)
+        return TelemetryPage(
+            records=tuple(records), cursor=TelemetryCursor(next_chunks=tuple(sorted(next_chunks.items())))
+        )
+
+    def telemetry_sample(self, run_key: str, attempt: int, *, most_records: int) -> tuple[StepRecord, ...]:
+        """About so many records of the attempt, in whole chunks that are spread evenly over it."""
+        chunks = self._chunks(RunPaths(run_key).telemetry_dir(attempt))
+        numbers = sorted({chunk for chunk, _, _ in chunks})
+        spread = {number: int(f"{place:030b}"[::-1], 2) for place, number in enumerate(numbers)}
+        chunks.sort(key=lambda each: (spread[each[0]], each[1]))
+        found: list[tuple[int, int, _Chunk]] = []
+        problems, left = _Problems(), most_records
+        for chunk, rank, path in chunks:
+            read = _read_chunk(self._get(path, _MOST_CHUNK_BYTES) or "", rank, problems, most_records)
+            found.append((rank, chunk, read))
+            left -= read.cost_lines
+            if left <= 0:
+                break
+        problems.tell(f"The telemetry of {run_key} attempt {attempt}")
+        found.sort(key=lambda each: each[:2])
+        return tuple(record for _, _, read in found for record in read.records)
+
+    def newest_checkpoint(self, run_key: str) -> int | None:
+        """The newest step whose manifest is there with every file at its size."""
+        return next(self._complete_steps(run_key), None)
+
+    def checkpoint_steps(self, run_key: str) -> tuple[int, ...]:
+        """All such steps, ascending; of very many the newest."""
+        return tuple(self._complete_steps(run_key))[::-1]
+
+    def log_tail(self, run_key: str, attempt: int, *, rank: int = 0, max_bytes: int = 65536) -> str:
+        """The end of a rank's output, at most ``max_bytes`` of it, from the start of a line, fit for a terminal.
+
+        For rank 0, if it never wrote any, that of its pod, which died before.
+        """
+        paths = RunPaths(run_key)
+        found = self._tail(paths.rank_log(attempt, rank), max_bytes)
+        return found if found or rank else self._tail(f"{paths.logs_dir(attempt)}/{FIRST_POD_LOG}", max_bytes)
+
+    def _tail(self, path: str, max_bytes: int) -> str:
+        data = self._files.read(path, most_bytes=max_bytes, end=True) or b""
+        if len(data) == max_bytes and (self._files.size(path) or 0) > max_bytes and b"\n" in data:
+            data = data[data.index(b"\n") + 1 :]
+        return printable(data.decode(errors="replace"))
+
+    # files
+
+    def _chunks(self, folder: str) -> list[tuple[int, int, str]]:
+        """(chunk, rank, path) of all chunks, ascending."""
+        matches = filter(None, map(_CHUNK_NAME.match, self._files.names(folder)))
+        return sorted((int(match[2]), int(match[1]), f"{folder}/{match[0]}") for match in matches)
+
+    def _has_chunk(self, paths: RunPaths, attempt: int, rank: int, chunk: int) -> bool:
+        return self._files.size(paths.telemetry_chunk(attempt, rank, chunk)) is not None
+
+    def _saved_steps(self, run_key: str) -> list[int]:
+        """Steps with a folder of their own, newest first."""
+        names = self._files.names(RunPaths(run_key).checkpoints_dir)
+        return sorted((int(match[1]) for match in map(_STEP_FOLDER.match, names) if match), reverse=True)
+
+    def _complete_steps(self, run_key: str) -> Iterator[int]:
+        """Newest first, up to where too much has been read."""
+        left = _MOST_BYTES_OF_MANIFESTS
+        for step in self._saved_steps(run_key)[:_MOST_CHECKPOINTS]:
+            manifest = RunPaths(run_key).checkpoint_manifest(step)
+            text = self._get(manifest, _MOST_MANIFEST_BYTES) or ""
+            left -= len(text)
+            if left < 0:
+                return
+            if text and self._is_complete(manifest, text):
+                yield step
+
+    def _is_complete(self, manifest: str, text: str) -> bool:
+        folder = manifest.rpartition("/")[0]
+        sizes = self._files.sizes(folder)
+        try:
+            return all(sizes.get(f"{folder}/{each['path']}") == each["num_bytes"] for each in json.loads(text)["files"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            logger.warning("%s cannot be read: %s", manifest, printable(str(error)))
+            return False
+
+    def _num_bytes(self, place: str) -> int:
+        size = self._files.size(place)
+        return sum(self._files.sizes(place).values()) if size is None else size
+
+    def _get(self, path: str, most_bytes: int) -> str | None:
+        """The text at ``path``, cut at ``most_bytes``."""
+        data = self._files.read(path, most_bytes=most_bytes)
+        return None if data is None else data.decode(errors="replace")
+
+    def _put(self, path: str, text: str) -> None:
+        self._files.write(path, text.encode())
+
+
+class _Problems:
+    """What was wrong with many lines, told in one."""
+
+    def __init__(self) -> None:
+        self._first, self._num = "", 0
+
+    def add(self, problem: str) -> None:
+        self._first, self._num = self._first or problem, self._num + 1
+
+    def tell(self, of: str) -> None:
+        if self._num:
+            logger.warning("%s: %d lines cannot be read, the first: %s", of, self._num, printable(self._first))
+
+
+def _note_path(run_key: str, attempt: int, name: str) -> str:
+    return f"{_NOTES.format(run_key=run_key)}/attempt-{attempt}-{name}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """cost_lines: what reading it took. is_whole: its writer was through with it."""
+
+    records: list[StepRecord]
+    cost_lines: int
+    is_whole: bool
+
+
+def _read_chunk(text: str, rank: int, problems: _Problems, most_lines: int) -> _Chunk:
+    """The records of a chunk's first whole lines, up to where too many are none."""
+    *lines, _ = text.split("\n", most_lines)
+    records: list[StepRecord] = []
+    num_lines = 0
+    for line in lines:
+        num_lines += 1
+        problem = _add_record(records, line, rank)
+        if problem is not None:
+            problems.add(problem)
+            if num_lines - len(records) >= _MOST_BAD_LINES:
+                break
+    cost_lines = 1 + max(num_lines, len(text) // _BYTES_OF_A_LINE)
+    return _Chunk(records, cost_lines, is_whole=text.endswith("\n"))
+
+
+def _add_record(records: list[StepRecord], line: str, rank: int) -> str | None:
+    """Add the record in ``line``; what is wrong with it, else."""
+    try:
+        record = codec.loads(StepRecord, line)
+    except ContractError as error:
+        return str(error)
+    if record.rank != rank:
+        return f"a record of rank {record.rank} in a file of rank {rank}"
+    records.append(record)
+    return None

@@ -1,0 +1,1 @@
+"""Nodes and GPUs of a Kubernetes cluster, as the scheduler counts them."""

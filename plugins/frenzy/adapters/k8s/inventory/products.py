@@ -1,0 +1,220 @@
+"""Which card a node has, from what its labels call it; pure.
+
+Names differ by the generation of the driver (``Tesla-T4``, ``NVIDIA-T4``), by cloud
+(``nvidia-tesla-t4``, ``t4``, an instance type) and by how the card is divided. A name is reduced to
+what tells cards apart; memory decides between cards of one name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from frenzy.core.values.gpu_catalogue import CATALOGUE
+from frenzy.core.values.hardware import GpuType
+from frenzy.core.values.units import MIB
+
+# A driver says some percent more than CUDA leaves to programs; cards of one name differ by 20 % and more.
+_SAME_MEMORY: Final = 0.12
+_MIG: Final = re.compile(r"-MIG-([1-9]\d*)g\.([1-9]\d*)gb(?:[.+-]?(?:me|gfx|all))*", re.IGNORECASE)
+_PROFILE: Final = re.compile(r"(?<![0-9])([1-9]\d*)g\.([1-9]\d*)gb")
+_SHARED: Final = re.compile(r"-SHARED$", re.IGNORECASE)
+_WORDS: Final = re.compile(r"[a-z0-9]+(?:\.[a-z0-9]+)?")
+_SIZE: Final = re.compile(r"\d+gb?|hbm\d+e?")
+# Words that say who sells the card, or how its housing is called.
+_EMPTY_WORDS: Final = frozenset(
+    {"nvidia", "tesla", "quadro", "geforce", "graphics", "device", "generation", "blackwell", "edition", "mega"}
+)
+_HOUSINGS: Final[Mapping[str, str]] = {f"sxm{number}": "sxm" for number in ("", 2, 3, 4, 5)}
+
+# What is left of a product's name, to the cards it may be. Names as the driver has them, and those of clouds.
+_CARDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "gb200": ("gb200",),
+        "b200": ("b200",),
+        "rtx pro 6000 server": ("rtx-pro-6000",),
+        "rtx pro 6000 workstation": ("rtx-pro-6000",),
+        "rtx pro 6000": ("rtx-pro-6000",),
+        "rtx pro server 6000": ("rtx-pro-6000",),  # Amazon's name for it
+        "rtx 5090": ("rtx-5090",),
+        "gh200": ("gh200-96",),
+        "h200": ("h200",),
+        "h200 nvl": ("h200-nvl",),
+        "h100": ("h100",),
+        "h100 sxm": ("h100",),
+        "h100 pcie": ("h100-pcie",),
+        "h100 nvl": ("h100-nvl",),
+        "h800": ("h800",),
+        "h20": ("h20",),
+        "l40s": ("l40s",),
+        "l40": ("l40",),
+        "l20": ("l20",),
+        "l4": ("l4",),
+        "rtx 6000 ada": ("rtx-6000-ada",),
+        "rtx 5000 ada": ("rtx-5000-ada",),
+        "rtx 4000 ada": ("rtx-4000-ada",),
+        "rtx 4090": ("rtx-4090",),
+        "rtx 4080": ("rtx-4080",),
+        "a100 sxm": ("a100-80", "a100-40"),
+        "a100 pcie": ("a100-80-pcie", "a100-40-pcie"),
+        "h100 nvlink": ("h100",),  # CoreWeave says how cards are joined
+        "a100 nvlink": ("a100-40", "a100-80"),
+        "v100 nvlink": ("v100-16", "v100-32"),
+        "a100": ("a100-40", "a100-80"),  # clouds say no housing: theirs are SXM
+        "a800 sxm": ("a800-80",),
+        "a30": ("a30",),
+        "a40": ("a40",),
+        "a10": ("a10",),
+        "a10g": ("a10g",),
+        "a2": ("a2",),
+        "rtx a6000": ("rtx-a6000",),
+        "rtx a5000": ("rtx-a5000",),
+        "rtx a4000": ("rtx-a4000",),
+        "rtx 3090 ti": ("rtx-3090-ti",),
+        "rtx 3090": ("rtx-3090",),
+        "rtx 3080": ("rtx-3080",),
+        "t4": ("t4",),
+        "titan rtx": ("titan-rtx",),
+        "rtx 6000": ("rtx-6000",),
+        "rtx 2080 ti": ("rtx-2080-ti",),
+        "v100 sxm": ("v100-32", "v100-16"),
+        "v100": ("v100-16", "v100-32"),
+        "v100s pcie": ("v100s-32-pcie",),
+        "v100 pcie": ("v100-32-pcie", "v100-16-pcie"),
+        "p100 sxm": ("p100-16-sxm",),
+        "p100 pcie": ("p100-16",),
+        "p100": ("p100-16",),
+    }
+)
+
+# Machines of clouds, where nothing on the node names the card. From the clouds' own lists of machine types.
+_MACHINES: Final = tuple(
+    (re.compile(pattern, re.IGNORECASE), card)
+    for pattern, card in (
+        # Amazon EC2
+        (r"p3\.\d*xlarge", "v100-16"),
+        (r"p3dn\.24xlarge", "v100-32"),
+        (r"p4d\.24xlarge", "a100-40"),
+        (r"p4de\.24xlarge", "a100-80"),
+        (r"p5\.(4|48)xlarge", "h100"),
+        (r"p5en?\.48xlarge", "h200"),
+        (r"p6-b200\.48xlarge", "b200"),
+        (r"p6e-gb200\.36xlarge", "gb200"),
+        (r"g4dn\..*", "t4"),
+        (r"g5\..*", "a10g"),
+        (r"gr?6\.\d*xlarge", "l4"),
+        (r"g6e\..*", "l40s"),
+        (r"g7e\..*", "rtx-pro-6000"),
+        # Azure
+        (r"Standard_NC\d+as_T4_v3", "t4"),
+        (r"Standard_NC\d+r?s_v3", "v100-16-pcie"),
+        (r"Standard_ND40rs_v2", "v100-32"),
+        (r"Standard_NC\d+ads_A100_v4", "a100-80-pcie"),
+        (r"Standard_ND96asr(_A100)?_v4", "a100-40"),
+        (r"Standard_ND96amsr_A100_v4", "a100-80"),
+        (r"Standard_NCC?\d+adi?s_H100_v5", "h100-nvl"),
+        (r"Standard_ND96isr_H100_v5", "h100"),
+        (r"Standard_ND96isr_H200_v5", "h200"),
+        (r"Standard_ND128isr_NDR_GB200_v6", "gb200"),
+        (r"Standard_NV(36adm?s|72ads)_A10_v5", "a10"),  # smaller ones have a part of a card
+        # Google Cloud
+        (r"a2-(highgpu|megagpu)-\d+g", "a100-40"),
+        (r"a2-ultragpu-\d+g", "a100-80"),
+        (r"a3-(edge|high|mega)gpu-\d+g(-nolssd)?", "h100"),
+        (r"a3-ultragpu-\d+g(-nolssd)?", "h200"),
+        (r"a4-highgpu-\d+g(-nolssd)?", "b200"),
+        (r"a4x-highgpu-\d+g(-nolssd)?", "gb200"),
+        (r"g4-standard-(48|96|192|384)", "rtx-pro-6000"),  # smaller ones have a part of a card
+        (r"g2-standard-\d+", "l4"),
+        # Oracle Cloud
+        (r"(VM|BM)\.GPU3\.\d", "v100-16"),
+        (r"BM\.GPU4\.8", "a100-40"),
+        (r"BM\.GPU\.A100-v2\.8", "a100-80"),
+        (r"BM\.GPU\.H100\.8", "h100"),
+        (r"BM\.GPU\.H200\.8", "h200"),
+        (r"BM\.GPU\.B200\.8", "b200"),
+        (r"BM\.GPU\.GB200\.4", "gb200"),
+        (r"BM\.GPU\.L40S\.4", "l40s"),
+        (r"(VM|BM)\.GPU\.A10\.\d", "a10"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigProfile:
+    """A slice of a card: ``compute`` of its compute slices, ``memory_gb`` of memory, as in ``3g.40gb``."""
+
+    compute: int
+    memory_gb: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.compute}g.{self.memory_gb}gb"
+
+    @classmethod
+    def of(cls, text: str) -> MigProfile | None:
+        """The profile in ``text`` (``mig-3g.40gb``, ``3g.40gb.me``), if there is one."""
+        found = _PROFILE.search(text)
+        return None if found is None else cls(compute=int(found[1]), memory_gb=int(found[2]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """A product's name, taken apart. name: of the whole card, as it was written."""
+
+    name: str
+    mig: MigProfile | None
+    is_shared: bool
+
+    @property
+    def key(self) -> str:
+        """What tells cards apart: no vendor, no memory size, no generation of the socket."""
+        words = (_HOUSINGS.get(word, word) for word in _WORDS.findall(self.name.lower()))
+        return " ".join(word for word in words if word not in _EMPTY_WORDS and not _SIZE.fullmatch(word))
+
+    @property
+    def written_size_gb(self) -> int | None:
+        """The memory in the name, where it is there: ``A100-SXM4-40GB``. A ``GH200-480GB`` names its processor's."""
+        if self.key == "gh200":
+            return None
+        found = re.findall(r"(?<![a-z0-9])(\d+)gb?(?![a-z0-9])", self.name.lower())
+        return int(found[-1]) if found else None
+
+
+def parse_product(text: str) -> Product:
+    """``NVIDIA-A100-SXM4-80GB-MIG-1g.10gb-SHARED`` as card, slice and whether it is shared."""
+    mig = _MIG.search(text)
+    whole = _SHARED.sub("", text)
+    return Product(
+        name=_MIG.sub("", whole),
+        mig=None if mig is None else MigProfile(compute=int(mig[1]), memory_gb=int(mig[2])),
+        is_shared=whole != text,
+    )
+
+
+def cards_of(product: Product) -> tuple[GpuType, ...]:
+    """The catalogue's cards of that name, likeliest first; none for a name it does not have."""
+    return tuple(CATALOGUE[name].gpu for name in _CARDS.get(product.key, ()))
+
+
+def card_of(product: Product, memory_bytes: int | None, compute_capability: str | None) -> GpuType | None:
+    """The catalogue's card that agrees in name, memory and compute capability.
+
+    memory_bytes: of the whole card, where it is known. Without it the size in the name decides, and
+    without that the card that is likeliest.
+    """
+    cards = [each for each in cards_of(product) if compute_capability in (None, each.compute_capability)]
+    size_gb = product.written_size_gb
+    wanted = memory_bytes if memory_bytes is not None else None if size_gb is None else size_gb * 1024 * MIB
+    if wanted is None:
+        return cards[0] if cards else None
+    near = [each for each in cards if abs(each.memory_bytes - wanted) <= _SAME_MEMORY * wanted]
+    return min(near, key=lambda each: abs(each.memory_bytes - wanted), default=None)
+
+
+def card_of_machine(instance_type: str) -> GpuType | None:
+    """The card in a cloud's machine of that type, for types that have one kind of card alone."""
+    return next((CATALOGUE[card].gpu for pattern, card in _MACHINES if pattern.fullmatch(instance_type)), None)

@@ -1,0 +1,431 @@
+"""One transaction of the SQL ledger: values to rows and back."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, TypeVar, cast
+
+from sqlalchemy import Connection, Row, Select, Table, bindparam, delete, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from frenzy.adapters.lease_rules import check_lease, takes_slots
+from frenzy.adapters.ledger_sql import airflow_tables
+from frenzy.adapters.ledger_sql import ledger_tables as tables
+from frenzy.core.memory.residuals import Residual, ResidualGroup
+from frenzy.core.runs.access import JobRecord
+from frenzy.core.runs.ledger import (
+    Attempt,
+    CalibrationSample,
+    Event,
+    JobState,
+    Lease,
+    LeaseState,
+    QueueEntry,
+    RunIdentity,
+    RunRecord,
+    versions_key,
+)
+from frenzy.core.values import codec
+from frenzy.core.values.cluster import Cluster, Node
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.hardware import DeviceKind, GpuType
+from frenzy.ports import LedgerConflict
+
+T = TypeVar("T")
+_CACHED_VALUES = 4096
+
+
+class SqlTransaction:
+    """LedgerTx on an open transaction of ``connection``.
+
+    What it has read it keeps: nobody else changes it meanwhile, but for heartbeats (``LedgerStore.renew``), whose
+    next one tells the same again.
+    """
+
+    def __init__(self, connection: Connection, *, writable: bool) -> None:
+        self._connection = connection
+        self._writable = writable
+        self._runs: dict[str, RunRecord | None] = {}
+        self._attempts: dict[str, tuple[Attempt, ...]] = {}
+        self._entries: dict[str, QueueEntry | None] = {}
+        self._knows_queue = False
+        self._held: tuple[Lease, ...] | None = None
+        self._cluster: Cluster | None = None
+
+    def read_ahead(self, run_keys: Iterable[str]) -> None:
+        keys = tuple(dict.fromkeys(run_keys))
+        runs, self._runs = self._unread(RunRecord, tables.run, keys, self._runs), dict.fromkeys(keys) | self._runs
+        self._runs |= {each.run_key: each for each in runs}
+        attempts: dict[str, list[Attempt]] = {key: [] for key in keys if key not in self._attempts}
+        for each in self._unread(Attempt, tables.attempt, keys, self._attempts):
+            attempts[each.run_key].append(each)
+        for key, found in attempts.items():
+            self._attempts[key] = tuple(sorted(found, key=lambda each: each.attempt))
+        if not self._knows_queue:
+            entries = self._unread(QueueEntry, tables.queue_entry, keys, self._entries)
+            self._entries = dict.fromkeys(keys) | self._entries | {each.run_key: each for each in entries}
+
+    def _unread(self, kind: type[T], table: Table, keys: Iterable[str], known: Mapping[str, object]) -> tuple[T, ...]:
+        unread = [key for key in keys if key not in known]
+        return self._all(kind, select(table.c.document).where(table.c.run_key.in_(unread))) if unread else ()
+
+    # runs and their queue
+
+    def run(self, run_key: str) -> RunRecord | None:
+        if run_key not in self._runs:
+            self._runs[run_key] = self._one(RunRecord, tables.run, run_key=run_key)
+        return self._runs[run_key]
+
+    def runs(
+        self,
+        *,
+        states: Iterable[JobState] | None = None,
+        dag_run: tuple[str, str] | None = None,
+        dag_ids: Collection[str] | None = None,
+        limit: int | None = None,
+    ) -> tuple[RunRecord, ...]:
+        run = tables.run
+        wanted = select(run.c.document).order_by(run.c.created_s.desc(), run.c.run_key.desc()).limit(limit)
+        if states is not None:
+            wanted = wanted.where(run.c.state.in_([state.value for state in states]))
+        if dag_run is not None:
+            wanted = wanted.where(run.c.dag_id == dag_run[0], run.c.run_id == dag_run[1])
+        if dag_ids is not None:
+            wanted = wanted.where(run.c.dag_id.in_(dag_ids))
+        found = self._all(RunRecord, wanted)
+        self._runs |= {each.run_key: each for each in found}
+        return found
+
+    def dag_ids(self) -> frozenset[str]:
+        return frozenset(self._connection.scalars(select(tables.run.c.dag_id).distinct()))
+
+    def job(self, name: str) -> JobRecord | None:
+        return self._one(JobRecord, tables.job, name=name)
+
+    def put_job(self, record: JobRecord) -> None:
+        self._put(tables.job, {"name": record.name}, {"document": codec.dumps(record)})
+
+    def drop_job(self, name: str) -> None:
+        self._check_writable()
+        self._connection.execute(delete(tables.job).where(tables.job.c.name == name))
+
+    def put_run(self, record: RunRecord) -> None:
+        self._put(
+            tables.run,
+            {"run_key": record.run_key},
+            {
+                "dag_id": record.identity.dag_id,
+                "run_id": record.identity.run_id,
+                "task_group": record.identity.task_group,
+                "map_index": record.identity.map_index,
+                "state": record.state.value,
+                "created_s": record.created_s,
+                "document": codec.dumps(record),
+            },
+        )
+        self._runs[record.run_key] = record
+
+    def queue(self) -> tuple[QueueEntry, ...]:
+        if not self._knows_queue:
+            found = self._all(QueueEntry, select(tables.queue_entry.c.document))
+            self._entries, self._knows_queue = {each.run_key: each for each in found}, True
+        waiting = (each for each in self._entries.values() if each is not None)
+        return tuple(sorted(waiting, key=lambda each: (each.submitted_s, each.run_key)))
+
+    def queue_entry(self, run_key: str) -> QueueEntry | None:
+        if not self._knows_queue and run_key not in self._entries:
+            self._entries[run_key] = self._one(QueueEntry, tables.queue_entry, run_key=run_key)
+        return self._entries.get(run_key)
+
+    def put_queue_entry(self, entry: QueueEntry) -> None:
+        values = {"submitted_s": entry.submitted_s, "document": codec.dumps(entry)}
+        try:
+            with self._savepoint():
+                self._put(tables.queue_entry, {"run_key": entry.run_key}, values)
+        except IntegrityError as error:
+            raise LedgerConflict(no_such_run(entry.run_key)) from error
+        self._entries[entry.run_key] = entry
+
+    def update_queue(self, entries: Sequence[QueueEntry]) -> None:
+        self._check_writable()
+        table = tables.queue_entry
+        changed = update(table).where(table.c.run_key == bindparam("of")).values(document=bindparam("new"))
+        if entries:
+            self._connection.execute(changed, [{"of": each.run_key, "new": codec.dumps(each)} for each in entries])
+        self._entries |= {each.run_key: each for each in entries}
+
+    def drop_queue_entry(self, run_key: str) -> None:
+        self._check_writable()
+        self._connection.execute(delete(tables.queue_entry).where(tables.queue_entry.c.run_key == run_key))
+        self._entries[run_key] = None
+
+    # leases
+
+    def held_leases(self) -> tuple[Lease, ...]:
+        if self._held is None:
+            lease = tables.lease
+            held = select(lease.c.document).where(lease.c.state != LeaseState.ENDED.value)
+            self._held = self._all(Lease, held.order_by(lease.c.granted_s, lease.c.run_key))
+        return self._held
+
+    def lease(self, run_key: str, attempt: int) -> Lease | None:
+        return self._one(Lease, tables.lease, run_key=run_key, attempt=attempt)
+
+    def put_lease(self, lease: Lease) -> None:
+        before = self.lease(lease.run_key, lease.attempt)
+        takes = takes_slots(lease, before)
+        cluster = self.cluster() if takes else Cluster((), ())
+        check_lease(lease, before=before, held=self.held_leases() if takes else (), cluster=cluster)
+        try:
+            with self._savepoint():
+                self._put_lease_row(lease)
+                if takes or lease.state is LeaseState.ENDED:
+                    self._release_slots(lease)
+                if takes:
+                    self._hold_slots(lease, cluster)
+        except IntegrityError as error:
+            detail = f"GPUs for attempt {lease.attempt} of run {lease.run_key} are held by another lease."
+            raise LedgerConflict(Reason(code=ReasonCode.WAITING_FOR_GPUS, detail=detail)) from error
+        self._held = None
+
+    def _put_lease_row(self, lease: Lease) -> None:
+        self._put(
+            tables.lease,
+            {"run_key": lease.run_key, "attempt": lease.attempt},
+            {
+                "state": lease.state.value,
+                "gpu_type": lease.gpu_type,
+                "num_gpus": lease.num_gpus,
+                "granted_s": lease.granted_s,
+                "heartbeat_s": lease.heartbeat_s,
+                "expires_s": lease.expires_s,
+                "ended_s": lease.ended_s,
+                "end_reason": lease.end_reason.code.value if lease.end_reason else None,
+                "document": codec.dumps(lease),
+            },
+        )
+
+    def _release_slots(self, lease: Lease) -> None:
+        slot = tables.held_slot
+        ours = (slot.c.run_key == lease.run_key) & (slot.c.attempt == lease.attempt)
+        self._connection.execute(delete(slot).where(ours))
+
+    def _hold_slots(self, lease: Lease, cluster: Cluster) -> None:
+        slot = tables.held_slot
+        for each in lease.placement.allocations:
+            node = cluster.nodes_by_name[each.node]
+            num_slots = node.num_gpus
+            taken = set(self._connection.scalars(select(slot.c.slot).where(slot.c.node == each.node)))
+            num_free = max(0, node.num_usable - len(taken))
+            free = [number for number in range(num_slots) if number not in taken][: min(each.num_gpus, num_free)]
+            if len(free) < each.num_gpus:
+                raise LedgerConflict(
+                    Reason(
+                        code=ReasonCode.WAITING_FOR_GPUS,
+                        detail=f"Node {each.node} has {len(free)} free GPUs, not {each.num_gpus}.",
+                    )
+                )
+            key = {"node": each.node, "run_key": lease.run_key, "attempt": lease.attempt}
+            rows = [{**key, "slot": number, "num_slots_of_node": num_slots} for number in free]
+            self._connection.execute(insert(slot), rows)
+
+    # attempts
+
+    def attempts(self, run_key: str) -> tuple[Attempt, ...]:
+        if run_key not in self._attempts:
+            attempt = tables.attempt
+            wanted = select(attempt.c.document).where(attempt.c.run_key == run_key)
+            self._attempts[run_key] = self._all(Attempt, wanted.order_by(attempt.c.attempt))
+        return self._attempts[run_key]
+
+    def put_attempt(self, attempt: Attempt) -> None:
+        self._put(
+            tables.attempt,
+            {"run_key": attempt.run_key, "attempt": attempt.attempt},
+            {
+                "created_s": attempt.created_s,
+                "ended_s": attempt.ended_s,
+                "outcome": attempt.outcome.code.value if attempt.outcome else None,
+                "document": codec.dumps(attempt),
+            },
+        )
+        self._attempts.pop(attempt.run_key, None)
+
+    # the cluster
+
+    def cluster(self) -> Cluster:
+        if self._cluster is None:
+            kinds = self._all(GpuType, select(tables.gpu_type.c.document).order_by(tables.gpu_type.c.position))
+            nodes = self._all(Node, select(tables.node.c.document).order_by(tables.node.c.position))
+            self._cluster = Cluster(gpu_types=kinds, nodes=nodes)
+        return self._cluster
+
+    def put_cluster(self, cluster: Cluster) -> None:
+        kinds = [
+            {"name": kind.name, "position": position, "pool": kind.pool, "document": codec.dumps(kind)}
+            for position, kind in enumerate(cluster.gpu_types)
+        ]
+        nodes = [
+            {
+                "name": node.name,
+                "position": position,
+                "gpu_type": node.gpu_type,
+                "num_gpus": node.num_gpus,
+                "state": node.state.value,
+                "document": codec.dumps(node),
+            }
+            for position, node in enumerate(cluster.nodes)
+        ]
+        self._replace_all(tables.gpu_type, kinds)
+        self._replace_all(tables.node, nodes)
+        self._cluster = cluster
+
+    # history
+
+    def events(self, run_key: str) -> tuple[Event, ...]:
+        event = tables.event
+        rows = self._connection.execute(select(event).where(event.c.run_key == run_key).order_by(event.c.id))
+        return tuple(
+            Event(run_key=row.run_key, time_s=row.time_s, kind=row.kind, text=row.text, attempt=row.attempt)
+            for row in rows
+        )
+
+    def add_event(self, event: Event) -> None:
+        self._check_writable()
+        self._connection.execute(insert(tables.event).values(**codec.encode(event)))
+
+    def samples(self, *, family: str | None = None, limit: int = 1000) -> tuple[CalibrationSample, ...]:
+        sample = tables.calibration_sample
+        newest = sample.c.time_s.desc(), sample.c.run_key.desc(), sample.c.attempt.desc()
+        wanted = select(sample.c.document).order_by(*newest).limit(limit)
+        if family is not None:
+            wanted = wanted.where(sample.c.family == family)
+        return self._all(CalibrationSample, wanted)
+
+    def add_sample(self, sample: CalibrationSample) -> None:
+        self._put(
+            tables.calibration_sample,
+            {"run_key": sample.run_key, "attempt": sample.attempt},
+            {
+                "time_s": sample.time_s,
+                "family": sample.family,
+                "gpu_type": sample.gpu_type,
+                "censored": sample.censored,
+                "document": codec.dumps(sample),
+            },
+        )
+        self._put_residual(sample)
+
+    def _put_residual(self, sample: CalibrationSample) -> None:
+        residual = sample.residual
+        if residual is None:
+            return
+        self._put(
+            tables.residual,
+            {"run_key": sample.run_key, "attempt": sample.attempt},
+            {
+                **codec.encode(residual.group),
+                "time_s": sample.time_s,
+                "versions": versions_key(sample.versions),
+                "predicted_bytes": residual.predicted_bytes,
+                "measured_bytes": residual.measured_bytes,
+                "censored": residual.censored,
+            },
+        )
+
+    def residuals(self, *, versions: str, except_run: str, limit: int = 1000) -> tuple[Residual, ...]:
+        row = tables.residual.c
+        newest = row.time_s.desc(), row.run_key.desc(), row.attempt.desc()
+        wanted = select(tables.residual).where(row.versions == versions, row.run_key != except_run)
+        return tuple(_residual(found) for found in self._connection.execute(wanted.order_by(*newest).limit(limit)))
+
+    # Airflow's own tables, in the same transaction
+
+    def mirror_pools(self, cluster: Cluster) -> None:
+        self._check_writable()
+        airflow_tables.mirror_pools(self._connection, cluster)
+
+    def started_by(self, dag_id: str, run_id: str) -> str | None:
+        return airflow_tables.started_by(self._connection, dag_id, run_id)
+
+    def has_dag(self, dag_id: str) -> bool:
+        return airflow_tables.has_dag(self._connection, dag_id)
+
+    def dag_run_is_over(self, identity: RunIdentity) -> bool:
+        return airflow_tables.dag_run_is_over(self._connection, identity)
+
+    def launch_is_over(self, identity: RunIdentity) -> bool:
+        return airflow_tables.launch_is_over(self._connection, identity)
+
+    def assign_launch_pool(self, identity: RunIdentity, pool: str, num_slots: int) -> bool:
+        self._check_writable()
+        return airflow_tables.assign_launch_pool(self._connection, identity, pool, num_slots)
+
+    # rows
+
+    def _one(self, kind: type[T], table: Table, **key: str | int) -> T | None:
+        wanted = select(table.c.document).where(*(table.c[name] == value for name, value in key.items()))
+        document = self._connection.scalar(wanted)
+        return None if document is None else _load(kind, document)
+
+    def _all(self, kind: type[T], wanted: Select[Any]) -> tuple[T, ...]:
+        return tuple(_load(kind, document) for document in self._connection.scalars(wanted))
+
+    def _put(self, table: Table, key: Mapping[str, str | int], values: Mapping[str, object]) -> None:
+        """Update the row or insert it; nobody else can in between, under the writers' lock."""
+        self._check_writable()
+        same = [table.c[name] == value for name, value in key.items()]
+        if self._connection.execute(update(table).where(*same).values(**values)).rowcount == 0:
+            self._connection.execute(insert(table).values(**key, **values))
+
+    def _replace_all(self, table: Table, rows: Sequence[Mapping[str, object]]) -> None:
+        self._check_writable()
+        self._connection.execute(delete(table))
+        if rows:
+            self._connection.execute(insert(table), list(rows))
+
+    def _savepoint(self) -> Any:
+        self._check_writable()
+        return self._connection.begin_nested()
+
+    def _check_writable(self) -> None:
+        if not self._writable:
+            raise ReadOnlyLedgerError("writing needs LedgerStore.transaction(), not reading()")
+
+
+class ReadOnlyLedgerError(RuntimeError):
+    """A defect in the caller: it wrote through a reading view."""
+
+
+def no_such_run(run_key: str) -> Reason:
+    """Why a queue entry is refused that has no run."""
+    return Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=f"There is no training run {run_key!r}.")
+
+
+def _residual(row: Row[Any]) -> Residual:
+    group = ResidualGroup(
+        kind=DeviceKind(row.kind),
+        family=row.family,
+        gpu_type=row.gpu_type,
+        zero_stage=row.zero_stage,
+        checkpointing=row.checkpointing,
+        offload=row.offload,
+    )
+    return Residual(
+        group=group,
+        predicted_bytes=row.predicted_bytes,
+        measured_bytes=row.measured_bytes,
+        censored=row.censored,
+    )
+
+
+def _load(kind: type[T], document: str) -> T:
+    value: T = _loaded(cast(Hashable, kind), document)
+    return value
+
+
+@lru_cache(maxsize=_CACHED_VALUES)
+def _loaded(kind: Any, document: str) -> Any:
+    """Values are immutable, so the same text may give the same object again."""
+    return codec.loads(kind, document)

@@ -1,0 +1,129 @@
+"""The run directory in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from frenzy.core.values.launch import FIRST_POD_LOG, AttemptResult, Control, LaunchSpec
+from frenzy.core.values.telemetry import StepRecord
+from frenzy.ports import TelemetryCursor, TelemetryPage
+
+
+class InMemoryRunStore:
+    """RunStore of one process, with the writer's side that workers have."""
+
+    def __init__(self) -> None:
+        self._specs: dict[tuple[str, int], LaunchSpec] = {}
+        self._results: dict[tuple[str, int], AttemptResult] = {}
+        self._chunks: dict[tuple[str, int, int], list[tuple[StepRecord, ...]]] = {}
+        self._steps: dict[str, set[int]] = {}
+        self._logs: dict[tuple[str, int, int], str] = {}
+        self._notes: dict[tuple[str, int, str], str] = {}
+        self.controls: dict[tuple[str, int], Control] = {}
+        self.logs: dict[tuple[str, int, str], str] = {}
+
+    def put_spec(self, spec: LaunchSpec) -> None:
+        self._specs[spec.run_key, spec.attempt] = spec
+
+    def spec(self, run_key: str, attempt: int) -> LaunchSpec | None:
+        return self._specs.get((run_key, attempt))
+
+    def put_control(self, run_key: str, attempt: int, control: Control) -> None:
+        self.controls[run_key, attempt] = control
+
+    def put_note(self, run_key: str, attempt: int, name: str, text: str) -> None:
+        self._notes[run_key, attempt, name] = text
+
+    def note(self, run_key: str, attempt: int, name: str) -> str | None:
+        return self._notes.get((run_key, attempt, name))
+
+    def put_log(self, run_key: str, attempt: int, name: str, text: str) -> None:
+        self.logs[run_key, attempt, name] = text
+
+    def put_result(self, run_key: str, attempt: int, result: AttemptResult) -> None:
+        self._results[run_key, attempt] = result
+
+    def result(self, run_key: str, attempt: int) -> AttemptResult | None:
+        return self._results.get((run_key, attempt))
+
+    def telemetry(self, run_key: str, attempt: int, cursor: TelemetryCursor) -> TelemetryPage:
+        next_chunks = dict(cursor.next_chunks)
+        records: list[StepRecord] = []
+        for key, chunks in sorted(self._chunks.items()):
+            rank = key[2]
+            if key[:2] == (run_key, attempt) and (rank in next_chunks or not cursor.next_chunks):
+                for chunk in chunks[next_chunks.get(rank, 0) :]:
+                    records += chunk
+                next_chunks[rank] = len(chunks)
+        return TelemetryPage(
+            records=tuple(records), cursor=TelemetryCursor(next_chunks=tuple(sorted(next_chunks.items())))
+        )
+
+    def telemetry_sample(self, run_key: str, attempt: int, *, most_records: int) -> tuple[StepRecord, ...]:
+        records = self.telemetry(run_key, attempt, TelemetryCursor()).records
+        return records[:: len(records) // most_records + 1]
+
+    def newest_checkpoint(self, run_key: str) -> int | None:
+        return max(self._steps.get(run_key, ()), default=None)
+
+    def checkpoint_steps(self, run_key: str) -> tuple[int, ...]:
+        return tuple(sorted(self._steps.get(run_key, ())))
+
+    def clear_reports(self, run_key: str, attempt: int) -> None:
+        self._results.pop((run_key, attempt), None)
+        for documents in (self._chunks, self._logs):
+            for key in [each for each in documents if each[:2] == (run_key, attempt)]:
+                documents.pop(key)
+
+    def clear_checkpoints(self, run_key: str) -> None:
+        self._steps.pop(run_key, None)
+
+    def clean(self, run_key: str, *, keep_model: bool, dry_run: bool) -> int:
+        """There are no models here; a document counts as its text's length."""
+        by_attempt: tuple[dict[Any, Any], ...] = (
+            self._specs,
+            self._results,
+            self._chunks,
+            self._logs,
+            self._notes,
+            self.controls,
+            self.logs,
+        )
+        found = [(documents, key) for documents in by_attempt for key in documents if key[0] == run_key]
+        found += [(self._steps, key) for key in self._steps if key == run_key]
+        num_bytes = sum(len(str(documents[key])) for documents, key in found)
+        for documents, key in () if dry_run else found:
+            del documents[key]
+        return num_bytes
+
+    def log_tail(self, run_key: str, attempt: int, *, rank: int = 0, max_bytes: int = 65536) -> str:
+        text = self._logs.get((run_key, attempt, rank), "")
+        if not text and rank == 0:
+            text = self.logs.get((run_key, attempt, FIRST_POD_LOG), "")
+        data = text.encode()
+        start = max(0, len(data) - max_bytes)
+        tail = data[start:]
+        if start and b"\n" in tail:
+            tail = tail[tail.index(b"\n") + 1 :]
+        return tail.decode(errors="replace")
+
+    def run_dir(self, run_key: str) -> str:
+        return f"memory://runs/{run_key}"
+
+    def write_chunk(self, run_key: str, attempt: int, records: Sequence[StepRecord]) -> None:
+        """What a rank does: its next chunk of ``records``, all of one rank."""
+        self._chunks.setdefault((run_key, attempt, records[0].rank), []).append(tuple(records))
+
+    def write_result(self, run_key: str, attempt: int, result: AttemptResult) -> None:
+        """What the node-0 launcher does."""
+        self.put_result(run_key, attempt, result)
+
+    def write_checkpoint(self, run_key: str, step: int) -> None:
+        """A complete checkpoint."""
+        self._steps.setdefault(run_key, set()).add(step)
+
+    def write_log(self, run_key: str, attempt: int, text: str, *, rank: int = 0) -> None:
+        """More output of a rank."""
+        key = (run_key, attempt, rank)
+        self._logs[key] = self._logs.get(key, "") + text

@@ -1,0 +1,1 @@
+"""Files and forms that people write, read within bounds: jobs, clusters, queues."""

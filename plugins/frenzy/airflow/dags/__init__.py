@@ -1,0 +1,1 @@
+"""DAGs made of stored jobs and of files, and the form."""

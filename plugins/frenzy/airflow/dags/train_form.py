@@ -1,0 +1,98 @@
+"""The form of ``frenzy_train``: the specification as Airflow Params, presets, and saving it as a job.
+
+A preset is a specification in ``include/jobs``. A field that is left at the form's own default is
+taken from the preset, any other overrides it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from airflow.sdk import Param, get_current_context
+
+from frenzy.adapters.spec.job_form import FormField, document_from_params, job_params, job_to_params
+from frenzy.adapters.spec.job_spec import job_from_document, job_from_yaml, job_to_yaml
+from frenzy.core.runs.protocol import SubmitJob
+from frenzy.core.values.job import TrainingJob
+
+PRESET: Final = "preset"
+SAVE_AS_JOB: Final = "save_as_job"
+_NO_PRESET: Final = "none"
+_OWN_FIELDS: Final = frozenset({PRESET, SAVE_AS_JOB})
+# Of each of these a specification has one; choosing another takes back the preset's.
+_ALTERNATIVES: Final = (
+    {"model__config", "model__path", "model__hub_id"},
+    {"training__max_steps", "training__epochs"},
+    {"trigger__cron", "trigger__assets"},
+)
+_START: Final = "Start from"
+_AFTERWARDS: Final = "Keep"
+
+
+def form(presets: Path) -> dict[str, Param]:
+    """The Params: a preset, the specification's fields by section, the check box."""
+    names = [_NO_PRESET, *sorted(each.stem for each in presets.glob("*.yaml"))]
+    preset = Param(
+        _NO_PRESET,
+        type="string",
+        enum=names,
+        title="Preset",
+        section=_START,
+        description_md="A specification of `include/jobs`; fields you change below override it.",
+    )
+    save = Param(
+        False,
+        type="boolean",
+        title="Save as job",
+        section=_AFTERWARDS,
+        description_md="Also store the specification: the job gets a DAG of its own, `job_<name>`.",
+    )
+    return {PRESET: preset, **{each.name: _param(each) for each in job_params()}, SAVE_AS_JOB: save}
+
+
+def job_of_form(params: Mapping[str, Any], presets: Path) -> TrainingJob:
+    """The job that a filled form stands for. Raises SpecError with every violation.
+
+    Tasks read the form itself: what one task hands to another, whoever may edit XComs could change.
+    """
+    filled = {name: value for name, value in params.items() if name not in _OWN_FIELDS}
+    name = params.get(PRESET) or _NO_PRESET
+    if name == _NO_PRESET:
+        return job_from_document(document_from_params(filled))
+    base = job_to_params(job_from_yaml((presets / f"{name}.yaml").read_text(encoding="utf-8")))
+    return job_from_document(document_from_params(_overridden(base, _changed(filled))))
+
+
+def save_job(presets: str) -> str:
+    """Store what the form says as a job of who pressed Trigger; its DAG's id."""
+    from frenzy.adapters import api_calls as api
+    from frenzy.airflow.connection import api_client
+    from frenzy.airflow.failures import airflow_errors
+
+    context = get_current_context()
+    dag_run = context["dag_run"]
+    with airflow_errors():
+        text = job_to_yaml(job_of_form(context["params"], Path(presets)))
+        message = SubmitJob(yaml_text=text, trigger=False, dag_run=(dag_run.dag_id, dag_run.run_id))
+        return api_client().send(api.submit(message)).dag_id
+
+
+def _param(field: FormField) -> Param:
+    """A field that must be filled in may be left empty where a preset has it: the task checks again."""
+    schema = dict(field.schema)
+    if not field.has_default and isinstance(schema.get("type"), str):
+        schema["type"] = [schema["type"], "null"]
+    return Param(field.default, description_md=field.description, **schema)
+
+
+def _overridden(base: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
+    dropped = {name for group in _ALTERNATIVES if group & set(changed) for name in group}
+    return {**{name: value for name, value in base.items() if name not in dropped}, **changed}
+
+
+def _changed(filled: Mapping[str, Any]) -> dict[str, Any]:
+    """What the user changed: everything that is neither empty nor the form's default."""
+    defaults = {each.name: each.default for each in job_params()}
+    return {name: value for name, value in filled.items() if value not in (None, "") and value != defaults.get(name)}

@@ -1,0 +1,1 @@
+"""What a DAG's author writes: the operators and the task group."""

@@ -1,0 +1,297 @@
+"""The tasks of one training run: decode what came in, ask once, encode what goes on.
+
+The ledger knows the run; what a task leaves in its XCom is for people (and the tasks after it).
+Heavy imports are inside ``execute``: a DAG file that uses these parses in milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR
+
+from frenzy.airflow.connection import DEFAULT_CONN_ID
+from frenzy.airflow.identity import identity_of
+from frenzy.core.runs.masking import NAMES_ONLY, masked_at
+from frenzy.core.values.job import TrainingJob
+
+if TYPE_CHECKING:
+    from frenzy.adapters.api_client import ApiClient
+    from frenzy.core.runs.protocol import RunView
+
+
+class FrenzyOperator(BaseOperator):
+    """A task of the run of its own task group; ``frenzy_conn_id`` names the API's Connection."""
+
+    ui_color = "#e8f0fe"
+
+    def __init__(self, *, frenzy_conn_id: str = DEFAULT_CONN_ID, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.frenzy_conn_id = frenzy_conn_id
+
+    def api_client(self) -> ApiClient:
+        from frenzy.airflow.connection import api_client
+
+        return api_client(self.frenzy_conn_id)
+
+
+class ProfileOperator(FrenzyOperator):
+    """Reads model and data, registers the run, shows its plans. Fails at once when none can run.
+
+    job: a mapping of the specification, or the path of its file: templates of the DAG's author. A TrainingJob is
+    none: it was read from somewhere; nor is a function, which makes one of the DAG run's params. data_facts: what an
+    earlier task already knows of the data (num_rows, longest_sequence_tokens, num_tokens, vocab_size).
+    """
+
+    template_fields: Sequence[str] = ("job", "data_facts")
+
+    def __init__(self, *, job: Any, data_facts: Any = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        # Airflow renders, stores and shows template fields: a job that is no template is not in one.
+        self.job = None if isinstance(job, TrainingJob) or callable(job) else job
+        self.data_facts = data_facts
+        self._given, self._masked = job, ()
+
+    def _do_render_template_fields(self, *args: Any, **kwargs: Any) -> None:
+        """Also called for a mapped task. Airflow then keeps and shows ``job``, which thus holds no secret."""
+        from frenzy.airflow.failures import airflow_errors
+        from frenzy.airflow.secret_texts import hide, secret_paths
+
+        template = self.job
+        super()._do_render_template_fields(*args, **kwargs)
+        if template is not None:
+            with airflow_errors():
+                self._given, self._masked = self.job, secret_paths(template, self.job)
+            hide(self.job, self._masked)
+            self.job = masked_at(self.job, (*self._masked, *NAMES_ONLY))
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        from frenzy.adapters import api_calls as api
+        from frenzy.airflow.failures import airflow_errors
+        from frenzy.airflow.tasks.profile import log_plans, refuse_if_over, registration, summary
+
+        with airflow_errors():
+            job = self._given(context["params"]) if callable(self._given) else self._given
+            request = registration(identity_of(context["ti"]), job, self.data_facts, masked=self._masked)
+            view = self.api_client().send(api.register(request))
+        log_plans(self.log, view)
+        refuse_if_over(view)
+        return summary(view)
+
+
+class PlaceOperator(FrenzyOperator):
+    """Queues the run for its next attempt and waits, deferred, until it has its GPUs."""
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        from frenzy.adapters import api_calls as api
+        from frenzy.airflow.failures import airflow_errors, fail
+        from frenzy.airflow.triggers.triggers import PlaceTrigger, placed
+        from frenzy.core.runs.protocol import PlaceStatus
+
+        run_key = identity_of(context["ti"]).run_key
+        with airflow_errors():
+            view = self.api_client().send(api.enqueue(run_key))
+        if view.status is PlaceStatus.WAITING:
+            trigger = PlaceTrigger(run_key=run_key, conn_id=self.frenzy_conn_id)
+            self.defer(trigger=trigger, method_name="resume")
+        if view.status is not PlaceStatus.PLACED or view.spec is None:
+            fail(view.reason, f"The run is {view.status}.")
+        self.log.info("Placed: %s.", placed(view.spec))
+        return placed(view.spec)
+
+    def resume(self, context: Any, event: Any) -> dict[str, Any] | None:
+        """The wait is over without a place, or (under ``dag.test``) with one."""
+        from frenzy.adapters import api_calls as api
+        from frenzy.airflow.failures import airflow_errors, fail
+        from frenzy.airflow.triggers.triggers import placed
+        from frenzy.core.runs.protocol import PlaceStatus
+
+        with airflow_errors():
+            view = self.api_client().send(api.place(identity_of(context["ti"]).run_key))
+        if view.status is not PlaceStatus.PLACED or view.spec is None:
+            fail(view.reason, f"The run is {view.status}.")
+        return placed(view.spec)
+
+
+class LaunchWait(BaseOperator):
+    """What becomes of a launch task that waits, whichever operator it is."""
+
+    frenzy_conn_id: str
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Any) -> Any:
+        """The trigger ends the task, so that Airflow resumes it to fail it: its time is up, or its trigger is broken.
+
+        Nobody else would end the workers then.
+        """
+        if next_method == TRIGGER_FAIL_REPR:
+            from frenzy.airflow.connection import api_client
+            from frenzy.airflow.failures import airflow_errors
+            from frenzy.airflow.tasks.settle import end_unwatched
+
+            with airflow_errors():
+                end_unwatched(api_client(self.frenzy_conn_id), identity_of(context["ti"]).run_key, self.log)
+        return super().resume_execution(next_method, next_kwargs, context)
+
+    def resume(self, context: Any, event: Any) -> None:
+        """Never called by the scheduler. ``dag.test`` calls it nevertheless."""
+        if event != "success":
+            from airflow.sdk.exceptions import AirflowFailException
+
+            raise AirflowFailException("The workers ended without finishing the training.")
+
+
+class LaunchOperator(LaunchWait, FrenzyOperator):
+    """Starts the attempt's workers and ends, deferred, when they are gone. Holds the GPU type's pool.
+
+    Starting again an attempt that runs already finds its workers.
+    """
+
+    def execute(self, context: Any) -> None:
+        from frenzy.airflow.tasks.starting import AttemptStart
+        from frenzy.airflow.tasks.workers import workers
+        from frenzy.airflow.triggers.triggers import LaunchTrigger
+
+        start = AttemptStart(client=self.api_client(), workers=workers(), log=self.log)
+        spec = start.run(identity_of(context["ti"]).run_key)
+        trigger = LaunchTrigger(run_key=spec.run_key, attempt=spec.attempt, conn_id=self.frenzy_conn_id)
+        self.defer(trigger=trigger, method_name="resume")
+
+
+class MonitorOperator(FrenzyOperator):
+    """Watches the attempt's memory and progress, deferred; its reports keep the lease alive."""
+
+    def execute(self, context: Any) -> None:
+        from frenzy.adapters import api_calls as api
+        from frenzy.airflow.failures import airflow_errors
+        from frenzy.airflow.triggers.triggers import MonitorTrigger
+
+        with airflow_errors():
+            view = self.api_client().send(api.place(identity_of(context["ti"]).run_key))
+        if view.spec is None:
+            self.log.info("No attempt to watch: the run is %s.", view.status)
+            return
+        trigger = MonitorTrigger(run_key=view.run_key, attempt=view.spec.attempt, conn_id=self.frenzy_conn_id)
+        self.defer(trigger=trigger, method_name="resume")
+
+    def resume(self, context: Any, event: Any) -> None:
+        """As for the launch task: only ``dag.test`` comes here."""
+
+
+class DecideOperator(FrenzyOperator):
+    """After an attempt: done, failed, or once more; then it clears the attempt's tasks and tries again.
+
+    Its own retry waits until the tasks it cleared are through. Tasks after it see the real end only.
+    """
+
+    def __init__(self, *, attempt_tasks: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.attempt_tasks = tuple(attempt_tasks)
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        from frenzy.airflow.failures import airflow_errors, fail, said
+        from frenzy.airflow.tasks.settle import settled_verdict
+        from frenzy.core.runs.protocol import VerdictKind
+
+        identity = identity_of(context["ti"])
+        with airflow_errors():
+            verdict = settled_verdict(self.api_client(), identity.run_key, self.log)
+        self.log.info("Verdict: %s. %s", verdict.kind, said(verdict.reason))
+        if verdict.kind is VerdictKind.FAIL:
+            fail(verdict.reason, "The run failed.")
+        if verdict.kind is VerdictKind.RETRY:
+            self._run_again(identity, said(verdict.reason))
+        return {"run_key": identity.run_key, "reason": str(verdict.reason.code)}
+
+    def _run_again(self, identity: Any, why: str) -> None:
+        from airflow.sdk.exceptions import AirflowException
+
+        from frenzy.adapters import api_calls as api
+        from frenzy.airflow.failures import airflow_errors
+
+        group = f"{identity.task_group}." if identity.task_group else ""
+        tasks = [f"{group}{each}" for each in self.attempt_tasks]
+        with airflow_errors():
+            self._refuse_if_hopeless(identity, tasks[0])
+            self.api_client().send(api.clear_tasks(identity.dag_id, identity.run_id, tasks, identity.map_index))
+        raise AirflowException(f"rescheduled: {why}")
+
+    def _refuse_if_hopeless(self, identity: Any, first_task: str) -> None:
+        """Clearing a task whose own upstream failed changes nothing: it would be cleared for ever."""
+        from frenzy.adapters import api_calls as api
+        from frenzy.adapters.api_client import NotFoundError
+        from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
+
+        client = self.api_client()
+        try:
+            found = client.send(api.task_instance(identity.dag_id, identity.run_id, first_task, identity.map_index))
+        except NotFoundError:
+            return
+        if found["state"] == "upstream_failed":
+            detail = f"A task before {first_task} failed, so the run cannot go on."
+            reason = Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail, remedy="Clear the task that failed.")
+            client.send(api.cancel(identity.run_key, reason))
+            raise PermanentError(reason)
+
+
+class PublishOperator(FrenzyOperator):
+    """Says that the model is there: an Asset event with what is worth knowing of it."""
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        from frenzy.adapters import api_calls as api
+        from frenzy.airflow.failures import airflow_errors
+        from frenzy.airflow.tasks.model_asset import emit, model_facts
+
+        with airflow_errors():
+            view = self.api_client().send(api.run_view(identity_of(context["ti"]).run_key))
+        facts = model_facts(view)
+        emit(context["outlet_events"], self.outlets, view.run.job.name, facts)
+        return facts
+
+
+class EvaluateOperator(FrenzyOperator):
+    """Perplexity on the held-out text and a sample from the model, in a process of its own.
+
+    training_group: id of the task group that trained the model.
+    """
+
+    def __init__(self, *, training_group: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.training_group = training_group
+        self._evaluation: Any = None
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        from frenzy.adapters import api_calls as api
+        from frenzy.airflow.failures import airflow_errors
+        from frenzy.airflow.tasks.evaluation import Evaluation
+
+        identity = identity_of(context["ti"], self.training_group)
+        with airflow_errors():
+            view: RunView = self.api_client().send(api.run_view(identity.run_key))
+        self._evaluation = Evaluation(view, self.log)
+        result: dict[str, Any] = self._evaluation.run()
+        return result
+
+    def on_kill(self) -> None:
+        if self._evaluation is not None:
+            self._evaluation.kill()
+
+
+class SweepOperator(FrenzyOperator):
+    """Looks at the workers behind every lease and lets the ledger put right what nobody else did."""
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        from frenzy.airflow.failures import airflow_errors
+        from frenzy.airflow.tasks.sweep import sweep_once
+        from frenzy.core.values.codec import encode
+
+        with airflow_errors():
+            summary = sweep_once(self.api_client(), self.log)
+        encoded: dict[str, Any] = encode(summary)
+        return encoded
+
+
+NO_DELAY = timedelta(0)
+MANY_RETRIES = 10_000

@@ -1,0 +1,1 @@
+"""What a task of the walk does when it runs."""

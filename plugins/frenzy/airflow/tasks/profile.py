@@ -1,0 +1,128 @@
+"""What the profile task does: from a specification and its data to a registered run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from frenzy.airflow.failures import fail
+from frenzy.core.runs.ledger import FINAL_STATES, DataFacts, RunIdentity
+from frenzy.core.runs.protocol import RegisterRun, RunView
+from frenzy.core.values.codec import decode
+from frenzy.core.values.errors import SpecError, Violation
+from frenzy.core.values.job import TrainingJob
+from frenzy.settings import CHECKOUT, load_settings
+
+_TABLE_WIDTH: Final = 320
+_TOKENIZER_KINDS: Final = frozenset({"byte", "train", "model"})
+_PathText = TypeVar("_PathText", str, str | None)
+
+
+def registration(identity: RunIdentity, job: Any, data_facts: Any, *, masked: tuple[str, ...] = ()) -> RegisterRun:
+    """The request that registers the run. Raises PermanentError for a bad spec, model or data."""
+    from frenzy.adapters.model_config import resolve_model_config
+    from frenzy.trainer.data.data_facts import data_facts as measure
+    from frenzy.trainer.guarded import guarded
+
+    spec, settings = anchored(job_of(job), _folders_of(job)), load_settings(os.environ)
+    with guarded(spec, settings.source_rules(os.environ)):
+        return RegisterRun(
+            identity=identity,
+            job=spec,
+            model_config=resolve_model_config(spec.model, cache_folder=settings.cache_folder),
+            data_facts=measure(spec, known=_known(data_facts)),
+            masked=masked,
+        )
+
+
+def job_of(job: Any) -> TrainingJob:
+    """The validated job in a mapping, or in the YAML file at a path. Raises SpecError."""
+    from frenzy.adapters.spec.job_spec import job_from_document, job_from_yaml
+
+    if isinstance(job, TrainingJob):
+        return job
+    if isinstance(job, Mapping):
+        return job_from_document(job)
+    if isinstance(job, str | os.PathLike):
+        return job_from_yaml(_text_of(Path(job)))
+    raise SpecError([Violation(path="job", value=repr(job), allowed="give a mapping or the path of a YAML file")])
+
+
+def anchored(job: TrainingJob, folders: tuple[Path, ...]) -> TrainingJob:
+    """``job`` with each relative path that exists below one of ``folders`` spelt out: workers stand elsewhere."""
+    tokenizer = job.model.tokenizer
+    model = replace(
+        job.model,
+        path=_anchor(job.model.path, folders),
+        tokenizer=tokenizer if tokenizer in _TOKENIZER_KINDS else _anchor(tokenizer, folders),
+    )
+    return replace(
+        job,
+        model=model,
+        data=replace(job.data, path=_anchor(job.data.path, folders)),
+        checkpoint=replace(job.checkpoint, warm_start=_anchor(job.checkpoint.warm_start, folders)),
+    )
+
+
+def log_plans(log: Any, view: RunView) -> None:
+    """Every plan with its predicted memory and the reason for its rank or refusal."""
+    from rich.console import Console
+
+    from frenzy.cli.render.tables import candidates_table
+
+    text = StringIO()
+    console = Console(file=text, width=_TABLE_WIDTH, no_color=True)
+    console.print(candidates_table(f"Plans of {view.run.job.name}", view.run.candidates))
+    for line in text.getvalue().rstrip().splitlines():
+        log.info("%s", line.rstrip())
+
+
+def refuse_if_over(view: RunView) -> None:
+    """Fail the task when the run was refused: nothing it could be tried again with would change that."""
+    if view.run.state in FINAL_STATES:
+        fail(view.run.reason, f"The run is {view.run.state}.")
+
+
+def summary(view: RunView) -> dict[str, Any]:
+    """What the profile task leaves in its XCom."""
+    best = next((each.plan for each in view.run.candidates if each.rank == 1), None)
+    return {
+        "run_key": view.run.run_key,
+        "job": view.run.job.name,
+        "num_plans": sum(each.feasible for each in view.run.candidates),
+        "best_plan": None if best is None else best.plan_id,
+        "predicted_peak_bytes": None if best is None else best.memory.peak_allocated_bytes,
+        "total_steps": view.run.total_steps,
+    }
+
+
+def _folders_of(job: Any) -> tuple[Path, ...]:
+    own = (Path(job).absolute().parent,) if isinstance(job, str | os.PathLike) else ()
+    return (*own, load_settings(os.environ).dags_folder.parent, CHECKOUT)
+
+
+def _anchor(given: _PathText, folders: tuple[Path, ...]) -> _PathText:
+    if not given or "://" in given or Path(given).is_absolute():
+        return given
+    found = next((folder for folder in folders if (folder / given).exists() or any(folder.glob(given))), None)
+    return given if found is None else str(found / given)
+
+
+def _known(data_facts: Any) -> DataFacts:
+    """Facts handed in by an earlier task. Raises ContractError for unknown names."""
+    if data_facts is None:
+        return DataFacts()
+    known: DataFacts = data_facts if isinstance(data_facts, DataFacts) else decode(DataFacts, dict(data_facts))
+    return known
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        allowed = f"it must be a readable YAML file ({error.strerror})"
+        raise SpecError([Violation(path="job", value=repr(str(path)), allowed=allowed)]) from error

@@ -1,0 +1,66 @@
+"""One sweep: what the ledger wants looked at, looked at, and reported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from frenzy.adapters import api_calls as api
+from frenzy.adapters.api_client import ApiClient, NotFoundError
+from frenzy.airflow.tasks.workers import Workers, workers
+from frenzy.core.runs.protocol import SweepFinding, SweepReport, SweepSummary, SweepTarget
+from frenzy.ports import WorkersAccount, WorkersState
+
+_STOP_GRACE_S = 2.0
+
+
+def sweep_once(client: ApiClient, log: Any) -> SweepSummary:
+    """Look at the workers behind every lease, stop those that are to be, and report what was found."""
+    targets = client.send(api.sweep_targets())
+    findings = tuple(_look(workers(), target, log) for target in targets)
+    summary = client.send(api.sweep(SweepReport(findings=findings)))
+    for line in summary.lines:
+        log.info("%s", line)
+    _remove_strays(client, workers(), targets, log)
+    return summary
+
+
+def _look(reach: Workers, target: SweepTarget, log: Any) -> SweepFinding:
+    """What can be proved of one attempt's workers; a launcher that fails proves nothing."""
+    try:
+        account = reach.launcher.account(target.spec)
+        if target.stop and account.state is not WorkersState.GONE:  # none may be started any more, either
+            log.info("Ending the workers of %s attempt %d.", target.run_key, target.attempt)
+            reach.launcher.stop(target.spec, grace_s=_STOP_GRACE_S)
+    except Exception as error:
+        log.warning("The workers of %s attempt %d could not be looked at: %s", target.run_key, target.attempt, error)
+        account = WorkersAccount(state=WorkersState.UNKNOWN)
+    return SweepFinding(
+        run_key=target.run_key,
+        attempt=target.attempt,
+        workers=str(account.state),
+        result=reach.result(target.run_key, target.attempt, log),
+        reason=account.reason,
+        lost_nodes=account.lost_nodes,
+    )
+
+
+def _remove_strays(client: ApiClient, reach: Workers, targets: Iterable[SweepTarget], log: Any) -> None:
+    """Remove what is left of attempts that this ledger has ended; of runs it does not know, nothing."""
+    watched = {(each.run_key, each.attempt) for each in targets}
+    try:
+        strays = [each for each in reach.launcher.remains() if each not in watched]
+        for run_key, attempt in strays:
+            if _has_ended(client, run_key, attempt):
+                log.info("Removing what is left of %s attempt %d.", run_key, attempt)
+                reach.launcher.remove(run_key, attempt)
+    except Exception as error:
+        log.warning("What is left of ended attempts could not be removed: %s", error)
+
+
+def _has_ended(client: ApiClient, run_key: str, attempt: int) -> bool:
+    try:
+        view = client.send(api.run_view(run_key))
+    except NotFoundError:
+        return False
+    return any(each.attempt == attempt and not each.is_live for each in view.attempts)

@@ -1,0 +1,69 @@
+"""The run directory and the launcher as tasks and triggers use them: made once in each process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from frenzy.adapters.connection_settings import settings_of_airflow
+from frenzy.core.values.launch import AttemptResult
+from frenzy.ports import Launcher, RunStore
+from frenzy.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """What reaches workers: their run directory, and the launcher that starts and stops them."""
+
+    settings: Settings
+    runs: RunStore
+    launcher: Launcher
+
+    def result(self, run_key: str, attempt: int, log: Any) -> AttemptResult | None:
+        """The workers' own account; None also where reading it fails: what the launcher knows stands without it."""
+        try:
+            return self.runs.result(run_key, attempt)
+        except Exception as error:
+            log.warning("The result of %s attempt %d could not be read: %r", run_key, attempt, error)
+            return None
+
+
+_lent: list[Workers] = []
+
+
+def workers(core_api: Callable[[], Any] | None = None) -> Workers:
+    """Those of this installation's settings, or those in use (see ``using``).
+
+    Not from an event loop at first: settings may be asked for over the network.
+
+    core_api: makes the client of the Kubernetes API, where the caller has a connection of its own.
+    """
+    if _lent:
+        return _lent[-1]
+    return _installed() if core_api is None else _reaching(core_api)
+
+
+@contextmanager
+def using(reach: Workers) -> Iterator[None]:
+    """Let every task and trigger of this process reach ``reach`` instead: for tests and trials."""
+    _lent.append(reach)
+    try:
+        yield
+    finally:
+        _lent.remove(reach)
+
+
+@cache
+def _installed() -> Workers:
+    return _reaching(None)
+
+
+def _reaching(core_api: Callable[[], Any] | None) -> Workers:
+    from frenzy import wiring
+
+    settings = settings_of_airflow()
+    launcher = wiring.launcher(settings, core_api=core_api)
+    return Workers(settings=settings, runs=wiring.run_store(settings), launcher=launcher)

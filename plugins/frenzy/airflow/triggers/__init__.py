@@ -1,0 +1,1 @@
+"""What waits without a worker slot: for a placement, for an attempt's end."""

@@ -1,0 +1,366 @@
+"""What waits for a run: for its place, for its workers' end, and the watch over its memory.
+
+A trigger keeps nothing: whatever it knows it can learn again from the API and the run directory,
+so that one that was away for hours, or moved to another process, simply goes on. It never
+raises; what is broken now may work at the next look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from airflow.triggers.base import BaseTrigger, TaskFailedEvent, TaskSuccessEvent, TriggerEvent
+
+from frenzy.adapters import api_calls as api
+from frenzy.adapters.api_client import AsyncApiClient, Call, NotFoundError
+from frenzy.airflow.connection import async_api_client
+from frenzy.airflow.failures import said
+from frenzy.airflow.tasks.workers import Workers, workers
+from frenzy.airflow.triggers.waiting import WaitingRuns
+from frenzy.airflow.triggers.watch import Watch
+from frenzy.core.lifecycle.evidence import Bounds, believed, bounds_of
+from frenzy.core.lifecycle.monitor import MonitorPolicy, progress_of
+from frenzy.core.runs.masking import without_masked
+from frenzy.core.runs.protocol import EndReport, PlaceStatus, ProgressReport
+from frenzy.core.values.codec import encode
+from frenzy.core.values.errors import FrenzyError, PermanentError, Reason, ReasonCode
+from frenzy.core.values.launch import AttemptResult, ExitCode, LaunchSpec
+from frenzy.core.values.telemetry import printable
+from frenzy.ports import WorkersAccount, WorkersState, telemetry_records
+
+_CANCEL_GRACE_S: Final = 2.0
+# Airflow gives on_kill 30 s.
+_CANCEL_PATIENCE_S: Final = 20.0
+_STATE_PATIENCE_S: Final = 5.0
+_RESULT_PATIENCE_S: Final = 2.0
+_SETTINGS_RETRY_S: Final = 5.0
+_LONG_S: Final = 1e9
+# The event loop itself keeps only weak references to tasks.
+_unfinished: set[asyncio.Task[None]] = set()
+# States of a task that a person has ended; in any other it was cleared and runs again.
+_ENDED_BY_HAND: Final = frozenset({"failed", "success", "skipped", "removed", "upstream_failed"})
+
+
+class RunTrigger(BaseTrigger):
+    """A trigger of one run; subclasses say what it waits for."""
+
+    def __init__(self, *, run_key: str, conn_id: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's
+        self.run_key = run_key
+        self.conn_id = conn_id
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        kind = type(self)
+        return f"{kind.__module__}.{kind.__qualname__}", {"run_key": self.run_key, "conn_id": self.conn_id}
+
+    async def send(self, call: Call[Any], *, patience_s: float = 10.0) -> Any:
+        """The reply to ``call``. Raises PermanentError, or TemporaryError after ``patience_s``."""
+        client = await async_api_client(self.conn_id)
+        return await client.send(call, patience_s=patience_s)
+
+    async def reach(self, read: Callable[[], Workers] = workers, retry_s: float = _SETTINGS_RETRY_S) -> Workers:
+        """The workers' directory and launcher; waits while the settings are refused or cannot be read."""
+        while True:
+            try:
+                return await asyncio.to_thread(read)
+            except FrenzyError as error:
+                self.log.warning("%s", error)
+            await asyncio.sleep(retry_s)
+
+    async def on_kill(self) -> None:
+        """A person ended the task: cancel the run. A task that was only cleared goes on by itself.
+
+        The triggerer cancels a trigger again every second until it is through, this method
+        included: the work is a task of its own, which that does not reach.
+        """
+        work = asyncio.get_running_loop().create_task(self._after_kill())
+        _unfinished.add(work)
+        work.add_done_callback(_unfinished.discard)
+        await asyncio.shield(work)
+
+    async def _after_kill(self) -> None:
+        if await self.was_ended_by_hand():
+            await self.cancel()
+        else:
+            await self.let_go()
+
+    async def cancel(self) -> None:
+        reason = Reason(code=ReasonCode.CANCELLED_BY_USER, detail=f"Task {self.task_id} was ended in Airflow.")
+        await self.send(api.cancel(self.run_key, reason), patience_s=_CANCEL_PATIENCE_S)
+
+    async def let_go(self) -> None:
+        """The task was cleared; nothing to do unless a subclass says so."""
+
+    async def was_ended_by_hand(self) -> bool:
+        """Whether the task is over in Airflow (or gone); yes also when that cannot be found out.
+
+        Asked over HTTP: the triggerer's own way takes its first caller many seconds.
+        """
+        task = self.task_instance
+        if task is None:
+            return True
+        map_index = -1 if task.map_index is None else task.map_index
+        call = api.task_instance(task.dag_id, task.run_id, task.task_id, map_index)
+        try:
+            found = await self.send(call, patience_s=_STATE_PATIENCE_S)
+        except FrenzyError as error:
+            self.log.warning("The state of %s is not known (%s); it counts as ended.", self.task_id, error)
+            return True
+        return found["state"] in _ENDED_BY_HAND
+
+
+class PlaceTrigger(RunTrigger):
+    """Ends the task when the run is placed; hands a refusal back to the task.
+
+    Fires {"reason": ...} when the run is refused or cancelled.
+    """
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        reach = await self.reach()
+        waiting = WaitingRuns.of(await async_api_client(self.conn_id), reach.settings.poll_s)
+        last: Reason | None = None
+        while True:
+            try:
+                row = await waiting.row(self.run_key)
+                if row is None:
+                    event = await self._event()
+                    if event is not None:
+                        yield event
+                        return
+                elif row.reason is not None and row.reason != last:
+                    last = row.reason
+                    self.log.info("Position %d in the queue. %s", row.position, said(last))
+            except FrenzyError as error:
+                self.log.warning("The queue could not be read: %s", error)
+            await asyncio.sleep(workers().settings.poll_s)
+
+    async def _event(self) -> TriggerEvent | None:
+        view = await self.send(api.place(self.run_key))
+        if view.status is PlaceStatus.WAITING:
+            return None
+        if view.status is PlaceStatus.PLACED:
+            self.log.info("Placed: %s on %s.", view.spec.plan.plan_id, nodes_of(view.spec))
+            return TaskSuccessEvent(xcoms={"return_value": placed(view.spec)})
+        return TriggerEvent({"reason": encode(view.reason)})  # type: ignore[no-untyped-call]  # Airflow's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How an attempt's workers ended: what the launcher knows, and what they left themselves."""
+
+    account: WorkersAccount
+    result: AttemptResult | None
+
+    def __str__(self) -> str:
+        known = f"{said(self.account.reason)}; " if self.account.reason is not None else ""
+        if self.result is None:
+            return f"{known}they left no result"
+        step = f"step {self.result.last_step} of {self.result.total_steps}"
+        return printable(f"{known}exit code {self.result.exit_code} at {step}. {self.result.detail}".strip())
+
+
+class AttemptTrigger(RunTrigger):
+    """A trigger of one attempt. Its launch spec is the ledger's: the run directory is the workers' to write."""
+
+    def __init__(self, *, run_key: str, attempt: int, conn_id: str) -> None:
+        super().__init__(run_key=run_key, conn_id=conn_id)
+        self.attempt = attempt
+        self._spec: LaunchSpec | None = None
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        classpath, arguments = super().serialize()
+        return classpath, {**arguments, "attempt": self.attempt}
+
+    async def spec(self) -> LaunchSpec:
+        """The attempt's spec, however long the ledger cannot be asked. Raises PermanentError once it has ended."""
+        reach = await self.reach()
+        while True:
+            try:
+                spec = await self.spec_now()
+            except FrenzyError as error:
+                self.log.warning("The ledger could not be asked for the attempt: %s", error)
+            else:
+                if spec is not None:
+                    return spec
+                raise PermanentError(Reason(code=ReasonCode.LAUNCH_FAILED, detail="The attempt ended before it began."))
+            await asyncio.sleep(reach.settings.poll_s)
+
+    async def spec_now(self) -> LaunchSpec | None:
+        """The attempt's spec; None once the ledger has ended it. Raises FrenzyError where it cannot be asked."""
+        if self._spec is None:
+            try:
+                spec = (await self.send(api.place(self.run_key))).spec
+            except NotFoundError:
+                return None
+            self._spec = spec if spec is not None and spec.attempt == self.attempt else None
+        return self._spec
+
+    async def wait_for_end(self, spec: LaunchSpec) -> Ended:
+        """What is known of the workers once they are proved gone."""
+        gone_since_s: float | None = None
+        waiting: Reason | None = None
+        while True:
+            try:
+                account, result = await asyncio.to_thread(self._look, spec)
+            except Exception as error:
+                self.log.warning("The workers could not be looked at: %s", error)
+                account, result = WorkersAccount(state=WorkersState.UNKNOWN), None
+            if account.waiting is not None and account.waiting != waiting:
+                waiting = account.waiting
+                self.log.info("The workers wait. %s", said(waiting))
+            if account.state in (WorkersState.GONE, WorkersState.NOT_STARTED):
+                gone_since_s = time.monotonic() if gone_since_s is None else gone_since_s
+                if result is not None or time.monotonic() - gone_since_s > _RESULT_PATIENCE_S:
+                    return Ended(account=account, result=result)
+            await asyncio.sleep(workers().settings.poll_s)
+
+    def _look(self, spec: LaunchSpec) -> tuple[WorkersAccount, AttemptResult | None]:
+        """What is known of the workers, without texts that only they are to read: where they stand in what they were
+        told, which the ledger gives to nobody else. Nothing else is taken from there.
+        """
+        account = workers().launcher.account(spec)
+        result = workers().result(self.run_key, self.attempt, self.log)
+        if not spec.masked:
+            return account, result
+        try:
+            told = workers().runs.spec(self.run_key, self.attempt)
+        except Exception:  # of a folder that the workers wrote
+            told = None
+        return (
+            (account, result) if told is None else without_masked((account, result), replace(told, masked=spec.masked))
+        )
+
+    async def report_end(self, ended: Ended) -> None:
+        """Tell the ledger, however long it takes: its GPUs are free only then. Then remove what is left."""
+        self.log.info("The workers are gone: %s", ended)
+        report = EndReport(
+            result=ended.result,
+            reason=ended.account.reason,
+            lost_nodes=ended.account.lost_nodes,
+            progress=await self._whole_account(),
+        )
+        if await self._reported(report):
+            await self._remove()
+
+    async def _reported(self, report: EndReport) -> bool:
+        while True:
+            try:
+                await self.send(api.end(self.run_key, self.attempt, report))
+                return True
+            except PermanentError as error:
+                self.log.error("The ledger refused the end of attempt %d: %s", self.attempt, error)
+                return False
+            except FrenzyError as error:
+                self.log.warning("The end of attempt %d is not reported yet: %s", self.attempt, error)
+            await asyncio.sleep(workers().settings.poll_s)
+
+    async def _remove(self) -> None:
+        """The sweep removes what this does not."""
+        try:
+            await asyncio.to_thread(workers().launcher.remove, self.run_key, self.attempt)
+        except Exception as error:
+            self.log.warning("What is left of attempt %d could not be removed: %s", self.attempt, error)
+
+    async def _whole_account(self) -> ProgressReport | None:
+        """All the attempt's telemetry, folded: its last steps came after the monitor's last look."""
+        try:
+            view = await self.send(api.run_view(self.run_key))
+            attempt = next(each for each in view.attempts if each.attempt == self.attempt)
+            bounds = bounds_of(view.run, attempt, time.time())
+            return await asyncio.to_thread(self._progress, bounds)
+        except Exception as error:
+            self.log.warning("The attempt's telemetry could not be read to its end: %s", error)
+            return None
+
+    def _progress(self, bounds: Bounds) -> ProgressReport | None:
+        runs = workers().runs
+        records = believed(tuple(telemetry_records(runs, self.run_key, self.attempt)), bounds).records
+        saved = runs.newest_checkpoint(self.run_key)
+        if not records:
+            return None
+        return progress_of(records, num_ranks=bounds.num_ranks, checkpoint_step=saved, policy=MonitorPolicy())
+
+    async def cancel(self) -> None:
+        """Stop the workers at once, then free their GPUs: nobody else may be there to do it."""
+        reach = await asyncio.to_thread(workers)
+        spec = await self.spec_now()
+        if spec is None:
+            await super().cancel()
+            return
+        stop = asyncio.to_thread(reach.launcher.stop, spec, grace_s=_CANCEL_GRACE_S)
+        await asyncio.gather(super().cancel(), stop, return_exceptions=True)
+        ended = await asyncio.wait_for(self.wait_for_end(spec), _CANCEL_PATIENCE_S)
+        await self.report_end(ended)
+
+
+class LaunchTrigger(AttemptTrigger):
+    """Ends the launch task when the attempt's workers are gone and the ledger knows it.
+
+    The task succeeds when the trainer finished or stopped on request, else it fails.
+    """
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        try:
+            spec = await self.spec()
+        except PermanentError as error:
+            self.log.error("%s", error)
+            yield TaskFailedEvent()
+            return
+        ended = await self.wait_for_end(spec)
+        await self.report_end(ended)
+        yield _launch_event(self.attempt, ended.result)
+
+    async def let_go(self) -> None:
+        """Cleared: save and stop, so that the task's next try sees the end and the run goes on from there."""
+        reach = await asyncio.to_thread(workers)
+        spec = await self.spec_now()
+        if spec is not None:
+            await asyncio.to_thread(reach.launcher.stop, spec, grace_s=reach.settings.stop_grace_s)
+
+
+class MonitorTrigger(AttemptTrigger):
+    """Watches one attempt until the ledger says that it has ended."""
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        try:
+            watch = await self._watch(await self.spec(), workers())
+        except PermanentError as error:
+            self.log.info("Nothing to watch: %s", error)
+            yield TaskSuccessEvent()
+            return
+        while not watch.ended:
+            try:
+                await watch.look()
+            except NotFoundError:
+                break
+            except FrenzyError as error:
+                self.log.warning("The ledger could not be told: %s", error)
+            except Exception:
+                self.log.exception("This look failed; the next may not.")
+            await asyncio.sleep(workers().settings.poll_s)
+        yield TaskSuccessEvent(xcoms={"return_value": watch.summary()})
+
+    async def _watch(self, spec: LaunchSpec, reach: Workers) -> Watch:
+        view = await self.send(api.run_view(self.run_key), patience_s=_LONG_S)
+        client: AsyncApiClient = await async_api_client(self.conn_id)
+        return Watch(spec=spec, view=view, workers=reach, client=client, log=self.log)
+
+
+def placed(spec: LaunchSpec) -> dict[str, Any]:
+    """What the place task leaves in its XCom."""
+    return {"run_key": spec.run_key, "attempt": spec.attempt, "plan": spec.plan.plan_id, "nodes": nodes_of(spec)}
+
+
+def nodes_of(spec: LaunchSpec) -> str:
+    return ", ".join(f"{each.num_gpus} on {each.node}" for each in spec.placement.allocations)
+
+
+def _launch_event(attempt: int, result: AttemptResult | None) -> TriggerEvent:
+    xcoms = {"return_value": {"attempt": attempt, "result": encode(result)}}
+    if result is not None and result.exit_code in (ExitCode.DONE, ExitCode.CHECKPOINTED):
+        return TaskSuccessEvent(xcoms=xcoms)
+    return TaskFailedEvent(xcoms=xcoms)

@@ -1,0 +1,209 @@
+"""The watch over one attempt: read its telemetry, judge it, report it, obey the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Final
+
+from frenzy.adapters import api_calls as api
+from frenzy.adapters.api_client import AsyncApiClient
+from frenzy.airflow.failures import said
+from frenzy.airflow.tasks.workers import Workers
+from frenzy.core.lifecycle.evidence import believed, bounds_of
+from frenzy.core.lifecycle.monitor import Assessment, MonitorPolicy, MonitorState, absorb, assess
+from frenzy.core.runs.protocol import Directive, DirectiveKind, PressureReport, ProgressReport, RunView
+from frenzy.core.values.errors import Reason
+from frenzy.core.values.launch import Control, ControlAction, LaunchSpec
+from frenzy.core.values.telemetry import StepRecord
+from frenzy.core.values.units import format_bytes
+from frenzy.ports import TelemetryCursor
+
+# A report is due when something changed, but not more often; a directive is learned as fast as this. Near the
+# attempt's end each look reports: the ledger's answer tells when it has ended.
+_REPORT_S: Final = 2.0
+# An end that takes longer, for a large model to be saved, is told of soon enough at the usual times.
+_NEAR_S: Final = 20.0
+_HEARTBEATS_PER_LEASE: Final = 3.0
+_KILL_GRACE_S: Final = 2.0
+_LOG_S: Final = 10.0
+# A checkpoint that should be there is looked for, in a listing, at every so many looks.
+_LOOKS_PER_CHECKPOINT: Final = 5
+
+
+class Watch:
+    """One attempt under watch. ``look`` is called again and again until ``ended``."""
+
+    def __init__(self, *, spec: LaunchSpec, view: RunView, workers: Workers, client: AsyncApiClient, log: Any) -> None:
+        attempt = next((each for each in view.attempts if each.attempt == spec.attempt), None)
+        self.ended = attempt is None or not attempt.is_live
+        self._spec, self._workers, self._client, self._log = spec, workers, client, log
+        self._policy = MonitorPolicy()
+        self._run, self._attempt = view.run, attempt
+        self._total_steps = view.run.total_steps
+        self._started_s = time.time() if attempt is None else attempt.started_s or time.time()
+        self._running_since_s: float | None = None
+        self._asked_s = float("-inf")
+        self._state = MonitorState(num_ranks=spec.plan.num_gpus)
+        self._cursor = TelemetryCursor.start(spec.plan.num_gpus)
+        self._checkpoint_step: int | None = None
+        self._num_looks = 0
+        self._reported_s = self._logged_s = float("-inf")
+        self._judged: tuple[int, Reason | None] = (-1, None)
+        self._stop_by_s: float | None = None
+        self._near_since_s: float | None = None
+        self._killed = self._has_doubted = False
+
+    async def look(self) -> None:
+        """Read what is new and tell the ledger if it is time. Raises FrenzyError when that fails."""
+        await asyncio.to_thread(self._read)
+        judgement = assess(
+            self._state,
+            self._spec.plan,
+            total_steps=self._total_steps,
+            now_s=time.time(),
+            running_since_s=self._running_since_s,
+            checkpoint_step=self._checkpoint_step,
+            policy=self._policy,
+        )
+        pressure = self._pressure(judgement)
+        if pressure is not None or self._report_is_due():
+            await self._obey(await self._tell(pressure, judgement.progress))
+        await self._insist()
+
+    def summary(self) -> dict[str, Any]:
+        """What the monitor task leaves in its XCom."""
+        progress = self._state
+        return {
+            "attempt": self._spec.attempt,
+            "steps_seen": progress.num_steps,
+            "measured_peak_bytes": progress.measured_peak_bytes,
+            "explained_peak_bytes": progress.explained_peak_bytes,
+            "predicted_peak_bytes": self._spec.plan.memory.peak_allocated_bytes,
+            "growth_step": progress.growth_step,
+        }
+
+    def _read(self) -> None:
+        page = self._workers.runs.telemetry(self._spec.run_key, self._spec.attempt, self._cursor)
+        self._state = absorb(self._state, self._believed(page.records), self._policy)
+        self._cursor = page.cursor
+        if self._may_have_checkpoint():
+            self._checkpoint_step = self._workers.runs.newest_checkpoint(self._spec.run_key)
+        if self._may_hang_at_start():
+            self._asked_s = time.monotonic()
+            self._running_since_s = self._workers.launcher.account(self._spec).running_since_s
+
+    def _may_have_checkpoint(self) -> bool:
+        """Whether one should be there that is not known. At the first look there may be those of earlier attempts."""
+        self._num_looks += 1
+        last_step = self._state.steps[-1].step if self._state.steps else 0
+        every = self._spec.job.checkpoint.every_steps
+        is_due = last_step // every > (self._checkpoint_step or 0) // every
+        return self._num_looks == 1 or (is_due and self._num_looks % _LOOKS_PER_CHECKPOINT == 0)
+
+    def _believed(self, records: tuple[StepRecord, ...]) -> tuple[StepRecord, ...]:
+        """Those that can be true; the first look at others is told of."""
+        if self._attempt is None:
+            return ()
+        found = believed(records, bounds_of(self._run, self._attempt, time.time()))
+        if found.problem is not None and not self._has_doubted:
+            self._log.warning("%d records of telemetry are dropped, the first: %s", found.num_dropped, found.problem)
+            self._has_doubted = True
+        return found.records
+
+    def _may_hang_at_start(self) -> bool:
+        """Whether a start takes so long that it must be known since when all workers run: they may only wait."""
+        if self._state.steps or self._running_since_s is not None or time.monotonic() - self._asked_s < _LOG_S:
+            return False
+        return time.time() - self._started_s > self._policy.startup_s
+
+    def _pressure(self, judgement: Assessment) -> PressureReport | None:
+        """What is wrong, once for each new step (or finding), and not once the workers are asked to stop."""
+        if self._stop_by_s is not None or self._killed:
+            return None
+        found = judgement.pressure
+        if judgement.hung is not None:
+            found = PressureReport(
+                reason=judgement.hung,
+                progress=judgement.progress,
+                extra_bytes_per_gpu=0,
+                forecast_extra_bytes_per_gpu=0,
+            )
+        code = None if found is None else found.reason
+        now = (judgement.progress.last_step, code)
+        if found is None or (now == self._judged and not self._report_is_due()):
+            return None
+        self._judged = now
+        return found
+
+    def _report_is_due(self) -> bool:
+        if self._end_is_near():
+            return True
+        interval_s = min(_REPORT_S, self._workers.settings.lease_s / _HEARTBEATS_PER_LEASE)
+        return time.monotonic() - self._reported_s >= interval_s
+
+    def _end_is_near(self) -> bool:
+        """Whether the workers were asked to stop or did their last step a short while ago: what follows waits for this
+        watch's end.
+        """
+        did_last_step = bool(self._state.steps) and self._state.steps[-1].step == self._total_steps
+        if not did_last_step and self._stop_by_s is None:
+            return False
+        if self._near_since_s is None:
+            self._near_since_s = time.monotonic()
+        return time.monotonic() - self._near_since_s < _NEAR_S
+
+    async def _tell(self, pressure: PressureReport | None, progress: ProgressReport) -> Directive:
+        key, attempt = self._spec.run_key, self._spec.attempt
+        if pressure is not None:
+            self._log.info("Pressure at step %d. %s", progress.last_step, said(pressure.reason))
+        call = api.progress(key, attempt, progress) if pressure is None else api.pressure(key, attempt, pressure)
+        directive = await self._client.send(call, patience_s=10.0)
+        self._reported_s = time.monotonic()
+        self._log_progress(progress)
+        return directive
+
+    def _log_progress(self, progress: ProgressReport) -> None:
+        if time.monotonic() - self._logged_s < _LOG_S or not self._state.steps:
+            return
+        self._logged_s = time.monotonic()
+        last = self._state.steps[-1]
+        self._log.info(
+            "Step %d of %s, loss %s, memory %s of %s (predicted %s).",
+            last.step,
+            self._total_steps,
+            "not a number" if last.loss is None else f"{last.loss:.4f}",
+            format_bytes(progress.measured_peak_bytes or 0),
+            format_bytes(last.capacity_bytes),
+            format_bytes(self._spec.plan.memory.peak_allocated_bytes),
+        )
+
+    async def _obey(self, directive: Directive) -> None:
+        if directive.kind is DirectiveKind.ENDED:
+            self.ended = True
+        elif directive.kind is DirectiveKind.KILL:
+            await self._kill(_KILL_GRACE_S, directive.reason)
+        elif directive.kind is DirectiveKind.CHECKPOINT_AND_STOP and self._stop_by_s is None:
+            await self._ask_to_stop(directive.reason)
+
+    async def _ask_to_stop(self, reason: Reason | None) -> None:
+        if reason is None:
+            return
+        self._log.info("Asking the workers for a checkpoint and their end. %s", said(reason))
+        control = Control(action=ControlAction.CHECKPOINT_AND_STOP, reason=reason)
+        await asyncio.to_thread(self._workers.runs.put_control, self._spec.run_key, self._spec.attempt, control)
+        # They look once a step.
+        step_time_s = self._state.steps[-1].step_time_s if self._state.steps else 0.0
+        self._stop_by_s = time.monotonic() + 2 * step_time_s + self._workers.settings.stop_grace_s
+
+    async def _insist(self) -> None:
+        """End workers that were asked to stop and did not."""
+        if self._stop_by_s is not None and time.monotonic() > self._stop_by_s:
+            await self._kill(self._workers.settings.stop_grace_s, None)
+
+    async def _kill(self, grace_s: float, reason: Reason | None) -> None:
+        if self._killed:
+            return
+        self._log.info("Ending the workers. %s", "They did not stop in time." if reason is None else said(reason))
+        await asyncio.to_thread(self._workers.launcher.stop, self._spec, grace_s=grace_s)
+        self._killed = True

@@ -1,0 +1,34 @@
+"""``frenzy cancel``: end a run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from frenzy.adapters import api_calls
+from frenzy.cli.commands.references import find_run
+from frenzy.cli.commands.server import connect
+from frenzy.cli.render.console import out, print_json
+from frenzy.core.runs.ledger import FINAL_STATES
+from frenzy.core.values.errors import Reason, ReasonCode
+
+
+def cancel(
+    run: Annotated[str, typer.Argument(help="A run's key, a job's name, or a DAG run's id.")],
+    why: Annotated[str, typer.Option(help="What the history shall say.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the values as JSON.")] = False,
+) -> int:
+    """Take a run out of the queue, or stop its workers and free its GPUs."""
+    with connect() as api:
+        found = find_run(api, run).run
+        reason = Reason(code=ReasonCode.CANCELLED_BY_USER, detail=why)
+        view = api.ask(api_calls.cancel(found.run_key, reason))
+    if as_json:
+        print_json(view)
+        return 0
+    if found.state in FINAL_STATES:
+        out().print(f"{found.job.name} {found.run_key} had ended before: {found.state}.")
+    else:
+        out().print(f"{found.job.name} {found.run_key}: {view.run.state}; its workers are being stopped.")
+    return 0

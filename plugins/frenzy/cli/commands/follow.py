@@ -1,0 +1,45 @@
+"""Watching a DAG run's training to its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from frenzy.adapters import api_calls
+from frenzy.cli.commands.server import Api
+from frenzy.cli.commands.submission import dag_run_state
+from frenzy.core.runs.ledger import Event
+from frenzy.core.runs.protocol import RunView
+
+POLL_S: Final = 0.7
+_ENDED: Final = frozenset({"success", "failed"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glance:
+    """One look: Airflow's state of the DAG run, its training runs, and what is new in their history."""
+
+    dag_state: str
+    views: tuple[RunView, ...]
+    new_events: tuple[Event, ...]
+
+    @property
+    def is_last(self) -> bool:
+        return self.dag_state in _ENDED
+
+
+def follow(api: Api, dag_id: str, run_id: str, *, poll_s: float = POLL_S) -> Iterator[Glance]:
+    """A glance every ``poll_s`` seconds until the DAG run has ended; the last one shows the end."""
+    seen: dict[str, int] = {}
+    while True:
+        state = dag_run_state(api, dag_id, run_id)
+        views = api.ask(api_calls.runs_of_dag_run(dag_id, run_id))
+        fresh = [event for view in views for event in view.events[seen.get(view.run.run_key, 0) :]]
+        seen.update({view.run.run_key: len(view.events) for view in views})
+        glance = Glance(dag_state=state, views=views, new_events=tuple(fresh))
+        yield glance
+        if glance.is_last:
+            return
+        time.sleep(poll_s)

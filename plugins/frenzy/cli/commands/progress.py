@@ -1,0 +1,112 @@
+"""Progress of a DAG run in the terminal: a live panel on a terminal, plain lines in a pipe."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Final, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from frenzy.cli.commands.follow import Glance
+from frenzy.cli.render.tables import local_time, loss_text, off_by, size, state_text, step_text
+from frenzy.core.runs.ledger import FINAL_STATES, Attempt, Event
+from frenzy.core.runs.protocol import RunView
+
+_BAR_CELLS: Final = 40
+_LEAST_PAUSE_S: Final = 3.0
+
+
+class ProgressView:
+    """Shows glances. Events scroll by; the newest step stands below them (on a terminal)."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+        self._told: dict[str, tuple[str, float]] = {}
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, glance: Glance) -> None:
+        """Print what is new, and renew the panel."""
+        for event in glance.new_events:
+            self._console.print(event_line(event))
+        if self._live is not None:
+            self._live.update(_panel(glance))
+        else:
+            self._say_progress(glance)
+
+    def _say_progress(self, glance: Glance) -> None:
+        for view in glance.views:
+            line = progress_line(view)
+            before, told_s = self._told.get(view.run.run_key, ("", 0.0))
+            now_s = time.monotonic()
+            if line.plain != before and (now_s - told_s >= _LEAST_PAUSE_S or view.run.state in FINAL_STATES):
+                self._told[view.run.run_key] = (line.plain, now_s)
+                self._console.print(line)
+
+
+def event_line(event: Event) -> Text:
+    """One line of a run's history."""
+    attempt = f"attempt {event.attempt} " if event.attempt is not None else ""
+    return Text.assemble((local_time(event.time_s), "dim"), "  ", (f"{attempt}{event.kind}: ", "bold"), event.text)
+
+
+def progress_line(view: RunView) -> Text:
+    """Stage, attempt, step, loss, and memory: measured of predicted of capacity."""
+    last = view.attempts[-1] if view.attempts else None
+    parts: list[str | Text] = ["  ", state_text(view.run.state)]
+    if view.queue_entry is not None and view.queue_entry.hold is not None:
+        parts.append(f"  {view.queue_entry.hold.sentence}")
+    if last is not None:
+        parts.append(f"  attempt {last.attempt} on {last.plan.plan_id}  step {step_text(last, view.run.total_steps)}")
+        parts.append(f"  loss {loss_text(last)}  {_memory_words(last)}")
+    return Text.assemble(*parts)
+
+
+def _memory_words(attempt: Attempt) -> str:
+    predicted = attempt.plan.memory.peak_allocated_bytes
+    words = (
+        f"memory {size(attempt.measured_peak_bytes)}, predicted {size(predicted)}, "
+        f"card {size(attempt.plan.gpu_memory_bytes)}"
+    )
+    if attempt.growth_step is not None:
+        return f"{words}, growing since step {attempt.growth_step}"
+    return f"{words} ({off_by(predicted, attempt.explained_peak_bytes)})" if attempt.explained_peak_bytes else words
+
+
+def _panel(glance: Glance) -> RenderableType:
+    lines: list[RenderableType] = [Text(f"DAG run {glance.dag_state}", style="dim")]
+    for view in glance.views:
+        lines.append(progress_line(view))
+        lines += _bars(view)
+    return Group(*lines)
+
+
+def _bars(view: RunView) -> list[RenderableType]:
+    if not view.attempts:
+        return []
+    last = view.attempts[-1]
+    done = last.last_step / view.run.total_steps if view.run.total_steps else 0.0
+    full = (last.measured_peak_bytes or 0) / last.plan.gpu_memory_bytes
+    mark = last.plan.memory.peak_allocated_bytes / last.plan.gpu_memory_bytes
+    return [_bar("  steps  ", done, None, "cyan"), _bar("  memory ", full, mark, "yellow" if full > 0.9 else "green")]
+
+
+def _bar(label: str, share: float, mark: float | None, style: str) -> Text:
+    filled = round(min(1.0, max(0.0, share)) * _BAR_CELLS)
+    cells = ["#" if index < filled else "." for index in range(_BAR_CELLS)]
+    if mark is not None:
+        cells[min(_BAR_CELLS - 1, round(mark * _BAR_CELLS))] = "|"
+    return Text.assemble((label, "dim"), ("".join(cells), style), f" {100 * share:.0f} %")

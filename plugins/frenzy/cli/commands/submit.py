@@ -1,0 +1,51 @@
+"""``frenzy submit``: hand a job in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from frenzy.cli.commands.follow import follow
+from frenzy.cli.commands.progress import ProgressView
+from frenzy.cli.commands.server import connect
+from frenzy.cli.commands.spec_file import checked_spec
+from frenzy.cli.commands.status import show_run
+from frenzy.cli.commands.submission import Started, hand_in
+from frenzy.cli.render.console import err, out, print_json
+from frenzy.cli.render.failures import FAILED
+
+
+def submit(
+    spec: Annotated[Path, typer.Argument(help="The job's YAML file; - reads it from standard input.")],
+    trigger: Annotated[bool, typer.Option("--trigger/--no-trigger", help="Start a run now.")] = True,
+    wait: Annotated[bool, typer.Option("--wait", help="Show progress until the DAG run has ended.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the values as JSON.")] = False,
+) -> int:
+    """Store a job as a DAG of its own and start a run of it."""
+    text = checked_spec(spec).text
+    with connect() as api:
+        started = hand_in(api, text, trigger=trigger or wait)
+        if as_json:
+            print_json(started)
+        else:
+            _show(started)
+        if not wait or started.run_id is None:
+            return 0
+        view = ProgressView(err() if as_json else out())
+        with view:
+            for glance in follow(api, started.job.dag_id, started.run_id):
+                view.show(glance)
+        if not as_json:
+            for each in glance.views:
+                show_run(each)
+        return 0 if glance.dag_state == "success" else FAILED
+
+
+def _show(started: Started) -> None:
+    job = started.job
+    change = "stored" if job.changed else "unchanged"
+    out().print(f"Job {job.name}: spec {change}, DAG {job.dag_id}.")
+    if started.run_id is not None:
+        out().print(f"Run {started.run_id} started. Follow it: frenzy status {job.name}", soft_wrap=True)

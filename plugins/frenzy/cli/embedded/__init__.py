@@ -1,0 +1,1 @@
+"""Airflow on this machine: installed, started, supervised, stopped."""

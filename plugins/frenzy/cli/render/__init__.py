@@ -1,0 +1,1 @@
+"""How answers and errors look in a terminal."""

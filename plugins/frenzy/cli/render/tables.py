@@ -1,0 +1,374 @@
+"""The project's values as terminal tables; the pages show the same columns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from frenzy.core.has.queue_standing import QuotaRow
+from frenzy.core.runs.ledger import Attempt, JobState
+from frenzy.core.runs.protocol import RunView
+from frenzy.core.runs.views import GpusView, QueueView
+from frenzy.core.values.errors import Reason
+from frenzy.core.values.plan import Candidate, MemoryPrediction, ResourcePlan
+from frenzy.core.values.queue_rules import ANY_OTHER
+from frenzy.core.values.units import format_bytes, format_duration
+
+# A column up to this wide is never folded; a wider one is, but not within words.
+_NARROW: Final = 20
+# In a paragraph, longer cells (reasons, equations) have lines of their own.
+_SHORT: Final = 30
+# Between two columns.
+_GAP: Final = 2
+_STYLES = {JobState.SUCCEEDED: "green", JobState.RECOVERING: "yellow", JobState.CANCELLED: "yellow"}
+
+
+def state_text(state: JobState) -> Text:
+    """The state's name in the colour of its meaning."""
+    return Text(state, style="red" if state.startswith("FAILED") else _STYLES.get(state, "cyan"))
+
+
+def reason_text(reason: Reason | None) -> Text:
+    """Code, sentence and remedy in one cell."""
+    if reason is None:
+        return Text("-", style="dim")
+    text = Text.assemble((reason.code, "bold"), " ", reason.sentence)
+    return text.append(f" -> {reason.remedy}", style="cyan") if reason.remedy else text
+
+
+def local_time(epoch_s: float | None) -> str:
+    """A time of day on this machine."""
+    return "-" if epoch_s is None else datetime.fromtimestamp(epoch_s).astimezone().strftime("%H:%M:%S")
+
+
+def size(num_bytes: int | None) -> str:
+    return "-" if num_bytes is None else format_bytes(num_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """A table; on a terminal too narrow for it, a paragraph for each row. No name or number is ever cut or folded."""
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[Text]]
+    numbers: Collection[str]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widths = self._widths(options.max_width)
+        if widths is not None:
+            yield self._table(widths)
+        else:
+            yield from (Text(self.title, style="bold"),) if self.title else ()
+            for index, row in enumerate(self.rows):
+                yield from (() if index == 0 else (Text(),))
+                yield from self._paragraph(row, options.max_width)
+
+    def _widths(self, max_width: int) -> list[int] | None:
+        """Of the columns; None where not even their longest words fit beside each other.
+
+        What there is beyond these goes to the columns by what they lack: rich would take it from one that cannot
+        give it, and cut the last.
+        """
+        names = [heading.replace("_", " ") for heading in self.headings]
+        cells = [[name, *(row[at].plain for row in self.rows)] for at, name in enumerate(names)]
+        widest = [max(cell_len(cell) for cell in column) for column in cells]
+        least = [
+            max(min(wide, _NARROW), *(cell_len(word) for cell in column for word in cell.split()))
+            for wide, column in zip(widest, cells, strict=True)
+        ]
+        spare = max_width - sum(least) - _GAP * (len(least) - 1)
+        if spare < 0:
+            return None
+        lacking = [wide - few for wide, few in zip(widest, least, strict=True)]
+        share = min(1.0, spare / max(1, sum(lacking)))
+        return [few + int(share * lacks) for few, lacks in zip(least, lacking, strict=True)]
+
+    def _table(self, widths: Sequence[int]) -> Table:
+        table = Table(
+            title=self.title,
+            title_justify="left",
+            title_style="bold",
+            box=None,
+            pad_edge=False,
+            padding=(0, _GAP, 0, 0),
+        )
+        for heading, width in zip(self.headings, widths, strict=True):
+            table.add_column(
+                heading.replace("_", " "),
+                justify="right" if heading in self.numbers else "left",
+                width=width,
+                overflow="fold",
+                header_style="dim",
+            )
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+    def _paragraph(self, row: Sequence[Text], width: int) -> Iterator[RenderableType]:
+        """Every cell behind its heading: the short ones as many to a line as fit, each long one by itself."""
+        line = Text()
+        for heading, cell in zip(self.headings, row, strict=True):
+            named = Text.assemble((f"{heading.replace('_', ' ')} ", "dim"), cell)
+            if line and (cell.cell_len > _SHORT or line.cell_len + 2 + named.cell_len > width):
+                yield line
+                line = Text()
+            if cell.cell_len > _SHORT:
+                yield Padding(named, (0, 0, 0, 2), expand=False)
+            else:
+                line = Text("  ").join((line, named)) if line else named
+        if line:
+            yield line
+
+
+def grid(title: str, headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, right: str = "") -> Grid:
+    """A table; ``right`` lists, space separated, the headings whose cells are numbers."""
+    texts = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
+    return Grid(title=title, headings=headings, rows=texts, numbers=frozenset(right.split()))
+
+
+def candidates_table(title: str, candidates: Iterable[Candidate]) -> Grid:
+    """MARP's plans: predicted peak and what weighs most in it, what the card must have, what it has, the reason."""
+    headings = ("rank", "plan", "batch", "peak", "most_of_it", "required", "card", "time", "cost", "reason")
+    return grid(title, headings, map(_candidate_row, candidates), right="rank peak required card time cost")
+
+
+def _candidate_row(each: Candidate) -> tuple[str | Text, ...]:
+    plan = each.plan
+    return (
+        "-" if each.rank is None else str(each.rank),
+        Text(plan.plan_id, style="green" if each.rank == 1 else "" if each.feasible else "dim"),
+        f"{plan.dp} x {plan.micro_batch_size} x {plan.accumulation_steps}",
+        size(plan.memory.peak_allocated_bytes),
+        tightest_text(plan.memory),
+        size(plan.memory.required_bytes),
+        size(plan.gpu_memory_bytes),
+        format_duration(plan.predicted_run_s),
+        f"{plan.predicted_cost:.4f}",
+        reason_text(each.reason),
+    )
+
+
+def tightest_text(memory: MemoryPrediction) -> str:
+    """The term that weighs most in the peak, with its share; the host's memory where the plan offloads."""
+    if not memory.terms:
+        return "-"
+    text = f"{memory.terms[0].name} {_share(memory.terms[0].num_bytes, memory)}"
+    return f"{text}, host {size(memory.host_bytes)}" if memory.host_bytes else text
+
+
+def memory_breakdown(plan: ResourcePlan) -> Grid:
+    """The predicted peak of one GPU by term, with each term's equation."""
+    memory = plan.memory
+    rows = [(term.name, size(term.num_bytes), _share(term.num_bytes, memory), term.equation) for term in memory.terms]
+    title = f"{plan.plan_id}: {size(memory.peak_allocated_bytes)} at {memory.at}, host {size(memory.host_bytes)} a node"
+    return grid(title, ("term", "bytes", "share", "equation"), rows, right="bytes share")
+
+
+def _share(num_bytes: int, memory: MemoryPrediction) -> str:
+    return f"{100 * num_bytes / max(1, memory.peak_allocated_bytes):.0f} %"
+
+
+def runs_table(views: Iterable[RunView]) -> Grid:
+    """One line for each run, newest first."""
+    headings = ("run", "job", "state", "attempts", "moved", "step", "loss", "since", "reason")
+    return grid("Runs", headings, map(_run_row, views), right="attempts moved step loss")
+
+
+def _run_row(view: RunView) -> tuple[str | Text, ...]:
+    run = view.run
+    last = view.attempts[-1] if view.attempts else None
+    hold = view.queue_entry.hold if view.queue_entry is not None else None
+    return (
+        run.run_key,
+        run.job.name,
+        state_text(run.state),
+        str(run.num_attempts),
+        str(run.num_reschedules),
+        step_text(last, run.total_steps),
+        loss_text(last),
+        local_time(run.created_s),
+        reason_text(hold or run.reason),
+    )
+
+
+def step_text(attempt: Attempt | None, total_steps: int | None) -> str:
+    done = attempt.last_step if attempt is not None else 0
+    return f"{done}/{total_steps}" if total_steps else str(done)
+
+
+def loss_text(attempt: Attempt | None) -> str:
+    return "-" if attempt is None or attempt.last_loss is None else f"{attempt.last_loss:.4f}"
+
+
+def attempts_table(attempts: Iterable[Attempt]) -> Grid:
+    """Each attempt: its plan, where it ran, predicted against measured, how it ended."""
+    headings = ("attempt", "plan", "nodes", "steps", "predicted", "measured", "off_by", "highest", "card", "outcome")
+    numbers = "attempt steps predicted measured off_by highest card"
+    return grid("Attempts", headings, map(_attempt_row, attempts), right=numbers)
+
+
+def _attempt_row(each: Attempt) -> tuple[str | Text, ...]:
+    predicted = each.plan.memory.peak_allocated_bytes
+    return (
+        str(each.attempt),
+        each.plan.plan_id,
+        placement_text(each),
+        steps_text(each),
+        size(predicted),
+        size(each.explained_peak_bytes),
+        off_by(predicted, each.explained_peak_bytes),
+        size(each.measured_peak_bytes),
+        size(each.plan.gpu_memory_bytes),
+        reason_text(each.outcome) if each.outcome is not None else Text("running", style="cyan"),
+    )
+
+
+def placement_text(attempt: Attempt) -> str:
+    return ", ".join(f"{each.num_gpus} on {each.node}" for each in attempt.placement.allocations)
+
+
+def steps_text(attempt: Attempt) -> str:
+    """First and last step that the attempt made."""
+    resumed = attempt.result.resumed_from_step if attempt.result is not None else None
+    first = (resumed if resumed is not None else attempt.next_attempt.checkpoint_step or 0) + 1
+    return f"{first}-{attempt.last_step}" if attempt.last_step >= first else "-"
+
+
+def off_by(predicted: int, measured: int | None) -> str:
+    """Signed error of the prediction, of the measured value."""
+    return "-" if not measured else f"{100 * (predicted - measured) / measured:+.1f} %"
+
+
+def queue_tables(view: QueueView) -> RenderableType:
+    """Who waits and why, who runs where."""
+    waiting = [
+        (
+            str(row.position),
+            row.run_key,
+            row.job_name,
+            state_text(row.state),
+            format_duration(max(0.0, view.now_s - row.waiting_since_s)),
+            row.wanted_plan_id or "-",
+            local_time(row.expected_start_s),
+            str(row.priority),
+            row.queue,
+            row.team,
+            reason_text(row.reason),
+        )
+        for row in view.waiting
+    ]
+    headings = (
+        "place",
+        "run",
+        "job",
+        "state",
+        "waits",
+        "wants",
+        "expected_start",
+        "priority",
+        "queue",
+        "team",
+        "reason",
+    )
+    waiting_table = grid("Waiting", headings, waiting, right="place waits expected_start priority")
+    parts = [waiting_table if waiting else Text("Nothing waits."), Text(), _running_table(view)]
+    if view.shares:
+        parts += [Text(), _shares_table(view)]
+    if view.quotas:
+        parts += [Text(), _quotas_table(view)]
+    return Group(*parts)
+
+
+def _shares_table(view: QueueView) -> RenderableType:
+    rows = [
+        (
+            row.queue,
+            f"{row.weight:g}",
+            str(row.num_waiting),
+            str(row.num_running),
+            str(row.num_gpus),
+            f"{row.held:.3g} of {row.total:.3g}",
+            f"{row.share:.3g}",
+        )
+        for row in view.shares
+    ]
+    headings = ("queue", "weight", "waiting", "running", "GPUs", "holds", "share")
+    return grid("Queues (holds and share: GPUs counted by speed)", headings, rows, right=" ".join(headings[1:]))
+
+
+def _quotas_table(view: QueueView) -> RenderableType:
+    rows = [(_whose(row), row.gpu_type or "all types", _held_of(row)) for row in view.quotas]
+    return grid("Quotas", ("of", "GPUs", "held"), rows, right="held")
+
+
+def _whose(row: QuotaRow) -> str:
+    return f"each other {row.holder}" if row.name == ANY_OTHER else f"{row.holder} {row.name}"
+
+
+def _held_of(row: QuotaRow) -> str:
+    """A rule for everyone who is not named is held to by each alone: those who hold have rows of their own."""
+    return f"at most {row.max_gpus}" if row.name == ANY_OTHER else f"{row.held} of {row.max_gpus}"
+
+
+def _running_table(view: QueueView) -> RenderableType:
+    rows = [
+        (
+            row.run_key,
+            row.job_name,
+            state_text(row.state),
+            str(row.attempt),
+            row.plan_id,
+            ", ".join(row.nodes),
+            row.queue,
+            row.team,
+            f"{row.last_step}/{row.total_steps}" if row.total_steps else str(row.last_step),
+            "-" if row.last_loss is None else f"{row.last_loss:.4f}",
+            size(row.predicted_peak_bytes),
+            size(row.measured_peak_bytes),
+            size(row.capacity_bytes),
+            local_time(row.expected_end_s),
+        )
+        for row in view.running
+    ]
+    headings = (
+        *("run", "job", "state", "attempt", "plan", "nodes", "queue", "team", "step", "loss"),
+        *("predicted", "measured", "card", "expected_end"),
+    )
+    if not rows:
+        return Text("Nothing runs.")
+    return grid("Running", headings, rows, right="attempt step loss predicted measured card expected_end")
+
+
+def gpus_tables(view: GpusView) -> RenderableType:
+    """Capacity and what is free, by type and by node."""
+    types = [
+        (
+            row.gpu_type,
+            row.kind,
+            size(row.memory_bytes),
+            f"{row.num_free}/{row.num_gpus}",
+            str(row.num_suspect),
+            f"{row.flops_per_s / 1e12:.3g}",
+            row.pool,
+        )
+        for row in view.types
+    ]
+    nodes = [
+        (row.node, row.gpu_type, row.state, f"{row.num_free}/{row.num_gpus}", ", ".join(row.run_keys) or "-")
+        for row in view.nodes
+    ]
+    type_headings = ("type", "kind", "memory", "free", "suspect", "TFLOP/s", "pool")
+    return Group(
+        grid("GPU types", type_headings, types, right="memory free suspect TFLOP/s"),
+        Text(),
+        grid("Nodes", ("node", "type", "state", "free", "runs"), nodes, right="free"),
+    )

@@ -1,0 +1,1 @@
+"""What becomes of a run once it is placed: watched, moved, disrupted, resumed, ended."""

@@ -1,0 +1,99 @@
+"""Losses: attempts that the cluster ended, not the job. The run goes on elsewhere from its last checkpoint.
+
+A loss leaves the user's budget of moves alone. Its own bound is progress: a run that gets further
+between its losses may have any number of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from frenzy.core.has.options import Rules
+from frenzy.core.has.rigid import could_hold
+from frenzy.core.runs.ledger import Attempt, NextAttempt
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.errors import ReasonCode
+from frenzy.core.values.plan import ResourcePlan
+
+LOSS_REASONS: Final = frozenset(
+    {
+        ReasonCode.POD_EVICTED,
+        ReasonCode.POD_PREEMPTED,
+        ReasonCode.POD_DELETED,
+        ReasonCode.POD_UNSCHEDULABLE,
+        ReasonCode.NODE_LOST,
+        ReasonCode.IMAGE_PULL_FAILED,
+        ReasonCode.QUOTA_EXCEEDED,
+        ReasonCode.API_UNREACHABLE,
+        ReasonCode.LEASE_EXPIRED,
+    }
+)
+# The cluster would not take the workers now, wherever they were to run: there is nothing to do but wait.
+_NOT_NOW: Final = frozenset({ReasonCode.QUOTA_EXCEEDED, ReasonCode.API_UNREACHABLE})
+# Losses in a row, none of which got the run further, before it fails.
+_LIMIT: Final = 5
+# An image that other nodes cannot pull either is no fault of a node. An API server that makes no pods may be away for
+# as long as an upgrade takes: each try takes a minute, and so does the pause after it.
+_LIMITS: Final[Mapping[ReasonCode, int]] = MappingProxyType(
+    {ReasonCode.IMAGE_PULL_FAILED: 2, ReasonCode.API_UNREACHABLE: 30}
+)
+_FIRST_PAUSE_S: Final = 5.0
+_LONGEST_PAUSE_S: Final = 60.0
+
+
+def is_hopeless(attempts: Sequence[Attempt]) -> bool:
+    """Whether the last attempt, a loss, is one too many. Waiting for a quota is never hopeless."""
+    codes = [each.outcome.code for each in _losses_in_a_row(attempts) if each.outcome is not None]
+    last = attempts[-1].outcome
+    if last is None or last.code is ReasonCode.QUOTA_EXCEEDED:
+        return False
+    if codes.count(last.code) >= _LIMITS.get(last.code, _LIMIT):
+        return True
+    return last.code not in _NOT_NOW and sum(code not in _NOT_NOW for code in codes) >= _LIMIT
+
+
+def lost_nodes(attempts: Iterable[Attempt]) -> tuple[str, ...]:
+    """Nodes to blame for the end of an attempt, by name."""
+    return tuple(sorted({node for each in attempts for node in each.lost_nodes}))
+
+
+def not_before_s(attempts: Sequence[Attempt]) -> float:
+    """When the run may start again: at once, but for pauses that double while losses follow one another."""
+    last, row = attempts[-1], _losses_in_a_row(attempts)
+    if not row or last.ended_s is None:
+        return 0.0
+    is_not_now = last.outcome is not None and last.outcome.code in _NOT_NOW
+    num_pauses = len(row) - (0 if is_not_now else 1)
+    if num_pauses == 0:
+        return 0.0
+    return float(last.ended_s + min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(16, num_pauses - 1)))
+
+
+def with_nodes_to_spare(
+    following: NextAttempt, plans: Iterable[ResourcePlan], cluster: Cluster, rules: Rules
+) -> NextAttempt:
+    """``following``, but with no node excluded if the other ready ones, empty, have room for none of ``plans``.
+
+    rules: of the scheduling policy, which say what a plan needs.
+    """
+    if not following.excluded_nodes:
+        return following
+    needs = [rules.need(plan, following.excluded_nodes) for plan in plans]
+    if any(could_hold(cluster, need, only_ready=True) for need in needs):
+        return following
+    return replace(following, excluded_nodes=())
+
+
+def _losses_in_a_row(attempts: Sequence[Attempt]) -> tuple[Attempt, ...]:
+    """The last attempts, all of them losses, newest first, as far back as none got the run further."""
+    row: list[Attempt] = []
+    for each in reversed(attempts):
+        if each.outcome is None or each.outcome.code not in LOSS_REASONS:
+            break
+        row.append(each)
+        if (each.checkpoint_step or 0) > (each.next_attempt.checkpoint_step or 0):
+            break
+    return tuple(row)

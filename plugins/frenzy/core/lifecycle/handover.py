@@ -1,0 +1,80 @@
+"""Handovers: a start waits while jobs that leave still hold what it is to have.
+
+The scheduler counts a move that is under way as done, so that it makes no second one for the same want. What is
+really held bounds what may be granted: GPUs, CPUs and host memory of nodes, and quotas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from frenzy.core.has.options import Rules
+from frenzy.core.has.policy import Policy, queue_rules
+from frenzy.core.has.quotas import QuotaUse
+from frenzy.core.has.room import Room
+from frenzy.core.values.cluster import Cluster, Placement
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.queue import Start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """What one run really holds. is_leaving: it was asked to stop for a move, and has not given it back yet."""
+
+    job_name: str
+    queue: str
+    team: str
+    plan: ResourcePlan
+    placement: Placement
+    is_leaving: bool
+
+
+def wait_for_leaving(
+    start: Start, *, queue: str, team: str, holdings: Sequence[Holding], cluster: Cluster, policy: Policy
+) -> Reason | None:
+    """Why ``start``, of a job of ``queue`` and ``team``, waits for jobs that leave; None where it need not."""
+    leaving = [each for each in holdings if each.is_leaving]
+    if not leaving:
+        return None
+    full = _full_nodes(start, holdings, cluster, Rules(policy))
+    names = [each.job_name for each in leaving if full & {at.node for at in each.placement.allocations}]
+    if names:
+        return _until_left(start, names, f"left {', '.join(sorted(full))}")
+    wanted = Holding(job_name="", queue=queue, team=team, plan=start.plan, placement=start.placement, is_leaving=False)
+    return _wait_for_quota(start, wanted, holdings, policy)
+
+
+def _full_nodes(start: Start, holdings: Sequence[Holding], cluster: Cluster, rules: Rules) -> set[str]:
+    """Nodes that have no room yet for what ``start`` takes there."""
+    room = Room.of(cluster, [(rules.need(each.plan), each.placement) for each in holdings])
+    need, found = rules.need(start.plan), set[str]()
+    for each in start.placement.allocations:
+        gpu_type = room.type_of_node.get(each.node)
+        free = None if gpu_type is None else room.by_type[gpu_type].free[each.node]
+        if free is not None and need.gpus_in(free) < each.num_gpus:
+            found.add(each.node)
+    return found
+
+
+def _wait_for_quota(start: Start, wanted: Holding, holdings: Sequence[Holding], policy: Policy) -> Reason | None:
+    """Of the quotas that would be exceeded the first for which a leaving job counts, and for which jobs it waits."""
+    use = QuotaUse(queue_rules(policy))
+    for each in holdings:
+        use.add(each, each.plan.gpu_type, each.plan.num_gpus)
+    for limit in use.broken(wanted, start.plan.gpu_type, start.plan.num_gpus):
+        counting = [
+            each.job_name
+            for each in holdings
+            if each.is_leaving and limit in use.limits_of(each) and limit.gpu_type in (None, each.plan.gpu_type)
+        ]
+        if counting:
+            return _until_left(start, counting, f"given its GPUs back, for {limit.title} may hold {limit.num_gpus}")
+    return None
+
+
+def _until_left(start: Start, names: Sequence[str], and_what: str) -> Reason:
+    jobs = f"job {names[0]} has" if len(names) == 1 else f"jobs {', '.join(names)} have"
+    detail = f"Starts as {start.plan.plan_id} as soon as {jobs} saved a checkpoint and {and_what}."
+    return Reason(code=ReasonCode.WAITING_FOR_MOVE, detail=detail)

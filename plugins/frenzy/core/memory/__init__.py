@@ -1,0 +1,1 @@
+"""Peak GPU memory as a closed form, term by term, and what finished runs taught of it."""

@@ -1,0 +1,105 @@
+"""Activations of one micro-batch of each plan, from the family's traced coefficients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from frenzy.core.memory.activation_coefficients import ActivationCoefficients, Loss, TokenBytes
+from frenzy.core.memory.calibration import Calibration
+from frenzy.core.memory.loss_chunks import loss_chunk_tokens
+from frenzy.core.memory.workload import Array, PlanGrid, Workload
+
+# More than any micro-batch has.
+_ALL_TOKENS: Final = 2**40
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Bytes for one micro-batch of each plan.
+
+    one_layer: kept by each layer. outside: by embedding, last norm and loss.
+    in_loss, in_backward: the highest extra. copies: weights of all layers in another format.
+    """
+
+    one_layer: Array
+    outside: Array
+    in_loss: Array
+    in_backward: Array
+    copies: Array
+
+    @classmethod
+    def of(cls, workload: Workload, grid: PlanGrid, calibration: Calibration) -> Activations | None:
+        """None when a needed set of coefficients is missing."""
+        parts = []
+        for checkpointing in (False, True):
+            mask = grid.checkpointing == checkpointing
+            found = _coefficients(workload, calibration, checkpointing=checkpointing)
+            if found is None and mask.any():
+                return None
+            parts.append((mask, np.zeros((5, len(grid))) if found is None else _activation_rows(workload, grid, found)))
+        rows = np.where(parts[0][0], parts[0][1], parts[1][1])
+        one_layer, outside, in_loss, in_backward, copies = rows
+        return cls(one_layer, outside, in_loss, in_backward, copies)
+
+
+def _coefficients(
+    workload: Workload, calibration: Calibration, *, checkpointing: bool
+) -> ActivationCoefficients | None:
+    """Where no adapters were traced, what training all weights keeps: inputs of every linear map."""
+    setting = workload.activation_setting(checkpointing=checkpointing)
+    found = calibration.activation(workload.shape, setting)
+    if found is None and setting.adapters is not None:
+        return calibration.activation(workload.shape, replace(setting, adapters=None))
+    return found
+
+
+def _activation_rows(workload: Workload, grid: PlanGrid, coefficients: ActivationCoefficients) -> Array:
+    """(one layer, outside, in the loss, in the backward pass, weight copies) of every plan."""
+    shape = workload.shape
+    head = shape.vocab_size * shape.hidden_size
+    head_gradient = coefficients.head_copies * head if workload.trained.is_everything else 0.0
+    linear = np.zeros(int(grid.tp.max(initial=0)) + 1)
+    for tp in np.unique(grid.tp).tolist():
+        linear[tp] = sum(each.elements_per_rank(tp) for each in shape.layer if each.is_linear)
+    return np.stack(
+        [
+            _highest([coefficients.layer], workload, grid),
+            _highest([coefficients.outside], workload, grid),
+            _highest(coefficients.in_loss, workload, grid) + head_gradient,
+            _highest(coefficients.in_backward, workload, grid),
+            coefficients.weight_copies * (linear[grid.tp] * shape.num_layers + head),
+        ]
+    )
+
+
+def _highest(rows: Iterable[TokenBytes], workload: Workload, grid: PlanGrid) -> Array:
+    """The largest of ``rows`` for each plan, in bytes of a micro-batch.
+
+    With a fused loss the logits of one chunk of tokens are there at a time.
+    """
+    tokens = grid.micro_batch * float(workload.sequence_length)
+    if workload.loss is Loss.TORCH:
+        return _most_per_token(rows, workload, grid) * tokens
+    vocab = workload.shape.vocab_size
+    chunk = np.minimum(tokens, loss_chunk_tokens(_ALL_TOKENS, vocab))
+    found = [
+        _most_per_token([replace(row, vocab=0.0)], workload, grid) * tokens + row.vocab * vocab * chunk for row in rows
+    ]
+    highest: Array = np.max(found, axis=0)
+    return highest
+
+
+def _most_per_token(rows: Iterable[TokenBytes], workload: Workload, grid: PlanGrid) -> Array:
+    """Bytes for a token, by tensor-parallel degree."""
+    rows, elements = tuple(rows), workload.trained.adapter_elements
+    table = np.zeros(int(grid.tp.max(initial=0)) + 1)
+    for tp in np.unique(grid.tp).tolist():
+        table[tp] = max(
+            row.per_token(workload.shape, workload.sequence_length, tp, adapter_elements=elements) for row in rows
+        )
+    found: Array = table[grid.tp]
+    return found

@@ -1,0 +1,30 @@
+"""What a plan adds for the libraries on a real card, to its peak and to what the card must have."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from frenzy.core.memory.cuda_memory import (
+    COMMUNICATOR_BYTES,
+    CONTEXT_BYTES,
+    CUBLAS_WORKSPACES_BYTES,
+    HOPPER_WORKSPACES_BYTES,
+)
+from frenzy.core.memory.workload import Array, PlanGrid
+from frenzy.core.values.hardware import DeviceKind
+
+
+def workspace_bytes(kind: DeviceKind) -> int:
+    """cuBLAS' workspaces, which PyTorch's allocator counts as allocated."""
+    return CUBLAS_WORKSPACES_BYTES if kind is DeviceKind.CUDA else 0
+
+
+def beside_bytes(kind: DeviceKind, grid: PlanGrid) -> Array:
+    """What the card needs outside PyTorch's allocator, and Hopper's larger workspaces.
+
+    One communicator for data-parallel ranks, one more with tensor parallelism; none on a single rank.
+    """
+    if kind is not DeviceKind.CUDA:
+        return np.zeros(len(grid))
+    communicators = (grid.dp > 1).astype(np.float64) + (grid.tp > 1)
+    return CONTEXT_BYTES + HOPPER_WORKSPACES_BYTES - CUBLAS_WORKSPACES_BYTES + COMMUNICATOR_BYTES * communicators

@@ -1,0 +1,146 @@
+"""The closed form of a training step's memory, over many plans at once.
+
+The peak is the maximum over points in time; at each point it is a sum of terms, each a NumPy
+array with one entry for each plan. Symbols: N parameters on a rank, T of them trained, P data-
+parallel ranks, S = T/P elements of a rank's partition, w bytes of a weight, a of an element of an
+accumulated gradient (w by default), B elements of the reduction bucket, t = micro-batch x sequence
+length tokens, L layers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from frenzy.core.memory.activations import Activations
+from frenzy.core.memory.calibration import Calibration
+from frenzy.core.memory.card_overheads import beside_bytes, workspace_bytes
+from frenzy.core.memory.host_offload import STATES_EQUATION, host_terms, optimizer_state_bytes
+from frenzy.core.memory.model_states import StateElements, StateRequest, state_elements
+from frenzy.core.memory.moments import (
+    Step,
+    at_backward_end,
+    at_start,
+    bucket_bytes,
+    in_first_layer,
+    in_later_layer,
+    in_loss,
+    in_optimizer_step,
+    in_reduction,
+)
+from frenzy.core.memory.table import MemoryTable, Term
+from frenzy.core.memory.workload import Array, Integers, PlanGrid, PlanRow, Workload
+from frenzy.core.models.weight_storage import WeightStorage, stored_layer, stored_outside
+from frenzy.core.values.zero_buckets import zero_buckets
+
+__all__ = [
+    "Array",
+    "Calibration",
+    "Integers",
+    "MemoryTable",
+    "PlanGrid",
+    "PlanRow",
+    "Workload",
+    "activations_at_loss_bytes",
+    "predict_memory",
+]
+
+
+def predict_memory(workload: Workload, grid: PlanGrid, calibration: Calibration) -> MemoryTable | None:
+    """Memory of every plan in ``grid``; None when no coefficients cover this family and precision."""
+    activations = Activations.of(workload, grid, calibration)
+    if activations is None:
+        return None
+    buckets = zero_buckets(workload.bucket_elements)
+    states = state_elements(StateRequest(workload.shape, workload.trained, buckets.persistent), grid.dp, grid.tp)
+    step = Step(
+        workload=workload,
+        grid=grid,
+        states=states,
+        buckets=buckets,
+        resident=_resident_terms(workload, grid, states, calibration),
+        frozen_bytes=_frozen_bytes(workload, grid, states),
+        activations=activations,
+    )
+    moments = (
+        at_start(step),
+        in_loss(step),
+        in_first_layer(step),
+        in_later_layer(step),
+        at_backward_end(step),
+        in_reduction(step),
+        in_optimizer_step(step),
+    )
+    return MemoryTable(
+        moments,
+        calibration.headroom_share,
+        calibration.headroom_bytes,
+        host_terms=host_terms(workload, grid, states),
+        beside_bytes=beside_bytes(workload.kind, grid),
+    )
+
+
+def activations_at_loss_bytes(workload: Workload, grid: PlanGrid, calibration: Calibration) -> Array | None:
+    """Activations alone at the loss: less than any plan's peak, and much quicker to know."""
+    found = Activations.of(workload, grid, calibration)
+    if found is None:
+        return None
+    return workload.shape.num_layers * found.one_layer + found.outside + found.in_loss
+
+
+def _resident_terms(
+    workload: Workload, grid: PlanGrid, states: StateElements, calibration: Calibration
+) -> tuple[Term, ...]:
+    """What is there all the time from the first optimizer step on."""
+    weight, stage3 = workload.weight_bytes, grid.zero_stage == 3
+    buckets = zero_buckets(workload.bucket_elements)
+    frozen = _frozen_bytes(workload, grid, states)
+    trained = np.where(stage3, states.partition, states.trained)
+    persistent = np.where(stage3 & (grid.dp > 1), states.persistent, 0)
+    kept = np.where(grid.offload, 0.0, states.partition)
+    reserved = workload.gradient_bytes * kept + bucket_bytes(workload, buckets)
+    staged = np.where(grid.offload & ~stage3, weight * states.largest_tensor, 0.0)
+    return (
+        Term(
+            "weights",
+            "w*N, or w*N/P in stage 3; frozen ones as they are stored",
+            weight * (trained + persistent) + frozen,
+        ),
+        Term("fp32 master weights", "4*S; on the host if offloaded", 4.0 * kept),
+        Term(
+            "optimizer states",
+            f"{STATES_EQUATION}; on the host if offloaded",
+            optimizer_state_bytes(workload, kept),
+        ),
+        Term("gradient partition and bucket", "stage 3: a*S + w*B, w*B offloaded", np.where(stage3, reserved, 0.0)),
+        Term("buffer for offloaded gradients", "stages 1 and 2 offloaded: w*(largest tensor)", staged),
+        Term(
+            "cuBLAS workspaces",
+            "on a card: one for each of two threads",
+            np.full(len(grid), float(workspace_bytes(workload.kind))),
+        ),
+        Term(
+            "outside tensors",
+            "measured: constant + part of each tensor",
+            _outside_bytes(workload, grid, calibration),
+        ),
+    )
+
+
+def _frozen_bytes(workload: Workload, grid: PlanGrid, states: StateElements) -> Array:
+    """Weights that are not trained: plain, or quantised as ``weight_storage`` counts them."""
+    if workload.trained.is_everything or workload.storage is WeightStorage.PLAIN:
+        sharded, beside = workload.weight_bytes * states.frozen, 0.0
+    else:
+        shape, weight = workload.shape, workload.weight_bytes
+        stored = stored_layer(shape, workload.storage, weight) * shape.num_layers + stored_outside(shape, weight)
+        sharded, beside = np.full(len(grid), stored.sharded), stored.beside
+    divided = np.where(grid.zero_stage == 3, sharded / grid.dp, sharded)
+    return np.asarray(divided + beside, dtype=np.float64)
+
+
+def _outside_bytes(workload: Workload, grid: PlanGrid, calibration: Calibration) -> Array:
+    """Bytes outside tensors of each plan."""
+    num_tensors = workload.shape.num_tensors
+    return grid.by_setting(
+        lambda zero_stage, tp, _: calibration.outside_bytes(workload.kind, zero_stage, num_tensors=num_tensors, tp=tp)
+    )

@@ -1,0 +1,19 @@
+"""What CUDA and its libraries hold on a card beside a program's own tensors.
+
+Figures of others; this project has not measured them on a card.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from frenzy.core.values.units import KIB, MIB
+
+# Two handles (forward and backward thread) of 2 x 4 MiB + 8 x 16 KiB, and of 32 MiB from Hopper on
+# (PyTorch, aten/src/ATen/cuda/CUDABlas.cpp: the default of CUBLAS_WORKSPACE_CONFIG).
+CUBLAS_WORKSPACES_BYTES: Final = 2 * (8 * MIB + 8 * 16 * KIB)
+HOPPER_WORKSPACES_BYTES: Final = 2 * 32 * MIB
+# CUDA's context with its kernels: 0.4 to 0.6 GiB by card and driver; the upper end.
+CONTEXT_BYTES: Final = 600 * MIB
+# Buffers of one NCCL communicator: 544 to 688 MB by number of channels and peers; the upper end.
+COMMUNICATOR_BYTES: Final = 688_000_000

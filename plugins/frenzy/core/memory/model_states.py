@@ -1,0 +1,159 @@
+"""How many elements of the model's states a rank holds, by data- and tensor-parallel degree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frenzy.core.models.parameters import ModelShape, ParameterTensor
+from frenzy.core.models.trainable import TrainedPart
+
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateElements:
+    """Elements on one rank, one entry for each plan.
+
+    trained, frozen: parameters of the tensor-parallel shard. partition: trained / dp, padded.
+    overlapping: whole size of the trained tensors of which a part lies in a rank's partition (the
+    largest over the ranks): DeepSpeed copies them undivided. table: the input embedding; head:
+    the output matrix, tied or not. head_gradient: what its own gradient takes (0 when tied);
+    tied_gradient: its share of a tied embedding's, held until the embedding's own is made;
+    table_gradients: what is held while that happens. layer: one layer's trained tensors.
+    last_linear, last_gradient: its last linear map, the first that goes backward, and what of it is
+    trained (with experts, all of one map's are one tensor: the largest). first_tensor,
+    largest_tensor: of the trained ones. persistent: tensors small enough for stage 3 to leave undivided.
+    """
+
+    trained: Array
+    frozen: Array
+    partition: Array
+    overlapping: Array
+    table: Array
+    head: Array
+    head_gradient: Array
+    tied_gradient: Array
+    table_gradients: Array
+    layer: Array
+    last_linear: Array
+    last_gradient: Array
+    first_tensor: Array
+    largest_tensor: Array
+    persistent: Array
+
+
+@dataclass(frozen=True, slots=True)
+class StateRequest:
+    """What the counts depend on beside the degrees; ``persistent`` is stage 3's threshold."""
+
+    shape: ModelShape
+    trained: TrainedPart
+    persistent: int
+
+
+# Degrees of two kinds packed into one number, to find the distinct pairs.
+_PAIR: Final = 2**32
+
+
+def state_elements(request: StateRequest, dp: Integers, tp: Integers) -> StateElements:
+    """The elements for each plan's ``dp`` and ``tp``: counted once for each distinct pair."""
+    pairs, where = np.unique(tp * _PAIR + dp, return_inverse=True)
+    columns = np.empty((len(_FIELDS), len(pairs)))
+    for degree in np.unique(pairs // _PAIR).tolist():
+        here = pairs // _PAIR == degree
+        columns[:, here] = _columns(request, degree, tuple((pairs[here] % _PAIR).tolist()))
+    return StateElements(**dict(zip(_FIELDS, columns[:, where], strict=True)))
+
+
+_FIELDS: Final = tuple(field.name for field in fields(StateElements))
+
+
+@lru_cache(maxsize=256)
+def _columns(request: StateRequest, tp: int, degrees: tuple[int, ...]) -> Array:
+    """One row for each field of ``StateElements``, one column for each data-parallel degree."""
+    sizes = _sizes(request, tp)
+    counts = _counts(request, sizes, tp)
+    parts = np.asarray([_partition(sizes, dp) for dp in degrees], dtype=np.float64).reshape(len(degrees), 2)
+    rows: dict[str, int | Array] = {**counts, "partition": parts[:, 0], "overlapping": parts[:, 1]}
+    return np.stack([np.broadcast_to(np.asarray(rows[name], dtype=np.float64), len(degrees)) for name in _FIELDS])
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """The trained tensors of a rank, laid flat: elements of each, and where it begins and ends."""
+
+    each: Integers
+    starts: Integers
+    ends: Integers
+
+    @property
+    def total(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+
+def _sizes(request: StateRequest, tp: int) -> _Sizes:
+    trained = request.trained
+    layers = np.tile(_elements(trained.layer, tp), request.shape.num_layers)
+    each = np.concatenate([_elements(trained.embeddings, tp), layers, _elements(trained.head, tp)])
+    ends = np.cumsum(each)
+    return _Sizes(each, ends - each, ends)
+
+
+def _elements(tensors: Iterable[ParameterTensor], tp: int) -> Integers:
+    return np.asarray([each.elements_per_rank(tp) for each in tensors], dtype=np.int64)
+
+
+def _partition(sizes: _Sizes, dp: int) -> tuple[int, int]:
+    """(partition, overlapping) elements of ``sizes`` laid flat and divided over ``dp`` ranks.
+
+    A partition that lies inside one tensor overlaps that tensor alone, and whichever holds the
+    start of the largest tensor overlaps at least as much: beside that one only the partitions
+    in which a tensor begins have to be looked at, hence never more than there are tensors.
+    """
+    total = sizes.total
+    if total == 0:
+        return 0, 0
+    partition = -(-total // (2 * dp)) * 2
+    ranks = np.arange(dp, dtype=np.int64) if dp <= len(sizes.each) else np.unique(sizes.starts // partition)
+    lower = ranks * partition
+    lower = lower[lower < total]
+    first = np.searchsorted(sizes.ends, lower, side="right")
+    last = np.searchsorted(sizes.ends, np.minimum(lower + partition, total), side="left")
+    return partition, int(max((sizes.ends[last] - sizes.starts[first]).max(), partition))
+
+
+def _counts(request: StateRequest, sizes: _Sizes, tp: int) -> dict[str, int]:
+    """The elements that do not depend on the data-parallel degree."""
+    shape, trained = request.shape, request.trained
+    table = shape.embeddings[0].num_elements
+    full, tied = trained.is_everything, shape.tied_embeddings
+    return {
+        "trained": sizes.total,
+        # adapters come on top of the model; without them every parameter is trained
+        "frozen": 0 if full else shape.parameters_per_rank(tp),
+        "table": table,
+        "head": table,
+        "head_gradient": table if full and not tied else 0,
+        "tied_gradient": table if full and tied else 0,
+        "table_gradients": (3 if tied else 1) * table if full else 0,
+        "layer": sum(each.elements_per_rank(tp) for each in trained.layer),
+        "last_linear": _last_map(shape.layer, tp),
+        "last_gradient": _last_map(trained.layer, tp),
+        "first_tensor": int(sizes.each[0]) if len(sizes.each) else 0,
+        "largest_tensor": int(sizes.each.max()) if len(sizes.each) else 0,
+        "persistent": int(sizes.each[sizes.each <= request.persistent].sum()),
+    }
+
+
+def _last_map(layer: Iterable[ParameterTensor], tp: int) -> int:
+    """Elements of a layer's last linear map; with experts, of the largest tensor of them."""
+    maps = [each for each in layer if each.is_linear or each.is_expert]
+    experts = [each.elements_per_rank(tp) for each in maps if each.is_expert]
+    return max(experts) if experts else maps[-1].elements_per_rank(tp) if maps else 0

@@ -1,0 +1,294 @@
+"""The points in time at which a training step's memory may peak.
+
+What DeepSpeed holds at each was read from its source (runtime/zero/stage_1_and_2.py, stage3.py)
+and checked against measured peaks. Symbols as in ``memory``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from frenzy.core.memory.activations import Activations
+from frenzy.core.memory.model_states import StateElements
+from frenzy.core.memory.table import Moment, Term
+from frenzy.core.memory.workload import Array, PlanGrid, Workload
+from frenzy.core.models.weight_storage import WeightStorage
+from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.job import Precision
+from frenzy.core.values.zero_buckets import DEEPSPEED_BUCKET_ELEMENTS, ZeroBuckets
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """Everything the points in time are computed from."""
+
+    workload: Workload
+    grid: PlanGrid
+    states: StateElements
+    buckets: ZeroBuckets
+    resident: tuple[Term, ...]
+    frozen_bytes: Array
+    activations: Activations
+
+    @property
+    def weight(self) -> int:
+        return self.workload.weight_bytes
+
+    @property
+    def bucket_bytes(self) -> float:
+        return bucket_bytes(self.workload, self.buckets) * (2 if self.workload.overlap_comm else 1)
+
+    @property
+    def filling(self) -> int:
+        """Elements of the buckets that fill and are reduced in the backward pass of stages 1 and 2."""
+        return self.buckets.reduce * (2 if self.workload.overlap_comm else 1)
+
+    @property
+    def separate(self) -> bool:
+        """Whether gradients are summed in another format than they are made in."""
+        return self.workload.gradient_bytes != self.weight
+
+    @property
+    def partition_gradient(self) -> Array:
+        """Bytes that a reduction leaves on the GPU: w*(whole tensors), a*S in another format, nothing offloaded.
+
+        While a tensor is offloaded its norm is taken in double precision, and one larger than the
+        bucket is copied first (``async_inplace_copy_grad_to_fp32_buffer_from_gpu``).
+        """
+        states, gradient = self.states, self.workload.gradient_bytes
+        left = gradient * states.partition if self.separate else self.weight * states.overlapping
+        copied = np.where(states.largest_tensor > self.buckets.reduce, self.weight * states.largest_tensor, 0.0)
+        passing = np.maximum(8.0 * np.minimum(states.largest_tensor, states.partition), copied)
+        return np.asarray(np.where(self.grid.offload, passing, left), dtype=np.float64)
+
+    @property
+    def whole_gradient(self) -> Array:
+        """Bytes of stage 1's gradients in the format they are summed in; 0 where they are summed as made."""
+        return self.by_stage(self.workload.gradient_bytes * self.states.trained if self.separate else 0.0, 0.0, 0.0)
+
+    def by_stage(self, first: Array | float, second: Array | float, third: Array | float) -> Array:
+        """The value of each plan's ZeRO stage."""
+        stage = self.grid.zero_stage
+        return np.asarray(np.where(stage == 1, first, np.where(stage == 2, second, third)), dtype=np.float64)
+
+
+def bucket_bytes(workload: Workload, buckets: ZeroBuckets) -> float:
+    """The reduction buffers: one for each format gradients are sent in (autocast has two)."""
+    formats = 2 if workload.precision is Precision.AUTOCAST_BF16 else 1
+    return float(formats * workload.weight_bytes * buckets.reduce)
+
+
+def _gradients_before(step: Step) -> Term:
+    """Gradients of earlier micro-batches, at the start of the last one."""
+    states, offload = step.states, step.grid.offload
+    stage1 = 0.0 if step.separate else step.weight * states.trained + step.bucket_bytes
+    held = step.by_stage(stage1, np.where(offload, 0.0, step.partition_gradient), 0.0)
+    return Term(
+        "accumulated gradients",
+        "stage 1: w*(T + B), or a*T; stage 2: w*(tensors in the partition), or a*S; none without accumulation",
+        np.where(step.grid.accumulation > 1, held, 0.0) + step.whole_gradient,
+    )
+
+
+def _gathered(step: Step, elements: Array) -> Term:
+    """Stage 3's weights in use and those fetched ahead: at least one tensor, until the prefetch size is full."""
+    several = (step.grid.zero_stage == 3) & (step.grid.dp > 1)
+    ahead = np.maximum(step.buckets.prefetch, step.states.last_linear)
+    return Term(
+        "gathered weights",
+        "stage 3, several ranks: w*(parameters in use and the next)",
+        np.where(several, step.weight * (elements + ahead), 0.0),
+    )
+
+
+def _kept(step: Step, layers_done: Array | float = 0.0) -> tuple[Term, ...]:
+    """Activations held when ``layers_done`` layers have gone backward."""
+    activations = step.activations
+    left = (step.workload.shape.num_layers - layers_done) * activations.one_layer
+    return (
+        Term("activations of the layers", "layers*t*(bytes a layer keeps)", left),
+        Term("activations outside the layers", "t*(embedding, last norm, log-probabilities)", activations.outside),
+        Term("weights in another format", "2 bytes for each linear weight under autocast", activations.copies),
+    )
+
+
+def in_loss(step: Step) -> Moment:
+    """The loss goes backward: every activation is held, and the gradient of the logits is made."""
+    return Moment(
+        "loss",
+        (
+            *step.resident,
+            _gradients_before(step),
+            _gathered(step, step.states.head),
+            *_kept(step),
+            Term("gradient of the loss", "t*V*(logits' gradients)", step.activations.in_loss),
+        ),
+    )
+
+
+def in_first_layer(step: Step) -> Moment:
+    """The last layer goes backward: all layers' activations are held, the head's gradient is there."""
+    states, weight = step.states, step.weight
+    reduced = states.head_gradient > step.buckets.reduce
+    stage2 = weight * step.filling + np.where(reduced, step.partition_gradient, weight * states.head_gradient)
+    gradients = step.by_stage(_made_in_stage1(step, states.head_gradient), stage2, 0.0)
+    return _in_layer("first backward layer", step, 0.0, gradients)
+
+
+def _made_in_stage1(step: Step, elements: Array) -> Array:
+    """Bytes of the gradients of ``elements`` made in the last micro-batch; earlier ones were added to those held."""
+    alone = np.where(step.grid.accumulation == 1, step.weight * (elements + step.filling), 0.0)
+    return step.weight * elements if step.separate else alone
+
+
+def in_later_layer(step: Step) -> Moment:
+    """The layer at whose backward pass stage 2 has filled a bucket and reduces into its partition's buffer.
+
+    In stage 1 without accumulation: the layer that goes backward last, when all gradients are there.
+    """
+    states, layers = step.states, step.workload.shape.num_layers
+    filled = np.maximum(step.buckets.reduce - states.head_gradient, 0.0) / np.maximum(states.layer, 1.0)
+    later = step.by_stage(layers - 1.0, np.minimum(np.ceil(filled), layers - 1.0), 0.0)
+    stage2 = step.weight * step.filling + step.partition_gradient
+    gradients = step.by_stage(_made_in_stage1(step, states.trained - states.table), stage2, 0.0)
+    return _in_layer("later backward layer", step, later, gradients)
+
+
+def _in_layer(name: str, step: Step, layers_done: Array | float, gradients: Array) -> Moment:
+    one_map = step.weight * (step.states.tied_gradient + step.states.last_gradient)
+    return Moment(
+        name,
+        (
+            *step.resident,
+            _gradients_before(step),
+            _gathered(step, step.states.last_linear),
+            *_kept(step, layers_done),
+            Term("backward pass of one layer", "t*(gradients, and what is recomputed)", step.activations.in_backward),
+            Term("new gradients", "w*(head, bucket, partition, one linear map)", gradients + one_map),
+            Term(
+                "quantised weight made plain",
+                "w*(largest linear map); 0 where none is",
+                _plain_weight(step),
+            ),
+        ),
+    )
+
+
+def _plain_weight(step: Step) -> Array:
+    """Going backward, bitsandbytes makes one weight plain at a time (``MatMul4Bit.backward``)."""
+    quantised = step.workload.storage is not WeightStorage.PLAIN
+    largest = max((each.num_elements for each in step.workload.shape.layer if each.is_linear), default=0)
+    return np.full(len(step.grid), float(step.weight * largest if quantised else 0))
+
+
+def at_backward_end(step: Step) -> Moment:
+    """The embedding's gradient is made: with tied weights two of them and their sum are held."""
+    states, grid = step.states, step.grid
+    stage2 = step.weight * step.filling + step.partition_gradient
+    by_stage = step.by_stage(_made_in_stage1(step, states.trained - states.table), stage2, 0.0)
+    scattered = np.where(states.table_gradients > 0, (2 + 1 / grid.dp) * states.table, 0.0)
+    table = step.by_stage(states.table_gradients, states.table_gradients, np.maximum(states.table_gradients, scattered))
+    return Moment(
+        "end of the backward pass",
+        (
+            *step.resident,
+            _gradients_before(step),
+            _gathered(step, states.table),
+            Term("new gradients", "w*(T or B + partition)", by_stage),
+            Term("embedding gradient", "w*V*h, three times when tied", step.weight * table),
+        ),
+    )
+
+
+def in_reduction(step: Step) -> Moment:
+    """Stage 1 reduces all gradients after the last backward pass, into a copy of its partition.
+
+    The copy is made when the first tensor is reduced: one that fits the bucket has left its own
+    storage by then, a larger one has not. Gradients summed in another format are reduced whole,
+    through a flat copy of a bucket of them.
+    """
+    states = step.states
+    moved = np.where(states.first_tensor > step.buckets.reduce, 0.0, np.minimum(step.buckets.reduce, states.trained))
+    held = step.weight * (states.trained - moved) + step.partition_gradient + step.bucket_bytes
+    flat = step.workload.gradient_bytes * np.minimum(DEEPSPEED_BUCKET_ELEMENTS, states.trained)
+    return Moment(
+        "gradient reduction",
+        (
+            *step.resident,
+            Term(
+                "gradients and their reduction",
+                "stage 1: w*(T + B + tensors in the partition), or a*(T + bucket)",
+                step.by_stage(flat if step.separate else held, 0.0, 0.0) + step.whole_gradient,
+            ),
+        ),
+    )
+
+
+def in_optimizer_step(step: Step) -> Moment:
+    """The gradient's norm, its fp32 copy, and torch's optimizer over one flat partition; on the host if offloaded."""
+    states, weight = step.states, step.weight
+    copies = weight * states.partition + (0.0 if weight == 4 else 4.0 * states.partition)
+    norm = 8.0 * np.minimum(states.largest_tensor, states.partition)
+    before = step.partition_gradient + np.maximum(copies, norm)
+    updating = _updating_bytes(step.workload) * states.partition
+    stepping = step.by_stage(np.maximum(before, updating), np.maximum(before, updating), updating)
+    return Moment(
+        "optimizer step",
+        (
+            *step.resident,
+            Term(
+                "gradient in fp32 and temporaries",
+                "4*S gradient; AdamW: 8*S root and quotient; in 8 bits on a CPU: 20*S; or the norm's double of the "
+                "largest tensor; 0 offloaded",
+                np.where(step.grid.offload, 0.0, stepping) + step.whole_gradient,
+            ),
+        ),
+    )
+
+
+def _updating_bytes(workload: Workload) -> float:
+    """Bytes for each element of the partition while the optimizer updates it: the fp32 gradient and temporaries.
+
+    torch's AdamW makes a root and a quotient. bitsandbytes' 8-bit AdamW updates in place on a card; its
+    CPU kernel unpacks both moments and makes a copy of the gradient, a root and a quotient, all in fp32.
+    """
+    if workload.optimizer == "adamw":
+        return 12.0
+    on_cpu = workload.optimizer == "adamw-8bit" and workload.kind is DeviceKind.VIRTUAL
+    return 24.0 if on_cpu else 4.0
+
+
+def at_start(step: Step) -> Moment:
+    """Before the first step: the model on its rank, its flat copy, the master weights.
+
+    The model is made in fp32 on the host, which is the device of a virtual GPU. A real one gets it in
+    the weights' format, in stage 3 cut tensor by tensor unless tensor parallelism cut it already
+    (``worker._shrink``); DeepSpeed makes the flat copy on the host where the card has no room for it.
+    """
+    on_host = step.workload.kind is DeviceKind.VIRTUAL
+    held = _made_on_host(step) if on_host else _made_for_card(step)
+    equation = (
+        "max(4*N, 2*w*T, w*T + 8*S)" if on_host else "w*N + 8*S; stage 3: max(2*w*S + w*(largest tensor), w*S + 8*S)"
+    )
+    return Moment("start", (Term("model, flat copy, master weights", equation, held), step.resident[-1]))
+
+
+def _made_on_host(step: Step) -> Array:
+    states, weight = step.states, step.weight
+    made = 4.0 * (states.trained + states.frozen)
+    flat = weight * (2.0 * states.trained + states.frozen)
+    masters = weight * (states.trained + states.frozen) + 8.0 * states.partition
+    whole = np.maximum(made, np.maximum(flat, masters))
+    return step.by_stage(whole, whole, made + weight * states.partition)
+
+
+def _made_for_card(step: Step) -> Array:
+    states, weight, grid = step.states, step.weight, step.grid
+    # offloaded: one copy of the partition on its way
+    masters = np.where(grid.offload, weight, 8.0) * states.partition
+    whole = weight * states.trained + step.frozen_bytes + masters
+    cut = weight * states.partition + step.frozen_bytes
+    moving = np.maximum(cut + weight * states.largest_tensor, np.where(grid.offload, 0.0, 8.0 * states.partition))
+    return step.by_stage(whole, whole, np.where(grid.tp > 1, whole, cut + moving))

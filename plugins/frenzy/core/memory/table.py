@@ -1,0 +1,129 @@
+"""What the memory model answers: points in time, their terms, and the peak over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from frenzy.core.memory.workload import Array, Integers
+from frenzy.core.values.plan import MemoryPrediction, MemoryTerm
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One addend at one point in time: bytes for each plan."""
+
+    name: str
+    equation: str
+    num_bytes: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One point in time and its terms."""
+
+    name: str
+    terms: tuple[Term, ...]
+
+    @property
+    def total(self) -> Array:
+        total: Array = np.sum([each.num_bytes for each in self.terms], axis=0)
+        return total
+
+
+@dataclass(frozen=True)
+class MemoryTable:
+    """Predicted memory of every plan of a grid, in bytes on each GPU.
+
+    host_terms: what each rank has in host memory. beside_bytes: what the card needs beside tensors
+    (context, communication); part of the requirement, not of the peak. expected_factor, bound_factor: what earlier runs
+    taught (``residuals``): the peak is the model's times the first, the requirement at least the
+    model's peak times the second.
+    """
+
+    moments: tuple[Moment, ...]
+    headroom_share: float
+    headroom_bytes: int
+    host_terms: tuple[Term, ...] = ()
+    beside_bytes: Array | None = None
+    expected_factor: Array | None = None
+    bound_factor: Array | None = None
+
+    @cached_property
+    def _totals(self) -> Array:
+        return np.stack([each.total for each in self.moments])
+
+    @cached_property
+    def _highest(self) -> Array:
+        highest: Array = self._totals.max(axis=0)
+        return highest
+
+    @cached_property
+    def _moment_of_peak(self) -> Integers:
+        which: Integers = self._totals.argmax(axis=0)
+        return which
+
+    @cached_property
+    def peak_bytes(self) -> Integers:
+        """Highest memory at any time, saving checkpoints apart (what the trainer measures)."""
+        peak: Integers = np.rint(self._expected).astype(np.int64)
+        return peak
+
+    @cached_property
+    def _expected(self) -> Array:
+        return self._highest if self.expected_factor is None else self._highest * self.expected_factor
+
+    @cached_property
+    def required_bytes(self) -> Integers:
+        """What the card must have: the peak, the headroom, and what lies beside tensors."""
+        required = self._expected + np.maximum(self._expected * self.headroom_share, self.headroom_bytes)
+        if self.bound_factor is not None:
+            required = np.maximum(required, self._highest * self.bound_factor)
+        beside = 0.0 if self.beside_bytes is None else self.beside_bytes
+        return np.asarray(np.ceil(required + beside), dtype=np.int64)
+
+    @cached_property
+    def host_bytes(self) -> Integers:
+        """Host memory of each plan's rank."""
+        if not self.host_terms:
+            return np.zeros(len(self.peak_bytes), dtype=np.int64)
+        total: Array = np.sum([each.num_bytes for each in self.host_terms], axis=0)
+        return np.ceil(total).astype(np.int64)
+
+    def prediction(self, index: int, ranks_per_node: int = 1) -> MemoryPrediction:
+        """Peak, requirement and breakdown of plan ``index``; its host memory for so many ranks on a node."""
+        moment = self.moments[int(self._moment_of_peak[index])]
+        peak = int(self.peak_bytes[index])
+        return MemoryPrediction(
+            peak_allocated_bytes=peak,
+            required_bytes=int(self.required_bytes[index]),
+            host_bytes=int(self.host_bytes[index]) * ranks_per_node,
+            at=moment.name,
+            terms=_whole_terms(self._explained(moment, index), index, peak),
+            learned_factor=1.0 if self.expected_factor is None else float(self.expected_factor[index]),
+        )
+
+    def _explained(self, moment: Moment, index: int) -> tuple[Term, ...]:
+        """The terms of ``moment``, and what was learned, if that changes plan ``index``."""
+        if self.expected_factor is None or self.expected_factor[index] == 1.0:
+            return moment.terms
+        learned = self._highest * (self.expected_factor - 1.0)
+        return (*moment.terms, Term("learned from earlier runs", "median residual of the group", learned))
+
+    def largest_host_term(self, index: int) -> MemoryTerm:
+        """The term that weighs most in the host memory of plan ``index``'s rank."""
+        return _whole_terms(self.host_terms, index, int(self.host_bytes[index]))[0]
+
+
+def _whole_terms(terms: tuple[Term, ...], index: int, total: int) -> tuple[MemoryTerm, ...]:
+    """``terms`` in whole bytes, largest first, without those that are 0; they sum exactly to ``total``."""
+    sizes = [round(float(each.num_bytes[index])) for each in terms]
+    order = sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True)
+    sizes[order[0]] += total - sum(sizes)
+    return tuple(
+        MemoryTerm(name=terms[position].name, num_bytes=sizes[position], equation=terms[position].equation)
+        for position in order
+        if sizes[position]
+    )

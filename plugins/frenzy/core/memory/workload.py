@@ -1,0 +1,121 @@
+"""What the memory model is asked: the workload the user fixed, and the plans as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frenzy.core.memory.activation_coefficients import ActivationSetting, AdapterSetting, Attention, Loss
+from frenzy.core.models.parameters import ModelShape
+from frenzy.core.models.trainable import TrainedPart
+from frenzy.core.models.weight_storage import WeightStorage
+from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.job import Precision
+
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_WEIGHT_BYTES: Final = {Precision.FP32: 4, Precision.AUTOCAST_BF16: 4, Precision.BF16: 2, Precision.FP16: 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What is trained, whatever the plan: everything the user fixed.
+
+    accumulation_bytes: of an element of the gradients that are summed over micro-batches; None:
+    the weights' format, DeepSpeed's default. overlap_comm: stages 1 and 2 reduce one bucket while
+    the next one fills (stage 3 always does, with one). pin_memory: offloaded tensors are
+    page-locked. storage: of the frozen weights, beside which adapters are trained. The defaults are
+    what ``launch.deepspeed_config`` asks for. adapter_dropout: whether adapters drop out.
+    """
+
+    shape: ModelShape
+    trained: TrainedPart
+    precision: Precision
+    optimizer: str
+    sequence_length: int
+    kind: DeviceKind
+    bucket_elements: int
+    accumulation_bytes: int | None = None
+    overlap_comm: bool = False
+    pin_memory: bool = False
+    storage: WeightStorage = WeightStorage.PLAIN
+    attention: Attention = Attention.SDPA
+    loss: Loss = Loss.TORCH
+    adapter_dropout: bool = False
+
+    def activation_setting(self, *, checkpointing: bool) -> ActivationSetting:
+        """What the activations' coefficients depend on."""
+        adapters = None
+        if not self.trained.is_everything:
+            adapters = AdapterSetting(targets=self.trained.adapted, dropout=self.adapter_dropout, frozen=self.precision)
+        return ActivationSetting(
+            precision=self.precision,
+            checkpointing=checkpointing,
+            kind=self.kind,
+            attention=self.attention,
+            loss=self.loss,
+            adapters=adapters,
+        )
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of an element of an accumulated gradient."""
+        return self.weight_bytes if self.accumulation_bytes is None else self.accumulation_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        return _WEIGHT_BYTES[self.precision]
+
+
+class PlanRow(NamedTuple):
+    """One plan: dp * micro_batch * accumulation is the global batch, dp * tp the number of GPUs."""
+
+    dp: int
+    tp: int
+    zero_stage: int
+    micro_batch: int
+    accumulation: int
+    checkpointing: bool
+    offload: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanGrid:
+    """Plans as columns; all arrays have one entry for each plan.
+
+    offload: master weights, optimizer states and the gradient partition are in host memory.
+    """
+
+    dp: Integers
+    tp: Integers
+    zero_stage: Integers
+    micro_batch: Integers
+    accumulation: Integers
+    checkpointing: NDArray[np.bool_]
+    offload: NDArray[np.bool_]
+
+    def take(self, indices: Integers) -> PlanGrid:
+        """The plans at ``indices``."""
+        return PlanGrid(**{each.name: getattr(self, each.name)[indices] for each in fields(self)})
+
+    def rows(self) -> tuple[PlanRow, ...]:
+        """The plans one by one."""
+        columns = (getattr(self, name).tolist() for name in PlanRow._fields)
+        return tuple(PlanRow(*row) for row in zip(*columns, strict=True))
+
+    def by_setting(self, of: Callable[[int, int, bool], float]) -> Array:
+        """What ``of`` says of each plan's (ZeRO stage, tensor-parallel degree, offload), asked once for each triple."""
+        codes = (self.tp * 4 + self.zero_stage) * 2 + self.offload
+        answers = np.zeros(int(codes.max(initial=0)) + 1)
+        for code in np.flatnonzero(np.bincount(codes)).tolist():
+            answers[code] = of(code // 2 % 4, code // 8, bool(code % 2))
+        found: Array = answers[codes]
+        return found
+
+    def __len__(self) -> int:
+        return len(self.dp)

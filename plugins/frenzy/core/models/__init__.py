@@ -1,0 +1,1 @@
+"""A model's shape: its parameters, modules and operations, by family; nothing of memory."""

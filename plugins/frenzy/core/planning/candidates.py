@@ -1,0 +1,321 @@
+"""What all MARP policies share: facts about a GPU type, refusals that need no memory model, ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frenzy.core.memory.activation_coefficients import Attention, Loss
+from frenzy.core.memory.calibration import Calibration
+from frenzy.core.memory.closed_form import Integers, PlanGrid, PlanRow, Workload
+from frenzy.core.memory.host_offload import offload_times_s
+from frenzy.core.models.trainable import trained_part
+from frenzy.core.models.weight_storage import WeightStorage
+from frenzy.core.planning.grid import grid_of
+from frenzy.core.planning.launchable import LaunchChoice, launch_refusal
+from frenzy.core.planning.request import PlanRequest
+from frenzy.core.planning.step_time import Array, Link, step_times_s
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.hardware import DeviceKind, GpuType
+from frenzy.core.values.job import LoraSpec
+from frenzy.core.values.plan import Candidate, MemoryPrediction, MemoryTerm, PlanShape, ResourcePlan
+from frenzy.core.values.units import counted, format_bytes, format_duration, round_up
+from frenzy.core.values.zero_buckets import bucket_elements_for
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A plan that can run; its rank is its place among all of them."""
+
+    plan: ResourcePlan
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A plan that cannot run, and why."""
+
+    plan: ResourcePlan
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class TypeFacts:
+    """One GPU type in one planning: how many there are, how fast plans run on it.
+
+    gpus_per_node, host_bytes_per_node: of the node that has most of each.
+    """
+
+    request: PlanRequest
+    gpu: GpuType
+    calibration: Calibration
+    num_gpus: int
+    gpus_per_node: int
+    host_bytes_per_node: int
+
+    @cached_property
+    def workload(self) -> Workload:
+        return workload_of(self.request, self.gpu.kind)
+
+    @cached_property
+    def link(self) -> Link:
+        return Link(
+            gpus_per_node=self.gpus_per_node,
+            inside_bytes_per_s=self.gpu.link_bytes_per_s,
+            between_bytes_per_s=self.gpu.node_link_bytes_per_s or self.calibration.internode_bytes_per_s,
+        )
+
+    def step_times_s(self, grid: PlanGrid) -> Array:
+        """Predicted seconds of an optimizer step for each plan of ``grid`` on this type."""
+        computed = step_times_s(self.workload, grid, self.gpu, self.link, self.calibration)
+        return computed + offload_times_s(self.workload, grid, self.gpus_per_node)
+
+    def allowed(self, grid: PlanGrid, step_s: Array) -> NDArray[np.bool_]:
+        """Plans that ``refusal`` has nothing against, but for those that failed: the same rules for all at once."""
+        constraints, num_gpus = self.request.job.constraints, grid.dp * grid.tp
+        run_s = step_s * self.request.total_steps
+        limits = (self.num_gpus, constraints.max_gpus, self.gpu.max_gpus_per_job)
+        most = min(each for each in limits if each is not None)
+        allowed = self._launchable(grid) & (num_gpus <= most)
+        if self._type_refusal() is not None:
+            allowed[:] = False
+        if constraints.max_cost is not None:
+            allowed &= self.costs(num_gpus, run_s) <= constraints.max_cost
+        if self.request.seconds_to_deadline is not None:
+            allowed &= run_s <= self.request.seconds_to_deadline
+        return allowed
+
+    def _launchable(self, grid: PlanGrid) -> NDArray[np.bool_]:
+        launchable = grid.by_setting(
+            lambda zero_stage, tp, offload: self._launch_problem(zero_stage=zero_stage, tp=tp, offload=offload) is None
+        )
+        return launchable > 0
+
+    def costs(self, num_gpus: Integers, run_s: Array) -> Array:
+        """GPU-hours times the price."""
+        return np.asarray(num_gpus * run_s / 3600.0 * self.gpu.price_per_hour, dtype=np.float64)
+
+    def plan(self, row: PlanRow, memory: MemoryPrediction, step_time_s: float | None = None) -> ResourcePlan:
+        """The resource plan of ``row`` on this type, with its predictions."""
+        if step_time_s is None:
+            step_time_s = float(self.step_times_s(grid_of([row]))[0])
+        run_s, num_gpus = step_time_s * self.request.total_steps, row.dp * row.tp
+        return ResourcePlan(
+            gpu_type=self.gpu.name,
+            num_gpus=num_gpus,
+            dp=row.dp,
+            tp=row.tp,
+            zero_stage=row.zero_stage,
+            micro_batch_size=row.micro_batch,
+            accumulation_steps=row.accumulation,
+            activation_checkpointing=row.checkpointing,
+            offload_optimizer=row.offload,
+            bucket_elements=self.workload.bucket_elements,
+            memory=memory,
+            gpu_memory_bytes=self.gpu.memory_bytes,
+            step_time_s=step_time_s,
+            samples_per_s=row.dp * row.micro_batch * row.accumulation / step_time_s,
+            predicted_run_s=run_s,
+            predicted_cost=num_gpus * run_s / 3600.0 * self.gpu.price_per_hour,
+        )
+
+    def refusal(self, plan: ResourcePlan) -> Reason | None:
+        """Why ``plan`` cannot run, for any reason but memory."""
+        return (
+            self._type_refusal()
+            or self._not_launchable(plan)
+            or self._count_refusal(plan)
+            or self._limit_refusal(plan)
+            or self._excluded(plan.shape)
+        )
+
+    def _type_refusal(self) -> Reason | None:
+        allowed = self.request.job.constraints.gpu_types
+        if allowed and self.gpu.name not in allowed:
+            detail = f"{self.gpu.name} is not among constraints.gpu_types ({', '.join(allowed)})."
+            return Reason(
+                code=ReasonCode.GPU_TYPE_NOT_ALLOWED,
+                detail=detail,
+                remedy=f"Add {self.gpu.name} to constraints.gpu_types.",
+            )
+        return None
+
+    def _not_launchable(self, plan: ResourcePlan) -> Reason | None:
+        problem = self._launch_problem(zero_stage=plan.zero_stage, tp=plan.tp, offload=plan.offload_optimizer)
+        return None if problem is None else replace(problem, detail=f"{plan.plan_id}: {problem.detail}")
+
+    def _launch_problem(self, *, zero_stage: int, tp: int, offload: bool) -> Reason | None:
+        choice = LaunchChoice(kind=self.gpu.kind, zero_stage=zero_stage, tp=tp, offload_optimizer=offload)
+        refusal = launch_refusal(self.request.job.training, self.request.shape, choice)
+        if refusal is None and tp > self.gpus_per_node:
+            problem = f"Tensor parallel {tp} does not fit one node of {self.gpus_per_node} {self.gpu.name}."
+            return Reason(code=ReasonCode.PREDICTED_NOT_LAUNCHABLE, detail=problem)
+        return refusal
+
+    def _count_refusal(self, plan: ResourcePlan) -> Reason | None:
+        most = self.request.job.constraints.max_gpus
+        together = self.gpu.max_gpus_per_job
+        if together is not None and plan.num_gpus > together:
+            return Reason(
+                code=ReasonCode.PREDICTED_NOT_LAUNCHABLE,
+                detail=f"{plan.plan_id} needs {plan.num_gpus} {self.gpu.name}; only {together} can work together.",
+            )
+        if plan.num_gpus > self.num_gpus:
+            return Reason(
+                code=ReasonCode.NOT_ENOUGH_GPUS,
+                detail=f"{plan.plan_id} needs {plan.num_gpus} {self.gpu.name}; the cluster has {self.num_gpus}.",
+                remedy=f"Add {plan.num_gpus - self.num_gpus} {self.gpu.name}.",
+            )
+        if most is not None and plan.num_gpus > most:
+            return Reason(
+                code=ReasonCode.GPU_TYPE_NOT_ALLOWED,
+                detail=f"{plan.plan_id} needs {counted(plan.num_gpus, 'GPU')}; constraints.max_gpus is {most}.",
+                remedy=f"Raise constraints.max_gpus to {plan.num_gpus}.",
+            )
+        return None
+
+    def _limit_refusal(self, plan: ResourcePlan) -> Reason | None:
+        most = self.request.job.constraints.max_cost
+        if most is not None and plan.predicted_cost > most:
+            return Reason(
+                code=ReasonCode.OVER_MAX_COST,
+                detail=(
+                    f"{plan.plan_id} is predicted to cost {plan.predicted_cost:.3g}; constraints.max_cost is {most:g}."
+                ),
+                remedy=f"Raise constraints.max_cost to {round_up(plan.predicted_cost):g}.",
+            )
+        left_s = self.request.seconds_to_deadline
+        if left_s is not None and plan.predicted_run_s > left_s:
+            return Reason(
+                code=ReasonCode.OVER_DEADLINE,
+                detail=(
+                    f"{plan.plan_id} is predicted to take {format_duration(plan.predicted_run_s)}; "
+                    f"the deadline is in {format_duration(max(0.0, left_s))}."
+                ),
+                remedy=f"Move constraints.deadline by {format_duration(math.ceil(plan.predicted_run_s - left_s))}.",
+            )
+        return None
+
+    def _excluded(self, shape: PlanShape) -> Reason | None:
+        if shape not in self.request.excluded_shapes:
+            return None
+        return Reason(
+            code=ReasonCode.EXCLUDED_AFTER_FAILURE,
+            detail=f"{shape.plan_id} ran short of memory in an earlier attempt of this run.",
+        )
+
+
+def workload_of(request: PlanRequest, kind: DeviceKind) -> Workload:
+    """What ``request`` trains, on devices of ``kind``."""
+    training = request.job.training
+    trained = trained_part(request.shape, training.lora)
+    virtual = kind is DeviceKind.VIRTUAL
+    return Workload(
+        shape=request.shape,
+        trained=trained,
+        precision=training.precision,
+        optimizer=training.optimizer,
+        attention=Attention(training.attention),
+        loss=Loss(training.loss),
+        adapter_dropout=training.lora is not None and training.lora.dropout > 0,
+        sequence_length=request.sequence_length,
+        kind=kind,
+        storage=_storage(request.job.training.lora),
+        bucket_elements=bucket_elements_for(trained.num_elements(request.shape.num_layers), virtual=virtual),
+    )
+
+
+def _storage(lora: LoraSpec | None) -> WeightStorage:
+    """How the frozen weights are kept."""
+    if lora is None or lora.quantization == "none":
+        return WeightStorage.PLAIN
+    return WeightStorage.NF4_DOUBLE if lora.double_quantization else WeightStorage.NF4
+
+
+def gpu_facts(request: PlanRequest, cluster: Cluster, calibration: Calibration) -> tuple[TypeFacts, ...]:
+    """Facts of every GPU type of ``cluster``, in its order; lost and drained nodes count (they may return)."""
+    widest = dict.fromkeys((each.name for each in cluster.gpu_types), 0)
+    most_host = dict(widest)
+    for node in cluster.nodes:
+        widest[node.gpu_type] = max(widest[node.gpu_type], node.num_gpus)
+        most_host[node.gpu_type] = max(most_host[node.gpu_type], node.host_memory_bytes)
+    return tuple(
+        TypeFacts(
+            request=request,
+            gpu=gpu,
+            calibration=calibration,
+            num_gpus=cluster.num_gpus_by_type[gpu.name],
+            gpus_per_node=widest[gpu.name],
+            host_bytes_per_node=most_host[gpu.name],
+        )
+        for gpu in cluster.gpu_types
+    )
+
+
+def host_refusal(plan: ResourcePlan, host_bytes_per_node: int, tightest: MemoryTerm) -> Reason:
+    """By how much ``plan`` exceeds the host memory of its nodes, and the term that weighs most."""
+    needed = plan.memory.host_bytes
+    return Reason(
+        code=ReasonCode.INSUFFICIENT_HOST_MEMORY,
+        detail=(
+            f"{plan.plan_id} needs {format_bytes(needed)} of host memory on each node for its offloaded optimizer, "
+            f"{format_bytes(needed - host_bytes_per_node)} more than a node of {plan.gpu_type} has "
+            f"({format_bytes(host_bytes_per_node)}); most of it {tightest.name}."
+        ),
+        remedy=f"Nodes with {format_bytes(needed)} of host memory.",
+    )
+
+
+def memory_refusal(plan: ResourcePlan, extra_bytes: int) -> Reason:
+    """By how much ``plan`` exceeds its GPU, and the term that weighs most."""
+    needed = plan.memory.required_bytes + extra_bytes
+    lacking = needed - plan.gpu_memory_bytes
+    tightest = plan.memory.terms[0]
+    grown = f", {format_bytes(extra_bytes)} of it seen to grow in earlier attempts" if extra_bytes else ""
+    return Reason(
+        code=ReasonCode.INSUFFICIENT_GPU_MEMORY,
+        detail=(
+            f"{plan.plan_id} needs {format_bytes(needed)}{grown}, {format_bytes(lacking)} more than a "
+            f"{plan.gpu_type} has ({format_bytes(plan.gpu_memory_bytes)}); peak at {plan.memory.at}, "
+            f"most of it {tightest.name} ({format_bytes(tightest.num_bytes)})."
+        ),
+        remedy=f"A GPU with {format_bytes(needed)}.",
+    )
+
+
+def explain_paper(found: Iterable[Ranked | Refused]) -> tuple[Candidate, ...]:
+    """Candidates in the order given, which is the paper's; refused ones last."""
+    ordered = tuple(found)
+    plans = [each.plan for each in ordered if isinstance(each, Ranked)]
+    feasible = [
+        Candidate(plan=plan, rank=rank, reason=_paper_reason(plan, rank, plans[0]))
+        for rank, plan in enumerate(plans, start=1)
+    ]
+    refused = [each for each in ordered if isinstance(each, Refused)]
+    return (*feasible, *refused_candidates(refused))
+
+
+def _paper_reason(plan: ResourcePlan, rank: int, best: ResourcePlan) -> Reason:
+    memory = f"{counted(plan.num_gpus, 'GPU')} at {format_bytes(plan.memory.peak_allocated_bytes)} each"
+    if rank == 1:
+        return Reason(code=ReasonCode.BEST_PLAN, detail=f"Fewest GPUs, then least memory: {memory}.")
+    return Reason(
+        code=ReasonCode.SLOWER_PLAN,
+        detail=f"Ranked by GPUs and memory: {memory}, after {best.plan_id}.",
+    )
+
+
+def refused_candidates(refused: Sequence[Refused]) -> tuple[Candidate, ...]:
+    """One refused plan for each GPU type, count and reason: the one that needs the least memory."""
+    kept: dict[tuple[str, int, ReasonCode], Refused] = {}
+    for each in refused:
+        key = (each.plan.gpu_type, each.plan.num_gpus, each.reason.code)
+        known = kept.get(key)
+        if known is None or each.plan.memory.required_bytes < known.plan.memory.required_bytes:
+            kept[key] = each
+    return tuple(Candidate(plan=each.plan, rank=None, reason=each.reason) for each in kept.values())

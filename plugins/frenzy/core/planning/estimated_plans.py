@@ -1,0 +1,202 @@
+"""The policy ``closed-form``: every plan through the memory and time models, ranked.
+
+Memory does not depend on the GPU type, only on its kind, so one grid is predicted once for each
+kind and compared with each type's capacity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from frenzy.core.memory.calibration import Calibration
+from frenzy.core.memory.closed_form import (
+    Array,
+    Integers,
+    PlanRow,
+    Workload,
+    activations_at_loss_bytes,
+    predict_memory,
+)
+from frenzy.core.memory.residuals import NOTHING_LEARNED
+from frenzy.core.planning.candidates import (
+    Ranked,
+    Refused,
+    TypeFacts,
+    gpu_facts,
+    host_refusal,
+    memory_refusal,
+    refused_candidates,
+)
+from frenzy.core.planning.grid import GridLimits, divisors, grid_of, plan_grid, tensor_parallel_degrees
+from frenzy.core.planning.request import PlanRequest
+from frenzy.core.planning.selection import PlanSelection, PredictedGrid
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.job import Checkpointing, Objective
+from frenzy.core.values.plan import Candidate, ResourcePlan
+from frenzy.core.values.units import format_bytes, format_duration
+
+# A plan this many times wider than the cluster is still looked at, to say what would help.
+_BEYOND_CLUSTER: Final = 2
+
+
+def closed_form_candidates(request: PlanRequest, cluster: Cluster, calibration: Calibration) -> tuple[Candidate, ...]:
+    """Feasible plans by rank, then refused ones; raises PermanentError for an unsupported model."""
+    found = [verdict for each in selections(request, cluster, calibration) for verdict in _verdicts(each)]
+    feasible = sorted((each.plan for each in found if isinstance(each, Ranked)), key=_order(request))
+    refused = [each for each in found if isinstance(each, Refused)]
+    return (*_ranked(feasible, request), *refused_candidates(refused))
+
+
+def selections(request: PlanRequest, cluster: Cluster, calibration: Calibration) -> tuple[PlanSelection, ...]:
+    """All plans on each GPU type of ``cluster``, as arrays; raises PermanentError for an unsupported model."""
+    facts = gpu_facts(request, cluster, calibration)
+    by_kind = {
+        kind: _predict(request, [each for each in facts if each.gpu.kind is kind], calibration)
+        for kind in dict.fromkeys(each.gpu.kind for each in facts)
+    }
+    return tuple(PlanSelection(each, _learned(each, by_kind[each.gpu.kind])) for each in facts)
+
+
+def _predict(request: PlanRequest, facts: list[TypeFacts], calibration: Calibration) -> PredictedGrid:
+    workload = facts[0].workload
+    max_tp = max(1, max(each.gpus_per_node for each in facts))
+    most_bytes = max(each.gpu.memory_bytes for each in facts)
+    limits = GridLimits(
+        max_gpus=max(1, max(each.num_gpus for each in facts) * _BEYOND_CLUSTER),
+        max_tp=max_tp,
+        max_micro_batch=_largest_micro_batch(request, workload, calibration, max_tp=max_tp, most_bytes=most_bytes),
+        # a virtual GPU's memory is the host's: nothing would be gained
+        offload=workload.kind is not DeviceKind.VIRTUAL,
+    )
+    grid = plan_grid(request.shape, request.global_batch_size, request.job.training.gradient_checkpointing, limits)
+    memory = predict_memory(workload, grid, calibration)
+    if memory is None:
+        raise _unsupported(request, calibration)
+    return PredictedGrid.of(grid, memory)
+
+
+def _largest_micro_batch(
+    request: PlanRequest, workload: Workload, calibration: Calibration, *, max_tp: int, most_bytes: int
+) -> int:
+    """The largest micro-batch whose activations alone are not more than ``most_bytes``: larger ones never fit.
+
+    What was learned from runs may scale the prediction down, hence no such bound then.
+    """
+    if request.residuals != NOTHING_LEARNED:
+        return request.global_batch_size
+    sizes = divisors(request.global_batch_size, request.global_batch_size)
+    tp = tensor_parallel_degrees(request.shape, max_tp)[-1]
+    checkpointing = request.job.training.gradient_checkpointing is not Checkpointing.OFF
+    grid = grid_of([PlanRow(1, tp, 1, size, 1, checkpointing) for size in sizes])
+    least = activations_at_loss_bytes(workload, grid, calibration)
+    if least is None:
+        raise _unsupported(request, calibration)
+    return int(grid.micro_batch[least <= most_bytes].max(initial=1))
+
+
+def _learned(facts: TypeFacts, predicted: PredictedGrid) -> PredictedGrid:
+    """``predicted`` with what earlier runs on this type taught."""
+    request, gpu = facts.request, facts.gpu
+    factors = request.residuals.factors(gpu.kind, request.residual_family, gpu.name, predicted.grid)
+    if factors is None:
+        return predicted
+    expected, bound = factors
+    memory = replace(predicted.memory, expected_factor=expected, bound_factor=bound)
+    return PredictedGrid.of(predicted.grid, memory)
+
+
+def _unsupported(request: PlanRequest, calibration: Calibration) -> PermanentError:
+    covered = sorted({each.family for each in calibration.activations})
+    training, dropout = request.job.training, request.shape.has_dropout
+    return PermanentError(
+        Reason(
+            code=ReasonCode.MODEL_NOT_SUPPORTED,
+            detail=(
+                f"The memory model has no coefficients for {request.shape.family} in {training.precision}, "
+                f"{training.attention} attention and {training.loss} loss{', with dropout' if dropout else ''}; "
+                f"it covers {', '.join(covered) or 'nothing yet'}."
+            ),
+            remedy="Use a covered family and precision; frenzy marp trace SPEC tells what this one would take.",
+        )
+    )
+
+
+def _verdicts(selection: PlanSelection) -> Iterator[Ranked | Refused]:
+    """The plans of one type worth knowing of."""
+    listed, explaining = selection.listed(), selection.explaining()
+    for _, plan in _plans(selection, listed, selection.step_s[listed]):
+        yield Ranked(plan)
+    step_s = selection.facts.step_times_s(selection.grid.take(explaining))
+    for row, plan in _plans(selection, explaining, step_s):
+        yield Refused(plan, selection.facts.refusal(plan) or _lacking(selection, plan, row))
+
+
+def _plans(selection: PlanSelection, rows: Integers, step_s: Array) -> Iterator[tuple[int, ResourcePlan]]:
+    settings, host_bytes = selection.grid.take(rows).rows(), selection.host_bytes[rows].tolist()
+    for row, setting, host, seconds in zip(rows.tolist(), settings, host_bytes, step_s.tolist(), strict=True):
+        yield row, selection.facts.plan(setting, selection.predicted.prediction(row, host), seconds)
+
+
+def _lacking(selection: PlanSelection, plan: ResourcePlan, row: int) -> Reason:
+    facts = selection.facts
+    if selection.fits_gpu[row]:
+        return host_refusal(plan, facts.host_bytes_per_node, selection.memory.largest_host_term(row))
+    return memory_refusal(plan, facts.request.extra_bytes_per_gpu)
+
+
+def _order(request: PlanRequest) -> Callable[[ResourcePlan], tuple[float | str, ...]]:
+    """The sort key of the job's objective; see the docstring of ``marp``."""
+
+    def key(plan: ResourcePlan) -> tuple[float | str, ...]:
+        time_and_cost = (plan.predicted_run_s, plan.num_gpus, plan.predicted_cost)
+        cost_and_time = (plan.predicted_cost, plan.predicted_run_s, plan.num_gpus)
+        own = (plan.tp, plan.zero_stage, plan.activation_checkpointing, -plan.micro_batch_size, plan.gpu_type)
+        return (*(cost_and_time if request.job.objective is Objective.COST else time_and_cost), *own)
+
+    return key
+
+
+def _ranked(plans: list[ResourcePlan], request: PlanRequest) -> tuple[Candidate, ...]:
+    if not plans:
+        return ()
+    best, by_cost = plans[0], request.job.objective is Objective.COST
+    first = Candidate(plan=best, rank=1, reason=_best_reason(best, len(plans), by_cost=by_cost))
+    rest = (
+        Candidate(plan=plan, rank=rank, reason=_later_reason(plan, best, by_cost=by_cost))
+        for rank, plan in enumerate(plans[1:], start=2)
+    )
+    return (first, *rest)
+
+
+def _best_reason(plan: ResourcePlan, num_plans: int, *, by_cost: bool) -> Reason:
+    best = f"{'Cheapest' if by_cost else 'Fastest'} of {num_plans} plans that fit"
+    what = best if num_plans > 1 else "The only plan that fits"
+    tightest = plan.memory.terms[0]
+    detail = (
+        f"{what}: {format_duration(plan.step_time_s)} a step, "
+        f"{format_duration(plan.predicted_run_s)} in all, cost {plan.predicted_cost:.3g}; "
+        f"needs {format_bytes(plan.memory.required_bytes)} of {format_bytes(plan.gpu_memory_bytes)}, "
+        f"peak at {plan.memory.at}, most of it {tightest.name}."
+    )
+    return Reason(code=ReasonCode.BEST_PLAN, detail=detail)
+
+
+def _later_reason(plan: ResourcePlan, best: ResourcePlan, *, by_cost: bool) -> Reason:
+    time_ratio = plan.predicted_run_s / best.predicted_run_s
+    if by_cost and plan.predicted_cost > best.predicted_cost:
+        dearer = plan.predicted_cost - best.predicted_cost
+        detail = f"Costs {dearer:.3g} more than {best.plan_id}, {_times(time_ratio)}."
+        return Reason(code=ReasonCode.COSTLIER_PLAN, detail=detail)
+    detail = (
+        f"Takes {_times(time_ratio)} as {best.plan_id} "
+        f"({format_duration(plan.step_time_s)} a step), needs {format_bytes(plan.memory.required_bytes)}."
+    )
+    return Reason(code=ReasonCode.SLOWER_PLAN, detail=detail)
+
+
+def _times(ratio: float) -> str:
+    return "as long" if abs(ratio - 1) < 0.005 else f"{ratio:.2f} times as long"

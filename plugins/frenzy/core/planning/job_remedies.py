@@ -1,0 +1,147 @@
+"""Changes of the job itself that may make a plan fit: its own choices first, then the limits its user set.
+
+A change is lifted first (as if the limit were not there), and tightened when it is known to help:
+to the least value that suffices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from frenzy.core.planning.remedy_changes import Change, Situation, Solve, feasible_plans
+from frenzy.core.planning.request import PlanRequest
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.errors import ReasonCode
+from frenzy.core.values.job import Checkpointing, ConstraintsSpec, Precision, TrainingSpec
+from frenzy.core.values.plan import Candidate
+from frenzy.core.values.units import format_duration, round_up
+
+_Lift = Callable[[Situation], Situation]
+_Tighten = Callable[[Situation, Situation, Solve], Situation]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JobChange:
+    """lift: makes it freely. tighten: from where it was lifted back to the least that suffices, and writes it down."""
+
+    lift: _Lift
+    tighten: _Tighten
+
+
+def job_changes(request: PlanRequest, candidates: Sequence[Candidate], cluster: Cluster) -> tuple[JobChange, ...]:
+    """The changes that could matter to ``candidates``, the least intrusive first."""
+    limits, training = request.job.constraints, request.job.training
+    found: list[JobChange] = []
+    if training.gradient_checkpointing is Checkpointing.OFF:
+        found.append(
+            _choice("training.gradient_checkpointing", "off", "auto", gradient_checkpointing=Checkpointing.AUTO)
+        )
+    if any(each.reason.code is ReasonCode.PREDICTED_NOT_LAUNCHABLE for each in candidates):
+        found += _launchable_choices(training)
+    if limits.max_gpus is not None:
+        found.append(JobChange(lambda now: _limited(now, max_gpus=None), _least_gpus))
+    found += [_one_more_type(name) for name in _types_left_out(limits, cluster)]
+    if limits.max_cost is not None:
+        found.append(JobChange(lambda now: _limited(now, max_cost=None), _least_cost))
+    if request.seconds_to_deadline is not None:
+        found.append(JobChange(_without_deadline, _earliest_deadline))
+    return tuple(found)
+
+
+def _limited(now: Situation, **limits: Any) -> Situation:
+    job = now.request.job
+    changed = replace(job, constraints=replace(job.constraints, **limits))
+    return replace(now, request=replace(now.request, job=changed))
+
+
+def _choice(name: str, before: str, after: str, **training: Any) -> JobChange:
+    """Another choice of how to train; there is nothing to tighten."""
+
+    def lift(now: Situation) -> Situation:
+        job = now.request.job
+        changed = replace(job, training=replace(job.training, **training))
+        return replace(now, request=replace(now.request, job=changed))
+
+    return JobChange(lift, lambda now, _start, _solve: now.asking(now.request, Change(name, before, after)))
+
+
+def _launchable_choices(training: TrainingSpec) -> Iterator[JobChange]:
+    """What the trainer runs everywhere, in place of what it may not run here."""
+    if training.precision is Precision.FP16:
+        yield _choice("training.precision", "fp16", "bf16", precision=Precision.BF16)
+    for attention in ("sdpa", "eager"):
+        if training.attention != attention:
+            yield _choice("training.attention", training.attention, attention, attention=attention)
+    if training.loss != "torch":
+        yield _choice("training.loss", training.loss, "torch", loss="torch")
+    lora = training.lora
+    if lora is not None and lora.quantization != "none":
+        plain = replace(lora, quantization="none", double_quantization=False)
+        yield _choice("training.lora.quantization", lora.quantization, "none", lora=plain)
+
+
+# limits
+
+
+def _least_gpus(now: Situation, start: Situation, solve: Solve) -> Situation:
+    plans = feasible_plans(solve(now.request, now.cluster))
+    before = start.request.job.constraints.max_gpus
+    least = min((plan.num_gpus for plan in plans), default=before)
+    tight = _limited(now, max_gpus=least)
+    return tight.asking(tight.request, Change("constraints.max_gpus", str(before), str(least)))
+
+
+def _types_left_out(limits: ConstraintsSpec, cluster: Cluster) -> list[str]:
+    """Smaller cards first."""
+    if not limits.gpu_types:
+        return []
+    by_size = sorted(cluster.gpu_types, key=lambda each: (each.memory_bytes, each.name))
+    return [each.name for each in by_size if each.name not in limits.gpu_types]
+
+
+def _one_more_type(name: str) -> JobChange:
+    def lift(now: Situation) -> Situation:
+        return _limited(now, gpu_types=(*now.request.job.constraints.gpu_types, name))
+
+    def tighten(now: Situation, start: Situation, _solve: Solve) -> Situation:
+        before = ", ".join(start.request.job.constraints.gpu_types)
+        return now.asking(now.request, Change("constraints.gpu_types", before, f"{before}, {name}"))
+
+    return JobChange(lift, tighten)
+
+
+def _least_cost(now: Situation, start: Situation, solve: Solve) -> Situation:
+    plans = feasible_plans(solve(now.request, now.cluster))
+    before = start.request.job.constraints.max_cost or 0.0
+    least = round_up(min((plan.predicted_cost for plan in plans), default=before))
+    tight = _limited(now, max_cost=least)
+    return tight.asking(tight.request, Change("constraints.max_cost", f"{before:g}", f"{least:g}"))
+
+
+def _without_deadline(now: Situation) -> Situation:
+    free = _limited(now, deadline=None)
+    return replace(free, request=replace(free.request, seconds_to_deadline=None))
+
+
+def _later(time: str, later_s: float) -> str | None:
+    """None for a time beyond the calendar."""
+    try:
+        return (datetime.fromisoformat(time) + timedelta(seconds=later_s)).isoformat()
+    except OverflowError:
+        return None
+
+
+def _earliest_deadline(now: Situation, start: Situation, solve: Solve) -> Situation:
+    plans = feasible_plans(solve(now.request, now.cluster))
+    left_s = start.request.seconds_to_deadline or 0.0
+    later_s = max(1.0, math.ceil(min((plan.predicted_run_s for plan in plans), default=left_s) - left_s))
+    before = start.request.job.constraints.deadline
+    after = None if before is None else _later(before, later_s)
+    tight = _limited(now, deadline=after)
+    moved = replace(tight.request, seconds_to_deadline=left_s + later_s)
+    told = f"in {format_duration(max(0.0, left_s))}" if before is None else before
+    return tight.asking(moved, Change("constraints.deadline", told, after or f"in {format_duration(left_s + later_s)}"))

@@ -1,0 +1,170 @@
+"""Which combinations of a job's and a plan's choices the trainer can run.
+
+A combination counts as launchable when a test has trained it (``tests/trainer``): on the CPU, where
+the trainer runs the same code as on a GPU. What has no kernels there is not launchable until it was
+trained on a GPU. Everything else may be predicted, is never chosen, and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from frenzy.core.models.parameters import ModelShape
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.job import Precision, TrainingSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedFamily:
+    """What the tests train of a family.
+
+    sdpa: with torch's fused attention; without it only eager attention runs. fused_loss: with the
+    loss that holds no logits. tensor_parallel: split by AutoTP, and saved. nf4: with 4-bit weights.
+    """
+
+    sdpa: bool = True
+    fused_loss: bool = True
+    tensor_parallel: bool = True
+    nf4: bool = True
+
+
+_WHOLE: Final = TrainedFamily(tensor_parallel=False)
+# Experts are no linear maps of their own: their weights would stay in 16 bits.
+_EXPERTS: Final = TrainedFamily(tensor_parallel=False, nf4=False)
+TRAINED_FAMILIES: Final[Mapping[str, TrainedFamily]] = MappingProxyType(
+    {
+        "gpt2": _WHOLE,
+        "gpt_bigcode": _WHOLE,
+        "gpt_neox": TrainedFamily(),
+        "opt": TrainedFamily(),
+        "mpt": TrainedFamily(sdpa=False, tensor_parallel=False),
+        "llama": TrainedFamily(),
+        "mistral": TrainedFamily(),
+        "granite": TrainedFamily(),
+        "qwen2": TrainedFamily(),
+        "qwen3": TrainedFamily(),
+        "gemma": TrainedFamily(),
+        "gemma2": TrainedFamily(sdpa=False, fused_loss=False),
+        "gemma3_text": TrainedFamily(),
+        "phi": TrainedFamily(),
+        "phi3": _WHOLE,
+        "mixtral": _EXPERTS,
+        "qwen3_moe": _EXPERTS,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchChoice:
+    """What a plan adds to a job, as far as it decides whether the trainer can run it."""
+
+    kind: DeviceKind
+    zero_stage: int
+    tp: int = 1
+    offload_optimizer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    training: TrainingSpec
+    shape: ModelShape
+    choice: LaunchChoice
+    family: TrainedFamily
+
+
+def launch_refusal(training: TrainingSpec, shape: ModelShape, choice: LaunchChoice) -> Reason | None:
+    """Why the trainer cannot run ``choice`` of this job; None when it can.
+
+    The reason's code is PREDICTED_NOT_LAUNCHABLE; its remedy is the smallest change of the job, where
+    there is one.
+    """
+    family = TRAINED_FAMILIES.get(shape.family)
+    if shape.is_encoder or family is None:
+        return _family_refusal(shape)
+    question = _Question(training, shape, choice, family)
+    return next((refusal for rule in _RULES if (refusal := rule(question)) is not None), None)
+
+
+def _refused(detail: str, remedy: str | None = None) -> Reason:
+    return Reason(code=ReasonCode.PREDICTED_NOT_LAUNCHABLE, detail=detail, remedy=remedy)
+
+
+def _family_refusal(shape: ModelShape) -> Reason:
+    what = "fills in masked tokens" if shape.is_encoder else "was not trained by a test"
+    return _refused(
+        f"The trainer trains models that continue a text; {shape.family} {what}.",
+        f"Use one of the families {', '.join(TRAINED_FAMILIES)}.",
+    )
+
+
+def _precision(question: _Question) -> Reason | None:
+    if question.choice.kind is DeviceKind.VIRTUAL and question.training.precision is Precision.FP16:
+        return _refused("DeepSpeed refuses fp16 on a CPU.", "Set training.precision to bf16.")
+    return None
+
+
+def _attention(question: _Question) -> Reason | None:
+    if question.training.attention == "flash_attention_2":
+        why = "has no kernels for a CPU" if question.choice.kind is DeviceKind.VIRTUAL else "was not validated on a GPU"
+        return _refused(f"flash_attention_2 {why}.", "Set training.attention to sdpa.")
+    if question.training.attention == "sdpa" and not question.family.sdpa:
+        detail = f"{question.shape.family} has no attention of torch's own (sdpa)."
+        return _refused(detail, "Set training.attention to eager.")
+    return None
+
+
+def _loss(question: _Question) -> Reason | None:
+    if question.training.loss != "fused":
+        return None
+    if not question.family.fused_loss:
+        return _refused(f"{question.shape.family} caps its logits before the loss.", "Set training.loss to torch.")
+    if question.choice.tp > 1:
+        detail = "Tensor parallelism splits the output head, which the fused loss applies whole."
+        return _refused(detail, "Set training.loss to torch.")
+    return None
+
+
+def _quantization(question: _Question) -> Reason | None:
+    lora = question.training.lora
+    if lora is None or lora.quantization == "none":
+        return None
+    if not question.family.nf4:
+        detail = f"The experts of {question.shape.family} are not quantised."
+        return _refused(detail, "Set training.lora.quantization to none.")
+    if question.choice.kind is DeviceKind.CUDA and question.choice.zero_stage == 3:
+        return _refused("4-bit weights under ZeRO stage 3 were not validated on a GPU.")
+    return None
+
+
+def _tensor_parallel(question: _Question) -> Reason | None:
+    tp, shape = question.choice.tp, question.shape
+    if tp == 1:
+        return None
+    if not (shape.autotp and question.family.tensor_parallel):
+        return _refused(f"DeepSpeed's AutoTP does not split {shape.family}.")
+    if shape.num_heads % tp or shape.num_key_value_heads % tp:
+        heads = f"{shape.num_heads} and {shape.num_key_value_heads}"
+        return _refused(f"The attention and key/value heads ({heads}) are not both a multiple of {tp}.")
+    if question.training.lora is not None:
+        return _refused("Adapters are not split by AutoTP.", "Leave out training.lora.")
+    return None
+
+
+def _offload(question: _Question) -> Reason | None:
+    if question.choice.offload_optimizer and question.choice.kind is DeviceKind.VIRTUAL:
+        return _refused("A virtual GPU's memory is host memory: moving the optimizer to the host saves nothing.")
+    return None
+
+
+_RULES: Final[tuple[Callable[[_Question], Reason | None], ...]] = (
+    _precision,
+    _attention,
+    _loss,
+    _quantization,
+    _tensor_parallel,
+    _offload,
+)

@@ -1,0 +1,102 @@
+"""MARP: from a training job to its resource plans, each with a rank or the reason it is refused.
+
+``plan_candidates`` is the entry; the policy is ``closed-form`` (the project's memory and time
+models) or ``paper`` (Frenzy's formulas as published). Order of the result: feasible plans by
+rank, then one refused plan for each GPU type, count and reason, as an explanation.
+
+Ranking, objective time: predicted run time, GPUs, cost, then the plan's own order (tensor
+parallel degree, ZeRO stage, checkpointing, larger micro-batch). Objective cost: cost, run time,
+GPUs, then the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from frenzy.core.memory.calibration import Calibration
+from frenzy.core.planning.estimated_plans import closed_form_candidates
+from frenzy.core.planning.paper_plans import paper_candidates
+from frenzy.core.planning.remedies import Remedy, first_remedy, refusal_of
+from frenzy.core.planning.request import PlanRequest
+from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.values.plan import Candidate
+
+__all__ = ["POLICIES", "PlanRequest", "Remedy", "plan_candidates", "remedies", "smallest_remedy"]
+
+Policy = Callable[[PlanRequest, Cluster, Calibration], tuple[Candidate, ...]]
+
+POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
+    {"closed-form": closed_form_candidates, "paper": paper_candidates}
+)
+
+
+def plan_candidates(
+    request: PlanRequest, cluster: Cluster, calibration: Calibration, policy: str = "closed-form"
+) -> tuple[Candidate, ...]:
+    """All plans worth knowing of, best first; refused ones last.
+
+    Raises PermanentError when the model is outside the memory model's support, cannot take the
+    job's sequences, or the policy is unknown.
+    """
+    solve = _policy(policy)
+    _check_positions(request)
+    return solve(request, cluster, calibration)
+
+
+def _check_positions(request: PlanRequest) -> None:
+    length, positions = request.sequence_length, request.shape.max_positions
+    if 0 < positions < length:
+        raise PermanentError(
+            Reason(
+                code=ReasonCode.BAD_CONFIG_OR_DATA,
+                detail=f"data.sequence_length is {length}, but the model has {positions} positions.",
+                remedy=f"data.sequence_length: {length} -> {positions}, or a model with more positions.",
+            )
+        )
+
+
+def smallest_remedy(
+    request: PlanRequest,
+    cluster: Cluster,
+    calibration: Calibration,
+    policy: str = "closed-form",
+    known: tuple[Candidate, ...] | None = None,
+) -> Reason:
+    """Why no plan of ``request`` is feasible, with the smallest change that makes one so.
+
+    When one is feasible after all, the reason is that of the best plan. known: the request's candidates, where
+    they were listed already.
+    """
+    candidates = plan_candidates(request, cluster, calibration, policy) if known is None else known
+    if candidates and candidates[0].feasible:
+        return candidates[0].reason
+    remedy = _first_remedy(request, cluster, calibration, policy, candidates)
+    return refusal_of(candidates, cluster, remedy)
+
+
+def remedies(
+    request: PlanRequest, cluster: Cluster, calibration: Calibration, policy: str = "closed-form"
+) -> Remedy | None:
+    """The smallest change after which a plan is feasible; None when none was found.
+
+    Changes are tried in the order of how little they take from the user: checkpointing, the
+    limits the user set, the sequence length, and last another GPU.
+    """
+    return _first_remedy(request, cluster, calibration, policy, _policy(policy)(request, cluster, calibration))
+
+
+def _first_remedy(
+    request: PlanRequest, cluster: Cluster, calibration: Calibration, policy: str, known: tuple[Candidate, ...]
+) -> Remedy | None:
+    solve = _policy(policy)
+    return first_remedy(request, cluster, known, lambda asked, there: solve(asked, there, calibration))
+
+
+def _policy(name: str) -> Policy:
+    if name not in POLICIES:
+        detail = f"MARP policy {name!r} is not known; allowed: {', '.join(POLICIES)}."
+        raise PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail))
+    return POLICIES[name]

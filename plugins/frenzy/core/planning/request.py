@@ -1,0 +1,42 @@
+"""What MARP is asked: a job, its model, and what earlier attempts taught."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from frenzy.core.memory.residuals import NOTHING_LEARNED, Residuals, residual_family
+from frenzy.core.models.parameters import ModelShape
+from frenzy.core.values.job import TrainingJob
+from frenzy.core.values.plan import PlanShape
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """One planning of one job.
+
+    total_steps: optimizer steps still to do. excluded_shapes: plans that failed, never offered
+    again. extra_bytes_per_gpu: memory seen beyond the prediction; every plan must have room for
+    it. seconds_to_deadline: from now, when the job has a deadline. residuals: what runs of other
+    jobs taught about the predictions.
+    """
+
+    job: TrainingJob
+    shape: ModelShape
+    total_steps: int
+    excluded_shapes: tuple[PlanShape, ...] = ()
+    extra_bytes_per_gpu: int = 0
+    seconds_to_deadline: float | None = None
+    residuals: Residuals = NOTHING_LEARNED
+
+    @property
+    def residual_family(self) -> str:
+        """The family by which residuals are grouped: adapters err otherwise than full training."""
+        return residual_family(self.shape.family, adapters=self.job.training.lora is not None)
+
+    @property
+    def global_batch_size(self) -> int:
+        return self.job.training.global_batch_size
+
+    @property
+    def sequence_length(self) -> int:
+        return self.job.data.sequence_length

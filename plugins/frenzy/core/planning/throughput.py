@@ -1,0 +1,158 @@
+"""Time of an optimizer step on real GPUs: matrix products, memory traffic and ring collectives.
+
+Each part is first counted at the rates of the datasheet (``StepParts``), then divided by the shares
+that were measured (``Utilisation``); the counts are exact, all that is uncertain is in the shares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from frenzy.core.memory.workload import Array, PlanGrid
+from frenzy.core.models.flops import FlopsShape, attention_flops_per_token, weight_flops_per_token
+from frenzy.core.values.hardware import GpuType
+from frenzy.core.values.job import Precision
+from frenzy.core.values.utilisation import Utilisation
+
+_ACTIVATION_BYTES: Final = 2.0
+# Adam in mixed precision: gradient, master weight and two states are read, the latter three and the weight written.
+_STATE_BYTES: Final = 28.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """What connects the GPUs of a plan.
+
+    inside_bytes_per_s: from a GPU to its neighbours; between_bytes_per_s: from a node to others, all
+    its adapters together.
+    """
+
+    gpus_per_node: int
+    inside_bytes_per_s: float
+    between_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWork:
+    """What is computed in a step, whatever the plan.
+
+    weight_bytes, gradient_bytes: of one element when it is communicated.
+    """
+
+    flops: FlopsShape
+    hidden_size: int
+    vocab_size: int
+    sequence_length: int
+    precision: Precision
+    weight_bytes: float
+    gradient_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepParts:
+    """Seconds of each part of a step at the datasheet's rates, an entry for each plan; launches counts layers.
+
+    hidden, vocabulary: one pass over them. states: nothing where they are in host memory, whose time
+    ``host_offload`` adds.
+    """
+
+    matmul: Array
+    attention: Array
+    hidden: Array
+    vocabulary: Array
+    tensor_parallel: Array
+    launches: Array
+    inside: Array
+    between: Array
+    states: Array
+
+
+def step_parts(work: StepWork, grid: PlanGrid, gpu: GpuType, link: Link) -> StepParts:
+    """The parts of a step of each plan in ``grid``.
+
+    With d ranks in data parallel and t in tensor parallel: products take 2 (4 with the input's
+    gradient, 6 with the weight's, 2 more when checkpointing) operations for each parameter and
+    token, divided by t; hidden states are not divided by t.
+    """
+    peak, memory = gpu.peak_flops_per_s(work.precision), gpu.memory_bandwidth_bytes_per_s
+    tokens = np.asarray(grid.micro_batch * grid.accumulation * float(work.sequence_length), dtype=np.float64)
+    again = grid.checkpointing.astype(np.float64)
+    share = tokens / (grid.tp * peak)
+    activation_s = tokens * _ACTIVATION_BYTES / memory
+    communicated = _collective_bytes(work, grid)
+    crosses_nodes = grid.dp * grid.tp > link.gpus_per_node
+    inside_s = communicated / grid.tp / link.inside_bytes_per_s
+    between_s = np.maximum(communicated / link.between_bytes_per_s, inside_s)
+    return StepParts(
+        matmul=share * _weight_flops(work, again),
+        attention=share * _attention_flops(work, again),
+        hidden=activation_s * work.flops.num_layers * work.hidden_size * (1.0 + again / 3.0),
+        vocabulary=activation_s * work.vocab_size / grid.tp,
+        tensor_parallel=_tensor_parallel_bytes(work, grid, tokens) / link.inside_bytes_per_s,
+        launches=np.asarray(grid.accumulation * float(work.flops.num_layers), dtype=np.float64),
+        inside=np.where(crosses_nodes, 0.0, inside_s),
+        between=np.where(crosses_nodes, between_s, 0.0),
+        states=_states(work, grid) * (_STATE_BYTES / memory),
+    )
+
+
+def step_seconds(parts: StepParts, reached: Utilisation) -> Array:
+    """Seconds of a step: compute (or kernel launches, if they take longer), exposed communication, optimizer.
+
+    Of communication the share ``overlap`` hides behind compute, as far as compute lasts.
+    """
+    compute = (
+        parts.matmul / reached.matmul
+        + parts.attention / reached.attention
+        + parts.hidden * reached.hidden_passes
+        + parts.vocabulary * reached.vocab_passes
+        + parts.tensor_parallel / reached.inside
+    )
+    busy = np.maximum(compute, parts.launches * reached.launch_s_per_layer)
+    collectives = parts.inside / reached.inside + parts.between / reached.between
+    exposed = np.maximum((1.0 - reached.overlap) * collectives, collectives - busy)
+    return np.asarray(busy + exposed + parts.states * reached.state_passes, dtype=np.float64)
+
+
+def _weight_flops(work: StepWork, again: Array) -> Array:
+    """Operations for each token; ``again`` is 1 where the forward pass is repeated, else 0."""
+    plain, repeated = (weight_flops_per_token(work.flops, checkpointing=each) for each in (False, True))
+    return plain + again * (repeated - plain)
+
+
+def _attention_flops(work: StepWork, again: Array) -> Array:
+    plain, repeated = (
+        attention_flops_per_token(work.flops, work.sequence_length, checkpointing=each) for each in (False, True)
+    )
+    return plain + again * (repeated - plain)
+
+
+def _collective_bytes(work: StepWork, grid: PlanGrid) -> Array:
+    """Bytes that ring collectives of the data-parallel ranks pass on in a step, over all tensor-parallel ranks.
+
+    A ring passes (d-1)/d of a buffer, twice for an all-reduce. Without ZERO and in stages 1 and 2
+    gradients are all-reduced, in stage 2 each micro-batch; stages 1 and 2 then gather the updated
+    weights. Stage 3 reduce-scatters gradients and gathers the weights forward and backward, each micro-batch.
+    """
+    ring = (grid.dp - 1) / grid.dp
+    gradients = work.gradient_bytes * work.flops.num_trainable
+    updated, weights = work.weight_bytes * work.flops.num_trainable, work.weight_bytes * work.flops.num_parameters
+    reductions = np.where(grid.zero_stage >= 2, grid.accumulation, 1)
+    divided = 2 * gradients * reductions + np.where(grid.zero_stage > 0, updated, 0.0)
+    gathered = grid.accumulation * (gradients + 2.0 * weights)
+    return np.asarray(ring * np.where(grid.zero_stage == 3, gathered, divided), dtype=np.float64)
+
+
+def _tensor_parallel_bytes(work: StepWork, grid: PlanGrid, tokens: Array) -> Array:
+    """Hidden states are all-reduced twice forward and twice backward in each layer."""
+    crossings = 8.0 * work.flops.num_layers * (grid.tp - 1) / grid.tp
+    return np.asarray(crossings * tokens * work.hidden_size * _ACTIVATION_BYTES, dtype=np.float64)
+
+
+def _states(work: StepWork, grid: PlanGrid) -> Array:
+    """Parameters whose optimizer states one rank holds in its GPU's memory."""
+    ranks = grid.tp * np.where(grid.zero_stage > 0, grid.dp, 1)
+    return np.asarray(work.flops.num_trainable * ~grid.offload / ranks, dtype=np.float64)

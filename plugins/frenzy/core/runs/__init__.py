@@ -1,0 +1,1 @@
+"""Runs as they are recorded, shown and sent, and who may see or change them."""

@@ -1,0 +1,275 @@
+"""The messages between Airflow's tasks, triggers, the CLI, the pages and the ledger's API.
+
+Each is a frozen value with a JSON form (``frenzy.core.values.codec``); the routes are listed beside
+each message. All paths are below ``/frenzy/api/v1``; what is only read is in ``frenzy.core.runs.views``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le, Len, Lt
+
+from frenzy.core.runs.ledger import (
+    Attempt,
+    DataFacts,
+    Event,
+    JobState,
+    Lease,
+    NextAttempt,
+    QueueEntry,
+    RunIdentity,
+    RunRecord,
+)
+from frenzy.core.values.errors import Reason
+from frenzy.core.values.job import TrainingJob
+from frenzy.core.values.launch import AttemptResult, LaunchSpec, Step
+from frenzy.core.values.plan import Candidate
+
+_Seconds = Annotated[float, Ge(0), Le(1e12)]
+_Bytes = Annotated[int, Ge(0), Le(2**60)]
+_MoreBytes = Annotated[int, Ge(-(2**50)), Le(2**50)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterRun:
+    """POST /runs -> RunView. Freezes the spec and plans. Repeating it changes nothing.
+
+    model_config: the complete Hugging Face config. A run whose plans are all refused is
+    registered as FAILED_NO_RESOURCE with the reason and remedy. masked: as in RunRecord.
+    """
+
+    identity: RunIdentity
+    job: TrainingJob
+    model_config: Mapping[str, Any]
+    data_facts: DataFacts
+    masked: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """GET /runs/{run_key}; also the answer to most posts: all that is known of one run, its masked texts left out."""
+
+    run: RunRecord
+    queue_entry: QueueEntry | None = None
+    lease: Lease | None = None
+    attempts: tuple[Attempt, ...] = ()
+    events: tuple[Event, ...] = ()
+
+
+class PlaceStatus(StrEnum):
+    WAITING = "waiting"
+    PLACED = "placed"
+    REFUSED = "refused"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceView:
+    """POST /runs/{run_key}/enqueue and GET /runs/{run_key}/place.
+
+    PLACED carries the attempt's launch spec, its masked texts left out, and so does CANCELLED while its workers have
+    yet to end; the others carry their reason.
+    """
+
+    run_key: str
+    status: PlaceStatus
+    reason: Reason | None = None
+    position: int | None = None
+    expected_start_s: float | None = None
+    spec: LaunchSpec | None = None
+
+
+class DirectiveKind(StrEnum):
+    CONTINUE = "continue"
+    CHECKPOINT_AND_STOP = "checkpoint_and_stop"
+    KILL = "kill"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Directive:
+    """What the ledger wants of an attempt; the answer to a heartbeat or a report.
+
+    POST /runs/{run_key}/attempts/{n}/launching -> Directive. The launch task is about to start the workers.
+    spec: what they are told, every text as it is; in answer to ``launching`` alone, where they may be started.
+    """
+
+    kind: DirectiveKind
+    reason: Reason | None = None
+    spec: LaunchSpec | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStarted:
+    """POST /runs/{run_key}/attempts/{n}/started -> Directive. The workers were started."""
+
+    launcher_ref: Annotated[str, Len(0, 1024)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressReport:
+    """POST /runs/{run_key}/attempts/{n}/progress -> Directive. Also renews the lease."""
+
+    last_step: Step
+    last_loss: float | None = None
+    step_time_s: _Seconds | None = None
+    first_step_s: _Seconds | None = None
+    measured_peak_bytes: _Bytes | None = None
+    reserved_peak_bytes: _Bytes | None = None
+    device_used_peak_bytes: _Bytes | None = None
+    explained_peak_bytes: _Bytes | None = None
+    growth_step: Step | None = None
+    checkpoint_step: Step | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PressureReport:
+    """POST /runs/{run_key}/attempts/{n}/pressure -> Directive.
+
+    The monitor wants the run moved. The answer is CHECKPOINT_AND_STOP when the ledger agrees (a
+    plan is left, the budget is not spent, the least running time is over), else CONTINUE.
+    extra_bytes_per_gpu: memory beyond the prediction seen so far, which the next plan must have
+    room for. forecast_extra_bytes_per_gpu: the same at the run's end if growth goes on.
+    """
+
+    reason: Reason
+    progress: ProgressReport
+    extra_bytes_per_gpu: _MoreBytes
+    forecast_extra_bytes_per_gpu: _MoreBytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndReport:
+    """POST /runs/{run_key}/attempts/{n}/end -> RunView. The workers are proved gone.
+
+    result: the workers' own account; None when they left none. reason: what is known beside it, of
+    pods and nodes. lost_nodes: those to blame, which the run is not to use again.
+    """
+
+    result: AttemptResult | None = None
+    reason: Reason | None = None
+    lost_nodes: tuple[str, ...] = ()
+    progress: ProgressReport | None = None
+
+
+class VerdictKind(StrEnum):
+    DONE = "done"
+    RETRY = "retry"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """POST /runs/{run_key}/decide -> Verdict. What follows after an attempt; may be repeated."""
+
+    kind: VerdictKind
+    reason: Reason
+    next_attempt: NextAttempt | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRun:
+    """POST /runs/{run_key}/cancel -> RunView. Leaves the queue at once; live workers are stopped."""
+
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitJob:
+    """POST /jobs -> SubmittedJob. Stores the spec; its DAG ``job_<name>`` appears and may run.
+
+    dag_run: (DAG id, run id) of the task that asks; the job then belongs to who started that run.
+    """
+
+    yaml_text: str
+    trigger: bool = True
+    conf: Mapping[str, Any] | None = None
+    dag_run: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmittedJob:
+    name: str
+    dag_id: str
+    changed: bool
+    run_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanPreview:
+    """POST /plan (a RegisterRun) -> PlanPreview: candidates on the present cluster, nothing stored."""
+
+    candidates: tuple[Candidate, ...]
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedRun:
+    """GET /ended?older_than_s=... -> tuple[EndedRun], oldest first: what may be cleaned."""
+
+    run_key: str
+    job_name: str
+    state: JobState
+    ended_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanRun:
+    """POST /runs/{run_key}/clean -> CleanedRun. Removes the files of a run that ended ``older_than_s`` ago.
+
+    models: its finished model, too. dry_run: nothing is removed.
+    """
+
+    older_than_s: _Seconds
+    models: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanedRun:
+    """num_bytes: of the files that were removed, or would be."""
+
+    run_key: str
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepTarget:
+    """GET /sweep -> tuple[SweepTarget]: held leases whose workers should be looked at; masked texts left out."""
+
+    run_key: str
+    attempt: int
+    suspect: bool
+    stop: bool
+    spec: LaunchSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepFinding:
+    """What a sweep saw of one attempt; reason and lost_nodes as in EndReport."""
+
+    run_key: Annotated[str, Len(1, 64)]
+    attempt: Annotated[int, Ge(0), Lt(2**31)]
+    workers: Annotated[str, Len(0, 64)]
+    result: AttemptResult | None = None
+    reason: Reason | None = None
+    lost_nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepReport:
+    """POST /sweep -> SweepSummary: what was found; the ledger reconciles and runs a pass."""
+
+    findings: tuple[SweepFinding, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepSummary:
+    num_suspect: int
+    num_released: int
+    num_started: int
+    lines: tuple[str, ...] = ()

@@ -1,0 +1,325 @@
+"""The job specification: one definition for YAML, the Params form, Python and the JSON schema.
+
+Each field carries its constraint (``annotated_types``) and its help (``doc``) so that every
+other form is derived: pydantic validates at the edge, the schema and the Airflow form are
+generated. Rules that span fields are in ``cross_field_violations``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal
+
+from annotated_types import Ge, Gt, Le, Len, Lt
+
+from frenzy.core.values.errors import Violation
+from frenzy.core.values.job_environment import environment_violations
+
+NAME_PATTERN: Final = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
+# Far beyond any real job; so that no computation with them overflows or takes long.
+MAX_STEPS: Final = 1_000_000_000
+_PATH: Final = 4096
+_NAME: Final = 256
+# The DAG of a stored job is called so, and then as the job.
+JOB_DAG_PREFIX: Final = "job_"
+# What the families call the linear map from the last hidden state to the vocabulary.
+OUTPUT_HEADS: Final = ("lm_head", "embed_out")
+
+
+@dataclass(frozen=True, slots=True)
+class Doc:
+    """Help for one field: a sentence, and values worth suggesting in the form."""
+
+    text: str
+    examples: tuple[Any, ...] = ()
+    pattern: str | None = None
+
+
+class Precision(StrEnum):
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+    AUTOCAST_BF16 = "autocast-bf16"
+
+
+class Checkpointing(StrEnum):
+    """Activation checkpointing: decided by the plan, or fixed by the user."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """What is trained. Exactly one of ``config``, ``path``, ``hub_id``."""
+
+    config: Annotated[
+        Mapping[str, Any] | None,
+        Doc("A Hugging Face model config with its model_type; the model starts from random weights."),
+    ] = None
+    path: Annotated[str | None, Len(0, _PATH), Doc("A local folder with config.json and, if there, weights.")] = None
+    hub_id: Annotated[
+        str | None, Len(0, _NAME), Doc("A model id on the Hugging Face hub, where one can be reached.")
+    ] = None
+    tokenizer: Annotated[
+        str,
+        Len(0, _PATH),
+        Doc(
+            "byte, train (a byte-level BPE trained on the data), model (the model's own), or a folder.",
+            ("byte", "train", "model"),
+        ),
+    ] = "byte"
+    tokenizer_vocab_size: Annotated[int, Ge(260), Le(1_000_000), Doc("Vocabulary of a trained tokenizer.")] = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSpec:
+    """The training text and how it is cut into sequences."""
+
+    path: Annotated[str, Len(1, _PATH), Doc("A file, folder, glob or fsspec URL of text, jsonl or parquet.")]
+    format: Annotated[Literal["auto", "text", "jsonl", "parquet"], Doc("auto goes by the file ending.")] = "auto"
+    text_column: Annotated[str, Len(0, _NAME), Doc("The column that holds the text in jsonl and parquet.")] = "text"
+    sequence_length: Annotated[int, Ge(8), Le(1_048_576), Doc("Tokens per packed sequence.", (256, 1024, 4096))] = 1024
+    validation_fraction: Annotated[float, Ge(0), Lt(0.5), Doc("Share kept for evaluation, from the end.")] = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraSpec:
+    """Low-rank adapters: the base weights stay frozen."""
+
+    rank: Annotated[int, Ge(1), Le(1024), Doc("Rank of the adapters.")] = 16
+    alpha: Annotated[float, Gt(0), Le(1e6), Doc("Scale of the adapters.")] = 32.0
+    dropout: Annotated[float, Ge(0), Lt(1), Doc("Dropout inside the adapters.")] = 0.0
+    target_modules: Annotated[
+        tuple[str, ...], Len(0, 256), Doc("Modules that get adapters; empty: the library's choice.")
+    ] = ()
+    quantization: Annotated[
+        Literal["none", "nf4"],
+        Doc("nf4 keeps the frozen linear weights in 4 bits (QLoRA); none in the job's precision."),
+    ] = "none"
+    double_quantization: Annotated[bool, Doc("Quantise the scales of the 4-bit weights as well; for nf4.")] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallbackSpec:
+    """A user's training callback, named by its import path."""
+
+    path: Annotated[str, Len(0, _NAME), Doc("package.module:Class", ("frenzy.trainer.callbacks:SnapshotAverage",))]
+    args: Annotated[Mapping[str, Any], Doc("Keyword arguments of the class.")] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSpec:
+    """The mathematics of the run. The plan never changes any of it."""
+
+    global_batch_size: Annotated[int, Ge(1), Le(1_000_000), Doc("Sequences per optimizer step.", (16, 64, 256))] = 32
+    max_steps: Annotated[int | None, Ge(1), Le(MAX_STEPS), Doc("Optimizer steps; or give epochs.")] = None
+    epochs: Annotated[float | None, Gt(0), Le(1e6), Doc("Passes over the data; or give max_steps.")] = None
+    optimizer: Annotated[
+        Literal["adamw", "adamw-8bit", "sgd"], Doc("The optimizer; adamw-8bit keeps AdamW's moments in 8 bits.")
+    ] = "adamw"
+    learning_rate: Annotated[float, Gt(0), Lt(10), Doc("Peak learning rate.", (3e-4, 1e-4))] = 3e-4
+    weight_decay: Annotated[float, Ge(0), Lt(1), Doc("Decoupled weight decay.")] = 0.0
+    beta1: Annotated[float, Ge(0), Lt(1), Doc("Adam's first moment decay, or SGD's momentum.")] = 0.9
+    beta2: Annotated[float, Ge(0), Lt(1), Doc("Adam's second moment decay.")] = 0.999
+    warmup_steps: Annotated[int, Ge(0), Le(MAX_STEPS), Doc("Steps of linear warm-up.")] = 0
+    lr_schedule: Annotated[Literal["constant", "linear", "cosine"], Doc("Decay after the warm-up.")] = "constant"
+    gradient_clipping: Annotated[float, Ge(0), Le(1e9), Doc("Global norm; 0 turns it off.")] = 1.0
+    precision: Annotated[Precision, Doc("Number format of weights and activations.")] = Precision.BF16
+    gradient_checkpointing: Annotated[Checkpointing, Doc("auto lets the plan decide.")] = Checkpointing.AUTO
+    attention: Annotated[
+        Literal["sdpa", "eager", "flash_attention_2"], Doc("How attention is computed; eager keeps all scores.")
+    ] = "sdpa"
+    loss: Annotated[
+        Literal["torch", "fused"], Doc("fused computes the same loss without ever holding the logits of all tokens.")
+    ] = "torch"
+    lora: Annotated[LoraSpec | None, Doc("Train low-rank adapters instead of all weights.")] = None
+    seed: Annotated[int, Ge(0), Le(2**31 - 1), Doc("Seed of weights, dropout and data order.")] = 0
+    callbacks: Annotated[
+        tuple[CallbackSpec, ...], Len(0, 32), Doc("Code of yours that runs inside the training loop.")
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSpec:
+    """When state is saved and where a run starts."""
+
+    every_steps: Annotated[int, Ge(1), Le(MAX_STEPS), Doc("Steps between checkpoints.")] = 100
+    keep: Annotated[int, Ge(1), Le(100), Doc("Checkpoints kept, newest first.")] = 2
+    resume: Annotated[Literal["auto", "never"], Doc("Whether an attempt starts from the run's last checkpoint.")] = (
+        "auto"
+    )
+    warm_start: Annotated[
+        str | None, Len(0, _PATH), Doc("Folder or run key of an earlier model whose weights this run starts from.")
+    ] = None
+
+
+class Objective(StrEnum):
+    TIME = "time"
+    COST = "cost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstraintsSpec:
+    """Limits a user may set; none is needed."""
+
+    gpu_types: Annotated[tuple[str, ...], Len(0, 64), Doc("Only these GPU types; empty: any.")] = ()
+    max_gpus: Annotated[int | None, Ge(1), Le(1_000_000), Doc("Never more GPUs than this.")] = None
+    max_cost: Annotated[
+        float | None, Gt(0), Le(1e12), Doc("Upper bound of the predicted cost, in the cluster's currency.")
+    ] = None
+    deadline: Annotated[
+        str | None, Len(0, 64), Doc("Time by which it must end, ISO 8601 with zone.", ("2027-01-31T18:00:00Z",))
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPressureSpec:
+    """What happens when memory runs short."""
+
+    forecast: Annotated[bool, Doc("Move the job before it fails; off: only recover after a failure.")] = True
+    max_reschedules: Annotated[int, Ge(0), Le(100), Doc("Moves and recoveries before the run fails.")] = 5
+    min_run_s: Annotated[float, Ge(0), Le(1e9), Doc("Least running time between two forecast moves.")] = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationSpec:
+    """The task after the training."""
+
+    enabled: Annotated[bool, Doc("Compute perplexity on the held-out text and sample from the model.")] = True
+    prompt: Annotated[str, Len(0, 20_000), Doc("Start of the sample text; empty: the start of the held-out text.")] = ""
+    max_new_tokens: Annotated[int, Ge(1), Le(4096), Doc("Length of the sample.")] = 64
+    max_sequences: Annotated[int, Ge(1), Le(1_000_000), Doc("Held-out sequences that are scored at most.")] = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerSpec:
+    """When the job's own DAG runs by itself. At most one of the two."""
+
+    cron: Annotated[str | None, Len(0, _NAME), Doc("A cron expression, UTC.", ("0 3 * * *",))] = None
+    assets: Annotated[tuple[str, ...], Len(0, 64), Doc("URIs of Assets; the job runs when all were updated.")] = ()
+    max_active_runs: Annotated[int, Ge(1), Le(100), Doc("Runs of this job that may overlap.")] = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingJob:
+    """What the user hands over: a model and data, never a GPU type or count."""
+
+    name: Annotated[str, Len(1, 63), Doc("Lower-case letters, digits, - and _.", pattern=NAME_PATTERN)]
+    model: Annotated[ModelSpec, Doc("Model")]
+    data: Annotated[DataSpec, Doc("Data")]
+    training: Annotated[TrainingSpec, Doc("Training")] = TrainingSpec()
+    checkpoint: Annotated[CheckpointSpec, Doc("Checkpoints")] = CheckpointSpec()
+    evaluation: Annotated[EvaluationSpec, Doc("Evaluation")] = EvaluationSpec()
+    objective: Annotated[Objective, Doc("What the plan minimises: the time to the end, or its cost.")] = Objective.TIME
+    constraints: Annotated[ConstraintsSpec, Doc("Constraints")] = ConstraintsSpec()
+    on_memory_pressure: Annotated[MemoryPressureSpec, Doc("Memory pressure")] = MemoryPressureSpec()
+    elastic: Annotated[
+        Literal["auto", "off"],
+        Doc(
+            "auto: while it runs it may be given more GPUs, fewer or others, or wait again, always from a "
+            "checkpoint; off: it stays where it was started."
+        ),
+    ] = "auto"
+    trigger: Annotated[TriggerSpec, Doc("Trigger")] = TriggerSpec()
+    queue: Annotated[
+        str, Len(1, 63), Doc("Queue the job waits in; one of those the administrator set, where any are.")
+    ] = "default"
+    priority: Annotated[int, Ge(-1000), Le(1000), Doc("Higher goes first.")] = 0
+    team: Annotated[str, Len(1, 63), Doc("Who is charged for it; its quota counts.")] = "default"
+    env: Annotated[
+        Mapping[str, str], Len(0, 256), Doc("Environment variables of the trainer; not FRENZY_* or AIRFLOW*.")
+    ] = field(default_factory=dict)
+    secrets: Annotated[
+        Mapping[str, str],
+        Len(0, 256),
+        Doc("Environment variable to reference (env:NAME, k8s:secret/key) that the administrator allows; no value."),
+    ] = field(default_factory=dict)
+    description: Annotated[str, Len(0, 50_000), Doc("Shown in Airflow, Markdown.")] = ""
+
+
+def cross_field_violations(job: TrainingJob) -> tuple[Violation, ...]:
+    """Every rule that spans fields and that ``job`` breaks, in the order of the fields."""
+    found: list[Violation] = []
+    sources = [name for name in ("config", "path", "hub_id") if getattr(job.model, name) is not None]
+    if len(sources) != 1:
+        found.append(_violation("model", ", ".join(sources) or "no source", "give exactly one of config, path, hub_id"))
+    if job.model.config is not None and not isinstance(job.model.config.get("model_type"), str):
+        found.append(
+            _violation(
+                "model.config.model_type", job.model.config.get("model_type"), "name the family, e.g. gpt2 or llama"
+            )
+        )
+    if (job.training.max_steps is None) == (job.training.epochs is None):
+        found.append(
+            _violation("training.max_steps", job.training.max_steps, "give exactly one of max_steps and epochs")
+        )
+    if job.training.max_steps is not None and job.training.warmup_steps > job.training.max_steps:
+        found.append(
+            _violation(
+                "training.warmup_steps", job.training.warmup_steps, f"at most max_steps = {job.training.max_steps}"
+            )
+        )
+    found += _option_violations(job.training)
+    if job.constraints.deadline is not None and not _is_time_with_zone(job.constraints.deadline):
+        found.append(
+            _violation(
+                "constraints.deadline", job.constraints.deadline, "give ISO 8601 with a zone, e.g. 2027-01-31T18:00:00Z"
+            )
+        )
+    found += _type_name_violations(job.constraints)
+    if job.trigger.cron and job.trigger.assets:
+        found.append(_violation("trigger", "cron and assets", "give at most one of cron and assets"))
+    found += environment_violations(job.env, job.secrets)
+    return tuple(found)
+
+
+def deadline_s(job: TrainingJob) -> float | None:
+    """The job's deadline in seconds since the epoch, if it has one."""
+    text = job.constraints.deadline
+    return None if text is None else datetime.fromisoformat(text).timestamp()
+
+
+def _option_violations(training: TrainingSpec) -> list[Violation]:
+    """Choices of how to train that contradict each other."""
+    found: list[Violation] = []
+    lora = training.lora
+    if training.attention == "flash_attention_2" and training.precision is Precision.FP32:
+        found.append(_violation("training.attention", training.attention, "it computes in 16 bits; use sdpa or eager"))
+    if lora is not None and lora.double_quantization and lora.quantization == "none":
+        found.append(
+            _violation("training.lora.double_quantization", True, "only with training.lora.quantization = nf4")
+        )
+    heads = [each for each in (lora.target_modules if lora else ()) if each.rsplit(".", 1)[-1] in OUTPUT_HEADS]
+    if training.loss == "fused" and heads:
+        allowed = f"the fused loss computes the output head itself; leave out {', '.join(heads)} or use loss = torch"
+        found.append(_violation("training.lora.target_modules", heads, allowed))
+    return found
+
+
+def _type_name_violations(constraints: ConstraintsSpec) -> list[Violation]:
+    """Every refused plan quotes the names."""
+    return [
+        Violation(
+            path=f"constraints.gpu_types[{index}]",
+            value=f"{len(name)} characters",
+            allowed=f"at most {_NAME} characters",
+        )
+        for index, name in enumerate(constraints.gpu_types)
+        if len(name) > _NAME
+    ]
+
+
+def _is_time_with_zone(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def _violation(path: str, value: object, allowed: str) -> Violation:
+    return Violation(path=path, value=repr(value), allowed=allowed)

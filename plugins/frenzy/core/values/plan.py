@@ -1,0 +1,134 @@
+"""Resource plans: what MARP lists, HAS chooses from, and the launcher runs.
+
+Kept apart from ``marp`` (which makes them) so that the queue, the scheduler and the trainer
+need not import the memory model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from frenzy.core.values.errors import Reason
+from frenzy.core.values.zero_buckets import DEEPSPEED_BUCKET_ELEMENTS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryTerm:
+    """One addend of the predicted peak, in bytes on each GPU; ``equation`` says where it is from."""
+
+    name: str
+    num_bytes: int
+    equation: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPrediction:
+    """Predicted memory of one GPU of a plan.
+
+    peak_allocated_bytes: expected maximum held by tensors (what the trainer measures).
+    required_bytes: what the card must have: the peak plus everything outside tensors and a margin.
+    host_bytes: host memory per node.
+    at: the point in time of the peak. terms: addends of the peak, largest first, summing to it.
+    learned_factor: what earlier runs put on the model's own peak; the peak divided by it is the model's.
+    """
+
+    peak_allocated_bytes: int
+    required_bytes: int
+    host_bytes: int
+    at: str
+    terms: tuple[MemoryTerm, ...] = ()
+    learned_factor: float = 1.0
+
+    @property
+    def model_peak_bytes(self) -> int:
+        """The peak by the memory model alone."""
+        return round(self.peak_allocated_bytes / self.learned_factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourcePlan:
+    """One way to run a job: ``num_gpus`` GPUs of one type.
+
+    global batch = dp * micro_batch_size * accumulation_steps, exactly.
+    predicted_run_s covers the whole remaining job; predicted_cost = GPU-hours * price.
+    bucket_elements sizes DeepSpeed's ZeRO buffers (``zero_buckets``).
+    """
+
+    gpu_type: str
+    num_gpus: int
+    dp: int
+    tp: int
+    zero_stage: int
+    micro_batch_size: int
+    accumulation_steps: int
+    activation_checkpointing: bool
+    offload_optimizer: bool = False
+    bucket_elements: int = DEEPSPEED_BUCKET_ELEMENTS
+    memory: MemoryPrediction
+    gpu_memory_bytes: int
+    step_time_s: float
+    samples_per_s: float
+    predicted_run_s: float
+    predicted_cost: float
+
+    @property
+    def global_batch_size(self) -> int:
+        return self.dp * self.micro_batch_size * self.accumulation_steps
+
+    @property
+    def shape(self) -> PlanShape:
+        """What identifies the plan among all others of the same job."""
+        return PlanShape(
+            gpu_type=self.gpu_type,
+            num_gpus=self.num_gpus,
+            tp=self.tp,
+            zero_stage=self.zero_stage,
+            micro_batch_size=self.micro_batch_size,
+            activation_checkpointing=self.activation_checkpointing,
+            offload_optimizer=self.offload_optimizer,
+        )
+
+    @property
+    def plan_id(self) -> str:
+        """Readable and unique within a job: type x count and the settings."""
+        return self.shape.plan_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanShape:
+    """The choices of a plan, without its predictions: the key for 'never the same plan twice'."""
+
+    gpu_type: str
+    num_gpus: int
+    tp: int
+    zero_stage: int
+    micro_batch_size: int
+    activation_checkpointing: bool
+    offload_optimizer: bool = False
+
+    @property
+    def plan_id(self) -> str:
+        parts = [f"{self.num_gpus}x{self.gpu_type}", f"z{self.zero_stage}", f"mb{self.micro_batch_size}"]
+        parts += [f"tp{self.tp}"] if self.tp > 1 else []
+        parts += ["ckpt"] if self.activation_checkpointing else []
+        parts += ["offload"] if self.offload_optimizer else []
+        return "-".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A plan with its verdict: ``rank`` 1 is best; None means refused, for ``reason``."""
+
+    plan: ResourcePlan
+    rank: int | None
+    reason: Reason
+
+    @property
+    def feasible(self) -> bool:
+        return self.rank is not None
+
+
+def short_hash(*parts: str, length: int = 12) -> str:
+    """A stable lower-case hexadecimal digest of ``parts``."""
+    return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:length]

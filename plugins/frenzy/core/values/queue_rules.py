@@ -1,0 +1,142 @@
+"""What an administrator sets about queues and teams: shares, quotas, who may use them, and with which secrets.
+
+A queue's share is its weight over the weights of all queues that have jobs; what others leave idle it
+may borrow. A quota is a hard limit, whatever is idle. A secret that no rule of a job's queue or team names
+is not for that job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final, NamedTuple
+
+from frenzy.core.values.errors import Violation
+
+ANY_OTHER: Final = "*"
+"""The name of the rule for every team that has none of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """GPUs held at most at a time: all together, and of single types. None, or a type without entry: no limit."""
+
+    max_gpus: int | None = None
+    max_gpus_by_type: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRule:
+    """One queue. weight: of its share.
+
+    users: who may use it; None: everybody. max_priority: the highest that its jobs may have. secrets: patterns of
+    the references that its jobs may make (``*`` stands for any text).
+    """
+
+    name: str
+    weight: float = 1.0
+    quota: Quota = Quota()
+    users: tuple[str, ...] | None = None
+    max_priority: int | None = None
+    secrets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeamRule:
+    """One team, or with the name ``*`` every team without a rule, each by itself.
+
+    members: who may submit for it, and manage its jobs; None: everybody may submit, nobody manages others' jobs.
+    secrets: as in QueueRule.
+    """
+
+    name: str
+    quota: Quota = Quota()
+    members: tuple[str, ...] | None = None
+    secrets: tuple[str, ...] = ()
+
+
+class Limit(NamedTuple):
+    """One hard limit that jobs come under. holder: "queue" or "team". gpu_type: None for all types together."""
+
+    holder: str
+    name: str
+    gpu_type: str | None
+    num_gpus: int
+
+    @property
+    def title(self) -> str:
+        """``"team vision"``."""
+        return f"{self.holder} {self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRules:
+    """All queues and teams of an installation. Without queues, a job may name any, and all count alike."""
+
+    queues: tuple[QueueRule, ...] = ()
+    teams: tuple[TeamRule, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.queues or self.teams)
+
+    def weight_of(self, queue: str) -> float:
+        """A queue that is not known (any more) weighs 1."""
+        return next((each.weight for each in self.queues if each.name == queue), 1.0)
+
+    def limits_of(self, queue: str, team: str) -> tuple[Limit, ...]:
+        """Every limit that a job of ``queue`` and ``team`` comes under."""
+        limits: list[Limit] = []
+        for of_queue in self.queues:
+            if of_queue.name == queue:
+                limits += _limits("queue", queue, of_queue.quota)
+        rule = self.team_rule(team)
+        if rule is not None:
+            limits += _limits("team", team, rule.quota)
+        return tuple(limits)
+
+    def team_rule(self, team: str) -> TeamRule | None:
+        """The rule that ``team`` comes under."""
+        known = {each.name: each for each in self.teams}
+        return known.get(team, known.get(ANY_OTHER))
+
+    def queue_rule(self, queue: str) -> QueueRule | None:
+        """The rule of ``queue``."""
+        return next((each for each in self.queues if each.name == queue), None)
+
+    def secrets_of(self, queue: str, team: str) -> tuple[str, ...]:
+        """Patterns of the secrets that a job of ``queue`` and ``team`` may refer to; () where none are allowed."""
+        rules = (self.queue_rule(queue), self.team_rule(team))
+        return tuple(dict.fromkeys(each for rule in rules if rule is not None for each in rule.secrets))
+
+    def may_use_secret(self, reference: str, *, queue: str, team: str) -> bool:
+        """Whether a job of ``queue`` and ``team`` may refer to ``reference`` (``env:NAME``, ``k8s:secret/key``)."""
+        return any(fnmatchcase(reference, pattern) for pattern in self.secrets_of(queue, team))
+
+    def secret_refusals(self, secrets: Mapping[str, str], *, queue: str, team: str) -> tuple[Violation, ...]:
+        """Which of ``secrets`` (variable to reference) a job of ``queue`` and ``team`` may not refer to."""
+        patterns = ", ".join(self.secrets_of(queue, team)) or "none"
+        allowed = (
+            f"allowed for the queue {queue} and the team {team}: {patterns}; ask your administrator "
+            "to name it in the queue file (docs/queues.md)"
+        )
+        return tuple(
+            Violation(path=f"secrets.{name}", value=repr(reference), allowed=allowed)
+            for name, reference in secrets.items()
+            if not self.may_use_secret(reference, queue=queue, team=team)
+        )
+
+    def refusals(self, queue: str, path: str = "queue") -> tuple[Violation, ...]:
+        """Why no job may name ``queue``; nothing where it may."""
+        names = [each.name for each in self.queues]
+        if not names or queue in names:
+            return ()
+        return (Violation(path=path, value=repr(queue), allowed=f"one of {', '.join(names)}"),)
+
+
+NO_RULES: Final = QueueRules()
+
+
+def _limits(holder: str, name: str, quota: Quota) -> list[Limit]:
+    limits = [] if quota.max_gpus is None else [Limit(holder, name, None, quota.max_gpus)]
+    return limits + [Limit(holder, name, gpu_type, num_gpus) for gpu_type, num_gpus in quota.max_gpus_by_type]

@@ -1,0 +1,1 @@
+"""Checkpoints that another number of GPUs can resume."""

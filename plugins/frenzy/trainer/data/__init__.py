@@ -1,0 +1,1 @@
+"""Texts to token sequences, in a fixed order."""

@@ -1,0 +1,1 @@
+"""``python -m frenzy.trainer.launch``: starts a node's ranks, watches them, reports how they ended."""

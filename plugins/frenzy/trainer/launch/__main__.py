@@ -1,0 +1,66 @@
+"""``python -m frenzy.trainer.launch --run-dir URL --attempt N [--node-rank I]``: starts the ranks.
+
+The libraries are imported once; each rank is a fork of this process. Without ``--node-rank`` this
+machine plays every node of the placement. The exit code is the first failing rank's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from frenzy.core.values import codec
+from frenzy.core.values.errors import FrenzyError
+from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.launch import AttemptResult, ExitCode, LaunchSpec, RunPaths
+from frenzy.trainer import env, files
+from frenzy.trainer.outcome import write_termination_message
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parse(given)
+    paths = RunPaths(options.run_dir)
+    try:
+        spec = codec.loads(LaunchSpec, files.read_text(paths.spec(options.attempt)))
+    except (OSError, FrenzyError) as error:
+        return _refuse(paths, options, f"spec.json of attempt {options.attempt} cannot be read: {error}")
+    env.enter(spec.job.env, virtual=spec.gpu.kind is DeviceKind.VIRTUAL, arguments=given)
+    # Imported only now: torch and DeepSpeed look at the environment when they are imported.
+    from frenzy.trainer.launch.node import run_node
+
+    with tempfile.TemporaryDirectory(prefix="frenzy-trainer-") as scratch:
+        result = run_node(spec, node_rank=options.node_rank, scratch=Path(scratch))
+    if options.node_rank in (None, 0):
+        _settle(paths, options.attempt, result)
+    return result.exit_code
+
+
+def _parse(given: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m frenzy.trainer.launch", description=__doc__)
+    parser.add_argument("--run-dir", required=True, help="fsspec URL or path of the run directory")
+    parser.add_argument("--attempt", required=True, type=int, help="number of the attempt")
+    parser.add_argument("--node-rank", type=int, help="which node this is; left out: all nodes are this machine")
+    return parser.parse_args(given)
+
+
+def _refuse(paths: RunPaths, options: argparse.Namespace, detail: str) -> int:
+    result = AttemptResult(exit_code=ExitCode.BAD_CONFIG_OR_DATA, last_step=0, total_steps=0, detail=detail)
+    sys.stderr.write(f"{detail}\n")
+    if options.node_rank in (None, 0):
+        _settle(paths, options.attempt, result)
+    return result.exit_code
+
+
+def _settle(paths: RunPaths, attempt: int, result: AttemptResult) -> None:
+    files.write_text(paths.result(attempt), codec.dumps(result))
+    place = env.termination_log()
+    if place is not None:
+        write_termination_message(place, exit_code=result.exit_code, detail=result.detail, last_step=result.last_step)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

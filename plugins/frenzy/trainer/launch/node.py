@@ -1,0 +1,229 @@
+"""One node of an attempt: prepare once, fork a rank for each GPU slot, watch, fold the result."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.launch import AttemptResult, ExitCode, LaunchSpec, RunPaths, deepspeed_config
+from frenzy.trainer import env, files
+from frenzy.trainer.checkpoint.store import list_checkpoints
+from frenzy.trainer.launch.child import call_in_child, fork, read_report
+from frenzy.trainer.launch.rank_failures import share_failures
+from frenzy.trainer.launch.rendezvous import Rendezvous, find_rendezvous, open_rendezvous
+from frenzy.trainer.launch.supervise import Ended, Supervisor
+from frenzy.trainer.loop.prepare import Prepared, prepare
+from frenzy.trainer.loop.worker import RankContext, run_rank
+from frenzy.trainer.model.libraries import import_libraries
+from frenzy.trainer.outcome import RankReport, says_out_of_memory, signal_sentence
+from frenzy.trainer.telemetry.shared_progress import Board
+
+logger = logging.getLogger("frenzy.trainer")
+_TAIL_BYTES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalRanks:
+    """The ranks of this machine: ``count`` of them from ``first`` on."""
+
+    first: int
+    count: int
+    node_rank: int
+    is_only_machine: bool
+
+    @property
+    def is_first_node(self) -> bool:
+        return self.node_rank == 0
+
+
+class StopRequest:
+    """Remembers SIGTERM and SIGINT to the launcher."""
+
+    def __init__(self) -> None:
+        self._received: int | None = None
+        signal.signal(signal.SIGTERM, self._note)
+        signal.signal(signal.SIGINT, self._note)
+
+    def received(self) -> bool:
+        return self._received is not None
+
+    def _note(self, number: int, frame: object) -> None:
+        self._received = number
+
+
+def local_ranks(gpus_per_node: Sequence[int], node_rank: int | None) -> LocalRanks:
+    """Which ranks run here; ``node_rank`` None means all of them."""
+    if node_rank is None:
+        return LocalRanks(first=0, count=sum(gpus_per_node), node_rank=0, is_only_machine=True)
+    return LocalRanks(
+        first=sum(gpus_per_node[:node_rank]),
+        count=gpus_per_node[node_rank],
+        node_rank=node_rank,
+        is_only_machine=len(gpus_per_node) == 1,
+    )
+
+
+def run_node(spec: LaunchSpec, *, node_rank: int | None, scratch: Path) -> AttemptResult:
+    """Run this node's part of the attempt to its end."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    stop = StopRequest()
+    ranks = local_ranks(spec.gpus_per_node, node_rank)
+    paths = RunPaths(spec.run_dir)
+    logs = _logs_folder(spec, scratch)
+    try:
+        import_libraries(spec.job.model, spec.job.training)
+        if ranks.is_first_node:
+            settings = deepspeed_config(spec.job, spec.plan)
+            files.write_text(paths.ds_config(spec.attempt), json.dumps(settings, indent=2))
+        prepared = call_in_child(
+            lambda: prepare(spec, scratch, makes_tokenizer=ranks.is_first_node),
+            scratch / "prepared.pickle",
+            log_file=logs / "prepare.log",
+        )
+        if isinstance(prepared, RankReport):
+            return _unprepared(prepared)
+        if stop.received():
+            return _stopped_early(prepared)
+        return _run_ranks(spec, prepared, ranks, stop, logs, scratch)
+    finally:
+        _upload_logs(spec, logs)
+
+
+def _run_ranks(
+    spec: LaunchSpec, prepared: Prepared, ranks: LocalRanks, stop: StopRequest, logs: Path, scratch: Path
+) -> AttemptResult:
+    place = RunPaths(spec.run_dir).rendezvous(spec.attempt)
+    if ranks.is_first_node:
+        meeting = open_rendezvous(place, single_machine=ranks.is_only_machine)
+    else:
+        meeting = find_rendezvous(place)
+    board = Board(ranks.count)
+    contexts = [_context(spec, prepared, board, ranks, meeting, scratch, local) for local in range(ranks.count)]
+    pids = {each.local_rank: fork(_rank_main(each), log_file=_log_file(logs, each.rank)) for each in contexts}
+    if meeting.listener is not None:
+        meeting.listener.close()
+    supervisor = Supervisor(
+        pids,
+        board,
+        samples_memory=spec.gpu.kind is DeviceKind.VIRTUAL,
+        stop_grace_s=env.stop_grace_s(),
+        stop_requested=stop.received,
+    )
+    ended = supervisor.wait()
+    own = _fold(contexts, ended, logs)
+    return own if ranks.is_only_machine else share_failures(spec, node_rank=ranks.node_rank, own=own)
+
+
+def _rank_main(context: RankContext) -> Any:
+    return lambda: run_rank(context)
+
+
+def _context(
+    spec: LaunchSpec,
+    prepared: Prepared,
+    board: Board,
+    ranks: LocalRanks,
+    meeting: Rendezvous,
+    scratch: Path,
+    local_rank: int,
+) -> RankContext:
+    return RankContext(
+        spec=spec,
+        prepared=prepared,
+        board=board,
+        rank=ranks.first + local_rank,
+        local_rank=local_rank,
+        local_world_size=ranks.count,
+        address=meeting.address,
+        port=meeting.port,
+        listen_fd=meeting.listener.fileno() if meeting.listener is not None else None,
+        scratch=scratch,
+    )
+
+
+def _fold(contexts: list[RankContext], ended: Ended, logs: Path) -> AttemptResult:
+    """The attempt's result from the first failing rank, or from rank 0 when none failed."""
+    local = ended.first_failing if ended.first_failing is not None else 0
+    context = contexts[local]
+    code, detail = _code_and_detail(context, ended, local, logs)
+    if ended.first_failing is None and ExitCode.CHECKPOINTED in ended.codes.values():
+        code = ExitCode.CHECKPOINTED
+    board = context.board
+    return AttemptResult(
+        exit_code=int(code),
+        last_step=max(board.last_step(each) for each in ended.codes),
+        total_steps=context.prepared.total_steps,
+        resumed_from_step=board.resumed_step(local),
+        checkpoint_step=_newest_checkpoint(context.spec),
+        final_loss=board.loss(local),
+        first_failing_rank=context.rank if ended.first_failing is not None else None,
+        detail=detail,
+    )
+
+
+def _newest_checkpoint(spec: LaunchSpec) -> int | None:
+    """Step of the newest complete checkpoint: what the store says, not what a dead rank knew."""
+    return max((each.step for each in list_checkpoints(RunPaths(spec.run_dir))), default=None)
+
+
+def _code_and_detail(context: RankContext, ended: Ended, local: int, logs: Path) -> tuple[int, str]:
+    code = ended.codes[local]
+    report = read_report(context.report_file)
+    if report is not None:
+        who = f"rank {context.rank} at step {report.last_step + 1}: " if ended.first_failing is not None else ""
+        return code, f"{who}{report.detail}"
+    if code > 128 and context.is_virtual and says_out_of_memory(_tail(_log_file(logs, context.rank))):
+        return ExitCode.BUDGET_EXCEEDED, f"rank {context.rank}: the memory budget was exceeded in library code"
+    if ended.killed_after_grace:
+        return code, f"rank {context.rank} did not stop in time and was killed"
+    how = signal_sentence(code - 128) if code > 128 else f"ended with {code} and no report"
+    return code, f"rank {context.rank}: {how}"
+
+
+def _unprepared(report: RankReport) -> AttemptResult:
+    logger.error("preparation failed: %s", report.detail)
+    return AttemptResult(exit_code=report.exit_code, last_step=0, total_steps=0, detail=report.detail)
+
+
+def _stopped_early(prepared: Prepared) -> AttemptResult:
+    step = prepared.resume.step if prepared.resume is not None else None
+    return AttemptResult(
+        exit_code=ExitCode.CHECKPOINTED,
+        last_step=step or 0,
+        total_steps=prepared.total_steps,
+        resumed_from_step=step,
+        checkpoint_step=step,
+        detail="stopped on request before the first step",
+    )
+
+
+def _log_file(logs: Path, rank: int) -> Path:
+    return logs / f"rank-{rank}.log"
+
+
+def _tail(file: Path) -> str:
+    try:
+        with file.open("rb") as log:
+            log.seek(max(0, os.fstat(log.fileno()).st_size - _TAIL_BYTES))
+            return log.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _logs_folder(spec: LaunchSpec, scratch: Path) -> Path:
+    local = files.local_path(RunPaths(spec.run_dir).logs_dir(spec.attempt))
+    folder = local if local is not None else scratch / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _upload_logs(spec: LaunchSpec, logs: Path) -> None:
+    for each in logs.iterdir():
+        files.upload_file(each, f"{RunPaths(spec.run_dir).logs_dir(spec.attempt)}/{each.name}")

@@ -1,0 +1,50 @@
+"""Where the ranks meet: node 0 binds a free port and says so in the run directory."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from frenzy.core.values.errors import Reason, ReasonCode, TemporaryError
+from frenzy.trainer import env, files
+
+_WAIT_S: Final = 600.0
+_POLL_S: Final = 0.2
+_BACKLOG: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendezvous:
+    """Address and port; ``listener`` is node 0's bound socket, so that nobody can take the port."""
+
+    address: str
+    port: int
+    listener: socket.socket | None
+
+
+def open_rendezvous(place: str, *, single_machine: bool) -> Rendezvous:
+    """Bind a free port on node 0 and publish it at ``place``."""
+    address = env.node_address(single_machine=single_machine)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind(("127.0.0.1" if address == "127.0.0.1" else "", 0))
+    listener.listen(_BACKLOG)
+    port = int(listener.getsockname()[1])
+    files.write_text(place, json.dumps({"address": address, "port": port}))
+    return Rendezvous(address=address, port=port, listener=listener)
+
+
+def find_rendezvous(place: str) -> Rendezvous:
+    """Wait for node 0's word. Raises TemporaryError when none comes."""
+    deadline = time.monotonic() + _WAIT_S
+    while True:
+        try:
+            found = json.loads(files.read_text(place))
+            return Rendezvous(address=str(found["address"]), port=int(found["port"]), listener=None)
+        except FileNotFoundError as error:
+            if time.monotonic() > deadline:
+                detail = f"The first node did not say within {_WAIT_S:.0f} s where the ranks meet."
+                raise TemporaryError(Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail), retry_after_s=60) from error
+            time.sleep(_POLL_S)

@@ -1,0 +1,1 @@
+"""What one rank does: prepare, train step by step, obey."""

@@ -1,0 +1,36 @@
+"""What ``control.json`` asks of a running attempt."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+from frenzy.core.values import codec
+from frenzy.core.values.errors import ContractError
+from frenzy.core.values.launch import Control, ControlAction
+from frenzy.trainer import files
+
+logger = logging.getLogger("frenzy.trainer")
+_REMOTE_CONTROL_INTERVAL_S: Final = 2.0
+
+
+class ControlFile:
+    """Polls ``control.json``; on a remote store not at every step."""
+
+    def __init__(self, place: str) -> None:
+        self._place, self._asked_s = place, 0.0
+        self._interval_s = 0.0 if files.local_path(place) is not None else _REMOTE_CONTROL_INTERVAL_S
+
+    def asks_to_stop(self) -> bool:
+        now = time.monotonic()
+        if now - self._asked_s < self._interval_s:
+            return False
+        self._asked_s = now
+        try:
+            return codec.loads(Control, files.read_text(self._place)).action is ControlAction.CHECKPOINT_AND_STOP
+        except FileNotFoundError:
+            return False
+        except ContractError as error:
+            logger.warning("control.json is ignored: %s", error)
+            return False

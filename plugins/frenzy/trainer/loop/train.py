@@ -1,0 +1,244 @@
+"""The training loop: the same global batch at the same step, whatever the plan."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+
+from frenzy.core.models.flops import FlopsShape, training_flops
+from frenzy.core.values.errors import TemporaryError
+from frenzy.core.values.launch import ExitCode, LaunchSpec, RunPaths
+from frenzy.core.values.telemetry import StepRecord
+from frenzy.trainer.callbacks import Callback, StepContext, callback_states, restore_callbacks
+from frenzy.trainer.checkpoint.save import TrainState, load_checkpoint, save_checkpoint
+from frenzy.trainer.data.packing import SequenceReader
+from frenzy.trainer.loop.control import ControlFile
+from frenzy.trainer.loop.learning_rate import batch_sequences, dropout_seed, learning_rate
+from frenzy.trainer.loop.pace import Pace, log_progress
+from frenzy.trainer.loop.prepare import Prepared, layout_of
+from frenzy.trainer.model.export import export_model
+from frenzy.trainer.telemetry.device import Device, MemoryReading
+from frenzy.trainer.telemetry.shared_progress import Board
+from frenzy.trainer.telemetry.writer import TelemetryWriter
+
+logger = logging.getLogger("frenzy.trainer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Everything one rank trains with."""
+
+    spec: LaunchSpec
+    prepared: Prepared
+    paths: RunPaths
+    engine: Any
+    config: Any
+    device: Device
+    board: Board
+    rank: int
+    local_rank: int
+    callbacks: tuple[Callback, ...]
+    flops_shape: FlopsShape
+    stop_is_set: Callable[[], bool]
+    scratch: Path
+
+    @property
+    def dp_rank(self) -> int:
+        """Ranks of one tensor-parallel group are neighbours and read the same data."""
+        return self.rank // self.spec.plan.tp
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.spec.plan.global_batch_size * self.spec.job.data.sequence_length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEnd:
+    """What all ranks agree on after a step."""
+
+    step: int
+    loss: float
+    rate: float
+    stop: bool
+
+
+def train(run: Run) -> int:
+    """Train to the last step or until asked to stop; ExitCode.DONE or CHECKPOINTED. Collective."""
+    start = _restore(run)
+    total = run.prepared.total_steps
+    run.board.set_plan(run.local_rank, total_steps=total, resumed_step=start)
+    _each_callback(run, "on_train_begin", _context(run, step=start or 0, loss=None))
+    control = ControlFile(run.paths.control(run.spec.attempt))
+    reader = SequenceReader(run.prepared.data)
+    last_loss: float | None = None
+    pace = Pace(run.spec.gpu, run.rank)
+    with TelemetryWriter(run.paths, run.spec.attempt, run.rank) as telemetry:
+        for step in range((start or 0) + 1, total + 1):
+            end = _one_step(run, step, reader, control, telemetry, pace)
+            last_loss = end.loss
+            due = step % run.spec.job.checkpoint.every_steps == 0
+            if run.spec.rehearsal is not None:
+                continue
+            if end.stop or due or step == total:
+                telemetry.flush()
+                _save(run, end)
+            if end.stop and step < total:
+                return ExitCode.CHECKPOINTED
+    if run.spec.rehearsal is None:
+        _finish(run, total, last_loss)
+    return ExitCode.DONE
+
+
+def _restore(run: Run) -> int | None:
+    """Load the prepared checkpoint if there is one; the step it was taken after."""
+    if run.prepared.resume is None:
+        return None
+    with run.device.host_work():
+        state = load_checkpoint(run.engine, run.prepared.resume, layout_of(run.spec))
+    restore_callbacks(run.callbacks, state.callback_states)
+    logger.info("resumed from the checkpoint of step %d", state.step)
+    return int(state.step)
+
+
+def _one_step(
+    run: Run, step: int, reader: SequenceReader, control: ControlFile, telemetry: TelemetryWriter, pace: Pace
+) -> StepEnd:
+    started_s = time.monotonic()
+    training = run.spec.job.training
+    rate = learning_rate(training, step=step, total_steps=run.prepared.total_steps)
+    for group in run.engine.optimizer.param_groups:
+        group["lr"] = rate
+    local_loss = _forward_backward(run, step, reader)
+    wants_stop = run.stop_is_set() or (run.rank == 0 and control.asks_to_stop())
+    loss, stop = _agree(run, local_loss, wants_stop)
+    end = StepEnd(step=step, loss=loss, rate=rate, stop=stop)
+    _each_callback(run, "on_step_end", _context(run, step=step, loss=loss))
+    flops = _flops_of_rank(run)
+    throttle_s = run.device.throttle(started_s=started_s, flops=flops)
+    pace.note(throttle_s=throttle_s, step_time_s=time.monotonic() - started_s, flops=flops)
+    reading = run.device.read_step()
+    record = _record(run, end, reading, step_time_s=time.monotonic() - started_s, throttle_s=throttle_s)
+    telemetry.write(record)
+    run.board.set_progress(run.local_rank, step=step, loss=loss)
+    log_progress(record, total_steps=run.prepared.total_steps, num_ranks=run.spec.plan.num_gpus)
+    return end
+
+
+def _forward_backward(run: Run, step: int, reader: SequenceReader) -> torch.Tensor:
+    """Accumulate the rank's share of the global batch and step; the mean loss of the share."""
+    plan, seed = run.spec.plan, run.spec.job.training.seed
+    order = batch_sequences(
+        seed=seed, step=step, global_batch_size=plan.global_batch_size, num_sequences=run.prepared.data.num_train
+    )
+    total = torch.zeros((), dtype=torch.float64, device=run.device.torch_device)
+    for turn in range(plan.accumulation_steps):
+        first = (turn * plan.dp + run.dp_rank) * plan.micro_batch_size
+        tokens = torch.from_numpy(reader.read(order[first : first + plan.micro_batch_size]))
+        tokens = tokens.to(run.device.torch_device, non_blocking=True)
+        torch.manual_seed(dropout_seed(seed=seed, step=step, first_sample=first))
+        loss = run.engine(input_ids=tokens, labels=tokens, use_cache=False).loss
+        total += loss.detach().double()
+        run.engine.backward(loss)
+        del loss
+        run.engine.step()
+    return total / plan.accumulation_steps
+
+
+def _agree(run: Run, local_loss: torch.Tensor, wants_stop: bool) -> tuple[float, bool]:
+    """Mean loss of the global batch, and whether any rank wants to stop; the same on all ranks."""
+    shared = torch.stack((local_loss, torch.full_like(local_loss, float(wants_stop))))
+    distributed.all_reduce(shared)
+    return float(shared[0]) / run.spec.plan.num_gpus, bool(shared[1] > 0)
+
+
+def _flops_of_rank(run: Run) -> float:
+    plan = run.spec.plan
+    flops = training_flops(
+        run.flops_shape,
+        num_tokens=run.tokens_per_step // plan.dp,
+        sequence_length=run.spec.job.data.sequence_length,
+        checkpointing=plan.activation_checkpointing,
+    )
+    return flops / plan.tp
+
+
+def _record(run: Run, end: StepEnd, reading: MemoryReading, *, step_time_s: float, throttle_s: float) -> StepRecord:
+    norm = run.engine.get_global_grad_norm()
+    return StepRecord(
+        rank=run.rank,
+        step=end.step,
+        time_s=time.time(),
+        loss=end.loss,
+        step_time_s=step_time_s,
+        tokens_per_s=run.tokens_per_step / run.spec.plan.num_gpus / step_time_s,
+        allocated_peak_bytes=reading.allocated_peak_bytes,
+        reserved_peak_bytes=reading.reserved_peak_bytes,
+        device_used_bytes=reading.device_used_bytes,
+        capacity_bytes=reading.capacity_bytes,
+        num_alloc_retries=reading.num_alloc_retries,
+        num_ooms=reading.num_ooms,
+        learning_rate=end.rate,
+        grad_norm=None if norm is None else float(norm),
+        throttle_s=throttle_s,
+        utilisation=reading.utilisation,
+        clock_reasons=reading.clock_reasons,
+        ecc_errors=reading.ecc_errors,
+        host_rss_bytes=reading.host_rss_bytes,
+    )
+
+
+def _save(run: Run, end: StepEnd) -> None:
+    _each_callback(run, "on_checkpoint", _context(run, step=end.step, loss=end.loss))
+    state = TrainState(
+        step=end.step,
+        tokens_seen=end.step * run.tokens_per_step,
+        callback_states=callback_states(run.callbacks),
+    )
+    try:
+        with run.device.host_work():
+            save_checkpoint(
+                run.engine, run.paths, state, layout_of(run.spec), run.spec.job.checkpoint.keep, scratch_dir=run.scratch
+            )
+    except TemporaryError as error:
+        # All ranks come here together; the checkpoint before this one is whole, and the next may be.
+        logger.warning("no checkpoint of step %d: %s", end.step, error)
+        return
+    run.board.set_checkpoint(run.local_rank, end.step)
+
+
+def _finish(run: Run, total: int, last_loss: float | None) -> None:
+    _each_callback(run, "on_train_end", _context(run, step=total, loss=last_loss))
+    with run.device.host_work():
+        export_model(
+            run.engine,
+            run.spec.job,
+            run.config,
+            tokenizer_folder=run.prepared.tokenizer_folder,
+            model_dir=run.paths.model_dir,
+            step=total,
+        )
+
+
+def _each_callback(run: Run, hook: str, context: StepContext) -> None:
+    for each in run.callbacks:
+        getattr(each, hook)(context, run.engine.module)
+
+
+def _context(run: Run, *, step: int, loss: float | None) -> StepContext:
+    total = run.prepared.total_steps
+    return StepContext(
+        step=step,
+        total_steps=total,
+        loss=loss,
+        learning_rate=learning_rate(run.spec.job.training, step=max(1, step), total_steps=total),
+        rank=run.rank,
+        world_size=run.spec.plan.num_gpus,
+        zero_stage=run.spec.plan.zero_stage,
+    )

@@ -1,0 +1,252 @@
+"""One rank: joins the others, takes its device, makes the engine, trains, reports how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+
+from frenzy.core.values import codec
+from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.job import Precision
+from frenzy.core.values.launch import ADAMW_8BIT, ExitCode, LaunchSpec, RunPaths, deepspeed_config
+from frenzy.trainer import env
+from frenzy.trainer.callbacks import load_callbacks
+from frenzy.trainer.loop.prepare import Prepared
+from frenzy.trainer.loop.train import Run, train
+from frenzy.trainer.loop.warm_up import warm_up, warm_up_kernels
+from frenzy.trainer.model.eight_bit_adam import make_adamw_8bit
+from frenzy.trainer.model.loading import flops_shape, load_config, make_model
+from frenzy.trainer.outcome import RankReport, describe_failure
+from frenzy.trainer.telemetry.device import CudaDevice, Device, VirtualDevice
+from frenzy.trainer.telemetry.memory_budget import TorchAllocator, capped
+from frenzy.trainer.telemetry.shared_progress import Board
+
+logger = logging.getLogger("frenzy.trainer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankContext:
+    """Who this rank is and whom it meets where. listen_fd: rank 0's socket for the meeting."""
+
+    spec: LaunchSpec
+    prepared: Prepared
+    board: Board
+    rank: int
+    local_rank: int
+    local_world_size: int
+    address: str
+    port: int
+    listen_fd: int | None
+    scratch: Path
+
+    @property
+    def world_size(self) -> int:
+        return self.spec.plan.num_gpus
+
+    @property
+    def is_virtual(self) -> bool:
+        return self.spec.gpu.kind is DeviceKind.VIRTUAL
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the plan's other ranks are imagined."""
+        return self.spec.rehearsal is not None and self.spec.rehearsal.alone
+
+    @property
+    def report_file(self) -> Path:
+        return self.scratch / f"rank-{self.rank}.json"
+
+
+class StopFlag:
+    """Set by SIGTERM or SIGINT to this very process, or by the launcher on the board."""
+
+    def __init__(self, board: Board) -> None:
+        self._board, self._signalled = board, False
+        signal.signal(signal.SIGTERM, self._note)
+        signal.signal(signal.SIGINT, self._note)
+
+    def is_set(self) -> bool:
+        return self._signalled or self._board.stop_requested
+
+    def _note(self, number: int, frame: object) -> None:
+        self._signalled = True
+
+
+def run_rank(context: RankContext) -> int:
+    """Train as this rank; the exit code. Never raises: the report file says what happened."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", force=True)
+    device: Device | None = None
+    stop = StopFlag(context.board)
+    try:
+        _join(context)
+        device = _take_device(context)
+        with _bounded(context):
+            code = _train(context, device, stop)
+        _leave()
+        detail = "stopped on request after a checkpoint" if code == ExitCode.CHECKPOINTED else ""
+    except BaseException as error:  # whatever it is becomes an exit code and a sentence
+        if isinstance(device, VirtualDevice):
+            device.unbound()
+        code, detail = describe_failure(error, virtual=context.is_virtual)
+        logger.error("rank %d failed: %s", context.rank, detail, exc_info=error)
+    _report(context, code, detail)
+    return code
+
+
+def _train(context: RankContext, device: Device, stop: StopFlag) -> int:
+    spec, prepared = context.spec, context.prepared
+    config = load_config(spec.job.model, eos_token_id=prepared.eos_token_id)
+    settings = deepspeed_config(spec.job, spec.plan)
+    warm_up(make_engine, settings, device.torch_device)
+    if context.is_virtual:
+        warm_up_kernels(spec.job, config, micro_batch_size=spec.plan.micro_batch_size)
+    device.enter()
+    with device.host_work():
+        model = make_model(spec.job, config, run_root=os.path.dirname(spec.run_dir))  # noqa: PTH120  # may be a URL
+        shape = flops_shape(model, config)
+        _shrink(model, spec, settings)
+    if spec.plan.activation_checkpointing:
+        _checkpoint_activations(model)
+    # Tensor parallelism cuts the whole model to this rank's part while the engine is made.
+    with device.host_work() if spec.plan.tp > 1 else contextlib.nullcontext():
+        engine = make_engine(model, settings)
+    run = Run(
+        spec=spec,
+        prepared=prepared,
+        paths=RunPaths(spec.run_dir),
+        engine=engine,
+        config=config,
+        device=device,
+        board=context.board,
+        rank=context.rank,
+        local_rank=context.local_rank,
+        callbacks=load_callbacks(spec.job.training.callbacks),
+        flops_shape=shape,
+        stop_is_set=stop.is_set,
+        scratch=context.scratch,
+    )
+    return train(run)
+
+
+def make_engine(model: torch.nn.Module, settings: dict[str, Any]) -> Any:
+    """DeepSpeed's engine around the trainable parameters of ``model``."""
+    import deepspeed
+
+    trainable = [each for each in model.parameters() if each.requires_grad]
+    own = settings["optimizer"]["type"] == ADAMW_8BIT
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        model_parameters=trainable,
+        optimizer=make_adamw_8bit(trainable, settings["optimizer"]["params"]) if own else None,
+        config={key: value for key, value in settings.items() if not (own and key == "optimizer")},
+        dist_init_required=False,
+    )
+    return engine
+
+
+def _shrink(model: torch.nn.Module, spec: LaunchSpec, settings: dict[str, Any]) -> None:
+    """Cut the whole model, made on the host, to what this rank's device will hold of it."""
+    import deepspeed
+
+    dtype = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}.get(spec.job.training.precision)
+    if dtype is not None:
+        model.to(dtype)
+    if spec.plan.zero_stage == 3 and spec.plan.tp == 1:
+        deepspeed.zero.Init(module=model, config_dict_or_path=settings, dtype=dtype or torch.float32)
+
+
+def _checkpoint_activations(model: Any) -> None:
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if hasattr(model, "peft_config"):
+        model.enable_input_require_grads()
+
+
+def _join(context: RankContext) -> None:
+    """Meet the other ranks. Rank 0 serves the store on the socket its launcher has bound."""
+    import deepspeed
+
+    env.set_rank(
+        rank=context.rank,
+        local_rank=context.local_rank,
+        world_size=context.world_size,
+        local_world_size=context.local_world_size,
+        address=context.address,
+        port=context.port,
+    )
+    # Without a compiler DeepSpeed's shared-memory collectives cannot be built, and trying takes long.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    if not context.is_virtual:
+        torch.cuda.set_device(context.local_rank)
+    backend = _imagine_others(context) if context.is_alone else _meet_others(context)
+    deepspeed.init_distributed(dist_backend=backend, dist_init_required=False, verbose=False)
+
+
+def _meet_others(context: RankContext) -> str:
+    """The process group of all ranks; the name of its backend."""
+    timeout = timedelta(seconds=env.collective_timeout_s())
+    store = distributed.TCPStore(
+        context.address,
+        context.port,
+        context.world_size,
+        is_master=context.rank == 0,
+        timeout=timeout,
+        master_listen_fd=context.listen_fd if context.rank == 0 else None,
+    )
+    backend = "gloo" if context.is_virtual else "nccl"
+    distributed.init_process_group(
+        backend, store=store, rank=context.rank, world_size=context.world_size, timeout=timeout
+    )
+    return backend
+
+
+def _imagine_others(context: RankContext) -> str:
+    """A process group whose exchanges return at once and move nothing; the name of its backend."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    distributed.init_process_group("fake", store=FakeStore(), rank=context.rank, world_size=context.world_size)
+    return "fake"
+
+
+def _take_device(context: RankContext) -> Device:
+    if context.is_virtual:
+        return VirtualDevice(context.spec.gpu, context.board, context.local_rank)
+    return CudaDevice(context.spec.gpu, context.local_rank)
+
+
+def _bounded(context: RankContext) -> contextlib.AbstractContextManager[None]:
+    """While a rehearsal lasts, a real GPU's allocator has what the GPU type has."""
+    if context.spec.rehearsal is None or context.is_virtual:
+        return contextlib.nullcontext()
+    return capped(TorchAllocator(context.local_rank), context.spec.gpu.memory_bytes)
+
+
+def _leave() -> None:
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+def _report(context: RankContext, code: int, detail: str) -> None:
+    board, local_rank = context.board, context.local_rank
+    report = RankReport(
+        exit_code=code,
+        detail=detail,
+        last_step=board.last_step(local_rank),
+        total_steps=board.total_steps(local_rank),
+        resumed_from_step=board.resumed_step(local_rank),
+        checkpoint_step=board.checkpoint_step(local_rank),
+        final_loss=board.loss(local_rank),
+    )
+    context.report_file.write_text(codec.dumps(report))
+
+
+RankMain = Callable[[RankContext], int]

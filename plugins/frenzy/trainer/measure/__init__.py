@@ -1,0 +1,1 @@
+"""``python -m frenzy.trainer.measure``: predicted against measured memory."""

@@ -1,0 +1,176 @@
+"""One case of a measurement: a job and a plan, small enough to be run here and now."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from frenzy.core.memory.calibration import Calibration
+from frenzy.core.memory.closed_form import Workload, predict_memory
+from frenzy.core.models.shape import ModelShape, model_shape
+from frenzy.core.planning.candidates import workload_of
+from frenzy.core.planning.grid import grid_of
+from frenzy.core.planning.launchable import LaunchChoice, launch_refusal
+from frenzy.core.planning.request import PlanRequest
+from frenzy.core.values import codec
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.job import CheckpointSpec, DataSpec, LoraSpec, ModelSpec, Precision, TrainingJob, TrainingSpec
+from frenzy.core.values.plan import MemoryPrediction, ResourcePlan
+
+NUM_STEPS: Final = 3
+# The trainer reads no prediction: a case that cannot be predicted is measured with this one.
+_UNPREDICTED: Final = MemoryPrediction(peak_allocated_bytes=0, required_bytes=0, host_bytes=0, at="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureCase:
+    """One job and one plan of it. config: of the model, as Hugging Face writes it."""
+
+    config: dict[str, Any]
+    sequence_length: int
+    precision: Precision
+    dp: int
+    zero_stage: int
+    micro_batch: int
+    accumulation: int
+    checkpointing: bool
+    tp: int = 1
+    lora_rank: int | None = None
+    quantization: Literal["none", "nf4"] = "none"
+    double_quantization: bool = False
+    optimizer: Literal["adamw", "adamw-8bit", "sgd"] = "adamw"
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    loss: Literal["torch", "fused"] = "torch"
+    offload_optimizer: bool = False
+
+    @property
+    def num_ranks(self) -> int:
+        return self.dp * self.tp
+
+    @property
+    def family(self) -> str:
+        return str(self.config["model_type"])
+
+    @property
+    def shape(self) -> ModelShape:
+        return _shape(json.dumps(self.config))
+
+    @property
+    def num_parameters(self) -> int:
+        return self.shape.num_parameters
+
+    @property
+    def num_tensors(self) -> int:
+        return self.shape.num_tensors
+
+    @property
+    def key(self) -> str:
+        """The same text for the same case, whichever release wrote it down."""
+        return json.dumps(codec.encode(self), sort_keys=True)
+
+    @property
+    def label(self) -> str:
+        parts = [self.family, str(self.precision), f"z{self.zero_stage}", f"dp{self.dp}"]
+        parts += [f"tp{self.tp}"] if self.tp > 1 else []
+        parts += [f"mb{self.micro_batch}", f"acc{self.accumulation}", f"s{self.sequence_length}"]
+        return "-".join(parts + self._switches())
+
+    def _switches(self) -> list[str]:
+        adapters = f"{'qlora' if self.quantization == 'nf4' else 'lora'}{self.lora_rank}"
+        named = {
+            "ckpt": self.checkpointing,
+            f"{adapters}{'-dq' if self.double_quantization else ''}": self.lora_rank is not None,
+            self.optimizer.replace("adamw-", ""): self.optimizer != "adamw",
+            self.attention.removesuffix("_attention_2"): self.attention != "sdpa",
+            f"{self.loss}-loss": self.loss != "torch",
+            "offload": self.offload_optimizer,
+        }
+        return [name for name, is_on in named.items() if is_on]
+
+
+@lru_cache(maxsize=1024)
+def _shape(config: str) -> ModelShape:
+    """The shape of the config with the library's defaults. Raises PermanentError for one that is not supported."""
+    return model_shape(_full_config(config))
+
+
+def _full_config(config: str) -> dict[str, Any]:
+    from transformers import AutoConfig
+
+    full: dict[str, Any] = AutoConfig.for_model(**json.loads(config)).to_dict()
+    return full
+
+
+def job_of(case: MeasureCase, text: Path) -> TrainingJob:
+    """A short job with the case's model and batch."""
+    return TrainingJob(
+        name="measure",
+        model=ModelSpec(config=case.config),
+        data=DataSpec(path=str(text), format="text", sequence_length=case.sequence_length),
+        training=TrainingSpec(
+            global_batch_size=case.dp * case.micro_batch * case.accumulation,
+            max_steps=NUM_STEPS,
+            precision=case.precision,
+            optimizer=case.optimizer,
+            attention=case.attention,
+            loss=case.loss,
+            lora=_adapters(case),
+        ),
+        checkpoint=CheckpointSpec(every_steps=1_000_000, resume="never"),
+    )
+
+
+def _adapters(case: MeasureCase) -> LoraSpec | None:
+    if case.lora_rank is None:
+        return None
+    return LoraSpec(rank=case.lora_rank, quantization=case.quantization, double_quantization=case.double_quantization)
+
+
+def refusal_of(case: MeasureCase, kind: DeviceKind) -> Reason | None:
+    """Why the trainer does not run ``case`` on a device of ``kind``; None when it does."""
+    if case.zero_stage == 0:
+        detail = "ZeRO stage 0 is not offered: a run in it could not move to another number of GPUs."
+        return Reason(code=ReasonCode.PREDICTED_NOT_LAUNCHABLE, detail=detail, remedy="Use stage 1, 2 or 3.")
+    choice = LaunchChoice(kind=kind, zero_stage=case.zero_stage, tp=case.tp, offload_optimizer=case.offload_optimizer)
+    return launch_refusal(job_of(case, Path()).training, case.shape, choice)
+
+
+def prediction_of(case: MeasureCase, calibration: Calibration, kind: DeviceKind) -> MemoryPrediction | None:
+    """What the closed form says of ``case``; None outside its support."""
+    row = (case.dp, case.tp, case.zero_stage, case.micro_batch, case.accumulation, case.checkpointing)
+    grid = grid_of([row])
+    if case.offload_optimizer:
+        grid = replace(grid, offload=~grid.offload)
+    memory = predict_memory(_workload(case, kind), grid, calibration)
+    return None if memory is None else memory.prediction(0)
+
+
+def _workload(case: MeasureCase, kind: DeviceKind) -> Workload:
+    request = PlanRequest(job=job_of(case, Path()), shape=case.shape, total_steps=NUM_STEPS)
+    return workload_of(request, kind)
+
+
+def plan_of(case: MeasureCase, kind: DeviceKind, budget_bytes: int, memory: MemoryPrediction | None) -> ResourcePlan:
+    """The case's plan on GPUs of ``budget_bytes``, with ZeRO buckets of the size the planner gives them."""
+    return ResourcePlan(
+        gpu_type=str(kind),
+        num_gpus=case.num_ranks,
+        dp=case.dp,
+        tp=case.tp,
+        zero_stage=case.zero_stage,
+        micro_batch_size=case.micro_batch,
+        accumulation_steps=case.accumulation,
+        activation_checkpointing=case.checkpointing,
+        offload_optimizer=case.offload_optimizer,
+        bucket_elements=_workload(case, kind).bucket_elements,
+        memory=memory or _UNPREDICTED,
+        gpu_memory_bytes=budget_bytes,
+        step_time_s=1.0,
+        samples_per_s=1.0,
+        predicted_run_s=1.0,
+        predicted_cost=0.0,
+    )

@@ -1,0 +1,1 @@
+"""The model: built, loaded, adapted, quantised, exported."""

@@ -1,0 +1,45 @@
+"""Lists a model's parameters without making them: ``python -m frenzy.trainer.model.list_modules`` < question.
+
+The question is JSON, ``{"family": model type, "options": config fields}``; the answer
+``{"module_tree": [[name, dimensions, is a linear map's weight], ...]}`` or ``{"error": why}``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import torch
+
+
+def module_tree(config: Any) -> list[tuple[str, list[int], bool]]:
+    """The parameters of the causal language model of a Hugging Face ``config``, in registration order."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    linear = {id(each.weight) for each in model.modules() if isinstance(each, torch.nn.Linear)}
+    tables = {id(each.weight) for each in model.modules() if isinstance(each, torch.nn.Embedding)}
+    return [
+        (name, list(each.shape), id(each) in linear and id(each) not in tables)
+        for name, each in model.named_parameters()
+    ]
+
+
+def main() -> int:
+    """Answer the question on standard input."""
+    from transformers import AutoConfig
+
+    question = json.load(sys.stdin)
+    try:
+        config = AutoConfig.for_model(question["family"], **question["options"])
+        answer: dict[str, Any] = {"module_tree": module_tree(config)}
+    except Exception as error:  # a config can be wrong in as many ways as there are families
+        answer = {"error": " ".join(str(error).split())[:300] or type(error).__name__}
+    sys.stdout.write(json.dumps(answer) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""A training step's memory by tracing the model, without a GPU."""

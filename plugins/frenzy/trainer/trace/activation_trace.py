@@ -1,0 +1,133 @@
+"""Bytes held by tensors while a small model goes forward and backward, operation by operation.
+
+Parameters, buffers and inputs do not count, and each gradient is dropped as soon as it is
+complete: what remains are activations and temporaries.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from frenzy.core.memory.activation_coefficients import ActivationSetting, Loss
+from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.job import Precision
+from frenzy.trainer.trace.cuda import cuda_choices
+from frenzy.trainer.trace.kernels import bytes_on_cuda
+from frenzy.trainer.trace.storages import StorageLog
+
+
+@dataclass(frozen=True, slots=True)
+class ActivationTrace:
+    """Live bytes after each operation, and where the parts of the step begin.
+
+    layer_ends: operations done when each layer's forward pass ends. forward_end: when the loss
+    is there; kept_bytes: held then. head_end: operations done when the backward pass has
+    reached the layers.
+    """
+
+    live_bytes: tuple[int, ...]
+    layer_ends: tuple[int, ...]
+    forward_end: int
+    head_end: int
+    kept_bytes: int
+
+
+def trace_activations(model: Any, inputs: torch.Tensor, setting: ActivationSetting) -> ActivationTrace:
+    """One forward and backward pass of ``model`` (a Hugging Face language model) on token ``inputs``.
+
+    Weights are in the format of ``setting.precision`` already, adapters are in place. A setting of
+    kind CUDA takes the kernels that CUDA takes.
+    """
+    model.train()
+    _prepare(model, setting)
+    on_cuda = setting.kind is DeviceKind.CUDA
+    log = StorageLog(size_of=bytes_on_cuda if on_cuda else None)
+    log.ignore([*model.parameters(), *model.buffers(), inputs])
+    marks: dict[str, int] = {}
+    num_layers = _mark_layers(model, log, marks)
+    with cuda_choices() if on_cuda else contextlib.nullcontext(), log:
+        with _autocast(setting.precision):
+            loss = model(input_ids=inputs, labels=inputs).loss
+        forward_end, kept = len(log.operation_ends), log.live_bytes
+        loss.backward()
+    return ActivationTrace(
+        live_bytes=log.series(),
+        layer_ends=tuple(marks[f"layer {index}"] for index in range(num_layers)),
+        forward_end=forward_end,
+        head_end=marks["head"],
+        kept_bytes=kept,
+    )
+
+
+def _prepare(model: Any, setting: ActivationSetting) -> None:
+    model.config.use_cache = False
+    if setting.loss is Loss.FUSED:
+        from frenzy.trainer.model.fused_loss import fuse_loss
+
+        fuse_loss(model)
+    if setting.checkpointing:
+        _checkpoint_layers(model)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(_drop_gradient)
+
+
+def _checkpoint_layers(model: Any) -> None:
+    """As the trainer does it, under the name that this release has for it."""
+    not_reentrant = {"use_reentrant": False}
+    if hasattr(model, "activation_checkpointing_enable"):
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs=not_reentrant)
+    else:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=not_reentrant)
+
+
+def _drop_gradient(parameter: torch.Tensor) -> None:
+    parameter.grad = None
+
+
+def _mark_layers(model: torch.nn.Module, log: StorageLog, marks: dict[str, int]) -> int:
+    """Have each layer's end and the head's backward pass noted; the number of layers."""
+    stack, layers = stack_of_layers(model)
+    for index, layer in enumerate(layers):
+        layer.register_forward_hook(_marking(marks, log, f"layer {index}"))
+    stack.register_forward_hook(_head_marking(marks, log))
+    return len(layers)
+
+
+def stack_of_layers(model: torch.nn.Module) -> tuple[torch.nn.Module, torch.nn.ModuleList]:
+    """The module that runs the layers one after the other, and the layers."""
+    for module in model.modules():
+        for child in module.children():
+            if isinstance(child, torch.nn.ModuleList):
+                return module, child
+    raise ValueError("the model has no list of layers")
+
+
+def _marking(marks: dict[str, int], log: StorageLog, name: str) -> Callable[..., None]:
+    def mark(*_: Any) -> None:
+        marks.setdefault(name, len(log.operation_ends))
+
+    return mark
+
+
+def _head_marking(marks: dict[str, int], log: StorageLog) -> Callable[..., None]:
+    """Mark when the gradient of the last hidden states is there."""
+
+    def attach(_module: Any, _inputs: Any, output: Any) -> None:
+        output[0].register_hook(_marking(marks, log, "head"))
+
+    return attach
+
+
+@contextlib.contextmanager
+def _autocast(precision: Precision) -> Iterator[None]:
+    if precision is not Precision.AUTOCAST_BF16:
+        yield
+        return
+    with torch.autocast("cpu", torch.bfloat16):
+        yield

@@ -1,0 +1,49 @@
+"""How the task ends by what the evaluation's process ended with."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, cast
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from tests.contract import values
+
+from frenzy.airflow.tasks.evaluation import Evaluation, check_end
+from frenzy.core.values.launch import ExitCode
+from frenzy.trainer.evaluate import NO_ROOM
+
+
+def test_a_model_without_room_skips_the_task_with_the_reason_and_does_not_fail_the_run() -> None:
+    assert NO_ROOM not in set(ExitCode)
+    with pytest.raises(AirflowSkipException, match="takes 40 GiB"):
+        check_end(NO_ROOM, "The model takes 40 GiB of host memory")
+
+
+@pytest.mark.parametrize("exit_code", [-9, 1, ExitCode.BAD_CONFIG_OR_DATA])
+def test_any_other_end_fails_the_task_with_the_last_line(exit_code: int) -> None:
+    with pytest.raises(AirflowFailException, match=f"{exit_code}.*what went wrong"):
+        check_end(exit_code, "what went wrong")
+
+
+def test_a_good_end_is_none_to_speak_of() -> None:
+    check_end(ExitCode.DONE, "{}")
+
+
+def test_the_evaluation_sees_nothing_that_airflows_task_holds(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It loads a model and data that a user chose; this one prints its environment."""
+    for name in (
+        "AIRFLOW__CORE__FERNET_KEY",
+        "AIRFLOW_CONN_FRENZY_DEFAULT",
+        "FRENZY_DATABASE",
+        "AWS_SECRET_ACCESS_KEY",
+    ):
+        monkeypatch.setenv(name, "geheim")
+    command = [sys.executable, "-c", "import os; print(dict(os.environ))"]
+    with caplog.at_level(logging.INFO):
+        Evaluation(cast(Any, None), logging.getLogger("task"))._run(command, "", values.run())
+    assert "PYTHONUNBUFFERED" in caplog.text
+    assert "geheim" not in caplog.text

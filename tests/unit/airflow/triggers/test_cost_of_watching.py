@@ -1,0 +1,127 @@
+"""What one look of the monitor asks of the run directory, on an object store."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from tests.unit.airflow.conftest import World
+from tests.unit.airflow.triggers.test_triggers import CONN, started, steps
+
+from frenzy.adapters.files.run_store import FsspecRunStore
+from frenzy.airflow.connection import async_api_client
+from frenzy.airflow.tasks.workers import using, workers
+from frenzy.airflow.triggers.watch import Watch
+from frenzy.core.values import codec
+from frenzy.core.values.job import CheckpointSpec
+from frenzy.core.values.launch import LaunchSpec, RunPaths
+
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+EVERY = 10
+LISTINGS = {"ls", "find"}
+
+
+class CountedStore(MemoryFileSystem):
+    """An object store that counts what is asked of it."""
+
+    protocol = "counted"
+    asked: Counter[str] = Counter()
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.removeprefix("counted://")))
+
+    def info(self, path: str, **options: Any) -> Any:
+        self.asked["info"] += 1
+        return super().info(path, **options)
+
+    def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+        self.asked["ls"] += 1
+        return super().ls(path, detail=detail, **options)
+
+    def find(self, path: str, **options: Any) -> Any:
+        self.asked["find"] += 1
+        return super().find(path, **options)
+
+    def cat_file(self, path: str, **options: Any) -> Any:
+        self.asked["cat_file"] += 1
+        return super().cat_file(path, **options)
+
+
+@pytest.fixture
+def store(world: World) -> Iterator[FsspecRunStore]:
+    fsspec.register_implementation(CountedStore.protocol, CountedStore, clobber=True)
+    store = FsspecRunStore(f"counted://{uuid.uuid4().hex}/runs")
+    reach = workers()
+    with using(replace(reach, runs=store, settings=replace(reach.settings, lease_s=0.001))):  # each look reports
+        yield store
+
+
+class Ranks:
+    """All ranks of an attempt; they write a chunk for each step, and a checkpoint for every tenth."""
+
+    def __init__(self, store: FsspecRunStore, spec: LaunchSpec) -> None:
+        self._fs, root = fsspec.core.url_to_fs(store.run_dir(spec.run_key))
+        self._paths, self._spec, self.step = RunPaths(root), spec, 0
+
+    def advance(self) -> None:
+        (record,) = steps(self._spec, self.step + 1, self.step + 1)
+        for rank in range(self._spec.plan.num_gpus):
+            place = self._paths.telemetry_chunk(self._spec.attempt, rank, self.step)
+            self._fs.pipe_file(place, f"{codec.dumps(replace(record, rank=rank))}\n".encode())
+        self.step += 1
+        if self.step % EVERY == 0:
+            manifest = self._paths.checkpoint_manifest(self.step)
+            self._fs.pipe_file(f"{manifest.rpartition('/')[0]}/part", b"12345")
+            self._fs.pipe_file(manifest, json.dumps({"files": [{"path": "part", "num_bytes": 5}]}).encode())
+
+
+@pytest.fixture
+def spec(world: World) -> LaunchSpec:
+    return started(world, checkpoint=CheckpointSpec(every_steps=EVERY))
+
+
+def looks(world: World, run_async: Run, store: FsspecRunStore, spec: LaunchSpec, num_looks: int) -> list[Counter[str]]:
+    """What each of so many looks asks for, with one new step before each."""
+    ranks, asked = Ranks(store, spec), []
+
+    async def scenario() -> None:
+        client = await async_api_client(CONN)
+        log = logging.getLogger(__name__)
+        watch = Watch(spec=spec, view=world.view(spec.run_key), workers=workers(), client=client, log=log)
+        for _ in range(num_looks):
+            ranks.advance()
+            CountedStore.asked.clear()
+            await watch.look()
+            asked.append(Counter(CountedStore.asked))
+
+    run_async(scenario())
+    return asked
+
+
+def test_a_look_asks_as_much_late_in_a_run_as_early(
+    world: World, run_async: Run, store: FsspecRunStore, spec: LaunchSpec
+) -> None:
+    first, *asked = looks(world, run_async, store, spec, 90)
+    assert LISTINGS & first.keys(), "there may be checkpoints of earlier attempts"
+    quiet = [each for each in asked if not LISTINGS & each.keys()]
+    assert len(quiet) == 80, "all but one for each checkpoint"
+    assert all(each == quiet[0] for each in quiet)
+    listing = [each for each in asked if LISTINGS & each.keys()]
+    # The names of checkpoints, and what the newest consists of: never telemetry, never an older one.
+    assert all(each == listing[0] for each in listing)
+
+
+def test_a_new_checkpoint_is_known_within_a_few_looks(
+    world: World, run_async: Run, store: FsspecRunStore, spec: LaunchSpec
+) -> None:
+    looks(world, run_async, store, spec, EVERY + 5)
+    assert world.view(spec.run_key).attempts[0].checkpoint_step == EVERY

@@ -1,0 +1,67 @@
+"""``frenzy clean`` frees the space of old runs, says how much, and does nothing that was only asked about."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from tests.unit.cli.conftest import Said, World
+
+from frenzy.adapters.memory import InMemoryRunStore
+from frenzy.app.cancel import cancel
+from frenzy.core.values.errors import Reason, ReasonCode
+
+Command = Callable[..., Said]
+DAY_S = 86400.0
+
+
+def ended(world: World, name: str, days_ago: float) -> str:
+    """A run with a log that ended so long ago."""
+    run_key = world.registered(name).run.run_key
+    assert isinstance(world.services.runs, InMemoryRunStore)
+    world.services.runs.write_log(run_key, 1, "training\n" * 100)
+    view = cancel(world.services, run_key, Reason(code=ReasonCode.CANCELLED_BY_USER))
+    with world.services.ledger.transaction() as tx:
+        tx.put_run(replace(view.run, updated_s=world.services.clock.now_s() - days_ago * DAY_S))
+    return run_key
+
+
+def test_old_runs_lose_their_files_and_others_keep_them(online: Command, world: World) -> None:
+    old, new = ended(world, "old", 8), ended(world, "new", 6)
+    said = online("clean", "--older-than", "7")
+    assert said.status == 0, said.err
+    assert "Removed 900 B of 1 run" in said.out and old in said.out and new not in said.out
+    assert not world.services.runs.log_tail(old, 1)
+    assert world.services.runs.log_tail(new, 1)
+    assert "Nothing to remove" in online("clean", "--older-than", "7").out
+    assert online("status", old).status == 0, "its history stays"
+
+
+def test_a_dry_run_says_the_same_and_removes_nothing(online: Command, world: World) -> None:
+    run_key = ended(world, "asked", 400)
+    said = online("clean", "--older-than", "365", "--dry-run")
+    assert "Would remove 900 B of 1 run" in said.out
+    assert json.loads(online("clean", "--older-than", "365", "--dry-run", "--json").out) == [
+        {"run_key": run_key, "num_bytes": 900}
+    ]
+    assert world.services.runs.log_tail(run_key, 1)
+
+
+def test_a_run_that_may_not_be_cleaned_is_told_and_the_others_are_cleaned(online: Command, world: World) -> None:
+    needed, other = ended(world, "needed", 4000), ended(world, "other", 4000)
+    model = f"{world.services.runs.run_dir(needed)}/model"
+    waiting = world.registered("uses")
+    with world.services.ledger.transaction() as tx:
+        job = waiting.run.job
+        tx.put_run(replace(waiting.run, job=replace(job, checkpoint=replace(job.checkpoint, warm_start=model))))
+    said = online("clean", "--older-than", "3650", "--models")
+    assert said.status == 1
+    assert "uses is to begin with its model" in said.err
+    assert world.services.runs.log_tail(needed, 1) and not world.services.runs.log_tail(other, 1)
+
+
+@pytest.mark.parametrize("days", ["0", "-1", "soon"])
+def test_less_than_a_day_is_refused(online: Command, days: str) -> None:
+    assert online("clean", "--older-than", days).status == 2

@@ -1,0 +1,107 @@
+"""The demo's own household: one at a time in a home, a clean end on a signal, a control run of its own."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tests.unit.cli.evidence import good, plan
+
+from frenzy.cli.commands.follow import Glance
+from frenzy.cli.commands.progress import ProgressView
+from frenzy.cli.demo import demo_settings, own_home, terminated_as_interrupt
+from frenzy.cli.demo_control import control_spec
+from frenzy.cli.demo_evidence import check_model
+from frenzy.core.runs.ledger import Event
+from frenzy.core.values.errors import PermanentError, SpecError
+from frenzy.core.values.launch import deepspeed_config
+from frenzy.settings import load_settings
+
+
+def test_second_demo_in_one_home_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    with own_home(tmp_path / "demo"):
+        with pytest.raises(PermanentError) as caught, own_home(tmp_path / "demo"):
+            pass
+        assert "FRENZY_HOME" in (caught.value.reason.remedy or "")
+        with own_home(tmp_path / "other"):
+            pass
+    with own_home(tmp_path / "demo"):
+        pass
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_unwinds_like_an_interrupt(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), terminated_as_interrupt():
+        os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is before
+
+
+def test_demo_has_a_home_below_the_usual_one_and_its_own_cluster(tmp_path: Path) -> None:
+    cluster = tmp_path / "c.yaml"
+    cluster.write_text(
+        "gpu_types:\n  a: {kind: virtual, memory: 1 GiB, flops: 1 GFLOPS}\n"
+        "nodes:\n  - {name: n, gpu_type: a, gpus: 1}\n"
+    )
+    usual = load_settings({"FRENZY_HOME": str(tmp_path / "home")})
+    settings = demo_settings(usual, cluster)
+    assert settings.home == tmp_path / "home/demo"
+    assert settings.run_root == str(tmp_path / "home/demo/runs")
+    assert settings.cluster_file == cluster
+
+
+def test_bad_cluster_file_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    broken = tmp_path / "c.yaml"
+    broken.write_text("nodes: 3\n")
+    with pytest.raises(SpecError):
+        demo_settings(load_settings({"FRENZY_HOME": str(tmp_path)}), broken)
+
+
+def test_control_run_trains_the_same_with_room_for_everything() -> None:
+    job = good().view.run.job
+    spec = control_spec(job, plan(2, 4), "control-1", "/runs/control-1", 10**12)
+    assert deepspeed_config(spec.job, spec.plan) == deepspeed_config(job, plan(2, 4))
+    assert (spec.job.training, spec.job.model, spec.job.data) == (job.training, job.model, job.data)
+    assert spec.gpu.memory_bytes == spec.plan.gpu_memory_bytes == 10**12
+    assert spec.placement.num_gpus == 2
+    assert spec.job.checkpoint.resume == "never"
+
+
+def test_model_folder_that_is_missing_or_broken_is_a_problem(tmp_path: Path) -> None:
+    assert check_model(str(tmp_path / "none")).problem
+    (tmp_path / "config.json").write_text("{}")
+    broken = check_model(str(tmp_path))
+    assert broken.problem
+    assert "config.json" in broken.files
+
+
+def glance(number: int) -> Glance:
+    view = good().view
+    event = Event(run_key="key", time_s=float(number), kind="state", text=f"event {number} [bold]")
+    return Glance(dag_state="running", views=(view,), new_events=(event,))
+
+
+def test_progress_in_a_pipe_is_plain_lines_without_markup() -> None:
+    console = Console(file=io.StringIO(), width=160, markup=False)
+    with ProgressView(console) as progress:
+        progress.show(glance(1))
+        progress.show(replace(glance(2), views=()))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "event 1 [bold]" in text
+    assert "event 2 [bold]" in text
+    assert "\x1b" not in text
+    assert "step 40/40" in text
+
+
+def test_progress_on_a_terminal_shows_bars_below_the_events() -> None:
+    console = Console(file=io.StringIO(), width=160, markup=False, force_terminal=True)
+    with ProgressView(console) as progress:
+        progress.show(glance(1))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "event 1 [bold]" in text
+    assert "memory" in text

@@ -1,0 +1,63 @@
+"""Tables fit the terminal they are shown on, and what one looks for in them is never cut."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from frenzy.cli.render.tables import Grid, grid
+
+REASON = "WAITING_FOR_QUOTA Team vision may hold 1 GPU and holds 1; a quota of 2 GPUs would let it start."
+HEADINGS = ("place", "run", "job", "state", "plan", "expected_start", "queue", "reason")
+ROWS = [
+    ("1", "e2b024576160", "nightly-retrain", "QUEUED", "8xa100-80-z3-mb4-ckpt", "18:01:02", "research", REASON),
+    ("12", "45a4cf48f1fc", "mine", "QUEUED", "1xl40s-z1-mb8", "-", "default", "-"),
+]
+WIDTHS = (40, 80, 120, 180, 400)
+
+
+def shown(table: Grid, width: int) -> str:
+    console = Console(width=width, color_system=None, markup=False, highlight=False, emoji=False)
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_name_is_cut_or_folded_at_any_width(width: int) -> None:
+    text = shown(grid("Waiting", HEADINGS, ROWS, right="place"), width)
+    assert [cell for row in ROWS for cell in row if cell != REASON and cell not in text] == []
+    assert "".join(REASON.split()) in "".join(text.split()) or width >= 120
+
+
+@pytest.mark.parametrize("width", range(130, 320, 3))
+def test_beside_a_long_word_no_word_of_another_column_is_cut(width: int) -> None:
+    path, value, allowed = (
+        f"/tmp/{'x' * 100}/jobs.csv",
+        "no plan fits " * 5,
+        "24 rtx-2080-ti, 16 a100-40, 4 rtx-6000 " * 3,
+    )
+    lines = shown(grid("", ("field", "value", "allowed"), [(path, value, allowed)]), width).splitlines()
+    assert sorted(" ".join(lines).split()) == sorted(f"field value allowed {path} {value} {allowed}".split())
+    assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_line_is_longer_than_the_terminal_is_wide(width: int) -> None:
+    assert max(map(len, shown(grid("Waiting", HEADINGS, ROWS), width).splitlines())) <= width
+
+
+def test_a_table_that_fits_has_one_line_of_headings() -> None:
+    lines = shown(grid("Waiting", HEADINGS, ROWS, right="place"), 180).splitlines()
+    assert lines[1].split()[:3] == ["place", "run", "job"]
+    assert lines[2].startswith("    1  e2b024576160")
+
+
+def test_where_it_does_not_fit_each_cell_stands_behind_its_heading() -> None:
+    lines = shown(grid("Waiting", HEADINGS, ROWS), 80).splitlines()
+    assert lines[1].startswith("place 1  run e2b024576160  job nightly-retrain")
+    assert any(line.startswith("  reason WAITING_FOR_QUOTA") for line in lines)
+
+
+def test_a_table_without_rows_has_its_title_and_headings() -> None:
+    assert shown(grid("Waiting", ("place", "run"), []), 80).split() == ["Waiting", "place", "run"]

@@ -1,0 +1,92 @@
+"""What the trainer cannot run is refused with a reason, whatever was predicted for it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from frenzy.core.models.parameters import ModelShape
+from frenzy.core.planning.launchable import LaunchChoice, launch_refusal
+from frenzy.core.values.errors import ReasonCode
+from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.job import LoraSpec, Precision, TrainingSpec
+
+SHAPE = ModelShape(
+    family="llama",
+    num_layers=2,
+    hidden_size=32,
+    num_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    intermediate_size=64,
+    vocab_size=260,
+    max_positions=64,
+    tied_embeddings=False,
+    embeddings=(),
+    layer=(),
+    head=(),
+    autotp=True,
+)
+TRAINING = TrainingSpec(max_steps=1)
+GPU = LaunchChoice(kind=DeviceKind.CUDA, zero_stage=2)
+VIRTUAL = replace(GPU, kind=DeviceKind.VIRTUAL)
+
+
+@pytest.mark.parametrize("zero_stage", [1, 2, 3])
+@pytest.mark.parametrize("kind", DeviceKind)
+def test_the_default_training_runs_on_every_kind_and_stage(kind: DeviceKind, zero_stage: int) -> None:
+    assert launch_refusal(TRAINING, SHAPE, LaunchChoice(kind=kind, zero_stage=zero_stage)) is None
+
+
+def with_lora(**choices: object) -> TrainingSpec:
+    return replace(TRAINING, lora=LoraSpec(**choices))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("training", "shape", "choice", "words"),
+    [
+        (TRAINING, replace(SHAPE, family="bert", is_encoder=True), GPU, "bert fills in masked tokens"),
+        (TRAINING, replace(SHAPE, family="later"), GPU, "later was not trained by a test"),
+        (replace(TRAINING, precision=Precision.FP16), SHAPE, VIRTUAL, "fp16"),
+        (replace(TRAINING, attention="flash_attention_2"), SHAPE, VIRTUAL, "no kernels for a CPU"),
+        (replace(TRAINING, attention="flash_attention_2"), SHAPE, GPU, "not validated on a GPU"),
+        (TRAINING, replace(SHAPE, family="mpt"), GPU, "mpt has no attention of torch's own"),
+        (
+            replace(TRAINING, attention="eager", loss="fused"),
+            replace(SHAPE, family="gemma2"),
+            GPU,
+            "caps its logits",
+        ),
+        (replace(TRAINING, loss="fused"), SHAPE, replace(GPU, tp=2), "splits the output head"),
+        (with_lora(quantization="nf4"), replace(SHAPE, family="mixtral"), GPU, "experts of mixtral"),
+        (with_lora(quantization="nf4"), SHAPE, replace(GPU, zero_stage=3), "not validated on a GPU"),
+        (TRAINING, SHAPE, replace(VIRTUAL, offload_optimizer=True), "memory is host memory"),
+        (TRAINING, replace(SHAPE, autotp=False), replace(GPU, tp=2), "AutoTP does not split llama"),
+        (TRAINING, SHAPE, replace(GPU, tp=4), r"heads \(4 and 2\) are not both a multiple"),
+        (with_lora(), SHAPE, replace(GPU, tp=2), "Adapters are not split"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_what_no_test_has_trained_is_refused_with_its_reason(
+    training: TrainingSpec, shape: ModelShape, choice: LaunchChoice, words: str
+) -> None:
+    refusal = launch_refusal(training, shape, choice)
+    assert refusal is not None
+    assert refusal.code is ReasonCode.PREDICTED_NOT_LAUNCHABLE
+    assert re.search(words, refusal.detail)
+
+
+@pytest.mark.parametrize(
+    ("training", "choice"),
+    [
+        (replace(TRAINING, loss="fused", attention="eager", optimizer="adamw-8bit"), replace(GPU, zero_stage=3)),
+        (with_lora(quantization="nf4", double_quantization=True), GPU),
+        (with_lora(quantization="nf4"), replace(VIRTUAL, zero_stage=3)),
+        (replace(TRAINING, attention="eager"), replace(VIRTUAL, tp=2)),
+        (TRAINING, replace(GPU, offload_optimizer=True, tp=2)),
+    ],
+)
+def test_what_a_test_has_trained_is_not_refused(training: TrainingSpec, choice: LaunchChoice) -> None:
+    assert launch_refusal(training, SHAPE, choice) is None

@@ -1,0 +1,89 @@
+"""The time model of real GPUs: what makes a step longer or shorter, and what it may never do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frenzy.core.models.flops import FlopsShape
+from frenzy.core.planning.grid import grid_of
+from frenzy.core.planning.throughput import Link, StepWork, step_parts, step_seconds
+from frenzy.core.values.gpu_catalogue import CATALOGUE, CatalogueEntry
+from frenzy.core.values.job import Precision
+from frenzy.core.values.utilisation import ARCHITECTURES, TRANSFORMERS, architecture_of, utilisation
+
+WORK = StepWork(
+    flops=FlopsShape(num_parameters=7_000_000_000, num_trainable=7_000_000_000, num_layers=32, attention_width=4096),
+    hidden_size=4096,
+    vocab_size=32000,
+    sequence_length=4096,
+    precision=Precision.BF16,
+    weight_bytes=2.0,
+    gradient_bytes=2.0,
+)
+LINK = Link(gpus_per_node=8, inside_bytes_per_s=300e9, between_bytes_per_s=100e9)
+Plan = tuple[int, int, int, int, int, bool]
+
+
+def seconds(plan: Plan, card: str = "a100-80", work: StepWork = WORK, link: Link = LINK) -> float:
+    gpu = CATALOGUE[card].gpu
+    return float(step_seconds(step_parts(work, grid_of([plan]), gpu, link), utilisation(gpu))[0])
+
+
+@given(
+    accumulation=st.integers(1, 8),
+    micro_batch=st.integers(1, 16),
+    dp=st.sampled_from([1, 2, 8, 64]),
+    ckpt=st.booleans(),
+)
+def test_a_step_is_never_faster_than_the_datasheet(accumulation: int, micro_batch: int, dp: int, ckpt: bool) -> None:
+    tokens = accumulation * micro_batch * WORK.sequence_length
+    least_s = tokens * 6 * WORK.flops.num_parameters / CATALOGUE["a100-80"].gpu.flops_per_s
+    assert seconds((dp, 1, 3, micro_batch, accumulation, ckpt)) > least_s
+
+
+@given(micro_batch=st.integers(1, 16), dp=st.sampled_from([1, 2, 8, 64]), stage=st.sampled_from([1, 2, 3]))
+def test_more_tokens_and_checkpointing_take_longer(micro_batch: int, dp: int, stage: int) -> None:
+    plan = (dp, 1, stage, micro_batch, 2, False)
+    assert seconds((dp, 1, stage, micro_batch + 1, 2, False)) > seconds(plan)
+    assert seconds((dp, 1, stage, micro_batch, 2, True)) >= seconds(plan)
+
+
+@given(dp=st.sampled_from([2, 8, 16, 64]), stage=st.sampled_from([1, 2, 3]))
+def test_a_faster_network_never_slows_a_step(dp: int, stage: int) -> None:
+    plan = (dp, 1, stage, 1, 4, False)
+    faster = replace(LINK, inside_bytes_per_s=600e9, between_bytes_per_s=400e9)
+    assert seconds(plan, link=faster) <= seconds(plan)
+
+
+def test_higher_stages_communicate_more_when_gradients_accumulate() -> None:
+    slow = replace(LINK, inside_bytes_per_s=5e9)
+    stages = [seconds((8, 1, stage, 1, 4, False), link=slow) for stage in (1, 2, 3)]
+    assert stages == sorted(stages) and len(set(stages)) == 3
+
+
+def test_tensor_parallel_groups_share_the_network_of_their_node() -> None:
+    one_node, two_nodes = (1, 8, 1, 1, 1, False), (2, 8, 1, 1, 1, False)
+    slow = replace(LINK, between_bytes_per_s=1e9)
+    weights_s = 2 * WORK.flops.num_parameters * (2 + 1) / 2 / 1e9
+    waits_s = seconds(two_nodes, link=slow) - seconds(one_node, link=slow)
+    assert waits_s == pytest.approx(weights_s / TRANSFORMERS.between, rel=0.05)
+
+
+def test_small_micro_batches_are_held_up_by_launching_kernels() -> None:
+    short = replace(WORK, sequence_length=64)
+    many, few = seconds((1, 1, 1, 1, 16, False), work=short), seconds((1, 1, 1, 16, 1, False), work=short)
+    assert many > 4 * few
+
+
+def test_a_newer_card_is_faster_and_an_older_one_slower_in_bf16() -> None:
+    plan = (8, 1, 1, 2, 1, False)
+    assert seconds(plan, "h100") < seconds(plan, "a100-80") < seconds(plan, "l4") < seconds(plan, "t4")
+
+
+@pytest.mark.parametrize("entry", CATALOGUE.values(), ids=CATALOGUE.keys())
+def test_every_card_has_an_architecture_that_was_measured(entry: CatalogueEntry) -> None:
+    assert architecture_of(entry.gpu) in ARCHITECTURES

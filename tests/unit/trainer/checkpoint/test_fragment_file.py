@@ -1,0 +1,120 @@
+"""Tensors in and out of files, in pieces, by parameter and range."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from frenzy.core.values.errors import ContractError
+from frenzy.trainer.checkpoint import fragment_file
+from frenzy.trainer.checkpoint.fragment_file import read_header, write_fragments
+from frenzy.trainer.checkpoint.fragment_index import FragmentIndex, tensor_key
+from frenzy.trainer.checkpoint.rng import capture_rng, restore_rng, restore_rng_as_new_rank
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.uint8, torch.bool]
+
+
+def rank_metadata(rank: int, tp_rank: int = 0) -> dict[str, str]:
+    return {"rank": str(rank), "tp_rank": str(tp_rank), "rng": "{}"}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_what_is_written_is_a_safetensors_file(tmp_path: Path, dtype: torch.dtype) -> None:
+    tensor = torch.arange(7).to(dtype)
+    entry = write_fragments(tmp_path / "f", [("a", tensor), ("empty", tensor[:0])], {"rank": "0"})
+    assert torch.equal(load_file(tmp_path / "f")["a"], tensor)
+    assert entry.num_bytes == (tmp_path / "f").stat().st_size
+    assert entry.sha256 == hashlib.sha256((tmp_path / "f").read_bytes()).hexdigest()
+
+
+def test_tensors_larger_than_a_chunk_arrive_whole_and_may_change_their_format(tmp_path: Path) -> None:
+    numel = fragment_file.CHUNK_BYTES // 2 + 5
+    tensor = torch.randn(numel).to(torch.bfloat16)
+    write_fragments(tmp_path / "f", [("x", torch.ones(3)), ("a", tensor)], {})
+    stored = read_header(tmp_path / "f")[0]["a"]
+    target = torch.empty(numel - 3)
+    stored.read_into(target, start=3)
+    assert torch.equal(target, tensor[3:].float())
+
+
+@pytest.mark.parametrize("content", [b"", b"\x10" + bytes(7) + b"not json at all", b"\xff" * 40])
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "f").write_bytes(content)
+    with pytest.raises(ContractError, match="f is not a fragment file"):
+        read_header(tmp_path / "f")
+
+
+def test_a_file_that_ends_too_early_is_refused(tmp_path: Path) -> None:
+    write_fragments(tmp_path / "f", [("a", torch.ones(100))], {})
+    stored = read_header(tmp_path / "f")[0]["a"]
+    (tmp_path / "f").write_bytes((tmp_path / "f").read_bytes()[:-4])
+    with pytest.raises(ContractError, match="ends too early"):
+        stored.read_into(torch.empty(100))
+
+
+def write_cut(folder: Path, tensor: torch.Tensor, cuts: list[int]) -> FragmentIndex:
+    """``tensor`` as parameter ``w`` cut at ``cuts``, one piece in each rank's file."""
+    edges = [0, *sorted(cuts), tensor.numel()]
+    files = []
+    for rank, (start, end) in enumerate(zip(edges, edges[1:], strict=False)):
+        file = folder / f"rank-{rank}"
+        write_fragments(file, [(tensor_key("fp32", start, "a:w"), tensor[start:end])], rank_metadata(rank))
+        files.append(file)
+    return FragmentIndex.of_files(reversed(files), {})
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    cuts=st.lists(st.integers(0, 50), max_size=6),
+    window=st.tuples(st.integers(0, 50), st.integers(0, 50)).map(sorted),
+)
+def test_any_range_is_read_from_however_many_pieces(cuts: list[int], window: list[int]) -> None:
+    tensor = torch.randn(50)
+    with tempfile.TemporaryDirectory() as folder:
+        index = write_cut(Path(folder), tensor, cuts)
+        target = torch.empty(window[1] - window[0])
+        index.read("fp32", "a:w", 0, window[0], target)
+        assert torch.equal(target, tensor[window[0] : window[1]])
+        assert index.numel("fp32", "a:w", 0) == 50
+        assert index.states_of("a:w") == {"fp32"}
+
+
+def test_a_gap_between_the_pieces_is_told_and_never_filled(tmp_path: Path) -> None:
+    write_cut(tmp_path, torch.ones(30), [10, 20])
+    index = FragmentIndex.of_files([tmp_path / "rank-0", tmp_path / "rank-2"], {})
+    with pytest.raises(ContractError, match="lacks elements 10 to 30 of fp32 of a:w"):
+        index.read("fp32", "a:w", 0, 0, torch.empty(30))
+    with pytest.raises(ContractError, match="lacks elements 0 to 5 of exp_avg of a:w"):
+        index.read("exp_avg", "a:w", 0, 0, torch.empty(5))
+
+
+def draw() -> list[float]:
+    return [random.random(), float(np.random.random()), float(torch.rand(()))]  # noqa: NPY002
+
+
+def test_restored_generators_go_on_where_they_were() -> None:
+    random.gauss(0, 1)
+    saved = capture_rng()
+    expected = draw()
+    draw()
+    restore_rng(saved)
+    assert draw() == expected
+
+
+def test_new_ranks_draw_numbers_of_their_own_that_follow_from_the_checkpoint() -> None:
+    saved = capture_rng()
+    drawn = []
+    for rank in (1, 2, 1):
+        restore_rng_as_new_rank(saved, rank)
+        drawn.append(draw())
+    assert drawn[0] == drawn[2]
+    assert all(first != second for first, second in zip(drawn[0], drawn[1], strict=True))

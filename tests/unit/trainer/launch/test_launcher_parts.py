@@ -1,0 +1,190 @@
+"""The launcher's parts that need no training: ranks, outcomes, the shared board, files, telemetry."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from frenzy.core.values import codec
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.launch import Control, ControlAction, ExitCode, RunPaths
+from frenzy.core.values.telemetry import StepRecord
+from frenzy.trainer import files
+from frenzy.trainer.launch.child import call_in_child, fork
+from frenzy.trainer.launch.rendezvous import find_rendezvous, open_rendezvous
+from frenzy.trainer.launch.supervise import Supervisor
+from frenzy.trainer.loop.control import ControlFile
+from frenzy.trainer.outcome import (
+    BadInputError,
+    RankReport,
+    describe_failure,
+    signal_sentence,
+    write_termination_message,
+)
+from frenzy.trainer.telemetry.shared_progress import Board
+from frenzy.trainer.telemetry.writer import TelemetryWriter
+
+
+@pytest.mark.parametrize(
+    ("error", "virtual", "code"),
+    [
+        (BadInputError("data.path", "x", "give another"), True, ExitCode.BAD_CONFIG_OR_DATA),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), True, ExitCode.BUDGET_EXCEEDED),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), False, 1),
+        (MemoryError(), True, ExitCode.BUDGET_EXCEEDED),
+        (RuntimeError("std::bad_alloc"), True, ExitCode.BUDGET_EXCEEDED),
+        (OSError(12, "Cannot allocate memory"), True, ExitCode.BUDGET_EXCEEDED),
+        (RuntimeError("CUDA out of memory. Tried to allocate"), False, ExitCode.CUDA_OUT_OF_MEMORY),
+        (RuntimeError("Connection closed by peer"), True, 1),
+    ],
+)
+def test_failures_become_exit_codes(error: BaseException, virtual: bool, code: int) -> None:
+    found, detail = describe_failure(error, virtual=virtual)
+    assert found == code
+    assert detail
+    assert "\n" not in detail
+
+
+def test_termination_message_fits_four_kib(tmp_path: Path) -> None:
+    place = tmp_path / "message"
+    write_termination_message(place, exit_code=99, detail='"ä\x00' * 5000, last_step=3)
+    assert place.stat().st_size <= 4096
+    assert json.loads(place.read_text())["exit_code"] == 99
+
+
+def test_signals_are_named() -> None:
+    assert signal_sentence(signal.SIGSEGV) == "killed by SIGSEGV"
+
+
+def test_board_keeps_the_peak_of_each_step_apart() -> None:
+    board = Board(2)
+    board.offer_peak(1, 100)
+    board.offer_peak(1, 70)
+    assert board.take_peak(1) == 100
+    board.offer_peak(1, 30)
+    assert board.take_peak(1) == 30
+    assert board.take_peak(1) == 0
+    assert board.take_peak(0) == 0
+
+
+def test_board_tells_no_step_from_step_zero() -> None:
+    board = Board(1)
+    assert (board.resumed_step(0), board.checkpoint_step(0), board.loss(0)) == (None, None, None)
+    board.set_plan(0, total_steps=9, resumed_step=0)
+    assert (board.resumed_step(0), board.checkpoint_step(0)) == (0, 0)
+
+
+def test_work_in_a_child_returns_its_value_and_its_failures(tmp_path: Path) -> None:
+    def run(work: Any) -> Any:
+        return call_in_child(work, tmp_path / "result", log_file=tmp_path / "log")
+
+    assert run(lambda: {"answer": 42}) == {"answer": 42}
+
+    def refuse() -> None:
+        raise BadInputError("data.path", "x", "give another")
+
+    refused = run(refuse)
+    assert refused == RankReport(exit_code=99, detail="data.path: 'x' is refused; give another")
+    killed = run(lambda: os.kill(os.getpid(), signal.SIGKILL))
+    assert killed.exit_code == 137
+
+
+def _supervise(*mains: Any, stop: bool = False, grace_s: float = 0.2) -> Any:
+    board = Board(len(mains))
+    pids = {rank: fork(main) for rank, main in enumerate(mains)}
+    supervisor = Supervisor(pids, board, samples_memory=False, stop_grace_s=grace_s, stop_requested=lambda: stop)
+    return supervisor.wait(), board
+
+
+def test_first_failing_rank_is_found_and_the_rest_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("frenzy.trainer.launch.supervise._FAILURE_GRACE_S", 0.1)
+    ended, _ = _supervise(lambda: time.sleep(60) or 0, lambda: 96)
+    assert ended.first_failing == 1
+    assert ended.codes == {0: 137, 1: 96}
+    assert not ended.killed_after_grace
+
+
+def test_rank_that_ignores_a_stop_is_killed_after_the_grace() -> None:
+    ended, board = _supervise(lambda: time.sleep(60) or 0, stop=True)
+    assert board.stop_requested
+    assert ended.killed_after_grace
+    assert ended.codes == {0: 137}
+
+
+def test_ranks_that_end_well_are_no_failure() -> None:
+    ended, _ = _supervise(lambda: 0, lambda: 98)
+    assert ended.first_failing is None
+    assert ended.codes == {0: 0, 1: 98}
+
+
+@pytest.mark.parametrize("root", ["{folder}", "file://{folder}", "memory://{folder}"])
+def test_files_work_on_paths_and_urls(tmp_path: Path, root: str) -> None:
+    place = root.format(folder=tmp_path)
+    assert not files.exists(f"{place}/a/b.txt")
+    files.write_text(f"{place}/a/b.txt", "ä")
+    files.write_text(f"{place}/a/b.txt", "ö")
+    assert files.read_text(f"{place}/a/b.txt") == "ö"
+    source = tmp_path / "source"
+    (source / "sub").mkdir(parents=True)
+    (source / "sub/x").write_text("x")
+    (source / "last").write_text("l")
+    files.publish_folder(source, f"{place}/out", last="last")
+    fetched = files.fetch_folder(f"{place}/out", tmp_path / "fetched")
+    assert sorted(each.name for each in fetched.rglob("*") if each.is_file()) == ["last", "x"]
+    files.remove_file(f"{place}/out/last")
+    files.remove_file(f"{place}/out/last")
+    with pytest.raises(FileNotFoundError):
+        files.read_text(f"{place}/out/last")
+
+
+def _record(step: int) -> StepRecord:
+    return StepRecord(
+        rank=3,
+        step=step,
+        time_s=0.0,
+        loss=1.0,
+        step_time_s=1.0,
+        tokens_per_s=1.0,
+        allocated_peak_bytes=1,
+        reserved_peak_bytes=1,
+        device_used_bytes=1,
+        capacity_bytes=1,
+    )
+
+
+def test_telemetry_comes_in_numbered_chunks_and_none_is_lost(tmp_path: Path) -> None:
+    paths = RunPaths(str(tmp_path))
+    with TelemetryWriter(paths, 1, 3) as telemetry:
+        for step in range(1, 6):
+            telemetry.write(_record(step))
+    chunks = sorted((tmp_path / "attempt-1/telemetry").iterdir())
+    assert [each.name for each in chunks] == ["00003-000000.jsonl", "00003-000001.jsonl"]
+    lines = [line for each in chunks for line in each.read_text().splitlines()]
+    assert [codec.loads(StepRecord, line).step for line in lines] == [1, 2, 3, 4, 5]
+
+
+def test_control_file_is_obeyed_when_it_asks_and_ignored_when_it_is_broken(tmp_path: Path) -> None:
+    place = tmp_path / "control.json"
+    control = ControlFile(str(place))
+    assert not control.asks_to_stop()
+    place.write_text("{")
+    assert not control.asks_to_stop()
+    for action, stops in ((ControlAction.RUN, False), (ControlAction.CHECKPOINT_AND_STOP, True)):
+        asked = Control(action=action, reason=Reason(code=ReasonCode.PREEMPTED))
+        files.write_text(str(place), codec.dumps(asked))
+        assert control.asks_to_stop() is stops
+
+
+def test_nodes_find_the_first_nodes_port(tmp_path: Path) -> None:
+    place = str(tmp_path / "rendezvous.json")
+    opened = open_rendezvous(place, single_machine=True)
+    found = find_rendezvous(place)
+    assert opened.listener is not None
+    opened.listener.close()
+    assert (found.address, found.port, found.listener) == ("127.0.0.1", opened.port, None)
