@@ -12,7 +12,7 @@ PARALLEL ?= -n logical --maxprocesses 4 --dist worksteal
 # Ahead of the tests, whose time is limited. Where it cannot be built they say why, and are skipped.
 k8s-build = [ -n "$$KUBECONFIG" ] || $(BIN)/python -m tests.kubernetes.build $(1) >/dev/null || true
 
-.PHONY: help env demo test test-k8s test-k8s-full check lint types imports audit fmt bench bench-k8s bench-schedule bench-jct bench-mix docs docs-assets up down status lock clean fuzz
+.PHONY: help env demo test test-all test-k8s test-k8s-full check lint types imports audit fmt bench bench-k8s bench-schedule bench-jct bench-mix docs docs-assets up down status lock clean fuzz
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,14 +26,19 @@ env: $(STAMP) ## make the environment (.venv) from the lock
 demo: $(STAMP) ## start Airflow, train the sample job to its end, show it; KEEP=1 leaves Airflow up
 	@$(BIN)/frenzy demo $(if $(KEEP),--keep)
 
-# CHECKED=1: after `make check`, which has run the first two folders.
-test: $(STAMP) ## all tests but those on Kubernetes (ARGS: only these, one after the other)
+test: $(STAMP) ## proof that it works: unit, contract, several ranks, jobs through Airflow (ARGS: only these tests)
 ifdef ARGS
 	@$(PYTEST) $(ARGS)
 else
+	@$(PYTEST) $(PARALLEL) tests/unit tests/contract tests/trainer -m "not thorough"
+	@$(PYTEST) tests/e2e -m "not thorough"
+endif
+
+# CHECKED=1: after `make check`, which has run the first two folders.
+test-all: $(STAMP) ## every test: components killed, packaging, PostgreSQL, and Kubernetes (test-k8s)
 	@$(PYTEST) $(PARALLEL) $(if $(CHECKED),,tests/unit tests/contract) tests/trainer
 	@$(PYTEST) tests/packaging tests/e2e
-endif
+	@$(MAKE) test-k8s
 
 # Each process has a control plane of its own; on a cluster of yours the nodes' names would clash.
 test-k8s: $(STAMP) ## tests on a real Kubernetes API server with fake nodes (or on that of KUBECONFIG)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from tests.e2e.walker import Walker
 
 from frenzy.cli.embedded.airflow_env import CONNECTION_VARIABLE
 from frenzy.core.runs.protocol import CleanedRun, CleanRun
 from frenzy.core.values.codec import encode
+
+pytestmark = pytest.mark.thorough
 
 
 def test_of_a_cleaned_run_the_model_is_left(walker: Walker) -> None:

@@ -51,6 +51,8 @@ print("told", read.launcher, read.placement_policy, read.lease_s)
 _SERVICES = """
 from frenzy.core.values.errors import TemporaryError
 from frenzy.wiring import services
+
+pytestmark = pytest.mark.thorough
 try:
     services()
 except TemporaryError as error:

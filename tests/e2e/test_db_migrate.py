@@ -18,6 +18,8 @@ from tests.contract.ledgers import DATABASES
 from frenzy.adapters.ledger_sql.sql_ledger import SqlLedger
 from frenzy.core.runs.ledger import RunIdentity
 
+pytestmark = pytest.mark.thorough
+
 PLUGINS = Path(__file__).parents[2] / "plugins"
 
 

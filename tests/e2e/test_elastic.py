@@ -27,6 +27,8 @@ from frenzy.cli.embedded.stack import Stack
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.values.errors import Reason, ReasonCode
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def elastic_stack(

@@ -31,7 +31,6 @@ def timed(walker: Walker) -> Iterator[str]:
     walker.airflow("PATCH", f"/dags/{dag_id}", {"is_paused": True})
 
 
-@pytest.mark.usefixtures("timed")
 def test_the_launch_task_holds_its_slots_in_the_pool_of_its_gpu_type_on_every_attempt(walker: Walker) -> None:
     dag_id, run_id = walker.start("pooled", training=growing(60, max_steps=60))
     for attempt in (1, 2):
@@ -45,6 +44,8 @@ def test_the_launch_task_holds_its_slots_in_the_pool_of_its_gpu_type_on_every_at
     walker.succeed(dag_id, run_id)
 
 
+@pytest.mark.thorough
+@pytest.mark.usefixtures("timed")
 def test_two_overlapping_and_two_consecutive_runs_share_nothing(walker: Walker) -> None:
     dag_id = walker.store(job_text("repeated", walker.corpus, training={"max_steps": 4}))
     overlapping = [walker.trigger(dag_id) for _ in range(2)]
@@ -56,6 +57,7 @@ def test_two_overlapping_and_two_consecutive_runs_share_nothing(walker: Walker) 
     assert all(result is not None and result.resumed_from_step is None for result in results)
 
 
+@pytest.mark.thorough
 def test_an_asset_event_really_fires(walker: Walker) -> None:
     producer, producer_run = walker.start("upstream", training={"max_steps": 2})
     consumer = walker.store(
@@ -84,6 +86,7 @@ def test_a_finished_run_leaves_a_model_an_asset_event_and_an_evaluation(walker: 
     assert any(event["source_run_id"] == run_id for event in events)
 
 
+@pytest.mark.thorough
 def test_a_cron_schedule_really_fires(walker: Walker, timed: str) -> None:
     def scheduled() -> list[str] | None:
         runs = walker.airflow("GET", f"/dags/{timed}/dagRuns")["dag_runs"]

@@ -31,6 +31,7 @@ def test_rising_memory_is_forecast_and_the_run_moves_before_it_fails(walker: Wal
     assert all(a.outcome is not None and a.outcome.code is not ReasonCode.BUDGET_EXCEEDED for a in view.attempts)
 
 
+@pytest.mark.thorough
 def test_predicted_and_measured_peak_agree_before_growth(walker: Walker) -> None:
     # Large enough that a virtual GPU's own resolution, about 2 MiB, is a small part of it.
     larger = {"config": {**MODEL, "n_embd": 256, "n_layer": 6}}
@@ -40,6 +41,7 @@ def test_predicted_and_measured_peak_agree_before_growth(walker: Walker) -> None
     assert math.isclose(attempt.explained_peak_bytes, attempt.plan.memory.peak_allocated_bytes, rel_tol=0.08)
 
 
+@pytest.mark.thorough
 def test_an_out_of_memory_that_happens_is_recovered_from_the_last_checkpoint(walker: Walker) -> None:
     dag_id, run_id = walker.start(
         "bursting", training=growing(60, max_steps=60), on_memory_pressure={"forecast": False, "min_run_s": 0}
@@ -73,6 +75,7 @@ LADDER = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rung", LADDER)
 def test_each_lower_rung_of_the_ladder_is_really_run(walker: Walker, rung: Rung) -> None:
     dag_id, run_id = walker.start(f"rung-{rung.name.lower()}", **LADDER[rung])

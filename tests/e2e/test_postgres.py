@@ -14,6 +14,8 @@ from tests.e2e.walker import Walker, write_cluster, write_corpus
 from frenzy.cli.embedded.stack import Stack
 from frenzy.core.values.errors import ReasonCode
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def database(postgres_server: postgres.Server) -> Iterator[str]:

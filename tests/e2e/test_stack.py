@@ -114,6 +114,7 @@ def own_stack(
         yield running
 
 
+@pytest.mark.thorough
 def test_each_component_can_be_killed_and_restarted(own_stack: Stack) -> None:
     for name in COMPONENTS:
         own_stack.kill(name)
@@ -128,6 +129,7 @@ def test_each_component_can_be_killed_and_restarted(own_stack: Stack) -> None:
         assert run_to_its_end(airflow, "after_restart") == "success"
 
 
+@pytest.mark.thorough
 def test_stop_leaves_no_process_even_without_its_records(own_stack: Stack) -> None:
     home, port = own_stack.settings.home, own_stack.port
     assert len(live(home)) >= len(COMPONENTS)
@@ -162,6 +164,7 @@ def test_a_port_in_use_is_refused_with_what_to_do(tmp_path: Path) -> None:
     assert live(tmp_path) == []
 
 
+@pytest.mark.thorough
 def test_a_program_that_is_told_to_end_stops_its_stack_first(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from frenzy.cli.embedded.stack import Stack\n"

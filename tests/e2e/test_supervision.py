@@ -17,6 +17,8 @@ from frenzy.cli.embedded.stack_processes import kill_processes, marked_processes
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.values.errors import ReasonCode
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def mortal(

@@ -26,6 +26,8 @@ from airflow.sdk import DAG
 
 from frenzy.airflow.operators.task_group import frenzy_evaluation, frenzy_training
 
+pytestmark = pytest.mark.thorough
+
 with DAG("authors", schedule=None):
     frenzy_training({job!r}) >> frenzy_evaluation()
 """

@@ -15,6 +15,7 @@ from frenzy.core.values.errors import ReasonCode
 CANCEL_S = 30.0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("component", ["triggerer", "scheduler", "api-server"])
 def test_a_run_outlives_the_death_of_a_part_of_airflow(walker: Walker, component: str) -> None:
     dag_id, run_id = walker.start(f"outlives-{component}", training={"max_steps": 40})
@@ -25,6 +26,7 @@ def test_a_run_outlives_the_death_of_a_part_of_airflow(walker: Walker, component
     assert len(view.attempts) == 1, "the workers never noticed"
 
 
+@pytest.mark.thorough
 def test_a_triggerer_away_for_longer_than_a_lease_does_no_harm(walker: Walker) -> None:
     dag_id, run_id = walker.start("away", training={"max_steps": 150})
     walker.wait_for_step(dag_id, run_id, 3)
@@ -45,6 +47,7 @@ def test_cancelling_a_running_job_frees_its_gpus_and_ends_its_processes(walker: 
     walker.wait_for_state(dag_id, run_id, JobState.CANCELLED)
 
 
+@pytest.mark.thorough
 def test_cancelling_a_queued_job_takes_it_out_of_the_queue(walker: Walker) -> None:
     holders = [walker.start(f"holder-{n}", training=long_training()) for n in range(4)]
     waiting = None
@@ -63,6 +66,7 @@ def test_cancelling_a_queued_job_takes_it_out_of_the_queue(walker: Walker) -> No
     walker.eventually("GPUs free", lambda: walker.num_free() == walker.num_gpus(), 2 * CANCEL_S)
 
 
+@pytest.mark.thorough
 def test_cancelling_a_job_while_it_is_moved_leaves_nothing(walker: Walker) -> None:
     training = growing(90, start_step=3, **long_training())
     dag_id, run_id = walker.start("cancel-moving", training=training)
@@ -74,6 +78,7 @@ def test_cancelling_a_job_while_it_is_moved_leaves_nothing(walker: Walker) -> No
     walker.no_workers_of(view.run.run_key)
 
 
+@pytest.mark.thorough
 def test_a_spec_edited_in_mid_run_changes_nothing_in_that_run(walker: Walker) -> None:
     dag_id, run_id = walker.start("edited", training={"max_steps": 40})
     walker.wait_for_step(dag_id, run_id, 2)
@@ -94,6 +99,7 @@ def test_an_impossible_job_fails_in_its_profile_task_with_what_would_help(walker
     assert view.attempts == ()
 
 
+@pytest.mark.thorough
 def test_two_jobs_compete_for_the_last_gpu_and_the_second_has_it_when_the_first_is_gone(walker: Walker) -> None:
     only = {"constraints": {"gpu_types": ["t-large"]}}
     first = walker.start("first-of-two", training=long_training(), elastic="off", **only)

@@ -29,6 +29,8 @@ from frenzy.trainer.checkpoint.save import (
     save_checkpoint,
 )
 
+pytestmark = pytest.mark.thorough
+
 TWO = Setup(2, 2)
 
 

@@ -18,6 +18,8 @@ from frenzy.trainer.checkpoint.save import (
     save_checkpoint,
 )
 
+pytestmark = pytest.mark.thorough
+
 LEEWAY_BYTES = 16 * MIB
 STATE_BYTES_PER_PARAMETER = 12
 

@@ -13,6 +13,8 @@ from tests.trainer.reference import train_plainly
 from frenzy.core.planning.launchable import TRAINED_FAMILIES
 from frenzy.core.values.launch import ExitCode
 
+pytestmark = pytest.mark.thorough
+
 TOLERANCE = 2e-5
 
 

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 import yaml
 from tests.trainer.launching import until
 
 from frenzy.trainer.measure.record import Outcome, read_measurements
+
+pytestmark = pytest.mark.thorough
 
 ROOT = Path(__file__).parents[2]
 GPT2 = {"model_type": "gpt2", "n_embd": 128, "n_layer": 2, "n_head": 2, "vocab_size": 4096, "n_positions": 128}

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[2]
 CALIBRATION = ROOT / "plugins/frenzy/adapters/calibration.json"
 TEXT = ROOT / "include/data/tinyshakespeare.txt"

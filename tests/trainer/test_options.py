@@ -14,6 +14,8 @@ from tests.trainer.launching import GPT2, Case, LaunchServer, losses
 from frenzy.core.values.launch import ExitCode, RunPaths
 from frenzy.trainer.model.loading import load_config, make_model
 
+pytestmark = pytest.mark.thorough
+
 # Wide enough for blocks of 64 weights.
 WIDE_GPT2 = config_of("gpt2")
 WIDE_LLAMA = config_of("llama")
