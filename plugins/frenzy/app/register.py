@@ -11,7 +11,7 @@ from frenzy.app.services import Services, log_event
 from frenzy.app.states import move
 from frenzy.app.submit import check_job, check_managed, check_use
 from frenzy.core.planning.selection import fitting
-from frenzy.core.runs.access import Caller, Forbidden, may_manage
+from frenzy.core.runs.access import Caller, Forbidden, may_manage, record_of_started
 from frenzy.core.runs.ledger import FINAL_STATES, RUN_KEY_LENGTH, JobState, RunRecord
 from frenzy.core.runs.protocol import PlanPreview, RegisterRun, RunView
 from frenzy.core.runs.steps import total_steps
@@ -58,7 +58,7 @@ def _registered(tx: LedgerTx, run_key: str) -> RunView | None:
 
 
 def _checked_owner(tx: LedgerTx, services: Services, request: RegisterRun, run_key: str) -> str | None:
-    """Whose the run is; raises what ``register_run`` does. A DAG that its author has scheduled is bound to nobody.
+    """Whose the run is; raises what ``register_run`` does.
 
     What an earlier owner's run of that key left stays theirs: a job that was stored anew by another, or a DAG run that
     was deleted and made again, does not take it over.
@@ -66,21 +66,21 @@ def _checked_owner(tx: LedgerTx, services: Services, request: RegisterRun, run_k
     identity, job = request.identity, request.job
     prefix, _, name = identity.dag_id.partition(JOB_DAG_PREFIX)
     stored = None if prefix else tx.job(name)
-    owner = tx.started_by(identity.dag_id, identity.run_id) if stored is None else stored.owner
+    whose = stored or record_of_started(job, tx.started_by(identity.dag_id, identity.run_id))
     before = tx.run(run_key)
-    if before is not None and before.owner != owner:
+    if before is not None and before.owner != whose.owner:
         what = f"The DAG run {identity.run_id} was another's; trigger a new one."
         raise Forbidden.anothers(what, before.owner, before.job.team)
-    user = owner if stored is None else stored.bound_to
-    if user is None:
+    if whose.bound_to is None:
         check_job(services, job)
-        return owner
-    check_use(services, Caller(name=user), job)
-    _check_sources(tx, services, Caller(name=user), job)
+        return whose.owner
+    user = Caller(name=whose.bound_to)
+    check_use(services, user, job)
+    _check_sources(tx, services, user, job)
     theirs = tx.job(job.name) if stored is None else None
     if theirs is not None:
-        check_managed(services, Caller(name=user), theirs)
-    return owner
+        check_managed(services, user, theirs)
+    return whose.owner
 
 
 def _check_sources(tx: LedgerTx, services: Services, caller: Caller, job: TrainingJob) -> None:

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from frenzy.app.services import NotFound, Services
-from frenzy.core.runs.access import Caller, Forbidden, JobRecord, may_manage, use_refusals
+from frenzy.core.runs.access import (
+    Caller,
+    Forbidden,
+    JobRecord,
+    may_manage,
+    record_of_stored,
+    task_acts_for,
+    use_refusals,
+)
 from frenzy.core.values.errors import Reason, ReasonCode, SpecError
 from frenzy.core.values.job import JOB_DAG_PREFIX, TrainingJob
 from frenzy.core.values.sources import check_sources
@@ -24,8 +32,7 @@ def check_job(services: Services, job: TrainingJob) -> None:
 def check_use(services: Services, caller: Caller, job: TrainingJob) -> None:
     """Raises SpecError where ``caller`` may not use what ``job`` names: queue, team, priority, secrets, sources."""
     check_job(services, job)
-    bound = not (caller.is_admin or caller.is_service)
-    refusals = use_refusals(caller.name, job, services.queues.rules()) if bound else ()
+    refusals = () if caller.bound_to is None else use_refusals(caller.bound_to, job, services.queues.rules())
     if refusals:
         raise SpecError(refusals)
 
@@ -44,23 +51,14 @@ def store_job(
     Raises SpecError for a queue, team, priority or secret that is not the caller's, Forbidden for another's job.
     """
     with services.ledger.transaction() as tx:
-        caller = _acting(tx, caller, dag_run)
+        if caller.is_service:
+            caller = task_acts_for(None if dag_run is None else tx.started_by(*dag_run))
         check_use(services, caller, job)
         before = _known(tx, services, job.name)
         if before is not None:
             check_managed(services, caller, before)
-        owner = (None if before is None else before.owner) or caller.name or None
-        bound_to = None if caller.is_admin or caller.is_service else caller.name
-        tx.put_job(JobRecord(name=job.name, owner=owner, team=job.team, bound_to=bound_to))
+        tx.put_job(record_of_stored(job, caller, before))
         return services.jobs.put(job.name, yaml_text)
-
-
-def _acting(tx: LedgerTx, caller: Caller, dag_run: tuple[str, str] | None) -> Caller:
-    """A task acts for who started its DAG run; one that nobody started, for the DAG's author, who is trusted."""
-    if not caller.is_service:
-        return caller
-    user = None if dag_run is None else tx.started_by(*dag_run)
-    return Caller(name="", is_service=True) if user is None else Caller(name=user)
 
 
 def _known(tx: LedgerTx, services: Services, name: str) -> JobRecord | None:

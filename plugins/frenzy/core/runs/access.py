@@ -27,6 +27,11 @@ class Caller:
     is_admin: bool = False
     is_service: bool = False
 
+    @property
+    def bound_to(self) -> str | None:
+        """Whose rules of queue, team and priority bind the caller; None: nobody's."""
+        return None if self.is_admin or self.is_service else self.name
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
@@ -60,6 +65,22 @@ def see_all(dag_ids: Iterable[str]) -> frozenset[str]:
     return frozenset(dag_ids)
 
 
+def task_acts_for(user: str | None) -> Caller:
+    """Whose rights a task has: those of ``user``, who started its DAG run, or of the DAG's author, who is trusted."""
+    return Caller(name="", is_service=True) if user is None else Caller(name=user)
+
+
+def record_of_stored(job: TrainingJob, caller: Caller, before: JobRecord | None) -> JobRecord:
+    """Whose ``job`` is once ``caller`` has stored it. It keeps its owner; one that had none is the caller's."""
+    owner = (None if before is None else before.owner) or caller.name or None
+    return JobRecord(name=job.name, owner=owner, team=job.team, bound_to=caller.bound_to)
+
+
+def record_of_started(job: TrainingJob, user: str | None) -> JobRecord:
+    """Whose a run of ``job`` is that is not stored: its starter's; nobody's, and bound to nobody, if scheduled."""
+    return JobRecord(name=job.name, owner=user, team=job.team, bound_to=user)
+
+
 def may_manage(caller: Caller, *, owner: str | None, team: str, rules: QueueRules) -> bool:
     """Whether ``caller`` may replace, end, clean and read the whole of what ``owner`` and ``team`` own."""
     if caller.is_admin or caller.is_service or (owner is not None and caller.name == owner):
@@ -83,10 +104,10 @@ def use_refusals(user: str, job: TrainingJob, rules: QueueRules) -> tuple[Violat
 
 
 def outline(job: TrainingJob) -> TrainingJob:
-    """What everybody who may see its runs may know of ``job``: its name, and how it stands in the queue."""
+    """What everybody who may see its runs may know of ``job``: its name and how it queues; the rest is defaults."""
     return replace(
         TrainingJob(name=job.name, model=ModelSpec(path=HIDDEN), data=DataSpec(path=HIDDEN)),
-        description="Owner, team and administrators see the specification; all but name and queue is made up here.",
+        description="Only its owner, its team and administrators may see the specification.",
         queue=job.queue,
         team=job.team,
         priority=job.priority,

@@ -82,18 +82,14 @@ class QueueRules:
 
     def weight_of(self, queue: str) -> float:
         """A queue that is not known (any more) weighs 1."""
-        return next((each.weight for each in self.queues if each.name == queue), 1.0)
+        rule = self.queue_rule(queue)
+        return 1.0 if rule is None else rule.weight
 
     def limits_of(self, queue: str, team: str) -> tuple[Limit, ...]:
         """Every limit that a job of ``queue`` and ``team`` comes under."""
-        limits: list[Limit] = []
-        for of_queue in self.queues:
-            if of_queue.name == queue:
-                limits += _limits("queue", queue, of_queue.quota)
-        rule = self.team_rule(team)
-        if rule is not None:
-            limits += _limits("team", team, rule.quota)
-        return tuple(limits)
+        of_queue, of_team = self.queue_rule(queue), self.team_rule(team)
+        limits = [] if of_queue is None else _limits("queue", queue, of_queue.quota)
+        return tuple(limits if of_team is None else [*limits, *_limits("team", team, of_team.quota)])
 
     def team_rule(self, team: str) -> TeamRule | None:
         """The rule that ``team`` comes under."""
