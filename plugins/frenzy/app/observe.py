@@ -137,10 +137,8 @@ def _heartbeat(services: Services, run_key: str, attempt: int, message: Progress
         return None
     if _has_become_movable(record, progressed, services.elastic, lease.heartbeat_s, now_s):
         return None
-    before, after = (
-        Heard(attempt=record, lease=lease),
-        Heard(attempt=progressed, lease=_renewed(lease, services, now_s)),
-    )
+    before = Heard(attempt=record, lease=lease)
+    after = Heard(attempt=progressed, lease=_renewed(lease, services, now_s))
     return directive_of(run, record) if services.ledger.renew(before, after) else None
 
 
@@ -185,27 +183,25 @@ def _progressed(tx: LedgerTx, run: RunRecord, record: Attempt, message: Progress
 def merge_progress(record: Attempt, message: ProgressReport) -> Attempt:
     """``record`` with what ``message`` knows; a field that the message leaves out is kept.
 
-    Not so the loss of an earlier step: one that is no number any more has diverged.
+    Not so the loss of an earlier step: a newer step without one has diverged.
     """
+    known_loss = None if message.last_step > record.last_step else record.last_loss
     return replace(
         record,
         last_step=max(record.last_step, message.last_step),
-        # A newer step without a loss has diverged.
-        last_loss=message.last_loss
-        if message.last_step > record.last_step
-        else _newer(message.last_loss, record.last_loss),
-        step_time_s=_newer(message.step_time_s, record.step_time_s),
-        first_step_s=_newer(record.first_step_s, message.first_step_s),
-        measured_peak_bytes=_newer(message.measured_peak_bytes, record.measured_peak_bytes),
-        reserved_peak_bytes=_newer(message.reserved_peak_bytes, record.reserved_peak_bytes),
-        device_used_peak_bytes=_newer(message.device_used_peak_bytes, record.device_used_peak_bytes),
-        explained_peak_bytes=_newer(message.explained_peak_bytes, record.explained_peak_bytes),
-        growth_step=_newer(message.growth_step, record.growth_step),
-        checkpoint_step=_newer(message.checkpoint_step, record.checkpoint_step),
+        last_loss=_first_known(message.last_loss, known_loss),
+        step_time_s=_first_known(message.step_time_s, record.step_time_s),
+        first_step_s=_first_known(record.first_step_s, message.first_step_s),
+        measured_peak_bytes=_first_known(message.measured_peak_bytes, record.measured_peak_bytes),
+        reserved_peak_bytes=_first_known(message.reserved_peak_bytes, record.reserved_peak_bytes),
+        device_used_peak_bytes=_first_known(message.device_used_peak_bytes, record.device_used_peak_bytes),
+        explained_peak_bytes=_first_known(message.explained_peak_bytes, record.explained_peak_bytes),
+        growth_step=_first_known(message.growth_step, record.growth_step),
+        checkpoint_step=_first_known(message.checkpoint_step, record.checkpoint_step),
     )
 
 
-def _newer(first: _T | None, second: _T | None) -> _T | None:
+def _first_known(first: _T | None, second: _T | None) -> _T | None:
     return second if first is None else first
 
 
