@@ -23,6 +23,7 @@ from frenzy.settings import CONN_ID, EXTRAS_PATH, Settings, load_settings
 log = logging.getLogger(__name__)
 
 _RETRY_AFTER_S: Final = 5.0
+_LOGIN_KEPT_S: Final = 60.0
 _DATABASE_URL: Final = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
 # An Airflow that names its database in one of these ways is set up; so is one whose Connection stands beside them.
 _SET_UP_BY: Final = (
@@ -102,17 +103,18 @@ def ask_airflow() -> str | None:
 _OF_THIS_PROCESS: Final = ConnectionSettings(ask_airflow)
 
 
-@lru_cache(maxsize=1)
-def _service_login(_minute: int) -> str | None:
-    return _login_from_backends()
-
-
 def service_login() -> str | None:
     """As whom Frenzy's tasks call the API: the login of its Connection. None where there is no Connection.
 
-    For the API server; a change is seen within a minute.
+    For the API server; asked once in each minute, so that a change is seen.
     """
-    return _service_login(int(time.time() // 60))
+    return _login_in_minute(int(time.time() // _LOGIN_KEPT_S))
+
+
+@lru_cache(maxsize=1)
+def _login_in_minute(_number: int) -> str | None:
+    found = _connection_from_backends()
+    return None if found is None else found.login
 
 
 def settings_of_airflow() -> Settings:
@@ -146,12 +148,6 @@ def _from_backends() -> str | None:
     """In the API server and on the command line."""
     found = _connection_from_backends()
     return None if found is None else _extra(found)
-
-
-def _login_from_backends() -> str | None:
-    found = _connection_from_backends()
-    login: str | None = None if found is None else found.login
-    return login
 
 
 def _connection_from_backends() -> Any:

@@ -16,6 +16,7 @@ from typing import Any, Final
 from frenzy.core.values.errors import SpecError, Violation
 from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.sources import (
+    LOCAL_SCHEMES,
     Link,
     SourceRules,
     address_problem,
@@ -28,7 +29,6 @@ from frenzy.core.values.sources import (
 )
 
 _HTTP: Final = ("http", "https")
-_LOCAL: Final = ("file", "local")
 
 
 @contextmanager
@@ -45,13 +45,13 @@ def guarded(job: TrainingJob, rules: SourceRules) -> Iterator[None]:
     try:
         for name in _HTTP:
             fsspec.config.conf[name] = {"get_client": _client_maker(rules), "skip_instance_cache": True}
-        for name in _LOCAL:
+        for name in LOCAL_SCHEMES:
             fsspec.register_implementation(name, _local_files(rules), clobber=True)
         yield
     finally:
         for name, conf in before.items():
             fsspec.config.conf.pop(name) if conf is None else fsspec.config.conf.update({name: conf})
-        for name in _LOCAL:
+        for name in LOCAL_SCHEMES:
             fsspec.register_implementation(name, fsspec.implementations.local.LocalFileSystem, clobber=True)
 
 

@@ -230,9 +230,9 @@ class AttemptTrigger(RunTrigger):
             told = workers().runs.spec(self.run_key, self.attempt)
         except Exception:  # of a folder that the workers wrote
             told = None
-        return (
-            (account, result) if told is None else without_masked((account, result), replace(told, masked=spec.masked))
-        )
+        if told is None:
+            return account, result
+        return without_masked((account, result), replace(told, masked=spec.masked))
 
     async def report_end(self, ended: Ended) -> None:
         """Tell the ledger, however long it takes: its GPUs are free only then. Then remove what is left."""

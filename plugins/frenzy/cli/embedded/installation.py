@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from frenzy.settings import CHECKOUT, LauncherKind, Settings
+from frenzy.settings import CHECKOUT, JOBS_BUNDLE, LauncherKind, Settings
 
 ENVIRONMENT_FILE: Final = "frenzy.env"
 DB_MANAGER: Final = "frenzy.airflow.db.FrenzyDBManager"
@@ -85,7 +85,7 @@ def chosen(settings: Settings) -> dict[str, str]:
 
 def dag_bundles(settings: Settings) -> list[dict[str, object]]:
     """Airflow's DAG bundles: the DAG folder, and the stored jobs, which appear within seconds."""
-    folders = {"frenzy-dags": (settings.dags_folder, 30), "frenzy-jobs": (settings.jobs_folder, 5)}
+    folders = {"frenzy-dags": (settings.dags_folder, 30), JOBS_BUNDLE: (settings.jobs_folder, 5)}
     return [
         {"name": name, "classpath": _LOCAL_BUNDLE, "kwargs": {"path": str(folder), "refresh_interval": interval_s}}
         for name, (folder, interval_s) in folders.items()

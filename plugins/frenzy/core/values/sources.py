@@ -24,7 +24,7 @@ DATA_SCHEMES: Final = ("file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", 
 # Secrets of the machine and of a pod, and what is no file of anybody's.
 _CLOSED: Final = ("/proc", "/sys", "/dev", "/run/secrets", "/var/run/secrets", "/etc", "/root/.*")
 _OPEN: Final = "/dev/shm"  # noqa: S108  # data sets are kept there
-_LOCAL: Final = ("file", "local")
+LOCAL_SCHEMES: Final = ("file", "local")
 _WORDS_OF_TOKENIZER: Final = frozenset({"byte", "train", "model"})
 # What follows these is a path inside the next part of the chain.
 _WRAPPERS: Final = frozenset({"zip", "tar", "libarchive", "simplecache", "filecache", "blockcache", "cached", "dir"})
@@ -63,7 +63,7 @@ class Link:
 
     @property
     def is_local(self) -> bool:
-        return self.scheme in _LOCAL
+        return self.scheme in LOCAL_SCHEMES
 
 
 def links(place: str) -> tuple[Link, ...]:
