@@ -9,11 +9,12 @@ import os
 import time
 from pathlib import Path
 
+import fsspec
 import pytest
 from tests.contract import values
 
 from frenzy.adapters.files.run_store import FsspecRunStore
-from frenzy.adapters.files.trees import LocalTree
+from frenzy.adapters.files.trees import LocalTree, RemoteTree, Tree
 from frenzy.core.values import codec
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.launch import AttemptResult, Control, ControlAction
@@ -165,6 +166,20 @@ def test_only_so_many_folders_are_looked_at_and_only_so_deep(attempt: Path, monk
     assert [each[-4:] for each in tree.sizes("deep")] == ["seen"]
     monkeypatch.setattr("frenzy.adapters.files.trees._MOST_SIZES", 20)
     assert tree.sizes("deep") == {}, "each empty folder counts"
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_of_very_many_files_only_so_many_are_counted_and_that_is_said(
+    is_local: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tree: Tree = LocalTree(str(tmp_path)) if is_local else RemoteTree(fsspec.filesystem("memory"), str(tmp_path))
+    for number in range(4):
+        tree.write(f"checkpoints/{number}", b"x")
+    assert len(tree.sizes("checkpoints")) == 4
+    assert not caplog.records
+    monkeypatch.setattr("frenzy.adapters.files.trees._MOST_SIZES", 3)
+    assert len(tree.sizes("checkpoints")) == 3
+    assert "checkpoints holds 3 files and folders or more" in caplog.text
 
 
 def test_no_run_key_leads_out_of_the_root(store: FsspecRunStore, attempt: Path, tmp_path: Path) -> None:

@@ -29,6 +29,9 @@ from frenzy.core.values.sources import (
 )
 
 _HTTP: Final = ("http", "https")
+# A finished model and its packed data are some dozens of files.
+_MOST_ENTRIES: Final = 100_000
+_MOST_DEPTH: Final = 32
 
 
 @contextmanager
@@ -56,14 +59,30 @@ def guarded(job: TrainingJob, rules: SourceRules) -> Iterator[None]:
 
 
 def check_no_links(folder: Path) -> None:
-    """Raises SpecError where something in ``folder``, which a run's code wrote, is a link or no plain file."""
+    """Raises SpecError where something in ``folder``, which a run's code wrote, is a link or no plain file, and where
+    there is too much in it to look at, or it is too deep.
+    """
     if folder.is_symlink():
         raise _refused("run_dir", str(folder), "a folder of a run is no link")
-    for above, folders, names in os.walk(folder, followlinks=False):
-        for each in (Path(above) / name for name in (*folders, *names)):
-            mode = each.lstat().st_mode
-            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                raise _refused("run_dir", str(each), "a folder of a run holds plain files only")
+    for number, each in enumerate(_below(folder), start=1):
+        if number > _MOST_ENTRIES:
+            raise _refused("run_dir", str(folder), f"a folder of a run holds at most {_MOST_ENTRIES} files")
+        if not (each.is_dir(follow_symlinks=False) or each.is_file(follow_symlinks=False)):
+            raise _refused("run_dir", each.path, "a folder of a run holds plain files only")
+
+
+def _below(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """Everything in ``folder``, no link followed; nothing where there is no folder."""
+    left = [(str(folder), 0)] if folder.is_dir() else []
+    while left:
+        above, depth = left.pop()
+        if depth > _MOST_DEPTH:
+            raise _refused("run_dir", str(folder), f"folders in a folder of a run are at most {_MOST_DEPTH} deep")
+        with os.scandir(above) as found:
+            for each in found:
+                yield each
+                if each.is_dir(follow_symlinks=False):
+                    left.append((each.path, depth + 1))
 
 
 def _check_path(field: str, path: str, rules: SourceRules) -> None:

@@ -60,12 +60,18 @@ class FakeAirflow:
     services: Services
     looks_until_parsed: int = 2
     triggered: list[tuple[str, Any]] = field(default_factory=list)
+    state: str = "success"
+    error: str | None = None
 
     def routes(self) -> FastAPI:
         app = FastAPI()
         app.post("/auth/token", status_code=201)(lambda: {"access_token": "x.y.z"})
         app.get("/api/v2/dags/{dag_id}/details")(self.details)
         app.post("/api/v2/dags/{dag_id}/dagRuns")(self.trigger)
+        run = "/api/v2/dags/{dag_id}/dagRuns/{run_id}"
+        app.get(run)(lambda: {"state": self.state})
+        app.get(f"{run}/taskInstances")(self.failed_tasks)
+        app.get(f"{run}/taskInstances/train.profile/logs/2")(self.log)
         app.get("/api/v2/importErrors")(lambda: {"import_errors": []})
         return app
 
@@ -79,6 +85,17 @@ class FakeAirflow:
     def trigger(self, dag_id: str, body: dict[str, Any]) -> dict[str, Any]:
         self.triggered.append((dag_id, body))
         return {"dag_run_id": "manual__1"}
+
+    def failed_tasks(self, state: str) -> dict[str, Any]:
+        assert state == "failed"
+        return {"task_instances": [{"task_id": "train.profile", "try_number": 2, "map_index": -1}]}
+
+    def log(self) -> dict[str, Any]:
+        if self.error is None:
+            raise HTTPException(403, "Forbidden")
+        detail = [{"exc_type": "AirflowFailException", "exc_value": self.error}, {"exc_value": "its cause"}]
+        lines = [{"event": "started"}, {"event": "Task failed", "error_detail": detail}, {"event": "ended"}]
+        return {"content": lines, "continuation_token": None}
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,21 @@ def test_submitting_without_trigger_only_stores(online: Command, world: World, s
     assert len(world.airflow.triggered) == before
 
 
+def test_waiting_for_a_job_that_its_first_task_refuses_tells_why(online: Command, world: World, spec: Path) -> None:
+    refusal = "SPEC_REFUSED: data.path: '/x' is refused; give a file that exists"
+    world.airflow.state, world.airflow.error = "failed", refusal
+    said = online("submit", str(spec), "--wait")
+    assert said.status == 1
+    assert said.err == f"train.profile: {refusal}\n"
+
+
+def test_waiting_for_a_failure_whose_log_is_closed_names_the_task(online: Command, world: World, spec: Path) -> None:
+    world.airflow.state, world.airflow.error = "failed", None
+    said = online("submit", str(spec), "--wait")
+    assert said.status == 1
+    assert "train.profile: its log cannot be read" in said.err
+
+
 @pytest.mark.parametrize("arguments", [*READING, ("explain", "x"), ("cancel", "x"), ("logs", "x")])
 def test_without_a_server_the_remedy_is_told(arguments: tuple[str, ...], frenzy: Command) -> None:
     said = frenzy(*arguments)

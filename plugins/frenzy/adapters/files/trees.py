@@ -7,6 +7,7 @@ opened must be a plain file (a FIFO would block for ever). Paths are relative to
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 import uuid
@@ -15,6 +16,8 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Protocol
+
+logger = logging.getLogger(__name__)
 
 # A file system may have more: what is looked at in one go is bounded, however much the user's code makes.
 _MOST_NAMES: Final = 1_000_000
@@ -39,7 +42,7 @@ class Tree(Protocol):
         ...
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """The size of every plain file below ``folder``, by its path."""
+        """The size of every plain file below ``folder``, by its path; of very many not of all, with a warning."""
         ...
 
     def write(self, path: str, data: bytes) -> None:
@@ -89,6 +92,8 @@ class LocalTree:
                     found[path] = size
                 elif path.count("/") <= deepest:
                     left.append(path)
+        if num_seen >= _MOST_SIZES:
+            _warn_of_too_many(folder)
         return found
 
     def _entries(self, folder: str, most: int) -> Iterator[tuple[str, int | None]]:
@@ -178,8 +183,10 @@ class RemoteTree:
     def sizes(self, folder: str) -> dict[str, int]:
         self._fs.invalidate_cache()
         found: dict[str, Any] = self._fs.find(self._at(folder), detail=True)
+        if len(found) > _MOST_SIZES:
+            _warn_of_too_many(folder)
         start = len(self._base) + 1
-        return {path[start:]: int(info["size"] or 0) for path, info in found.items()}
+        return {path[start:]: int(info["size"] or 0) for path, info in islice(found.items(), _MOST_SIZES)}
 
     def write(self, path: str, data: bytes) -> None:
         self._fs.pipe_file(self._at(path), data)
@@ -190,6 +197,10 @@ class RemoteTree:
 
     def _at(self, path: str) -> str:
         return f"{self._base}/{path}"
+
+
+def _warn_of_too_many(folder: str) -> None:
+    logger.warning("%s holds %d files and folders or more; what is beyond is not counted.", folder, _MOST_SIZES)
 
 
 def _read(opened: int, start: int, most_bytes: int) -> bytes:

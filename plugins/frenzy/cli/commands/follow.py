@@ -5,13 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+from urllib.parse import quote
 
 from frenzy.adapters import api_calls
+from frenzy.adapters.api_client import airflow_call
 from frenzy.cli.commands.server import Api
 from frenzy.cli.commands.submission import dag_run_state
 from frenzy.core.runs.ledger import Event
 from frenzy.core.runs.protocol import RunView
+from frenzy.core.values.errors import PermanentError
+from frenzy.core.values.telemetry import printable
 
 POLL_S: Final = 0.7
 _ENDED: Final = frozenset({"success", "failed"})
@@ -43,3 +47,21 @@ def follow(api: Api, dag_id: str, run_id: str, *, poll_s: float = POLL_S) -> Ite
         if glance.is_last:
             return
         time.sleep(poll_s)
+
+
+def task_errors(api: Api, dag_id: str, run_id: str) -> tuple[str, ...]:
+    """Why the DAG run's failed tasks failed, a line each: what refuses a job before its run is known."""
+    run = f"/dags/{quote(dag_id, safe='')}/dagRuns/{quote(run_id, safe='')}/taskInstances"
+    failed = api.ask(airflow_call("GET", f"{run}?state=failed&limit=100"))["task_instances"]
+    return tuple(printable(f"{each['task_id']}: {_error_in_log(api, run, each)}") for each in failed)
+
+
+def _error_in_log(api: Api, run: str, task: Any) -> str:
+    """The newest error in the log of the task's last try, which Airflow shows without secrets."""
+    path = f"{run}/{quote(task['task_id'], safe='')}/logs/{task['try_number']}?map_index={task['map_index']}"
+    try:
+        lines = api.ask(airflow_call("GET", path))["content"]
+    except PermanentError as error:
+        return f"its log cannot be read ({error})"
+    errors = (line["error_detail"] for line in reversed(lines) if isinstance(line, dict) and line.get("error_detail"))
+    return next((str(each[0]["exc_value"]) for each in errors), "its log shows no error")

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
-from frenzy.cli.commands.follow import follow
+from frenzy.cli.commands.follow import follow, task_errors
 from frenzy.cli.commands.progress import ProgressView
 from frenzy.cli.commands.server import connect
 from frenzy.cli.commands.spec_file import checked_spec
@@ -40,7 +41,12 @@ def submit(
         if not as_json:
             for each in glance.views:
                 show_run(each)
-        return 0 if glance.dag_state == "success" else FAILED
+        if glance.dag_state == "success":
+            return 0
+        if not glance.views:
+            for line in task_errors(api, started.job.dag_id, started.run_id):
+                err().print(Text(line), soft_wrap=True)
+        return FAILED
 
 
 def _show(started: Started) -> None:

@@ -19,7 +19,7 @@ from frenzy.core.values.errors import PermanentError, SpecError
 from frenzy.core.values.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
 from frenzy.core.values.sources import SourceRules
 from frenzy.trainer.data.data_facts import data_facts
-from frenzy.trainer.guarded import guarded
+from frenzy.trainer.guarded import check_no_links, guarded
 
 SCHEMES = ("file", "http", "https", "simplecache")
 
@@ -150,3 +150,34 @@ def test_what_is_guarded_ends_with_the_reading(tmp_path: Path) -> None:
     facts(str(tmp_path), SourceRules())
     assert type(fsspec.filesystem("file")).__name__ == "LocalFileSystem"
     assert "https" not in fsspec.config.conf
+
+
+def test_a_folder_of_plain_files_passes_and_so_does_none(tmp_path: Path) -> None:
+    (tmp_path / "model/tokenizer").mkdir(parents=True)
+    (tmp_path / "model/tokenizer/vocab.json").write_text("{}")
+    check_no_links(tmp_path / "model")
+    check_no_links(tmp_path / "data")
+
+
+def test_links_and_pipes_in_a_folder_of_a_run_are_refused(tmp_path: Path) -> None:
+    for name, make in (("link", lambda place: place.symlink_to("/etc")), ("pipe", os.mkfifo)):
+        folder = tmp_path / name / "below"
+        folder.mkdir(parents=True)
+        make(folder / name)
+        with pytest.raises(SpecError, match="plain files only"):
+            check_no_links(folder.parent)
+    with pytest.raises(SpecError, match="is no link"):
+        check_no_links(tmp_path / "link/below/link")
+
+
+def test_a_folder_of_a_run_that_is_too_deep_or_too_full_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "deep" / "/".join("d" * 32)).mkdir(parents=True)
+    check_no_links(tmp_path / "deep")
+    (tmp_path / "deep" / "/".join("d" * 33)).mkdir()
+    with pytest.raises(SpecError, match="at most 32 deep"):
+        check_no_links(tmp_path / "deep")
+    monkeypatch.setattr("frenzy.trainer.guarded._MOST_ENTRIES", 20)
+    with pytest.raises(SpecError, match="at most 20 files"):
+        check_no_links(tmp_path / "deep")
