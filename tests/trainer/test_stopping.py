@@ -79,7 +79,7 @@ def test_killed_rank_is_the_first_failure_and_the_run_resumes(server: LaunchServ
     os.kill(launch.rank_pids()[1], signal.SIGKILL)
     result = launch.wait()
     assert (result.exit_code, result.first_failing_rank) == (137, 1)
-    assert result.detail == "rank 1: killed by SIGKILL"
+    assert result.detail == "rank 1 was killed by SIGKILL"
     assert result.checkpoint_step in (2, 4)
     resumed = server.run(replace(case, attempt=2, flops_per_s=1e15))
     assert (resumed.exit_code, resumed.resumed_from_step) == (ExitCode.DONE, result.checkpoint_step)

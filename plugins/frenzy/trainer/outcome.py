@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -70,13 +69,6 @@ def is_host_out_of_memory(error: BaseException) -> bool:
 def says_out_of_memory(log_tail: str) -> bool:
     """Whether the last words of a process that died by a signal speak of refused memory."""
     return "std::bad_alloc" in log_tail or "can't allocate memory" in log_tail
-
-
-def signal_sentence(number: int) -> str:
-    try:
-        return f"killed by {signal.Signals(number).name}"
-    except ValueError:
-        return f"killed by signal {number}"
 
 
 def write_termination_message(place: Path, *, exit_code: int, detail: str, last_step: int) -> None:

@@ -26,7 +26,7 @@ from typing import Final
 
 from frenzy.adapters.local.attempt_home import DEFAULT_GRACE_S, AttemptHome, StopRequest, SupervisorRecord
 from frenzy.adapters.local.worker_processes import SUPERVISOR_VARIABLE, Marks, Process, processes_of, send_all
-from frenzy.core.values.launch import ExitCode
+from frenzy.core.values.launch import ExitCode, how_ended
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _GO: Final = b"\x01"
@@ -206,9 +206,8 @@ def _how_it_ended(status: int, killed: bool) -> tuple[int, str]:
     if not os.WIFSIGNALED(status):
         code = os.WEXITSTATUS(status)
         return code or _CRASHED, f"the node launcher ended with {code} and left no result; see launcher.log"
-    number = os.WTERMSIG(status)
-    why = "did not stop in time and was killed" if killed else f"was killed by {signal.Signals(number).name}"
-    return 128 + number, f"the node launcher {why}"
+    code = 128 + os.WTERMSIG(status)
+    return code, f"the node launcher {'did not stop in time and was killed' if killed else how_ended(code)}"
 
 
 def _claim_gpus(target: Target, environment: dict[str, str], cancelled: Callable[[], bool]) -> tuple[int, ...]:

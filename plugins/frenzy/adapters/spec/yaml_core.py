@@ -150,7 +150,9 @@ def load_json(text: str | bytes, limits: TextLimits = FILE) -> Any:
         raise _refusal("the document", f"{len(text)} bytes", f"at most {limits.max_bytes} bytes are read")
     try:
         document = json.loads(text, parse_constant=lambda _: None)
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise _too_large(limits) from error
+    except ValueError as error:
         raise _refusal("the document", "text", f"not valid JSON: {error}") from error
     check_plain(document, limits)
     return document

@@ -19,6 +19,7 @@ from frenzy.core.runs.ledger import RunRecord
 from frenzy.core.runs.masking import masked_at, without_masked
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.values.job import TrainingJob
+from frenzy.core.values.launch import how_ended
 from frenzy.core.values.telemetry import printable
 
 _MODULE: Final = "frenzy.trainer.evaluate"
@@ -98,7 +99,8 @@ def check_end(exit_code: int, last: str) -> None:
     if exit_code == NO_ROOM:  # the training has succeeded, and so is the DAG run to
         raise AirflowSkipException(last)
     if exit_code != 0:
-        raise AirflowFailException(f"The evaluation ended with exit code {exit_code}: {last}")
+        how = how_ended(128 - exit_code if exit_code < 0 else exit_code)
+        raise AirflowFailException(f"The evaluation {how}: {last}")
 
 
 def _environment() -> dict[str, str]:

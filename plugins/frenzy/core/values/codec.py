@@ -58,7 +58,9 @@ def loads(kind: type[T], text: str | bytes) -> T:
     """
     try:
         document = json.loads(text, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise ContractError(f"{kind.__name__}: nested too deep") from error
+    except ValueError as error:
         raise ContractError(f"{kind.__name__}: not JSON ({error})") from error
     return decode(kind, document)
 

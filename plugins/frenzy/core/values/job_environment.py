@@ -53,7 +53,7 @@ def environment_violations(env: Mapping[str, str], secrets: Mapping[str, str]) -
         for name in given:
             allowed = _refusal(name)
             if allowed is not None:
-                yield Violation(path=f"{field}.{name}", value=repr(name), allowed=allowed)
+                yield Violation(path=f"{field}.{name}", value="the name", allowed=allowed)
     for name, reference in secrets.items():
         kind, _, variable = reference.partition(":")
         if kind == "env" and _VARIABLE.fullmatch(variable) and is_of_control_plane(variable):

@@ -5,6 +5,7 @@ The run directory is the only thing the workers and Airflow share; ``RunPaths`` 
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Annotated, Any, Final
@@ -36,6 +37,16 @@ class ExitCode(IntEnum):
     CUDA_OUT_OF_MEMORY = 97
     CHECKPOINTED = 98
     BAD_CONFIG_OR_DATA = 99
+
+
+def how_ended(exit_code: int) -> str:
+    """``was killed by SIGKILL`` for 128 + the signal's number, else ``ended with 3``."""
+    if exit_code <= 128:
+        return f"ended with {exit_code}"
+    try:
+        return f"was killed by {signal.Signals(exit_code - 128).name}"
+    except ValueError:
+        return f"was killed by signal {exit_code - 128}"
 
 
 class ControlAction(StrEnum):

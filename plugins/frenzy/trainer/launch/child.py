@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from frenzy.core.values import codec
+from frenzy.core.values.launch import how_ended
 from frenzy.trainer.outcome import CRASHED, RankReport, describe_failure
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -73,7 +74,7 @@ def call_in_child(work: Callable[[], Any], result_file: Path, *, log_file: Path)
 
     code = exit_code_of(os.waitpid(fork(main, log_file=log_file), 0)[1])
     if code != 0:
-        return RankReport(exit_code=code, detail=f"the preparation ended with {code}")
+        return RankReport(exit_code=code, detail=f"the preparation {how_ended(code)}")
     return pickle.loads(result_file.read_bytes())  # noqa: S301  # of our own child, from a private folder
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from frenzy.core.values.hardware import DeviceKind
-from frenzy.core.values.launch import AttemptResult, ExitCode, LaunchSpec, RunPaths, deepspeed_config
+from frenzy.core.values.launch import AttemptResult, ExitCode, LaunchSpec, RunPaths, deepspeed_config, how_ended
 from frenzy.trainer import env, files
 from frenzy.trainer.checkpoint.store import list_checkpoints
 from frenzy.trainer.launch.child import call_in_child, fork, read_report
@@ -22,7 +22,7 @@ from frenzy.trainer.launch.supervise import Ended, Supervisor
 from frenzy.trainer.loop.prepare import Prepared, prepare
 from frenzy.trainer.loop.worker import RankContext, run_rank
 from frenzy.trainer.model.libraries import import_libraries
-from frenzy.trainer.outcome import RankReport, says_out_of_memory, signal_sentence
+from frenzy.trainer.outcome import RankReport, says_out_of_memory
 from frenzy.trainer.telemetry.shared_progress import Board
 
 logger = logging.getLogger("frenzy.trainer")
@@ -177,14 +177,14 @@ def _code_and_detail(context: RankContext, ended: Ended, local: int, logs: Path)
     code = ended.codes[local]
     report = read_report(context.report_file)
     if report is not None:
-        who = f"rank {context.rank} at step {report.last_step + 1}: " if ended.first_failing is not None else ""
+        killed = f" {how_ended(code)}" if code > 128 else ""
+        who = f"rank {context.rank} at step {report.last_step + 1}{killed}: " if ended.first_failing is not None else ""
         return code, f"{who}{report.detail}"
     if code > 128 and context.is_virtual and says_out_of_memory(_tail(_log_file(logs, context.rank))):
         return ExitCode.BUDGET_EXCEEDED, f"rank {context.rank}: the memory budget was exceeded in library code"
     if ended.killed_after_grace:
         return code, f"rank {context.rank} did not stop in time and was killed"
-    how = signal_sentence(code - 128) if code > 128 else f"ended with {code} and no report"
-    return code, f"rank {context.rank}: {how}"
+    return code, f"rank {context.rank} {how_ended(code)}" + ("" if code > 128 else " and no report")
 
 
 def _unprepared(report: RankReport) -> AttemptResult:

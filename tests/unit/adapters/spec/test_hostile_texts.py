@@ -41,5 +41,11 @@ def test_json_is_read_under_the_same_limits(text: str) -> None:
         load_json(text)
 
 
+@pytest.mark.parametrize("depth", [60, 100_000])
+def test_json_that_is_nested_too_deep_is_told_the_limit(depth: int) -> None:
+    with pytest.raises(SpecError, match="nested at most 50 deep"):
+        load_json("[" * depth + "]" * depth)
+
+
 def test_what_python_writes_for_no_number_is_read_as_null() -> None:
     assert load_json('{"loss": NaN, "least": -Infinity}') == {"loss": None, "least": None}

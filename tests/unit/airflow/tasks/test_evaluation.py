@@ -21,9 +21,12 @@ def test_a_model_without_room_skips_the_task_with_the_reason_and_does_not_fail_t
         check_end(NO_ROOM, "The model takes 40 GiB of host memory")
 
 
-@pytest.mark.parametrize("exit_code", [-9, 1, ExitCode.BAD_CONFIG_OR_DATA])
-def test_any_other_end_fails_the_task_with_the_last_line(exit_code: int) -> None:
-    with pytest.raises(AirflowFailException, match=f"{exit_code}.*what went wrong"):
+@pytest.mark.parametrize(
+    ("exit_code", "how"),
+    [(-9, "was killed by SIGKILL"), (1, "ended with 1"), (ExitCode.BAD_CONFIG_OR_DATA, "ended with 99")],
+)
+def test_any_other_end_fails_the_task_with_how_it_ended_and_the_last_line(exit_code: int, how: str) -> None:
+    with pytest.raises(AirflowFailException, match=f"The evaluation {how}: what went wrong"):
         check_end(exit_code, "what went wrong")
 
 

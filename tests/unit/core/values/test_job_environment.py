@@ -31,6 +31,8 @@ def test_no_job_refers_to_or_sets_a_variable_of_the_control_plane(name: str) -> 
     assert variable_of(f"env:{name}") is None
     for given_ in ({"env": {name: "x"}, "secrets": {}}, {"env": {}, "secrets": {"MINE": f"env:{name}"}}):
         assert len(list(environment_violations(**given_))) == 1
+    (violation,) = environment_violations({name: "x"}, {})
+    assert (violation.path, violation.value) == (f"env.{name}", "the name")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from frenzy.core.values.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
-from frenzy.core.values.launch import deepspeed_config
+from frenzy.core.values.launch import deepspeed_config, how_ended
 from frenzy.core.values.plan import MemoryPrediction, ResourcePlan
 
 JOB = TrainingJob(
@@ -67,3 +67,16 @@ def test_offload_puts_torchs_own_optimizer_on_the_host() -> None:
 @pytest.mark.parametrize("training", [{"loss": "fused"}, {"attention": "eager"}])
 def test_how_loss_and_attention_are_computed_is_no_matter_of_deepspeed(training: dict[str, Any]) -> None:
     assert config_of(training) == config_of()
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "how"),
+    [
+        (3, "ended with 3"),
+        (137, "was killed by SIGKILL"),
+        (139, "was killed by SIGSEGV"),
+        (255, "was killed by signal 127"),
+    ],
+)
+def test_an_exit_code_says_which_signal_killed(exit_code: int, how: str) -> None:
+    assert how_ended(exit_code) == how

@@ -24,7 +24,6 @@ from frenzy.trainer.outcome import (
     BadInputError,
     RankReport,
     describe_failure,
-    signal_sentence,
     write_termination_message,
 )
 from frenzy.trainer.telemetry.shared_progress import Board
@@ -56,10 +55,6 @@ def test_termination_message_fits_four_kib(tmp_path: Path) -> None:
     write_termination_message(place, exit_code=99, detail='"ä\x00' * 5000, last_step=3)
     assert place.stat().st_size <= 4096
     assert json.loads(place.read_text())["exit_code"] == 99
-
-
-def test_signals_are_named() -> None:
-    assert signal_sentence(signal.SIGSEGV) == "killed by SIGSEGV"
 
 
 def test_board_keeps_the_peak_of_each_step_apart() -> None:

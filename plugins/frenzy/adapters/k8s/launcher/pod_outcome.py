@@ -32,6 +32,7 @@ from frenzy.adapters.k8s.reasons import (
     UNSEEN,
 )
 from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.launch import how_ended
 
 PodJson = Mapping[str, Any]
 
@@ -230,14 +231,21 @@ def _cause(pod: PodJson, ended: Mapping[str, Any], *, asked: bool) -> tuple[Reas
         return ReasonCode.POD_DELETED, "The pod was deleted before its container began, or nobody saw how that ended."
     container = BY_CONTAINER_REASON.get(str(ended.get("reason")))
     if container is not None:
-        return container, ended.get("message") or f"The container ended with {ended.get('reason')}."
+        return container, _with_last_words(f"The container ended with {ended.get('reason')}", ended)
     if was_deleted and exit_code is not None:
         return ReasonCode.POD_DELETED, f"The pod was deleted; its container ended with {exit_code}."
     if exit_code == KILLED and not asked:
-        return ReasonCode.HOST_OUT_OF_MEMORY, "The container was killed (137), which nobody had asked for."
+        how = f"The container {how_ended(KILLED)}, which nobody had asked for"
+        return ReasonCode.HOST_OUT_OF_MEMORY, _with_last_words(how, ended)
     if exit_code is not None:
-        return (ReasonCode.WORKER_KILLED if exit_code > 128 else ReasonCode.WORKER_CRASHED), ended.get("message") or ""
+        code = ReasonCode.WORKER_KILLED if exit_code > 128 else ReasonCode.WORKER_CRASHED
+        return code, _with_last_words(f"The container {how_ended(exit_code)}", ended)
     return ReasonCode.POD_DELETED, _first_failure(pod) or "The pod is going away and says nothing of its containers."
+
+
+def _with_last_words(how: str, ended: Mapping[str, Any]) -> str:
+    """``how`` first: what the container wrote last was mostly written before anybody ended it."""
+    return f"{how}: {ended['message']}" if ended.get("message") else f"{how}."
 
 
 def _first_failure(pod: PodJson) -> str:

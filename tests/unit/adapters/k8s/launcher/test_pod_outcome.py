@@ -73,6 +73,28 @@ def test_a_pods_status_says_what_ended_it(status: dict[str, Any], code: ReasonCo
     assert code_of({"phase": "Failed", **status}) is code
 
 
+@pytest.mark.parametrize(
+    ("exit_code", "reason", "how"),
+    [
+        (137, "Error", "was killed by SIGKILL, which nobody had asked for"),
+        (137, "OOMKilled", "ended with OOMKilled"),
+        (139, "Error", "was killed by SIGSEGV"),
+        (3, "Error", "ended with 3"),
+    ],
+)
+def test_how_a_container_ended_is_told_before_what_it_wrote_last(exit_code: int, reason: str, how: str) -> None:
+    for words, end in (("step 7", ": step 7"), ("", ".")):
+        found = see(pod({"phase": "Failed", "containerStatuses": terminated(exit_code, reason, words)}), asked=False)
+        assert found.end is not None
+        assert found.end.detail.endswith(f": The container {how}{end}")
+
+
+def test_a_worker_that_was_asked_to_end_and_was_killed_says_so() -> None:
+    found = see(pod({"phase": "Failed", "containerStatuses": terminated(137, "Error", "step 7")}), asked=True)
+    assert found.end is not None
+    assert last_words(found.end).endswith("The container was killed by SIGKILL: step 7")
+
+
 @pytest.mark.parametrize("exit_code", [0, 96, 97, 99])
 def test_what_the_trainer_says_goes_before_what_was_done_to_its_pod(exit_code: int) -> None:
     status = {"phase": "Failed", "containerStatuses": terminated(exit_code), "conditions": disrupted("DeletionByPodGC")}
