@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from frenzy.core.lifecycle.moves import MOVES
 from frenzy.core.values.errors import SpecError, Violation
-from frenzy.core.values.sources import ANY_PUBLIC_HOST, DATA_SCHEMES, SourceRules
+from frenzy.core.values.sources import ANY_PUBLIC_HOST, DATA_SCHEMES
 from frenzy.core.values.units import parse_duration_s
 
 _PACKAGE: Final = Path(__file__).resolve().parent
@@ -31,12 +31,6 @@ CONN_ID: Final = "frenzy_default"
 JOBS_BUNDLE: Final = "frenzy-jobs"
 EXTRAS_PATH: Final = f"extras of the Connection {CONN_ID}"
 _PREFIX: Final = "FRENZY_"
-
-# What Airflow itself keeps in AIRFLOW_HOME.
-_SECRETS_OF_AIRFLOW: Final = (
-    *("dags", "airflow.cfg", "airflow.db", "airflow.db-wal", "airflow.db-shm", "config", "logs", "secrets.json"),
-    *("simple_auth_manager_passwords.json.generated", "standalone_admin_password.txt", "webserver_config.py"),
-)
 
 _DEFAULT_HOME: Final = (CHECKOUT if _IN_CHECKOUT else Path.cwd()) / ".frenzy"
 
@@ -150,35 +144,6 @@ class Settings:
     def workers_folder(self) -> Path:
         """What the local launcher knows of the workers' processes."""
         return self.home / "workers"
-
-    def source_rules(self, environ: Mapping[str, str]) -> SourceRules:
-        """What Airflow's processes may read for users: none of Airflow's own files, nor of its user's dot files; of
-        runs only finished models.
-        """
-        folders = (
-            self.dags_folder,
-            self.airflow_home,
-            self.jobs_folder,
-            self.cache_folder,
-            self.log_folder,
-            self.pid_folder,
-        )
-        own = [*folders, self.workers_folder]
-        if environ.get("AIRFLOW_HOME"):  # an image may keep data there, too
-            own += [_path(environ["AIRFLOW_HOME"]) / each for each in _SECRETS_OF_AIRFLOW]
-        user_home = _path(environ.get("HOME") or "~").resolve()
-        # This project's samples, what its example prepares, what a hub's client has fetched (its token lies beside).
-        hub = user_home / ".cache/huggingface"
-        opened = (CHECKOUT / "include/data", self.home / "etl", hub / "hub", hub / "datasets")
-        scheme, separator, _ = self.run_root.partition("://")
-        return SourceRules(
-            schemes=(*self.data_schemes.split(","), *((scheme,) if separator else ())),  # finished models are there
-            hosts=tuple(self.data_hosts.split(",")),
-            folders=tuple(self.data_folders.split(",")) if self.data_folders else (),
-            closed=(*(str(folder.resolve()) for folder in own), f"{user_home}/.*"),
-            opened=tuple(str(folder.resolve()) for folder in opened),
-            run_root=None if "://" in self.run_root else str(Path(self.run_root).resolve()),
-        )
 
     def environment(self) -> dict[str, str]:
         """The variables from which ``load_settings`` makes these settings again."""

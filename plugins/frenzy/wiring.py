@@ -17,6 +17,7 @@ from frenzy.adapters.k8s.pod_rules import PodRules, load_pod_rules
 from frenzy.adapters.ledger_sql.sql_ledger import SqlLedger
 from frenzy.adapters.local.local_launcher import LocalLauncher
 from frenzy.adapters.memory import FixedQueues
+from frenzy.adapters.source_settings import source_rules
 from frenzy.adapters.spec.cluster_file import ClusterFileInventory
 from frenzy.adapters.spec.queue_file import QueueFile
 from frenzy.app.inventory import refresh_inventory
@@ -112,7 +113,7 @@ def services_for(settings: Settings, database_url: str) -> Services:
             refill_s=settings.move_refill_s,
         ),
         queues=FixedQueues() if settings.queue_file is None else QueueFile(settings.queue_file),
-        sources=settings.source_rules(os.environ),
+        sources=source_rules(settings, os.environ),
     )
 
 

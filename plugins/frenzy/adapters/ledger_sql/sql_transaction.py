@@ -6,13 +6,13 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
-from sqlalchemy import Connection, Row, Select, Table, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Select, Table, bindparam, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from frenzy.adapters.lease_rules import check_lease, takes_slots
-from frenzy.adapters.ledger_sql import airflow_tables
+from frenzy.adapters.ledger_sql import airflow_tables, residual_rows, slots
 from frenzy.adapters.ledger_sql import ledger_tables as tables
-from frenzy.core.memory.residuals import Residual, ResidualGroup
+from frenzy.core.memory.residuals import Residual
 from frenzy.core.runs.access import JobRecord
 from frenzy.core.runs.ledger import (
     Attempt,
@@ -24,12 +24,11 @@ from frenzy.core.runs.ledger import (
     QueueEntry,
     RunIdentity,
     RunRecord,
-    versions_key,
 )
 from frenzy.core.values import codec
 from frenzy.core.values.cluster import Cluster, Node
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.hardware import DeviceKind, GpuType
+from frenzy.core.values.hardware import GpuType
 from frenzy.ports import LedgerConflict
 
 T = TypeVar("T")
@@ -181,9 +180,9 @@ class SqlTransaction:
             with self._savepoint():
                 self._put_lease_row(lease)
                 if takes or lease.state is LeaseState.ENDED:
-                    self._release_slots(lease)
+                    slots.release(self._connection, lease)
                 if takes:
-                    self._hold_slots(lease, cluster)
+                    slots.hold(self._connection, lease, cluster)
         except IntegrityError as error:
             detail = f"GPUs for attempt {lease.attempt} of run {lease.run_key} are held by another lease."
             raise LedgerConflict(Reason(code=ReasonCode.WAITING_FOR_GPUS, detail=detail)) from error
@@ -205,30 +204,6 @@ class SqlTransaction:
                 "document": codec.dumps(lease),
             },
         )
-
-    def _release_slots(self, lease: Lease) -> None:
-        slot = tables.held_slot
-        ours = (slot.c.run_key == lease.run_key) & (slot.c.attempt == lease.attempt)
-        self._connection.execute(delete(slot).where(ours))
-
-    def _hold_slots(self, lease: Lease, cluster: Cluster) -> None:
-        slot = tables.held_slot
-        for each in lease.placement.allocations:
-            node = cluster.nodes_by_name[each.node]
-            num_slots = node.num_gpus
-            taken = set(self._connection.scalars(select(slot.c.slot).where(slot.c.node == each.node)))
-            num_free = max(0, node.num_usable - len(taken))
-            free = [number for number in range(num_slots) if number not in taken][: min(each.num_gpus, num_free)]
-            if len(free) < each.num_gpus:
-                raise LedgerConflict(
-                    Reason(
-                        code=ReasonCode.WAITING_FOR_GPUS,
-                        detail=f"Node {each.node} has {len(free)} free GPUs, not {each.num_gpus}.",
-                    )
-                )
-            key = {"node": each.node, "run_key": lease.run_key, "attempt": lease.attempt}
-            rows = [{**key, "slot": number, "num_slots_of_node": num_slots} for number in free]
-            self._connection.execute(insert(slot), rows)
 
     # attempts
 
@@ -315,30 +290,16 @@ class SqlTransaction:
                 "document": codec.dumps(sample),
             },
         )
-        self._put_residual(sample)
-
-    def _put_residual(self, sample: CalibrationSample) -> None:
-        residual = sample.residual
-        if residual is None:
-            return
-        self._put(
-            tables.residual,
-            {"run_key": sample.run_key, "attempt": sample.attempt},
-            {
-                **codec.encode(residual.group),
-                "time_s": sample.time_s,
-                "versions": versions_key(sample.versions),
-                "predicted_bytes": residual.predicted_bytes,
-                "measured_bytes": residual.measured_bytes,
-                "censored": residual.censored,
-            },
-        )
+        if sample.residual is not None:
+            values = residual_rows.values_of(sample, sample.residual)
+            self._put(tables.residual, {"run_key": sample.run_key, "attempt": sample.attempt}, values)
 
     def residuals(self, *, versions: str, except_run: str, limit: int = 1000) -> tuple[Residual, ...]:
         row = tables.residual.c
         newest = row.time_s.desc(), row.run_key.desc(), row.attempt.desc()
         wanted = select(tables.residual).where(row.versions == versions, row.run_key != except_run)
-        return tuple(_residual(found) for found in self._connection.execute(wanted.order_by(*newest).limit(limit)))
+        found = self._connection.execute(wanted.order_by(*newest).limit(limit))
+        return tuple(residual_rows.residual_of(each) for each in found)
 
     # Airflow's own tables, in the same transaction
 
@@ -401,23 +362,6 @@ class ReadOnlyLedgerError(RuntimeError):
 def no_such_run(run_key: str) -> Reason:
     """Why a queue entry is refused that has no run."""
     return Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=f"There is no training run {run_key!r}.")
-
-
-def _residual(row: Row[Any]) -> Residual:
-    group = ResidualGroup(
-        kind=DeviceKind(row.kind),
-        family=row.family,
-        gpu_type=row.gpu_type,
-        zero_stage=row.zero_stage,
-        checkpointing=row.checkpointing,
-        offload=row.offload,
-    )
-    return Residual(
-        group=group,
-        predicted_bytes=row.predicted_bytes,
-        measured_bytes=row.measured_bytes,
-        censored=row.censored,
-    )
 
 
 def _load(kind: type[T], document: str) -> T:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from frenzy.adapters.source_settings import source_rules
 from frenzy.airflow.tasks.workers import workers
 from frenzy.core.runs.ledger import RunRecord
 from frenzy.core.runs.masking import masked_at, without_masked
@@ -48,7 +49,7 @@ class Evaluation:
                 run_dir=workers().runs.run_dir(run.run_key),
                 job=run.job,
                 model_config=run.model_config or {},
-                sources=workers().settings.source_rules(os.environ),
+                sources=source_rules(workers().settings, os.environ),
                 output=f"{folder}/result.json",
             )
             self._run([sys.executable, "-m", _MODULE], codec.dumps(request), run)

@@ -25,11 +25,12 @@ _PathText = TypeVar("_PathText", str, str | None)
 def registration(identity: RunIdentity, job: Any, data_facts: Any, *, masked: tuple[str, ...] = ()) -> RegisterRun:
     """The request that registers the run. Raises PermanentError for a bad spec, model or data."""
     from frenzy.adapters.model_config import resolve_model_config
+    from frenzy.adapters.source_settings import source_rules
     from frenzy.trainer.data.data_facts import data_facts as measure
     from frenzy.trainer.guarded import guarded
 
     spec, settings = anchored(job_of(job), _folders_of(job)), load_settings(os.environ)
-    with guarded(spec, settings.source_rules(os.environ)):
+    with guarded(spec, source_rules(settings, os.environ)):
         return RegisterRun(
             identity=identity,
             job=spec,

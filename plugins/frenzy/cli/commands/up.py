@@ -11,7 +11,8 @@ import typer
 from frenzy.cli.render.console import out
 
 if TYPE_CHECKING:
-    from frenzy.cli.embedded.stack import ComponentStatus, Stack
+    from frenzy.cli.embedded.health import ComponentStatus
+    from frenzy.cli.embedded.stack import Stack
     from frenzy.settings import Settings
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import signal
 import sqlite3
 import subprocess
@@ -22,8 +21,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -39,6 +36,15 @@ from frenzy.cli.embedded.airflow_env import (
     secrets_of,
 )
 from frenzy.cli.embedded.database_release import database_fingerprint
+from frenzy.cli.embedded.health import (
+    ComponentStatus,
+    Health,
+    Restarts,
+    component_status,
+    health_at,
+    last_error,
+    log_lines,
+)
 from frenzy.cli.embedded.stack_processes import (
     ProcessRecord,
     end_processes,
@@ -66,9 +72,6 @@ _STOP_TIMEOUT_S: Final = 8.0
 _SERVER_STOP_TIMEOUT_S: Final = 3.0
 _POLL_S: Final = 0.1
 _LOG_TAIL_LINES: Final = 15
-_LOG_TAIL_BYTES: Final = 16384
-_EXIT_CHARACTERS: Final = 160
-_ERROR_LINE: Final = re.compile(r"[\w.]*(Error|Exception)\b")
 
 
 class StackError(PermanentError):
@@ -76,26 +79,6 @@ class StackError(PermanentError):
 
     def __init__(self, detail: str, remedy: str | None = None) -> None:
         super().__init__(Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail, remedy=remedy))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restarts:
-    """How often a component died and was started again; of the last time when (since the epoch) and how."""
-
-    count: int = 0
-    last_s: float = 0.0
-    last_exit: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComponentStatus:
-    """One component: its process, if it runs, since when, and whether Airflow calls it healthy."""
-
-    name: str
-    pid: int | None
-    is_healthy: bool
-    started_s: float = 0.0
-    restarts: Restarts = Restarts()
 
 
 class Stack:
@@ -173,7 +156,7 @@ class Stack:
 
     def status(self) -> tuple[ComponentStatus, ...]:
         """Each component's process and health, in the order of ``COMPONENTS``."""
-        health = self._health() if self._is_alive("api-server") else {}
+        health = health_at(self.base_url) if self._is_alive("api-server") else {}
         return tuple(self._component_status(name, health) for name in COMPONENTS)
 
     def is_running(self) -> bool:
@@ -228,9 +211,8 @@ class Stack:
         """How a dead component ended, as far as that is known here: its exit status, the last error in its log."""
         child = self._children.get(name)
         status = None if child is None else child.poll()
-        errors = [line for line in self._log_lines(name) if _ERROR_LINE.match(line)]
-        known = [f"exit status {status}"] if status is not None else []
-        return "; ".join([*known, *(line[:_EXIT_CHARACTERS] for line in errors[-1:])]) or "no error in its log"
+        known = (None if status is None else f"exit status {status}", last_error(self.log_path(name)))
+        return "; ".join(filter(None, known)) or "no error in its log"
 
     @property
     def supervisor_state_path(self) -> Path:
@@ -338,7 +320,7 @@ class Stack:
                 late = ", ".join(waiting)
                 raise StackError(f"Not healthy after {START_TIMEOUT_S:.0f} s: {late}.{self._last_words(waiting[0])}")
             time.sleep(_POLL_S)
-            health = self._health()
+            health = health_at(self.base_url)
             waiting = [name for name in waiting if not self._component_status(name, health).is_healthy]
 
     def _warm_up(self) -> None:
@@ -346,22 +328,8 @@ class Stack:
         with suppress(httpx.HTTPError):
             httpx.get(f"{self.base_url}/execution/health/ping", timeout=60.0, trust_env=False)
 
-    def _health(self) -> Mapping[str, Mapping[str, str]]:
-        try:
-            answer = httpx.get(f"{self.base_url}/api/v2/monitor/health", timeout=10.0, trust_env=False)
-            return answer.json() if answer.is_success else {}
-        except (httpx.HTTPError, ValueError):
-            return {}
-
-    def _component_status(self, name: str, health: Mapping[str, Mapping[str, str]]) -> ComponentStatus:
-        record = self._record(name)
-        restarts = self._restarts(name)
-        if record is None or not record.is_alive():
-            return ComponentStatus(name=name, pid=None, is_healthy=False, restarts=restarts)
-        healthy = _is_healthy(record, health)
-        return ComponentStatus(
-            name=name, pid=record.pid, is_healthy=healthy, started_s=record.started_s, restarts=restarts
-        )
+    def _component_status(self, name: str, health: Health) -> ComponentStatus:
+        return component_status(name, self._record(name), self._restarts(name), health)
 
     def _restarts(self, name: str) -> Restarts:
         with suppress(KeyError, TypeError):
@@ -405,16 +373,8 @@ class Stack:
         return read_record(self.settings.pid_folder, name)
 
     def _last_words(self, name: str) -> str:
-        lines = self._log_lines(name)
+        lines = log_lines(self.log_path(name))
         return "".join(f"\n  {line}" for line in (*lines[-_LOG_TAIL_LINES:], f"(all of it: {self.log_path(name)})"))
-
-    def _log_lines(self, name: str) -> list[str]:
-        """The last lines of a component's log, without empty ones; a log may be long."""
-        with suppress(OSError), self.log_path(name).open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
-            text = log.read().decode("utf-8", errors="replace")
-            return [line for line in text.splitlines() if line.strip()]
-        return []
 
     @property
     def _state_path(self) -> Path:
@@ -443,15 +403,3 @@ class Stack:
 
 def _airflow(*arguments: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "airflow", *arguments)
-
-
-def _is_healthy(record: ProcessRecord, health: Mapping[str, Mapping[str, str]]) -> bool:
-    """Whether ``record``'s component beats; a beat from before its start is its predecessor's."""
-    if record.name == "api-server":
-        return bool(health)
-    key = record.name.replace("-", "_")
-    part = health.get(key, {})
-    beat = part.get(f"latest_{key}_heartbeat")
-    if part.get("status") != "healthy" or not beat:
-        return False
-    return datetime.fromisoformat(beat).timestamp() > record.started_s

@@ -24,7 +24,8 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from frenzy.cli.embedded.stack import COMPONENTS, Restarts, Stack
+from frenzy.cli.embedded.health import Restarts
+from frenzy.cli.embedded.stack import COMPONENTS, Stack
 from frenzy.settings import load_settings
 
 FIRST_PAUSE_S: Final = 1.0

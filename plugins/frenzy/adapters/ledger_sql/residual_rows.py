@@ -1,0 +1,41 @@
+"""What a sample teaches of a group of plans, as a row of its own: groups are looked for by column."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Row
+
+from frenzy.core.memory.residuals import Residual, ResidualGroup
+from frenzy.core.runs.ledger import CalibrationSample, versions_key
+from frenzy.core.values import codec
+from frenzy.core.values.hardware import DeviceKind
+
+
+def values_of(sample: CalibrationSample, residual: Residual) -> dict[str, Any]:
+    """The columns of ``sample``'s residual, but for its key."""
+    return {
+        **codec.encode(residual.group),
+        "time_s": sample.time_s,
+        "versions": versions_key(sample.versions),
+        "predicted_bytes": residual.predicted_bytes,
+        "measured_bytes": residual.measured_bytes,
+        "censored": residual.censored,
+    }
+
+
+def residual_of(row: Row[Any]) -> Residual:
+    group = ResidualGroup(
+        kind=DeviceKind(row.kind),
+        family=row.family,
+        gpu_type=row.gpu_type,
+        zero_stage=row.zero_stage,
+        checkpointing=row.checkpointing,
+        offload=row.offload,
+    )
+    return Residual(
+        group=group,
+        predicted_bytes=row.predicted_bytes,
+        measured_bytes=row.measured_bytes,
+        censored=row.censored,
+    )
