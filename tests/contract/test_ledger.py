@@ -3,40 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tests.contract import values
-from tests.contract.ledgers import DATABASES, MemoryWorld, World, postgres_world, sqlite_world
+from tests.contract.ledgers import World
 
-from frenzy.core.runs.access import JobRecord
 from frenzy.core.runs.ledger import Event, JobState, LeaseState, versions_key
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.hardware import DeviceKind
-from frenzy.ports import Heard, LedgerConflict, LedgerStore
-
-
-@pytest.fixture(params=["memory", *DATABASES])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    if request.param == "memory":
-        yield MemoryWorld()
-    elif request.param == "sqlite":
-        with closing(sqlite_world(tmp_path)) as made:
-            yield made
-    else:
-        with postgres_world(request.getfixturevalue("postgres_server")) as made:
-            yield made
-
-
-@pytest.fixture
-def ledger(world: World) -> LedgerStore:
-    with world.ledger.transaction() as tx:
-        tx.put_cluster(values.cluster())
-    return world.ledger
+from frenzy.ports import LedgerConflict, LedgerStore
 
 
 def test_what_was_put_comes_back_equal(ledger: LedgerStore) -> None:
@@ -362,47 +339,6 @@ def test_writers_take_turns(ledger: LedgerStore) -> None:
         assert run is not None and run.num_attempts == 40
 
 
-def test_whose_a_job_is_can_be_told_changed_and_forgotten(ledger: LedgerStore) -> None:
-    first = JobRecord(name="words", owner="ada", team="readers", bound_to="ada")
-    with ledger.transaction() as tx:
-        assert tx.job("words") is None
-        tx.put_job(first)
-        tx.put_job(replace(first, bound_to=None))
-    with ledger.transaction() as tx:
-        assert tx.job("words") == replace(first, bound_to=None)
-        tx.drop_job("words")
-        tx.drop_job("words")
-    with ledger.reading() as tx:
-        assert tx.job("words") is None
-
-
-def test_runs_are_found_by_their_dags(ledger: LedgerStore) -> None:
-    ours, theirs = values.run("r1"), values.run("r2")
-    theirs = replace(theirs, identity=replace(theirs.identity, dag_id="job_theirs"))
-    with ledger.transaction() as tx:
-        tx.put_run(ours)
-        tx.put_run(theirs)
-    with ledger.reading() as tx:
-        assert tx.dag_ids() == {ours.identity.dag_id, "job_theirs"}
-        assert tx.runs(dag_ids=frozenset({"job_theirs"})) == (theirs,)
-        assert tx.runs(dag_ids=frozenset()) == ()
-
-
-def test_who_triggered_a_dag_run_is_told(world: World, ledger: LedgerStore) -> None:
-    identity = values.run().identity
-    world.set_dag_run(identity, "running", user="ada")
-    with ledger.reading() as tx:
-        assert tx.started_by(identity.dag_id, identity.run_id) == "ada"
-        assert tx.started_by(identity.dag_id, "another") is None
-
-
-def test_a_dag_of_the_dags_folder_is_known(world: World, ledger: LedgerStore) -> None:
-    world.add_dag("job_sample")
-    with ledger.reading() as tx:
-        assert tx.has_dag("job_sample")
-        assert not tx.has_dag("job_other")
-
-
 def test_what_was_read_ahead_is_what_is_there_and_what_is_written_after_it(ledger: LedgerStore) -> None:
     one, two, stranger = values.run("one"), values.run("two"), "no such run"
     first, second = values.attempt(one.run_key), values.attempt(one.run_key, 2)
@@ -443,57 +379,3 @@ def test_entries_in_the_queue_change_all_at_once_and_others_stay(ledger: LedgerS
         assert tx.queue() == (*moved, entries[2])
     with ledger.reading() as tx:
         assert tx.queue() == (*moved, entries[2])
-
-
-@pytest.fixture
-def heard(ledger: LedgerStore) -> Heard:
-    """An attempt that runs, and its lease."""
-    run = values.run(state=JobState.RUNNING)
-    attempt, lease = replace(values.attempt(run.run_key), stop_reason=None), values.lease(run.run_key, n1=2)
-    with ledger.transaction() as tx:
-        tx.put_cluster(values.cluster())
-        tx.put_run(run)
-        tx.put_attempt(attempt)
-        tx.put_lease(lease)
-    return Heard(attempt=attempt, lease=lease)
-
-
-def later(heard: Heard) -> Heard:
-    lease = replace(heard.lease, heartbeat_s=50.0, expires_s=110.0)
-    return Heard(attempt=replace(heard.attempt, last_step=5), lease=lease)
-
-
-def kept(ledger: LedgerStore, heard: Heard) -> Heard:
-    with ledger.reading() as tx:
-        (attempt,) = tx.attempts(heard.attempt.run_key)
-        lease = tx.lease(heard.lease.run_key, heard.lease.attempt)
-    assert lease is not None
-    return Heard(attempt=attempt, lease=lease)
-
-
-def test_a_heartbeat_renews_what_is_as_it_was(ledger: LedgerStore, heard: Heard) -> None:
-    assert ledger.renew(heard, later(heard))
-    assert kept(ledger, heard) == later(heard)
-    assert not ledger.renew(heard, later(heard)), "that is what it was before"
-
-
-def test_a_heartbeat_leaves_alone_what_a_writer_has_changed(ledger: LedgerStore, heard: Heard) -> None:
-    asked = replace(heard.attempt, stop_reason=values.ENDED)
-    with ledger.transaction() as tx:
-        tx.put_attempt(asked)
-    assert not ledger.renew(heard, later(heard))
-    assert kept(ledger, heard) == Heard(attempt=asked, lease=heard.lease)
-
-
-def test_a_heartbeat_revives_no_lease_that_has_ended(ledger: LedgerStore, heard: Heard) -> None:
-    ended = replace(heard.lease, state=LeaseState.ENDED, ended_s=2.0, end_reason=values.ENDED)
-    with ledger.transaction() as tx:
-        tx.put_lease(ended)
-    assert not ledger.renew(heard, later(heard))
-    assert kept(ledger, heard).lease == ended
-    with ledger.transaction() as tx:
-        tx.put_run(other := values.run("other"))
-        tx.put_lease(values.lease(other.run_key, n1=2))
-    assert not ledger.renew(heard, later(heard))
-    with ledger.reading() as tx:
-        assert [each.run_key for each in tx.held_leases()] == [other.run_key]

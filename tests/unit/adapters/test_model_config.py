@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.unit.airflow_secrets import SECRET, hold_secrets
 
 from frenzy.adapters import model_config
 from frenzy.adapters.model_config import resolve_model_config
@@ -73,16 +74,10 @@ def test_the_process_that_reads_a_users_config_sees_nothing_that_airflow_holds(
     """With code of a model in the place of transformers, which tells what it sees."""
     (tmp_path / "transformers.py").write_text(_TELLTALE, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    for name in (
-        "AIRFLOW__CORE__FERNET_KEY",
-        "AIRFLOW_CONN_FRENZY_DEFAULT",
-        "FRENZY_DATABASE",
-        "AWS_SECRET_ACCESS_KEY",
-    ):
-        monkeypatch.setenv(name, "geheim")
+    hold_secrets(monkeypatch)
     seen = resolve_model_config(ModelSpec(config={"model_type": "gpt2"}))
     assert seen["PYTHONPATH"].endswith(str(tmp_path))
-    assert "geheim" not in str(seen)
+    assert SECRET not in str(seen)
 
 
 def test_the_process_that_is_asked_has_only_so_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:

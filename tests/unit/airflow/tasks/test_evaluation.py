@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from tests.contract import values
+from tests.unit.airflow_secrets import SECRET, hold_secrets
 
 from frenzy.airflow.tasks.evaluation import Evaluation, check_end
 from frenzy.core.values.launch import ExitCode
@@ -38,15 +39,9 @@ def test_the_evaluation_sees_nothing_that_airflows_task_holds(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It loads a model and data that a user chose; this one prints its environment."""
-    for name in (
-        "AIRFLOW__CORE__FERNET_KEY",
-        "AIRFLOW_CONN_FRENZY_DEFAULT",
-        "FRENZY_DATABASE",
-        "AWS_SECRET_ACCESS_KEY",
-    ):
-        monkeypatch.setenv(name, "geheim")
+    hold_secrets(monkeypatch)
     command = [sys.executable, "-c", "import os; print(dict(os.environ))"]
     with caplog.at_level(logging.INFO):
         Evaluation(cast(Any, None), logging.getLogger("task"))._run(command, "", values.run())
     assert "PYTHONUNBUFFERED" in caplog.text
-    assert "geheim" not in caplog.text
+    assert SECRET not in caplog.text

@@ -14,7 +14,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from tests.unit.airflow.conftest import World
-from tests.unit.airflow.triggers.test_triggers import CONN, started, steps
+from tests.unit.airflow.triggering import CONN, started, steps
 
 from frenzy.adapters.files.run_store import FsspecRunStore
 from frenzy.airflow.connection import async_api_client

@@ -1,0 +1,130 @@
+"""The end of an attempt, from what its workers leave and what the launcher knows."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent, TriggerEvent
+from tests.unit.airflow.conftest import World
+from tests.unit.airflow.triggering import CONN, Run, first_event, of, result, started
+
+from frenzy.adapters.memory import InMemoryRunStore
+from frenzy.airflow.connection import api_client
+from frenzy.airflow.tasks.settle import end_unwatched
+from frenzy.airflow.tasks.sweep import _look
+from frenzy.airflow.tasks.workers import using, workers
+from frenzy.airflow.triggers.triggers import LaunchTrigger
+from frenzy.core.runs.ledger import JobState, LeaseState
+from frenzy.core.runs.protocol import SweepTarget
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.launch import AttemptResult
+from frenzy.ports import WorkersState
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "kind", "state"),
+    [
+        (0, TaskSuccessEvent, JobState.SUCCEEDED),
+        (98, TaskSuccessEvent, JobState.RECOVERING),
+        (96, TaskFailedEvent, JobState.RECOVERING),
+        (1, TaskFailedEvent, JobState.RECOVERING),
+    ],
+)
+def test_launch_ends_from_its_trigger_once_the_ledger_knows(
+    world: World, run_async: Run, exit_code: int, kind: type, state: JobState
+) -> None:
+    spec = started(world)
+
+    async def scenario() -> TriggerEvent:
+        event = asyncio.create_task(first_event(of(LaunchTrigger, spec)))
+        await asyncio.sleep(0.1)
+        assert not event.done(), "the workers run"
+        world.runs.write_result(spec.run_key, 1, result(exit_code))
+        await asyncio.sleep(0.1)
+        assert not event.done(), "a result is not proof that the workers are gone"
+        world.launcher.finish(spec)
+        return await event
+
+    assert isinstance(run_async(scenario()), kind)
+    view = world.view(spec.run_key)
+    assert view.run.state is state
+    assert view.lease is None or view.lease.state is LeaseState.ENDED
+
+
+def test_workers_that_vanish_without_a_result_are_reported_lost(world: World, run_async: Run) -> None:
+    spec = started(world)
+    world.launcher.finish(spec)
+    assert isinstance(run_async(first_event(of(LaunchTrigger, spec))), TaskFailedEvent)
+    outcome = world.view(spec.run_key).attempts[0].outcome
+    assert outcome is not None
+    assert outcome.code is ReasonCode.WORKERS_LOST
+
+
+def test_what_the_launcher_knows_of_lost_workers_reaches_the_ledger_and_nothing_is_left(
+    world: World, run_async: Run
+) -> None:
+    spec = started(world)
+    (node, *_) = (each.node for each in spec.placement.allocations)
+    world.launcher.lose(spec, Reason(code=ReasonCode.NODE_LOST, detail="It went away."), node)
+    assert isinstance(run_async(first_event(of(LaunchTrigger, spec))), TaskFailedEvent)
+    view = world.view(spec.run_key)
+    assert view.attempts[0].outcome == Reason(code=ReasonCode.NODE_LOST, detail="It went away.")
+    assert view.attempts[0].lost_nodes == (node,)
+    assert world.launcher.remains() == ()
+
+
+class Unreadable(InMemoryRunStore):
+    """Run directories of which nothing can be read."""
+
+    def result(self, run_key: str, attempt: int) -> AttemptResult | None:
+        raise RecursionError("maximum recursion depth exceeded")
+
+
+@pytest.fixture
+def unreadable(world: World) -> Iterator[None]:
+    """While it lasts, what workers left cannot be read."""
+    with using(replace(workers(), runs=Unreadable())):
+        yield
+
+
+@pytest.mark.usefixtures("unreadable")
+def test_a_run_directory_that_cannot_be_read_keeps_no_gpus(world: World, run_async: Run) -> None:
+    spec = started(world)
+    world.launcher.finish(spec)
+    assert isinstance(run_async(first_event(of(LaunchTrigger, spec))), TaskFailedEvent)
+    assert not world.view(spec.run_key).attempts[0].is_live
+
+
+@pytest.mark.usefixtures("unreadable")
+def test_an_unwatched_attempt_ends_though_its_run_directory_cannot_be_read(world: World) -> None:
+    spec = started(world)
+    end_unwatched(api_client(CONN), spec.run_key, logging.getLogger(__name__))
+    assert not world.view(spec.run_key).attempts[0].is_live
+
+
+@pytest.mark.usefixtures("unreadable")
+def test_the_sweep_reports_what_the_launcher_proves_though_the_run_directory_cannot_be_read(world: World) -> None:
+    spec = started(world)
+    world.launcher.finish(spec)
+    target = SweepTarget(run_key=spec.run_key, attempt=spec.attempt, spec=spec, suspect=True, stop=False)
+    finding = _look(workers(), target, logging.getLogger(__name__))
+    assert (finding.workers, finding.result) == (WorkersState.GONE, None)
+
+
+def test_workers_that_cannot_be_seen_are_waited_for(world: World, run_async: Run) -> None:
+    spec = started(world)
+    world.launcher.lose_sight(spec)
+
+    async def scenario() -> bool:
+        event = asyncio.create_task(first_event(of(LaunchTrigger, spec)))
+        await asyncio.sleep(0.5)
+        done = event.done()
+        event.cancel()
+        return done
+
+    assert not run_async(scenario())
+    assert world.view(spec.run_key).attempts[0].is_live

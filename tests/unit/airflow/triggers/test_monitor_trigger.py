@@ -1,0 +1,196 @@
+"""The watch over an attempt, from its telemetry."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import replace
+
+import pytest
+from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
+from tests.unit.airflow.conftest import World
+from tests.unit.airflow.triggering import CONN, Run, first_event, held, of, report, result, started, steps, until
+
+from frenzy.airflow.connection import async_api_client
+from frenzy.airflow.tasks.workers import workers
+from frenzy.airflow.triggers.triggers import MonitorTrigger
+from frenzy.airflow.triggers.watch import Watch
+from frenzy.app.cancel import cancel
+from frenzy.app.settle import end_attempt
+from frenzy.core.runs.ledger import JobState, LeaseState
+from frenzy.core.runs.protocol import EndReport
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.job import MemoryPressureSpec
+from frenzy.core.values.launch import ControlAction
+from frenzy.ports import WorkersState
+
+
+def test_the_monitor_reports_progress_and_ends_with_the_attempt(world: World, run_async: Run) -> None:
+    spec = started(world)
+    report(world, spec, steps(spec, 1, 5))
+
+    async def scenario() -> TriggerEvent:
+        event = asyncio.create_task(first_event(of(MonitorTrigger, spec)))
+        await until(lambda: world.view(spec.run_key).attempts[0].last_step == 5)
+        assert world.view(spec.run_key).run.state is JobState.RUNNING
+        end_attempt(world.services, spec.run_key, 1, EndReport(result=result(0)))
+        return await event
+
+    event = run_async(scenario())
+    assert isinstance(event, TaskSuccessEvent)
+    assert event.xcoms is not None
+    assert event.xcoms["return_value"]["steps_seen"] == 5
+
+
+def test_the_monitor_asks_for_a_checkpoint_when_memory_will_not_last(world: World, run_async: Run) -> None:
+    spec = started(world)
+    growth = spec.gpu.memory_bytes // 30
+    report(world, spec, steps(spec, 1, 14, grows_bytes=growth))
+
+    async def scenario() -> None:
+        event = asyncio.create_task(first_event(of(MonitorTrigger, spec)))
+        await until(lambda: (spec.run_key, 1) in world.runs.controls)
+        event.cancel()
+
+    run_async(scenario())
+    control = world.runs.controls[spec.run_key, 1]
+    assert control.action is ControlAction.CHECKPOINT_AND_STOP
+    assert control.reason.code in (ReasonCode.MEMORY_PRESSURE_FORECAST, ReasonCode.MEMORY_PRESSURE_USAGE)
+    assert world.view(spec.run_key).run.state is JobState.CHECKPOINTING
+
+
+@pytest.mark.parametrize("last_step", ["asked to stop", "of the run"])
+def test_near_an_attempts_end_the_next_look_knows_that_it_has_ended(
+    world: World, run_async: Run, last_step: str
+) -> None:
+    spec = started(world)
+    total = world.view(spec.run_key).run.total_steps
+    assert total is not None
+    if last_step == "of the run":
+        report(world, spec, steps(spec, total - 1, total))
+    else:
+        report(world, spec, steps(spec, 1, 14, grows_bytes=spec.gpu.memory_bytes // 30))
+
+    async def scenario() -> bool:
+        client = await async_api_client(CONN)
+        view = world.view(spec.run_key)
+        watch = Watch(spec=spec, view=view, workers=workers(), client=client, log=logging.getLogger(__name__))
+        await watch.look()
+        end_attempt(world.services, spec.run_key, 1, EndReport(result=result(0)))
+        await watch.look()
+        return watch.ended
+
+    assert run_async(scenario())
+
+
+def test_workers_that_do_not_stop_in_time_are_ended(world: World, run_async: Run) -> None:
+    spec = started(world)
+    report(world, spec, steps(spec, 1, 14, grows_bytes=spec.gpu.memory_bytes // 30))
+
+    async def scenario() -> None:
+        event = asyncio.create_task(first_event(of(MonitorTrigger, spec)))
+        await until(lambda: bool(world.launcher.stopped))
+        event.cancel()
+
+    run_async(scenario())
+    assert (spec.run_key, 1) in world.runs.controls, "asked first"
+
+
+def test_workers_that_hang_are_ended_even_with_the_forecast_off(world: World, run_async: Run) -> None:
+    spec = started(world, on_memory_pressure=MemoryPressureSpec(forecast=False))
+    long_ago = tuple(replace(each, time_s=each.time_s - 3600.0) for each in steps(spec, 1, 4))
+    report(world, spec, long_ago)
+
+    async def scenario() -> None:
+        event = asyncio.create_task(first_event(of(MonitorTrigger, spec)))
+        await until(lambda: world.launcher.state(spec) is WorkersState.GONE)
+        event.cancel()
+
+    run_async(scenario())
+
+
+@pytest.mark.parametrize(("began_s_ago", "hangs"), [(None, False), (60.0, False), (3600.0, True)])
+def test_workers_that_only_wait_do_not_hang_however_long_ago_they_were_launched(
+    world: World, run_async: Run, began_s_ago: float | None, hangs: bool
+) -> None:
+    spec = started(world)
+    with world.services.ledger.transaction() as tx:
+        tx.put_attempt(replace(tx.attempts(spec.run_key)[0], started_s=time.time() - 7200.0))
+    world.launcher.begin(spec, None if began_s_ago is None else time.time() - began_s_ago)
+
+    async def scenario() -> None:
+        client = await async_api_client(CONN)
+        log = logging.getLogger(__name__)
+        await Watch(spec=spec, view=world.view(spec.run_key), workers=workers(), client=client, log=log).look()
+
+    run_async(scenario())
+    assert (world.launcher.state(spec) is WorkersState.GONE) is hangs
+
+
+def test_the_monitor_ends_the_workers_of_a_cancelled_run(world: World, run_async: Run) -> None:
+    spec = started(world)
+
+    async def scenario() -> None:
+        event = asyncio.create_task(first_event(of(MonitorTrigger, spec)))
+        await asyncio.sleep(0.1)
+        cancel(world.services, spec.run_key, Reason(code=ReasonCode.CANCELLED_BY_USER))
+        await until(lambda: world.launcher.state(spec) is WorkersState.GONE)
+        event.cancel()
+
+    run_async(scenario())
+
+
+def test_a_monitor_that_was_away_for_longer_than_a_lease_goes_on(world: World, run_async: Run) -> None:
+    spec = started(world)
+    with world.services.ledger.transaction() as tx:
+        lease = tx.lease(spec.run_key, 1)
+        assert lease is not None
+        tx.put_lease(replace(lease, state=LeaseState.SUSPECT, expires_s=0.0))
+    report(world, spec, steps(spec, 1, 3))
+
+    async def scenario() -> None:
+        event = asyncio.create_task(first_event(of(MonitorTrigger, spec)))
+        await until(lambda: world.view(spec.run_key).attempts[0].last_step == 3)
+        event.cancel()
+
+    run_async(scenario())
+    assert [lease.state for lease in held(world)] == [LeaseState.LIVE]
+
+
+def test_the_monitor_believes_no_step_that_the_run_does_not_have(
+    world: World, run_async: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = started(world)
+    lies = [replace(each, step=10**9 + index) for index, each in enumerate(steps(spec, 1, 50))]
+    report(world, spec, (*steps(spec, 1, 3), *lies))
+
+    async def scenario() -> None:
+        client = await async_api_client(CONN)
+        log = logging.getLogger(__name__)
+        watch = Watch(spec=spec, view=world.view(spec.run_key), workers=workers(), client=client, log=log)
+        await watch.look()
+        await watch.look()
+
+    with caplog.at_level(logging.WARNING):
+        run_async(scenario())
+    assert world.view(spec.run_key).attempts[0].last_step == 3
+    assert [each.message for each in caplog.records if "dropped" in each.message] != []
+    assert len([each for each in caplog.records if "dropped" in each.message]) == 1
+
+
+def test_a_training_that_diverged_is_shown_without_a_loss_and_without_what_is_no_json(
+    world: World, run_async: Run
+) -> None:
+    spec = started(world)
+    report(world, spec, steps(spec, 1, 2))
+    report(world, spec, tuple(replace(each, loss=None) for each in steps(spec, 3, 3)))
+
+    async def scenario() -> None:
+        client = await async_api_client(CONN)
+        log = logging.getLogger(__name__)
+        await Watch(spec=spec, view=world.view(spec.run_key), workers=workers(), client=client, log=log).look()
+
+    run_async(scenario())
+    attempt = world.view(spec.run_key).attempts[0]
+    assert (attempt.last_step, attempt.last_loss) == (3, None)
