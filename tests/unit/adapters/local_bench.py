@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ from tests.contract.eventually import eventually
 from frenzy.adapters.files.run_store import FsspecRunStore
 from frenzy.adapters.local.attempt_home import AttemptHome
 from frenzy.adapters.local.local_launcher import LocalLauncher
-from frenzy.adapters.local.worker_processes import Marks, processes_of
+from frenzy.adapters.local.worker_processes import Marks, processes_of, start_ticks
 from frenzy.core.values.launch import AttemptResult, LaunchSpec
 from frenzy.ports import WorkersState
 
@@ -83,3 +85,25 @@ def benched(folder: Path) -> Iterator[Bench]:
         made.launcher.stop(spec, grace_s=0)
         eventually(lambda spec=spec: made.launcher.state(spec) is WorkersState.GONE)
         assert not processes_of(marks(spec))
+
+
+def kill_supervisor(bench: Bench, spec: LaunchSpec) -> None:
+    pid = bench.supervisor(spec)
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: start_ticks(pid) is None)
+
+
+def are_gone(pids: list[int]) -> bool:
+    return all(start_ticks(pid) is None for pid in pids)
+
+
+@contextmanager
+def stranger(spec: LaunchSpec, **environ: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A live process with the attempt's marks that no record tells of."""
+    environ = {**marks(spec).environment(), **environ}
+    process = subprocess.Popen(["/bin/sleep", "3600"], env={k: v for k, v in environ.items() if v})
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()

@@ -32,6 +32,12 @@ OBJECT_STORE: Final = "image: frenzy-trainer:1\nnamespace: train\nenv_from_secre
 VIRTUAL: Final = GpuType(name="v-small", memory_bytes=384 * MIB, flops_per_s=2e10, kind=DeviceKind.VIRTUAL)
 
 
+def container(pod: dict[str, Any]) -> dict[str, Any]:
+    """That of the workers."""
+    (only,) = pod["spec"]["containers"]
+    return dict(only)
+
+
 def job(**changes: Any) -> TrainingJob:
     """A job with an environment and a secret."""
     given = TrainingJob(

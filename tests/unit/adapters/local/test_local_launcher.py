@@ -5,24 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.contract.eventually import eventually
-from tests.unit.adapters.local_bench import Bench, benched
+from tests.unit.adapters.local_bench import Bench
 
 from frenzy.adapters.local.attempt_home import SupervisorRecord
 from frenzy.adapters.local.worker_processes import start_ticks
 from frenzy.core.values.errors import PermanentError
 from frenzy.ports import WorkersState
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    with benched(tmp_path) as made:
-        yield made
 
 
 def test_workers_that_end_well_leave_their_own_result(bench: Bench) -> None:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import resource
 import shutil
-import signal
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -22,13 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.contract import values
 from tests.contract.eventually import eventually
-from tests.unit.adapters.local_bench import Bench, benched, marks
+from tests.unit.adapters.local_bench import Bench, are_gone, kill_supervisor, stranger
 
 from frenzy.adapters.local.attempt_home import SupervisorRecord, private_folder, user_folder
-from frenzy.adapters.local.worker_processes import RUN_DIR_VARIABLE, start_ticks
 from frenzy.core.values import codec
 from frenzy.core.values.hardware import DeviceKind
-from frenzy.core.values.launch import LaunchSpec
 from frenzy.ports import WorkersState
 
 DAMAGED = {
@@ -53,12 +47,6 @@ LOSSES: dict[str, Callable[[Path], object]] = {
 ENDS: dict[str, float] = {"at once": 0.0, "at a checkpoint": 60.0}
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    with benched(tmp_path) as made:
-        yield made
-
-
 @contextmanager
 def full_disk() -> Iterator[None]:
     """No file of this process, or of one that it starts, takes a byte."""
@@ -68,28 +56,6 @@ def full_disk() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def kill_supervisor(bench: Bench, spec: LaunchSpec) -> None:
-    pid = bench.supervisor(spec)
-    os.kill(pid, signal.SIGKILL)
-    eventually(lambda: start_ticks(pid) is None)
-
-
-def are_gone(pids: list[int]) -> bool:
-    return all(start_ticks(pid) is None for pid in pids)
-
-
-@contextmanager
-def stranger(spec: LaunchSpec, **environ: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A live process with the attempt's marks that no record tells of."""
-    environ = {**marks(spec).environment(), **environ}
-    process = subprocess.Popen(["/bin/sleep", "3600"], env={k: v for k, v in environ.items() if v})
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
 
 
 # records that are lost or damaged
@@ -249,69 +215,6 @@ def test_a_disk_that_takes_no_record_starts_no_workers(bench: Bench) -> None:
         bench.launcher.launch(spec)
     assert bench.launcher.state(spec) is WorkersState.NOT_STARTED
     assert bench.starts() == []
-
-
-# processes that hide
-
-
-def test_ranks_without_an_environment_end_with_their_node_launcher(bench: Bench) -> None:
-    spec = bench.spec("wait", ranks=2, FAKE_CLEAN="away")
-    pids = bench.started(spec)
-    os.kill(pids[0], signal.SIGKILL)
-    assert bench.result(spec).exit_code == 137
-    assert are_gone(pids)
-
-
-def test_ranks_without_an_environment_are_stopped_with_the_workers_of_a_dead_supervisor(bench: Bench) -> None:
-    spec = bench.spec("stubborn", ranks=2, FAKE_CLEAN="away")
-    pids = bench.started(spec)
-    kill_supervisor(bench, spec)
-    bench.launcher.stop(spec, grace_s=0.2)
-    eventually(lambda: are_gone(pids))
-
-
-def test_orphans_without_an_environment_are_found_by_the_session_of_their_dead_supervisor(bench: Bench) -> None:
-    spec = bench.spec("wait", ranks=2, FAKE_CLEAN="here")
-    pids = bench.started(spec)
-    kill_supervisor(bench, spec)
-    os.kill(pids[0], signal.SIGKILL)
-    eventually(lambda: start_ticks(pids[0]) is None)
-    assert bench.launcher.state(spec) is WorkersState.ALIVE
-    bench.launcher.stop(spec, grace_s=0.2)
-    eventually(lambda: are_gone(pids))
-    eventually(lambda: bench.launcher.state(spec) is WorkersState.GONE)
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the number of a system call")
-def test_a_process_that_ended_only_its_first_thread_is_no_zombie() -> None:
-    code = "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(60,)).start()"
-    process = subprocess.Popen([sys.executable, "-c", f"{code}; ctypes.CDLL(None).syscall(60, 0)"])
-    state = Path(f"/proc/{process.pid}/stat")
-    eventually(lambda: state.read_text().rpartition(")")[2].split()[0] == "Z")
-    assert start_ticks(process.pid) is not None
-    process.kill()
-    process.wait()
-
-
-def test_processes_of_the_release_before_are_found_and_stopped(bench: Bench) -> None:
-    spec = bench.spec("wait")
-    with stranger(spec, **{RUN_DIR_VARIABLE: ""}) as process:
-        assert bench.launcher.state(spec) is WorkersState.ALIVE
-        bench.launcher.stop(spec, grace_s=60)
-        assert process.wait(30) == -signal.SIGTERM
-
-
-def test_two_installations_with_the_same_run_key_do_not_see_each_others_workers(bench: Bench, tmp_path: Path) -> None:
-    spec = bench.spec("wait", ranks=1)
-    pids = bench.started(spec)
-    with benched(tmp_path / "second") as second:
-        twin = second.spec("wait", key=spec.run_key)
-        assert (twin.run_key, twin.attempt) == (spec.run_key, spec.attempt)
-        assert second.launcher.state(twin) is WorkersState.NOT_STARTED
-        assert second.launcher.remains() == ()
-        second.launcher.stop(twin, grace_s=0)
-    assert bench.launcher.state(spec) is WorkersState.ALIVE
-    assert all(start_ticks(pid) for pid in pids)
 
 
 # what is left of ended attempts
