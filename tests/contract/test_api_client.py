@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,19 +12,24 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.routing import Match
+from tests.unit.installation import in_memory_services
 from tests.unit.web.conftest import registration
 
-from frenzy.adapters import api_calls as api
+from frenzy.adapters.airflow_calls import airflow_call, clear_tasks
 from frenzy.adapters.api_client import (
     ApiAddress,
     ApiClient,
     AsyncApiClient,
-    Call,
     NotFoundError,
-    airflow_call,
 )
+from frenzy.api import URL_PREFIX
+from frenzy.api import endpoints as api
+from frenzy.api.endpoints import ENDPOINTS
 from frenzy.core.runs.ledger import RunIdentity
 from frenzy.core.runs.protocol import (
+    AttemptStarted,
+    CancelRun,
     CleanRun,
     Directive,
     DirectiveKind,
@@ -37,7 +41,7 @@ from frenzy.core.runs.protocol import (
 )
 from frenzy.core.values.codec import dumps
 from frenzy.core.values.errors import ContractError, PermanentError, Reason, ReasonCode, SpecError, TemporaryError
-from frenzy.web.routes import API, ROUTES
+from frenzy.web.application import create_app
 
 ADDRESS = ApiAddress(base_url="http://airflow.test", login="frenzy", password="secret")
 REASON = Reason(code=ReasonCode.CANCELLED_BY_USER)
@@ -103,6 +107,18 @@ def error(status: int, code: str = "", message: str = "no", **more: Any) -> http
 
 
 LAUNCHING = api.launching("0123", 2)
+PROGRESS = ProgressReport(last_step=1)
+MESSAGES = (
+    registration(),
+    AttemptStarted(launcher_ref="pid 7"),
+    PROGRESS,
+    PressureReport(reason=REASON, progress=PROGRESS, extra_bytes_per_gpu=0, forecast_extra_bytes_per_gpu=0),
+    EndReport(reason=REASON),
+    CancelRun(reason=REASON),
+    CleanRun(older_than_s=86400.0),
+    SubmitJob(yaml_text="name: x"),
+    SweepReport(findings=()),
+)
 
 
 def test_a_reply_is_decoded_to_its_message(send: Send, server: Server) -> None:
@@ -204,46 +220,21 @@ def test_names_with_any_letters_stay_one_part_of_the_path(send: Send, server: Se
     assert server.seen[0].url.raw_path.endswith(b"/by-dag/a%20b%2Fc/manual__2026-01-01T00%3A00%3A00%2B00%3A00")
 
 
-def test_every_route_of_the_api_has_its_call() -> None:
-    progress = ProgressReport(last_step=1)
-    pressure = PressureReport(reason=REASON, progress=progress, extra_bytes_per_gpu=0, forecast_extra_bytes_per_gpu=0)
-    request = registration()
-    calls: list[Call[Any]] = [
-        api.register(request),
-        api.runs(),
-        api.run_view("k"),
-        api.runs_of_dag_run("d", "r"),
-        api.enqueue("k"),
-        api.place("k"),
-        api.launching("k", 1),
-        api.started("k", 1, "ref"),
-        api.progress("k", 1, progress),
-        api.pressure("k", 1, pressure),
-        api.end("k", 1, EndReport(reason=REASON)),
-        api.decide("k"),
-        api.cancel("k", REASON),
-        api.ended_runs(86400.0),
-        api.clean_run("k", CleanRun(older_than_s=86400.0)),
-        api.memory("k"),
-        api.explain("k"),
-        api.logs("k", attempt=1),
-        api.submit(SubmitJob(yaml_text="name: x")),
-        api.plan(request),
-        api.queue(),
-        api.gpus(),
-        api.sweep_targets(),
-        api.sweep(SweepReport(findings=())),
-    ]
-    patterns = [
-        (route.method, re.compile("/frenzy" + re.sub(r"\{[^}]*\}", "[^/]+", route.path) + r"(\?.*)?"))
-        for route in ROUTES
-        if route.path.startswith(API)
-    ]
-    for call in calls:
-        assert any(call.method == method and path.fullmatch(call.path) for method, path in patterns), call.path
+def sample(kind: Any) -> Any:
+    return next((each for each in MESSAGES if type(each) is kind), "x y" if kind is str else 2)
+
+
+def test_the_call_of_an_endpoint_reaches_its_own_route() -> None:
+    app = create_app(in_memory_services, lambda: None)
+    for endpoint in ENDPOINTS:
+        call = endpoint(**{name: sample(each.annotation) for name, each in endpoint.signature.parameters.items()})
+        path = httpx.URL(f"http://airflow.test{call.path}").path.removeprefix(URL_PREFIX)
+        scope = {"type": "http", "method": call.method, "path": path}
+        reached = next(route for route in app.routes if route.matches(scope)[0] is Match.FULL)
+        assert reached.name == endpoint.name  # type: ignore[attr-defined]
 
 
 def test_a_map_index_names_one_instance_of_a_task() -> None:
-    body = json.loads(api.clear_tasks("d", "r", ["g.place"], map_index=2).body or "")
+    body = json.loads(clear_tasks("d", "r", ["g.place"], map_index=2).body or "")
     assert body["task_ids"] == [["g.place", 2]]
     assert RunIdentity(dag_id="d", run_id="r", task_group="g", map_index=2).run_key

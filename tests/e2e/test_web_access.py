@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
 from tests.e2e.walker import Walker, job_text
 
+from frenzy.api import URL_PREFIX
+from frenzy.api.declaration import Endpoint, Need
+from frenzy.api.endpoints import ENDPOINTS
 from frenzy.cli.embedded.airflow_env import SERVICE_USER
 from frenzy.cli.embedded.stack import Stack
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import RunView, SubmitJob, SubmittedJob
 from frenzy.core.values.codec import encode
-from frenzy.web.access import Need
-from frenzy.web.mount import URL_PREFIX
-from frenzy.web.routes import ROUTES, Route
 
 USERS = ("viewer", "eve", "ada", "ben", "admin", SERVICE_USER)
 PEOPLE_OF_THE_RUN = {"ada", "ben", "admin", SERVICE_USER}
@@ -38,7 +39,7 @@ MAY = {
 def view(walker: Walker) -> Iterator[RunView]:
     """A run of Ada's job, for the team readers, which the administrator has started and which will not end soon."""
     text = job_text("adas", walker.corpus, team="readers", training={"max_steps": 5000}, env={"PLACE": "hidden-place"})
-    job = SubmitJob(yaml_text=text, trigger=False)
+    job = SubmitJob(yaml_text=text)
     stored = walker.frenzy("POST", "/jobs", SubmittedJob, encode(job), user="ada")
     walker.eventually("the DAG", lambda: walker.airflow("GET", f"/dags/{stored.dag_id}"))
     run_id = walker.trigger(stored.dag_id)
@@ -47,14 +48,14 @@ def view(walker: Walker) -> Iterator[RunView]:
     walker.wait_for_end(stored.dag_id, run_id)
 
 
-def url_of(route: Route, stack: Stack, view: RunView) -> str:
+def url_of(route: Endpoint[..., Any], stack: Stack, view: RunView) -> str:
     identity = view.run.identity
     names = {"run_key": view.run.run_key, "dag_id": identity.dag_id, "run_id": quote(identity.run_id, safe="")}
     return stack.base_url + URL_PREFIX + route.path.replace(":path", "").format(**names, name="adas", attempt="99")
 
 
 def test_nobody_gets_in_anywhere(stack: Stack, view: RunView) -> None:
-    for each in ROUTES:
+    for each in ENDPOINTS:
         answer = httpx.request(each.method, url_of(each, stack, view), timeout=60.0, trust_env=False)
         assert answer.status_code == 401, f"{each.method} {each.path}"
 
@@ -62,7 +63,7 @@ def test_nobody_gets_in_anywhere(stack: Stack, view: RunView) -> None:
 @pytest.mark.parametrize("user", USERS)
 def test_each_route_lets_in_those_who_may_and_nobody_else(user: str, stack: Stack, view: RunView) -> None:
     with httpx.Client(headers=stack.headers(user), timeout=60.0, trust_env=False) as client:
-        for each in ROUTES:
+        for each in ENDPOINTS:
             if each.method == "DELETE" and user in MAY[each.need]:
                 continue  # the job is needed on
             found = client.request(each.method, f"{url_of(each, stack, view)}?dag_id=job_mine")

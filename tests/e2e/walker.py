@@ -210,7 +210,7 @@ class Walker:
 
     def store(self, text: str) -> str:
         """Submit the spec; returns its DAG's id once Airflow shows that DAG."""
-        answer = self._ask("POST", "/frenzy/api/v1/jobs", {"yaml_text": text, "trigger": False})
+        answer = self._ask("POST", "/frenzy/api/v1/jobs", {"yaml_text": text})
         dag_id = str(answer.json()["dag_id"])
         self.eventually(f"{dag_id} visible", lambda: self.http.get(f"/api/v2/dags/{dag_id}").status_code == 200)
         return dag_id

@@ -92,7 +92,7 @@ class Api:
         services = in_memory_services(inventory=FixedInventory(cluster), calibration=default_calibration())
         self.services = replace(services, marp_policy=marp_policy)
         self.http = TestClient(create_app(lambda: self.services, person_by_header), raise_server_exceptions=False)
-        job = {"yaml_text": (CHECKOUT / "include/jobs/tiny-shakespeare.yaml").read_text(), "trigger": False}
+        job = {"yaml_text": (CHECKOUT / "include/jobs/tiny-shakespeare.yaml").read_text()}
         self.post("/jobs", as_json(job))
         asked = dumps(registration("tiny-shakespeare")).encode()
         self.run_key = self.post("/runs", asked, user="op").json()["run"]["run_key"]

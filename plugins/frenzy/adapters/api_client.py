@@ -17,15 +17,17 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar, cast
+from typing import Any, Final, Self, TypeVar, cast
 
 import httpx
 
-from frenzy.core.values.codec import decode, dumps
+from frenzy.api import URL_PREFIX
+from frenzy.api.declaration import Call
+from frenzy.core.values.codec import decode
 from frenzy.core.values.errors import (
     ContractError,
     PermanentError,
@@ -38,7 +40,6 @@ from frenzy.core.values.errors import (
 
 T = TypeVar("T")
 
-FRENZY_API: Final = "/frenzy/api/v1"
 DEFAULT_PATIENCE_S: Final = 60.0
 
 _TOKEN_PATH: Final = "/auth/token"  # noqa: S105  # a path
@@ -71,31 +72,6 @@ class ApiAddress:
     base_url: str
     login: str
     password: str = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call(Generic[T]):
-    """One request as a value. ``kind``: what the reply decodes to; None leaves its JSON as it is.
-
-    ``path`` begins with a slash and is below the server's root. ``raw``: the reply is text.
-    """
-
-    method: str
-    path: str
-    kind: Any = None
-    body: str | None = None
-    raw: bool = False
-
-
-def frenzy_call(method: str, path: str, kind: type[T], message: object | None = None) -> Call[T]:
-    """A call of this project's API; ``message`` is a value of ``frenzy.core.runs.protocol``."""
-    body = None if message is None else dumps(message)
-    return Call(method=method, path=f"{FRENZY_API}{path}", kind=kind, body=body)
-
-
-def airflow_call(method: str, path: str, body: Mapping[str, Any] | None = None) -> Call[Any]:
-    """A call of Airflow's own public API, ``path`` below /api/v2; the reply stays JSON."""
-    return Call(method=method, path=f"/api/v2{path}", body=None if body is None else json.dumps(body))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +155,7 @@ def _ask(address: ApiAddress, session: _Session, call: Call[Any]) -> _Talk[_Repl
 def _is_later(call: Call[Any], status: int | None) -> bool:
     """Whether the same call may succeed later. A conflict is one of the ledger's only: Airflow means no."""
     if status == HTTPStatus.CONFLICT:
-        return call.path.startswith(FRENZY_API)
+        return call.path.startswith(f"{URL_PREFIX}/")
     return status is None or status in _LATER
 
 
@@ -187,7 +163,7 @@ def _decoded(call: Call[T], reply: _Reply) -> T:
     assert reply.status is not None
     if reply.status >= HTTPStatus.BAD_REQUEST:
         raise _refusal(call, reply.status, reply.text)
-    if call.raw:
+    if call.kind is str:
         return cast(T, reply.text)
     try:
         document = json.loads(reply.text) if reply.text else None

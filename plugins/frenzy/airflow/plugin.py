@@ -13,7 +13,8 @@ from typing import Any
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
-from frenzy.web.mount import URL_PREFIX, external_views, serves_api
+from frenzy.api import URL_PREFIX
+from frenzy.web.mount import external_views, serves_api
 
 
 def api_app() -> dict[str, Any]:

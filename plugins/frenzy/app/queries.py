@@ -104,16 +104,22 @@ def runs_of_dag_run(services: Services, dag_id: str, run_id: str) -> tuple[RunVi
         return tuple(view_of(tx, run) for run in reversed(tx.runs(dag_run=(dag_id, run_id))))
 
 
-def log_tail(services: Services, run_key: str, attempt: int | None, *, rank: int) -> str:
+def log_tail(services: Services, run_key: str, attempt: int | None = None, rank: int = 0) -> str:
     """The end of one rank's log, without masked texts; of the newest attempt when none is named. Raises NotFound."""
     with services.ledger.reading() as tx:
         run = require_run(tx, run_key)
-        known = [each.attempt for each in tx.attempts(run_key)]
-    wanted = attempt if attempt is not None else max(known, default=1)
-    if wanted not in known:
-        detail = f"Run {run_key!r} has no attempt {wanted}; it has {known or 'none yet'}."
-        raise NotFound(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail))
+        num_ranks = {each.attempt: each.plan.num_gpus for each in tx.attempts(run_key)}
+    wanted = attempt if attempt is not None else max(num_ranks, default=1)
+    if wanted not in num_ranks:
+        raise _no_log(f"Run {run_key!r} has no attempt {wanted}; it has {list(num_ranks) or 'none yet'}.")
+    if rank >= num_ranks[wanted]:
+        ranks = f"ranks 0 to {num_ranks[wanted] - 1}" if num_ranks[wanted] > 1 else "rank 0 only"
+        raise _no_log(f"Attempt {wanted} of run {run_key!r} has no rank {rank}; it has {ranks}.")
     return without_masked(services.runs.log_tail(run_key, wanted, rank=rank), run)
+
+
+def _no_log(detail: str) -> NotFound:
+    return NotFound(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail))
 
 
 def queue_view(services: Services, sees: Sight = see_all) -> QueueView:

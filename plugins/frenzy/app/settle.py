@@ -28,7 +28,6 @@ from frenzy.core.values.errors import Reason, ReasonCode, TemporaryError
 from frenzy.core.values.launch import AttemptResult
 from frenzy.ports import LedgerTx
 
-_RETRY_AFTER_S = 2.0
 _OUT_OF_MEMORY = frozenset({ReasonCode.CUDA_OUT_OF_MEMORY, ReasonCode.BUDGET_EXCEEDED})
 
 
@@ -177,7 +176,7 @@ class UnsettledError(TemporaryError):
     """Workers of the last attempt are not yet proved gone."""
 
     def __init__(self) -> None:
-        super().__init__(Reason(code=ReasonCode.WAITING_FOR_OLD_WORKERS), retry_after_s=_RETRY_AFTER_S)
+        super().__init__(Reason(code=ReasonCode.WAITING_FOR_OLD_WORKERS))
 
 
 def _follow(tx: LedgerTx, services: Services, run: RunRecord, now_s: float) -> Verdict:

@@ -16,8 +16,9 @@ from urllib.parse import quote, urlencode
 import fsspec
 
 import frenzy
-from frenzy.adapters import api_calls
-from frenzy.adapters.api_client import NotFoundError, airflow_call
+from frenzy.adapters.airflow_calls import airflow_call
+from frenzy.adapters.api_client import NotFoundError
+from frenzy.api import endpoints
 from frenzy.cli.commands.server import Api
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.runs.views import MemoryView
@@ -89,7 +90,7 @@ def collect(
     return Evidence(
         dag_state=str(api.ask(airflow_call("GET", _dag_run(identity.dag_id, identity.run_id)))["state"]),
         view=view,
-        memory=api.ask(api_calls.memory(view.run.run_key)),
+        memory=api.ask(endpoints.memory(view.run.run_key)),
         launched_batches=tuple(_launched_batch(paths, each.attempt) for each in view.attempts),
         control_losses=control_losses,
         control_result=control_result,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from frenzy.adapters import api_calls
+from frenzy.api import endpoints
 from frenzy.cli.commands.server import Api
 from frenzy.cli.commands.submission import Started, dag_run_state, hand_in
 from frenzy.core.runs.ledger import FINAL_STATES
@@ -36,7 +36,7 @@ class Stage:
 
     def view(self, started: Started) -> RunView | None:
         assert started.run_id is not None, "it was triggered"
-        found = self._api.ask(api_calls.runs_of_dag_run(started.job.dag_id, started.run_id))
+        found = self._api.ask(endpoints.runs_of_dag_run(started.job.dag_id, started.run_id))
         return found[0] if found else None
 
     def last_step(self, started: Started) -> int:
@@ -57,7 +57,7 @@ class Stage:
 
     def num_held_gpus(self) -> int:
         """GPUs that are not free."""
-        return sum(row.num_gpus - row.num_free for row in self._api.ask(api_calls.gpus()).types)
+        return sum(row.num_gpus - row.num_free for row in self._api.ask(endpoints.gpus()).types)
 
     def until(self, what: str, is_so: Callable[[], bool]) -> None:
         while not is_so():

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
-from frenzy.adapters import api_calls
+from frenzy.api import endpoints
 from frenzy.cli.commands.server import Api
 from frenzy.cli.commands.spec_file import checked_spec
 from frenzy.cli.commands.submission import Started
@@ -84,7 +84,7 @@ def _watched(api: Api, stage: Stage, started: Started, control: ControlRun, say:
     result = _waited_for(control, f"{started.job.name} without interruption", say) if control.is_started else None
     return Watched(
         view=view,
-        memory=api.ask(api_calls.memory(view.run.run_key)),
+        memory=api.ask(endpoints.memory(view.run.run_key)),
         control_losses=control.losses() if control.is_started else {},
         control_result=result,
     )

@@ -1,6 +1,6 @@
-"""Who may call a route.
+"""Who may call an endpoint.
 
-Airflow does not guard the apps that plugins mount, so each route names a ``Need``, and ``guard`` makes it a FastAPI
+Airflow does not guard the apps that plugins mount, so each endpoint names a ``Need``, and ``guard`` makes it a FastAPI
 dependency. What a caller may do to DAGs is asked of Airflow's auth manager, for the DAG of the very run that the path
 names, never for one that the query names; whose jobs and runs are is asked of the ledger (``frenzy.core.runs.access``).
 A caller without a valid token or session cookie gets 401, one who may not 403.
@@ -8,41 +8,20 @@ A caller without a valid token or session cookie gets 401, one who may not 403.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import Annotated, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from fastapi import Depends, Request
 
-from frenzy.app.services import Services, require_run
+from frenzy.api.declaration import Need
+from frenzy.app.services import require_run
 from frenzy.app.submit import require_managed
-from frenzy.core.runs.access import Caller, Forbidden, Sight, may_manage, see_all
+from frenzy.core.runs.access import Caller, Forbidden, may_manage
 from frenzy.core.runs.ledger import RunRecord
-
-log = logging.getLogger(__name__)
+from frenzy.web.messages import services_of
 
 Dependency = Callable[..., Any]
-
-
-class Need(StrEnum):
-    """What a caller must be allowed to do.
-
-    VISIT: use Airflow at all; lists then show what the caller may see. SEE_RUN: look at runs of the DAG of the run in
-    the path. SEE_DAG_RUN: look at runs of the DAG in the path. MANAGE_RUN, MANAGE_JOB: own the run or job in the path,
-    be of its team, or administer. SEE_LOGS: the same, and look at task logs: workers may write anything into theirs.
-    START: create DAG runs, hence jobs. ADMIN: administer. SERVICE: be Frenzy's own tasks and triggers.
-    """
-
-    VISIT = "visit"
-    SEE_RUN = "see_run"
-    SEE_LOGS = "see_logs"
-    SEE_DAG_RUN = "see_dag_run"
-    MANAGE_RUN = "manage_run"
-    MANAGE_JOB = "manage_job"
-    START = "start"
-    ADMIN = "admin"
-    SERVICE = "service"
 
 
 class Action(StrEnum):
@@ -79,26 +58,16 @@ def person_of(request: Request) -> Person:
     return person
 
 
-def sight_of(request: Request) -> Sight:
-    """Which DAGs' runs lists may show to who calls: Frenzy's tasks look after all of them."""
-    person = person_of(request)
-    return see_all if person.caller.is_service else person.sees
-
-
-PersonOf = Annotated[Person, Depends(person_of)]
-SightOf = Annotated[Sight, Depends(sight_of)]
-
-
 def guard(need: Need, person: Dependency) -> Dependency:
     """A dependency that lets through who has what ``need`` says. person: a dependency that yields a ``Person``."""
     allows = _CHECKS[need]
 
     def check(request: Request, who: Any = Depends(person)) -> None:  # noqa: B008  # FastAPI's form
+        request.state.frenzy_person, request.state.frenzy_need = who, need
         if _is_of_another_site(request):
-            raise _refused(request, who, need, "A page of another site asks for this.", "Open Airflow's own page.")
-        request.state.frenzy_person = who
+            raise Forbidden("A page of another site asks for this.", "Open Airflow's own page.")
         if not allows(who, request):
-            raise _refused(request, who, need, "You may not do this.", _REMEDIES.get(need, _BY_ROLE))
+            raise Forbidden("You may not do this.", _REMEDIES.get(need, _BY_ROLE))
 
     return check
 
@@ -110,19 +79,8 @@ def _is_of_another_site(request: Request) -> bool:
     return request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
 
 
-def _refused(request: Request, who: Person, need: Need, message: str, remedy: str) -> Forbidden:
-    name = ascii(who.caller.name)
-    log.warning("%s %s is refused to %s, needs %s: %s", request.method, request.url.path, name, need, message)
-    return Forbidden(message, remedy)
-
-
-def _services(request: Request) -> Services:
-    services: Services = request.app.state.services()
-    return services
-
-
 def _run(request: Request) -> RunRecord:
-    with _services(request).ledger.reading() as tx:
+    with services_of(request).ledger.reading() as tx:
         return require_run(tx, request.path_params["run_key"])
 
 
@@ -135,7 +93,7 @@ def _may_to_run(action: Action) -> Callable[[Person, Request], bool]:
 
 def _manages_run(action: Action) -> Callable[[Person, Request], bool]:
     def check(who: Person, request: Request) -> bool:
-        run, services = _run(request), _services(request)
+        run, services = _run(request), services_of(request)
         if not (who.caller.is_service or who.may(action, run.identity.dag_id)):
             return False
         if not may_manage(who.caller, owner=run.owner, team=run.job.team, rules=services.queues.rules()):
@@ -148,7 +106,7 @@ def _manages_run(action: Action) -> Callable[[Person, Request], bool]:
 def _manages_job(who: Person, request: Request) -> bool:
     if not (who.caller.is_service or who.may(Action.START_RUNS)):
         return False
-    require_managed(_services(request), request.path_params["name"], who.caller)
+    require_managed(services_of(request), request.path_params["name"], who.caller)
     return True
 
 

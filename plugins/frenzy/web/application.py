@@ -1,17 +1,21 @@
-"""Makes the app out of the route table, the access rules and the services."""
+"""Makes the app out of the table of endpoints, the access rules and the services."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, Request, Response
 
 from frenzy import __version__
+from frenzy.api.declaration import Endpoint
+from frenzy.api.endpoints import ENDPOINTS
 from frenzy.app.services import Services
 from frenzy.web import errors
 from frenzy.web.access import Dependency, guard
-from frenzy.web.messages import Act, refuse_odd_names
-from frenzy.web.routes import ROUTES
+from frenzy.web.handlers import HANDLERS, Asked
+from frenzy.web.messages import Act, body_of, message_of, refuse_odd_names, reply
 from frenzy.web.turnstile import Turnstile, one_lane
 
 
@@ -41,13 +45,36 @@ def create_app(
     app.state.on_act = on_act
     app.add_middleware(Turnstile, lanes=one_lane())
     errors.install(app)
-    for route in ROUTES:
+    for each in ENDPOINTS:
         app.add_api_route(
-            route.path,
-            route.handler,
-            methods=[route.method],
-            dependencies=[Depends(guard(route.need, person))],
-            name=f"{route.method} {route.path}",
+            each.path,
+            _route_of(each),
+            methods=[each.method],
+            dependencies=[Depends(guard(each.need, person))],
+            name=each.name,
+            operation_id=each.name,
+            description=each.sentence,
             response_model=None,
         )
     return app
+
+
+def _route_of(endpoint: Endpoint[..., Any]) -> Callable[..., Response]:
+    """A function with the endpoint's parameters. FastAPI runs it in a thread: while it decodes and answers, no other
+    caller waits.
+    """
+    handler, message = HANDLERS[endpoint], endpoint.message
+
+    def answer(http: Request, **given: Any) -> Response:
+        if message is not None:
+            given[message.name] = message_of(message.annotation, given[message.name], endpoint.limits)
+        found = handler(Asked(http), **given)
+        return found if isinstance(found, Response) else reply(found)
+
+    parameters = [
+        each.replace(annotation=Annotated[bytes, Depends(body_of)]) if each is message else each
+        for each in endpoint.signature.parameters.values()
+    ]
+    http = inspect.Parameter("http", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Request)
+    answer.__signature__ = inspect.Signature([http, *parameters])  # type: ignore[attr-defined]
+    return answer

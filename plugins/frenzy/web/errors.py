@@ -23,11 +23,10 @@ from frenzy.core.runs.access import Forbidden
 from frenzy.core.values.codec import encode
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, SpecError, TemporaryError, Violation
 from frenzy.ports import LedgerConflict
+from frenzy.web.access import person_of
 
 log = logging.getLogger(__name__)
 _MOST_CHARACTERS: Final = 20_000
-
-_RETRY_AFTER_S = 2
 
 
 def install(app: FastAPI) -> None:
@@ -42,9 +41,7 @@ def install(app: FastAPI) -> None:
 
 def later(detail: str) -> JSONResponse:
     """503 for a request that may succeed in a moment: the ledger, or the server, is busy."""
-    reply = _of_reason(HTTPStatus.SERVICE_UNAVAILABLE, Reason(code=ReasonCode.LEDGER_BUSY, detail=detail))
-    reply.headers["Retry-After"] = str(_RETRY_AFTER_S)
-    return reply
+    return _come_again(TemporaryError(Reason(code=ReasonCode.LEDGER_BUSY, detail=detail)))
 
 
 def too_long(max_bytes: int) -> JSONResponse:
@@ -73,6 +70,10 @@ def _of_reason(status: int, reason: Reason, violations: tuple[Violation, ...] = 
 
 def _temporary(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, TemporaryError)
+    return _come_again(error)
+
+
+def _come_again(error: TemporaryError) -> JSONResponse:
     reply = _of_reason(HTTPStatus.SERVICE_UNAVAILABLE, error.reason)
     reply.headers["Retry-After"] = str(math.ceil(error.retry_after_s))
     return reply
@@ -83,12 +84,17 @@ def _permanent(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, NotFound):
         return _of_reason(HTTPStatus.NOT_FOUND, error.reason)
     if isinstance(error, Forbidden):
-        person = getattr(request.state, "frenzy_person", None)
-        name = ascii(person.caller.name) if person is not None else "nobody"
-        log.warning("%s %s is refused to %s: %s", request.method, request.url.path, name, error.reason.sentence)
+        _note_refusal(request, error)
         return _of_reason(HTTPStatus.FORBIDDEN, error.reason)
     violations = error.violations if isinstance(error, SpecError) else ()
     return _of_reason(HTTPStatus.BAD_REQUEST, error.reason, violations)
+
+
+def _note_refusal(request: Request, error: Forbidden) -> None:
+    """The one line in the log; the path names run or job."""
+    who, need = ascii(person_of(request).caller.name), request.state.frenzy_need
+    path, sentence = request.url.path, error.reason.sentence
+    log.warning("%s %s is refused to %s, needs %s: %s", request.method, path, who, need, sentence)
 
 
 def _conflict(request: Request, error: Exception) -> JSONResponse:

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cache
-from typing import Annotated, Any, Final, TypeVar
+from typing import Any, Final
 
-from fastapi import Depends, Request, Response
+from fastapi import Request, Response
 from pydantic import TypeAdapter, ValidationError
 
 from frenzy.adapters.spec.job_spec import job_from_document
 from frenzy.adapters.spec.refusals import violations_of
-from frenzy.adapters.spec.yaml_core import TextLimits, load_json
+from frenzy.adapters.spec.yaml_core import load_json
 from frenzy.app.services import Services
 from frenzy.core.runs.protocol import RegisterRun
-from frenzy.core.values.codec import VERSION_KEY, decode, dumps, encode
+from frenzy.core.values.codec import VERSION_KEY, TextLimits, decode, dumps, encode
 from frenzy.core.values.errors import ContractError, SpecError
 
-T = TypeVar("T")
 # The longest name there is in a path: an Airflow run's id.
 MAX_NAME: Final = 250
-REPORT: Final = TextLimits(64 * 1024, 5_000)
-SPECIFICATION: Final = TextLimits(1024**2, 100_000)
-"""A job with its model's config, which may list every parameter of the model; or a job's text."""
-SWEEP: Final = TextLimits(4 * 1024**2, 200_000)
-"""What was found of every lease that is held."""
 
 
 def services_of(request: Request) -> Services:
@@ -35,13 +28,7 @@ def services_of(request: Request) -> Services:
     return services
 
 
-def job_watcher_of(request: Request) -> Callable[[str], None]:
-    """Whom to tell that a job's stored spec changed."""
-    watcher: Callable[[str], None] = request.app.state.on_job_changed
-    return watcher
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Act:
     """What somebody changed, for Airflow's audit log. event: ``frenzy_<verb>``; ids: of the DAG (run) concerned."""
 
@@ -52,28 +39,12 @@ class Act:
     particulars: str = ""
 
 
-def act_watcher_of(request: Request) -> Callable[[Act], None]:
-    """Whom to tell who changed what."""
-    watcher: Callable[[Act], None] = request.app.state.on_act
-    return watcher
+async def body_of(request: Request) -> bytes:
+    """The whole body, which the turnstile has received and limited."""
+    return await request.body()
 
 
-def body_of(kind: type[T], limits: TextLimits = REPORT) -> Callable[..., T]:
-    """A dependency that yields the request's body as a ``kind``. Raises ContractError, SpecError.
-
-    FastAPI runs it in a thread: while it decodes, no other caller waits.
-    """
-
-    async def read(request: Request) -> bytes:
-        return await _limited_body(request, limits.max_bytes)
-
-    def decoded(content: bytes = Depends(read)) -> T:  # noqa: B008  # FastAPI's form
-        return message_of(kind, content, limits)
-
-    return decoded
-
-
-def message_of(kind: type[T], content: bytes, limits: TextLimits = REPORT) -> T:
+def message_of(kind: Any, content: bytes, limits: TextLimits) -> Any:
     """The message in ``content``: its form, its ranges, and a job in it, are checked as at every other entrance.
 
     Raises ContractError, SpecError.
@@ -95,17 +66,6 @@ def adapter_of(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-async def _limited_body(request: Request, max_bytes: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > max_bytes:
-            raise ContractError(f"body: longer than the {max_bytes} bytes that are accepted")
-        parts.append(part)
-    return b"".join(parts)
-
-
 def refuse_odd_names(request: Request) -> None:
     """What no name in a path or query can be: no database or file system could be asked for it."""
     for value in (*request.path_params.values(), *request.query_params.values()):
@@ -114,16 +74,15 @@ def refuse_odd_names(request: Request) -> None:
 
 
 def reply(value: object) -> Response:
-    """``value`` as JSON; a single message carries the schema version."""
-    text = json.dumps(encode(value), allow_nan=False) if isinstance(value, tuple | list) else dumps(value)
+    """``value`` as JSON, where a message carries the schema version; a text as it is; None without content."""
+    if value is None:
+        return Response(status_code=204)
+    if isinstance(value, str):
+        return text_reply(value)
+    text = dumps(value) if is_dataclass(value) else json.dumps(encode(value), allow_nan=False)
     return Response(text, media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
 def text_reply(text: str, media_type: str = "text/plain; charset=utf-8") -> Response:
     """``text`` as it is."""
     return Response(text, media_type=media_type, headers={"Cache-Control": "no-store"})
-
-
-ServicesOf = Annotated[Services, Depends(services_of)]
-ActWatcher = Annotated[Callable[[Act], None], Depends(act_watcher_of)]
-JobWatcher = Annotated[Callable[[str], None], Depends(job_watcher_of)]

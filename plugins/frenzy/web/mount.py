@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-URL_PREFIX: Final = "/frenzy"
+from frenzy.api import URL_PREFIX
+
 _SERVER_COMMANDS: Final = frozenset({"api-server", "standalone"})
 _SERVER_PROGRAMS: Final = ("gunicorn", "uvicorn", "fastapi")
 

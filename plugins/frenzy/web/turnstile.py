@@ -21,8 +21,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from frenzy.api import URL_PREFIX
 from frenzy.web.errors import later, too_long, too_slow
-from frenzy.web.mount import URL_PREFIX
 
 log = logging.getLogger(__name__)
 

@@ -91,6 +91,14 @@ def test_logs_of_a_run_without_attempts_are_refused_in_words(online: Command, wo
     assert "no attempt" in said.err
 
 
+def test_logs_of_a_rank_that_is_not_there_name_those_that_are(online: Command, world: World) -> None:
+    run_key = world.registered("ranked").run.run_key
+    enqueue(world.services, run_key)
+    said = online("logs", run_key, "--rank", "99")
+    assert (said.status, said.out) == (2, "")
+    assert "no rank 99; it has rank" in said.err
+
+
 def test_submitting_stores_the_spec_and_starts_a_run_of_it(online: Command, world: World, spec: Path) -> None:
     world.airflow.looks_until_parsed = 3
     said = online("submit", str(spec))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from fastapi import FastAPI
@@ -14,16 +14,16 @@ from tests.unit.installation import in_memory_services
 from tests.unit.web.conftest import API, PEOPLE, SERVICE, ApiUser, person_by_header, registration
 
 from frenzy.adapters.memory import FixedQueues, InMemoryLedger
+from frenzy.api.declaration import Endpoint, Need
+from frenzy.api.endpoints import ENDPOINTS
 from frenzy.app.services import Services
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import CancelRun, CleanRun, RunView, SubmitJob, SubmittedJob
 from frenzy.core.runs.views import GpusView, QueueView
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.queue_rules import QueueRule, QueueRules, TeamRule
-from frenzy.web.access import Need
 from frenzy.web.application import create_app
 from frenzy.web.messages import Act
-from frenzy.web.routes import ROUTES, Route
 
 YAML: Final = """
 name: words
@@ -78,6 +78,7 @@ def http(app: FastAPI) -> Iterator[TestClient]:
         yield client
 
 
+Route = Endpoint[..., Any]
 Users = Callable[[str | None], ApiUser]
 
 
@@ -99,11 +100,11 @@ def path_of(route: Route, run_key: str = "1") -> str:
 
 def test_app_serves_the_table_and_nothing_else(app: FastAPI) -> None:
     served = {(method, route.path) for route in app.routes if isinstance(route, APIRoute) for method in route.methods}
-    assert served == {(route.method, route.path) for route in ROUTES}
+    assert served == {(route.method, route.path) for route in ENDPOINTS}
     assert all(isinstance(route, APIRoute) for route in app.routes)
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=ids)
+@pytest.mark.parametrize("route", ENDPOINTS, ids=ids)
 def test_nobody_is_refused_everywhere(route: Route, http: TestClient) -> None:
     response = http.request(route.method, path_of(route))
     assert response.status_code == 401
@@ -111,7 +112,7 @@ def test_nobody_is_refused_everywhere(route: Route, http: TestClient) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(EVERYBODY))
-@pytest.mark.parametrize("route", ROUTES, ids=ids)
+@pytest.mark.parametrize("route", ENDPOINTS, ids=ids)
 def test_each_route_lets_in_those_who_may_and_nobody_else(
     route: Route, name: str, http: TestClient, run_key: str
 ) -> None:
@@ -119,7 +120,7 @@ def test_each_route_lets_in_those_who_may_and_nobody_else(
     assert (response.status_code != 403) == (name in MAY[route.need]), response.text
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=ids)
+@pytest.mark.parametrize("route", ENDPOINTS, ids=ids)
 def test_no_dag_in_the_query_opens_a_door(route: Route, http: TestClient, run_key: str) -> None:
     for name in sorted(EVERYBODY - MAY[route.need]):
         path = f"{path_of(route, run_key)}?dag_id=job_zoes&name=zoes&run_key=1"
@@ -135,17 +136,21 @@ def test_a_page_of_another_site_changes_nothing(http: TestClient, run_key: str) 
 
 
 def test_a_refusal_is_one_line_in_the_log_with_who_and_what_and_no_query(
-    http: TestClient, caplog: pytest.LogCaptureFixture
+    http: TestClient, run_key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.clear()
     http.post(f"{API}/sweep?token=hidden", headers={"X-User": "eve"})
     http.request("POST", f"{API}/plan?token=hidden", headers={"X-User": "ada", "Sec-Fetch-Site": "cross-site"})
     http.get(f"{API}/runs?token=hidden", headers={"X-User": "eve"})
-    told = [each.getMessage() for each in caplog.records if each.name == "frenzy.web.access"]
-    assert told == [
+    http.post(f"{API}/runs/{run_key}/cancel?token=hidden", headers={"X-User": "eve"})
+    noted = [each for each in caplog.records if each.name.startswith("frenzy")]
+    assert [each.getMessage() for each in noted] == [
         "POST /api/v1/sweep is refused to 'eve', needs service: You may not do this.",
         "POST /api/v1/plan is refused to 'ada', needs start: A page of another site asks for this.",
+        f"POST /api/v1/runs/{run_key}/cancel is refused to 'eve', needs manage_run: "
+        f"The run {run_key} of words is another's.",
     ]
-    assert {each.levelname for each in caplog.records if each.name == "frenzy.web.access"} == {"WARNING"}
+    assert {each.levelname for each in noted} == {"WARNING"}
 
 
 def test_a_stored_job_s_run_is_its_owner_s_whoever_started_it(user: Users, run_key: str) -> None:

@@ -9,9 +9,8 @@ from fastapi.testclient import TestClient
 from jsonschema import Draft202012Validator
 from tests.unit.web.conftest import API, ApiUser
 
+from frenzy.api.endpoints import ENDPOINTS
 from frenzy.core.values.codec import dumps
-from frenzy.web.openapi import REPLIES
-from frenzy.web.routes import ROUTES
 
 
 def test_the_document_is_for_those_who_may_visit(http: TestClient) -> None:
@@ -21,10 +20,13 @@ def test_the_document_is_for_those_who_may_visit(http: TestClient) -> None:
 
 def test_every_route_of_the_api_is_described(http: TestClient) -> None:
     document = http.get("/openapi.json", headers={"X-User": "op"}).json()
-    described = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
-    wanted = {(each.method, each.path.replace(":path", "")) for each in ROUTES if each.path.startswith(API)}
-    assert wanted <= described
-    assert {each.handler for each in ROUTES if each.path.startswith(API)} == set(REPLIES)
+    described = {
+        (method.upper(), path): operation
+        for path, item in document["paths"].items()
+        for method, operation in item.items()
+    }
+    assert set(described) == {(each.method, each.path.replace(":path", "")) for each in ENDPOINTS}
+    assert all(operation["description"] for operation in described.values())
     body = document["paths"][f"{API}/jobs"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert body == {"$ref": "#/components/schemas/SubmitJob"}
 
@@ -47,4 +49,4 @@ def test_bodies_and_replies_are_what_the_document_says(op: ApiUser, http: TestCl
 
 def test_the_app_serves_no_document_that_asks_nobody(app: FastAPI) -> None:
     assert app.openapi_url is None
-    assert {each.path for each in app.routes} == {each.path for each in ROUTES}  # type: ignore[attr-defined]
+    assert {each.path for each in app.routes} == {each.path for each in ENDPOINTS}  # type: ignore[attr-defined]

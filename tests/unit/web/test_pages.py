@@ -8,7 +8,7 @@ from importlib.resources import files
 import pytest
 from fastapi.testclient import TestClient
 
-from frenzy.web.page_routes import PAGES, STATIC_TYPES
+from frenzy.web.page_files import PAGES, STATIC_TYPES
 
 HOSTILE = "<script>alert(1)</script>"
 VIEWER = {"X-User": "viewer"}

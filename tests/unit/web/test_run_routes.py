@@ -136,6 +136,15 @@ def test_logs_default_to_the_newest_attempt(op: ApiUser) -> None:
     assert "no attempt 9" in missing.json()["detail"]["message"]
 
 
+def test_logs_of_a_rank_that_an_attempt_does_not_have_name_those_it_has(op: ApiUser) -> None:
+    run_key = started(op)
+    num_gpus = op.ask("GET", f"/runs/{run_key}", RunView).attempts[0].plan.num_gpus
+    assert op.send("GET", f"/runs/{run_key}/logs?rank={num_gpus - 1}").status_code == 200
+    missing = op.send("GET", f"/runs/{run_key}/logs?rank={num_gpus}")
+    assert missing.status_code == 404
+    assert f"no rank {num_gpus}; it has rank" in missing.json()["detail"]["message"]
+
+
 def test_unknown_run_is_not_found(op: ApiUser) -> None:
     response = op.send("GET", "/runs/none")
     assert response.status_code == 404

@@ -23,16 +23,8 @@ from yaml.constructor import ConstructorError
 from yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, Event, ScalarEvent
 from yaml.nodes import MappingNode, Node, ScalarNode
 
+from frenzy.core.values.codec import TextLimits
 from frenzy.core.values.errors import SpecError, Violation
-
-
-@dataclass(frozen=True, slots=True)
-class TextLimits:
-    """How much of a text is read; an alias counts as often as it stands for a value."""
-
-    max_bytes: int
-    max_values: int
-
 
 SPEC: Final = TextLimits(256 * 1024, 10_000)
 """Of a specification, which anybody may send."""

@@ -67,15 +67,15 @@ def job_of_form(params: Mapping[str, Any], presets: Path) -> TrainingJob:
 
 def save_job(presets: str) -> str:
     """Store what the form says as a job of who pressed Trigger; its DAG's id."""
-    from frenzy.adapters import api_calls as api
     from frenzy.airflow.connection import api_client
     from frenzy.airflow.failures import airflow_errors
+    from frenzy.api import endpoints as api
 
     context = get_current_context()
     dag_run = context["dag_run"]
     with airflow_errors():
         text = job_to_yaml(job_of_form(context["params"], Path(presets)))
-        message = SubmitJob(yaml_text=text, trigger=False, dag_run=(dag_run.dag_id, dag_run.run_id))
+        message = SubmitJob(yaml_text=text, dag_run=(dag_run.dag_id, dag_run.run_id))
         return api_client().send(api.submit(message)).dag_id
 
 

@@ -69,9 +69,9 @@ class ProfileOperator(FrenzyOperator):
             self.job = masked_at(self.job, (*self._masked, *NAMES_ONLY))
 
     def execute(self, context: Any) -> dict[str, Any]:
-        from frenzy.adapters import api_calls as api
         from frenzy.airflow.failures import airflow_errors
         from frenzy.airflow.tasks.profile import log_plans, refuse_if_over, registration, summary
+        from frenzy.api import endpoints as api
 
         with airflow_errors():
             job = self._given(context["params"]) if callable(self._given) else self._given
@@ -86,9 +86,9 @@ class PlaceOperator(FrenzyOperator):
     """Queues the run for its next attempt and waits, deferred, until it has its GPUs."""
 
     def execute(self, context: Any) -> dict[str, Any]:
-        from frenzy.adapters import api_calls as api
         from frenzy.airflow.failures import airflow_errors, fail
         from frenzy.airflow.triggers.triggers import PlaceTrigger, placed
+        from frenzy.api import endpoints as api
         from frenzy.core.runs.protocol import PlaceStatus
 
         run_key = identity_of(context["ti"]).run_key
@@ -104,9 +104,9 @@ class PlaceOperator(FrenzyOperator):
 
     def resume(self, context: Any, event: Any) -> dict[str, Any] | None:
         """The wait is over without a place, or (under ``dag.test``) with one."""
-        from frenzy.adapters import api_calls as api
         from frenzy.airflow.failures import airflow_errors, fail
         from frenzy.airflow.triggers.triggers import placed
+        from frenzy.api import endpoints as api
         from frenzy.core.runs.protocol import PlaceStatus
 
         with airflow_errors():
@@ -164,9 +164,9 @@ class MonitorOperator(FrenzyOperator):
     """Watches the attempt's memory and progress, deferred; its reports keep the lease alive."""
 
     def execute(self, context: Any) -> None:
-        from frenzy.adapters import api_calls as api
         from frenzy.airflow.failures import airflow_errors
         from frenzy.airflow.triggers.triggers import MonitorTrigger
+        from frenzy.api import endpoints as api
 
         with airflow_errors():
             view = self.api_client().send(api.place(identity_of(context["ti"]).run_key))
@@ -208,31 +208,33 @@ class DecideOperator(FrenzyOperator):
     def _run_again(self, identity: Any, why: str) -> None:
         from airflow.sdk.exceptions import AirflowException
 
-        from frenzy.adapters import api_calls as api
+        from frenzy.adapters.airflow_calls import clear_tasks
         from frenzy.airflow.failures import airflow_errors
 
         group = f"{identity.task_group}." if identity.task_group else ""
         tasks = [f"{group}{each}" for each in self.attempt_tasks]
         with airflow_errors():
             self._refuse_if_hopeless(identity, tasks[0])
-            self.api_client().send(api.clear_tasks(identity.dag_id, identity.run_id, tasks, identity.map_index))
+            self.api_client().send(clear_tasks(identity.dag_id, identity.run_id, tasks, identity.map_index))
         raise AirflowException(f"rescheduled: {why}")
 
     def _refuse_if_hopeless(self, identity: Any, first_task: str) -> None:
         """Clearing a task whose own upstream failed changes nothing: it would be cleared for ever."""
-        from frenzy.adapters import api_calls as api
+        from frenzy.adapters.airflow_calls import task_instance
         from frenzy.adapters.api_client import NotFoundError
+        from frenzy.api import endpoints as api
+        from frenzy.core.runs.protocol import CancelRun
         from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 
         client = self.api_client()
         try:
-            found = client.send(api.task_instance(identity.dag_id, identity.run_id, first_task, identity.map_index))
+            found = client.send(task_instance(identity.dag_id, identity.run_id, first_task, identity.map_index))
         except NotFoundError:
             return
         if found["state"] == "upstream_failed":
             detail = f"A task before {first_task} failed, so the run cannot go on."
             reason = Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail, remedy="Clear the task that failed.")
-            client.send(api.cancel(identity.run_key, reason))
+            client.send(api.cancel(identity.run_key, CancelRun(reason=reason)))
             raise PermanentError(reason)
 
 
@@ -240,9 +242,9 @@ class PublishOperator(FrenzyOperator):
     """Says that the model is there: an Asset event with what is worth knowing of it."""
 
     def execute(self, context: Any) -> dict[str, Any]:
-        from frenzy.adapters import api_calls as api
         from frenzy.airflow.failures import airflow_errors
         from frenzy.airflow.tasks.model_asset import emit, model_facts
+        from frenzy.api import endpoints as api
 
         with airflow_errors():
             view = self.api_client().send(api.run_view(identity_of(context["ti"]).run_key))
@@ -263,9 +265,9 @@ class EvaluateOperator(FrenzyOperator):
         self._evaluation: Any = None
 
     def execute(self, context: Any) -> dict[str, Any]:
-        from frenzy.adapters import api_calls as api
         from frenzy.airflow.failures import airflow_errors
         from frenzy.airflow.tasks.evaluation import Evaluation
+        from frenzy.api import endpoints as api
 
         identity = identity_of(context["ti"], self.training_group)
         with airflow_errors():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from frenzy.adapters import api_calls as api
 from frenzy.adapters.api_client import ApiClient
 from frenzy.airflow.tasks.workers import Workers, workers
+from frenzy.api import endpoints as api
 from frenzy.core.runs.ledger import Attempt, JobState
 from frenzy.core.runs.protocol import EndReport, RunView, Verdict
 from frenzy.core.values.errors import Reason, ReasonCode, TemporaryError

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from frenzy.adapters import api_calls as api
 from frenzy.adapters.api_client import ApiClient
 from frenzy.airflow.failures import airflow_errors, fail
 from frenzy.airflow.tasks.workers import Workers
+from frenzy.api import endpoints as api
 from frenzy.core.lifecycle.disruptions import LOSS_REASONS
-from frenzy.core.runs.protocol import DirectiveKind, EndReport
+from frenzy.core.runs.protocol import AttemptStarted, DirectiveKind, EndReport
 from frenzy.core.values.errors import FrenzyError, PermanentError, Reason, ReasonCode
 from frenzy.core.values.launch import LaunchSpec
 from frenzy.ports import WorkersState
@@ -33,8 +33,8 @@ class AttemptStart:
             if directive.spec is None:
                 fail(directive.reason, f"Attempt {attempt} is to be {directive.kind}.")
             self._spec = spec = directive.spec
-            reference = self._start(spec)
-            directive = self._client.send(api.started(spec.run_key, spec.attempt, reference))
+            started = AttemptStarted(launcher_ref=self._start(spec))
+            directive = self._client.send(api.started(spec.run_key, spec.attempt, started))
         if directive.kind in _OVER:
             self._stop_again(spec, directive.kind)
         return spec

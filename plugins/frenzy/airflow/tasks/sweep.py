@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from frenzy.adapters import api_calls as api
 from frenzy.adapters.api_client import ApiClient, NotFoundError
 from frenzy.airflow.tasks.workers import Workers, workers
+from frenzy.api import endpoints as api
 from frenzy.core.runs.protocol import SweepFinding, SweepReport, SweepSummary, SweepTarget
 from frenzy.ports import WorkersAccount, WorkersState
 

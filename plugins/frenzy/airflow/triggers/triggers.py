@@ -15,17 +15,19 @@ from typing import Any, Final
 
 from airflow.triggers.base import BaseTrigger, TaskFailedEvent, TaskSuccessEvent, TriggerEvent
 
-from frenzy.adapters import api_calls as api
-from frenzy.adapters.api_client import AsyncApiClient, Call, NotFoundError
+from frenzy.adapters.airflow_calls import task_instance
+from frenzy.adapters.api_client import AsyncApiClient, NotFoundError
 from frenzy.airflow.connection import async_api_client
 from frenzy.airflow.failures import said
 from frenzy.airflow.tasks.workers import Workers, workers
 from frenzy.airflow.triggers.waiting import WaitingRuns
 from frenzy.airflow.triggers.watch import Watch
+from frenzy.api import endpoints as api
+from frenzy.api.declaration import Call
 from frenzy.core.lifecycle.evidence import Bounds, believed, bounds_of
 from frenzy.core.lifecycle.monitor import MonitorPolicy, progress_of
 from frenzy.core.runs.masking import without_masked
-from frenzy.core.runs.protocol import EndReport, PlaceStatus, ProgressReport
+from frenzy.core.runs.protocol import CancelRun, EndReport, PlaceStatus, ProgressReport
 from frenzy.core.values.codec import encode
 from frenzy.core.values.errors import FrenzyError, PermanentError, Reason, ReasonCode
 from frenzy.core.values.launch import AttemptResult, ExitCode, LaunchSpec
@@ -90,7 +92,7 @@ class RunTrigger(BaseTrigger):
 
     async def cancel(self) -> None:
         reason = Reason(code=ReasonCode.CANCELLED_BY_USER, detail=f"Task {self.task_id} was ended in Airflow.")
-        await self.send(api.cancel(self.run_key, reason), patience_s=_CANCEL_PATIENCE_S)
+        await self.send(api.cancel(self.run_key, CancelRun(reason=reason)), patience_s=_CANCEL_PATIENCE_S)
 
     async def let_go(self) -> None:
         """The task was cleared; nothing to do unless a subclass says so."""
@@ -104,7 +106,7 @@ class RunTrigger(BaseTrigger):
         if task is None:
             return True
         map_index = -1 if task.map_index is None else task.map_index
-        call = api.task_instance(task.dag_id, task.run_id, task.task_id, map_index)
+        call = task_instance(task.dag_id, task.run_id, task.task_id, map_index)
         try:
             found = await self.send(call, patience_s=_STATE_PATIENCE_S)
         except FrenzyError as error:

@@ -6,8 +6,8 @@ import asyncio
 import time
 from weakref import WeakKeyDictionary
 
-from frenzy.adapters import api_calls as api
 from frenzy.adapters.api_client import AsyncApiClient
+from frenzy.api import endpoints as api
 from frenzy.core.runs.views import QueueRow
 
 

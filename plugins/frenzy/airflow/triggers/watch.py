@@ -6,10 +6,10 @@ import asyncio
 import time
 from typing import Any, Final
 
-from frenzy.adapters import api_calls as api
 from frenzy.adapters.api_client import AsyncApiClient
 from frenzy.airflow.failures import said
 from frenzy.airflow.tasks.workers import Workers
+from frenzy.api import endpoints as api
 from frenzy.core.lifecycle.evidence import believed, bounds_of
 from frenzy.core.lifecycle.monitor import Assessment, MonitorPolicy, MonitorState, absorb, assess
 from frenzy.core.runs.protocol import Directive, DirectiveKind, PressureReport, ProgressReport, RunView

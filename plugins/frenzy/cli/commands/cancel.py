@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from frenzy.adapters import api_calls
+from frenzy.api import endpoints
 from frenzy.cli.commands.references import find_run
 from frenzy.cli.commands.server import connect
 from frenzy.cli.render.console import out, print_json
 from frenzy.core.runs.ledger import FINAL_STATES
+from frenzy.core.runs.protocol import CancelRun
 from frenzy.core.values.errors import Reason, ReasonCode
 
 
@@ -23,7 +24,7 @@ def cancel(
     with connect() as api:
         found = find_run(api, run).run
         reason = Reason(code=ReasonCode.CANCELLED_BY_USER, detail=why)
-        view = api.ask(api_calls.cancel(found.run_key, reason))
+        view = api.ask(endpoints.cancel(found.run_key, CancelRun(reason=reason)))
     if as_json:
         print_json(view)
         return 0

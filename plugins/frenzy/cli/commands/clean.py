@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from frenzy.adapters import api_calls
+from frenzy.api import endpoints
 from frenzy.cli.commands.server import Api, connect
 from frenzy.cli.render.console import err, out, print_json
 from frenzy.cli.render.tables import Grid, grid, size, state_text
@@ -31,7 +31,7 @@ def clean(
     """
     wish = CleanRun(older_than_s=older_than * _DAY_S, models=models, dry_run=dry_run)
     with connect() as api:
-        ended = api.ask(api_calls.ended_runs(wish.older_than_s))
+        ended = api.ask(endpoints.ended_runs(wish.older_than_s))
         refusals: list[str] = []
         cleaned = tuple(_cleaned(api, ended, wish, refusals))
     found = {each.run_key: each for each in ended}
@@ -50,7 +50,7 @@ def _cleaned(api: Api, ended: tuple[EndedRun, ...], wish: CleanRun, refusals: li
     """What was removed of each run that had something; why one stays goes to ``refusals``."""
     for each in ended:
         try:
-            cleaned = api.ask(api_calls.clean_run(each.run_key, wish))
+            cleaned = api.ask(endpoints.clean_run(each.run_key, wish))
         except PermanentError as error:
             refusals.append(str(error))
             continue

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from frenzy.adapters import api_calls
+from frenzy.api import endpoints
 from frenzy.cli.commands.references import find_run
 from frenzy.cli.commands.server import connect
 from frenzy.cli.render.console import out, print_json
@@ -18,7 +18,7 @@ def explain(
 ) -> int:
     """Why this plan, why it waits, why it moved: sentence by sentence."""
     with connect() as api:
-        told = api.ask(api_calls.explain(find_run(api, run).run.run_key))
+        told = api.ask(endpoints.explain(find_run(api, run).run.run_key))
     if as_json:
         print_json(told)
     else:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from frenzy.adapters import api_calls
-from frenzy.adapters.api_client import airflow_call
+from frenzy.adapters.airflow_calls import airflow_call
+from frenzy.api import endpoints
 from frenzy.cli.commands.server import Api
 from frenzy.cli.commands.submission import dag_run_state
 from frenzy.core.runs.ledger import Event
@@ -39,7 +39,7 @@ def follow(api: Api, dag_id: str, run_id: str, *, poll_s: float = POLL_S) -> Ite
     seen: dict[str, int] = {}
     while True:
         state = dag_run_state(api, dag_id, run_id)
-        views = api.ask(api_calls.runs_of_dag_run(dag_id, run_id))
+        views = api.ask(endpoints.runs_of_dag_run(dag_id, run_id))
         fresh = [event for view in views for event in view.events[seen.get(view.run.run_key, 0) :]]
         seen.update({view.run.run_key: len(view.events) for view in views})
         glance = Glance(dag_state=state, views=views, new_events=tuple(fresh))

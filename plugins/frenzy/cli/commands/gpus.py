@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from frenzy.adapters import api_calls
+from frenzy.api import endpoints
 from frenzy.cli.commands.server import connect
 from frenzy.cli.render.console import out, print_json
 from frenzy.cli.render.tables import gpus_tables
@@ -17,7 +17,7 @@ def gpus(
 ) -> int:
     """GPUs by type and by node: memory, free, suspect, and which runs hold them."""
     with connect() as api:
-        view = api.ask(api_calls.gpus())
+        view = api.ask(endpoints.gpus())
     if as_json:
         print_json(view)
     else:

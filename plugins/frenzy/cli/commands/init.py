@@ -16,7 +16,7 @@ from frenzy.cli.render.console import out
 from frenzy.settings import CONN_ID, LauncherKind, variable_names
 
 if TYPE_CHECKING:
-    from frenzy.adapters.api_client import Call
+    from frenzy.api.declaration import Call
     from frenzy.cli.commands.server import Api
     from frenzy.cli.embedded.installation import Installation
     from frenzy.core.values.cluster import Cluster
@@ -118,7 +118,7 @@ def _put(api: Api, what: str, look: Call[Any], make: Call[Any]) -> bool:
 
 def _pools(cluster: Cluster) -> Iterator[tuple[str, Call[Any], Call[Any]]]:
     """(what it is, the call that looks for it, the call that makes it) of each GPU type's pool."""
-    from frenzy.adapters.api_client import airflow_call
+    from frenzy.adapters.airflow_calls import airflow_call
     from frenzy.adapters.ledger_sql.airflow_tables import POOL_DESCRIPTION
 
     for kind in cluster.gpu_types:
@@ -129,7 +129,7 @@ def _pools(cluster: Cluster) -> Iterator[tuple[str, Call[Any], Call[Any]]]:
 
 def _frenzy_default(extras: Mapping[str, str]) -> tuple[str, Call[Any], Call[Any]]:
     """As ``_pools``, of the Connection."""
-    from frenzy.adapters.api_client import airflow_call
+    from frenzy.adapters.airflow_calls import airflow_call
 
     wanted = {"connection_id": CONN_ID, **_connection(), **({"extra": json.dumps(extras)} if extras else {})}
     look = airflow_call("GET", f"/connections/{CONN_ID}")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from frenzy.adapters import api_calls
+from frenzy.api import endpoints
 from frenzy.cli.commands.references import find_run
 from frenzy.cli.commands.server import connect
 
@@ -19,6 +19,6 @@ def logs(
 ) -> int:
     """The end of one worker's log."""
     with connect() as api:
-        text = api.ask(api_calls.logs(find_run(api, run).run.run_key, attempt=attempt, rank=rank))
+        text = api.ask(endpoints.logs(find_run(api, run).run.run_key, attempt=attempt, rank=rank))
     sys.stdout.write(text if text.endswith("\n") or not text else f"{text}\n")
     return 0

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from frenzy.adapters import api_calls
+from frenzy.api import endpoints
 from frenzy.cli.commands.server import connect
 from frenzy.cli.render.console import err, out, print_json
 from frenzy.cli.render.tables import queue_tables
@@ -25,11 +25,11 @@ def queue(
     """The queue in its order, each job with the reason it waits; and what runs."""
     with connect() as api:
         if snapshot is not None:
-            taken = api.ask(api_calls.queue_snapshot())
+            taken = api.ask(endpoints.queue_snapshot())
             write_text(snapshot, dumps(taken, indent=2) + "\n")
             err().print(f"{snapshot}: {len(taken.facts.queued)} waiting, {len(taken.facts.running)} running.")
             return 0
-        view = api.ask(api_calls.queue())
+        view = api.ask(endpoints.queue())
     if as_json:
         print_json(view)
     else:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from frenzy.adapters import api_calls
 from frenzy.adapters.api_client import NotFoundError
+from frenzy.api import endpoints
 from frenzy.cli.commands.server import Api
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
@@ -20,13 +20,13 @@ def find_run(api: Api, reference: str) -> RunView:
     """
     if reference.strip():
         try:
-            return api.ask(api_calls.run_view(reference))
+            return api.ask(endpoints.run_view(reference))
         except NotFoundError:
             pass
-    known = api.ask(api_calls.runs(_SEARCHED))
+    known = api.ask(endpoints.runs(_SEARCHED))
     for view in known:
         if reference in (view.run.job.name, view.run.identity.dag_id, view.run.identity.run_id):
-            return api.ask(api_calls.run_view(view.run.run_key))
+            return api.ask(endpoints.run_view(view.run.run_key))
     names = ", ".join(dict.fromkeys(view.run.job.name for view in known)) or "none yet"
     raise PermanentError(
         Reason(

@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
-from frenzy.adapters.api_client import ApiAddress, ApiClient, Call
+from frenzy.adapters.api_client import ApiAddress, ApiClient
+from frenzy.api.declaration import Call
 from frenzy.core.values.errors import Reason, ReasonCode, SpecError, TemporaryError, Violation
 
 T = TypeVar("T")

@@ -28,11 +28,11 @@ _MOST_JOBS_SHOWN = 60
 
 def live_snapshot() -> QueueSnapshot:
     """The queue of the server as it is now."""
-    from frenzy.adapters import api_calls
+    from frenzy.api import endpoints
     from frenzy.cli.commands.server import connect
 
     with connect() as api:
-        return api.ask(api_calls.queue_snapshot())
+        return api.ask(endpoints.queue_snapshot())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from frenzy.adapters import api_calls
+from frenzy.api import endpoints
 from frenzy.cli.commands.references import find_run
 from frenzy.cli.commands.server import connect
 from frenzy.cli.render.console import out, print_json
@@ -26,7 +26,7 @@ def status(
         tell_troubles()
     with connect() as api:
         if run is None:
-            views = api.ask(api_calls.runs(limit))
+            views = api.ask(endpoints.runs(limit))
             if as_json:
                 print_json(views)
             else:

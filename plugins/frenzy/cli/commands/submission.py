@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from frenzy.adapters import api_calls
-from frenzy.adapters.api_client import NotFoundError, airflow_call
+from frenzy.adapters.airflow_calls import airflow_call
+from frenzy.adapters.api_client import NotFoundError
 from frenzy.adapters.spec.job_spec import job_from_yaml, shown_yaml
+from frenzy.api import endpoints
 from frenzy.cli.commands.server import Api
 from frenzy.core.runs.protocol import SubmitJob, SubmittedJob
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, TemporaryError
@@ -35,9 +36,9 @@ def hand_in(
     Raises SpecError for a refused spec, PermanentError when the DAG does not import, and
     TemporaryError when it does not appear in time.
     """
-    job = api.ask(api_calls.submit(SubmitJob(yaml_text=yaml_text, trigger=trigger, conf=conf)))
-    if job.run_id is not None or not trigger:
-        return Started(job=job, run_id=job.run_id)
+    job = api.ask(endpoints.submit(SubmitJob(yaml_text=yaml_text)))
+    if not trigger:
+        return Started(job=job, run_id=None)
     wait_for_dag(api, job.dag_id, yaml_text, timeout_s=timeout_s)
     return Started(job=job, run_id=trigger_run(api, job.dag_id, conf or {}))
 

@@ -1,7 +1,7 @@
 """The messages between Airflow's tasks, triggers, the CLI, the pages and the ledger's API.
 
-Each is a frozen value with a JSON form (``frenzy.core.values.codec``); the routes are listed beside
-each message. All paths are below ``/frenzy/api/v1``; what is only read is in ``frenzy.core.runs.views``.
+Each is a frozen value with a JSON form (``frenzy.core.values.codec``). Which endpoint takes and answers what is said in
+``frenzy.api.endpoints``; what is only read is in ``frenzy.core.runs.views``.
 """
 
 from __future__ import annotations
@@ -36,11 +36,7 @@ _MoreBytes = Annotated[int, Ge(-(2**50)), Le(2**50)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterRun:
-    """POST /runs -> RunView. Freezes the spec and plans. Repeating it changes nothing.
-
-    model_config: the complete Hugging Face config. A run whose plans are all refused is
-    registered as FAILED_NO_RESOURCE with the reason and remedy. masked: as in RunRecord.
-    """
+    """model_config: the complete Hugging Face config. masked: as in RunRecord."""
 
     identity: RunIdentity
     job: TrainingJob
@@ -51,7 +47,7 @@ class RegisterRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """GET /runs/{run_key}; also the answer to most posts: all that is known of one run, its masked texts left out."""
+    """All that is known of one run, its masked texts left out."""
 
     run: RunRecord
     queue_entry: QueueEntry | None = None
@@ -69,7 +65,7 @@ class PlaceStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceView:
-    """POST /runs/{run_key}/enqueue and GET /runs/{run_key}/place.
+    """Where a run stands in the queue, or where it was placed.
 
     PLACED carries the attempt's launch spec, its masked texts left out, and so does CANCELLED while its workers have
     yet to end; the others carry their reason.
@@ -94,7 +90,6 @@ class DirectiveKind(StrEnum):
 class Directive:
     """What the ledger wants of an attempt; the answer to a heartbeat or a report.
 
-    POST /runs/{run_key}/attempts/{n}/launching -> Directive. The launch task is about to start the workers.
     spec: what they are told, every text as it is; in answer to ``launching`` alone, where they may be started.
     """
 
@@ -105,15 +100,11 @@ class Directive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStarted:
-    """POST /runs/{run_key}/attempts/{n}/started -> Directive. The workers were started."""
-
     launcher_ref: Annotated[str, Len(0, 1024)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressReport:
-    """POST /runs/{run_key}/attempts/{n}/progress -> Directive. Also renews the lease."""
-
     last_step: Step
     last_loss: float | None = None
     step_time_s: _Seconds | None = None
@@ -128,10 +119,8 @@ class ProgressReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PressureReport:
-    """POST /runs/{run_key}/attempts/{n}/pressure -> Directive.
+    """The monitor wants the run moved.
 
-    The monitor wants the run moved. The answer is CHECKPOINT_AND_STOP when the ledger agrees (a
-    plan is left, the budget is not spent, the least running time is over), else CONTINUE.
     extra_bytes_per_gpu: memory beyond the prediction seen so far, which the next plan must have
     room for. forecast_extra_bytes_per_gpu: the same at the run's end if growth goes on.
     """
@@ -144,7 +133,7 @@ class PressureReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndReport:
-    """POST /runs/{run_key}/attempts/{n}/end -> RunView. The workers are proved gone.
+    """The workers are proved gone.
 
     result: the workers' own account; None when they left none. reason: what is known beside it, of
     pods and nodes. lost_nodes: those to blame, which the run is not to use again.
@@ -164,7 +153,7 @@ class VerdictKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """POST /runs/{run_key}/decide -> Verdict. What follows after an attempt; may be repeated."""
+    """What follows after an attempt."""
 
     kind: VerdictKind
     reason: Reason
@@ -173,21 +162,14 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRun:
-    """POST /runs/{run_key}/cancel -> RunView. Leaves the queue at once; live workers are stopped."""
-
     reason: Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitJob:
-    """POST /jobs -> SubmittedJob. Stores the spec; its DAG ``job_<name>`` appears and may run.
-
-    dag_run: (DAG id, run id) of the task that asks; the job then belongs to who started that run.
-    """
+    """dag_run: (DAG id, run id) of the task that asks; the job then belongs to who started that run."""
 
     yaml_text: str
-    trigger: bool = True
-    conf: Mapping[str, Any] | None = None
     dag_run: tuple[str, str] | None = None
 
 
@@ -196,12 +178,11 @@ class SubmittedJob:
     name: str
     dag_id: str
     changed: bool
-    run_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanPreview:
-    """POST /plan (a RegisterRun) -> PlanPreview: candidates on the present cluster, nothing stored."""
+    """The plans that a run would get."""
 
     candidates: tuple[Candidate, ...]
     reason: Reason | None = None
@@ -209,7 +190,7 @@ class PlanPreview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedRun:
-    """GET /ended?older_than_s=... -> tuple[EndedRun], oldest first: what may be cleaned."""
+    """A run that may be cleaned."""
 
     run_key: str
     job_name: str
@@ -219,10 +200,7 @@ class EndedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanRun:
-    """POST /runs/{run_key}/clean -> CleanedRun. Removes the files of a run that ended ``older_than_s`` ago.
-
-    models: its finished model, too. dry_run: nothing is removed.
-    """
+    """Which run: one that ended ``older_than_s`` ago. models: its finished model, too. dry_run: nothing is removed."""
 
     older_than_s: _Seconds
     models: bool = False
@@ -239,7 +217,7 @@ class CleanedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepTarget:
-    """GET /sweep -> tuple[SweepTarget]: held leases whose workers should be looked at; masked texts left out."""
+    """A held lease whose workers should be looked at; masked texts left out."""
 
     run_key: str
     attempt: int
@@ -262,8 +240,6 @@ class SweepFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepReport:
-    """POST /sweep -> SweepSummary: what was found; the ledger reconciles and runs a pass."""
-
     findings: tuple[SweepFinding, ...]
 
 

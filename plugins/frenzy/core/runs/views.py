@@ -1,7 +1,7 @@
 """What can be read of queue, GPUs, memory and decisions: the answers to the ledger's API's questions.
 
-Each is a frozen value with a JSON form (``frenzy.core.values.codec``); the routes, below ``/frenzy/api/v1``, are listed
-beside each view. What changes something is in ``frenzy.core.runs.protocol``.
+Each is a frozen value with a JSON form (``frenzy.core.values.codec``). What changes something is in
+``frenzy.core.runs.protocol``.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class RunningRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """GET /queue: who waits and why, who runs where; shares and quotas where there are any."""
+    """Who waits and why, who runs where; shares and quotas where there are any."""
 
     now_s: float
     waiting: tuple[QueueRow, ...]
@@ -89,7 +89,7 @@ class PlanningFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSnapshot:
-    """GET /queue/snapshot: all that a scheduling pass would decide on at ``taken_s``, and under which policy.
+    """All that a scheduling pass would decide on at ``taken_s``, and under which policy.
 
     planning: by run key. marp_policy: the memory model that plans are made with. cpus_per_gpu: the policy's.
     """
@@ -127,7 +127,7 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpusView:
-    """GET /gpus: capacity and what is free, by type and by node."""
+    """Capacity and what is free, by type and by node."""
 
     types: tuple[GpuTypeRow, ...]
     nodes: tuple[NodeRow, ...]
@@ -150,7 +150,7 @@ class AttemptMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryView:
-    """GET /runs/{run_key}/memory"""
+    """The memory curves of a run's attempts."""
 
     run_key: str
     job_name: str
@@ -160,7 +160,7 @@ class MemoryView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """GET /runs/{run_key}/explain: sentences in reading order, each true by itself."""
+    """Sentences in reading order, each true by itself."""
 
     run_key: str
     state: JobState

@@ -27,6 +27,14 @@ T = TypeVar("T")
 Json = Any
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class TextLimits:
+    """How much of a text is read; an alias counts as often as it stands for a value."""
+
+    max_bytes: int
+    max_values: int
+
+
 def encode(value: object) -> Json:
     """``value`` as plain JSON types (dict, list, str, int, float, bool, None)."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -136,7 +144,7 @@ def _decode_dataclass(kind: Any, document: Json, path: str) -> Any:
     names = {f.name for f in dataclasses.fields(kind)}
     unknown = sorted(set(mapping) - names)
     if unknown:
-        raise ContractError(f"{path}: unknown key {unknown[0]!r}")
+        raise ContractError(f"{path}: unknown key {unknown[0]!r}", "See that both sides are of the same release.")
     missing = [f.name for f in dataclasses.fields(kind) if _is_required(f) and f.name not in mapping]
     if missing:
         raise ContractError(f"{path} lacks the key {missing[0]!r}")

@@ -189,7 +189,7 @@ class PermanentError(FrenzyError):
 class TemporaryError(FrenzyError):
     """Worth another try after ``retry_after_s`` seconds."""
 
-    def __init__(self, reason: Reason, *, retry_after_s: float) -> None:
+    def __init__(self, reason: Reason, *, retry_after_s: float = 2.0) -> None:
         super().__init__(reason)
         self.retry_after_s = retry_after_s
 
@@ -220,5 +220,5 @@ class SpecError(PermanentError):
 class ContractError(PermanentError):
     """A stored value does not have the form this release reads."""
 
-    def __init__(self, detail: str) -> None:
-        super().__init__(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail))
+    def __init__(self, detail: str, remedy: str | None = None) -> None:
+        super().__init__(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy=remedy))

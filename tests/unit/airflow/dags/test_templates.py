@@ -19,7 +19,6 @@ from airflow.serialization.serialized_objects import DagSerialization
 from tests.unit.airflow.conftest import World
 from tests.unit.installation import CONFIG
 
-from frenzy.adapters import api_calls as api
 from frenzy.adapters.files.job_store import FolderJobStore
 from frenzy.adapters.spec.job_spec import job_from_yaml, job_to_document
 from frenzy.airflow.connection import api_client
@@ -28,6 +27,7 @@ from frenzy.airflow.dags.train_form import form, job_of_form
 from frenzy.airflow.operators.operators import LaunchOperator, PlaceOperator
 from frenzy.airflow.operators.task_group import frenzy_training
 from frenzy.airflow.triggers.triggers import LaunchTrigger
+from frenzy.api import endpoints as api
 from frenzy.core.runs.access import HIDDEN
 from frenzy.core.runs.ledger import RunIdentity
 from frenzy.core.values.codec import dumps

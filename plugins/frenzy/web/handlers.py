@@ -1,0 +1,178 @@
+"""What answers each endpoint: a use case, and how its arguments come from message, path and person."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+from fastapi import Request, Response
+
+from frenzy.adapters.spec.job_spec import job_from_yaml
+from frenzy.api import endpoints as api
+from frenzy.api.declaration import Endpoint
+from frenzy.app.cancel import cancel
+from frenzy.app.clean import clean_run, ended_runs
+from frenzy.app.observe import attempt_launching, attempt_started, report_pressure, report_progress
+from frenzy.app.place import enqueue, place_status
+from frenzy.app.queries import (
+    explain,
+    gpus_view,
+    list_runs,
+    log_tail,
+    memory_view,
+    queue_view,
+    run_view,
+    runs_of_dag_run,
+    shown_to,
+)
+from frenzy.app.queue_snapshot import queue_snapshot
+from frenzy.app.register import preview, register_run
+from frenzy.app.services import Services
+from frenzy.app.settle import decide, end_attempt
+from frenzy.app.submit import dag_id_of, job_text, remove_job, store_job
+from frenzy.app.sweep import apply_sweep, sweep_targets
+from frenzy.core.runs.access import Caller, Sight, see_all
+from frenzy.core.runs.protocol import CancelRun, CleanedRun, CleanRun, EndedRun, RunView, SubmitJob, SubmittedJob
+from frenzy.core.values.errors import REASON_SENTENCES
+from frenzy.web.access import person_of
+from frenzy.web.messages import Act, services_of, text_reply
+from frenzy.web.openapi import document_of
+from frenzy.web.page_files import get_page, get_static
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Asked:
+    """One request: what answers it, who asks, and whom to tell of what they changed."""
+
+    def __init__(self, request: Request) -> None:
+        self.app, self.services, self._person = request.app, services_of(request), person_of(request)
+
+    @property
+    def caller(self) -> Caller:
+        return self._person.caller
+
+    @property
+    def sees(self) -> Sight:
+        """Which DAGs' runs lists may show: Frenzy's tasks look after all of them."""
+        return see_all if self.caller.is_service else self._person.sees
+
+    def shown(self, *views: RunView) -> tuple[RunView, ...]:
+        """``views`` with no specification that is not the caller's to see."""
+        return tuple(shown_to(self.services, self.caller, each) for each in views)
+
+    def acted_on_run(self, event: str, view: RunView, particulars: str) -> None:
+        identity = view.run.identity
+        self.app.state.on_act(Act(self.caller.name, event, identity.dag_id, identity.run_id, particulars))
+
+    def changed_job(self, event: str, name: str) -> None:
+        self.app.state.on_act(Act(self.caller.name, event, dag_id_of(name)))
+        self.app.state.on_job_changed(name)
+
+
+Handler = Callable[Concatenate[Asked, P], R | Response]
+
+
+def _runs(asked: Asked, limit: int = 50) -> tuple[RunView, ...]:
+    return asked.shown(*list_runs(asked.services, limit=max(1, min(limit, 1000)), sees=asked.sees))
+
+
+def _runs_of_dag_run(asked: Asked, dag_id: str, run_id: str) -> tuple[RunView, ...]:
+    return asked.shown(*runs_of_dag_run(asked.services, dag_id, run_id))
+
+
+def _cancel(asked: Asked, run_key: str, message: CancelRun) -> RunView:
+    caller, detail = asked.caller, message.reason.detail
+    if not caller.is_service:
+        detail = f"Cancelled by {caller.name}: {detail}" if detail else f"Cancelled by {caller.name}."
+    view = cancel(asked.services, run_key, replace(message.reason, detail=detail))
+    asked.acted_on_run("frenzy_cancel_run", view, detail)
+    return asked.shown(view)[0]
+
+
+def _ended_runs(asked: Asked, older_than_s: float = 0.0) -> tuple[EndedRun, ...]:
+    return ended_runs(asked.services, older_than_s=older_than_s, caller=asked.caller)
+
+
+def _clean_run(asked: Asked, run_key: str, message: CleanRun) -> CleanedRun:
+    cleaned = clean_run(asked.services, run_key, message)
+    if cleaned.num_bytes and not message.dry_run:
+        asked.acted_on_run("frenzy_clean_run", run_view(asked.services, run_key), f"{cleaned.num_bytes} bytes")
+    return cleaned
+
+
+def _submit(asked: Asked, message: SubmitJob) -> SubmittedJob:
+    job = job_from_yaml(message.yaml_text)
+    changed = store_job(asked.services, job, message.yaml_text, caller=asked.caller, dag_run=message.dag_run)
+    if changed:
+        asked.changed_job("frenzy_store_job", job.name)
+    return SubmittedJob(name=job.name, dag_id=dag_id_of(job.name), changed=changed)
+
+
+def _jobs(asked: Asked) -> tuple[str, ...]:
+    names = {dag_id_of(name): name for name in asked.services.jobs.names()}
+    return tuple(sorted(names[dag_id] for dag_id in asked.sees(names)))
+
+
+def _remove_job(asked: Asked, name: str) -> None:
+    remove_job(asked.services, name)
+    asked.changed_job("frenzy_remove_job", name)
+
+
+def _of(endpoint: Endpoint[P, R], handler: Handler[P, R]) -> tuple[Endpoint[..., Any], Handler[..., Any]]:
+    """A row of the table; a handler with other parameters, or another reply, is an error of types."""
+    return endpoint, handler
+
+
+def _case(
+    endpoint: Endpoint[P, R], use_case: Callable[Concatenate[Services, P], R]
+) -> tuple[Endpoint[..., Any], Handler[..., Any]]:
+    """The same for a use case that takes just what the endpoint is given."""
+
+    def handler(asked: Asked, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return use_case(asked.services, *args, **kwargs)
+
+    return _of(endpoint, handler)
+
+
+HANDLERS: Final = dict(
+    (
+        _of(api.page, lambda asked, name: get_page(name)),
+        _of(api.static, lambda asked, name: get_static(name)),
+        _of(api.openapi, lambda asked: document_of(asked.app)),
+        _case(api.register, register_run),
+        _of(api.runs, _runs),
+        _of(
+            api.runs_of_dag_run,
+            _runs_of_dag_run,
+        ),
+        _of(api.run_view, lambda asked, run_key: asked.shown(run_view(asked.services, run_key))[0]),
+        _case(api.enqueue, enqueue),
+        _case(api.place, place_status),
+        _case(api.launching, attempt_launching),
+        _case(api.started, attempt_started),
+        _case(api.progress, report_progress),
+        _case(api.pressure, report_pressure),
+        _case(api.end, end_attempt),
+        _case(api.decide, decide),
+        _of(api.cancel, _cancel),
+        _of(api.ended_runs, _ended_runs),
+        _of(api.clean_run, _clean_run),
+        _case(api.memory, memory_view),
+        _case(api.explain, explain),
+        _case(api.logs, log_tail),
+        _of(api.submit, _submit),
+        _of(api.jobs, _jobs),
+        _of(api.job, lambda asked, name: text_reply(job_text(asked.services, name), "application/yaml")),
+        _of(api.remove_job, _remove_job),
+        _of(api.plan, lambda asked, request: preview(asked.services, request, asked.caller)),
+        _of(api.queue, lambda asked: queue_view(asked.services, asked.sees)),
+        _case(api.queue_snapshot, queue_snapshot),
+        _of(api.gpus, lambda asked: gpus_view(asked.services, asked.sees)),
+        _of(api.reasons, lambda asked: dict(REASON_SENTENCES)),
+        _case(api.sweep_targets, sweep_targets),
+        _case(api.sweep, apply_sweep),
+    )
+)
