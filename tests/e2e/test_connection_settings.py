@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from tests.e2e.walker import Walker, write_cluster
 
+pytestmark = pytest.mark.thorough
+
 PLUGINS = Path(__file__).parents[2] / "plugins"
 
 _DAG = """
@@ -51,8 +53,6 @@ print("told", read.launcher, read.placement_policy, read.lease_s)
 _SERVICES = """
 from frenzy.core.values.errors import TemporaryError
 from frenzy.wiring import services
-
-pytestmark = pytest.mark.thorough
 try:
     services()
 except TemporaryError as error:

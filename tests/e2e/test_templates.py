@@ -15,6 +15,8 @@ from tests.e2e.walker import MODEL, Walker, job_text
 from frenzy.cli.embedded.airflow_env import CONNECTION_VARIABLE
 from frenzy.core.runs.ledger import JobState
 
+pytestmark = pytest.mark.thorough
+
 STOLEN = ("canary-of-the-attacked-a1", "canary-of-the-attacked-b2", "canary-of-the-attacked-c3")
 OWN = ("canary-of-the-author-a1", "canary-of-the-author-b2", "canary-of-the-author-c3")
 ATTACK = (
@@ -25,8 +27,6 @@ AUTHORS_DAG = """
 from airflow.sdk import DAG
 
 from frenzy.airflow.operators.task_group import frenzy_evaluation, frenzy_training
-
-pytestmark = pytest.mark.thorough
 
 with DAG("authors", schedule=None):
     frenzy_training({job!r}) >> frenzy_evaluation()
