@@ -13,6 +13,7 @@ from frenzy.core.runs.ledger import Event, JobState, LeaseState, versions_key
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.ports import LedgerConflict, LedgerStore
 
 
@@ -240,7 +241,11 @@ def test_samples_come_newest_first_by_family_and_limit(ledger: LedgerStore) -> N
 def test_residuals_are_those_of_other_runs_with_the_same_libraries(ledger: LedgerStore) -> None:
     versions = {"torch": "2"}
     learned = replace(values.sample("a", time_s=1.0), kind=DeviceKind.CUDA, adapters=True, censored=True)
-    newer = replace(values.sample("b", 2, time_s=2.0), kind=DeviceKind.VIRTUAL, reserved_bytes=5, device_used_bytes=7)
+    newer = replace(
+        values.sample("b", 2, time_s=2.0),
+        kind=DeviceKind.VIRTUAL,
+        peaks=PeakMemory(reserved_bytes=5, device_used_bytes=7),
+    )
     older_libraries = replace(learned, run_key="c", versions={"torch": "1"})
     unknown_kind = values.sample("d", time_s=3.0)
     own = replace(newer, run_key="own")

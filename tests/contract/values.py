@@ -19,6 +19,7 @@ from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.hardware import DeviceKind, GpuType
 from frenzy.core.values.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
 from frenzy.core.values.launch import AttemptResult, LaunchSpec
+from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.plan import MemoryPrediction, MemoryTerm, ResourcePlan
 from frenzy.core.values.telemetry import StepRecord
 from frenzy.core.values.units import GIB, MIB
@@ -172,8 +173,6 @@ def step_record(step: int, *, rank: int = 0, loss: float = 1.5) -> StepRecord:
         loss=loss,
         step_time_s=0.5,
         tokens_per_s=1000.0,
-        allocated_peak_bytes=300 * MIB,
-        reserved_peak_bytes=320 * MIB,
-        device_used_bytes=330 * MIB,
+        peaks=PeakMemory(allocated_bytes=300 * MIB, reserved_bytes=320 * MIB, device_used_bytes=330 * MIB),
         capacity_bytes=512 * MIB,
     )

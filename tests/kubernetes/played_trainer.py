@@ -14,6 +14,7 @@ from tests.kubernetes.plays import Container, End
 
 from frenzy.core.values import codec
 from frenzy.core.values.launch import AttemptResult, ExitCode, LaunchSpec, RunPaths
+from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.telemetry import StepRecord
 
 WAIT: Final = "wait"
@@ -89,9 +90,7 @@ class _Training:
             loss=2.0 - step / 1000,
             step_time_s=0.1,
             tokens_per_s=1000.0,
-            allocated_peak_bytes=peak,
-            reserved_peak_bytes=peak,
-            device_used_bytes=peak,
+            peaks=PeakMemory(allocated_bytes=peak, reserved_bytes=peak, device_used_bytes=peak),
             capacity_bytes=self._spec.gpu.memory_bytes,
         )
 

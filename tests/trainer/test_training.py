@@ -111,7 +111,7 @@ def test_each_rank_reports_each_step_once(server: LaunchServer, text: str, tmp_p
         assert [each.step for each in found] == [1, 2, 3, 4, 5]
         assert {each.rank for each in found} == {rank}
         for each in found:
-            assert 0 < each.allocated_peak_bytes <= each.capacity_bytes == case.memory_bytes
+            assert 0 < each.peaks.allocated_bytes <= each.capacity_bytes == case.memory_bytes
             assert each.step_time_s > 0
             assert each.tokens_per_s == pytest.approx(8 * 32 / 2 / each.step_time_s)
             assert each.grad_norm is not None

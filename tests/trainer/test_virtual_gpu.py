@@ -42,15 +42,15 @@ def test_resident_memory_is_that_of_the_states(
     whole = {1: 1.0, 2: 1.0, 3: 0.5}[zero_stage]
     least = 4 * NUM_WIDE * (whole + 2 * 0.5)
     last = records(case)[-1]
-    assert least < last.device_used_bytes < least + 4 * NUM_WIDE + 12 * MIB
-    assert last.allocated_peak_bytes >= last.device_used_bytes
+    assert least < last.peaks.device_used_bytes < least + 4 * NUM_WIDE + 12 * MIB
+    assert last.peaks.allocated_bytes >= last.peaks.device_used_bytes
 
 
 def test_snapshots_of_a_callback_show_in_the_peaks(server: LaunchServer, text: str, tmp_path: Path) -> None:
     callback = {"path": "frenzy.trainer.callbacks:SnapshotAverage", "args": {"keep_last": 6}}
     case = Case(run_dir=str(tmp_path), data=text, model=WIDE, num_steps=8, training={"callbacks": [callback]})
     assert server.run(case).exit_code == ExitCode.DONE
-    peaks = [each.allocated_peak_bytes for each in records(case)]
+    peaks = [each.peaks.allocated_bytes for each in records(case)]
     per_step = (peaks[5] - peaks[2]) / 3
     assert per_step == pytest.approx(4 * NUM_WIDE, rel=0.03)
     assert peaks[7] - peaks[6] < 0.1 * 4 * NUM_WIDE

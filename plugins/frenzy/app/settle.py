@@ -118,8 +118,7 @@ def _learn(tx: LedgerTx, run: RunRecord, ended: Attempt, versions: Mapping[str, 
             versions=versions,
             kind=None if gpu is None else gpu.kind,
             adapters=run.job.training.lora is not None,
-            reserved_bytes=ended.reserved_peak_bytes,
-            device_used_bytes=ended.device_used_peak_bytes,
+            peaks=ended.peaks,
         )
     )
 

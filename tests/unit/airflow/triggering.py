@@ -16,6 +16,7 @@ from frenzy.airflow.triggers.triggers import RunTrigger
 from frenzy.app.observe import attempt_launching, attempt_started
 from frenzy.core.runs.protocol import AttemptStarted
 from frenzy.core.values.launch import AttemptResult, LaunchSpec
+from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.telemetry import StepRecord
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -75,9 +76,11 @@ def steps(spec: LaunchSpec, first: int, last: int, *, grows_bytes: int = 0) -> t
             loss=5.0 - 0.01 * step,
             step_time_s=1.0,
             tokens_per_s=100.0,
-            allocated_peak_bytes=capacity // 2 + grows_bytes * (step - first),
-            reserved_peak_bytes=capacity // 2 + grows_bytes * (step - first),
-            device_used_bytes=capacity // 2,
+            peaks=PeakMemory(
+                allocated_bytes=capacity // 2 + grows_bytes * (step - first),
+                reserved_bytes=capacity // 2 + grows_bytes * (step - first),
+                device_used_bytes=capacity // 2,
+            ),
             capacity_bytes=capacity,
         )
         for step in range(first, last + 1)

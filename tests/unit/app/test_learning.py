@@ -13,6 +13,7 @@ from frenzy.core.runs.ledger import CalibrationSample
 from frenzy.core.runs.protocol import EndReport, ProgressReport
 from frenzy.core.values.job import CallbackSpec, TrainingJob
 from frenzy.core.values.launch import AttemptResult
+from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.plan import ResourcePlan
 from frenzy.core.values.units import MIB
 
@@ -43,11 +44,9 @@ def attempt(
     peak = round(spec.plan.memory.model_peak_bytes * ratio)
     progress = ProgressReport(
         last_step=10,
-        measured_peak_bytes=peak,
+        peaks=PeakMemory(allocated_bytes=peak, reserved_bytes=peak + MIB, device_used_bytes=peak + 2 * MIB),
         explained_peak_bytes=peak,
         growth_step=growth_step,
-        reserved_peak_bytes=peak + MIB,
-        device_used_peak_bytes=peak + 2 * MIB,
     )
     result = AttemptResult(exit_code=exit_code, last_step=10, total_steps=100)
     end_attempt(airflow.services, airflow.key, 1, EndReport(result=result, progress=progress))
@@ -70,7 +69,8 @@ def test_an_attempt_leaves_what_was_predicted_and_all_that_was_measured(learner:
     (sample,) = samples(learner)
     assert sample.predicted_bytes == plan.memory.model_peak_bytes
     assert sample.measured_bytes == round(1.02 * plan.memory.model_peak_bytes)
-    assert (sample.reserved_bytes, sample.device_used_bytes) == (
+    assert sample.peaks is not None
+    assert (sample.peaks.reserved_bytes, sample.peaks.device_used_bytes) == (
         sample.measured_bytes + MIB,
         sample.measured_bytes + 2 * MIB,
     )

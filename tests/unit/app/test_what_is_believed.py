@@ -18,6 +18,7 @@ from frenzy.core.runs.protocol import EndReport, PressureReport, ProgressReport,
 from frenzy.core.values.codec import dumps
 from frenzy.core.values.errors import ContractError, Reason, ReasonCode
 from frenzy.core.values.launch import AttemptResult
+from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.telemetry import StepRecord
 from frenzy.ports import WorkersState
 
@@ -89,7 +90,7 @@ def test_a_sweep_with_one_impossible_result_still_frees_all_gpus(airflow: Airflo
 def test_progress_with_an_end_is_left_out_where_it_cannot_be_true(airflow: Airflow) -> None:
     airflow.begun()
     result = AttemptResult(exit_code=98, last_step=5, total_steps=100)
-    report = EndReport(result=result, progress=ProgressReport(last_step=BILLION, measured_peak_bytes=-1))
+    report = EndReport(result=result, progress=ProgressReport(last_step=BILLION, peaks=PeakMemory(allocated_bytes=-1)))
     assert end_attempt(airflow.services, airflow.key, 1, report).attempts[0].last_step == 5
 
 
@@ -110,13 +111,11 @@ def test_memory_shows_only_steps_that_the_run_has(airflow: Airflow) -> None:
         loss=None,
         step_time_s=1.0,
         tokens_per_s=1.0,
-        allocated_peak_bytes=1,
-        reserved_peak_bytes=1,
-        device_used_bytes=1,
+        peaks=PeakMemory(allocated_bytes=1, reserved_bytes=1, device_used_bytes=1),
         capacity_bytes=10,
     )
     runs.write_chunk(
-        airflow.key, 1, [real, replace(real, step=BILLION), replace(real, allocated_peak_bytes=-5, step=2)]
+        airflow.key, 1, [real, replace(real, step=BILLION), replace(real, peaks=PeakMemory(allocated_bytes=-5), step=2)]
     )
     (shown,) = memory_view(airflow.services, airflow.key).attempts
     assert [each.step for each in shown.steps] == [1]

@@ -30,6 +30,7 @@ from frenzy.core.runs.protocol import ProgressReport
 from frenzy.core.values.cluster import NodeAllocation, NodeState, Placement
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.job import TrainingJob
+from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.queue import Resize
 from frenzy.core.values.units import MIB
 
@@ -106,7 +107,9 @@ def test_a_job_whose_memory_grows_keeps_its_plan_but_gives_way(long: Airflow, sc
 def test_what_a_job_holds_beyond_its_requirement_goes_on_with_it(long: Airflow, scheduler: ScriptedScheduler) -> None:
     plan = running_job(long).plan
     measured = plan.memory.required_bytes + 5 * MIB
-    report_progress(long.services, long.key, 1, ProgressReport(last_step=21, measured_peak_bytes=measured))
+    report_progress(
+        long.services, long.key, 1, ProgressReport(last_step=21, peaks=PeakMemory(allocated_bytes=measured))
+    )
     assert not pinned(long)
     preempt(long, scheduler)
     long.end(1, STOPPED, last_step=22)

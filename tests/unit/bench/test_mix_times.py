@@ -13,6 +13,7 @@ from tests.unit.core.attempts import plan, run_record
 from frenzy.core.runs.ledger import Attempt, Event, NextAttempt, RunRecord
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.values.errors import ReasonCode
+from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.telemetry import StepRecord
 
 FIRST = MeasuredAttempt(
@@ -67,9 +68,7 @@ def record(step: int, time_s: float, step_time_s: float, rank: int = 0) -> StepR
         loss=1.0,
         step_time_s=step_time_s,
         tokens_per_s=1.0,
-        allocated_peak_bytes=1,
-        reserved_peak_bytes=1,
-        device_used_bytes=1,
+        peaks=PeakMemory(allocated_bytes=1, reserved_bytes=1, device_used_bytes=1),
         capacity_bytes=1,
     )
 

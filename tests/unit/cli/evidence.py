@@ -12,6 +12,7 @@ from frenzy.core.values.cluster import NodeAllocation, Placement
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import DataSpec, ModelSpec, Precision, TrainingJob, TrainingSpec
 from frenzy.core.values.launch import AttemptResult
+from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.plan import MemoryPrediction, ResourcePlan
 from frenzy.core.values.telemetry import StepPeak
 from frenzy.core.values.units import MIB
@@ -72,7 +73,7 @@ def attempt(number: int, chosen: ResourcePlan, outcome: Reason, *, resumed: int 
         outcome=outcome,
         result=result,
         last_step=last,
-        measured_peak_bytes=150 * MIB,
+        peaks=PeakMemory(allocated_bytes=150 * MIB),
         explained_peak_bytes=98 * MIB,
         growth_step=last - 3,
     )
@@ -86,8 +87,7 @@ def steps(first: int, last: int, ranks: int) -> tuple[StepPeak, ...]:
             loss=loss(step),
             step_time_s=1.0,
             tokens_per_s=1.0,
-            allocated_peak_bytes=98 * MIB,
-            reserved_peak_bytes=98 * MIB,
+            peaks=PeakMemory(allocated_bytes=98 * MIB, reserved_bytes=98 * MIB),
             capacity_bytes=400 * MIB,
             num_alloc_retries=0,
             num_ranks=ranks,

@@ -77,7 +77,7 @@ class Watch:
         return {
             "attempt": self._spec.attempt,
             "steps_seen": progress.num_steps,
-            "measured_peak_bytes": progress.measured_peak_bytes,
+            "measured_peak_bytes": progress.peaks.allocated_bytes,
             "explained_peak_bytes": progress.explained_peak_bytes,
             "predicted_peak_bytes": self._spec.plan.memory.peak_allocated_bytes,
             "growth_step": progress.growth_step,
@@ -173,7 +173,7 @@ class Watch:
             last.step,
             self._total_steps,
             "not a number" if last.loss is None else f"{last.loss:.4f}",
-            format_bytes(progress.measured_peak_bytes or 0),
+            format_bytes(self._state.peaks.allocated_bytes),
             format_bytes(last.capacity_bytes),
             format_bytes(self._spec.plan.memory.peak_allocated_bytes),
         )

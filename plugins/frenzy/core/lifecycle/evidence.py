@@ -8,7 +8,7 @@ the ledger alone, never from the run directory.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from frenzy.core.lifecycle.disruptions import LOSS_REASONS
@@ -17,6 +17,7 @@ from frenzy.core.runs.protocol import EndReport, PressureReport, ProgressReport
 from frenzy.core.runs.steps import total_steps
 from frenzy.core.values.errors import ContractError, Reason, ReasonCode
 from frenzy.core.values.launch import AttemptResult, ExitCode
+from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.telemetry import StepRecord, printable
 
 # Steps, where neither the job nor its data say how many there are.
@@ -164,8 +165,8 @@ def _record_problems(record: StepRecord, bounds: Bounds) -> Iterator[str]:
     yield from _outside("tokens_per_s", record.tokens_per_s, 0.0, _MOST_TOKENS_PER_S)
     for name in ("step_time_s", "throttle_s"):
         yield from _outside(name, getattr(record, name), 0.0, _LONGEST_STEP_S)
-    for name in ("allocated_peak_bytes", "reserved_peak_bytes", "device_used_bytes", "host_rss_bytes"):
-        yield from _outside(name, getattr(record, name), 0, _MOST_BYTES)
+    yield from _peak_problems(record.peaks)
+    yield from _outside("host_rss_bytes", record.host_rss_bytes, 0, _MOST_BYTES)
     for name in ("num_alloc_retries", "num_ooms", "clock_reasons", "ecc_errors"):
         yield from _outside(name, getattr(record, name), 0, _MOST_COUNT)
 
@@ -175,8 +176,14 @@ def _progress_problems(message: ProgressReport, bounds: Bounds) -> Iterator[str]
         yield from _outside(name, getattr(message, name), 0, bounds.most_steps)
     yield from _outside("step_time_s", message.step_time_s, 0.0, _LONGEST_STEP_S)
     yield from _outside("first_step_s", message.first_step_s, 0.0, bounds.until_s)
-    for name in ("measured_peak_bytes", "reserved_peak_bytes", "device_used_peak_bytes", "explained_peak_bytes"):
-        yield from _outside(name, getattr(message, name), 0, _MOST_BYTES)
+    yield from _outside("explained_peak_bytes", message.explained_peak_bytes, 0, _MOST_BYTES)
+    if message.peaks is not None:
+        yield from _peak_problems(message.peaks)
+
+
+def _peak_problems(peaks: PeakMemory) -> Iterator[str]:
+    for each in fields(peaks):
+        yield from _outside(f"peaks.{each.name}", getattr(peaks, each.name), 0, _MOST_BYTES)
 
 
 def _result_problems(result: AttemptResult, bounds: Bounds) -> Iterator[str]:

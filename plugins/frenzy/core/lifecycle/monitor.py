@@ -21,6 +21,7 @@ import numpy as np
 from frenzy.core.lifecycle.trend import Trend, theil_sen
 from frenzy.core.runs.protocol import PressureReport, ProgressReport
 from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.plan import ResourcePlan
 from frenzy.core.values.telemetry import StepPeak, StepRecord, fold_steps
 from frenzy.core.values.units import MIB, format_bytes
@@ -69,9 +70,7 @@ class MonitorState:
     pending: tuple[StepRecord, ...] = ()
     num_steps: int = 0
     first_step_s: float | None = None
-    measured_peak_bytes: int = 0
-    reserved_peak_bytes: int = 0
-    device_used_peak_bytes: int = 0
+    peaks: PeakMemory = PeakMemory()
     level_bytes: int = 0
     peak_before_rise_bytes: int = 0
     rise_steps: tuple[int, ...] = ()
@@ -84,7 +83,7 @@ class MonitorState:
     @property
     def explained_peak_bytes(self) -> int:
         """Highest peak before growth set in: what the prediction is held to."""
-        return self.measured_peak_bytes if self.growth_step is None else self.peak_before_rise_bytes
+        return self.peaks.allocated_bytes if self.growth_step is None else self.peak_before_rise_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,29 +105,27 @@ def absorb(state: MonitorState, records: tuple[StepRecord, ...], policy: Monitor
     whole = {step for step, ranks in ranks_by_step.items() if len(ranks) >= state.num_ranks}
     done = fold_steps(tuple(record for record in waiting if record.step in whole))
     pending = tuple(record for record in waiting if record.step not in whole)
-    for peak in done:
-        state = _add_step(state, peak, policy)
+    for step in done:
+        state = _add_step(state, step, policy)
     return replace(state, pending=pending[-_HISTORY * state.num_ranks :])
 
 
-def _add_step(state: MonitorState, peak: StepPeak, policy: MonitorPolicy) -> MonitorState:
+def _add_step(state: MonitorState, step: StepPeak, policy: MonitorPolicy) -> MonitorState:
     number = state.num_steps + 1
-    used = peak.allocated_peak_bytes
+    used = step.peaks.allocated_bytes
     level, rise_steps = state.level_bytes, state.rise_steps
     before_rise = state.peak_before_rise_bytes
     if number <= policy.settle_steps:
         level = max(level, used)
-    elif used > level + max(policy.least_rise_share * peak.capacity_bytes, MIB):
-        before_rise = before_rise if rise_steps else state.measured_peak_bytes
-        level, rise_steps = used, (*rise_steps, peak.step)[-_HISTORY:]
+    elif used > level + max(policy.least_rise_share * step.capacity_bytes, MIB):
+        before_rise = before_rise if rise_steps else state.peaks.allocated_bytes
+        level, rise_steps = used, (*rise_steps, step.step)[-_HISTORY:]
     return replace(
         state,
-        steps=(*state.steps, peak)[-_HISTORY:],
+        steps=(*state.steps, step)[-_HISTORY:],
         num_steps=number,
-        first_step_s=peak.time_s if state.first_step_s is None else state.first_step_s,
-        measured_peak_bytes=max(state.measured_peak_bytes, used),
-        reserved_peak_bytes=max(state.reserved_peak_bytes, peak.reserved_peak_bytes),
-        device_used_peak_bytes=max(state.device_used_peak_bytes, peak.device_used_bytes),
+        first_step_s=step.time_s if state.first_step_s is None else state.first_step_s,
+        peaks=state.peaks | step.peaks,
         level_bytes=level,
         peak_before_rise_bytes=before_rise,
         rise_steps=rise_steps,
@@ -176,9 +173,7 @@ def _progress(state: MonitorState, checkpoint_step: int | None) -> ProgressRepor
         last_loss=last.loss,
         step_time_s=float(np.median([each.step_time_s for each in state.steps[-32:]])),
         first_step_s=state.first_step_s,
-        measured_peak_bytes=state.measured_peak_bytes,
-        reserved_peak_bytes=state.reserved_peak_bytes,
-        device_used_peak_bytes=state.device_used_peak_bytes,
+        peaks=state.peaks,
         explained_peak_bytes=state.explained_peak_bytes,
         growth_step=state.growth_step,
         checkpoint_step=checkpoint_step,
@@ -218,7 +213,7 @@ def _pressure(
     reason = _forecast(state, trend, remaining, policy) or _usage(state, plan, policy) or _retries(state, policy)
     if reason is None:
         return None
-    seen = max(0, state.steps[-1].reserved_peak_bytes - plan.memory.peak_allocated_bytes)
+    seen = max(0, state.steps[-1].peaks.reserved_bytes - plan.memory.peak_allocated_bytes)
     forecast = trend is not None and reason.code is ReasonCode.MEMORY_PRESSURE_FORECAST
     pace = max(trend.slope, _growth_pace(state)) if trend is not None and forecast else 0.0
     growth = round(pace * (remaining or 0))
@@ -241,7 +236,7 @@ def _trend(state: MonitorState, policy: MonitorPolicy) -> Trend | None:
             continue
         trend = theil_sen(
             np.array([each.step for each in window], dtype=np.float64),
-            np.array([each.reserved_peak_bytes for each in window], dtype=np.float64),
+            np.array([each.peaks.reserved_bytes for each in window], dtype=np.float64),
         )
         if trend.significant(policy.least_rise_share * window[-1].capacity_bytes):
             found.append(trend)
@@ -262,7 +257,7 @@ def _forecast(state: MonitorState, trend: Trend | None, remaining: int | None, p
     return Reason(
         code=ReasonCode.MEMORY_PRESSURE_FORECAST,
         detail=(
-            f"At step {last.step} a GPU holds {format_bytes(last.reserved_peak_bytes)} of "
+            f"At step {last.step} a GPU holds {format_bytes(last.peaks.reserved_bytes)} of "
             f"{format_bytes(last.capacity_bytes)} and gains {format_bytes(max(trend.slope, _growth_pace(state)))} a "
             f"step since step {state.growth_step}: full in about {steps_left:.0f} steps."
         ),
@@ -280,7 +275,7 @@ def _still_rising(state: MonitorState) -> bool:
 def _steps_until_full(state: MonitorState) -> float:
     """Steps until the capacity at the pace since growth set in."""
     last, pace = state.steps[-1], _growth_pace(state)
-    return (last.capacity_bytes - last.reserved_peak_bytes) / pace if pace > 0 else float("inf")
+    return (last.capacity_bytes - last.peaks.reserved_bytes) / pace if pace > 0 else float("inf")
 
 
 def _growth_pace(state: MonitorState) -> float:
@@ -289,7 +284,7 @@ def _growth_pace(state: MonitorState) -> float:
         return 0.0
     distance = float(np.median(np.diff(state.rise_steps)))
     steps = state.steps[-1].step - state.growth_step + distance
-    return max(0.0, (state.steps[-1].allocated_peak_bytes - state.peak_before_rise_bytes) / steps)
+    return max(0.0, (state.steps[-1].peaks.allocated_bytes - state.peak_before_rise_bytes) / steps)
 
 
 def _steps_until_jump(state: MonitorState, policy: MonitorPolicy) -> float:
@@ -303,16 +298,16 @@ def _steps_until_jump(state: MonitorState, policy: MonitorPolicy) -> float:
     least = max(policy.least_rise_share * last.capacity_bytes / 4, MIB)
     pairs = zip(window, window[1:], strict=False)
     jumps = [
-        (b.step, b.reserved_peak_bytes - a.reserved_peak_bytes)
+        (b.step, b.peaks.reserved_bytes - a.peaks.reserved_bytes)
         for a, b in pairs
-        if b.reserved_peak_bytes - a.reserved_peak_bytes > least
+        if b.peaks.reserved_bytes - a.peaks.reserved_bytes > least
     ]
     jumps = [(step, size) for step, size in jumps if step > (state.growth_step or 0) - 1]
     if len(jumps) < 2:
         return float("inf")
     size = max(each[1] for each in jumps)
     distance = float(np.median(np.diff([each[0] for each in jumps])))
-    room = last.capacity_bytes - last.reserved_peak_bytes
+    room = last.capacity_bytes - last.peaks.reserved_bytes
     whole_jumps = max(0, int(room // size))
     return max(0.0, jumps[-1][0] + (whole_jumps + 1) * distance - last.step)
 
@@ -323,9 +318,9 @@ def _usage(state: MonitorState, plan: ResourcePlan, policy: MonitorPolicy) -> Re
         return None
     capacity = recent[-1].capacity_bytes
     allowed = max(policy.usage_share * capacity, float(plan.memory.required_bytes))
-    if min(each.reserved_peak_bytes for each in recent) <= allowed:
+    if min(each.peaks.reserved_bytes for each in recent) <= allowed:
         return None
-    used = recent[-1].reserved_peak_bytes
+    used = recent[-1].peaks.reserved_bytes
     return Reason(
         code=ReasonCode.MEMORY_PRESSURE_USAGE,
         detail=(

@@ -7,7 +7,7 @@ lease is suspect, not free: its slots stay held until its workers are proved gon
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Annotated, Final
@@ -16,10 +16,12 @@ from annotated_types import Ge, Le, Len, Lt
 
 from frenzy.core.memory.residuals import Residual, ResidualGroup, residual_family
 from frenzy.core.values.cluster import Placement
+from frenzy.core.values.codec import Inlining
 from frenzy.core.values.errors import ContractError, Reason
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.launch import AttemptResult
+from frenzy.core.values.peak_memory import KEYS_IN_A_SAMPLE, KEYS_IN_AN_ATTEMPT, PeakMemory
 from frenzy.core.values.plan import Candidate, PlanShape, ResourcePlan, short_hash
 
 RUN_KEY_LENGTH: Final = 12
@@ -206,15 +208,12 @@ class MoveTarget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class Attempt(Inlining):
     """One launch of a run's workers, with what was predicted and what was measured.
 
     first_step_s: when its first step was done. stop_asked_s: when it was decided that it is to save a
     checkpoint and stop, for stop_reason. move_to: where the scheduler wants the run to go on.
-    measured_peak_bytes: highest allocated peak of any rank in any step.
-    reserved_peak_bytes, device_used_peak_bytes: the same of what the allocator took from the device,
-    and of what is in use on the device as a whole.
-    explained_peak_bytes: of measured_peak_bytes, over the steps before unexplained growth set in.
+    peaks: of any rank in any step. explained_peak_bytes: what tensors held at most before unexplained growth set in.
     growth_step: the step at which it set in, if it did.
     lost_nodes: of its placement's, those to blame for its end.
     """
@@ -239,9 +238,7 @@ class Attempt:
     last_step: int = 0
     last_loss: float | None = None
     step_time_s: float | None = None
-    measured_peak_bytes: int | None = None
-    reserved_peak_bytes: int | None = None
-    device_used_peak_bytes: int | None = None
+    peaks: PeakMemory | None = field(default=None, metadata=KEYS_IN_AN_ATTEMPT)
     explained_peak_bytes: int | None = None
     growth_step: int | None = None
     checkpoint_step: int | None = None
@@ -251,14 +248,18 @@ class Attempt:
     def is_live(self) -> bool:
         return self.ended_s is None
 
+    @property
+    def measured_peak_bytes(self) -> int | None:
+        """What tensors held at most on any GPU; None before the first step."""
+        return None if self.peaks is None else self.peaks.allocated_bytes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrationSample:
+class CalibrationSample(Inlining):
     """Predicted and measured peak of one ended attempt; censored when it ran out of memory.
 
     predicted_bytes: by the memory model alone. measured_bytes: held by tensors, before growth that
-    no plan explains, or the card's memory when censored. reserved_bytes: taken by the allocator;
-    device_used_bytes: in use on the device as a whole. kind: None if the GPU type is gone.
+    no plan explains, or the card's memory when censored. peaks: as in Attempt. kind: None if the GPU type is gone.
     """
 
     run_key: str
@@ -273,8 +274,7 @@ class CalibrationSample:
     versions: Mapping[str, str]
     kind: DeviceKind | None = None
     adapters: bool = False
-    reserved_bytes: int | None = None
-    device_used_bytes: int | None = None
+    peaks: PeakMemory | None = field(default=None, metadata=KEYS_IN_A_SAMPLE)
 
     @property
     def residual(self) -> Residual | None:

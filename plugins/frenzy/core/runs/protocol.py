@@ -7,7 +7,7 @@ Each is a frozen value with a JSON form (``frenzy.core.values.codec``). Which en
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -24,13 +24,14 @@ from frenzy.core.runs.ledger import (
     RunIdentity,
     RunRecord,
 )
+from frenzy.core.values.codec import Inlining
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.launch import AttemptResult, LaunchSpec, Step
+from frenzy.core.values.peak_memory import KEYS_IN_AN_ATTEMPT, Bytes, PeakMemory
 from frenzy.core.values.plan import Candidate
 
 _Seconds = Annotated[float, Ge(0), Le(1e12)]
-_Bytes = Annotated[int, Ge(0), Le(2**60)]
 _MoreBytes = Annotated[int, Ge(-(2**50)), Le(2**50)]
 
 
@@ -104,15 +105,13 @@ class AttemptStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProgressReport:
+class ProgressReport(Inlining):
     last_step: Step
     last_loss: float | None = None
     step_time_s: _Seconds | None = None
     first_step_s: _Seconds | None = None
-    measured_peak_bytes: _Bytes | None = None
-    reserved_peak_bytes: _Bytes | None = None
-    device_used_peak_bytes: _Bytes | None = None
-    explained_peak_bytes: _Bytes | None = None
+    peaks: PeakMemory | None = field(default=None, metadata=KEYS_IN_AN_ATTEMPT)
+    explained_peak_bytes: Bytes | None = None
     growth_step: Step | None = None
     checkpoint_step: Step | None = None
 

@@ -3,7 +3,7 @@
 Encoding is total; decoding is strict: an unknown key, a missing key without default or a
 wrong type is a ContractError naming the path. Unions are supported as ``T | None`` only.
 JSON knows neither NaN nor an infinity: a number that is none is written as null, and read as None
-where None is allowed.
+where None is allowed. A field may be ``inlined``: its own fields stand among its owner's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache
 from typing import Any, Final, TypeVar
@@ -25,6 +25,26 @@ VERSION_KEY: Final = "schema_version"
 
 T = TypeVar("T")
 Json = Any
+_INLINED: Final = "inlined"
+
+
+def inlined(part: type, *keys: str) -> Mapping[str, Any]:
+    """Metadata of a field of kind ``part``: its own fields stand in its owner's document, each under its key.
+
+    The owner is an ``Inlining``. A field that may be None is null in all its keys, and may lack some.
+    """
+    return {_INLINED: (part, dict(zip((each.name for each in dataclasses.fields(part)), keys, strict=True)))}
+
+
+class Inlining:
+    """Base of a dataclass with fields that are ``inlined``."""
+
+    __slots__ = ()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _: Any, handler: Callable[[Any], Any]) -> Any:
+        """pydantic calls this: it checks and describes the document, which is flat."""
+        return handler(_document_form(typing.cast(Any, cls)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,7 +58,8 @@ class TextLimits:
 def encode(value: object) -> Json:
     """``value`` as plain JSON types (dict, list, str, int, float, bool, None)."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        document = {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return _spread(type(value), document) if isinstance(value, Inlining) else document
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -140,6 +161,8 @@ def _decode_tuple(args: tuple[Any, ...], document: Json, path: str) -> tuple[Any
 
 def _decode_dataclass(kind: Any, document: Json, path: str) -> Any:
     mapping = _expect(dict, document, path)
+    if issubclass(kind, Inlining):
+        mapping = _gathered(kind, mapping, path)
     hints = _hints(kind)
     names = {f.name for f in dataclasses.fields(kind)}
     unknown = sorted(set(mapping) - names)
@@ -152,6 +175,46 @@ def _decode_dataclass(kind: Any, document: Json, path: str) -> Any:
         return kind(**{name: _decode(hints[name], mapping[name], f"{path}.{name}") for name in names & set(mapping)})
     except TypeError as error:
         raise ContractError(f"{path}: {error}") from error
+
+
+def _spread(kind: Any, document: Mapping[str, Any]) -> dict[str, Any]:
+    """``document`` with the fields of inlined values in their places."""
+    spread: dict[str, Any] = {}
+    for field in dataclasses.fields(kind):
+        item = document[field.name]
+        _, keys = field.metadata.get(_INLINED, (None, None))
+        spread |= {field.name: item} if keys is None else {key: item and item[own] for own, key in keys.items()}
+    return spread
+
+
+def _gathered(kind: Any, document: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """The opposite of ``_spread``. Raises ContractError for a key that is missing, or of no document."""
+    found = dict(document)
+    for field in dataclasses.fields(kind):
+        _, keys = field.metadata.get(_INLINED, (None, {}))
+        if keys and field.name in found:
+            raise ContractError(f"{path}: unknown key {field.name!r}")
+        missing = [key for key in keys.values() if key not in found]
+        if missing and _is_required(field):
+            raise ContractError(f"{path} lacks the key {missing[0]!r}")
+        given = {own: found.pop(key, None) for own, key in keys.items()}
+        known = {own: item for own, item in given.items() if item is not None or _is_required(field)}
+        found |= {field.name: known} if known else {}
+    return found
+
+
+@cache
+def _document_form(kind: Any) -> type:
+    """A dataclass like ``kind`` whose fields are the keys of its documents."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    form: list[tuple[str, Any, Any]] = []
+    for field in dataclasses.fields(kind):
+        part, keys = field.metadata.get(_INLINED, (None, {field.name: field.name}))
+        own = hints if part is None else typing.get_type_hints(part, include_extras=True)
+        for name, key in keys.items():
+            default = dataclasses.field(default=field.default, default_factory=field.default_factory)
+            form.append((key, own[name] if part is None or _is_required(field) else own[name] | None, default))
+    return dataclasses.make_dataclass(kind.__name__, form, kw_only=True, namespace={"__doc__": kind.__doc__})
 
 
 def _is_required(field: dataclasses.Field[Any]) -> bool:

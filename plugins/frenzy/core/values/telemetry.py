@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from typing import Final
+
+from frenzy.core.values.codec import Inlining
+from frenzy.core.values.peak_memory import KEYS_IN_A_STEP, PeakMemory
 
 # All but tabs and line ends: they move a terminal's cursor, and worse.
 _CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepRecord:
+class StepRecord(Inlining):
     """One rank's report of one optimizer step; one JSON line in a telemetry chunk.
 
     step counts from 1 over the whole run (a resumed attempt goes on counting).
     loss: None where it is no finite number: the training has diverged.
-    allocated_peak_bytes: maximum held by tensors during the step (torch's allocator on a GPU;
-    on a virtual GPU data memory above the process's baseline). reserved_peak_bytes: what the
-    allocator took from the device (equal to allocated on a virtual GPU). device_used_bytes: the
-    device's own figure (NVML; the process's on a virtual GPU). capacity_bytes: memory or budget.
+    peaks: during the step. capacity_bytes: memory or budget.
     step_time_s includes the throttle of a virtual GPU (throttle_s of it).
     baseline_bytes: memory held right before the model was made.
     """
@@ -30,9 +32,7 @@ class StepRecord:
     loss: float | None
     step_time_s: float
     tokens_per_s: float
-    allocated_peak_bytes: int
-    reserved_peak_bytes: int
-    device_used_bytes: int
+    peaks: PeakMemory = field(metadata=KEYS_IN_A_STEP)
     capacity_bytes: int
     num_alloc_retries: int = 0
     num_ooms: int = 0
@@ -46,7 +46,7 @@ class StepRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepPeak:
+class StepPeak(Inlining):
     """One step over all ranks: the worst memory, the mean loss (None if a rank has none), the slowest time."""
 
     step: int
@@ -54,13 +54,11 @@ class StepPeak:
     loss: float | None
     step_time_s: float
     tokens_per_s: float
-    allocated_peak_bytes: int
-    reserved_peak_bytes: int
+    peaks: PeakMemory = field(metadata=KEYS_IN_A_STEP)
     capacity_bytes: int
     num_alloc_retries: int
     num_ranks: int
     learning_rate: float = 0.0
-    device_used_bytes: int = 0
 
 
 def fold_steps(records: tuple[StepRecord, ...]) -> tuple[StepPeak, ...]:
@@ -79,13 +77,11 @@ def _fold(ranks: list[StepRecord]) -> StepPeak:
         loss=None if len(losses) < len(ranks) else sum(losses) / len(losses),
         step_time_s=max(each.step_time_s for each in ranks),
         tokens_per_s=sum(each.tokens_per_s for each in ranks),
-        allocated_peak_bytes=max(each.allocated_peak_bytes for each in ranks),
-        reserved_peak_bytes=max(each.reserved_peak_bytes for each in ranks),
+        peaks=reduce(or_, (each.peaks for each in ranks)),
         capacity_bytes=min(each.capacity_bytes for each in ranks),
         num_alloc_retries=sum(each.num_alloc_retries for each in ranks),
         num_ranks=len(ranks),
         learning_rate=ranks[0].learning_rate,
-        device_used_bytes=max(each.device_used_bytes for each in ranks),
     )
 
 

@@ -44,6 +44,6 @@ def log_progress(record: StepRecord, *, total_steps: int, num_ranks: int) -> Non
         record.learning_rate,
         format_duration(record.step_time_s),
         record.tokens_per_s * num_ranks,
-        format_bytes(record.allocated_peak_bytes),
+        format_bytes(record.peaks.allocated_bytes),
         format_bytes(record.capacity_bytes),
     )

@@ -10,8 +10,10 @@ from pathlib import Path
 
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.values import codec
+from frenzy.core.values.codec import Inlining
 from frenzy.core.values.errors import ContractError
 from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.peak_memory import KEYS_IN_A_MEASUREMENT, PeakMemory
 from frenzy.core.values.plan import MemoryPrediction
 from frenzy.trainer.measure.case import MeasureCase, prediction_of
 
@@ -26,13 +28,11 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
+class Measurement(Inlining):
     """What was predicted of a case and what was measured.
 
-    prediction: None where the closed form covers no such case. measured_bytes: the highest peak of
-    tensors of any rank in any step, None unless the case ran; by_step: of any rank in each step.
-    reserved_bytes: what the allocator held at most. device_used_bytes: what the device or the virtual
-    GPU's process had in use, at most, at the end of a step. budget_bytes: the memory the case had.
+    prediction: None where the closed form covers no such case. peaks: of any rank in any step, None unless
+    the case ran; by_step: of tensors of any rank in each step. budget_bytes: the memory the case had.
     needed_bytes: least memory of a card in which it runs, by bisection. imagined_ranks: only rank 0
     ran. card: name of the GPU, or ``virtual``. detail: why it did not run, in one sentence.
     """
@@ -40,14 +40,12 @@ class Measurement:
     case: MeasureCase
     num_parameters: int
     prediction: MemoryPrediction | None
-    measured_bytes: int | None
+    peaks: PeakMemory | None = field(default=None, metadata=KEYS_IN_A_MEASUREMENT)
     by_step: tuple[int, ...] = ()
     detail: str = ""
     outcome: Outcome = Outcome.RAN
     kind: DeviceKind = DeviceKind.VIRTUAL
     card: str = "virtual"
-    reserved_bytes: int | None = None
-    device_used_bytes: int | None = None
     budget_bytes: int | None = None
     needed_bytes: int | None = None
     imagined_ranks: bool = False
@@ -55,8 +53,13 @@ class Measurement:
     measured_on: str = ""
 
     @property
+    def measured_bytes(self) -> int | None:
+        """The highest peak of tensors; None unless the case ran."""
+        return None if self.peaks is None else self.peaks.allocated_bytes
+
+    @property
     def ran(self) -> bool:
-        return self.outcome is Outcome.RAN and self.measured_bytes is not None
+        return self.outcome is Outcome.RAN and self.peaks is not None
 
     @property
     def error(self) -> float | None:
@@ -83,7 +86,7 @@ class Measurement:
         required = self.prediction.required_bytes
         if self.outcome is Outcome.OUT_OF_MEMORY:
             return False if self.budget_bytes is not None and required <= self.budget_bytes else None
-        held = self.needed_bytes or max(self.measured_bytes or 0, self.reserved_bytes or 0)
+        held = self.needed_bytes or (self.peaks.held_bytes if self.peaks else 0)
         return required >= held
 
 

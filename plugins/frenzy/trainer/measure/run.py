@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import partial, reduce
 from importlib import metadata
+from operator import or_
 from pathlib import Path
 from typing import Final
 
 from frenzy.core.memory.calibration import Calibration
+from frenzy.core.values import codec
 from frenzy.core.values.cluster import NodeAllocation, Placement
 from frenzy.core.values.errors import FrenzyError
 from frenzy.core.values.hardware import DeviceKind, GpuType
 from frenzy.core.values.launch import AttemptResult, ExitCode, LaunchSpec, Rehearsal, RunPaths
+from frenzy.core.values.peak_memory import PeakMemory
+from frenzy.core.values.telemetry import StepRecord, fold_steps
 from frenzy.core.values.units import GIB, MIB
 from frenzy.trainer.measure.case import NUM_STEPS, MeasureCase, job_of, plan_of, prediction_of, refusal_of
 from frenzy.trainer.measure.record import Measurement, Outcome
@@ -53,27 +56,12 @@ class Bench:
         return case.num_ranks > self.num_gpus
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peaks:
-    """Highest memory of any rank: of tensors in each step, and of the allocator and the device in any."""
-
-    by_step: tuple[int, ...] = ()
-    reserved_bytes: int = 0
-    device_used_bytes: int = 0
-
-    @property
-    def outside_bytes(self) -> int:
-        """What the device has in use beside the allocator: the context and the libraries' own buffers."""
-        return max(0, self.device_used_bytes - self.reserved_bytes)
-
-
 def measure(case: MeasureCase, bench: Bench) -> Measurement:
     """Run ``case`` and record what came of it, a refusal as well as a failure."""
     record = Measurement(
         case=case,
         num_parameters=0,
         prediction=None,
-        measured_bytes=None,
         kind=bench.kind,
         card=bench.card,
         imagined_ranks=bench.is_alone(case),
@@ -90,27 +78,24 @@ def measure(case: MeasureCase, bench: Bench) -> Measurement:
         return replace(record, outcome=Outcome.REFUSED, detail=error.reason.sentence)
     tight = bench.tight and prediction is not None
     budget_bytes = prediction.required_bytes if tight and prediction else bench.memory_bytes
-    measured, peaks = _measured(known, bench, budget_bytes)
-    if bench.bisect and measured.ran:
-        return replace(measured, needed_bytes=_needed_bytes(measured, peaks, bench))
+    measured = _measured(known, bench, budget_bytes)
+    if bench.bisect and measured.ran and measured.peaks is not None:
+        return replace(measured, needed_bytes=_needed_bytes(measured.case, measured.peaks, bench))
     return measured
 
 
-def _measured(record: Measurement, bench: Bench, budget_bytes: int) -> tuple[Measurement, Peaks]:
-    result, peaks = run_case(record.case, bench, budget_bytes)
+def _measured(record: Measurement, bench: Bench, budget_bytes: int) -> Measurement:
+    result, steps = run_case(record.case, bench, budget_bytes)
     outcome = outcome_of(result)
-    ran = outcome is Outcome.RAN and bool(peaks.by_step)
-    found = replace(
+    ran = outcome is Outcome.RAN and bool(steps)
+    return replace(
         record,
         outcome=outcome,
         detail=result.detail,
-        by_step=peaks.by_step,
+        by_step=tuple(each.allocated_bytes for each in steps),
         budget_bytes=budget_bytes,
-        measured_bytes=max(peaks.by_step) if ran else None,
-        reserved_bytes=peaks.reserved_bytes if ran else None,
-        device_used_bytes=peaks.device_used_bytes if ran else None,
+        peaks=reduce(or_, steps) if ran else None,
     )
-    return found, peaks
 
 
 def outcome_of(result: AttemptResult) -> Outcome:
@@ -124,11 +109,11 @@ def outcome_of(result: AttemptResult) -> Outcome:
     return {int(code): outcome for code, outcome in by_code.items()}.get(result.exit_code, Outcome.FAILED)
 
 
-def _needed_bytes(measured: Measurement, peaks: Peaks, bench: Bench) -> int | None:
+def _needed_bytes(case: MeasureCase, peaks: PeakMemory, bench: Bench) -> int | None:
     """The least working budget, and what a real card has in use beside the allocator."""
     start = peaks.reserved_bytes
     budget = smallest_budget(
-        partial(_runs, measured.case, bench),
+        partial(_runs, case, bench),
         start_bytes=start,
         most_bytes=bench.memory_bytes,
         tolerance_bytes=max(_TOLERANCE_BYTES, round(_TOLERANCE_SHARE * start)),
@@ -141,8 +126,8 @@ def _runs(case: MeasureCase, bench: Bench, budget_bytes: int) -> bool:
     return outcome_of(run_case(case, bench, budget_bytes)[0]) is Outcome.RAN
 
 
-def run_case(case: MeasureCase, bench: Bench, budget_bytes: int) -> tuple[AttemptResult, Peaks]:
-    """One attempt of ``case`` on GPUs of ``budget_bytes``: how it ended, and its peaks."""
+def run_case(case: MeasureCase, bench: Bench, budget_bytes: int) -> tuple[AttemptResult, tuple[PeakMemory, ...]]:
+    """One attempt of ``case`` on GPUs of ``budget_bytes``: how it ended, and the peaks of its steps."""
     folder = Path(tempfile.mkdtemp(prefix="frenzy-measure-"))
     try:
         spec = _spec(case, bench, budget_bytes, folder)
@@ -180,18 +165,11 @@ def _run(spec: LaunchSpec, folder: Path) -> AttemptResult:
     return AttemptResult(exit_code=ended.exit_code, last_step=0, total_steps=NUM_STEPS, detail=ended.detail)
 
 
-def peaks_of(paths: RunPaths) -> Peaks:
-    """Peaks over the telemetry of all ranks."""
+def peaks_of(paths: RunPaths) -> tuple[PeakMemory, ...]:
+    """Peaks of each step over the telemetry of all ranks."""
     chunks = sorted(Path(paths.telemetry_dir(_ATTEMPT)).glob("*.jsonl"))
-    records = [json.loads(line) for chunk in chunks for line in chunk.read_text().splitlines()]
-    by_step: dict[int, int] = {}
-    for record in records:
-        by_step[record["step"]] = max(by_step.get(record["step"], 0), record["allocated_peak_bytes"])
-    return Peaks(
-        by_step=tuple(by_step[step] for step in sorted(by_step)),
-        reserved_bytes=max((record["reserved_peak_bytes"] for record in records), default=0),
-        device_used_bytes=max((record["device_used_bytes"] for record in records), default=0),
-    )
+    records = tuple(codec.loads(StepRecord, line) for chunk in chunks for line in chunk.read_text().splitlines())
+    return tuple(each.peaks for each in fold_steps(records))
 
 
 def library_versions() -> dict[str, str]:

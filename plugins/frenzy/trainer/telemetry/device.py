@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from frenzy.core.values.hardware import GpuType
+from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.trainer.telemetry.nvml import NvmlReader
 from frenzy.trainer.telemetry.process_memory import ProcessMemory, status_bytes
 from frenzy.trainer.telemetry.shared_progress import Board
@@ -25,9 +26,7 @@ from frenzy.trainer.telemetry.shared_progress import Board
 class MemoryReading:
     """One step's memory, in the terms of StepRecord."""
 
-    allocated_peak_bytes: int
-    reserved_peak_bytes: int
-    device_used_bytes: int
+    peaks: PeakMemory
     capacity_bytes: int
     host_rss_bytes: int
     num_alloc_retries: int = 0
@@ -77,9 +76,11 @@ class CudaDevice:
         free, total = torch.cuda.mem_get_info()
         device = self._nvml.read() if self._nvml else None
         reading = MemoryReading(
-            allocated_peak_bytes=stats["allocated_bytes.all.peak"],
-            reserved_peak_bytes=stats["reserved_bytes.all.peak"],
-            device_used_bytes=device.used_bytes if device else total - free,
+            peaks=PeakMemory(
+                allocated_bytes=stats["allocated_bytes.all.peak"],
+                reserved_bytes=stats["reserved_bytes.all.peak"],
+                device_used_bytes=device.used_bytes if device else total - free,
+            ),
             capacity_bytes=min(total, self._gpu.memory_bytes),
             host_rss_bytes=self._host.resident_bytes(),
             num_alloc_retries=stats.get("num_alloc_retries", 0),
@@ -132,9 +133,7 @@ class VirtualDevice:
         used = self._memory.data_bytes() - self._baseline_bytes
         peak = max(used, self._board.take_peak(self._rank) - self._baseline_bytes, self._raised_high_water())
         return MemoryReading(
-            allocated_peak_bytes=peak,
-            reserved_peak_bytes=peak,
-            device_used_bytes=max(0, used),
+            peaks=PeakMemory(allocated_bytes=peak, reserved_bytes=peak, device_used_bytes=max(0, used)),
             capacity_bytes=self._gpu.memory_bytes,
             host_rss_bytes=self._memory.resident_bytes(),
         )

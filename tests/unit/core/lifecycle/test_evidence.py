@@ -14,6 +14,7 @@ from frenzy.core.runs.protocol import PressureReport, ProgressReport
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError, Reason, ReasonCode
 from frenzy.core.values.launch import AttemptResult
+from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.telemetry import StepRecord, fold_steps
 
 BOUNDS = Bounds(num_ranks=2, most_steps=40, total_steps=40, until_s=1_000.0)
@@ -30,16 +31,16 @@ PROGRESS = ProgressReport(last_step=3, first_step_s=5.0)
         {"rank": 2},
         {"rank": -1},
         {"time_s": 1e12},
-        {"allocated_peak_bytes": -1},
-        {"reserved_peak_bytes": 2**60},
-        {"device_used_bytes": 10**400},
+        {"peaks": PeakMemory(allocated_bytes=-1)},
+        {"peaks": PeakMemory(reserved_bytes=2**60)},
+        {"peaks": PeakMemory(device_used_bytes=10**400)},
         {"capacity_bytes": 0},
         {"step_time_s": -1.0},
         {"step_time_s": 1e300},
         {"num_ooms": -5},
     ],
 )
-def test_a_record_that_cannot_be_true_is_dropped(lie: dict[str, float]) -> None:
+def test_a_record_that_cannot_be_true_is_dropped(lie: dict[str, object]) -> None:
     good = values.step_record(1)
     found = believed([replace(good, **lie), good], BOUNDS)  # type: ignore[arg-type]
     assert found.records == (good,)
@@ -88,10 +89,17 @@ def test_where_the_job_gives_epochs_the_estimate_bounds_the_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    "lie", [{"last_step": 10**9}, {"first_step_s": 1e12}, {"measured_peak_bytes": -1}, {"checkpoint_step": 41}]
+    ("lie", "named"),
+    [
+        ({"last_step": 10**9}, "last_step"),
+        ({"first_step_s": 1e12}, "first_step_s"),
+        ({"peaks": PeakMemory(allocated_bytes=-1)}, "allocated_bytes"),
+        ({"explained_peak_bytes": -1}, "explained_peak_bytes"),
+        ({"checkpoint_step": 41}, "checkpoint_step"),
+    ],
 )
-def test_progress_that_cannot_be_true_is_refused(lie: dict[str, float]) -> None:
-    with pytest.raises(ContractError, match=next(iter(lie))):
+def test_progress_that_cannot_be_true_is_refused(lie: dict[str, object], named: str) -> None:
+    with pytest.raises(ContractError, match=named):
         check_progress(replace(PROGRESS, **lie), BOUNDS)  # type: ignore[arg-type]
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from frenzy.core.lifecycle.monitor import Assessment, MonitorPolicy, MonitorState, absorb, assess
 from frenzy.core.values.errors import ReasonCode
+from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.plan import MemoryPrediction, ResourcePlan
 from frenzy.core.values.telemetry import StepRecord
 from frenzy.core.values.units import MIB
@@ -48,9 +49,7 @@ def record(step: int, peak: float, rank: int = 0, retries: int = 0) -> StepRecor
         loss=3.0,
         step_time_s=1.0,
         tokens_per_s=100.0,
-        allocated_peak_bytes=int(peak),
-        reserved_peak_bytes=int(peak),
-        device_used_bytes=int(peak),
+        peaks=PeakMemory(allocated_bytes=int(peak), reserved_bytes=int(peak), device_used_bytes=int(peak)),
         capacity_bytes=CAPACITY,
         num_alloc_retries=retries,
     )
@@ -144,7 +143,8 @@ def test_the_peak_before_growth_is_kept_apart_from_the_peak_after_it() -> None:
     progress = judged([200 * MIB] * 10 + [200 * MIB + n * 30 * MIB for n in range(1, 6)]).progress
     assert progress.growth_step == 11
     assert progress.explained_peak_bytes == 200 * MIB
-    assert progress.measured_peak_bytes == 350 * MIB
+    assert progress.peaks is not None
+    assert progress.peaks.allocated_bytes == 350 * MIB
 
 
 def test_one_lazy_allocation_is_a_new_level_and_counts_as_explained() -> None:
@@ -158,7 +158,7 @@ def test_a_step_counts_once_all_ranks_have_reported_it_whatever_the_order() -> N
     assert state.steps == ()
     state = absorb(state, (record(2, 6.0, rank=1), record(1, 7.0, rank=1)), POLICY)
     assert [each.step for each in state.steps] == [1]
-    assert state.steps[0].allocated_peak_bytes == 7
+    assert state.steps[0].peaks.allocated_bytes == 7
 
 
 def test_silence_is_a_hang_only_after_the_allowed_time() -> None:

@@ -26,6 +26,7 @@ from frenzy.core.runs.ledger import MoveTarget, NextAttempt
 from frenzy.core.values.cluster import NodeAllocation, Placement
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.launch import AttemptResult
+from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.plan import PlanShape
 from frenzy.core.values.units import MIB
 
@@ -151,7 +152,7 @@ def test_only_what_is_measured_above_the_requirement_counts_as_extra() -> None:
     memory = replace(held.plan.memory, peak_allocated_bytes=90 * MIB, required_bytes=100 * MIB)
     tight = replace(held.plan, memory=memory, gpu_memory_bytes=120 * MIB)
     measured = {
-        peak: measured_extra_bytes(replace(held, plan=tight, measured_peak_bytes=peak * MIB)) // MIB
+        peak: measured_extra_bytes(replace(held, plan=tight, peaks=PeakMemory(allocated_bytes=peak * MIB))) // MIB
         for peak in (95, 100, 105, 115)
     }
     assert measured == {95: 0, 100: 0, 105: 15, 115: 25}

@@ -22,6 +22,7 @@ from frenzy.core.lifecycle.reschedule import (
 from frenzy.core.runs.ledger import JobState, NextAttempt
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.launch import AttemptResult
+from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.plan import ResourcePlan
 from frenzy.core.values.units import MIB
 
@@ -130,7 +131,7 @@ def test_an_out_of_memory_says_the_need_was_above_the_card() -> None:
 def test_after_an_out_of_memory_measured_growth_is_taken_to_go_on() -> None:
     burst = dataclasses.replace(
         attempt(1, ReasonCode.BUDGET_EXCEEDED, last_step=20),
-        measured_peak_bytes=400 * MIB,
+        peaks=PeakMemory(allocated_bytes=400 * MIB),
         explained_peak_bytes=300 * MIB,
         growth_step=10,
         result=AttemptResult(exit_code=96, last_step=20, total_steps=50),

@@ -14,6 +14,7 @@ import pytest
 from frenzy.core.values import codec
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.launch import Control, ControlAction, ExitCode, RunPaths
+from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.telemetry import StepRecord
 from frenzy.trainer import files
 from frenzy.trainer.launch.child import call_in_child, fork
@@ -146,9 +147,7 @@ def _record(step: int) -> StepRecord:
         loss=1.0,
         step_time_s=1.0,
         tokens_per_s=1.0,
-        allocated_peak_bytes=1,
-        reserved_peak_bytes=1,
-        device_used_bytes=1,
+        peaks=PeakMemory(allocated_bytes=1, reserved_bytes=1, device_used_bytes=1),
         capacity_bytes=1,
     )
 

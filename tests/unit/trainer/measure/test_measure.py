@@ -17,6 +17,7 @@ from frenzy.core.values.errors import ContractError, SpecError
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision
 from frenzy.core.values.launch import AttemptResult, ExitCode, RunPaths
+from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.plan import MemoryPrediction
 from frenzy.core.values.telemetry import StepRecord
 from frenzy.evaluation.score_measured import score_measured
@@ -39,7 +40,7 @@ CASE = MeasureCase(
     checkpointing=False,
 )
 PREDICTED = MemoryPrediction(peak_allocated_bytes=1000, required_bytes=1100, host_bytes=0, at="loss")
-RAN = Measurement(case=CASE, num_parameters=1, prediction=PREDICTED, measured_bytes=1000)
+RAN = Measurement(case=CASE, num_parameters=1, prediction=PREDICTED, peaks=PeakMemory(allocated_bytes=1000))
 
 
 def case_number(number: int) -> MeasureCase:
@@ -103,14 +104,14 @@ def test_replay_predicts_anew_and_leaves_what_was_measured() -> None:
     ("record", "expected"),
     [
         (RAN, True),
-        (replace(RAN, measured_bytes=1101), False),
-        (replace(RAN, reserved_bytes=1101), False),
-        (replace(RAN, needed_bytes=1100, reserved_bytes=1200), True),
+        (replace(RAN, peaks=PeakMemory(allocated_bytes=1101)), False),
+        (replace(RAN, peaks=PeakMemory(allocated_bytes=1000, reserved_bytes=1101)), False),
+        (replace(RAN, needed_bytes=1100, peaks=PeakMemory(allocated_bytes=1000, reserved_bytes=1200)), True),
         (replace(RAN, needed_bytes=1101), False),
-        (replace(RAN, measured_bytes=None, outcome=Outcome.OUT_OF_MEMORY, budget_bytes=1100), False),
-        (replace(RAN, measured_bytes=None, outcome=Outcome.OUT_OF_MEMORY, budget_bytes=1099), None),
-        (replace(RAN, measured_bytes=None, outcome=Outcome.REFUSED), None),
-        (replace(RAN, measured_bytes=None, outcome=Outcome.FAILED), None),
+        (replace(RAN, peaks=None, outcome=Outcome.OUT_OF_MEMORY, budget_bytes=1100), False),
+        (replace(RAN, peaks=None, outcome=Outcome.OUT_OF_MEMORY, budget_bytes=1099), None),
+        (replace(RAN, peaks=None, outcome=Outcome.REFUSED), None),
+        (replace(RAN, peaks=None, outcome=Outcome.FAILED), None),
         (replace(RAN, prediction=None), None),
     ],
 )
@@ -171,15 +172,12 @@ def test_peaks_are_the_highest_of_all_ranks(tmp_path: Path) -> None:
             loss=0.0,
             step_time_s=1.0,
             tokens_per_s=1.0,
-            allocated_peak_bytes=allocated,
-            reserved_peak_bytes=reserved,
-            device_used_bytes=used,
+            peaks=PeakMemory(allocated_bytes=allocated, reserved_bytes=reserved, device_used_bytes=used),
             capacity_bytes=100,
         )
         (folder / f"{rank}.jsonl").write_text(codec.dumps(record) + "\n")
-    peaks = peaks_of(paths)
-    assert (peaks.by_step, peaks.reserved_bytes, peaks.device_used_bytes) == ((7,), 8, 11)
-    assert peaks.outside_bytes == 3
+    assert peaks_of(paths) == (PeakMemory(allocated_bytes=7, reserved_bytes=8, device_used_bytes=11),)
+    assert peaks_of(paths)[0].outside_bytes == 3
 
 
 # sessions
@@ -228,7 +226,7 @@ def test_case_that_is_given_up_ends_the_session_and_is_not_recorded() -> None:
 
 
 def test_measured_cases_are_left_out_unless_their_least_memory_is_still_wanted() -> None:
-    failed = replace(RAN, outcome=Outcome.OUT_OF_MEMORY, measured_bytes=None)
+    failed = replace(RAN, outcome=Outcome.OUT_OF_MEMORY, peaks=None)
     assert is_settled(RAN, bisect=False)
     assert not is_settled(RAN, bisect=True)
     assert is_settled(replace(RAN, needed_bytes=5), bisect=True)
@@ -309,9 +307,11 @@ def test_refused_entries_of_a_grid_are_named(entry: str, value: object, path: st
 
 
 def test_score_counts_each_case_by_family_stage_and_its_options() -> None:
-    high = replace(RAN, measured_bytes=900, case=replace(CASE, loss="fused", lora_rank=4, zero_stage=3))
+    high = replace(
+        RAN, peaks=PeakMemory(allocated_bytes=900), case=replace(CASE, loss="fused", lora_rank=4, zero_stage=3)
+    )
     unknown = replace(RAN, prediction=None, case=case_number(9))
-    refused = replace(RAN, measured_bytes=None, outcome=Outcome.REFUSED, prediction=None, case=case_number(10))
+    refused = replace(RAN, peaks=None, outcome=Outcome.REFUSED, prediction=None, case=case_number(10))
     score = score_measured([RAN, high, unknown, refused])
     assert score.outcomes == {"ran": 3, "refused": 1}
     assert (score.unpredicted, score.errors.count) == (1, 2)
