@@ -84,8 +84,7 @@ class FileWorkers:
         files = {"optim.bin": "x" * 100, "state.json": "{}"}
         for name, text in files.items():
             self.put(f"{folder}/{name}", text)
-        listed = [{"path": name, "num_bytes": len(text), "sha256": ""} for name, text in files.items()]
-        self.put(manifest, json.dumps({"schema_version": 1, "step": step, "files": listed}))
+        self.put(manifest, values.manifest_text(step, {name: len(text) for name, text in files.items()}))
 
     def log(self, attempt: int, rank: int, text: str) -> None:
         self.put(self.paths.rank_log(attempt, rank), text)
@@ -293,8 +292,8 @@ def test_no_temporary_file_stays_behind(tmp_path: Path) -> None:
 
 def test_the_trainers_checkpoints_are_seen(tmp_path: Path) -> None:
     """The trainer writes manifests and this side reads them; neither imports the other."""
+    from frenzy.core.lifecycle.checkpoint_manifest import CheckpointManifest, FileEntry
     from frenzy.core.lifecycle.resume import ParallelLayout
-    from frenzy.trainer.checkpoint.manifest import CheckpointManifest, FileEntry
     from frenzy.trainer.checkpoint.store import CheckpointStore
 
     store = FsspecRunStore(str(tmp_path))

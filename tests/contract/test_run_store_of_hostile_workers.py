@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import os
 import time
@@ -124,7 +123,7 @@ def test_cleaning_removes_links_and_nothing_behind_them(
 def test_a_checkpoint_behind_a_link_does_not_exist(store: FsspecRunStore, attempt: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere/step-7"
     elsewhere.mkdir(parents=True)
-    (elsewhere / "manifest.json").write_text(json.dumps({"files": []}))
+    (elsewhere / "manifest.json").write_text(values.manifest_text(7))
     linked(attempt.parent / "checkpoints", elsewhere.parent)
     assert store.checkpoint_steps(KEY) == ()
 
@@ -146,7 +145,7 @@ def test_folders_deeper_than_python_recurses_keep_no_result_and_no_cleaning_from
     checkpoints = attempt.parent / "checkpoints"
     make_deep(checkpoints, 1_500)
     (checkpoints / "step-7").mkdir()
-    (checkpoints / "step-7/manifest.json").write_text(json.dumps({"files": []}))
+    (checkpoints / "step-7/manifest.json").write_text(values.manifest_text(7))
     ended = AttemptResult(exit_code=98, last_step=7, total_steps=10, checkpoint_step=7)
     (attempt / "result.json").write_text(codec.dumps(ended))
     assert store.checkpoint_steps(KEY) == (7,)
@@ -277,13 +276,13 @@ def write_telemetry(attempt: Path, *, num_chunks: int) -> None:
 
 def test_manifests_are_read_up_to_a_bound_and_the_newest_first(store: FsspecRunStore, attempt: Path) -> None:
     checkpoints = attempt.parent / "checkpoints"
-    for step, num_bytes in ((1, 100), (2, 10**6), (3, 10**6), (4, 10**6), (5, 10**6), (6, 2 * 10**6), (7, 100)):
+    for step, num_bytes in ((1, 200), (2, 10**6), (3, 10**6), (4, 10**6), (5, 10**6), (6, 2 * 10**6), (7, 200)):
         (checkpoints / f"step-{step}").mkdir(parents=True)
-        (checkpoints / f"step-{step}/manifest.json").write_text('{"files": []' + " " * (num_bytes - 13) + "}")
+        (checkpoints / f"step-{step}/manifest.json").write_text(values.manifest_text(step).rjust(num_bytes))
     assert store.checkpoint_steps(KEY) == (3, 4, 5, 7), "4 MiB are read together; what is longer than 1 MiB is cut"
     for step in range(8, 300):
         (checkpoints / f"step-{step}").mkdir()
-        (checkpoints / f"step-{step}/manifest.json").write_text('{"files": []}')
+        (checkpoints / f"step-{step}/manifest.json").write_text(values.manifest_text(step))
     assert store.checkpoint_steps(KEY) == tuple(range(198, 300))
 
 

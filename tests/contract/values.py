@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from frenzy.core.lifecycle.checkpoint_manifest import CheckpointManifest, FileEntry
+from frenzy.core.lifecycle.resume import ParallelLayout
 from frenzy.core.runs.ledger import (
     Attempt,
     CalibrationSample,
@@ -14,6 +18,7 @@ from frenzy.core.runs.ledger import (
     RunIdentity,
     RunRecord,
 )
+from frenzy.core.values import codec
 from frenzy.core.values.cluster import Cluster, Node, NodeAllocation, Placement
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.hardware import DeviceKind, GpuType
@@ -176,3 +181,9 @@ def step_record(step: int, *, rank: int = 0, loss: float = 1.5) -> StepRecord:
         peaks=PeakMemory(allocated_bytes=300 * MIB, reserved_bytes=320 * MIB, device_used_bytes=330 * MIB),
         capacity_bytes=512 * MIB,
     )
+
+
+def manifest_text(step: int, sizes: Mapping[str, int] | None = None) -> str:
+    """What the trainer puts last into a checkpoint with files of these sizes."""
+    files = tuple(FileEntry(path=name, num_bytes=size, sha256="") for name, size in (sizes or {}).items())
+    return codec.dumps(CheckpointManifest(step=step, layout=ParallelLayout(1, 1), files=files, save_id="a"))

@@ -12,6 +12,8 @@ from typing import Final
 
 from tests.kubernetes.plays import Container, End
 
+from frenzy.core.lifecycle.checkpoint_manifest import CheckpointManifest
+from frenzy.core.lifecycle.resume import ParallelLayout
 from frenzy.core.values import codec
 from frenzy.core.values.launch import AttemptResult, ExitCode, LaunchSpec, RunPaths
 from frenzy.core.values.peak_memory import PeakMemory
@@ -67,7 +69,9 @@ class _Training:
             self._put(self._paths.telemetry_chunk(self._spec.attempt, rank, 0), text)
 
     def save(self, step: int) -> None:
-        self._put(self._paths.checkpoint_manifest(step), '{"files": []}')
+        layout = ParallelLayout(self._spec.plan.num_gpus, self._spec.plan.zero_stage)
+        manifest = CheckpointManifest(step=step, layout=layout, files=(), save_id="played")
+        self._put(self._paths.checkpoint_manifest(step), codec.dumps(manifest))
 
     def result(self, code: int, last: int) -> None:
         result = AttemptResult(

@@ -18,6 +18,7 @@ from typing import Final
 import fsspec
 
 from frenzy.adapters.files.trees import LocalTree, RemoteTree, Tree
+from frenzy.core.lifecycle.checkpoint_manifest import complete_manifest, step_of_folder
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError
 from frenzy.core.values.launch import FIRST_POD_LOG, AttemptResult, Control, LaunchSpec, RunPaths, deepspeed_config
@@ -27,7 +28,6 @@ from frenzy.ports import TelemetryCursor, TelemetryPage
 logger = logging.getLogger(__name__)
 
 _CHUNK_NAME: Final = re.compile(r"^(\d{5})-(\d{6,9})\.jsonl$")
-_STEP_FOLDER: Final = re.compile(r"^step-(\d{1,12})$")
 # What launchers remember lies beside the run directories, where workers that see only their own cannot write.
 _NOTES: Final = "{run_key}.notes"
 # A rank writes a chunk of a few hundred records.
@@ -226,28 +226,29 @@ class FsspecRunStore:
     def _saved_steps(self, run_key: str) -> list[int]:
         """Steps with a folder of their own, newest first."""
         names = self._files.names(RunPaths(run_key).checkpoints_dir)
-        return sorted((int(match[1]) for match in map(_STEP_FOLDER.match, names) if match), reverse=True)
+        return sorted((step for step in map(step_of_folder, names) if step is not None), reverse=True)
 
     def _complete_steps(self, run_key: str) -> Iterator[int]:
         """Newest first, up to where too much has been read."""
         left = _MOST_BYTES_OF_MANIFESTS
         for step in self._saved_steps(run_key)[:_MOST_CHECKPOINTS]:
             manifest = RunPaths(run_key).checkpoint_manifest(step)
-            text = self._get(manifest, _MOST_MANIFEST_BYTES) or ""
-            left -= len(text)
+            text = self._get(manifest, _MOST_MANIFEST_BYTES)
+            left -= len(text or "")
             if left < 0:
                 return
-            if text and self._is_complete(manifest, text):
+            if text is not None and self._is_complete(manifest, step, text):
                 yield step
 
-    def _is_complete(self, manifest: str, text: str) -> bool:
+    def _is_complete(self, manifest: str, step: int, text: str) -> bool:
         folder = manifest.rpartition("/")[0]
-        sizes = self._files.sizes(folder)
+        sizes = {path.removeprefix(f"{folder}/"): size for path, size in self._files.sizes(folder).items()}
         try:
-            return all(sizes.get(f"{folder}/{each['path']}") == each["num_bytes"] for each in json.loads(text)["files"])
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            logger.warning("%s cannot be read: %s", manifest, printable(str(error)))
+            complete_manifest(text, step, sizes)
+        except ContractError as error:
+            logger.warning("%s is passed over: %s", manifest, printable(error.reason.sentence))
             return False
+        return True
 
     def _num_bytes(self, place: str) -> int:
         size = self._files.size(place)

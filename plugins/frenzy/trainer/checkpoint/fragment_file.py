@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import torch
 
+from frenzy.core.lifecycle.checkpoint_manifest import FileEntry
 from frenzy.core.values.errors import ContractError
-from frenzy.trainer.checkpoint.manifest import FileEntry
 
 CHUNK_BYTES: Final = 4 * 1024**2
 

@@ -24,6 +24,7 @@ import torch
 from deepspeed.utils import groups
 from torch import distributed
 
+from frenzy.core.lifecycle.checkpoint_manifest import CheckpointManifest, FileEntry
 from frenzy.core.lifecycle.resume import ParallelLayout, can_resume
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError, PermanentError, Reason, ReasonCode, TemporaryError
@@ -31,9 +32,14 @@ from frenzy.core.values.launch import RunPaths
 from frenzy.trainer.checkpoint import zero_fragments
 from frenzy.trainer.checkpoint.fragment_file import write_fragments
 from frenzy.trainer.checkpoint.fragment_index import FragmentIndex, ShardReader, tensor_key
-from frenzy.trainer.checkpoint.manifest import CheckpointManifest, FileEntry, TrainState
 from frenzy.trainer.checkpoint.rng import capture_rng, restore_rng, restore_rng_as_new_rank
-from frenzy.trainer.checkpoint.saved_state import SavedState, capture_state, restore_state, tensor_parallel_maps
+from frenzy.trainer.checkpoint.saved_state import (
+    SavedState,
+    TrainState,
+    capture_state,
+    restore_state,
+    tensor_parallel_maps,
+)
 from frenzy.trainer.checkpoint.store import (
     CheckpointStore,
     PreparedCheckpoint,

@@ -12,9 +12,20 @@ from deepspeed.checkpoint.constants import DS_AUTOTP_UC_META
 from frenzy.core.lifecycle.resume import ParallelLayout
 from frenzy.core.values.errors import ContractError
 from frenzy.trainer.checkpoint import zero_fragments
-from frenzy.trainer.checkpoint.manifest import TrainState
 
 _COUNTERS: Final = ("global_steps", "global_samples", "skipped_steps")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainState:
+    """The trainer's own state. Optimizer steps done, tokens seen, and what callbacks want kept.
+
+    ``callback_states`` holds plain JSON values only. Random number generators are saved beside it.
+    """
+
+    step: int
+    tokens_seen: int = 0
+    callback_states: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

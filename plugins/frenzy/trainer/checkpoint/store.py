@@ -9,24 +9,24 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
 import fsspec
 
+from frenzy.core.lifecycle.checkpoint_manifest import (
+    MANIFEST_NAME,
+    CheckpointManifest,
+    complete_manifest,
+    step_folder,
+    step_of_folder,
+)
 from frenzy.core.lifecycle.resume import ParallelLayout, can_resume
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError, PermanentError
 from frenzy.core.values.launch import RunPaths
-from frenzy.trainer.checkpoint.manifest import (
-    MANIFEST_NAME,
-    STATE_FORMAT,
-    CheckpointManifest,
-    step_folder,
-    step_of_folder,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -64,38 +64,30 @@ class CheckpointStore:
 
     def manifests(self) -> tuple[CheckpointManifest, ...]:
         """Checkpoints that exist with every file at its size, newest first; digests are not read."""
-        listing = self._listing()
-        found = (self._manifest(step, listing) for step in sorted(_steps_in(listing, self._root), reverse=True))
+        found = (self._manifest(step, sizes) for step, sizes in sorted(self._sizes().items(), reverse=True))
         return tuple(each for each in found if each is not None)
 
-    def _listing(self) -> dict[str, int]:
-        """Every file below the root with its size."""
+    def _sizes(self) -> dict[int, dict[str, int]]:
+        """Of each step with a folder the size of every file, by its path in that folder."""
         self._fs.invalidate_cache()
-        if not self._fs.isdir(self._root):
-            return {}
-        return {path: info["size"] for path, info in self._fs.find(self._root, detail=True).items()}
+        found: dict[int, dict[str, int]] = {}
+        files = self._fs.find(self._root, detail=True) if self._fs.isdir(self._root) else {}
+        for path, info in files.items():
+            folder, _, name = path.removeprefix(f"{self._root}/").partition("/")
+            step = step_of_folder(folder)
+            if step is not None:
+                found.setdefault(step, {})[name] = info["size"]
+        return found
 
-    def _manifest(self, step: int, listing: dict[str, int]) -> CheckpointManifest | None:
-        path = f"{self.folder(step)}/{MANIFEST_NAME}"
-        if path not in listing:
-            _skip(step, "it was never completed")
-            return None
+    def _manifest(self, step: int, sizes: Mapping[str, int]) -> CheckpointManifest | None:
         try:
-            manifest = codec.loads(CheckpointManifest, self._fs.cat_file(path))
-            _check_contents(manifest, step)
+            text = self._fs.cat_file(f"{self.folder(step)}/{MANIFEST_NAME}") if MANIFEST_NAME in sizes else None
+            return complete_manifest(text, step, sizes)
         except ContractError as error:
             _skip(step, error.reason.sentence)
-            return None
         except OSError as error:
             _skip(step, f"its manifest cannot be read ({error})")
-            return None
-        for each in manifest.files:
-            size = listing.get(f"{self.folder(step)}/{each.path}")
-            if size != each.num_bytes:
-                found = "is missing" if size is None else f"has {size} bytes, not {each.num_bytes}"
-                _skip(step, f"{each.path} {found}")
-                return None
-        return manifest
+        return None
 
     def mismatch(self, manifest: CheckpointManifest) -> str | None:
         """What is wrong with the files' content; None when every digest is right."""
@@ -146,12 +138,9 @@ class CheckpointStore:
 
     def remove_half_written(self) -> None:
         """Remove files of saves that never got their manifest."""
-        listing = self._listing()
-        for step in _steps_in(listing, self._root):
-            folder = self.folder(step)
-            if f"{folder}/{MANIFEST_NAME}" not in listing:
-                self._remove_files(path for path in listing if path.startswith(f"{folder}/"))
-                self._remove_folder(step)
+        for step, sizes in self._sizes().items():
+            if MANIFEST_NAME not in sizes:
+                self._remove(step, sizes)
 
     def retain(self, newest: CheckpointManifest, keep: int) -> None:
         """Keep ``newest`` (just committed) and the ``keep - 1`` before it; remove everything else.
@@ -161,24 +150,22 @@ class CheckpointStore:
         """
         before = [each for each in self.manifests() if each.step < newest.step]
         kept = {each.step: each for each in (newest, *before[: keep - 1])}
-        listing = self._listing()
-        for step in _steps_in(listing, self._root) - set(kept):
-            folder = self.folder(step)
-            files = [path for path in listing if path.startswith(f"{folder}/")]
-            self._remove_files(sorted(files, key=lambda path: not path.endswith(f"/{MANIFEST_NAME}")))
-            self._remove_folder(step)
-        self._remove_unlisted(newest, listing)
+        for step, sizes in self._sizes().items():
+            if step not in kept:
+                self._remove(step, sizes)
+            elif step == newest.step:  # files of an earlier save of the same step, now that its manifest is replaced
+                listed = {MANIFEST_NAME, *(each.path for each in newest.files)}
+                self._remove_files(step, sizes.keys() - listed)
 
-    def _remove_unlisted(self, manifest: CheckpointManifest, listing: dict[str, int]) -> None:
-        """Files of an earlier save of the same step, now that its manifest is replaced."""
-        folder = self.folder(manifest.step)
-        listed = {f"{folder}/{name}" for name in (MANIFEST_NAME, *(each.path for each in manifest.files))}
-        self._remove_files(path for path in listing if path.startswith(f"{folder}/") and path not in listed)
+    def _remove(self, step: int, names: Iterable[str]) -> None:
+        """Remove a checkpoint, the manifest first."""
+        self._remove_files(step, sorted(names, key=lambda name: name != MANIFEST_NAME))
+        self._remove_folder(step)
 
-    def _remove_files(self, files: Iterable[str]) -> None:
-        for path in files:
+    def _remove_files(self, step: int, names: Iterable[str]) -> None:
+        for name in names:
             try:
-                self._fs.rm_file(path)
+                self._fs.rm_file(f"{self.folder(step)}/{name}")
             except FileNotFoundError:
                 continue
 
@@ -235,20 +222,6 @@ def _bring_near(store: CheckpointStore, manifest: CheckpointManifest, scratch_di
         return store.local_folder(manifest.step), store.mismatch(manifest)
     directory = scratch_dir / manifest.folder
     return directory, store.fetch(manifest, directory)
-
-
-def _check_contents(manifest: CheckpointManifest, step: int) -> None:
-    if manifest.format != STATE_FORMAT:
-        raise ContractError(f"its format is {manifest.format!r}, this release reads {STATE_FORMAT!r}")
-    if manifest.step != step:
-        raise ContractError(f"its manifest is of step {manifest.step}")
-    if any("/" in each.path or each.path.startswith(".") for each in manifest.files):
-        raise ContractError("its manifest names a file outside the checkpoint's folder")
-
-
-def _steps_in(listing: Iterable[str], root: str) -> set[int]:
-    folders = {path[len(root) + 1 :].split("/")[0] for path in listing if path.startswith(f"{root}/")}
-    return {step for step in map(step_of_folder, folders) if step is not None}
 
 
 def _digest(source: IO[bytes], copy_to: IO[bytes] | None = None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import uuid
 from collections import Counter
@@ -13,6 +12,7 @@ from typing import Any
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from tests.contract import values
 from tests.unit.airflow.conftest import World
 from tests.unit.airflow.triggering import CONN, started, steps
 
@@ -81,7 +81,7 @@ class Ranks:
         if self.step % EVERY == 0:
             manifest = self._paths.checkpoint_manifest(self.step)
             self._fs.pipe_file(f"{manifest.rpartition('/')[0]}/part", b"12345")
-            self._fs.pipe_file(manifest, json.dumps({"files": [{"path": "part", "num_bytes": 5}]}).encode())
+            self._fs.pipe_file(manifest, values.manifest_text(self.step, {"part": 5}).encode())
 
 
 @pytest.fixture

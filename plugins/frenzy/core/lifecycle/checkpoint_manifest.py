@@ -1,0 +1,83 @@
+"""What a checkpoint consists of: the manifest whose presence makes it exist, and when it is complete."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from frenzy.core.lifecycle.resume import ParallelLayout
+from frenzy.core.values import codec
+from frenzy.core.values.errors import ContractError
+
+MANIFEST_NAME: Final = "manifest.json"
+STATE_FORMAT: Final = "frenzy-fragments-1"
+_STEP_FOLDER: Final = re.compile(r"step-(0|[1-9][0-9]{0,11})")
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One file of a checkpoint; ``path`` is relative to the checkpoint's folder."""
+
+    path: str
+    num_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointManifest:
+    """A complete checkpoint: where it was written from, and every file with size and digest.
+
+    save_id tells two saves of the same step apart. state is a copy of what the state file says,
+    so that a reader without the files knows the position.
+    """
+
+    step: int
+    layout: ParallelLayout
+    files: tuple[FileEntry, ...]
+    save_id: str
+    tokens_seen: int = 0
+    format: str = STATE_FORMAT
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(each.num_bytes for each in self.files)
+
+    @property
+    def folder(self) -> str:
+        """Name of the checkpoint's folder inside the checkpoints folder."""
+        return step_folder(self.step)
+
+
+def step_folder(step: int) -> str:
+    return f"step-{step}"
+
+
+def step_of_folder(folder: str) -> int | None:
+    """The step a folder name stands for; None when it is no checkpoint's folder."""
+    match = _STEP_FOLDER.fullmatch(folder)
+    return int(match[1]) if match else None
+
+
+def complete_manifest(text: str | bytes | None, step: int, sizes: Mapping[str, int]) -> CheckpointManifest:
+    """The manifest in ``text`` of the checkpoint of ``step``, which is complete; digests are not read.
+
+    text: None where there is no manifest. sizes: bytes of each file, by its path in the checkpoint's folder.
+    Raises ContractError that says what the checkpoint lacks.
+    """
+    if text is None:
+        raise ContractError("it was never completed")
+    manifest = codec.loads(CheckpointManifest, text)
+    if manifest.format != STATE_FORMAT:
+        raise ContractError(f"its format is {manifest.format!r}, this release reads {STATE_FORMAT!r}")
+    if manifest.step != step:
+        raise ContractError(f"its manifest is of step {manifest.step}")
+    for each in manifest.files:
+        if "/" in each.path or each.path.startswith("."):
+            raise ContractError("its manifest names a file outside the checkpoint's folder")
+        size = sizes.get(each.path)
+        if size != each.num_bytes:
+            found = "is missing" if size is None else f"has {size} bytes, not {each.num_bytes}"
+            raise ContractError(f"{each.path} {found}")
+    return manifest
