@@ -16,8 +16,10 @@ from tests.e2e.growing import growing
 from tests.e2e.walker import ELASTIC_CLUSTER, SWEEP, Walker, job_text, write_cluster, write_corpus
 
 from frenzy.adapters.api_client import ApiAddress
+from frenzy.adapters.spec.job_spec import job_from_yaml
 from frenzy.cli import demo_elastic, demo_elastic_promises, demo_swap, demo_swap_promises
 from frenzy.cli.commands.server import Api
+from frenzy.cli.commands.spec_file import SpecFile
 from frenzy.cli.demo_elastic import Specs
 from frenzy.cli.demo_elastic_promises import Story
 from frenzy.cli.demo_swap import SwapSpecs
@@ -61,16 +63,21 @@ def on_slow_gpus(max_gpus: int | None = None) -> Mapping[str, Any]:
     return {"gpu_types": ["t-slow"], "max_gpus": max_gpus}
 
 
+def spec_file(name: str, corpus: Any, **sections: Any) -> SpecFile:
+    text = job_text(name, corpus, **sections)
+    return SpecFile(text=text, job=job_from_yaml(text))
+
+
 @pytest.fixture(scope="module")
 def story(elastic_walker: Walker, elastic_api: Api) -> Story:
     corpus = elastic_walker.corpus
     training = {"global_batch_size": 8}
     specs = Specs(
-        steady=job_text(
+        steady=spec_file(
             "steady", corpus, training={**training, "max_steps": 120}, constraints=on_slow_gpus(2), elastic="off"
         ),
-        long=job_text("long", corpus, training={**training, "max_steps": 180}, constraints=on_slow_gpus()),
-        short=job_text("short", corpus, training={**training, "max_steps": 20}, constraints=on_slow_gpus(1)),
+        long=spec_file("long", corpus, training={**training, "max_steps": 180}, constraints=on_slow_gpus()),
+        short=spec_file("short", corpus, training={**training, "max_steps": 20}, constraints=on_slow_gpus(1)),
     )
     return demo_elastic.play(elastic_api, specs, print)
 
@@ -155,8 +162,8 @@ def swap_specs(walker: Walker) -> SwapSpecs:
     roomy = {"max_steps": 400, "global_batch_size": 8}
     return SwapSpecs(
         # Of lower priority, so that it moves however slow this machine makes a restart.
-        roomy=job_text("roomy", walker.corpus, training=roomy, constraints=constraints, priority=-1),
-        growing=job_text("growing", walker.corpus, training=growing(100, max_steps=90), constraints=constraints),
+        roomy=spec_file("roomy", walker.corpus, training=roomy, constraints=constraints, priority=-1),
+        growing=spec_file("growing", walker.corpus, training=growing(100, max_steps=90), constraints=constraints),
     )
 
 

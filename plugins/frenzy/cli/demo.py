@@ -219,7 +219,7 @@ def _walk(stack: Stack, spec: SpecFile) -> Outcome:
     control = ControlRun(home / "control", {**os.environ, STACK_MARK: str(home)})
     try:
         with _api_of(stack) as api:
-            started = hand_in(api, spec.text, trigger=True)
+            started = hand_in(api, spec, trigger=True)
             _say(f"Job {started.job.name} became DAG {started.job.dag_id}; run {started.run_id} started.")
             view = _follow(api, started, control)
             result = None

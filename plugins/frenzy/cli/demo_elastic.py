@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from frenzy.cli.commands.server import Api
-from frenzy.cli.commands.spec_file import checked_spec
+from frenzy.cli.commands.spec_file import SpecFile, checked_spec
 from frenzy.cli.demo_elastic_promises import Story
 from frenzy.cli.demo_stage import Say, Stage
 from frenzy.settings import CHECKOUT
@@ -23,16 +23,16 @@ _STEPS_BEFORE: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Specs:
-    """The specifications of the three jobs, as YAML."""
+    """The specifications of the three jobs."""
 
-    steady: str
-    long: str
-    short: str
+    steady: SpecFile
+    long: SpecFile
+    short: SpecFile
 
 
 def specs_in(folder: Path) -> Specs:
     """The three files ``steady.yaml``, ``long.yaml`` and ``short.yaml``. Raises SpecError."""
-    return Specs(**{each.name: checked_spec(folder / f"{each.name}.yaml").text for each in fields(Specs)})
+    return Specs(**{each.name: checked_spec(folder / f"{each.name}.yaml") for each in fields(Specs)})
 
 
 def play(api: Api, specs: Specs, say: Say) -> Story:

@@ -8,6 +8,7 @@ from typing import Final
 
 from frenzy.api import endpoints
 from frenzy.cli.commands.server import Api
+from frenzy.cli.commands.spec_file import SpecFile
 from frenzy.cli.commands.submission import Started, dag_run_state, hand_in
 from frenzy.core.runs.ledger import FINAL_STATES
 from frenzy.core.runs.protocol import RunView
@@ -28,8 +29,8 @@ class Stage:
         self._told: dict[str, int] = {}
         self._began_s = time.monotonic()
 
-    def hand_in(self, text: str) -> Started:
-        started = hand_in(self._api, text, trigger=True)
+    def hand_in(self, spec: SpecFile) -> Started:
+        started = hand_in(self._api, spec, trigger=True)
         self._started.append(started)
         self._tell(f"{started.job.name} is handed in.")
         return started

@@ -14,7 +14,7 @@ from typing import Final
 
 from frenzy.api import endpoints
 from frenzy.cli.commands.server import Api
-from frenzy.cli.commands.spec_file import checked_spec
+from frenzy.cli.commands.spec_file import SpecFile, checked_spec
 from frenzy.cli.commands.submission import Started
 from frenzy.cli.demo_control import ControlRun
 from frenzy.cli.demo_stage import Say, Stage
@@ -29,15 +29,15 @@ _TOLD_EVERY_S: Final = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapSpecs:
-    """The specifications of the two jobs, as YAML."""
+    """The specifications of the two jobs."""
 
-    roomy: str
-    growing: str
+    roomy: SpecFile
+    growing: SpecFile
 
 
 def specs_in(folder: Path) -> SwapSpecs:
     """The files ``roomy.yaml`` and ``growing.yaml``. Raises SpecError."""
-    return SwapSpecs(**{each.name: checked_spec(folder / f"{each.name}.yaml").text for each in fields(SwapSpecs)})
+    return SwapSpecs(**{each.name: checked_spec(folder / f"{each.name}.yaml") for each in fields(SwapSpecs)})
 
 
 def play(api: Api, specs: SwapSpecs, say: Say, folder: Path, environ: Mapping[str, str]) -> SwapStory:

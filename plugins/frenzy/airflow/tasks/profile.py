@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from frenzy.airflow.failures import fail
 from frenzy.core.runs.ledger import FINAL_STATES, DataFacts, RunIdentity
@@ -18,8 +17,6 @@ from frenzy.core.values.job import TrainingJob
 from frenzy.settings import CHECKOUT, load_settings
 
 _TABLE_WIDTH: Final = 320
-_TOKENIZER_KINDS: Final = frozenset({"byte", "train", "model"})
-_PathText = TypeVar("_PathText", str, str | None)
 
 
 def registration(identity: RunIdentity, job: Any, data_facts: Any, *, masked: tuple[str, ...] = ()) -> RegisterRun:
@@ -29,7 +26,7 @@ def registration(identity: RunIdentity, job: Any, data_facts: Any, *, masked: tu
     from frenzy.trainer.data.data_facts import data_facts as measure
     from frenzy.trainer.guarded import guarded
 
-    spec, settings = anchored(job_of(job), _folders_of(job)), load_settings(os.environ)
+    spec, settings = job_of(job), load_settings(os.environ)
     with guarded(spec, source_rules(settings, os.environ)):
         return RegisterRun(
             identity=identity,
@@ -41,32 +38,18 @@ def registration(identity: RunIdentity, job: Any, data_facts: Any, *, masked: tu
 
 
 def job_of(job: Any) -> TrainingJob:
-    """The validated job in a mapping, or in the YAML file at a path. Raises SpecError."""
+    """The job in a mapping, or in the YAML file at a path, with its local paths absolute. Raises SpecError."""
+    from frenzy.adapters.spec.job_paths import anchored
     from frenzy.adapters.spec.job_spec import job_from_document, job_from_yaml
 
+    folders = (load_settings(os.environ).dags_folder.parent, CHECKOUT)
     if isinstance(job, TrainingJob):
-        return job
+        return anchored(job, folders)
     if isinstance(job, Mapping):
-        return job_from_document(job)
+        return anchored(job_from_document(job), folders)
     if isinstance(job, str | os.PathLike):
-        return job_from_yaml(_text_of(Path(job)))
+        return anchored(job_from_yaml(_text_of(Path(job))), (Path(job).absolute().parent, *folders))
     raise SpecError([Violation(path="job", value=repr(job), allowed="give a mapping or the path of a YAML file")])
-
-
-def anchored(job: TrainingJob, folders: tuple[Path, ...]) -> TrainingJob:
-    """``job`` with each relative path that exists below one of ``folders`` spelt out: workers stand elsewhere."""
-    tokenizer = job.model.tokenizer
-    model = replace(
-        job.model,
-        path=_anchor(job.model.path, folders),
-        tokenizer=tokenizer if tokenizer in _TOKENIZER_KINDS else _anchor(tokenizer, folders),
-    )
-    return replace(
-        job,
-        model=model,
-        data=replace(job.data, path=_anchor(job.data.path, folders)),
-        checkpoint=replace(job.checkpoint, warm_start=_anchor(job.checkpoint.warm_start, folders)),
-    )
 
 
 def log_plans(log: Any, view: RunView) -> None:
@@ -99,18 +82,6 @@ def summary(view: RunView) -> dict[str, Any]:
         "predicted_peak_bytes": None if best is None else best.memory.peak_allocated_bytes,
         "total_steps": view.run.total_steps,
     }
-
-
-def _folders_of(job: Any) -> tuple[Path, ...]:
-    own = (Path(job).absolute().parent,) if isinstance(job, str | os.PathLike) else ()
-    return (*own, load_settings(os.environ).dags_folder.parent, CHECKOUT)
-
-
-def _anchor(given: _PathText, folders: tuple[Path, ...]) -> _PathText:
-    if not given or "://" in given or Path(given).is_absolute():
-        return given
-    found = next((folder for folder in folders if (folder / given).exists() or any(folder.glob(given))), None)
-    return given if found is None else str(found / given)
 
 
 def _known(data_facts: Any) -> DataFacts:

@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import yaml
 
-from frenzy.adapters.spec.job_spec import job_from_yaml
+from frenzy.adapters.spec.job_paths import PATH_FIELDS, anchored
+from frenzy.adapters.spec.job_spec import job_from_yaml, job_to_yaml
 from frenzy.core.values.errors import SpecError, Violation
 from frenzy.core.values.job import TrainingJob
 from frenzy.settings import CHECKOUT
 
-_PATH_FIELDS: Final = (("data", "path"), ("model", "path"), ("model", "tokenizer"), ("checkpoint", "warm_start"))
-_TOKENIZER_KINDS: Final = frozenset({"byte", "train", "model"})
+_Place = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecFile:
-    """The text that is handed in, and the job it describes."""
+    """The text that is handed in, and the job it describes: read once."""
 
     text: str
     job: TrainingJob
@@ -36,9 +35,9 @@ class SpecFile:
 def checked_spec(path: Path) -> SpecFile:
     """The specification at ``path`` (``-``: standard input). Raises SpecError with every violation."""
     text = read_text(path)
-    job_from_yaml(text)
-    text = with_absolute_paths(text, (Path.cwd(), path.absolute().parent, CHECKOUT))
-    return SpecFile(text=text, job=job_from_yaml(text))
+    given = job_from_yaml(text)
+    job = anchored(given, (Path.cwd(), path.absolute().parent, CHECKOUT))
+    return SpecFile(text=text if job is given else with_paths_of(job, given, text), job=job)
 
 
 def read_text(path: Path) -> str:
@@ -53,41 +52,40 @@ def read_text(path: Path) -> str:
         raise _unreadable(path, f"the path of a YAML file that can be read ({error.strerror})") from error
 
 
-def with_absolute_paths(text: str, folders: tuple[Path, ...]) -> str:
-    """``text`` with each relative path of the specification that exists below one of ``folders`` spelt out."""
-    for node in sorted(_path_nodes(text), key=lambda each: each.start_mark.index, reverse=True):
-        found = _found(node.value, folders)
-        if found is not None:
-            text = text[: node.start_mark.index] + json.dumps(found) + text[node.end_mark.index :]
+def with_paths_of(job: TrainingJob, given: TrainingJob, text: str) -> str:
+    """``text``, which is YAML of ``given``, with the paths of ``job``; where they cannot be put in place, made anew."""
+    changed = {}
+    for section, name in PATH_FIELDS:
+        path = getattr(getattr(job, section), name)
+        if path != getattr(getattr(given, section), name):
+            changed[section, name] = path
+    nodes = _scalars(text, changed)
+    if len(nodes) < len(changed):
+        return job_to_yaml(job)
+    for place in sorted(nodes, key=lambda each: nodes[each].start_mark.index, reverse=True):
+        node = nodes[place]
+        text = text[: node.start_mark.index] + json.dumps(changed[place]) + text[node.end_mark.index :]
     return text
 
 
-def _path_nodes(text: str) -> Iterator[yaml.ScalarNode]:
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
-    for section, name in _PATH_FIELDS:
-        node = _child(_child(root, section), name)
-        if not isinstance(node, yaml.ScalarNode) or node.style in ("|", ">"):
-            continue
-        if name != "tokenizer" or node.value not in _TOKENIZER_KINDS:
-            yield node
+def _scalars(text: str, places: Iterable[_Place]) -> dict[_Place, yaml.ScalarNode]:
+    """The values written in one line at ``places``."""
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError:  # JSON that is no YAML
+        return {}
+    nodes = {(section, name): _child(_child(root, section), name) for section, name in places}
+    return {
+        place: node
+        for place, node in nodes.items()
+        if isinstance(node, yaml.ScalarNode) and node.style not in ("|", ">")
+    }
 
 
 def _child(node: yaml.Node | None, name: str) -> yaml.Node | None:
     if not isinstance(node, yaml.MappingNode):
         return None
     return next((value for key, value in node.value if key.value == name), None)
-
-
-def _found(given: str, folders: tuple[Path, ...]) -> str | None:
-    if not given or "://" in given or Path(given).is_absolute():
-        return None
-    return next((str(folder / given) for folder in folders if _exists(folder, given)), None)
-
-
-def _exists(folder: Path, given: str) -> bool:
-    if any(letter in given for letter in "*?["):
-        return any(True for _ in folder.glob(given))
-    return (folder / given).exists()
 
 
 def _unreadable(path: Path, allowed: str) -> SpecError:

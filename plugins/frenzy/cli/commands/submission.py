@@ -10,11 +10,13 @@ from urllib.parse import quote
 
 from frenzy.adapters.airflow_calls import airflow_call
 from frenzy.adapters.api_client import NotFoundError
-from frenzy.adapters.spec.job_spec import job_from_yaml, shown_yaml
+from frenzy.adapters.spec.job_spec import shown_yaml
 from frenzy.api import endpoints
 from frenzy.cli.commands.server import Api
+from frenzy.cli.commands.spec_file import SpecFile
 from frenzy.core.runs.protocol import SubmitJob, SubmittedJob
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, TemporaryError
+from frenzy.core.values.job import TrainingJob
 
 DAG_TIMEOUT_S: Final = 120.0
 _POLL_S: Final = 0.3
@@ -29,24 +31,24 @@ class Started:
 
 
 def hand_in(
-    api: Api, yaml_text: str, *, trigger: bool, conf: Mapping[str, Any] | None = None, timeout_s: float = DAG_TIMEOUT_S
+    api: Api, spec: SpecFile, *, trigger: bool, conf: Mapping[str, Any] | None = None, timeout_s: float = DAG_TIMEOUT_S
 ) -> Started:
     """Store the spec and, with ``trigger``, start a run once the DAG of this very spec is there.
 
     Raises SpecError for a refused spec, PermanentError when the DAG does not import, and
     TemporaryError when it does not appear in time.
     """
-    job = api.ask(endpoints.submit(SubmitJob(yaml_text=yaml_text)))
+    job = api.ask(endpoints.submit(SubmitJob(yaml_text=spec.text)))
     if not trigger:
         return Started(job=job, run_id=None)
-    wait_for_dag(api, job.dag_id, yaml_text, timeout_s=timeout_s)
+    wait_for_dag(api, job.dag_id, spec.job, timeout_s=timeout_s)
     return Started(job=job, run_id=trigger_run(api, job.dag_id, conf or {}))
 
 
-def wait_for_dag(api: Api, dag_id: str, yaml_text: str, *, timeout_s: float) -> None:
+def wait_for_dag(api: Api, dag_id: str, spec: TrainingJob, *, timeout_s: float) -> None:
     """Until Airflow has parsed the DAG of this very spec, which stands in its documentation."""
     deadline = time.monotonic() + timeout_s
-    shown = shown_yaml(job_from_yaml(yaml_text))
+    shown = shown_yaml(spec)
     while not _is_parsed(api, dag_id, shown):
         if time.monotonic() > deadline:
             raise _never_appeared(api, dag_id, timeout_s)

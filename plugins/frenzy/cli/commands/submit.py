@@ -25,9 +25,9 @@ def submit(
     as_json: Annotated[bool, typer.Option("--json", help="Print the values as JSON.")] = False,
 ) -> int:
     """Store a job as a DAG of its own and start a run of it."""
-    text = checked_spec(spec).text
+    checked = checked_spec(spec)
     with connect() as api:
-        started = hand_in(api, text, trigger=trigger or wait)
+        started = hand_in(api, checked, trigger=trigger or wait)
         if as_json:
             print_json(started)
         else:

@@ -1,0 +1,39 @@
+"""Local paths of a specification are made absolute where it is handed in: the workers stand elsewhere.
+
+A path that is found below none of the folders is left alone: the data of a run may be made by an earlier task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from frenzy.core.values.job import TrainingJob
+
+PATH_FIELDS: Final = (("data", "path"), ("model", "path"), ("model", "tokenizer"), ("checkpoint", "warm_start"))
+_TOKENIZER_KINDS: Final = frozenset({"byte", "train", "model"})
+
+
+def anchored(job: TrainingJob, folders: Sequence[Path]) -> TrainingJob:
+    """``job`` with each relative path or pattern below the first of ``folders`` that has it; if none has, ``job``."""
+    for section, name in PATH_FIELDS:
+        part: Any = getattr(job, section)
+        given = getattr(part, name)
+        if name == "tokenizer" and given in _TOKENIZER_KINDS:
+            continue
+        if not given or "://" in given or Path(given).is_absolute():
+            continue
+        found = next((str(folder / given) for folder in folders if _has(folder, given)), None)
+        if found is not None:
+            job = replace(job, **{section: replace(part, **{name: found})})
+    return job
+
+
+def _has(folder: Path, given: str) -> bool:
+    is_pattern = any(letter in given for letter in "*?[")
+    try:
+        return (folder / given).exists() or (is_pattern and any(folder.glob(given)))
+    except (OSError, ValueError):  # no name of a file, no pattern
+        return False
