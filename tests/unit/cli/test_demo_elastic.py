@@ -105,7 +105,7 @@ def test_a_job_that_was_never_moved_keeps_no_promise_of_moves() -> None:
 
 def test_the_jobs_want_the_same_gpus_and_only_the_long_one_may_be_moved() -> None:
     specs = specs_in(ELASTIC_JOBS)
-    steady, long, short = (job_from_yaml(each) for each in (specs.steady, specs.long, specs.short))
+    steady, long, short = specs.steady.job, specs.long.job, specs.short.job
     assert {each.constraints.gpu_types for each in (steady, long, short)} == {("v-small",)}
     assert (steady.elastic, long.elastic) == ("off", "auto")
     laptop = load_cluster(CHECKOUT / "include/clusters/laptop.yaml")

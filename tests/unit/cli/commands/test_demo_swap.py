@@ -8,7 +8,7 @@ import pytest
 from tests.unit.cli.evidence import BEST, COMPLETED, CONFIG, loss, memory_of, plan, steps
 
 from frenzy.adapters.spec.cluster_file import load_cluster
-from frenzy.adapters.spec.job_spec import job_from_yaml
+from frenzy.cli.commands.spec_file import SpecFile
 from frenzy.cli.demo_swap import SWAP_JOBS, specs_in
 from frenzy.cli.demo_swap_promises import SwapStory, Watched, judge
 from frenzy.core.runs.ledger import Attempt, JobState, NextAttempt, RunIdentity, RunRecord
@@ -43,9 +43,9 @@ def attempt(number: int, node: str, begin_s: float, end_s: float, outcome: Reaso
     )
 
 
-def watched(text: str, *attempts: Attempt, state: JobState = JobState.SUCCEEDED, **run: int) -> Watched:
-    """The run of ``text``, twenty steps in each attempt, with the losses of its control run."""
-    job = job_from_yaml(text)
+def watched(spec: SpecFile, *attempts: Attempt, state: JobState = JobState.SUCCEEDED, **run: int) -> Watched:
+    """The run of ``spec``, twenty steps in each attempt, with the losses of its control run."""
+    job = spec.job
     training = replace(job.training, global_batch_size=16)
     record = RunRecord(
         run_key=job.name,
@@ -129,7 +129,7 @@ def test_a_job_that_was_never_pressed_keeps_no_promise_of_a_swap() -> None:
 
 
 def test_both_jobs_want_the_one_large_gpu_and_fit_a_medium_one() -> None:
-    wanted = [job_from_yaml(text).constraints for text in (SPECS.roomy, SPECS.growing)]
+    wanted = [spec.job.constraints for spec in (SPECS.roomy, SPECS.growing)]
     laptop = load_cluster(CHECKOUT / "include/clusters/laptop.yaml")
     assert {(each.gpu_types, each.max_gpus) for each in wanted} == {(("v-medium", "v-large"), 1)}
     assert laptop.num_gpus_by_type["v-large"] == 1
