@@ -4,7 +4,7 @@ SHELL := /bin/bash
 
 BIN := .venv/bin
 STAMP := .venv/.ready
-SOURCES := plugins tests scripts dags
+SOURCES := plugins tools tests scripts dags
 PYTEST ?= $(BIN)/python -m pytest
 # For tests that share no Airflow: as many processes as there are cores, each of which takes 1 to 2 GB.
 PARALLEL ?= -n logical --maxprocesses 4 --dist worksteal
@@ -12,7 +12,7 @@ PARALLEL ?= -n logical --maxprocesses 4 --dist worksteal
 # Ahead of the tests, whose time is limited. Where it cannot be built they say why, and are skipped.
 k8s-build = [ -n "$$KUBECONFIG" ] || $(BIN)/python -m tests.kubernetes.build $(1) >/dev/null || true
 
-.PHONY: help env demo test test-all test-k8s test-k8s-full check lint types imports audit fmt bench bench-k8s bench-schedule bench-jct bench-mix docs docs-assets up down status lock clean fuzz
+.PHONY: help env demo demo-elastic demo-swap test test-all test-k8s test-k8s-full check lint types imports audit fmt accuracy bench bench-k8s bench-schedule bench-jct bench-mix docs docs-assets up down status lock clean fuzz
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,20 +23,26 @@ $(STAMP): requirements.lock pyproject.toml scripts/setup_env.sh scripts/torch_wh
 
 env: $(STAMP) ## make the environment (.venv) from the lock
 
-demo: $(STAMP) ## start Airflow, train the sample job to its end, show it; KEEP=1 leaves Airflow up
-	@$(BIN)/frenzy demo $(if $(KEEP),--keep)
+demo: $(STAMP) ## start Airflow, train the sample job to its end, show and judge it; KEEP=1 leaves Airflow up
+	@$(BIN)/python -m tests.scenarios.demo $(if $(KEEP),--keep)
+
+demo-elastic: $(STAMP) ## three jobs: a long one makes room for a short one and grows back
+	@$(BIN)/python -m tests.scenarios.elastic
+
+demo-swap: $(STAMP) ## two jobs: one outgrows its GPU and gets a larger one from the other
+	@$(BIN)/python -m tests.scenarios.swap
 
 test: $(STAMP) ## proof that it works: unit, contract, several ranks, jobs through Airflow (ARGS: only these tests)
 ifdef ARGS
 	@$(PYTEST) $(ARGS)
 else
-	@$(PYTEST) $(PARALLEL) tests/unit tests/contract tests/trainer -m "not thorough"
+	@$(PYTEST) $(PARALLEL) tests/unit tests/tools tests/contract tests/trainer -m "not thorough"
 	@$(PYTEST) tests/e2e -m "not thorough"
 endif
 
-# CHECKED=1: after `make check`, which has run the first two folders.
+# CHECKED=1: after `make check`, which has run the first three folders.
 test-all: $(STAMP) ## every test: components killed, packaging, PostgreSQL, and Kubernetes (test-k8s)
-	@$(PYTEST) $(PARALLEL) $(if $(CHECKED),,tests/unit tests/contract) tests/trainer
+	@$(PYTEST) $(PARALLEL) $(if $(CHECKED),,tests/unit tests/tools tests/contract) tests/trainer
 	@$(PYTEST) tests/packaging tests/e2e
 	@$(MAKE) test-k8s
 
@@ -49,8 +55,8 @@ test-k8s-full: $(STAMP) ## tests with a real kubelet and containerd; needs root
 	@$(call k8s-build,full)
 	@$(PYTEST) tests/kubernetes -m kubelet $(ARGS)
 
-check: lint types imports ## ruff, mypy --strict, import layers, unit and contract tests
-	@$(PYTEST) $(PARALLEL) tests/unit tests/contract $(ARGS)
+check: lint types imports ## ruff, mypy --strict, import layers, unit, tools and contract tests
+	@$(PYTEST) $(PARALLEL) tests/unit tests/tools tests/contract $(ARGS)
 
 lint: $(STAMP) ## ruff: rules and format
 	@$(BIN)/ruff check .
@@ -76,6 +82,9 @@ fuzz: $(STAMP) ## 10,000 bodies, 10,000 specifications, 5,000 files of each kind
 bench: $(STAMP) ## measure (ARGS=marp: one subject); figures also in build/bench/*.json
 	@PYTHONPATH=plugins $(BIN)/python -m tests.bench $(ARGS)
 
+accuracy: $(STAMP) ## hold the memory and time models to published runs (ARGS=--docs: write docs/accuracy.md)
+	@PYTHONPATH=plugins $(BIN)/python -m tools.accuracy $(ARGS)
+
 bench-schedule: $(STAMP) ## cost of scheduling decisions, beside sia-ilp (build/bench/schedule.json)
 	@PYTHONPATH=plugins $(BIN)/python -m tests.bench schedule
 
@@ -89,7 +98,7 @@ bench-k8s: $(STAMP) ## 200 jobs on 1,000 fake nodes of a real API server: time a
 	@PYTHONPATH=plugins $(BIN)/python -m tests.bench k8s
 
 docs: $(STAMP) ## write the reference pages in docs/ from the code
-	@$(BIN)/python -m frenzy.cli.reference_docs
+	@PYTHONPATH=plugins $(BIN)/python -m tools.docs
 
 docs-assets: $(STAMP) ## run the demo and take the pictures in docs/images (needs Chromium)
 	@$(BIN)/python -m tests.e2e.docs_assets $(ARGS)

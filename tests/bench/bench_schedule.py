@@ -30,8 +30,8 @@ from tests.placement_gap import gap_figures
 from frenzy.core.has import HasPolicy, SchedulingState, decide, decided, schedule
 from frenzy.core.values.queue import QueuedJob, SchedulingFacts
 from frenzy.sim.engine import simulate
-from frenzy.sim.registry import scheduler_named
 from frenzy.sim.workload import WorkloadSpec, make_scenario
+from tools.policy_bench.rivals import scheduler_named
 
 PICTURE = Path(__file__).parents[2] / "docs" / "images" / "schedule-growth.png"
 NUM_QUEUED, NUM_ACTIVE, NUM_NEW = 10_000, 12_500, 200

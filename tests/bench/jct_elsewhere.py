@@ -26,8 +26,8 @@ from frenzy.sim.disturbances import Disturbances
 from frenzy.sim.engine import simulate
 from frenzy.sim.intervals import interval_of_mean
 from frenzy.sim.metrics import Summary, summarise
-from frenzy.sim.registry import scheduler_named
 from frenzy.sim.workload import WorkloadSpec, make_scenario
+from tools.policy_bench.rivals import scheduler_named
 
 _SERIES: Final = ((SIA, "sia-ilp", 0.0), (HAS, "has", 0.0), (HAS_WRONG, "has", SIGMA))
 _FIELDS: Final = ("jct_mean_s", "jct_p99_s", "makespan_s")

@@ -13,8 +13,8 @@ from frenzy.sim.disturbances import Disturbances
 from frenzy.sim.engine import simulate
 from frenzy.sim.jobs import Scenario
 from frenzy.sim.metrics import Summary, summarise
-from frenzy.sim.registry import scheduler_named
 from frenzy.sim.workload import WorkloadSpec, make_scenario
+from tools.policy_bench.rivals import scheduler_named
 
 TRACES: Final = ("philly-160-1", "philly-160-2", "philly-160-3", "philly-160-4")
 CLUSTERS: Final = ("44", "64")

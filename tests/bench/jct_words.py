@@ -69,7 +69,7 @@ there is, for every job that has one; without them it is as its authors meant it
 fairer to it.
 
 Rivals get the same plans, predicted times and restart cost. How Sia's numbers were chosen is in
-[its module](../plugins/frenzy/sim/policies/sia.py); its text also names what differs from the released simulator.
+[its module](../tools/policy_bench/sia.py); its text also names what differs from the released simulator.
 
 ## Results
 

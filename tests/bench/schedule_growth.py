@@ -17,7 +17,7 @@ from tests.bench.schedule_facts import busy, cluster_of, grown, jobs_on, now_of,
 from frenzy.core.has import SchedulingState
 from frenzy.core.values.queue import SchedulingFacts
 from frenzy.sim.clusters import cluster_named
-from frenzy.sim.registry import scheduler_named
+from tools.policy_bench.rivals import scheduler_named
 
 POLICIES = ("has", "backfill", "frenzy-paper", "sia-ilp")
 NUM_JOBS = (160, 320, 640, 1280, 2560, 5120, 10_240)

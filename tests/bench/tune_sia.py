@@ -1,7 +1,7 @@
 """How Sia's numbers were chosen: average JCT of variants, each one number away from the published ones.
 
 Run it as ``PYTHONPATH=plugins python -m tests.bench.tune_sia`` (about fifteen minutes of CPU); its table is quoted in
-``frenzy.sim.policies.sia``. Its seeds are of the tuning alone.
+``tools.policy_bench.sia``. Its seeds are of the tuning alone.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from statistics import fmean
 
 from frenzy.sim.engine import simulate
 from frenzy.sim.jobs import Scenario
-from frenzy.sim.policies.sia import SiaParameters, SiaScheduler
 from frenzy.sim.workload import WorkloadSpec, make_scenario
+from tools.policy_bench.sia import SiaParameters, SiaScheduler
 
 # Trace, seed, and the load: None leaves the trace as it is.
 WORKLOADS = (

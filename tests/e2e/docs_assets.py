@@ -30,9 +30,8 @@ from frenzy.cli.embedded.stack import Stack
 from frenzy.settings import CHECKOUT, load_settings
 
 IMAGES: Final = CHECKOUT / "docs/images"
-FRENZY: Final = Path(sys.executable).with_name("frenzy")
 _COLUMNS: Final = 132
-_END_MARK: Final = "What was promised"
+_END_MARK: Final = "What was checked"
 _LOGINS: Final = ("Airflow:", "  login ", "Stop it with")
 # Nothing in a page says that it has been painted.
 _SETTLE_S: Final = 4.0
@@ -49,7 +48,7 @@ class DagRun:
 
 
 def transcript_end(text: str) -> list[str]:
-    """The lines from the list of promises on, without logins. Raises ValueError when it is not there."""
+    """The lines from the list of checks on, without logins. Raises ValueError when it is not there."""
     lines = [line.rstrip() for line in text.splitlines() if not line.startswith(_LOGINS)]
     starts = [index for index, line in enumerate(lines) if line.startswith(_END_MARK)]
     if not starts:
@@ -111,7 +110,14 @@ def newest_run(stack: Stack) -> DagRun:
 def run_demo(home: Path) -> str:
     """Run the demo below ``home`` and keep it up; what it printed. Raises SystemExit when it fails."""
     environ = {**os.environ, "FRENZY_HOME": str(home), "COLUMNS": str(_COLUMNS), "KEEP": "1"}
-    done = subprocess.run([FRENZY, "demo"], env=environ, stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.scenarios.demo", "--keep"],
+        cwd=CHECKOUT,
+        env=environ,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
     sys.stdout.write(done.stdout)
     if done.returncode != 0:
         raise SystemExit(f"docs-assets: the demo ended with {done.returncode}; no picture was taken")

@@ -14,16 +14,14 @@ import pytest
 import yaml
 from tests.e2e.growing import growing
 from tests.e2e.walker import ELASTIC_CLUSTER, SWEEP, Walker, job_text, write_cluster, write_corpus
+from tests.scenarios import elastic, swap
+from tests.scenarios.elastic import Story
+from tests.scenarios.swap import SwapStory
 
 from frenzy.adapters.api_client import ApiAddress
 from frenzy.adapters.spec.job_spec import job_from_yaml
-from frenzy.cli import demo_elastic, demo_elastic_promises, demo_swap, demo_swap_promises
 from frenzy.cli.commands.server import Api
 from frenzy.cli.commands.spec_file import SpecFile
-from frenzy.cli.demo_elastic import Specs
-from frenzy.cli.demo_elastic_promises import Story
-from frenzy.cli.demo_swap import SwapSpecs
-from frenzy.cli.demo_swap_promises import SwapStory
 from frenzy.cli.embedded.airflow_env import SERVICE_USER, STACK_MARK
 from frenzy.cli.embedded.stack import Stack
 from frenzy.core.runs.protocol import RunView
@@ -72,18 +70,17 @@ def spec_file(name: str, corpus: Any, **sections: Any) -> SpecFile:
 def story(elastic_walker: Walker, elastic_api: Api) -> Story:
     corpus = elastic_walker.corpus
     training = {"global_batch_size": 8}
-    specs = Specs(
-        steady=spec_file(
-            "steady", corpus, training={**training, "max_steps": 120}, constraints=on_slow_gpus(2), elastic="off"
-        ),
-        long=spec_file("long", corpus, training={**training, "max_steps": 180}, constraints=on_slow_gpus()),
-        short=spec_file("short", corpus, training={**training, "max_steps": 20}, constraints=on_slow_gpus(1)),
+    steady = {**training, "max_steps": 120}
+    specs = (
+        spec_file("steady", corpus, training=steady, constraints=on_slow_gpus(2), elastic="off"),
+        spec_file("long", corpus, training={**training, "max_steps": 180}, constraints=on_slow_gpus()),
+        spec_file("short", corpus, training={**training, "max_steps": 20}, constraints=on_slow_gpus(1)),
     )
-    return demo_elastic.play(elastic_api, specs, print)
+    return elastic.play(elastic_api, specs, print)
 
 
-def test_every_promise_of_elasticity_is_kept(story: Story) -> None:
-    broken = [f"{each.name}: {each.evidence}" for each in demo_elastic_promises.judge(story) if not each.kept]
+def test_every_check_of_elasticity_passes(story: Story) -> None:
+    broken = [f"{each.name}: {each.evidence}" for each in elastic.judge(story) if not each.passed]
     assert broken == [], [(a.attempt, a.plan.plan_id, a.outcome) for a in story.long.attempts]
 
 
@@ -128,11 +125,11 @@ def scene(elastic_walker: Walker, elastic_api: Api, tmp_path_factory: pytest.Tem
     drained = before.attempts[0].placement.allocations[0].node
     drain(walker, drained)
     waited = walker.eventually("the patient job waits", lambda: reason_to_wait(walker, *patient))
-    swap = demo_swap.play(
+    swapped = swap.play(
         elastic_api, swap_specs(walker), print, tmp_path_factory.mktemp("control"), control_environ(walker)
     )
     return Scene(
-        swap=swap,
+        swap=swapped,
         patient=walker.succeed(*patient),
         urgent=walker.succeed(*urgent),
         leaving=walker.succeed(*leaving),
@@ -156,14 +153,14 @@ def reason_to_wait(walker: Walker, dag_id: str, run_id: str) -> Reason | None:
     return view.queue_entry.hold if view is not None and preempted and view.queue_entry is not None else None
 
 
-def swap_specs(walker: Walker) -> SwapSpecs:
+def swap_specs(walker: Walker) -> tuple[SpecFile, SpecFile]:
     """A job that takes the larger and faster GPU, and one whose memory grows until it fits that one only."""
     constraints = one_of("t-tight", "t-roomy")
     roomy = {"max_steps": 400, "global_batch_size": 8}
-    return SwapSpecs(
+    return (
         # Of lower priority, so that it moves however slow this machine makes a restart.
-        roomy=spec_file("roomy", walker.corpus, training=roomy, constraints=constraints, priority=-1),
-        growing=spec_file("growing", walker.corpus, training=growing(100, max_steps=90), constraints=constraints),
+        spec_file("roomy", walker.corpus, training=roomy, constraints=constraints, priority=-1),
+        spec_file("growing", walker.corpus, training=growing(100, max_steps=90), constraints=constraints),
     )
 
 
@@ -183,8 +180,8 @@ def stops(view: RunView) -> list[tuple[ReasonCode | None, int | None, int | None
     ]
 
 
-def test_every_promise_of_a_swap_is_kept(scene: Scene) -> None:
-    broken = [f"{each.name}: {each.evidence}" for each in demo_swap_promises.judge(scene.swap) if not each.kept]
+def test_every_check_of_a_swap_passes(scene: Scene) -> None:
+    broken = [f"{each.name}: {each.evidence}" for each in swap.judge(scene.swap) if not each.passed]
     views = (scene.swap.roomy.view, scene.swap.growing.view)
     assert broken == [], [
         (view.run.job.name, each.plan.plan_id, each.outcome) for view in views for each in view.attempts

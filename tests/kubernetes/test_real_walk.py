@@ -25,11 +25,11 @@ from tests.kubernetes.access import make_namespace, service_account_kubeconfig, 
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.host_python import USER, HostPython
 from tests.kubernetes.installation import ACCOUNT, Installation
+from tests.scenarios.checks import loss_equals_control
+from tests.scenarios.control import ControlRun
+from tests.scenarios.swap import Watched
 
 from frenzy.adapters.k8s import labels
-from frenzy.cli.demo_control import ControlRun
-from frenzy.cli.demo_promises import loss_equals_control
-from frenzy.cli.demo_swap_promises import Watched
 from frenzy.cli.embedded.stack import Stack
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.runs.views import MemoryView
@@ -206,8 +206,8 @@ def check_losses(walker: Walker, view: RunView, folder: Path) -> None:
         control.stop()
     memory = walker.frenzy("GET", f"/runs/{view.run.run_key}/memory", MemoryView)
     watched = Watched(view=view, memory=memory, control_losses=control.losses(), control_result=result)
-    promise = loss_equals_control(watched)
-    assert promise.kept, promise.evidence
+    check = loss_equals_control(watched)
+    assert check.passed, check.evidence
 
 
 def test_memory_that_grows_in_two_pods_is_forecast_and_the_run_ends_in_one_with_the_losses_of_no_interruption(

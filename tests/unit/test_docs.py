@@ -18,12 +18,12 @@ from frenzy.adapters.spec.cluster_file import parse_cluster
 from frenzy.adapters.spec.job_spec import job_from_yaml
 from frenzy.adapters.spec.queue_file import parse_queue_rules
 from frenzy.cli.main import make_cli
-from frenzy.cli.reference_docs import DOCS, pages, write_pages
 from frenzy.core.values.errors import ReasonCode
 from frenzy.settings import CHECKOUT, variable_names
 from frenzy.sim.profiles import parse_profiles
 from frenzy.trainer.measure.case_grid import grid_cases
 from frenzy.web import errors
+from tools.docs.__main__ import DOCS, pages, write_pages
 
 PAGES = sorted((CHECKOUT / "README.md", CHECKOUT / "CHANGELOG.md", *DOCS.rglob("*.md")))
 NAMES = [str(page.relative_to(CHECKOUT)) for page in PAGES]

@@ -16,7 +16,7 @@ OTHER_RELEASES: Final = Path(__file__).with_name("calibrations")
 
 @cache
 def default_calibration() -> Calibration:
-    """The checked-in calibration; ``python -m frenzy.trainer.calibrate`` generates it."""
+    """The checked-in calibration; ``python -m tools.calibration`` generates it."""
     return read_calibration(DEFAULT_FILE)
 
 

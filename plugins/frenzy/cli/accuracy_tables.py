@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from frenzy.cli.render.tables import Grid, grid, size
 from frenzy.evaluation.accuracy import AccuracyReport, Bar
 from frenzy.evaluation.score import Coverage, Errors
 
 
-def accuracy_tables(report: AccuracyReport) -> Iterator[Grid | str]:
-    """What the command prints, in order."""
+def accuracy_tables(report: AccuracyReport) -> Iterator[Grid]:
+    """What the command prints above its goals, in order."""
     yield _errors_table(report)
-    if report.traced.count:
-        yield grid("Trace mode", ("rows", "median", "95th", "worst", "signed"), [_error_cells(report.traced)])
     yield _left_out_table(report)
     yield _fit_table(report)
-    yield _peers_table(report)
-    yield from _learning_tables(report)
-    yield from _speed_tables(report)
     yield _worst_table(report)
-    yield _bars_table(report)
-    yield (
-        f"Rows that DeepSpeed ran on a GPU: {report.deepspeed_gpu_rows}. What ZeRO adds is read from its source and "
-        "measured on virtual GPUs."
-    )
 
 
 def _percent(value: float | None) -> str:
@@ -73,15 +63,6 @@ def _fit_table(report: AccuracyReport) -> Grid:
     return grid("Predicted to fit, and what happened", headings, rows)
 
 
-def _peers_table(report: AccuracyReport) -> Grid:
-    rows = [(s.name, name, *_error_cells(errors)) for s in report.datasets for name, errors in s.peers.items()]
-    return grid(
-        "Full training only, beside other estimates",
-        ("data set", "estimate", "rows", "median", "95th", "worst", "signed"),
-        rows,
-    )
-
-
 def _worst_table(report: AccuracyReport) -> Grid:
     rows = [
         (
@@ -99,36 +80,14 @@ def _worst_table(report: AccuracyReport) -> Grid:
     return grid("Worst rows", ("data set", "row", "run", "predicted", "measured", "error", "peak at"), rows)
 
 
-def _bars_table(report: AccuracyReport) -> Grid:
+def bars_table(bars: Iterable[Bar]) -> Grid:
+    """Goals, and whether they are met."""
+
     def value(bar: Bar, number: float | None) -> str:
         return _percent(number) if bar.unit == "share" else "" if number is None else f"{number:g} {bar.unit}"
 
     def verdict(bar: Bar) -> str:
         return "no rows" if bar.is_met is None else "met" if bar.is_met else "MISSED"
 
-    rows = [(bar.name, value(bar, bar.value), value(bar, bar.goal), verdict(bar)) for bar in report.bars]
+    rows = [(bar.name, value(bar, bar.value), value(bar, bar.goal), verdict(bar)) for bar in bars]
     return grid("Goals", ("what", "found", "goal", ""), rows)
-
-
-def _learning_tables(report: AccuracyReport) -> Iterator[Grid]:
-    if report.learning is None:
-        return
-    rows = [
-        (str(each.num_learned), *(_percent(x) for x in (each.median_error, each.p90_error, each.share_above_bound)))
-        for each in report.learning.points
-    ]
-    title = f"Learning: {report.learning.num_others} other runs of {report.learning.num_groups} groups"
-    yield grid(title, ("runs learned from", "median", "90th", "above the bound"), rows)
-
-
-def _speed_tables(report: AccuracyReport) -> Iterator[Grid]:
-    if report.speed is None:
-        return
-    rows = []
-    for each in report.speed.datasets:
-        errors, ranking = each.scored, each.ranking
-        cells = (_percent(errors.median), _percent(errors.p90), _percent(errors.worst)) if errors else ("", "", "")
-        near = f"{ranking.num_near} of {ranking.num_questions}" if ranking else ""
-        rows.append((each.dataset, str(errors.num_runs) if errors else "0", *cells, near))
-    headings = ("data set", "scored", "median", "90th", "worst", "first choice within 5 %")
-    yield grid("Errors of the predicted step time", headings, rows)

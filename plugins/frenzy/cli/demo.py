@@ -1,8 +1,7 @@
-"""``frenzy demo``: the whole walk on this machine, judged by its own evidence.
+"""``frenzy demo``: the whole walk on this machine, checked by what the ledger recorded.
 
-Starts Airflow in a home of its own, hands the job in, shows it, runs a control run beside it,
-collects the evidence and judges every promise. Exit status 0 only when all were kept. What it
-started is stopped at the end, and on Ctrl-C, unless ``--keep`` leaves Airflow up.
+Starts Airflow in a home of its own, hands the job in, shows it, and checks its run. Exit status 0 only when
+all checks passed. What it started is stopped at the end, and on Ctrl-C, unless ``--keep`` leaves Airflow up.
 """
 
 from __future__ import annotations
@@ -28,22 +27,20 @@ from frenzy.cli.commands.spec_file import SpecFile, checked_spec
 from frenzy.cli.render.console import out
 from frenzy.cli.render.failures import FAILED
 from frenzy.core.planning.selection import fitting
-from frenzy.core.runs.ledger import JobState
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, SpecError, Violation
 from frenzy.core.values.units import format_duration
 from frenzy.settings import CHECKOUT, ElasticMoves, Settings, load_settings
 
 if TYPE_CHECKING:
+    from frenzy.cli.commands.follow import Glance
     from frenzy.cli.commands.server import Api
     from frenzy.cli.commands.submission import Started
-    from frenzy.cli.demo_control import ControlRun
-    from frenzy.cli.demo_promises import Promise
+    from frenzy.cli.demo_checks import Check
     from frenzy.cli.embedded.stack import Stack
     from frenzy.core.runs.ledger import Attempt
     from frenzy.core.runs.protocol import RunView
 
 DEFAULT_JOB: Final = CHECKOUT / "include/jobs/tiny-shakespeare.yaml"
-_CONTROL_TIMEOUT_S: Final = 900.0
 _SHOWN_PLANS: Final = 8
 _API_PATIENCE_S: Final = 60.0
 _ELASTIC_MIN_RUN_S: Final = 5.0
@@ -55,7 +52,10 @@ class Outcome:
     """The last view of the run, and the verdict."""
 
     view: RunView
-    promises: tuple[Promise, ...]
+    checks: tuple[Check, ...]
+
+
+Walk = Callable[["Stack"], Outcome]
 
 
 def demo(
@@ -71,22 +71,26 @@ def demo(
         typer.Option("--swap", help="Two jobs: one outgrows its GPU and gets a larger one from the other."),
     ] = False,
 ) -> int:
-    """Train a job through Airflow on this machine, show every step, and check what was promised."""
+    """Train a job through Airflow on this machine, show every step, and check what happened."""
+    return run_demo(_chosen_walk(job, elastic=elastic, swap=swap), cluster, keep=keep, elastic=elastic or swap)
+
+
+def run_demo(walk: Walk, cluster: Path | None = None, *, keep: bool = False, elastic: bool = False) -> int:
+    """A new Airflow, the walk on it, and the verdict; the exit status."""
     started_s = time.monotonic()
-    walk = _chosen_walk(job, elastic=elastic, swap=swap)
-    settings = demo_settings(load_settings(os.environ), cluster, elastic=elastic or swap)
+    settings = demo_settings(load_settings(os.environ), cluster, elastic=elastic)
     with terminated_as_interrupt(), own_home(settings.home):
         stack = _fresh_stack(settings)
         leave_up = False
         try:
-            _say(f"Starting Airflow in {settings.home} ...")
+            say(f"Starting Airflow in {settings.home} ...")
             stack.start()
-            _say(f"Airflow answers at {stack.base_url} after {format_duration(time.monotonic() - started_s)}.")
+            say(f"Airflow answers at {stack.base_url} after {format_duration(time.monotonic() - started_s)}.")
             outcome = walk(stack)
             leave_up = keep
         finally:
             if not leave_up:
-                _say("Stopping all that was started ...")
+                say("Stopping all that was started ...")
                 stack.stop()
         return _conclude(stack, outcome, kept_up=leave_up, seconds=time.monotonic() - started_s)
 
@@ -157,48 +161,32 @@ def _fresh_stack(settings: Settings) -> Stack:
     return stack
 
 
-def _chosen_walk(job: Path, *, elastic: bool, swap: bool) -> Callable[[Stack], Outcome]:
+def _chosen_walk(job: Path, *, elastic: bool, swap: bool) -> Walk:
     """The one demo that was asked for; its files are checked first. Raises SpecError."""
     if elastic and swap:
         raise SpecError([Violation(path="--swap", value="with --elastic", allowed="give one of the two")])
-    if swap:
-        return _swap_walk()
-    return _elastic_walk() if elastic else partial(_walk, spec=checked_spec(job))
+    if elastic or swap:
+        return _moves_walk("swap" if swap else "elastic")
+    return partial(_walk, spec=checked_spec(job))
 
 
-def _swap_walk() -> Callable[[Stack], Outcome]:
-    """The demo with two jobs that swap."""
-    from frenzy.cli.demo_swap import SWAP_JOBS, play, specs_in
-    from frenzy.cli.demo_swap_promises import judge
-    from frenzy.cli.embedded.airflow_env import STACK_MARK
+def _moves_walk(scene: str) -> Walk:
+    """The demo with jobs that move for one another; their files are checked first."""
+    from frenzy.cli.demo_checks import judge_moves
+    from frenzy.cli.demo_moves import play, specs_of
 
-    specs = specs_in(SWAP_JOBS)
+    specs = specs_of(scene)
 
     def walk(stack: Stack) -> Outcome:
-        home = stack.settings.home
-        with _api_of(stack) as api:
-            story = play(api, specs, _say, home / "control", {**os.environ, STACK_MARK: str(home)})
-        return Outcome(view=story.growing.view, promises=judge(story))
+        with api_of(stack) as api:
+            ending = play(api, scene, specs, say)
+        shown = max(ending.views, key=lambda each: len(each.attempts))
+        return Outcome(view=shown, checks=judge_moves(ending.views, ending.num_held_gpus))
 
     return walk
 
 
-def _elastic_walk() -> Callable[[Stack], Outcome]:
-    """The demo with three jobs; their files are checked first."""
-    from frenzy.cli.demo_elastic import ELASTIC_JOBS, play, specs_in
-    from frenzy.cli.demo_elastic_promises import judge
-
-    specs = specs_in(ELASTIC_JOBS)
-
-    def walk(stack: Stack) -> Outcome:
-        with _api_of(stack) as api:
-            story = play(api, specs, _say)
-        return Outcome(view=story.long, promises=judge(story))
-
-    return walk
-
-
-def _api_of(stack: Stack) -> Api:
+def api_of(stack: Stack) -> Api:
     from frenzy.adapters.api_client import ApiAddress
     from frenzy.cli.commands.server import Api
     from frenzy.cli.embedded.airflow_env import ADMIN
@@ -208,34 +196,26 @@ def _api_of(stack: Stack) -> Api:
 
 
 def _walk(stack: Stack, spec: SpecFile) -> Outcome:
-    """Hand the job in, follow it and the control run to their ends, collect and judge."""
+    """Hand the job in, follow it to its end and judge."""
+    from frenzy.cli.demo_checks import judge
+
+    with api_of(stack) as api:
+        last = trained(api, spec)
+    view = last.views[0]
+    return Outcome(view=view, checks=judge(last.dag_state, view))
+
+
+def trained(api: Api, spec: SpecFile, seen: Callable[[RunView], None] = lambda view: None) -> Glance:
+    """Hand the job in and show its run to the end; the last glance at it. seen: told of every view of the run."""
     from frenzy.cli.commands.submission import hand_in
-    from frenzy.cli.demo_control import ControlRun
-    from frenzy.cli.demo_evidence import collect
-    from frenzy.cli.demo_promises import judge
-    from frenzy.cli.embedded.airflow_env import STACK_MARK
 
-    home = stack.settings.home
-    control = ControlRun(home / "control", {**os.environ, STACK_MARK: str(home)})
-    try:
-        with _api_of(stack) as api:
-            started = hand_in(api, spec, trigger=True)
-            _say(f"Job {started.job.name} became DAG {started.job.dag_id}; run {started.run_id} started.")
-            view = _follow(api, started, control)
-            result = None
-            if view.run.state is JobState.SUCCEEDED:
-                _say("The run has ended; waiting for the control run ...")
-                result = control.wait(_CONTROL_TIMEOUT_S)
-            _say("Checking what was promised ...")
-            run_dir = f"{stack.settings.run_root}/{view.run.run_key}"
-            evidence = collect(api, view, run_dir, control.losses(), result)
-            return Outcome(view=view, promises=judge(evidence))
-    finally:
-        control.stop()
+    started = hand_in(api, spec, trigger=True)
+    say(f"Job {started.job.name} became DAG {started.job.dag_id}; run {started.run_id} started.")
+    return _follow(api, started, seen)
 
 
-def _follow(api: Api, started: Started, control: ControlRun) -> RunView:
-    """Show the run to its end; the control run starts when the first attempt's plan is known."""
+def _follow(api: Api, started: Started, seen: Callable[[RunView], None]) -> Glance:
+    """Show the run to its end."""
     from frenzy.cli.commands.follow import follow
     from frenzy.cli.commands.progress import ProgressView
 
@@ -255,13 +235,12 @@ def _follow(api: Api, started: Started, control: ControlRun) -> RunView:
             for attempt in view.attempts[shown_attempts:]:
                 _show_placement(console, attempt)
             shown_attempts = len(view.attempts)
-            if view.attempts and not control.is_started:
-                control.start(view.run.job, view.attempts[0].plan)
+            seen(view)
     if not glance.views:
         detail = f"The DAG run ended ({glance.dag_state}) before a training run was registered."
         remedy = f"Read the task logs in {os.environ.get('FRENZY_HOME', '.frenzy')}/demo/airflow/logs."
         raise PermanentError(Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail, remedy=remedy))
-    return glance.views[0]
+    return glance
 
 
 def _show_plans(console: Console, view: RunView) -> None:
@@ -300,24 +279,24 @@ def _conclude(stack: Stack, outcome: Outcome, *, kept_up: bool, seconds: float) 
     show_run(outcome.view)
     console.print()
     rows = [
-        (Text("yes", style="green") if each.kept else Text("NO", style="bold red"), each.name, each.evidence)
-        for each in outcome.promises
+        (Text("yes", style="green") if each.passed else Text("NO", style="bold red"), each.name, each.evidence)
+        for each in outcome.checks
     ]
-    console.print(grid("What was promised", ("kept", "promise", "evidence"), rows))
+    console.print(grid("What was checked", ("passed", "check", "evidence"), rows))
     console.print()
     if kept_up:
         show_address(stack)
         console.print(f"Stop it with: FRENZY_HOME={stack.settings.home} frenzy down", soft_wrap=True)
-    failed = [each.name for each in outcome.promises if not each.kept]
+    failed = [each.name for each in outcome.checks if not each.passed]
     took = format_duration(seconds)
     if failed:
-        console.print(f"{len(failed)} of {len(rows)} promises were not kept, in {took}:", style="bold red")
+        console.print(f"{len(failed)} of {len(rows)} checks failed, in {took}:", style="bold red")
         for name in failed:
             console.print(f"  {name}")
         return FAILED
-    console.print(f"All {len(rows)} promises were kept, in {took}.", style="bold green")
+    console.print(f"All {len(rows)} checks passed, in {took}.", style="bold green")
     return 0
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     out().print(text, style="dim", soft_wrap=True)

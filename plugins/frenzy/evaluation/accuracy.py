@@ -1,4 +1,4 @@
-"""The accuracy report: every data set scored, the margin's two parts apart, peers beside, in one value."""
+"""The accuracy report: every data set scored, the margin's two parts apart, in one value."""
 
 from __future__ import annotations
 
@@ -9,25 +9,19 @@ from typing import Any, Final
 
 from frenzy.core.memory.calibration import Calibration
 from frenzy.evaluation.datasets import read_dataset
-from frenzy.evaluation.learning import LearningCurve, learning_curve
 from frenzy.evaluation.margin import Margin, fit_margin, is_fitted
-from frenzy.evaluation.published import Grade, Outcome, PublishedRow
+from frenzy.evaluation.published import Grade, PublishedRow
 from frenzy.evaluation.score import (
     Coverage,
     DatasetScore,
-    Errors,
     FitCells,
-    ScoredRow,
     fit_cells,
     score_dataset,
     scored_rows,
 )
-from frenzy.evaluation.throughput import ThroughputReport, score_throughput
-from frenzy.evaluation.traced import read_traced, traced_errors
 
 _MEDIAN_BAR: Final = 0.01
 _WORST_BAR: Final = 0.03
-_TRACE_BAR: Final = 0.01
 _NO_FIT_BAR: Final = 0.02
 _COVERAGE_BAR: Final = 0.99
 _FIT_DATASETS: Final = ("fms", "llm-foundry")
@@ -35,7 +29,7 @@ _FIT_DATASETS: Final = ("fms", "llm-foundry")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One promise about the predictions; ``is_met`` None: nothing to judge it by."""
+    """One goal of the predictions; ``is_met`` None: nothing to judge it by."""
 
     name: str
     value: float | None
@@ -52,9 +46,7 @@ class AccuracyReport:
     """Scores of all data sets.
 
     margin: found from the fitted part of the runs that ran out of memory. fitted, scored: predicted
-    fit against what happened on both parts. deepspeed_gpu_rows: rows that DeepSpeed ran on a GPU.
-    traced: errors of trace mode on the rows it was run on. learning: what five runs of each group
-    teach about its other runs. speed: the time model's score.
+    fit against what happened on both parts.
     """
 
     datasets: tuple[DatasetScore, ...]
@@ -63,26 +55,19 @@ class AccuracyReport:
     fitted: FitCells
     scored: FitCells
     bars: tuple[Bar, ...]
-    deepspeed_gpu_rows: int
-    traced: Errors
-    learning: LearningCurve | None
-    speed: ThroughputReport | None
+
+    @property
+    def is_good(self) -> bool:
+        """Whether no goal is missed."""
+        return all(each.is_met is not False for each in self.bars)
 
 
-def accuracy_report(
-    files: Iterable[Path], calibrations: Mapping[str, Calibration], speeds: Path | None = None
-) -> AccuracyReport:
-    """Read and score ``files``; speeds: a folder of throughput tables, to score the time model too.
-
-    Raises PermanentError for a file that is no known data set.
-    """
-    files = tuple(files)
-    folders = dict.fromkeys(file.parent for file in files)
+def accuracy_report(files: Iterable[Path], calibrations: Mapping[str, Calibration]) -> AccuracyReport:
+    """Read and score ``files``. Raises PermanentError for a file that is no known data set."""
     by_dataset = [rows for file in files if (rows := read_dataset(file, calibrations))]
     everything = tuple(row for rows in by_dataset for row in rows)
     margin = fit_margin(everything, Margin())
     scores = tuple(score_dataset(rows, margin) for rows in by_dataset)
-    traced = Errors.of(traced_errors(everything, [row for folder in folders for row in read_traced(folder)]))
     all_scored = scored_rows(everything, margin)
     return AccuracyReport(
         datasets=scores,
@@ -90,24 +75,11 @@ def accuracy_report(
         margin=margin,
         fitted=fit_cells([each for each in all_scored if is_fitted(each.row)]),
         scored=fit_cells([each for each in all_scored if not is_fitted(each.row)]),
-        bars=_bars(scores, traced),
-        deepspeed_gpu_rows=sum(each.framework.startswith("DeepSpeed") for each in everything),
-        traced=traced,
-        learning=learning_curve(_triples(all_scored)),
-        speed=None if speeds is None else score_throughput(speeds),
+        bars=_bars(scores),
     )
 
 
-def _triples(scored: Iterable[ScoredRow]) -> list[tuple[str, int, int]]:
-    """(group, predicted, measured) of every run that has a measurement."""
-    return [
-        (f"{each.row.dataset}/{each.row.group}", each.prediction.peak_allocated_bytes, each.measured_bytes)
-        for each in scored
-        if each.measured_bytes and each.row.outcome is Outcome.RAN
-    ]
-
-
-def _bars(scores: Sequence[DatasetScore], traced: Errors) -> tuple[Bar, ...]:
+def _bars(scores: Sequence[DatasetScore]) -> tuple[Bar, ...]:
     graded = [each for each in scores if each.grade is Grade.A and each.errors.count]
     of_fit = [each for each in scores if each.name in _FIT_DATASETS]
     fms = [each for each in of_fit if each.name == "fms"]
@@ -118,11 +90,10 @@ def _bars(scores: Sequence[DatasetScore], traced: Errors) -> tuple[Bar, ...]:
     refused = sum(each.fits.no_fit_and_ran for each in of_fit) / ran if ran else None
     coverage = _all(each.needed for each in graded)
     return (
-        _most("grade A, median error of the peak", max(medians, default=None), "share", _MEDIAN_BAR),
-        _most("grade A, worst error of the peak", max(worst, default=None), "share", _WORST_BAR),
-        _most("grade A, worst error of trace mode", traced.worst, "share", _TRACE_BAR),
-        _most("fms, predicted fit and failed", failed, "rows", 0.0),
-        _most("llm-foundry and fms, predicted no fit and ran", refused, "share", _NO_FIT_BAR),
+        at_most("grade A, median error of the peak", max(medians, default=None), "share", _MEDIAN_BAR),
+        at_most("grade A, worst error of the peak", max(worst, default=None), "share", _WORST_BAR),
+        at_most("fms, predicted fit and failed", failed, "rows", 0.0),
+        at_most("llm-foundry and fms, predicted no fit and ran", refused, "share", _NO_FIT_BAR),
         _least("grade A, required bytes cover what was needed", coverage.share, "share", _COVERAGE_BAR),
     )
 
@@ -132,7 +103,7 @@ def _all(parts: Iterable[Coverage]) -> Coverage:
     return Coverage(covered=sum(each.covered for each in parts), count=sum(each.count for each in parts))
 
 
-def _most(name: str, value: float | None, unit: str, goal: float) -> Bar:
+def at_most(name: str, value: float | None, unit: str, goal: float) -> Bar:
     return Bar(name=name, value=value, unit=unit, goal=goal, is_met=None if value is None else value <= goal)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -56,7 +56,7 @@ def read_dataset(file: Path, calibrations: Mapping[str, Calibration]) -> tuple[P
     Raises PermanentError when the file is missing or has the columns of no known data set.
     """
     if not file.is_file():
-        raise _refused(f"{file} is not a file.", "Name a CSV file, or leave the names out for all data sets.")
+        raise _refused(f"{file} is not a file.", "Name a CSV file.")
     columns, table = _table(file)
     known = next((each for each in FORMATS if set(each.columns) <= set(columns)), None)
     if known is None:
@@ -87,16 +87,6 @@ def _row(
         raise _refused(
             f"Row {number} of {file} cannot be read as {known.name}: {error!r}.", "Correct the row."
         ) from error
-
-
-def dataset_files(folder: Path) -> tuple[Path, ...]:
-    """The data sets in ``folder``: its CSV files, by name."""
-    return tuple(sorted(folder.glob("*.csv")))
-
-
-def scored(rows: Iterable[PublishedRow]) -> tuple[PublishedRow, ...]:
-    """The rows that have a prediction."""
-    return tuple(each for each in rows if each.run is not None)
 
 
 def _refused(detail: str, remedy: str) -> PermanentError:

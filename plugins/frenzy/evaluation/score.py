@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -12,7 +12,6 @@ from scipy.stats import binomtest
 
 from frenzy.core.values.plan import MemoryPrediction
 from frenzy.evaluation.margin import Margin
-from frenzy.evaluation.peers import PEERS, full_run
 from frenzy.evaluation.predict import predict
 from frenzy.evaluation.published import Grade, Outcome, PublishedRow
 
@@ -117,7 +116,6 @@ class DatasetScore:
     fits: FitCells
     needed: Coverage
     reserved: Coverage
-    peers: dict[str, Errors] = field(default_factory=dict)
     worst: tuple[ScoredRow, ...] = ()
 
 
@@ -148,7 +146,6 @@ def score_dataset(rows: Sequence[PublishedRow], margin: Margin) -> DatasetScore:
         fits=fit_cells(scored),
         needed=_needed_coverage(scored, margin),
         reserved=_reserved_coverage(scored),
-        peers=_peers(measured),
         worst=tuple(sorted(measured, key=lambda each: -abs(each.error or 0.0))[:_NUM_WORST]),
     )
 
@@ -172,15 +169,3 @@ def _needed_coverage(scored: Sequence[ScoredRow], margin: Margin) -> Coverage:
 def _reserved_coverage(scored: Sequence[ScoredRow]) -> Coverage:
     known = [each for each in scored if each.row.reserved_bytes is not None and each.row.outcome is Outcome.RAN]
     return Coverage.of([each.required_bytes >= (each.row.reserved_bytes or 0) for each in known])
-
-
-def _peers(measured: Sequence[ScoredRow]) -> dict[str, Errors]:
-    """The formulas of others, and this model on the same rows."""
-    covered = [(each, full) for each in measured if each.row.run and (full := full_run(each.row.run)) is not None]
-    if not covered:
-        return {}
-    found = {
-        name: Errors.of([formula(full) / (each.measured_bytes or 1) - 1.0 for each, full in covered])
-        for name, formula in PEERS.items()
-    }
-    return {"this model": Errors.of([each.error or 0.0 for each, _ in covered]), **found}

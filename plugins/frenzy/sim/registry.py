@@ -1,4 +1,4 @@
-"""Everything that can be simulated, by name: the product's policies and their rivals.
+"""Everything that can be simulated, by name: the product's policies, and what was added to them.
 
 Starts are not forecast, since nobody reads them. ``frenzy-paper`` is the published algorithm, which may mix
 GPU types in a job; the product's policy of that name keeps to what can be launched, and is called
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Final
 
 from frenzy.core.has import POLICIES, PaperPolicy, Policy, with_queues
@@ -43,31 +42,17 @@ def scheduler_names() -> tuple[str, ...]:
     return tuple(sorted(_SCHEDULERS))
 
 
+def offer(schedulers: Mapping[str, Callable[[], Scheduler]]) -> None:
+    """Add schedulers of one's own, by name."""
+    _SCHEDULERS.update(schedulers)
+
+
 def _product(policy: Policy, name: str = "") -> Callable[[], Scheduler]:
     return lambda: ProductScheduler(replace(policy, num_forecasts=0), name or policy.name)
 
 
-def _sia(*, rigid: bool = False, no_allocation: float = 1.1, work_power: float = 0.0) -> Scheduler:
-    """Imported when asked for: the solver takes a while to load."""
-    from frenzy.sim.policies.sia import SiaParameters, SiaScheduler
-
-    return SiaScheduler(SiaParameters(rigid=rigid, no_allocation=no_allocation, work_power=work_power))
-
-
-def _gavel() -> Scheduler:
-    from frenzy.sim.policies.gavel import GavelScheduler
-
-    return GavelScheduler()
-
-
-_SCHEDULERS: Final[Mapping[str, Callable[[], Scheduler]]] = MappingProxyType(
-    {
-        **{name: _product(policy) for name, policy in POLICIES.items()},
-        "frenzy-paper": _product(PaperPolicy(launchable_only=False)),
-        "frenzy-paper-launchable": _product(PaperPolicy(), "frenzy-paper-launchable"),
-        "gavel-lp": _gavel,
-        "sia-ilp": _sia,
-        "sia-ilp-work": lambda: _sia(work_power=0.5),
-        "sia-rigid": lambda: _sia(rigid=True, no_allocation=2.0),
-    }
-)
+_SCHEDULERS: Final[dict[str, Callable[[], Scheduler]]] = {
+    **{name: _product(policy) for name, policy in POLICIES.items()},
+    "frenzy-paper": _product(PaperPolicy(launchable_only=False)),
+    "frenzy-paper-launchable": _product(PaperPolicy(), "frenzy-paper-launchable"),
+}

@@ -16,7 +16,6 @@ from frenzy.sim.figures import by_policy, ratios
 from frenzy.sim.html_report import Picture, html_page
 from frenzy.sim.metrics import CPU_TIMES, Summary, summarise
 from frenzy.sim.outcome import JobOutcome, SimResult
-from frenzy.sim.plots import draw_gantt, draw_gpus, draw_jct_cdf, draw_queue
 
 MOST_SCENARIOS_DRAWN: Final = 3
 SCHEMA_VERSION: Final = 1
@@ -70,7 +69,9 @@ def report_document(report: Report, summaries: Sequence[Summary]) -> dict[str, A
 
 
 def draw_pictures(results: Sequence[SimResult], folder: Path) -> list[Picture]:
-    """The PNG files; of many scenarios the first few have pictures of their own."""
+    """The PNG files; of many scenarios the first few have pictures of their own. Needs the extra ``plots``."""
+    from frenzy.sim.plots import draw_gantt, draw_gpus, draw_jct_cdf, draw_queue
+
     pictures = [_drawn(folder / "jct-cdf.png", "Completion times of all scenarios together.", draw_jct_cdf, results)]
     for scenario in list(dict.fromkeys(each.scenario for each in results))[:MOST_SCENARIOS_DRAWN]:
         own = [each for each in results if each.scenario == scenario]

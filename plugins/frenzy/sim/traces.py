@@ -1,7 +1,7 @@
 """Recorded arrivals: when jobs came, how many GPUs they asked for and, where known, how long they ran.
 
 A trace is a CSV file, compressed or not, whose columns are recognised by their names (capital
-letters do not matter; ``COLUMNS``): those of the public traces that ship with the project, and any
+letters do not matter; ``COLUMNS``): those of the public traces that the project has, and any
 of a user's own with the same names. Times are seconds or dates; dates count from the first arrival.
 
 Left out, and counted by reason, are rows without a time of arrival, rows that ask for no GPU, and, in
@@ -37,13 +37,10 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     }
 )
 _DURATION_COLUMNS: Final = ("duration", "end", "gpu_seconds")
-_FOLDER: Final = CHECKOUT / "include/data/traces"
+# One trace comes with the package; a checkout has the other published ones beside the rivals.
+_FOLDERS: Final = (CHECKOUT / "include/data/traces", CHECKOUT / "tools/policy_bench/traces")
 TRACES: Final[Mapping[str, Path]] = MappingProxyType(
-    {
-        **{f"philly-160-{number}": _FOLDER / f"philly-160-{number}.csv" for number in (1, 2, 3, 4)},
-        "philly-82k": _FOLDER / "philly_82k.csv.gz",
-        "openb-8152": _FOLDER / "openb_pods_gpuspec33.csv.gz",
-    }
+    {file.name.partition(".")[0]: file for folder in _FOLDERS for file in sorted(folder.glob("*.csv*"))}
 )
 
 

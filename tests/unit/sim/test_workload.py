@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.sim.offered_load import offered_load
 
 from frenzy.core.has.options import Rules
 from frenzy.core.has.placement import place
@@ -24,7 +25,6 @@ from frenzy.sim.disturbances import Disturbances
 from frenzy.sim.job_classes import CLASSES, JobSize, precision_for
 from frenzy.sim.jobs import Scenario, SimJob
 from frenzy.sim.model_sizes import MODELS
-from frenzy.sim.offered_load import offered_load
 from frenzy.sim.plan_sets import MAX_GPUS, MAX_PLANS_OF_TYPE
 from frenzy.sim.reference import asked_gpus, by_speed
 from frenzy.sim.traces import Arrival, Trace, load_trace

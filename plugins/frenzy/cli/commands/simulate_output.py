@@ -31,9 +31,16 @@ def tell(report: Report, output: Path | None, *, as_json: bool) -> None:
 
 
 def check_folder(output: Path | None) -> None:
-    """Make the folder before anything is simulated. Raises SpecError for one that cannot be written to."""
+    """Make the folder before anything is simulated.
+
+    Raises SpecError for one that cannot be written to, and where what draws the pictures is not installed.
+    """
     if output is None:
         return
+    try:
+        import matplotlib  # noqa: F401  # asked for now, not after the simulation
+    except ImportError as error:
+        raise _refused(output, "only with matplotlib: pip install 'frenzy-airflow[plots]'") from error
     try:
         if output.exists() and not output.is_dir():
             raise _refused(output, "a folder")

@@ -1,6 +1,6 @@
 """What activations take for each token: coefficients that a command traces, one set for each setting.
 
-``frenzy.trainer.calibrate`` traces a family's own module and solves for them. Nothing here is
+``tools.calibration`` traces a family's own module and solves for them. Nothing here is
 typed by hand.
 """
 

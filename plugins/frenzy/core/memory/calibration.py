@@ -1,6 +1,6 @@
 """Measured coefficients of the closed form; values that a command generates and core receives.
 
-``frenzy.trainer.calibrate`` traces each model family and measures what lies outside tensors; the
+``tools.calibration`` traces each model family and measures what lies outside tensors; the
 result is a JSON file with the library versions it holds for. Nothing here is typed by hand.
 """
 

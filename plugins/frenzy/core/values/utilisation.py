@@ -1,6 +1,6 @@
 """What share of its datasheet a GPU reaches in training, by architecture and by training software.
 
-The values are written by ``python -m frenzy.evaluation.throughput_fit`` from the fitted part of
+The values are written by ``python -m tools.accuracy.throughput_fit`` from the fitted part of
 published runs (a test refits and compares); the other part scores them. An architecture without
 published rows takes the values of the nearest one that has some.
 """

@@ -1,4 +1,4 @@
-"""The demo's own household: one at a time in a home, a clean end on a signal, a control run of its own."""
+"""The demo's own household: one at a time in a home, a clean end on a signal, a verdict."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.unit.cli.evidence import good, plan
+from tests.unit.scenarios.evidence import good
 
 from frenzy.cli.commands.follow import Glance
 from frenzy.cli.commands.progress import ProgressView
 from frenzy.cli.demo import demo_settings, own_home, terminated_as_interrupt
-from frenzy.cli.demo_control import control_spec
-from frenzy.cli.demo_evidence import check_model
+from frenzy.cli.demo_checks import judge, judge_moves
 from frenzy.core.runs.ledger import Event
 from frenzy.core.values.errors import PermanentError, SpecError
-from frenzy.core.values.launch import deepspeed_config
 from frenzy.settings import load_settings
 
 
@@ -62,24 +60,6 @@ def test_bad_cluster_file_is_refused_before_anything_starts(tmp_path: Path) -> N
         demo_settings(load_settings({"FRENZY_HOME": str(tmp_path)}), broken)
 
 
-def test_control_run_trains_the_same_with_room_for_everything() -> None:
-    job = good().view.run.job
-    spec = control_spec(job, plan(2, 4), "control-1", "/runs/control-1", 10**12)
-    assert deepspeed_config(spec.job, spec.plan) == deepspeed_config(job, plan(2, 4))
-    assert (spec.job.training, spec.job.model, spec.job.data) == (job.training, job.model, job.data)
-    assert spec.gpu.memory_bytes == spec.plan.gpu_memory_bytes == 10**12
-    assert spec.placement.num_gpus == 2
-    assert spec.job.checkpoint.resume == "never"
-
-
-def test_model_folder_that_is_missing_or_broken_is_a_problem(tmp_path: Path) -> None:
-    assert check_model(str(tmp_path / "none")).problem
-    (tmp_path / "config.json").write_text("{}")
-    broken = check_model(str(tmp_path))
-    assert broken.problem
-    assert "config.json" in broken.files
-
-
 def glance(number: int) -> Glance:
     view = good().view
     event = Event(run_key="key", time_s=float(number), kind="state", text=f"event {number} [bold]")
@@ -105,3 +85,15 @@ def test_progress_on_a_terminal_shows_bars_below_the_events() -> None:
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "event 1 [bold]" in text
     assert "memory" in text
+
+
+def test_the_verdict_on_one_job_needs_no_more_than_the_ledger() -> None:
+    assert [each for each in judge("success", good().view) if not each.passed] == []
+    failed = [each.name for each in judge("failed", good().view) if not each.passed]
+    assert failed == ["The run reached its last step"]
+
+
+def test_jobs_that_never_moved_fail_the_verdict_on_moves() -> None:
+    still = replace(good().view, attempts=good().view.attempts[1:])
+    assert [each.name for each in judge_moves([still], 0) if not each.passed] == ["No step was lost or repeated"]
+    assert "All GPUs are free at the end" in [each.name for each in judge_moves([still], 1) if not each.passed]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -148,3 +149,13 @@ def test_gpu_types_of_a_trace_count_in_any_case_and_unknown_ones_are_told(frenzy
     files = ("--trace", str(tmp_path / "t.csv"), "--cluster", str(tmp_path / "cluster.yaml"))
     document = json.loads(frenzy("simulate", *files, "--policy", "fifo", "--json").out)
     assert any(note.endswith("they may use all it has: 1.") for note in document["notes"])
+
+
+def test_pictures_without_matplotlib_are_refused_before_anything_is_simulated(
+    frenzy: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    said = frenzy("simulate", "--first", "2", "--output", str(tmp_path / "report"))
+    assert said.status == 2
+    assert "frenzy-airflow[plots]" in said.err
+    assert frenzy("simulate", "--first", "2", "--json").status == 0

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.evidence import good
+from tests.unit.scenarios.evidence import good
 
 from frenzy.adapters.ledger_sql.schema import migrate
 from frenzy.adapters.ledger_sql.sql_ledger import SqlLedger

@@ -1,1 +1,0 @@
-"""Rivals of the product's scheduler, for comparison in the simulator only."""

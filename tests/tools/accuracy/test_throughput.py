@@ -1,0 +1,78 @@
+"""The time model against published speeds: honest split, values that a refit confirms, errors, ranking."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from frenzy.core.values import utilisation as held
+from tools.accuracy.throughput import DatasetSpeed, score_throughput
+from tools.accuracy.throughput_fit import fitted_values
+from tools.accuracy.throughput_rows import PublishedRun, all_runs, published_runs
+
+DATA = Path(__file__).parents[2] / "data" / "memory"
+
+
+@pytest.fixture(scope="module")
+def runs() -> tuple[PublishedRun, ...]:
+    return tuple(all_runs(published_runs(DATA)))
+
+
+@pytest.fixture(scope="module")
+def speeds() -> dict[str, DatasetSpeed]:
+    return {each.dataset: each for each in score_throughput(DATA).datasets}
+
+
+def test_every_row_is_a_run_or_left_out_for_a_reason() -> None:
+    for each in published_runs(DATA):
+        with (DATA / f"{each.dataset}.csv").open(encoding="utf-8") as file:
+            num_rows = sum(1 for line in file if line.strip()) - 1
+        assert len(each.runs) + sum(number for _, number in each.left_out) == num_rows
+
+
+def test_copies_of_a_row_fall_on_one_side_and_both_sides_are_large(runs: tuple[PublishedRun, ...]) -> None:
+    sides: dict[str, set[bool]] = {}
+    for run in runs:
+        sides.setdefault(run.identity, set()).add(run.is_fitted)
+    assert all(len(each) == 1 for each in sides.values())
+    share = sum(run.is_fitted for run in runs) / len(runs)
+    assert 0.4 < share < 0.6
+
+
+def test_a_refit_to_the_fitted_part_confirms_the_values_that_are_held(runs: tuple[PublishedRun, ...]) -> None:
+    values = fitted_values([run for run in runs if run.is_fitted])
+    kept = {f"{field} {each.name}": getattr(each, field) for each in held.ARCHITECTURES for field in _SHARES}
+    kept |= {f"{field} {each.name}": getattr(each, field) for each in _SOFTWARE for field in _WORK}
+    kept |= {"launch_s_per_layer": held.LAUNCH_S_PER_LAYER, "inside": held.INSIDE, "state_passes": held.STATE_PASSES}
+    for name, value in values.items():
+        assert kept[name] == pytest.approx(value, rel=0.01, abs=0.005), name
+
+
+_SHARES = ("matmul", "attention")
+_WORK = ("hidden_passes", "vocab_passes", "between", "overlap")
+_SOFTWARE = (held.FSDP, held.NANOTRON, held.TRANSFORMERS)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "most"),
+    [("llmfoundry_mpt_fits_configs", 0.04), ("nanotron_ultrascale_5d_bench", 0.08), ("fms_a100_80gb", 0.15)],
+)
+def test_the_scored_half_is_predicted_about_as_well_as_the_fitted_one(
+    speeds: dict[str, DatasetSpeed], dataset: str, most: float
+) -> None:
+    scored = speeds[dataset].scored
+    assert scored is not None
+    assert scored.median < most
+
+
+def test_the_first_choice_mostly_ran_within_five_percent_of_the_best(speeds: dict[str, DatasetSpeed]) -> None:
+    ranking = speeds["nanotron_ultrascale_5d_bench"].ranking
+    assert ranking is not None
+    assert ranking.num_questions >= 10
+    assert ranking.num_near / ranking.num_questions > 0.6
+    assert ranking.median_regret < 0.05 < ranking.chance_regret
+
+
+def test_a_missing_table_is_left_out(tmp_path: Path) -> None:
+    assert score_throughput(tmp_path).datasets == ()

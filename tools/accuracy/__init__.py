@@ -1,0 +1,1 @@
+"""Holds the memory and time models to published runs, and writes docs/accuracy.md."""

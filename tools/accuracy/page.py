@@ -1,0 +1,228 @@
+"""The documentation page of the accuracy report, in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from frenzy.core.values.units import GIB
+from frenzy.evaluation.accuracy import Bar
+from frenzy.evaluation.score import Coverage, DatasetScore, Errors, ScoredRow
+from tools.accuracy.report import PublishedReport
+
+
+def accuracy_page(report: PublishedReport, *, dated: str) -> str:
+    """The page's text. dated: when and where the report was made."""
+    sections: tuple[Callable[[PublishedReport], str], ...] = (
+        _bars,
+        _errors,
+        _fits,
+        _peers,
+        _learning,
+        _speed,
+        _worst,
+        _left_out,
+    )
+    return "\n".join([_HEAD.format(dated=dated, rows=report.deepspeed_gpu_rows), *(each(report) for each in sections)])
+
+
+_HEAD = """# Accuracy of the memory model
+
+<!-- Written by `make accuracy ARGS=--docs`; edit the code, not this page. -->
+
+`make accuracy` predicts every row of the [published data sets](../tests/data/memory/SOURCES.md) and compares.
+Made {dated}.
+
+**What this shows, and what it does not.** The rows were run by Hugging Face's Trainer, FSDP, Composer, LitGPT and
+nanotron on A100, H100 and A10G. Rows that DeepSpeed ran on a GPU: **{rows}**. Activations and weights are the same
+whatever moves the gradients, so these rows hold the coefficients to reality; what ZeRO adds is read from DeepSpeed's
+source and measured on [virtual GPUs](memory.md#held-to-measurements), and unvalidated on GPUs.
+
+Nothing in the predicted peaks is fitted to these rows: the coefficients are traced from the libraries' own modules.
+The margin of the requirement is found from every second row that ran out of memory (*fitted*), and judged on the
+others (*scored*).
+
+![Predicted against measured peaks](images/marp-accuracy.png)
+"""
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(headings) + " |", "| " + " | ".join("---" for _ in headings) + " |"]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
+
+
+def _percent(value: float | None, digits: int = 2) -> str:
+    return "" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def _bars(report: PublishedReport) -> str:
+    def verdict(bar: Bar) -> str:
+        return "no rows" if bar.is_met is None else "met" if bar.is_met else "**missed**"
+
+    def value(bar: Bar, number: float | None) -> str:
+        return _percent(number) if bar.unit == "share" else "" if number is None else f"{number:g} {bar.unit}"
+
+    rows = [(bar.name, value(bar, bar.value), value(bar, bar.goal), verdict(bar)) for bar in report.bars]
+    text = (
+        "\nWhat these do not show: llm-foundry publishes only runs that ran, so its half of *no fit and ran* says that "
+        "the model is not too careful, not that it is careful enough. The coverage is a share of few rows; its "
+        "interval is under *Fit or no fit*. Plans of the product add a margin of the same kind, with NCCL's buffers, "
+        "which no published row scores.\n"
+    )
+    return "## Goals\n\n" + _table(("what", "found", "goal", ""), rows) + text
+
+
+def _errors_cells(errors: Errors) -> tuple[str, ...]:
+    values = (errors.median, errors.p95, errors.worst)
+    return (str(errors.count), *(_percent(each) for each in values), _percent(errors.signed))
+
+
+def _errors(report: PublishedReport) -> str:
+    headings = ("data set", "grade", "compared with", "rows", "scored", "median", "95th", "worst", "signed median")
+    rows = [
+        (each.name, each.grade, each.measured, str(each.rows), *_errors_cells(each.errors))
+        for each in report.memory.datasets
+    ]
+    text = "## Errors of the predicted peak\n\nAbsolute relative errors; the signed one is positive when too high.\n\n"
+    return text + _table(headings, rows)
+
+
+def _left_out(report: PublishedReport) -> str:
+    rows = [
+        (each.name, str(count), reason.replace("|", "/"))
+        for each in report.memory.datasets
+        for reason, count in each.refused.items()
+    ]
+    return "## Rows left out\n\n" + _table(("data set", "rows", "reason"), rows)
+
+
+def _coverage(coverage: Coverage) -> str:
+    if coverage.share is None:
+        return ""
+    return f"{coverage.covered} of {coverage.count} ({_percent(coverage.low, 1)} to {_percent(coverage.high, 1)})"
+
+
+def _fits(report: PublishedReport) -> str:
+    headings = (
+        "data set",
+        "fit, **failed**",
+        "fit, ran",
+        "no fit, **ran**",
+        "no fit, failed",
+        "requirement covers need",
+        "covers what was reserved",
+    )
+    rows = [_fit_row(each) for each in report.memory.datasets if each.errors.count or _any_fit(each)]
+    for name, cells in (("all, fitted part", report.memory.fitted), ("all, scored part", report.memory.scored)):
+        counts = (cells.fit_and_failed, cells.fit_and_ran, cells.no_fit_and_ran, cells.no_fit_and_failed)
+        rows.append((name, *(str(each) for each in counts), "", ""))
+    margin = report.memory.margin
+    text = (
+        "## Fit or no fit\n\n"
+        f"Required: the peak, {_percent(margin.peak_share, 0)} of it, {margin.context_bytes / GIB:.2f} GiB for CUDA's "
+        f"context, and {_percent(margin.hooked_share, 0)} of the activations that FSDP's hooks keep to the end of a "
+        "backward pass with frozen parameters. *Need* is what tensors and the context took; *reserved* is what the "
+        "driver's tool showed, which includes memory that the allocator kept because nobody else wanted it. Intervals "
+        "are Clopper and Pearson's, 95 %.\n\n"
+    )
+    return text + _table(headings, rows)
+
+
+def _any_fit(score: DatasetScore) -> bool:
+    return bool(score.fits.fit_and_ran or score.fits.no_fit_and_ran)
+
+
+def _fit_row(score: DatasetScore) -> tuple[str, ...]:
+    cells = score.fits
+    counts = (cells.fit_and_failed, cells.fit_and_ran, cells.no_fit_and_ran, cells.no_fit_and_failed)
+    return (score.name, *(str(each) for each in counts), _coverage(score.needed), _coverage(score.reserved))
+
+
+def _peers(report: PublishedReport) -> str:
+    rows = [
+        (dataset, name, *_errors_cells(errors)) for dataset, own in report.peers.items() for name, errors in own.items()
+    ]
+    text = "## Beside other estimates\n\nThe others estimate full training only; rows without adapters.\n\n"
+    return text + _table(("data set", "estimate", "rows", "median", "95th", "worst", "signed median"), rows)
+
+
+_EXPLANATIONS: Final = {
+    "fms": "Mixtral's: how many tokens its busiest expert got is not recorded; 1.25 times the balanced load is "
+    "assumed. The release of transformers is not recorded either, and is told from the loss "
+    "(`frenzy.evaluation.read_fms`).",
+    "litgpt-hub": "LitGPT has modules of its own. Its phi computes GELU in one kernel, the traced module in nine "
+    "operations (predicted too high); its 4-bit linear maps keep more than those of the traced module (too low).",
+    "litgpt-tables": "As above.",
+    "nanotron": "The mode of tensor parallelism and the optimizer's settings are not recorded. With ZeRO-1 and one "
+    "sequence a micro-batch runs took about two bytes a parameter more than is modelled.",
+    "peft": "Compared with what the allocator had reserved, which is more than tensors took; batches are padded.",
+    "qwen": "The driver's figure, with the context and all cached memory.",
+}
+
+
+def _worst(report: PublishedReport) -> str:
+    rows = [_worst_row(score, each) for score in report.memory.datasets for each in score.worst[:3]]
+    table = _table(("data set", "row", "run", "predicted", "measured", "error", "peak at"), rows)
+    names = [each.name for each in report.memory.datasets if each.name in _EXPLANATIONS]
+    reasons = [f"- **{name}**: {_EXPLANATIONS[name]}" for name in names]
+    return "## Worst rows\n\n" + table + "\nWhy:\n\n" + "\n".join(reasons) + "\n"
+
+
+def _worst_row(score: DatasetScore, each: ScoredRow) -> tuple[str, ...]:
+    return (
+        score.name,
+        str(each.row.number),
+        each.row.label,
+        f"{each.prediction.peak_allocated_bytes / GIB:.2f} GiB",
+        f"{(each.measured_bytes or 0) / GIB:.2f} GiB",
+        _percent(each.error),
+        each.prediction.at,
+    )
+
+
+def _learning(report: PublishedReport) -> str:
+    curve = report.learning
+    if curve is None:
+        return ""
+    rows = [
+        (str(each.num_learned), _percent(each.median_error), _percent(each.p90_error), _percent(each.share_above_bound))
+        for each in curve.points
+    ]
+    text = (
+        "## Learning from runs\n\n"
+        f"The residuals of the first runs of each of {curve.num_groups} groups correct the predictions of its "
+        f"{curve.num_others} other runs ([how](learning.md)).\n\n"
+    )
+    return text + _table(("runs learned from", "median error", "90th", "above the bound"), rows)
+
+
+def _speed(report: PublishedReport) -> str:
+    headings = (
+        "data set",
+        "scored",
+        "median",
+        "90th",
+        "worst",
+        "fitted part, median",
+        "first choice within 5 %",
+        "median regret",
+    )
+    rows = []
+    for each in report.speed.datasets:
+        errors, ranking = each.scored, each.ranking
+        rows.append(
+            (
+                each.dataset,
+                str(errors.num_runs) if errors else "0",
+                *((_percent(errors.median), _percent(errors.p90), _percent(errors.worst)) if errors else ("", "", "")),
+                _percent(each.fitted.median) if each.fitted else "",
+                f"{ranking.num_near} of {ranking.num_questions}" if ranking else "",
+                _percent(ranking.median_regret) if ranking else "",
+            )
+        )
+    text = (
+        "## Step time\n\nErrors of the predicted step time on the scored part "
+        f"({report.speed.split}); the other part gave the shares of the cards' rates ([how](time-model.md)). "
+        "Regret: time lost by running the plan that was predicted fastest, against the fastest published one.\n\n"
+    )
+    return text + _table(headings, rows)

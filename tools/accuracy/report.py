@@ -1,0 +1,81 @@
+"""All that is published about the models' accuracy, in one value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from frenzy.evaluation.accuracy import AccuracyReport, Bar, accuracy_report, at_most
+from frenzy.evaluation.datasets import release_calibrations
+from frenzy.evaluation.published import Outcome
+from frenzy.evaluation.score import Errors, ScoredRow, scored_rows
+from frenzy.settings import CHECKOUT
+from tools.accuracy.learning import LearningCurve, Triple, learning_curve
+from tools.accuracy.peers import PEERS, full_run
+from tools.accuracy.throughput import ThroughputReport, score_throughput
+from tools.accuracy.traced import read_traced, traced_errors
+
+DATA: Final = CHECKOUT / "tests/data/memory"
+_TRACE_BAR: Final = 0.01
+
+# By data set and estimate.
+PeerErrors = Mapping[str, Mapping[str, Errors]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedReport:
+    """The report that users get, and what only the page tells.
+
+    peers: errors of other published estimates, and of this model on the same rows. traced: errors of
+    trace mode on the rows it was run on. learning: what five runs of each group teach about its other
+    runs. speed: the time model's score. deepspeed_gpu_rows: rows that DeepSpeed ran on a GPU.
+    """
+
+    memory: AccuracyReport
+    bars: tuple[Bar, ...]
+    peers: PeerErrors
+    traced: Errors
+    learning: LearningCurve | None
+    speed: ThroughputReport
+    deepspeed_gpu_rows: int
+
+
+def published_report(folder: Path = DATA) -> PublishedReport:
+    """Read and score every data set in ``folder``."""
+    memory = accuracy_report(sorted(folder.glob("*.csv")), release_calibrations())
+    scored = scored_rows(memory.rows, memory.margin)
+    traced = Errors.of(traced_errors(memory.rows, read_traced(folder)))
+    return PublishedReport(
+        memory=memory,
+        bars=(*memory.bars, at_most("grade A, worst error of trace mode", traced.worst, "share", _TRACE_BAR)),
+        peers=_peers(scored),
+        traced=traced,
+        learning=learning_curve(_triples(scored)),
+        speed=score_throughput(folder),
+        deepspeed_gpu_rows=sum(each.framework.startswith("DeepSpeed") for each in memory.rows),
+    )
+
+
+def _peers(scored: Iterable[ScoredRow]) -> PeerErrors:
+    """The formulas of others, and this model on the same rows; of data sets that have any."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for each in scored:
+        full = full_run(each.row.run) if each.row.run else None
+        if each.error is None or full is None:
+            continue
+        errors = found.setdefault(each.row.dataset, {name: [] for name in ("this model", *PEERS)})
+        errors["this model"].append(each.error)
+        for name, formula in PEERS.items():
+            errors[name].append(formula(full) / (each.measured_bytes or 1) - 1.0)
+    return {name: {peer: Errors.of(values) for peer, values in own.items()} for name, own in found.items()}
+
+
+def _triples(scored: Iterable[ScoredRow]) -> list[Triple]:
+    """(group, predicted, measured) of every run that has a measurement."""
+    return [
+        (f"{each.row.dataset}/{each.row.group}", each.prediction.peak_allocated_bytes, each.measured_bytes)
+        for each in scored
+        if each.measured_bytes and each.row.outcome is Outcome.RAN
+    ]

@@ -1,0 +1,1 @@
+"""Generates the memory model's coefficients: traces of tiny models, and one linear system for each case."""

@@ -1,0 +1,1 @@
+"""Writes the reference pages of docs/ that the code itself dictates."""
