@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 from tests.unit.scenarios.evidence import good
 
-from frenzy.api.declaration import Call
 from frenzy.adapters.spec.job_spec import job_from_yaml, shown_yaml
+from frenzy.api.declaration import Call
 from frenzy.cli.commands.server import Api
 from frenzy.cli.demo_moves import SCENES, play, specs_of
 from frenzy.core.runs.ledger import JobState
