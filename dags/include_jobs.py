@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from frenzy.airflow.dags.dags import job_dags_of_folder
+from frenzy.airflow.dags import job_dags_of_folder
 from frenzy.settings import load_settings
 
 FOLDER = Path(__file__).resolve().parents[1] / "include/jobs"

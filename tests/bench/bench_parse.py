@@ -24,7 +24,7 @@ DAG_GOAL_MS: Final = 5.0
 def main() -> list[dict[str, Any]]:
     """Store the specs, execute each loader once as Airflow would, publish the times."""
     from frenzy.adapters.files.job_store import FolderJobStore
-    from frenzy.airflow.dags.dags import ensure_loaders
+    from frenzy.airflow.dags import ensure_loaders
 
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)

@@ -36,8 +36,8 @@ from frenzy.core.runs.protocol import (
     EndReport,
     PressureReport,
     ProgressReport,
+    ReconcileReport,
     SubmitJob,
-    SweepReport,
 )
 from frenzy.core.values.codec import dumps
 from frenzy.core.values.errors import ContractError, PermanentError, Reason, ReasonCode, SpecError, TemporaryError
@@ -117,7 +117,7 @@ MESSAGES = (
     CancelRun(reason=REASON),
     CleanRun(older_than_s=86400.0),
     SubmitJob(yaml_text="name: x"),
-    SweepReport(findings=()),
+    ReconcileReport(findings=()),
 )
 
 

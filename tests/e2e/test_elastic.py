@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.e2e.growing import growing
-from tests.e2e.walker import ELASTIC_CLUSTER, SWEEP, Walker, job_text, write_cluster, write_corpus
+from tests.e2e.walker import ELASTIC_CLUSTER, RECONCILE, Walker, job_text, write_cluster, write_corpus
 from tests.scenarios import elastic, swap
 from tests.scenarios.elastic import Story
 from tests.scenarios.swap import SwapStory
@@ -139,10 +139,10 @@ def scene(elastic_walker: Walker, elastic_api: Api, tmp_path_factory: pytest.Tem
 
 
 def drain(walker: Walker, name: str) -> None:
-    """Mark the node in the cluster file; the sweep reads it."""
+    """Mark the node in the cluster file; reconciliation reads it."""
     nodes = [{**each, "state": "draining"} if each["name"] == name else each for each in ELASTIC_CLUSTER["nodes"]]
     walker.stack.settings.cluster_file.write_text(yaml.safe_dump({**ELASTIC_CLUSTER, "nodes": nodes}), encoding="utf-8")
-    walker.trigger(SWEEP)
+    walker.trigger(RECONCILE)
 
 
 def reason_to_wait(walker: Walker, dag_id: str, run_id: str) -> Reason | None:

@@ -100,7 +100,7 @@ def test_hostile_names_are_text(viewer: Browser, walker: Walker, stack: Stack) -
     )
     config = {**MODEL, "n_inner": None, "tie_word_embeddings": True, "activation_function": "gelu_new"}
     request = RegisterRun(identity=identity, job=job, model_config=config, data_facts=DataFacts(num_tokens=10_000))
-    with walker.sweep_paused():
+    with walker.reconciliation_paused():
         show_hostile_run(viewer, walker, stack, request)
     assert [each for each in viewer.complaints if "dialog" in each] == []
 

@@ -35,7 +35,7 @@ def walker(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def test_the_scheduler_outlives_a_lock_on_the_rows_of_pools(walker: Walker, database: str) -> None:
-    """As the sweep holds it while it changes them: Airflow's scheduler asks for these rows in each of its loops."""
+    """As reconciliation holds it while it changes them: Airflow's scheduler asks for these rows in each loop."""
     engine = create_engine(database)
     with engine.connect() as holder, engine.connect().execution_options(isolation_level="AUTOCOMMIT") as watcher:
         holder.execute(text("SELECT * FROM slot_pool FOR UPDATE"))

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 # Shared machines are slow at times; a test that waits in vain fails with what it waited for.
 PATIENCE_S = 240.0
-SWEEP = "frenzy_sweep"
+RECONCILE = "frenzy_reconcile"
 _TRIES = 6
 
 
@@ -228,17 +228,17 @@ class Walker:
         self.airflow("PATCH", f"/dags/{dag_id}/dagRuns/{run_id}", {"state": "failed"})
 
     @contextmanager
-    def sweep_paused(self) -> Iterator[None]:
-        """No sweep runs meanwhile: it ends every run whose DAG run Airflow does not know."""
-        self.airflow("PATCH", f"/dags/{SWEEP}", {"is_paused": True})
+    def reconciliation_paused(self) -> Iterator[None]:
+        """No reconciliation runs meanwhile: it ends every run whose DAG run Airflow does not know."""
+        self.airflow("PATCH", f"/dags/{RECONCILE}", {"is_paused": True})
         try:
-            self.eventually("the running sweep's end", self._no_sweep)
+            self.eventually("the end of the running reconciliation", self._no_reconciliation)
             yield
         finally:
-            self.airflow("PATCH", f"/dags/{SWEEP}", {"is_paused": False})
+            self.airflow("PATCH", f"/dags/{RECONCILE}", {"is_paused": False})
 
-    def _no_sweep(self) -> bool:
-        found = self.airflow("GET", f"/dags/{SWEEP}/dagRuns/~/taskInstances?state=queued&state=running")
+    def _no_reconciliation(self) -> bool:
+        found = self.airflow("GET", f"/dags/{RECONCILE}/dagRuns/~/taskInstances?state=queued&state=running")
         return int(found["total_entries"]) == 0
 
     def wait_for_state(self, dag_id: str, run_id: str, *states: JobState) -> RunView:

@@ -116,7 +116,7 @@ class Api:
             f"{attempt}/end": {"result": result, "reason": reason, "lost_nodes": ["a"], "progress": progress},
             f"/runs/{self.run_key}/cancel": {"reason": reason},
             f"/runs/{self.run_key}/clean": {"older_than_s": 5.0, "models": False, "dry_run": True},
-            "/sweep": {"findings": [finding]},
+            "/reconcile": {"findings": [finding]},
         }  # fmt: skip
 
     def post(self, path: str, body: bytes, *, user: str = "") -> Any:

@@ -208,7 +208,7 @@ def test_an_api_that_cannot_be_asked_proves_nothing(bench: Bench) -> None:
         away.stop(spec, grace_s=1.0)
 
 
-def test_the_sweeps_view_names_the_attempts_that_have_pods(bench: Bench) -> None:
+def test_the_view_of_reconciliation_names_the_attempts_that_have_pods(bench: Bench) -> None:
     bench.launched(node="n1")
     bench.launched(attempt=2, node="n1")
     assert bench.launcher.remains() == (("0123456789ab", 1), ("0123456789ab", 2))

@@ -20,7 +20,7 @@ import pytest
 import yaml
 from kubernetes import client
 from tests.e2e.growing import check_moves, growing
-from tests.e2e.walker import SWEEP, Walker, write_cluster, write_corpus
+from tests.e2e.walker import RECONCILE, Walker, write_cluster, write_corpus
 from tests.kubernetes.access import make_namespace, service_account_kubeconfig, virtual_gpus
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.host_python import USER, HostPython
@@ -247,11 +247,11 @@ def test_a_run_of_which_the_kubelet_evicts_one_pod_goes_on_in_another_from_its_l
 def grow_no_more(walker: Walker, place: Place, folder: Path) -> None:
     """From now on no further node of the type comes: a run that loses one of two there has one left.
 
-    The ledger, which may know of a third since the pods run, hears of it by the next sweep.
+    The ledger, which may know of a third since the pods run, hears of it by the next reconciliation.
     """
     write_cluster(folder, cluster_with(place, twin=0, large=1)).replace(place.files / "cluster.yaml")
-    sweep = walker.trigger(SWEEP)
-    walker.eventually("a sweep", lambda: walker.dag_run_state(SWEEP, sweep) == "success")
+    run = walker.trigger(RECONCILE)
+    walker.eventually("a reconciliation", lambda: walker.dag_run_state(RECONCILE, run) == "success")
 
 
 def fill_scratch_space(control_plane: ControlPlane, pod: Any) -> None:

@@ -2,7 +2,7 @@
 
 Registered in the API server's process only. Airflow calls these hooks inside its own transaction,
 so the ledger is written by a thread of its own, after the hook has returned. Triggers see to the
-workers; the sweep sees to whatever both missed.
+workers; reconciliation sees to whatever both missed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _quietly(work: Callable[..., None], *arguments: str) -> None:
     try:
         work(*arguments)
     except Exception:
-        log.exception("Not cancelled (the sweep will): %s", arguments)
+        log.exception("Not cancelled (reconciliation will): %s", arguments)
 
 
 def _cancel_dag_run(dag_id: str, run_id: str) -> None:

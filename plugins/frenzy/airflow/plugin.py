@@ -20,7 +20,7 @@ from frenzy.web.mount import external_views, serves_api
 def api_app() -> dict[str, Any]:
     """The FastAPI app in the form Airflow mounts; imports what only the server needs."""
     from frenzy.airflow.audit import note_act
-    from frenzy.airflow.dags.dags import ensure_loaders
+    from frenzy.airflow.dags import ensure_loaders
     from frenzy.airflow.person import airflow_person
     from frenzy.settings import load_settings
     from frenzy.web.application import create_app
@@ -37,7 +37,7 @@ def api_app() -> dict[str, Any]:
 def parse_soon(job_name: str) -> None:
     """Have the DAG processor look at the job's spec now rather than at its next round."""
     from frenzy.adapters.files.job_store import shard_of
-    from frenzy.airflow.dags.dags import loader_of, request_parse
+    from frenzy.airflow.dags import loader_of, request_parse
     from frenzy.settings import load_settings
 
     folder = load_settings(os.environ).jobs_folder / shard_of(job_name)

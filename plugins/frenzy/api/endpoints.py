@@ -24,13 +24,13 @@ from frenzy.core.runs.protocol import (
     PlanPreview,
     PressureReport,
     ProgressReport,
+    ReconcileReport,
+    ReconcileSummary,
+    ReconcileTarget,
     RegisterRun,
     RunView,
     SubmitJob,
     SubmittedJob,
-    SweepReport,
-    SweepSummary,
-    SweepTarget,
     Verdict,
 )
 from frenzy.core.runs.views import Explanation, GpusView, MemoryView, QueueSnapshot, QueueView
@@ -114,10 +114,10 @@ def queue_snapshot() -> QueueSnapshot: ...
 def gpus() -> GpusView: ...
 @endpoint("GET", f"{API}/reasons", Need.VISIT, "The general sentence of every reason code.")
 def reasons() -> dict[ReasonCode, str]: ...
-@endpoint("GET", f"{API}/sweep", Need.SERVICE, "The held leases whose workers should be looked at.")
-def sweep_targets() -> tuple[SweepTarget, ...]: ...
-@endpoint("POST", f"{API}/sweep", Need.SERVICE, "What was found of them; the ledger reconciles.", EVERY_LEASE)
-def sweep(report: SweepReport) -> SweepSummary: ...
+@endpoint("GET", f"{API}/reconcile", Need.SERVICE, "The held leases whose workers should be looked at.")
+def reconcile_targets() -> tuple[ReconcileTarget, ...]: ...
+@endpoint("POST", f"{API}/reconcile", Need.SERVICE, "What was found of them; the ledger reconciles.", EVERY_LEASE)
+def reconcile(report: ReconcileReport) -> ReconcileSummary: ...
 
 
 ENDPOINTS: Final[tuple[Endpoint[..., Any], ...]] = tuple(

@@ -27,11 +27,11 @@ from frenzy.app.queries import (
     shown_to,
 )
 from frenzy.app.queue_snapshot import queue_snapshot
+from frenzy.app.reconcile import reconcile, reconcile_targets
 from frenzy.app.register import preview, register_run
 from frenzy.app.services import Services
 from frenzy.app.settle import decide, end_attempt
 from frenzy.app.submit import dag_id_of, job_text, remove_job, store_job
-from frenzy.app.sweep import apply_sweep, sweep_targets
 from frenzy.core.runs.access import Caller, Sight, see_all
 from frenzy.core.runs.protocol import CancelRun, CleanedRun, CleanRun, EndedRun, RunView, SubmitJob, SubmittedJob
 from frenzy.core.values.errors import REASON_SENTENCES
@@ -172,7 +172,7 @@ HANDLERS: Final = dict(
         _case(api.queue_snapshot, queue_snapshot),
         _of(api.gpus, lambda asked: gpus_view(asked.services, asked.sees)),
         _of(api.reasons, lambda asked: dict(REASON_SENTENCES)),
-        _case(api.sweep_targets, sweep_targets),
-        _case(api.sweep, apply_sweep),
+        _case(api.reconcile_targets, reconcile_targets),
+        _case(api.reconcile, reconcile),
     )
 )

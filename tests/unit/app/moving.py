@@ -11,9 +11,9 @@ from tests.unit.installation import small_cluster
 from frenzy.adapters.memory import FixedInventory
 from frenzy.app.facts import scheduling_facts
 from frenzy.app.inventory import refresh_inventory
-from frenzy.app.sweep import apply_sweep
+from frenzy.app.reconcile import reconcile
 from frenzy.core.has import Policy, schedule
-from frenzy.core.runs.protocol import DirectiveKind, PlaceStatus, SweepReport, VerdictKind
+from frenzy.core.runs.protocol import DirectiveKind, PlaceStatus, ReconcileReport, VerdictKind
 from frenzy.core.values.cluster import Cluster, NodeAllocation, NodeState, Placement
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import ConstraintsSpec, TrainingJob
@@ -74,7 +74,7 @@ def running_job(airflow: Airflow) -> RunningJob:
 
 
 def a_pass(airflow: Airflow) -> None:
-    apply_sweep(airflow.services, SweepReport(findings=()))
+    reconcile(airflow.services, ReconcileReport(findings=()))
 
 
 def resize(airflow: Airflow, scheduler: ScriptedScheduler, num_gpus: int) -> None:

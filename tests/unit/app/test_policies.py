@@ -10,11 +10,11 @@ from tests.unit.app.playing import Airflow, make_job
 from frenzy.app.place import place_status
 from frenzy.app.queries import explain, queue_view, run_view
 from frenzy.app.queue_snapshot import queue_snapshot
-from frenzy.app.sweep import apply_sweep
+from frenzy.app.reconcile import reconcile
 from frenzy.core.has import SchedulingState, decide, policy_named
 from frenzy.core.lifecycle.moves import ElasticRules
 from frenzy.core.runs.ledger import JobState
-from frenzy.core.runs.protocol import DirectiveKind, SweepReport, VerdictKind
+from frenzy.core.runs.protocol import DirectiveKind, ReconcileReport, VerdictKind
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.job import ConstraintsSpec, TrainingJob, TrainingSpec
 from frenzy.settings import PlacementPolicy
@@ -107,7 +107,7 @@ def test_a_policy_that_moves_nobody_lets_a_long_job_run_on(airflow: Airflow, pol
         if long.is_placed:
             train(long)
     submit(home, on("small", "short", steps=10, priority=5))
-    apply_sweep(home.services, SweepReport(findings=()))
+    reconcile(home.services, ReconcileReport(findings=()))
     for long in longs:
         if long.is_placed:
             assert long.step(1, 21).kind is DirectiveKind.CONTINUE

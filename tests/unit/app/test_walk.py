@@ -12,10 +12,10 @@ from frenzy.adapters.memory import FixedInventory
 from frenzy.app.cancel import cancel
 from frenzy.app.place import place_status
 from frenzy.app.queries import explain, gpus_view, queue_view, run_view
+from frenzy.app.reconcile import reconcile, reconcile_targets
 from frenzy.app.settle import UnsettledError, end_attempt
-from frenzy.app.sweep import apply_sweep, sweep_targets
 from frenzy.core.runs.ledger import JobState
-from frenzy.core.runs.protocol import DirectiveKind, EndReport, PlaceStatus, SweepReport, VerdictKind
+from frenzy.core.runs.protocol import DirectiveKind, EndReport, PlaceStatus, ReconcileReport, VerdictKind
 from frenzy.core.values.cluster import Cluster, NodeAllocation, Placement
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import ConstraintsSpec, TrainingSpec
@@ -230,12 +230,12 @@ def test_a_gpu_type_that_leaves_the_inventory_while_held_stays_known(airflow: Ai
     )
     assert isinstance(airflow.services.inventory, FixedInventory)
     airflow.services.inventory.replace(left)
-    (target,) = sweep_targets(airflow.services)
+    (target,) = reconcile_targets(airflow.services)
     assert target.spec.gpu.name == gone
     assert place_status(airflow.services, airflow.key).spec is not None
-    apply_sweep(airflow.services, SweepReport(findings=()))
+    reconcile(airflow.services, ReconcileReport(findings=()))
     airflow.end(1, 0, last_step=100)
-    sweep_targets(airflow.services)
+    reconcile_targets(airflow.services)
     assert [row.gpu_type for row in gpus_view(airflow.services).types] == [each.name for each in left.gpu_types]
 
 
@@ -300,7 +300,7 @@ def test_a_crash_in_a_cluster_that_is_gone_is_not_called_a_lack_of_memory(airflo
     assert isinstance(airflow.services.inventory, FixedInventory)
     airflow.services.inventory.replace(Cluster(gpu_types=(), nodes=()))
     airflow.end(1, 137)
-    sweep_targets(airflow.services)
+    reconcile_targets(airflow.services)
     verdict = airflow.decide()
     assert verdict.kind is VerdictKind.FAIL
     assert "no plan fits the cluster any more" in verdict.reason.sentence
@@ -321,8 +321,8 @@ def test_a_node_that_a_run_was_lost_on_is_used_again_once_no_other_could_run_it(
     assert airflow.place().status is PlaceStatus.WAITING
     assert isinstance(airflow.services.inventory, FixedInventory)
     airflow.services.inventory.replace(Cluster(gpu_types=whole.gpu_types, nodes=(left,)))
-    sweep_targets(airflow.services)
-    apply_sweep(airflow.services, SweepReport(findings=()))
+    reconcile_targets(airflow.services)
+    reconcile(airflow.services, ReconcileReport(findings=()))
     again = place_status(airflow.services, airflow.key).spec
     assert again is not None
     assert [each.node for each in again.placement.allocations] == [left.name]

@@ -11,10 +11,10 @@ from tests.unit.app.playing import FORECAST, Airflow
 from frenzy.adapters.memory import InMemoryRunStore
 from frenzy.app.observe import report_pressure, report_progress
 from frenzy.app.queries import memory_view, run_view
+from frenzy.app.reconcile import reconcile
 from frenzy.app.settle import end_attempt
-from frenzy.app.sweep import apply_sweep
 from frenzy.core.runs.ledger import Attempt, JobState
-from frenzy.core.runs.protocol import EndReport, PressureReport, ProgressReport, SweepFinding, SweepReport
+from frenzy.core.runs.protocol import EndReport, PressureReport, ProgressReport, ReconcileFinding, ReconcileReport
 from frenzy.core.values.codec import dumps
 from frenzy.core.values.errors import ContractError, Reason, ReasonCode
 from frenzy.core.values.launch import AttemptResult
@@ -79,11 +79,11 @@ def test_an_end_without_a_result_is_not_completed_by_its_reason(airflow: Airflow
     assert "nowhere" not in ended.lost_nodes
 
 
-def test_a_sweep_with_one_impossible_result_still_frees_all_gpus(airflow: Airflow) -> None:
+def test_a_reconciliation_with_one_impossible_result_still_frees_all_gpus(airflow: Airflow) -> None:
     airflow.begun()
     lie = AttemptResult(exit_code=0, last_step=BILLION, total_steps=BILLION)
-    finding = SweepFinding(run_key=airflow.key, attempt=1, workers=WorkersState.GONE, result=lie)
-    assert apply_sweep(airflow.services, SweepReport(findings=(finding,))).num_released == 1
+    finding = ReconcileFinding(run_key=airflow.key, attempt=1, workers=WorkersState.GONE, result=lie)
+    assert reconcile(airflow.services, ReconcileReport(findings=(finding,))).num_released == 1
     assert run_view(airflow.services, airflow.key).run.state is JobState.RECOVERING
 
 

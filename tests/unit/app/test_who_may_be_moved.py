@@ -23,7 +23,7 @@ from tests.unit.app.playing import Airflow, make_job
 
 from frenzy.app.observe import report_progress
 from frenzy.app.queries import explain, queue_view, run_view
-from frenzy.app.sweep import sweep_targets
+from frenzy.app.reconcile import reconcile_targets
 from frenzy.core.lifecycle.moves import ElasticRules
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import ProgressReport
@@ -150,14 +150,14 @@ def test_a_job_on_a_lost_node_cannot_be_asked_to_stop(long: Airflow) -> None:
 def test_a_job_that_is_not_heard_of_is_taken_to_be_where_it_was(long: Airflow, scheduler: ScriptedScheduler) -> None:
     resize(long, scheduler, 1)
     long.clock.advance(61)
-    sweep_targets(long.services)
+    reconcile_targets(long.services)
     assert running_job(long).placement == on_a(2)
     assert pinned(long)
 
 
 def test_a_job_that_is_not_heard_of_is_not_asked(long: Airflow, scheduler: ScriptedScheduler) -> None:
     long.clock.advance(61)
-    sweep_targets(long.services)
+    reconcile_targets(long.services)
     assert pinned(long)
     preempt(long, scheduler)
     assert run_view(long.services, long.key).run.state is JobState.RUNNING

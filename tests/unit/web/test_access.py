@@ -139,13 +139,13 @@ def test_a_refusal_is_one_line_in_the_log_with_who_and_what_and_no_query(
     http: TestClient, run_key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.clear()
-    http.post(f"{API}/sweep?token=hidden", headers={"X-User": "eve"})
+    http.post(f"{API}/reconcile?token=hidden", headers={"X-User": "eve"})
     http.request("POST", f"{API}/plan?token=hidden", headers={"X-User": "ada", "Sec-Fetch-Site": "cross-site"})
     http.get(f"{API}/runs?token=hidden", headers={"X-User": "eve"})
     http.post(f"{API}/runs/{run_key}/cancel?token=hidden", headers={"X-User": "eve"})
     noted = [each for each in caplog.records if each.name.startswith("frenzy")]
     assert [each.getMessage() for each in noted] == [
-        "POST /api/v1/sweep is refused to 'eve', needs service: You may not do this.",
+        "POST /api/v1/reconcile is refused to 'eve', needs service: You may not do this.",
         "POST /api/v1/plan is refused to 'ada', needs start: A page of another site asks for this.",
         f"POST /api/v1/runs/{run_key}/cancel is refused to 'eve', needs manage_run: "
         f"The run {run_key} of words is another's.",

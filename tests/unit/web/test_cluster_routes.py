@@ -1,4 +1,4 @@
-"""Jobs, plan previews, queue, GPUs and sweep over HTTP."""
+"""Jobs, plan previews, queue, GPUs and reconciliation over HTTP."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.unit.web.conftest import ApiUser
 from frenzy.core.runs.protocol import (
     PlaceView,
     PlanPreview,
+    ReconcileReport,
+    ReconcileSummary,
+    ReconcileTarget,
     SubmitJob,
     SubmittedJob,
-    SweepReport,
-    SweepSummary,
-    SweepTarget,
 )
 from frenzy.core.runs.views import GpusView, QueueView
 from frenzy.core.values.codec import dumps
@@ -99,12 +99,12 @@ def test_queue_and_gpus_show_who_holds_what(op: ApiUser) -> None:
     assert any(view.run.run_key in row.run_keys for row in gpus.nodes)
 
 
-def test_sweep_lists_what_holds_gpus_and_takes_findings(op: ApiUser) -> None:
+def test_reconciliation_lists_what_holds_gpus_and_takes_findings(op: ApiUser) -> None:
     view = op.registered()
     op.ask("POST", f"/runs/{view.run.run_key}/enqueue", PlaceView)
-    targets = op.ask("GET", "/sweep", tuple[SweepTarget, ...])
+    targets = op.ask("GET", "/reconcile", tuple[ReconcileTarget, ...])
     assert [each.run_key for each in targets] == [view.run.run_key]
-    assert op.ask("POST", "/sweep", SweepSummary, SweepReport(findings=())).num_released == 0
+    assert op.ask("POST", "/reconcile", ReconcileSummary, ReconcileReport(findings=())).num_released == 0
 
 
 def test_reason_sentences_are_the_core_s(op: ApiUser) -> None:

@@ -66,7 +66,7 @@ def test_unexpected_error_does_not_tell_its_insides() -> None:
 
 @pytest.mark.parametrize(
     ("path", "most", "status"),
-    [("jobs", 1024**2, 400), ("sweep", 4 * 1024**2, 413), ("runs/x/cancel", 64 * 1024, 400)],
+    [("jobs", 1024**2, 400), ("reconcile", 4 * 1024**2, 413), ("runs/x/cancel", 64 * 1024, 400)],
 )
 def test_endless_body_is_refused(op: ApiUser, path: str, most: int, status: int) -> None:
     op.registered()

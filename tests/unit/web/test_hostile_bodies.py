@@ -93,7 +93,7 @@ def test_a_model_beyond_what_can_be_computed_has_no_plan(op: ApiUser, config: di
 
 @pytest.mark.parametrize("body", ["[" * 100_000, '{"a":' * 100_000 + "1" + "}" * 100_000, '"\\ud800"', "1e999", "[]"])
 def test_a_body_that_is_no_message_is_refused(op: ApiUser, body: str) -> None:
-    for path in ("/jobs", "/runs", "/plan", "/sweep"):
+    for path in ("/jobs", "/runs", "/plan", "/reconcile"):
         assert op.send("POST", path, body).status_code == 400
 
 

@@ -281,16 +281,16 @@ class EvaluateOperator(FrenzyOperator):
             self._evaluation.kill()
 
 
-class SweepOperator(FrenzyOperator):
+class ReconcileOperator(FrenzyOperator):
     """Looks at the workers behind every lease and lets the ledger put right what nobody else did."""
 
     def execute(self, context: Any) -> dict[str, Any]:
         from frenzy.airflow.failures import airflow_errors
-        from frenzy.airflow.tasks.sweep import sweep_once
+        from frenzy.airflow.tasks.reconcile import reconcile_once
         from frenzy.core.values.codec import encode
 
         with airflow_errors():
-            summary = sweep_once(self.api_client(), self.log)
+            summary = reconcile_once(self.api_client(), self.log)
         encoded: dict[str, Any] = encode(summary)
         return encoded
 

@@ -261,7 +261,7 @@ class AttemptTrigger(RunTrigger):
             await asyncio.sleep(workers().settings.poll_s)
 
     async def _remove(self) -> None:
-        """The sweep removes what this does not."""
+        """Reconciliation removes what this does not."""
         try:
             await asyncio.to_thread(workers().launcher.remove, self.run_key, self.attempt)
         except Exception as error:

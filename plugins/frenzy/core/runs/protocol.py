@@ -215,7 +215,7 @@ class CleanedRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SweepTarget:
+class ReconcileTarget:
     """A held lease whose workers should be looked at; masked texts left out."""
 
     run_key: str
@@ -226,8 +226,8 @@ class SweepTarget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SweepFinding:
-    """What a sweep saw of one attempt; reason and lost_nodes as in EndReport."""
+class ReconcileFinding:
+    """What a reconciliation saw of one attempt; reason and lost_nodes as in EndReport."""
 
     run_key: Annotated[str, Len(1, 64)]
     attempt: Annotated[int, Ge(0), Lt(2**31)]
@@ -238,12 +238,12 @@ class SweepFinding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SweepReport:
-    findings: tuple[SweepFinding, ...]
+class ReconcileReport:
+    findings: tuple[ReconcileFinding, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SweepSummary:
+class ReconcileSummary:
     num_suspect: int
     num_released: int
     num_started: int

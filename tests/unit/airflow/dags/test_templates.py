@@ -22,7 +22,7 @@ from tests.unit.installation import CONFIG
 from frenzy.adapters.files.job_store import FolderJobStore
 from frenzy.adapters.spec.job_spec import job_from_yaml, job_to_document
 from frenzy.airflow.connection import api_client
-from frenzy.airflow.dags.dags import ensure_loaders, job_dags_of_folder, job_dags_of_shard
+from frenzy.airflow.dags import ensure_loaders, job_dags_of_folder, job_dags_of_shard
 from frenzy.airflow.dags.train_form import form, job_of_form
 from frenzy.airflow.operators.operators import LaunchOperator, PlaceOperator
 from frenzy.airflow.operators.task_group import frenzy_training
@@ -110,7 +110,7 @@ def everything_shown(world: World, run_key: str) -> Iterator[str]:
         api.runs_of_dag_run(run.identity.dag_id, run.identity.run_id),
         api.enqueue(run_key),
         api.place(run_key),
-        api.sweep_targets(),
+        api.reconcile_targets(),
         api.queue(),
         api.queue_snapshot(),
         api.explain(run_key),

@@ -17,7 +17,7 @@ from frenzy.airflow.operators.operators import (
     MonitorOperator,
     PlaceOperator,
     ProfileOperator,
-    SweepOperator,
+    ReconcileOperator,
 )
 from frenzy.airflow.operators.pod_operator import PodLaunchOperator
 from frenzy.airflow.triggers.triggers import LaunchTrigger, MonitorTrigger, PlaceTrigger
@@ -249,7 +249,7 @@ def test_launch_ends_workers_of_an_attempt_that_was_ended_while_they_started(
     launch = world.launcher.launch
 
     def slow_launch(given: Any) -> str:
-        reason = Reason(code=ReasonCode.LAUNCH_FAILED, detail="The sweep lost patience.")
+        reason = Reason(code=ReasonCode.LAUNCH_FAILED, detail="Reconciliation lost patience.")
         end_attempt(world.services, spec.run_key, spec.attempt, EndReport(reason=reason))
         return launch(given)
 
@@ -289,25 +289,25 @@ def test_a_refusal_whose_pods_still_leave_when_the_launch_task_ends_keeps_its_re
     assert world.view(spec.run_key).run.num_reschedules == 0
 
 
-def test_the_sweep_removes_what_is_left_of_ended_attempts_and_nothing_of_unknown_runs(world: World) -> None:
+def test_reconciliation_removes_what_is_left_of_ended_attempts_and_nothing_of_unknown_runs(world: World) -> None:
     spec, _ = started(world)
     alive, _ = started(world, name="other")
     stranger = replace(spec, run_key="stranger")
     world.launcher.launch(stranger)
     ended(world, spec, 0)
-    SweepOperator(task_id="sweep").execute({})
+    ReconcileOperator(task_id="reconcile").execute({})
     assert world.launcher.remains() == tuple(sorted([(alive.run_key, 1), ("stranger", 1)]))
 
 
-def test_the_sweep_keeps_workers_of_a_cancelled_run_from_starting_before_it_frees_their_gpus(world: World) -> None:
+def test_reconciliation_keeps_workers_of_a_cancelled_run_from_starting_before_it_frees_their_gpus(world: World) -> None:
     spec = world.placed()
     attempt_launching(world.services, spec.run_key, spec.attempt)
     cancel(world.services, spec.run_key, Reason(code=ReasonCode.CANCELLED_BY_USER))
-    SweepOperator(task_id="sweep").execute({})
+    ReconcileOperator(task_id="reconcile").execute({})
     assert world.view(spec.run_key).lease is not None
     world.launcher.launch(spec)
     assert world.launcher.state(spec) is WorkersState.GONE, "it was told before"
-    SweepOperator(task_id="sweep").execute({})
+    ReconcileOperator(task_id="reconcile").execute({})
     assert world.view(spec.run_key).lease is None
 
 

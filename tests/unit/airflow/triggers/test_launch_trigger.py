@@ -14,12 +14,12 @@ from tests.unit.airflow.triggering import CONN, Run, first_event, of, result, st
 
 from frenzy.adapters.memory import InMemoryRunStore
 from frenzy.airflow.connection import api_client
+from frenzy.airflow.tasks.reconcile import _look
 from frenzy.airflow.tasks.settle import end_unwatched
-from frenzy.airflow.tasks.sweep import _look
 from frenzy.airflow.tasks.workers import using, workers
 from frenzy.airflow.triggers.triggers import LaunchTrigger
 from frenzy.core.runs.ledger import JobState, LeaseState
-from frenzy.core.runs.protocol import SweepTarget
+from frenzy.core.runs.protocol import ReconcileTarget
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.launch import AttemptResult
 from frenzy.ports import WorkersState
@@ -107,10 +107,10 @@ def test_an_unwatched_attempt_ends_though_its_run_directory_cannot_be_read(world
 
 
 @pytest.mark.usefixtures("unreadable")
-def test_the_sweep_reports_what_the_launcher_proves_though_the_run_directory_cannot_be_read(world: World) -> None:
+def test_reconciliation_reports_what_the_launcher_proves_though_the_run_directory_cannot_be_read(world: World) -> None:
     spec = started(world)
     world.launcher.finish(spec)
-    target = SweepTarget(run_key=spec.run_key, attempt=spec.attempt, spec=spec, suspect=True, stop=False)
+    target = ReconcileTarget(run_key=spec.run_key, attempt=spec.attempt, spec=spec, suspect=True, stop=False)
     finding = _look(workers(), target, logging.getLogger(__name__))
     assert (finding.workers, finding.result) == (WorkersState.GONE, None)
 

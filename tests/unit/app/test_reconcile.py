@@ -1,4 +1,4 @@
-"""The sweep: GPUs are free once the workers are proved gone, or none can come; not before."""
+"""Reconciliation: GPUs are free once the workers are proved gone, or none can come; not before."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from frenzy.adapters.memory import InMemoryLedger
 from frenzy.app.cancel import cancel
 from frenzy.app.observe import attempt_launching
 from frenzy.app.queries import run_view
-from frenzy.app.sweep import apply_sweep, sweep_targets
+from frenzy.app.reconcile import reconcile, reconcile_targets
 from frenzy.core.runs.ledger import JobState, LeaseState
-from frenzy.core.runs.protocol import DirectiveKind, SweepFinding, SweepReport, VerdictKind
+from frenzy.core.runs.protocol import DirectiveKind, ReconcileFinding, ReconcileReport, VerdictKind
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.launch import AttemptResult
 from frenzy.ports import WorkersState
@@ -24,7 +24,7 @@ BY_USER = Reason(code=ReasonCode.CANCELLED_BY_USER, detail="Pressed by a test.")
 def test_an_overdue_lease_is_suspect_and_still_holds_its_gpus(airflow: Airflow) -> None:
     airflow.begun()
     airflow.clock.advance(61)
-    (target,) = sweep_targets(airflow.services)
+    (target,) = reconcile_targets(airflow.services)
     assert target.suspect
     assert airflow.free_gpus < 4
     airflow.step(1, 2)
@@ -36,12 +36,12 @@ def test_an_overdue_lease_is_suspect_and_still_holds_its_gpus(airflow: Airflow) 
 def test_a_suspect_lease_is_released_once_its_workers_are_proved_gone(airflow: Airflow) -> None:
     airflow.begun()
     airflow.clock.advance(61)
-    sweep_targets(airflow.services)
-    alive = SweepFinding(run_key=airflow.key, attempt=1, workers=WorkersState.ALIVE)
-    apply_sweep(airflow.services, SweepReport(findings=(alive,)))
+    reconcile_targets(airflow.services)
+    alive = ReconcileFinding(run_key=airflow.key, attempt=1, workers=WorkersState.ALIVE)
+    reconcile(airflow.services, ReconcileReport(findings=(alive,)))
     assert airflow.free_gpus < 4
-    gone = SweepFinding(run_key=airflow.key, attempt=1, workers=WorkersState.GONE)
-    summary = apply_sweep(airflow.services, SweepReport(findings=(gone,)))
+    gone = ReconcileFinding(run_key=airflow.key, attempt=1, workers=WorkersState.GONE)
+    summary = reconcile(airflow.services, ReconcileReport(findings=(gone,)))
     assert summary.num_released == 1
     assert airflow.free_gpus == 4
     assert airflow.decide().kind is VerdictKind.RETRY
@@ -51,46 +51,46 @@ def test_workers_that_are_gone_like_their_launch_task_are_released_though_a_moni
     airflow: Airflow,
 ) -> None:
     airflow.begun()
-    gone = SweepFinding(run_key=airflow.key, attempt=1, workers=WorkersState.GONE)
-    apply_sweep(airflow.services, SweepReport(findings=(gone,)))
+    gone = ReconcileFinding(run_key=airflow.key, attempt=1, workers=WorkersState.GONE)
+    reconcile(airflow.services, ReconcileReport(findings=(gone,)))
     assert airflow.free_gpus < 4, "its launch task is about to report it"
     assert isinstance(airflow.services.ledger, InMemoryLedger)
     airflow.services.ledger.over_launches.add(run_view(airflow.services, airflow.key).run.identity)
-    apply_sweep(airflow.services, SweepReport(findings=(gone,)))
+    reconcile(airflow.services, ReconcileReport(findings=(gone,)))
     assert airflow.free_gpus == 4
 
 
-def test_the_sweep_takes_the_workers_own_account_where_they_left_one(airflow: Airflow) -> None:
+def test_reconciliation_takes_the_workers_own_account_where_they_left_one(airflow: Airflow) -> None:
     airflow.begun()
     airflow.clock.advance(61)
-    sweep_targets(airflow.services)
+    reconcile_targets(airflow.services)
     done = AttemptResult(exit_code=0, last_step=100, total_steps=100)
-    gone = SweepFinding(run_key=airflow.key, attempt=1, workers=WorkersState.GONE, result=done)
-    apply_sweep(airflow.services, SweepReport(findings=(gone,)))
+    gone = ReconcileFinding(run_key=airflow.key, attempt=1, workers=WorkersState.GONE, result=done)
+    reconcile(airflow.services, ReconcileReport(findings=(gone,)))
     assert run_view(airflow.services, airflow.key).run.state is JobState.SUCCEEDED
 
 
-def test_the_sweep_ends_an_attempt_whose_workers_left_an_account_that_nobody_reports(airflow: Airflow) -> None:
+def test_reconciliation_ends_an_attempt_whose_workers_left_an_account_that_nobody_reports(airflow: Airflow) -> None:
     airflow.begun()
     done = AttemptResult(exit_code=0, last_step=100, total_steps=100)
-    gone = SweepFinding(run_key=airflow.key, attempt=1, workers=WorkersState.GONE, result=done)
-    apply_sweep(airflow.services, SweepReport(findings=(gone,)))
+    gone = ReconcileFinding(run_key=airflow.key, attempt=1, workers=WorkersState.GONE, result=done)
+    reconcile(airflow.services, ReconcileReport(findings=(gone,)))
     assert run_view(airflow.services, airflow.key).run.state is JobState.SUCCEEDED
     assert airflow.free_gpus == 4
 
 
-def sweep_at(airflow: Airflow, seconds: float) -> None:
-    """So long later a sweep finds that no worker was started."""
+def reconcile_at(airflow: Airflow, seconds: float) -> None:
+    """So long later a reconciliation finds that no worker was started."""
     airflow.clock.advance(seconds)
-    sweep_targets(airflow.services)
-    nobody = SweepFinding(run_key=airflow.key, attempt=1, workers=WorkersState.NOT_STARTED)
-    apply_sweep(airflow.services, SweepReport(findings=(nobody,)))
+    reconcile_targets(airflow.services)
+    nobody = ReconcileFinding(run_key=airflow.key, attempt=1, workers=WorkersState.NOT_STARTED)
+    reconcile(airflow.services, ReconcileReport(findings=(nobody,)))
 
 
 def test_a_launch_task_that_an_executor_has_yet_to_begin_keeps_its_gpus(airflow: Airflow) -> None:
     airflow.register(make_job())
     airflow.place()
-    sweep_at(airflow, 1800)
+    reconcile_at(airflow, 1800)
     assert airflow.free_gpus < 4
     assert airflow.launch(1).kind is DirectiveKind.CONTINUE
 
@@ -104,7 +104,7 @@ def test_a_launch_that_does_not_come_gives_its_gpus_back_and_is_not_charged(
     if launch_is_over:
         assert isinstance(airflow.services.ledger, InMemoryLedger)
         airflow.services.ledger.over_launches.add(identity)
-    sweep_at(airflow, waited_s)
+    reconcile_at(airflow, waited_s)
     assert airflow.free_gpus == 4
     assert airflow.launch(1).kind is DirectiveKind.ENDED, "should it come after all"
     assert airflow.decide().kind is VerdictKind.RETRY
@@ -120,15 +120,15 @@ def about_to_launch(airflow: Airflow) -> Airflow:
     return airflow
 
 
-def test_a_sweep_that_looked_before_the_workers_began_frees_no_gpus_under_them(airflow: Airflow) -> None:
+def test_a_reconciliation_that_looked_before_the_workers_began_frees_no_gpus_under_them(airflow: Airflow) -> None:
     about_to_launch(airflow)
     cancel(airflow.services, airflow.key, BY_USER)
-    (target,) = sweep_targets(airflow.services)
+    (target,) = reconcile_targets(airflow.services)
     assert target.stop
-    nobody = SweepFinding(run_key=airflow.key, attempt=1, workers=WorkersState.NOT_STARTED)
-    apply_sweep(airflow.services, SweepReport(findings=(nobody,)))
+    nobody = ReconcileFinding(run_key=airflow.key, attempt=1, workers=WorkersState.NOT_STARTED)
+    reconcile(airflow.services, ReconcileReport(findings=(nobody,)))
     assert airflow.free_gpus < 4, "they may begin at any moment"
-    apply_sweep(airflow.services, SweepReport(findings=(replace(nobody, workers=WorkersState.GONE),)))
+    reconcile(airflow.services, ReconcileReport(findings=(replace(nobody, workers=WorkersState.GONE),)))
     assert airflow.free_gpus == 4
     assert run_view(airflow.services, airflow.key).run.state is JobState.CANCELLED
 
@@ -137,14 +137,14 @@ def test_a_launch_task_that_began_and_ended_without_workers_gives_its_gpus_back(
     about_to_launch(airflow)
     assert isinstance(airflow.services.ledger, InMemoryLedger)
     airflow.services.ledger.over_launches.add(run_view(airflow.services, airflow.key).run.identity)
-    sweep_at(airflow, 241)
+    reconcile_at(airflow, 241)
     assert airflow.free_gpus == 4
 
 
-def test_a_launch_task_that_is_stuck_before_its_workers_is_stopped_by_the_next_sweep(airflow: Airflow) -> None:
+def test_a_launch_task_that_is_stuck_before_its_workers_is_stopped_by_the_next_reconciliation(airflow: Airflow) -> None:
     about_to_launch(airflow)
-    sweep_at(airflow, 3601)
+    reconcile_at(airflow, 3601)
     assert airflow.free_gpus < 4
-    (target,) = sweep_targets(airflow.services)
+    (target,) = reconcile_targets(airflow.services)
     assert target.stop
     assert attempt_launching(airflow.services, airflow.key, 1).kind is DirectiveKind.KILL

@@ -1,4 +1,4 @@
-"""Specifications as DAGs: the jobs folder's shards, ``include/jobs``, and the sweep.
+"""Specifications as DAGs: the jobs folder's shards, ``include/jobs``, and reconciliation.
 
 A DAG file of a folder of specs is two lines that call ``job_dags_of_shard`` or ``job_dags_of_folder``.
 Task processes build only the DAG they need. A spec that is refused shows as an import error of
@@ -16,7 +16,7 @@ from typing import Any, Final
 from airflow.sdk import DAG, Asset, get_parsing_context
 
 from frenzy.adapters.spec.job_spec import job_from_yaml, shown_yaml
-from frenzy.airflow.operators.operators import SweepOperator
+from frenzy.airflow.operators.operators import ReconcileOperator
 from frenzy.airflow.operators.task_group import frenzy_evaluation, frenzy_training
 from frenzy.core.values.errors import SpecError, Violation
 from frenzy.core.values.job import JOB_DAG_PREFIX, TrainingJob, TriggerSpec
@@ -27,7 +27,7 @@ TAG: Final = "frenzy"
 _LOADER_PREFIX: Final = "dags_"
 _LOADER: Final = '''"""Airflow DAGs of the specifications in {shard}; written by frenzy, do not edit."""
 
-from frenzy.airflow.dags.dags import job_dags_of_shard
+from frenzy.airflow.dags import job_dags_of_shard
 
 globals().update(job_dags_of_shard(__file__))
 '''
@@ -80,19 +80,23 @@ def job_dag(job: TrainingJob, *, loader: str) -> DAG:
     return dag
 
 
-def sweep_dag() -> DAG:
-    """Reconciles ledger, workers and Airflow once a minute."""
+def reconcile_dag() -> DAG:
+    """Reconciles ledger, workers and Airflow once a minute; never paused, also where new DAGs are."""
     with DAG(
-        dag_id="frenzy_sweep",
+        dag_id="frenzy_reconcile",
         schedule="* * * * *",
         start_date=_SINCE,
         catchup=False,
         max_active_runs=1,
+        is_paused_upon_creation=False,
         description="Looks at suspect leases and at what the ledger, Airflow and the workers disagree about.",
         tags=[TAG],
     ) as dag:
-        SweepOperator(task_id="sweep", retries=0)
+        ReconcileOperator(task_id="reconcile", retries=0)
     return dag
+
+
+sweep_dag = reconcile_dag  # its name in copies of dags/frenzy_sweep.py that an earlier `frenzy init` made
 
 
 def request_parse(loader: Path, bundle: str = JOBS_BUNDLE) -> None:

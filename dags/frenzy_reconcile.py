@@ -1,5 +1,5 @@
 """The Airflow DAG that reconciles leases, workers and Airflow once a minute."""
 
-from frenzy.airflow.dags.dags import sweep_dag
+from frenzy.airflow.dags import reconcile_dag
 
-dag = sweep_dag()
+dag = reconcile_dag()

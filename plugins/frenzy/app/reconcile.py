@@ -1,6 +1,6 @@
 """Reconciliation: the ledger against Airflow, the workers and the inventory.
 
-Everything here is also done by whoever causes it; the sweep is for those who died before.
+Everything here is also done by whoever causes it; reconciliation is for those who died before.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from frenzy.app.services import Services, log_event, require_attempt, require_ru
 from frenzy.app.settle import settle
 from frenzy.core.runs.ledger import FINAL_STATES, Attempt, JobState, Lease, LeaseState, RunRecord
 from frenzy.core.runs.masking import without_masked
-from frenzy.core.runs.protocol import EndReport, SweepFinding, SweepReport, SweepSummary, SweepTarget
+from frenzy.core.runs.protocol import EndReport, ReconcileFinding, ReconcileReport, ReconcileSummary, ReconcileTarget
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.queue import Start
 from frenzy.ports import LedgerTx, WorkersState
@@ -26,7 +26,7 @@ _PATIENCE_LEASES = 4.0
 _LAUNCH_PATIENCE_S = 3600.0
 
 
-def sweep_targets(services: Services) -> tuple[SweepTarget, ...]:
+def reconcile_targets(services: Services) -> tuple[ReconcileTarget, ...]:
     """Refresh the inventory, end what Airflow has ended, mark overdue leases; what to look at."""
     now_s = services.clock.now_s()
     with services.ledger.transaction() as tx:
@@ -40,16 +40,16 @@ def sweep_targets(services: Services) -> tuple[SweepTarget, ...]:
         return tuple(_target(tx, services, lease) for lease in leases)
 
 
-def apply_sweep(services: Services, report: SweepReport) -> SweepSummary:
+def reconcile(services: Services, report: ReconcileReport) -> ReconcileSummary:
     """Reconcile with what was found and run a pass."""
     now_s = services.clock.now_s()
     lines: list[str] = []
     with services.ledger.transaction() as tx:
         for finding in report.findings:
-            lines += _reconcile(tx, services, finding, now_s)
+            lines += _end_if_gone(tx, services, finding, now_s)
         started = sum(isinstance(action, Start) for action in run_pass(tx, services, now_s))
         suspects = sum(lease.state is LeaseState.SUSPECT for lease in tx.held_leases())
-    return SweepSummary(num_suspect=suspects, num_released=len(lines), num_started=started, lines=tuple(lines))
+    return ReconcileSummary(num_suspect=suspects, num_released=len(lines), num_started=started, lines=tuple(lines))
 
 
 def _cancel_dead_dag_runs(tx: LedgerTx, services: Services, now_s: float) -> bool:
@@ -69,10 +69,10 @@ def _mark_overdue(tx: LedgerTx, now_s: float) -> None:
             log_event(tx, lease.run_key, now_s, "lease", "No heartbeat: the lease is suspect.", lease.attempt)
 
 
-def _target(tx: LedgerTx, services: Services, lease: Lease) -> SweepTarget:
+def _target(tx: LedgerTx, services: Services, lease: Lease) -> ReconcileTarget:
     run = require_run(tx, lease.run_key)
     attempt = require_attempt(tx, lease.run_key, lease.attempt)
-    return SweepTarget(
+    return ReconcileTarget(
         run_key=lease.run_key,
         attempt=lease.attempt,
         suspect=lease.state is LeaseState.SUSPECT,
@@ -89,7 +89,7 @@ def _must_stop(attempt: Attempt, run_is_over: bool) -> bool:
     return run_is_over or broken
 
 
-def _reconcile(tx: LedgerTx, services: Services, finding: SweepFinding, now_s: float) -> list[str]:
+def _end_if_gone(tx: LedgerTx, services: Services, finding: ReconcileFinding, now_s: float) -> list[str]:
     """End the attempt if its workers are proved gone; one line for the log if it was ended."""
     attempt = require_attempt(tx, finding.run_key, finding.attempt)
     lease = tx.lease(finding.run_key, finding.attempt)
@@ -106,7 +106,7 @@ def _reconcile(tx: LedgerTx, services: Services, finding: SweepFinding, now_s: f
 
 
 def _gone(
-    tx: LedgerTx, services: Services, attempt: Attempt, lease: Lease, finding: SweepFinding, now_s: float
+    tx: LedgerTx, services: Services, attempt: Attempt, lease: Lease, finding: ReconcileFinding, now_s: float
 ) -> Reason | None:
     run = require_run(tx, finding.run_key)
     unattended = lease.state is LeaseState.SUSPECT or run.cancel_requested or _must_stop(attempt, False)
@@ -125,8 +125,8 @@ def _gone(
 def _never_comes(tx: LedgerTx, run: RunRecord, waited_s: float, patience_s: float) -> bool:
     """Whether the launch task starts no workers any more; one that has yet to begin will be refused.
 
-    One that was told to start them may be about to, however long ago the sweep looked: its end proves that it does
-    not, or that the launcher was told to stop them (``SweepTarget.stop``) and then finds them gone.
+    One that was told to start them may be about to, however long ago reconciliation looked: its end proves that it does
+    not, or that the launcher was told to stop them (``ReconcileTarget.stop``) and then finds them gone.
     """
     if waited_s > patience_s and tx.launch_is_over(run.identity):
         return True
@@ -134,8 +134,8 @@ def _never_comes(tx: LedgerTx, run: RunRecord, waited_s: float, patience_s: floa
     return not has_begun and (run.cancel_requested or waited_s > max(patience_s, _LAUNCH_PATIENCE_S))
 
 
-def _end_stuck_launch(tx: LedgerTx, attempt: Attempt, lease: Lease, finding: SweepFinding, now_s: float) -> None:
-    """Let the next sweep stop an attempt whose launch task has been about to start workers for far too long."""
+def _end_stuck_launch(tx: LedgerTx, attempt: Attempt, lease: Lease, finding: ReconcileFinding, now_s: float) -> None:
+    """Let the next reconciliation stop an attempt whose launch task was about to start workers for far too long."""
     stuck = finding.workers == WorkersState.NOT_STARTED and now_s - lease.granted_s > _LAUNCH_PATIENCE_S
     if stuck and attempt.stop_reason is None:
         reason = Reason(code=ReasonCode.LAUNCH_FAILED, detail="The launch task has begun, but starts no worker.")

@@ -1,4 +1,4 @@
-"""One sweep: what the ledger wants looked at, looked at, and reported."""
+"""One reconciliation: what the ledger wants looked at, looked at, and reported."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any
 from frenzy.adapters.api_client import ApiClient, NotFoundError
 from frenzy.airflow.tasks.workers import Workers, workers
 from frenzy.api import endpoints as api
-from frenzy.core.runs.protocol import SweepFinding, SweepReport, SweepSummary, SweepTarget
+from frenzy.core.runs.protocol import ReconcileFinding, ReconcileReport, ReconcileSummary, ReconcileTarget
 from frenzy.ports import WorkersAccount, WorkersState
 
 _STOP_GRACE_S = 2.0
 
 
-def sweep_once(client: ApiClient, log: Any) -> SweepSummary:
+def reconcile_once(client: ApiClient, log: Any) -> ReconcileSummary:
     """Look at the workers behind every lease, stop those that are to be, and report what was found."""
-    targets = client.send(api.sweep_targets())
+    targets = client.send(api.reconcile_targets())
     findings = tuple(_look(workers(), target, log) for target in targets)
-    summary = client.send(api.sweep(SweepReport(findings=findings)))
+    summary = client.send(api.reconcile(ReconcileReport(findings=findings)))
     for line in summary.lines:
         log.info("%s", line)
     _remove_strays(client, workers(), targets, log)
     return summary
 
 
-def _look(reach: Workers, target: SweepTarget, log: Any) -> SweepFinding:
+def _look(reach: Workers, target: ReconcileTarget, log: Any) -> ReconcileFinding:
     """What can be proved of one attempt's workers; a launcher that fails proves nothing."""
     try:
         account = reach.launcher.account(target.spec)
@@ -35,7 +35,7 @@ def _look(reach: Workers, target: SweepTarget, log: Any) -> SweepFinding:
     except Exception as error:
         log.warning("The workers of %s attempt %d could not be looked at: %s", target.run_key, target.attempt, error)
         account = WorkersAccount(state=WorkersState.UNKNOWN)
-    return SweepFinding(
+    return ReconcileFinding(
         run_key=target.run_key,
         attempt=target.attempt,
         workers=str(account.state),
@@ -45,7 +45,7 @@ def _look(reach: Workers, target: SweepTarget, log: Any) -> SweepFinding:
     )
 
 
-def _remove_strays(client: ApiClient, reach: Workers, targets: Iterable[SweepTarget], log: Any) -> None:
+def _remove_strays(client: ApiClient, reach: Workers, targets: Iterable[ReconcileTarget], log: Any) -> None:
     """Remove what is left of attempts that this ledger has ended; of runs it does not know, nothing."""
     watched = {(each.run_key, each.attempt) for each in targets}
     try:

@@ -13,13 +13,13 @@ import pytest
 from airflow.sdk import DAG, Asset, task
 
 from frenzy.adapters.files.job_store import FolderJobStore
-from frenzy.airflow.dags.dags import (
+from frenzy.airflow.dags import (
     RefusedSpecsError,
     ensure_loaders,
     job_dags_of_folder,
     job_dags_of_shard,
     loader_of,
-    sweep_dag,
+    reconcile_dag,
 )
 from frenzy.airflow.operators.task_group import frenzy_evaluation, frenzy_training
 from frenzy.settings import CHECKOUT
@@ -93,7 +93,7 @@ def test_airflow_shows_the_refusal_as_an_import_error_of_the_file(tmp_path: Path
     write(specs, "good")
     write(specs, "bad", "priorty: 3")
     (tmp_path / "loader.py").write_text(
-        "from pathlib import Path\nfrom frenzy.airflow.dags.dags import job_dags_of_folder  # airflow dag\n"
+        "from pathlib import Path\nfrom frenzy.airflow.dags import job_dags_of_folder  # airflow dag\n"
         f"globals().update(job_dags_of_folder(Path({str(specs)!r}), __file__))\n",
         encoding="utf-8",
     )
@@ -186,10 +186,17 @@ def test_downstream_tasks_wait_for_the_verdict_of_the_run() -> None:
     assert dag.get_task("train.launch").retries == 0
 
 
-def test_the_sweep_runs_every_minute_and_never_twice_at_a_time() -> None:
-    dag = sweep_dag()
+def test_reconciliation_runs_every_minute_and_never_twice_at_a_time() -> None:
+    dag = reconcile_dag()
     assert dag.timetable.expression == "* * * * *"
     assert dag.max_active_runs == 1
+    assert dag.is_paused_upon_creation is False
+
+
+def test_the_dag_file_that_an_earlier_init_copied_makes_the_dag_by_its_new_name() -> None:
+    scope: dict[str, Any] = {"__name__": "frenzy_sweep"}
+    exec("from frenzy.airflow.dags import sweep_dag\n\ndag = sweep_dag()\n", scope)
+    assert scope["dag"].dag_id == "frenzy_reconcile"
 
 
 @pytest.mark.parametrize("path", sorted((CHECKOUT / "dags").glob("*.py")), ids=lambda path: path.stem)
