@@ -25,7 +25,8 @@ from frenzy.trainer.measure.case_grid import grid_cases
 from frenzy.web import errors
 from tools.docs.__main__ import DOCS, pages, write_pages
 
-PAGES = sorted((CHECKOUT / "README.md", CHECKOUT / "CHANGELOG.md", *DOCS.rglob("*.md")))
+OF_THE_ROOT = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+PAGES = sorted((*(CHECKOUT / name for name in OF_THE_ROOT), *DOCS.rglob("*.md")))
 NAMES = [str(page.relative_to(CHECKOUT)) for page in PAGES]
 every_page = pytest.mark.parametrize("page", PAGES, ids=NAMES)
 

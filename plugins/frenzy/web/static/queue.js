@@ -111,7 +111,7 @@ keepFresh(async () => {
     el("h2", {}, "Running"), running(queue),
     ...(queue.shares.length ? [
       el("h2", {}, "Queues"),
-      el("p", { class: "faint" }, 
+      el("p", { class: "faint" },
         "What each holds and has a right to now. By speed, a GPU counts as its type's part of the fastest type's: "
         + `the cluster has ${queue.shares[0].total.toPrecision(3)}.`),
       shares(queue),

@@ -1,0 +1,52 @@
+"""The files by which others take part: pre-commit, workflow, templates."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+TEMPLATES = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
+
+
+def read(name: str) -> Any:
+    return yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+
+
+def test_pre_commit_runs_the_ruff_of_the_lock() -> None:
+    locked = re.search(r"^ruff==(\S+)$", (ROOT / "requirements.lock").read_text(encoding="utf-8"), re.MULTILINE)
+    repos = {each["repo"].rpartition("/")[2]: each for each in read(".pre-commit-config.yaml")["repos"]}
+    assert locked is not None
+    assert repos["ruff-pre-commit"]["rev"] == f"v{locked[1]}"
+    assert [hook["id"] for hook in repos["ruff-pre-commit"]["hooks"]] == ["ruff-check", "ruff-format"]
+
+
+def test_pre_commit_needs_no_environment_of_the_project() -> None:
+    repos = read(".pre-commit-config.yaml")["repos"]
+    assert "local" not in [each["repo"] for each in repos]
+    assert all(re.fullmatch(r"v\d+\.\d+\.\d+", each["rev"]) for each in repos)
+
+
+def test_the_workflow_runs_targets_that_exist_and_knows_no_secret() -> None:
+    workflow = read(".github/workflows/check.yml")
+    run = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert {"make check", "make test"} <= set(run)
+    assert {each.removeprefix("make ") for each in run} <= targets
+    assert workflow["permissions"] == {"contents": "read"}
+    assert "secrets" not in (ROOT / ".github/workflows/check.yml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
+def test_issue_templates_ask_for_something(path: Path) -> None:
+    template = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if path.stem == "config":
+        return
+    fields = [each for each in template["body"] if each["type"] != "markdown"]
+    assert template["name"] and template["description"]
+    assert any(each.get("validations", {}).get("required") for each in fields)
+    assert len({each["id"] for each in fields}) == len(fields)
