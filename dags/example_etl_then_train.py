@@ -4,7 +4,7 @@ import os
 
 from airflow.sdk import DAG, get_current_context, task
 
-from frenzy.airflow.operators.task_group import frenzy_evaluation, frenzy_training
+from frenzy import frenzy_evaluation, frenzy_training
 from frenzy.core.values.plan import short_hash
 from frenzy.settings import CHECKOUT, load_settings
 

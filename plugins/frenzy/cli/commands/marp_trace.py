@@ -141,10 +141,12 @@ def _refused(what: str, why: str, remedy: str = "Use `frenzy plan`.") -> Permane
 def _first_plan(job: TrainingJob, cluster: Path) -> ResourcePlan:
     """The plan that ranks first on ``cluster``. Raises PermanentError when none fits."""
     from frenzy.adapters.connection_settings import settings_at_hand
-    from frenzy.cli.commands.plan import plan_offline
+    from frenzy.cli.commands.plan import show_note
+    from frenzy.offline import plan_offline
 
     settings = settings_at_hand()
     told = plan_offline(job, settings, cluster, settings.memory_policy.value)
+    show_note(told)
     if told.refusal is not None:
         raise PermanentError(told.refusal)
     return told.candidates[0].plan

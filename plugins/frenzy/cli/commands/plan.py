@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,29 +13,12 @@ from frenzy.cli.render.console import err, out, print_json
 from frenzy.cli.render.failures import FAILED, show_reason
 from frenzy.cli.render.tables import candidates_table, memory_breakdown
 from frenzy.core.planning.selection import fitting
-from frenzy.core.values.errors import FrenzyError, Reason
-from frenzy.core.values.plan import Candidate
 from frenzy.core.values.units import counted
 
 if TYPE_CHECKING:
-    from frenzy.core.runs.ledger import DataFacts
-    from frenzy.core.values.cluster import Cluster
     from frenzy.core.values.job import TrainingJob
+    from frenzy.offline import OfflinePlan
     from frenzy.settings import Settings
-
-# Steps that predicted times stand for where their number is not known.
-_ASSUMED_STEPS: Final = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfflinePlan:
-    """MARP's answer: ``candidates`` as ranked; ``refusal`` when none fits, with its remedy."""
-
-    cluster_file: str
-    policy: str
-    total_steps: int
-    candidates: tuple[Candidate, ...]
-    refusal: Reason | None
 
 
 def plan(
@@ -53,10 +35,12 @@ def plan(
     Needs no Airflow and starts nothing. Exit status 1 when no plan fits.
     """
     from frenzy.adapters.connection_settings import settings_at_hand
+    from frenzy.offline import plan_offline
 
     job = checked_spec(spec).job
     settings = settings_at_hand()
     told = plan_offline(job, settings, cluster or settings.cluster_file, policy or settings.memory_policy.value)
+    show_note(told)
     if manifest:
         return show_manifest(job, settings, told)
     if as_json:
@@ -66,28 +50,10 @@ def plan(
     return 0 if told.refusal is None else FAILED
 
 
-def plan_offline(job: TrainingJob, settings: Settings, cluster_file: Path, policy: str) -> OfflinePlan:
-    """The plans of ``job`` on the cluster in ``cluster_file``. Raises PermanentError for a bad file or model."""
-    from frenzy.adapters.calibration import default_calibration
-    from frenzy.adapters.model_config import resolve_model_config
-    from frenzy.adapters.spec.cluster_file import load_cluster
-    from frenzy.core.models.shape import model_shape
-    from frenzy.core.planning.marp import PlanRequest, plan_candidates, smallest_remedy
-
-    there: Cluster = load_cluster(cluster_file)
-    shape = model_shape(resolve_model_config(job.model, cache_folder=settings.cache_folder))
-    steps = _steps(job)
-    request = PlanRequest(job=job, shape=shape, total_steps=steps)
-    calibration = default_calibration()
-    candidates = plan_candidates(request, there, calibration, policy)
-    fits = any(each.feasible for each in candidates)
-    return OfflinePlan(
-        cluster_file=str(cluster_file),
-        policy=policy,
-        total_steps=steps,
-        candidates=candidates,
-        refusal=None if fits else smallest_remedy(request, there, calibration, policy),
-    )
+def show_note(told: OfflinePlan) -> None:
+    """Say that the times are for an assumed number of steps, and why, where they are."""
+    if told.note is not None:
+        err().print(f"Note: {told.note}", style="yellow", soft_wrap=True)
 
 
 def show_manifest(job: TrainingJob, settings: Settings, told: OfflinePlan) -> int:
@@ -126,26 +92,3 @@ def show_plan(name: str, told: OfflinePlan, *, top: int) -> None:
 def _say_how_many_more(count: int) -> None:
     if count > 0:
         out().print(f"... and {count} more; --all lists them.", style="dim")
-
-
-def _steps(job: TrainingJob) -> int:
-    """Optimizer steps of the whole job, as far as they can be known here."""
-    from frenzy.core.runs.ledger import DataFacts
-    from frenzy.core.runs.steps import total_steps
-
-    if job.training.max_steps is not None:
-        return job.training.max_steps
-    return total_steps(job, _facts(job) or DataFacts()) or _ASSUMED_STEPS
-
-
-def _facts(job: TrainingJob) -> DataFacts | None:
-    """What the data say of their size; None, with a note, when they cannot be read from here."""
-    from frenzy.trainer.data.data_facts import data_facts
-
-    try:
-        return data_facts(job)
-    except FrenzyError as error:
-        err().print(
-            f"Note: {error.reason.sentence} Times are for {_ASSUMED_STEPS} steps.", style="yellow", soft_wrap=True
-        )
-        return None
