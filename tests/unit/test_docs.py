@@ -145,6 +145,13 @@ def options_of(words: Sequence[str]) -> set[str]:
     return {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
 
 
+def test_the_glossary_has_each_term_once_in_alphabetical_order_and_one_sentence() -> None:
+    rows = re.findall(r"^\| (.+?) \| (.+) \|$", (DOCS / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE)[1:]
+    terms = [term.lower() for term, _ in rows]
+    assert terms == sorted(set(terms))
+    assert [meaning for _, meaning in rows if meaning.count(". ") or not meaning.endswith(".")] == []
+
+
 def test_operations_name_every_setting_and_every_verb() -> None:
     text = (DOCS / "operations.md").read_text(encoding="utf-8")
     verbs = typer.main.get_group(make_cli()).commands
