@@ -193,7 +193,7 @@ def _run(options: Sequence[str], *, quiet: bool) -> None:
         raise PermanentError(
             Reason(
                 code=ReasonCode.WORKER_CRASHED,
-                detail=f"the measurement ended with {status}; its last words are above.",
+                detail=f"the measurement ended with {status}; its last output is above.",
                 remedy="Run it again with the same --output: measured cases are kept.",
             )
         )
