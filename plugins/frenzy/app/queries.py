@@ -11,6 +11,7 @@ from frenzy.app.services import NotFound, Services, require_run
 from frenzy.core.has import explain as explain_placement
 from frenzy.core.has.queue_standing import QueueStanding, standing_of
 from frenzy.core.lifecycle.evidence import believed, bounds_of
+from frenzy.core.lifecycle.reschedule import memory_move
 from frenzy.core.planning.selection import fitting
 from frenzy.core.runs.access import Caller, Sight, may_manage, outline, see_all
 from frenzy.core.runs.ledger import (
@@ -301,7 +302,7 @@ def _plan_lines(run: RunRecord) -> Iterable[str]:
     for best in sorted(feasible, key=lambda each: each.rank or 0)[:1]:
         memory = best.plan.memory
         yield (
-            f"Best plan {best.plan.plan_id}: {best.reason.sentence} Predicted peak "
+            f"Ranked first, {best.plan.plan_id}: {best.reason.sentence} Predicted peak "
             f"{format_bytes(memory.peak_allocated_bytes)} of {format_bytes(best.plan.gpu_memory_bytes)}."
         )
 
@@ -313,6 +314,9 @@ def _attempt_lines(attempt: Attempt) -> Iterable[str]:
         f"Attempt {attempt.attempt}: {attempt.plan.plan_id} ({nodes}), steps up to {attempt.last_step}, "
         f"peak {measured}, predicted {format_bytes(attempt.plan.memory.peak_allocated_bytes)}."
     )
+    moved = memory_move(attempt.next_attempt, attempt.plan)
+    if moved is not None:
+        yield f"Why this plan: {moved.code}: {moved.sentence}"
     if attempt.outcome is not None:
         yield f"It ended: {attempt.outcome.code}: {attempt.outcome.sentence}"
 

@@ -14,8 +14,10 @@ from frenzy.app.moves import ask_to_move, holding, holdings
 from frenzy.app.services import Services, log_event, require_run
 from frenzy.app.states import move
 from frenzy.core.lifecycle.handover import wait_for_leaving
-from frenzy.core.runs.ledger import Attempt, JobState, Lease, LeaseState
+from frenzy.core.lifecycle.reschedule import memory_move
+from frenzy.core.runs.ledger import Attempt, JobState, Lease, LeaseState, QueueEntry
 from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.plan import Candidate, ResourcePlan
 from frenzy.core.values.queue import Action, Hold, Preempt, Resize, Start
 from frenzy.ports import LedgerConflict, LedgerTx
 
@@ -104,13 +106,34 @@ def _grant(tx: LedgerTx, services: Services, start: Start, now_s: float) -> Atte
     )
     tx.put_attempt(attempt)
     tx.drop_queue_entry(run.run_key)
-    nodes = ", ".join(f"{each.num_gpus} on {each.node}" for each in start.placement.allocations)
-    reason = Reason(code=ReasonCode.BEST_PLAN, detail=f"Placed {start.plan.plan_id}: {nodes}.")
-    move(tx, replace(run, num_attempts=number), JobState.PLACED, now_s, reason)
+    reason = _why_placed(entry, start)
+    granted = replace(run, num_attempts=number, candidates=_with_reason(run.candidates, start.plan, reason))
+    move(tx, granted, JobState.PLACED, now_s, reason)
     pool = tx.cluster().types_by_name[start.plan.gpu_type].pool
     if not tx.assign_launch_pool(run.identity, pool, start.plan.num_gpus):
         log_event(tx, run.run_key, now_s, "pool", f"Airflow's pool {pool} does not mirror this attempt.", number)
     return attempt
+
+
+def _why_placed(entry: QueueEntry, start: Start) -> Reason:
+    """The plan and its nodes; whether it ranks first, is the best that could be had, or was taken for memory."""
+    nodes = ", ".join(f"{each.num_gpus} on {each.node}" for each in start.placement.allocations)
+    placed = f"Placed {start.plan.plan_id}: {nodes}."
+    moved = memory_move(entry.next_attempt, start.plan)
+    if moved is not None:
+        return replace(moved, detail=f"{placed} {moved.detail}")
+    rank = next((at for at, each in enumerate(entry.plans) if each.shape == start.plan.shape), 0) + 1
+    if rank == 1:
+        return Reason(code=ReasonCode.BEST_PLAN, detail=placed)
+    detail = f"{placed} It is number {rank} of its {len(entry.plans)} plans, the best for it with what others left."
+    return Reason(code=ReasonCode.BEST_PLAN_NOW, detail=detail)
+
+
+def _with_reason(candidates: tuple[Candidate, ...], plan: ResourcePlan, reason: Reason) -> tuple[Candidate, ...]:
+    """``candidates``, of which the one that was taken for memory says so: its rank alone would not explain it."""
+    if reason.code is not ReasonCode.MOVED_FOR_MEMORY:
+        return candidates
+    return tuple(replace(each, reason=reason) if each.plan.shape == plan.shape else each for each in candidates)
 
 
 def _keep_holds(tx: LedgerTx, holds: Sequence[Hold], now_s: float, *, num_before: int) -> None:

@@ -85,6 +85,24 @@ def test_what_both_were_told_can_be_read_later(holder: Airflow, scheduler: Scrip
     assert "job pressed needs more memory than its GPUs had, and gets these" in moved
 
 
+def test_a_move_for_memory_names_the_rung_and_the_forecast_wherever_its_plan_is_shown(
+    holder: Airflow, scheduler: ScriptedScheduler
+) -> None:
+    pressed = outgrowing(holder, scheduler)
+    holder.end(1, STOPPED, last_step=22)
+    view = run_view(pressed.services, pressed.key)
+    assert view.run.reason is not None
+    assert view.run.reason.code is ReasonCode.MOVED_FOR_MEMORY
+    assert "after MEMORY_PRESSURE_FORECAST, by another count or type of GPU (rung 4 of 4)" in view.run.reason.sentence
+    assert "2.0 GiB more than predicted were seen on each GPU" in view.run.reason.sentence
+    shape = view.attempts[-1].plan.shape
+    (shown,) = [each for each in view.run.candidates if each.plan.shape == shape]
+    assert shown.reason == view.run.reason
+    lines = "\n".join(explain(pressed.services, pressed.key).lines)
+    assert "Why this plan: MOVED_FOR_MEMORY: " in lines
+    assert "Best plan" not in lines
+
+
 def test_facts_tell_who_gave_up_gpus_for_its_memory(holder: Airflow, scheduler: ScriptedScheduler) -> None:
     pressed = outgrowing(holder, scheduler)
     (waiting,) = facts_of(pressed).queued

@@ -17,6 +17,8 @@ from frenzy.core.values.job import Objective
 from frenzy.core.values.queue import Elasticity, Preempt, Resize, RunningJob, SchedulingFacts
 
 _MAX_TYPES: Final = 3
+# Cards of so many times the memory are for other jobs.
+_MOST_TIMES_THE_MEMORY: Final = 16
 
 
 def better_plans(facts: SchedulingFacts, job: RunningJob, now_s: float, policy: Policy) -> Iterator[str]:
@@ -62,7 +64,8 @@ class _Asked:
         """Of each GPU type the option with which it would end soonest, if that is sooner; most to gain first."""
         waiting = self.job.as_waiting(self.job.progress(self.now_s))
         options = Rules(self.policy).contender(waiting, self.facts.cluster).options
-        sooner = [each for each in options if self.gain_s(each) > 0]
+        most_bytes = _MOST_TIMES_THE_MEMORY * self.job.plan.gpu_memory_bytes
+        sooner = [each for each in options if self.gain_s(each) > 0 and each.plan.gpu_memory_bytes <= most_bytes]
         sooner.sort(key=lambda each: (each.run_s, each.need.num_gpus))
         return one_for_each_type(sooner, self.facts.cluster)[:_MAX_TYPES]
 
@@ -81,7 +84,7 @@ class _Asked:
         gpu_type, most = option.need.gpu_type, option.need.num_gpus
 
         def moves_there(num_gpus: int) -> bool:
-            move = self.move(with_idle_gpus(self.facts, option, num_gpus))
+            move = self.move(with_idle_gpus(self.facts, gpu_type, num_gpus))
             if not isinstance(move, Resize):
                 return False
             return move.plan.gpu_type == gpu_type and move.plan.predicted_run_s < self.job.plan.predicted_run_s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from frenzy.core.has.choices import Capacity, Choice
@@ -17,7 +17,7 @@ from frenzy.core.has.room import Room
 from frenzy.core.has.shares import forbidden_key, targets
 from frenzy.core.has.state import SchedulingState, running_job
 from frenzy.core.has.swap import served_first
-from frenzy.core.has.sweep import Forbidden
+from frenzy.core.has.sweep import Forbidden, Kept, Missed
 from frenzy.core.has.window import idle_gpus, is_room_made, window
 from frenzy.core.values.queue import Action, Resize, Start
 
@@ -44,25 +44,36 @@ def decide(state: SchedulingState, now_s: float, policy: HasPolicy) -> tuple[Act
     look at all costs little: it is taken unless the first one leaves nothing to wish for.
     """
     is_due = looks_at_all(state, now_s)
-    if not state.waiting.pressed:
-        return _decided(state, now_s, policy, is_due=is_due)
-    swaps, state = served_first(state, now_s, policy)
+    swaps, state = _swapped(state, now_s, policy)
     return (*swaps, *_decided(state, now_s, policy, is_due=is_due))
+
+
+def decide_and_tell(
+    state: SchedulingState, now_s: float, policy: HasPolicy
+) -> tuple[tuple[Action, ...], Mapping[str, Missed]]:
+    """Starts, resizes and preemptions by a look at all jobs; what each job that goes on waiting found at its turn."""
+    swaps, state = _swapped(state, now_s, policy)
+    actions, missed = _over_all(state, now_s, policy)
+    return (*swaps, *actions), missed
+
+
+def _swapped(state: SchedulingState, now_s: float, policy: HasPolicy) -> tuple[tuple[Action, ...], SchedulingState]:
+    return served_first(state, now_s, policy) if state.waiting.pressed else ((), state)
 
 
 def _decided(state: SchedulingState, now_s: float, policy: HasPolicy, *, is_due: bool) -> tuple[Action, ...]:
     standing = state.standing
     if standing is None or is_due:
-        return _over_all(state, now_s, policy)
+        return _over_all(state, now_s, policy)[0]
     is_small = standing.num_active <= policy.num_all
     if is_small:
         idle = idle_gpus(state)
         if standing.grows_with(idle) or not standing.fits_all(idle):
-            return _over_all(state, now_s, policy)
+            return _over_all(state, now_s, policy)[0]
         if not state.waiting:
             return ()
     actions, is_calm = _step_by_step(state, now_s, policy)
-    return actions if is_calm or not is_small else _over_all(state, now_s, policy)
+    return actions if is_calm or not is_small else _over_all(state, now_s, policy)[0]
 
 
 def looks_at_all(state: SchedulingState, now_s: float) -> bool:
@@ -82,7 +93,9 @@ def looks_at_all(state: SchedulingState, now_s: float) -> bool:
     return drift > _MOST_DRIFT * seen.weight or seen.num_changes > _MOST_CHANGES_EACH * standing.num_active
 
 
-def _over_all(state: SchedulingState, now_s: float, policy: HasPolicy) -> tuple[Action, ...]:
+def _over_all(
+    state: SchedulingState, now_s: float, policy: HasPolicy
+) -> tuple[tuple[Action, ...], Mapping[str, Missed]]:
     claims = claims_of(state, now_s, policy, Capacity.of(state.cluster))
     return _swept(state, Line.of(claims, now_s), policy)
 
@@ -96,7 +109,7 @@ def _step_by_step(state: SchedulingState, now_s: float, policy: HasPolicy) -> tu
     turn = seen.num_decisions if is_large and seen is not None and seen.at_s != now_s else None
     while state.standing is not None:
         line = window(state, state.standing, now_s, turn)
-        actions = _swept(state, line, policy) if line.free else ()
+        actions = _swept(state, line, policy)[0] if line.free else ()
         if all(isinstance(each, Start) for each in actions) and not _leaves_more(state, actions, now_s):
             is_calm = len(actions) == len(state.waiting) and all(isinstance(each, Start) for each in found.values())
             return (*found.values(), *actions), is_calm
@@ -132,8 +145,9 @@ def _as_one(action: Action, ran: bool) -> Action:
     return action
 
 
-def _swept(state: SchedulingState, line: Line, policy: HasPolicy) -> tuple[Action, ...]:
-    """The actions that lead to what every job in ``line`` should hold, in the order they are served.
+def _swept(state: SchedulingState, line: Line, policy: HasPolicy) -> tuple[tuple[Action, ...], Mapping[str, Missed]]:
+    """The actions that lead to what every job in ``line`` should hold, in the order they are served; and what each
+    of its waiting jobs that takes nothing found at its turn.
 
     Starts and resizes may use GPUs that another action of the same answer gives back. A target that
     cannot be placed, because of how GPUs lie on nodes, is forbidden and the sweep made again.
@@ -142,12 +156,12 @@ def _swept(state: SchedulingState, line: Line, policy: HasPolicy) -> tuple[Actio
     idle = {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items()}
     forbidden: Forbidden = frozenset()
     for _ in range(_MAX_SWEEPS):
-        found = targets(line, idle, policy, capacity, forbidden, state.fits_empty)
+        found, missed = targets(line, idle, policy, capacity, forbidden, state.fits_empty)
         actions, failed = _realised(state, line, found)
         if not failed:
-            return tuple(actions)
+            return tuple(actions), missed
         forbidden |= failed
-    return tuple(_only_starts(state, line, policy))
+    return _only_starts(state, line, policy)
 
 
 def with_what_can_start(state: SchedulingState, actions: Iterable[Action], now_s: float) -> SchedulingState:
@@ -206,21 +220,21 @@ def _placed(room: Room, claim: Claim, target: Choice) -> tuple[Start | Resize | 
     return Resize(run_key=claim.run_key, plan=target.plan, placement=placement), room
 
 
-def _only_starts(state: SchedulingState, line: Line, policy: HasPolicy) -> list[Action]:
+def _only_starts(
+    state: SchedulingState, line: Line, policy: HasPolicy
+) -> tuple[tuple[Action, ...], Mapping[str, Missed]]:
     """What can start in the room there is, one job after the other with its first choice that fits; nobody is moved.
 
     Of the types that one could use which must not be overtaken, and finds no place, none behind it takes any.
     """
-    room, actions, kept = state.room, list[Action](), set[str]()
+    room, actions, kept, missed = state.room, list[Action](), dict[str, Kept](), dict[str, Missed]()
     quotas = QuotaUse.of(policy, state.running.values())
     for claim in line.free:
         if claim.current is not None:
             continue
-        allowed = [
-            each
-            for each in claim.others.choices
-            if quotas.exceeded(claim.job, each.gpu_type, each.num_gpus) is None and state.fits_empty(each.need)
-        ]
+        possible = [each for each in claim.others.choices if state.fits_empty(each.need)]
+        broken = [(each, quotas.exceeded(claim.job, each.gpu_type, each.num_gpus)) for each in possible]
+        allowed = [each for each, limit in broken if limit is None]
         for choice in allowed:
             if choice.gpu_type in kept or choice.num_gpus > room.idle_gpus(choice.gpu_type):
                 continue
@@ -230,6 +244,10 @@ def _only_starts(state: SchedulingState, line: Line, policy: HasPolicy) -> list[
                 actions.append(action)
                 break
         else:
+            left = {name: 0 if name in kept else each.idle_gpus for name, each in room.by_type.items()}
+            over = tuple((each, limit, quotas.held(limit)) for each, limit in broken if limit is not None)
+            missed[claim.run_key] = Missed(left, dict(kept), over)
             if line.must_not_be_overtaken(claim):
-                kept |= {each.gpu_type for each in allowed}
-    return actions
+                for gpu_type in {each.gpu_type for each in allowed} - kept.keys():
+                    kept[gpu_type] = Kept(claim, room.idle_gpus(gpu_type))
+    return tuple(actions), missed

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from frenzy.core.has.placement import place, shortfall
 from frenzy.core.has.room import Need, Room, TypeRoom
 from frenzy.core.has.state import SchedulingState, all_nodes_ready
-from frenzy.core.has.wording import asked, host_needs, listed, more_gpus
+from frenzy.core.has.wording import asked, host_needs, listed
 from frenzy.core.values.cluster import NodeState
 from frenzy.core.values.errors import Reason, ReasonCode
 
@@ -60,19 +60,17 @@ def _host_too_small(need: Need) -> Reason:
     return Reason(
         code=ReasonCode.NEVER_FITS,
         detail=f"Needs {asked(need)} with {host_needs(need)} on a node, more than nodes of that type have.",
-        remedy=f"nodes of {need.gpu_type} with {host_needs(need)}",
+        remedy=f"larger nodes of {need.gpu_type}",
     )
 
 
 def _too_few_gpus(state: SchedulingState, needs: Sequence[Need], known: Sequence[tuple[Need, TypeRoom]]) -> Reason:
     totals = state.cluster.num_gpus_by_type
     have = [f"{totals.get(gpu_type, 0)} {gpu_type}" for gpu_type in dict.fromkeys(need.gpu_type for need in needs)]
-    lacking = [(shortfall(room, need, room), need) for need, room in known]
-    lacking += [(need.num_gpus, need) for need in needs if all(need is not each for each, _ in known)]
-    missing, need = min(lacking, key=lambda each: each[0])
+    _, need = min([(shortfall(room, each, room), each) for each, room in known], default=(0, needs[0]))
     return Reason(
         code=ReasonCode.NEVER_FITS,
         detail=f"Needs {listed([asked(need) for need in needs], more='other plans')}; "
         f"the cluster has {listed(have, last='and', more='more types')}.",
-        remedy=f"{more_gpus(max(1, missing), need)} in the cluster",
+        remedy=f"more {need.gpu_type} in the cluster",
     )

@@ -8,6 +8,7 @@ from frenzy.core.has.fair_share import held_by_queue, rights
 from frenzy.core.has.options import Contender, Option
 from frenzy.core.has.policy import queue_rules
 from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.plan import ResourcePlan
 from frenzy.core.values.queue import QueuedJob
 from frenzy.core.values.queue_rules import Limit
 from frenzy.core.values.units import counted
@@ -41,7 +42,7 @@ class QueueJudge:
             return None
         # The plan that lacks fewest says what helps with the smallest change.
         option, limit = min(startable or broken, key=lambda each: self._lack(*each))
-        return self._over(contender.job, option, limit)
+        return over_quota(option.plan, limit, board.quotas.held(limit))
 
     def share(self, job: QueuedJob) -> Reason | None:
         """That ``job`` waits because its queue holds its share while others do not; None if that is not so."""
@@ -67,18 +68,17 @@ class QueueJudge:
     def _lack(self, option: Option, limit: Limit) -> int:
         return self._board.quotas.held(limit) + option.need.num_gpus - limit.num_gpus
 
-    def _over(self, job: QueuedJob, option: Option, limit: Limit) -> Reason:
-        held, lack = self._board.quotas.held(limit), self._lack(option, limit)
-        enough = f"a quota of {_gpus(limit.num_gpus + lack, limit)}"
-        remedy = f"{_gpus(lack, limit)} given back by {limit.title}, or {enough}" if held >= lack else enough
-        return Reason(
-            code=ReasonCode.WAITING_FOR_QUOTA,
-            detail=(
-                f"{limit.title.capitalize()} may hold {_gpus(limit.num_gpus, limit)} and holds {held}; "
-                f"{option.plan.plan_id} needs {option.need.num_gpus}."
-            ),
-            remedy=remedy,
-        )
+
+def over_quota(plan: ResourcePlan, limit: Limit, held: int) -> Reason:
+    """That ``limit``, against which ``held`` GPUs count, leaves no room for ``plan``."""
+    return Reason(
+        code=ReasonCode.WAITING_FOR_QUOTA,
+        detail=(
+            f"{limit.title.capitalize()} may hold {_gpus(limit.num_gpus, limit)} and holds {held}; "
+            f"{plan.plan_id} needs {plan.num_gpus}."
+        ),
+        remedy=f"a larger quota of {limit.title}, or GPUs given back by it",
+    )
 
 
 def _gpus(number: int, limit: Limit) -> str:

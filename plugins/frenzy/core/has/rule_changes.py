@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -13,32 +13,39 @@ from frenzy.core.values.queue_rules import ANY_OTHER, Limit, QueueRules, Quota, 
 
 # More than this many times the weight is no change of a share but another policy.
 _WEIGHT_FACTORS: Final = (1.5, 2.0, 4.0, 8.0, 16.0)
+_MOST_TRIED: Final = 64
 
 
-def rule_counterfactuals(
-    facts: SchedulingFacts, job: QueuedJob, policy: Policy, starts: Callable[[Policy], bool]
-) -> Iterator[str]:
-    """Sentences for the smallest quota, and the smallest weight, with which ``job`` would start now.
+def least_weight(job: QueuedJob, policy: Policy, starts: Callable[[Policy], bool]) -> tuple[float, float] | None:
+    """The weight of its queue and the least of some greater ones with which ``job`` would start now.
 
     starts: whether it would, under another policy.
     """
     rules = queue_rules(policy)
-    for limit in rules.limits_of(job.queue, job.team):
-        for num_gpus in _larger(facts, job, policy, limit):
-            if starts(with_queues(policy, with_limit(rules, limit, num_gpus))):
-                of_type = "GPUs" if limit.gpu_type is None else limit.gpu_type
-                yield f"With a quota of {num_gpus} {of_type} for {limit.title} it would start now."
-                break
-    if any(each.name == job.queue for each in rules.queues) and len(rules.queues) > 1:
+    if len(rules.queues) > 1 and any(each.name == job.queue for each in rules.queues):
         weight = rules.weight_of(job.queue)
         for factor in _WEIGHT_FACTORS:
             if starts(with_queues(policy, with_weight(rules, job.queue, weight * factor))):
-                yield f"With weight {weight * factor:g} instead of {weight:g} for queue {job.queue} it would start now."
-                break
+                return weight, weight * factor
+    return None
+
+
+def least_quota(
+    facts: SchedulingFacts, job: QueuedJob, policy: Policy, limit: Limit, starts: Callable[[Policy], bool]
+) -> int | None:
+    """The least number of GPUs in place of ``limit`` with which ``job`` would start now; starts: likewise."""
+    rules = queue_rules(policy)
+    found = _larger(facts, job, policy, limit)
+    for num_gpus in found:
+        if starts(with_queues(policy, with_limit(rules, limit, num_gpus))):
+            return num_gpus
+    return None
 
 
 def _larger(facts: SchedulingFacts, job: QueuedJob, policy: Policy, limit: Limit) -> list[int]:
-    """Quotas above ``limit`` that would let one more of the job's plans in, the smallest first."""
+    """Quotas above ``limit`` to try, the smallest first: all up to what would let one more of its plans in behind all
+    others, or where those are many, such as would let one in.
+    """
     held = QuotaUse.of(policy, facts.running).held(limit)
     waiting = sum(
         min((plan.num_gpus for plan in each.plans), default=0)
@@ -48,7 +55,9 @@ def _larger(facts: SchedulingFacts, job: QueuedJob, policy: Policy, limit: Limit
     sizes = {plan.num_gpus for plan in job.plans if limit.gpu_type in (None, plan.gpu_type)}
     # Others under the same limit may come first.
     found = {held + size for size in sizes} | {held + waiting + size for size in sizes}
-    return sorted(each for each in found if each > limit.num_gpus)
+    larger = sorted(each for each in found if each > limit.num_gpus)
+    most = max(larger, default=0)
+    return list(range(limit.num_gpus + 1, most + 1)) if most - limit.num_gpus <= _MOST_TRIED else larger
 
 
 def with_limit(rules: QueueRules, limit: Limit, num_gpus: int) -> QueueRules:

@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from frenzy.core.has import backfill, elastic, fifo, paper, srtf
 from frenzy.core.has.board import Board
-from frenzy.core.has.holds import holds
+from frenzy.core.has.holds import Judge, SweepJudge
 from frenzy.core.has.policy import FifoPolicy, HasPolicy, PaperPolicy, Policy, SrtfPolicy
-from frenzy.core.has.state import SchedulingState
-from frenzy.core.values.queue import Action, SchedulingFacts, Start
+from frenzy.core.has.remedies import Trials
+from frenzy.core.has.state import SchedulingState, apply_actions
+from frenzy.core.values.queue import Action, Hold, SchedulingFacts, Start
 
 _MAX_FORECAST_ENDS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is done, and the record from which every reason is read. facts: what was decided on."""
+
+    facts: SchedulingFacts
+    actions: tuple[Action, ...]
+    judge: Judge
+
+    def trials(self, now_s: float) -> Trials:
+        """What would start its waiting jobs."""
+        then = apply_actions(self.facts, self.actions, now_s=now_s) if self.actions else self.facts
+        return Trials(self.facts, then, now_s, self.after.rules.policy, decide)
+
+    @property
+    def after(self) -> SchedulingState:
+        """The state to which the actions lead, in which only those wait that no action serves."""
+        return self.judge.board.state
 
 
 def schedule(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Policy) -> tuple[Action, ...]:
@@ -23,13 +44,37 @@ def schedule(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Pol
     give the same actions, in whatever order the facts are listed, and none for a second call with the
     actions applied. Raises ValueError for a state made under another policy.
     """
+    decision = decision_of(facts, now_s, policy)
+    return (*decision.actions, *holds(decision, now_s))
+
+
+def decision_of(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Policy) -> Decision:
+    """Actions with their record."""
     state = as_state(facts, policy)
+    if isinstance(policy, HasPolicy) and elastic.is_elastic(state):
+        actions, missed = elastic.decide_and_tell(state, now_s, policy)
+        after = elastic.with_what_can_start(state, actions, now_s)
+        board = Board(state=after, now_s=now_s, room=after.room)
+        return Decision(state.facts, actions, SweepJudge(board, missed))
     actions, after = _decided(state, now_s)
-    if elastic.is_elastic(state):
-        # Who starts when depends on moves to come: better no time than a wrong one.
-        return (*actions, *holds(Board(state=after, now_s=now_s, room=after.room), {}))
-    board = run_pass(after, now_s)
-    return (*actions, *holds(board, expected_starts(board)))
+    return Decision(state.facts, actions, Judge(run_pass(after, now_s)))
+
+
+def holds(decision: Decision, now_s: float) -> list[Hold]:
+    """One hold for each waiting job, in queue order. Where jobs may be moved nobody knows who starts when."""
+    judge, after = decision.judge, decision.after
+    starts = {} if isinstance(judge, SweepJudge) else expected_starts(judge.board)
+    trials = decision.trials(now_s)
+    found = []
+    for position, contender in enumerate(after.waiting, start=1):
+        key, reason = contender.job.run_key, judge.reason(contender)
+        remedy = trials.remedy(contender, reason, after.room.by_type.__getitem__) or reason.remedy
+        if remedy is not None and key in starts:
+            remedy = f"{remedy}; {judge.when(key, starts[key])}"
+        if remedy != reason.remedy:
+            reason = replace(reason, remedy=remedy)
+        found.append(Hold(run_key=key, reason=reason, position=position, expected_start_s=starts.get(key)))
+    return found
 
 
 def decide(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Policy) -> tuple[Action, ...]:
@@ -48,9 +93,6 @@ def decided(state: SchedulingState, now_s: float) -> SchedulingState:
 def _decided(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], SchedulingState]:
     """Actions, and the state in which only those wait that no action serves."""
     policy = state.rules.policy
-    if isinstance(policy, HasPolicy) and elastic.is_elastic(state):
-        actions = elastic.decide(state, now_s, policy)
-        return actions, elastic.with_what_can_start(state, actions, now_s)
     if isinstance(policy, SrtfPolicy):
         return srtf.decide(state, now_s, policy)
     starts: list[Action] = []

@@ -26,7 +26,7 @@ from frenzy.core.has.line import Line
 from frenzy.core.has.policy import HasPolicy
 from frenzy.core.has.quotas import QuotaUse
 from frenzy.core.has.room import Need
-from frenzy.core.has.sweep import Forbidden, Sweep
+from frenzy.core.has.sweep import Forbidden, Missed, Sweep
 
 
 def targets(  # noqa: PLR0913
@@ -36,8 +36,9 @@ def targets(  # noqa: PLR0913
     capacity: Capacity,
     forbidden: Forbidden,
     fits_empty: Callable[[Need], bool],
-) -> list[tuple[Claim, Choice | None]]:
-    """What each job should hold, in the order they are served; None for one that should stop.
+) -> tuple[list[tuple[Claim, Choice | None]], Mapping[str, Missed]]:
+    """What each job should hold, in the order they are served, None for one that should stop; and what each waiting
+    job that took nothing found at its turn, by run key.
 
     Fixed jobs, which keep what they have, and jobs that go on waiting are left out.
     forbidden: what is not to be chosen. idle: GPUs of each type that nobody holds. fits_empty: whether a need would
@@ -58,7 +59,7 @@ def targets(  # noqa: PLR0913
         sweep.take(claim, claim.current)
     turns = ShareTurns.of(line, policy.queues, capacity)
     served = _served(sweep, line) if turns is None else _served_by_share(sweep, line, turns)
-    return [(claim, _settled(sweep, claim, chosen)) for claim, chosen in served]
+    return [(claim, _settled(sweep, claim, chosen)) for claim, chosen in served], sweep.missed
 
 
 def _shared_out(line: Line, capacity: Capacity) -> dict[str, int]:
@@ -74,13 +75,16 @@ def _served(sweep: Sweep, line: Line) -> list[tuple[Claim, Choice | None]]:
     while at < len(free):
         claim = free[at]
         if claim.current is None and sweep.is_full(claim.others):
+            following = line.next_holding(at) if sweep.num_full >= line.num_tables else at + 1
+            sweep.passed(free[at:following])
             _keep_for(sweep, line, claim)
-            at = line.next_holding(at) if sweep.num_full >= line.num_tables else at + 1
+            at = following
             continue
         chosen = _serve(sweep, claim, max(0.0, line.behind[at]), spent=line.spent[at])
         if chosen is not None or claim.current is not None:
             served.append((claim, chosen))
         else:
+            sweep.passed([claim])
             _keep_for(sweep, line, claim)
         at += 1
     return served
@@ -105,7 +109,10 @@ def _served_by_share(sweep: Sweep, line: Line, turns: ShareTurns) -> list[tuple[
             # It has not given it up yet: it may still borrow.
             sweep.idle[claim.current.gpu_type] -= claim.num_held
     sweep.allowance = math.inf
-    return served + _borrowed(sweep, line, turns.again(later))
+    borrowed = _borrowed(sweep, line, turns.again(later))
+    known = {claim.run_key for claim, _ in borrowed} | sweep.missed.keys()
+    sweep.passed(each for each in later if each.current is None and each.run_key not in known)
+    return served + borrowed
 
 
 def _borrowed(sweep: Sweep, line: Line, turns: ShareTurns) -> list[tuple[Claim, Choice | None]]:
@@ -113,6 +120,7 @@ def _borrowed(sweep: Sweep, line: Line, turns: ShareTurns) -> list[tuple[Claim, 
     for turn in turns:
         claim = turn.claim
         if claim.current is None and sweep.is_full(claim.others):
+            sweep.passed([claim])
             _keep_for(sweep, line, claim)
             if sweep.num_full >= line.num_tables:
                 turns.none_left()
@@ -122,6 +130,7 @@ def _borrowed(sweep: Sweep, line: Line, turns: ShareTurns) -> list[tuple[Claim, 
         if chosen is not None or claim.current is not None:
             served.append((claim, chosen))
         else:
+            sweep.passed([claim])
             _keep_for(sweep, line, claim)
     return served
 

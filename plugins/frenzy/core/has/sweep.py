@@ -1,9 +1,9 @@
-"""What is left to the jobs whose turn is still to come, in one sweep over all of them."""
+"""What is left to the jobs whose turn is still to come, in one sweep over all of them, and a record of it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from frenzy.core.has.choices import Choice, Table
@@ -11,9 +11,31 @@ from frenzy.core.has.claims import Claim
 from frenzy.core.has.policy import HasPolicy
 from frenzy.core.has.quotas import QuotaUse
 from frenzy.core.has.room import Need
+from frenzy.core.values.queue_rules import Limit
 
 Forbidden = frozenset[tuple[str, object]]
 """Choices that could not be placed: (run key, plan id) of a running job, and ("", need) for all that wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """GPUs that no job behind ``claim`` may take."""
+
+    claim: Claim
+    num_gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """What a waiting job found when its turn came, and took nothing of.
+
+    left: GPUs of each type that no job before it took. kept: those of a type that are kept for one before it. over:
+    the choices that a quota forbids, with the limit and the GPUs that counted against it.
+    """
+
+    left: Mapping[str, int]
+    kept: Mapping[str, Kept]
+    over: tuple[tuple[Choice, Limit, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -24,6 +46,7 @@ class Sweep:
     worth not to make another job move. quotas: GPUs claimed against them, if there
     are any. reserved: GPU types of which some are kept for a job that must not be overtaken. allowance:
     effective GPUs that the job whose turn it is may have. fits_empty: whether a need would fit if nothing ran.
+    missed: of each waiting job that took nothing, by run key.
     _full: tables of which nothing fits into ``left``, by identity; emptied whenever ``left`` grows. _possible: of
     a table what would fit if nothing ran, by its identity.
     """
@@ -37,7 +60,9 @@ class Sweep:
     quotas: QuotaUse | None
     fits_empty: Callable[[Need], bool]
     allowance: float = math.inf
-    reserved: set[str] = field(default_factory=set)
+    reserved: dict[str, Kept] = field(default_factory=dict)
+    missed: dict[str, Missed] = field(default_factory=dict)
+    _turn: Missed | None = None
     _full: set[int] = field(default_factory=set)
     _possible: dict[int, list[Choice]] = field(default_factory=dict)
 
@@ -56,6 +81,22 @@ class Sweep:
         num_gpus = claim.num_held if choice is claim.current else choice.num_gpus
         self.left[choice.gpu_type] = self.left.get(choice.gpu_type, 0) - sign * num_gpus
         self.effective -= sign * choice.gpus * num_gpus / choice.num_gpus
+        self._turn = None
+
+    def passed(self, claims: Iterable[Claim]) -> None:
+        """Waiting ``claims`` have their turn now and take nothing."""
+        if self._turn is None:
+            self._turn = Missed(dict(self.left), dict(self.reserved))
+        for claim in claims:
+            over = self._over(claim)
+            self.missed[claim.run_key] = Missed(self._turn.left, self._turn.kept, over) if over else self._turn
+
+    def _over(self, claim: Claim) -> tuple[tuple[Choice, Limit, int], ...]:
+        quotas = self.quotas
+        if quotas is None or not quotas.limits_of(claim.job):
+            return ()
+        broken = ((each, quotas.exceeded(claim.job, each.gpu_type, each.num_gpus)) for each in claim.others.choices)
+        return tuple((each, limit, quotas.held(limit)) for each, limit in broken if limit is not None)
 
     def reserve(self, claim: Claim) -> None:
         """Keep what is left of the GPU type on which ``claim`` lacks fewest from all behind it.
@@ -68,9 +109,10 @@ class Sweep:
             return
         nearest = min(possible, key=lambda each: (each.num_gpus - self.left.get(each.gpu_type, 0), each.unit_s))
         left = self.left.get(nearest.gpu_type, 0)
-        self.reserved.add(nearest.gpu_type)
-        kept = left if nearest.need.group_size > 1 else min(left, nearest.num_gpus)
-        self.left[nearest.gpu_type] = left - max(0, kept)
+        kept = max(0, left if nearest.need.group_size > 1 else min(left, nearest.num_gpus))
+        self.reserved[nearest.gpu_type] = Kept(claim, kept)
+        self.left[nearest.gpu_type] = left - kept
+        self._turn = None
 
     def _possible_of(self, table: Table) -> list[Choice]:
         found = self._possible.get(id(table))

@@ -11,15 +11,22 @@ from frenzy.core.values.cluster import Cluster, Node
 from frenzy.core.values.queue import SchedulingFacts
 
 _NODE: Final = "what-if"
+_HOST_BYTES: Final = 2**50
+_CPUS_PER_GPU: Final = 1024
 _MOST_TRIED: Final = 64
+_MOST_EXACT: Final = 16
 
 
 def least(holds: Callable[[int], bool], *, limit: int) -> int | None:
-    """The least count up to ``limit`` for which ``holds`` is true, taking it to stay true from there on.
+    """The least count up to ``limit`` for which ``holds`` is true.
 
-    Small counts are tried first: where jobs are given GPUs, a try takes the longer the more there are.
+    The first few are tried one by one; beyond them it is taken to stay true once it is.
     """
-    low, high = 0, min(1, limit)
+    few = min(_MOST_EXACT, limit)
+    for count in range(1, few + 1):
+        if holds(count):
+            return count
+    low, high = few, min(2 * few, limit)
     while high > low and not holds(high):
         low, high = high, min(2 * high, limit)
     if high == low:
@@ -50,14 +57,13 @@ def one_for_each_type(options: Iterable[Option], cluster: Cluster) -> list[Optio
     return list(first.values())
 
 
-def with_idle_gpus(facts: SchedulingFacts, option: Option, num_gpus: int) -> SchedulingFacts:
-    """``facts`` with one more node of ``num_gpus`` idle GPUs, host resources as ``option`` needs them."""
-    free = option.need.on_node(num_gpus)
+def with_idle_gpus(facts: SchedulingFacts, gpu_type: str, num_gpus: int) -> SchedulingFacts:
+    """``facts`` with one more node of ``num_gpus`` idle GPUs, which lacks neither CPUs nor host memory."""
     node = Node(
         name=_NODE,
-        gpu_type=option.need.gpu_type,
+        gpu_type=gpu_type,
         num_gpus=num_gpus,
-        host_memory_bytes=free.host_bytes,
-        num_cpus=free.millicpus / 1000,
+        host_memory_bytes=_HOST_BYTES,
+        num_cpus=_CPUS_PER_GPU * num_gpus,
     )
     return replace(facts, cluster=Cluster(facts.cluster.gpu_types, (*facts.cluster.nodes, node)))

@@ -8,9 +8,10 @@ room for the memory that the prediction did not know of.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from types import MappingProxyType
 from typing import Final
 
 from frenzy.core.lifecycle.disruptions import LOSS_REASONS, is_hopeless, lost_nodes, not_before_s
@@ -19,6 +20,7 @@ from frenzy.core.runs.ledger import Attempt, JobState, NextAttempt, RunRecord
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.launch import AttemptResult, ExitCode
 from frenzy.core.values.plan import Candidate, PlanShape, ResourcePlan
+from frenzy.core.values.units import format_bytes
 
 MEMORY_REASONS: Final = frozenset(
     {
@@ -47,6 +49,16 @@ class Rung(IntEnum):
     CHECKPOINTING = 2
     ZERO_STAGE = 3
     OTHER_GPUS = 4
+
+
+_NAME_OF_RUNG: Final[Mapping[Rung, str]] = MappingProxyType(
+    {
+        Rung.MICRO_BATCH: "a smaller micro-batch",
+        Rung.CHECKPOINTING: "activation checkpointing",
+        Rung.ZERO_STAGE: "a higher ZeRO stage or offload",
+        Rung.OTHER_GPUS: "another count or type of GPU",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +204,27 @@ def rung_of(previous: ResourcePlan, plan: ResourcePlan) -> Rung:
     if plan.activation_checkpointing != previous.activation_checkpointing:
         return Rung.CHECKPOINTING
     return Rung.MICRO_BATCH
+
+
+def memory_move(following: NextAttempt, plan: ResourcePlan) -> Reason | None:
+    """Why ``plan`` follows a plan that ran short of memory: the rung of the ladder, and the forecast. None for an
+    attempt that follows nothing, or something else.
+    """
+    previous = following.previous
+    if previous is None or following.reason.code not in MEMORY_REASONS:
+        return None
+    rung = rung_of(previous, plan)
+    seen, forecast = following.extra_bytes_per_gpu, following.forecast_extra_bytes_per_gpu
+    growth = f"{format_bytes(seen)} more than predicted were seen on each GPU"
+    if forecast > seen:
+        growth = f"{growth}, {format_bytes(forecast)} are forecast"
+    return Reason(
+        code=ReasonCode.MOVED_FOR_MEMORY,
+        detail=(
+            f"{plan.plan_id} follows {previous.plan_id} after {following.reason.code}, by {_NAME_OF_RUNG[rung]} "
+            f"(rung {rung:d} of {len(Rung)}): {growth}; it has room for {format_bytes(room_bytes(plan))}."
+        ),
+    )
 
 
 def ladder(candidates: tuple[Candidate, ...], next_attempt: NextAttempt) -> Ladder:

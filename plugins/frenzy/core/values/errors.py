@@ -24,6 +24,7 @@ class ReasonCode(StrEnum):
 
     # a candidate plan
     BEST_PLAN = "BEST_PLAN"
+    BEST_PLAN_NOW = "BEST_PLAN_NOW"
     SLOWER_PLAN = "SLOWER_PLAN"
     COSTLIER_PLAN = "COSTLIER_PLAN"
     INSUFFICIENT_GPU_MEMORY = "INSUFFICIENT_GPU_MEMORY"
@@ -55,6 +56,7 @@ class ReasonCode(StrEnum):
     ALLOCATOR_RETRIES = "ALLOCATOR_RETRIES"
     CUDA_OUT_OF_MEMORY = "CUDA_OUT_OF_MEMORY"
     BUDGET_EXCEEDED = "BUDGET_EXCEEDED"
+    MOVED_FOR_MEMORY = "MOVED_FOR_MEMORY"
     MOVED_TO_GROW = "MOVED_TO_GROW"
     MOVED_TO_SHRINK = "MOVED_TO_SHRINK"
     MOVED_TO_OTHER_GPUS = "MOVED_TO_OTHER_GPUS"
@@ -93,6 +95,7 @@ class ReasonCode(StrEnum):
 REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = MappingProxyType(
     {
         ReasonCode.BEST_PLAN: "Ranks first for the job's objective.",
+        ReasonCode.BEST_PLAN_NOW: "Ranks first of the plans for which GPUs were left, other jobs' delay counted.",
         ReasonCode.SLOWER_PLAN: "Fits, but is predicted to train slower than a plan ranked before it.",
         ReasonCode.COSTLIER_PLAN: "Fits, but is predicted to cost more than a plan ranked before it.",
         ReasonCode.INSUFFICIENT_GPU_MEMORY: "Needs more memory on each GPU than this type has.",
@@ -122,6 +125,7 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = MappingProxyType(
         ReasonCode.ALLOCATOR_RETRIES: "The allocator had to flush its cache to satisfy requests.",
         ReasonCode.CUDA_OUT_OF_MEMORY: "The GPU ran out of memory.",
         ReasonCode.BUDGET_EXCEEDED: "The virtual GPU's memory budget was exceeded.",
+        ReasonCode.MOVED_FOR_MEMORY: "The job's memory outgrew its plan; this one has room for the growth.",
         ReasonCode.MOVED_TO_GROW: "The scheduler gave the job more GPUs.",
         ReasonCode.MOVED_TO_SHRINK: "The scheduler took some of the job's GPUs for another job.",
         ReasonCode.MOVED_TO_OTHER_GPUS: "The scheduler moved the job to other GPUs.",

@@ -258,13 +258,13 @@ class TestReasons:
         assert reason.code is ReasonCode.NEVER_FITS
         assert reason.remedy == "4 more v100 on one node in the cluster"
 
-    def test_a_fragmented_cluster_asks_for_one_more_on_one_node(self) -> None:
+    def test_a_fragmented_cluster_asks_for_a_whole_group_on_one_node(self) -> None:
         nodes = [node("n1", "v100", 2), node("n2", "v100", 2)]
         run = [running(f"r{at}", plan("v100", 1), (f"n{at}", 1)) for at in (1, 2)]
         reason = hold_of(facts(nodes, [waiting("a", plan("v100", 2, tp=2))], run), "a").reason
         assert reason.code is ReasonCode.WAITING_FOR_GPUS
         assert reason.detail == "Needs 2 v100 in groups of 2 on one node; idle: 2 of 4 v100."
-        assert reason.remedy == "1 more v100 on one node free"
+        assert reason.remedy == "2 more v100 on one node free"
 
     def test_idle_gpus_that_are_too_small_are_named_as_such(self) -> None:
         types = (gpu_type("a100", memory_gib=40), gpu_type("t4", memory_gib=16))
@@ -310,7 +310,7 @@ class TestExplain:
         found = explain(snapshot, "last", 0.0, HAS)
         assert (found.outcome, found.position) == (Outcome.WAITS, 2)
         assert found.counterfactuals == ("With 3 more idle v100 it would start now.",)
-        assert "1 more v100" in found.options[0].sentence
+        assert found.options[0].sentence == "2xv100-z2-mb1 needs 2 v100; 1 is idle."
 
     def test_a_run_that_starts_is_told_why_there(self) -> None:
         nodes = [node("n1", "v100", 2), node("n2", "v100", 1)]

@@ -27,7 +27,7 @@ from frenzy.core.has import (
 )
 from frenzy.core.values.cluster import Cluster, NodeState
 from frenzy.core.values.errors import ReasonCode
-from frenzy.core.values.queue import Hold, QueuedJob, SchedulingFacts, Start
+from frenzy.core.values.queue import Action, Hold, QueuedJob, SchedulingFacts, Start
 
 WAITING_CODES = {code for code in ReasonCode if code.startswith("WAITING_")} | {ReasonCode.NEVER_FITS}
 NEVER_STARTS = {ReasonCode.NEVER_FITS, ReasonCode.WAITING_FOR_NODES, ReasonCode.WAITING_FOR_OLD_WORKERS}
@@ -125,7 +125,16 @@ def test_the_order_in_which_facts_are_listed_changes_nothing(data: st.DataObject
 def test_a_second_pass_on_the_same_facts_changes_nothing(facts: SchedulingFacts, policy: Policy) -> None:
     actions = schedule(facts, NOW_S, policy)
     again = schedule(apply_actions(facts, actions, now_s=NOW_S), NOW_S, policy)
-    assert again == tuple(action for action in actions if isinstance(action, Hold))
+    assert [_without_remedy(each) for each in again] == [
+        _without_remedy(action) for action in actions if isinstance(action, Hold)
+    ]
+
+
+def _without_remedy(action: Action) -> Action:
+    """What is true before the actions are done need not be the least that helps after them, too."""
+    if isinstance(action, Hold):
+        return replace(action, reason=replace(action.reason, remedy=None))
+    return action
 
 
 @thorough

@@ -246,7 +246,7 @@ def test_a_job_over_its_quota_says_which_and_what_is_the_least_that_helps(kind: 
     assert hold.reason.code is ReasonCode.WAITING_FOR_QUOTA
     assert "Team red may hold 5 GPUs and holds 4" in hold.reason.detail
     assert hold.reason.remedy is not None
-    assert hold.reason.remedy.startswith("1 GPU given back by team red, or a quota of 6 GPUs")
+    assert hold.reason.remedy.startswith("a quota of 6 GPUs for team red")
 
 
 def test_a_job_larger_than_its_quota_is_told_so() -> None:
@@ -257,7 +257,7 @@ def test_a_job_larger_than_its_quota_is_told_so() -> None:
             HasPolicy(queues=team_quotas(red=2)),
         )
     )["j"]
-    assert hold.reason.remedy == "a quota of 4 GPUs"
+    assert hold.reason.remedy == "a quota of 4 GPUs for team red"
 
 
 def test_a_job_that_is_over_its_quota_keeps_nobody_else_waiting() -> None:

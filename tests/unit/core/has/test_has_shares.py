@@ -161,7 +161,7 @@ def test_short_cuts_change_no_target(there: SchedulingFacts, policy: HasPolicy) 
     capacity = Capacity.of(there.cluster)
     claims = claims_of(state, NOW_S, policy, capacity)
     idle = {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items()}
-    found = targets(Line.of(claims, NOW_S), idle, policy, capacity, frozenset(), state.fits_empty)
+    found, _ = targets(Line.of(claims, NOW_S), idle, policy, capacity, frozenset(), state.fits_empty)
     plain = Plain(claims, state, policy).targets()
     active = [claim for claim in claims if not claim.is_fixed and (claim.current is not None or plain[claim.run_key])]
     assert [(claim.run_key, target) for claim, target in found] == [
