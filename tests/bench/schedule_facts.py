@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import cycle
 
-from frenzy.core.has import HasPolicy, SchedulingState, apply_actions, decide
+from frenzy.core.has import HasPolicy, apply_actions, decide
 from frenzy.core.values.cluster import Cluster, Node
 from frenzy.core.values.queue import QueuedJob, SchedulingFacts
 from frenzy.sim.clusters import cluster_named
@@ -69,7 +69,7 @@ def rigid(facts: SchedulingFacts) -> SchedulingFacts:
     )
 
 
-Event = Callable[[SchedulingState], SchedulingState]
+Event = Callable[[SchedulingFacts], SchedulingFacts]
 
 
 def events(new: Iterable[QueuedJob], now_s: float) -> Iterator[tuple[float, Event]]:
@@ -80,9 +80,9 @@ def events(new: Iterable[QueuedJob], now_s: float) -> Iterator[tuple[float, Even
         yield when_s + 1, _end
 
 
-def _arrive(state: SchedulingState, *, job: QueuedJob) -> SchedulingState:
-    return state.submit(job)
+def _arrive(facts: SchedulingFacts, *, job: QueuedJob) -> SchedulingFacts:
+    return replace(facts, queued=(*facts.queued, job))
 
 
-def _end(state: SchedulingState) -> SchedulingState:
-    return state.finish(next(iter(state.running)))
+def _end(facts: SchedulingFacts) -> SchedulingFacts:
+    return replace(facts, running=facts.running[1:])

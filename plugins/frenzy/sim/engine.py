@@ -14,10 +14,11 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from enum import IntEnum
-from functools import partial
 from typing import Final
 
-from frenzy.core.has import HasPolicy, SchedulingState, SrtfPolicy, decided
+from frenzy.core.has import HasPolicy, SchedulingState, SrtfPolicy
+from frenzy.core.has.options import Rules
+from frenzy.core.has.room import Room
 from frenzy.core.has.state import running_job
 from frenzy.core.values.cluster import NodeState, Placement
 from frenzy.core.values.plan import ResourcePlan
@@ -72,27 +73,27 @@ def simulate(scenario: Scenario, scheduler: Scheduler, *, progress: Callable[[in
 class _Engine:
     def __init__(self, scenario: Scenario, scheduler: Scheduler, progress: Callable[[int], None]) -> None:
         self._scenario, self._scheduler, self._progress = scenario, scheduler, progress
-        running = tuple(each.job for each in scenario.running)
-        facts = SchedulingFacts(cluster=scenario.cluster, queued=(), running=running)
-        self._state = SchedulingState.of(facts, scheduler.rules)
+        self._cluster = scenario.cluster
+        self._running = {each.job.run_key: each.job for each in scenario.running}
+        self._rules = Rules.of(scheduler.rules)
+        self._room = self._whole_room()
         self._moves = scheduler.round_s is None and isinstance(scheduler.rules, HasPolicy | SrtfPolicy)
         self._ledger = Ledger(scenario)
-        if len(self._ledger.jobs) != len(scenario.jobs) + len(running):
+        if len(self._ledger.jobs) != len(scenario.jobs) + len(scenario.running):
             raise SimulationError("two jobs have the same key")
         self._waiting: dict[str, QueuedJob] = {}
         self._events: list[tuple[float, int, int, str, int]] = []
         self._failures_of_node: Counter[str] = Counter()
         self._decision_s: list[float] = []
-        self._upkeep_s = 0.0
         self._order = 0
-        self._num_arrived = len(running)
+        self._num_arrived = len(self._running)
         self._round_pending = False
 
     def run(self) -> SimResult:
         self._push_what_is_known()
         while self._events:
             now_s = self._events[0][0]
-            self._ledger.passes(now_s, {name: each.idle_gpus for name, each in self._state.room.by_type.items()})
+            self._ledger.passes(now_s, {name: each.idle_gpus for name, each in self._room.by_type.items()})
             must_decide = False
             while self._events and self._events[0][0] == now_s:
                 _, kind, _, key, attempt = heapq.heappop(self._events)
@@ -142,7 +143,6 @@ class _Engine:
             job = self._ledger.jobs[key].sim.job
             self._num_arrived += 1
             self._queue(job, job.submitted_s)
-            self._timed(lambda: self._state.submit(job))
         elif kind is _Kind.NODE_LOST:
             self._lose_node(key, now_s)
         else:
@@ -158,15 +158,15 @@ class _Engine:
         return False
 
     def _end(self, key: str, now_s: float) -> None:
-        self._ledger.leaves(self._state.running[key], now_s)
+        self._ledger.leaves(self._running[key], now_s)
         self._ledger.ends(key, now_s)
-        self._timed(lambda: self._state.finish(key))
+        self._release(key)
 
     def _out_of_memory(self, key: str, now_s: float) -> None:
         """What is known of its memory now excludes every plan that would run short as well."""
         live = self._ledger.jobs[key]
         live.num_ooms += 1
-        job = self._state.running[key]
+        job = self._running[key]
         given_up = (job.plan.gpu_type, job.plan.num_gpus)
         waiting = self._thrown_back(job, now_s)
         plans = tuple(plan for plan in waiting.plans if not live.sim.runs_out_of_memory(plan))
@@ -175,7 +175,7 @@ class _Engine:
 
     def _lose_node(self, node: str, now_s: float) -> None:
         self._failures_of_node[node] += 1
-        for job in [each for each in self._state.running.values() if _is_on(each.placement, node)]:
+        for job in [each for each in self._running.values() if _is_on(each.placement, node)]:
             self._back_to_queue(self._thrown_back(job, now_s), now_s)
         self._set_node(node, NodeState.LOST)
 
@@ -186,8 +186,17 @@ class _Engine:
             self._set_node(node, before)
 
     def _set_node(self, node: str, node_state: NodeState) -> None:
-        cluster = self._state.cluster.with_node_state(node, node_state)
-        self._timed(lambda: self._state.with_cluster(cluster))
+        self._cluster = self._cluster.with_node_state(node, node_state)
+        self._room = self._whole_room()
+
+    def _whole_room(self) -> Room:
+        held = ((self._rules.need(job.plan), job.placement) for job in self._running.values())
+        return Room.of(self._cluster, held)
+
+    def _release(self, key: str) -> None:
+        """The running job ``key`` holds no GPUs any more."""
+        job = self._running.pop(key)
+        self._room = self._room.release(self._rules.need(job.plan), job.placement)
 
     def _thrown_back(self, job: RunningJob, now_s: float) -> QueuedJob:
         """``job``, which loses its GPUs and what it did since its last checkpoint, as it waits again."""
@@ -201,13 +210,14 @@ class _Engine:
 
     def _decide(self, now_s: float) -> None:
         began = time.thread_time()
-        actions = self._scheduler.decide(self._state, now_s)
-        self._state = decided(self._state, now_s)
-        self._decision_s.append(time.thread_time() - began + self._upkeep_s)
-        self._upkeep_s = 0.0
+        facts = SchedulingFacts(
+            cluster=self._cluster, queued=tuple(self._waiting.values()), running=tuple(self._running.values())
+        )
+        actions = self._scheduler.decide(SchedulingState.of(facts, self._scheduler.rules), now_s)
+        self._decision_s.append(time.thread_time() - began)
         self._apply([each for each in actions if not isinstance(each, Hold)], now_s)
         active = self._ledger.num_ended < self._num_arrived
-        if self._scheduler.round_s is not None and active and (self._state.running or self._events):
+        if self._scheduler.round_s is not None and active and (self._running or self._events):
             self._next_round(now_s)
 
     def _next_round(self, now_s: float) -> None:
@@ -223,7 +233,7 @@ class _Engine:
                 self._back_to_queue(self._stopped(action.run_key, now_s), now_s)
             elif isinstance(action, Resize):
                 entering.append((self._stopped(action.run_key, now_s), action))
-                self._timed(partial(self._state.finish, action.run_key))
+                self._release(action.run_key)
         for action in actions:
             if isinstance(action, Start):
                 if action.run_key not in self._waiting:
@@ -233,15 +243,17 @@ class _Engine:
             started = [
                 self._enter(job, self._plan_as_placed(job, action), action.placement, now_s) for job, action in entering
             ]
-            self._timed(lambda: self._state.start(started))
+            for job in started:
+                self._running[job.run_key] = job
+                self._room = self._room.hold(self._rules.need(job.plan), job.placement)
             for job in started:
                 self._check_room(job)
 
     def _stopped(self, key: str, now_s: float) -> QueuedJob:
         """The running job ``key``, stopped at a checkpoint, with one move fewer left."""
-        if key not in self._state.running:
+        if key not in self._running:
             raise SimulationError(f"{key} does not run")
-        job = self._state.running[key]
+        job = self._running[key]
         self._ledger.leaves(job, now_s)
         return job.stopped(now_s)
 
@@ -273,10 +285,10 @@ class _Engine:
                 self._push(math.nextafter(movable_s, math.inf), _Kind.MOVABLE, key, attempt)
 
     def _plan_as_placed(self, job: QueuedJob, action: Start | Resize) -> ResourcePlan:
-        return plan_as_placed(action.plan, job.plans, self._state.room.types_of(action.placement))
+        return plan_as_placed(action.plan, job.plans, self._room.types_of(action.placement))
 
     def _check_room(self, job: RunningJob) -> None:
-        room = self._state.room
+        room = self._room
         for each in job.placement.allocations:
             gpu_type = room.type_of_node.get(each.node)
             if gpu_type is None or room.by_type[gpu_type].free[each.node].num_gpus < 0:
@@ -285,18 +297,12 @@ class _Engine:
             raise SimulationError(f"{job.run_key} was given {job.placement.num_gpus} GPUs for {job.plan.plan_id}")
 
     def _back_to_queue(self, job: QueuedJob, now_s: float) -> None:
+        self._release(job.run_key)
         self._queue(job, now_s)
-        self._timed(lambda: self._state.requeue(job))
 
     def _queue(self, job: QueuedJob, since_s: float) -> None:
         self._waiting[job.run_key] = job
         self._ledger.waits(job, since_s)
-
-    def _timed(self, change: Callable[[], SchedulingState]) -> None:
-        """Make the change, and charge its CPU time to the scheduler."""
-        began = time.thread_time()
-        self._state = change()
-        self._upkeep_s += time.thread_time() - began
 
 
 def _is_on(placement: Placement, node: str) -> bool:

@@ -74,8 +74,8 @@ class IdleTime:
 class SimResult:
     """One scenario under one policy.
 
-    queue: (time, jobs waiting), at each change. decision_s: CPU time of every decision, with the
-    upkeep of the scheduler's indices since the one before. start_s: when the simulation began.
+    queue: (time, jobs waiting), at each change. decision_s: CPU time of every decision,
+    its state made from facts. start_s: when the simulation began.
     num_gpus: GPUs of each type, those of lost nodes included.
     """
 

@@ -17,7 +17,7 @@ from frenzy.core.has.policy import (
     policy_named,
     with_queues,
 )
-from frenzy.core.has.schedule import decide, decided, schedule
+from frenzy.core.has.schedule import decide, schedule
 from frenzy.core.has.state import SchedulingState, apply_actions
 
 __all__ = [
@@ -34,7 +34,6 @@ __all__ = [
     "SrtfPolicy",
     "apply_actions",
     "decide",
-    "decided",
     "explain",
     "policy_named",
     "schedule",

@@ -48,7 +48,7 @@ def _turns(board: Board, policy: BackfillPolicy) -> Turns | QueueTurns | RiskFir
     waiting = board.state.waiting
     if not policy.queues.queues:
         turns = Turns(waiting)
-        timed = [board.with_deadline_in_reach(each) for each in waiting.timed.values()]
+        timed = [board.with_deadline_in_reach(each) for each in waiting.timed]
         first = at_risk(timed, board.now_s, policy.deadline_slack)
         return RiskFirst(turns, first) if first else turns
     capacity = Capacity.of(board.state.cluster)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from frenzy.core.has.options import Contender, Option
 from frenzy.core.has.placement import place
@@ -57,7 +57,7 @@ class Board:
         if contender.job.deadline_s is None or rules.counts_gpus_only:
             return contender
         allowed = QuotaUse(queue_rules(rules.policy)).within(contender)
-        return replace(allowed, options=tuple(each for each in allowed.options if self.fits_empty(each.need)))
+        return allowed.with_options(each for each in allowed.options if self.fits_empty(each.need))
 
     def startable(self, option: Option) -> Placement | None:
         """Where ``option`` can start now without breaking a reservation."""

@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from frenzy.core.has.options import Contender, Rules
-from frenzy.core.has.policy import Policy
 from frenzy.core.has.room import Need
 from frenzy.core.values.cluster import Cluster, NodeState
 from frenzy.core.values.hardware import GpuType
@@ -108,45 +107,24 @@ class _Same:
         return id(self.thing)
 
 
-@dataclass(frozen=True, slots=True)
-class _WaitingKey:
-    """All that the table of a waiting job depends on; ``contender`` is any job of that table."""
-
-    plans: _Same
-    excluded_nodes: tuple[str, ...]
-    ordered: bool
-    policy: Policy
-    gpu_types: tuple[GpuType, ...]
-    contender: Contender = field(compare=False)
-
-
 @dataclass(slots=True)
 class Tables:
     """The tables of all jobs on one cluster, found quickly by the identity of plans that are kept with them."""
 
     rules: Rules
     capacity: Capacity
-    _waiting: dict[tuple[int, bool, tuple[str, ...]], tuple[Plans, Table]] = field(default_factory=dict)
     _running: dict[tuple[int, int, tuple[str, ...], bool], tuple[RunningJob, Held]] = field(default_factory=dict)
 
     def of_waiting(self, contender: Contender) -> Table:
         """Everything the job may start with."""
-        job = contender.job
-        key = (id(job.plans), job.ordered, job.excluded_nodes)
-        known = self._waiting.get(key)
-        if known is None or known[0] is not job.plans:
-            table = _of_waiting(
-                _WaitingKey(
-                    _Same(job.plans),
-                    job.excluded_nodes,
-                    job.ordered,
-                    self.rules.policy,
-                    self.capacity.gpu_types,
-                    contender,
-                )
+        memo = contender.menu.memo
+        if not memo:
+            speed = self.capacity.speed
+            memo.append(
+                Table.of(_choice(plan, need, speed) for plan, need in contender.menu.choices if need.gpu_type in speed)
             )
-            known = self._waiting[key] = (job.plans, table)
-        return known[1]
+        table: Table = memo[0]
+        return table
 
     def of_running(self, job: RunningJob, *, is_displaced: bool = False) -> Held:
         """What the job has and, if it may be moved, the plans of other shape; of its own too if it must leave."""
@@ -178,13 +156,6 @@ def _capacity(same: _Same) -> Capacity:
 def _speed(gpu_types: tuple[GpuType, ...]) -> dict[str, float]:
     top = max((each.flops_per_s for each in gpu_types), default=1.0)
     return {each.name: each.flops_per_s / top for each in gpu_types}
-
-
-@lru_cache(maxsize=_NUM_TABLES)
-def _of_waiting(key: _WaitingKey) -> Table:
-    speed = _speed(key.gpu_types)
-    options = key.contender.options
-    return Table.of(_choice(each.plan, each.need, speed) for each in options if each.need.gpu_type in speed)
 
 
 @lru_cache(maxsize=_NUM_TABLES)

@@ -90,72 +90,38 @@ def is_settled(job: RunningJob, now_s: float) -> bool:
     return job.elasticity is not None and job.ran_s(now_s) >= max(job.elasticity.min_run_s, 1e-9)
 
 
-def claim_at_start(job: RunningJob, tables: Tables, policy: HasPolicy) -> Claim:
-    """What ``job`` would claim when its steps began, if it could be moved at once."""
-    capacity, allocations = tables.capacity, job.placement.allocations
+def claim_of_running(job: RunningJob, now_s: float, tables: Tables, policy: HasPolicy) -> Claim:
+    """What a job that runs claims at ``now_s``."""
+    capacity, allocations, elasticity = tables.capacity, job.placement.allocations, job.elasticity
     is_displaced = any(each.node in capacity.not_ready for each in allocations) if capacity.not_ready else False
-    elasticity = job.elasticity
     current, others = tables.of_running(job, is_displaced=is_displaced)
-    return claim_now(
-        Claim(
-            job,
-            job.run_key,
-            current,
-            others if elasticity is not None else NOTHING,
-            job.work_left,
-            elasticity is None,
-            False,
-            elasticity.restart_s if elasticity is not None else 0.0,
-            0.0,
-            0.0,
-            is_displaced,
-            False,
-            job.objective is Objective.COST,
-            0.0,
-            # What it holds on a node that has left the cluster is nobody's.
-            sum([each.num_gpus for each in allocations if each.node in capacity.ready]),
-        ),
-        None,
-        policy,
-        capacity,
-    )
-
-
-def claim_now(at_start: Claim, now_s: float | None, policy: HasPolicy, capacity: Capacity) -> Claim:
-    """What a job that runs claims at ``now_s``; as ``claim_at_start`` if None.
-
-    at_start: its claim then, of which this changes what depends on time. It is asked for every job in every look at
-    all of them, so it calls little.
-    """
-    job, current, others, elasticity = at_start.job, at_start.current, at_start.others, at_start.job.elasticity
-    assert isinstance(job, RunningJob)
-    assert current is not None
-    ran_s = 0.0 if now_s is None else job.ran_s(now_s)
+    ran_s = job.ran_s(now_s)
     progress = ran_s / current.unit_s
     left = believed_left(job.work_left - progress, job.work_done + progress, policy)
-    may_move, has_moves = False, at_start.is_displaced
+    may_move, has_moves = False, is_displaced
     if elasticity is not None:
-        may_move = now_s is None or ran_s >= max(elasticity.min_run_s, 1e-9)
+        may_move = ran_s >= max(elasticity.min_run_s, 1e-9)
         has_moves = has_moves or elasticity.moves_left + ran_s / elasticity.refill_s >= 1
     others = others if may_move else NOTHING
-    work = _work_of_running(current, others, left, is_displaced=at_start.is_displaced)
+    work = _work_of_running(current, others, left, is_displaced=is_displaced)
     return Claim(
         job,
-        at_start.run_key,
+        job.run_key,
         current,
         others,
         left,
         not may_move,
         has_moves,
-        at_start.restart_s,
+        elasticity.restart_s if elasticity is not None else 0.0,
         work,
         _weight(work, policy),
-        at_start.is_displaced,
+        is_displaced,
         False,
-        at_start.by_cost,
+        job.objective is Objective.COST,
         # What was given for its memory is not taken back by its equals.
         -math.inf if job.pressed else due_s(job, work, policy, capacity),
-        at_start.num_held,
+        # What it holds on a node that has left the cluster is nobody's.
+        sum([each.num_gpus for each in allocations if each.node in capacity.ready]),
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Final, Protocol
 
 from frenzy.core.has.choices import Choice
@@ -68,7 +67,7 @@ def in_time(contender: Contender, now_s: float) -> Contender:
         return contender
     meeting = [each for each in contender.options if now_s + each.run_s <= deadline_s]
     late = sorted((each for each in contender.options if now_s + each.run_s > deadline_s), key=lambda each: each.run_s)
-    return replace(contender, options=(*meeting, *late))
+    return contender.with_options((*meeting, *late))
 
 
 def at_risk(waiting: Iterable[Contender], now_s: float, slack: float) -> list[Contender]:

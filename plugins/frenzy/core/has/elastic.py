@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -18,131 +17,35 @@ from frenzy.core.has.shares import forbidden_key, targets
 from frenzy.core.has.state import SchedulingState, running_job
 from frenzy.core.has.swap import served_first
 from frenzy.core.has.sweep import Forbidden, Kept, Missed
-from frenzy.core.has.window import idle_gpus, is_room_made, window
 from frenzy.core.values.queue import Action, Resize, Start
 
 # After so many sweeps with targets that could not be placed nobody is moved any more.
 _MAX_SWEEPS: Final = 8
-# All jobs are looked at again once their weight has changed by this share, or so many came or left: for each active
-# job, or where few are active, in all.
-_MOST_DRIFT: Final = 0.125
-_MOST_CHANGES_EACH: Final = 4
-_MOST_CHANGES: Final = 4
 
 
 def is_elastic(state: SchedulingState) -> bool:
     """Whether the policy moves jobs, and any active one may be moved."""
-    return state.standing is not None
+    if not isinstance(state.rules.policy, HasPolicy):
+        return False
+    waiting, running = state.waiting, state.running.values()
+    return any(job.elasticity is not None for job in running) or any(
+        each.job.elasticity is not None for each in waiting
+    )
 
 
-def decide(state: SchedulingState, now_s: float, policy: HasPolicy) -> tuple[Action, ...]:
-    """Starts, resizes and preemptions.
+def decide(state: SchedulingState, now_s: float, policy: HasPolicy) -> tuple[tuple[Action, ...], Mapping[str, Missed]]:
+    """Starts, resizes and preemptions; and what each job that goes on waiting found at its turn.
 
-    Jobs under memory pressure are served before all others (``swap``). A state that is new, or has changed much
-    since all jobs were looked at, is swept over all of them. Otherwise only those are looked at that an event
-    may concern (``window``), again until nothing is left for these to do. Where few jobs are active (``num_all``) a
-    look at all costs little: it is taken unless the first one leaves nothing to wish for.
+    Jobs under memory pressure are served before all others (``swap``).
     """
-    is_due = looks_at_all(state, now_s)
     swaps, state = _swapped(state, now_s, policy)
-    return (*swaps, *_decided(state, now_s, policy, is_due=is_due))
-
-
-def decide_and_tell(
-    state: SchedulingState, now_s: float, policy: HasPolicy
-) -> tuple[tuple[Action, ...], Mapping[str, Missed]]:
-    """Starts, resizes and preemptions by a look at all jobs; what each job that goes on waiting found at its turn."""
-    swaps, state = _swapped(state, now_s, policy)
-    actions, missed = _over_all(state, now_s, policy)
+    line = Line.of(claims_of(state, now_s, policy, Capacity.of(state.cluster)), now_s)
+    actions, missed = _swept(state, line, policy)
     return (*swaps, *actions), missed
 
 
 def _swapped(state: SchedulingState, now_s: float, policy: HasPolicy) -> tuple[tuple[Action, ...], SchedulingState]:
     return served_first(state, now_s, policy) if state.waiting.pressed else ((), state)
-
-
-def _decided(state: SchedulingState, now_s: float, policy: HasPolicy, *, is_due: bool) -> tuple[Action, ...]:
-    standing = state.standing
-    if standing is None or is_due:
-        return _over_all(state, now_s, policy)[0]
-    is_small = standing.num_active <= policy.num_all
-    if is_small:
-        idle = idle_gpus(state)
-        if standing.grows_with(idle) or not standing.fits_all(idle):
-            return _over_all(state, now_s, policy)[0]
-        if not state.waiting:
-            return ()
-    actions, is_calm = _step_by_step(state, now_s, policy)
-    return actions if is_calm or not is_small else _over_all(state, now_s, policy)[0]
-
-
-def looks_at_all(state: SchedulingState, now_s: float) -> bool:
-    """Whether a decision at ``now_s`` looks at every active job first thing; where there are
-    quotas, shares or deadlines it does.
-
-    At the same moment as the decision before it does as that did, so that it changes nothing.
-    """
-    seen, standing = state.seen, state.standing
-    if seen is None or standing is None or standing.policy.queues or standing.num_timed:
-        return True
-    if seen.at_s == now_s:
-        return seen.looked_at_all
-    if standing.num_active <= standing.policy.num_all:
-        return seen.num_changes >= _MOST_CHANGES
-    drift = abs(standing.weight - seen.weight)
-    return drift > _MOST_DRIFT * seen.weight or seen.num_changes > _MOST_CHANGES_EACH * standing.num_active
-
-
-def _over_all(
-    state: SchedulingState, now_s: float, policy: HasPolicy
-) -> tuple[tuple[Action, ...], Mapping[str, Missed]]:
-    claims = claims_of(state, now_s, policy, Capacity.of(state.cluster))
-    return _swept(state, Line.of(claims, now_s), policy)
-
-
-def _step_by_step(state: SchedulingState, now_s: float, policy: HasPolicy) -> tuple[tuple[Action, ...], bool]:
-    """Actions, and whether they leave nobody to wish for more: all that waited start on idle GPUs."""
-    first, found = state, dict[str, Action]()
-    seen = state.seen
-    # Those that have their turn had it in the decision before, if that was made at the same moment.
-    is_large = state.standing is not None and state.standing.num_active > policy.num_all
-    turn = seen.num_decisions if is_large and seen is not None and seen.at_s != now_s else None
-    while state.standing is not None:
-        line = window(state, state.standing, now_s, turn)
-        actions = _swept(state, line, policy)[0] if line.free else ()
-        if all(isinstance(each, Start) for each in actions) and not _leaves_more(state, actions, now_s):
-            is_calm = len(actions) == len(state.waiting) and all(isinstance(each, Start) for each in found.values())
-            return (*found.values(), *actions), is_calm
-        for action in actions:
-            found[action.run_key] = _as_one(action, action.run_key in first.running)
-        if not actions:
-            is_calm = not line.free and all(isinstance(each, Start) for each in found.values())
-            return tuple(found.values()), is_calm
-        state, turn = state.after(actions, now_s), None
-    return tuple(found.values()), False
-
-
-def _leaves_more(state: SchedulingState, starts: Iterable[Action], now_s: float) -> bool:
-    """Whether another look may find something to do once ``starts`` have happened."""
-    standing, idle = state.standing, Counter(idle_gpus(state))
-    assert standing is not None
-    started: set[str] = set()
-    for action in starts:
-        if isinstance(action, Start):
-            started.add(action.run_key)
-            idle[action.plan.gpu_type] -= action.plan.num_gpus
-    if standing.grows_with(idle):
-        return True
-    if len(started) == len(state.waiting):
-        return False
-    return standing.fits_any(idle) or (bool(started) and is_room_made(state, standing, started, idle, now_s))
-
-
-def _as_one(action: Action, ran: bool) -> Action:
-    """What ``action`` comes to for a job that ran before the decision: stopped and started again, it is moved."""
-    if ran and isinstance(action, Start):
-        return Resize(run_key=action.run_key, plan=action.plan, placement=action.placement)
-    return action
 
 
 def _swept(state: SchedulingState, line: Line, policy: HasPolicy) -> tuple[tuple[Action, ...], Mapping[str, Missed]]:

@@ -1,89 +1,60 @@
-"""The claims of a decision in the order they are served: of all active jobs, or of those that an event may concern."""
+"""The claims of a decision in the order they are served."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from operator import sub
 
 from frenzy.core.has.choices import Capacity, Choice, Tables
-from frenzy.core.has.claims import Claim, claim_at_start, claim_now, claim_of_waiting
+from frenzy.core.has.claims import Claim, claim_of_running, claim_of_waiting
 from frenzy.core.has.deadlines import with_deadline
 from frenzy.core.has.policy import HasPolicy
 from frenzy.core.has.quotas import QuotaUse
-from frenzy.core.has.ranks import Key, Sums, rank_of
 from frenzy.core.has.state import SchedulingState
-
-
-@dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """Active jobs that are not in a line and keep what they have; none by default.
-
-    num_held: GPUs of each type that they hold on nodes that take new work. weight:
-    of all of them. least_priority: the lowest of theirs. ahead_of: the sums of those of them that would be served
-    before a place.
-    """
-
-    num_held: Mapping[str, int] = field(default_factory=dict)
-    weight: float = 0.0
-    least_priority: float = math.inf
-    ahead_of: Callable[[Key], Sums] = lambda key: Sums(0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """Claims in the order they are served, and what every sweep over them needs.
 
-    free: those that are not fixed. behind: for each of these the weight of all that come after it; spent: the
-    effective GPUs of jobs elsewhere that come before it. holding: the places in ``free`` of jobs that hold GPUs.
-    kept: jobs that hold what they have until their turn comes, if ever. restart_s: the median of what a move costs
-    a job that runs. num_tables: of the jobs that wait. least_priority: of all. now_s: when it is decided.
+    free: those that are not fixed. behind: for each of these the weight of all that come after it. holding: the
+    places in ``free`` of jobs that hold GPUs. kept: jobs that hold what they have until their turn comes, if ever.
+    restart_s: the median of what a move costs a job that runs. num_tables: of the jobs that wait. least_priority: of
+    those that are not fixed. now_s: when it is decided.
     """
 
     claims: list[Claim]
     free: list[Claim]
     behind: list[float]
-    spent: list[float]
     holding: list[int]
     kept: list[Claim]
     restart_s: float
     num_tables: int
     least_priority: float
     now_s: float
-    elsewhere: Elsewhere
 
     @staticmethod
-    def of(claims: list[Claim], now_s: float, elsewhere: Elsewhere | None = None) -> Line:
-        """A line of ``claims``, which are in order. elsewhere: the active jobs that are not among them."""
+    def of(claims: list[Claim], now_s: float) -> Line:
+        """A line of ``claims``, which are in order."""
         running = [claim for claim in claims if claim.current is not None]
         # Only a job that runs is ever fixed.
         free = [claim for claim in claims if not claim.is_fixed]
         weights = [claim.weight for claim in free]
-        behind = list(accumulate(weights, sub, initial=sum(weights)))[1:]
-        spent = [0.0] * len(free)
-        least_priority: float = free[-1].job.priority if free else math.inf
-        if elsewhere is not None:
-            ahead = [elsewhere.ahead_of(claim.place) for claim in free]
-            behind = [own + elsewhere.weight - sums.weight for own, sums in zip(behind, ahead, strict=True)]
-            spent = [sums.gpus for sums in ahead]
-            least_priority = min(least_priority, elsewhere.least_priority)
         costs = [claim.restart_s for claim in running if not claim.is_fixed]
         return Line(
             claims,
             free,
-            behind,
-            spent,
+            list(accumulate(weights, sub, initial=sum(weights)))[1:],
             [at for at, claim in enumerate(free) if claim.current is not None],
             [claim for claim in running if claim.is_fixed or not claim.has_moves or claim.is_displaced],
             statistics.median_low(costs) if costs else 0.0,
             len({id(claim.others) for claim in claims if claim.current is None}),
-            least_priority,
+            free[-1].job.priority if free else math.inf,
             now_s,
-            elsewhere or Elsewhere(),
         )
 
     def must_not_be_overtaken(self, claim: Claim) -> bool:
@@ -107,28 +78,23 @@ def claims_of(state: SchedulingState, now_s: float, policy: HasPolicy, capacity:
     By priority, then by the time each is due. Short jobs go before long ones that came at about the same
     time, and none is overtaken for ever.
     """
-    running, standing = state.running, state.standing
-    if standing is not None:
-        tables = standing.tables
-        ranks = [rank for rank in standing.waiting if rank.run_key not in running]
-        started = [rank.claim for rank in standing.holding]
-    else:
-        tables = Tables(state.rules, capacity)
-        waiting = [each for each in state.waiting if each.job.run_key not in running]
-        ranks = [rank_of(claim_of_waiting(each, tables, policy)) for each in waiting]
-        started = [claim_at_start(job, tables, policy) for job in running.values()]
-    # Two sorted runs, or nearly so, are quickly merged.
-    ranks += sorted([rank_of(claim_now(each, now_s, policy, tables.capacity)) for each in started])
-    if standing is None or standing.num_timed:
+    running, tables = state.running, Tables(state.rules, capacity)
+    claims = [claim_of_waiting(each, tables, policy) for each in state.waiting if each.job.run_key not in running]
+    claims += [claim_of_running(job, now_s, tables, policy) for job in running.values()]
+    if any(claim.job.deadline_s is not None for claim in claims):
         limits, slack = QuotaUse(policy.queues), policy.deadline_slack
-        ranks = [
-            rank
-            if rank.claim.job.deadline_s is None
-            else rank_of(with_deadline(rank.claim, now_s, slack, _could_have(state, rank.claim, limits)))
-            for rank in ranks
+        claims = [
+            claim
+            if claim.job.deadline_s is None
+            else with_deadline(claim, now_s, slack, _could_have(state, claim, limits))
+            for claim in claims
         ]
-    ranks.sort()
-    return [rank.claim for rank in ranks]
+    claims.sort(key=_place)
+    return claims
+
+
+def _place(claim: Claim) -> tuple[int, float, str]:
+    return claim.place
 
 
 def _could_have(state: SchedulingState, claim: Claim, limits: QuotaUse) -> list[Choice]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 from frenzy.core.has.capped import capped_plans
 from frenzy.core.has.policy import FifoPolicy, PaperPolicy, Policy, SrtfPolicy, queue_rules
@@ -15,6 +15,8 @@ from frenzy.core.has.room import Need, Room
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.plan import ResourcePlan
 from frenzy.core.values.queue import QueuedJob, RunningJob
+
+_MOST_MENUS: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +29,52 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
-    """A waiting job with its options, the one to try first at the front.
+class Menu:
+    """What all jobs with the same plans may start with, the one to try first at the front.
 
-    fewest_gpus: for each GPU type the smallest option, which tells quickly that none fits; where types are
-    mixed, for the first type of each memory size the smallest option that needs cards of that size.
-    asks: all that the options ask for, as one text; equal for jobs that ask for the same, and under the same
-    quotas.
+    plans, cluster: what it was made of. fewest_gpus: for each GPU type the smallest choice, which tells quickly that
+    none fits; where types are mixed, for the first type of each memory size the smallest choice that needs cards of
+    that size. asks: all that the choices ask for, as one text. memo: what others make of it, once.
+    """
+
+    plans: tuple[ResourcePlan, ...]
+    cluster: Cluster
+    choices: tuple[tuple[ResourcePlan, Need], ...]
+    fewest_gpus: tuple[tuple[str, int], ...]
+    asks: str
+    memo: list[Any] = field(default_factory=list, compare=False, repr=False)
+
+
+@dataclass(slots=True, eq=False)
+class Contender:
+    """A waiting job with what it may start with.
+
+    asks: equal for jobs that ask for the same, and under the same quotas. work: what is believed to be left of it.
     """
 
     job: QueuedJob
-    options: tuple[Option, ...]
-    fewest_gpus: tuple[tuple[str, int], ...]
+    menu: Menu
     asks: str
+    work: float
+    _options: tuple[Option, ...] | None = None
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """The one to try first at the front."""
+        if self._options is None:
+            self._options = tuple(
+                [Option(plan, need, self.work * plan.predicted_run_s) for plan, need in self.menu.choices]
+            )
+        return self._options
+
+    def with_options(self, options: Iterable[Option]) -> Contender:
+        """The job with these options in place of its own."""
+        return Contender(self.job, self.menu, self.asks, self.work, tuple(options))
+
+    @property
+    def fewest_gpus(self) -> tuple[tuple[str, int], ...]:
+        """See ``Menu``."""
+        return self.menu.fewest_gpus
 
     @property
     def run_times(self) -> tuple[float, ...]:
@@ -48,7 +83,7 @@ class Contender:
 
     def may_fit(self, room: Room) -> bool:
         """Whether any option finds as many idle GPUs of its type as it needs, wherever they are."""
-        for gpu_type, num_gpus in self.fewest_gpus:
+        for gpu_type, num_gpus in self.menu.fewest_gpus:
             on_type = room.by_type.get(gpu_type)
             if on_type is not None and on_type.idle_gpus >= num_gpus:
                 return True
@@ -65,17 +100,6 @@ class _Wish(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Menu:
-    """What all jobs with the same plans may start with. plans, cluster: what it was made of."""
-
-    plans: tuple[ResourcePlan, ...]
-    cluster: Cluster
-    choices: tuple[tuple[ResourcePlan, Need], ...]
-    fewest_gpus: tuple[tuple[str, int], ...]
-    asks: str
-
-
-@dataclass(frozen=True, slots=True)
 class Rules:
     """What of a policy the indices of a state depend on.
 
@@ -83,7 +107,13 @@ class Rules:
     """
 
     policy: Policy
-    _menus: dict[tuple[object, ...], _Menu] = field(default_factory=dict, compare=False, repr=False)
+    _menus: dict[tuple[object, ...], Menu] = field(default_factory=dict, compare=False, repr=False)
+
+    @staticmethod
+    @lru_cache(maxsize=8)
+    def of(policy: Policy) -> Rules:
+        """Shared by all decisions under ``policy``."""
+        return Rules(policy)
 
     @property
     def counts_gpus_only(self) -> bool:
@@ -103,23 +133,23 @@ class Rules:
         A plan made for a GPU type that has since become smaller is none.
         """
         menu = self._menu(_Wish(job.plans, job.ordered, job.asked_gpus, job.excluded_nodes), cluster)
-        work = self._work_left(job)
-        options = tuple([Option(plan, need, work * plan.predicted_run_s) for plan, need in menu.choices])
         asks = f"{menu.asks} {job.queue} {job.team}" if queue_rules(self.policy) else menu.asks
-        return Contender(job, options, menu.fewest_gpus, asks)
+        return Contender(job, menu, asks, self._work_left(job))
 
     def choices_of_running(self, job: RunningJob, cluster: Cluster) -> tuple[tuple[ResourcePlan, Need], ...]:
         """The plans that ``job`` would try if it waited, in that order, and what they need."""
         return self._menu(_Wish(job.plans, False, job.asked_gpus, job.excluded_nodes), cluster).choices
 
-    def _menu(self, wish: _Wish, cluster: Cluster) -> _Menu:
+    def _menu(self, wish: _Wish, cluster: Cluster) -> Menu:
         key = (id(wish.plans), *wish[1:])
         known = self._menus.get(key)
         if known is None or known.plans is not wish.plans or known.cluster is not cluster:
+            if len(self._menus) >= _MOST_MENUS:
+                self._menus.clear()
             known = self._menus[key] = self._made_menu(wish, cluster)
         return known
 
-    def _made_menu(self, wish: _Wish, cluster: Cluster) -> _Menu:
+    def _made_menu(self, wish: _Wish, cluster: Cluster) -> Menu:
         sizes = cluster.types_by_name
         plans: Sequence[ResourcePlan] = [
             plan
@@ -134,7 +164,7 @@ class Rules:
             gpu_type = self._least_type(plan, cluster)
             fewest[gpu_type] = min(need.num_gpus, fewest.get(gpu_type, need.num_gpus))
         asks = " ".join([self._asks(plan, need) for plan, need in choices])
-        return _Menu(wish.plans, cluster, tuple(choices), tuple(fewest.items()), asks)
+        return Menu(wish.plans, cluster, tuple(choices), tuple(fewest.items()), asks)
 
     def _least_type(self, plan: ResourcePlan, cluster: Cluster) -> str:
         """The type of ``plan``; where types are mixed, the first of those with the least memory that will do."""

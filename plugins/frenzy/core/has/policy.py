@@ -61,8 +61,6 @@ class HasPolicy(BackfillPolicy):
     gain_without_budget: a job without moves left may still grow into idle GPUs when that divides the
     time to its end by so much.
     overrun_share: of a job that outlived its estimate this share of what it did is believed to be left.
-    num_all: with more active jobs than these a decision after an event looks only at those it may concern, where
-    there are neither queues nor quotas.
     """
 
     name: ClassVar[str] = "has"
@@ -73,7 +71,6 @@ class HasPolicy(BackfillPolicy):
     disturbance: float = 18.0
     gain_without_budget: float = 1.5
     overrun_share: float = 0.3
-    num_all: int = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

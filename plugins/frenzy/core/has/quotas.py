@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from frenzy.core.has.options import Contender
@@ -88,4 +88,4 @@ class QuotaUse:
             for each in contender.options
             if self.exceeded(contender.job, each.need.gpu_type, each.need.num_gpus) is None
         )
-        return contender if len(allowed) == len(contender.options) else replace(contender, options=allowed)
+        return contender if len(allowed) == len(contender.options) else contender.with_options(allowed)

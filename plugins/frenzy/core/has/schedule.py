@@ -52,7 +52,7 @@ def decision_of(facts: SchedulingFacts | SchedulingState, now_s: float, policy: 
     """Actions with their record."""
     state = as_state(facts, policy)
     if isinstance(policy, HasPolicy) and elastic.is_elastic(state):
-        actions, missed = elastic.decide_and_tell(state, now_s, policy)
+        actions, missed = elastic.decide(state, now_s, policy)
         after = elastic.with_what_can_start(state, actions, now_s)
         board = Board(state=after, now_s=now_s, room=after.room)
         return Decision(state.facts, actions, SweepJudge(board, missed))
@@ -81,13 +81,8 @@ def decide(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Polic
     """The starts and moves of ``schedule``, without the holds, which cost more than the decision."""
     state = as_state(facts, policy)
     if isinstance(policy, HasPolicy) and elastic.is_elastic(state):
-        return elastic.decide(state, now_s, policy)
+        return elastic.decide(state, now_s, policy)[0]
     return _decided(state, now_s)[0]
-
-
-def decided(state: SchedulingState, now_s: float) -> SchedulingState:
-    """``state`` once ``decide`` was asked at ``now_s``: the next decision needs to look only at what changed since."""
-    return state.decided(now_s, looked_at_all=elastic.looks_at_all(state, now_s))
 
 
 def _decided(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], SchedulingState]:

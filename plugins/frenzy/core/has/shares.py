@@ -48,7 +48,7 @@ def targets(  # noqa: PLR0913
         policy,
         policy.disturbance * line.restart_s,
         forbidden,
-        _shared_out(line, capacity),
+        dict(capacity.num_gpus),
         dict(idle),
         capacity.effective,
         QuotaUse(policy.queues) if policy.queues else None,
@@ -60,12 +60,6 @@ def targets(  # noqa: PLR0913
     turns = ShareTurns.of(line, policy.queues, capacity)
     served = _served(sweep, line) if turns is None else _served_by_share(sweep, line, turns)
     return [(claim, _settled(sweep, claim, chosen)) for claim, chosen in served], sweep.missed
-
-
-def _shared_out(line: Line, capacity: Capacity) -> dict[str, int]:
-    """GPUs of each type that the jobs in line may hold."""
-    held = line.elsewhere.num_held
-    return {gpu_type: number - held.get(gpu_type, 0) for gpu_type, number in capacity.num_gpus.items()}
 
 
 def _served(sweep: Sweep, line: Line) -> list[tuple[Claim, Choice | None]]:
@@ -80,7 +74,7 @@ def _served(sweep: Sweep, line: Line) -> list[tuple[Claim, Choice | None]]:
             _keep_for(sweep, line, claim)
             at = following
             continue
-        chosen = _serve(sweep, claim, max(0.0, line.behind[at]), spent=line.spent[at])
+        chosen = _serve(sweep, claim, max(0.0, line.behind[at]))
         if chosen is not None or claim.current is not None:
             served.append((claim, chosen))
         else:
@@ -148,18 +142,16 @@ def _settled(sweep: Sweep, claim: Claim, chosen: Choice | None) -> Choice | None
     return _grown(sweep, claim, chosen)
 
 
-def _serve(
-    sweep: Sweep, claim: Claim, behind: float, *, spent: float = 0.0, right: float | None = None
-) -> Choice | None:
+def _serve(sweep: Sweep, claim: Claim, behind: float, *, right: float | None = None) -> Choice | None:
     """The cheapest choice of ``claim`` in what is left; it is taken.
 
-    Its price depends on behind, the weight of the jobs behind it, and on the effective GPUs that are left, but
-    for those ``spent`` elsewhere; where it has its turn by right, on ``right``, what its queue has left.
+    Its price depends on behind, the weight of the jobs behind it, and on the effective GPUs that are left; where it
+    has its turn by right, on ``right``, what its queue has left.
     """
     current = claim.current
     if current is not None and (claim.is_displaced or not claim.has_moves):
         sweep.give_back(claim, current)
-    effective = sweep.effective - spent if right is None else right
+    effective = sweep.effective if right is None else right
     price = sweep.policy.urgency * behind / (claim.weight * max(effective, 1e-9))
     best = _cheapest(sweep, claim, price, claim.by_s)
     if best is None and claim.by_s < math.inf:

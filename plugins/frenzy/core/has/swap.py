@@ -71,7 +71,7 @@ def served_first(state: SchedulingState, now_s: float, policy: HasPolicy) -> tup
 
 def pressed_jobs(state: SchedulingState) -> list[Contender]:
     """The waiting jobs under memory pressure whose old workers are gone, in queue order."""
-    waiting = (each for each in state.waiting.pressed.values() if each.job.run_key not in state.running)
+    waiting = (each for each in state.waiting.pressed if each.job.run_key not in state.running)
     return sorted(waiting, key=lambda each: state.rules.queue_order(each.job))
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.core.has_strategies import NOW_S, all_facts, queues
+from tests.unit.core.has_strategies import NOW_S, all_facts
 from tests.unit.core.has_world import facts, held, node, plan, running, started, waiting
 
 from frenzy.core.has import BackfillPolicy, SchedulingState, schedule
-from frenzy.core.values.cluster import NodeState
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.queue import Hold, SchedulingFacts, Start
 
@@ -67,31 +64,6 @@ def test_a_state_asked_at_several_times_answers_as_one_made_anew(there: Scheduli
     kept = SchedulingState.of(there, policy)
     for after_s in sorted(times):
         assert schedule(kept, NOW_S + after_s, policy) == schedule(there, NOW_S + after_s, policy)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.data(), all_facts())
-def test_a_kept_state_decides_as_one_made_anew_whatever_happens_to_it(
-    data: st.DataObject, there: SchedulingFacts
-) -> None:
-    policy, now_s = BackfillPolicy(), NOW_S
-    state = SchedulingState.of(there, policy)
-    for number in range(6):
-        actions = schedule(state, now_s, policy)
-        assert actions == schedule(state.facts, now_s, policy)
-        state, now_s = state.after(actions, now_s), now_s + data.draw(st.sampled_from((0.1, 20.0, 300.0)))
-        running, kind = sorted(state.running), data.draw(st.sampled_from(("arrival", "end", "requeue", "node")))
-        if kind == "arrival":
-            new = [replace(each, run_key=f"{number}-{each.run_key}") for each in data.draw(queues(max_size=2))]
-            for job in new:
-                state = state.submit(replace(job, submitted_s=now_s))
-        elif kind == "node":
-            name = data.draw(st.sampled_from([each.name for each in state.cluster.nodes]))
-            node_state = data.draw(st.sampled_from((NodeState.READY, NodeState.DRAINING)))
-            state = state.with_cluster(state.cluster.with_node_state(name, node_state))
-        elif running:
-            key = data.draw(st.sampled_from(running))
-            state = state.finish(key) if kind == "end" else state.requeue(state.running[key].stopped(now_s))
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -182,24 +182,6 @@ def test_what_is_remembered_of_plans_changes_no_claim(there: SchedulingFacts, po
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.data(), elastic_facts(), policies)
-def test_what_is_remembered_of_the_last_decision_changes_no_claim(
-    data: st.DataObject, there: SchedulingFacts, policy: HasPolicy
-) -> None:
-    state, capacity = SchedulingState.of(there, policy), Capacity.of(there.cluster)
-    for at in range(4):
-        claims = claims_of(state, NOW_S + at, policy, capacity)
-        assert claims == claims_of(SchedulingState.of(state.facts, policy), NOW_S + at, policy, capacity)
-        claims_of(state, NOW_S + at, policy, capacity)
-        keys = [each.job.run_key for each in state.waiting]
-        if keys and data.draw(st.booleans()):
-            state = state.withdraw(data.draw(st.sampled_from(keys)))
-        if there.queued and data.draw(st.booleans()):
-            job = data.draw(st.sampled_from(there.queued))
-            state = state.submit(replace(job, run_key=f"new-{at}", priority=at % 2))
-
-
-@settings(max_examples=60, deadline=None)
 @given(elastic_facts(), policies)
 def test_work_is_that_of_the_most_efficient_choice(there: SchedulingFacts, policy: HasPolicy) -> None:
     for claim in claims_of(SchedulingState.of(there, policy), NOW_S, policy, Capacity.of(there.cluster)):

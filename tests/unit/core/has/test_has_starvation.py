@@ -10,13 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.core.has_world import EASY, elastic, facts, node, plan, running, waiting
 
-from frenzy.core.has import HasPolicy, SchedulingState, decide, decided
-from frenzy.core.has.elastic import looks_at_all
+from frenzy.core.has import HasPolicy, apply_actions, decide
 from frenzy.core.values.cluster import Node
 from frenzy.core.values.plan import ResourcePlan
 from frenzy.core.values.queue import QueuedJob, RunningJob
 
-USUAL, FEW = HasPolicy(), HasPolicy(num_all=0)
 SMALL_S = 100.0
 # Of a type that nothing else uses, so that some job may be moved, and decisions look at few.
 ELSEWHERE = [node("c", "c", 1)]
@@ -35,45 +33,40 @@ def starts(  # noqa: PLR0913
     held: list[RunningJob],
     small_on: Iterable[str],
     until_s: float,
-) -> tuple[dict[str, float], bool]:
-    """When each job first started, and whether any decision looked at few jobs only.
+) -> dict[str, float]:
+    """When each job first started.
 
     For every job that ends a small one comes on each type of ``small_on``; until all of ``jobs`` have started.
     """
     crowd = [small(f"s{at}{gpu_type}", gpu_type, 0.0) for at in range(3) for gpu_type in small_on]
-    there = facts([*nodes, *ELSEWHERE], [*ahead, *jobs, *crowd], [*held, MOVABLE])
-    state, now_s, number = SchedulingState.of(there, policy), 10.0, 0
+    there, now_s, number = facts([*nodes, *ELSEWHERE], [*ahead, *jobs, *crowd], [*held, MOVABLE]), 10.0, 0
     begun: dict[str, float] = {}
-    saw_few = False
     while now_s < until_s:
-        saw_few |= not looks_at_all(state, now_s)
-        actions = decide(state, now_s, policy)
-        state = decided(state, now_s).after(actions, now_s)
-        begun = {key: now_s for key in state.running} | begun
-        ends = [(job.expected_end_s, key) for key, job in state.running.items() if job.expected_end_s is not None]
+        there = apply_actions(there, decide(there, now_s, policy), now_s=now_s)
+        begun = {job.run_key: now_s for job in there.running} | begun
+        ends = [(job.expected_end_s, job.run_key) for job in there.running if job.expected_end_s is not None]
         if not ends or all(job.run_key in begun for job in jobs):
             break
         end_s, key = min(ends)
-        now_s, state = max(now_s, end_s), state.finish(key)
-        for gpu_type in small_on:
-            number += 1
-            state = state.submit(small(f"t{number}", gpu_type, now_s))
-    return begun, saw_few
+        now_s, number = max(now_s, end_s), number + 1
+        more = tuple(small(f"t{number}{gpu_type}", gpu_type, now_s) for gpu_type in small_on)
+        left = tuple(job for job in there.running if job.run_key != key)
+        there = replace(there, queued=there.queued + more, running=left)
+    return begun
 
 
 @pytest.mark.parametrize("num_ahead", [0, 9, 40])
-@pytest.mark.parametrize("policy", [USUAL, FEW], ids=["usual", "few jobs"])
-def test_jobs_ahead_that_wait_for_another_type_let_nobody_overtake(policy: HasPolicy, num_ahead: int) -> None:
+def test_jobs_ahead_that_wait_for_another_type_let_nobody_overtake(num_ahead: int) -> None:
     """Two GPUs that come free one by one are kept for the job that is due, not given to the small ones behind it."""
     full = running("full", plan("a", 8), ("a", 8))
     ahead = [elastic(waiting(f"a{at:02}", plan("a", 8), submitted_s=-1e6 + at)) for at in range(num_ahead)]
     large = waiting("large", plan("b", 2, run_s=SMALL_S))
     held = [running(f"r{at}", plan("b", 1, run_s=SMALL_S), ("b", 1), end_s=50.0 * (at + 1)) for at in range(2)]
     nodes = [node("a", "a", 8), node("b", "b", 2)]
-    begun, saw_few = starts(policy, nodes, [large], ahead, [full, *held], ["b"], until_s=2000.0)
+    policy = HasPolicy()
+    begun = starts(policy, nodes, [large], ahead, [full, *held], ["b"], until_s=2000.0)
     due_s = policy.slowdown * 2 * SMALL_S / 11
     assert begun["large"] <= due_s + 2 * SMALL_S
-    assert saw_few
 
 
 RUN_TIMES_S = (50.0, 120.0, 300.0)
@@ -99,15 +92,15 @@ TWO_TYPES = [node("a1", "a", 4), node("a2", "a", 4), node("b1", "b", 2), node("b
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(rigid_jobs(), st.integers(0, 12), st.sampled_from((0.0, 1.0, 5.0)), st.sampled_from((0, 128)))
+@given(rigid_jobs(), st.integers(0, 12), st.sampled_from((0.0, 1.0, 5.0)))
 def test_every_job_starts_however_many_small_ones_keep_coming(
-    jobs: list[QueuedJob], num_ahead: int, slowdown: float, num_all: int
+    jobs: list[QueuedJob], num_ahead: int, slowdown: float
 ) -> None:
     """At the latest once all before it have run one after the other, since it is due."""
-    policy = HasPolicy(slowdown=slowdown, num_all=num_all)
+    policy = HasPolicy(slowdown=slowdown)
     full = running("full", plan("d", 1), ("d", 1))
     ahead = [waiting(f"d{at:02}", plan("d", 1), submitted_s=-1e6 + at) for at in range(num_ahead)]
     longest_s = max(RUN_TIMES_S)
     until_s = slowdown * longest_s * 4 + 2 * (len(jobs) + 2) * longest_s
-    begun, _ = starts(policy, [*TWO_TYPES, node("d", "d", 1)], jobs, ahead, [full], ["a", "b"], until_s)
+    begun = starts(policy, [*TWO_TYPES, node("d", "d", 1)], jobs, ahead, [full], ["a", "b"], until_s)
     assert {job.run_key for job in jobs} <= set(begun)
