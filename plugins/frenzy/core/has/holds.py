@@ -49,6 +49,8 @@ class Judge:
         reason = self._shared.get(key)
         if reason is None:
             reason = self._shared[key] = self._judge(contender)
+        if job.deadline_s is None:
+            return reason
         lost = lost_sentence(board.with_deadline_in_reach(contender), board.now_s)
         return reason if lost is None else replace(reason, detail=f"{reason.sentence} {lost}")
 

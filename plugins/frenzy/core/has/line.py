@@ -7,7 +7,7 @@ import statistics
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import accumulate
-from operator import sub
+from operator import attrgetter, sub
 
 from frenzy.core.has.choices import Capacity, Choice, Tables
 from frenzy.core.has.claims import Claim, claim_of_running, claim_of_waiting
@@ -89,12 +89,11 @@ def claims_of(state: SchedulingState, now_s: float, policy: HasPolicy, capacity:
             else with_deadline(claim, now_s, slack, _could_have(state, claim, limits))
             for claim in claims
         ]
-    claims.sort(key=_place)
+    # By ``place``: sorts are stable, and need no tuples, which the collector would look through.
+    claims.sort(key=attrgetter("run_key"))
+    claims.sort(key=attrgetter("due_s"))
+    claims.sort(key=attrgetter("job.priority"), reverse=True)
     return claims
-
-
-def _place(claim: Claim) -> tuple[int, float, str]:
-    return claim.place
 
 
 def _could_have(state: SchedulingState, claim: Claim, limits: QuotaUse) -> list[Choice]:

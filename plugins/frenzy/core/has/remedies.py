@@ -54,6 +54,10 @@ class Trials:
     decide: Decide
     looks: int = MOST_LOOKS
 
+    @property
+    def _looks_each(self) -> int:
+        return len(self.facts.queued) + len(self.facts.running)
+
     def starts(self, run_key: str, change: Change | None = None, policy: Policy | None = None) -> bool:
         """Whether the job would start with facts so changed and with this policy. Raises Untold."""
         policy = replace(policy or self.policy, num_forecasts=0)
@@ -64,15 +68,15 @@ class Trials:
         return found.pop()
 
     def _starts(self, run_key: str, facts: SchedulingFacts, policy: Policy) -> bool:
-        self.looks -= len(self.facts.queued) + len(self.facts.running)
-        if self.looks < 0:
+        if self.looks < self._looks_each:
             raise Untold
+        self.looks -= self._looks_each
         actions = self.decide(facts, self.now_s, policy)
         return any(isinstance(each, Start) and each.run_key == run_key for each in actions)
 
     def remedy(self, contender: Contender, reason: Reason, room: Callable[[str], TypeRoom]) -> str | None:
         """The smallest change that was found; None where none was, in so many trials. room: of each GPU type, now."""
-        if self.looks < 0 or reason.code in _UNTOLD:
+        if self.looks < self._looks_each or reason.code in _UNTOLD:
             return None
         found: list[str] = []
         with suppress(Untold):

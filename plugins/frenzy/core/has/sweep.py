@@ -104,7 +104,9 @@ class Sweep:
         Nothing for what it could not have, however many jobs end: where no node has room for it, or a quota forbids
         it. One reservation for each type. Where GPUs have to lie together on a node, all of the type is kept.
         """
-        possible = [each for each in self._possible_of(claim.others) if self.may_have(claim, each)]
+        possible = self._possible_of(claim.others)
+        if self.quotas is not None or self.allowance < math.inf:
+            possible = [each for each in possible if self.may_have(claim, each)]
         if not possible or any(each.gpu_type in self.reserved for each in possible):
             return
         nearest = min(possible, key=lambda each: (each.num_gpus - self.left.get(each.gpu_type, 0), each.unit_s))
