@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from frenzy.core.has.options import Contender, Rules
-from frenzy.core.has.room import Need
+from frenzy.core.has.room import Need, Same
 from frenzy.core.values.cluster import Cluster, NodeState
 from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.plan import ResourcePlan
@@ -50,7 +50,7 @@ class Capacity:
     @staticmethod
     def of(cluster: Cluster) -> Capacity:
         """Found once for a cluster, however many decisions are made on it."""
-        return _capacity(_Same(cluster))
+        return _capacity(Same(cluster))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +94,6 @@ class Held(NamedTuple):
     others: Table
 
 
-@dataclass(frozen=True, slots=True)
-class _Same:
-    """A thing that is equal to itself only, and quick to hash."""
-
-    thing: object
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.thing is self.thing
-
-    def __hash__(self) -> int:
-        return id(self.thing)
-
-
 @dataclass(slots=True)
 class Tables:
     """The tables of all jobs on one cluster, found quickly by the identity of plans that are kept with them."""
@@ -132,14 +119,14 @@ class Tables:
         known = self._running.get(key)
         if known is None or known[0].plan is not job.plan or known[0].plans is not job.plans:
             held = _of_running(
-                _Same(job.plan), _Same(job.plans), job.excluded_nodes, self.rules, self.capacity.gpu_types, is_displaced
+                Same(job.plan), Same(job.plans), job.excluded_nodes, self.rules, self.capacity.gpu_types, is_displaced
             )
             known = self._running[key] = (job, held)
         return known[1]
 
 
 @lru_cache(maxsize=8)
-def _capacity(same: _Same) -> Capacity:
+def _capacity(same: Same) -> Capacity:
     cluster = same.thing
     assert isinstance(cluster, Cluster)
     num_gpus: dict[str, int] = {}
@@ -160,8 +147,8 @@ def _speed(gpu_types: tuple[GpuType, ...]) -> dict[str, float]:
 
 @lru_cache(maxsize=_NUM_TABLES)
 def _of_running(
-    plan: _Same,
-    plans: _Same,
+    plan: Same,
+    plans: Same,
     excluded_nodes: tuple[str, ...],
     rules: Rules,
     gpu_types: tuple[GpuType, ...],

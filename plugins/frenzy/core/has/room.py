@@ -9,7 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from frenzy.core.values.cluster import Cluster, Node, NodeState, Placement
 
@@ -61,6 +62,10 @@ class Need(NamedTuple):
         return max(0, usable - usable % self.group_size)
 
 
+# From so many on an index is made anew faster than it is changed.
+_FEW_NODES: Final = 16
+
+
 def full_capacity(node: Node) -> Free:
     return Free(node.num_usable, node.host_memory_bytes, round(node.num_cpus * 1000))
 
@@ -87,6 +92,12 @@ class TypeRoom:
                 buckets.setdefault(free[name].num_gpus, []).append(name)
         by_idle = tuple(tuple(buckets.get(idle, ())) for idle in range(max(buckets, default=0) + 1))
         return TypeRoom(dict(free), not_ready, by_idle, sum(idle * len(names) for idle, names in enumerate(by_idle)))
+
+    def changed(self, changed: Mapping[str, Free]) -> TypeRoom:
+        """The same room with the nodes in ``changed`` set to new values, however many these are."""
+        if len(changed) <= _FEW_NODES:
+            return self.with_free(changed)
+        return TypeRoom.of({**self.free, **changed}, self.not_ready)
 
     def with_free(self, changed: Mapping[str, Free]) -> TypeRoom:
         """The same room with the nodes in ``changed`` set to new values."""
@@ -117,6 +128,19 @@ def _move(buckets: list[tuple[str, ...]], name: str, before: int, after: int) ->
 
 
 @dataclass(frozen=True, slots=True)
+class Same:
+    """A thing that is equal to itself only, and quick to hash."""
+
+    thing: object
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and other.thing is self.thing
+
+    def __hash__(self) -> int:
+        return id(self.thing)
+
+
+@dataclass(frozen=True, slots=True)
 class Room:
     """Free capacity of a cluster, by GPU type."""
 
@@ -126,24 +150,17 @@ class Room:
     @staticmethod
     def of(cluster: Cluster, held: Iterable[tuple[Need, Placement]] = ()) -> Room:
         """What ``held`` leaves free of ``cluster``; allocations on unknown nodes count nowhere."""
-        free = {node.name: full_capacity(node) for node in cluster.nodes}
+        empty = _empty(Same(cluster))
+        changed: dict[str, dict[str, Free]] = {}
         for need, placement in held:
             for each in placement.allocations:
-                if each.node in free:
-                    free[each.node] = minus(free[each.node], need.on_node(each.num_gpus))
-        names: dict[str, list[Node]] = {gpu_type.name: [] for gpu_type in cluster.gpu_types}
-        for node in cluster.nodes:
-            names.setdefault(node.gpu_type, []).append(node)
-        return Room(
-            {
-                gpu_type: TypeRoom.of(
-                    {node.name: free[node.name] for node in nodes},
-                    frozenset(node.name for node in nodes if node.state is not NodeState.READY),
-                )
-                for gpu_type, nodes in names.items()
-            },
-            {node.name: node.gpu_type for node in cluster.nodes},
-        )
+                gpu_type = empty.type_of_node.get(each.node)
+                if gpu_type is not None:
+                    nodes = changed.setdefault(gpu_type, {})
+                    before = nodes.get(each.node) or empty.by_type[gpu_type].free[each.node]
+                    nodes[each.node] = minus(before, need.on_node(each.num_gpus))
+        rooms = {gpu_type: empty.by_type[gpu_type].changed(nodes) for gpu_type, nodes in changed.items()}
+        return Room({**empty.by_type, **rooms}, empty.type_of_node)
 
     def hold(self, need: Need, placement: Placement) -> Room:
         """Room once ``placement`` is held for ``need``."""
@@ -174,6 +191,26 @@ class Room:
             on_type[each.node] = operation(before, need.on_node(each.num_gpus))
         by_type = {gpu_type: self.by_type[gpu_type].with_free(free) for gpu_type, free in changed.items()}
         return Room({**self.by_type, **by_type}, self.type_of_node)
+
+
+@lru_cache(maxsize=8)
+def _empty(same: Same) -> Room:
+    """All of a cluster, found once for it."""
+    cluster = same.thing
+    assert isinstance(cluster, Cluster)
+    names: dict[str, list[Node]] = {gpu_type.name: [] for gpu_type in cluster.gpu_types}
+    for node in cluster.nodes:
+        names.setdefault(node.gpu_type, []).append(node)
+    return Room(
+        {
+            gpu_type: TypeRoom.of(
+                {node.name: full_capacity(node) for node in nodes},
+                frozenset(node.name for node in nodes if node.state is not NodeState.READY),
+            )
+            for gpu_type, nodes in names.items()
+        },
+        {node.name: node.gpu_type for node in cluster.nodes},
+    )
 
 
 def minus(left: Free, right: Free) -> Free:
