@@ -26,7 +26,7 @@ from frenzy.core.has.wording import listed
 from frenzy.core.values.cluster import Placement
 from frenzy.core.values.errors import Reason, ReasonCode, SpecError, Violation
 from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import QueuedJob, SchedulingFacts, Start
+from frenzy.core.values.queue import QueuedJob, RunningJob, SchedulingFacts, Start
 
 _MAX_OPTIONS_SHOWN = 5
 _MAX_HOLDERS_SHOWN = 5
@@ -135,12 +135,20 @@ def _running(facts: SchedulingFacts, run_key: str, now_s: float, policy: Policy)
         run_key=run_key,
         job_name=job.job_name,
         outcome=Outcome.RUNS,
-        reason=Reason(code=ReasonCode.BEST_PLAN, detail=detail),
+        reason=Reason(code=_code_of_running(job), detail=detail),
         plan=job.plan,
         placement=job.placement,
         deadline=running_sentence(job, now_s),
         counterfactuals=tuple(better_plans(facts, job, now_s, policy)),
     )
+
+
+def _code_of_running(job: RunningJob) -> ReasonCode:
+    """Whether it has its best plan, one that its memory made it take, or the best that could be had."""
+    if job.pressed:
+        return ReasonCode.MOVED_FOR_MEMORY
+    is_best = job.plan in job.plans[:1] or not job.plans
+    return ReasonCode.BEST_PLAN if is_best else ReasonCode.BEST_PLAN_NOW
 
 
 def _starting(job: QueuedJob, start: Start, decision: Decision) -> Explanation:

@@ -37,11 +37,6 @@ def asked(need: Need) -> str:
     return f"{need.num_gpus} {need.gpu_type}{grouped}"
 
 
-def more_gpus(num_gpus: int, need: Need) -> str:
-    """The GPUs that are missing for ``need``."""
-    return f"{num_gpus} more {need.gpu_type}{' on one node' if need.group_size > 1 else ''}"
-
-
 def host_needs(need: Need) -> str:
     """``"12 GiB of host memory and 1 CPU for each GPU"``."""
     parts = [f"{format_bytes(need.host_bytes)} of host memory"] if need.host_bytes else []

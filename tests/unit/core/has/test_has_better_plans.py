@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from tests.unit.core.has_strategies import NOW_S, elastic_facts
-from tests.unit.core.has_world import elastic, facts, node, on, scaling, waiting
+from tests.unit.core.has_world import elastic, facts, gpu_type, node, on, plan, running, scaling, waiting
 
 from frenzy.core.has import BackfillPolicy, HasPolicy, explain
+from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.job import Objective
 from frenzy.core.values.queue import Elasticity, SchedulingFacts
 from frenzy.core.values.queue_rules import QueueRules, Quota, TeamRule
@@ -36,6 +37,25 @@ def test_the_least_number_of_idle_gpus_that_would_move_it_is_named() -> None:
     assert rank == "It runs number 4 of its 4 plans."
     assert better.startswith("With 4xfast-z2-mb1 it would end about ")
     assert better.endswith("sooner, its restart counted; 1 more idle fast would make it move to that type's GPUs now.")
+
+
+def test_a_running_job_is_said_to_have_its_best_plan_only_if_it_has() -> None:
+    def code_of(there: SchedulingFacts) -> ReasonCode:
+        return explain(there, "mine", NOW_S, HAS).reason.code
+
+    assert code_of(held_up()) is ReasonCode.BEST_PLAN_NOW
+    assert code_of(facts(NODES, [], [on(JOB, PLANS[0], ("f", 4))])) is ReasonCode.BEST_PLAN
+    pressed = replace(on(JOB, PLANS[-1], ("s", 1)), pressed=True)
+    assert code_of(facts(NODES, [], [pressed])) is ReasonCode.MOVED_FOR_MEMORY
+
+
+def test_cards_of_many_times_the_memory_are_no_advice() -> None:
+    tiny, vast = gpu_type("tiny", memory_gib=1), gpu_type("vast", memory_gib=46)
+    plans = (plan("vast", 1, run_s=1e4, gpu_memory_gib=46), plan("tiny", 1, run_s=4e4, gpu_memory_gib=1))
+    mine = on(elastic(waiting("mine", *plans)), plans[1], ("t", 1))
+    fixed = running("fixed", plan("vast", 1, gpu_memory_gib=46), ("v", 1))
+    there = facts([node("v", "vast", 1), node("t", "tiny", 1)], [], [mine, fixed], types=(tiny, vast))
+    assert told(there) == ("It runs number 2 of its 2 plans.",)
 
 
 def test_what_is_claimed_happens() -> None:
