@@ -18,7 +18,7 @@ from frenzy.core.lifecycle.reschedule import outgrew
 from frenzy.core.runs.ledger import Attempt, JobState, MoveTarget, RunRecord, since_registered
 from frenzy.core.values.cluster import NodeState, Placement
 from frenzy.core.values.errors import Reason
-from frenzy.core.values.queue import Action, Hold, Preempt, Resize, Start
+from frenzy.core.values.queue import Action, Preempt, Resize, Start
 from frenzy.ports import LedgerTx
 
 log = logging.getLogger(__name__)
@@ -84,13 +84,11 @@ def _is_pressed(tx: LedgerTx, run: RunRecord) -> bool:
 
 
 def _heir(tx: LedgerTx, attempt: Attempt, actions: Sequence[Action]) -> RunRecord | None:
-    """The run that takes over GPUs of ``attempt``: it starts or moves there, or is the first that waits."""
+    """The run that takes over GPUs of ``attempt``: by the same decision it starts or moves there."""
     nodes = {each.node for each in attempt.placement.allocations}
     taking = [each for each in actions if isinstance(each, Start | Resize) and _touches(each.placement, nodes)]
     starting_first = sorted(taking, key=lambda each: each.kind != "start")
-    waiting = [each for each in actions if isinstance(each, Hold)]
-    keys = [each.run_key for each in starting_first] + [each.run_key for each in waiting]
-    runs = (tx.run(key) for key in keys if key != attempt.run_key)
+    runs = (tx.run(each.run_key) for each in starting_first if each.run_key != attempt.run_key)
     return next((run for run in runs if run is not None), None)
 
 
