@@ -28,7 +28,7 @@ from typing import Any
 from tests.bench.report import figure
 from tests.unit.core.has_world import gpu_type, node, plan
 
-from frenzy.core.has import HasPolicy
+from frenzy.core.scheduling import HasPolicy
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.plan import ResourcePlan
 from frenzy.core.values.queue import Elasticity, QueuedJob

@@ -43,7 +43,7 @@ class LauncherKind(StrEnum):
 
 
 class PlacementPolicy(StrEnum):
-    """Which job starts, where, and whether running jobs make room: the policies of ``frenzy.core.has``."""
+    """Which job starts, where, and whether running jobs make room: the policies of ``frenzy.core.scheduling``."""
 
     HAS = "has"
     BACKFILL = "backfill"

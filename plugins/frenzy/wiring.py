@@ -22,8 +22,8 @@ from frenzy.adapters.spec.cluster_file import ClusterFileInventory
 from frenzy.adapters.spec.queue_file import QueueFile
 from frenzy.app.inventory import refresh_inventory
 from frenzy.app.services import Services
-from frenzy.core.has import policy_named
 from frenzy.core.lifecycle.moves import ElasticRules
+from frenzy.core.scheduling import policy_named
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, SpecError, TemporaryError
 from frenzy.ports import Inventory, Launcher, RunStore
 from frenzy.settings import ElasticMoves, LauncherKind, Settings

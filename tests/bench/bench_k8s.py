@@ -42,9 +42,9 @@ from frenzy.app.place import enqueue, place_status
 from frenzy.app.register import register_run
 from frenzy.app.services import Services
 from frenzy.app.settle import end_attempt
-from frenzy.core.has import policy_named
 from frenzy.core.runs.ledger import DataFacts, RunIdentity
 from frenzy.core.runs.protocol import EndReport, PlaceStatus, RegisterRun
+from frenzy.core.scheduling import policy_named
 from frenzy.core.values.cluster import NodeState
 from frenzy.core.values.launch import LaunchSpec
 from frenzy.ports import WorkersState

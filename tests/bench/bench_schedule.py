@@ -27,7 +27,7 @@ from tests.bench.schedule_facts import busy, cluster_of, events, jobs_on, now_of
 from tests.bench.schedule_growth import cpu_s, draw_growth, growth, median_cpu_s, pass_s
 from tests.placement_gap import gap_figures
 
-from frenzy.core.has import HasPolicy, SchedulingState, apply_actions, decide, schedule
+from frenzy.core.scheduling import HasPolicy, SchedulingState, apply_actions, decide, schedule
 from frenzy.core.values.queue import QueuedJob, SchedulingFacts
 from frenzy.sim.engine import simulate
 from frenzy.sim.workload import WorkloadSpec, make_scenario

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import cycle
 
-from frenzy.core.has import HasPolicy, apply_actions, decide
+from frenzy.core.scheduling import HasPolicy, apply_actions, decide
 from frenzy.core.values.cluster import Cluster, Node
 from frenzy.core.values.queue import QueuedJob, SchedulingFacts
 from frenzy.sim.clusters import cluster_named

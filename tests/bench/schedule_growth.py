@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from tests.bench.report import figure
 from tests.bench.schedule_facts import busy, cluster_of, grown, jobs_on, now_of, rigid
 
-from frenzy.core.has import SchedulingState
+from frenzy.core.scheduling import SchedulingState
 from frenzy.core.values.queue import SchedulingFacts
 from frenzy.sim.clusters import cluster_named
 from tools.policy_bench.rivals import scheduler_named

@@ -12,7 +12,7 @@ from typing import Final
 
 from tests.bench.jct_runs import CLUSTERS, SIGMA, TRACES
 
-from frenzy.core.has import HasPolicy
+from frenzy.core.scheduling import HasPolicy
 from frenzy.sim.disturbances import Disturbances
 from frenzy.sim.engine import simulate
 from frenzy.sim.metrics import Summary, summarise

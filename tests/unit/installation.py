@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from frenzy.adapters.memory import FakeClock, FixedInventory, InMemoryJobStore, InMemoryLedger, InMemoryRunStore
 from frenzy.app.services import Services
-from frenzy.core.has import policy_named
 from frenzy.core.memory.calibration import Calibration
+from frenzy.core.scheduling import policy_named
 from frenzy.core.values.cluster import Cluster, Node
 from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.sources import DATA_SCHEMES, SourceRules

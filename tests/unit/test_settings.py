@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frenzy.core.has import POLICIES
+from frenzy.core.scheduling import POLICIES
 from frenzy.core.values.errors import SpecError
 from frenzy.core.values.sources import DATA_SCHEMES
 from frenzy.settings import (

@@ -19,7 +19,7 @@ from frenzy.adapters.k8s.inventory.kubernetes_inventory import KubernetesInvento
 from frenzy.adapters.memory import InMemoryJobStore, InMemoryLedger, InMemoryRunStore
 from frenzy.adapters.spec.cluster_file import ClusterFileInventory, parse_cluster
 from frenzy.app.services import Services
-from frenzy.core.has import policy_named
+from frenzy.core.scheduling import policy_named
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, SpecError, TemporaryError
 from frenzy.settings import LauncherKind, PlacementPolicy, Settings

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from frenzy.core.has import SchedulingState
-from frenzy.core.has.options import Rules
-from frenzy.core.has.rigid import could_hold, rigid_plans
-from frenzy.core.has.room import Need
+from frenzy.core.scheduling import SchedulingState
+from frenzy.core.scheduling.options import Rules
+from frenzy.core.scheduling.rigid import could_hold, rigid_plans
+from frenzy.core.scheduling.room import Need
 from frenzy.core.values.plan import ResourcePlan
 from frenzy.core.values.queue import QueuedJob, RunningJob
 

@@ -48,7 +48,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from frenzy.core.has import BackfillPolicy, Policy, SchedulingState
+from frenzy.core.scheduling import BackfillPolicy, Policy, SchedulingState
 from frenzy.core.values.queue import Action, Preempt, Resize
 from tools.policy_bench.active import ActiveJob, ActiveJobs, gpus_to_give
 from tools.policy_bench.assignment import Choice, least_cost

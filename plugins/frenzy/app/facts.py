@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from frenzy.app.services import Services
-from frenzy.core.has.options import Rules
 from frenzy.core.lifecycle.disruptions import with_nodes_to_spare
 from frenzy.core.lifecycle.moves import (
     ElasticRules,
@@ -35,6 +34,7 @@ from frenzy.core.runs.ledger import (
     RunRecord,
     since_registered,
 )
+from frenzy.core.scheduling.options import Rules
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.job import deadline_s
 from frenzy.core.values.plan import ResourcePlan

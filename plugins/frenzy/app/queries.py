@@ -8,8 +8,6 @@ from dataclasses import replace
 
 from frenzy.app.facts import expected_end_s, present_facts, scheduling_facts
 from frenzy.app.services import NotFound, Services, require_run
-from frenzy.core.has import explain as explain_placement
-from frenzy.core.has.queue_standing import QueueStanding, standing_of
 from frenzy.core.lifecycle.evidence import believed, bounds_of
 from frenzy.core.lifecycle.reschedule import memory_move
 from frenzy.core.planning.selection import fitting
@@ -37,6 +35,8 @@ from frenzy.core.runs.views import (
     QueueView,
     RunningRow,
 )
+from frenzy.core.scheduling import explain as explain_placement
+from frenzy.core.scheduling.queue_standing import QueueStanding, standing_of
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.telemetry import StepPeak, fold_steps
 from frenzy.core.values.units import format_bytes

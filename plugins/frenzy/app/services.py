@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from frenzy.core.has import Policy, schedule, with_queues
 from frenzy.core.lifecycle.moves import ElasticRules
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.runs.ledger import Attempt, Event, RunRecord
+from frenzy.core.scheduling import Policy, schedule, with_queues
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.queue import Action, SchedulingFacts
 from frenzy.core.values.queue_rules import NO_RULES, QueueRules
@@ -18,7 +18,7 @@ from frenzy.ports import Clock, Inventory, JobStore, LedgerStore, LedgerTx, Queu
 
 
 class Scheduler(Protocol):
-    """What decides in a pass; ``frenzy.core.has.schedule`` is the one."""
+    """What decides in a pass; ``frenzy.core.scheduling.schedule`` is the one."""
 
     def __call__(self, facts: SchedulingFacts, now_s: float, policy: Policy) -> tuple[Action, ...]: ...
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from frenzy.core.has import POLICIES, PaperPolicy, Policy, with_queues
+from frenzy.core.scheduling import POLICIES, PaperPolicy, Policy, with_queues
 from frenzy.core.values.errors import SpecError, Violation
 from frenzy.core.values.queue_rules import NO_RULES, QueueRule, QueueRules
 from frenzy.sim.schedulers import ProductScheduler, Scheduler

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from frenzy.core.has import Policy, SchedulingState, decide
+from frenzy.core.scheduling import Policy, SchedulingState, decide
 from frenzy.core.values.queue import Action
 
 

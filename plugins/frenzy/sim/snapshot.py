@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from frenzy.core.has import policy_named, with_queues
 from frenzy.core.runs.views import QueueSnapshot
+from frenzy.core.scheduling import policy_named, with_queues
 from frenzy.core.values.codec import loads
 from frenzy.core.values.errors import ContractError, SpecError, Violation
 from frenzy.core.values.queue import RunningJob

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.core.has_world import node
 from tests.unit.sim.sim_world import cluster, on_large, on_small, scenario, sim_job
 
-from frenzy.core.has import SchedulingState
+from frenzy.core.scheduling import SchedulingState
 from frenzy.core.values.plan import ResourcePlan
 from frenzy.core.values.queue import SchedulingFacts
 from frenzy.sim.engine import simulate

@@ -12,8 +12,8 @@ from frenzy.adapters.memory import FixedInventory
 from frenzy.app.facts import scheduling_facts
 from frenzy.app.inventory import refresh_inventory
 from frenzy.app.reconcile import reconcile
-from frenzy.core.has import Policy, schedule
 from frenzy.core.runs.protocol import DirectiveKind, PlaceStatus, ReconcileReport, VerdictKind
+from frenzy.core.scheduling import Policy, schedule
 from frenzy.core.values.cluster import Cluster, NodeAllocation, NodeState, Placement
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import ConstraintsSpec, TrainingJob

@@ -11,10 +11,10 @@ from frenzy.app.place import place_status
 from frenzy.app.queries import explain, queue_view, run_view
 from frenzy.app.queue_snapshot import queue_snapshot
 from frenzy.app.reconcile import reconcile
-from frenzy.core.has import SchedulingState, decide, policy_named
 from frenzy.core.lifecycle.moves import ElasticRules
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import DirectiveKind, ReconcileReport, VerdictKind
+from frenzy.core.scheduling import SchedulingState, decide, policy_named
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.job import ConstraintsSpec, TrainingJob, TrainingSpec
 from frenzy.settings import PlacementPolicy

@@ -16,11 +16,11 @@ from frenzy.app.queries import explain, queue_view
 from frenzy.app.queue_snapshot import queue_snapshot
 from frenzy.app.register import preview, register_run
 from frenzy.app.submit import store_job
-from frenzy.core.has import HasPolicy
 from frenzy.core.runs.access import Caller
 from frenzy.core.runs.ledger import DataFacts, JobState, RunIdentity
 from frenzy.core.runs.protocol import PlaceStatus, RegisterRun
 from frenzy.core.runs.views import QueueSnapshot
+from frenzy.core.scheduling import HasPolicy
 from frenzy.core.values.codec import dumps, loads
 from frenzy.core.values.errors import ReasonCode, SpecError
 from frenzy.core.values.job import ConstraintsSpec, TrainingJob

@@ -7,7 +7,15 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from tests.unit.core.has_world import EASY, gpu_type, node, plan, running
 
-from frenzy.core.has import BackfillPolicy, FifoPolicy, HasPolicy, PaperPolicy, SrtfPolicy, apply_actions, schedule
+from frenzy.core.scheduling import (
+    BackfillPolicy,
+    FifoPolicy,
+    HasPolicy,
+    PaperPolicy,
+    SrtfPolicy,
+    apply_actions,
+    schedule,
+)
 from frenzy.core.values.cluster import Cluster, Node, NodeState
 from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.job import Objective

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tests.unit.core.has_world import gpu_type, node, plan
 
-from frenzy.core.has import HasPolicy, Policy, SchedulingState
+from frenzy.core.scheduling import HasPolicy, Policy, SchedulingState
 from frenzy.core.values.cluster import Cluster, Node
 from frenzy.core.values.plan import ResourcePlan
 from frenzy.core.values.queue import Action, Elasticity, QueuedJob

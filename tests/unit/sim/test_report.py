@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.unit.sim.sim_world import on_large, on_small, scenario, sim_job
 
-from frenzy.core.has import HasPolicy, PaperPolicy
+from frenzy.core.scheduling import HasPolicy, PaperPolicy
 from frenzy.sim.engine import simulate
 from frenzy.sim.figures import FIGURES, UNITS, unit_for
 from frenzy.sim.metrics import CPU_TIMES

@@ -11,8 +11,8 @@ from tests.unit.app.playing import make_job
 from tests.unit.core.has_world import facts, node, plan, running, waiting
 from tests.unit.installation import CONFIG
 
-from frenzy.core.has import HasPolicy, schedule
 from frenzy.core.runs.views import PlanningFacts, QueueSnapshot
+from frenzy.core.scheduling import HasPolicy, schedule
 from frenzy.core.values.cluster import NodeState
 from frenzy.core.values.codec import dumps
 from frenzy.core.values.errors import SpecError

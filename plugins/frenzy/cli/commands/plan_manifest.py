@@ -42,7 +42,7 @@ def preview_spec(
     cpus_per_gpu: float = 1.0,
 ) -> LaunchSpec:
     """The first attempt of ``job``, placed by the settings' policy as if it were alone."""
-    from frenzy.core.has import policy_named, schedule
+    from frenzy.core.scheduling import policy_named, schedule
     from frenzy.core.values.launch import LaunchSpec
     from frenzy.core.values.queue import Hold, QueuedJob, SchedulingFacts, Start
 

@@ -13,10 +13,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from frenzy.core.has.queue_standing import QuotaRow
 from frenzy.core.runs.ledger import Attempt, JobState
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.runs.views import GpusView, QueueView
+from frenzy.core.scheduling.queue_standing import QuotaRow
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.plan import Candidate, MemoryPrediction, ResourcePlan
 from frenzy.core.values.queue_rules import ANY_OTHER

@@ -11,9 +11,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from frenzy.core.has.options import Rules
-from frenzy.core.has.rigid import could_hold
 from frenzy.core.runs.ledger import Attempt, NextAttempt
+from frenzy.core.scheduling.options import Rules
+from frenzy.core.scheduling.rigid import could_hold
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.plan import ResourcePlan

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from frenzy.core.has.queue_standing import QuotaRow, ShareRow
 from frenzy.core.runs.ledger import JobState
+from frenzy.core.scheduling.queue_standing import QuotaRow, ShareRow
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.plan import PlanShape

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.contract import values
 
-from frenzy.core.has import HasPolicy
-from frenzy.core.has.options import Rules
 from frenzy.core.lifecycle.disruptions import LOSS_REASONS, lost_nodes, with_nodes_to_spare
 from frenzy.core.lifecycle.reschedule import classify, final_state, follow_up
 from frenzy.core.runs.ledger import Attempt, JobState, NextAttempt
+from frenzy.core.scheduling import HasPolicy
+from frenzy.core.scheduling.options import Rules
 from frenzy.core.values.cluster import Cluster, NodeState
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import MemoryPressureSpec

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from tests.unit.core.has_world import facts, node, plan, queue_weights, running, team_quotas
 
-from frenzy.core.has import HasPolicy
 from frenzy.core.lifecycle.handover import Holding, wait_for_leaving
+from frenzy.core.scheduling import HasPolicy
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.queue import Start
 from frenzy.core.values.queue_rules import QueueRule, QueueRules, Quota

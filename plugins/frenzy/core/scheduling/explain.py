@@ -1,0 +1,207 @@
+"""Why a job runs where it runs, would start, or waits; and what would have to differ.
+
+Counterfactuals are not argued but tried: the facts are changed and scheduled again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from itertools import islice
+
+from frenzy.core.scheduling.better_plans import better_plans
+from frenzy.core.scheduling.deadlines import deadline_sentence, running_sentence
+from frenzy.core.scheduling.holds import Judge, SweepJudge
+from frenzy.core.scheduling.options import Contender
+from frenzy.core.scheduling.policy import FifoPolicy, HasPolicy, PaperPolicy, Policy
+from frenzy.core.scheduling.remedies import Trials, Untold, smallest_of_each_type
+from frenzy.core.scheduling.rule_changes import least_weight
+from frenzy.core.scheduling.schedule import Decision, as_state, decide, decision_of, holds
+from frenzy.core.scheduling.swap import refusals
+from frenzy.core.scheduling.what_if import gpus_wanted, least
+from frenzy.core.scheduling.wording import listed
+from frenzy.core.values.cluster import Placement
+from frenzy.core.values.errors import Reason, ReasonCode, SpecError, Violation
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.queue import QueuedJob, RunningJob, SchedulingFacts, Start
+
+_MAX_OPTIONS_SHOWN = 5
+_MAX_HOLDERS_SHOWN = 5
+# Each try is a whole decision: seconds in all for a queue of thousands.
+_MAX_TYPES_TRIED = 4
+_MOST_LOOKS = 200_000
+
+
+class Outcome(StrEnum):
+    RUNS = "runs"
+    STARTS = "starts"
+    WAITS = "waits"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionView:
+    """One plan of a waiting job, and what it found."""
+
+    plan: ResourcePlan
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What the scheduler does with one job, and why.
+
+    plan, placement: of a job that runs or would start. position, expected_start_s: of one that
+    waits. deadline: what comes of it. counterfactuals: changes that were tried and would start it now, or move it
+    to a better plan, one sentence each. holders: who does not move for it, though its memory outgrew its GPUs,
+    likewise.
+    """
+
+    run_key: str
+    job_name: str
+    outcome: Outcome
+    reason: Reason
+    plan: ResourcePlan | None = None
+    placement: Placement | None = None
+    position: int | None = None
+    expected_start_s: float | None = None
+    deadline: str | None = None
+    options: tuple[OptionView, ...] = ()
+    counterfactuals: tuple[str, ...] = ()
+    holders: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Sentences beyond the reason's own, in reading order, each true by itself."""
+        position = (f"It is number {self.position} in the queue.",) if self.position is not None else ()
+        deadline = (self.deadline,) if self.deadline is not None else ()
+        shown = tuple(option.sentence for option in self.options[:_MAX_OPTIONS_SHOWN])
+        left = len(self.options) - len(shown)
+        rest = (f"{left} more {'plan needs' if left == 1 else 'plans need'} other GPUs.",) if left > 0 else ()
+        return (*position, *deadline, *shown, *rest, *self.holders, *self.counterfactuals)
+
+
+def explain(facts: SchedulingFacts, run_key: str, now_s: float, policy: Policy) -> Explanation:
+    """Why ``run_key`` is where it is. Raises SpecError when it neither waits nor runs."""
+    waiting = next((job for job in facts.queued if job.run_key == run_key), None)
+    if waiting is None:
+        return _running(facts, run_key, now_s, policy)
+    decision = decision_of(facts, now_s, policy)
+    start = next((each for each in decision.actions if isinstance(each, Start) and each.run_key == run_key), None)
+    if start is not None:
+        return _starting(waiting, start, decision)
+    judge = decision.judge
+    hold = next(each for each in holds(decision, now_s) if each.run_key == run_key)
+    contender = decision.after.waiting.find(run_key)
+    assert contender is not None, "a job that does not start goes on waiting"
+    return Explanation(
+        run_key=run_key,
+        job_name=waiting.job_name,
+        outcome=Outcome.WAITS,
+        reason=hold.reason,
+        position=hold.position,
+        expected_start_s=hold.expected_start_s,
+        deadline=deadline_sentence(judge.board.with_deadline_in_reach(contender), now_s, policy),
+        options=_options(judge, contender),
+        counterfactuals=_counterfactuals(Trials(facts, facts, now_s, policy, decide, _MOST_LOOKS), contender),
+        holders=tuple(islice(_who_stays(facts, contender, now_s, policy), _MAX_HOLDERS_SHOWN)),
+    )
+
+
+def _options(judge: Judge, contender: Contender) -> tuple[OptionView, ...]:
+    """Nothing of a job whose old workers are still there: it had no turn."""
+    if contender.job.run_key in judge.board.state.running:
+        return ()
+    return tuple(OptionView(plan=each.plan, sentence=judge.option(contender, each)) for each in contender.options)
+
+
+def _who_stays(facts: SchedulingFacts, contender: Contender, now_s: float, policy: Policy) -> Iterator[str]:
+    """Of a job under memory pressure: why those that hold larger GPUs do not move for it."""
+    if not contender.job.pressed or not isinstance(policy, HasPolicy):
+        return
+    for job, refusal in refusals(as_state(facts, policy), contender, now_s, policy):
+        yield f"{job.job_name} keeps {_nodes(job.placement)}: {refusal}."
+
+
+def _running(facts: SchedulingFacts, run_key: str, now_s: float, policy: Policy) -> Explanation:
+    job = next((job for job in facts.running if job.run_key == run_key), None)
+    if job is None:
+        allowed = "name a run that waits or runs"
+        raise SpecError([Violation(path="run_key", value=repr(run_key), allowed=allowed)])
+    detail = f"{job.job_name} runs {job.plan.plan_id} on {_nodes(job.placement)}."
+    return Explanation(
+        run_key=run_key,
+        job_name=job.job_name,
+        outcome=Outcome.RUNS,
+        reason=Reason(code=_code_of_running(job), detail=detail),
+        plan=job.plan,
+        placement=job.placement,
+        deadline=running_sentence(job, now_s),
+        counterfactuals=tuple(better_plans(facts, job, now_s, policy)),
+    )
+
+
+def _code_of_running(job: RunningJob) -> ReasonCode:
+    """Whether it has its best plan, one that its memory made it take, or the best that could be had."""
+    if job.pressed:
+        return ReasonCode.MOVED_FOR_MEMORY
+    is_best = job.plan in job.plans[:1] or not job.plans
+    return ReasonCode.BEST_PLAN if is_best else ReasonCode.BEST_PLAN_NOW
+
+
+def _starting(job: QueuedJob, start: Start, decision: Decision) -> Explanation:
+    rank = job.plans.index(start.plan) + 1
+    which = "its best plan" if rank == 1 else f"number {rank} of its {len(job.plans)} plans, {_why_now(decision)}"
+    where = "one node" if len(start.placement.allocations) == 1 else "the fewest nodes that hold it"
+    detail = f"{job.job_name} starts {start.plan.plan_id}, {which}, on {where}: {_nodes(start.placement)}."
+    return Explanation(
+        run_key=job.run_key,
+        job_name=job.job_name,
+        outcome=Outcome.STARTS,
+        reason=Reason(code=ReasonCode.BEST_PLAN if rank == 1 else ReasonCode.BEST_PLAN_NOW, detail=detail),
+        plan=start.plan,
+        placement=start.placement,
+    )
+
+
+def _why_now(decision: Decision) -> str:
+    """By what a policy prefers a plan that is not the first."""
+    policy = decision.after.rules.policy
+    if isinstance(policy, PaperPolicy):
+        return "the first by GPUs and memory that fits"
+    if isinstance(policy, FifoPolicy):
+        return "the fastest that can start now with as many GPUs as were asked for"
+    if isinstance(decision.judge, SweepJudge):
+        return "the one that delays it and the jobs behind it least, of what was left at its turn"
+    return "the best that can start now"
+
+
+def _nodes(placement: Placement) -> str:
+    return listed([f"{each.node} ({each.num_gpus})" for each in placement.allocations], last="and", more="more nodes")
+
+
+def _counterfactuals(trials: Trials, contender: Contender) -> tuple[str, ...]:
+    """Changes that were tried, one at a time, and would start the job now."""
+    found: list[str] = []
+    with suppress(Untold):
+        found.extend(_helpful(trials, contender))
+    return tuple(found)
+
+
+def _helpful(trials: Trials, contender: Contender) -> Iterator[str]:
+    job = contender.job
+    for option in smallest_of_each_type(contender, trials.facts.cluster)[:_MAX_TYPES_TRIED]:
+        gpu_type = option.need.gpu_type
+        num_gpus = least(partial(trials.starts_with, contender, option), limit=gpus_wanted(trials.facts, gpu_type))
+        if num_gpus is not None:
+            yield f"With {num_gpus} more idle {gpu_type} it would start now."
+    for quota in trials.quotas(job):
+        yield f"With {quota} it would start now."
+    weights = least_weight(job, trials.policy, lambda policy: trials.starts(job.run_key, None, policy))
+    if weights is not None:
+        yield f"With weight {weights[1]:g} instead of {weights[0]:g} for queue {job.queue} it would start now."
+    priority = trials.priority(job)
+    if priority is not None:
+        yield f"With priority {priority} it would start now."

@@ -1,0 +1,98 @@
+"""How queues and teams stand: what they hold of their shares and quotas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from frenzy.core.scheduling.choices import Capacity
+from frenzy.core.scheduling.fair_share import held_by_queue, rights
+from frenzy.core.values.queue import QueuedJob, RunningJob, SchedulingFacts
+from frenzy.core.values.queue_rules import QueueRules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareRow:
+    """One queue. held, share: effective GPUs (GPUs times the speed of their type, of the fastest), of ``total``.
+
+    share: what it has a right to now; of a queue without jobs, what it would have once it had one.
+    """
+
+    queue: str
+    weight: float
+    num_waiting: int
+    num_running: int
+    num_gpus: int
+    held: float
+    share: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaRow:
+    """One limit. holder: "queue" or "team". gpu_type: None for all types together."""
+
+    holder: str
+    name: str
+    gpu_type: str | None
+    held: int
+    max_gpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStanding:
+    """All queues and quotas, in the order in which they were set."""
+
+    shares: tuple[ShareRow, ...] = ()
+    quotas: tuple[QuotaRow, ...] = ()
+
+
+def standing_of(facts: SchedulingFacts, rules: QueueRules) -> QueueStanding:
+    """How all queues and teams of ``rules`` and ``facts`` stand; nothing where there are no rules."""
+    return QueueStanding(shares=_shares(facts, rules), quotas=_quotas(facts, rules))
+
+
+def _shares(facts: SchedulingFacts, rules: QueueRules) -> tuple[ShareRow, ...]:
+    if not rules.queues:
+        return ()
+    capacity = Capacity.of(facts.cluster)
+    held = held_by_queue(facts.running, capacity)
+    active = {job.queue for job in _active(facts)}
+    names = [each.name for each in rules.queues]
+    return tuple(
+        ShareRow(
+            queue=name,
+            weight=rules.weight_of(name),
+            num_waiting=sum(job.queue == name for job in facts.queued),
+            num_running=sum(job.queue == name for job in facts.running),
+            num_gpus=sum(job.plan.num_gpus for job in facts.running if job.queue == name),
+            held=held.get(name, 0.0),
+            share=rights(active | {name}, rules, capacity)[name],
+            total=capacity.effective,
+        )
+        for name in (*names, *sorted(active - set(names)))
+    )
+
+
+def _active(facts: SchedulingFacts) -> list[RunningJob | QueuedJob]:
+    return [*facts.running, *facts.queued]
+
+
+def _quotas(facts: SchedulingFacts, rules: QueueRules) -> tuple[QuotaRow, ...]:
+    known = [(each.name, "") for each in rules.queues] + [("", each.name) for each in rules.teams]
+    jobs = [(job.queue, job.team) for job in _active(facts)]
+    limits = dict.fromkeys(limit for key in (*known, *sorted(jobs)) for limit in rules.limits_of(*key))
+    return tuple(
+        QuotaRow(
+            holder=limit.holder,
+            name=limit.name,
+            gpu_type=limit.gpu_type,
+            held=sum(
+                job.plan.num_gpus
+                for job in facts.running
+                if limit in rules.limits_of(job.queue, job.team) and limit.gpu_type in (None, job.plan.gpu_type)
+            ),
+            max_gpus=limit.num_gpus,
+        )
+        for limit in limits
+        if limit.name
+    )
