@@ -37,7 +37,7 @@ def test_a_checkpoint_with_every_file_at_its_size_is_complete() -> None:
         (None, SIZES, "it was never completed"),
         ("", SIZES, "not JSON"),
         (changed()[:-9], SIZES, "not JSON"),
-        ("[" * 100_000, SIZES, "not JSON"),
+        ("[" * 100_000, SIZES, "nested too deep"),
         ("[]", SIZES, "is not a dict"),
         (changed(schema_version=99), SIZES, "schema version 99"),
         (changed(more=1), SIZES, "unknown key 'more'"),
