@@ -84,6 +84,13 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert broken == []
 
 
+def test_modules_that_the_architecture_names_exist() -> None:
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:[a-z_0-9]+/)*[a-z_0-9]+\.py)`", text)
+    assert named
+    assert [each for each in named if not (CHECKOUT / "plugins/frenzy" / each).exists()] == []
+
+
 @every_page
 def test_pages_can_be_found_from_the_index(page: Path) -> None:
     reachable: set[Path] = set()
