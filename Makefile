@@ -29,7 +29,7 @@ demo: $(STAMP) ## start Airflow, train the sample job to its end, show and judge
 demo-elastic: $(STAMP) ## three jobs: a long one makes room for a short one and grows back
 	@$(BIN)/python -m tests.scenarios.elastic
 
-demo-swap: $(STAMP) ## two jobs: one outgrows its GPU and gets a larger one from the other
+demo-swap: $(STAMP) ## two jobs: one exceeds its GPU's memory and gets a larger one from the other
 	@$(BIN)/python -m tests.scenarios.swap
 
 test: $(STAMP) ## proof that it works: unit, contract, several ranks, jobs through Airflow (ARGS: only these tests)
@@ -41,7 +41,7 @@ else
 endif
 
 # CHECKED=1: after `make check`, which has run the first three folders.
-test-all: $(STAMP) ## every test: components killed, packaging, PostgreSQL, and Kubernetes (test-k8s)
+test-all: $(STAMP) ## every test but test-k8s-full: components killed, packaging, PostgreSQL, and Kubernetes (test-k8s)
 	@$(PYTEST) $(PARALLEL) $(if $(CHECKED),,tests/unit tests/tools tests/contract) tests/trainer
 	@$(PYTEST) tests/packaging tests/e2e
 	@$(MAKE) test-k8s
@@ -62,7 +62,7 @@ lint: $(STAMP) ## ruff: rules and format
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-types: $(STAMP) ## mypy --strict on core, app, ports and adapters
+types: $(STAMP) ## mypy --strict on core, app, api, web, ports and adapters
 	@$(BIN)/mypy
 
 imports: $(STAMP) ## the layers, kept by import-linter

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import os
 import time
@@ -284,6 +285,24 @@ def test_manifests_are_read_up_to_a_bound_and_the_newest_first(store: FsspecRunS
         (checkpoints / f"step-{step}").mkdir()
         (checkpoints / f"step-{step}/manifest.json").write_text(values.manifest_text(step))
     assert store.checkpoint_steps(KEY) == tuple(range(198, 300))
+
+
+def test_nothing_that_is_nested_deep_keeps_a_result_from_anybody(store: FsspecRunStore, attempt: Path) -> None:
+    """Some depths can be parsed, but no message can show them."""
+    for depth in (*range(700, 1001), 100_000):
+        (attempt / "result.json").write_text(
+            codec.dumps(RESULT).replace('"exit_code": 0', f'"exit_code": {"[" * depth}{"]" * depth}')
+        )
+        assert store.result(KEY, 1) is None
+
+
+def test_a_log_takes_only_so_much_of_what_a_run_wrote(
+    store: FsspecRunStore, attempt: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (attempt / "result.json").write_text(json.dumps({"exit_code": "x" * 60_000}))
+    assert store.result(KEY, 1) is None
+    assert "cannot be read" in caplog.text
+    assert len(caplog.text) < 1_000
 
 
 def test_a_log_moves_no_cursor(store: FsspecRunStore, attempt: Path) -> None:

@@ -37,6 +37,17 @@ def test_importing_the_package_imports_nothing_but_it() -> None:
     assert {each for each in new if each.partition(".")[0] not in sys.stdlib_module_names} == {"frenzy"}
 
 
+def test_names_of_earlier_dag_files_and_stored_triggers_resolve() -> None:
+    from frenzy.airflow.task_group import frenzy_evaluation, frenzy_training
+    from frenzy.airflow.triggers import LaunchTrigger, MonitorTrigger, PlaceTrigger
+    from frenzy.core import job
+
+    assert (frenzy_training, frenzy_evaluation) == (frenzy.frenzy_training, frenzy.frenzy_evaluation)
+    assert (job.TrainingJob, job.DataSpec) == (frenzy.TrainingJob, frenzy.DataSpec)
+    assert all(each.__module__.startswith("frenzy.airflow.triggers") for each in (LaunchTrigger, MonitorTrigger))
+    assert PlaceTrigger
+
+
 def test_the_specification_needs_no_airflow() -> None:
     assert not {"airflow", "pydantic", "torch", "typer", "yaml"} & modules_after("from frenzy import TrainingJob")
 

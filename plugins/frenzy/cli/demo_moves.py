@@ -55,7 +55,7 @@ class Stage:
     def hand_in(self, spec: SpecFile) -> Started:
         started = hand_in(self._api, spec, trigger=True)
         self._started.append(started)
-        self._tell(f"{started.job.name} is handed in.")
+        self._tell(f"{started.job.name} is submitted.")
         return started
 
     def view(self, started: Started) -> RunView | None:

@@ -1,1 +1,1 @@
-"""The simulator: the product's own ``schedule()``, and rivals, on recorded arrivals."""
+"""The simulator: the product's own decisions on recorded arrivals."""

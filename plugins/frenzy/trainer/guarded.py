@@ -104,8 +104,33 @@ def _refused(field: str, value: str, allowed: str) -> SpecError:
 def _local_files(rules: SourceRules) -> type[Any]:
     from fsspec.implementations.local import LocalFileSystem
 
+    def is_closed(path: str) -> bool:
+        """Of the place itself; where a link there leads to is judged, and told, when it is opened."""
+        folder, name = os.path.split(path)
+        return path_problem(f"{os.path.realpath(folder)}/{name}", rules) is not None
+
     class GuardedFiles(LocalFileSystem):
+        """What is closed is not there: a pattern tells nothing of it."""
+
         cachable = False
+
+        def ls(self, path: str, detail: bool = False, **options: Any) -> Any:
+            found = super().ls(path, detail=detail, **options)
+            return [each for each in found if not is_closed(each["name"] if detail else each)]
+
+        def info(self, path: Any, **options: Any) -> Any:
+            if not isinstance(path, os.DirEntry) and is_closed(self._strip_protocol(path)):
+                raise FileNotFoundError(path)
+            return super().info(path, **options)
+
+        def exists(self, path: str, **options: Any) -> bool:
+            return not is_closed(self._strip_protocol(path)) and super().exists(path, **options)
+
+        def isfile(self, path: str) -> bool:
+            return not is_closed(self._strip_protocol(path)) and super().isfile(path)
+
+        def isdir(self, path: str) -> bool:
+            return not is_closed(self._strip_protocol(path)) and super().isdir(path)
 
         def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
             real = os.path.realpath(self._strip_protocol(path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from fastapi import Request, Response
@@ -48,7 +49,12 @@ class Asked:
     """One request: what answers it, who asks, and whom to tell of what they changed."""
 
     def __init__(self, request: Request) -> None:
-        self.app, self.services, self._person = request.app, services_of(request), person_of(request)
+        self.app, self._request, self._person = request.app, request, person_of(request)
+
+    @cached_property
+    def services(self) -> Services:
+        """Made when first asked for: pages and static files are there whatever the settings say."""
+        return services_of(self._request)
 
     @property
     def caller(self) -> Caller:

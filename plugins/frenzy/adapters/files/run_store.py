@@ -42,6 +42,7 @@ _BYTES_OF_A_LINE: Final = 64 * 1024**2 // _MOST_LINES_AT_ONCE
 _MOST_BAD_LINES: Final = 100
 # A job keeps at most 100, and a manifest has about 200 bytes for each file; they are read at every look, newest first.
 _MOST_CHECKPOINTS: Final = 102
+_MOST_SHOWN: Final = 300
 _MOST_MANIFEST_BYTES: Final = 1024**2
 _MOST_BYTES_OF_MANIFESTS: Final = 4 * 1024**2
 
@@ -130,7 +131,7 @@ class FsspecRunStore:
         try:
             result = codec.loads(AttemptResult, text)
         except ContractError as error:
-            logger.warning("%s cannot be read: %s", place, printable(str(error)))
+            logger.warning("%s cannot be read: %s", place, _shown(str(error)))
             return None
         if result.checkpoint_step is None:
             return result
@@ -246,7 +247,7 @@ class FsspecRunStore:
         try:
             complete_manifest(text, step, sizes)
         except ContractError as error:
-            logger.warning("%s is passed over: %s", manifest, printable(error.reason.sentence))
+            logger.warning("%s is passed over: %s", manifest, _shown(error.reason.sentence))
             return False
         return True
 
@@ -263,6 +264,11 @@ class FsspecRunStore:
         self._files.write(path, text.encode())
 
 
+def _shown(problem: str) -> str:
+    """As much of it as a log takes at every look: what a run wrote stands in it."""
+    return printable(problem)[:_MOST_SHOWN]
+
+
 class _Problems:
     """What was wrong with many lines, told in one."""
 
@@ -274,7 +280,7 @@ class _Problems:
 
     def tell(self, of: str) -> None:
         if self._num:
-            logger.warning("%s: %d lines cannot be read, the first: %s", of, self._num, printable(self._first))
+            logger.warning("%s: %d lines cannot be read, the first: %s", of, self._num, _shown(self._first))
 
 
 def _note_path(run_key: str, attempt: int, name: str) -> str:

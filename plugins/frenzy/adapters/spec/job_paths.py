@@ -16,14 +16,18 @@ PATH_FIELDS: Final = (("data", "path"), ("model", "path"), ("model", "tokenizer"
 _TOKENIZER_KINDS: Final = frozenset({"byte", "train", "model"})
 
 
-def anchored(job: TrainingJob, folders: Sequence[Path]) -> TrainingJob:
-    """``job`` with each relative path or pattern below the first of ``folders`` that has it; if none has, ``job``."""
+def anchored(job: TrainingJob, folders: Sequence[Path], *, may_leave: bool = False) -> TrainingJob:
+    """``job`` with each relative path or pattern below the first of ``folders`` that has it; if none has, ``job``.
+
+    may_leave: whether a path may lead out of the folder by ``..``, as its author's own may; whoever only stores a
+    job learns nothing of what else is there.
+    """
     for section, name in PATH_FIELDS:
         part: Any = getattr(job, section)
         given = getattr(part, name)
         if name == "tokenizer" and given in _TOKENIZER_KINDS:
             continue
-        if not given or "://" in given or Path(given).is_absolute():
+        if not given or "://" in given or Path(given).is_absolute() or (".." in Path(given).parts and not may_leave):
             continue
         found = next((str(folder / given) for folder in folders if _has(folder, given)), None)
         if found is not None:

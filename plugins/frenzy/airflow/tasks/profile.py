@@ -48,7 +48,7 @@ def job_of(job: Any) -> TrainingJob:
     if isinstance(job, Mapping):
         return anchored(job_from_document(job), folders)
     if isinstance(job, str | os.PathLike):
-        return anchored(job_from_yaml(_text_of(Path(job))), (Path(job).absolute().parent, *folders))
+        return anchored(job_from_yaml(_text_of(Path(job))), (Path(job).absolute().parent, *folders), may_leave=True)
     raise SpecError([Violation(path="job", value=repr(job), allowed="give a mapping or the path of a YAML file")])
 
 

@@ -36,7 +36,7 @@ def checked_spec(path: Path) -> SpecFile:
     """The specification at ``path`` (``-``: standard input). Raises SpecError with every violation."""
     text = read_text(path)
     given = job_from_yaml(text)
-    job = anchored(given, (Path.cwd(), path.absolute().parent, CHECKOUT))
+    job = anchored(given, (Path.cwd(), path.absolute().parent, CHECKOUT), may_leave=True)
     return SpecFile(text=text if job is given else with_paths_of(job, given, text), job=job)
 
 
@@ -65,7 +65,15 @@ def with_paths_of(job: TrainingJob, given: TrainingJob, text: str) -> str:
     for place in sorted(nodes, key=lambda each: nodes[each].start_mark.index, reverse=True):
         node = nodes[place]
         text = text[: node.start_mark.index] + json.dumps(changed[place]) + text[node.end_mark.index :]
-    return text
+    return text if _says(text, job) else job_to_yaml(job)
+
+
+def _says(text: str, job: TrainingJob) -> bool:
+    """Whether ``text`` is of ``job``: what an anchor named is lost with it."""
+    try:
+        return job_from_yaml(text) == job
+    except SpecError:
+        return False
 
 
 def _scalars(text: str, places: Iterable[_Place]) -> dict[_Place, yaml.ScalarNode]:

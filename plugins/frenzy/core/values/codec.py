@@ -100,13 +100,20 @@ def _no_number(_: str) -> None:
 
 def decode(kind: type[T], document: Json) -> T:
     """The value of type ``kind`` in parsed JSON. Raises ContractError."""
-    if isinstance(document, Mapping) and VERSION_KEY in document and dataclasses.is_dataclass(kind):
-        version = document[VERSION_KEY]
-        if version != SCHEMA_VERSION:
-            raise ContractError(f"{kind.__name__}: schema version {version}, this release reads {SCHEMA_VERSION}")
-        document = {key: item for key, item in document.items() if key != VERSION_KEY}
-    result: T = _decode(kind, document, kind.__name__)
+    try:
+        result: T = _decode(kind, _of_this_version(kind, document), kind.__name__)
+    except RecursionError as error:  # it could be parsed, but a message that shows it needs more frames
+        raise ContractError(f"{kind.__name__}: nested too deep") from error
     return result
+
+
+def _of_this_version(kind: type, document: Json) -> Json:
+    if not (isinstance(document, Mapping) and VERSION_KEY in document and dataclasses.is_dataclass(kind)):
+        return document
+    version = document[VERSION_KEY]
+    if version != SCHEMA_VERSION:
+        raise ContractError(f"{kind.__name__}: schema version {version}, this release reads {SCHEMA_VERSION}")
+    return {key: item for key, item in document.items() if key != VERSION_KEY}
 
 
 @cache

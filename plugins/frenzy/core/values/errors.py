@@ -125,7 +125,7 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = MappingProxyType(
         ReasonCode.ALLOCATOR_RETRIES: "The allocator had to flush its cache to satisfy requests.",
         ReasonCode.CUDA_OUT_OF_MEMORY: "The GPU ran out of memory.",
         ReasonCode.BUDGET_EXCEEDED: "The virtual GPU's memory budget was exceeded.",
-        ReasonCode.MOVED_FOR_MEMORY: "The job's memory outgrew its plan; this one has room for the growth.",
+        ReasonCode.MOVED_FOR_MEMORY: "The job's memory exceeded its plan; this one has headroom for the growth.",
         ReasonCode.MOVED_TO_GROW: "The scheduler gave the job more GPUs.",
         ReasonCode.MOVED_TO_SHRINK: "The scheduler took some of the job's GPUs for another job.",
         ReasonCode.MOVED_TO_OTHER_GPUS: "The scheduler moved the job to other GPUs.",

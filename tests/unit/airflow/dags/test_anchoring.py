@@ -63,6 +63,15 @@ def test_paths_are_taken_from_beside_the_dags(entrance: str, project: Path) -> N
     assert paths(job) == tuple(str(project / each) for each in WANTED)
 
 
+@pytest.mark.parametrize("entrance", ENTRANCES)
+def test_only_the_author_of_a_file_leads_out_of_the_folder(entrance: str, project: Path) -> None:
+    file = project / "include/jobs/example.yaml"
+    file.write_text(TEXT.replace("data/a.txt", "../../data/a.txt"))
+    is_author = ENTRANCES[entrance] is str
+    given = job_of(ENTRANCES[entrance](file) if entrance != "the form" else job_from_yaml(file.read_text()))
+    assert given.data.path == (f"{file.parent}/../../data/a.txt" if is_author else "../../data/a.txt")
+
+
 def test_a_file_of_a_dag_is_first_asked_for_what_lies_beside_it(project: Path) -> None:
     own = project / "include/jobs/data/a.txt"
     own.parent.mkdir()

@@ -67,7 +67,7 @@ def test_each_job_comes_when_the_one_before_has_done_its_steps(scene: str) -> No
     assert all(each.run.state is JobState.SUCCEEDED for each in ending.views)
     least = list(SCENES[scene].values())[:-1]
     assert all(done[-1] >= each for done, each in zip(server.steps_when_submitted[1:], least, strict=True))
-    assert all(any(f"{name} is handed in" in line for line in told) for name in server.submitted)
+    assert all(any(f"{name} is submitted" in line for line in told) for name in server.submitted)
 
 
 def test_what_happens_meanwhile_sees_all_jobs_handed_in() -> None:

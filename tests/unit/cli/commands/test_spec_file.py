@@ -92,6 +92,16 @@ def test_a_path_that_cannot_be_put_in_place_is_written_anew(text: str, folders: 
     assert read(folders[1], text).job.data.path == str(folders[1] / "a.txt")
 
 
+def test_a_path_that_an_anchor_shares_is_handed_in_as_it_was_checked(folders: tuple[Path, Path]) -> None:
+    (folders[1] / "m").mkdir()
+    text = TEXT % "x" + "\n"
+    text = text.replace("{config: {model_type: gpt2}, tokenizer: byte}", "{path: &p m, tokenizer: *p}")
+    assert "&p" in text
+    spec = read(folders[1], text)
+    assert spec.job.model.path == spec.job.model.tokenizer == str(folders[1] / "m")
+    assert job_from_yaml(spec.text) == spec.job
+
+
 def test_a_mistyped_key_is_refused_with_what_was_meant(folders: tuple[Path, Path]) -> None:
     with pytest.raises(SpecError) as caught:
         read(folders[1], TEXT % "a.txt\n  , fromat: text".replace("\n  ", ""))

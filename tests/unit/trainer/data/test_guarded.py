@@ -132,6 +132,18 @@ def test_a_link_among_the_data_is_judged_by_what_it_leads_to(tmp_path: Path) -> 
         facts(f"{data}/../airflow", rules)
 
 
+def test_a_pattern_tells_nothing_of_what_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "airflow").mkdir()
+    (tmp_path / "airflow/words.txt").write_text("secret")
+    rules = SourceRules(closed=(str(tmp_path / "airflow"),))
+    told = []
+    for place in ("a*w/words.txt", "a*w/w*.txt", "a*w", "*/words.txt", "a*w/none.txt"):
+        with pytest.raises(PermanentError, match="no data file is there") as caught:
+            facts(f"{tmp_path}/{place}", rules)
+        told.append(str(caught.value).replace(place, "PLACE"))
+    assert len(set(told)) == 1
+
+
 def test_a_pipe_among_the_data_hangs_nobody(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "words.txt")
     with pytest.raises(PermanentError):
