@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.report import figure, publish
-from tests.bench.schedule_facts import busy, cluster_of, events, jobs_on, now_of, rigid
+from tests.bench.schedule_facts import busy, cluster_of, events, jobs_on, now_of, rigid, with_own_plans
 from tests.bench.schedule_growth import cpu_s, draw_growth, growth, median_cpu_s, pass_s
 from tests.placement_gap import gap_figures
 
@@ -111,11 +111,25 @@ def large() -> list[dict[str, Any]]:
         figure(f"{size}: has, full pass, none may be moved", 1000 * pass_s(still, "has", now_s), "ms", goal=100.0),
         figure(f"{size}: has, full pass and why each job waits", 1000 * told_s, "ms", goal=100.0),
         figure(f"{size}: has, full pass, state made from facts", 1000 * from_facts_s, "ms"),
+        *own_plans(facts, size, now_s),
         figure(f"{size}: backfill, full pass", 1000 * pass_s(facts, "backfill", now_s), "ms"),
         figure(f"{size}: frenzy-paper, full pass", 1000 * pass_s(facts, "frenzy-paper", now_s), "ms"),
         *_one_decision(f"{size}: has", facts, new, now_s),
         *_one_decision(f"{size}: has, none may be moved", still, rigid_jobs(new), now_s),
         *memory(facts, size),
+    ]
+
+
+def own_plans(facts: SchedulingFacts, size: str, now_s: float) -> list[dict[str, Any]]:
+    """With plans of each job's own: the first pass of a process, and a later one, which finds what that one made."""
+    policy = HasPolicy()
+    strange = [with_own_plans(facts) for _ in range(3)]
+    first_s = statistics.median(cpu_s(partial(schedule, each, now_s, policy)) for each in strange)
+    later_s = median_cpu_s(lambda: schedule(strange[-1], now_s, policy))
+    what = f"{size}: has, full pass and why each job waits, each job with plans of its own"
+    return [
+        figure(f"{what}, the first of a process", 1000 * first_s, "ms", goal=100.0),
+        figure(f"{what}, a later one", 1000 * later_s, "ms", goal=100.0),
     ]
 
 

@@ -60,6 +60,15 @@ def now_of(jobs: Iterable[QueuedJob]) -> float:
     return max(job.submitted_s for job in jobs) + 1.0
 
 
+def with_own_plans(facts: SchedulingFacts) -> SchedulingFacts:
+    """The same, but no two jobs share a tuple of plans, as when each was planned for itself and read from a ledger."""
+    return replace(
+        facts,
+        queued=tuple(replace(job, plans=(*job.plans[:1], *job.plans[1:])) for job in facts.queued),
+        running=tuple(replace(job, plans=(*job.plans[:1], *job.plans[1:])) for job in facts.running),
+    )
+
+
 def rigid(facts: SchedulingFacts) -> SchedulingFacts:
     """The same, with no job that may be moved."""
     return replace(

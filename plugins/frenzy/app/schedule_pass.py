@@ -122,10 +122,15 @@ def _why_placed(entry: QueueEntry, start: Start) -> Reason:
     moved = memory_move(entry.next_attempt, start.plan)
     if moved is not None:
         return replace(moved, detail=f"{placed} {moved.detail}")
-    rank = next((at for at, each in enumerate(entry.plans) if each.shape == start.plan.shape), 0) + 1
-    if rank == 1:
+    ranks = [rank for rank, each in enumerate(entry.plans, start=1) if each.shape == start.plan.shape]
+    if ranks[:1] == [1]:
         return Reason(code=ReasonCode.BEST_PLAN, detail=placed)
-    detail = f"{placed} It is number {rank} of its {len(entry.plans)} plans, the best for it with what others left."
+    rank = (
+        f" It is number {ranks[0]} of its {len(entry.plans)} plans"
+        if ranks
+        else " It is none of the plans that were listed"
+    )
+    detail = f"{placed}{rank}: what the policy takes with what is free."
     return Reason(code=ReasonCode.BEST_PLAN_NOW, detail=detail)
 
 

@@ -33,6 +33,7 @@ from frenzy.ports import LedgerConflict
 
 T = TypeVar("T")
 _CACHED_VALUES = 4096
+_CACHED_ENTRIES = 16_384
 
 
 class SqlTransaction:
@@ -365,11 +366,15 @@ def no_such_run(run_key: str) -> Reason:
 
 
 def _load(kind: type[T], document: str) -> T:
-    value: T = _loaded(cast(Hashable, kind), document)
+    value: T = (_loaded_entry if kind is QueueEntry else _loaded)(cast(Hashable, kind), document)
     return value
 
 
-@lru_cache(maxsize=_CACHED_VALUES)
-def _loaded(kind: Any, document: str) -> Any:
-    """Values are immutable, so the same text may give the same object again."""
+def _decoded(kind: Any, document: str) -> Any:
     return codec.loads(kind, document)
+
+
+# Values are immutable, so the same text may give the same object again.
+_loaded = lru_cache(maxsize=_CACHED_VALUES)(_decoded)
+# A pass reads every entry: a cache that is smaller than the queue would never be hit.
+_loaded_entry = lru_cache(maxsize=_CACHED_ENTRIES)(_decoded)

@@ -96,7 +96,7 @@ def claim_of_running(job: RunningJob, now_s: float, tables: Tables, policy: HasP
     is_displaced = any(each.node in capacity.not_ready for each in allocations) if capacity.not_ready else False
     current, others = tables.of_running(job, is_displaced=is_displaced)
     ran_s = job.ran_s(now_s)
-    progress = ran_s / current.unit_s
+    progress = ran_s / max(current.unit_s, 1e-9)
     left = believed_left(job.work_left - progress, job.work_done + progress, policy)
     may_move, has_moves = False, is_displaced
     if elasticity is not None:

@@ -147,8 +147,7 @@ def _code_of_running(job: RunningJob) -> ReasonCode:
     """Whether it has its best plan, one that its memory made it take, or the best that could be had."""
     if job.pressed:
         return ReasonCode.MOVED_FOR_MEMORY
-    is_best = job.plan in job.plans[:1] or not job.plans
-    return ReasonCode.BEST_PLAN if is_best else ReasonCode.BEST_PLAN_NOW
+    return ReasonCode.BEST_PLAN if job.plan in job.plans[:1] else ReasonCode.BEST_PLAN_NOW
 
 
 def _starting(job: QueuedJob, start: Start, decision: Decision) -> Explanation:

@@ -82,7 +82,7 @@ class Judge:
 
     def _alike(self, contender: Contender) -> object:
         """Equal for jobs that wait for the same reason."""
-        return contender.asks
+        return contender.asks, contender.menu.required_bytes
 
     def _judge(self, contender: Contender) -> Reason:
         quota = self._of_rules.quota(contender)
@@ -191,7 +191,7 @@ class SweepJudge(Judge):
         self._holders: dict[str, str] = {}
 
     def _alike(self, contender: Contender) -> object:
-        return contender.asks, id(self._missed[contender.job.run_key])
+        return contender.asks, contender.menu.required_bytes, id(self._missed[contender.job.run_key])
 
     def _option(self, contender: Contender, option: Option) -> str:
         need, name, missed = option.need, option.plan.plan_id, self._missed[contender.job.run_key]

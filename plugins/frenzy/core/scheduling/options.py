@@ -34,7 +34,8 @@ class Menu:
 
     plans, cluster: what it was made of. fewest_gpus: for each GPU type the smallest choice, which tells quickly that
     none fits; where types are mixed, for the first type of each memory size the smallest choice that needs cards of
-    that size. asks: all that the choices ask for, as one text. memo: what others make of it, once.
+    that size. asks: all that the choices ask for, as one text. required_bytes: memory of each choice.
+    memo: what others make of it, once.
     """
 
     plans: tuple[ResourcePlan, ...]
@@ -42,6 +43,7 @@ class Menu:
     choices: tuple[tuple[ResourcePlan, Need], ...]
     fewest_gpus: tuple[tuple[str, int], ...]
     asks: str
+    required_bytes: tuple[int, ...]
     memo: list[Any] = field(default_factory=list, compare=False, repr=False)
 
 
@@ -164,7 +166,8 @@ class Rules:
             gpu_type = self._least_type(plan, cluster)
             fewest[gpu_type] = min(need.num_gpus, fewest.get(gpu_type, need.num_gpus))
         asks = " ".join([self._asks(plan, need) for plan, need in choices])
-        return Menu(wish.plans, cluster, tuple(choices), tuple(fewest.items()), asks)
+        required_bytes = tuple(plan.memory.required_bytes for plan, _ in choices)
+        return Menu(wish.plans, cluster, tuple(choices), tuple(fewest.items()), asks, required_bytes)
 
     def _least_type(self, plan: ResourcePlan, cluster: Cluster) -> str:
         """The type of ``plan``; where types are mixed, the first of those with the least memory that will do."""

@@ -57,7 +57,7 @@ class QueueJudge:
             code=ReasonCode.WAITING_FOR_SHARE,
             detail=(
                 f"Queue {job.queue} holds {held:.3g} of the {total:.3g} GPUs (counted by speed), its share is "
-                f"{right:.3g}; none are idle to borrow."
+                f"{right:.3g}; too few are idle to borrow."
             ),
             remedy=f"a job of queue {job.queue} ended, GPUs left idle by another queue, or a greater weight",
         )

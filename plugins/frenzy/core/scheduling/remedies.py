@@ -28,8 +28,9 @@ from frenzy.core.values.units import GIB, MIB
 
 Decide = Callable[[SchedulingFacts, float, Policy], tuple[Action, ...]]
 
-# Jobs that all trials of one decision look at, at most: about 50 ms.
+# What all trials of one decision look at, at most: jobs, and nodes at so much less each.
 MOST_LOOKS: Final = 1000
+_NODES_A_LOOK: Final = 16
 _UNTOLD: Final = frozenset({ReasonCode.WAITING_FOR_OLD_WORKERS, ReasonCode.WAITING_FOR_NODES})
 
 
@@ -56,7 +57,7 @@ class Trials:
 
     @property
     def _looks_each(self) -> int:
-        return len(self.facts.queued) + len(self.facts.running)
+        return len(self.facts.queued) + len(self.facts.running) + len(self.facts.cluster.nodes) // _NODES_A_LOOK
 
     def starts(self, run_key: str, change: Change | None = None, policy: Policy | None = None) -> bool:
         """Whether the job would start with facts so changed and with this policy. Raises Untold."""
@@ -160,7 +161,7 @@ def _more(num_gpus: int, contender: Contender, option: Option) -> str:
     need = option.need
     grouped = any(each.need.group_size > 1 for each in contender.options if each.need.gpu_type == need.gpu_type)
     host = f" with {host_needs(need)}" if need.host_bytes else ""
-    return f"{num_gpus} more {need.gpu_type}{' on one node' if grouped else ''}{host}"
+    return f"{num_gpus} more {need.gpu_type}{' on one further node' if grouped else ''}{host}"
 
 
 def _nearest_lack(room: TypeRoom, need: Need) -> tuple[str, Free] | None:

@@ -63,6 +63,7 @@ class Sweep:
     reserved: dict[str, Kept] = field(default_factory=dict)
     missed: dict[str, Missed] = field(default_factory=dict)
     _turn: Missed | None = None
+    _missed_alike: dict[tuple[int, str, str | None], Missed] = field(default_factory=dict)
     _full: set[int] = field(default_factory=set)
     _possible: dict[int, list[Choice]] = field(default_factory=dict)
 
@@ -87,9 +88,20 @@ class Sweep:
         """Waiting ``claims`` have their turn now and take nothing."""
         if self._turn is None:
             self._turn = Missed(dict(self.left), dict(self.reserved))
+            self._missed_alike.clear()
         for claim in claims:
+            self.missed[claim.run_key] = self._missed_by(claim, self._turn)
+
+    def _missed_by(self, claim: Claim, turn: Missed) -> Missed:
+        """One value for all claims with the same plans under the same quotas: they are told the same."""
+        if self.quotas is None:
+            return turn
+        alike = (id(claim.others), claim.job.queue, claim.job.team)
+        found = self._missed_alike.get(alike)
+        if found is None:
             over = self._over(claim)
-            self.missed[claim.run_key] = Missed(self._turn.left, self._turn.kept, over) if over else self._turn
+            found = self._missed_alike[alike] = Missed(turn.left, turn.kept, over) if over else turn
+        return found
 
     def _over(self, claim: Claim) -> tuple[tuple[Choice, Limit, int], ...]:
         quotas = self.quotas

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 from frenzy.core.values.cluster import Cluster, Placement
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.job import Objective
 from frenzy.core.values.plan import ResourcePlan
+
+_LEAST_S: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +90,7 @@ class RunningJob:
 
     def progress(self, now_s: float) -> float:
         """Multiples of ``plan.predicted_run_s`` that were done since ``ready_s``."""
-        return self.ran_s(now_s) / self.plan.predicted_run_s
+        return self.ran_s(now_s) / max(self.plan.predicted_run_s, _LEAST_S)
 
     def ran_s(self, now_s: float) -> float:
         """Seconds since its steps began."""

@@ -256,7 +256,7 @@ class TestReasons:
         nodes = [node("n1", "v100", 2), node("n2", "v100", 2)]
         reason = hold_of(facts(nodes, [waiting("a", plan("v100", 4, tp=4))]), "a").reason
         assert reason.code is ReasonCode.NEVER_FITS
-        assert reason.remedy == "4 more v100 on one node in the cluster"
+        assert reason.remedy == "4 more v100 on one further node in the cluster"
 
     def test_a_fragmented_cluster_asks_for_a_whole_group_on_one_node(self) -> None:
         nodes = [node("n1", "v100", 2), node("n2", "v100", 2)]
@@ -264,7 +264,7 @@ class TestReasons:
         reason = hold_of(facts(nodes, [waiting("a", plan("v100", 2, tp=2))], run), "a").reason
         assert reason.code is ReasonCode.WAITING_FOR_GPUS
         assert reason.detail == "Needs 2 v100 in groups of 2 on one node; idle: 2 of 4 v100."
-        assert reason.remedy == "2 more v100 on one node free"
+        assert reason.remedy == "2 more v100 on one further node free"
 
     def test_idle_gpus_that_are_too_small_are_named_as_such(self) -> None:
         types = (gpu_type("a100", memory_gib=40), gpu_type("t4", memory_gib=16))
