@@ -42,7 +42,7 @@ def plan(
     that cannot be planned.
     """
     from frenzy.adapters.connection_settings import settings_at_hand
-    from frenzy.cli.commands.spec_file import checked_spec
+    from frenzy.adapters.spec.spec_file import checked_spec
 
     settings = settings_at_hand()
     known = job if isinstance(job, TrainingJob) else checked_spec(Path(job)).job

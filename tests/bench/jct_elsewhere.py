@@ -24,8 +24,8 @@ from tests.bench.jct_runs import HAS, HAS_WRONG, NUM_WORKERS, SIA, SIGMA
 
 from frenzy.sim.disturbances import Disturbances
 from frenzy.sim.engine import simulate
-from frenzy.sim.intervals import interval_of_mean
 from frenzy.sim.metrics import Summary, summarise
+from frenzy.sim.reports.intervals import interval_of_mean
 from frenzy.sim.workload import WorkloadSpec, make_scenario
 from tools.policy_bench.rivals import scheduler_named
 

@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from tests.bench.jct_figures import JCT, P99, Ratio
 from tests.bench.jct_runs import PAPER_ALL, Run
 
-from frenzy.sim.plots import COLOURS
+from frenzy.sim.reports.plots import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

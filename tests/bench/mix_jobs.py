@@ -15,7 +15,7 @@ from typing import Any, Final
 import yaml
 from tests.e2e.walker import MODEL, job_text
 
-from frenzy.cli.commands.spec_file import checked_spec
+from frenzy.adapters.spec.spec_file import checked_spec
 from frenzy.core.values.plan import ResourcePlan
 from frenzy.offline import plan_offline
 from frenzy.settings import CHECKOUT, load_settings

@@ -20,8 +20,8 @@ from tests.scenarios.swap import SwapStory
 
 from frenzy.adapters.api_client import ApiAddress
 from frenzy.adapters.spec.job_spec import job_from_yaml
+from frenzy.adapters.spec.spec_file import SpecFile
 from frenzy.cli.commands.server import Api
-from frenzy.cli.commands.spec_file import SpecFile
 from frenzy.cli.embedded.airflow_env import SERVICE_USER, STACK_MARK
 from frenzy.cli.embedded.stack import Stack
 from frenzy.core.runs.protocol import RunView

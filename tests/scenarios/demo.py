@@ -11,7 +11,7 @@ from tests.scenarios.checks import judge
 from tests.scenarios.control import ControlRun
 from tests.scenarios.evidence import collect
 
-from frenzy.cli.commands.spec_file import checked_spec
+from frenzy.adapters.spec.spec_file import checked_spec
 from frenzy.cli.demo import DEFAULT_JOB, Outcome, api_of, run_demo, say, trained
 from frenzy.cli.embedded.airflow_env import STACK_MARK
 from frenzy.cli.embedded.stack import Stack

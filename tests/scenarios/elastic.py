@@ -12,8 +12,8 @@ from functools import partial
 
 from tests.scenarios.moves import budget_untouched, overlap_s
 
+from frenzy.adapters.spec.spec_file import SpecFile
 from frenzy.cli.commands.server import Api
-from frenzy.cli.commands.spec_file import SpecFile
 from frenzy.cli.demo import Outcome, api_of, run_demo, say
 from frenzy.cli.demo_checks import Check, all_free, all_succeeded, batches_kept, moved, nothing_lost
 from frenzy.cli.demo_moves import Say, specs_of

@@ -19,9 +19,9 @@ from tests.scenarios.checks import loss_equals_control
 from tests.scenarios.control import ControlRun
 from tests.scenarios.moves import budget_untouched, overlap_s
 
+from frenzy.adapters.spec.spec_file import SpecFile
 from frenzy.api import endpoints
 from frenzy.cli.commands.server import Api
-from frenzy.cli.commands.spec_file import SpecFile
 from frenzy.cli.commands.submission import Started
 from frenzy.cli.demo import Outcome, api_of, run_demo, say
 from frenzy.cli.demo_checks import MEMORY_REASONS, Check, all_free, all_succeeded, batches_kept, moved, nothing_lost

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from frenzy.core.scheduling import SchedulingState
-from frenzy.core.scheduling.options import Rules
-from frenzy.core.scheduling.rigid import could_hold, rigid_plans
-from frenzy.core.scheduling.room import Need
+from frenzy.core.scheduling.engine.options import Rules
+from frenzy.core.scheduling.engine.rigid import could_hold, rigid_plans
+from frenzy.core.scheduling.engine.room import Need
 from frenzy.core.values.plan import ResourcePlan
 from frenzy.core.values.queue import QueuedJob, RunningJob
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from frenzy.core.scheduling import SchedulingState
-from frenzy.core.scheduling.placement import place
-from frenzy.core.scheduling.room import Need, Room
+from frenzy.core.scheduling.engine.placement import place
+from frenzy.core.scheduling.engine.room import Need, Room
 from frenzy.core.values.cluster import Placement
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.queue import Action, Preempt, Resize, Start

@@ -23,7 +23,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from frenzy.cli.commands.spec_file import SpecFile, checked_spec
+from frenzy.adapters.spec.spec_file import SpecFile, checked_spec
 from frenzy.cli.render.console import out
 from frenzy.cli.render.failures import FAILED
 from frenzy.core.planning.selection import fitting

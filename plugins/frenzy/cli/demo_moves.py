@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from frenzy.adapters.spec.spec_file import SpecFile, checked_spec
 from frenzy.api import endpoints
 from frenzy.cli.commands.server import Api
-from frenzy.cli.commands.spec_file import SpecFile, checked_spec
 from frenzy.cli.commands.submission import Started, dag_run_state, hand_in
 from frenzy.core.runs.ledger import FINAL_STATES
 from frenzy.core.runs.protocol import RunView

@@ -17,11 +17,11 @@ from frenzy.cli.commands.explain import explain
 from frenzy.cli.commands.gpus import gpus
 from frenzy.cli.commands.init import init
 from frenzy.cli.commands.logs import logs
-from frenzy.cli.commands.marp_group import HELP as MARP_HELP
-from frenzy.cli.commands.marp_group import VERBS as MARP_VERBS
+from frenzy.cli.commands.marp.group import HELP as MARP_HELP
+from frenzy.cli.commands.marp.group import VERBS as MARP_VERBS
 from frenzy.cli.commands.plan import plan
 from frenzy.cli.commands.queue import queue
-from frenzy.cli.commands.simulate import simulate
+from frenzy.cli.commands.simulate.command import simulate
 from frenzy.cli.commands.status import status
 from frenzy.cli.commands.submit import submit
 from frenzy.cli.commands.up import up

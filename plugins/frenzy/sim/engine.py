@@ -17,9 +17,9 @@ from enum import IntEnum
 from typing import Final
 
 from frenzy.core.scheduling import HasPolicy, SchedulingState, SrtfPolicy
-from frenzy.core.scheduling.options import Rules
-from frenzy.core.scheduling.room import Room
-from frenzy.core.scheduling.state import running_job
+from frenzy.core.scheduling.engine.options import Rules
+from frenzy.core.scheduling.engine.room import Room
+from frenzy.core.scheduling.engine.state import running_job
 from frenzy.core.values.cluster import NodeState, Placement
 from frenzy.core.values.plan import ResourcePlan
 from frenzy.core.values.queue import (

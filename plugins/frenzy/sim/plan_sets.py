@@ -20,10 +20,10 @@ from typing import Final
 
 from frenzy.adapters.calibration import default_calibration
 from frenzy.core.planning.marp import PlanRequest, plan_candidates
-from frenzy.core.scheduling.options import Rules
-from frenzy.core.scheduling.placement import place
-from frenzy.core.scheduling.policy import HasPolicy
-from frenzy.core.scheduling.room import Room
+from frenzy.core.scheduling.engine.options import Rules
+from frenzy.core.scheduling.engine.placement import place
+from frenzy.core.scheduling.engine.policy import HasPolicy
+from frenzy.core.scheduling.engine.room import Room
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.job import Precision

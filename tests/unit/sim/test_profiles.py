@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frenzy.core.scheduling.policy import HasPolicy
+from frenzy.core.scheduling.engine.policy import HasPolicy
 from frenzy.core.values.errors import SpecError, Violation
 from frenzy.core.values.units import GIB
 from frenzy.settings import CHECKOUT

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tests.unit.sim.offered_load import offered_load
 
 from frenzy.core.models.shape import model_shape
-from frenzy.core.scheduling.options import Rules
-from frenzy.core.scheduling.placement import place
-from frenzy.core.scheduling.policy import HasPolicy
-from frenzy.core.scheduling.room import Room
+from frenzy.core.scheduling.engine.options import Rules
+from frenzy.core.scheduling.engine.placement import place
+from frenzy.core.scheduling.engine.policy import HasPolicy
+from frenzy.core.scheduling.engine.room import Room
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import SpecError
 from frenzy.core.values.job import Precision

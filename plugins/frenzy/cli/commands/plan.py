@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from frenzy.cli.commands.spec_file import checked_spec
+from frenzy.adapters.spec.spec_file import checked_spec
 from frenzy.cli.render.console import err, out, print_json
 from frenzy.cli.render.failures import FAILED, show_reason
 from frenzy.cli.render.tables import candidates_table, memory_breakdown

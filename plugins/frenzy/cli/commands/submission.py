@@ -11,9 +11,9 @@ from urllib.parse import quote
 from frenzy.adapters.airflow_calls import airflow_call
 from frenzy.adapters.api_client import NotFoundError
 from frenzy.adapters.spec.job_spec import shown_yaml
+from frenzy.adapters.spec.spec_file import SpecFile
 from frenzy.api import endpoints
 from frenzy.cli.commands.server import Api
-from frenzy.cli.commands.spec_file import SpecFile
 from frenzy.core.runs.protocol import SubmitJob, SubmittedJob
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, TemporaryError
 from frenzy.core.values.job import TrainingJob

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from frenzy.adapters.spec.spec_file import checked_spec
 from frenzy.cli.commands.follow import follow, task_errors
 from frenzy.cli.commands.progress import ProgressView
 from frenzy.cli.commands.server import connect
-from frenzy.cli.commands.spec_file import checked_spec
 from frenzy.cli.commands.status import show_run
 from frenzy.cli.commands.submission import Started, hand_in
 from frenzy.cli.render.console import err, out, print_json

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Final
 
 from frenzy.core.runs.ledger import Attempt, NextAttempt
-from frenzy.core.scheduling.options import Rules
-from frenzy.core.scheduling.rigid import could_hold
+from frenzy.core.scheduling.engine.options import Rules
+from frenzy.core.scheduling.engine.rigid import could_hold
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.plan import ResourcePlan

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from frenzy.core.scheduling.options import Rules
-from frenzy.core.scheduling.policy import Policy, queue_rules
-from frenzy.core.scheduling.quotas import QuotaUse
-from frenzy.core.scheduling.room import Room
+from frenzy.core.scheduling.engine.options import Rules
+from frenzy.core.scheduling.engine.policy import Policy, queue_rules
+from frenzy.core.scheduling.engine.quotas import QuotaUse
+from frenzy.core.scheduling.engine.room import Room
 from frenzy.core.values.cluster import Cluster, Placement
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.plan import ResourcePlan

@@ -5,8 +5,7 @@ randomness. The same facts give the same actions in whatever order they are list
 pass over facts to which the actions were applied starts nothing.
 """
 
-from frenzy.core.scheduling.explain import Explanation, OptionView, Outcome, explain
-from frenzy.core.scheduling.policy import (
+from frenzy.core.scheduling.engine.policy import (
     POLICIES,
     BackfillPolicy,
     FifoPolicy,
@@ -17,8 +16,9 @@ from frenzy.core.scheduling.policy import (
     policy_named,
     with_queues,
 )
+from frenzy.core.scheduling.engine.state import SchedulingState, apply_actions
+from frenzy.core.scheduling.explain import Explanation, OptionView, Outcome, explain
 from frenzy.core.scheduling.schedule import decide, schedule
-from frenzy.core.scheduling.state import SchedulingState, apply_actions
 
 __all__ = [
     "POLICIES",

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from frenzy.core.scheduling.claims import is_settled
-from frenzy.core.scheduling.options import Option, Rules
-from frenzy.core.scheduling.policy import HasPolicy, Policy, SrtfPolicy
-from frenzy.core.scheduling.quotas import QuotaUse
+from frenzy.core.scheduling.engine.claims import is_settled
+from frenzy.core.scheduling.engine.options import Option, Rules
+from frenzy.core.scheduling.engine.policy import HasPolicy, Policy, SrtfPolicy
+from frenzy.core.scheduling.engine.quotas import QuotaUse
+from frenzy.core.scheduling.engine.wording import about
+from frenzy.core.scheduling.reasons.what_if import least, one_for_each_type, with_idle_gpus
 from frenzy.core.scheduling.schedule import decide
-from frenzy.core.scheduling.what_if import least, one_for_each_type, with_idle_gpus
-from frenzy.core.scheduling.wording import about
 from frenzy.core.values.job import Objective
 from frenzy.core.values.queue import Elasticity, Preempt, Resize, RunningJob, SchedulingFacts
 

@@ -13,16 +13,16 @@ from functools import partial
 from itertools import islice
 
 from frenzy.core.scheduling.better_plans import better_plans
-from frenzy.core.scheduling.deadlines import deadline_sentence, running_sentence
-from frenzy.core.scheduling.holds import Judge, SweepJudge
-from frenzy.core.scheduling.options import Contender
-from frenzy.core.scheduling.policy import FifoPolicy, HasPolicy, PaperPolicy, Policy
-from frenzy.core.scheduling.remedies import Trials, Untold, smallest_of_each_type
-from frenzy.core.scheduling.rule_changes import least_weight
+from frenzy.core.scheduling.engine.deadlines import deadline_sentence, running_sentence
+from frenzy.core.scheduling.engine.options import Contender
+from frenzy.core.scheduling.engine.policy import FifoPolicy, HasPolicy, PaperPolicy, Policy
+from frenzy.core.scheduling.engine.swap import refusals
+from frenzy.core.scheduling.engine.wording import listed
+from frenzy.core.scheduling.reasons.holds import Judge, SweepJudge
+from frenzy.core.scheduling.reasons.remedies import Trials, Untold, smallest_of_each_type
+from frenzy.core.scheduling.reasons.rule_changes import least_weight
+from frenzy.core.scheduling.reasons.what_if import gpus_wanted, least
 from frenzy.core.scheduling.schedule import Decision, as_state, decide, decision_of, holds
-from frenzy.core.scheduling.swap import refusals
-from frenzy.core.scheduling.what_if import gpus_wanted, least
-from frenzy.core.scheduling.wording import listed
 from frenzy.core.values.cluster import Placement
 from frenzy.core.values.errors import Reason, ReasonCode, SpecError, Violation
 from frenzy.core.values.plan import ResourcePlan

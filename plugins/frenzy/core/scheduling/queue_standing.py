@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from frenzy.core.scheduling.choices import Capacity
-from frenzy.core.scheduling.fair_share import held_by_queue, rights
+from frenzy.core.scheduling.engine.choices import Capacity
+from frenzy.core.scheduling.engine.fair_share import held_by_queue, rights
 from frenzy.core.values.queue import QueuedJob, RunningJob, SchedulingFacts
 from frenzy.core.values.queue_rules import QueueRules
 

@@ -6,12 +6,13 @@ import math
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from frenzy.core.scheduling import backfill, elastic, fifo, paper, srtf
-from frenzy.core.scheduling.board import Board
-from frenzy.core.scheduling.holds import Judge, SweepJudge
-from frenzy.core.scheduling.policy import FifoPolicy, HasPolicy, PaperPolicy, Policy, SrtfPolicy
-from frenzy.core.scheduling.remedies import Trials
-from frenzy.core.scheduling.state import SchedulingState, apply_actions
+from frenzy.core.scheduling.engine import elastic
+from frenzy.core.scheduling.engine.board import Board
+from frenzy.core.scheduling.engine.policy import FifoPolicy, HasPolicy, PaperPolicy, Policy, SrtfPolicy
+from frenzy.core.scheduling.engine.state import SchedulingState, apply_actions
+from frenzy.core.scheduling.policies import backfill, fifo, paper, srtf
+from frenzy.core.scheduling.reasons.holds import Judge, SweepJudge
+from frenzy.core.scheduling.reasons.remedies import Trials
 from frenzy.core.values.queue import Action, Hold, SchedulingFacts, Start
 
 _MAX_FORECAST_ENDS = 64

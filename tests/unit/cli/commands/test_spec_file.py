@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from frenzy.adapters.spec.job_spec import job_from_yaml
-from frenzy.cli.commands.spec_file import SpecFile, checked_spec
+from frenzy.adapters.spec.spec_file import SpecFile, checked_spec
 from frenzy.core.values.errors import SpecError
 
 TEXT = """# top

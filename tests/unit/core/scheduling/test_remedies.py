@@ -26,7 +26,7 @@ from tests.unit.core.has_world import (
 )
 
 from frenzy.core.scheduling import BackfillPolicy, HasPolicy, Policy, apply_actions, explain, schedule
-from frenzy.core.scheduling.policy import with_queues
+from frenzy.core.scheduling.engine.policy import with_queues
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.queue import Hold, SchedulingFacts

@@ -14,10 +14,10 @@ from tests.unit.core.has_strategies import NOW_S, elastic_facts
 from tests.unit.core.has_world import team_quotas
 
 from frenzy.core.scheduling import HasPolicy, SchedulingState
-from frenzy.core.scheduling.choices import Capacity, Choice
-from frenzy.core.scheduling.claims import Claim, is_settled
-from frenzy.core.scheduling.line import Line, claims_of
-from frenzy.core.scheduling.shares import targets
+from frenzy.core.scheduling.engine.choices import Capacity, Choice
+from frenzy.core.scheduling.engine.claims import Claim, is_settled
+from frenzy.core.scheduling.engine.line import Line, claims_of
+from frenzy.core.scheduling.engine.shares import targets
 from frenzy.core.values.queue import SchedulingFacts
 from frenzy.core.values.queue_rules import NO_RULES
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tests.unit.core.has_world import facts, node, plan, running, started, waiting, where
 
 from frenzy.core.scheduling import SrtfPolicy, apply_actions, policy_named, schedule
-from frenzy.core.scheduling.capped import capped_plans
+from frenzy.core.scheduling.engine.capped import capped_plans
 from frenzy.core.values.plan import ResourcePlan
 from frenzy.core.values.queue import Action, Elasticity, Hold, Preempt, QueuedJob, Resize, RunningJob, SchedulingFacts
 

@@ -25,7 +25,7 @@ from tests.unit.core.has_world import (
 )
 
 from frenzy.core.scheduling import HasPolicy, SchedulingState, apply_actions, schedule
-from frenzy.core.scheduling.swap import served_first
+from frenzy.core.scheduling.engine.swap import served_first
 from frenzy.core.values.cluster import NodeState
 from frenzy.core.values.plan import ResourcePlan
 from frenzy.core.values.queue import Elasticity, Hold, Preempt, QueuedJob, Resize, RunningJob, SchedulingFacts, Start

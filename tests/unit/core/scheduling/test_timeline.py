@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.unit.core.has_world import facts, node, plan, running, waiting
 
 from frenzy.core.scheduling import BackfillPolicy, SchedulingState
-from frenzy.core.scheduling.placement import place
-from frenzy.core.scheduling.room import Need, TypeRoom
-from frenzy.core.scheduling.timeline import Timeline
+from frenzy.core.scheduling.engine.placement import place
+from frenzy.core.scheduling.engine.room import Need, TypeRoom
+from frenzy.core.scheduling.engine.timeline import Timeline
 
 NODES = [node("n1", "v100", 4), node("n2", "v100", 4)]
 

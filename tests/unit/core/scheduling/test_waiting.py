@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.unit.core.has_world import facts, node, plan, waiting
 
 from frenzy.core.scheduling import BackfillPolicy, SchedulingState
-from frenzy.core.scheduling.waiting import Limits, Turns
+from frenzy.core.scheduling.engine.waiting import Limits, Turns
 from frenzy.core.values.queue import QueuedJob
 
 run_times = st.sampled_from((10.0, 20.0, 30.0, 40.0))

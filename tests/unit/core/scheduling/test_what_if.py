@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.core.has_world import facts, node, plan, waiting
 
-from frenzy.core.scheduling.what_if import gpus_wanted, least
+from frenzy.core.scheduling.reasons.what_if import gpus_wanted, least
 
 
 @given(st.integers(1, 600), st.integers(0, 600))

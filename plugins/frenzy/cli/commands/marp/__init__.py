@@ -1,0 +1,1 @@
+"""``frenzy marp``: measure, trace, evaluate."""

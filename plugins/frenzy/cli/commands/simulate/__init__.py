@@ -1,0 +1,1 @@
+"""``frenzy simulate``: options, the live queue, progress, output."""

@@ -1,0 +1,147 @@
+"""What every active job, waiting or running, could hold and what that would be worth to it."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from frenzy.core.scheduling.engine.choices import Capacity, Choice, Table, Tables
+from frenzy.core.scheduling.engine.options import Contender
+from frenzy.core.scheduling.engine.policy import HasPolicy
+from frenzy.core.values.job import Objective
+from frenzy.core.values.queue import QueuedJob, RunningJob
+
+NOTHING = Table.of(())
+
+
+class Claim(NamedTuple):
+    """One active job in a pass.
+
+    current: what it holds. others: what it could hold instead. left: of the job, in multiples of its
+    choices' ``unit_s``. is_fixed: it keeps what it has whatever happens. has_moves: others may make it move;
+    without, it may only grow into idle GPUs. work: effective GPU-seconds that are left with its most
+    efficient plan. weight: of a second of its time against others'. is_displaced: it runs on a node that
+    takes no new work, and should go elsewhere. in_order: its plans are in an order that is not one of
+    speed; it takes the first that can be had. by_cost: it goes by cost, not by time. due_s: see
+    ``due_s``. num_held: GPUs it holds on nodes that are there and take new work. by_s: time until its deadline, if
+    that can be met.
+    """
+
+    job: QueuedJob | RunningJob
+    run_key: str
+    current: Choice | None
+    others: Table
+    left: float
+    is_fixed: bool
+    has_moves: bool
+    restart_s: float
+    work: float
+    weight: float
+    is_displaced: bool
+    in_order: bool
+    by_cost: bool
+    due_s: float
+    num_held: int
+    by_s: float = math.inf
+
+    @property
+    def place(self) -> tuple[int, float, str]:
+        """Where it stands in line, ascending: by priority, then by the time it is due."""
+        return (-self.job.priority, self.due_s, self.run_key)
+
+    def run_s(self, choice: Choice) -> float:
+        """How long what is left takes with ``choice``."""
+        return self.left * choice.unit_s
+
+
+def due_s(job: QueuedJob | RunningJob, work: float, policy: HasPolicy, capacity: Capacity) -> float:
+    """When the job is due: its submission plus ``slowdown`` times what the whole cluster would take for ``work``."""
+    return job.submitted_s + policy.slowdown * work / max(capacity.effective, 1e-9)
+
+
+def claim_of_waiting(contender: Contender, tables: Tables, policy: HasPolicy) -> Claim:
+    """What a waiting job claims, which does not depend on time."""
+    job = contender.job
+    table = tables.of_waiting(contender)
+    left = believed_left(job.work_left, job.work_done, policy)
+    elasticity = job.elasticity
+    work = table.work(left)
+    return Claim(
+        job,
+        job.run_key,
+        None,
+        table,
+        left,
+        False,
+        True,
+        elasticity.restart_s if elasticity is not None and job.work_done > 0 else 0.0,
+        work,
+        _weight(work, policy),
+        False,
+        job.ordered,
+        job.objective is Objective.COST,
+        due_s(job, work, policy, tables.capacity),
+        0,
+    )
+
+
+def is_settled(job: RunningJob, now_s: float) -> bool:
+    """Whether ``job`` may be moved and was not moved just now."""
+    return job.elasticity is not None and job.ran_s(now_s) >= max(job.elasticity.min_run_s, 1e-9)
+
+
+def claim_of_running(job: RunningJob, now_s: float, tables: Tables, policy: HasPolicy) -> Claim:
+    """What a job that runs claims at ``now_s``."""
+    capacity, allocations, elasticity = tables.capacity, job.placement.allocations, job.elasticity
+    is_displaced = any(each.node in capacity.not_ready for each in allocations) if capacity.not_ready else False
+    current, others = tables.of_running(job, is_displaced=is_displaced)
+    ran_s = job.ran_s(now_s)
+    progress = ran_s / max(current.unit_s, 1e-9)
+    left = believed_left(job.work_left - progress, job.work_done + progress, policy)
+    may_move, has_moves = False, is_displaced
+    if elasticity is not None:
+        may_move = ran_s >= max(elasticity.min_run_s, 1e-9)
+        has_moves = has_moves or elasticity.moves_left + ran_s / elasticity.refill_s >= 1
+    others = others if may_move else NOTHING
+    work = _work_of_running(current, others, left, is_displaced=is_displaced)
+    return Claim(
+        job,
+        job.run_key,
+        current,
+        others,
+        left,
+        not may_move,
+        has_moves,
+        elasticity.restart_s if elasticity is not None else 0.0,
+        work,
+        _weight(work, policy),
+        is_displaced,
+        False,
+        job.objective is Objective.COST,
+        # What was given for its memory is not taken back by its equals.
+        -math.inf if job.pressed else due_s(job, work, policy, capacity),
+        # What it holds on a node that has left the cluster is nobody's.
+        sum([each.num_gpus for each in allocations if each.node in capacity.ready]),
+    )
+
+
+def _work_of_running(current: Choice, others: Table, left: float, *, is_displaced: bool) -> float:
+    """A job that has to leave its GPUs is not counted with what it has, if it could have anything else."""
+    own = left * current.unit_s * current.gpus
+    if others.least is None:
+        return own
+    least = others.work(left)
+    return least if is_displaced or least < own else own
+
+
+def believed_left(left: float, done: float, policy: HasPolicy) -> float:
+    """What is left of a job, in multiples of its plans' run times.
+
+    A job that outlived its estimate is believed to have a share of what it did still before it: the
+    longer it ran, the longer it will (so it is with run times of heavy tail).
+    """
+    return left if left > 0 else max(policy.overrun_share * done, 1e-9)
+
+
+def _weight(work: float, policy: HasPolicy) -> float:
+    return math.pow(max(work, 1e-9), policy.size_exponent) if policy.size_exponent else 1.0

@@ -1,0 +1,231 @@
+"""Weighted shares of queues: who is served next, and how much of the cluster it may have by right.
+
+Shares are of effective GPUs (GPUs times the speed of their type). Of the queues that have jobs, each has
+a right to its weight over the weights of all of them. The next to be served is always the queue that holds
+least for its weight. First every queue takes what fits into its right; then jobs for which that left nothing
+borrow what is left. What is borrowed is given back as soon as its owner has jobs: a job beyond its queue's
+right is served last, and shrinks, moves or stops. A job that is larger than its queue's right borrows, too,
+until it is due: then it comes before others, as long as its queue holds less than its right.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from frenzy.core.scheduling.engine.choices import Capacity, Choice
+from frenzy.core.scheduling.engine.claims import Claim
+from frenzy.core.scheduling.engine.line import Line
+from frenzy.core.scheduling.engine.options import Contender
+from frenzy.core.scheduling.engine.waiting import Limits, Turns, Waiting
+from frenzy.core.values.queue import QueuedJob, RunningJob
+from frenzy.core.values.queue_rules import QueueRules
+
+_ROUNDING: Final = 1e-9
+
+
+def rights(queues: Iterable[str], rules: QueueRules, capacity: Capacity) -> dict[str, float]:
+    """Effective GPUs that each of ``queues`` has a right to while all of them have jobs."""
+    weights = {queue: rules.weight_of(queue) for queue in sorted(set(queues))}
+    total = sum(weights.values())
+    return {queue: capacity.effective * weight / total for queue, weight in weights.items()}
+
+
+def held_by_queue(jobs: Iterable[RunningJob], capacity: Capacity) -> dict[str, float]:
+    """Effective GPUs that the jobs of each queue hold."""
+    held: dict[str, float] = {}
+    for job in jobs:
+        gpus = capacity.speed.get(job.plan.gpu_type, 0.0) * job.plan.num_gpus
+        held[job.queue] = held.get(job.queue, 0.0) + gpus
+    return held
+
+
+@dataclass(slots=True)
+class _Claims:
+    """The claims of one queue in their order, ``at`` the next. right, held: effective GPUs. behind: weight of all
+    from ``at`` on.
+    """
+
+    claims: list[Claim]
+    weight: float
+    right: float
+    held: float = 0.0
+    behind: float = field(init=False)
+    at: int = 0
+
+    def __post_init__(self) -> None:
+        self.behind = sum(each.weight for each in self.claims)
+
+    def skip_waiting(self) -> None:
+        """On to the next job that holds GPUs."""
+        while self.at < len(self.claims) and self.claims[self.at].current is None:
+            self.behind -= self.claims[self.at].weight
+            self.at += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Who is served. allowance: effective GPUs it may have. behind: weight of those behind it in its queue.
+    right: effective GPUs that its queue has left by right.
+    """
+
+    claim: Claim
+    allowance: float
+    behind: float
+    right: float
+
+
+@dataclass(slots=True)
+class ShareTurns:
+    """The turns of one sweep over ``line``, queue by queue; ``took`` and ``none_left`` say what came of one."""
+
+    _queues: dict[str, _Claims]
+    _now_s: float
+    _none_left: bool = False
+
+    @staticmethod
+    def of(line: Line, rules: QueueRules, capacity: Capacity) -> ShareTurns | None:
+        """None where no queue shares with another."""
+        if not rules.queues:
+            return None
+        by_queue: dict[str, list[Claim]] = {}
+        for claim in line.claims:
+            by_queue.setdefault(claim.job.queue, []).append(claim)
+        if len(by_queue) < 2:
+            return None
+        own = rights(by_queue, rules, capacity)
+        queues = {
+            name: _Claims([each for each in claims if not each.is_fixed], rules.weight_of(name), own[name])
+            for name, claims in sorted(by_queue.items())
+        }
+        for claim in line.kept:
+            assert claim.current is not None
+            queues[claim.job.queue].held += claim.current.gpus
+        return ShareTurns(queues, line.now_s)
+
+    def again(self, claims: Iterable[Claim]) -> ShareTurns:
+        """Turns of ``claims``, each queue with what it holds by now."""
+        by_queue: dict[str, list[Claim]] = {name: [] for name in self._queues}
+        for claim in claims:
+            by_queue[claim.job.queue].append(claim)
+        return ShareTurns(
+            {name: _Claims(by_queue[name], each.weight, each.right, each.held) for name, each in self._queues.items()},
+            self._now_s,
+        )
+
+    def __iter__(self) -> Iterator[Turn]:
+        heap = [self._place(name) for name in self._queues if self._has_more(name)]
+        heapq.heapify(heap)
+        while heap:
+            name = heapq.heappop(heap)[-1]
+            queue = self._queues[name]
+            claim = queue.claims[queue.at]
+            queue.at += 1
+            queue.behind -= claim.weight
+            yield self._turn(queue, claim)
+            if self._none_left:
+                for each in self._queues.values():
+                    each.skip_waiting()
+            if self._has_more(name):
+                heapq.heappush(heap, self._place(name))
+            if self._none_left:
+                heap = [self._place(each[-1]) for each in heap if self._has_more(each[-1])]
+                heapq.heapify(heap)
+
+    def took(self, claim: Claim, chosen: Choice | None) -> None:
+        """The last turn ended with ``chosen``."""
+        had = claim.current.gpus if claim.current is not None and _is_kept(claim) else 0.0
+        self._queues[claim.job.queue].held += (chosen.gpus if chosen is not None else 0.0) - had
+
+    def none_left(self) -> None:
+        """No job that waits can have anything any more."""
+        self._none_left = True
+
+    def _turn(self, queue: _Claims, claim: Claim) -> Turn:
+        own = claim.current.gpus if claim.current is not None and _is_kept(claim) else 0.0
+        left = queue.right - queue.held + own
+        allowance = max(left, _smallest(claim) if self._is_due(queue, claim) else 0.0)
+        return Turn(claim, max(0.0, allowance) * (1 + _ROUNDING), max(0.0, queue.behind), max(left, _ROUNDING))
+
+    def _is_due(self, queue: _Claims, claim: Claim) -> bool:
+        return claim.due_s <= self._now_s and queue.held < queue.right * (1 - _ROUNDING)
+
+    def _has_more(self, name: str) -> bool:
+        queue = self._queues[name]
+        return queue.at < len(queue.claims)
+
+    def _place(self, name: str) -> tuple[bool, float, tuple[float, float, str], str]:
+        queue = self._queues[name]
+        claim = queue.claims[queue.at]
+        return (not self._is_due(queue, claim), queue.held / queue.weight, claim.place, name)
+
+
+def _is_kept(claim: Claim) -> bool:
+    """Whether what it holds was counted before its turn."""
+    return not claim.has_moves or claim.is_displaced
+
+
+def _smallest(claim: Claim) -> float:
+    """Effective GPUs of its smallest choice."""
+    sizes = [claim.others.smallest_gpus] if claim.others.choices else []
+    if claim.current is not None:
+        sizes.append(claim.current.gpus)
+    return min(sizes, default=math.inf)
+
+
+class QueueTurns:
+    """Waiting jobs for one pass that moves nobody: each time the next of the queue that holds least for its weight.
+
+    In a queue, turns are those of ``Turns``. held: effective GPUs of each queue before the pass. started: the
+    jobs of the pass, which grow in number from turn to turn.
+    """
+
+    def __init__(
+        self,
+        waiting: Waiting,
+        rules: QueueRules,
+        held: dict[str, float],
+        started: Sequence[RunningJob],
+        capacity: Capacity,
+    ) -> None:
+        self._order, self._rules = waiting.order, rules
+        self._held, self._started, self._capacity = dict(held), started, capacity
+        self._num_counted = 0
+        lines: dict[str, list[str]] = {}
+        for asks, line in waiting.lines.items():
+            lines.setdefault(next(iter(line.jobs)).job.queue, []).append(asks)
+        self._turns = {name: Turns(waiting, asks) for name, asks in sorted(lines.items())}
+        self._last = ""
+
+    def __iter__(self) -> Iterator[Contender]:
+        following = {name: iter(turns) for name, turns in self._turns.items()}
+        heads = {name: next(each) for name, each in following.items()}
+        while heads:
+            self._count_started()
+            self._last = min(heads, key=lambda name: self._place(name, heads[name].job))
+            yield heads[self._last]
+            after = next(following[self._last], None)
+            if after is None:
+                del heads[self._last]
+            else:
+                heads[self._last] = after
+
+    def keep_to(self, limits: Limits) -> None:
+        """As ``Turns.keep_to``, of the job that had its turn last."""
+        self._turns[self._last].keep_to(limits)
+
+    def close(self) -> None:
+        """As ``Turns.close``, likewise."""
+        self._turns[self._last].close()
+
+    def _count_started(self) -> None:
+        new = self._started[self._num_counted :]
+        self._num_counted += len(new)
+        for queue, gpus in held_by_queue(new, self._capacity).items():
+            self._held[queue] = self._held.get(queue, 0.0) + gpus
+
+    def _place(self, name: str, job: QueuedJob) -> tuple[object, ...]:
+        return (self._held.get(name, 0.0) / self._rules.weight_of(name), self._order(job), name)

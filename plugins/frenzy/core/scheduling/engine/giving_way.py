@@ -1,0 +1,76 @@
+"""Why a running job gives way: in one sentence, whose sake it is for, or what it holds too much of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from frenzy.core.scheduling.engine.claims import Claim
+from frenzy.core.scheduling.engine.line import Line
+from frenzy.core.scheduling.engine.policy import queue_rules
+from frenzy.core.scheduling.engine.quotas import QuotaUse
+from frenzy.core.scheduling.engine.state import SchedulingState
+from frenzy.core.scheduling.engine.wording import listed
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.queue import Preempt, Resize, Start
+from frenzy.core.values.units import counted
+
+
+def preemption(
+    state: SchedulingState, line: Line, claim: Claim, taken: Sequence[tuple[Claim, Start | Resize]]
+) -> Preempt:
+    """``claim``'s job stops, with why: who takes its GPUs or what it leaves of a quota, or for whom they are kept.
+
+    taken: what other jobs take in the same decision.
+    """
+    nodes = {each.node for each in state.running[claim.run_key].placement.allocations}
+    heir = _heir(state, claim, nodes, taken)
+    why = _without_heir(state, line, claim, nodes) if heir is None else f"Its GPUs are needed by {_for(heir, claim)}"
+    return Preempt(
+        run_key=claim.run_key,
+        reason=Reason(code=ReasonCode.PREEMPTED, detail=f"{why}; it goes on from its checkpoint."),
+    )
+
+
+def _heir(
+    state: SchedulingState, claim: Claim, nodes: set[str], taken: Sequence[tuple[Claim, Start | Resize]]
+) -> Claim | None:
+    """Who takes GPUs of its nodes; elsewhere, one before it in line that comes under the same quota."""
+    rules = queue_rules(state.rules.policy)
+    for heir, action in taken:
+        if any(each.node in nodes for each in action.placement.allocations):
+            return heir
+    own = {*rules.limits_of(claim.job.queue, claim.job.team)}
+    limited = (heir for heir, _ in taken if own & {*rules.limits_of(heir.job.queue, heir.job.team)})
+    return next((heir for heir in limited if heir.place < claim.place), None)
+
+
+def _for(heir: Claim, claim: Claim) -> str:
+    name = heir.job.job_name
+    if heir.job.priority > claim.job.priority:
+        return f"{name}, whose priority is higher"
+    if heir.job.queue != claim.job.queue:
+        return f"{name} of queue {heir.job.queue}"
+    return f"{name}, which is due earlier" if heir.place < claim.place else name
+
+
+def _without_heir(state: SchedulingState, line: Line, claim: Claim, nodes: Iterable[str]) -> str:
+    """A quota or a node that has become smaller than what it holds, or the job for which its GPUs are kept."""
+    assert claim.current is not None, "only a job that runs gives way"
+    gpu_type, num_gpus = claim.current.gpu_type, claim.current.num_gpus
+    others = (job for key, job in state.running.items() if key != claim.run_key)
+    limit = QuotaUse.of(state.rules.policy, others).exceeded(claim.job, gpu_type, num_gpus)
+    if limit is not None:
+        holder = f"{limit.holder.capitalize()} {limit.name}"
+        most = counted(limit.num_gpus, "GPU") if limit.gpu_type is None else f"{limit.num_gpus} {limit.gpu_type}"
+        return f"{holder} may hold {most}, fewer than its jobs hold"
+    free = state.room.by_type[gpu_type].free if gpu_type in state.room.by_type else {}
+    small = sorted(name for name in nodes if name in free and free[name].num_gpus < 0)
+    if small:
+        have = "has" if len(small) == 1 else "have"
+        return f"{listed(small, last='and')} {have} fewer GPUs for jobs than they hold"
+    for first in line.claims:
+        if first.current is not None or first.place > claim.place or not line.must_not_be_overtaken(first):
+            continue
+        if any(each.gpu_type == gpu_type and state.fits_empty(each.need) for each in first.others.choices):
+            return f"Its GPUs are kept for {_for(first, claim)}"
+    return "Its GPUs are needed by jobs that are served before it"

@@ -1,0 +1,222 @@
+"""The scheduler's state: facts, indexed, made anew for each decision. Steps of one decision return a new state."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from frenzy.core.scheduling.engine.options import Rules
+from frenzy.core.scheduling.engine.placement import place_in
+from frenzy.core.scheduling.engine.policy import Policy
+from frenzy.core.scheduling.engine.room import Need, Room
+from frenzy.core.scheduling.engine.timeline import Ends
+from frenzy.core.scheduling.engine.waiting import Waiting
+from frenzy.core.values.cluster import Cluster, NodeState, Placement
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.queue import Action, Hold, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
+
+End = tuple[float, str]
+
+
+class _KnownEnds(NamedTuple):
+    """What the expected ends on a GPU type were made of, and what came of them."""
+
+    ends: tuple[End, ...]
+    found: Ends
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SchedulingState:
+    """Facts with indices.
+
+    room: what is free now. empty: what would be free if nothing ran. waiting: in queue order; a
+    run may be in ``waiting`` and ``running`` at once while the workers of its last attempt are
+    not yet seen gone, and cannot start then. ends: for each GPU type the expected end (infinite
+    if not known) and run key of each running job on it, ascending.
+    """
+
+    cluster: Cluster
+    rules: Rules
+    room: Room
+    empty: Room
+    waiting: Waiting
+    running: Mapping[str, RunningJob]
+    ends: Mapping[str, tuple[End, ...]]
+    _fits_empty: dict[Need, bool] = field(default_factory=dict, compare=False, repr=False)
+    _known_ends: dict[str, _KnownEnds] = field(default_factory=dict, compare=False, repr=False)
+
+    @staticmethod
+    def of(facts: SchedulingFacts, policy: Policy) -> SchedulingState:
+        """The state of ``facts`` under ``policy``."""
+        rules = Rules.of(policy)
+        running = {job.run_key: job for job in facts.running}
+        room = Room.of(facts.cluster, _held(rules, running.values()))
+        waiting = Waiting.of((rules.contender(job, facts.cluster) for job in facts.queued), rules.queue_order)
+        return SchedulingState(
+            cluster=facts.cluster,
+            rules=rules,
+            room=room,
+            empty=Room.of(facts.cluster),
+            waiting=waiting,
+            running=running,
+            ends=_ends(room, running.values()),
+        )
+
+    @property
+    def facts(self) -> SchedulingFacts:
+        queued = tuple(contender.job for contender in self.waiting)
+        return SchedulingFacts(cluster=self.cluster, queued=queued, running=tuple(self.running.values()))
+
+    @property
+    def may_start(self) -> bool:
+        """Whether any waiting job finds as many idle GPUs as its smallest plan takes; where types are mixed, always."""
+        lines = self.waiting.lines.values()
+        return self.rules.counts_gpus_only or any(line.jobs[0].may_fit(self.room) for line in lines)
+
+    def submit(self, job: QueuedJob) -> SchedulingState:
+        """State once ``job`` waits."""
+        return replace(self, waiting=self.waiting.put(self.rules.contender(job, self.cluster)))
+
+    def withdraw(self, run_key: str) -> SchedulingState:
+        """State once ``run_key`` no longer waits."""
+        return replace(self, waiting=self.waiting.without((run_key,)))
+
+    def with_front(self, num_jobs: int) -> SchedulingState:
+        """State in which only the first ``num_jobs`` of the queue wait."""
+        return replace(self, waiting=self.waiting.front(num_jobs))
+
+    def start(self, started: Iterable[RunningJob]) -> SchedulingState:
+        """State once the jobs in ``started`` hold their GPUs and wait no longer."""
+        new = {job.run_key: job for job in started}
+        room = self.room
+        added: dict[str, list[End]] = {}
+        for job in new.values():
+            room = room.hold(self.rules.need(job.plan), job.placement)
+            for gpu_type in room.types_of(job.placement):
+                added.setdefault(gpu_type, []).append(_end(job))
+        waiting, running = self.waiting.without(new), {**self.running, **new}
+        return replace(
+            self,
+            room=room,
+            waiting=waiting,
+            running=running,
+            ends={
+                **self.ends,
+                **{gpu_type: tuple(sorted((*self.ends.get(gpu_type, ()), *more))) for gpu_type, more in added.items()},
+            },
+        )
+
+    def finish(self, run_key: str) -> SchedulingState:
+        """State once the workers of ``run_key`` are gone. Raises KeyError if it does not run."""
+        running = dict(self.running)
+        job = running.pop(run_key)
+        ends = dict(self.ends)
+        for gpu_type in self.room.types_of(job.placement):
+            at = bisect_left(ends[gpu_type], _end(job))
+            ends[gpu_type] = ends[gpu_type][:at] + ends[gpu_type][at + 1 :]
+            if not ends[gpu_type]:
+                del ends[gpu_type]
+        room = self.room.release(self.rules.need(job.plan), job.placement)
+        return replace(self, room=room, running=running, ends=ends)
+
+    def move(self, job: RunningJob) -> SchedulingState:
+        """State once the running job of the same key holds ``job``'s GPUs in place of its own."""
+        return self.finish(job.run_key).start([job])
+
+    def requeue(self, job: QueuedJob) -> SchedulingState:
+        """State once the running job of the same key has stopped and waits as ``job``."""
+        return self.finish(job.run_key).submit(job)
+
+    def fits_empty(self, need: Need) -> bool:
+        """Whether ``need`` would fit if nothing ran; found once for all states of the same nodes."""
+        if need not in self._fits_empty:
+            self._fits_empty[need] = place_in(self.empty, need) is not None
+        return self._fits_empty[need]
+
+    def ends_on(self, gpu_type: str) -> Ends:
+        """The expected ends on a type of the cluster; found once for all states between which none of its jobs starts
+        or ends.
+        """
+        room, ends = self.room.by_type[gpu_type], self.ends.get(gpu_type, ())
+        known = self._known_ends.get(gpu_type)
+        if known is None or known.found.before is not room or known.ends is not ends:
+            jobs = ((end_s, self.running[run_key]) for end_s, run_key in ends)
+            known = self._known_ends[gpu_type] = _KnownEnds(ends, Ends(room, jobs, self.rules))
+        return known.found
+
+
+def _held(rules: Rules, jobs: Iterable[RunningJob]) -> Iterable[tuple[Need, Placement]]:
+    return ((rules.need(job.plan), job.placement) for job in jobs)
+
+
+def _ends(room: Room, jobs: Iterable[RunningJob]) -> dict[str, tuple[End, ...]]:
+    ends: dict[str, list[End]] = {}
+    for job in jobs:
+        for gpu_type in room.types_of(job.placement):
+            ends.setdefault(gpu_type, []).append(_end(job))
+    return {gpu_type: tuple(sorted(on_type)) for gpu_type, on_type in ends.items()}
+
+
+def _end(job: RunningJob) -> End:
+    return (math.inf if job.expected_end_s is None else job.expected_end_s, job.run_key)
+
+
+def all_nodes_ready(cluster: Cluster) -> Cluster:
+    """``cluster`` as it would be with no node drained or lost."""
+    return Cluster(cluster.gpu_types, tuple(replace(node, state=NodeState.READY) for node in cluster.nodes))
+
+
+def running_job(
+    job: QueuedJob, plan: ResourcePlan, placement: Placement, *, now_s: float, restart_s: float = 0.0
+) -> RunningJob:
+    """``job`` once started at ``now_s`` with ``plan``, expected to take as long as predicted.
+
+    restart_s: until its first step, for one that goes on from a checkpoint.
+    """
+    return RunningJob(
+        run_key=job.run_key,
+        job_name=job.job_name,
+        plan=plan,
+        placement=placement,
+        started_s=now_s,
+        expected_end_s=now_s + restart_s + job.work_left * plan.predicted_run_s,
+        ready_s=now_s + restart_s if restart_s else None,
+        priority=job.priority,
+        queue=job.queue,
+        team=job.team,
+        submitted_s=job.submitted_s,
+        plans=job.plans if job.elasticity else (),
+        objective=job.objective,
+        excluded_nodes=job.excluded_nodes,
+        work_left=job.work_left,
+        work_done=job.work_done,
+        asked_gpus=job.asked_gpus,
+        elasticity=job.elasticity,
+        pressed=job.pressed,
+        deadline_s=job.deadline_s,
+    )
+
+
+def apply_actions(facts: SchedulingFacts, actions: Iterable[Action], *, now_s: float) -> SchedulingFacts:
+    """``facts`` once every action happened at ``now_s``; a job that starts again is ready its restart time later."""
+    chosen = {action.run_key: action for action in actions if not isinstance(action, Hold)}
+    starts = {key: action for key, action in chosen.items() if isinstance(action, Start | Resize)}
+    stopped = tuple(job.stopped(now_s) for job in facts.running if job.run_key in chosen)
+    active = facts.queued + stopped
+    started = tuple(
+        restarted(job, starts[job.run_key].plan, starts[job.run_key].placement, now_s=now_s)
+        for job in active
+        if job.run_key in starts
+    )
+    queued = tuple(job for job in active if job.run_key not in starts)
+    kept = tuple(job for job in facts.running if job.run_key not in chosen)
+    return replace(facts, queued=queued, running=kept + started)
+
+
+def restarted(job: QueuedJob, plan: ResourcePlan, placement: Placement, *, now_s: float) -> RunningJob:
+    """``job`` once started at ``now_s``, its first step a restart behind if it goes on from a checkpoint."""
+    restart_s = job.elasticity.restart_s if job.elasticity is not None and job.work_done > 0 else 0.0
+    return running_job(job, plan, placement, now_s=now_s, restart_s=restart_s)

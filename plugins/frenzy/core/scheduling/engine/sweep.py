@@ -1,0 +1,157 @@
+"""What is left to the jobs whose turn is still to come, in one sweep over all of them, and a record of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from frenzy.core.scheduling.engine.choices import Choice, Table
+from frenzy.core.scheduling.engine.claims import Claim
+from frenzy.core.scheduling.engine.policy import HasPolicy
+from frenzy.core.scheduling.engine.quotas import QuotaUse
+from frenzy.core.scheduling.engine.room import Need
+from frenzy.core.values.queue_rules import Limit
+
+Forbidden = frozenset[tuple[str, object]]
+"""Choices that could not be placed: (run key, plan id) of a running job, and ("", need) for all that wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """GPUs that no job behind ``claim`` may take."""
+
+    claim: Claim
+    num_gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """What a waiting job found when its turn came, and took nothing of.
+
+    left: GPUs of each type that no job before it took. kept: those of a type that are kept for one before it. over:
+    the choices that a quota forbids, with the limit and the GPUs that counted against it.
+    """
+
+    left: Mapping[str, int]
+    kept: Mapping[str, Kept]
+    over: tuple[tuple[Choice, Limit, int], ...] = ()
+
+
+@dataclass(slots=True)
+class Sweep:
+    """Capacity in the course of one sweep.
+
+    left: GPUs nobody earlier in line claims; idle: of these, held by nobody. disturbance_s: what it is
+    worth not to make another job move. quotas: GPUs claimed against them, if there
+    are any. reserved: GPU types of which some are kept for a job that must not be overtaken. allowance:
+    effective GPUs that the job whose turn it is may have. fits_empty: whether a need would fit if nothing ran.
+    missed: of each waiting job that took nothing, by run key.
+    _full: tables of which nothing fits into ``left``, by identity; emptied whenever ``left`` grows. _possible: of
+    a table what would fit if nothing ran, by its identity.
+    """
+
+    policy: HasPolicy
+    disturbance_s: float
+    forbidden: Forbidden
+    left: dict[str, int]
+    idle: dict[str, int]
+    effective: float
+    quotas: QuotaUse | None
+    fits_empty: Callable[[Need], bool]
+    allowance: float = math.inf
+    reserved: dict[str, Kept] = field(default_factory=dict)
+    missed: dict[str, Missed] = field(default_factory=dict)
+    _turn: Missed | None = None
+    _missed_alike: dict[tuple[int, str, str | None], Missed] = field(default_factory=dict)
+    _full: set[int] = field(default_factory=set)
+    _possible: dict[int, list[Choice]] = field(default_factory=dict)
+
+    def take(self, claim: Claim, choice: Choice) -> None:
+        """``claim`` has ``choice``; GPUs of nodes that take no new work are no capacity."""
+        self._keep(claim, choice, 1)
+
+    def give_back(self, claim: Claim, choice: Choice) -> None:
+        """``claim`` has ``choice`` no more."""
+        self._keep(claim, choice, -1)
+        self._full.clear()
+
+    def _keep(self, claim: Claim, choice: Choice, sign: int) -> None:
+        if self.quotas is not None:
+            self.quotas.add(claim.job, choice.gpu_type, sign * choice.num_gpus)
+        num_gpus = claim.num_held if choice is claim.current else choice.num_gpus
+        self.left[choice.gpu_type] = self.left.get(choice.gpu_type, 0) - sign * num_gpus
+        self.effective -= sign * choice.gpus * num_gpus / choice.num_gpus
+        self._turn = None
+
+    def passed(self, claims: Iterable[Claim]) -> None:
+        """Waiting ``claims`` have their turn now and take nothing."""
+        if self._turn is None:
+            self._turn = Missed(dict(self.left), dict(self.reserved))
+            self._missed_alike.clear()
+        for claim in claims:
+            self.missed[claim.run_key] = self._missed_by(claim, self._turn)
+
+    def _missed_by(self, claim: Claim, turn: Missed) -> Missed:
+        """One value for all claims with the same plans under the same quotas: they are told the same."""
+        if self.quotas is None:
+            return turn
+        alike = (id(claim.others), claim.job.queue, claim.job.team)
+        found = self._missed_alike.get(alike)
+        if found is None:
+            over = self._over(claim)
+            found = self._missed_alike[alike] = Missed(turn.left, turn.kept, over) if over else turn
+        return found
+
+    def _over(self, claim: Claim) -> tuple[tuple[Choice, Limit, int], ...]:
+        quotas = self.quotas
+        if quotas is None or not quotas.limits_of(claim.job):
+            return ()
+        broken = ((each, quotas.exceeded(claim.job, each.gpu_type, each.num_gpus)) for each in claim.others.choices)
+        return tuple((each, limit, quotas.held(limit)) for each, limit in broken if limit is not None)
+
+    def reserve(self, claim: Claim) -> None:
+        """Keep what is left of the GPU type on which ``claim`` lacks fewest from all behind it.
+
+        Nothing for what it could not have, however many jobs end: where no node has room for it, or a quota forbids
+        it. One reservation for each type. Where GPUs have to lie together on a node, all of the type is kept.
+        """
+        possible = self._possible_of(claim.others)
+        if self.quotas is not None or self.allowance < math.inf:
+            possible = [each for each in possible if self.may_have(claim, each)]
+        if not possible or any(each.gpu_type in self.reserved for each in possible):
+            return
+        nearest = min(possible, key=lambda each: (each.num_gpus - self.left.get(each.gpu_type, 0), each.unit_s))
+        left = self.left.get(nearest.gpu_type, 0)
+        kept = max(0, left if nearest.need.group_size > 1 else min(left, nearest.num_gpus))
+        self.reserved[nearest.gpu_type] = Kept(claim, kept)
+        self.left[nearest.gpu_type] = left - kept
+        self._turn = None
+
+    def _possible_of(self, table: Table) -> list[Choice]:
+        found = self._possible.get(id(table))
+        if found is None:
+            found = self._possible[id(table)] = [each for each in table.choices if self.fits_empty(each.need)]
+        return found
+
+    def is_full(self, table: Table) -> bool:
+        """Whether nothing of ``table`` fits into what is left."""
+        if id(table) in self._full:
+            return True
+        left = self.left
+        for gpu_type, num_gpus in table.fewest_gpus:
+            if num_gpus <= left.get(gpu_type, 0):
+                return False
+        self._full.add(id(table))
+        return True
+
+    @property
+    def num_full(self) -> int:
+        """How many tables are known of which nothing fits."""
+        return len(self._full)
+
+    def may_have(self, claim: Claim, choice: Choice) -> bool:
+        """Whether neither a quota nor its queue's share forbids ``choice``."""
+        if choice.gpus > self.allowance:
+            return False
+        return self.quotas is None or self.quotas.exceeded(claim.job, choice.gpu_type, choice.num_gpus) is None

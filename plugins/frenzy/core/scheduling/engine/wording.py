@@ -1,0 +1,50 @@
+"""Phrases of the scheduler's sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from frenzy.core.scheduling.engine.room import Need
+from frenzy.core.values.units import format_bytes
+
+_MAX_NAMED = 3
+
+
+def about(seconds: float) -> str:
+    """A duration as coarse as a forecast deserves: ``"less than a minute"``, ``"about 40 min"``."""
+    if seconds < 60:
+        return "less than a minute"
+    if seconds < 5400:
+        return f"about {round(seconds / 60)} min"
+    if seconds < 36 * 3600:
+        return f"about {seconds / 3600:.1f} h"
+    return f"about {round(seconds / 86400)} days"
+
+
+def listed(items: Sequence[str], *, last: str = "or", more: str = "more") -> str:
+    """``"a, b or c"``; beyond three the rest is only counted."""
+    named = list(dict.fromkeys(items))
+    if len(named) > _MAX_NAMED:
+        named = [*named[:_MAX_NAMED], f"{len(named) - _MAX_NAMED} {more}"]
+    if len(named) < 2:
+        return "".join(named)
+    return f"{', '.join(named[:-1])} {last} {named[-1]}"
+
+
+def asked(need: Need) -> str:
+    """``"4 v100-32"``, with the groups that may not be split."""
+    grouped = f" in groups of {need.group_size} on one node" if need.group_size > 1 else ""
+    return f"{need.num_gpus} {need.gpu_type}{grouped}"
+
+
+def host_needs(need: Need) -> str:
+    """``"12 GiB of host memory and 1 CPU for each GPU"``."""
+    parts = [f"{format_bytes(need.host_bytes)} of host memory"] if need.host_bytes else []
+    if need.millicpus_per_gpu:
+        cpus = need.millicpus_per_gpu / 1000
+        parts.append(f"{cpus:g} CPU{'' if cpus == 1 else 's'} for each GPU")
+    return " and ".join(parts)
+
+
+def are(count: int) -> str:
+    return "is" if count == 1 else "are"
