@@ -24,7 +24,7 @@ from frenzy.api import endpoints
 from frenzy.cli.commands.server import Api
 from frenzy.cli.commands.submission import Started
 from frenzy.cli.demo import Outcome, api_of, run_demo, say
-from frenzy.cli.demo_checks import MEMORY_REASONS, Check, all_free, all_succeeded, batches_kept, moved, nothing_lost
+from frenzy.cli.demo_checks import LEFT_FOR_MEMORY, Check, all_free, all_succeeded, batches_kept, moved, nothing_lost
 from frenzy.cli.demo_moves import Say, Stage, specs_of
 from frenzy.cli.demo_moves import play as play_scene
 from frenzy.cli.embedded.airflow_env import STACK_MARK
@@ -127,7 +127,7 @@ def judge(story: SwapStory) -> tuple[Check, ...]:
         _took_over(story),
         _both_went_on(story),
         _kept_what_it_got(growing),
-        nothing_lost(MOVE_REASONS | MEMORY_REASONS, roomy, growing),
+        nothing_lost(MOVE_REASONS | LEFT_FOR_MEMORY, roomy, growing),
         batches_kept(roomy, growing),
         budget_untouched(roomy),
         _same_loss("growing", story.growing),
@@ -138,7 +138,7 @@ def judge(story: SwapStory) -> tuple[Check, ...]:
 
 def _outgrew(growing: RunView) -> Check:
     """It stopped before its memory ran out, and went on where a GPU has more."""
-    pairs = [(one, next_) for one, next_ in moved(growing, *MEMORY_REASONS) if _memory(next_) > _memory(one)]
+    pairs = [(one, next_) for one, next_ in moved(growing, *LEFT_FOR_MEMORY) if _memory(next_) > _memory(one)]
     told = [f"{format_bytes(_memory(one))} -> {format_bytes(_memory(next_))}" for one, next_ in pairs]
     name = "The growing job left its GPU for a larger one before memory ran out"
     return Check(name=name, passed=bool(pairs), evidence=", ".join(told))
@@ -151,7 +151,7 @@ def _memory(attempt: Attempt) -> int:
 def _exchange(story: SwapStory) -> tuple[Attempt, Attempt] | None:
     """The roomy job's attempt that gave way, and the growing one's on its GPUs."""
     for before, _ in moved(story.roomy.view, *MOVE_REASONS):
-        for _, after in moved(story.growing.view, *MEMORY_REASONS):
+        for _, after in moved(story.growing.view, *LEFT_FOR_MEMORY):
             if _nodes(before) & _nodes(after) and before.plan.gpu_type == after.plan.gpu_type:
                 return before, after
     return None
@@ -180,7 +180,7 @@ def _both_went_on(story: SwapStory) -> Check:
     shared_s = sum(
         overlap_s(elsewhere, larger)
         for _, elsewhere in moved(story.roomy.view, *MOVE_REASONS)
-        for _, larger in moved(story.growing.view, *MEMORY_REASONS)
+        for _, larger in moved(story.growing.view, *LEFT_FOR_MEMORY)
     )
     return Check(name="Both trained at their new places at once", passed=shared_s > 0, evidence=f"{shared_s:.0f} s")
 

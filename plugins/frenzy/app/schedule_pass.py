@@ -116,22 +116,10 @@ def _grant(tx: LedgerTx, services: Services, start: Start, now_s: float) -> Atte
 
 
 def _why_placed(entry: QueueEntry, start: Start) -> Reason:
-    """The plan and its nodes; whether it ranks first, is the best that could be had, or was taken for memory."""
+    """The plan and its nodes, with the decision's own reason for it, or that it was taken for memory."""
     nodes = ", ".join(f"{each.num_gpus} on {each.node}" for each in start.placement.allocations)
-    placed = f"Placed {start.plan.plan_id}: {nodes}."
-    moved = memory_move(entry.next_attempt, start.plan)
-    if moved is not None:
-        return replace(moved, detail=f"{placed} {moved.detail}")
-    ranks = [rank for rank, each in enumerate(entry.plans, start=1) if each.shape == start.plan.shape]
-    if ranks[:1] == [1]:
-        return Reason(code=ReasonCode.BEST_PLAN, detail=placed)
-    rank = (
-        f" It is number {ranks[0]} of its {len(entry.plans)} plans"
-        if ranks
-        else " It is none of the plans that were listed"
-    )
-    detail = f"{placed}{rank}: what the policy takes with what is free."
-    return Reason(code=ReasonCode.BEST_PLAN_NOW, detail=detail)
+    reason = memory_move(entry.next_attempt, start.plan) or start.reason or Reason(code=ReasonCode.BEST_PLAN_NOW)
+    return replace(reason, detail=f"Placed {start.plan.plan_id}: {nodes}. {reason.detail}".rstrip())
 
 
 def _with_reason(candidates: tuple[Candidate, ...], plan: ResourcePlan, reason: Reason) -> tuple[Candidate, ...]:

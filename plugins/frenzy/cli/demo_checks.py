@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from frenzy.core.lifecycle.moves import MOVE_REASONS
+from frenzy.core.lifecycle.reschedule import MEMORY_REASONS
 from frenzy.core.runs.ledger import Attempt, JobState
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.values.errors import ReasonCode
@@ -15,9 +16,7 @@ from frenzy.core.values.units import format_bytes
 ALLOWED_PREDICTION_ERROR: Final = 0.08
 _OUT_OF_MEMORY: Final = frozenset({ReasonCode.CUDA_OUT_OF_MEMORY, ReasonCode.BUDGET_EXCEEDED})
 # A job that leaves its GPUs for one of these goes on elsewhere, as one that moves for another job does.
-MEMORY_REASONS: Final = frozenset(
-    {ReasonCode.MEMORY_PRESSURE_FORECAST, ReasonCode.MEMORY_PRESSURE_USAGE, ReasonCode.ALLOCATOR_RETRIES}
-)
+LEFT_FOR_MEMORY: Final = MEMORY_REASONS - _OUT_OF_MEMORY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +44,7 @@ def judge_moves(views: Sequence[RunView], num_held_gpus: int) -> tuple[Check, ..
     """The checks of jobs that move for one another."""
     return (
         all_succeeded("All jobs trained to their last step", *views),
-        nothing_lost(MOVE_REASONS | MEMORY_REASONS, *views),
+        nothing_lost(MOVE_REASONS | LEFT_FOR_MEMORY, *views),
         batches_kept(*views),
         all_free(num_held_gpus),
     )

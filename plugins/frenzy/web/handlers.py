@@ -150,10 +150,7 @@ HANDLERS: Final = dict(
         _of(api.openapi, lambda asked: document_of(asked.app)),
         _case(api.register, register_run),
         _of(api.runs, _runs),
-        _of(
-            api.runs_of_dag_run,
-            _runs_of_dag_run,
-        ),
+        _of(api.runs_of_dag_run, _runs_of_dag_run),
         _of(api.run_view, lambda asked, run_key: asked.shown(run_view(asked.services, run_key))[0]),
         _case(api.enqueue, enqueue),
         _case(api.place, place_status),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from itertools import islice
@@ -15,10 +15,10 @@ from itertools import islice
 from frenzy.core.scheduling.better_plans import better_plans
 from frenzy.core.scheduling.engine.deadlines import deadline_sentence, running_sentence
 from frenzy.core.scheduling.engine.options import Contender
-from frenzy.core.scheduling.engine.policy import FifoPolicy, HasPolicy, PaperPolicy, Policy
+from frenzy.core.scheduling.engine.policy import HasPolicy, Policy
 from frenzy.core.scheduling.engine.swap import refusals
 from frenzy.core.scheduling.engine.wording import listed
-from frenzy.core.scheduling.reasons.holds import Judge, SweepJudge
+from frenzy.core.scheduling.reasons.holds import Judge
 from frenzy.core.scheduling.reasons.remedies import Trials, Untold, smallest_of_each_type
 from frenzy.core.scheduling.reasons.rule_changes import least_weight
 from frenzy.core.scheduling.reasons.what_if import gpus_wanted, least
@@ -151,30 +151,18 @@ def _code_of_running(job: RunningJob) -> ReasonCode:
 
 
 def _starting(job: QueuedJob, start: Start, decision: Decision) -> Explanation:
-    rank = job.plans.index(start.plan) + 1
-    which = "its best plan" if rank == 1 else f"number {rank} of its {len(job.plans)} plans, {_why_now(decision)}"
+    why = decision.why_this_plan(job, start.plan)
+    which = ", its best plan," if why.code is ReasonCode.BEST_PLAN else ""
     where = "one node" if len(start.placement.allocations) == 1 else "the fewest nodes that hold it"
-    detail = f"{job.job_name} starts {start.plan.plan_id}, {which}, on {where}: {_nodes(start.placement)}."
+    detail = f"{job.job_name} starts {start.plan.plan_id}{which} on {where}: {_nodes(start.placement)}. {why.detail}"
     return Explanation(
         run_key=job.run_key,
         job_name=job.job_name,
         outcome=Outcome.STARTS,
-        reason=Reason(code=ReasonCode.BEST_PLAN if rank == 1 else ReasonCode.BEST_PLAN_NOW, detail=detail),
+        reason=replace(why, detail=detail.rstrip()),
         plan=start.plan,
         placement=start.placement,
     )
-
-
-def _why_now(decision: Decision) -> str:
-    """By what a policy prefers a plan that is not the first."""
-    policy = decision.after.rules.policy
-    if isinstance(policy, PaperPolicy):
-        return "the first by GPUs and memory that fits"
-    if isinstance(policy, FifoPolicy):
-        return "the fastest that can start now with as many GPUs as were asked for"
-    if isinstance(decision.judge, SweepJudge):
-        return "the one that delays it and the jobs behind it least, of what was left at its turn"
-    return "the best that can start now"
 
 
 def _nodes(placement: Placement) -> str:

@@ -13,7 +13,10 @@ from frenzy.core.scheduling.engine.state import SchedulingState, apply_actions
 from frenzy.core.scheduling.policies import backfill, fifo, paper, srtf
 from frenzy.core.scheduling.reasons.holds import Judge, SweepJudge
 from frenzy.core.scheduling.reasons.remedies import Trials
-from frenzy.core.values.queue import Action, Hold, SchedulingFacts, Start
+from frenzy.core.scheduling.reasons.starts import why_this_plan
+from frenzy.core.values.errors import Reason
+from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.queue import Action, Hold, QueuedJob, SchedulingFacts, Start
 
 _MAX_FORECAST_ENDS = 64
 
@@ -32,6 +35,20 @@ class Decision:
         return Trials(self.facts, then, now_s, self.after.rules.policy, decide)
 
     @property
+    def told(self) -> tuple[Action, ...]:
+        """The actions, each start with the reason for its plan."""
+        jobs = {job.run_key: job for job in self.facts.queued}
+        return tuple(
+            replace(each, reason=self.why_this_plan(jobs[each.run_key], each.plan)) if isinstance(each, Start) else each
+            for each in self.actions
+        )
+
+    def why_this_plan(self, job: QueuedJob, plan: ResourcePlan) -> Reason:
+        """Why ``job`` starts with ``plan``."""
+        may_move = isinstance(self.judge, SweepJudge)
+        return why_this_plan(job.plans, plan, self.after.rules.policy, may_move=may_move)
+
+    @property
     def after(self) -> SchedulingState:
         """The state to which the actions lead, in which only those wait that no action serves."""
         return self.judge.board.state
@@ -46,7 +63,7 @@ def schedule(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Pol
     actions applied. Raises ValueError for a state made under another policy.
     """
     decision = decision_of(facts, now_s, policy)
-    return (*decision.actions, *holds(decision, now_s))
+    return (*decision.told, *holds(decision, now_s))
 
 
 def decision_of(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Policy) -> Decision:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from frenzy.core.values.cluster import Cluster, Placement
@@ -147,12 +147,13 @@ class SchedulingFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Start ``run_key`` with ``plan`` on ``placement``."""
+    """Start ``run_key`` with ``plan`` on ``placement``. reason: why with that plan, where reasons were asked for."""
 
     run_key: str
     plan: ResourcePlan
     placement: Placement
     kind: Literal["start"] = "start"
+    reason: Reason | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
