@@ -21,12 +21,15 @@ from frenzy.cli.embedded.stack_processes import (
 )
 
 MARK = "FRENZY_TEST_MARK"
-# A leader with one child in its session and one that left it; says their pids, then sleeps.
+# A leader with one child in its session and one that left it; says their pids once both run their own program (a
+# process has no environment for a moment while it changes its program), then sleeps.
 FAMILY = """
 import subprocess, sys, time
-sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
-inside, outside = subprocess.Popen(sleeper), subprocess.Popen(sleeper, start_new_session=True)
-print(inside.pid, outside.pid, flush=True)
+sleeper = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
+children = [subprocess.Popen(sleeper, stdout=subprocess.PIPE, start_new_session=each) for each in (False, True)]
+for each in children:
+    each.stdout.readline()
+print(*[each.pid for each in children], flush=True)
 time.sleep(600)
 """
 DEAF = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(0, flush=True); time.sleep(600)"
