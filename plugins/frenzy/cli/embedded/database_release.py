@@ -1,15 +1,29 @@
-"""Whether Airflow's database is already at this release, without starting Airflow to find out."""
+"""Airflow's SQLite database, made current: whether it is already is known without starting Airflow to find out."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
 import frenzy
 
 _MANAGERS = "AIRFLOW__DATABASE__EXTERNAL_DB_MANAGERS"
+
+
+def make_current(database: Path, environ: Mapping[str, str], migrate: Callable[[Mapping[str, str]], None]) -> None:
+    """Have ``migrate`` bring the file to this release, unless a stamp beside it says that it is there."""
+    stamp, fingerprint = database.with_name(f"{database.name}.version"), database_fingerprint(environ)
+    if database.is_file() and stamp.is_file() and stamp.read_text(encoding="utf-8") == fingerprint:
+        return
+    migrate(environ)
+    # Readers and the one writer no longer wait for each other; the file remembers the mode.
+    with sqlite3.connect(database) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+    connection.close()
+    stamp.write_text(fingerprint, encoding="utf-8")
 
 
 def database_fingerprint(environ: Mapping[str, str]) -> str:

@@ -15,7 +15,6 @@ import fcntl
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -35,7 +34,7 @@ from frenzy.cli.embedded.airflow_env import (
     component_environment,
     secrets_of,
 )
-from frenzy.cli.embedded.database_release import database_fingerprint
+from frenzy.cli.embedded.database_release import make_current
 from frenzy.cli.embedded.health import (
     ComponentStatus,
     Health,
@@ -270,18 +269,8 @@ class Stack:
     def _migrate(self, environ: Mapping[str, str]) -> None:
         if self.settings.database is not None:
             self._run_migrations(environ)
-            return
-        database = self.settings.airflow_home / "airflow.db"
-        stamp = self.settings.airflow_home / "airflow.db.version"
-        fingerprint = database_fingerprint(environ)
-        if database.is_file() and stamp.is_file() and stamp.read_text(encoding="utf-8") == fingerprint:
-            return
-        self._run_migrations(environ)
-        # Readers and the one writer no longer wait for each other; the file remembers the mode.
-        with sqlite3.connect(database) as connection:
-            connection.execute("PRAGMA journal_mode=WAL")
-        connection.close()
-        stamp.write_text(fingerprint, encoding="utf-8")
+        else:
+            make_current(self.settings.airflow_home / "airflow.db", environ, self._run_migrations)
 
     def _run_migrations(self, environ: Mapping[str, str]) -> None:
         process = start_session("migrate", _airflow("db", "migrate"), environ, self.log_path("migrate"))
