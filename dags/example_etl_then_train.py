@@ -5,7 +5,7 @@ import os
 from airflow.sdk import DAG, get_current_context, task
 
 from frenzy import frenzy_evaluation, frenzy_training
-from frenzy.core.values.plan import short_hash
+from frenzy.core.values.resource_plan import short_hash
 from frenzy.settings import CHECKOUT, load_settings
 
 with DAG("example_etl_then_train", schedule=None, tags=["frenzy", "example"], doc_md=__doc__) as dag:

@@ -30,10 +30,10 @@ from tests.unit.core.has_world import gpu_type, node, plan
 
 from frenzy.core.scheduling import HasPolicy
 from frenzy.core.values.cluster import Cluster
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import Elasticity, QueuedJob
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import Elasticity, QueuedJob
 from frenzy.sim.engine import simulate
-from frenzy.sim.jobs import Scenario, SimJob
+from frenzy.sim.scenario_jobs import Scenario, SimJob
 from frenzy.sim.schedulers import ProductScheduler
 
 NUM_INSTANCES = 100

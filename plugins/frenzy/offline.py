@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from frenzy.core.values.errors import FrenzyError, Reason
 from frenzy.core.values.job import TrainingJob
-from frenzy.core.values.plan import Candidate
+from frenzy.core.values.resource_plan import Candidate
 
 if TYPE_CHECKING:
     from frenzy.settings import Settings
@@ -52,7 +52,7 @@ def plan(
 
 def plan_offline(job: TrainingJob, settings: Settings, cluster_file: Path, policy: str) -> OfflinePlan:
     """The plans of ``job`` on the cluster in ``cluster_file``. Raises PermanentError for a bad file or model."""
-    from frenzy.adapters.calibration import default_calibration
+    from frenzy.adapters.calibration_file import default_calibration
     from frenzy.adapters.model_config import resolve_model_config
     from frenzy.adapters.spec.cluster_file import load_cluster
     from frenzy.core.models.shape import model_shape

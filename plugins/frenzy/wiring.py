@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from frenzy.adapters.calibration import default_calibration
+from frenzy.adapters.calibration_file import default_calibration
 from frenzy.adapters.connection_settings import settings_of_airflow
 from frenzy.adapters.files.job_store import FolderJobStore
 from frenzy.adapters.files.run_store import FsspecRunStore

@@ -30,7 +30,7 @@ from tests.kubernetes.installation import ACCOUNT, Installation
 from tests.kubernetes.plays import succeeds
 from tests.kubernetes.recipe import Part
 
-from frenzy.adapters.calibration import default_calibration
+from frenzy.adapters.calibration_file import default_calibration
 from frenzy.adapters.files.run_store import FsspecRunStore
 from frenzy.adapters.k8s.inventory.kubernetes_inventory import KubernetesInventory
 from frenzy.adapters.k8s.launcher.kubernetes_launcher import KubernetesLauncher
@@ -41,7 +41,7 @@ from frenzy.app.observe import attempt_launching
 from frenzy.app.place import enqueue, place_status
 from frenzy.app.register import register_run
 from frenzy.app.services import Services
-from frenzy.app.settle import end_attempt
+from frenzy.app.settlement import end_attempt
 from frenzy.core.runs.ledger import DataFacts, RunIdentity
 from frenzy.core.runs.protocol import EndReport, PlaceStatus, RegisterRun
 from frenzy.core.scheduling import policy_named

@@ -21,7 +21,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "plugins")]
 
 from tests.bench.report import figure, publish  # noqa: E402
 
-from frenzy.adapters.calibration import default_calibration  # noqa: E402
+from frenzy.adapters.calibration_file import default_calibration  # noqa: E402
 from frenzy.adapters.model_config import resolve_model_config  # noqa: E402
 from frenzy.adapters.spec.cluster_file import load_cluster  # noqa: E402
 from frenzy.adapters.spec.job_spec import job_from_yaml  # noqa: E402

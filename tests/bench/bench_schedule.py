@@ -28,9 +28,9 @@ from tests.bench.schedule_growth import cpu_s, draw_growth, growth, median_cpu_s
 from tests.placement_gap import gap_figures
 
 from frenzy.core.scheduling import HasPolicy, SchedulingState, apply_actions, decide, schedule
-from frenzy.core.values.queue import QueuedJob, SchedulingFacts
+from frenzy.core.values.scheduling_facts import QueuedJob, SchedulingFacts
 from frenzy.sim.engine import simulate
-from frenzy.sim.workload import WorkloadSpec, make_scenario
+from frenzy.sim.workloads import WorkloadSpec, make_scenario
 from tools.policy_bench.rivals import scheduler_named
 
 PICTURE = Path(__file__).parents[2] / "docs" / "images" / "schedule-growth.png"

@@ -13,7 +13,7 @@ from typing import Final
 from tests.bench.jct_runs import CLUSTERS, TRACES
 
 from frenzy.sim.traces import Arrival, load_trace
-from frenzy.sim.workload import WorkloadSpec
+from frenzy.sim.workloads import WorkloadSpec
 
 SEEDS: Final = (77, 78, 79)
 SEED: Final = SEEDS[0]

@@ -26,7 +26,7 @@ from frenzy.sim.disturbances import Disturbances
 from frenzy.sim.engine import simulate
 from frenzy.sim.metrics import Summary, summarise
 from frenzy.sim.reports.intervals import interval_of_mean
-from frenzy.sim.workload import WorkloadSpec, make_scenario
+from frenzy.sim.workloads import WorkloadSpec, make_scenario
 from tools.policy_bench.rivals import scheduler_named
 
 _SERIES: Final = ((SIA, "sia-ilp", 0.0), (HAS, "has", 0.0), (HAS_WRONG, "has", SIGMA))

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from typing import Final
 
-from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.sim.disturbances import Disturbances
 from frenzy.sim.engine import simulate
-from frenzy.sim.jobs import Scenario
 from frenzy.sim.metrics import Summary, summarise
-from frenzy.sim.workload import WorkloadSpec, make_scenario
+from frenzy.sim.scenario_jobs import Scenario
+from frenzy.sim.workloads import WorkloadSpec, make_scenario
 from tools.policy_bench.rivals import scheduler_named
 
 TRACES: Final = ("philly-160-1", "philly-160-2", "philly-160-3", "philly-160-4")

@@ -17,11 +17,11 @@ from tests.bench.mix_times import MeasuredAttempt, MeasuredJob, Phases, average
 
 from frenzy.adapters.spec.cluster_file import load_cluster
 from frenzy.core.lifecycle.moves import MOVES
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import Elasticity, QueuedJob
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import Elasticity, QueuedJob
 from frenzy.sim.engine import simulate
-from frenzy.sim.jobs import Scenario, SimJob
 from frenzy.sim.registry import scheduler_named
+from frenzy.sim.scenario_jobs import Scenario, SimJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

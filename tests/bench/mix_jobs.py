@@ -16,7 +16,7 @@ import yaml
 from tests.e2e.walker import MODEL, job_text
 
 from frenzy.adapters.spec.spec_file import checked_spec
-from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.offline import plan_offline
 from frenzy.settings import CHECKOUT, load_settings
 

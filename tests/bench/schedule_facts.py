@@ -9,10 +9,10 @@ from itertools import cycle
 
 from frenzy.core.scheduling import HasPolicy, apply_actions, decide
 from frenzy.core.values.cluster import Cluster, Node
-from frenzy.core.values.queue import QueuedJob, SchedulingFacts
+from frenzy.core.values.scheduling_facts import QueuedJob, SchedulingFacts
 from frenzy.sim.clusters import cluster_named
 from frenzy.sim.traces import load_trace
-from frenzy.sim.workload import WorkloadSpec, generate
+from frenzy.sim.workloads import WorkloadSpec, generate
 
 TRACE = "philly-82k"
 STARTED_AGO_S = 1000.0

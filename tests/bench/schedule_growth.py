@@ -15,7 +15,7 @@ from tests.bench.report import figure
 from tests.bench.schedule_facts import busy, cluster_of, grown, jobs_on, now_of, rigid
 
 from frenzy.core.scheduling import SchedulingState
-from frenzy.core.values.queue import SchedulingFacts
+from frenzy.core.values.scheduling_facts import SchedulingFacts
 from frenzy.sim.clusters import cluster_named
 from tools.policy_bench.rivals import scheduler_named
 

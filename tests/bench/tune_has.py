@@ -17,7 +17,7 @@ from frenzy.sim.disturbances import Disturbances
 from frenzy.sim.engine import simulate
 from frenzy.sim.metrics import Summary, summarise
 from frenzy.sim.schedulers import ProductScheduler
-from frenzy.sim.workload import WorkloadSpec, make_scenario
+from frenzy.sim.workloads import WorkloadSpec, make_scenario
 
 SEEDS: Final = (7, 24)
 VARIANTS: Final[Mapping[str, HasPolicy]] = {

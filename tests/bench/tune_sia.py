@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from statistics import fmean
 
 from frenzy.sim.engine import simulate
-from frenzy.sim.jobs import Scenario
-from frenzy.sim.workload import WorkloadSpec, make_scenario
+from frenzy.sim.scenario_jobs import Scenario
+from frenzy.sim.workloads import WorkloadSpec, make_scenario
 from tools.policy_bench.sia import SiaParameters, SiaScheduler
 
 # Trace, seed, and the load: None leaves the trace as it is.

@@ -25,7 +25,7 @@ from frenzy.core.values.hardware import DeviceKind, GpuType
 from frenzy.core.values.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
 from frenzy.core.values.launch import AttemptResult, LaunchSpec
 from frenzy.core.values.peak_memory import PeakMemory
-from frenzy.core.values.plan import MemoryPrediction, MemoryTerm, ResourcePlan
+from frenzy.core.values.resource_plan import MemoryPrediction, MemoryTerm, ResourcePlan
 from frenzy.core.values.telemetry import StepRecord
 from frenzy.core.values.units import GIB, MIB
 

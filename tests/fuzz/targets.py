@@ -15,7 +15,7 @@ from tests.fuzz.hostile import YAML_TEXTS, as_json, garbled, mutated
 from tests.unit.installation import in_memory_services
 from tests.unit.web.conftest import API, person_by_header, registration
 
-from frenzy.adapters.calibration import default_calibration
+from frenzy.adapters.calibration_file import default_calibration
 from frenzy.adapters.k8s.pod_rules import parse_pod_rules
 from frenzy.adapters.memory import FixedInventory
 from frenzy.adapters.spec.cluster_file import load_cluster, parse_cluster_file

@@ -31,7 +31,7 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.providers_manager import ProvidersManager
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from frenzy.adapters.calibration import calibrated_releases, default_calibration
+from frenzy.adapters.calibration_file import calibrated_releases, default_calibration
 from frenzy.settings import CHECKOUT, Settings, load_settings
 from frenzy.sim.clusters import cluster_named
 from frenzy.sim.traces import load_trace

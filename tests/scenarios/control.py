@@ -23,7 +23,7 @@ from frenzy.core.values.cluster import NodeAllocation, Placement
 from frenzy.core.values.hardware import DeviceKind, GpuType
 from frenzy.core.values.job import CheckpointSpec, TrainingJob
 from frenzy.core.values.launch import AttemptResult, LaunchSpec
-from frenzy.core.values.plan import ResourcePlan, short_hash
+from frenzy.core.values.resource_plan import ResourcePlan, short_hash
 from frenzy.core.values.telemetry import fold_steps
 from frenzy.ports import TelemetryCursor, WorkersState
 

@@ -15,7 +15,7 @@ from frenzy.adapters.spec.spec_file import checked_spec
 from frenzy.cli.demo import DEFAULT_JOB, Outcome, api_of, run_demo, say, trained
 from frenzy.cli.embedded.airflow_env import STACK_MARK
 from frenzy.cli.embedded.stack import Stack
-from frenzy.cli.render.failures import guarded
+from frenzy.cli.render.error_text import guarded
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import RunView
 

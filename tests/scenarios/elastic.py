@@ -19,7 +19,7 @@ from frenzy.cli.demo_checks import Check, all_free, all_succeeded, batches_kept,
 from frenzy.cli.demo_moves import Say, specs_of
 from frenzy.cli.demo_moves import play as play_scene
 from frenzy.cli.embedded.stack import Stack
-from frenzy.cli.render.failures import guarded
+from frenzy.cli.render.error_text import guarded
 from frenzy.core.lifecycle.moves import MOVE_REASONS
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.values.errors import ReasonCode

@@ -29,7 +29,7 @@ from frenzy.cli.demo_moves import Say, Stage, specs_of
 from frenzy.cli.demo_moves import play as play_scene
 from frenzy.cli.embedded.airflow_env import STACK_MARK
 from frenzy.cli.embedded.stack import Stack
-from frenzy.cli.render.failures import guarded
+from frenzy.cli.render.error_text import guarded
 from frenzy.core.lifecycle.moves import MOVE_REASONS
 from frenzy.core.runs.ledger import Attempt
 from frenzy.core.runs.protocol import RunView

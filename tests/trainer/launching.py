@@ -17,7 +17,7 @@ from frenzy.core.values.cluster import NodeAllocation, Placement
 from frenzy.core.values.hardware import DeviceKind, GpuType
 from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.launch import AttemptResult, LaunchSpec, RunPaths
-from frenzy.core.values.plan import MemoryPrediction, ResourcePlan
+from frenzy.core.values.resource_plan import MemoryPrediction, ResourcePlan
 from frenzy.core.values.telemetry import StepRecord
 from frenzy.core.values.units import MIB
 from frenzy.trainer import env, files

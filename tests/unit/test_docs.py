@@ -22,7 +22,7 @@ from frenzy.core.values.errors import ReasonCode
 from frenzy.settings import CHECKOUT, variable_names
 from frenzy.sim.profiles import parse_profiles
 from frenzy.trainer.measure.case_grid import grid_cases
-from frenzy.web import errors
+from frenzy.web import error_replies as errors
 from tools.docs.__main__ import DOCS, pages, write_pages
 
 OF_THE_ROOT = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from kubernetes.config import incluster_config, kube_config
 
-from frenzy.adapters.calibration import default_calibration
+from frenzy.adapters.calibration_file import default_calibration
 from frenzy.adapters.k8s.inventory.kubernetes_inventory import KubernetesInventory
 from frenzy.adapters.memory import InMemoryJobStore, InMemoryLedger, InMemoryRunStore
 from frenzy.adapters.spec.cluster_file import ClusterFileInventory, parse_cluster

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from frenzy.adapters.calibration import calibrated_releases, default_calibration, load_calibration
+from frenzy.adapters.calibration_file import calibrated_releases, default_calibration, load_calibration
 from frenzy.adapters.spec.fields import SpecField, fields_of, schema_limits
 from frenzy.adapters.spec.job_spec import job_schema
 from frenzy.core.memory.calibration import ActivationCoefficients, Calibration, Loss

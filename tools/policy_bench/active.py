@@ -9,8 +9,8 @@ from frenzy.core.scheduling import SchedulingState
 from frenzy.core.scheduling.engine.options import Rules
 from frenzy.core.scheduling.engine.rigid import could_hold, rigid_plans
 from frenzy.core.scheduling.engine.room import Need
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import QueuedJob, RunningJob
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob
 
 
 @dataclass(frozen=True, slots=True)

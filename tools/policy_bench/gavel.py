@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from frenzy.core.scheduling import BackfillPolicy, Policy, SchedulingState
-from frenzy.core.values.queue import Action
+from frenzy.core.values.scheduling_facts import Action
 from tools.policy_bench.active import ActiveJob, ActiveJobs, gpus_to_give
 from tools.policy_bench.placing import actions_of_round
 

@@ -9,7 +9,7 @@ from frenzy.core.scheduling.engine.placement import place
 from frenzy.core.scheduling.engine.room import Need, Room
 from frenzy.core.values.cluster import Placement
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.queue import Action, Preempt, Resize, Start
+from frenzy.core.values.scheduling_facts import Action, Preempt, Resize, Start
 from tools.policy_bench.active import ActiveJob
 
 

@@ -49,7 +49,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from frenzy.core.scheduling import BackfillPolicy, Policy, SchedulingState
-from frenzy.core.values.queue import Action, Preempt, Resize
+from frenzy.core.values.scheduling_facts import Action, Preempt, Resize
 from tools.policy_bench.active import ActiveJob, ActiveJobs, gpus_to_give
 from tools.policy_bench.assignment import Choice, least_cost
 from tools.policy_bench.placing import actions_of_round

@@ -78,7 +78,7 @@ def _cancel_run(run_key: str, task_id: str) -> None:
 
 
 def _cancel(view: Any, why: str) -> None:
-    from frenzy.app.cancel import cancel
+    from frenzy.app.cancellation import cancel
     from frenzy.core.runs.ledger import FINAL_STATES
     from frenzy.core.values.errors import Reason, ReasonCode
     from frenzy.wiring import services

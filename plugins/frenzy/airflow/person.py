@@ -14,7 +14,7 @@ from airflow.models import DagModel
 
 from frenzy.adapters.connection_settings import service_login
 from frenzy.core.runs.access import Caller
-from frenzy.web.access import Action
+from frenzy.web.guards import Action
 
 _METHODS: Final[dict[Action, tuple[Any, DagAccessEntity]]] = {
     Action.SEE_RUNS: ("GET", DagAccessEntity.RUN),

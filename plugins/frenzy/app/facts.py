@@ -37,8 +37,8 @@ from frenzy.core.runs.ledger import (
 from frenzy.core.scheduling.engine.options import Rules
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.job import deadline_s
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import Elasticity, QueuedJob, RunningJob, SchedulingFacts
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import Elasticity, QueuedJob, RunningJob, SchedulingFacts
 from frenzy.ports import LedgerTx
 
 # A run that has stopped for a move is queued again by its tasks; its place is kept for it so long.

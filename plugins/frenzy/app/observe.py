@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from frenzy.app.place import launch_spec
-from frenzy.app.plan import next_plans
+from frenzy.app.plan_listing import next_plans
 from frenzy.app.schedule_pass import run_pass
 from frenzy.app.services import Services, log_event, require_attempt, require_run
 from frenzy.app.states import move

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from frenzy.app.facts import scheduling_facts
-from frenzy.app.plan import ASSUMED_STEPS
+from frenzy.app.plan_listing import ASSUMED_STEPS
 from frenzy.app.services import Services
 from frenzy.core.runs.ledger import NextAttempt
 from frenzy.core.runs.masking import without_masked

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from frenzy.app.inventory import refresh_inventory
-from frenzy.app.plan import first_plans, plan_facts
+from frenzy.app.plan_listing import first_plans, plan_facts
 from frenzy.app.queries import view_of
 from frenzy.app.services import Services, log_event
 from frenzy.app.states import move
-from frenzy.app.submit import check_job, check_managed, check_use
+from frenzy.app.stored_jobs import check_job, check_managed, check_use
 from frenzy.core.planning.selection import fitting
 from frenzy.core.runs.access import Caller, Forbidden, may_manage, record_of_started
 from frenzy.core.runs.ledger import FINAL_STATES, RUN_KEY_LENGTH, JobState, RunRecord
@@ -17,7 +17,7 @@ from frenzy.core.runs.protocol import PlanPreview, RegisterRun, RunView
 from frenzy.core.runs.steps import total_steps
 from frenzy.core.values.errors import Reason, SpecError, Violation
 from frenzy.core.values.job import JOB_DAG_PREFIX, TrainingJob
-from frenzy.core.values.plan import Candidate
+from frenzy.core.values.resource_plan import Candidate
 from frenzy.ports import LedgerTx
 
 

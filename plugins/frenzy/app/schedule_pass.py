@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from frenzy.app.facts import pauses, scheduling_facts
-from frenzy.app.moves import ask_to_move, holding, holdings
+from frenzy.app.move_requests import ask_to_move, holding, holdings
 from frenzy.app.services import Services, log_event, require_run
 from frenzy.app.states import move
 from frenzy.core.lifecycle.handover import wait_for_leaving
 from frenzy.core.lifecycle.reschedule import memory_move
 from frenzy.core.runs.ledger import Attempt, JobState, Lease, LeaseState, QueueEntry
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.plan import Candidate, ResourcePlan
-from frenzy.core.values.queue import Action, Hold, Preempt, Resize, Start
+from frenzy.core.values.resource_plan import Candidate, ResourcePlan
+from frenzy.core.values.scheduling_facts import Action, Hold, Preempt, Resize, Start
 from frenzy.ports import LedgerConflict, LedgerTx
 
 log = logging.getLogger(__name__)

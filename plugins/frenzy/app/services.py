@@ -11,8 +11,8 @@ from frenzy.core.memory.calibration import Calibration
 from frenzy.core.runs.ledger import Attempt, Event, RunRecord
 from frenzy.core.scheduling import Policy, schedule, with_queues
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
-from frenzy.core.values.queue import Action, SchedulingFacts
 from frenzy.core.values.queue_rules import NO_RULES, QueueRules
+from frenzy.core.values.scheduling_facts import Action, SchedulingFacts
 from frenzy.core.values.sources import SourceRules
 from frenzy.ports import Clock, Inventory, JobStore, LedgerStore, LedgerTx, QueueSource, RunStore
 

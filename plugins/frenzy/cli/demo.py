@@ -25,7 +25,7 @@ from rich.text import Text
 
 from frenzy.adapters.spec.spec_file import SpecFile, checked_spec
 from frenzy.cli.render.console import out
-from frenzy.cli.render.failures import FAILED
+from frenzy.cli.render.error_text import FAILED
 from frenzy.core.planning.selection import fitting
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, SpecError, Violation
 from frenzy.core.values.units import format_duration

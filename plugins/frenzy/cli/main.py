@@ -26,7 +26,7 @@ from frenzy.cli.commands.status import status
 from frenzy.cli.commands.submit import submit
 from frenzy.cli.commands.up import up
 from frenzy.cli.demo import demo
-from frenzy.cli.render.failures import guarded
+from frenzy.cli.render.error_text import guarded
 
 _VERBS: Final[tuple[Callable[..., int], ...]] = (
     submit,

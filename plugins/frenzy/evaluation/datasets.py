@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from frenzy.adapters.calibration import calibrated_releases, load_calibration
+from frenzy.adapters.calibration_file import calibrated_releases, load_calibration
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.evaluation import read_fms, read_foundry, read_litgpt, read_nanotron, read_others

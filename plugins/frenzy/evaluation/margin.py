@@ -8,7 +8,7 @@ from typing import Final
 
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.cuda_memory import CONTEXT_BYTES
-from frenzy.core.values.plan import MemoryPrediction
+from frenzy.core.values.resource_plan import MemoryPrediction
 from frenzy.evaluation.predict import predict
 from frenzy.evaluation.published import ModelledRun, Outcome, PublishedRow
 

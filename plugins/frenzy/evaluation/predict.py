@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from frenzy.core.memory.megatron import MegatronRun, predict_megatron_memory
 from frenzy.core.memory.torch_kernels import predict_torch_memory
-from frenzy.core.values.plan import MemoryPrediction
+from frenzy.core.values.resource_plan import MemoryPrediction
 from frenzy.evaluation.published import ModelledRun
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from scipy.stats import binomtest
 
-from frenzy.core.values.plan import MemoryPrediction
+from frenzy.core.values.resource_plan import MemoryPrediction
 from frenzy.evaluation.margin import Margin
 from frenzy.evaluation.predict import predict
 from frenzy.evaluation.published import Grade, Outcome, PublishedRow

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from frenzy.core.runs.views import QueueSnapshot
+from frenzy.sim.cluster_changes import Changed
 from frenzy.sim.metrics import Summary, summarise
-from frenzy.sim.outcome import JobOutcome, SimResult
-from frenzy.sim.what_if import Changed
+from frenzy.sim.results import JobOutcome, SimResult
 
 AS_IT_IS, CHANGED = "as it is", "what if"
 

@@ -23,7 +23,7 @@ from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.units import MIB
 from frenzy.settings import CHECKOUT
-from frenzy.sim.tables import Row, read_table
+from frenzy.sim.input_tables import Row, read_table
 from frenzy.sim.traces import absent, stem
 
 NODE_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(

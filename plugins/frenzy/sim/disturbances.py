@@ -9,9 +9,9 @@ from typing import Final
 
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import Violation
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import QueuedJob
-from frenzy.sim.jobs import NodeFailure, SimJob
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import QueuedJob
+from frenzy.sim.scenario_jobs import NodeFailure, SimJob
 
 _HOUR_S: Final = 3600.0
 

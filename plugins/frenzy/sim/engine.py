@@ -21,8 +21,8 @@ from frenzy.core.scheduling.engine.options import Rules
 from frenzy.core.scheduling.engine.room import Room
 from frenzy.core.scheduling.engine.state import running_job
 from frenzy.core.values.cluster import NodeState, Placement
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import (
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import (
     Action,
     Elasticity,
     Hold,
@@ -33,11 +33,11 @@ from frenzy.core.values.queue import (
     SchedulingFacts,
     Start,
 )
-from frenzy.sim.jobs import Scenario
-from frenzy.sim.ledger import Ledger, LiveJob
 from frenzy.sim.mixed import plan_as_placed
-from frenzy.sim.outcome import SimResult
+from frenzy.sim.results import SimResult
+from frenzy.sim.scenario_jobs import Scenario
 from frenzy.sim.schedulers import Scheduler
+from frenzy.sim.simulated_ledger import Ledger, LiveJob
 
 # Later than a job's first step by more than the clock of a snapshot can tell apart.
 _MOMENT_S: Final = 1e-3

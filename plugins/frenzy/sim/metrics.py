@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from frenzy.sim.outcome import JobOutcome, SimResult, Stay
+from frenzy.sim.results import JobOutcome, SimResult, Stay
 
 LEAST_RUN_S: Final = 10.0
 """Run times below this count as this in slowdowns, as usual, so that tiny jobs do not rule them."""

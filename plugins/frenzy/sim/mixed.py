@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.resource_plan import ResourcePlan
 
 
 def plan_as_placed(plan: ResourcePlan, plans: Sequence[ResourcePlan], gpu_types: Collection[str]) -> ResourcePlan:

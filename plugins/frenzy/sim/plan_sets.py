@@ -18,16 +18,16 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-from frenzy.adapters.calibration import default_calibration
+from frenzy.adapters.calibration_file import default_calibration
 from frenzy.core.planning.marp import PlanRequest, plan_candidates
 from frenzy.core.scheduling.engine.options import Rules
 from frenzy.core.scheduling.engine.placement import place
-from frenzy.core.scheduling.engine.policy import HasPolicy
+from frenzy.core.scheduling.engine.policy_settings import HasPolicy
 from frenzy.core.scheduling.engine.room import Room
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.job import Precision
-from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.sim.job_classes import UNIT_STEPS, JobClass
 from frenzy.sim.reference import Plans
 

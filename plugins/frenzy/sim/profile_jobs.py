@@ -21,11 +21,11 @@ from typing import Final
 
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.job import Objective
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import Elasticity, QueuedJob
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import Elasticity, QueuedJob
+from frenzy.sim.input_tables import Row, read_table
 from frenzy.sim.profiles import profile_plans, read_profiles
 from frenzy.sim.reference import Plans, asked_gpus, by_speed, reference_gpu_s
-from frenzy.sim.tables import Row, read_table
 
 JOB_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {

@@ -31,12 +31,12 @@ from frenzy.adapters.spec.refusals import in_words, one_of, real_errors
 from frenzy.adapters.spec.yaml_core import FILE, load_yaml
 from frenzy.core.scheduling.engine.options import Rules
 from frenzy.core.scheduling.engine.placement import place
-from frenzy.core.scheduling.engine.policy import HasPolicy
+from frenzy.core.scheduling.engine.policy_settings import HasPolicy
 from frenzy.core.scheduling.engine.room import Room
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import SpecError, Violation
 from frenzy.core.values.hardware import GpuType
-from frenzy.core.values.plan import MemoryPrediction, ResourcePlan
+from frenzy.core.values.resource_plan import MemoryPrediction, ResourcePlan
 from frenzy.core.values.units import parse_bytes
 from frenzy.sim.reference import Plans
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.hardware import GpuType
-from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.resource_plan import ResourcePlan
 
 Plans = tuple[ResourcePlan, ...]
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from frenzy.adapters.calibration import default_calibration
+from frenzy.adapters.calibration_file import default_calibration
 from frenzy.core.models.shape import model_shape
 from frenzy.core.planning.marp import PlanRequest, plan_candidates
 from frenzy.core.runs.views import PlanningFacts, QueueSnapshot
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import FrenzyError
 from frenzy.core.values.job import Objective, deadline_s
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import QueuedJob, RunningJob
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob
 
 Plans = tuple[ResourcePlan, ...]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from frenzy.core.scheduling import Policy, SchedulingState, decide
-from frenzy.core.values.queue import Action
+from frenzy.core.values.scheduling_facts import Action
 
 
 class Scheduler(Protocol):

@@ -9,8 +9,8 @@ from frenzy.core.runs.views import QueueSnapshot
 from frenzy.core.scheduling import policy_named, with_queues
 from frenzy.core.values.codec import loads
 from frenzy.core.values.errors import ContractError, SpecError, Violation
-from frenzy.core.values.queue import RunningJob
-from frenzy.sim.jobs import Scenario, SimJob, SimRunning
+from frenzy.core.values.scheduling_facts import RunningJob
+from frenzy.sim.scenario_jobs import Scenario, SimJob, SimRunning
 from frenzy.sim.schedulers import ProductScheduler
 
 

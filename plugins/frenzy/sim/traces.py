@@ -19,7 +19,7 @@ from typing import Final
 
 from frenzy.core.values.errors import SpecError, Violation
 from frenzy.settings import CHECKOUT
-from frenzy.sim.tables import Row, read_table
+from frenzy.sim.input_tables import Row, read_table
 
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {

@@ -12,8 +12,8 @@ from frenzy import __version__
 from frenzy.api.declaration import Endpoint
 from frenzy.api.endpoints import ENDPOINTS
 from frenzy.app.services import Services
-from frenzy.web import errors
-from frenzy.web.access import Dependency, guard
+from frenzy.web import error_replies
+from frenzy.web.guards import Dependency, guard
 from frenzy.web.handlers import HANDLERS, Asked
 from frenzy.web.messages import Act, body_of, message_of, refuse_odd_names, reply
 from frenzy.web.turnstile import Turnstile, one_lane
@@ -28,7 +28,7 @@ def create_app(
     """The app that is mounted at ``/frenzy``.
 
     services: called on each request, so that nothing is opened before it is needed; it keeps its own result.
-    person: a dependency that yields who calls (``frenzy.web.access.Person``). on_job_changed: told the name of a
+    person: a dependency that yields who calls (``frenzy.web.guards.Person``). on_job_changed: told the name of a
     job whose stored spec is new, changed or gone. on_act: told who changed what. The app serves no route of its own
     making (no documentation pages): those would not ask who calls.
     """
@@ -44,7 +44,7 @@ def create_app(
     app.state.on_job_changed = on_job_changed
     app.state.on_act = on_act
     app.add_middleware(Turnstile, lanes=one_lane())
-    errors.install(app)
+    error_replies.install(app)
     for each in ENDPOINTS:
         app.add_api_route(
             each.path,

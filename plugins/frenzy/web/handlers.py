@@ -12,8 +12,8 @@ from fastapi import Request, Response
 from frenzy.adapters.spec.job_spec import job_from_yaml
 from frenzy.api import endpoints as api
 from frenzy.api.declaration import Endpoint
-from frenzy.app.cancel import cancel
-from frenzy.app.clean import clean_run, ended_runs
+from frenzy.app.cancellation import cancel
+from frenzy.app.cleaning import clean_run, ended_runs
 from frenzy.app.observe import attempt_launching, attempt_started, report_pressure, report_progress
 from frenzy.app.place import enqueue, place_status
 from frenzy.app.queries import (
@@ -28,15 +28,15 @@ from frenzy.app.queries import (
     shown_to,
 )
 from frenzy.app.queue_snapshot import queue_snapshot
-from frenzy.app.reconcile import reconcile, reconcile_targets
+from frenzy.app.reconciliation import reconcile, reconcile_targets
 from frenzy.app.register import preview, register_run
 from frenzy.app.services import Services
-from frenzy.app.settle import decide, end_attempt
-from frenzy.app.submit import dag_id_of, job_text, remove_job, store_job
+from frenzy.app.settlement import decide, end_attempt
+from frenzy.app.stored_jobs import dag_id_of, job_text, remove_job, store_job
 from frenzy.core.runs.access import Caller, Sight, see_all
 from frenzy.core.runs.protocol import CancelRun, CleanedRun, CleanRun, EndedRun, RunView, SubmitJob, SubmittedJob
 from frenzy.core.values.errors import REASON_SENTENCES
-from frenzy.web.access import person_of
+from frenzy.web.guards import person_of
 from frenzy.web.messages import Act, services_of, text_reply
 from frenzy.web.openapi import document_of
 from frenzy.web.page_files import get_page, get_static

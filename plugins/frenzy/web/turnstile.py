@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from frenzy.api import URL_PREFIX
-from frenzy.web.errors import later, too_long, too_slow
+from frenzy.web.error_replies import later, too_long, too_slow
 
 log = logging.getLogger(__name__)
 

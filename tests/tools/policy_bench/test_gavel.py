@@ -10,11 +10,11 @@ from tests.unit.core.has_world import node
 from tests.unit.sim.sim_world import cluster, on_large, on_small, scenario, sim_job
 
 from frenzy.core.scheduling import SchedulingState
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import SchedulingFacts
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import SchedulingFacts
 from frenzy.sim.engine import simulate
-from frenzy.sim.jobs import SimJob
-from frenzy.sim.outcome import SimResult
+from frenzy.sim.results import SimResult
+from frenzy.sim.scenario_jobs import SimJob
 from tools.policy_bench.active import ActiveJob, ActiveJobs
 from tools.policy_bench.gavel import GavelParameters, GavelScheduler, time_shares
 

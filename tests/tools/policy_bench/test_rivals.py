@@ -9,9 +9,9 @@ from tests.unit.sim.sim_world import on_large, on_small, scenario, sim_job
 
 from frenzy.core.values.errors import SpecError
 from frenzy.sim.engine import simulate
-from frenzy.sim.jobs import SimJob
-from frenzy.sim.outcome import SimResult
 from frenzy.sim.registry import scheduler_names as offered_names
+from frenzy.sim.results import SimResult
+from frenzy.sim.scenario_jobs import SimJob
 from tools.policy_bench.rivals import RIVALS, scheduler_named, scheduler_names
 
 PLANS = (on_large(2, 60), on_large(1, 100), on_small(2, 160), on_small(1, 240))

@@ -11,11 +11,11 @@ from tests.unit.sim.sim_world import cluster, on_large, on_small, scenario, sim_
 
 from frenzy.core.scheduling import SchedulingState
 from frenzy.core.values.cluster import Cluster
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import QueuedJob, SchedulingFacts, Start
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import QueuedJob, SchedulingFacts, Start
 from frenzy.sim.engine import simulate
-from frenzy.sim.jobs import SimJob
-from frenzy.sim.outcome import JobOutcome, SimResult
+from frenzy.sim.results import JobOutcome, SimResult
+from frenzy.sim.scenario_jobs import SimJob
 from tools.policy_bench.sia import SiaParameters, SiaScheduler
 
 PLANS = (on_large(2, 60), on_large(1, 100), on_small(2, 160), on_small(1, 240))

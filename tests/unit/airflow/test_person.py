@@ -10,7 +10,7 @@ from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleA
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 
 from frenzy.airflow.person import AirflowPerson
-from frenzy.web.access import Action
+from frenzy.web.guards import Action
 
 SEEING: Final = {Action.SEE_RUNS, Action.SEE_LOGS}
 RIGHTS: Final = {

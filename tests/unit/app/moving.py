@@ -11,14 +11,14 @@ from tests.unit.installation import small_cluster
 from frenzy.adapters.memory import FixedInventory
 from frenzy.app.facts import scheduling_facts
 from frenzy.app.inventory import refresh_inventory
-from frenzy.app.reconcile import reconcile
+from frenzy.app.reconciliation import reconcile
 from frenzy.core.runs.protocol import DirectiveKind, PlaceStatus, ReconcileReport, VerdictKind
 from frenzy.core.scheduling import Policy, schedule
 from frenzy.core.values.cluster import Cluster, NodeAllocation, NodeState, Placement
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import ConstraintsSpec, TrainingJob
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import Action, Preempt, Resize, RunningJob, SchedulingFacts, Start
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import Action, Preempt, Resize, RunningJob, SchedulingFacts, Start
 
 Script = Callable[[SchedulingFacts], tuple[Action, ...]]
 STOPPED, DONE, KILLED, OUT_OF_MEMORY = 98, 0, 137, 97

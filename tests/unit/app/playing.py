@@ -12,7 +12,7 @@ from frenzy.app.place import enqueue, place_status
 from frenzy.app.queries import gpus_view
 from frenzy.app.register import register_run
 from frenzy.app.services import Services
-from frenzy.app.settle import decide, end_attempt
+from frenzy.app.settlement import decide, end_attempt
 from frenzy.core.runs.ledger import DataFacts, RunIdentity
 from frenzy.core.runs.protocol import (
     AttemptStarted,

@@ -8,8 +8,8 @@ import pytest
 from tests.unit.app.playing import Airflow, make_job
 
 from frenzy.adapters.memory import InMemoryRunStore
-from frenzy.app.cancel import cancel
-from frenzy.app.clean import clean_run, ended_runs
+from frenzy.app.cancellation import cancel
+from frenzy.app.cleaning import clean_run, ended_runs
 from frenzy.app.queries import run_view
 from frenzy.app.services import NotFound
 from frenzy.core.runs.access import Caller

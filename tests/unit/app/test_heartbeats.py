@@ -9,7 +9,7 @@ import pytest
 from tests.unit.app.playing import Airflow, make_job
 
 from frenzy.adapters.memory import InMemoryLedger
-from frenzy.app.cancel import cancel
+from frenzy.app.cancellation import cancel
 from frenzy.app.services import require_attempt, require_run
 from frenzy.core.runs.ledger import JobState, LeaseState
 from frenzy.core.runs.protocol import DirectiveKind

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 from tests.unit.app.playing import Airflow, make_job
 
-from frenzy.adapters.calibration import default_calibration
-from frenzy.app.settle import end_attempt
+from frenzy.adapters.calibration_file import default_calibration
+from frenzy.app.settlement import end_attempt
 from frenzy.core.runs.ledger import CalibrationSample
 from frenzy.core.runs.protocol import EndReport, ProgressReport
 from frenzy.core.values.job import CallbackSpec, TrainingJob
 from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.peak_memory import PeakMemory
-from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.units import MIB
 
 DONE, OUT_OF_MEMORY = 0, 97

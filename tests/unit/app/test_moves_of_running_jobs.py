@@ -25,14 +25,14 @@ from tests.unit.app.moving import (
 )
 from tests.unit.app.playing import Airflow
 
-from frenzy.app.cancel import cancel
+from frenzy.app.cancellation import cancel
 from frenzy.app.place import place_status
 from frenzy.app.queries import gpus_view, run_view
 from frenzy.core.lifecycle.moves import ElasticRules
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import DirectiveKind, PlaceStatus, VerdictKind
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.queue import Action, Preempt, Resize, SchedulingFacts, Start
+from frenzy.core.values.scheduling_facts import Action, Preempt, Resize, SchedulingFacts, Start
 from frenzy.core.values.units import MIB
 
 

@@ -10,7 +10,7 @@ from tests.unit.app.playing import Airflow, make_job
 from frenzy.app.place import place_status
 from frenzy.app.queries import explain, queue_view, run_view
 from frenzy.app.queue_snapshot import queue_snapshot
-from frenzy.app.reconcile import reconcile
+from frenzy.app.reconciliation import reconcile
 from frenzy.core.lifecycle.moves import ElasticRules
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import DirectiveKind, ReconcileReport, VerdictKind

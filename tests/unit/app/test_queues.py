@@ -15,7 +15,7 @@ from frenzy.app.place import place_status
 from frenzy.app.queries import explain, queue_view
 from frenzy.app.queue_snapshot import queue_snapshot
 from frenzy.app.register import preview, register_run
-from frenzy.app.submit import store_job
+from frenzy.app.stored_jobs import store_job
 from frenzy.core.runs.access import Caller
 from frenzy.core.runs.ledger import DataFacts, JobState, RunIdentity
 from frenzy.core.runs.protocol import PlaceStatus, RegisterRun

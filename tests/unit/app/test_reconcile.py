@@ -8,10 +8,10 @@ import pytest
 from tests.unit.app.playing import Airflow, make_job
 
 from frenzy.adapters.memory import InMemoryLedger
-from frenzy.app.cancel import cancel
+from frenzy.app.cancellation import cancel
 from frenzy.app.observe import attempt_launching
 from frenzy.app.queries import run_view
-from frenzy.app.reconcile import reconcile, reconcile_targets
+from frenzy.app.reconciliation import reconcile, reconcile_targets
 from frenzy.core.runs.ledger import JobState, LeaseState
 from frenzy.core.runs.protocol import DirectiveKind, ReconcileFinding, ReconcileReport, VerdictKind
 from frenzy.core.values.errors import Reason, ReasonCode

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.app.playing import Airflow, make_job
 
 from frenzy.adapters.memory import FixedQueues
-from frenzy.app.submit import store_job
+from frenzy.app.stored_jobs import store_job
 from frenzy.core.runs.access import Caller
 from frenzy.core.values.errors import SpecError
 from frenzy.core.values.job import CheckpointSpec, ModelSpec, TrainingJob

@@ -15,7 +15,7 @@ from frenzy.core.runs.protocol import DirectiveKind, PlaceStatus, VerdictKind
 from frenzy.core.values.cluster import NodeAllocation, Placement
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.job import TrainingJob
-from frenzy.core.values.queue import Start
+from frenzy.core.values.scheduling_facts import Start
 from frenzy.core.values.units import GIB
 
 STOPPED = 98

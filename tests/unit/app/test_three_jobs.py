@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.unit.app.playing import Airflow
 
-from frenzy.adapters.calibration import default_calibration
+from frenzy.adapters.calibration_file import default_calibration
 from frenzy.adapters.memory import FixedInventory
 from frenzy.adapters.spec.cluster_file import load_cluster
 from frenzy.adapters.spec.job_spec import job_from_yaml
@@ -15,7 +15,7 @@ from frenzy.app.observe import report_progress
 from frenzy.app.place import place_status
 from frenzy.app.queries import run_view
 from frenzy.app.register import register_run
-from frenzy.app.settle import end_attempt
+from frenzy.app.settlement import end_attempt
 from frenzy.core.lifecycle.moves import ElasticRules
 from frenzy.core.runs.ledger import DataFacts, JobState, RunIdentity
 from frenzy.core.runs.protocol import DirectiveKind, EndReport, PlaceStatus, ProgressReport, RegisterRun

@@ -9,18 +9,18 @@ from tests.unit.app.playing import Airflow, make_job
 from tests.unit.installation import small_cluster
 
 from frenzy.adapters.memory import FixedInventory
-from frenzy.app.cancel import cancel
+from frenzy.app.cancellation import cancel
 from frenzy.app.place import place_status
 from frenzy.app.queries import explain, gpus_view, queue_view, run_view
-from frenzy.app.reconcile import reconcile, reconcile_targets
-from frenzy.app.settle import UnsettledError, end_attempt
+from frenzy.app.reconciliation import reconcile, reconcile_targets
+from frenzy.app.settlement import UnsettledError, end_attempt
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import DirectiveKind, EndReport, PlaceStatus, ReconcileReport, VerdictKind
 from frenzy.core.values.cluster import Cluster, NodeAllocation, Placement
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import ConstraintsSpec, TrainingSpec
 from frenzy.core.values.launch import AttemptResult
-from frenzy.core.values.queue import Start
+from frenzy.core.values.scheduling_facts import Start
 from frenzy.core.values.units import GIB, MIB
 
 BY_USER = Reason(code=ReasonCode.CANCELLED_BY_USER, detail="Pressed by a test.")

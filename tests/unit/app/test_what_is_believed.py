@@ -11,8 +11,8 @@ from tests.unit.app.playing import FORECAST, Airflow
 from frenzy.adapters.memory import InMemoryRunStore
 from frenzy.app.observe import report_pressure, report_progress
 from frenzy.app.queries import memory_view, run_view
-from frenzy.app.reconcile import reconcile
-from frenzy.app.settle import end_attempt
+from frenzy.app.reconciliation import reconcile
+from frenzy.app.settlement import end_attempt
 from frenzy.core.runs.ledger import Attempt, JobState
 from frenzy.core.runs.protocol import EndReport, PressureReport, ProgressReport, ReconcileFinding, ReconcileReport
 from frenzy.core.values.codec import dumps

@@ -23,7 +23,7 @@ from tests.unit.app.playing import Airflow, make_job
 
 from frenzy.app.observe import report_progress
 from frenzy.app.queries import explain, queue_view, run_view
-from frenzy.app.reconcile import reconcile_targets
+from frenzy.app.reconciliation import reconcile_targets
 from frenzy.core.lifecycle.moves import ElasticRules
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import ProgressReport
@@ -31,7 +31,7 @@ from frenzy.core.values.cluster import NodeAllocation, NodeState, Placement
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.peak_memory import PeakMemory
-from frenzy.core.values.queue import Resize
+from frenzy.core.values.scheduling_facts import Resize
 from frenzy.core.values.units import MIB
 
 

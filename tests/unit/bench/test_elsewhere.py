@@ -9,7 +9,7 @@ from tests.bench.elsewhere_workloads import groups
 from tests.bench.jct_elsewhere import run
 from tests.bench.jct_runs import SEEDS
 
-from frenzy.sim.workload import WorkloadSpec, make_scenario
+from frenzy.sim.workloads import WorkloadSpec, make_scenario
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from tests.bench.jct_runs import HAS, HAS_WRONG, PAPER, PAPER_ALL, SERIES, SIA, 
 from frenzy.sim.disturbances import Disturbances
 from frenzy.sim.engine import simulate
 from frenzy.sim.metrics import Summary
-from frenzy.sim.workload import WorkloadSpec, make_scenario
+from frenzy.sim.workloads import WorkloadSpec, make_scenario
 from tools.policy_bench.rivals import scheduler_named
 
 JCT_S = {HAS: 70.0, HAS_WRONG: 90.0, SIA: 100.0, SIA_RIGID: 140.0, PAPER: 200.0, PAPER_ALL: 400.0}

@@ -6,7 +6,7 @@ from frenzy.core.runs.ledger import Attempt, JobState, NextAttempt, RunIdentity,
 from frenzy.core.values.cluster import NodeAllocation, Placement
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import DataSpec, MemoryPressureSpec, ModelSpec, TrainingJob, TrainingSpec
-from frenzy.core.values.plan import Candidate, MemoryPrediction, ResourcePlan
+from frenzy.core.values.resource_plan import Candidate, MemoryPrediction, ResourcePlan
 from frenzy.core.values.units import MIB
 
 FORECAST = Reason(code=ReasonCode.MEMORY_PRESSURE_FORECAST, detail="rising")

@@ -19,8 +19,8 @@ from frenzy.core.scheduling import (
 from frenzy.core.values.cluster import Cluster, Node, NodeState
 from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.job import Objective
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import Elasticity, QueuedJob, RunningJob, SchedulingFacts
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import Elasticity, QueuedJob, RunningJob, SchedulingFacts
 from frenzy.core.values.units import GIB
 
 TYPES = (

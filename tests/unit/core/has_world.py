@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from frenzy.core.values.cluster import Cluster, Node, NodeAllocation, NodeState, Placement
 from frenzy.core.values.hardware import GpuType
-from frenzy.core.values.plan import MemoryPrediction, ResourcePlan
-from frenzy.core.values.queue import Action, Elasticity, Hold, QueuedJob, RunningJob, SchedulingFacts, Start
 from frenzy.core.values.queue_rules import QueueRule, QueueRules, Quota, TeamRule
+from frenzy.core.values.resource_plan import MemoryPrediction, ResourcePlan
+from frenzy.core.values.scheduling_facts import Action, Elasticity, Hold, QueuedJob, RunningJob, SchedulingFacts, Start
 from frenzy.core.values.units import GIB
 
 # A move costs ten seconds, and three are left.

@@ -22,7 +22,7 @@ from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.job import Checkpointing, ConstraintsSpec, Objective, Precision
-from frenzy.core.values.plan import Candidate
+from frenzy.core.values.resource_plan import Candidate
 from frenzy.core.values.units import GIB
 
 configs = st.builds(

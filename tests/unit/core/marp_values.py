@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from frenzy.adapters.calibration import default_calibration
+from frenzy.adapters.calibration_file import default_calibration
 from frenzy.core.models.shape import ModelShape, model_shape
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.cluster import Cluster, Node

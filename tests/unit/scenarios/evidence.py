@@ -14,7 +14,7 @@ from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import DataSpec, ModelSpec, Precision, TrainingJob, TrainingSpec
 from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.peak_memory import PeakMemory
-from frenzy.core.values.plan import MemoryPrediction, ResourcePlan
+from frenzy.core.values.resource_plan import MemoryPrediction, ResourcePlan
 from frenzy.core.values.telemetry import StepPeak
 from frenzy.core.values.units import MIB
 

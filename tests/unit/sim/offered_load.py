@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.sim.jobs import Scenario
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.sim.scenario_jobs import Scenario
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

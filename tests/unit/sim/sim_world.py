@@ -9,9 +9,9 @@ from tests.unit.core.has_world import gpu_type, node, plan
 
 from frenzy.core.scheduling import HasPolicy, Policy, SchedulingState
 from frenzy.core.values.cluster import Cluster, Node
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import Action, Elasticity, QueuedJob
-from frenzy.sim.jobs import Scenario, SimJob
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import Action, Elasticity, QueuedJob
+from frenzy.sim.scenario_jobs import Scenario, SimJob
 
 SMALL, LARGE = gpu_type("small", memory_gib=16), gpu_type("large", memory_gib=40)
 

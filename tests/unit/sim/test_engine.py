@@ -16,10 +16,10 @@ from frenzy.core.scheduling import HasPolicy, Policy, SchedulingState, schedule
 from frenzy.core.scheduling.engine.placement import place
 from frenzy.core.values.cluster import Cluster, NodeAllocation, NodeState, Placement
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.queue import Action, Elasticity, Preempt, QueuedJob, Resize, SchedulingFacts, Start
+from frenzy.core.values.scheduling_facts import Action, Elasticity, Preempt, QueuedJob, Resize, SchedulingFacts, Start
 from frenzy.sim.engine import SimulationError, simulate
-from frenzy.sim.jobs import NodeFailure, Scenario, SimJob, SimRunning
-from frenzy.sim.outcome import JobOutcome, SimResult
+from frenzy.sim.results import JobOutcome, SimResult
+from frenzy.sim.scenario_jobs import NodeFailure, Scenario, SimJob, SimRunning
 from frenzy.sim.schedulers import ProductScheduler
 
 HAS = ProductScheduler(HasPolicy(num_forecasts=0))

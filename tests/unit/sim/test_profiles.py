@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frenzy.core.scheduling.engine.policy import HasPolicy
+from frenzy.core.scheduling.engine.policy_settings import HasPolicy
 from frenzy.core.values.errors import SpecError, Violation
 from frenzy.core.values.units import GIB
 from frenzy.settings import CHECKOUT
@@ -19,7 +19,7 @@ from frenzy.sim.disturbances import Disturbances
 from frenzy.sim.engine import simulate
 from frenzy.sim.profiles import Profile, profile_plans, read_profiles
 from frenzy.sim.schedulers import ProductScheduler
-from frenzy.sim.workload import WorkloadSpec, make_workload
+from frenzy.sim.workloads import WorkloadSpec, make_workload
 
 PROFILES = """
 profiles:

@@ -9,9 +9,9 @@ import pytest
 from frenzy.core.values.errors import SpecError
 from frenzy.core.values.queue_rules import QueueRule, QueueRules, Quota, TeamRule
 from frenzy.sim.engine import simulate
-from frenzy.sim.outcome import SimResult
 from frenzy.sim.registry import keeps_queues, scheduler_named, scheduler_names
-from frenzy.sim.workload import WorkloadSpec, make_scenario
+from frenzy.sim.results import SimResult
+from frenzy.sim.workloads import WorkloadSpec, make_scenario
 
 PROFILES = "profiles: {one: {memory: 8 GiB, restart_s: 30, plans: [{gpu_type: a100-40, gpus: 1, throughput: 1}]}}"
 SHARES = QueueRules(queues=(QueueRule(name="a", weight=3.0), QueueRule(name="b")))

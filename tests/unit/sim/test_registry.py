@@ -9,12 +9,12 @@ from tests.unit.core.has_world import node, plan
 from tests.unit.sim.sim_world import cluster, on_large, on_small, scenario, sim_job
 
 from frenzy.core.values.errors import SpecError
-from frenzy.core.values.queue import QueuedJob
+from frenzy.core.values.scheduling_facts import QueuedJob
 from frenzy.sim.engine import simulate
-from frenzy.sim.jobs import SimJob
 from frenzy.sim.mixed import plan_as_placed
-from frenzy.sim.outcome import SimResult
 from frenzy.sim.registry import scheduler_named, scheduler_names
+from frenzy.sim.results import SimResult
+from frenzy.sim.scenario_jobs import SimJob
 
 NAMES = {"backfill", "fifo", "frenzy-paper", "has", "srtf"}
 PLANS = (on_large(2, 60), on_large(1, 100), on_small(2, 160), on_small(1, 240))

@@ -18,13 +18,13 @@ from frenzy.core.values.codec import dumps
 from frenzy.core.values.errors import SpecError
 from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.job import ConstraintsSpec
-from frenzy.core.values.queue import Start
+from frenzy.core.values.scheduling_facts import Start
 from frenzy.sim.answer import answer
+from frenzy.sim.cluster_changes import Changed, what_if
 from frenzy.sim.engine import simulate
-from frenzy.sim.outcome import SimResult
 from frenzy.sim.replan import all_plans
+from frenzy.sim.results import SimResult
 from frenzy.sim.snapshot import product_scheduler, read_snapshot, scenario_of
-from frenzy.sim.what_if import Changed, what_if
 
 NOW_S = 5000.0
 T4 = CATALOGUE["t4"].gpu

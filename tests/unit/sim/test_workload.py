@@ -15,7 +15,7 @@ from tests.unit.sim.offered_load import offered_load
 from frenzy.core.models.shape import model_shape
 from frenzy.core.scheduling.engine.options import Rules
 from frenzy.core.scheduling.engine.placement import place
-from frenzy.core.scheduling.engine.policy import HasPolicy
+from frenzy.core.scheduling.engine.policy_settings import HasPolicy
 from frenzy.core.scheduling.engine.room import Room
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import SpecError
@@ -23,12 +23,12 @@ from frenzy.core.values.job import Precision
 from frenzy.sim.clusters import cluster_named
 from frenzy.sim.disturbances import Disturbances
 from frenzy.sim.job_classes import CLASSES, JobSize, precision_for
-from frenzy.sim.jobs import Scenario, SimJob
 from frenzy.sim.model_sizes import MODELS
 from frenzy.sim.plan_sets import MAX_GPUS, MAX_PLANS_OF_TYPE
 from frenzy.sim.reference import asked_gpus, by_speed
+from frenzy.sim.scenario_jobs import Scenario, SimJob
 from frenzy.sim.traces import Arrival, Trace, load_trace
-from frenzy.sim.workload import WorkloadSpec, generate, make_scenario, make_workload
+from frenzy.sim.workloads import WorkloadSpec, generate, make_scenario, make_workload
 
 SHORT_TRACES = [f"philly-160-{number}" for number in (1, 2, 3, 4)]
 specs = st.builds(

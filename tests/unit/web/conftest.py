@@ -17,8 +17,8 @@ from frenzy.core.runs.ledger import DataFacts, RunIdentity
 from frenzy.core.runs.protocol import RegisterRun, RunView
 from frenzy.core.values.codec import decode, dumps
 from frenzy.core.values.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
-from frenzy.web.access import Action
 from frenzy.web.application import create_app
+from frenzy.web.guards import Action
 
 T = TypeVar("T")
 API: Final = "/api/v1"

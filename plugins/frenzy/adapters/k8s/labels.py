@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from frenzy.core.values.cluster import NODE_GROUP as NODE_GROUP
 from frenzy.core.values.launch import LaunchSpec
-from frenzy.core.values.plan import short_hash
+from frenzy.core.values.resource_plan import short_hash
 
 NAME: Final = "app.kubernetes.io/name"
 PART_OF: Final = "app.kubernetes.io/part-of"

@@ -1,6 +1,6 @@
 """Every port in memory, for tests, the simulator and dry runs; each keeps the port's contract (tests/contract)."""
 
-from frenzy.adapters.memory.jobs import InMemoryJobStore
+from frenzy.adapters.memory.memory_jobs import InMemoryJobStore
 from frenzy.adapters.memory.memory_ledger import InMemoryLedger
 from frenzy.adapters.memory.played_launcher import FakeLauncher, WorkerScript
 from frenzy.adapters.memory.played_sources import FakeClock, FixedInventory, FixedQueues

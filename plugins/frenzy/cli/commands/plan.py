@@ -10,7 +10,7 @@ import typer
 
 from frenzy.adapters.spec.spec_file import checked_spec
 from frenzy.cli.render.console import err, out, print_json
-from frenzy.cli.render.failures import FAILED, show_reason
+from frenzy.cli.render.error_text import FAILED, show_reason
 from frenzy.cli.render.tables import candidates_table, memory_breakdown
 from frenzy.core.planning.selection import fitting
 from frenzy.core.values.units import counted

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from frenzy.core.values.cluster import Cluster
     from frenzy.core.values.job import TrainingJob
     from frenzy.core.values.launch import LaunchSpec
-    from frenzy.core.values.plan import ResourcePlan
+    from frenzy.core.values.resource_plan import ResourcePlan
     from frenzy.settings import Settings
 
 # Real run keys are hashes: no run is ever called so.
@@ -44,7 +44,7 @@ def preview_spec(
     """The first attempt of ``job``, placed by the settings' policy as if it were alone."""
     from frenzy.core.scheduling import policy_named, schedule
     from frenzy.core.values.launch import LaunchSpec
-    from frenzy.core.values.queue import Hold, QueuedJob, SchedulingFacts, Start
+    from frenzy.core.values.scheduling_facts import Hold, QueuedJob, SchedulingFacts, Start
 
     waiting = QueuedJob(
         run_key=PREVIEW, job_name=job.name, submitted_s=0.0, plans=tuple(plans), objective=job.objective

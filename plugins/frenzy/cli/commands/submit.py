@@ -15,7 +15,7 @@ from frenzy.cli.commands.server import connect
 from frenzy.cli.commands.status import show_run
 from frenzy.cli.commands.submission import Started, hand_in
 from frenzy.cli.render.console import err, out, print_json
-from frenzy.cli.render.failures import FAILED
+from frenzy.cli.render.error_text import FAILED
 
 
 def submit(

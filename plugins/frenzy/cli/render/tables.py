@@ -18,8 +18,8 @@ from frenzy.core.runs.protocol import RunView
 from frenzy.core.runs.views import GpusView, QueueView
 from frenzy.core.scheduling.queue_standing import QuotaRow
 from frenzy.core.values.errors import Reason
-from frenzy.core.values.plan import Candidate, MemoryPrediction, ResourcePlan
 from frenzy.core.values.queue_rules import ANY_OTHER
+from frenzy.core.values.resource_plan import Candidate, MemoryPrediction, ResourcePlan
 from frenzy.core.values.units import format_bytes, format_duration
 
 # A column up to this wide is never folded; a wider one is, but not within words.

@@ -16,7 +16,7 @@ from frenzy.core.scheduling.engine.options import Rules
 from frenzy.core.scheduling.engine.rigid import could_hold
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import ReasonCode
-from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.resource_plan import ResourcePlan
 
 LOSS_REASONS: Final = frozenset(
     {

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from frenzy.core.scheduling.engine.options import Rules
-from frenzy.core.scheduling.engine.policy import Policy, queue_rules
+from frenzy.core.scheduling.engine.policy_settings import Policy, queue_rules
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.room import Room
 from frenzy.core.values.cluster import Cluster, Placement
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import Start
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import Start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

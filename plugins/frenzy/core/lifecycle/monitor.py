@@ -22,7 +22,7 @@ from frenzy.core.lifecycle.trend import Trend, theil_sen
 from frenzy.core.runs.protocol import PressureReport, ProgressReport
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.peak_memory import PeakMemory
-from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.telemetry import StepPeak, StepRecord, fold_steps
 from frenzy.core.values.units import MIB, format_bytes
 

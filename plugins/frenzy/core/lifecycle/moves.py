@@ -14,8 +14,8 @@ from typing import Final
 from frenzy.core.runs.ledger import Attempt, JobState, Lease, LeaseState, MoveTarget, RunRecord
 from frenzy.core.values.cluster import Cluster, NodeState, Placement
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import Elasticity
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import Elasticity
 
 MOVE_REASONS: Final = frozenset(
     {

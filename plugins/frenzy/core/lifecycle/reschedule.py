@@ -19,7 +19,7 @@ from frenzy.core.lifecycle.moves import MOVE_REASONS, measured_extra_bytes
 from frenzy.core.runs.ledger import Attempt, JobState, NextAttempt, RunRecord
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.launch import AttemptResult, ExitCode
-from frenzy.core.values.plan import Candidate, PlanShape, ResourcePlan
+from frenzy.core.values.resource_plan import Candidate, PlanShape, ResourcePlan
 from frenzy.core.values.units import format_bytes
 
 MEMORY_REASONS: Final = frozenset(

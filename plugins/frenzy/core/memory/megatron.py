@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from frenzy.core.memory.activation_coefficients import ActivationCoefficients
 from frenzy.core.memory.cuda_memory import HOPPER_WORKSPACES_BYTES
 from frenzy.core.models.parameters import ModelShape
-from frenzy.core.values.plan import MemoryPrediction, MemoryTerm
+from frenzy.core.values.resource_plan import MemoryPrediction, MemoryTerm
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from frenzy.core.memory.workload import Array, Integers
-from frenzy.core.values.plan import MemoryPrediction, MemoryTerm
+from frenzy.core.values.resource_plan import MemoryPrediction, MemoryTerm
 
 
 @dataclass(frozen=True, slots=True)

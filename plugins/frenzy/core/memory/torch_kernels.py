@@ -16,7 +16,7 @@ from frenzy.core.memory.cuda_memory import CUBLAS_WORKSPACES_BYTES, HOPPER_WORKS
 from frenzy.core.models.parameters import ModelShape
 from frenzy.core.models.trainable import TrainedPart
 from frenzy.core.models.weight_storage import StoredBytes, WeightStorage, stored_layer, stored_outside
-from frenzy.core.values.plan import MemoryPrediction, MemoryTerm
+from frenzy.core.values.resource_plan import MemoryPrediction, MemoryTerm
 
 
 class Sharding(StrEnum):

@@ -24,7 +24,7 @@ from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.hardware import DeviceKind, GpuType
 from frenzy.core.values.job import LoraSpec
-from frenzy.core.values.plan import Candidate, MemoryPrediction, MemoryTerm, PlanShape, ResourcePlan
+from frenzy.core.values.resource_plan import Candidate, MemoryPrediction, MemoryTerm, PlanShape, ResourcePlan
 from frenzy.core.values.units import counted, format_bytes, format_duration, round_up
 from frenzy.core.values.zero_buckets import bucket_elements_for
 

@@ -36,7 +36,7 @@ from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Checkpointing, Objective
-from frenzy.core.values.plan import Candidate, ResourcePlan
+from frenzy.core.values.resource_plan import Candidate, ResourcePlan
 from frenzy.core.values.units import format_bytes, format_duration
 
 # A plan this many times wider than the cluster is still looked at, to say what would help.

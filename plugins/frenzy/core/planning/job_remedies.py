@@ -17,7 +17,7 @@ from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.job import Checkpointing, ConstraintsSpec, Precision, TrainingSpec
-from frenzy.core.values.plan import Candidate
+from frenzy.core.values.resource_plan import Candidate
 from frenzy.core.values.units import format_duration, round_up
 
 _Lift = Callable[[Situation], Situation]

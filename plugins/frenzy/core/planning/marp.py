@@ -18,11 +18,11 @@ from typing import Final
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.planning.estimated_plans import closed_form_candidates
 from frenzy.core.planning.paper_plans import paper_candidates
-from frenzy.core.planning.remedies import Remedy, first_remedy, refusal_of
+from frenzy.core.planning.plan_remedies import Remedy, first_remedy, refusal_of
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
-from frenzy.core.values.plan import Candidate
+from frenzy.core.values.resource_plan import Candidate
 
 __all__ = ["POLICIES", "PlanRequest", "Remedy", "plan_candidates", "remedies", "smallest_remedy"]
 

@@ -23,7 +23,7 @@ from frenzy.core.planning.grid import divisors
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.plan import Candidate, MemoryPrediction, MemoryTerm
+from frenzy.core.values.resource_plan import Candidate, MemoryPrediction, MemoryTerm
 from frenzy.core.values.units import format_bytes
 
 _MAX_TENSOR_PARALLEL: Final = 64

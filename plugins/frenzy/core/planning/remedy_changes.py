@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import ReasonCode
-from frenzy.core.values.plan import Candidate, ResourcePlan
+from frenzy.core.values.resource_plan import Candidate, ResourcePlan
 
 Solve = Callable[[PlanRequest, Cluster], tuple[Candidate, ...]]
 

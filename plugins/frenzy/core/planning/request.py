@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from frenzy.core.memory.residuals import NOTHING_LEARNED, Residuals, residual_family
 from frenzy.core.models.parameters import ModelShape
 from frenzy.core.values.job import TrainingJob
-from frenzy.core.values.plan import PlanShape
+from frenzy.core.values.resource_plan import PlanShape
 
 
 @dataclass(frozen=True, kw_only=True)

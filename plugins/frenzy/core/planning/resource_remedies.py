@@ -14,7 +14,7 @@ from frenzy.core.planning.remedy_changes import Change, Situation, Solve, feasib
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.cluster import Cluster, Node
 from frenzy.core.values.errors import ReasonCode
-from frenzy.core.values.plan import Candidate
+from frenzy.core.values.resource_plan import Candidate
 from frenzy.core.values.units import MIB, format_bytes
 
 ResourceChange = Callable[[Situation, Solve], Situation | None]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from frenzy.core.memory.closed_form import Array, Integers, MemoryTable, PlanGrid
 from frenzy.core.memory.host_offload import ranks_per_node
 from frenzy.core.planning.candidates import TypeFacts
-from frenzy.core.values.plan import MemoryPrediction, PlanShape
+from frenzy.core.values.resource_plan import MemoryPrediction, PlanShape
 from frenzy.core.values.units import counted
 
 Mask = NDArray[np.bool_]

@@ -22,7 +22,7 @@ from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.peak_memory import KEYS_IN_A_SAMPLE, KEYS_IN_AN_ATTEMPT, PeakMemory
-from frenzy.core.values.plan import Candidate, PlanShape, ResourcePlan, short_hash
+from frenzy.core.values.resource_plan import Candidate, PlanShape, ResourcePlan, short_hash
 
 RUN_KEY_LENGTH: Final = 12
 

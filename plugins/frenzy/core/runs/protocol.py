@@ -29,7 +29,7 @@ from frenzy.core.values.errors import Reason
 from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.launch import AttemptResult, LaunchSpec, Step
 from frenzy.core.values.peak_memory import KEYS_IN_AN_ATTEMPT, Bytes, PeakMemory
-from frenzy.core.values.plan import Candidate
+from frenzy.core.values.resource_plan import Candidate
 
 _Seconds = Annotated[float, Ge(0), Le(1e12)]
 _MoreBytes = Annotated[int, Ge(-(2**50)), Le(2**50)]

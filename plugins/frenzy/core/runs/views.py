@@ -14,9 +14,9 @@ from frenzy.core.runs.ledger import JobState
 from frenzy.core.scheduling.queue_standing import QuotaRow, ShareRow
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.job import TrainingJob
-from frenzy.core.values.plan import PlanShape
-from frenzy.core.values.queue import SchedulingFacts
 from frenzy.core.values.queue_rules import NO_RULES, QueueRules
+from frenzy.core.values.resource_plan import PlanShape
+from frenzy.core.values.scheduling_facts import SchedulingFacts
 from frenzy.core.values.telemetry import StepPeak
 
 

@@ -5,7 +5,7 @@ randomness. The same facts give the same actions in whatever order they are list
 pass over facts to which the actions were applied starts nothing.
 """
 
-from frenzy.core.scheduling.engine.policy import (
+from frenzy.core.scheduling.engine.policy_settings import (
     POLICIES,
     BackfillPolicy,
     FifoPolicy,

@@ -8,13 +8,13 @@ from typing import Final
 
 from frenzy.core.scheduling.engine.claims import is_settled
 from frenzy.core.scheduling.engine.options import Option, Rules
-from frenzy.core.scheduling.engine.policy import HasPolicy, Policy, SrtfPolicy
+from frenzy.core.scheduling.engine.policy_settings import HasPolicy, Policy, SrtfPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.wording import about
 from frenzy.core.scheduling.reasons.what_if import least, one_for_each_type, with_idle_gpus
 from frenzy.core.scheduling.schedule import decide
 from frenzy.core.values.job import Objective
-from frenzy.core.values.queue import Elasticity, Preempt, Resize, RunningJob, SchedulingFacts
+from frenzy.core.values.scheduling_facts import Elasticity, Preempt, Resize, RunningJob, SchedulingFacts
 
 _MAX_TYPES: Final = 3
 # Cards of so many times the memory are for other jobs.

@@ -15,7 +15,7 @@ from itertools import islice
 from frenzy.core.scheduling.better_plans import better_plans
 from frenzy.core.scheduling.engine.deadlines import deadline_sentence, running_sentence
 from frenzy.core.scheduling.engine.options import Contender
-from frenzy.core.scheduling.engine.policy import HasPolicy, Policy
+from frenzy.core.scheduling.engine.policy_settings import HasPolicy, Policy
 from frenzy.core.scheduling.engine.swap import refusals
 from frenzy.core.scheduling.engine.wording import listed
 from frenzy.core.scheduling.reasons.holds import Judge
@@ -25,8 +25,8 @@ from frenzy.core.scheduling.reasons.what_if import gpus_wanted, least
 from frenzy.core.scheduling.schedule import Decision, as_state, decide, decision_of, holds
 from frenzy.core.values.cluster import Placement
 from frenzy.core.values.errors import Reason, ReasonCode, SpecError, Violation
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import QueuedJob, RunningJob, SchedulingFacts, Start
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob, SchedulingFacts, Start
 
 _MAX_OPTIONS_SHOWN = 5
 _MAX_HOLDERS_SHOWN = 5

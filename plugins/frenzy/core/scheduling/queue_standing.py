@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from frenzy.core.scheduling.engine.choices import Capacity
 from frenzy.core.scheduling.engine.fair_share import held_by_queue, rights
-from frenzy.core.values.queue import QueuedJob, RunningJob, SchedulingFacts
 from frenzy.core.values.queue_rules import QueueRules
+from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob, SchedulingFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,15 +8,15 @@ from itertools import takewhile
 
 from frenzy.core.scheduling.engine import elastic
 from frenzy.core.scheduling.engine.board import Board
-from frenzy.core.scheduling.engine.policy import FifoPolicy, HasPolicy, PaperPolicy, Policy, SrtfPolicy
+from frenzy.core.scheduling.engine.policy_settings import FifoPolicy, HasPolicy, PaperPolicy, Policy, SrtfPolicy
 from frenzy.core.scheduling.engine.state import SchedulingState, apply_actions
 from frenzy.core.scheduling.policies import backfill, fifo, paper, srtf
 from frenzy.core.scheduling.reasons.holds import Judge, SweepJudge
 from frenzy.core.scheduling.reasons.remedies import Trials
 from frenzy.core.scheduling.reasons.starts import why_this_plan
 from frenzy.core.values.errors import Reason
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import Action, Hold, QueuedJob, SchedulingFacts, Start
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import Action, Hold, QueuedJob, SchedulingFacts, Start
 
 _MAX_FORECAST_ENDS = 64
 

@@ -16,7 +16,7 @@ from frenzy.core.values.cluster import Node, Placement
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.job import MAX_STEPS, Precision, TrainingJob
-from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.zero_buckets import zero_buckets
 
 # Numbers of a step, in what workers and tasks report.

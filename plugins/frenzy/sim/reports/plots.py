@@ -15,8 +15,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
-from frenzy.sim.outcome import SimResult, Stay
 from frenzy.sim.reports.figures import TimeUnit, unit_for
+from frenzy.sim.results import SimResult, Stay
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError
 from frenzy.core.values.job import DataSpec, TrainingJob
-from frenzy.core.values.plan import short_hash
+from frenzy.core.values.resource_plan import short_hash
 from frenzy.trainer.data.documents import documents
 from frenzy.trainer.data.tokenizer import is_byte_tokenizer
 from frenzy.trainer.outcome import BadInputError

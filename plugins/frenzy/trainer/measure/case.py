@@ -19,7 +19,7 @@ from frenzy.core.values import codec
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import CheckpointSpec, DataSpec, LoraSpec, ModelSpec, Precision, TrainingJob, TrainingSpec
-from frenzy.core.values.plan import MemoryPrediction, ResourcePlan
+from frenzy.core.values.resource_plan import MemoryPrediction, ResourcePlan
 
 NUM_STEPS: Final = 3
 # The trainer reads no prediction: a case that cannot be predicted is measured with this one.

@@ -14,7 +14,7 @@ from frenzy.core.values.codec import Inlining
 from frenzy.core.values.errors import ContractError
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.peak_memory import KEYS_IN_A_MEASUREMENT, PeakMemory
-from frenzy.core.values.plan import MemoryPrediction
+from frenzy.core.values.resource_plan import MemoryPrediction
 from frenzy.trainer.measure.case import MeasureCase, prediction_of
 
 

@@ -11,7 +11,7 @@ import torch
 from frenzy.core.models.flops import FlopsShape
 from frenzy.core.models.trainable import adapter_targets
 from frenzy.core.values.job import ModelSpec, Precision, TrainingJob
-from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.trainer import files
 from frenzy.trainer.model import four_bit
 from frenzy.trainer.model.fused_loss import fuse_loss

@@ -22,7 +22,6 @@ from frenzy.core.values.job import LoraSpec, Precision
 from frenzy.trainer.trace.cuda import ALLOCATION_GRANULE_BYTES, Answers, cuda_choices, unsupported
 from frenzy.trainer.trace.engines import OPTIMIZERS, WEIGHTS, DeepSpeedEngine, PlainEngine, TraceEngine, one_of
 from frenzy.trainer.trace.kernels import bytes_on_cuda
-from frenzy.trainer.trace.moments import TraceResult, read_log
 from frenzy.trainer.trace.storages import StorageLog
 from frenzy.trainer.trace.traced_model import (
     ATTENTION,
@@ -32,6 +31,7 @@ from frenzy.trainer.trace.traced_model import (
     traced_model,
     with_adapters,
 )
+from frenzy.trainer.trace.traced_moments import TraceResult, read_log
 
 DEVICES: Final = ("cuda", "cpu")
 _NUM_STEPS: Final = 2

@@ -19,7 +19,7 @@ from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.hardware import DeviceKind, GpuType
 from frenzy.core.values.job import CheckpointSpec, DataSpec, ModelSpec, TrainingJob, TrainingSpec
 from frenzy.core.values.launch import LaunchSpec
-from frenzy.core.values.plan import MemoryPrediction, ResourcePlan
+from frenzy.core.values.resource_plan import MemoryPrediction, ResourcePlan
 from frenzy.core.values.units import GIB, MIB
 
 FOLDER: Final = Path(__file__).parents[3] / "data/kubernetes/pods"

@@ -21,10 +21,10 @@ from frenzy.airflow.operators.operators import (
 )
 from frenzy.airflow.operators.pod_operator import PodLaunchOperator
 from frenzy.airflow.triggers.triggers import LaunchTrigger, MonitorTrigger, PlaceTrigger
-from frenzy.app.cancel import cancel
+from frenzy.app.cancellation import cancel
 from frenzy.app.observe import attempt_launching
 from frenzy.app.place import enqueue
-from frenzy.app.settle import end_attempt
+from frenzy.app.settlement import end_attempt
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import EndReport, PlaceStatus
 from frenzy.core.values.errors import Reason, ReasonCode, TemporaryError

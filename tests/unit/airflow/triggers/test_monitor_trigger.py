@@ -16,8 +16,8 @@ from frenzy.airflow.connection import async_api_client
 from frenzy.airflow.tasks.workers import workers
 from frenzy.airflow.triggers.triggers import MonitorTrigger
 from frenzy.airflow.triggers.watch import Watch
-from frenzy.app.cancel import cancel
-from frenzy.app.settle import end_attempt
+from frenzy.app.cancellation import cancel
+from frenzy.app.settlement import end_attempt
 from frenzy.core.runs.ledger import JobState, LeaseState
 from frenzy.core.runs.protocol import EndReport
 from frenzy.core.values.errors import Reason, ReasonCode

@@ -11,8 +11,8 @@ from tests.unit.airflow.triggering import CONN, Run, belongs_to, first_event, he
 
 from frenzy.airflow.tasks.workers import Workers, workers
 from frenzy.airflow.triggers.triggers import LaunchTrigger, PlaceTrigger
-from frenzy.app.cancel import cancel
-from frenzy.app.settle import end_attempt
+from frenzy.app.cancellation import cancel
+from frenzy.app.settlement import end_attempt
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import EndReport
 from frenzy.core.values.errors import Reason, ReasonCode, SpecError, TemporaryError

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.cli.conftest import Said, World
 
 from frenzy.adapters.memory import InMemoryRunStore
-from frenzy.app.cancel import cancel
+from frenzy.app.cancellation import cancel
 from frenzy.core.values.errors import Reason, ReasonCode
 
 Command = Callable[..., Said]

@@ -19,7 +19,7 @@ from frenzy.core.values.cluster import Cluster, NodeState
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import MemoryPressureSpec
 from frenzy.core.values.launch import AttemptResult
-from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.resource_plan import ResourcePlan
 
 RUN = dataclasses.replace(
     values.run(), job=dataclasses.replace(values.job(), on_memory_pressure=MemoryPressureSpec(max_reschedules=0))

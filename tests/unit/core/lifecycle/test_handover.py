@@ -10,8 +10,8 @@ from tests.unit.core.has_world import facts, node, plan, queue_weights, running,
 from frenzy.core.lifecycle.handover import Holding, wait_for_leaving
 from frenzy.core.scheduling import HasPolicy
 from frenzy.core.values.errors import ReasonCode
-from frenzy.core.values.queue import Start
 from frenzy.core.values.queue_rules import QueueRule, QueueRules, Quota
+from frenzy.core.values.scheduling_facts import Start
 
 CLUSTER = facts([node("n", "g", 4, host_gib=64), node("m", "g", 4)], []).cluster
 TWO = plan("g", 2, host_gib=40)

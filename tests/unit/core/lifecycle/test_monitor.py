@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from frenzy.core.lifecycle.monitor import Assessment, MonitorPolicy, MonitorState, absorb, assess
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.peak_memory import PeakMemory
-from frenzy.core.values.plan import MemoryPrediction, ResourcePlan
+from frenzy.core.values.resource_plan import MemoryPrediction, ResourcePlan
 from frenzy.core.values.telemetry import StepRecord
 from frenzy.core.values.units import MIB
 

@@ -27,7 +27,7 @@ from frenzy.core.values.cluster import NodeAllocation, Placement
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.peak_memory import PeakMemory
-from frenzy.core.values.plan import PlanShape
+from frenzy.core.values.resource_plan import PlanShape
 from frenzy.core.values.units import MIB
 
 RULES = ElasticRules(restart_s=30.0, max_moves=3, refill_s=100.0)

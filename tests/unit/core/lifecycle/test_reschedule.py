@@ -23,7 +23,7 @@ from frenzy.core.runs.ledger import JobState, NextAttempt
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.peak_memory import PeakMemory
-from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.units import MIB
 
 

@@ -25,7 +25,7 @@ from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import PermanentError, ReasonCode
 from frenzy.core.values.job import Checkpointing, ConstraintsSpec, Objective, Precision
-from frenzy.core.values.plan import Candidate
+from frenzy.core.values.resource_plan import Candidate
 
 batches = st.sampled_from([1, 2, 6, 7, 16, 24, 60])
 lengths = st.sampled_from([32, 128, 512])

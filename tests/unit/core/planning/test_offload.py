@@ -24,7 +24,7 @@ from frenzy.core.values.cluster import Cluster, Node
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision
-from frenzy.core.values.plan import Candidate, ResourcePlan
+from frenzy.core.values.resource_plan import Candidate, ResourcePlan
 from frenzy.core.values.units import GIB
 
 MODEL = model_shape(llama_config(2048, 16, 16, 32000, max_position_embeddings=4096))

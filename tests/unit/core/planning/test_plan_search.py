@@ -25,7 +25,7 @@ from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Checkpointing, LoraSpec, Objective
-from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.resource_plan import ResourcePlan
 
 
 def every_plan(of: PlanRequest, facts: TypeFacts, most_gpus: int) -> list[ResourcePlan]:

@@ -18,7 +18,7 @@ from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.job import Checkpointing, ConstraintsSpec, Precision
-from frenzy.core.values.plan import Candidate
+from frenzy.core.values.resource_plan import Candidate
 from frenzy.core.values.units import GIB, format_bytes, round_up
 
 

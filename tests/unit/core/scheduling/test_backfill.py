@@ -10,7 +10,7 @@ from tests.unit.core.has_world import facts, held, node, plan, running, started,
 
 from frenzy.core.scheduling import BackfillPolicy, SchedulingState, schedule
 from frenzy.core.values.errors import ReasonCode
-from frenzy.core.values.queue import Hold, SchedulingFacts, Start
+from frenzy.core.values.scheduling_facts import Hold, SchedulingFacts, Start
 
 
 def test_a_short_job_passes_the_head_only_if_it_is_gone_by_the_promised_start() -> None:

@@ -11,8 +11,8 @@ from tests.unit.core.has_world import elastic, facts, gpu_type, node, on, plan, 
 from frenzy.core.scheduling import BackfillPolicy, HasPolicy, explain
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.job import Objective
-from frenzy.core.values.queue import Elasticity, SchedulingFacts
 from frenzy.core.values.queue_rules import QueueRules, Quota, TeamRule
+from frenzy.core.values.scheduling_facts import Elasticity, SchedulingFacts
 
 HAS = HasPolicy()
 PLANS = (*scaling("fast", 1, 2, 4, work_s=100_000.0), *scaling("slow", 1, work_s=400_000.0))

@@ -12,8 +12,16 @@ from tests.unit.core.has_world import facts, held, node, plan, queue_weights, ru
 
 from frenzy.core.scheduling import BackfillPolicy, HasPolicy, apply_actions, explain, schedule
 from frenzy.core.values.job import Objective
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import Action, Elasticity, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import (
+    Action,
+    Elasticity,
+    QueuedJob,
+    Resize,
+    RunningJob,
+    SchedulingFacts,
+    Start,
+)
 
 EASY = Elasticity(restart_s=10.0, moves_left=50.0)
 POLICIES = (HasPolicy(), BackfillPolicy())

@@ -25,7 +25,7 @@ from frenzy.core.scheduling import HasPolicy, apply_actions, schedule
 from frenzy.core.values.cluster import NodeState
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.job import Objective
-from frenzy.core.values.queue import Elasticity, Hold, Preempt, Resize, SchedulingFacts, Start
+from frenzy.core.values.scheduling_facts import Elasticity, Hold, Preempt, Resize, SchedulingFacts, Start
 
 HAS = HasPolicy()
 LONG = elastic(waiting("long", *scaling("g", 1, 2, 4, work_s=100_000.0)))

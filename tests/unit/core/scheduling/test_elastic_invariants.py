@@ -12,7 +12,7 @@ from tests.unit.core.has_world import by_job, held_on, team_quotas
 from frenzy.core.scheduling import HasPolicy, SchedulingState, apply_actions, decide, schedule
 from frenzy.core.values.cluster import NodeState
 from frenzy.core.values.job import Objective
-from frenzy.core.values.queue import Preempt, Resize, SchedulingFacts, Start
+from frenzy.core.values.scheduling_facts import Preempt, Resize, SchedulingFacts, Start
 
 HAS = HasPolicy()
 elastic_policies = st.sampled_from((HAS, HasPolicy(queues=team_quotas(red=2)), HasPolicy(urgency=2.0, hysteresis=0.95)))

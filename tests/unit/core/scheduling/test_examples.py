@@ -20,7 +20,7 @@ from frenzy.core.scheduling import (
 from frenzy.core.values.cluster import Node, NodeState
 from frenzy.core.values.errors import ReasonCode, SpecError
 from frenzy.core.values.job import Objective
-from frenzy.core.values.queue import Hold, QueuedJob, RunningJob, SchedulingFacts
+from frenzy.core.values.scheduling_facts import Hold, QueuedJob, RunningJob, SchedulingFacts
 
 HAS = HasPolicy()
 

@@ -9,8 +9,8 @@ from tests.unit.core.has_world import facts, held, node, plan, running, started,
 from frenzy.core.scheduling import FifoPolicy, explain, schedule
 from frenzy.core.scheduling.engine.rigid import rigid_plans
 from frenzy.core.values.errors import ReasonCode
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import QueuedJob
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import QueuedJob
 
 FIFO = FifoPolicy()
 

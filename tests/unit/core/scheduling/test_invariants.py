@@ -27,7 +27,7 @@ from frenzy.core.scheduling import (
 )
 from frenzy.core.values.cluster import Cluster, NodeState
 from frenzy.core.values.errors import ReasonCode
-from frenzy.core.values.queue import Action, Hold, QueuedJob, SchedulingFacts, Start
+from frenzy.core.values.scheduling_facts import Action, Hold, QueuedJob, SchedulingFacts, Start
 
 WAITING_CODES = {code for code in ReasonCode if code.startswith("WAITING_")} | {ReasonCode.NEVER_FITS}
 NEVER_STARTS = {ReasonCode.NEVER_FITS, ReasonCode.WAITING_FOR_NODES, ReasonCode.WAITING_FOR_OLD_WORKERS}

@@ -23,8 +23,8 @@ from tests.unit.core.has_world import (
 from frenzy.core.scheduling import HasPolicy, schedule
 from frenzy.core.values.cluster import Node, NodeState
 from frenzy.core.values.errors import ReasonCode
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import Hold, Start
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import Hold, Start
 
 HAS = HasPolicy()
 ONE_NODE = [node("n", "g", 4)]

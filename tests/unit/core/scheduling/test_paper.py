@@ -8,8 +8,8 @@ from tests.unit.core.has_world import facts, gpu_type, held, node, plan, running
 
 from frenzy.core.scheduling import PaperPolicy, schedule
 from frenzy.core.values.cluster import Node
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import Start
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import Start
 
 LAUNCHABLE = PaperPolicy()
 PUBLISHED = PaperPolicy(launchable_only=False)

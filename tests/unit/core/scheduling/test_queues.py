@@ -23,9 +23,9 @@ from tests.unit.core.has_world import (
 from frenzy.core.scheduling import BackfillPolicy, HasPolicy, SchedulingState, apply_actions, explain, schedule
 from frenzy.core.scheduling.queue_standing import standing_of
 from frenzy.core.values.errors import ReasonCode
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import Elasticity, QueuedJob, RunningJob, SchedulingFacts, Start
 from frenzy.core.values.queue_rules import QueueRule, QueueRules, Quota, TeamRule
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import Elasticity, QueuedJob, RunningJob, SchedulingFacts, Start
 
 EASY = Elasticity(restart_s=10.0, moves_left=50.0)
 KEEPING = (HasPolicy, BackfillPolicy)

@@ -26,10 +26,10 @@ from tests.unit.core.has_world import (
 )
 
 from frenzy.core.scheduling import BackfillPolicy, HasPolicy, Policy, apply_actions, explain, schedule
-from frenzy.core.scheduling.engine.policy import with_queues
+from frenzy.core.scheduling.engine.policy_settings import with_queues
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import ReasonCode
-from frenzy.core.values.queue import Hold, SchedulingFacts
+from frenzy.core.values.scheduling_facts import Hold, SchedulingFacts
 from frenzy.core.values.units import GIB, MIB
 
 HAS = HasPolicy()

@@ -18,8 +18,8 @@ from frenzy.core.scheduling.engine.choices import Capacity, Choice
 from frenzy.core.scheduling.engine.claims import Claim, is_settled
 from frenzy.core.scheduling.engine.line import Line, claims_of
 from frenzy.core.scheduling.engine.shares import targets
-from frenzy.core.values.queue import SchedulingFacts
 from frenzy.core.values.queue_rules import NO_RULES
+from frenzy.core.values.scheduling_facts import SchedulingFacts
 
 policies = st.builds(
     HasPolicy,

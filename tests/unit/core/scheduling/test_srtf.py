@@ -9,8 +9,17 @@ from tests.unit.core.has_world import facts, node, plan, running, started, waiti
 
 from frenzy.core.scheduling import SrtfPolicy, apply_actions, policy_named, schedule
 from frenzy.core.scheduling.engine.capped import capped_plans
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import Action, Elasticity, Hold, Preempt, QueuedJob, Resize, RunningJob, SchedulingFacts
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import (
+    Action,
+    Elasticity,
+    Hold,
+    Preempt,
+    QueuedJob,
+    Resize,
+    RunningJob,
+    SchedulingFacts,
+)
 
 SRTF = SrtfPolicy(max_share=1.0)
 ELASTIC = Elasticity(restart_s=10.0, moves_left=1)

@@ -12,8 +12,8 @@ from tests.unit.core.has_world import EASY, elastic, facts, node, plan, running,
 
 from frenzy.core.scheduling import HasPolicy, apply_actions, decide
 from frenzy.core.values.cluster import Node
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import QueuedJob, RunningJob
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob
 
 SMALL_S = 100.0
 # Of a type that nothing else uses, so that some job may be moved, and decisions look at few.

@@ -27,9 +27,18 @@ from tests.unit.core.has_world import (
 from frenzy.core.scheduling import HasPolicy, SchedulingState, apply_actions, schedule
 from frenzy.core.scheduling.engine.swap import served_first
 from frenzy.core.values.cluster import NodeState
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import Elasticity, Hold, Preempt, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
 from frenzy.core.values.queue_rules import QueueRules
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import (
+    Elasticity,
+    Hold,
+    Preempt,
+    QueuedJob,
+    Resize,
+    RunningJob,
+    SchedulingFacts,
+    Start,
+)
 
 HAS = HasPolicy()
 TYPES = (gpu_type("big", memory_gib=40), gpu_type("mid", memory_gib=24), gpu_type("low", memory_gib=16))

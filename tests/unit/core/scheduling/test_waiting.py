@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from tests.unit.core.has_world import facts, node, plan, waiting
 
 from frenzy.core.scheduling import BackfillPolicy, SchedulingState
-from frenzy.core.scheduling.engine.waiting import Limits, Turns
-from frenzy.core.values.queue import QueuedJob
+from frenzy.core.scheduling.engine.queue_index import Limits, Turns
+from frenzy.core.values.scheduling_facts import QueuedJob
 
 run_times = st.sampled_from((10.0, 20.0, 30.0, 40.0))
 changes = st.lists(st.tuples(st.sampled_from(("arrival", "withdrawal")), run_times, run_times), max_size=12)

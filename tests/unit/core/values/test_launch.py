@@ -9,7 +9,7 @@ import pytest
 
 from frenzy.core.values.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
 from frenzy.core.values.launch import deepspeed_config, how_ended
-from frenzy.core.values.plan import MemoryPrediction, ResourcePlan
+from frenzy.core.values.resource_plan import MemoryPrediction, ResourcePlan
 
 JOB = TrainingJob(
     name="tiny",

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from frenzy.core.memory.cuda_memory import CUBLAS_WORKSPACES_BYTES
 from frenzy.core.values.errors import PermanentError, ReasonCode
 from frenzy.core.values.job import LoraSpec, Precision
-from frenzy.trainer.trace.moments import TraceResult
 from frenzy.trainer.trace.step import TraceChoices, prepared_model, trace_step, traced_run
 from frenzy.trainer.trace.storages import StorageLog
+from frenzy.trainer.trace.traced_moments import TraceResult
 
 HIDDEN, LAYERS, INNER, VOCABULARY = 256, 3, 512, 1024
 LLAMA = {

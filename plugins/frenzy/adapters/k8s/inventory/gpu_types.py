@@ -11,7 +11,7 @@ from typing import Final
 from frenzy.adapters.k8s.inventory.products import MigProfile, Product, card_of, cards_of
 from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.hardware import GpuType
-from frenzy.core.values.plan import short_hash
+from frenzy.core.values.resource_plan import short_hash
 from frenzy.core.values.units import GIB
 
 # Of the memory that a driver reports, what CUDA leaves to programs at least: 0.9707 (T4) is the least over the

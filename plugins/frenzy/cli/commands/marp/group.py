@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from frenzy.cli.commands.marp.evaluate import evaluate
+from frenzy.cli.commands.marp.evaluate_file import evaluate
 from frenzy.cli.commands.marp.measure import measure
 from frenzy.cli.commands.marp.trace import trace
 

@@ -178,7 +178,7 @@ def _measured(
 
 def _run(options: Sequence[str], *, quiet: bool) -> None:
     """The trainer's measurement, its progress on stdout, or on stderr beside ``--json``; ended with this process."""
-    from frenzy.adapters.calibration import DEFAULT_FILE
+    from frenzy.adapters.calibration_file import DEFAULT_FILE
 
     command = [sys.executable, "-m", _MODULE, "--with-parent", "--calibration", str(DEFAULT_FILE), *options]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
@@ -200,7 +200,7 @@ def _run(options: Sequence[str], *, quiet: bool) -> None:
 
 
 def _replayed(file: Path) -> list[Measurement]:
-    from frenzy.adapters.calibration import default_calibration
+    from frenzy.adapters.calibration_file import default_calibration
     from frenzy.trainer.measure.__main__ import measurement_line, replayed
 
     if not file.is_file():

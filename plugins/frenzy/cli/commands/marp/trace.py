@@ -13,13 +13,13 @@ from frenzy.adapters.spec.spec_file import checked_spec
 from frenzy.cli.render.console import out, print_json
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.launch import deepspeed_config
-from frenzy.core.values.plan import MemoryPrediction, ResourcePlan
+from frenzy.core.values.resource_plan import MemoryPrediction, ResourcePlan
 from frenzy.core.values.units import format_bytes
 from frenzy.core.values.zero_buckets import bucket_elements_for
 
 if TYPE_CHECKING:
     from frenzy.core.values.job import TrainingJob
-    from frenzy.trainer.trace.moments import TraceResult
+    from frenzy.trainer.trace.traced_moments import TraceResult
 
 _DEEPSPEED: Final = "DeepSpeed"
 _TORCH: Final = "torch"

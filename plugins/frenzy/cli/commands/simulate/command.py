@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from frenzy.cli.render.console import err
-from frenzy.cli.render.failures import FAILED
+from frenzy.cli.render.error_text import FAILED
 from frenzy.core.values.errors import SpecError, Violation
 from frenzy.core.values.queue_rules import NO_RULES, QueueRules
 
 if TYPE_CHECKING:
-    from frenzy.sim.outcome import SimResult
-    from frenzy.sim.workload import Workload, WorkloadSpec
+    from frenzy.sim.results import SimResult
+    from frenzy.sim.workloads import Workload, WorkloadSpec
 
 DEFAULT_TRACE: Final = "philly-160-1"
 DEFAULT_CLUSTER: Final = "44"
@@ -93,7 +93,7 @@ def simulate(  # noqa: PLR0913  # one argument for each option of the command
     _only_with_a_snapshot(what_if)
 
     from frenzy.sim.disturbances import Disturbances
-    from frenzy.sim.workload import ELASTIC, WorkloadSpec
+    from frenzy.sim.workloads import ELASTIC, WorkloadSpec
 
     arrivals = _arrivals(trace, jobs, profiles)
     spec = WorkloadSpec(
@@ -185,7 +185,7 @@ def _results(specs: Sequence[WorkloadSpec], policies: Sequence[str], notes: list
     """Workloads are made one at a time: a large one takes memory."""
     from frenzy.cli.commands.simulate.progress_bar import Runs
     from frenzy.sim.registry import scheduler_named
-    from frenzy.sim.workload import make_workload
+    from frenzy.sim.workloads import make_workload
 
     for name in policies:
         scheduler_named(name)

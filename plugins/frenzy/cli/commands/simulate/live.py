@@ -12,12 +12,12 @@ from frenzy.cli.commands.simulate.output import check_folder, tell
 from frenzy.cli.render.console import err, out, print_json
 from frenzy.cli.render.tables import Grid, grid
 from frenzy.sim.answer import Answer, answer, side_by_side
-from frenzy.sim.outcome import JobOutcome, SimResult
+from frenzy.sim.cluster_changes import what_if
 from frenzy.sim.registry import scheduler_named
 from frenzy.sim.reports.figures import TimeUnit, unit_for
 from frenzy.sim.reports.report import Report, write_report
+from frenzy.sim.results import JobOutcome, SimResult
 from frenzy.sim.snapshot import product_scheduler, read_snapshot, scenario_of
-from frenzy.sim.what_if import what_if
 
 if TYPE_CHECKING:
     from frenzy.core.runs.views import QueueSnapshot

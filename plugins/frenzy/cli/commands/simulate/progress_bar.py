@@ -11,10 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from frenzy.cli.render.tables import Grid, grid
 from frenzy.sim.engine import simulate
-from frenzy.sim.jobs import Scenario
 from frenzy.sim.metrics import Summary
-from frenzy.sim.outcome import SimResult
 from frenzy.sim.reports.figures import by_policy, shown_figures, time_unit_of
+from frenzy.sim.results import SimResult
+from frenzy.sim.scenario_jobs import Scenario
 from frenzy.sim.schedulers import Scheduler
 
 _STEPS: Final = 200

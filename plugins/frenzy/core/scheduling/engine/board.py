@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 
 from frenzy.core.scheduling.engine.options import Contender, Option
 from frenzy.core.scheduling.engine.placement import place
-from frenzy.core.scheduling.engine.policy import queue_rules
+from frenzy.core.scheduling.engine.policy_settings import queue_rules
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.reservation import Promise, Reservation, taken_out
 from frenzy.core.scheduling.engine.room import Need, Room, TypeRoom
 from frenzy.core.scheduling.engine.state import SchedulingState, running_job
 from frenzy.core.scheduling.engine.timeline import Ends, Timeline
 from frenzy.core.values.cluster import Placement
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import QueuedJob, RunningJob
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob
 
 
 @dataclass(slots=True)

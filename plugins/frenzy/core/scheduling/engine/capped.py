@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.resource_plan import ResourcePlan
 
 
 def capped_plans(plans: Sequence[ResourcePlan], max_gpus: float, min_efficiency: float) -> list[ResourcePlan]:

@@ -15,8 +15,8 @@ from frenzy.core.scheduling.engine.options import Contender, Rules
 from frenzy.core.scheduling.engine.room import Need, Same
 from frenzy.core.values.cluster import Cluster, NodeState
 from frenzy.core.values.hardware import GpuType
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import RunningJob
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import RunningJob
 
 Plans = tuple[ResourcePlan, ...]
 

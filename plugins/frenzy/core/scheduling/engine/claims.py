@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from frenzy.core.scheduling.engine.choices import Capacity, Choice, Table, Tables
 from frenzy.core.scheduling.engine.options import Contender
-from frenzy.core.scheduling.engine.policy import HasPolicy
+from frenzy.core.scheduling.engine.policy_settings import HasPolicy
 from frenzy.core.values.job import Objective
-from frenzy.core.values.queue import QueuedJob, RunningJob
+from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob
 
 NOTHING = Table.of(())
 

@@ -15,10 +15,10 @@ from typing import Final, Protocol
 from frenzy.core.scheduling.engine.choices import Choice
 from frenzy.core.scheduling.engine.claims import Claim
 from frenzy.core.scheduling.engine.options import Contender
-from frenzy.core.scheduling.engine.policy import BackfillPolicy, Policy
-from frenzy.core.scheduling.engine.waiting import NONE_CAN, Limits
+from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy, Policy
+from frenzy.core.scheduling.engine.queue_index import NONE_CAN, Limits
 from frenzy.core.scheduling.engine.wording import about
-from frenzy.core.values.queue import RunningJob
+from frenzy.core.values.scheduling_facts import RunningJob
 
 # Before any time of submission; what is added to it keeps its order.
 _FIRST_S: Final = -1e10

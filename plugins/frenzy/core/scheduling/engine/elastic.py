@@ -10,14 +10,14 @@ from frenzy.core.scheduling.engine.claims import Claim
 from frenzy.core.scheduling.engine.giving_way import preemption
 from frenzy.core.scheduling.engine.line import Line, claims_of
 from frenzy.core.scheduling.engine.placement import place_in
-from frenzy.core.scheduling.engine.policy import HasPolicy
+from frenzy.core.scheduling.engine.policy_settings import HasPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.room import Room
 from frenzy.core.scheduling.engine.shares import forbidden_key, targets
 from frenzy.core.scheduling.engine.state import SchedulingState, running_job
 from frenzy.core.scheduling.engine.swap import served_first
 from frenzy.core.scheduling.engine.sweep import Forbidden, Kept, Missed
-from frenzy.core.values.queue import Action, Resize, Start
+from frenzy.core.values.scheduling_facts import Action, Resize, Start
 
 # After so many sweeps with targets that could not be placed nobody is moved any more.
 _MAX_SWEEPS: Final = 8

@@ -20,9 +20,9 @@ from frenzy.core.scheduling.engine.choices import Capacity, Choice
 from frenzy.core.scheduling.engine.claims import Claim
 from frenzy.core.scheduling.engine.line import Line
 from frenzy.core.scheduling.engine.options import Contender
-from frenzy.core.scheduling.engine.waiting import Limits, Turns, Waiting
-from frenzy.core.values.queue import QueuedJob, RunningJob
+from frenzy.core.scheduling.engine.queue_index import Limits, Turns, Waiting
 from frenzy.core.values.queue_rules import QueueRules
+from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob
 
 _ROUNDING: Final = 1e-9
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from frenzy.core.scheduling.engine.claims import Claim
 from frenzy.core.scheduling.engine.line import Line
-from frenzy.core.scheduling.engine.policy import queue_rules
+from frenzy.core.scheduling.engine.policy_settings import queue_rules
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.state import SchedulingState
 from frenzy.core.scheduling.engine.wording import listed
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.queue import Preempt, Resize, Start
+from frenzy.core.values.scheduling_facts import Preempt, Resize, Start
 from frenzy.core.values.units import counted
 
 

@@ -12,7 +12,7 @@ from operator import attrgetter, sub
 from frenzy.core.scheduling.engine.choices import Capacity, Choice, Tables
 from frenzy.core.scheduling.engine.claims import Claim, claim_of_running, claim_of_waiting
 from frenzy.core.scheduling.engine.deadlines import with_deadline
-from frenzy.core.scheduling.engine.policy import HasPolicy
+from frenzy.core.scheduling.engine.policy_settings import HasPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.state import SchedulingState
 

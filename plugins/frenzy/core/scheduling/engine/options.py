@@ -9,12 +9,12 @@ from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 from frenzy.core.scheduling.engine.capped import capped_plans
-from frenzy.core.scheduling.engine.policy import FifoPolicy, PaperPolicy, Policy, SrtfPolicy, queue_rules
+from frenzy.core.scheduling.engine.policy_settings import FifoPolicy, PaperPolicy, Policy, SrtfPolicy, queue_rules
 from frenzy.core.scheduling.engine.rigid import could_hold, rigid_plans
 from frenzy.core.scheduling.engine.room import Need, Room
 from frenzy.core.values.cluster import Cluster
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import QueuedJob, RunningJob
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob
 
 _MOST_MENUS: Final = 16_384
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from frenzy.core.scheduling.engine.options import Contender
-from frenzy.core.scheduling.engine.policy import Policy, queue_rules
-from frenzy.core.values.queue import RunningJob
+from frenzy.core.scheduling.engine.policy_settings import Policy, queue_rules
 from frenzy.core.values.queue_rules import Limit, QueueRules
+from frenzy.core.values.scheduling_facts import RunningJob
 
 
 class Job(Protocol):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from frenzy.core.scheduling.engine.options import Option
 from frenzy.core.scheduling.engine.room import Need, TypeRoom, lesser, minus
 from frenzy.core.values.cluster import Placement
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import QueuedJob
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import QueuedJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

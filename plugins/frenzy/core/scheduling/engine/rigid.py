@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from frenzy.core.scheduling.engine.room import Need, full_capacity
 from frenzy.core.values.cluster import Cluster, NodeState
-from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.resource_plan import ResourcePlan
 
 
 def rigid_plans(

@@ -23,7 +23,7 @@ from frenzy.core.scheduling.engine.choices import Capacity, Choice
 from frenzy.core.scheduling.engine.claims import Claim
 from frenzy.core.scheduling.engine.fair_share import ShareTurns
 from frenzy.core.scheduling.engine.line import Line
-from frenzy.core.scheduling.engine.policy import HasPolicy
+from frenzy.core.scheduling.engine.policy_settings import HasPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.room import Need
 from frenzy.core.scheduling.engine.sweep import Forbidden, Missed, Sweep

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from frenzy.core.scheduling.engine.options import Rules
 from frenzy.core.scheduling.engine.placement import place_in
-from frenzy.core.scheduling.engine.policy import Policy
+from frenzy.core.scheduling.engine.policy_settings import Policy
+from frenzy.core.scheduling.engine.queue_index import Waiting
 from frenzy.core.scheduling.engine.room import Need, Room
 from frenzy.core.scheduling.engine.timeline import Ends
-from frenzy.core.scheduling.engine.waiting import Waiting
 from frenzy.core.values.cluster import Cluster, NodeState, Placement
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import Action, Hold, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import Action, Hold, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
 
 End = tuple[float, str]
 

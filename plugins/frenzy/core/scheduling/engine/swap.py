@@ -20,13 +20,13 @@ from enum import StrEnum
 from frenzy.core.scheduling.engine.claims import believed_left, is_settled
 from frenzy.core.scheduling.engine.options import Contender, Option
 from frenzy.core.scheduling.engine.placement import place_in
-from frenzy.core.scheduling.engine.policy import HasPolicy
+from frenzy.core.scheduling.engine.policy_settings import HasPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.room import Need, Room
 from frenzy.core.scheduling.engine.state import SchedulingState, restarted
 from frenzy.core.values.cluster import Placement
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import Action, Resize, RunningJob, Start
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import Action, Resize, RunningJob, Start
 
 # Of a very large cluster's jobs only those are looked at that could lose least.
 _MAX_TRIED = 64

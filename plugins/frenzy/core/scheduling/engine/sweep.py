@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from frenzy.core.scheduling.engine.choices import Choice, Table
 from frenzy.core.scheduling.engine.claims import Claim
-from frenzy.core.scheduling.engine.policy import HasPolicy
+from frenzy.core.scheduling.engine.policy_settings import HasPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.room import Need
 from frenzy.core.values.queue_rules import Limit

@@ -12,7 +12,7 @@ from frenzy.core.scheduling.engine.options import Rules
 from frenzy.core.scheduling.engine.placement import place
 from frenzy.core.scheduling.engine.room import Free, Need, TypeRoom, plus
 from frenzy.core.values.cluster import Placement
-from frenzy.core.values.queue import RunningJob
+from frenzy.core.values.scheduling_facts import RunningJob
 
 # Each is as large as the type's nodes are many.
 _NUM_ROOMS: Final = 16

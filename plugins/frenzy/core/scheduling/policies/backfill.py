@@ -8,13 +8,13 @@ from frenzy.core.scheduling.engine.deadlines import RiskFirst, at_risk, in_time
 from frenzy.core.scheduling.engine.fair_share import QueueTurns, held_by_queue
 from frenzy.core.scheduling.engine.forecast import best_promise, within_patience
 from frenzy.core.scheduling.engine.options import Contender, Option
-from frenzy.core.scheduling.engine.policy import BackfillPolicy
+from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy
+from frenzy.core.scheduling.engine.queue_index import Limits, Turns
 from frenzy.core.scheduling.engine.reservation import Promise
-from frenzy.core.scheduling.engine.waiting import Limits, Turns
 from frenzy.core.values.cluster import Placement
 from frenzy.core.values.job import Objective
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import QueuedJob
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import QueuedJob
 
 
 def run_pass(board: Board, policy: BackfillPolicy) -> None:

@@ -8,7 +8,7 @@ one. The first job that cannot start blocks all behind it, unless ``FifoPolicy.h
 from __future__ import annotations
 
 from frenzy.core.scheduling.engine.board import Board
-from frenzy.core.scheduling.engine.policy import FifoPolicy
+from frenzy.core.scheduling.engine.policy_settings import FifoPolicy
 
 
 def run_pass(board: Board, policy: FifoPolicy) -> None:

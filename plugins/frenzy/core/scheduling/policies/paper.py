@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from frenzy.core.scheduling.engine.board import Board
 from frenzy.core.scheduling.engine.options import Contender, Option
 from frenzy.core.scheduling.engine.placement import usable_gpus
-from frenzy.core.scheduling.engine.policy import PaperPolicy
+from frenzy.core.scheduling.engine.policy_settings import PaperPolicy
+from frenzy.core.scheduling.engine.queue_index import Turns
 from frenzy.core.scheduling.engine.room import Need
-from frenzy.core.scheduling.engine.waiting import Turns
 from frenzy.core.values.cluster import NodeAllocation, Placement
 
 

@@ -21,13 +21,13 @@ from frenzy.core.scheduling.engine.board import Board
 from frenzy.core.scheduling.engine.claims import is_settled
 from frenzy.core.scheduling.engine.options import Contender, Option
 from frenzy.core.scheduling.engine.placement import place_in
-from frenzy.core.scheduling.engine.policy import SrtfPolicy
+from frenzy.core.scheduling.engine.policy_settings import SrtfPolicy
+from frenzy.core.scheduling.engine.queue_index import Turns
 from frenzy.core.scheduling.engine.room import Room
 from frenzy.core.scheduling.engine.state import SchedulingState, restarted
-from frenzy.core.scheduling.engine.waiting import Turns
 from frenzy.core.values.cluster import Placement
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.queue import Action, Preempt, QueuedJob, Resize, RunningJob, Start
+from frenzy.core.values.scheduling_facts import Action, Preempt, QueuedJob, Resize, RunningJob, Start
 
 
 def run_pass(board: Board) -> None:

@@ -21,9 +21,9 @@ from frenzy.core.scheduling.engine.wording import about, are, asked, host_needs,
 from frenzy.core.scheduling.reasons.impossible import impossible
 from frenzy.core.scheduling.reasons.queue_holds import QueueJudge, over_quota
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import QueuedJob
 from frenzy.core.values.queue_rules import Limit
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import QueuedJob
 from frenzy.core.values.units import format_bytes
 
 

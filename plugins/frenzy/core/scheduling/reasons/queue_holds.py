@@ -6,11 +6,11 @@ from frenzy.core.scheduling.engine.board import Board
 from frenzy.core.scheduling.engine.choices import Capacity
 from frenzy.core.scheduling.engine.fair_share import held_by_queue, rights
 from frenzy.core.scheduling.engine.options import Contender, Option
-from frenzy.core.scheduling.engine.policy import queue_rules
+from frenzy.core.scheduling.engine.policy_settings import queue_rules
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import QueuedJob
 from frenzy.core.values.queue_rules import Limit
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import QueuedJob
 from frenzy.core.values.units import counted
 
 

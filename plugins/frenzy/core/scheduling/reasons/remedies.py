@@ -16,14 +16,14 @@ from functools import partial
 from typing import Final
 
 from frenzy.core.scheduling.engine.options import Contender, Option
-from frenzy.core.scheduling.engine.policy import Policy, queue_rules
+from frenzy.core.scheduling.engine.policy_settings import Policy, queue_rules
 from frenzy.core.scheduling.engine.room import Free, Need, TypeRoom
 from frenzy.core.scheduling.engine.wording import host_needs
 from frenzy.core.scheduling.reasons.rule_changes import least_quota
 from frenzy.core.scheduling.reasons.what_if import gpus_wanted, one_for_each_type, with_idle_gpus
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.queue import Action, QueuedJob, SchedulingFacts, Start
+from frenzy.core.values.scheduling_facts import Action, QueuedJob, SchedulingFacts, Start
 from frenzy.core.values.units import GIB, MIB
 
 Decide = Callable[[SchedulingFacts, float, Policy], tuple[Action, ...]]

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from frenzy.core.scheduling.engine.policy import Policy, queue_rules, with_queues
+from frenzy.core.scheduling.engine.policy_settings import Policy, queue_rules, with_queues
 from frenzy.core.scheduling.engine.quotas import QuotaUse
-from frenzy.core.values.queue import QueuedJob, SchedulingFacts
 from frenzy.core.values.queue_rules import ANY_OTHER, Limit, QueueRules, Quota, TeamRule
+from frenzy.core.values.scheduling_facts import QueuedJob, SchedulingFacts
 
 # More than this many times the weight is no change of a share but another policy.
 _WEIGHT_FACTORS: Final = (1.5, 2.0, 4.0, 8.0, 16.0)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from frenzy.core.scheduling.engine.policy import FifoPolicy, PaperPolicy, Policy
+from frenzy.core.scheduling.engine.policy_settings import FifoPolicy, PaperPolicy, Policy
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.resource_plan import ResourcePlan
 
 
 def why_this_plan(plans: Sequence[ResourcePlan], plan: ResourcePlan, policy: Policy, *, may_move: bool) -> Reason:

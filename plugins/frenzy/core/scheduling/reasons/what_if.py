@@ -8,7 +8,7 @@ from typing import Final
 
 from frenzy.core.scheduling.engine.options import Option
 from frenzy.core.values.cluster import Cluster, Node
-from frenzy.core.values.queue import SchedulingFacts
+from frenzy.core.values.scheduling_facts import SchedulingFacts
 
 _NODE: Final = "what-if"
 _HOST_BYTES: Final = 2**50

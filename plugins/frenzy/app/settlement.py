@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from frenzy.app.observe import merge_progress
 from frenzy.app.place import next_attempt_of
-from frenzy.app.plan import next_plans
+from frenzy.app.plan_listing import next_plans
 from frenzy.app.queries import view_of
 from frenzy.app.schedule_pass import run_pass
 from frenzy.app.services import Services, live_attempt, log_event, require_attempt, require_run

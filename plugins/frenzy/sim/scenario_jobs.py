@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from frenzy.core.values.cluster import Cluster
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import QueuedJob, RunningJob
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

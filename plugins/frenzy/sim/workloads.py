@@ -34,15 +34,15 @@ from frenzy.core.lifecycle.moves import MOVES
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import SpecError, Violation
 from frenzy.core.values.job import Precision
-from frenzy.core.values.queue import Elasticity, QueuedJob
 from frenzy.core.values.queue_rules import NO_RULES, QueueRules
+from frenzy.core.values.scheduling_facts import Elasticity, QueuedJob
 from frenzy.sim.clusters import OPENB_TYPES, cluster_label, cluster_named
 from frenzy.sim.disturbances import Disturbances, Disturber, node_failures
 from frenzy.sim.job_classes import CLASSES, JobSize, precision_for
-from frenzy.sim.jobs import Scenario, SimJob
 from frenzy.sim.plan_sets import Hardware, plans_on
 from frenzy.sim.profile_jobs import profile_jobs
 from frenzy.sim.reference import Plans, asked_gpus, by_speed, reference_gpu_s
+from frenzy.sim.scenario_jobs import Scenario, SimJob
 from frenzy.sim.traces import TRACES, Arrival, Trace, load_trace, stem
 
 SIZE_OF_APPLICATION: Final[Mapping[str, JobSize]] = MappingProxyType(

@@ -21,7 +21,7 @@ from frenzy.core.planning.request import PlanRequest
 from frenzy.core.planning.resource_remedies import RESOURCE_CHANGES, ResourceChange
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
-from frenzy.core.values.plan import Candidate
+from frenzy.core.values.resource_plan import Candidate
 
 # How many candidates are looked at in search of a remedy, about half a second's work: the number of combinations
 # doubles with each change that could help. A look costs as much as so many candidates at least, and where a batch

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from frenzy.core.scheduling.engine.options import Contender
-from frenzy.core.values.queue import QueuedJob
+from frenzy.core.values.scheduling_facts import QueuedJob
 
 Order = Callable[[QueuedJob], tuple[Any, ...]]
 

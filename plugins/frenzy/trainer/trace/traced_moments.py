@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from frenzy.core.values.plan import MemoryTerm
+from frenzy.core.values.resource_plan import MemoryTerm
 from frenzy.trainer.trace.storages import StorageLog
 
 HOST: Final = "host"

@@ -13,7 +13,7 @@ from frenzy.core.runs.ledger import JobState, NextAttempt, RunRecord, versions_k
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import FrenzyError, Reason, ReasonCode
 from frenzy.core.values.job import deadline_s
-from frenzy.core.values.plan import Candidate, ResourcePlan
+from frenzy.core.values.resource_plan import Candidate, ResourcePlan
 from frenzy.ports import LedgerTx
 
 # Steps assumed for predicted times where the number of steps is not known yet.

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from frenzy.app.cancel import cancel_in
+from frenzy.app.cancellation import cancel_in
 from frenzy.app.inventory import refresh_inventory
 from frenzy.app.place import launch_spec
 from frenzy.app.schedule_pass import run_pass
 from frenzy.app.services import Services, log_event, require_attempt, require_run
-from frenzy.app.settle import settle
+from frenzy.app.settlement import settle
 from frenzy.core.runs.ledger import FINAL_STATES, Attempt, JobState, Lease, LeaseState, RunRecord
 from frenzy.core.runs.masking import without_masked
 from frenzy.core.runs.protocol import EndReport, ReconcileFinding, ReconcileReport, ReconcileSummary, ReconcileTarget
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.queue import Start
+from frenzy.core.values.scheduling_facts import Start
 from frenzy.ports import LedgerTx, WorkersState
 
 # A placed attempt whose workers never came keeps its GPUs for so many lease times when its launch task is over, and

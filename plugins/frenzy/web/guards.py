@@ -16,7 +16,7 @@ from fastapi import Depends, Request
 
 from frenzy.api.declaration import Need
 from frenzy.app.services import require_run
-from frenzy.app.submit import require_managed
+from frenzy.app.stored_jobs import require_managed
 from frenzy.core.runs.access import Caller, Forbidden, may_manage
 from frenzy.core.runs.ledger import RunRecord
 from frenzy.web.messages import services_of

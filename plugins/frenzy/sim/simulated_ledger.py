@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from frenzy.core.values.cluster import Cluster
-from frenzy.core.values.plan import ResourcePlan
-from frenzy.core.values.queue import QueuedJob, RunningJob
-from frenzy.sim.jobs import Scenario, SimJob
-from frenzy.sim.outcome import IdleTime, JobOutcome, SimResult, Stay
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob
+from frenzy.sim.results import IdleTime, JobOutcome, SimResult, Stay
+from frenzy.sim.scenario_jobs import Scenario, SimJob
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from frenzy.core.lifecycle.reschedule import outgrew
 from frenzy.core.runs.ledger import Attempt, JobState, MoveTarget, RunRecord, since_registered
 from frenzy.core.values.cluster import NodeState, Placement
 from frenzy.core.values.errors import Reason
-from frenzy.core.values.queue import Action, Preempt, Resize, Start
+from frenzy.core.values.scheduling_facts import Action, Preempt, Resize, Start
 from frenzy.ports import LedgerTx
 
 log = logging.getLogger(__name__)

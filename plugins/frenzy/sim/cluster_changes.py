@@ -27,7 +27,7 @@ from frenzy.core.values.cluster import Cluster, Node, NodeState, held_by_node
 from frenzy.core.values.errors import SpecError, Violation
 from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.hardware import GpuType
-from frenzy.core.values.queue import SchedulingFacts
+from frenzy.core.values.scheduling_facts import SchedulingFacts
 from frenzy.sim.replan import with_plans_for
 
 _FORMS: Final = "add N TYPE, remove N TYPE, drain NODE or undrain NODE"

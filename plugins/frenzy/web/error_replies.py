@@ -23,7 +23,7 @@ from frenzy.core.runs.access import Forbidden
 from frenzy.core.values.codec import encode
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, SpecError, TemporaryError, Violation
 from frenzy.ports import LedgerConflict
-from frenzy.web.access import person_of
+from frenzy.web.guards import person_of
 
 log = logging.getLogger(__name__)
 _MOST_CHARACTERS: Final = 20_000

@@ -7,7 +7,7 @@ from dataclasses import replace
 from frenzy.app.queries import view_of
 from frenzy.app.schedule_pass import run_pass
 from frenzy.app.services import Services, live_attempt, require_run
-from frenzy.app.settle import settle
+from frenzy.app.settlement import settle
 from frenzy.app.states import move
 from frenzy.core.runs.ledger import FINAL_STATES, JobState, RunRecord
 from frenzy.core.runs.protocol import EndReport, RunView

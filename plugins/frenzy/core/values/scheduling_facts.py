@@ -9,7 +9,7 @@ from typing import Final, Literal
 from frenzy.core.values.cluster import Cluster, Placement
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.job import Objective
-from frenzy.core.values.plan import ResourcePlan
+from frenzy.core.values.resource_plan import ResourcePlan
 
 _LEAST_S: Final = 1e-9
 
