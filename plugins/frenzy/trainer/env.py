@@ -38,6 +38,8 @@ _VIRTUAL: Final[Mapping[str, str]] = {
     "MALLOC_TRIM_THRESHOLD_": "262144",
     "MALLOC_TOP_PAD_": "131072",
     "MALLOC_ARENA_MAX": "1",
+    # torch keeps its last 2,000 collective operations for post-mortems, some 3 MiB that fill over the first steps.
+    "TORCH_FR_BUFFER_SIZE": "0",
 }
 
 

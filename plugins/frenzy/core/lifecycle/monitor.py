@@ -209,21 +209,19 @@ def _hung(
 def _pressure(
     state: MonitorState, plan: ResourcePlan, remaining: int | None, progress: ProgressReport, policy: MonitorPolicy
 ) -> PressureReport | None:
-    trend = _trend(state, policy)
-    reason = _forecast(state, trend, remaining, policy) or _usage(state, plan, policy) or _retries(state, policy)
+    forecast = _forecast(state, remaining, policy)
+    reason = forecast.reason if forecast else _usage(state, plan, policy) or _retries(state, policy)
     if reason is None:
         return None
     seen = max(0, state.steps[-1].peaks.reserved_bytes - plan.memory.peak_allocated_bytes)
-    forecast = trend is not None and reason.code is ReasonCode.MEMORY_PRESSURE_FORECAST
-    pace = max(trend.slope, _growth_pace(state)) if trend is not None and forecast else 0.0
-    growth = round(pace * (remaining or 0))
+    growth = round(forecast.pace * (remaining or 0)) if forecast else 0
     return PressureReport(
         reason=reason, progress=progress, extra_bytes_per_gpu=seen, forecast_extra_bytes_per_gpu=seen + growth
     )
 
 
-def _trend(state: MonitorState, policy: MonitorPolicy) -> Trend | None:
-    """The steeper significant trend of the short and the long window of settled steps.
+def _trends(state: MonitorState, policy: MonitorPolicy) -> tuple[Trend, ...]:
+    """The significant trends of the short and the long window of settled steps.
 
     The last step of settling is the first that counts.
     """
@@ -240,28 +238,44 @@ def _trend(state: MonitorState, policy: MonitorPolicy) -> Trend | None:
         )
         if trend.significant(policy.least_rise_share * window[-1].capacity_bytes):
             found.append(trend)
-    return max(found, key=lambda each: each.slope, default=None)
+    return tuple(found)
 
 
-def _forecast(state: MonitorState, trend: Trend | None, remaining: int | None, policy: MonitorPolicy) -> Reason | None:
-    """The trend reaches the capacity within the horizon, or the next jump would pass it."""
-    if trend is None or not _still_rising(state):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Forecast:
+    """That memory will not last; ``pace``: bytes that a GPU gains a step."""
+
+    reason: Reason
+    pace: float
+
+
+def _forecast(state: MonitorState, remaining: int | None, policy: MonitorPolicy) -> _Forecast | None:
+    """A trend reaches the capacity within the horizon, or the next jump would pass it."""
+    trends = _trends(state, policy)
+    if not trends or not _still_rising(state):
         return None
     last = state.steps[-1]
-    steps_left = min(trend.steps_until(last.capacity_bytes), _steps_until_full(state), _steps_until_jump(state, policy))
+    believed = [each for each in trends if np.isfinite(each.steps_until(last.capacity_bytes))]
+    steps_left = min(
+        *(each.steps_until(last.capacity_bytes) for each in believed),
+        _steps_until_full(state),
+        _steps_until_jump(state, policy),
+    )
     if remaining is not None and steps_left > remaining:
         return None
     step_time_s = float(np.median([each.step_time_s for each in state.steps[-policy.window_steps :]]))
     if steps_left > policy.horizon_steps and steps_left * step_time_s > policy.horizon_s:
         return None
-    return Reason(
+    pace = max(_growth_pace(state), *(each.slope for each in believed), 0.0)
+    reason = Reason(
         code=ReasonCode.MEMORY_PRESSURE_FORECAST,
         detail=(
             f"At step {last.step} a GPU holds {format_bytes(last.peaks.reserved_bytes)} of "
-            f"{format_bytes(last.capacity_bytes)} and gains {format_bytes(max(trend.slope, _growth_pace(state)))} a "
+            f"{format_bytes(last.capacity_bytes)} and gains {format_bytes(pace)} a "
             f"step since step {state.growth_step}: full in about {steps_left:.0f} steps."
         ),
     )
+    return _Forecast(reason=reason, pace=pace)
 
 
 def _still_rising(state: MonitorState) -> bool:

@@ -3,32 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+_BELIEVED_SPANS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
     """A line through (steps, values): ``level`` at the last step, ``slope`` per step.
 
-    noise: median absolute deviation from the line. rise: what the line gained over the window.
+    noise: median absolute deviation from the line. span: steps between the first point and the last.
     """
 
     level: float
     slope: float
     noise: float
-    rise: float
+    span: float
+
+    @property
+    def rise(self) -> float:
+        """What the line gained over the window."""
+        return self.slope * self.span
 
     def significant(self, least_rise: float) -> bool:
         """Whether the rise stands out of the noise and is at least ``least_rise``."""
         return self.slope > 0 and self.rise > max(least_rise, 3.0 * self.noise)
 
     def steps_until(self, value: float) -> float:
-        """Steps until the line reaches ``value``; infinite when it does not rise."""
+        """Steps until the line reaches ``value``; infinite when it does not rise, or not that soon.
+
+        A line is believed for twice its own span: one jump within a short window looks like a steep line.
+        """
         if self.slope <= 0:
             return float("inf")
-        return max(0.0, (value - self.level) / self.slope)
+        steps = max(0.0, (value - self.level) / self.slope)
+        return steps if steps <= _BELIEVED_SPANS * self.span else float("inf")
 
 
 def theil_sen(steps: NDArray[np.float64], values: NDArray[np.float64]) -> Trend:
@@ -45,5 +57,5 @@ def theil_sen(steps: NDArray[np.float64], values: NDArray[np.float64]) -> Trend:
         level=slope * float(steps[-1]) + intercept,
         slope=slope,
         noise=float(np.median(np.abs(residuals))),
-        rise=slope * float(steps[-1] - steps[0]),
+        span=float(steps[-1] - steps[0]),
     )

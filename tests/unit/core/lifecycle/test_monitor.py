@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -108,6 +109,28 @@ def test_growth_in_jumps_is_forecast_before_the_capacity_is_reached(every: int, 
 def test_growth_that_stops_far_below_the_capacity_is_left_alone() -> None:
     peaks = [200 * MIB + min(step, 20) * 2 * MIB for step in range(200)]
     assert first_alarm(peaks) is None
+
+
+def test_the_drift_of_a_process_that_plays_a_gpu_is_no_growth() -> None:
+    capacity = 72 * MIB
+    state = MonitorState(num_ranks=1)
+    for step, peak, step_time_s in _history("virtual_gpu_drift.csv"):
+        told = dataclasses.replace(record(int(step), peak), step_time_s=step_time_s, capacity_bytes=capacity)
+        state = absorb(state, (told,), POLICY)
+        now = assess(
+            state,
+            plan(8 * MIB, 15 * MIB),
+            total_steps=400,
+            now_s=1000.0 + step,
+            running_since_s=1000.0,
+            policy=POLICY,
+        )
+        assert now.pressure is None
+
+
+def _history(name: str) -> list[list[float]]:
+    lines = (Path(__file__).parents[3] / "data" / "lifecycle" / name).read_text(encoding="utf-8").splitlines()
+    return [[float(each) for each in line.split(",")] for line in lines if line[0].isdigit()]
 
 
 def test_growth_that_outlasts_the_run_is_left_alone() -> None:
