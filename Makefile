@@ -62,7 +62,7 @@ lint: $(STAMP) ## ruff: rules and format
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-types: $(STAMP) ## mypy --strict on core, app, api, web, ports and adapters
+types: $(STAMP) ## mypy --strict on the whole package
 	@$(BIN)/mypy
 
 imports: $(STAMP) ## the layers, kept by import-linter

@@ -16,8 +16,14 @@ def note_act(act: Act) -> None:
     from airflow.utils.session import create_session
 
     extra = json.dumps({"particulars": act.particulars}) if act.particulars else None
-    whose = {"owner": act.who, "owner_display_name": act.who}
-    row = Log(event=act.event, extra=extra, dag_id=act.dag_id, run_id=act.run_id, **whose)
+    row = Log(
+        event=act.event,
+        owner=act.who,
+        owner_display_name=act.who,
+        extra=extra,
+        dag_id=act.dag_id,
+        run_id=act.run_id,
+    )
     try:
         with create_session() as session:
             session.add(row)

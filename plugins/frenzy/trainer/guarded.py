@@ -109,7 +109,7 @@ def _local_files(rules: SourceRules) -> type[Any]:
         folder, name = os.path.split(path)
         return path_problem(f"{os.path.realpath(folder)}/{name}", rules) is not None
 
-    class GuardedFiles(LocalFileSystem):
+    class GuardedFiles(LocalFileSystem):  # type: ignore[misc]  # fsspec ships no types
         """What is closed is not there: a pattern tells nothing of it."""
 
         cachable = False

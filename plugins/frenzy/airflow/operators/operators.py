@@ -53,7 +53,8 @@ class ProfileOperator(FrenzyOperator):
         # Airflow renders, stores and shows template fields: a job that is no template is not in one.
         self.job = None if isinstance(job, TrainingJob) or callable(job) else job
         self.data_facts = data_facts
-        self._given, self._masked = job, ()
+        self._given = job
+        self._masked: tuple[str, ...] = ()
 
     def _do_render_template_fields(self, *args: Any, **kwargs: Any) -> None:
         """Also called for a mapped task. Airflow then keeps and shows ``job``, which thus holds no secret."""

@@ -50,7 +50,7 @@ def _can_be_quantised(module: Any) -> bool:
     return type(module).__name__ == _INPUTS_FIRST and int(module.weight.shape[0]) % BLOCK_ELEMENTS == 0
 
 
-def _quantised(linear: Any, compute_dtype: torch.dtype, *, twice: bool) -> torch.nn.Module:
+def _quantised(linear: Any, compute_dtype: torch.dtype, *, twice: bool) -> Any:
     from bitsandbytes.nn import Linear4bit, Params4bit
 
     inputs_first = type(linear).__name__ == _INPUTS_FIRST
@@ -65,13 +65,14 @@ def _quantised(linear: Any, compute_dtype: torch.dtype, *, twice: bool) -> torch
         quant_type="nf4",
         device="meta",
     )
-    made.weight = Params4bit(
+    codes: Any = Params4bit(
         weight.to(compute_dtype),
         requires_grad=False,
         compress_statistics=twice,
         quant_type="nf4",
         module=made,
-    ).to("cpu")
+    )
+    made.weight = codes.to("cpu")
     if linear.bias is not None:
         made.bias = torch.nn.Parameter(linear.bias.data, requires_grad=False)
     setattr(made, _MARK, inputs_first)

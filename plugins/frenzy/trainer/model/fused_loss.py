@@ -8,6 +8,7 @@ the plain loss's: mean of the fp32 cross-entropy over the labels that are not ig
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -159,8 +160,8 @@ class FusedHead(torch.nn.Module):
         labels, self.labels = shifted_labels(self.labels), None
         flat = hidden.reshape(-1, hidden.shape[-1])
         chunk = loss_chunk_tokens(flat.shape[0], self.weight.shape[0])
-        loss: torch.Tensor = LinearCrossEntropy.apply(flat, self.weight, self.bias, labels, self.scale, chunk)
-        return loss
+        apply: Callable[..., torch.Tensor] = LinearCrossEntropy.apply  # torch gives it no types
+        return apply(flat, self.weight, self.bias, labels, self.scale, chunk)
 
 
 def fuse_loss(model: Any) -> None:

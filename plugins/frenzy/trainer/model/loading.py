@@ -133,7 +133,8 @@ def make_model(
     torch.manual_seed(job.training.seed)
     if weights is not None:
         return _with_weights(job, config, weights)
-    model, lora = _first_model(job, config, run_root), job.training.lora
+    model: torch.nn.Module = _first_model(job, config, run_root)
+    lora = job.training.lora
     if job.training.loss == "fused":
         fuse_loss(model)
     if lora is not None and lora.quantization == "nf4":
@@ -145,7 +146,7 @@ def make_model(
 
 
 def _with_weights(job: TrainingJob, config: Any, weights: Mapping[str, torch.Tensor]) -> torch.nn.Module:
-    model = _from_config(config, job.training.attention)
+    model: torch.nn.Module = _from_config(config, job.training.attention)
     if job.training.lora is not None:
         model = _with_adapters(model, job)
     model.to(next(each.dtype for each in weights.values() if each.is_floating_point()))
@@ -204,7 +205,7 @@ def _with_adapters(model: Any, job: TrainingJob) -> Any:
     assert lora is not None
     settings = LoraConfig(
         r=lora.rank,
-        lora_alpha=lora.alpha,
+        lora_alpha=lora.alpha,  # type: ignore[arg-type]  # peft divides it by the rank: a float will do
         lora_dropout=lora.dropout,
         target_modules=list(adapter_targets(model.config.model_type, lora)),
         task_type="CAUSAL_LM",

@@ -52,7 +52,7 @@ class PlainEngine:
         return loss
 
     def backward(self, loss: torch.Tensor) -> None:
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
 
     def step(self) -> None:
         with self._answers.any_number(1.0):

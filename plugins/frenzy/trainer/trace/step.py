@@ -235,7 +235,7 @@ class _Run:
             return
         self._mark("loss")
         if inputs[0].requires_grad:
-            inputs[0].register_hook(self._head_left)  # type: ignore[no-untyped-call]
+            inputs[0].register_hook(self._head_left)
 
     def _head_left(self, _gradient: torch.Tensor) -> None:
         self._mark("backward")

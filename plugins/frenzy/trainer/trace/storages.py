@@ -37,7 +37,7 @@ def _call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return func(*args, **kwargs)
 
 
-class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class StorageLog(TorchDispatchMode):
     """Notes every storage that operations make, and its end.
 
     events: index of an allocation, or ~index where it is freed. operation_ends: number of events
