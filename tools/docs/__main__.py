@@ -5,7 +5,6 @@ The pages are checked in; a test holds them equal to what this makes. ``make doc
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from collections import Counter
@@ -15,18 +14,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from frenzy.adapters.calibration_file import calibrated_releases, default_calibration, load_calibration
-from frenzy.adapters.spec.fields import SpecField, fields_of, schema_limits
-from frenzy.adapters.spec.job_spec import job_schema
+from frenzy.adapters.spec.fields import Schema, job_schema, kind_of
 from frenzy.core.memory.calibration import ActivationCoefficients, Calibration, Loss
 from frenzy.core.memory.closed_form import Workload, predict_memory
 from frenzy.core.models.shape import SUPPORTED_FAMILIES, model_shape
 from frenzy.core.models.trainable import trained_part
 from frenzy.core.planning.grid import grid_of
-from frenzy.core.values.codec import encode
 from frenzy.core.values.errors import REASON_SENTENCES
 from frenzy.core.values.gpu_catalogue import CATALOGUE, CatalogueEntry
 from frenzy.core.values.hardware import DeviceKind
-from frenzy.core.values.job import Precision, TrainingJob
+from frenzy.core.values.job import Precision
 from frenzy.core.values.units import format_bytes
 from frenzy.core.values.zero_buckets import bucket_elements_for
 from frenzy.settings import CHECKOUT
@@ -46,7 +43,13 @@ _EXAMPLE_CONFIG: Final[Mapping[str, Any]] = {
     "tie_word_embeddings": True,
 }
 _NOTE: Final = "<!-- Written by `make docs` from the code; edit the code, not this page. -->"
-_TYPE_WORDS: Final = {str: "text", int: "whole number", float: "number", bool: "`true` or `false`"}
+_TYPE_WORDS: Final = {
+    "string": "text",
+    "integer": "whole number",
+    "number": "number",
+    "boolean": "`true` or `false`",
+    "object": "mapping",
+}
 _LIMIT_WORDS: Final = {
     "minimum": "at least {}",
     "exclusiveMinimum": "above {}",
@@ -93,65 +96,59 @@ def spec_page() -> str:
         "refused, all at once, each with its path. [Writing a job](jobs.md) is the guide to this page; "
         "[job.schema.json](job.schema.json) is the same as a JSON schema, for editors.",
         "## The job",
-        *_section(TrainingJob, ""),
+        *_section(job_schema(), ""),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _section(kind: type, path: str) -> Iterator[str]:
+def _section(section: Schema, path: str) -> Iterator[str]:
     """The table of one section's fields, then the sections inside it."""
-    fields = fields_of(kind)
-    yield _table(("field", "type and limits", "default", "meaning"), (_field_row(each, path) for each in fields))
-    for field in fields:
-        inner = field.item_kind or field.kind
-        if dataclasses.is_dataclass(inner) and isinstance(inner, type):
-            place = f"{path}{field.name}" + ("[]" if field.item_kind else "")
+    fields = section["properties"]
+    required = section.get("required", ())
+    rows = (_field_row(f"{path}{name}", each, name in required) for name, each in fields.items())
+    yield _table(("field", "type and limits", "default", "meaning"), rows)
+    for name, field in fields.items():
+        inner = field.get("items", field)
+        if "properties" in inner:
+            place = f"{path}{name}" + ("[]" if "items" in field else "")
             yield f"## `{place}`"
-            yield _prose(inner.__doc__)
+            yield _prose(inner["description"])
             yield from _section(inner, f"{place}.")
 
 
-def _field_row(field: SpecField, path: str) -> tuple[str, ...]:
-    return f"`{path}{field.name}`", _type_text(field), _default_text(field), _meaning(field)
+def _field_row(path: str, field: Schema, required: bool) -> tuple[str, ...]:
+    return f"`{path}`", _type_text(field), "**required**" if required else _default_text(field), _meaning(field)
 
 
-def _type_text(field: SpecField) -> str:
-    limits = schema_limits(field)
-    if field.kind is str and limits.get("minLength") == 1 and "maxLength" not in limits:
-        return "text, not empty"
-    words = [text.format(_number(limits[key])) for key, text in _LIMIT_WORDS.items() if key in limits]
+def _type_text(field: Schema) -> str:
+    words = [text.format(_number(field[key])) for key, text in _LIMIT_WORDS.items() if key in field]
     return f"{_kind_text(field)}{', ' if words else ''}{' and '.join(words)}"
 
 
-def _kind_text(field: SpecField) -> str:
-    if field.choices:
-        return ", ".join(f"`{each}`" for each in field.choices)
-    if field.item_kind is not None:
-        return "list of text" if field.item_kind is str else "list of mappings, see below"
-    if dataclasses.is_dataclass(field.kind):
-        return "mapping, see below"
-    return "mapping" if field.is_mapping else _TYPE_WORDS[field.kind]
+def _kind_text(field: Schema) -> str:
+    if "enum" in field:
+        return ", ".join(f"`{each}`" for each in field["enum"])
+    if "items" in field:
+        return "list of text" if field["items"]["type"] == "string" else "list of mappings, see below"
+    return "mapping, see below" if "properties" in field else _TYPE_WORDS[kind_of(field)]
 
 
 def _number(value: Any) -> str:
     return f"{value:,}".replace(",", " ") if isinstance(value, int) and value >= 10_000 else f"{value:g}"
 
 
-def _default_text(field: SpecField) -> str:
-    if field.required:
-        return "**required**"
-    if field.is_section:
+def _default_text(field: Schema) -> str:
+    value = field["default"]
+    if "title" in field:
         return "see below"
-    value = encode(field.default)
     if value in (None, "", [], {}):
         return "none"
     return f"`{json.dumps(value) if isinstance(value, bool) else value}`"
 
 
-def _meaning(field: SpecField) -> str:
-    text = _prose(field.kind.__doc__ if field.is_section else field.doc.text)
-    examples = ", ".join(f"`{each}`" for each in field.doc.examples)
-    return f"{text} For example {examples}." if examples else text
+def _meaning(field: Schema) -> str:
+    examples = ", ".join(f"`{each}`" for each in field.get("examples", ()))
+    return _prose(field["description"]) + (f" For example {examples}." if examples else "")
 
 
 def _prose(text: str | None) -> str:

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
 from frenzy.adapters.k8s import labels
-from frenzy.adapters.spec.refusals import Location, refused, shown, violations_of
+from frenzy.adapters.spec.refusals import Location, file_text, refused, shown, violations_of
 from frenzy.adapters.spec.yaml_core import FILE, load_yaml
 from frenzy.core.values.errors import SpecError, Violation
 from frenzy.core.values.hardware import DeviceKind, GpuType
@@ -240,13 +240,7 @@ _NOT_IN_THE_FILE: Final = frozenset({*_FILE_NAMES.values(), "stop_grace_s"})
 
 def load_pod_rules(path: str | Path, *, stop_grace_s: float) -> PodRules:
     """The rules in the YAML file at ``path``. Raises SpecError with every violation."""
-    file = Path(path)
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        detail = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise refused(_WHOLE, str(file), f"name a readable YAML file ({detail})") from error
-    return parse_pod_rules(text, stop_grace_s=stop_grace_s)
+    return parse_pod_rules(file_text(path, _WHOLE), stop_grace_s=stop_grace_s)
 
 
 def parse_pod_rules(text: str, *, stop_grace_s: float = 30.0) -> PodRules:

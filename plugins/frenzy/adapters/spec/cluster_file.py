@@ -25,11 +25,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from frenzy.adapters.spec.refusals import one_of, refused, shown, violations_of
+from frenzy.adapters.spec.refusals import Location, file_text, one_of, refused, shown, violations_of
 from frenzy.adapters.spec.yaml_core import FILE, load_yaml
 from frenzy.core.values.cluster import Cluster, Node, NodeGroup, NodeState
 from frenzy.core.values.errors import SpecError, Violation
@@ -73,13 +73,7 @@ def load_cluster(path: str | Path) -> Cluster:
 
 def load_cluster_file(path: str | Path) -> ClusterFile:
     """What the YAML file at ``path`` says. Raises SpecError as ``load_cluster`` does."""
-    file = Path(path)
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        detail = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise refused("cluster file", str(file), f"name a readable YAML file ({detail})") from error
-    return parse_cluster_file(text, source=str(file))
+    return parse_cluster_file(file_text(path, "cluster file"), source=str(path))
 
 
 def parse_cluster(text: str, *, source: str = "cluster file") -> Cluster:
@@ -144,39 +138,40 @@ class _Strict(BaseModel):
 
 
 class _TypeEntry(_Strict):
+    """The fields of a GpuType, named as the file names them."""
+
     card: str | None = None
     kind: DeviceKind | None = None
-    memory: _Size | None = None
-    flops: _Rate | None = None
-    bf16_flops: _Rate | None = None
-    tf32_flops: _Rate | None = None
-    fp32_flops: _Rate | None = None
-    memory_bandwidth: _Rate | None = None
-    link: _Rate | None = None
-    node_link: _Rate | None = None
+    memory_bytes: Annotated[_Size | None, Field(alias="memory")] = None
+    flops_per_s: Annotated[_Rate | None, Field(alias="flops")] = None
+    bf16_flops_per_s: Annotated[_Rate | None, Field(alias="bf16_flops")] = None
+    tf32_flops_per_s: Annotated[_Rate | None, Field(alias="tf32_flops")] = None
+    fp32_flops_per_s: Annotated[_Rate | None, Field(alias="fp32_flops")] = None
+    memory_bandwidth_bytes_per_s: Annotated[_Rate | None, Field(alias="memory_bandwidth")] = None
+    link_bytes_per_s: Annotated[_Rate | None, Field(alias="link")] = None
+    node_link_bytes_per_s: Annotated[_Rate | None, Field(alias="node_link")] = None
     compute_capability: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]$")] | None = None
     power_w: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     price_per_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
-class _NodeEntry(_Strict):
+class _Machine(_Strict):
     name: Annotated[str, Field(min_length=1, max_length=63)]
-    count: Annotated[int, Field(ge=1, le=MAX_NODES, strict=True)] = 1
     gpu_type: str
     gpus: Annotated[int, Field(ge=1, le=1024, strict=True)]
     cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     host_memory: _Size | None = None
+
+
+class _NodeEntry(_Machine):
+    count: Annotated[int, Field(ge=1, le=MAX_NODES, strict=True)] = 1
     state: NodeState = NodeState.READY
     labels: dict[str, str] = Field(default_factory=dict)
 
 
-class _GroupEntry(_Strict):
+class _GroupEntry(_Machine):
     name: _Name
     max_nodes: Annotated[int, Field(ge=1, le=MAX_NODES, strict=True)]
-    gpu_type: str
-    gpus: Annotated[int, Field(ge=1, le=1024, strict=True)]
-    cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    host_memory: _Size | None = None
     labels: Annotated[dict[str, str], Field(min_length=1)]
 
     @property
@@ -243,8 +238,8 @@ def _type_violations(path: str, name: str, entry: _TypeEntry) -> Iterator[Violat
         yield Violation(path=f"{path}.card", value=repr(entry.card), allowed=one_of(entry.card, CATALOGUE))
     elif _card_name(name, entry) is None:
         described = "a virtual GPU" if entry.kind is DeviceKind.VIRTUAL else "a type that is not in the catalogue"
-        for field in ("memory", "flops"):
-            if getattr(entry, field) is None:
+        for field, given in (("memory", entry.memory_bytes), ("flops", entry.flops_per_s)):
+            if given is None:
                 near = "" if entry.kind is DeviceKind.VIRTUAL else f"; {one_of(name, CATALOGUE)}"
                 yield Violation(path=f"{path}.{field}", value="nothing", allowed=f"{described} needs {field}{near}")
 
@@ -257,23 +252,9 @@ def _card_name(name: str, entry: _TypeEntry) -> str | None:
 
 
 def _gpu_type(name: str, entry: _TypeEntry) -> GpuType:
-    given: dict[str, Any] = {
-        "memory_bytes": entry.memory,
-        "flops_per_s": entry.flops,
-        "kind": entry.kind,
-        "bf16_flops_per_s": entry.bf16_flops,
-        "tf32_flops_per_s": entry.tf32_flops,
-        "fp32_flops_per_s": entry.fp32_flops,
-        "memory_bandwidth_bytes_per_s": entry.memory_bandwidth,
-        "link_bytes_per_s": entry.link,
-        "node_link_bytes_per_s": entry.node_link,
-        "compute_capability": entry.compute_capability,
-        "power_w": entry.power_w,
-        "price_per_hour": entry.price_per_hour,
-    }
-    changes = {field: value for field, value in given.items() if value is not None}
-    if entry.flops is not None:  # a rate of the user's own holds for bf16 too, unless that is given as well
-        changes["bf16_flops_per_s"] = entry.bf16_flops
+    changes = entry.model_dump(exclude={"card"}, exclude_none=True)
+    if entry.flops_per_s is not None:  # a rate of the user's own holds for bf16 too, unless that is given as well
+        changes["bf16_flops_per_s"] = entry.bf16_flops_per_s
     card = _card_name(name, entry)
     if card is None:
         return GpuType(name=name, **changes)
@@ -312,7 +293,7 @@ def _unknown_type(path: str, name: str, types: Mapping[str, GpuType]) -> Violati
     return Violation(path=path, value=repr(name), allowed=one_of(name, {**dict.fromkeys(types), **CATALOGUE}))
 
 
-def _fields_at(location: tuple[int | str, ...]) -> list[str]:
+def _fields_at(location: Location) -> list[str]:
     sections: dict[str, type[BaseModel]] = {"gpu_types": _TypeEntry, "autoscaled": _GroupEntry, "nodes": _NodeEntry}
     entry = sections[str(location[0])] if len(location) > 2 else _ClusterFile
-    return list(entry.model_fields)
+    return [each.alias or name for name, each in entry.model_fields.items()]

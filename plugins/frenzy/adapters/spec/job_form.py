@@ -8,12 +8,12 @@ adapters) is one field that takes JSON.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from frenzy.adapters.spec.fields import SpecField, field_schema, fields_of
+from frenzy.adapters.spec.fields import Schema, is_optional, job_schema, kind_of
 from frenzy.core.values.codec import encode
 from frenzy.core.values.errors import SpecError, Violation
 from frenzy.core.values.job import TrainingJob
@@ -64,51 +64,56 @@ def document_from_params(params: Mapping[str, Any]) -> dict[str, Any]:
     for name, (path, field) in fields.items():
         if name in params and not _is_left_empty(field, params[name]):
             _put(document, path, params[name])
-    for field in fields_of(TrainingJob):
-        if field.is_section and field.required:
-            document.setdefault(field.name, {})
+    for name in job_schema()["required"]:
+        if _is_section(job_schema()["properties"][name]):
+            document.setdefault(name, {})
     return document
 
 
+def _is_section(field: Schema) -> bool:
+    return "properties" in field and not is_optional(field)
+
+
 @cache
-def _flat_fields() -> tuple[tuple[tuple[str, ...], str, SpecField], ...]:
-    return tuple(_walk_fields())
-
-
-def _walk_fields() -> Iterator[tuple[tuple[str, ...], str, SpecField]]:
+def _flat_fields() -> tuple[tuple[tuple[str, ...], str, Schema], ...]:
     """(path, section, field) of each form field; the job's own fields first."""
-    top = fields_of(TrainingJob)
-    yield from (((each.name,), GENERAL_SECTION, each) for each in top if not each.is_section)
-    for section in top:
-        if section.is_section:
-            for each in fields_of(section.kind):
-                yield (section.name, each.name), section.doc.text, each
-
-
-def _form_field(path: tuple[str, ...], section: str, field: SpecField, filled: Mapping[str, Any]) -> FormField:
-    name = SEPARATOR.join(path)
-    schema = field_schema(field)
-    description = schema.pop("description", "")
-    default = filled.get(name, schema.pop("default", None))
-    schema.pop("default", None)
-    if field.kind is not str:
-        schema.pop("examples", None)
-    if field.name in _LONG_TEXTS:
-        schema["format"] = "multiline"
-    if default in ([], {}, "") and isinstance(schema["type"], str):
-        schema["type"] = [schema["type"], "null"]  # what the form sends for a field left empty
-    schema |= {"title": field.name.replace("_", " ").capitalize(), "section": section}
-    has_default = name in filled or not field.required
-    return FormField(
-        name=name, path=path, has_default=has_default, default=default, description=description, schema=schema
+    fields = job_schema()["properties"]
+    return (
+        *(((name,), GENERAL_SECTION, each) for name, each in fields.items() if not _is_section(each)),
+        *(
+            ((section, name), fields[section]["title"], each)
+            for section in fields
+            if _is_section(fields[section])
+            for name, each in fields[section]["properties"].items()
+        ),
     )
 
 
-def _is_left_empty(field: SpecField, value: Any) -> bool:
+def _form_field(path: tuple[str, ...], section: str, field: Schema, filled: Mapping[str, Any]) -> FormField:
+    name = SEPARATOR.join(path)
+    schema = {key: each for key, each in field.items() if key not in ("description", "default")}
+    default = filled.get(name, field.get("default"))
+    if kind_of(field) != "string":
+        schema.pop("examples", None)
+    if path[-1] in _LONG_TEXTS:
+        schema["format"] = "multiline"
+    if default in ([], {}, "") and not is_optional(field):
+        schema["type"] = [schema["type"], "null"]  # what the form sends for a field left empty
+    return FormField(
+        name=name,
+        path=path,
+        has_default=name in filled or "default" in field,
+        default=default,
+        description=field["description"],
+        schema=schema | {"title": path[-1].replace("_", " ").capitalize(), "section": section},
+    )
+
+
+def _is_left_empty(field: Schema, value: Any) -> bool:
     """A form sends null or an empty text for a field nobody filled in."""
     if value is None:
         return True
-    return value == "" and (field.optional or field.required)
+    return value == "" and (is_optional(field) or "default" not in field)
 
 
 def _unknown(name: str, names: tuple[str, ...]) -> Violation:

@@ -12,25 +12,29 @@ Where queues are named, a job must name one of them; ``default`` is the queue of
 
 from __future__ import annotations
 
-import difflib
 import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
 
-from frenzy.adapters.spec.refusals import in_words
+from frenzy.adapters.spec.refusals import Location, file_text, refused, violations_of
 from frenzy.adapters.spec.yaml_core import FILE, load_yaml
-from frenzy.core.values.errors import SpecError, Violation
+from frenzy.core.values.errors import SpecError
 from frenzy.core.values.job import NAME_PATTERN
 from frenzy.core.values.queue_rules import ANY_OTHER, QueueRule, QueueRules, Quota, TeamRule
 
 log = logging.getLogger(__name__)
 
 _TEAM: Final = rf"^\*$|{NAME_PATTERN}"
-_MOST_SHOWN: Final = 80
+_REFERENCE: Final = r"^(env|k8s):."
+_NAME_WORDS: Final = "lower-case letters, digits, - and _"
+_PATTERNS: Final = {
+    NAME_PATTERN: _NAME_WORDS,
+    _TEAM: f"{_NAME_WORDS}, or {ANY_OTHER!r} for every other team",
+    _REFERENCE: "env:NAME or k8s:secret/key; * stands for any text",
+}
 
 
 def load_queue_rules(path: str | Path) -> QueueRules:
@@ -38,17 +42,11 @@ def load_queue_rules(path: str | Path) -> QueueRules:
 
     Raises SpecError with every violation: the path of the field, its value, what is allowed.
     """
-    file = Path(path)
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        detail = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        allowed = f"name a readable YAML file ({detail})"
-        raise SpecError([Violation(path="queue file", value=str(file), allowed=allowed)]) from error
+    text = file_text(path, "queue file")
     try:
         return parse_queue_rules(text)
     except SpecError as error:
-        raise SpecError(replace(each, path=f"{file}: {each.path}") for each in error.violations) from error
+        raise SpecError(replace(each, path=f"{path}: {each.path}") for each in error.violations) from error
 
 
 def parse_queue_rules(text: str) -> QueueRules:
@@ -56,9 +54,9 @@ def parse_queue_rules(text: str) -> QueueRules:
     try:
         file = _QueueFile.model_validate(load_yaml(text, FILE) or {})
     except ValidationError as error:
-        raise SpecError(_violation(each) for each in error.errors(include_url=False)) from error
+        raise SpecError(violations_of(error, _fields_at, "queue file", _PATTERNS)) from error
     if not file.queues and not file.teams:
-        raise SpecError([Violation(path="queue file", value="nothing", allowed="name queues, teams or both")])
+        raise refused("queue file", "nothing", "name queues, teams or both")
     return QueueRules(
         queues=tuple(_queue_rule(name, entry or _QueueEntry()) for name, entry in file.queues.items()),
         teams=tuple(_team_rule(name, entry or _TeamEntry()) for name, entry in file.teams.items()),
@@ -101,7 +99,7 @@ class _Strict(BaseModel):
 
 _Gpus = Annotated[int, Field(ge=0, strict=True)]
 _User = Annotated[str, Field(min_length=1, max_length=250)]
-_Secret = Annotated[str, Field(pattern=r"^(env|k8s):.")]
+_Secret = Annotated[str, Field(pattern=_REFERENCE)]
 
 
 class _Entry(_Strict):
@@ -145,28 +143,7 @@ def _quota(entry: _Entry) -> Quota:
     return Quota(max_gpus=entry.max_gpus, max_gpus_by_type=tuple(entry.max_gpus_by_type.items()))
 
 
-def _violation(problem: ErrorDetails) -> Violation:
-    path = ".".join(str(part) for part in problem["loc"] if part != "[key]") or "queue file"
-    value = repr(problem["input"])
-    shown = value if len(value) <= _MOST_SHOWN else f"{value[: _MOST_SHOWN - 3]}..."
-    return Violation(path=path, value=shown, allowed=_allowed(problem))
-
-
-def _allowed(problem: ErrorDetails) -> str:
-    if problem["type"] == "extra_forbidden":
-        names = _fields_at(problem["loc"])
-        near = difflib.get_close_matches(str(problem["loc"][-1]), names, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        return f"no such field; {hint}known are {', '.join(names)}"
-    if problem["type"] == "string_pattern_mismatch":
-        if "secrets" in problem["loc"]:
-            return "env:NAME or k8s:secret/key; * stands for any text"
-        also = f", or {ANY_OTHER!r} for every other team" if problem["loc"][0] == "teams" else ""
-        return f"lower-case letters, digits, - and _{also}"
-    return in_words(problem)
-
-
-def _fields_at(location: tuple[int | str, ...]) -> list[str]:
+def _fields_at(location: Location) -> list[str]:
     entry: type[BaseModel] = _QueueFile
     if len(location) > 1:
         entry = _QueueEntry if location[0] == "queues" else _TeamEntry

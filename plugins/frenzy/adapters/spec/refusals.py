@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -38,15 +39,18 @@ _WORDS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def violations_of(
-    error: ValidationError, fields_at: Callable[[Location], Iterable[str]], whole: str
+    error: ValidationError,
+    fields_at: Callable[[Location], Iterable[str]],
+    whole: str,
+    patterns: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Violation]:
     """Every violation in ``error``.
 
     fields_at: names of the fields that may stand where an unknown one was found. whole: what the
-    document is called.
+    document is called. patterns: what they say in words.
     """
     return [
-        Violation(path=field_path(each["loc"], whole), value=_value(each), allowed=_allowed(each, fields_at))
+        Violation(path=field_path(each["loc"], whole), value=_value(each), allowed=_allowed(each, fields_at, patterns))
         for each in real_errors(error)
     ]
 
@@ -89,6 +93,15 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 3]}..."
 
 
+def file_text(path: str | Path, whole: str) -> str:
+    """The text of the file at ``path``; whole: what it is called. Raises SpecError where it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        detail = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise refused(whole, str(path), f"name a readable YAML file ({detail})") from error
+
+
 def refused(path: str, value: str, allowed: str) -> SpecError:
     """An error of one violation."""
     return SpecError([Violation(path=path, value=value, allowed=allowed)])
@@ -98,9 +111,7 @@ def _value(problem: ErrorDetails) -> str:
     return "nothing" if problem["type"] == "missing" else shown(problem["input"])
 
 
-def _allowed(problem: ErrorDetails, fields_at: Callable[[Location], Iterable[str]]) -> str:
-    if problem["type"] == "missing":
-        return "this field is required"
+def _allowed(problem: ErrorDetails, fields_at: Callable[[Location], Iterable[str]], patterns: Mapping[str, str]) -> str:
     if problem["type"] in _UNKNOWN_FIELD:
         return f"no such field; {one_of(str(problem['loc'][-1]), fields_at(problem['loc']))}"
-    return in_words(problem)
+    return patterns.get(problem.get("ctx", {}).get("pattern", "")) or in_words(problem)

@@ -7,11 +7,11 @@ generated. Rules that span fields are in ``cross_field_violations``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from annotated_types import Ge, Gt, Le, Len, Lt
 
@@ -37,6 +37,18 @@ class Doc:
     examples: tuple[Any, ...] = ()
     pattern: str | None = None
 
+    def __get_pydantic_json_schema__(self, core_schema: Any, handler: Callable[[Any], dict[str, Any]]) -> Any:
+        """The field's JSON schema with its help."""
+        help_ = {"description": self.text, "examples": list(self.examples), "pattern": self.pattern}
+        return handler(core_schema) | {key: each for key, each in help_.items() if each}
+
+
+class _Closed:
+    """A part of the specification: a key that is no field of it is refused."""
+
+    __slots__ = ()
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
 
 class Precision(StrEnum):
     FP32 = "fp32"
@@ -54,7 +66,7 @@ class Checkpointing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec:
+class ModelSpec(_Closed):
     """What is trained. Exactly one of ``config``, ``path``, ``hub_id``."""
 
     config: Annotated[
@@ -77,7 +89,7 @@ class ModelSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataSpec:
+class DataSpec(_Closed):
     """The training text and how it is cut into sequences."""
 
     path: Annotated[str, Len(1, _PATH), Doc("A file, folder, glob or fsspec URL of text, jsonl or parquet.")]
@@ -88,7 +100,7 @@ class DataSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoraSpec:
+class LoraSpec(_Closed):
     """Low-rank adapters: the base weights stay frozen."""
 
     rank: Annotated[int, Ge(1), Le(1024), Doc("Rank of the adapters.")] = 16
@@ -105,7 +117,7 @@ class LoraSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallbackSpec:
+class CallbackSpec(_Closed):
     """A user's training callback, named by its import path."""
 
     path: Annotated[str, Len(0, _NAME), Doc("package.module:Class", ("frenzy.trainer.callbacks:SnapshotAverage",))]
@@ -113,7 +125,7 @@ class CallbackSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingSpec:
+class TrainingSpec(_Closed):
     """The mathematics of the run. The plan never changes any of it."""
 
     global_batch_size: Annotated[int, Ge(1), Le(1_000_000), Doc("Sequences per optimizer step.", (16, 64, 256))] = 32
@@ -145,7 +157,7 @@ class TrainingSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSpec:
+class CheckpointSpec(_Closed):
     """When state is saved and where a run starts."""
 
     every_steps: Annotated[int, Ge(1), Le(MAX_STEPS), Doc("Steps between checkpoints.")] = 100
@@ -164,7 +176,7 @@ class Objective(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConstraintsSpec:
+class ConstraintsSpec(_Closed):
     """Limits a user may set; none is needed."""
 
     gpu_types: Annotated[tuple[str, ...], Len(0, 64), Doc("Only these GPU types; empty: any.")] = ()
@@ -178,7 +190,7 @@ class ConstraintsSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPressureSpec:
+class MemoryPressureSpec(_Closed):
     """What happens when memory runs short."""
 
     forecast: Annotated[bool, Doc("Move the job before it fails; off: only recover after a failure.")] = True
@@ -187,7 +199,7 @@ class MemoryPressureSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationSpec:
+class EvaluationSpec(_Closed):
     """The task after the training."""
 
     enabled: Annotated[bool, Doc("Compute perplexity on the held-out text and sample from the model.")] = True
@@ -197,7 +209,7 @@ class EvaluationSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TriggerSpec:
+class TriggerSpec(_Closed):
     """When the job's own DAG runs by itself. At most one of the two."""
 
     cron: Annotated[str | None, Len(0, _NAME), Doc("A cron expression, UTC.", ("0 3 * * *",))] = None
@@ -206,7 +218,7 @@ class TriggerSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingJob:
+class TrainingJob(_Closed):
     """What the user hands over: a model and data, never a GPU type or count."""
 
     name: Annotated[str, Len(1, 63), Doc("Lower-case letters, digits, - and _.", pattern=NAME_PATTERN)]
