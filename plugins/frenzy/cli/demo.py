@@ -32,7 +32,7 @@ from frenzy.core.values.units import format_duration
 from frenzy.settings import CHECKOUT, ElasticMoves, Settings, load_settings
 
 if TYPE_CHECKING:
-    from frenzy.cli.commands.follow import Glance
+    from frenzy.cli.commands.follow import StatusSnapshot
     from frenzy.cli.commands.server import Api
     from frenzy.cli.commands.submission import Started
     from frenzy.cli.demo_checks import Check
@@ -205,16 +205,16 @@ def _walk(stack: Stack, spec: SpecFile) -> Outcome:
     return Outcome(view=view, checks=judge(last.dag_state, view))
 
 
-def trained(api: Api, spec: SpecFile, seen: Callable[[RunView], None] = lambda view: None) -> Glance:
-    """Hand the job in and show its run to the end; the last glance at it. seen: told of every view of the run."""
-    from frenzy.cli.commands.submission import hand_in
+def trained(api: Api, spec: SpecFile, seen: Callable[[RunView], None] = lambda view: None) -> StatusSnapshot:
+    """Submit the job and show its run to the end; the last snapshot of it. seen: told of every view of the run."""
+    from frenzy.cli.commands.submission import submit_spec
 
-    started = hand_in(api, spec, trigger=True)
+    started = submit_spec(api, spec, trigger=True)
     say(f"Job {started.job.name} became DAG {started.job.dag_id}; run {started.run_id} started.")
     return _follow(api, started, seen)
 
 
-def _follow(api: Api, started: Started, seen: Callable[[RunView], None]) -> Glance:
+def _follow(api: Api, started: Started, seen: Callable[[RunView], None]) -> StatusSnapshot:
     """Show the run to its end."""
     from frenzy.cli.commands.follow import follow
     from frenzy.cli.commands.progress import ProgressView
@@ -224,11 +224,11 @@ def _follow(api: Api, started: Started, seen: Callable[[RunView], None]) -> Glan
     shown_attempts = 0
     console = out()
     with ProgressView(console) as progress:
-        for glance in follow(api, started.job.dag_id, started.run_id):
-            progress.show(glance)
-            if not glance.views:
+        for snapshot in follow(api, started.job.dag_id, started.run_id):
+            progress.show(snapshot)
+            if not snapshot.views:
                 continue
-            view = glance.views[0]
+            view = snapshot.views[0]
             if view.run.candidates and not shown_plans:
                 shown_plans = True
                 _show_plans(console, view)
@@ -236,11 +236,11 @@ def _follow(api: Api, started: Started, seen: Callable[[RunView], None]) -> Glan
                 _show_placement(console, attempt)
             shown_attempts = len(view.attempts)
             seen(view)
-    if not glance.views:
-        detail = f"The DAG run ended ({glance.dag_state}) before a training run was registered."
+    if not snapshot.views:
+        detail = f"The DAG run ended ({snapshot.dag_state}) before a training run was registered."
         remedy = f"Read the task logs in {os.environ.get('FRENZY_HOME', '.frenzy')}/demo/airflow/logs."
         raise PermanentError(Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail, remedy=remedy))
-    return glance
+    return snapshot
 
 
 def _show_plans(console: Console, view: RunView) -> None:

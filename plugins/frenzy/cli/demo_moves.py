@@ -17,7 +17,7 @@ from typing import Final
 from frenzy.adapters.spec.spec_file import SpecFile, checked_spec
 from frenzy.api import endpoints
 from frenzy.cli.commands.server import Api
-from frenzy.cli.commands.submission import Started, dag_run_state, hand_in
+from frenzy.cli.commands.submission import Started, dag_run_state, submit_spec
 from frenzy.core.runs.ledger import FINAL_STATES
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.values.errors import Reason, ReasonCode, TemporaryError
@@ -44,7 +44,7 @@ class Ending:
 
 
 class Stage:
-    """The jobs that were handed in, and what of their history was told already."""
+    """The jobs that were submitted, and what of their history was told already."""
 
     def __init__(self, api: Api, say: Say, poll_s: float) -> None:
         self._api, self._say, self._poll_s = api, say, poll_s
@@ -52,8 +52,8 @@ class Stage:
         self._told: dict[str, int] = {}
         self._began_s = time.monotonic()
 
-    def hand_in(self, spec: SpecFile) -> Started:
-        started = hand_in(self._api, spec, trigger=True)
+    def submit(self, spec: SpecFile) -> Started:
+        started = submit_spec(self._api, spec, trigger=True)
         self._started.append(started)
         self._tell(f"{started.job.name} is submitted.")
         return started
@@ -134,7 +134,7 @@ def play(
     stage = Stage(api, say, poll_s)
     started: list[Started] = []
     for (name, least), spec in zip(SCENES[scene].items(), specs, strict=True):
-        job = stage.hand_in(spec)
+        job = stage.submit(spec)
         started.append(job)
         stage.until(f"step {least} of the {name} job", partial(stage.has_done, job, least))
     meanwhile(stage, started)

@@ -22,7 +22,7 @@ _ENDED: Final = frozenset({"success", "failed"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Glance:
+class StatusSnapshot:
     """One look: Airflow's state of the DAG run, its training runs, and what is new in their history."""
 
     dag_state: str
@@ -34,17 +34,17 @@ class Glance:
         return self.dag_state in _ENDED
 
 
-def follow(api: Api, dag_id: str, run_id: str, *, poll_s: float = POLL_S) -> Iterator[Glance]:
-    """A glance every ``poll_s`` seconds until the DAG run has ended; the last one shows the end."""
+def follow(api: Api, dag_id: str, run_id: str, *, poll_s: float = POLL_S) -> Iterator[StatusSnapshot]:
+    """A snapshot every ``poll_s`` seconds until the DAG run has ended; the last one shows the end."""
     seen: dict[str, int] = {}
     while True:
         state = dag_run_state(api, dag_id, run_id)
         views = api.ask(endpoints.runs_of_dag_run(dag_id, run_id))
         fresh = [event for view in views for event in view.events[seen.get(view.run.run_key, 0) :]]
         seen.update({view.run.run_key: len(view.events) for view in views})
-        glance = Glance(dag_state=state, views=views, new_events=tuple(fresh))
-        yield glance
-        if glance.is_last:
+        snapshot = StatusSnapshot(dag_state=state, views=views, new_events=tuple(fresh))
+        yield snapshot
+        if snapshot.is_last:
             return
         time.sleep(poll_s)
 

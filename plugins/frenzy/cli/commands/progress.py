@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from frenzy.cli.commands.follow import Glance
+from frenzy.cli.commands.follow import StatusSnapshot
 from frenzy.cli.render.tables import local_time, loss_text, off_by, size, state_text, step_text
 from frenzy.core.runs.ledger import FINAL_STATES, Attempt, Event
 from frenzy.core.runs.protocol import RunView
@@ -20,7 +20,7 @@ _LEAST_PAUSE_S: Final = 3.0
 
 
 class ProgressView:
-    """Shows glances. Events scroll by; the newest step stands below them (on a terminal)."""
+    """Shows snapshots. Events scroll by; the newest step stands below them (on a terminal)."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -38,17 +38,17 @@ class ProgressView:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, glance: Glance) -> None:
+    def show(self, snapshot: StatusSnapshot) -> None:
         """Print what is new, and renew the panel."""
-        for event in glance.new_events:
+        for event in snapshot.new_events:
             self._console.print(event_line(event))
         if self._live is not None:
-            self._live.update(_panel(glance))
+            self._live.update(_panel(snapshot))
         else:
-            self._say_progress(glance)
+            self._say_progress(snapshot)
 
-    def _say_progress(self, glance: Glance) -> None:
-        for view in glance.views:
+    def _say_progress(self, snapshot: StatusSnapshot) -> None:
+        for view in snapshot.views:
             line = progress_line(view)
             before, told_s = self._told.get(view.run.run_key, ("", 0.0))
             now_s = time.monotonic()
@@ -86,9 +86,9 @@ def _memory_words(attempt: Attempt) -> str:
     return f"{words} ({off_by(predicted, attempt.explained_peak_bytes)})" if attempt.explained_peak_bytes else words
 
 
-def _panel(glance: Glance) -> RenderableType:
-    lines: list[RenderableType] = [Text(f"DAG run {glance.dag_state}", style="dim")]
-    for view in glance.views:
+def _panel(snapshot: StatusSnapshot) -> RenderableType:
+    lines: list[RenderableType] = [Text(f"DAG run {snapshot.dag_state}", style="dim")]
+    for view in snapshot.views:
         lines.append(progress_line(view))
         lines += _bars(view)
     return Group(*lines)

@@ -1,4 +1,4 @@
-"""Handing a job in: its spec is stored, its DAG appears, a run of it starts."""
+"""Submitting a job: its spec is stored, its DAG appears, a run of it starts."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _POLL_S: Final = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """A job that was handed in; ``run_id`` is None when no run was asked for."""
+    """A job that was submitted; ``run_id`` is None when no run was asked for."""
 
     job: SubmittedJob
     run_id: str | None
 
 
-def hand_in(
+def submit_spec(
     api: Api, spec: SpecFile, *, trigger: bool, conf: Mapping[str, Any] | None = None, timeout_s: float = DAG_TIMEOUT_S
 ) -> Started:
     """Store the spec and, with ``trigger``, start a run once the DAG of this very spec is there.

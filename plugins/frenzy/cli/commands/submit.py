@@ -13,7 +13,7 @@ from frenzy.cli.commands.follow import follow, task_errors
 from frenzy.cli.commands.progress import ProgressView
 from frenzy.cli.commands.server import connect
 from frenzy.cli.commands.status import show_run
-from frenzy.cli.commands.submission import Started, hand_in
+from frenzy.cli.commands.submission import Started, submit_spec
 from frenzy.cli.render.console import err, out, print_json
 from frenzy.cli.render.error_text import FAILED
 
@@ -27,7 +27,7 @@ def submit(
     """Store a job as a DAG of its own and start a run of it."""
     checked = checked_spec(spec)
     with connect() as api:
-        started = hand_in(api, checked, trigger=trigger or wait)
+        started = submit_spec(api, checked, trigger=trigger or wait)
         if as_json:
             print_json(started)
         else:
@@ -36,14 +36,14 @@ def submit(
             return 0
         view = ProgressView(err() if as_json else out())
         with view:
-            for glance in follow(api, started.job.dag_id, started.run_id):
-                view.show(glance)
+            for snapshot in follow(api, started.job.dag_id, started.run_id):
+                view.show(snapshot)
         if not as_json:
-            for each in glance.views:
+            for each in snapshot.views:
                 show_run(each)
-        if glance.dag_state == "success":
+        if snapshot.dag_state == "success":
             return 0
-        if not glance.views:
+        if not snapshot.views:
             for line in task_errors(api, started.job.dag_id, started.run_id):
                 err().print(Text(line), soft_wrap=True)
         return FAILED

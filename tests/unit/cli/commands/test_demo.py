@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from tests.unit.scenarios.evidence import good
 
-from frenzy.cli.commands.follow import Glance
+from frenzy.cli.commands.follow import StatusSnapshot
 from frenzy.cli.commands.progress import ProgressView
 from frenzy.cli.demo import demo_settings, own_home, terminated_as_interrupt
 from frenzy.cli.demo_checks import judge, judge_moves
@@ -60,17 +60,17 @@ def test_bad_cluster_file_is_refused_before_anything_starts(tmp_path: Path) -> N
         demo_settings(load_settings({"FRENZY_HOME": str(tmp_path)}), broken)
 
 
-def glance(number: int) -> Glance:
+def snapshot(number: int) -> StatusSnapshot:
     view = good().view
     event = Event(run_key="key", time_s=float(number), kind="state", text=f"event {number} [bold]")
-    return Glance(dag_state="running", views=(view,), new_events=(event,))
+    return StatusSnapshot(dag_state="running", views=(view,), new_events=(event,))
 
 
 def test_progress_in_a_pipe_is_plain_lines_without_markup() -> None:
     console = Console(file=io.StringIO(), width=160, markup=False)
     with ProgressView(console) as progress:
-        progress.show(glance(1))
-        progress.show(replace(glance(2), views=()))
+        progress.show(snapshot(1))
+        progress.show(replace(snapshot(2), views=()))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "event 1 [bold]" in text
     assert "event 2 [bold]" in text
@@ -81,7 +81,7 @@ def test_progress_in_a_pipe_is_plain_lines_without_markup() -> None:
 def test_progress_on_a_terminal_shows_bars_below_the_events() -> None:
     console = Console(file=io.StringIO(), width=160, markup=False, force_terminal=True)
     with ProgressView(console) as progress:
-        progress.show(glance(1))
+        progress.show(snapshot(1))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "event 1 [bold]" in text
     assert "memory" in text
