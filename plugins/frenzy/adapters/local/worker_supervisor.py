@@ -240,13 +240,13 @@ def bury(target: Target, wakeups: Wakeups) -> None:
 
 def _leave_result(target: Target, exit_code: int, detail: str) -> None:
     # Imported only at the end: a supervisor that waits for hours stays small.
+    from frenzy.adapters.fallback_result import put_fallback_result
     from frenzy.adapters.files.run_store import FsspecRunStore
-    from frenzy.adapters.last_words import leave_result
 
     signal.alarm(_LAST_WORDS_S)  # nobody else ends this process, and while it lives its GPUs are not free
     marks = target.marks
     store = FsspecRunStore(marks.run_dir.rstrip("/").rpartition("/")[0])
-    leave_result(store, run_key=marks.run_key, attempt=marks.attempt, exit_code=exit_code, detail=detail)
+    put_fallback_result(store, run_key=marks.run_key, attempt=marks.attempt, exit_code=exit_code, detail=detail)
 
 
 def _detach(record: Callable[[int], None]) -> Wakeups:

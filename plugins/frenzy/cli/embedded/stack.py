@@ -275,7 +275,7 @@ class Stack:
     def _run_migrations(self, environ: Mapping[str, str]) -> None:
         process = start_session("migrate", _airflow("db", "migrate"), environ, self.log_path("migrate"))
         if process.wait() != 0:
-            raise StackError(f"Airflow's database could not be migrated.{self._last_words('migrate')}")
+            raise StackError(f"Airflow's database could not be migrated.{self._end_of_log('migrate')}")
 
     def _start_component(self, name: str, environ: Mapping[str, str]) -> int:
         return self._start(name, _airflow(*COMPONENTS[name]), component_environment(name, environ))
@@ -304,10 +304,10 @@ class Stack:
         while waiting:
             for name in waiting:
                 if not self._is_alive(name):
-                    raise StackError(f"Airflow's {name} ended while starting.{self._last_words(name)}")
+                    raise StackError(f"Airflow's {name} ended while starting.{self._end_of_log(name)}")
             if time.monotonic() > deadline:
                 late = ", ".join(waiting)
-                raise StackError(f"Not healthy after {START_TIMEOUT_S:.0f} s: {late}.{self._last_words(waiting[0])}")
+                raise StackError(f"Not healthy after {START_TIMEOUT_S:.0f} s: {late}.{self._end_of_log(waiting[0])}")
             time.sleep(_POLL_S)
             health = health_at(self.base_url)
             waiting = [name for name in waiting if not self._component_status(name, health).is_healthy]
@@ -361,7 +361,7 @@ class Stack:
     def _record(self, name: str) -> ProcessRecord | None:
         return read_record(self.settings.pid_folder, name)
 
-    def _last_words(self, name: str) -> str:
+    def _end_of_log(self, name: str) -> str:
         lines = log_lines(self.log_path(name))
         return "".join(f"\n  {line}" for line in (*lines[-_LOG_TAIL_LINES:], f"(all of it: {self.log_path(name)})"))
 

@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 from kubernetes.client import CoreV1Api
 
+from frenzy.adapters.fallback_result import put_fallback_result
 from frenzy.adapters.k8s import labels
 from frenzy.adapters.k8s.launcher.pod_manifest import Manifest, pods_of, runs_read
 from frenzy.adapters.k8s.launcher.pod_outcome import (
@@ -35,7 +36,6 @@ from frenzy.adapters.k8s.launcher.pod_outcome import (
 from frenzy.adapters.k8s.launcher.pods import Pods
 from frenzy.adapters.k8s.launcher.pods_note import PodsNote
 from frenzy.adapters.k8s.pod_rules import PodRules
-from frenzy.adapters.last_words import leave_result
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError, FrenzyError, PermanentError, Reason, ReasonCode, TemporaryError
 from frenzy.core.values.launch import Control, ControlAction, LaunchSpec
@@ -239,7 +239,7 @@ class KubernetesLauncher:
         """From the last words of the pod that decides, where node 0 could not write the attempt's result."""
         end = decisive(note.ends) or min(note.ends, key=lambda each: each.node_rank, default=None)
         if end is not None and end.exit_code is not None:
-            leave_result(
+            put_fallback_result(
                 self._runs,
                 run_key=spec.run_key,
                 attempt=spec.attempt,

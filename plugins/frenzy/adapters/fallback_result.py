@@ -6,7 +6,7 @@ from frenzy.core.values.launch import AttemptResult
 from frenzy.ports import RunStore, telemetry_records
 
 
-def leave_result(store: RunStore, *, run_key: str, attempt: int, exit_code: int, detail: str) -> None:
+def put_fallback_result(store: RunStore, *, run_key: str, attempt: int, exit_code: int, detail: str) -> None:
     """Put result.json unless it is there; progress as telemetry and checkpoints tell it."""
     if store.result(run_key, attempt) is not None:
         return
