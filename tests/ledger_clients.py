@@ -27,7 +27,7 @@ from frenzy.adapters.ledger_sql.sql_ledger import SqlLedger
 from frenzy.core.runs.ledger import Event, Lease, LeaseState
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import FrenzyError
-from frenzy.ports import Heard, LedgerConflict, LedgerTx
+from frenzy.ports import LeasedAttempt, LedgerConflict, LedgerTx
 
 NUM_NODES: Final = 6
 GPUS_OF_NODE: Final = 4
@@ -147,7 +147,10 @@ def _hold(ledger: SqlLedger, lease: Lease, in_use: Any, seconds: dict[str, list[
     faults = _count(in_use, lease, 1)
     attempt = values.attempt(lease.run_key)
     renewed = replace(lease, heartbeat_s=lease.heartbeat_s + 1, expires_s=lease.expires_s + 1)
-    before, after = Heard(attempt=attempt, lease=lease), Heard(attempt=replace(attempt, last_step=5), lease=renewed)
+    before, after = (
+        LeasedAttempt(attempt=attempt, lease=lease),
+        LeasedAttempt(attempt=replace(attempt, last_step=5), lease=renewed),
+    )
     with _timed(seconds, RENEW):
         faults += [] if ledger.renew(before, after) else [f"the heartbeat of {lease.run_key} was refused"]
     with _timed(seconds, READ), ledger.reading() as tx:

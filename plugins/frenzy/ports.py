@@ -151,7 +151,7 @@ class LedgerTx(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class LeasedAttempt:
     """What a heartbeat changes: how far an attempt is, and until when its lease lasts."""
 
     attempt: Attempt
@@ -167,7 +167,7 @@ class LedgerStore(Protocol):
         """A consistent view without the writers' lock; writing through it is an error."""
         ...
 
-    def renew(self, before: Heard, after: Heard) -> bool:
+    def renew(self, before: LeasedAttempt, after: LeasedAttempt) -> bool:
         """Put ``after``, of the same attempt, in the place of ``before`` without the writers' lock.
 
         False where one of the two is not as it was, since a writer has changed it: the attempt may have changed
@@ -243,7 +243,7 @@ class RunStore(Protocol):
         ...
 
     def spec(self, run_key: str, attempt: int) -> LaunchSpec | None:
-        """What the workers were told, if they left it as it was. To act on, ask the ledger."""
+        """The specification of the workers, if they left it as it was. To act on, ask the ledger."""
         ...
 
     def put_control(self, run_key: str, attempt: int, control: Control) -> None: ...

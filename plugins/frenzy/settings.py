@@ -82,7 +82,7 @@ class Settings:
     Airflow has an SQLite file in its home. ``run_root`` is an fsspec URL or a path. ``lease_s`` is how long
     a lease lives without a heartbeat, ``poll_s`` how often a trigger looks (by default every 2 s with the
     launcher kubernetes, where each look is a call of its API), ``stop_grace_s`` how long
-    workers may take to write a checkpoint when told to stop.
+    workers may take to write a checkpoint when asked to stop.
     ``restart_s`` is what a move of a running job is taken to cost until its own attempts have shown it,
     ``min_run_s`` the least time between two moves, ``max_moves`` their number in a run, to which every
     ``move_refill_s`` of running adds one.

@@ -27,7 +27,7 @@ from frenzy.app.schedule_pass import run_pass
 from frenzy.app.services import Services, require_attempt
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import ProgressReport
-from frenzy.ports import Heard
+from frenzy.ports import LeasedAttempt
 from frenzy.wiring import SystemClock
 
 HEARTBEAT: Final = "heartbeat"
@@ -38,7 +38,7 @@ _SPAWN: Final = multiprocessing.get_context("fork")
 class LockedLedger(SqlLedger):
     """Takes the writers' lock for every report."""
 
-    def renew(self, before: Heard, after: Heard) -> bool:
+    def renew(self, before: LeasedAttempt, after: LeasedAttempt) -> bool:
         return False
 
 

@@ -117,7 +117,7 @@ _Talk = Generator[_Request | _Pause, _Reply | None, T]
 
 
 def _conversation(address: ApiAddress, session: _Session, call: Call[T], patience_s: float) -> _Talk[T]:
-    """All that is said for one call; returns the decoded reply."""
+    """All requests of one call; returns the decoded reply."""
     deadline_s = time.monotonic() + patience_s
     pause_s = _FIRST_PAUSE_S
     renewed = False
@@ -199,11 +199,11 @@ def _reason_of(call: Call[Any], status: int, text: str) -> tuple[Reason, tuple[V
         code = ReasonCode(detail["code"])
         return Reason(code=code, detail=detail["message"], remedy=detail.get("remedy")), violations
     except (ValueError, KeyError, TypeError, AttributeError, ContractError):
-        said = _said(text) or HTTPStatus(status).phrase
-        return Reason(code=ReasonCode.API_REFUSED, detail=f"{call.method} {call.path}: {status}: {said}"), ()
+        message = _message(text) or HTTPStatus(status).phrase
+        return Reason(code=ReasonCode.API_REFUSED, detail=f"{call.method} {call.path}: {status}: {message}"), ()
 
 
-def _said(text: str) -> str:
+def _message(text: str) -> str:
     """The message of an error body in Airflow's own form or ours, else its beginning."""
     try:
         detail = json.loads(text)["detail"]
@@ -264,13 +264,13 @@ class ApiClient:
     def send(self, call: Call[T], *, patience_s: float = DEFAULT_PATIENCE_S) -> T:
         """The decoded reply. Raises PermanentError, or TemporaryError after ``patience_s``."""
         talk = _conversation(self.address, self._session, call, patience_s)
-        heard: _Reply | None = None
+        reply: _Reply | None = None
         while True:
             try:
-                step = talk.send(heard)
+                step = talk.send(reply)
             except StopIteration as end:
                 return cast(T, end.value)
-            heard = self._carry(step)
+            reply = self._carry(step)
 
     def _carry(self, step: _Request | _Pause) -> _Reply | None:
         if isinstance(step, _Pause):
@@ -306,13 +306,13 @@ class AsyncApiClient:
     async def send(self, call: Call[T], *, patience_s: float = DEFAULT_PATIENCE_S) -> T:
         """The decoded reply. Raises PermanentError, or TemporaryError after ``patience_s``."""
         talk = _conversation(self.address, self._session, call, patience_s)
-        heard: _Reply | None = None
+        reply: _Reply | None = None
         while True:
             try:
-                step = talk.send(heard)
+                step = talk.send(reply)
             except StopIteration as end:
                 return cast(T, end.value)
-            heard = await self._carry(step)
+            reply = await self._carry(step)
 
     async def _carry(self, step: _Request | _Pause) -> _Reply | None:
         if isinstance(step, _Pause):

@@ -37,7 +37,7 @@ _SET_UP_BY: Final = (
 class ConnectionSettings:
     """Settings from an environment and the Connection, whose extras ``look`` returns (None: no such Connection).
 
-    Asked once; again where it failed or what it said is refused, so that what a person corrects is seen. Several
+    Asked once; again where it failed or its answer is refused, so that what a person corrects is seen. Several
     threads at the start may each ask: none holds a lock that an event loop could wait for.
     """
 

@@ -1,4 +1,4 @@
-"""What Airflow's provider registry is told about this package."""
+"""This package as Airflow's provider registry knows it."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def _waiting(
 
 
 def _holding(at: _Moment, lease: Lease, *, foreseeing: bool) -> QueuedJob | RunningJob | None:
-    """The run behind ``lease`` where it is, or where it will be once it was moved, if it is heard of."""
+    """The run behind ``lease`` where it is, or where it will be once it was moved, if its heartbeats come."""
     subject = _subject(at.tx, lease)
     if subject is None:
         return None
@@ -184,7 +184,7 @@ def _holding(at: _Moment, lease: Lease, *, foreseeing: bool) -> QueuedJob | Runn
 
 
 def _subject(tx: LedgerTx, lease: Lease) -> _Subject | None:
-    """The run behind ``lease``, if it is heard of."""
+    """The run behind ``lease``, if its heartbeats come."""
     run = tx.run(lease.run_key)
     attempts = () if run is None else since_registered(run, tx.attempts(run.run_key))
     attempt = next((each for each in attempts if each.attempt == lease.attempt), None)

@@ -17,7 +17,7 @@ from frenzy.core.lifecycle.reschedule import KILLING_REASONS, follow_up
 from frenzy.core.runs.ledger import Attempt, JobState, Lease, LeaseState, RunRecord, since_registered
 from frenzy.core.runs.protocol import AttemptStarted, Directive, DirectiveKind, PressureReport, ProgressReport
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.ports import Heard, LedgerTx
+from frenzy.ports import LeasedAttempt, LedgerTx
 
 _T = TypeVar("_T")
 _Change = Callable[[LedgerTx, RunRecord, Attempt, float], Attempt]
@@ -114,11 +114,11 @@ def _report(services: Services, run_key: str, attempt: int, change: _Change) -> 
     with services.ledger.transaction() as tx:
         run, record = require_run(tx, run_key), require_attempt(tx, run_key, attempt)
         if record.is_live:
-            last_heard_s = _renew(tx, services, run_key, attempt, now_s)
+            last_heartbeat_s = _renew(tx, services, run_key, attempt, now_s)
             changed = change(tx, run, record, now_s)
             if changed != record:
                 tx.put_attempt(changed)
-            if _has_become_movable(record, changed, services.elastic, last_heard_s, now_s):
+            if _has_become_movable(record, changed, services.elastic, last_heartbeat_s, now_s):
                 run_pass(tx, services, now_s)
             run, record = _fresh(tx, run_key), require_attempt(tx, run_key, attempt)
         return directive_of(run, record)
@@ -137,23 +137,23 @@ def _heartbeat(services: Services, run_key: str, attempt: int, message: Progress
         return None
     if _has_become_movable(record, progressed, services.elastic, lease.heartbeat_s, now_s):
         return None
-    before = Heard(attempt=record, lease=lease)
-    after = Heard(attempt=progressed, lease=_renewed(lease, services, now_s))
+    before = LeasedAttempt(attempt=record, lease=lease)
+    after = LeasedAttempt(attempt=progressed, lease=_renewed(lease, services, now_s))
     return directive_of(run, record) if services.ledger.renew(before, after) else None
 
 
 def _begins(run: RunRecord, message: ProgressReport) -> bool:
-    """Whether this is the first step that is told of."""
+    """Whether this is the first step that is reported."""
     return bool(message.last_step) and run.state in (JobState.PLACED, JobState.STARTING)
 
 
 def _has_become_movable(
-    before: Attempt, after: Attempt, rules: ElasticRules, last_heard_s: float, now_s: float
+    before: Attempt, after: Attempt, rules: ElasticRules, last_heartbeat_s: float, now_s: float
 ) -> bool:
     """Whether the attempt has just done its first step, or has by now run for the least time between two moves."""
     if not rules.enabled or not after.last_step or after.first_step_s is None:
         return False
-    return not before.last_step or last_heard_s < after.first_step_s + rules.min_run_s <= now_s
+    return not before.last_step or last_heartbeat_s < after.first_step_s + rules.min_run_s <= now_s
 
 
 def _fresh(tx: LedgerTx, run_key: str) -> RunRecord:
@@ -161,7 +161,7 @@ def _fresh(tx: LedgerTx, run_key: str) -> RunRecord:
 
 
 def _renew(tx: LedgerTx, services: Services, run_key: str, attempt: int, now_s: float) -> float:
-    """Renew the lease; when the attempt was last heard of before."""
+    """Renew the lease; when its heartbeat before this one came."""
     lease = tx.lease(run_key, attempt)
     if lease is None or lease.state is LeaseState.ENDED:
         return now_s

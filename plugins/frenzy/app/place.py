@@ -105,7 +105,7 @@ def _place_view(tx: LedgerTx, services: Services, run_key: str) -> PlaceView:
 
 
 def launch_spec(tx: LedgerTx, services: Services, run: RunRecord, attempt: Attempt) -> LaunchSpec:
-    """What the workers of ``attempt`` are told."""
+    """The specification for the workers of ``attempt``."""
     cluster = tx.cluster()
     return LaunchSpec(
         run_key=run.run_key,

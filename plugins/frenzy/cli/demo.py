@@ -206,7 +206,7 @@ def _walk(stack: Stack, spec: SpecFile) -> Outcome:
 
 
 def trained(api: Api, spec: SpecFile, seen: Callable[[RunView], None] = lambda view: None) -> StatusSnapshot:
-    """Submit the job and show its run to the end; the last snapshot of it. seen: told of every view of the run."""
+    """Submit the job and show its run to the end; the last snapshot of it. seen: called with every view of the run."""
     from frenzy.cli.commands.submission import submit_spec
 
     started = submit_spec(api, spec, trigger=True)

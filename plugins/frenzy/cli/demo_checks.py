@@ -149,8 +149,8 @@ def nothing_lost(codes: Collection[ReasonCode], *views: RunView) -> Check:
         if before.result is not None and after.result is not None
     ]
     passed = bool(pairs) and len(steps) == len(pairs) and all(stopped == resumed for stopped, resumed in steps)
-    told = ", ".join(f"stopped at {stopped}, resumed from {resumed}" for stopped, resumed in steps)
-    return Check(name="No step was lost or repeated", passed=passed, evidence=told)
+    stops = ", ".join(f"stopped at {stopped}, resumed from {resumed}" for stopped, resumed in steps)
+    return Check(name="No step was lost or repeated", passed=passed, evidence=stops)
 
 
 def batches_kept(*views: RunView) -> Check:

@@ -44,12 +44,12 @@ class Ending:
 
 
 class Stage:
-    """The jobs that were submitted, and what of their history was told already."""
+    """The jobs that were submitted, and what of their history was shown already."""
 
     def __init__(self, api: Api, say: Say, poll_s: float) -> None:
         self._api, self._say, self._poll_s = api, say, poll_s
         self._started: list[Started] = []
-        self._told: dict[str, int] = {}
+        self._num_shown: dict[str, int] = {}
         self._began_s = time.monotonic()
 
     def submit(self, spec: SpecFile) -> Started:
@@ -99,10 +99,10 @@ class Stage:
         for started in self._started:
             view = self.view(started)
             events = () if view is None else view.events
-            for event in events[self._told.get(started.job.name, 0) :]:
+            for event in events[self._num_shown.get(started.job.name, 0) :]:
                 if event.kind == "state":
                     self._tell(f"{started.job.name} {event.text}")
-            self._told[started.job.name] = len(events)
+            self._num_shown[started.job.name] = len(events)
 
     def _tell(self, text: str) -> None:
         self._say(f"{time.monotonic() - self._began_s:5.0f} s  {text}")

@@ -99,7 +99,7 @@ def _root(
 
 
 def _exiting(verb: Callable[..., int]) -> Callable[..., None]:
-    """``verb`` as a typer command: what it returns is the exit status, what it raises is told in words."""
+    """``verb`` as a typer command: what it returns is the exit status, what it raises is shown in words."""
 
     @wraps(verb)
     def command(**arguments: object) -> None:

@@ -1,4 +1,4 @@
-"""The data sets of published measurements: which reader takes which file, told by its columns."""
+"""The data sets of published measurements: which reader takes which file, known by its columns."""
 
 from __future__ import annotations
 

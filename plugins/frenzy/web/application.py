@@ -28,9 +28,9 @@ def create_app(
     """The app that is mounted at ``/frenzy``.
 
     services: called on each request, so that nothing is opened before it is needed; it keeps its own result.
-    person: a dependency that yields who calls (``frenzy.web.guards.Person``). on_job_changed: told the name of a
-    job whose stored spec is new, changed or gone. on_act: told who changed what. The app serves no route of its own
-    making (no documentation pages): those would not ask who calls.
+    person: a dependency that yields who calls (``frenzy.web.guards.Person``). on_job_changed: called with the name
+    of a job whose stored spec is new, changed or gone. on_act: called with who changed what. The app serves no route of
+    its own making (no documentation pages): those would not ask who calls.
     """
     app = FastAPI(
         title="Frenzy",

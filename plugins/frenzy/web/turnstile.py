@@ -1,4 +1,4 @@
-"""So many requests at once, the others wait their turn, and whoever would wait too long is told to come again.
+"""So many requests at once, the others wait their turn, and whoever would wait too long is asked to come again.
 
 Airflow's API server looks into its database from its event loop, too: at every caller's token, and when it notes what a
 person did. Should requests in threads hold all connections, or SQLite's write lock, and need that loop to give them
@@ -104,7 +104,7 @@ class Turnstile:
             with ExitStack() as kept, ExitStack() as turn:
                 message = await self._whole(scope, receive, kept)
                 await self._wait(scope, turn)
-                await self._serve(scope, _told_again(message, receive), Reply(send, turn))
+                await self._serve(scope, _replayed(message, receive), Reply(send, turn))
         except _Refused as refused:
             await refused.reply(scope, receive, send)
 
@@ -211,7 +211,7 @@ def _counted(size: int) -> int:
     return max(0, size - FREE_BYTES)
 
 
-def _told_again(message: Message, receive: Receive) -> Receive:
+def _replayed(message: Message, receive: Receive) -> Receive:
     """``message``, then what comes after it."""
     left = [message]
 

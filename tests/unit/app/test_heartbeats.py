@@ -14,7 +14,7 @@ from frenzy.app.services import require_attempt, require_run
 from frenzy.core.runs.ledger import JobState, LeaseState
 from frenzy.core.runs.protocol import DirectiveKind
 from frenzy.core.values.errors import ContractError, Reason, ReasonCode
-from frenzy.ports import Heard, LedgerTx
+from frenzy.ports import LeasedAttempt, LedgerTx
 
 PREEMPTED = Reason(code=ReasonCode.PREEMPTED, detail="Another is to run there.")
 
@@ -31,7 +31,7 @@ class CountingLedger(InMemoryLedger):
         self.num_writers += 1
         return super().transaction()
 
-    def renew(self, before: Heard, after: Heard) -> bool:
+    def renew(self, before: LeasedAttempt, after: LeasedAttempt) -> bool:
         if self.meddle is not None:
             self.meddle()
         num_writers = self.num_writers

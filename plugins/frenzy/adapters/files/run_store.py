@@ -118,7 +118,7 @@ class FsspecRunStore:
     # what the workers' side wrote
 
     def spec(self, run_key: str, attempt: int) -> LaunchSpec | None:
-        """What the attempt's workers were told, if they have left it as it was: the ledger knows it better."""
+        """The specification of the attempt's workers, if they have left it as it was: the ledger knows it better."""
         text = self._get(RunPaths(run_key).spec(attempt), _MOST_DOCUMENT_BYTES)
         return None if text is None else codec.loads(LaunchSpec, text)
 
@@ -270,7 +270,7 @@ def _shown(problem: str) -> str:
 
 
 class _Problems:
-    """What was wrong with many lines, told in one."""
+    """What was wrong with many lines, in one."""
 
     def __init__(self) -> None:
         self._first, self._num = "", 0

@@ -23,7 +23,7 @@ from frenzy.adapters.ledger_sql.sql_transaction import SqlTransaction
 from frenzy.core.runs.ledger import Attempt, Lease, LeaseState, RunIdentity
 from frenzy.core.values import codec
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, TemporaryError
-from frenzy.ports import Heard, LedgerTx
+from frenzy.ports import LeasedAttempt, LedgerTx
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class SqlLedger:
         """See LedgerStore. Raises TemporaryError when the database cannot be reached."""
         return self._reading()
 
-    def renew(self, before: Heard, after: Heard) -> bool:
+    def renew(self, before: LeasedAttempt, after: LeasedAttempt) -> bool:
         """See LedgerStore. Raises TemporaryError when the database cannot be reached."""
         lease = {"heartbeat_s": after.lease.heartbeat_s, "expires_s": after.lease.expires_s}
         with _database_errors(), self._engine.connect() as connection:
@@ -148,14 +148,14 @@ def _database_errors() -> Iterator[None]:
         ) from error
     except (OperationalError, ProgrammingError) as error:
         # Drivers go on with lines that show the statement.
-        told = str(error.orig).strip().partition("\n")[0]
-        if any(each in told for each in _MISSING_TABLE_TEXTS):
-            detail = f"The ledger's tables are not in the database: {told}."
+        message = str(error.orig).strip().partition("\n")[0]
+        if any(each in message for each in _MISSING_TABLE_TEXTS):
+            detail = f"The ledger's tables are not in the database: {message}."
             remedy = "Run `airflow db migrate` with frenzy.airflow.db.FrenzyDBManager among the external DB managers."
             raise PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy=remedy)) from error
         if isinstance(error, ProgrammingError):
             raise
-        detail = f"The ledger's database did not answer: {told}."
+        detail = f"The ledger's database did not answer: {message}."
         raise TemporaryError(
             Reason(code=ReasonCode.LEDGER_BUSY, detail=detail), retry_after_s=_RETRY_AFTER_S
         ) from error

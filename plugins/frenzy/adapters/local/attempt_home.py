@@ -35,7 +35,7 @@ _FORGOTTEN_AFTER_S: Final = 30 * 86400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorRecord:
-    """Which process supervises the attempt; pid None: it never will have one, or it cannot be told any more.
+    """Which process supervises the attempt; pid None: it never will have one, or it is not known any more.
 
     started: clock ticks since boot; started_s: seconds since the epoch. namespace: whose process numbers ``pid``
     belongs to.
@@ -85,7 +85,7 @@ class SupervisorRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequest:
-    """deadline_s: seconds since the epoch; what still runs then is killed. None: it cannot be told any more."""
+    """deadline_s: seconds since the epoch; what still runs then is killed. None: it is not known any more."""
 
     deadline_s: float | None = None
 
@@ -130,7 +130,7 @@ class AttemptHome:
             yield
 
     def record(self) -> SupervisorRecord | None:
-        """Whom the attempt was given to; one without a process where that cannot be told any more.
+        """Whom the attempt was given to; one without a process where that is not known any more.
 
         Raises OSError where the disk does not say.
         """

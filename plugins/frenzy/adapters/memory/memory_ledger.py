@@ -29,7 +29,7 @@ from frenzy.core.runs.ledger import (
 )
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import Reason, ReasonCode, TemporaryError
-from frenzy.ports import Heard, LedgerConflict, LedgerTx
+from frenzy.ports import LeasedAttempt, LedgerConflict, LedgerTx
 
 _LOCK_TIMEOUT_S: Final = 30.0
 
@@ -77,7 +77,7 @@ class InMemoryLedger:
         finally:
             self._lock.release()
 
-    def renew(self, before: Heard, after: Heard) -> bool:
+    def renew(self, before: LeasedAttempt, after: LeasedAttempt) -> bool:
         """See LedgerStore; here it has to wait for a writer, too."""
         key = (before.attempt.run_key, before.attempt.attempt)
         with self.transaction() as tx:

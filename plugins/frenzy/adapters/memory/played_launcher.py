@@ -86,7 +86,7 @@ class FakeLauncher:
         self._known[key] = WorkersAccount(state=WorkersState.GONE, reason=reason, lost_nodes=lost_nodes)
 
     def begin(self, spec: LaunchSpec, running_since_s: float | None) -> None:
-        """The workers are said to run since then, or, with None, to wait for something still."""
+        """The workers have run since then, or, with None, wait for something still."""
         self._running_since_s[spec.run_key, spec.attempt] = running_since_s
 
     def lose_sight(self, spec: LaunchSpec) -> None:

@@ -1,4 +1,4 @@
-"""A clock, an inventory and queues that say what they were told."""
+"""A clock, an inventory and queues that play what they were given."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FakeClock:
 
 
 class FixedInventory:
-    """An inventory that says what it was told."""
+    """An inventory that plays what it was given."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -33,7 +33,7 @@ class FixedInventory:
 
 
 class FixedQueues:
-    """Queues and quotas as they were told; by default there are none."""
+    """Queues and quotas as they were given; by default there are none."""
 
     def __init__(self, rules: QueueRules = NO_RULES) -> None:
         self._rules = rules

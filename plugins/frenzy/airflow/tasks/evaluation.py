@@ -57,7 +57,7 @@ class Evaluation:
         return without_masked(found, run)
 
     def _whole_job(self, run: RunRecord) -> TrainingJob:
-        """The ledger's job. Of it, only what its workers were told has the masked texts; all else must be the same."""
+        """The ledger's job. Only its workers' specification has the masked texts; all else must be the same."""
         if not run.masked:
             return run.job
         attempt = max((each.attempt for each in self._view.attempts), default=1)

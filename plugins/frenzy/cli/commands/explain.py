@@ -18,10 +18,10 @@ def explain(
 ) -> int:
     """Why this plan, why it waits, why it moved: sentence by sentence."""
     with connect() as api:
-        told = api.ask(endpoints.explain(find_run(api, run).run.run_key))
+        explanation = api.ask(endpoints.explain(find_run(api, run).run.run_key))
     if as_json:
-        print_json(told)
+        print_json(explanation)
     else:
-        for line in told.lines:
+        for line in explanation.lines:
             out().print(line)
     return 0

@@ -39,42 +39,43 @@ def plan(
 
     job = checked_spec(spec).job
     settings = settings_at_hand()
-    told = plan_offline(job, settings, cluster or settings.cluster_file, policy or settings.memory_policy.value)
-    show_note(told)
+    planned = plan_offline(job, settings, cluster or settings.cluster_file, policy or settings.memory_policy.value)
+    show_note(planned)
     if manifest:
-        return show_manifest(job, settings, told)
+        return show_manifest(job, settings, planned)
     if as_json:
-        print_json(told)
+        print_json(planned)
     else:
-        show_plan(job.name, told, top=10**6 if everything else top)
-    return 0 if told.refusal is None else FAILED
+        show_plan(job.name, planned, top=10**6 if everything else top)
+    return 0 if planned.refusal is None else FAILED
 
 
-def show_note(told: OfflinePlan) -> None:
+def show_note(planned: OfflinePlan) -> None:
     """Say that the times are for an assumed number of steps, and why, where they are."""
-    if told.note is not None:
-        err().print(f"Note: {told.note}", style="yellow", soft_wrap=True)
+    if planned.note is not None:
+        err().print(f"Note: {planned.note}", style="yellow", soft_wrap=True)
 
 
-def show_manifest(job: TrainingJob, settings: Settings, told: OfflinePlan) -> int:
+def show_manifest(job: TrainingJob, settings: Settings, planned: OfflinePlan) -> int:
     """Print what would be sent to an empty cluster, and nothing else; the exit status."""
     from frenzy.adapters.spec.cluster_file import load_cluster
     from frenzy.cli.commands.plan_manifest import manifest_text
 
-    if told.refusal is not None:
-        show_reason(err(), told.refusal)
+    if planned.refusal is not None:
+        show_reason(err(), planned.refusal)
         return FAILED
-    plans = [each.plan for each in told.candidates if each.feasible]
-    typer.echo(manifest_text(job, plans, load_cluster(Path(told.cluster_file)), settings), nl=False)
+    plans = [each.plan for each in planned.candidates if each.feasible]
+    typer.echo(manifest_text(job, plans, load_cluster(Path(planned.cluster_file)), settings), nl=False)
     return 0
 
 
-def show_plan(name: str, told: OfflinePlan, *, top: int) -> None:
+def show_plan(name: str, planned: OfflinePlan, *, top: int) -> None:
     """The plans that fit, the best one's memory by term, and what was refused and why."""
     console = out()
-    fits = [each for each in told.candidates if each.feasible]
-    refused = [each for each in told.candidates if not each.feasible]
-    title = f"{name} on {told.cluster_file}: {fitting(len(fits))} ({told.policy}, {counted(told.total_steps, 'step')})"
+    fits = [each for each in planned.candidates if each.feasible]
+    refused = [each for each in planned.candidates if not each.feasible]
+    steps = counted(planned.total_steps, "step")
+    title = f"{name} on {planned.cluster_file}: {fitting(len(fits))} ({planned.policy}, {steps})"
     if fits:
         console.print(candidates_table(title, fits[:top]))
         _say_how_many_more(len(fits) - top)
@@ -84,9 +85,9 @@ def show_plan(name: str, told: OfflinePlan, *, top: int) -> None:
         console.print()
         console.print(candidates_table(f"{len(refused)} refused, with the reason of each", islice(refused, top)))
         _say_how_many_more(len(refused) - top)
-    if told.refusal is not None:
+    if planned.refusal is not None:
         console.print()
-        show_reason(err(), told.refusal)
+        show_reason(err(), planned.refusal)
 
 
 def _say_how_many_more(count: int) -> None:

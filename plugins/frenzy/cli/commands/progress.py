@@ -25,7 +25,7 @@ class ProgressView:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
-        self._told: dict[str, tuple[str, float]] = {}
+        self._shown: dict[str, tuple[str, float]] = {}
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -50,10 +50,10 @@ class ProgressView:
     def _say_progress(self, snapshot: StatusSnapshot) -> None:
         for view in snapshot.views:
             line = progress_line(view)
-            before, told_s = self._told.get(view.run.run_key, ("", 0.0))
+            before, shown_s = self._shown.get(view.run.run_key, ("", 0.0))
             now_s = time.monotonic()
-            if line.plain != before and (now_s - told_s >= _LEAST_PAUSE_S or view.run.state in FINAL_STATES):
-                self._told[view.run.run_key] = (line.plain, now_s)
+            if line.plain != before and (now_s - shown_s >= _LEAST_PAUSE_S or view.run.state in FINAL_STATES):
+                self._shown[view.run.run_key] = (line.plain, now_s)
                 self._console.print(line)
 
 

@@ -77,10 +77,10 @@ def _is_parsed(api: Api, dag_id: str, shown: str) -> bool:
 
 def _never_appeared(api: Api, dag_id: str, timeout_s: float) -> Exception:
     errors = api.ask(airflow_call("GET", "/importErrors?limit=20")).get("import_errors", [])
-    said = "; ".join(f"{each['filename']}: {str(each['stack_trace']).strip().splitlines()[-1]}" for each in errors)
-    if said:
+    messages = "; ".join(f"{each['filename']}: {str(each['stack_trace']).strip().splitlines()[-1]}" for each in errors)
+    if messages:
         return PermanentError(
-            Reason(code=ReasonCode.API_REFUSED, detail=f"The DAG {dag_id} did not appear. Import errors: {said}")
+            Reason(code=ReasonCode.API_REFUSED, detail=f"The DAG {dag_id} did not appear. Import errors: {messages}")
         )
     reason = Reason(
         code=ReasonCode.API_REFUSED,

@@ -219,7 +219,7 @@ class Stack:
         return self.settings.home / "supervisor.json"
 
     def supervisor_state(self) -> Mapping[str, Any]:
-        """What the last supervisor told; empty before there was one."""
+        """The messages of the last supervisor; empty before there was one."""
         with suppress(OSError, ValueError):
             state = json.loads(self.supervisor_state_path.read_text(encoding="utf-8"))
             return state if isinstance(state, dict) else {}

@@ -19,7 +19,7 @@ INTERRUPTED: Final = 130
 
 
 def guarded(action: Callable[[], int]) -> int:
-    """Run ``action``; the exit status, with every expected failure told in words."""
+    """Run ``action``; the exit status, with every expected failure shown in words."""
     console = err()
     try:
         return action()

@@ -91,7 +91,7 @@ class DirectiveKind(StrEnum):
 class Directive:
     """What the ledger wants of an attempt; the answer to a heartbeat or a report.
 
-    spec: what they are told, every text as it is; in answer to ``launching`` alone, where they may be started.
+    spec: their specification, every text as it is; in answer to ``launching`` alone, where they may be started.
     """
 
     kind: DirectiveKind

@@ -11,7 +11,7 @@ from frenzy.cli.render.console import out, print_json
 
 
 def evaluate(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="CSV files of runs, told by their columns.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="CSV files of runs, known by their columns.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the values as JSON.")] = False,
 ) -> int:
     """Predict the training runs in these files and compare: errors, fit or no fit, coverage.

@@ -73,11 +73,11 @@ def trace(  # noqa: PLR0913  # one argument for each option of the command
         accumulation_steps=accumulation or first.accumulation_steps,
         activation_checkpointing=first.activation_checkpointing if checkpointing is None else checkpointing,
     )
-    told = trace_plan(job, plan, rank=rank, device=device, attention=attention, optimizer=optimizer)
+    traced = trace_plan(job, plan, rank=rank, device=device, attention=attention, optimizer=optimizer)
     if as_json:
-        print_json(told)
+        print_json(traced)
     else:
-        _show(job.name, told)
+        _show(job.name, traced)
     return 0
 
 
@@ -145,11 +145,11 @@ def _first_plan(job: TrainingJob, cluster: Path) -> ResourcePlan:
     from frenzy.offline import plan_offline
 
     settings = settings_at_hand()
-    told = plan_offline(job, settings, cluster, settings.memory_policy.value)
-    show_note(told)
-    if told.refusal is not None:
-        raise PermanentError(told.refusal)
-    return told.candidates[0].plan
+    planned = plan_offline(job, settings, cluster, settings.memory_policy.value)
+    show_note(planned)
+    if planned.refusal is not None:
+        raise PermanentError(planned.refusal)
+    return planned.candidates[0].plan
 
 
 def _smallest_plan(job: TrainingJob) -> ResourcePlan:
@@ -172,24 +172,26 @@ def _smallest_plan(job: TrainingJob) -> ResourcePlan:
     )
 
 
-def _show(name: str, told: TracedPlan) -> None:
-    console, result = out(), told.result
+def _show(name: str, traced: TracedPlan) -> None:
+    console, result = out(), traced.result
     console.print(
         f"{name}: {format_bytes(result.peak_bytes)} at the peak, in the {result.at}; "
         f"{format_bytes(result.resident_bytes)} between steps."
     )
-    console.print(_what_was_traced(told), style="dim")
+    console.print(_what_was_traced(traced), style="dim")
     console.print()
     console.print(_moments(result))
     console.print()
     console.print(_parts(result))
 
 
-def _what_was_traced(told: TracedPlan) -> str:
-    kernels = "CUDA's kernels and allocator" if told.device == "cuda" else "the CPU's kernels"
-    stage = f"ZeRO stage {told.zero_stage}, rank {told.rank} of {told.num_ranks}" if told.zero_stage else "one card"
-    recomputed = ", activations recomputed" if told.activation_checkpointing else ""
-    return f"{told.engine}, {stage}, micro-batch {told.micro_batch_size}{recomputed}; modelled: {kernels}."
+def _what_was_traced(traced: TracedPlan) -> str:
+    kernels = "CUDA's kernels and allocator" if traced.device == "cuda" else "the CPU's kernels"
+    stage = (
+        f"ZeRO stage {traced.zero_stage}, rank {traced.rank} of {traced.num_ranks}" if traced.zero_stage else "one card"
+    )
+    recomputed = ", activations recomputed" if traced.activation_checkpointing else ""
+    return f"{traced.engine}, {stage}, micro-batch {traced.micro_batch_size}{recomputed}; modelled: {kernels}."
 
 
 def _moments(result: TraceResult) -> Table:

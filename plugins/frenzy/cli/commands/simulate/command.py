@@ -239,7 +239,7 @@ def _settings(specs: Sequence[WorkloadSpec], policies: Sequence[str]) -> dict[st
     disturbances = spec.disturbances
     traces = dict.fromkeys(each.trace for each in specs)
     seeds = dict.fromkeys(str(each.seed) for each in specs)
-    told = {
+    shown = {
         "traces": ", ".join(traces),
         "cluster": spec.cluster,
         "policies": ", ".join(policies),
@@ -250,13 +250,13 @@ def _settings(specs: Sequence[WorkloadSpec], policies: Sequence[str]) -> dict[st
         "failures": "none",
     }
     if spec.start_overhead_s:
-        told["every start takes at least"] = f"{spec.start_overhead_s:g} s"
+        shown["every start takes at least"] = f"{spec.start_overhead_s:g} s"
     if spec.queues:
-        told["queues"] = ", ".join(f"{each.name} {each.weight:g}" for each in spec.queues.queues) or "quotas only"
+        shown["queues"] = ", ".join(f"{each.name} {each.weight:g}" for each in spec.queues.queues) or "quotas only"
     if disturbances.node_mtbf_hours is not None:
         mtbf, repair = disturbances.node_mtbf_hours, disturbances.node_repair_hours
-        told["failures"] = f"each node every {mtbf:g} h on average, for {repair:g} h"
-    return told
+        shown["failures"] = f"each node every {mtbf:g} h on average, for {repair:g} h"
+    return shown
 
 
 def _sigma(sigma: float) -> str:

@@ -101,13 +101,13 @@ def _report(
     snapshot: QueueSnapshot, results: Sequence[SimResult], settings: dict[str, str], notes: Sequence[str] = ()
 ) -> Report:
     facts = snapshot.facts
-    told = {
+    shown = {
         "snapshot": results[0].scenario,
         "jobs": f"{len(facts.queued)} waiting, {len(facts.running)} running",
         "policy of the queue": snapshot.policy,
         **settings,
     }
-    return Report(title="Simulated queue", settings=told, results=results, with_cpu_times=False, notes=tuple(notes))
+    return Report(title="Simulated queue", settings=shown, results=results, with_cpu_times=False, notes=tuple(notes))
 
 
 def jobs_table(result: SimResult, now_s: float) -> Grid:
