@@ -16,8 +16,8 @@ from frenzy.adapters.spec.spec_file import SpecFile
 from frenzy.cli.commands.server import Api
 from frenzy.cli.demo import Outcome, api_of, run_demo, say
 from frenzy.cli.demo_checks import Check, all_free, all_succeeded, batches_kept, moved, nothing_lost
-from frenzy.cli.demo_moves import Say, specs_of
-from frenzy.cli.demo_moves import play as play_scene
+from frenzy.cli.demo_migrations import Say, specs_of
+from frenzy.cli.demo_migrations import play as play_scene
 from frenzy.cli.embedded.stack import Stack
 from frenzy.cli.render.error_text import guarded
 from frenzy.core.lifecycle.moves import MOVE_REASONS

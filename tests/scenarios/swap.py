@@ -25,8 +25,8 @@ from frenzy.cli.commands.server import Api
 from frenzy.cli.commands.submission import Started
 from frenzy.cli.demo import Outcome, api_of, run_demo, say
 from frenzy.cli.demo_checks import LEFT_FOR_MEMORY, Check, all_free, all_succeeded, batches_kept, moved, nothing_lost
-from frenzy.cli.demo_moves import Say, Stage, specs_of
-from frenzy.cli.demo_moves import play as play_scene
+from frenzy.cli.demo_migrations import Say, Stage, specs_of
+from frenzy.cli.demo_migrations import play as play_scene
 from frenzy.cli.embedded.airflow_env import STACK_MARK
 from frenzy.cli.embedded.stack import Stack
 from frenzy.cli.render.error_text import guarded

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from frenzy.app.facts import pauses, scheduling_facts
-from frenzy.app.move_requests import ask_to_move, holding, holdings
+from frenzy.app.migration_requests import holding, holdings, request_migration
 from frenzy.app.services import Services, log_event, require_run
 from frenzy.app.states import move
 from frenzy.core.lifecycle.handover import wait_for_leaving
@@ -34,7 +34,7 @@ def run_pass(tx: LedgerTx, services: Services, now_s: float) -> tuple[Action, ..
     done: list[Action] = [
         action
         for action in actions
-        if isinstance(action, Resize | Preempt) and ask_to_move(tx, services, action, actions, now_s)
+        if isinstance(action, Resize | Preempt) and request_migration(tx, services, action, actions, now_s)
     ]
     starts = [each for each in actions if isinstance(each, Start) and tx.queue_entry(each.run_key) is not None]
     granted = _start(tx, services, starts, now_s)

@@ -166,14 +166,14 @@ def _chosen_walk(job: Path, *, elastic: bool, swap: bool) -> Walk:
     if elastic and swap:
         raise SpecError([Violation(path="--swap", value="with --elastic", allowed="give one of the two")])
     if elastic or swap:
-        return _moves_walk("swap" if swap else "elastic")
+        return _migrations_walk("swap" if swap else "elastic")
     return partial(_walk, spec=checked_spec(job))
 
 
-def _moves_walk(scene: str) -> Walk:
+def _migrations_walk(scene: str) -> Walk:
     """The demo with jobs that move for one another; their files are checked first."""
-    from frenzy.cli.demo_checks import judge_moves
-    from frenzy.cli.demo_moves import play, specs_of
+    from frenzy.cli.demo_checks import judge_migrations
+    from frenzy.cli.demo_migrations import play, specs_of
 
     specs = specs_of(scene)
 
@@ -181,7 +181,7 @@ def _moves_walk(scene: str) -> Walk:
         with api_of(stack) as api:
             ending = play(api, scene, specs, say)
         shown = max(ending.views, key=lambda each: len(each.attempts))
-        return Outcome(view=shown, checks=judge_moves(ending.views, ending.num_held_gpus))
+        return Outcome(view=shown, checks=judge_migrations(ending.views, ending.num_held_gpus))
 
     return walk
 

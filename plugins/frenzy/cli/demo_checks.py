@@ -40,7 +40,7 @@ def judge(dag_state: str, view: RunView) -> tuple[Check, ...]:
     )
 
 
-def judge_moves(views: Sequence[RunView], num_held_gpus: int) -> tuple[Check, ...]:
+def judge_migrations(views: Sequence[RunView], num_held_gpus: int) -> tuple[Check, ...]:
     """The checks of jobs that move for one another."""
     return (
         all_succeeded("All jobs trained to their last step", *views),

@@ -12,7 +12,7 @@ from tests.unit.scenarios.evidence import BEST, COMPLETED, plan
 from frenzy.adapters.spec.cluster_file import load_cluster
 from frenzy.adapters.spec.job_spec import job_from_yaml
 from frenzy.cli.demo import demo_settings
-from frenzy.cli.demo_moves import scene_folder, specs_of
+from frenzy.cli.demo_migrations import scene_folder, specs_of
 from frenzy.core.runs.ledger import Attempt, JobState, NextAttempt, RunIdentity, RunRecord
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.values.cluster import NodeAllocation, Placement

@@ -9,7 +9,7 @@ from tests.scenarios.swap import SwapStory, Watched, judge
 from tests.unit.scenarios.evidence import BEST, COMPLETED, CONFIG, loss, memory_of, plan, steps
 
 from frenzy.adapters.spec.cluster_file import load_cluster
-from frenzy.cli.demo_moves import specs_of
+from frenzy.cli.demo_migrations import specs_of
 from frenzy.core.runs.ledger import Attempt, JobState, NextAttempt, RunIdentity, RunRecord
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.runs.views import MemoryView

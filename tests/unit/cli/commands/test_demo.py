@@ -15,7 +15,7 @@ from tests.unit.scenarios.evidence import good
 from frenzy.cli.commands.follow import StatusSnapshot
 from frenzy.cli.commands.progress import ProgressView
 from frenzy.cli.demo import demo_settings, own_home, terminated_as_interrupt
-from frenzy.cli.demo_checks import judge, judge_moves
+from frenzy.cli.demo_checks import judge, judge_migrations
 from frenzy.core.runs.ledger import Event
 from frenzy.core.values.errors import PermanentError, SpecError
 from frenzy.settings import load_settings
@@ -95,5 +95,5 @@ def test_the_verdict_on_one_job_needs_no_more_than_the_ledger() -> None:
 
 def test_jobs_that_never_moved_fail_the_verdict_on_moves() -> None:
     still = replace(good().view, attempts=good().view.attempts[1:])
-    assert [each.name for each in judge_moves([still], 0) if not each.passed] == ["No step was lost or repeated"]
-    assert "All GPUs are free at the end" in [each.name for each in judge_moves([still], 1) if not each.passed]
+    assert [each.name for each in judge_migrations([still], 0) if not each.passed] == ["No step was lost or repeated"]
+    assert "All GPUs are free at the end" in [each.name for each in judge_migrations([still], 1) if not each.passed]

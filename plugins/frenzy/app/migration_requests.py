@@ -1,6 +1,6 @@
-"""Moving running jobs as the scheduler asks: they save a checkpoint, stop, and are queued again.
+"""Migrations of running jobs that the scheduler requests: they save a checkpoint, stop, and are queued again.
 
-Asking is all that happens here. The monitor passes the request on, the end of the attempt frees the
+Requesting is all that happens here. The monitor passes the request on, the end of the attempt frees the
 GPUs, ``decide`` sends the run to the queue, as after every attempt.
 """
 
@@ -24,7 +24,7 @@ from frenzy.ports import LedgerTx
 log = logging.getLogger(__name__)
 
 
-def ask_to_move(
+def request_migration(
     tx: LedgerTx, services: Services, action: Resize | Preempt, actions: Sequence[Action], now_s: float
 ) -> bool:
     """Mark the run's attempt: it is to save a checkpoint and stop. False if it cannot be asked now.
@@ -32,7 +32,7 @@ def ask_to_move(
     actions: all of the pass; they tell which job gets what this one leaves.
     """
     run, attempt = tx.run(action.run_key), live_attempt(tx, action.run_key)
-    if run is None or attempt is None or not _may_be_asked(tx, services, run, attempt):
+    if run is None or attempt is None or not _may_migrate(tx, services, run, attempt):
         log.warning("Run %s is not moved: it has no running attempt that could be.", action.run_key)
         return False
     target = _target(action)
@@ -44,7 +44,7 @@ def ask_to_move(
     return True
 
 
-def _may_be_asked(tx: LedgerTx, services: Services, run: RunRecord, attempt: Attempt) -> bool:
+def _may_migrate(tx: LedgerTx, services: Services, run: RunRecord, attempt: Attempt) -> bool:
     attempts = since_registered(run, tx.attempts(run.run_key))
     elastic = elasticity(run, attempts, services.elastic)
     lease = tx.lease(run.run_key, attempt.attempt)
@@ -60,11 +60,11 @@ def _is_where_it_is(target: MoveTarget, attempt: Attempt) -> bool:
 
 
 def _reason(tx: LedgerTx, attempt: Attempt, action: Resize | Preempt, actions: Sequence[Action]) -> Reason:
-    heir = _heir(tx, attempt, actions)
-    name = None if heir is None else heir.job.name
+    beneficiary = _beneficiary(tx, attempt, actions)
+    name = None if beneficiary is None else beneficiary.job.name
     target = _target(action)
     if target is not None:
-        for_memory = heir is not None and _is_pressed(tx, heir)
+        for_memory = beneficiary is not None and _is_memory_constrained(tx, beneficiary)
         drained = _drained(tx, attempt)
         return move_reason(attempt.plan, target, name, for_memory=for_memory, drained=drained)
     assert isinstance(action, Preempt)
@@ -77,13 +77,13 @@ def _drained(tx: LedgerTx, attempt: Attempt) -> list[str]:
     return [name for name in held if name in nodes and nodes[name].state is NodeState.DRAINING]
 
 
-def _is_pressed(tx: LedgerTx, run: RunRecord) -> bool:
+def _is_memory_constrained(tx: LedgerTx, run: RunRecord) -> bool:
     """Whether ``run`` waits because its memory outgrew its GPUs."""
     entry = tx.queue_entry(run.run_key)
     return entry is not None and outgrew(entry.next_attempt, entry.plans)
 
 
-def _heir(tx: LedgerTx, attempt: Attempt, actions: Sequence[Action]) -> RunRecord | None:
+def _beneficiary(tx: LedgerTx, attempt: Attempt, actions: Sequence[Action]) -> RunRecord | None:
     """The run that takes over GPUs of ``attempt``: by the same decision it starts or moves there."""
     nodes = {each.node for each in attempt.placement.allocations}
     taking = [each for each in actions if isinstance(each, Start | Resize) and _touches(each.placement, nodes)]

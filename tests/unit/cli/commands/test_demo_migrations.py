@@ -13,7 +13,7 @@ from tests.unit.scenarios.evidence import good
 from frenzy.adapters.spec.job_spec import job_from_yaml, shown_yaml
 from frenzy.api.declaration import Call
 from frenzy.cli.commands.server import Api
-from frenzy.cli.demo_moves import SCENES, play, specs_of
+from frenzy.cli.demo_migrations import SCENES, play, specs_of
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import RunView, SubmittedJob
 from frenzy.core.values.job import TrainingJob
