@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -22,8 +22,6 @@ import psutil
 
 from frenzy.adapters.local.worker_processes import boot_id, start_ticks
 
-# Of records without ticks.
-_START_TOLERANCE_S: Final = 5.0
 _KILL_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.02
 
@@ -32,20 +30,19 @@ _POLL_S: Final = 0.02
 class ProcessRecord:
     """What is written down about a started process; pid, start and boot together are its identity.
 
-    started_s: by the system's clock. ticks: since boot, which no change of that clock moves; None in records of an
-    earlier release.
+    started_s: by the system's clock. ticks: since boot, which no change of that clock moves.
     """
 
     name: str
     pid: int
     started_s: float
-    ticks: int | None = None
-    boot: str | None = None
+    ticks: int | None
+    boot: str
 
     def is_alive(self) -> bool:
         """Whether this very process still runs; another one with its pid does not count."""
         ticks = start_ticks(self.pid)
-        return ticks is not None and self._started(ticks)
+        return ticks is not None and (self.ticks, self.boot) == (ticks, boot_id())
 
     def members(self) -> list[psutil.Process]:
         """Every live process of this record's session, also when its leader is gone.
@@ -54,20 +51,13 @@ class ProcessRecord:
         means that the session is over.
         """
         ticks = start_ticks(self.pid)
-        if self.boot not in (None, boot_id()) or (ticks is not None and not self._started(ticks)):
+        if self.boot != boot_id() or ticks not in (None, self.ticks):
             return []
         return [each for each in psutil.process_iter() if _session(each) == self.pid]
 
     def leader(self) -> list[psutil.Process]:
         """The recorded process itself, while it lives."""
         return [psutil.Process(self.pid)] if self.is_alive() else []
-
-    def _started(self, ticks: int) -> bool:
-        if self.ticks is not None:
-            return (self.ticks, self.boot) == (ticks, boot_id())
-        with suppress(psutil.NoSuchProcess):
-            return abs(psutil.Process(self.pid).create_time() - self.started_s) < _START_TOLERANCE_S
-        return False
 
 
 def start_session(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -102,7 +101,7 @@ def test_a_dead_leader_that_nobody_waited_for_is_not_alive(family: Family) -> No
     assert not family.record.is_alive()
 
 
-@pytest.mark.parametrize("changed", [{"ticks": 1}, {"boot": "an earlier one"}, {"ticks": None, "started_s": 1.0}])
+@pytest.mark.parametrize("changed", [{"ticks": 1}, {"boot": "an earlier one"}])
 def test_another_process_with_the_recorded_pid_is_left_alone(family: Family, changed: dict[str, Any]) -> None:
     reused = replace(family.record, **changed)
 
@@ -125,16 +124,6 @@ def test_a_process_stays_itself_when_the_clock_is_set(family: Family, step_s: fl
     assert recorded.is_alive()
     assert [each.pid for each in recorded.leader()] == [family.leader.pid]
     assert family.leader.pid in {each.pid for each in recorded.members()}
-
-
-def test_a_record_of_an_earlier_release_is_known_by_the_clock(family: Family, tmp_path: Path) -> None:
-    earlier = {"name": "family", "pid": family.leader.pid, "started_s": family.record.started_s}
-    (tmp_path / "family.json").write_text(json.dumps(earlier), encoding="utf-8")
-    record = read_record(tmp_path, "family")
-
-    assert record is not None
-    assert record.is_alive()
-    assert family.leader.pid in {each.pid for each in record.members()}
 
 
 def test_marked_processes_are_found_wherever_they_went(family: Family, tmp_path: Path) -> None:
