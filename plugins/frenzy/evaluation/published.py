@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 from frenzy.core.memory.megatron import MegatronRun
 from frenzy.core.memory.torch_kernels import TorchRun
 
 ModelledRun = TorchRun | MegatronRun
+T = TypeVar("T")
 
 
 class Outcome(StrEnum):
@@ -58,3 +60,11 @@ Cells = Mapping[str, str]
 
 class UnknownRow(Exception):  # noqa: N818 - not an error: a row that is left out, with its reason
     """A row cannot be predicted; the message is the reason that is printed beside the data set."""
+
+
+def run_or_refusal(read: Callable[[], T]) -> tuple[T | None, str]:
+    """The run that ``read`` finds in a row, or why it cannot be predicted."""
+    try:
+        return read(), ""
+    except UnknownRow as error:
+        return None, str(error)

@@ -10,7 +10,7 @@ from frenzy.core.models.weight_storage import WeightStorage
 from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.job import LoraSpec
 from frenzy.core.values.units import MIB
-from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, UnknownRow
+from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, run_or_refusal
 from frenzy.evaluation.settings_of_runs import RunSetting, published_models, torch_run
 
 COLUMNS: Final = ("framework_config", "mem_peak_torch_mem_alloc_in_bytes", "per_device_train_batch_size")
@@ -36,11 +36,7 @@ def read_row(cells: Cells, number: int, calibration: Calibration) -> PublishedRo
     peak, reserved = cells["mem_peak_torch_mem_alloc_in_bytes"], cells["mem_nvidia_mem_reserved"]
     method = cells["framework_config"].removesuffix("-foak") if cells["peft_method"] else "full"
     model = _model(cells)
-    run, refusal = None, ""
-    try:
-        run = torch_run(_setting(cells), calibration)
-    except UnknownRow as error:
-        refusal = str(error)
+    run, refusal = run_or_refusal(lambda: torch_run(_setting(cells), calibration))
     return PublishedRow(
         dataset="fms",
         number=number,

@@ -7,7 +7,7 @@ from typing import Final
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.torch_kernels import Sharding, TorchOptimizer
 from frenzy.core.values.gpu_catalogue import CATALOGUE
-from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, UnknownRow
+from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, UnknownRow, run_or_refusal
 from frenzy.evaluation.settings_of_runs import RunSetting, torch_run
 
 COLUMNS: Final = ("MFU", "MicroBatchSize", "Sharding Strategy", "Activation Checkpointing")
@@ -17,11 +17,7 @@ _SHARDING: Final = {"FULL_SHARD": Sharding.FULL, "SHARD_GRAD_OP": Sharding.GRADI
 
 def read_row(cells: Cells, number: int, calibration: Calibration) -> PublishedRow:
     """One row of the benchmark."""
-    run, refusal = None, ""
-    try:
-        run = torch_run(_setting(cells), calibration)
-    except UnknownRow as error:
-        refusal = str(error)
+    run, refusal = run_or_refusal(lambda: torch_run(_setting(cells), calibration))
     gpu = CATALOGUE[_GPUS[cells["GPU"]]].gpu
     return PublishedRow(
         dataset="llm-foundry",

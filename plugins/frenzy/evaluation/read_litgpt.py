@@ -9,7 +9,7 @@ from frenzy.core.memory.calibration import Calibration
 from frenzy.core.models.weight_storage import WeightStorage
 from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.job import LoraSpec
-from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, UnknownRow
+from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, UnknownRow, run_or_refusal
 from frenzy.evaluation.settings_of_runs import RunSetting, torch_run
 
 HUB_COLUMNS: Final = ("Config", "Max seq length", "Micro batch size", "Peak memory")
@@ -63,21 +63,7 @@ def read_hub_row(cells: Cells, number: int, calibration: Calibration) -> Publish
     model = _HUB_MODELS.get(folder, folder)
     method = kind.removesuffix(".yaml")
     peak = _peak(cells["Peak memory"])
-    run, refusal = None, ""
-    try:
-        if method == "full":
-            raise UnknownRow("the optimizer of the full runs is not recorded")
-        setting = RunSetting(
-            model=model,
-            micro_batch=int(cells["Micro batch size"]),
-            sequence_length=int(cells["Max seq length"]),
-            lora=LoraSpec(rank=_HUB_RANK, target_modules=_TARGETS, dropout=0.05),
-            storage=WeightStorage.NF4 if method == "qlora" else WeightStorage.PLAIN,
-            adapter_bytes=2,
-        )
-        run = torch_run(setting, calibration)
-    except UnknownRow as error:
-        refusal = str(error)
+    run, refusal = run_or_refusal(lambda: torch_run(_hub_setting(cells, model, method), calibration))
     return PublishedRow(
         dataset="litgpt-hub",
         number=number,
@@ -93,15 +79,24 @@ def read_hub_row(cells: Cells, number: int, calibration: Calibration) -> Publish
     )
 
 
+def _hub_setting(cells: Cells, model: str, method: str) -> RunSetting:
+    if method == "full":
+        raise UnknownRow("the optimizer of the full runs is not recorded")
+    return RunSetting(
+        model=model,
+        micro_batch=int(cells["Micro batch size"]),
+        sequence_length=int(cells["Max seq length"]),
+        lora=LoraSpec(rank=_HUB_RANK, target_modules=_TARGETS, dropout=0.05),
+        storage=WeightStorage.NF4 if method == "qlora" else WeightStorage.PLAIN,
+        adapter_bytes=2,
+    )
+
+
 def read_table_row(cells: Cells, number: int, calibration: Calibration) -> PublishedRow:
     """A row of the tutorial's resource tables (A100 40 GB, instructions of up to 1,304 tokens)."""
     name = f"{cells['Size']} {cells['Model']}"
     peak = _peak(cells["Max GPU RAM"])
-    run, refusal = None, ""
-    try:
-        run = torch_run(_table_setting(cells, name), calibration)
-    except UnknownRow as error:
-        refusal = str(error)
+    run, refusal = run_or_refusal(lambda: torch_run(_table_setting(cells, name), calibration))
     ran_out = cells["Max GPU RAM"] == "OOM"
     if not ran_out and peak is None:
         run, refusal = None, f"not measured: {cells['Max GPU RAM']}"

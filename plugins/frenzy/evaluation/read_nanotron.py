@@ -11,7 +11,7 @@ from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision
 from frenzy.core.values.units import GIB
-from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, UnknownRow
+from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, UnknownRow, run_or_refusal
 from frenzy.evaluation.settings_of_runs import shape_of
 
 COLUMNS: Final = ("mbs", "dp", "pp", "tp", "zero", "gpu_memory_gb")
@@ -21,11 +21,7 @@ _SEQUENCE_LENGTH: Final = 4096
 def read_row(cells: Cells, number: int, calibration: Calibration) -> PublishedRow:
     """One row of the benchmark; an empty figure means that the run crashed or ran out of memory."""
     memory = cells["gpu_memory_gb"]
-    run, refusal = None, ""
-    try:
-        run = _run(cells, calibration)
-    except UnknownRow as error:
-        refusal = str(error)
+    run, refusal = run_or_refusal(lambda: _run(cells, calibration))
     if not memory:
         run, refusal = None, refusal or "crashed or out of memory, which is not told apart"
     layout = f"dp{cells['dp']} pp{cells['pp']} tp{cells['tp']} z{cells['zero']}"

@@ -12,7 +12,7 @@ from frenzy.core.models.weight_storage import WeightStorage
 from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.job import LoraSpec
 from frenzy.core.values.units import GIB
-from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, UnknownRow
+from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, UnknownRow, run_or_refusal
 from frenzy.evaluation.settings_of_runs import RunSetting, torch_run
 
 TORCHTUNE_COLUMNS: Final = ("Finetuning Method", "Runnable On", "Peak Memory per GPU")
@@ -46,11 +46,7 @@ def read_torchtune_row(cells: Cells, number: int, calibration: Calibration) -> P
 def read_peft_row(cells: Cells, number: int, calibration: Calibration) -> PublishedRow:
     """A row of peft's comparison of methods: Llama 3.2 3B, batches padded to at most 768 tokens."""
     adapters = json.loads(cells["peft_config"]) if cells["peft_config"] else {}
-    run, refusal = None, ""
-    try:
-        run = torch_run(_peft_setting(cells, adapters), calibration)
-    except UnknownRow as error:
-        refusal = str(error)
+    run, refusal = run_or_refusal(lambda: torch_run(_peft_setting(cells, adapters), calibration))
     return PublishedRow(
         dataset="peft",
         number=number,
@@ -111,11 +107,7 @@ def read_qwen_row(cells: Cells, number: int, calibration: Calibration) -> Publis
     """A row of Qwen's profile: the driver's figure summed over the GPUs of an A100 machine, batch 1."""
     gpus = int(cells["nodes"]) * int(cells["gpus_per_node"])
     memory = cells["mem_gb_total"]
-    run, refusal = None, ""
-    try:
-        run = torch_run(_qwen_setting(cells, gpus), calibration)
-    except UnknownRow as error:
-        refusal = str(error)
+    run, refusal = run_or_refusal(lambda: torch_run(_qwen_setting(cells, gpus), calibration))
     ran = memory not in {"", "-"}
     return PublishedRow(
         dataset="qwen",
