@@ -92,12 +92,18 @@ class Player:
             await asyncio.sleep(_POLL_S)
 
     async def lose(self, name: str) -> None:
-        """The node falls silent: its pods are played no more, and the controllers hear that nobody knows."""
+        """The node falls silent: its pods are played no more, and the controllers hear that nobody knows.
+
+        The node controller says of its pods that they are not ready when it finds the silence itself, which here it is
+        told.
+        """
         self._lost.add(name)
-        for playing in self._on(name):
+        silent = self._on(name)
+        for playing in silent:
             playing.abandon()
             self._pods.pop(playing.pod["metadata"]["uid"])
         await self._say_ready(name, "Unknown", "NodeStatusUnknown")
+        await self._each(self._report(each, pod_status.not_ready(now_s=time.time())) for each in silent)
 
     async def find_again(self, name: str) -> None:
         """A lost node is back; its pods that still run are started anew, those that were deleted are let go."""

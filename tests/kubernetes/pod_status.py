@@ -77,6 +77,12 @@ def unseen(pod: Pod) -> Status:
     }
 
 
+def not_ready(*, now_s: float) -> Status:
+    """What the node controller writes on the pods of a node that fell silent; a server merges conditions by type."""
+    at = timestamp(now_s)
+    return {"conditions": [{"type": "Ready", "status": "False", "reason": "NodeNotReady", "lastTransitionTime": at}]}
+
+
 def evicted(message: str) -> Status:
     """A kubelet that evicts replaces the whole status: nothing is left of conditions and containers."""
     return failed("Evicted", message)

@@ -113,6 +113,8 @@ def test_workers_on_a_silent_node_are_unknown_until_the_node_is_removed(bench: B
     eventually(lambda: bench.launcher.state(spec) is WorkersState.UNKNOWN, within_s=120)
     told = eventually(lambda: bench.launcher.account(spec).reason, within_s=120)
     assert (told.code, bench.launcher.state(spec)) == (ReasonCode.NODE_LOST, WorkersState.UNKNOWN)
+    bench.core.delete_namespaced_pod(bench.pods()[0].metadata.name, bench.namespace, grace_period_seconds=60)
+    assert bench.launcher.state(spec) is WorkersState.UNKNOWN, "a second deletion is no sign of life"
     fake_nodes.remove("n2")
     account = eventually(lambda: gone(bench, spec), within_s=180)
     assert account.reason is not None

@@ -29,6 +29,7 @@ class FakeCore:
     """Pods by name. refusals: statuses and messages that the next creations are refused with; None lets one through.
 
     leaving: a deleted pod stays until ``confirm``, as on a node whose kubelet takes its time. events: of any pod.
+    silent: names of nodes that do not answer.
     """
 
     def __init__(self) -> None:
@@ -38,6 +39,7 @@ class FakeCore:
         self.leaving = False
         self.lines: list[str] = []
         self.events: list[Json] = []
+        self.silent: set[str] = set()
 
     def set_status(self, status: Json) -> None:
         """Of every pod."""
@@ -88,8 +90,9 @@ class FakeCore:
     def list_namespaced_event(self, _namespace: str, **_options: Any) -> Answer:
         return self._json({"items": self.events})
 
-    def read_node(self, _name: str, **_options: Any) -> Answer:
-        return self._json({"status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+    def read_node(self, name: str, **_options: Any) -> Answer:
+        ready = "Unknown" if name in self.silent else "True"
+        return self._json({"status": {"conditions": [{"type": "Ready", "status": ready}]}})
 
     def _json(self, value: Json) -> Answer:
         return Answer(json.dumps(value).encode())

@@ -138,14 +138,16 @@ class KubernetesLauncher:
     def _look(self, spec: LaunchSpec) -> WorkersAccount:
         asked = self._is_stopped(spec)
         seen = [see(each, asked=asked) for each in self._pods.list(labels.selector(spec.run_key, spec.attempt))]
-        note = self._note(spec)
+        kept = self._note(spec)
+        note = (kept or PodsNote(pods=())).with_leaving(seen)
+        seen = [note.as_first_told(each) for each in seen]
         alive = [each for each in seen if each.stage is not PodStage.ENDED]
-        refusal = self._refusal(spec) if note is None else None
-        if note is None and (refusal is not None or not seen):
+        refusal = self._refusal(spec) if kept is None else None
+        if kept is None and (refusal is not None or not seen):
             never = WorkersState.GONE if asked else WorkersState.NOT_STARTED
             return WorkersAccount(state=WorkersState.ALIVE if alive else never, reason=refusal)
         silent = self._silent_nodes(alive)
-        note = self._noted(spec, note or PodsNote(pods=()), seen, silent, asked=asked)
+        note = self._noted(spec, kept, note, seen, silent, asked=asked)
         if alive and not asked:
             note = self._give_up_if_hopeless(spec, note, alive)
         state = self._proved(note, alive, silent, asked=asked)
@@ -180,16 +182,23 @@ class KubernetesLauncher:
         return is_late or (pod.stage is not PodStage.WAITING and pod.ready is False)
 
     def _noted(
-        self, spec: LaunchSpec, note: PodsNote, seen: list[PodSeen], silent: frozenset[str], *, asked: bool
+        self,
+        spec: LaunchSpec,
+        kept: PodsNote | None,
+        note: PodsNote,
+        seen: list[PodSeen],
+        silent: frozenset[str],
+        *,
+        asked: bool,
     ) -> PodsNote:
-        """``note`` with what can be seen, and the ends of pods that are not there any more."""
+        """``note`` with what can be seen, and the ends of pods that are not there any more; kept: as it was before."""
         ends = [each.end for each in seen if each.end is not None]
         if not asked:
             ends += [lost(each) for each in seen if each.stage is PodStage.LEAVING and each.node in silent]
         after = note.with_nodes(seen).with_hindrances(seen, self._now_s()).with_ends(ends)
         if not asked:
             after = self._explained(after, {each.name for each in seen if each.stage is not PodStage.ENDED})
-        return self._remember(spec, note, after)
+        return self._remember(spec, kept, after)
 
     def _explained(self, note: PodsNote, alive: Collection[str]) -> PodsNote:
         """``note`` with what is said of pods that were deleted and are over, at each look anew: it may come late."""
@@ -197,7 +206,7 @@ class KubernetesLauncher:
         note = note.with_missed(missed, self._now_s())
         return note.with_ends(self._vanished(note, each) for each in missed)
 
-    def _remember(self, spec: LaunchSpec, note: PodsNote, after: PodsNote) -> PodsNote:
+    def _remember(self, spec: LaunchSpec, note: PodsNote | None, after: PodsNote) -> PodsNote:
         if after != note and after.pods:
             self._put_note(spec, after)
         return after

@@ -13,12 +13,14 @@ from frenzy.core.values.errors import ReasonCode
 class PodsNote:
     """The pods that were made, where they came to run, how they ended.
 
-    hindered: when each code that kept a pod from beginning was first seen, by pod and code; missed: when a pod was
-    first found to be over though nothing told why. Both in seconds since the epoch.
+    leaves_by_s: when a pod that was deleted should be gone, as of its first deletion: API servers of today let a second
+    one move that later. hindered: when each code that kept a pod from beginning was first seen, by pod and code.
+    missed: when a pod was first found to be over though nothing told why. All in seconds since the epoch.
     """
 
     pods: tuple[str, ...]
     nodes: Mapping[str, str] = field(default_factory=dict)
+    leaves_by_s: Mapping[str, float] = field(default_factory=dict)
     hindered: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     missed: Mapping[str, float] = field(default_factory=dict)
     ends: tuple[PodEnd, ...] = ()
@@ -32,6 +34,16 @@ class PodsNote:
     def with_nodes(self, seen: Iterable[PodSeen]) -> PodsNote:
         found = {each.name: each.node for each in seen if each.node is not None}
         return replace(self, nodes={**self.nodes, **found})
+
+    def with_leaving(self, seen: Iterable[PodSeen]) -> PodsNote:
+        """A time of leaving moves earlier, as when somebody shortens a pod's grace, and never later."""
+        told = {each.name: each.leaves_by_s for each in seen if each.leaves_by_s is not None}
+        known = {name: min(by_s, self.leaves_by_s.get(name, by_s)) for name, by_s in told.items()}
+        return replace(self, leaves_by_s={**self.leaves_by_s, **known})
+
+    def as_first_told(self, pod: PodSeen) -> PodSeen:
+        """``pod`` with the earliest time of leaving that is known of it."""
+        return replace(pod, leaves_by_s=self.leaves_by_s.get(pod.name, pod.leaves_by_s))
 
     def with_hindrances(self, seen: Iterable[PodSeen], now_s: float) -> PodsNote:
         """A code that comes again counts from its first time: pulling an image fails in turns with backing off."""

@@ -233,6 +233,29 @@ def test_a_pod_that_somebody_deleted_and_its_peers_have_all_its_time_to_save(ben
     assert "deletionTimestamp" in second["metadata"], "it waits for a peer that is gone"
 
 
+def test_a_second_deletion_which_moves_the_time_of_leaving_makes_no_silent_node_alive_again(bench: Bench) -> None:
+    """API servers of today let it move; a pod's readiness is old there, too, until the node controller has written."""
+    spec, launcher = bench.spec("one-gpu"), bench.launcher("one-gpu")
+    launcher.launch(spec)
+    (pod,) = bench.core.pods.values()
+    pod["spec"]["nodeName"] = "gpu-1"
+    pod["status"] = running("1970-01-12T00:00:00Z")
+    bench.core.silent = {"gpu-1"}
+    assert deleted_now(bench, launcher, spec) is WorkersState.ALIVE, "it has its time to leave"
+    bench.clock.advance(50)
+    assert launcher.state(spec) is WorkersState.UNKNOWN
+    assert deleted_now(bench, launcher, spec) is WorkersState.UNKNOWN
+    assert deleted_now(bench, bench.launcher("one-gpu"), spec) is WorkersState.UNKNOWN, "nor to another process"
+
+
+def deleted_now(bench: Bench, launcher: KubernetesLauncher, spec: LaunchSpec) -> WorkersState:
+    """Somebody deletes the only pod with 30 s of grace; what a look then finds."""
+    (pod,) = bench.core.pods.values()
+    until = datetime.fromtimestamp(bench.clock.now_s() + 30, UTC).isoformat()
+    pod["metadata"] |= {"deletionTimestamp": until, "deletionGracePeriodSeconds": 30}
+    return launcher.state(spec)
+
+
 def test_pods_that_were_asked_to_end_are_gone_at_once(bench: Bench) -> None:
     spec = taken_away(bench)
     assert bench.launcher("one-gpu").state(spec) is WorkersState.UNKNOWN
