@@ -5,6 +5,10 @@
 ``api`` is etcd, kube-apiserver, kube-scheduler, kube-controller-manager and kubectl; ``full`` adds kubelet,
 containerd, runc, CNI plugins and two small images. It takes two to four minutes on two cores, once.
 
+FRENZY_TEST_KUBERNETES_BINARIES names a folder of ready programs instead, of any version since 1.20: the flags follow
+what its kube-apiserver says of itself. Nothing is built then. The programs lie in the folder or in its ``bin``;
+``full`` needs ``cni`` and ``images`` beside them, as a build has.
+
 The result lies in ``${XDG_CACHE_HOME:-~/.cache}/frenzy`` (or FRENZY_TEST_KUBERNETES_CACHE) under a name that
 carries the version and a digest of the recipe, so a changed recipe is built anew. It appears by a rename
 when it is complete, and one build runs at a time: a second one waits for the first and takes its result.
@@ -15,16 +19,23 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from tests.kubernetes.debian import CannotBuildError, DebianArchive, mirror
 from tests.kubernetes.go_build import VERSION
 from tests.kubernetes.recipe import FILES, Part, make
+
+BINARIES: Final = "FRENZY_TEST_KUBERNETES_BINARIES"
+_API: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+PROGRAMS: Final = {Part.API: _API, Part.FULL: (*_API, "kubelet", "containerd", "ctr", "runc")}
 
 
 def built(part: Part) -> Path:
@@ -32,6 +43,9 @@ def built(part: Part) -> Path:
 
     Raises CannotBuildError.
     """
+    ready = os.environ.get(BINARIES)
+    if ready:
+        return _given(Path(ready).absolute(), part)
     home = _cache()
     for wide_enough in Part.FULL, part:
         place = home / name_of(wide_enough)
@@ -41,6 +55,31 @@ def built(part: Part) -> Path:
         if not place.exists():
             _build(part, place)
     return place
+
+
+def program_of(build: Path, name: str) -> Path:
+    """Where the program ``name`` of a build, or of a folder of ready programs, should be."""
+    return build / "bin" / name if (build / "bin").is_dir() else build / name
+
+
+def version_of(build: Path) -> tuple[int, int]:
+    """Major and minor version of Kubernetes, as its API server prints it."""
+    command = (program_of(build, "kube-apiserver"), "--version")
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"v(\d+)\.(\d+)", said)
+    if found is None:
+        raise CannotBuildError(f"kube-apiserver --version says {said!r}, and no version")
+    return int(found[1]), int(found[2])
+
+
+def _given(folder: Path, part: Part) -> Path:
+    places = {each: program_of(folder, each) for each in PROGRAMS[part]}
+    if part is Part.FULL:
+        places |= {each: folder / each for each in ("cni", "images")}
+    missing = ", ".join(name for name, place in places.items() if not place.exists())
+    if missing:
+        raise CannotBuildError(f"the folder {folder} of {BINARIES} lacks {missing}")
+    return folder
 
 
 def _cache() -> Path:

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Final
 
 from tests.kubernetes.audit import write_policy
+from tests.kubernetes.build import program_of
 from tests.kubernetes.certificates import Authority, KeyPair, login, trusted_by, write_kubeconfig
 
 HOST: Final = "127.0.0.1"
@@ -27,9 +28,10 @@ class StartError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Where one control plane lives: its build, its folder, its ports and its certificates."""
+    """Where one control plane lives: its build of ``version``, its folder, its ports and its certificates."""
 
     build: Path
+    version: tuple[int, int]
     folder: Path
     port: int
     etcd_port: int
@@ -45,7 +47,7 @@ class Layout:
         return f"https://{HOST}:{self.port}"
 
     def program(self, name: str) -> str:
-        return str(self.build / "bin" / name)
+        return str(program_of(self.build, name))
 
     def kubeconfig(self, user: str, pair: KeyPair) -> Path:
         return write_kubeconfig(
@@ -112,9 +114,7 @@ def controller_manager(
         f"--service-account-private-key-file={tokens.key}",
         "--use-service-account-credentials=true",
         "--leader-elect=false",
-        # Neither of its own two ports: nobody asks it anything.
-        "--port=0",
-        "--secure-port=0",
+        *_no_ports(layout.version),
         *_UNHURRIED,
         *silence,
     )
@@ -125,10 +125,14 @@ def scheduler(layout: Layout, *, kubeconfig: Path) -> tuple[str, ...]:
         layout.program("kube-scheduler"),
         f"--kubeconfig={kubeconfig}",
         "--leader-elect=false",
-        "--port=0",
-        "--secure-port=0",
+        *_no_ports(layout.version),
         *_UNHURRIED,
     )
+
+
+def _no_ports(version: tuple[int, int]) -> tuple[str, ...]:
+    """Nobody asks the controllers or the scheduler anything. Until 1.22 each had a port without TLS, too."""
+    return ("--secure-port=0", *(("--port=0",) if version < (1, 23) else ()))
 
 
 class Processes:

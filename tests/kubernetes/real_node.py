@@ -120,16 +120,26 @@ def _settings(layout: Layout, node: RealNode, serving: KeyPair) -> dict[str, obj
         f"--node-ip={node.address}",
         f"--root-dir={folder / 'kubelet'}",
         f"--cert-dir={folder / 'kubelet-certificates'}",
-        "--container-runtime=remote",
         f"--container-runtime-endpoint=unix://{socket}",
+        *versioned_flags(layout.version),
     )
     return {
         "containerd": (layout.program("containerd"), "-c", str(folder / "containerd.toml")),
         "ctr": (layout.program("ctr"), "-a", str(socket), "-n", "k8s.io"),
         "images": [str(each) for each in sorted((layout.build / "images").glob("*.tar"))],
         "kubelet": kubelet,
-        "path": f"{layout.build / 'bin'}:{os.environ['PATH']}:/usr/sbin:/sbin",
+        "path": f"{Path(layout.program('runc')).parent}:{os.environ['PATH']}:/usr/sbin:/sbin",
     }
+
+
+def versioned_flags(version: tuple[int, int]) -> tuple[str, ...]:
+    """Of a kubelet: until 1.23 it took docker unless told otherwise; the flag is gone since 1.27."""
+    return ("--container-runtime=remote",) if version < (1, 24) else ()
+
+
+def versioned_settings(version: tuple[int, int]) -> dict[str, object]:
+    """Of a kubelet's configuration: newer ones refuse a machine with control groups of version 1 unless told."""
+    return {"failCgroupV1": False} if version >= (1, 31) else {}
 
 
 def _containerd_toml(layout: Layout, folder: Path, socket: Path) -> str:
@@ -210,6 +220,7 @@ def _kubelet_configuration(layout: Layout, node: RealNode, serving: KeyPair) -> 
         "nodeStatusUpdateFrequency": "5s",
         # How old the kubelet's knowledge of the pods' disk use may be; a minute otherwise.
         "volumeStatsAggPeriod": "5s",
+        **versioned_settings(layout.version),
     }
 
 

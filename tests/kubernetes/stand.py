@@ -28,7 +28,7 @@ from typing import Final
 
 import httpx
 from tests.kubernetes import components
-from tests.kubernetes.build import built
+from tests.kubernetes.build import built, version_of
 from tests.kubernetes.certificates import Authority, KeyPair
 from tests.kubernetes.components import HOST, Layout, Processes, StartError
 from tests.kubernetes.debian import CannotBuildError
@@ -67,6 +67,7 @@ def standing(part: Part, folder: Path) -> Iterator[tuple[Stand, Processes]]:
     with ExitStack() as stack:
         layout = Layout(
             build=build,
+            version=version_of(build),
             folder=folder,
             port=stack.enter_context(reserved_port(HOST, None)),
             etcd_port=stack.enter_context(reserved_port(HOST, None)),
