@@ -7,7 +7,8 @@ Run with the environment's own interpreter (it needs the standard library and pi
 Where there is no NVIDIA GPU the CPU build is wanted: pip is asked which wheel it would take from
 PyTorch's CPU index (local wheels of its configuration included), then from its usual index; the first
 one that brings no CUDA packages is installed, and without one nothing is. Where there is a GPU the
-usual index's build is taken. ``FRENZY_TORCH=cpu`` or ``FRENZY_TORCH=cuda`` decides by hand.
+usual index's build is taken. ``FRENZY_TORCH=cpu`` or ``FRENZY_TORCH=cuda`` decides by hand;
+``FRENZY_TORCH=cu126`` takes the build that PyTorch's index has under that name, here for CUDA 12.6.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ except ImportError:  # a fresh environment has no other copy than pip's
     from pip._vendor.packaging.requirements import Requirement
 
 # One try: where that index is out of reach, the answer is known at once.
-CPU_INDEX = ("--index-url", "https://download.pytorch.org/whl/cpu", "--retries", "0", "--timeout", "20")
+PYTORCH = "https://download.pytorch.org/whl/"
+CPU_INDEX = ("--index-url", f"{PYTORCH}cpu", "--retries", "0", "--timeout", "20")
+ONE_CUDA = re.compile(r"cu\d{3}")
 CUDA_PACKAGE = re.compile(r"^(nvidia-|cuda-|triton)", re.IGNORECASE)
 
 
@@ -82,12 +85,13 @@ def has_nvidia_gpu() -> bool:
 
 
 def wanted_build() -> tuple[str, str]:
-    """``cpu`` or ``cuda``, and why."""
+    """``cpu``, ``cuda`` or the name of one CUDA build, and why."""
     chosen = os.environ.get("FRENZY_TORCH", "").strip().lower()
-    if chosen in {"cpu", "cuda"}:
+    if chosen in {"cpu", "cuda"} or ONE_CUDA.fullmatch(chosen):
         return chosen, f"FRENZY_TORCH={chosen}"
     if chosen:
-        raise SetupError(f"FRENZY_TORCH is {chosen!r}; allowed: cpu, cuda, or unset to look for a GPU.")
+        allowed = "cpu, cuda, a build such as cu126, or unset to look for a GPU"
+        raise SetupError(f"FRENZY_TORCH is {chosen!r}; allowed: {allowed}.")
     if has_nvidia_gpu():
         return "cuda", "an NVIDIA GPU was found"
     return "cpu", "no NVIDIA GPU was found"
@@ -127,9 +131,9 @@ def main(lock: Path) -> None:
     if present is not None and present.split("+")[0] == requirement.partition("==")[2]:
         print(f"torch: {present} is already installed (wanted: {build}, {why})", flush=True)
         return
-    if build == "cuda":
+    if build != "cpu":
         print(f"torch: installing {requirement} with CUDA, {why}; FRENZY_TORCH=cpu overrides", flush=True)
-        install(requirement)
+        install(requirement, *(() if build == "cuda" else ("--index-url", PYTORCH + build)))
         return
     version, index = cpu_source(requirement)
     print(f"torch: installing {version}, CPU build: {why}; FRENZY_TORCH=cuda overrides", flush=True)

@@ -89,7 +89,7 @@ def test_no_wheel_at_all_is_told_as_such(shelf: Path) -> None:
         torch_wheel.candidate(PIN)
 
 
-@pytest.mark.parametrize("build", ["cpu", "cuda"])
+@pytest.mark.parametrize("build", ["cpu", "cuda", "cu126"])
 def test_the_build_can_be_chosen_by_hand(build: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FRENZY_TORCH", build)
 
@@ -101,6 +101,23 @@ def test_another_build_is_refused_with_the_choices(monkeypatch: pytest.MonkeyPat
 
     with pytest.raises(torch_wheel.SetupError, match="'rocm'.*cpu, cuda"):
         torch_wheel.wanted_build()
+
+
+def test_a_build_for_one_cuda_release_comes_from_pytorchs_index_of_that_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setenv("FRENZY_TORCH", "cu126")
+    monkeypatch.setattr(torch_wheel, "installed_version", lambda: None)
+    monkeypatch.setattr(torch_wheel, "install", lambda *arguments: asked.append(arguments))
+
+    torch_wheel.main(CHECKOUT / "requirements.lock")
+
+    assert asked == [
+        (
+            torch_wheel.pinned_torch(CHECKOUT / "requirements.lock"),
+            "--index-url",
+            "https://download.pytorch.org/whl/cu126",
+        )
+    ]
 
 
 def test_the_lock_pins_torch_without_a_build(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from frenzy.core.values.errors import REASON_SENTENCES
 from frenzy.core.values.gpu_catalogue import CATALOGUE, CatalogueEntry
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision
+from frenzy.core.values.torch_builds import LOCKED, NEEDS
 from frenzy.core.values.units import format_bytes
 from frenzy.core.values.zero_buckets import bucket_elements_for
 from frenzy.settings import CHECKOUT
@@ -322,6 +323,7 @@ def catalogue_page() -> str:
         "Cards that a [cluster file](clusters.md) may name without describing them. Memory is what the driver "
         "reports, which is below the printed size. Rates are dense peaks with fp32 accumulation. Links are per "
         "direction. Power is the board's limit. Prices are the cluster's own.",
+        _kernels(),
         _table(
             (
                 "card",
@@ -341,6 +343,18 @@ def catalogue_page() -> str:
         ),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _kernels() -> str:
+    needs = NEEDS[LOCKED]
+    without = (
+        each.gpu.name for each in CATALOGUE.values() if not needs.has_kernels_for(each.gpu.compute_capability or "")
+    )
+    return (
+        f"The locked torch is built for CUDA {needs.cuda}: it needs driver {needs.min_driver} or newer, and has no "
+        f"kernels for {', '.join(f'`{each}`' for each in without)}. These need [another image]"
+        "(kubernetes.md#what-the-image-can-run-on)."
+    )
 
 
 def _card_row(entry: CatalogueEntry) -> tuple[str, ...]:

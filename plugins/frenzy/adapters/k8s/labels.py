@@ -39,6 +39,7 @@ KUEUE_RETRIABLE: Final = "kueue.x-k8s.io/retriable-in-group"
 
 # On nodes. GPU_TYPE there: the type's name where the labels of the driver do not tell it, or tell it wrong.
 HOSTNAME: Final = "kubernetes.io/hostname"
+ARCHITECTURE: Final = "kubernetes.io/arch"
 GPU_COUNT: Final = "frenzy.dev/gpu-count"
 # In the labels that a node has in the inventory: the resource its GPUs are asked for by, its group.
 GPU_RESOURCE: Final = "frenzy.dev/gpu-resource"

@@ -27,6 +27,7 @@ from frenzy.adapters.spec.refusals import Location, file_text, refused, shown, v
 from frenzy.adapters.spec.yaml_core import FILE, load_yaml
 from frenzy.core.values.errors import SpecError, Violation
 from frenzy.core.values.hardware import DeviceKind, GpuType
+from frenzy.core.values.torch_builds import LOCKED, TorchBuild
 from frenzy.core.values.units import GIB, parse_bytes, parse_duration_s
 
 _WHOLE: Final = "pod rules"
@@ -79,6 +80,13 @@ class PullPolicy(StrEnum):
     ALWAYS = "Always"
     IF_NOT_PRESENT = "IfNotPresent"
     NEVER = "Never"
+
+
+class Architecture(StrEnum):
+    """Of processors, as the label kubernetes.io/arch names them."""
+
+    AMD64 = "amd64"
+    ARM64 = "arm64"
 
 
 class TolerationOperator(StrEnum):
@@ -164,7 +172,8 @@ class PodRules:
     process of one rank, /dev/shm and the model while it is made; what a plan keeps on the host and a
     virtual GPU's budget come on top. cpus_per_gpu: requested, and what the scheduler counts with;
     cpu_limit_per_gpu: the most. ephemeral_storage_bytes: the most that a pod may write; it requests
-    ``requested_disk_bytes``. python: what runs ``-m frenzy.trainer.launch``. network_interface:
+    ``requested_disk_bytes``. architectures, torch_build: what the image is built for. python: what
+    runs ``-m frenzy.trainer.launch``. network_interface:
     which gloo and NCCL are to use, if they choose wrong. scheduling_patience_s: how long a pod may
     find no node, or not get its image or its container; autoscaling_patience_s: how long one may find no
     node that is placed on a group whose nodes an autoscaler adds, unless the former is longer.
@@ -184,6 +193,8 @@ class PodRules:
     labels: Mapping[_LabelName, _LabelValue] = field(default_factory=dict)
     annotations: Mapping[_LabelName, str] = field(default_factory=dict)
     kueue_queue: _LabelValue | None = None
+    architectures: Annotated[tuple[Architecture, ...], Field(min_length=1)] = (Architecture.AMD64,)
+    torch_build: TorchBuild = LOCKED
     run_directory: RunDirectory | None = None
     volumes: tuple[Volume, ...] = ()
     python: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)] = ("python",)

@@ -12,6 +12,7 @@ from typing import Final
 
 from frenzy.adapters.k8s import labels
 from frenzy.adapters.k8s.inventory.devices import PRODUCT
+from frenzy.adapters.k8s.inventory.image_fitness import why_unfit
 from frenzy.adapters.k8s.inventory.kinds import ESTIMATED_FROM, Kind, Notice, kinds_of
 from frenzy.adapters.k8s.objects import CPU, DISK, MEMORY, NodeFacts, PodUse
 from frenzy.adapters.k8s.pod_rules import PodRules, Taint, TaintEffect
@@ -91,7 +92,7 @@ def nodes_from(nodes: Iterable[NodeFacts], pods: Iterable[PodUse], rules: PodRul
             found += list(_nodes_of(machine, on_node.foreign.get(machine.name, ()), rules, declared, told))
         except _ODD as error:  # one odd node is not to hide all others
             told.append(_not_understood(machine, error))
-    found += _group_nodes(machines, on_node, rules, declared)
+    found += _group_nodes(machines, on_node, rules, declared, told)
     cluster = _cluster(found)
     return Found(cluster=cluster, notices=tuple(told))
 
@@ -158,7 +159,8 @@ def _nodes_of(
 ) -> Iterator[tuple[Node, GpuType]]:
     if any(machine.labels.get(name) != value for name, value in rules.node_selector.items()):
         return
-    kinds = [each for each in kinds_of(machine, declared.gpu_types, told) if each.count > 0]
+    known = [each for each in kinds_of(machine, declared.gpu_types, told) if each.count > 0]
+    kinds = [each for each in known if _runs_the_image(machine.name, machine.labels, each.gpu, rules, told)]
     refusing = [each for each in machine.taints if not rules.tolerates(each) and not _says_going(each)]
     if kinds and refusing:
         told.append(_kept_away(machine, refusing[0]))
@@ -167,6 +169,13 @@ def _nodes_of(
     for kind, weight in zip(kinds, weights, strict=True):
         host = _HostShare.of(machine, others, weight / sum(weights))
         yield _node(machine, kind, host, rules, _held(others, kind.resource), told), kind.gpu
+
+
+def _runs_the_image(name: str, found: Mapping[str, str], gpu: GpuType, rules: PodRules, told: list[Notice]) -> bool:
+    unfit = why_unfit(found, gpu, rules)
+    if unfit is not None:
+        told.append(Notice(node=name, detail=unfit.detail, remedy=unfit.remedy))
+    return unfit is None
 
 
 def _kept_away(machine: NodeFacts, taint: Taint) -> Notice:
@@ -285,7 +294,7 @@ def _says_going(taint: Taint) -> bool:
 
 
 def _group_nodes(
-    machines: list[NodeFacts], uses: _Uses, rules: PodRules, declared: Declared
+    machines: list[NodeFacts], uses: _Uses, rules: PodRules, declared: Declared, told: list[Notice]
 ) -> Iterator[tuple[Node, GpuType]]:
     """Nodes that a group may still add, and those that live pods of ours were placed on by the group's names.
 
@@ -298,6 +307,8 @@ def _group_nodes(
         to_come = max(0, group.max_nodes - existing - waiting)
         fresh = {each.name for each in [each for each in group.nodes if each.name not in uses.placed][:to_come]}
         gpu = declared.gpu_types[group.template.gpu_type]
+        if not _runs_the_image(group.template.name, group.template.labels, gpu, rules, told):
+            continue
         for node in group.nodes:
             if node.name in uses.placed or node.name in fresh:
                 yield _set_aside(node, gpu, rules), gpu

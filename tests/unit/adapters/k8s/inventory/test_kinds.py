@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.adapters.k8s.cluster_objects import A100, NODES, found, node_object, only
+from tests.unit.adapters.k8s.cluster_objects import A100, NODES, RULES, found, node_object, only
 
 from frenzy.adapters.k8s import labels
 from frenzy.adapters.k8s.inventory.kinds import ESTIMATED_FROM
@@ -14,6 +14,7 @@ from frenzy.adapters.k8s.inventory.nodes import Declared
 from frenzy.core.values.cluster import NodeState
 from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.hardware import DeviceKind, GpuType
+from frenzy.core.values.torch_builds import LOCKED, TorchBuild
 from frenzy.core.values.units import GIB, MIB
 
 BY_NAME: dict[str, dict[str, Any]] = {each["name"]: each for each in NODES}
@@ -21,7 +22,8 @@ BY_NAME: dict[str, dict[str, Any]] = {each["name"]: each for each in NODES}
 
 def of(name: str) -> Any:
     fixture = BY_NAME[name]
-    return found(node_object(labels=fixture["labels"], resources=fixture["resources"]))
+    rules = replace(RULES, torch_build=TorchBuild(fixture.get("build", LOCKED)))
+    return found(node_object(labels=fixture["labels"], resources=fixture["resources"]), rules=rules)
 
 
 # label sets of clouds and drivers
@@ -109,12 +111,12 @@ def test_the_cluster_file_gives_a_card_its_price() -> None:
 def test_several_types_in_one_cluster_are_in_the_order_of_their_names() -> None:
     nodes = [
         node_object(name, labels=BY_NAME[name]["labels"], resources=BY_NAME[name]["resources"])
-        for name in ("t4-of-2023", "h100-sxm", "a100-80", "t4-of-2021")
+        for name in ("t4-of-2021", "eks-managed-nodes", "a100-80", "gke-t4")
     ]
     cluster = found(*nodes).cluster
     assert [each.name for each in cluster.gpu_types] == ["a100-80", "h100", "t4"]
-    assert [each.name for each in cluster.nodes] == ["a100-80", "h100-sxm", "t4-of-2021", "t4-of-2023"]
-    assert cluster.num_gpus_by_type == {"a100-80": 8, "h100": 8, "t4": 3}
+    assert [each.name for each in cluster.nodes] == ["a100-80", "eks-managed-nodes", "gke-t4", "t4-of-2021"]
+    assert cluster.num_gpus_by_type == {"a100-80": 8, "h100": 8, "t4": 2}
 
 
 def test_one_slice_that_drivers_report_differently_is_one_type_with_the_least_memory() -> None:

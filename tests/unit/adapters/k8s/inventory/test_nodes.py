@@ -15,9 +15,10 @@ from frenzy.adapters.k8s import labels
 from frenzy.adapters.k8s.inventory.kinds import Kind, kinds_of
 from frenzy.adapters.k8s.inventory.nodes import Declared
 from frenzy.adapters.k8s.objects import NodeFacts
-from frenzy.adapters.k8s.pod_rules import PodRules, Toleration, TolerationOperator
+from frenzy.adapters.k8s.pod_rules import Architecture, PodRules, Toleration, TolerationOperator
 from frenzy.core.values.cluster import Node, NodeGroup, NodeState
 from frenzy.core.values.gpu_catalogue import CATALOGUE
+from frenzy.core.values.torch_builds import TorchBuild
 from frenzy.core.values.units import GIB
 
 EIGHT = {"nvidia.com/gpu": "8"}
@@ -206,6 +207,22 @@ def test_a_pod_that_got_its_machine_is_counted_off_there_and_keeps_its_name() ->
     told = found(node_object("real-1", labels=OF_THE_GROUP), pods=(running,), declared=DECLARED)
     assert names(told) == ["real-1", "pool-a/1", "pool-a/2", "pool-a/3"]
     assert told.cluster.nodes_by_name["real-1"].num_usable == 3
+
+
+def test_a_group_of_cards_that_the_image_has_no_kernels_for_is_left_out_and_said_why() -> None:
+    of_v100s = replace(GROUP, template=replace(GROUP.template, gpu_type="v100-16"))
+    declared = Declared(gpu_types={"v100-16": CATALOGUE["v100-16"].gpu}, groups=(of_v100s,))
+    told = found(declared=declared)
+    assert (names(told), [each.node for each in told.notices]) == ([], ["pool-a"])
+    older = replace(RULES, torch_build=TorchBuild.CU126)
+    assert len(names(found(declared=declared, rules=older))) == 3
+
+
+def test_a_node_of_the_processor_that_the_image_is_also_built_for_takes_work() -> None:
+    arm = node_object(labels={**A100, labels.ARCHITECTURE: "arm64"})
+    assert found(arm).cluster.nodes == ()
+    both = replace(RULES, architectures=(Architecture.AMD64, Architecture.ARM64))
+    assert only(found(arm, rules=both)).state is NodeState.READY
 
 
 @given(
