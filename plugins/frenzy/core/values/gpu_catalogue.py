@@ -87,6 +87,8 @@ class _Card(NamedTuple):
 
 
 _BLACKWELL: Final = (
+    _Card("gb300", 276.7, 2500, 1250, 80, 8000, _nvlink(5, 900), 1400, "10.3", "NVIDIA GB300 NVL72 datasheet, per GPU"),
+    _Card("b300", 267.7, 2250, 1125, 75, 8000, _nvlink(5, 900), 1100, "10.3", "NVIDIA HGX B300 datasheet, per GPU"),
     _Card("gb200", 184.3, 2500, 1250, 80, 8000, _nvlink(5, 900), 1200, "10.0", "NVIDIA GB200 NVL72 datasheet, per GPU"),
     _Card("b200", 178.3, 2250, 1125, 75, 7700, _nvlink(5, 900), 1000, "10.0", "NVIDIA HGX/DGX B200 datasheet, per GPU"),
     _Card("rtx-pro-6000", 94.9, 503.8, 251.9, 126, 1792, _PCIE5, 600, "12.0", "NVIDIA RTX PRO Blackwell paper"),
@@ -100,6 +102,7 @@ _HOPPER: Final = (
     _Card("h100-nvl", 93.0, 835.5, 417.5, 60, 3938, _nvlink(4, 300), 400, "9.0", "NVIDIA H100 NVL product brief"),
     _Card("h100-pcie", 79.1, 756, 378, 51.2, 2000, _PCIE5, 350, "9.0", "NVIDIA H100 PCIe product brief"),
     _Card("h800", 79.1, 989.4, 494.7, 66.9, 3350, _nvlink(4, 200), 700, "9.0", "NVIDIA H800 datasheet, SXM5"),
+    _Card("h800-pcie", 79.1, 756, 378, 51.2, 2000, _PCIE5, 350, "9.0", "NVIDIA H800 datasheet, 80GB PCIe"),
     _Card("h20", 95.0, 148, 74, 44, 4000, _nvlink(4, 450), 400, "9.0", "NVIDIA H20 datasheet, 96GB SXM"),
 )
 _ADA: Final = (
@@ -119,6 +122,7 @@ _AMPERE: Final = (
     _Card("a100-80-pcie", 79.1, 312, 156, 19.5, 1935, _PCIE4, 300, "8.0", "NVIDIA A100 datasheet, 80GB PCIe"),
     _Card("a100-40-pcie", 39.4, 312, 156, 19.5, 1555, _PCIE4, 250, "8.0", "NVIDIA A100 PCIe product brief, 40GB"),
     _Card("a800-80", 79.1, 312, 156, 19.5, 2039, _nvlink(3, 200), 400, "8.0", "NVIDIA A800 datasheet, 80GB SXM"),
+    _Card("a800-80-pcie", 79.1, 312, 156, 19.5, 1935, _PCIE4, 300, "8.0", "NVIDIA A800 datasheet, 80GB PCIe"),
     _Card("a30", 23.5, 165, 82, 10.3, 933, _PCIE4, 165, "8.0", "NVIDIA A30 datasheet"),
     _Card("a40", 44.3, 149.7, 74.8, 37.4, 696, _PCIE4, 300, "8.6", "NVIDIA A40 datasheet"),
     _Card("a10", 22.0, 125, 62.5, 31.2, 600, _PCIE4, 150, "8.6", "NVIDIA A10 datasheet"),

@@ -23,7 +23,7 @@ from frenzy.adapters.k8s.inventory.gpu_types import Derived, derive_type
 from frenzy.adapters.k8s.objects import NodeFacts
 from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.hardware import GpuType
-from frenzy.core.values.units import format_bytes
+from frenzy.core.values.units import counted, format_bytes
 
 ESTIMATED_FROM: Final = "frenzy.dev/rates-estimated-from"
 _LABEL_IT: Final = (
@@ -103,6 +103,14 @@ def _discovered_kind(
     machine: NodeFacts, devices: Devices, declared: Mapping[str, GpuType], told: list[Notice]
 ) -> Iterator[Kind]:
     derived = derive_type(devices.described)
+    if devices.unclear_of is not None:
+        total = devices.count + devices.missing
+        detail = (
+            f"It has {total} {devices.resource} and {counted(devices.unclear_of, 'card')}; nothing says whether these "
+            "are slices of MIG or turns on whole cards."
+        )
+        told.append(Notice(node=machine.name, detail=detail, remedy=_LABEL_IT))
+        return
     if derived is None:
         product = devices.described.product
         what = "nothing says which" if product is None else f"nothing says how much memory a {product.name} has"

@@ -26,6 +26,12 @@ _KEPT_LABELS: Final = (
     "topology.kubernetes.io/region",
     "topology.kubernetes.io/zone",
     "node.kubernetes.io/instance-type",
+    # what a node is near to: the same NVLink domain, the same leaf switches
+    "nvidia.com/gpu.clique",
+    "backend.coreweave.cloud/leafgroup-name",
+    "cloud.google.com/gce-topology-block",
+    "cloud.google.com/gce-topology-subblock",
+    "topology.k8s.aws/network-node-layer-3",
 )
 # What numbers that cannot be lead to. Any other error is ours, and is not to take every node out of the cluster.
 _ODD: Final = (ArithmeticError, ValueError)

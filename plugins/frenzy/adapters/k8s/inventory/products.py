@@ -21,6 +21,7 @@ from frenzy.core.values.units import MIB
 _SAME_MEMORY: Final = 0.12
 _MIG: Final = re.compile(r"-MIG-([1-9]\d*)g\.([1-9]\d*)gb(?:[.+-]?(?:me|gfx|all))*", re.IGNORECASE)
 _PROFILE: Final = re.compile(r"(?<![0-9])([1-9]\d*)g\.([1-9]\d*)gb")
+_VIRTUAL: Final = re.compile(r"-([1-9]\d*)[AQC]$")
 _SHARED: Final = re.compile(r"-SHARED$", re.IGNORECASE)
 _WORDS: Final = re.compile(r"[a-z0-9]+(?:\.[a-z0-9]+)?")
 _SIZE: Final = re.compile(r"\d+gb?|hbm\d+e?")
@@ -28,11 +29,15 @@ _SIZE: Final = re.compile(r"\d+gb?|hbm\d+e?")
 _EMPTY_WORDS: Final = frozenset(
     {"nvidia", "tesla", "quadro", "geforce", "graphics", "device", "generation", "blackwell", "edition", "mega"}
 )
-_HOUSINGS: Final[Mapping[str, str]] = {f"sxm{number}": "sxm" for number in ("", 2, 3, 4, 5)}
+_HOUSINGS: Final[Mapping[str, str]] = {f"sxm{number}": "sxm" for number in ("", 2, 3, 4, 5, 6)}
 
 # What is left of a product's name, to the cards it may be. Names as the driver has them, and those of clouds.
 _CARDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
+        "gb300": ("gb300",),
+        "b300 sxm ac": ("b300",),
+        "b300 sxm pc": ("b300",),
+        "b300": ("b300",),
         "gb200": ("gb200",),
         "b200": ("b200",),
         "rtx pro 6000 server": ("rtx-pro-6000",),
@@ -48,6 +53,7 @@ _CARDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "h100 pcie": ("h100-pcie",),
         "h100 nvl": ("h100-nvl",),
         "h800": ("h800",),
+        "h800 pcie": ("h800-pcie",),
         "h20": ("h20",),
         "l40s": ("l40s",),
         "l40": ("l40",),
@@ -65,6 +71,7 @@ _CARDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "v100 nvlink": ("v100-16", "v100-32"),
         "a100": ("a100-40", "a100-80"),  # clouds say no housing: theirs are SXM
         "a800 sxm": ("a800-80",),
+        "a800 pcie": ("a800-80-pcie",),
         "a30": ("a30",),
         "a40": ("a40",),
         "a10": ("a10",),
@@ -90,58 +97,6 @@ _CARDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     }
 )
 
-# Machines of clouds, where nothing on the node names the card. From the clouds' own lists of machine types.
-_MACHINES: Final = tuple(
-    (re.compile(pattern, re.IGNORECASE), card)
-    for pattern, card in (
-        # Amazon EC2
-        (r"p3\.\d*xlarge", "v100-16"),
-        (r"p3dn\.24xlarge", "v100-32"),
-        (r"p4d\.24xlarge", "a100-40"),
-        (r"p4de\.24xlarge", "a100-80"),
-        (r"p5\.(4|48)xlarge", "h100"),
-        (r"p5en?\.48xlarge", "h200"),
-        (r"p6-b200\.48xlarge", "b200"),
-        (r"p6e-gb200\.36xlarge", "gb200"),
-        (r"g4dn\..*", "t4"),
-        (r"g5\..*", "a10g"),
-        (r"gr?6\.\d*xlarge", "l4"),
-        (r"g6e\..*", "l40s"),
-        (r"g7e\..*", "rtx-pro-6000"),
-        # Azure
-        (r"Standard_NC\d+as_T4_v3", "t4"),
-        (r"Standard_NC\d+r?s_v3", "v100-16-pcie"),
-        (r"Standard_ND40rs_v2", "v100-32"),
-        (r"Standard_NC\d+ads_A100_v4", "a100-80-pcie"),
-        (r"Standard_ND96asr(_A100)?_v4", "a100-40"),
-        (r"Standard_ND96amsr_A100_v4", "a100-80"),
-        (r"Standard_NCC?\d+adi?s_H100_v5", "h100-nvl"),
-        (r"Standard_ND96isr_H100_v5", "h100"),
-        (r"Standard_ND96isr_H200_v5", "h200"),
-        (r"Standard_ND128isr_NDR_GB200_v6", "gb200"),
-        (r"Standard_NV(36adm?s|72ads)_A10_v5", "a10"),  # smaller ones have a part of a card
-        # Google Cloud
-        (r"a2-(highgpu|megagpu)-\d+g", "a100-40"),
-        (r"a2-ultragpu-\d+g", "a100-80"),
-        (r"a3-(edge|high|mega)gpu-\d+g(-nolssd)?", "h100"),
-        (r"a3-ultragpu-\d+g(-nolssd)?", "h200"),
-        (r"a4-highgpu-\d+g(-nolssd)?", "b200"),
-        (r"a4x-highgpu-\d+g(-nolssd)?", "gb200"),
-        (r"g4-standard-(48|96|192|384)", "rtx-pro-6000"),  # smaller ones have a part of a card
-        (r"g2-standard-\d+", "l4"),
-        # Oracle Cloud
-        (r"(VM|BM)\.GPU3\.\d", "v100-16"),
-        (r"BM\.GPU4\.8", "a100-40"),
-        (r"BM\.GPU\.A100-v2\.8", "a100-80"),
-        (r"BM\.GPU\.H100\.8", "h100"),
-        (r"BM\.GPU\.H200\.8", "h200"),
-        (r"BM\.GPU\.B200\.8", "b200"),
-        (r"BM\.GPU\.GB200\.4", "gb200"),
-        (r"BM\.GPU\.L40S\.4", "l40s"),
-        (r"(VM|BM)\.GPU\.A10\.\d", "a10"),
-    )
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigProfile:
@@ -163,11 +118,12 @@ class MigProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """A product's name, taken apart. name: of the whole card, as it was written."""
+    """A product's name, taken apart. name: of the whole card, as it was written. part_gb: memory of a virtual GPU."""
 
     name: str
     mig: MigProfile | None
     is_shared: bool
+    part_gb: int | None = None
 
     @property
     def key(self) -> str:
@@ -188,8 +144,10 @@ def parse_product(text: str) -> Product:
     """``NVIDIA-A100-SXM4-80GB-MIG-1g.10gb-SHARED`` as card, slice and whether it is shared."""
     mig = _MIG.search(text)
     whole = _SHARED.sub("", text)
+    part = _VIRTUAL.search(whole)
     return Product(
-        name=_MIG.sub("", whole),
+        name=_VIRTUAL.sub("", _MIG.sub("", whole)),
+        part_gb=None if part is None else int(part[1]),
         mig=None if mig is None else MigProfile(compute=int(mig[1]), memory_gb=int(mig[2])),
         is_shared=whole != text,
     )
@@ -215,6 +173,6 @@ def card_of(product: Product, memory_bytes: int | None, compute_capability: str 
     return min(near, key=lambda each: abs(each.memory_bytes - wanted), default=None)
 
 
-def card_of_machine(instance_type: str) -> GpuType | None:
-    """The card in a cloud's machine of that type, for types that have one kind of card alone."""
-    return next((CATALOGUE[card].gpu for pattern, card in _MACHINES if pattern.fullmatch(instance_type)), None)
+def can_be_sliced(card: GpuType) -> bool:
+    """Whether ``card`` knows MIG: large chips from Ampere on, and the RTX PRO 6000 (NVIDIA's MIG user guide)."""
+    return card.compute_capability in ("8.0", "9.0", "10.0", "10.3") or card.name == "rtx-pro-6000"
