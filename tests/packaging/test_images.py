@@ -313,8 +313,22 @@ def test_the_charts_settings_are_accepted() -> None:
     assert settings.lease_s == Settings().lease_s
 
 
+def test_every_pod_of_the_chart_may_be_made_under_pod_security_restricted() -> None:
+    """statsd's image is none of Airflow's, and the chart gives it none of the common settings."""
+    for given in (VALUES["securityContexts"], VALUES["statsd"]["securityContexts"]):
+        assert given["pod"]["runAsNonRoot"] is True
+        assert given["pod"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert given["container"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def test_the_chart_grants_no_right_to_launch_pods_and_has_no_key_that_it_calls_deprecated() -> None:
+    assert VALUES["allowPodLaunching"] is False
+    assert set(VALUES["workers"]) <= {"celery", "kubernetes"}
+
+
 def test_every_component_that_speaks_to_kubernetes_is_the_service_account_of_the_role() -> None:
-    names = {VALUES[part]["serviceAccount"]["name"] for part in ("apiServer", "scheduler", "triggerer", "workers")}
+    parts = [*(VALUES[part] for part in ("apiServer", "scheduler", "triggerer")), VALUES["workers"]["kubernetes"]]
+    names = {part["serviceAccount"]["name"] for part in parts}
     assert names == {"frenzy"}
     file = CHECKOUT / "deploy/kubernetes/rbac.yaml"
     if file.is_file():

@@ -55,6 +55,7 @@ BY_DISRUPTION: Final[Mapping[str, ReasonCode]] = MappingProxyType(
         "PreemptionByKubeScheduler": ReasonCode.POD_PREEMPTED,
         "DeletionByTaintManager": ReasonCode.NODE_LOST,
         "DeletionByPodGC": ReasonCode.NODE_LOST,
+        "DeletionByDeviceTaintManager": ReasonCode.POD_EVICTED,  # its GPU is ill (dynamic resource allocation)
         "EvictionByEvictionAPI": ReasonCode.POD_EVICTED,
         "TerminationByKubelet": ReasonCode.POD_EVICTED,
     }
@@ -97,6 +98,7 @@ BY_EVENT: Final[Mapping[str, ReasonCode]] = MappingProxyType(
     {
         "Preempted": ReasonCode.POD_PREEMPTED,
         "TaintManagerEviction": ReasonCode.NODE_LOST,
+        "DeviceTaintManagerEviction": ReasonCode.POD_EVICTED,
         "NodeNotReady": ReasonCode.NODE_LOST,
         "Evicted": ReasonCode.POD_EVICTED,
     }

@@ -96,7 +96,13 @@ def test_trainers_are_in_a_namespace_apart_from_airflows_secrets_and_without_a_t
     assert PODS.namespace != airflow
     assert set(named("Namespace")) == {(None, airflow), (None, PODS.namespace)}
     assert named("ServiceAccount")[PODS.namespace, PODS.service_account]["automountServiceAccountToken"] is False
-    assert {namespace for namespace, _ in (*named("Role"), *named("RoleBinding"))} == {PODS.namespace}
+    roles = {kind: {each for each in named(kind) if each[0] != PODS.namespace} for kind in ("Role", "RoleBinding")}
+    assert roles["Role"] == roles["RoleBinding"] == {(airflow, "frenzy-executor")}
+
+
+def test_no_role_lets_anybody_run_commands_in_pods_or_read_secrets() -> None:
+    rules = [rule for kind in ("Role", "ClusterRole") for role in named(kind).values() for rule in role["rules"]]
+    assert not {each for rule in rules for each in rule["resources"]} & {"pods/exec", "pods/attach", "secrets", "*"}
 
 
 def test_the_trainers_namespace_admits_no_pod_that_pod_security_calls_unsafe() -> None:

@@ -62,6 +62,7 @@ def code_of(status: dict[str, Any], *, asked: bool = False, deleted: bool = Fals
         ({"conditions": disrupted("PreemptionByScheduler")}, ReasonCode.POD_PREEMPTED),
         ({"conditions": disrupted("DeletionByTaintManager")}, ReasonCode.NODE_LOST),
         ({"conditions": disrupted("EvictionByEvictionAPI")}, ReasonCode.POD_EVICTED),
+        ({"conditions": disrupted("DeletionByDeviceTaintManager")}, ReasonCode.POD_EVICTED),
         ({"conditions": disrupted("DeletionByPodGC")}, ReasonCode.NODE_LOST),
         ({"containerStatuses": terminated(137, "ContainerStatusUnknown")}, ReasonCode.NODE_LOST),
         ({"containerStatuses": terminated(137, "OOMKilled")}, ReasonCode.HOST_OUT_OF_MEMORY),
