@@ -14,6 +14,7 @@ import yaml
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
+from frenzy.adapters.k8s.pod_rules import parse_pod_rules
 from frenzy.adapters.spec.cluster_file import parse_cluster
 from frenzy.adapters.spec.job_spec import job_from_yaml
 from frenzy.adapters.spec.queue_file import parse_queue_rules
@@ -114,6 +115,8 @@ def test_examples_are_accepted(page: Path) -> None:
             parse_cluster(text)
         elif "queues" in given:
             assert parse_queue_rules(text)
+        elif "overlays" in given:
+            assert parse_pod_rules(f"image: trainer:1\n{text}").overlays
         elif "profiles" in given:
             assert parse_profiles(text, source=page.name)
         elif "models" in given:

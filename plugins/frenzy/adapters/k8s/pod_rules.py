@@ -23,6 +23,7 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
 from frenzy.adapters.k8s import labels
+from frenzy.adapters.k8s.pod_overlay import Overlay, violations
 from frenzy.adapters.spec.refusals import Location, file_text, refused, shown, violations_of
 from frenzy.adapters.spec.yaml_core import FILE, load_yaml
 from frenzy.core.values.errors import SpecError, Violation
@@ -197,6 +198,7 @@ class PodRules:
     torch_build: TorchBuild = LOCKED
     run_directory: RunDirectory | None = None
     volumes: tuple[Volume, ...] = ()
+    overlays: tuple[Overlay, ...] = ()
     python: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)] = ("python",)
     env: Mapping[_Variable, str] = field(default_factory=dict)
     env_from_secrets: tuple[_ObjectName, ...] = ()
@@ -304,6 +306,7 @@ def _section(hint: Any) -> Any:
 def _contradictions(rules: PodRules) -> Iterator[Violation]:
     yield from _run_directory_violations(rules.run_directory)
     yield from _volume_violations(rules)
+    yield from _overlay_violations(rules)
     for index, each in enumerate(rules.tolerations):
         yield from _toleration_violations(f"tolerations[{index}]", each)
     if rules.cpu_limit_per_gpu < rules.cpus_per_gpu:
@@ -343,6 +346,14 @@ def _volume_violations(rules: PodRules) -> Iterator[Violation]:
             yield Violation(path=f"{path}.mount_path", value=repr(each.mount_path), allowed="mounted already")
         names.add(each.name)
         places.add(each.mount_path)
+
+
+def _overlay_violations(rules: PodRules) -> Iterator[Violation]:
+    runs = [rules.run_directory.mount_path] if rules.run_directory else []
+    volumes = {*OWN_MOUNTS, RUNS_VOLUME, *(each.name for each in rules.volumes)}
+    mounts = {*OWN_MOUNTS.values(), *runs, *(each.mount_path for each in rules.volumes)}
+    for index, each in enumerate(rules.overlays):
+        yield from violations(f"overlays[{index}]", each, volumes=volumes, mounts=mounts)
 
 
 def _is_of_runs(volume: Volume, runs: RunDirectory | None) -> bool:

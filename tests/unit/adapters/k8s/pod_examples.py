@@ -34,7 +34,7 @@ VIRTUAL: Final = GpuType(name="v-small", memory_bytes=384 * MIB, flops_per_s=2e1
 
 def container(pod: dict[str, Any]) -> dict[str, Any]:
     """That of the workers."""
-    (only,) = pod["spec"]["containers"]
+    (only,) = (each for each in pod["spec"]["containers"] if each["name"] == labels.CONTAINER)
     return dict(only)
 
 
@@ -111,6 +111,11 @@ class Example:
         return parse_pod_rules(self.rules_yaml)
 
     @property
+    def allows(self) -> set[str]:
+        """What the administrator lets its overlays do beyond what every pod may."""
+        return {privilege for each in self.rules.overlays for privilege in each.allow}
+
+    @property
     def text(self) -> str:
         return manifest_yaml(pods_of(self.spec, self.rules))
 
@@ -124,6 +129,7 @@ def _renamed(node_: Node, resource: str) -> Node:
 
 
 A100: Final = _card("a100-80")
+H100: Final = _card("h100")
 MIG: Final = _card("a100-80", name="a100-80-mig-1g.10gb", memory_bytes=9856 * MIB)
 SHARED: Final = _card("l40s", name="l40s-shared-4", memory_bytes=CATALOGUE["l40s"].gpu.memory_bytes // 4)
 
@@ -156,6 +162,61 @@ ephemeral_storage: 2 GiB
 cpu_limit_per_gpu: 1
 """
 
+# InfiniBand through NVIDIA's network operator, for attempts on several nodes.
+RDMA_RULES: Final = f"""{PLAIN}
+overlays:
+  - when: {{gpu_types: [a100-80], multi_node: true}}
+    allow: [capabilities]
+    resources_per_gpu: {{rdma/ib: 1}}
+    patch:
+      metadata: {{annotations: {{k8s.v1.cni.cncf.io/networks: ib-0}}}}
+      spec:
+        containers:
+          - name: trainer
+            env: [{{name: NCCL_IB_HCA, value: mlx5}}, {{name: NCCL_DEBUG, value: INFO}}]
+            securityContext: {{capabilities: {{add: [IPC_LOCK]}}}}
+  - when: {{queues: [day]}}
+    patch: {{spec: {{priorityClassName: never}}}}
+"""
+# Amazon's EFA, whose adapters are counted per node and reached through huge pages.
+EFA_RULES: Final = f"""{PLAIN}
+overlays:
+  - when: {{gpu_types: [h100]}}
+    resources_per_gpu: {{vpc.amazonaws.com/efa: 4}}
+    patch:
+      spec:
+        containers:
+          - name: trainer
+            env: [{{name: FI_PROVIDER, value: efa}}]
+            resources: {{limits: {{hugepages-2Mi: 5120Mi}}, requests: {{hugepages-2Mi: 5120Mi}}}}
+"""
+# Google's GPUDirect-TCPX: the host's network, a privileged helper beside the workers, and its socket.
+TCPX_RULES: Final = f"""{PLAIN}
+overlays:
+  - when: {{gpu_types: [h100], queues: [night]}}
+    allow: [host_network, host_path, security_context]
+    patch:
+      spec:
+        hostNetwork: true
+        dnsPolicy: ClusterFirstWithHostNet
+        containers:
+          - name: tcpx-daemon
+            image: example.org/tcpgpudmarxd-dev:v1
+            command: [/tcpgpudmarxd/build/app/tcpgpudmarxd]
+            securityContext: {{privileged: true, runAsNonRoot: false, runAsUser: 0}}
+            volumeMounts:
+              - {{name: libraries, mountPath: /usr/local/nvidia/lib64}}
+              - {{name: sockets, mountPath: /run/tcpx}}
+          - name: trainer
+            env:
+              - {{name: NCCL_NET, value: GPUDirectTCPX_v7}}
+              - {{name: NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX, value: /run/tcpx}}
+            volumeMounts: [{{name: sockets, mountPath: /run/tcpx}}]
+        volumes:
+          - {{name: libraries, hostPath: {{path: /home/kubernetes/bin/nvidia/lib64}}}}
+          - {{name: sockets, emptyDir: {{}}}}
+"""
+
 EXAMPLES: Final[Mapping[str, Example]] = {
     "one-gpu": Example(spec=spec(A100, node("gpu-1", A100, 1))),
     "eight-gpus-on-one-node": Example(spec=spec(A100, node("gpu-1", A100, 8), host_bytes=100 * GIB)),
@@ -179,6 +240,11 @@ EXAMPLES: Final[Mapping[str, Example]] = {
     "kueue": Example(
         spec=spec(A100, node("gpu-1", A100, 8), node("gpu-2", A100, 8)), rules_yaml=f"{PLAIN}kueue_queue: research\n"
     ),
+    "rdma-on-two-nodes": Example(
+        spec=spec(A100, node("gpu-1", A100, 8), node("gpu-2", A100, 4)), rules_yaml=RDMA_RULES
+    ),
+    "efa": Example(spec=spec(H100, node("gpu-1", H100, 8)), rules_yaml=EFA_RULES),
+    "gpudirect-tcpx": Example(spec=spec(H100, node("gpu-1", H100, 8)), rules_yaml=TCPX_RULES),
     "virtual-gpus-without-an-image": Example(
         spec=spec(VIRTUAL, replace(node("lap-1", VIRTUAL, 2), labels={labels.HOSTNAME: "lap-1.local"})),
         rules_yaml=BARE_RULES,

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from frenzy.adapters.k8s import labels
+from frenzy.adapters.k8s.pod_overlay import with_overlays
 from frenzy.adapters.k8s.pod_rules import (
     HOME,
     HOME_VOLUME,
@@ -53,7 +54,8 @@ def pods_of(spec: LaunchSpec, rules: PodRules) -> tuple[Manifest, ...]:
     """
     _check_run_directory(spec, rules)
     _check_pod_group(spec, rules)
-    return tuple(_pod(spec, rules, node_rank) for node_rank in range(len(spec.placement.allocations)))
+    pods = (_pod(spec, rules, node_rank) for node_rank in range(len(spec.placement.allocations)))
+    return tuple(with_overlays(each, rules.overlays, spec, node_rank) for node_rank, each in enumerate(pods))
 
 
 def _pod(spec: LaunchSpec, rules: PodRules, node_rank: int) -> Manifest:

@@ -73,7 +73,7 @@ def test_every_field_is_one_of_the_newest_api_that_the_client_library_knows(name
         assert list(unknown_fields(pod, "V1Pod")) == []
 
 
-@every_example
+@pytest.mark.parametrize("name", [name for name, each in EXAMPLES.items() if not each.allows])
 def test_pods_are_confined_and_carry_no_token(name: str) -> None:
     for pod in pods_of(EXAMPLES[name].spec, EXAMPLES[name].rules):
         inside = container(pod)
@@ -103,8 +103,10 @@ def test_memory_and_devices_are_asked_for_as_they_are_bounded(name: str) -> None
 def test_each_mount_has_its_volume_and_each_volume_its_mount(name: str) -> None:
     for pod in pods_of(EXAMPLES[name].spec, EXAMPLES[name].rules):
         volumes = [each["name"] for each in pod["spec"]["volumes"]]
+        assert len(volumes) == len(set(volumes))
+        all_mounts = [mount for each in pod["spec"]["containers"] for mount in each["volumeMounts"]]
+        assert set(volumes) == {each["name"] for each in all_mounts}
         mounts = container(pod)["volumeMounts"]
-        assert sorted(volumes) == sorted({each["name"] for each in mounts})
         assert len({each["mountPath"] for each in mounts}) == len(mounts)
 
 
