@@ -1,6 +1,6 @@
 """``frenzy demo``: the whole walk on this machine, checked by what the ledger recorded.
 
-Starts Airflow in a home of its own, hands the job in, shows it, and checks its run. Exit status 0 only when
+Starts Airflow in a home of its own, submits the job, shows it, and checks its run. Exit status 0 only when
 all checks passed. What it started is stopped at the end, and on Ctrl-C, unless ``--keep`` leaves Airflow up.
 """
 
@@ -196,7 +196,7 @@ def api_of(stack: Stack) -> Api:
 
 
 def _walk(stack: Stack, spec: SpecFile) -> Outcome:
-    """Hand the job in, follow it to its end and judge."""
+    """Submit the job, follow it to its end and judge."""
     from frenzy.cli.demo_checks import judge
 
     with api_of(stack) as api:

@@ -28,7 +28,7 @@ _POLL_S: Final = 0.7
 
 Say = Callable[[str], None]
 
-# The jobs in the order they are handed in, and the steps each has done before the next one is.
+# The jobs in the order they are submitted, and the steps each has done before the next one is.
 SCENES: Final[Mapping[str, Mapping[str, int]]] = {
     "elastic": {"steady": 1, "long": 10, "short": 0},
     "swap": {"roomy": 1, "growing": 0},
@@ -129,7 +129,7 @@ def play(
 ) -> Ending:
     """Hand the jobs in, each when the one before is on its way, and follow them to their ends.
 
-    meanwhile: called once all are handed in. Raises TemporaryError when it takes too long.
+    meanwhile: called once all are submitted. Raises TemporaryError when it takes too long.
     """
     stage = Stage(api, say, poll_s)
     started: list[Started] = []

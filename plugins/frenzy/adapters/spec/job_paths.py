@@ -1,4 +1,4 @@
-"""Local paths of a specification are made absolute where it is handed in: the workers stand elsewhere.
+"""Local paths of a specification are made absolute where it is submitted: the workers stand elsewhere.
 
 A path that is found below none of the folders is left alone: the data of a run may be made by an earlier task.
 """

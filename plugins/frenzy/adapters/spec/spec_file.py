@@ -26,7 +26,7 @@ _Place = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecFile:
-    """The text that is handed in, and the job it describes: read once."""
+    """The text that is submitted, and the job it describes: read once."""
 
     text: str
     job: TrainingJob

@@ -85,7 +85,7 @@ def summary(view: RunView) -> dict[str, Any]:
 
 
 def _known(data_facts: Any) -> DataFacts:
-    """Facts handed in by an earlier task. Raises ContractError for unknown names."""
+    """Facts given by an earlier task. Raises ContractError for unknown names."""
     if data_facts is None:
         return DataFacts()
     known: DataFacts = data_facts if isinstance(data_facts, DataFacts) else decode(DataFacts, dict(data_facts))

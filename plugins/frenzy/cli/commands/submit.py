@@ -1,4 +1,4 @@
-"""``frenzy submit``: hand a job in."""
+"""``frenzy submit``: a specification becomes a job."""
 
 from __future__ import annotations
 
