@@ -64,7 +64,7 @@ class Found:
 def nodes_as_declared(cluster: Cluster, rules: PodRules) -> Found:
     """The cluster of a cluster file, where Node objects may not be read: each worker's host memory is set aside."""
     types = cluster.types_by_name
-    told = Notice(
+    listed = Notice(
         node="all nodes",
         detail=(
             "Nodes may not be listed: those of the cluster file are used as if they were there, ready, and free of "
@@ -72,8 +72,12 @@ def nodes_as_declared(cluster: Cluster, rules: PodRules) -> Found:
         ),
         remedy="Bind the ClusterRole frenzy-nodes, or keep the file true: names are those of kubernetes.io/hostname.",
     )
-    nodes = tuple(_set_aside(each, types[each.gpu_type], rules) for each in cluster.nodes)
-    return Found(cluster=replace(cluster, nodes=nodes), notices=(told,))
+    told = [listed]
+    able = [
+        each for each in cluster.nodes if _runs_the_image(each.name, each.labels, types[each.gpu_type], rules, told)
+    ]
+    nodes = tuple(_set_aside(each, types[each.gpu_type], rules) for each in able)
+    return Found(cluster=replace(cluster, nodes=nodes), notices=tuple(told))
 
 
 def _set_aside(node: Node, gpu: GpuType, rules: PodRules) -> Node:

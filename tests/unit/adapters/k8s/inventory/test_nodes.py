@@ -13,10 +13,10 @@ from tests.unit.adapters.k8s.cluster_objects import A100, NODES, RULES, found, n
 
 from frenzy.adapters.k8s import labels
 from frenzy.adapters.k8s.inventory.kinds import Kind, kinds_of
-from frenzy.adapters.k8s.inventory.nodes import Declared
+from frenzy.adapters.k8s.inventory.nodes import Declared, nodes_as_declared
 from frenzy.adapters.k8s.objects import NodeFacts
 from frenzy.adapters.k8s.pod_rules import Architecture, PodRules, Toleration, TolerationOperator
-from frenzy.core.values.cluster import Node, NodeGroup, NodeState
+from frenzy.core.values.cluster import Cluster, Node, NodeGroup, NodeState
 from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.torch_builds import TorchBuild
 from frenzy.core.values.units import GIB
@@ -257,3 +257,13 @@ def test_rules_with_another_namespace_know_other_pods_as_ours() -> None:
     pods = (our_pod("ours", "gpu-1", EIGHT, placed_on="gpu-1", namespace="elsewhere"),)
     assert only(found(node_object(), pods=pods)).num_usable == 0
     assert only(found(node_object(), pods=pods, rules=PodRules(image="a", namespace="elsewhere"))).num_usable == 8
+
+
+def test_nodes_of_the_cluster_file_that_the_image_has_no_kernels_for_are_left_out_where_nodes_may_not_be_listed() -> (
+    None
+):
+    types = {name: CATALOGUE[name].gpu for name in ("a100-80", "v100-16")}
+    nodes = tuple(replace(GROUP.template, name=f"with-{name}", gpu_type=name) for name in types)
+    told = nodes_as_declared(Cluster(tuple(types.values()), nodes), RULES)
+    assert names(told) == ["with-a100-80"]
+    assert [each.node for each in told.notices] == ["all nodes", "with-v100-16"]
