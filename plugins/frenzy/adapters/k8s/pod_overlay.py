@@ -92,6 +92,8 @@ _MERGE_KEYS: Final[Mapping[str, str]] = {
     "volumeMounts": "mountPath",
     "volumes": "name",
 }
+# A variable with a value and another source at once would be refused.
+_WHOLE: Final = "env"
 _TRAINER: Final = rf"spec\.containers\[{labels.CONTAINER}\]"
 _ANY_CONTAINER: Final = r"spec\.(?:containers|initContainers)\[[^]]*\]"
 # Whatever lies at such a place or below it is not for overlays; beside it, what to use instead.
@@ -164,6 +166,8 @@ def _merged_field(name: str, given: Any, value: Any) -> Any:
     if key is None or not isinstance(value, list) or not isinstance(given, list):
         return value
     changes = {each[key]: each for each in value}
+    if name == _WHOLE:
+        return [*(changes.pop(each[key], each) for each in given), *changes.values()]
     known = [_merged(each, changes.pop(each[key], {})) for each in given]
     return [*known, *changes.values()]
 

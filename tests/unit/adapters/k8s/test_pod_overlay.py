@@ -76,6 +76,13 @@ def test_entries_of_one_name_are_merged_and_others_added() -> None:
     }
 
 
+def test_a_variable_that_is_set_loses_its_other_source() -> None:
+    (pod,) = pods_of(ONE, rules(patch=trainer(env=[{"name": "HF_TOKEN", "value": "none"}])))
+    assert [each for each in container(pod)["env"] if each["name"] == "HF_TOKEN"] == [
+        {"name": "HF_TOKEN", "value": "none"}
+    ]
+
+
 def test_an_overlay_without_a_patch_changes_nothing() -> None:
     assert pods_of(ONE, rules()) == pods_of(ONE, parse_pod_rules(PLAIN))
 
