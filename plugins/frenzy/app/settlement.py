@@ -12,6 +12,7 @@ from frenzy.app.queries import view_of
 from frenzy.app.schedule_pass import run_pass
 from frenzy.app.services import Services, live_attempt, log_event, require_attempt, require_run
 from frenzy.app.states import move
+from frenzy.core.lifecycle.disruptions import with_node_of_rank
 from frenzy.core.lifecycle.evidence import believed_end, bounds_of
 from frenzy.core.lifecycle.reschedule import MEMORY_REASONS, classify, final_state
 from frenzy.core.runs.ledger import (
@@ -58,7 +59,13 @@ def settle(tx: LedgerTx, services: Services, record: Attempt, report: EndReport,
         run = replace(run, total_steps=report.result.total_steps)
         tx.put_run(run)
     outcome = _outcome(run, record, report)
-    ended = replace(_with_result(record, report.result), ended_s=now_s, outcome=outcome, lost_nodes=report.lost_nodes)
+    lost = with_node_of_rank(
+        report.lost_nodes,
+        record.placement.allocations,
+        code=outcome.code,
+        failing_rank=None if report.result is None else report.result.first_failing_rank,
+    )
+    ended = replace(_with_result(record, report.result), ended_s=now_s, outcome=outcome, lost_nodes=lost)
     tx.put_attempt(ended)
     release(tx, run.run_key, record.attempt, outcome, now_s)
     log_event(tx, run.run_key, now_s, "end", f"Attempt ended: {outcome.code}: {outcome.sentence}", record.attempt)

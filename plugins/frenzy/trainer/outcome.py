@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
-from frenzy.core.values.launch import ExitCode
+from frenzy.core.values.failure_classes import ECHOES, name_error, name_signal, name_text
+from frenzy.core.values.launch import EXIT_BY_REASON, REASON_BY_EXIT, ExitCode, how_ended
 
 CRASHED: Final = 1
 TERMINATION_MESSAGE_BYTES: Final = 4096
-_OUT_OF_MEMORY_TEXTS: Final = (
-    "can't allocate memory",
-    "cannot allocate memory",
-    "std::bad_alloc",
+# A virtual GPU's memory is the process's: libraries word its end in more ways than a host's that is full.
+_BUDGET_TEXTS: Final = (
     "could not create a primitive",
     "could not create a memory",
     "can't start new thread",
@@ -44,31 +44,51 @@ class RankReport:
     final_loss: float | None = None
 
 
-def describe_failure(error: BaseException, *, virtual: bool) -> tuple[int, str]:
-    """Exit code and one sentence for ``error``."""
-    sentence = _first_line(error)
+def describe_failure(error: BaseException, *, virtual: bool, device_is_full: bool | None = None) -> tuple[int, str]:
+    """Exit code and one sentence for ``error``. device_is_full: None where nobody knows."""
     if isinstance(error, PermanentError):
-        return ExitCode.BAD_CONFIG_OR_DATA, error.reason.sentence
-    if type(error).__name__ == "OutOfMemoryError" or "CUDA out of memory" in str(error):
-        return ExitCode.CUDA_OUT_OF_MEMORY, sentence
-    if virtual and is_host_out_of_memory(error):
-        return ExitCode.BUDGET_EXCEEDED, sentence
-    return CRASHED, f"{type(error).__name__}: {sentence}"
+        return EXIT_BY_REASON.get(error.reason.code, ExitCode.BAD_CONFIG_OR_DATA), error.reason.sentence
+    if virtual and _is_over_budget(error):
+        return ExitCode.BUDGET_EXCEEDED, _first_line(error)
+    named = name_error(error, device_is_full=device_is_full)
+    if named is None:
+        return CRASHED, f"{type(error).__name__}: {_first_line(error)}"
+    return EXIT_BY_REASON[named.failure.code], named.line or _first_line(error)
 
 
-def is_host_out_of_memory(error: BaseException) -> bool:
+def describe_death(exit_code: int, log_tail: str, *, virtual: bool, oom_killed: bool) -> tuple[int, str] | None:
+    """Exit code and what happened, of a process that died by a signal; None where its last words say nothing.
+
+    oom_killed: the kernel killed a process of this machine for its memory meanwhile.
+    """
+    if exit_code <= 128:
+        return None
+    if oom_killed and exit_code - 128 == signal.SIGKILL:
+        return ExitCode.HOST_OUT_OF_MEMORY, "the kernel killed it for its host memory"
+    named = name_text(log_tail)
+    failure = named.failure if named is not None else name_signal(exit_code - 128)
+    if failure is None:
+        return None
+    if virtual and failure.code is ReasonCode.HOST_OUT_OF_MEMORY:
+        return ExitCode.BUDGET_EXCEEDED, "the memory budget was exceeded in library code"
+    how = how_ended(exit_code)
+    return EXIT_BY_REASON[failure.code], how if named is None else f"{how}: {named.line}"
+
+
+def says_little(exit_code: int) -> int:
+    """How little an exit code explains: 0 for a cause, 1 for a crash, 2 for what ranks say whose peers were lost."""
+    if exit_code == CRASHED:
+        return 1
+    return 2 if REASON_BY_EXIT.get(exit_code) in ECHOES else 0
+
+
+def _is_over_budget(error: BaseException) -> bool:
     """Whether ``error`` is how a refused request for memory of the process shows itself."""
-    if isinstance(error, MemoryError):
-        return True
-    if isinstance(error, OSError) and error.errno == 12:
+    named = name_error(error)
+    if named is not None and named.failure.code is ReasonCode.HOST_OUT_OF_MEMORY:
         return True
     text = str(error).lower()
-    return isinstance(error, RuntimeError) and any(each in text for each in _OUT_OF_MEMORY_TEXTS)
-
-
-def says_out_of_memory(log_tail: str) -> bool:
-    """Whether the last words of a process that died by a signal speak of refused memory."""
-    return "std::bad_alloc" in log_tail or "can't allocate memory" in log_tail
+    return isinstance(error, RuntimeError) and any(each in text for each in _BUDGET_TEXTS)
 
 
 def write_termination_message(place: Path, *, exit_code: int, detail: str, last_step: int) -> None:

@@ -7,16 +7,16 @@ from types import MappingProxyType
 from typing import Final
 
 from frenzy.core.values.errors import ReasonCode
-from frenzy.core.values.launch import ExitCode
+from frenzy.core.values.failure_classes import ECHOES
+from frenzy.core.values.launch import REASON_BY_EXIT, ExitCode
 
 KILLED: Final = 137
 BY_EXIT_CODE: Final[Mapping[int, ReasonCode]] = MappingProxyType(
     {
         int(ExitCode.DONE): ReasonCode.COMPLETED,
         int(ExitCode.CHECKPOINTED): ReasonCode.CHECKPOINTED_ON_REQUEST,
-        int(ExitCode.BUDGET_EXCEEDED): ReasonCode.BUDGET_EXCEEDED,
-        int(ExitCode.CUDA_OUT_OF_MEMORY): ReasonCode.CUDA_OUT_OF_MEMORY,
-        int(ExitCode.BAD_CONFIG_OR_DATA): ReasonCode.BAD_CONFIG_OR_DATA,
+        # An exchange that failed says as little of its pod as a crash: its peers may have been taken away.
+        **{number: code for number, code in REASON_BY_EXIT.items() if code not in ECHOES},
     }
 )
 GOOD: Final = frozenset({ReasonCode.COMPLETED, ReasonCode.CHECKPOINTED_ON_REQUEST})

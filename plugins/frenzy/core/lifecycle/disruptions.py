@@ -14,11 +14,12 @@ from typing import Final
 from frenzy.core.runs.ledger import Attempt, NextAttempt
 from frenzy.core.scheduling.engine.options import Rules
 from frenzy.core.scheduling.engine.rigid import could_hold
-from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.cluster import Cluster, NodeAllocation
 from frenzy.core.values.errors import ReasonCode
+from frenzy.core.values.failure_classes import NextStep, codes_of
 from frenzy.core.values.resource_plan import ResourcePlan
 
-LOSS_REASONS: Final = frozenset(
+LOSS_REASONS: Final = codes_of(NextStep.OTHER_NODE) | frozenset(
     {
         ReasonCode.POD_EVICTED,
         ReasonCode.POD_PREEMPTED,
@@ -35,10 +36,15 @@ LOSS_REASONS: Final = frozenset(
 _NOT_NOW: Final = frozenset({ReasonCode.QUOTA_EXCEEDED, ReasonCode.API_UNREACHABLE})
 # Losses in a row, none of which got the run further, before it fails.
 _LIMIT: Final = 5
-# An image that other nodes cannot pull either is no fault of a node. An API server that makes no pods may be away for
-# as long as an upgrade takes: each try takes a minute, and so does the pause after it.
+# An image that other nodes cannot pull either is no fault of a node, nor is one without code for their GPUs. An API
+# server that makes no pods may be away for as long as an upgrade takes: each try takes a minute, and so does the pause
+# after it.
 _LIMITS: Final[Mapping[ReasonCode, int]] = MappingProxyType(
-    {ReasonCode.IMAGE_PULL_FAILED: 2, ReasonCode.API_UNREACHABLE: 30}
+    {
+        ReasonCode.IMAGE_PULL_FAILED: 2,
+        ReasonCode.GPU_NOT_SUPPORTED: 2,
+        ReasonCode.API_UNREACHABLE: 30,
+    }
 )
 _FIRST_PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 60.0
@@ -58,6 +64,17 @@ def is_hopeless(attempts: Sequence[Attempt]) -> bool:
 def lost_nodes(attempts: Iterable[Attempt]) -> tuple[str, ...]:
     """Nodes to blame for the end of an attempt, by name."""
     return tuple(sorted({node for each in attempts for node in each.lost_nodes}))
+
+
+def with_node_of_rank(
+    lost: tuple[str, ...], allocations: Iterable[NodeAllocation], *, code: ReasonCode, failing_rank: int | None
+) -> tuple[str, ...]:
+    """``lost`` with the node of the rank that failed first, if the end is one that its node is to blame for."""
+    if failing_rank is None or code not in codes_of(NextStep.OTHER_NODE):
+        return lost
+    nodes = [each.node for each in allocations for _ in range(each.num_gpus)]
+    node = nodes[failing_rank] if failing_rank < len(nodes) else None
+    return lost if node is None or node in lost else (*lost, node)
 
 
 def not_before_s(attempts: Sequence[Attempt]) -> float:

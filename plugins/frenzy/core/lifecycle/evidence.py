@@ -16,7 +16,7 @@ from frenzy.core.runs.ledger import Attempt, RunRecord
 from frenzy.core.runs.protocol import EndReport, PressureReport, ProgressReport
 from frenzy.core.runs.steps import total_steps
 from frenzy.core.values.errors import ContractError, Reason, ReasonCode
-from frenzy.core.values.launch import AttemptResult, ExitCode
+from frenzy.core.values.launch import REASON_BY_EXIT, AttemptResult, ExitCode
 from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.telemetry import StepRecord, printable
 
@@ -43,13 +43,10 @@ PRESSURE_REASONS: Final = frozenset(
 )
 # What a launcher, or whoever started or ended the workers, can know of their end beside their own account.
 END_REASONS: Final = LOSS_REASONS | {
-    ReasonCode.BUDGET_EXCEEDED,
-    ReasonCode.CUDA_OUT_OF_MEMORY,
-    ReasonCode.BAD_CONFIG_OR_DATA,
+    *REASON_BY_EXIT.values(),
     ReasonCode.CHECKPOINTED_ON_REQUEST,
     ReasonCode.CONTAINER_CONFIG_ERROR,
     ReasonCode.DEADLINE_EXCEEDED,
-    ReasonCode.HOST_OUT_OF_MEMORY,
     ReasonCode.LAUNCH_FAILED,
     ReasonCode.WORKERS_LOST,
     ReasonCode.WORKER_CRASHED,

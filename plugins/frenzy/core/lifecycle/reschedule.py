@@ -18,7 +18,8 @@ from frenzy.core.lifecycle.disruptions import LOSS_REASONS, is_hopeless, lost_no
 from frenzy.core.lifecycle.moves import MOVE_REASONS, measured_extra_bytes
 from frenzy.core.runs.ledger import Attempt, JobState, NextAttempt, RunRecord
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.launch import AttemptResult, ExitCode
+from frenzy.core.values.failure_classes import NextStep, codes_of
+from frenzy.core.values.launch import REASON_BY_EXIT, AttemptResult, ExitCode
 from frenzy.core.values.resource_plan import Candidate, PlanShape, ResourcePlan
 from frenzy.core.values.units import format_bytes
 
@@ -33,9 +34,12 @@ MEMORY_REASONS: Final = frozenset(
 )
 # A stop for one of these is not asked for at a checkpoint: the workers are ended.
 KILLING_REASONS: Final = frozenset({ReasonCode.WORKER_HUNG, ReasonCode.LAUNCH_FAILED, ReasonCode.CANCELLED_BY_USER})
-_FATAL_REASONS: Final = frozenset(
-    {ReasonCode.BAD_CONFIG_OR_DATA, ReasonCode.CANCELLED_BY_USER, ReasonCode.CONTAINER_CONFIG_ERROR}
-)
+_FATAL_REASONS: Final = codes_of(NextStep.USER) | {
+    ReasonCode.BAD_CONFIG_OR_DATA,
+    ReasonCode.CANCELLED_BY_USER,
+    ReasonCode.CONTAINER_CONFIG_ERROR,
+    ReasonCode.NODE_LIMITS_TOO_LOW,
+}
 # The user did nothing wrong and nothing was learned: the same plan may be tried again.
 _SAME_CRASH_LIMIT: Final = 2
 # A plan whose room grew by less than this share of the card would soon be under pressure again.
@@ -87,13 +91,8 @@ def classify(result: AttemptResult | None, stop_reason: Reason | None, known: Re
 
 
 def _code_of_exit(exit_code: int) -> ReasonCode:
-    by_code = {
-        int(ExitCode.BUDGET_EXCEEDED): ReasonCode.BUDGET_EXCEEDED,
-        int(ExitCode.CUDA_OUT_OF_MEMORY): ReasonCode.CUDA_OUT_OF_MEMORY,
-        int(ExitCode.BAD_CONFIG_OR_DATA): ReasonCode.BAD_CONFIG_OR_DATA,
-    }
-    if exit_code in by_code:
-        return by_code[exit_code]
+    if exit_code in REASON_BY_EXIT:
+        return REASON_BY_EXIT[exit_code]
     return ReasonCode.WORKER_KILLED if exit_code > 128 else ReasonCode.WORKER_CRASHED
 
 
@@ -302,6 +301,15 @@ def final_state(outcome: Reason) -> JobState:
         ReasonCode.LEASE_EXPIRED: JobState.FAILED_SETUP,
         ReasonCode.IMAGE_PULL_FAILED: JobState.FAILED_SETUP,
         ReasonCode.CONTAINER_CONFIG_ERROR: JobState.FAILED_SETUP,
+        **dict.fromkeys(
+            (
+                ReasonCode.DRIVER_TOO_OLD,
+                ReasonCode.GPU_NOT_SUPPORTED,
+                ReasonCode.GPU_UNAVAILABLE,
+                ReasonCode.NODE_LIMITS_TOO_LOW,
+            ),
+            JobState.FAILED_SETUP,
+        ),
         ReasonCode.POD_UNSCHEDULABLE: JobState.FAILED_NO_RESOURCE,
         ReasonCode.NEVER_FITS: JobState.FAILED_NO_RESOURCE,
         ReasonCode.NO_OTHER_PLAN: JobState.FAILED_OOM,

@@ -65,6 +65,18 @@ class ReasonCode(StrEnum):
     COMPLETED = "COMPLETED"
     CHECKPOINTED_ON_REQUEST = "CHECKPOINTED_ON_REQUEST"
     HOST_OUT_OF_MEMORY = "HOST_OUT_OF_MEMORY"
+    GPU_FAULT = "GPU_FAULT"
+    GPU_UNAVAILABLE = "GPU_UNAVAILABLE"
+    GPU_NOT_SUPPORTED = "GPU_NOT_SUPPORTED"
+    DRIVER_TOO_OLD = "DRIVER_TOO_OLD"
+    NODE_LIMITS_TOO_LOW = "NODE_LIMITS_TOO_LOW"
+    SHARED_MEMORY_FULL = "SHARED_MEMORY_FULL"
+    DISK_FULL = "DISK_FULL"
+    COLLECTIVE_TIMEOUT = "COLLECTIVE_TIMEOUT"
+    COLLECTIVE_FAILED = "COLLECTIVE_FAILED"
+    ILLEGAL_ACCESS = "ILLEGAL_ACCESS"
+    DEVICE_ASSERT = "DEVICE_ASSERT"
+    KERNEL_TOO_LARGE = "KERNEL_TOO_LARGE"
     WORKER_KILLED = "WORKER_KILLED"
     WORKER_CRASHED = "WORKER_CRASHED"
     WORKER_HUNG = "WORKER_HUNG"
@@ -132,7 +144,19 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = MappingProxyType(
         ReasonCode.PREEMPTED: "The scheduler took the GPUs for another job.",
         ReasonCode.COMPLETED: "The training reached its last step.",
         ReasonCode.CHECKPOINTED_ON_REQUEST: "The training saved a checkpoint and stopped when asked.",
-        ReasonCode.HOST_OUT_OF_MEMORY: "A worker was killed for its host memory.",
+        ReasonCode.HOST_OUT_OF_MEMORY: "A worker ran out of host memory, or was killed for it.",
+        ReasonCode.GPU_FAULT: "A GPU or its link reported a fault of the hardware.",
+        ReasonCode.GPU_UNAVAILABLE: "A GPU of the node could not be used, or not with the memory that the plan needs.",
+        ReasonCode.GPU_NOT_SUPPORTED: "The trainer's torch has no code for this GPU.",
+        ReasonCode.DRIVER_TOO_OLD: "The node's driver is too old for the trainer's CUDA.",
+        ReasonCode.NODE_LIMITS_TOO_LOW: "A limit of the node or its pods is too low for the workers.",
+        ReasonCode.SHARED_MEMORY_FULL: "The node's shared memory, /dev/shm, is too small.",
+        ReasonCode.DISK_FULL: "A disk that the workers write to is full.",
+        ReasonCode.COLLECTIVE_TIMEOUT: "An exchange between ranks took too long.",
+        ReasonCode.COLLECTIVE_FAILED: "An exchange between ranks failed.",
+        ReasonCode.ILLEGAL_ACCESS: "A kernel touched GPU memory that is not its own.",
+        ReasonCode.DEVICE_ASSERT: "A kernel refused its input: an index or a value is out of range.",
+        ReasonCode.KERNEL_TOO_LARGE: "A kernel needs more registers or shared memory than this GPU has for it.",
         ReasonCode.WORKER_KILLED: "A worker was killed by a signal.",
         ReasonCode.WORKER_CRASHED: "A worker ended with an unexpected error.",
         ReasonCode.WORKER_HUNG: "A worker showed no progress for too long.",

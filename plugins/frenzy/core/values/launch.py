@@ -6,14 +6,16 @@ The run directory is the only thing the workers and Airflow share; ``RunPaths`` 
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 from annotated_types import Ge, Le, Lt
 
 from frenzy.core.values.cluster import Node, Placement
-from frenzy.core.values.errors import Reason
+from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.job import MAX_STEPS, Precision, TrainingJob
 from frenzy.core.values.resource_plan import ResourcePlan
@@ -30,13 +32,32 @@ FIRST_POD_LOG: Final = "pod-0.log"
 
 
 class ExitCode(IntEnum):
-    """What the trainer's exit code says."""
+    """What the trainer's exit code says. A failure has the name of its reason."""
 
     DONE = 0
+    NODE_LIMITS_TOO_LOW = 83
+    KERNEL_TOO_LARGE = 84
+    DISK_FULL = 85
+    DEVICE_ASSERT = 86
+    ILLEGAL_ACCESS = 87
+    GPU_NOT_SUPPORTED = 88
+    DRIVER_TOO_OLD = 89
+    GPU_UNAVAILABLE = 90
+    GPU_FAULT = 91
+    COLLECTIVE_FAILED = 92
+    COLLECTIVE_TIMEOUT = 93
+    SHARED_MEMORY_FULL = 94
+    HOST_OUT_OF_MEMORY = 95
     BUDGET_EXCEEDED = 96
     CUDA_OUT_OF_MEMORY = 97
     CHECKPOINTED = 98
     BAD_CONFIG_OR_DATA = 99
+
+
+REASON_BY_EXIT: Final[Mapping[int, ReasonCode]] = MappingProxyType(
+    {int(each): ReasonCode[each.name] for each in ExitCode if each not in (ExitCode.DONE, ExitCode.CHECKPOINTED)}
+)
+EXIT_BY_REASON: Final[Mapping[ReasonCode, int]] = MappingProxyType({code: n for n, code in REASON_BY_EXIT.items()})
 
 
 def how_ended(exit_code: int) -> str:

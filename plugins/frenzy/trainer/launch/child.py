@@ -15,9 +15,12 @@ from typing import Any, Final
 
 from frenzy.core.values import codec
 from frenzy.core.values.launch import how_ended
-from frenzy.trainer.outcome import CRASHED, RankReport, describe_failure
+from frenzy.trainer.outcome import CRASHED, RankReport, describe_death, describe_failure
+from frenzy.trainer.telemetry.process_memory import num_oom_kills
 
 _PR_SET_PDEATHSIG: Final = 1
+# The watchdog of NCCL writes stacks of every thread after the line that says what happened.
+_TAIL_BYTES: Final = 64 * 1024
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
@@ -72,10 +75,26 @@ def call_in_child(work: Callable[[], Any], result_file: Path, *, log_file: Path)
             result_file.write_bytes(pickle.dumps(RankReport(exit_code=code, detail=detail)))
         return 0
 
+    kills_before = num_oom_kills()
     code = exit_code_of(os.waitpid(fork(main, log_file=log_file), 0)[1])
     if code != 0:
-        return RankReport(exit_code=code, detail=f"the preparation {how_ended(code)}")
+        return _died(code, log_file, oom_killed=num_oom_kills() > kills_before)
     return pickle.loads(result_file.read_bytes())  # noqa: S301  # of our own child, from a private folder
+
+
+def _died(code: int, log_file: Path, *, oom_killed: bool) -> RankReport:
+    said = describe_death(code, log_tail(log_file), virtual=False, oom_killed=oom_killed) or (code, how_ended(code))
+    return RankReport(exit_code=said[0], detail=f"the preparation {said[1]}")
+
+
+def log_tail(file: Path) -> str:
+    """The end of what a child wrote; empty where it wrote nothing."""
+    try:
+        with file.open("rb") as log:
+            log.seek(max(0, os.fstat(log.fileno()).st_size - _TAIL_BYTES))
+            return log.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
 
 
 def exit_code_of(status: int) -> int:

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.launch import AttemptResult, ExitCode, LaunchSpec, RunPaths, deepspeed_config, how_ended
 from frenzy.trainer import env, files
 from frenzy.trainer.checkpoint.store import list_checkpoints
-from frenzy.trainer.launch.child import call_in_child, fork, read_report
+from frenzy.trainer.launch.child import call_in_child, fork, log_tail, read_report
 from frenzy.trainer.launch.rank_failures import share_failures
 from frenzy.trainer.launch.rendezvous import Rendezvous, find_rendezvous, open_rendezvous
 from frenzy.trainer.launch.supervise import Ended, Supervisor
 from frenzy.trainer.loop.prepare import Prepared, prepare
 from frenzy.trainer.loop.worker import RankContext, run_rank
 from frenzy.trainer.model.libraries import import_libraries
-from frenzy.trainer.outcome import RankReport, says_out_of_memory
+from frenzy.trainer.outcome import RankReport, describe_death
 from frenzy.trainer.telemetry.shared_progress import Board
 
 logger = logging.getLogger("frenzy.trainer")
-_TAIL_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,10 +178,12 @@ def _code_and_detail(context: RankContext, ended: Ended, local: int, logs: Path)
         killed = f" {how_ended(code)}" if code > 128 else ""
         who = f"rank {context.rank} at step {report.last_step + 1}{killed}: " if ended.first_failing is not None else ""
         return code, f"{who}{report.detail}"
-    if code > 128 and context.is_virtual and says_out_of_memory(_tail(_log_file(logs, context.rank))):
-        return ExitCode.BUDGET_EXCEEDED, f"rank {context.rank}: the memory budget was exceeded in library code"
     if ended.killed_after_grace:
         return code, f"rank {context.rank} did not stop in time and was killed"
+    tail = log_tail(_log_file(logs, context.rank))
+    said = describe_death(code, tail, virtual=context.is_virtual, oom_killed=ended.num_oom_kills > 0)
+    if said is not None:
+        return said[0], f"rank {context.rank}: {said[1]}"
     return code, f"rank {context.rank} {how_ended(code)}" + ("" if code > 128 else " and no report")
 
 
@@ -206,15 +206,6 @@ def _stopped_early(prepared: Prepared) -> AttemptResult:
 
 def _log_file(logs: Path, rank: int) -> Path:
     return logs / f"rank-{rank}.log"
-
-
-def _tail(file: Path) -> str:
-    try:
-        with file.open("rb") as log:
-            log.seek(max(0, os.fstat(log.fileno()).st_size - _TAIL_BYTES))
-            return log.read().decode(errors="replace")
-    except FileNotFoundError:
-        return ""
 
 
 def _logs_folder(spec: LaunchSpec, scratch: Path) -> Path:

@@ -12,7 +12,7 @@ from typing import Final
 from frenzy.core.values import codec
 from frenzy.core.values.launch import AttemptResult, ExitCode, LaunchSpec, RunPaths
 from frenzy.trainer import files
-from frenzy.trainer.outcome import CRASHED
+from frenzy.trainer.outcome import says_little
 
 _WAIT_S: Final = 15.0
 _POLL_S: Final = 0.25
@@ -26,7 +26,7 @@ def share_failures(spec: LaunchSpec, *, node_rank: int, own: AttemptResult) -> A
     if node_rank > 0:
         files.write_text(_place(spec, node_rank), codec.dumps(own))
         return own
-    if own.exit_code != CRASHED:
+    if says_little(own.exit_code) == 0:
         return own
     return _telling_failure(spec) or own
 
@@ -40,7 +40,7 @@ def _telling_failure(spec: LaunchSpec) -> AttemptResult | None:
                 result = codec.loads(AttemptResult, files.read_text(_place(spec, node_rank)))
             except FileNotFoundError:
                 continue
-            if result.exit_code != CRASHED:
+            if says_little(result.exit_code) == 0:
                 return result
             waiting.discard(node_rank)
         time.sleep(_POLL_S)

@@ -11,8 +11,8 @@ from typing import Final
 
 from frenzy.core.values.launch import ExitCode
 from frenzy.trainer.launch.child import exit_code_of
-from frenzy.trainer.outcome import CRASHED
-from frenzy.trainer.telemetry.process_memory import ProcessMemory
+from frenzy.trainer.outcome import says_little
+from frenzy.trainer.telemetry.process_memory import ProcessMemory, num_oom_kills
 from frenzy.trainer.telemetry.shared_progress import Board
 
 _SAMPLE_INTERVAL_S: Final = 0.001
@@ -23,11 +23,15 @@ _GOOD_CODES: Final = (ExitCode.DONE, ExitCode.CHECKPOINTED)
 
 @dataclass(slots=True)
 class Ended:
-    """How the ranks ended: local rank to exit code, and which failed first (None: none did)."""
+    """How the ranks ended: local rank to exit code, and whose failure explains it (None: none failed).
+
+    num_oom_kills: processes of this machine that the kernel killed for their memory meanwhile.
+    """
 
     codes: dict[int, int] = field(default_factory=dict)
     first_failing: int | None = None
     killed_after_grace: bool = False
+    num_oom_kills: int = 0
 
 
 class Supervisor:
@@ -48,11 +52,12 @@ class Supervisor:
         self._stop_grace_s = stop_grace_s
         self._stop_requested = stop_requested
         self._kill_at_s: float | None = None
+        self._has_killed = False
         self._ended = Ended()
 
     def wait(self) -> Ended:
         """Block until all have ended. A request to stop is passed on once, then enforced."""
-        watched_s = 0.0
+        watched_s, kills_before = 0.0, num_oom_kills()
         while self._running:
             self._sample()
             now = time.monotonic()
@@ -62,6 +67,7 @@ class Supervisor:
                 self._pass_on_stop(now)
                 self._enforce(now)
             time.sleep(_SAMPLE_INTERVAL_S if self._memories else _WATCH_INTERVAL_S)
+        self._ended.num_oom_kills = num_oom_kills() - kills_before
         return self._ended
 
     def _sample(self) -> None:
@@ -83,8 +89,11 @@ class Supervisor:
         self._ended.codes.update(new)
         failed = {rank: code for rank, code in new.items() if code not in _GOOD_CODES}
         if failed and self._ended.first_failing is None:
-            self._ended.first_failing = _most_telling(failed)
             self._kill_within(now, _FAILURE_GRACE_S)
+        if failed and not self._has_killed:
+            first = self._ended.first_failing
+            known = {} if first is None else {first: self._ended.codes[first]}
+            self._ended.first_failing = _most_telling({**known, **failed}, first=first)
 
     def _pass_on_stop(self, now: float) -> None:
         if self._stop_requested() and not self._board.stop_requested:
@@ -97,6 +106,7 @@ class Supervisor:
     def _enforce(self, now: float) -> None:
         if self._kill_at_s is not None and now >= self._kill_at_s:
             self._ended.killed_after_grace |= self._ended.first_failing is None
+            self._has_killed = True
             for pid in self._running.values():
                 os.kill(pid, signal.SIGKILL)
 
@@ -106,9 +116,10 @@ class Supervisor:
             memory.close()
 
 
-def _most_telling(failed: Mapping[int, int]) -> int:
-    """Of ranks found dead at one look, the one whose code says more than 'crashed'.
+def _most_telling(failed: Mapping[int, int], *, first: int | None) -> int:
+    """Of failed ranks the one whose code says most; of equals the first that was found dead.
 
-    When a rank dies, its peers fail for want of it, as plain crashes, a moment later.
+    When a rank dies, its peers fail for want of it, as plain crashes or broken exchanges, a moment later; and they may
+    be gone before a rank that has much to say.
     """
-    return min(failed, key=lambda rank: (failed[rank] == CRASHED, rank))
+    return min(failed, key=lambda rank: (says_little(failed[rank]), rank != first, rank))

@@ -97,7 +97,8 @@ def run_rank(context: RankContext) -> int:
     except BaseException as error:  # whatever it is becomes an exit code and a sentence
         if isinstance(device, VirtualDevice):
             device.unbound()
-        code, detail = describe_failure(error, virtual=context.is_virtual)
+        full = None if device is None else device.is_full()
+        code, detail = describe_failure(error, virtual=context.is_virtual, device_is_full=full)
         logger.error("rank %d failed: %s", context.rank, detail, exc_info=error)
     _report(context, code, detail)
     return code

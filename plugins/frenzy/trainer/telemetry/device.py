@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 
@@ -20,6 +20,9 @@ from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.trainer.telemetry.nvml import NvmlReader
 from frenzy.trainer.telemetry.process_memory import ProcessMemory, status_bytes
 from frenzy.trainer.telemetry.shared_progress import Board
+
+# Making handles of cuBLAS or cuDNN, which takes up to hundreds of MiB, fails with a code that also means other things.
+_FULL_SHARE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,10 @@ class Device(Protocol):
 
     def throttle(self, *, started_s: float, flops: float) -> float:
         """Wait until a step of ``flops`` may end; the seconds waited."""
+        ...
+
+    def is_full(self) -> bool | None:
+        """Whether next to no memory is left, asked after a failure; None where nobody knows."""
         ...
 
 
@@ -98,6 +105,13 @@ class CudaDevice:
 
     def throttle(self, *, started_s: float, flops: float) -> float:
         return 0.0
+
+    def is_full(self) -> bool | None:
+        try:
+            free, total = torch.cuda.mem_get_info()
+        except Exception:  # of a device that a failed kernel left unusable
+            return None
+        return bool(free < _FULL_SHARE * total)
 
 
 class VirtualDevice:
@@ -159,6 +173,9 @@ class VirtualDevice:
             return 0.0
         time.sleep(rest)
         return rest
+
+    def is_full(self) -> bool | None:
+        return None
 
     def _bound(self) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (self._limit_bytes, self._hard_limit))

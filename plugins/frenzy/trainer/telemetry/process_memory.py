@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import os
 import resource
+from pathlib import Path
 from typing import Final
 
 PAGE_BYTES: Final = resource.getpagesize()
 _STATM_BYTES: Final = 128
 _DATA_FIELD: Final = 5
 _RESIDENT_FIELD: Final = 1
+# In a container its own group is mounted at the root.
+_OOM_COUNTERS: Final = (
+    ("/sys/fs/cgroup/memory.events", "oom_kill"),
+    ("/sys/fs/cgroup/memory/memory.oom_control", "oom_kill"),
+    ("/proc/vmstat", "oom_kill"),
+)
 
 
 class ProcessMemory:
@@ -34,6 +41,19 @@ class ProcessMemory:
 
     def close(self) -> None:
         os.close(self._statm)
+
+
+def num_oom_kills() -> int:
+    """Processes the kernel has killed for their memory: of this control group if that is told, else of the machine."""
+    for place, field in _OOM_COUNTERS:
+        try:
+            lines = Path(place).read_text(encoding="ascii").splitlines()
+        except OSError:
+            continue
+        counts = [line.split()[1] for line in lines if line.split()[:1] == [field]]
+        if counts:
+            return int(counts[0])
+    return 0
 
 
 def status_bytes(*names: str) -> tuple[int, ...]:

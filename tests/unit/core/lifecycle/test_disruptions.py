@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.contract import values
 
-from frenzy.core.lifecycle.disruptions import LOSS_REASONS, lost_nodes, with_nodes_to_spare
+from frenzy.core.lifecycle.disruptions import LOSS_REASONS, lost_nodes, with_node_of_rank, with_nodes_to_spare
 from frenzy.core.lifecycle.reschedule import classify, final_state, follow_up
 from frenzy.core.runs.ledger import Attempt, JobState, NextAttempt
 from frenzy.core.scheduling import HasPolicy
 from frenzy.core.scheduling.engine.options import Rules
-from frenzy.core.values.cluster import Cluster, NodeState
+from frenzy.core.values.cluster import Cluster, NodeAllocation, NodeState
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import MemoryPressureSpec
 from frenzy.core.values.launch import AttemptResult
@@ -163,3 +163,22 @@ def test_what_the_cluster_knows_explains_a_crash_and_an_unasked_checkpoint_but_n
     assert classify(ended[0], None, lost).code is ReasonCode.COMPLETED
     assert classify(None, None, lost) == lost
     assert classify(None, asked, None) == asked, "asked to stop, and ended before it could say so"
+
+
+ALLOCATIONS = (NodeAllocation(node="n1", num_gpus=2), NodeAllocation(node="n2", num_gpus=2))
+
+
+@pytest.mark.parametrize(
+    ("code", "rank", "lost"),
+    [
+        (ReasonCode.GPU_FAULT, 1, ("n1",)),
+        (ReasonCode.DRIVER_TOO_OLD, 2, ("n2",)),
+        (ReasonCode.GPU_UNAVAILABLE, None, ()),
+        (ReasonCode.GPU_UNAVAILABLE, 9, ()),
+        (ReasonCode.CUDA_OUT_OF_MEMORY, 2, ()),
+        (ReasonCode.COLLECTIVE_TIMEOUT, 2, ()),
+    ],
+)
+def test_the_node_of_a_faulty_gpu_is_remembered(code: ReasonCode, rank: int | None, lost: tuple[str, ...]) -> None:
+    assert with_node_of_rank((), ALLOCATIONS, code=code, failing_rank=rank) == lost
+    assert set(with_node_of_rank(("n2",), ALLOCATIONS, code=code, failing_rank=rank)) == {"n2", *lost}

@@ -21,7 +21,8 @@ from frenzy.core.lifecycle.reschedule import (
 )
 from frenzy.core.runs.ledger import JobState, NextAttempt
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.launch import AttemptResult
+from frenzy.core.values.failure_classes import NextStep, codes_of
+from frenzy.core.values.launch import REASON_BY_EXIT, AttemptResult
 from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.units import MIB
@@ -190,3 +191,21 @@ def test_every_reason_that_ends_a_run_has_a_final_state() -> None:
     assert final_state(Reason(code=ReasonCode.COMPLETED)) is JobState.SUCCEEDED
     assert final_state(Reason(code=ReasonCode.BUDGET_EXCEEDED)) is JobState.FAILED_OOM
     assert final_state(Reason(code=ReasonCode.WORKER_CRASHED)) is JobState.FAILED
+
+
+@pytest.mark.parametrize("code", sorted(codes_of(NextStep.USER)))
+def test_a_fault_of_the_users_is_not_tried_again(code: ReasonCode) -> None:
+    found = follow_up(run_record(), (attempt(1, code),))
+    assert isinstance(found, Reason)
+    assert found.code is code
+
+
+@pytest.mark.parametrize("code", sorted(codes_of(NextStep.AGAIN)))
+def test_a_passing_failure_is_tried_again_within_the_budget(code: ReasonCode) -> None:
+    assert isinstance(follow_up(run_record(), (attempt(1, code),)), NextAttempt)
+
+
+@pytest.mark.parametrize("exit_code", sorted(REASON_BY_EXIT))
+def test_an_exit_code_has_the_name_of_its_reason(exit_code: int) -> None:
+    result = AttemptResult(exit_code=exit_code, last_step=3, total_steps=9, detail="as it was said")
+    assert classify(result, None, None) == Reason(code=REASON_BY_EXIT[exit_code], detail="as it was said")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from frenzy.core.values import codec
-from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.launch import Control, ControlAction, ExitCode, RunPaths
 from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.telemetry import StepRecord
@@ -24,6 +24,7 @@ from frenzy.trainer.loop.control import ControlFile
 from frenzy.trainer.outcome import (
     BadInputError,
     RankReport,
+    describe_death,
     describe_failure,
     write_termination_message,
 )
@@ -36,12 +37,17 @@ from frenzy.trainer.telemetry.writer import TelemetryWriter
     [
         (BadInputError("data.path", "x", "give another"), True, ExitCode.BAD_CONFIG_OR_DATA),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), True, ExitCode.BUDGET_EXCEEDED),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), False, 1),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), False, ExitCode.HOST_OUT_OF_MEMORY),
         (MemoryError(), True, ExitCode.BUDGET_EXCEEDED),
         (RuntimeError("std::bad_alloc"), True, ExitCode.BUDGET_EXCEEDED),
         (OSError(12, "Cannot allocate memory"), True, ExitCode.BUDGET_EXCEEDED),
         (RuntimeError("CUDA out of memory. Tried to allocate"), False, ExitCode.CUDA_OUT_OF_MEMORY),
-        (RuntimeError("Connection closed by peer"), True, 1),
+        (RuntimeError("Connection closed by peer"), True, ExitCode.COLLECTIVE_FAILED),
+        (RuntimeError("could not create a primitive"), True, ExitCode.BUDGET_EXCEEDED),
+        (RuntimeError("could not create a primitive"), False, 1),
+        (RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel"), False, ExitCode.DEVICE_ASSERT),
+        (PermanentError(Reason(code=ReasonCode.DRIVER_TOO_OLD)), False, ExitCode.DRIVER_TOO_OLD),
+        (KeyError("input_ids"), False, 1),
     ],
 )
 def test_failures_become_exit_codes(error: BaseException, virtual: bool, code: int) -> None:
@@ -49,6 +55,25 @@ def test_failures_become_exit_codes(error: BaseException, virtual: bool, code: i
     assert found == code
     assert detail
     assert "\n" not in detail
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "tail", "virtual", "oom_killed", "code"),
+    [
+        (137, "step 4\n", False, True, ExitCode.HOST_OUT_OF_MEMORY),
+        (137, "step 4\n", False, False, None),
+        (135, "step 4\n", False, False, ExitCode.SHARED_MEMORY_FULL),
+        (134, "ran for 600067 milliseconds before timing out.\n", False, False, ExitCode.COLLECTIVE_TIMEOUT),
+        (134, "terminate called: std::bad_alloc\n", True, False, ExitCode.BUDGET_EXCEEDED),
+        (139, "step 4\n", False, False, None),
+        (3, "CUDA out of memory\n", False, False, None),
+    ],
+)
+def test_deaths_by_signal_are_named_by_what_was_written_last(
+    exit_code: int, tail: str, virtual: bool, oom_killed: bool, code: int | None
+) -> None:
+    said = describe_death(exit_code, tail, virtual=virtual, oom_killed=oom_killed)
+    assert (said and said[0]) == code
 
 
 def test_termination_message_fits_four_kib(tmp_path: Path) -> None:
@@ -104,6 +129,11 @@ def test_first_failing_rank_is_found_and_the_rest_killed(monkeypatch: pytest.Mon
     assert ended.first_failing == 1
     assert ended.codes == {0: 137, 1: 96}
     assert not ended.killed_after_grace
+
+
+def test_a_rank_that_says_why_goes_before_a_peer_that_was_gone_earlier() -> None:
+    ended, _ = _supervise(lambda: 92, lambda: time.sleep(0.3) or 97)
+    assert ended.first_failing == 1
 
 
 def test_rank_that_ignores_a_stop_is_killed_after_the_grace() -> None:
