@@ -28,7 +28,7 @@ from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.launch import AttemptResult, Control, LaunchSpec
 from frenzy.core.values.queue_rules import QueueRules
-from frenzy.core.values.telemetry import StepRecord
+from frenzy.core.values.telemetry import Heartbeat, StepRecord
 
 
 class Clock(Protocol):
@@ -264,6 +264,10 @@ class RunStore(Protocol):
 
     def telemetry(self, run_key: str, attempt: int, cursor: TelemetryCursor) -> TelemetryPage:
         """Records written since ``cursor``, in chunk order per rank; of very many the first, all ranks equally far."""
+        ...
+
+    def heartbeats(self, run_key: str, attempt: int, *, num_nodes: int) -> tuple[Heartbeat, ...]:
+        """The last signs of progress of the nodes that gave any."""
         ...
 
     def telemetry_sample(self, run_key: str, attempt: int, *, most_records: int) -> tuple[StepRecord, ...]:

@@ -83,6 +83,8 @@ class Settings:
     a lease lives without a heartbeat, ``poll_s`` how often a trigger looks (by default every 2 s with the
     launcher kubernetes, where each look is a call of its API), ``stop_grace_s`` how long
     workers may take to write a checkpoint when asked to stop.
+    ``hang_s`` is how long a training may show no step, ``startup_s`` how long a start, or the saving of the finished
+    model, may show no progress, ``collective_timeout_s`` how long ranks wait for one another in one exchange.
     ``restart_s`` is what a move of a running job is taken to cost until its own attempts have shown it,
     ``min_run_s`` the least time between two moves, ``max_moves`` their number in a run, to which every
     ``move_refill_s`` of running adds one.
@@ -106,6 +108,9 @@ class Settings:
     lease_s: float = 60.0
     poll_s: float = 0.5
     stop_grace_s: float = 30.0
+    hang_s: float = 600.0
+    startup_s: float = 900.0
+    collective_timeout_s: float = 600.0
     elastic: ElasticMoves = ElasticMoves.AUTO
     restart_s: float = MOVES.restart_s
     min_run_s: float = MOVES.min_run_s
@@ -367,6 +372,9 @@ _VARIABLES: Final = (
     _seconds("FRENZY_LEASE_S", "lease_s"),
     _seconds("FRENZY_POLL_S", "poll_s"),
     _seconds("FRENZY_STOP_GRACE_S", "stop_grace_s"),
+    _seconds("FRENZY_HANG_S", "hang_s"),
+    _seconds("FRENZY_STARTUP_S", "startup_s"),
+    _seconds("FRENZY_COLLECTIVE_TIMEOUT_S", "collective_timeout_s"),
     _chosen("FRENZY_ELASTIC", "elastic", ElasticMoves),
     _seconds("FRENZY_RESTART_S", "restart_s"),
     _seconds("FRENZY_MIN_RUN_S", "min_run_s"),

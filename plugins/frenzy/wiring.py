@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -68,7 +69,8 @@ def inventory(settings: Settings) -> Inventory:
 
 def pod_rules(settings: Settings) -> PodRules:
     """What all pods have in common. Raises SpecError."""
-    return load_pod_rules(settings.pod_rules_file, stop_grace_s=settings.stop_grace_s)
+    rules = load_pod_rules(settings.pod_rules_file, stop_grace_s=settings.stop_grace_s)
+    return replace(rules, startup_s=settings.startup_s, collective_timeout_s=settings.collective_timeout_s)
 
 
 def cpus_per_gpu(settings: Settings) -> float:

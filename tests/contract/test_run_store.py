@@ -17,7 +17,7 @@ from frenzy.adapters.memory import InMemoryRunStore
 from frenzy.core.values import codec
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.launch import FIRST_POD_LOG, AttemptResult, Control, ControlAction, RunPaths, deepspeed_config
-from frenzy.core.values.telemetry import StepRecord
+from frenzy.core.values.telemetry import Heartbeat, StepRecord
 from frenzy.ports import RunStore, TelemetryCursor
 
 KEY = "0123456789ab"
@@ -32,6 +32,7 @@ class Workers(Protocol):
     def result(self, attempt: int, result: AttemptResult) -> None: ...
     def checkpoint(self, step: int) -> None: ...
     def log(self, attempt: int, rank: int, text: str) -> None: ...
+    def heartbeat(self, attempt: int, node_rank: int, beat: Heartbeat) -> None: ...
 
 
 class MemoryWorkers:
@@ -49,6 +50,9 @@ class MemoryWorkers:
 
     def log(self, attempt: int, rank: int, text: str) -> None:
         self._store.write_log(KEY, attempt, text, rank=rank)
+
+    def heartbeat(self, attempt: int, node_rank: int, beat: Heartbeat) -> None:
+        self._store.write_heartbeat(KEY, attempt, node_rank, beat)
 
 
 class FileWorkers:
@@ -88,6 +92,9 @@ class FileWorkers:
 
     def log(self, attempt: int, rank: int, text: str) -> None:
         self.put(self.paths.rank_log(attempt, rank), text)
+
+    def heartbeat(self, attempt: int, node_rank: int, beat: Heartbeat) -> None:
+        self.put(self.paths.heartbeat(attempt, node_rank), codec.dumps(beat))
 
 
 def _memory(_: Path) -> tuple[RunStore, Workers]:
@@ -157,6 +164,28 @@ def test_telemetry_is_read_once_in_chunk_order_per_rank(both: tuple[RunStore, Wo
     assert later.records == (values.step_record(2, rank=1),)
     assert store.telemetry(KEY, 1, later.cursor).records == ()
     assert len(store.telemetry(KEY, 1, START).records) == 5
+
+
+def test_a_nodes_newest_sign_of_progress_counts_and_goes_with_the_reports(both: tuple[RunStore, Workers]) -> None:
+    store, workers = both
+    assert store.heartbeats(KEY, 1, num_nodes=2) == ()
+    first, second, other = (Heartbeat(phase="tokenising", time_s=time_s, done=7) for time_s in (1.0, 2.0, 3.0))
+    workers.heartbeat(1, 0, first)
+    workers.heartbeat(1, 0, second)
+    workers.heartbeat(1, 1, other)
+    assert store.heartbeats(KEY, 1, num_nodes=2) == (second, other)
+    assert store.heartbeats(KEY, 2, num_nodes=2) == ()
+    assert store.telemetry(KEY, 1, START).records == (), "no telemetry of steps"
+    store.clear_reports(KEY, 1)
+    assert store.heartbeats(KEY, 1, num_nodes=2) == ()
+
+
+def test_signs_of_progress_that_are_none_count_as_absent(files: tuple[FsspecRunStore, FileWorkers]) -> None:
+    store, workers = files
+    workers.put(workers.paths.heartbeat(1, 0), "{")
+    workers.heartbeat(1, 1, Heartbeat(phase="\x1b[2J" + "x" * 1000, time_s=1.0))
+    (found,) = store.heartbeats(KEY, 1, num_nodes=2)
+    assert found.phase == ("[2J" + "x" * 1000)[:300]
 
 
 def test_checkpoints_ascend_and_can_be_forgotten(both: tuple[RunStore, Workers]) -> None:

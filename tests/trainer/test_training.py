@@ -12,7 +12,9 @@ import torch
 from tests.trainer.launching import GPT2, LLAMA, Case, LaunchServer, losses, records
 from tests.trainer.reference import train_plainly
 
+from frenzy.core.values import codec
 from frenzy.core.values.launch import ExitCode, RunPaths
+from frenzy.core.values.telemetry import Heartbeat
 
 TOLERANCE = 2e-5
 
@@ -118,6 +120,8 @@ def test_each_rank_reports_each_step_once(server: LaunchServer, text: str, tmp_p
             assert each.grad_norm > 0
             assert each.host_rss_bytes > 0
     assert [each.loss for each in records(case, 0)] == [each.loss for each in records(case, 1)]
+    told = codec.loads(Heartbeat, Path(RunPaths(case.run_dir).heartbeat(1, 0)).read_text())
+    assert told.phase == "saving the finished model", "the last of the signs of progress between steps"
 
 
 def test_learning_rate_warms_up_and_decays(server: LaunchServer, text: str, tmp_path: Path) -> None:

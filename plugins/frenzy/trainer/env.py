@@ -14,6 +14,7 @@ _TERMINATION_LOG: Final = "FRENZY_TERMINATION_LOG"
 _NODE_ADDRESS: Final = "FRENZY_NODE_ADDRESS"
 _STOP_GRACE_S: Final = "FRENZY_STOP_GRACE_S"
 _COLLECTIVE_TIMEOUT_S: Final = "FRENZY_COLLECTIVE_TIMEOUT_S"
+_STARTUP_S: Final = "FRENZY_STARTUP_S"
 
 _COMMON: Final[Mapping[str, str]] = {
     "TOKENIZERS_PARALLELISM": "false",
@@ -102,3 +103,8 @@ def stop_grace_s() -> float:
 def collective_timeout_s() -> float:
     """Seconds after which a collective operation that got no answer fails."""
     return float(os.environ.get(_COLLECTIVE_TIMEOUT_S, "600"))
+
+
+def startup_s() -> float:
+    """Seconds for which another node that starts may show no progress."""
+    return float(os.environ.get(_STARTUP_S, "900"))

@@ -32,6 +32,8 @@ NEEDED = {
     "HTTP_PROXY": "http://proxy:3128",
     "FRENZY_STACK": "/srv/frenzy",
     "FRENZY_STOP_GRACE_S": "30",
+    "FRENZY_STARTUP_S": "900",
+    "FRENZY_COLLECTIVE_TIMEOUT_S": "600",
     "SPT_NOENV": "1",
 }
 

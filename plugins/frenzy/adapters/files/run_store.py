@@ -22,7 +22,7 @@ from frenzy.core.lifecycle.checkpoint_manifest import complete_manifest, step_of
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError
 from frenzy.core.values.launch import FIRST_POD_LOG, AttemptResult, Control, LaunchSpec, RunPaths, deepspeed_config
-from frenzy.core.values.telemetry import StepRecord, printable
+from frenzy.core.values.telemetry import Heartbeat, StepRecord, printable
 from frenzy.ports import TelemetryCursor, TelemetryPage
 
 logger = logging.getLogger(__name__)
@@ -33,6 +33,7 @@ _NOTES: Final = "{run_key}.notes"
 # A rank writes a chunk of a few hundred records.
 _MOST_CHUNK_BYTES: Final = 4 * 1024**2
 _MOST_DOCUMENT_BYTES: Final = 16 * 1024**2
+_MOST_HEARTBEAT_BYTES: Final = 4096
 _MOST_RESULT_BYTES: Final = 64 * 1024
 # The rest is left for the next look. A line costs about 50 us.
 _MOST_LINES_AT_ONCE: Final = 20_000
@@ -172,6 +173,19 @@ class FsspecRunStore:
         return TelemetryPage(
             records=tuple(records), cursor=TelemetryCursor(next_chunks=tuple(sorted(next_chunks.items())))
         )
+
+    def heartbeats(self, run_key: str, attempt: int, *, num_nodes: int) -> tuple[Heartbeat, ...]:
+        """The last signs of progress of the nodes that gave any, in words of bounded length."""
+        found = (self._heartbeat(RunPaths(run_key).heartbeat(attempt, node)) for node in range(num_nodes))
+        return tuple(each for each in found if each is not None)
+
+    def _heartbeat(self, place: str) -> Heartbeat | None:
+        text = self._get(place, _MOST_HEARTBEAT_BYTES)
+        try:
+            found = None if text is None else codec.loads(Heartbeat, text)
+        except ContractError:  # what it says is missed no more than one that is not there
+            return None
+        return None if found is None else replace(found, phase=printable(found.phase)[:_MOST_SHOWN])
 
     def telemetry_sample(self, run_key: str, attempt: int, *, most_records: int) -> tuple[StepRecord, ...]:
         """About so many records of the attempt, in whole chunks that are spread evenly over it."""

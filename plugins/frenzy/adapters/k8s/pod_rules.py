@@ -178,7 +178,7 @@ class PodRules:
     which gloo and NCCL are to use, if they choose wrong. scheduling_patience_s: how long a pod may
     find no node, or not get its image or its container; autoscaling_patience_s: how long one may find no
     node that is placed on a group whose nodes an autoscaler adds, unless the former is longer.
-    stop_grace_s: from FRENZY_STOP_GRACE_S, not from the file.
+    stop_grace_s, startup_s, collective_timeout_s: from the settings of these names, not from the file.
     """
 
     image: Annotated[str, Field(pattern=r"^\S+$", max_length=512)]
@@ -216,6 +216,8 @@ class PodRules:
     scheduling_patience_s: _Seconds = 300.0
     autoscaling_patience_s: _Seconds = 1200.0
     stop_grace_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 30.0
+    startup_s: _Seconds = 900.0
+    collective_timeout_s: _Seconds = 600.0
 
     @property
     def all_tolerations(self) -> tuple[Toleration, ...]:
@@ -248,7 +250,7 @@ _FILE_NAMES: Final[Mapping[str, str]] = {
     "scheduling_patience": "scheduling_patience_s",
     "autoscaling_patience": "autoscaling_patience_s",
 }
-_NOT_IN_THE_FILE: Final = frozenset({*_FILE_NAMES.values(), "stop_grace_s"})
+_NOT_IN_THE_FILE: Final = frozenset({*_FILE_NAMES.values(), "stop_grace_s", "startup_s", "collective_timeout_s"})
 
 
 def load_pod_rules(path: str | Path, *, stop_grace_s: float) -> PodRules:

@@ -24,7 +24,10 @@ _INHERITED: Final = (
     *("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_ENDPOINT", "TRANSFORMERS_OFFLINE"),
 )
 # Of those that are otherwise the control plane's: the mark of a stack's processes, and the trainer's own times.
-_INHERITED_OF_OURS: Final = ("FRENZY_STACK", "FRENZY_STOP_GRACE_S", "FRENZY_COLLECTIVE_TIMEOUT_S")
+_INHERITED_OF_OURS: Final = (
+    *("FRENZY_STACK", "FRENZY_STOP_GRACE_S"),
+    *("FRENZY_STARTUP_S", "FRENZY_COLLECTIVE_TIMEOUT_S"),
+)
 _PROXIES: Final = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 _MORE: Final = "FRENZY_WORKER_ENV"
 _PLUGINS_DIR: Final = Path(frenzy.__file__).resolve().parents[1]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from frenzy.core.values.launch import FIRST_POD_LOG, AttemptResult, Control, LaunchSpec
-from frenzy.core.values.telemetry import StepRecord
+from frenzy.core.values.telemetry import Heartbeat, StepRecord
 from frenzy.ports import TelemetryCursor, TelemetryPage
 
 
@@ -17,6 +17,7 @@ class InMemoryRunStore:
         self._specs: dict[tuple[str, int], LaunchSpec] = {}
         self._results: dict[tuple[str, int], AttemptResult] = {}
         self._chunks: dict[tuple[str, int, int], list[tuple[StepRecord, ...]]] = {}
+        self._beats: dict[tuple[str, int, int], Heartbeat] = {}
         self._steps: dict[str, set[int]] = {}
         self._logs: dict[tuple[str, int, int], str] = {}
         self._notes: dict[tuple[str, int, str], str] = {}
@@ -60,6 +61,10 @@ class InMemoryRunStore:
             records=tuple(records), cursor=TelemetryCursor(next_chunks=tuple(sorted(next_chunks.items())))
         )
 
+    def heartbeats(self, run_key: str, attempt: int, *, num_nodes: int) -> tuple[Heartbeat, ...]:
+        found = (self._beats.get((run_key, attempt, node)) for node in range(num_nodes))
+        return tuple(each for each in found if each is not None)
+
     def telemetry_sample(self, run_key: str, attempt: int, *, most_records: int) -> tuple[StepRecord, ...]:
         records = self.telemetry(run_key, attempt, TelemetryCursor()).records
         return records[:: len(records) // most_records + 1]
@@ -72,7 +77,7 @@ class InMemoryRunStore:
 
     def clear_reports(self, run_key: str, attempt: int) -> None:
         self._results.pop((run_key, attempt), None)
-        for documents in (self._chunks, self._logs):
+        for documents in (self._chunks, self._beats, self._logs):
             for key in [each for each in documents if each[:2] == (run_key, attempt)]:
                 documents.pop(key)
 
@@ -85,6 +90,7 @@ class InMemoryRunStore:
             self._specs,
             self._results,
             self._chunks,
+            self._beats,
             self._logs,
             self._notes,
             self.controls,
@@ -110,6 +116,9 @@ class InMemoryRunStore:
 
     def run_dir(self, run_key: str) -> str:
         return f"memory://runs/{run_key}"
+
+    def write_heartbeat(self, run_key: str, attempt: int, node_rank: int, beat: Heartbeat) -> None:
+        self._beats[run_key, attempt, node_rank] = beat
 
     def write_chunk(self, run_key: str, attempt: int, records: Sequence[StepRecord]) -> None:
         """What a rank does: its next chunk of ``records``, all of one rank."""

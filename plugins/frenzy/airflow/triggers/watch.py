@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import Any, Final
 
 from frenzy.adapters.api_client import AsyncApiClient
@@ -11,11 +12,11 @@ from frenzy.airflow.failures import said
 from frenzy.airflow.tasks.workers import Workers
 from frenzy.api import endpoints as api
 from frenzy.core.lifecycle.evidence import believed, bounds_of
-from frenzy.core.lifecycle.monitor import Assessment, MonitorPolicy, MonitorState, absorb, assess
+from frenzy.core.lifecycle.monitor import Assessment, MonitorPolicy, MonitorState, absorb, assess, said_of
 from frenzy.core.runs.protocol import Directive, DirectiveKind, PressureReport, ProgressReport, RunView
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.launch import Control, ControlAction, LaunchSpec
-from frenzy.core.values.telemetry import StepRecord
+from frenzy.core.values.telemetry import Heartbeat, StepRecord
 from frenzy.core.values.units import format_bytes
 from frenzy.ports import TelemetryCursor
 
@@ -38,7 +39,9 @@ class Watch:
         attempt = next((each for each in view.attempts if each.attempt == spec.attempt), None)
         self.ended = attempt is None or not attempt.is_live
         self._spec, self._workers, self._client, self._log = spec, workers, client, log
-        self._policy = MonitorPolicy()
+        self._policy = MonitorPolicy(hang_s=workers.settings.hang_s, startup_s=workers.settings.startup_s)
+        self._beat: Heartbeat | None = None
+        self._listened_s = float("-inf")
         self._run, self._attempt = view.run, attempt
         self._total_steps = view.run.total_steps
         self._started_s = time.time() if attempt is None else attempt.started_s or time.time()
@@ -63,6 +66,7 @@ class Watch:
             total_steps=self._total_steps,
             now_s=time.time(),
             running_since_s=self._running_since_s,
+            beat=self._beat,
             checkpoint_step=self._checkpoint_step,
             policy=self._policy,
         )
@@ -89,6 +93,8 @@ class Watch:
         self._cursor = page.cursor
         if self._may_have_checkpoint():
             self._checkpoint_step = self._workers.runs.newest_checkpoint(self._spec.run_key)
+        if self._is_quiet():
+            self._listen()
         if self._may_hang_at_start():
             self._asked_s = time.monotonic()
             self._running_since_s = self._workers.launcher.account(self._spec).running_since_s
@@ -110,6 +116,21 @@ class Watch:
             self._log.warning("%d records of telemetry are dropped, the first: %s", found.num_dropped, found.problem)
             self._has_doubted = True
         return found.records
+
+    def _is_quiet(self) -> bool:
+        """Whether no step came for a while, so that signs of progress tell more."""
+        heard_s = self._state.steps[-1].time_s if self._state.steps else self._started_s
+        return time.time() - heard_s > _LOG_S and time.monotonic() - self._listened_s >= _LOG_S
+
+    def _listen(self) -> None:
+        self._listened_s = time.monotonic()
+        num_nodes = len(self._spec.placement.allocations)
+        found = self._workers.runs.heartbeats(self._spec.run_key, self._spec.attempt, num_nodes=num_nodes)
+        newest = max(found, key=lambda each: each.time_s, default=None)
+        if newest is None or newest == self._beat:
+            return
+        self._beat = replace(newest, time_s=min(newest.time_s, time.time()))  # clocks differ
+        self._log.info("No step for now. Going on: %s.", said_of(newest))
 
     def _may_hang_at_start(self) -> bool:
         """Whether a start takes so long that it must be known since when all workers run: they may only wait."""

@@ -26,9 +26,9 @@ def manifest_text(job: TrainingJob, plans: Sequence[ResourcePlan], cluster: Clus
     """
     from frenzy.adapters.k8s.launcher.manifest_yaml import manifest_yaml
     from frenzy.adapters.k8s.launcher.pod_manifest import pods_of
-    from frenzy.adapters.k8s.pod_rules import load_pod_rules
+    from frenzy.wiring import pod_rules
 
-    rules = load_pod_rules(settings.pod_rules_file, stop_grace_s=settings.stop_grace_s)
+    rules = pod_rules(settings)
     spec = preview_spec(job, plans, cluster, settings, cpus_per_gpu=rules.cpus_per_gpu)
     return manifest_yaml(pods_of(spec, rules))
 

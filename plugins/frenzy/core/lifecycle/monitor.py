@@ -23,7 +23,7 @@ from frenzy.core.runs.protocol import PressureReport, ProgressReport
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.resource_plan import ResourcePlan
-from frenzy.core.values.telemetry import StepPeak, StepRecord, fold_steps
+from frenzy.core.values.telemetry import Heartbeat, StepPeak, StepRecord, fold_steps
 from frenzy.core.values.units import MIB, format_bytes
 
 _HISTORY: Final = 512
@@ -40,7 +40,8 @@ class MonitorPolicy:
     horizon_steps, horizon_s: a forecast further ahead than both is not acted upon yet.
     usage_share: of the capacity. least_rise_share: of the capacity, below which a rise is noise.
     hang_s, hang_steps: silence longer than both (in seconds, in median steps) is a hang.
-    startup_s: silence allowed before the first step, once all workers run.
+    startup_s: silence allowed before the first step, once all workers run, and after the last. A sign of progress of
+    any node ends a silence: how long a start takes in all does not matter.
     """
 
     settle_steps: int = 2
@@ -146,16 +147,18 @@ def assess(
     total_steps: int | None,
     now_s: float,
     running_since_s: float | None,
+    beat: Heartbeat | None = None,
     checkpoint_step: int | None = None,
     policy: MonitorPolicy,
 ) -> Assessment:
     """Judge ``state``; ``total_steps`` is the run's last step.
 
     running_since_s: since when all workers run; None while they do not, which may take any time, or nobody knows.
+    beat: the newest sign of progress beside the steps.
     """
     progress = _progress(state, checkpoint_step)
     remaining = _remaining(state, total_steps)
-    hung = _hung(state, remaining, now_s, running_since_s, policy)
+    hung = _hung(state, remaining, now_s, running_since_s, beat, policy)
     if not state.steps or hung is not None:
         return Assessment(progress=progress, hung=hung)
     pressure = None
@@ -188,22 +191,39 @@ def _remaining(state: MonitorState, total_steps: int | None) -> int | None:
 
 
 def _hung(
-    state: MonitorState, remaining: int | None, now_s: float, running_since_s: float | None, policy: MonitorPolicy
+    state: MonitorState,
+    remaining: int | None,
+    now_s: float,
+    running_since_s: float | None,
+    beat: Heartbeat | None,
+    policy: MonitorPolicy,
 ) -> Reason | None:
-    if not state.steps:
-        silent_s, allowed_s = 0.0 if running_since_s is None else now_s - running_since_s, policy.startup_s
-    else:
+    if not state.steps and running_since_s is None:
+        return None
+    allowed_s, heard_s = policy.startup_s, running_since_s or 0.0
+    if state.steps:
         step_time_s = float(np.median([each.step_time_s for each in state.steps[-32:]]))
-        silent_s = now_s - state.steps[-1].time_s
+        heard_s = state.steps[-1].time_s
         allowed_s = max(policy.hang_s, policy.hang_steps * step_time_s)
         if remaining == 0:  # the model is being saved
             allowed_s = max(allowed_s, policy.startup_s)
-    if silent_s <= allowed_s:
+    if beat is not None:
+        heard_s = max(heard_s, beat.time_s)
+    if now_s - heard_s <= allowed_s:
         return None
+    doing = "" if beat is None else f" The last sign of progress was: {said_of(beat)}."
     return Reason(
         code=ReasonCode.WORKER_HUNG,
-        detail=f"No step was reported for {silent_s:.0f} s; at most {allowed_s:.0f} s are allowed.",
+        detail=(
+            f"Neither a step nor any progress was reported for {now_s - heard_s:.0f} s; at most {allowed_s:.0f} s are "
+            f"allowed.{doing}"
+        ),
     )
+
+
+def said_of(beat: Heartbeat) -> str:
+    """``beat`` in words: what goes on, and how far it is."""
+    return beat.phase if beat.done is None else f"{beat.phase} ({beat.done:,})"
 
 
 def _pressure(

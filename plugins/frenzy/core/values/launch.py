@@ -173,6 +173,9 @@ class RunPaths:
     def telemetry_chunk(self, attempt: int, rank: int, chunk: int) -> str:
         return f"{self.telemetry_dir(attempt)}/{rank:05d}-{chunk:06d}.jsonl"
 
+    def heartbeat(self, attempt: int, node_rank: int) -> str:
+        return f"{self.telemetry_dir(attempt)}/node-{node_rank:05d}.json"
+
     def logs_dir(self, attempt: int) -> str:
         return f"{self.attempt_dir(attempt)}/logs"
 

@@ -46,6 +46,18 @@ class StepRecord(Inlining):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """One node's sign of progress where there are no steps; overwritten, in a file of its own beside the chunks.
+
+    phase: what goes on. time_s: when it last got further. done: how far, in units of the phase.
+    """
+
+    phase: str
+    time_s: float
+    done: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepPeak(Inlining):
     """One step over all ranks: the worst memory, the mean loss (None if a rank has none), the slowest time."""
 

@@ -20,6 +20,7 @@ from frenzy.core.values.job import DataSpec, TrainingJob
 from frenzy.core.values.resource_plan import short_hash
 from frenzy.trainer.data.documents import documents
 from frenzy.trainer.data.tokenizer import is_byte_tokenizer
+from frenzy.trainer.heartbeats import beat
 from frenzy.trainer.outcome import BadInputError
 
 _MAX_CHARACTERS_AT_ONCE: Final = 1_000_000
@@ -121,6 +122,7 @@ def _write(data: DataSpec, tokenizer: Any, file: Path) -> PackedData:
         for ids in _token_runs(documents(data), tokenizer):
             out.write(ids.astype(dtype).tobytes())
             num_tokens += len(ids)
+            beat("tokenising: tokens written", num_tokens)
     temporary.replace(file)
     num_train, num_validation = split(num_tokens // data.sequence_length, data.validation_fraction)
     if num_train < 1:

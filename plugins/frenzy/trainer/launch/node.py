@@ -12,7 +12,7 @@ from typing import Any
 
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.launch import AttemptResult, ExitCode, LaunchSpec, RunPaths, deepspeed_config, how_ended
-from frenzy.trainer import env, files
+from frenzy.trainer import env, files, heartbeats
 from frenzy.trainer.checkpoint.store import list_checkpoints
 from frenzy.trainer.launch.child import call_in_child, fork, log_tail, read_report
 from frenzy.trainer.launch.rank_failures import share_failures
@@ -75,7 +75,9 @@ def run_node(spec: LaunchSpec, *, node_rank: int | None, scratch: Path) -> Attem
     ranks = local_ranks(spec.gpus_per_node, node_rank)
     paths = RunPaths(spec.run_dir)
     logs = _logs_folder(spec, scratch)
+    heartbeats.begin(paths.heartbeat(spec.attempt, ranks.node_rank))
     try:
+        heartbeats.beat("importing the libraries")
         import_libraries(spec.job.model, spec.job.training)
         if ranks.is_first_node:
             settings = deepspeed_config(spec.job, spec.plan)
@@ -101,7 +103,7 @@ def _run_ranks(
     if ranks.is_first_node:
         meeting = open_rendezvous(place, single_machine=ranks.is_only_machine)
     else:
-        meeting = find_rendezvous(place)
+        meeting = find_rendezvous(place, told_at=RunPaths(spec.run_dir).heartbeat(spec.attempt, 0))
     board = Board(ranks.count)
     contexts = [_context(spec, prepared, board, ranks, meeting, scratch, local) for local in range(ranks.count)]
     pids = {each.local_rank: fork(_rank_main(each), log_file=_log_file(logs, each.rank)) for each in contexts}

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from dataclasses import dataclass
 from typing import Final
 
-from frenzy.core.values.errors import Reason, ReasonCode, TemporaryError
-from frenzy.trainer import env, files
+from frenzy.trainer import env, files, heartbeats
 
-_WAIT_S: Final = 600.0
-_POLL_S: Final = 0.2
 _BACKLOG: Final = 1024
 
 
@@ -36,15 +32,7 @@ def open_rendezvous(place: str, *, single_machine: bool) -> Rendezvous:
     return Rendezvous(address=address, port=port, listener=listener)
 
 
-def find_rendezvous(place: str) -> Rendezvous:
-    """Wait for node 0's word. Raises TemporaryError when none comes."""
-    deadline = time.monotonic() + _WAIT_S
-    while True:
-        try:
-            found = json.loads(files.read_text(place))
-            return Rendezvous(address=str(found["address"]), port=int(found["port"]), listener=None)
-        except FileNotFoundError as error:
-            if time.monotonic() > deadline:
-                detail = f"The first node did not say within {_WAIT_S:.0f} s where the ranks meet."
-                raise TemporaryError(Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail), retry_after_s=60) from error
-            time.sleep(_POLL_S)
+def find_rendezvous(place: str, *, told_at: str) -> Rendezvous:
+    """Wait for node 0's word; told_at: where its signs of progress are. Raises TemporaryError when none comes."""
+    found = json.loads(heartbeats.wait_for(place, told_at=told_at, what="say where the ranks meet"))
+    return Rendezvous(address=str(found["address"]), port=int(found["port"]), listener=None)

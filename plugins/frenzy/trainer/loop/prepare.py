@@ -7,14 +7,13 @@ nor memory behind in the process the ranks are forked from.
 from __future__ import annotations
 
 import tempfile
-import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
 
 from frenzy.core.lifecycle.resume import ParallelLayout
 from frenzy.core.values.launch import LaunchSpec, RunPaths
-from frenzy.trainer import files
+from frenzy.trainer import files, heartbeats
 from frenzy.trainer.callbacks import load_callbacks
 from frenzy.trainer.checkpoint.store import PreparedCheckpoint, prepare_resume
 from frenzy.trainer.data.packing import PackedData, pack, training_texts
@@ -28,10 +27,6 @@ from frenzy.trainer.model.loading import (
     check_precision,
     load_config,
 )
-from frenzy.trainer.outcome import BadInputError
-
-_TOKENIZER_WAIT_S: Final = 3600.0
-_POLL_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +46,7 @@ def prepare(spec: LaunchSpec, scratch: Path, *, makes_tokenizer: bool) -> Prepar
     makes_tokenizer: this node is the one that makes a missing tokenizer; the others wait for it.
     """
     paths, job = RunPaths(spec.run_dir), spec.job
+    heartbeats.beat("checking the model")
     load_callbacks(job.training.callbacks)
     given = load_config(job.model)
     check_plan(given, job, spec.plan)
@@ -63,6 +59,7 @@ def prepare(spec: LaunchSpec, scratch: Path, *, makes_tokenizer: bool) -> Prepar
     config = load_config(job.model, eos_token_id=eos)
     check_fit(config, job, largest_token_id=max(len(tokenizer) - 1, eos))
     data = pack(job, tokenizer, _data_folder(paths, scratch))
+    heartbeats.beat("reading the checkpoint")
     return Prepared(
         data=data,
         tokenizer_folder=folder,
@@ -96,17 +93,13 @@ def _tokenizer_folder(spec: LaunchSpec, paths: RunPaths, scratch: Path, *, makes
                 tokenizer.save_pretrained(made)
                 files.publish_folder(Path(made), paths.tokenizer_dir, last=READY_FILE)
         else:
-            _wait_for(ready)
+            told_at = paths.heartbeat(spec.attempt, 0)
+            heartbeats.wait_for(ready, told_at=told_at, what="make the tokenizer")
     return files.fetch_folder(paths.tokenizer_dir, scratch / "tokenizer")
 
 
-def _texts(spec: LaunchSpec) -> Any:
-    return training_texts(spec.job.data) if spec.job.model.tokenizer == "train" else ()
-
-
-def _wait_for(place: str) -> None:
-    deadline = time.monotonic() + _TOKENIZER_WAIT_S
-    while not files.exists(place):
-        if time.monotonic() > deadline:
-            raise BadInputError("model.tokenizer", place, "the first node did not make the tokenizer in time")
-        time.sleep(_POLL_S)
+def _texts(spec: LaunchSpec) -> Iterator[str]:
+    texts = training_texts(spec.job.data) if spec.job.model.tokenizer == "train" else ()
+    for number, text in enumerate(texts, start=1):
+        heartbeats.beat("making the tokenizer: texts read", number)
+        yield text

@@ -16,6 +16,7 @@ from frenzy.core.models.flops import FlopsShape, training_flops
 from frenzy.core.values.errors import TemporaryError
 from frenzy.core.values.launch import ExitCode, LaunchSpec, RunPaths
 from frenzy.core.values.telemetry import StepRecord
+from frenzy.trainer import heartbeats
 from frenzy.trainer.callbacks import Callback, StepContext, callback_states, restore_callbacks
 from frenzy.trainer.checkpoint.save import TrainState, load_checkpoint, save_checkpoint
 from frenzy.trainer.data.packing import SequenceReader
@@ -72,6 +73,7 @@ class StepEnd:
 def train(run: Run) -> int:
     """Train to the last step or until asked to stop; ExitCode.DONE or CHECKPOINTED. Collective."""
     start = _restore(run)
+    heartbeats.beat("first step")
     total = run.prepared.total_steps
     run.board.set_plan(run.local_rank, total_steps=total, resumed_step=start)
     _each_callback(run, "on_train_begin", _context(run, step=start or 0, loss=None))
@@ -88,6 +90,7 @@ def train(run: Run) -> int:
                 continue
             if end.stop or due or step == total:
                 telemetry.flush()
+                heartbeats.beat("saving a checkpoint after step", step)
                 _save(run, end)
             if end.stop and step < total:
                 return ExitCode.CHECKPOINTED
@@ -100,6 +103,7 @@ def _restore(run: Run) -> int | None:
     """Load the prepared checkpoint if there is one; the step it was taken after."""
     if run.prepared.resume is None:
         return None
+    heartbeats.beat("loading the checkpoint")
     with run.device.host_work():
         state = load_checkpoint(run.engine, run.prepared.resume, layout_of(run.spec))
     restore_callbacks(run.callbacks, state.callback_states)
@@ -213,6 +217,7 @@ def _save(run: Run, end: StepEnd) -> None:
 
 def _finish(run: Run, total: int, last_loss: float | None) -> None:
     _each_callback(run, "on_train_end", _context(run, step=total, loss=last_loss))
+    heartbeats.beat("saving the finished model")
     with run.device.host_work():
         export_model(
             run.engine,

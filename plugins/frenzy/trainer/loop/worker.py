@@ -19,7 +19,7 @@ from frenzy.core.values import codec
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision
 from frenzy.core.values.launch import ADAMW_8BIT, ExitCode, LaunchSpec, RunPaths, deepspeed_config
-from frenzy.trainer import env
+from frenzy.trainer import env, heartbeats
 from frenzy.trainer.callbacks import load_callbacks
 from frenzy.trainer.loop.prepare import Prepared
 from frenzy.trainer.loop.train import Run, train
@@ -87,7 +87,10 @@ def run_rank(context: RankContext) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", force=True)
     device: Device | None = None
     stop = StopFlag(context.board)
+    if context.local_rank > 0:
+        heartbeats.begin(None)  # the node's first rank tells for it
     try:
+        heartbeats.beat("meeting the other ranks")
         _join(context)
         device = _take_device(context)
         with _bounded(context):
@@ -112,12 +115,14 @@ def _train(context: RankContext, device: Device, stop: StopFlag) -> int:
     if context.is_virtual:
         warm_up_kernels(spec.job, config, micro_batch_size=spec.plan.micro_batch_size)
     device.enter()
+    heartbeats.beat("loading the weights")
     with device.host_work():
         model = make_model(spec.job, config, run_root=os.path.dirname(spec.run_dir))  # noqa: PTH120  # may be a URL
         shape = flops_shape(model, config)
         _shrink(model, spec, settings)
     if spec.plan.activation_checkpointing:
         _checkpoint_activations(model)
+    heartbeats.beat("building the engine")
     # Tensor parallelism cuts the whole model to this rank's part while the engine is made.
     with device.host_work() if spec.plan.tp > 1 else contextlib.nullcontext():
         engine = make_engine(model, settings)

@@ -23,6 +23,7 @@ from frenzy.core.runs.protocol import EndReport
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import MemoryPressureSpec
 from frenzy.core.values.launch import ControlAction
+from frenzy.core.values.telemetry import Heartbeat
 from frenzy.ports import WorkersState
 
 
@@ -118,6 +119,26 @@ def test_workers_that_only_wait_do_not_hang_however_long_ago_they_were_launched(
     with world.services.ledger.transaction() as tx:
         tx.put_attempt(replace(tx.attempts(spec.run_key)[0], started_s=time.time() - 7200.0))
     world.launcher.begin(spec, None if began_s_ago is None else time.time() - began_s_ago)
+
+    async def scenario() -> None:
+        client = await async_api_client(CONN)
+        log = logging.getLogger(__name__)
+        await Watch(spec=spec, view=world.view(spec.run_key), workers=workers(), client=client, log=log).look()
+
+    run_async(scenario())
+    assert (world.launcher.state(spec) is WorkersState.GONE) is hangs
+
+
+@pytest.mark.parametrize(("beat_s_ago", "hangs"), [(30.0, False), (3600.0, True)])
+def test_a_start_that_shows_progress_is_left_alone_however_long_it_takes(
+    world: World, run_async: Run, beat_s_ago: float, hangs: bool
+) -> None:
+    spec = started(world)
+    now_s = time.time()
+    with world.services.ledger.transaction() as tx:
+        tx.put_attempt(replace(tx.attempts(spec.run_key)[0], started_s=now_s - 7200.0))
+    world.launcher.begin(spec, now_s - 7100.0)
+    world.runs.write_heartbeat(spec.run_key, 1, 0, Heartbeat(phase="tokenising", time_s=now_s - beat_s_ago))
 
     async def scenario() -> None:
         client = await async_api_client(CONN)

@@ -14,8 +14,9 @@ from frenzy.core.lifecycle.monitor import Assessment, MonitorPolicy, MonitorStat
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.resource_plan import MemoryPrediction, ResourcePlan
-from frenzy.core.values.telemetry import StepRecord
+from frenzy.core.values.telemetry import Heartbeat, StepRecord
 from frenzy.core.values.units import MIB
+from frenzy.settings import Settings
 
 CAPACITY = 600 * MIB
 POLICY = MonitorPolicy()
@@ -57,7 +58,12 @@ def record(step: int, peak: float, rank: int = 0, retries: int = 0) -> StepRecor
 
 
 def judged(
-    peaks: list[float], *, total_steps: int = 10_000, first_step: int = 1, now_s: float | None = None
+    peaks: list[float],
+    *,
+    total_steps: int = 10_000,
+    first_step: int = 1,
+    now_s: float | None = None,
+    beat: Heartbeat | None = None,
 ) -> Assessment:
     state = MonitorState(num_ranks=1)
     for step, peak in enumerate(peaks, start=first_step):
@@ -68,6 +74,7 @@ def judged(
         total_steps=total_steps,
         now_s=1000.0 + len(peaks) + first_step if now_s is None else now_s,
         running_since_s=1000.0,
+        beat=beat,
         policy=POLICY,
     )
 
@@ -204,6 +211,34 @@ def test_a_start_takes_its_time_from_when_all_workers_run(running_since_s: float
         policy=POLICY,
     )
     assert (found.hung is not None) is hangs
+
+
+@pytest.mark.parametrize(
+    ("beat_s", "hangs"), [(4999.0 - POLICY.startup_s, True), (5000.0 - POLICY.startup_s, False), (4999.0, False)]
+)
+def test_a_start_that_shows_progress_may_take_any_time(beat_s: float, hangs: bool) -> None:
+    found = assess(
+        MonitorState(num_ranks=1),
+        plan(),
+        total_steps=100,
+        now_s=5000.0,
+        running_since_s=1.0,
+        beat=Heartbeat(phase="tokenising", time_s=beat_s, done=12_000),
+        policy=POLICY,
+    )
+    assert (found.hung is not None) is hangs
+    assert found.hung is None or "tokenising (12,000)" in found.hung.sentence
+
+
+def test_a_checkpoint_that_is_being_saved_is_no_hang() -> None:
+    later_s = 1006.0 + POLICY.hang_s
+    assert judged([1.0] * 5, now_s=later_s).hung is not None
+    assert judged([1.0] * 5, now_s=later_s, beat=Heartbeat(phase="saving", time_s=1100.0)).hung is None
+
+
+def test_the_settings_defaults_are_the_policys() -> None:
+    settings = Settings()
+    assert (settings.hang_s, settings.startup_s) == (POLICY.hang_s, POLICY.startup_s)
 
 
 def test_the_last_step_is_never_under_pressure() -> None:

@@ -268,6 +268,8 @@ def _fixed_environment(spec: LaunchSpec, rules: PodRules) -> dict[str, str]:
         "FRENZY_ATTEMPT": str(spec.attempt),
         "FRENZY_TERMINATION_LOG": TERMINATION_LOG,
         "FRENZY_STOP_GRACE_S": f"{rules.stop_grace_s:g}",
+        "FRENZY_STARTUP_S": f"{rules.startup_s:g}",
+        "FRENZY_COLLECTIVE_TIMEOUT_S": f"{rules.collective_timeout_s:g}",
     }
 
 

@@ -1,0 +1,79 @@
+"""Signs of progress where there are no steps: while a node starts, saves or exports.
+
+One small object per node in the telemetry folder, overwritten by whoever works for the node: its launcher, the child
+that prepares, then the first of its ranks. Work that goes on for long calls ``beat`` after each piece of it: a process
+that hangs must not look alive, so nothing beats by a clock.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from frenzy.core.values import codec
+from frenzy.core.values.errors import Reason, ReasonCode, TemporaryError
+from frenzy.core.values.telemetry import Heartbeat
+from frenzy.trainer import env, files
+
+logger = logging.getLogger("frenzy.trainer")
+_INTERVAL_S: Final = 5.0
+_POLL_S: Final = 0.2
+
+
+@dataclass(slots=True)
+class _Pulse:
+    """Where this process's signs go; forks inherit it."""
+
+    place: str
+    phase: str = ""
+    told_s: float = 0.0
+
+
+_pulse: _Pulse | None = None
+
+
+def begin(place: str | None) -> None:
+    """From now on signs of this process, and of its forks, go to ``place``; None: to nowhere."""
+    global _pulse
+    _pulse = None if place is None else _Pulse(place)
+
+
+def beat(phase: str, done: int | None = None) -> None:
+    """Tell that ``phase`` goes on; done: how far it is, in units of its own. Cheap: told every few seconds only."""
+    now = time.monotonic()
+    if _pulse is None or (phase == _pulse.phase and now - _pulse.told_s < _INTERVAL_S):
+        return
+    _pulse.phase, _pulse.told_s = phase, now
+    try:
+        files.write_text(_pulse.place, codec.dumps(Heartbeat(phase=phase, time_s=time.time(), done=done)))
+    except Exception as error:  # a store that is away must not end what goes on
+        logger.warning("a sign of progress could not be written: %s", error)
+
+
+def wait_for(place: str, *, told_at: str, what: str) -> str:
+    """The text at ``place``, once another node has put it there; told_at: where that node's signs are.
+
+    Raises TemporaryError when the other node showed no progress for as long as a start may be silent.
+    """
+    last, since = None, time.monotonic()
+    while True:
+        try:
+            return files.read_text(place)
+        except FileNotFoundError:
+            pass
+        sign = _read(told_at)
+        if sign != last:
+            last, since = sign, time.monotonic()
+        if time.monotonic() - since > env.startup_s():
+            detail = f"Another node did not {what}, and showed no progress for {env.startup_s():.0f} s."
+            raise TemporaryError(Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail), retry_after_s=60)
+        time.sleep(_POLL_S)
+
+
+def _read(place: str) -> str | None:
+    try:
+        return files.read_text(place)
+    except FileNotFoundError:
+        return None
