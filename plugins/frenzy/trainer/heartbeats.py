@@ -28,7 +28,7 @@ class _Pulse:
 
     place: str
     phase: str = ""
-    told_s: float = 0.0
+    written_s: float = 0.0
 
 
 _pulse: _Pulse | None = None
@@ -43,17 +43,17 @@ def begin(place: str | None) -> None:
 def beat(phase: str, done: int | None = None) -> None:
     """Tell that ``phase`` goes on; done: how far it is, in units of its own. Cheap: told every few seconds only."""
     now = time.monotonic()
-    if _pulse is None or (phase == _pulse.phase and now - _pulse.told_s < _INTERVAL_S):
+    if _pulse is None or (phase == _pulse.phase and now - _pulse.written_s < _INTERVAL_S):
         return
-    _pulse.phase, _pulse.told_s = phase, now
+    _pulse.phase, _pulse.written_s = phase, now
     try:
         files.write_text(_pulse.place, codec.dumps(Heartbeat(phase=phase, time_s=time.time(), done=done)))
     except Exception as error:  # a store that is away must not end what goes on
         logger.warning("a sign of progress could not be written: %s", error)
 
 
-def wait_for(place: str, *, told_at: str, what: str) -> str:
-    """The text at ``place``, once another node has put it there; told_at: where that node's signs are.
+def wait_for(place: str, *, signs_at: str, what: str) -> str:
+    """The text at ``place``, once another node has put it there; signs_at: where that node's signs are.
 
     Raises TemporaryError when the other node showed no progress for as long as a start may be silent.
     """
@@ -63,7 +63,7 @@ def wait_for(place: str, *, told_at: str, what: str) -> str:
             return files.read_text(place)
         except FileNotFoundError:
             pass
-        sign = _read(told_at)
+        sign = _read(signs_at)
         if sign != last:
             last, since = sign, time.monotonic()
         if time.monotonic() - since > env.startup_s():

@@ -47,7 +47,8 @@ class RankReport:
 def describe_failure(error: BaseException, *, virtual: bool, device_is_full: bool | None = None) -> tuple[int, str]:
     """Exit code and one sentence for ``error``. device_is_full: None where nobody knows."""
     if isinstance(error, PermanentError):
-        return EXIT_BY_REASON.get(error.reason.code, ExitCode.BAD_CONFIG_OR_DATA), error.reason.sentence
+        said = " ".join(filter(None, (error.reason.sentence, error.reason.remedy)))
+        return EXIT_BY_REASON.get(error.reason.code, ExitCode.BAD_CONFIG_OR_DATA), said
     if virtual and _is_over_budget(error):
         return ExitCode.BUDGET_EXCEEDED, _first_line(error)
     named = name_error(error, device_is_full=device_is_full)

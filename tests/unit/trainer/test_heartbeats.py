@@ -20,7 +20,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
     heartbeats.begin(None)
 
 
-def told(place: Path) -> tuple[str, int | None]:
+def written(place: Path) -> tuple[str, int | None]:
     found = codec.loads(Heartbeat, place.read_text())
     return found.phase, found.done
 
@@ -28,9 +28,9 @@ def told(place: Path) -> tuple[str, int | None]:
 def test_a_phase_is_told_when_it_begins_and_then_every_few_seconds_only(place: Path) -> None:
     heartbeats.beat("tokenising", 1)
     heartbeats.beat("tokenising", 2)
-    assert told(place) == ("tokenising", 1)
+    assert written(place) == ("tokenising", 1)
     heartbeats.beat("loading the weights")
-    assert told(place) == ("loading the weights", None)
+    assert written(place) == ("loading the weights", None)
 
 
 def test_a_rank_that_does_not_tell_for_its_node_writes_nothing(tmp_path: Path) -> None:
@@ -48,11 +48,11 @@ def test_a_sign_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
 
 def test_what_another_node_put_is_found(tmp_path: Path) -> None:
     (tmp_path / "rendezvous.json").write_text("here")
-    assert heartbeats.wait_for(str(tmp_path / "rendezvous.json"), told_at="nowhere", what="say where") == "here"
+    assert heartbeats.wait_for(str(tmp_path / "rendezvous.json"), signs_at="nowhere", what="say where") == "here"
 
 
 def test_waiting_ends_when_the_other_node_shows_no_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FRENZY_STARTUP_S", "0.01")
     with pytest.raises(TemporaryError, match="did not say where") as raised:
-        heartbeats.wait_for(str(tmp_path / "rendezvous.json"), told_at=str(tmp_path / "none"), what="say where")
+        heartbeats.wait_for(str(tmp_path / "rendezvous.json"), signs_at=str(tmp_path / "none"), what="say where")
     assert raised.value.reason.code is ReasonCode.LAUNCH_FAILED

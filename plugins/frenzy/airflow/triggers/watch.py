@@ -12,7 +12,7 @@ from frenzy.airflow.failures import said
 from frenzy.airflow.tasks.workers import Workers
 from frenzy.api import endpoints as api
 from frenzy.core.lifecycle.evidence import believed, bounds_of
-from frenzy.core.lifecycle.monitor import Assessment, MonitorPolicy, MonitorState, absorb, assess, said_of
+from frenzy.core.lifecycle.monitor import Assessment, MonitorPolicy, MonitorState, absorb, assess, progress_text
 from frenzy.core.runs.protocol import Directive, DirectiveKind, PressureReport, ProgressReport, RunView
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.launch import Control, ControlAction, LaunchSpec
@@ -119,8 +119,8 @@ class Watch:
 
     def _is_quiet(self) -> bool:
         """Whether no step came for a while, so that signs of progress tell more."""
-        heard_s = self._state.steps[-1].time_s if self._state.steps else self._started_s
-        return time.time() - heard_s > _LOG_S and time.monotonic() - self._listened_s >= _LOG_S
+        last_sign_s = self._state.steps[-1].time_s if self._state.steps else self._started_s
+        return time.time() - last_sign_s > _LOG_S and time.monotonic() - self._listened_s >= _LOG_S
 
     def _listen(self) -> None:
         self._listened_s = time.monotonic()
@@ -130,7 +130,7 @@ class Watch:
         if newest is None or newest == self._beat:
             return
         self._beat = replace(newest, time_s=min(newest.time_s, time.time()))  # clocks differ
-        self._log.info("No step for now. Going on: %s.", said_of(newest))
+        self._log.info("No step for now. Going on: %s.", progress_text(newest))
 
     def _may_hang_at_start(self) -> bool:
         """Whether a start takes so long that it must be known since when all workers run: they may only wait."""

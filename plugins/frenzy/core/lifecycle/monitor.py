@@ -200,28 +200,29 @@ def _hung(
 ) -> Reason | None:
     if not state.steps and running_since_s is None:
         return None
-    allowed_s, heard_s = policy.startup_s, running_since_s or 0.0
+    allowed_s, last_sign_s = policy.startup_s, running_since_s or 0.0
     if state.steps:
         step_time_s = float(np.median([each.step_time_s for each in state.steps[-32:]]))
-        heard_s = state.steps[-1].time_s
+        last_sign_s = state.steps[-1].time_s
         allowed_s = max(policy.hang_s, policy.hang_steps * step_time_s)
         if remaining == 0:  # the model is being saved
             allowed_s = max(allowed_s, policy.startup_s)
     if beat is not None:
-        heard_s = max(heard_s, beat.time_s)
-    if now_s - heard_s <= allowed_s:
+        last_sign_s = max(last_sign_s, beat.time_s)
+    if now_s - last_sign_s <= allowed_s:
         return None
-    doing = "" if beat is None else f" The last sign of progress was: {said_of(beat)}."
+    silent_s = now_s - last_sign_s
+    doing = "" if beat is None else f" The last sign of progress was: {progress_text(beat)}."
     return Reason(
         code=ReasonCode.WORKER_HUNG,
         detail=(
-            f"Neither a step nor any progress was reported for {now_s - heard_s:.0f} s; at most {allowed_s:.0f} s are "
-            f"allowed.{doing}"
+            f"Neither a step nor any progress was reported for {silent_s:.0f} s; at most {allowed_s:.0f} s are allowed."
+            f"{doing}"
         ),
     )
 
 
-def said_of(beat: Heartbeat) -> str:
+def progress_text(beat: Heartbeat) -> str:
     """``beat`` in words: what goes on, and how far it is."""
     return beat.phase if beat.done is None else f"{beat.phase} ({beat.done:,})"
 

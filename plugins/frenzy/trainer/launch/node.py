@@ -103,7 +103,7 @@ def _run_ranks(
     if ranks.is_first_node:
         meeting = open_rendezvous(place, single_machine=ranks.is_only_machine)
     else:
-        meeting = find_rendezvous(place, told_at=RunPaths(spec.run_dir).heartbeat(spec.attempt, 0))
+        meeting = find_rendezvous(place, signs_at=RunPaths(spec.run_dir).heartbeat(spec.attempt, 0))
     board = Board(ranks.count)
     contexts = [_context(spec, prepared, board, ranks, meeting, scratch, local) for local in range(ranks.count)]
     pids = {each.local_rank: fork(_rank_main(each), log_file=_log_file(logs, each.rank)) for each in contexts}

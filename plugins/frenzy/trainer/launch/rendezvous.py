@@ -32,7 +32,7 @@ def open_rendezvous(place: str, *, single_machine: bool) -> Rendezvous:
     return Rendezvous(address=address, port=port, listener=listener)
 
 
-def find_rendezvous(place: str, *, told_at: str) -> Rendezvous:
-    """Wait for node 0's word; told_at: where its signs of progress are. Raises TemporaryError when none comes."""
-    found = json.loads(heartbeats.wait_for(place, told_at=told_at, what="say where the ranks meet"))
+def find_rendezvous(place: str, *, signs_at: str) -> Rendezvous:
+    """Wait for node 0's word; signs_at: where its signs of progress are. Raises TemporaryError when none comes."""
+    found = json.loads(heartbeats.wait_for(place, signs_at=signs_at, what="say where the ranks meet"))
     return Rendezvous(address=str(found["address"]), port=int(found["port"]), listener=None)

@@ -93,8 +93,8 @@ def _tokenizer_folder(spec: LaunchSpec, paths: RunPaths, scratch: Path, *, makes
                 tokenizer.save_pretrained(made)
                 files.publish_folder(Path(made), paths.tokenizer_dir, last=READY_FILE)
         else:
-            told_at = paths.heartbeat(spec.attempt, 0)
-            heartbeats.wait_for(ready, told_at=told_at, what="make the tokenizer")
+            signs_at = paths.heartbeat(spec.attempt, 0)
+            heartbeats.wait_for(ready, signs_at=signs_at, what="make the tokenizer")
     return files.fetch_folder(paths.tokenizer_dir, scratch / "tokenizer")
 
 

@@ -15,7 +15,10 @@ from typing import Any
 import torch
 from torch import distributed
 
+from frenzy.core.lifecycle.preflight import Needs, refusal
 from frenzy.core.values import codec
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.values.failure_classes import name_error
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision
 from frenzy.core.values.launch import ADAMW_8BIT, ExitCode, LaunchSpec, RunPaths, deepspeed_config
@@ -29,6 +32,7 @@ from frenzy.trainer.model.loading import flops_shape, load_config, make_model
 from frenzy.trainer.outcome import RankReport, describe_failure
 from frenzy.trainer.telemetry.device import CudaDevice, Device, VirtualDevice
 from frenzy.trainer.telemetry.memory_budget import TorchAllocator, capped
+from frenzy.trainer.telemetry.rank_facts import read_node_facts
 from frenzy.trainer.telemetry.shared_progress import Board
 
 logger = logging.getLogger("frenzy.trainer")
@@ -91,7 +95,9 @@ def run_rank(context: RankContext) -> int:
         heartbeats.begin(None)  # the node's first rank tells for it
     try:
         heartbeats.beat("meeting the other ranks")
+        _check_place(context)
         _join(context)
+        _check_link(context)
         device = _take_device(context)
         with _bounded(context):
             code = _train(context, device, stop)
@@ -175,6 +181,41 @@ def _checkpoint_activations(model: Any) -> None:
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if hasattr(model, "peft_config"):
         model.enable_input_require_grads()
+
+
+def _check_place(context: RankContext) -> None:
+    """Raises PermanentError where this rank is sure to fail: driver, GPU, its free memory, /dev/shm, limits."""
+    spec = context.spec
+    facts = read_node_facts(local_rank=context.local_rank, is_virtual=context.is_virtual)
+    needs = Needs(
+        local_rank=context.local_rank,
+        num_local_ranks=context.local_world_size,
+        num_ranks=1 if context.is_alone else context.world_size,
+        num_nodes=len(spec.gpus_per_node),
+        tensor_bytes=0 if spec.rehearsal is not None else spec.plan.memory.peak_allocated_bytes,
+    )
+    reason = refusal(facts, needs)
+    if reason is not None:
+        raise PermanentError(reason)
+
+
+def _check_link(context: RankContext) -> None:
+    """A small exchange of all ranks, before anything large is made. Raises PermanentError where it fails."""
+    if context.is_alone:
+        return
+    try:
+        total = torch.ones(1, device="cpu" if context.is_virtual else "cuda")
+        distributed.all_reduce(total)
+        reached = round(float(total))
+    except Exception as error:
+        named = name_error(error)
+        if named is None or not named.failure.is_echo:
+            raise
+        detail = f"The ranks cannot reach one another: {named.line}"
+        raise PermanentError(Reason(code=named.failure.code, detail=detail)) from error
+    if reached != context.world_size:
+        detail = f"A first exchange of {context.world_size} ranks counted {reached} of them."
+        raise PermanentError(Reason(code=ReasonCode.COLLECTIVE_FAILED, detail=detail))
 
 
 def _join(context: RankContext) -> None:

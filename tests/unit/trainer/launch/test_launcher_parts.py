@@ -208,7 +208,7 @@ def test_control_file_is_obeyed_when_it_asks_and_ignored_when_it_is_broken(tmp_p
 def test_nodes_find_the_first_nodes_port(tmp_path: Path) -> None:
     place = str(tmp_path / "rendezvous.json")
     opened = open_rendezvous(place, single_machine=True)
-    found = find_rendezvous(place, told_at=str(tmp_path / "node-00000.json"))
+    found = find_rendezvous(place, signs_at=str(tmp_path / "node-00000.json"))
     assert opened.listener is not None
     opened.listener.close()
     assert (found.address, found.port, found.listener) == ("127.0.0.1", opened.port, None)

@@ -1,0 +1,83 @@
+"""Reads what ``frenzy.core.lifecycle.preflight`` judges: limits of this process, /dev/shm, the rank's GPU."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from frenzy.core.lifecycle.preflight import GpuFacts, NodeFacts, Version
+
+_SHM: Final = "/dev/shm"  # noqa: S108  # a mount of the kernel's, not a temporary file
+_RDMA_DEVICES: Final = Path("/dev/infiniband")
+_IPC_LOCK: Final = 1 << 14  # CAP_IPC_LOCK: no limit holds
+
+
+def read_node_facts(*, local_rank: int, is_virtual: bool) -> NodeFacts:
+    """What this process sees of its node; of a GPU only where it trains on one. A few milliseconds without a GPU."""
+    return NodeFacts(
+        max_open_files=_limit(resource.RLIMIT_NOFILE),
+        shm_free_bytes=_shm_free_bytes(),
+        max_locked_bytes=None if _may_lock_all() else _limit(resource.RLIMIT_MEMLOCK),
+        has_rdma=_RDMA_DEVICES.is_dir() and any(_RDMA_DEVICES.glob("uverbs*")),
+        gpu=None if is_virtual else read_gpu_facts(local_rank),
+    )
+
+
+def read_gpu_facts(local_rank: int) -> GpuFacts:
+    """Of the rank's GPU; no more than the versions where torch could not use it anyway."""
+    wheel, driver = _wheel_cuda(), _driver_cuda()
+    if wheel is None or driver is None or driver[0] < wheel[0]:
+        return GpuFacts(wheel_cuda=wheel, driver_cuda=driver, num_devices=0)
+    count = torch.cuda.device_count()
+    if count <= local_rank:
+        return GpuFacts(wheel_cuda=wheel, driver_cuda=driver, num_devices=count)
+    free, _ = torch.cuda.mem_get_info(local_rank)
+    return GpuFacts(
+        wheel_cuda=wheel,
+        driver_cuda=driver,
+        num_devices=count,
+        name=torch.cuda.get_device_name(local_rank),
+        capability=torch.cuda.get_device_capability(local_rank),
+        architectures=tuple(torch.cuda.get_arch_list()),
+        free_bytes=free,
+    )
+
+
+def _wheel_cuda() -> Version | None:
+    text = torch.version.cuda
+    if text is None:
+        return None
+    major, minor, *_ = (int(part) for part in text.split("."))
+    return major, minor
+
+
+def _driver_cuda() -> Version | None:
+    """What the driver, or a compatibility library beside it, runs; asked without making a context."""
+    ask = getattr(torch._C, "_cuda_getDriverVersion", None)
+    number = 0 if ask is None else int(ask())
+    return None if number == 0 else (number // 1000, number % 1000 // 10)
+
+
+def _shm_free_bytes() -> int | None:
+    if os.environ.get("NCCL_SHM_DISABLE") == "1":
+        return None
+    try:
+        found = os.statvfs(_SHM)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize
+
+
+def _limit(kind: int) -> int | None:
+    soft = resource.getrlimit(kind)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _may_lock_all() -> bool:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    effective = next((line.split()[1] for line in lines if line.startswith("CapEff:")), "0")
+    return bool(int(effective, 16) & _IPC_LOCK)

@@ -1,0 +1,103 @@
+"""Before the first step: what is sure to fail is refused, with its reason and what helps, and nothing else is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from frenzy.core.lifecycle.preflight import GpuFacts, Needs, NodeFacts, Version, refusal, runs_on
+from frenzy.core.values.errors import ReasonCode
+from frenzy.core.values.units import GIB, MIB
+
+H100 = GpuFacts(
+    wheel_cuda=(13, 0),
+    driver_cuda=(13, 0),
+    num_devices=8,
+    name="NVIDIA H100 80GB HBM3",
+    capability=(9, 0),
+    architectures=("sm_75", "sm_80", "sm_90", "sm_100", "sm_120", "compute_120"),
+    free_bytes=79 * GIB,
+)
+NODE = NodeFacts(max_open_files=1024, shm_free_bytes=8 * GIB, max_locked_bytes=8 * MIB, gpu=H100)
+NEEDS = Needs(local_rank=3, num_local_ranks=8, num_ranks=8, num_nodes=1, tensor_bytes=70 * GIB)
+
+
+def test_a_good_node_is_not_refused() -> None:
+    assert refusal(NODE, NEEDS) is None
+
+
+@pytest.mark.parametrize(
+    ("gpu", "code", "says"),
+    [
+        (replace(H100, wheel_cuda=None), ReasonCode.GPU_NOT_SUPPORTED, "without CUDA"),
+        (replace(H100, driver_cuda=None, num_devices=0), ReasonCode.GPU_UNAVAILABLE, "no NVIDIA driver"),
+        (replace(H100, driver_cuda=(12, 8), num_devices=0), ReasonCode.DRIVER_TOO_OLD, "12.8"),
+        (replace(H100, num_devices=3), ReasonCode.GPU_UNAVAILABLE, "3 GPUs of the 8"),
+        (replace(H100, name="Tesla V100", capability=(7, 0)), ReasonCode.GPU_NOT_SUPPORTED, "7.0"),
+        (replace(H100, free_bytes=20 * GIB), ReasonCode.GPU_UNAVAILABLE, "something else holds"),
+    ],
+)
+def test_a_gpu_that_cannot_be_used_is_refused(gpu: GpuFacts, code: ReasonCode, says: str) -> None:
+    found = refusal(replace(NODE, gpu=gpu), NEEDS)
+    assert found is not None
+    assert found.code is code
+    assert says in found.sentence
+
+
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        replace(H100, driver_cuda=(13, 2)),
+        replace(H100, wheel_cuda=(12, 9), driver_cuda=(12, 2)),
+        replace(H100, architectures=()),
+        replace(H100, free_bytes=None, capability=None),
+    ],
+)
+def test_what_may_work_is_tried(gpu: GpuFacts) -> None:
+    assert refusal(replace(NODE, gpu=gpu), NEEDS) is None
+
+
+@pytest.mark.parametrize(
+    ("capability", "architectures", "runs"),
+    [
+        ((8, 9), ("sm_80",), True),
+        ((8, 0), ("sm_86",), False),
+        ((9, 0), ("sm_80",), False),
+        ((12, 1), ("sm_80", "compute_80"), True),
+        ((9, 0), ("sm_90a",), True),
+        ((10, 3), ("sm_100a",), False),
+        ((10, 3), ("sm_100f",), True),
+        ((10, 0), ("compute_90a",), False),
+        ((10, 0), ("gfx942",), True),
+    ],
+)
+def test_code_runs_where_cuda_says_it_does(capability: Version, architectures: tuple[str, ...], runs: bool) -> None:
+    assert runs_on(capability, architectures) is runs
+
+
+@pytest.mark.parametrize(("num_gpus", "refused"), [(1, False), (2, False), (4, True)])
+def test_the_shared_memory_that_containers_have_by_default_does_for_two_gpus(num_gpus: int, refused: bool) -> None:
+    needs = replace(NEEDS, local_rank=0, num_local_ranks=num_gpus, num_ranks=num_gpus)
+    found = refusal(replace(NODE, shm_free_bytes=64 * MIB), needs)
+    assert (found is not None and found.code is ReasonCode.SHARED_MEMORY_FULL) is refused
+    assert refusal(replace(NODE, shm_free_bytes=64 * MIB, gpu=None), needs) is None, "a virtual GPU needs none"
+    assert refusal(replace(NODE, shm_free_bytes=None), needs) is None
+
+
+def test_open_files_must_do_for_all_ranks() -> None:
+    assert refusal(NODE, replace(NEEDS, num_ranks=96)) is None
+    found = refusal(NODE, replace(NEEDS, num_ranks=512))
+    assert found is not None
+    assert (found.code, "4352" in found.sentence) == (ReasonCode.NODE_LIMITS_TOO_LOW, True)
+    assert refusal(replace(NODE, max_open_files=None), replace(NEEDS, num_ranks=512)) is None
+
+
+def test_locked_memory_counts_where_nodes_reach_one_another_by_rdma() -> None:
+    rdma, many = replace(NODE, has_rdma=True), replace(NEEDS, num_nodes=2)
+    found = refusal(rdma, many)
+    assert found is not None
+    assert found.code is ReasonCode.NODE_LIMITS_TOO_LOW
+    assert refusal(rdma, NEEDS) is None
+    assert refusal(NODE, many) is None
+    assert refusal(replace(rdma, max_locked_bytes=None), many) is None
