@@ -12,7 +12,7 @@ PARALLEL ?= -n logical --maxprocesses 4 --dist worksteal
 # Ahead of the tests, whose time is limited. Where it cannot be built they say why, and are skipped.
 k8s-build = [ -n "$$KUBECONFIG" ] || $(BIN)/python -m tests.kubernetes.build $(1) >/dev/null || true
 
-.PHONY: help env demo demo-elastic demo-swap test test-all test-k8s test-k8s-full check lint types imports audit fmt accuracy bench bench-k8s bench-schedule bench-jct bench-mix docs docs-assets up down status lock clean fuzz
+.PHONY: help env demo demo-elastic demo-swap test test-all coverage test-k8s test-k8s-full check lint types imports audit fmt accuracy bench bench-k8s bench-schedule bench-jct bench-mix docs docs-assets up down status lock clean fuzz
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,10 @@ test-all: $(STAMP) ## every test but test-k8s-full: components killed, packaging
 	@$(PYTEST) $(PARALLEL) $(if $(CHECKED),,tests/unit tests/tools tests/contract) tests/trainer
 	@$(PYTEST) tests/packaging tests/e2e
 	@$(MAKE) test-k8s
+
+coverage: $(STAMP) ## lines and branches of the package that unit, tools, contract and trainer tests run
+	@mkdir -p build/coverage
+	@$(PYTEST) $(PARALLEL) -q tests/unit tests/tools tests/contract tests/trainer --cov --cov-report=term $(ARGS)
 
 # Each process has a control plane of its own; on a cluster of yours the nodes' names would clash.
 test-k8s: $(STAMP) ## tests on a real Kubernetes API server with fake nodes (or on that of KUBECONFIG)
