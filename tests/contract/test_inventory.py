@@ -281,7 +281,9 @@ def test_where_nodes_may_not_be_listed_those_of_the_cluster_file_are_used_with_a
     with caplog.at_level(logging.WARNING):
         (described,) = kubernetes.inventory.cluster().nodes
     assert (described.name, described.num_usable) == ("by-hand", 4)
-    assert described.host_memory_bytes == 100 * GIB - 4 * RULES.host_memory_per_gpu_bytes
+    assert described.host_memory_bytes == 100 * GIB - 4 * (
+        RULES.extra_host_memory_per_gpu_bytes + RULES.shm_per_gpu_bytes
+    )
     assert "frenzy-nodes" in caplog.text
     kubernetes.kube.forbids_nodes = False
     eventually(lambda: names(kubernetes.inventory) == ["n1"])

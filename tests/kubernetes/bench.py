@@ -38,7 +38,7 @@ class Bench:
             image="example.test/trainer:1",
             namespace=self.namespace,
             run_directory=RunDirectory(mount_path=str(self.folder), host_path=str(self.folder)),
-            host_memory_per_gpu_bytes=64 * MIB,
+            extra_host_memory_per_gpu_bytes=64 * MIB,
             shm_per_gpu_bytes=16 * MIB,
             ephemeral_storage_bytes=64 * MIB,
         )

@@ -77,7 +77,7 @@ def rules(namespace: str, runs: Path) -> PodRules:
         fs_group=None,
         cpus_per_gpu=0.1,
         cpu_limit_per_gpu=1.0,
-        host_memory_per_gpu_bytes=256 * MIB,
+        extra_host_memory_per_gpu_bytes=256 * MIB,
         shm_per_gpu_bytes=16 * MIB,
         ephemeral_storage_bytes=16 * MIB,
         ephemeral_storage_request_bytes=1 * MIB,

@@ -122,7 +122,7 @@ def _pod_rules(place: Place, host_python: HostPython) -> dict[str, Any]:
         "fs_group": None,
         "cpus_per_gpu": 0.1,
         "cpu_limit_per_gpu": 2,
-        "host_memory_per_gpu": "3 GiB",
+        "extra_host_memory_per_gpu": "2 GiB",
         "shm_per_gpu": "256 MiB",
         "ephemeral_storage": f"{SCRATCH_MIB} MiB",
     }

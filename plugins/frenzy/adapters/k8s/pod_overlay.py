@@ -120,7 +120,7 @@ _CLOSED: Final = tuple(
         ),
         (
             rf"{_TRAINER}\.resources\.(?:limits|requests)\.(?:cpu|memory|ephemeral-storage|nvidia\.com/.*|frenzy\.dev/.*)",
-            "what the plan asks for; host_memory_per_gpu, cpus_per_gpu",
+            "what the plan asks for; extra_host_memory_per_gpu, cpus_per_gpu",
         ),
     )
 )

@@ -169,9 +169,9 @@ class Volume:
 class PodRules:
     """Everything about the pods that is not the job's or the plan's.
 
-    run_directory: None where the run root is an object store. host_memory_per_gpu_bytes: of the
-    process of one rank, /dev/shm and the model while it is made; what a plan keeps on the host and a
-    virtual GPU's budget come on top. cpus_per_gpu: requested, and what the scheduler counts with;
+    run_directory: None where the run root is an object store. extra_host_memory_per_gpu_bytes: for each
+    rank beside what the plan predicts, /dev/shm and a virtual GPU's budget. cpus_per_gpu: requested, and
+    what the scheduler counts with;
     cpu_limit_per_gpu: the most. ephemeral_storage_bytes: the most that a pod may write; it requests
     ``requested_disk_bytes``. architectures, torch_build: what the image is built for. python: what
     runs ``-m frenzy.trainer.launch``. network_interface:
@@ -205,7 +205,7 @@ class PodRules:
     network_interface: Annotated[str, Field(pattern=_INTERFACE)] | None = None
     cpus_per_gpu: _Cpus = 1.0
     cpu_limit_per_gpu: _Cpus = 8.0
-    host_memory_per_gpu_bytes: _Size = 8 * GIB
+    extra_host_memory_per_gpu_bytes: _Size = 1 * GIB
     shm_per_gpu_bytes: _Size = 1 * GIB
     ephemeral_storage_bytes: _Size = 16 * GIB
     ephemeral_storage_request_bytes: _Size = 2 * GIB
@@ -230,9 +230,9 @@ class PodRules:
         return min(self.ephemeral_storage_request_bytes, self.ephemeral_storage_bytes)
 
     def host_bytes_per_gpu(self, gpu: GpuType) -> int:
-        """Host memory that each worker's rank takes beside what its plan keeps there."""
+        """Host memory set aside for each rank beside what its plan predicts."""
         budget = gpu.memory_bytes if gpu.kind is DeviceKind.VIRTUAL else 0
-        return self.host_memory_per_gpu_bytes + budget
+        return self.extra_host_memory_per_gpu_bytes + self.shm_per_gpu_bytes + budget
 
     def tolerates(self, taint: Taint) -> bool:
         """Whether our pods may be put on a node with ``taint``; a mere preference never keeps them away."""
@@ -243,7 +243,7 @@ class PodRules:
 
 # Names in the file to names of the fields: the file says sizes and times with their units.
 _FILE_NAMES: Final[Mapping[str, str]] = {
-    "host_memory_per_gpu": "host_memory_per_gpu_bytes",
+    "extra_host_memory_per_gpu": "extra_host_memory_per_gpu_bytes",
     "shm_per_gpu": "shm_per_gpu_bytes",
     "ephemeral_storage": "ephemeral_storage_bytes",
     "ephemeral_storage_request": "ephemeral_storage_request_bytes",
@@ -314,9 +314,6 @@ def _contradictions(rules: PodRules) -> Iterator[Violation]:
     if rules.cpu_limit_per_gpu < rules.cpus_per_gpu:
         allowed = f"at least cpus_per_gpu, which is {rules.cpus_per_gpu:g}"
         yield Violation(path="cpu_limit_per_gpu", value=f"{rules.cpu_limit_per_gpu:g}", allowed=allowed)
-    if rules.shm_per_gpu_bytes >= rules.host_memory_per_gpu_bytes:
-        allowed = "less than host_memory_per_gpu, of which it is a part"
-        yield Violation(path="shm_per_gpu", value=str(rules.shm_per_gpu_bytes), allowed=allowed)
     for name in rules.labels:
         if name.startswith((labels.OWN_PREFIX, "app.kubernetes.io/")):
             yield Violation(path=f"labels.{name}", value="a label of ours", allowed="choose a name of your own")

@@ -158,7 +158,7 @@ def _candidate_row(each: Candidate) -> tuple[str | Text, ...]:
 
 
 def tightest_text(memory: MemoryPrediction) -> str:
-    """The term that weighs most in the peak, with its share; the host's memory where the plan offloads."""
+    """The term that weighs most in the peak, with its share; then a node's host memory."""
     if not memory.terms:
         return "-"
     text = f"{memory.terms[0].name} {_share(memory.terms[0].num_bytes, memory)}"
@@ -166,11 +166,15 @@ def tightest_text(memory: MemoryPrediction) -> str:
 
 
 def memory_breakdown(plan: ResourcePlan) -> Grid:
-    """The predicted peak of one GPU by term, with each term's equation."""
+    """The predicted peak of one GPU by term, with each term's equation; below, a node's host memory."""
     memory = plan.memory
     rows = [(term.name, size(term.num_bytes), _share(term.num_bytes, memory), term.equation) for term in memory.terms]
+    host = (
+        (f"host: {each.name}", size(each.num_bytes), "a rank" if each.of_each_rank else "a node", each.equation)
+        for each in memory.host_terms
+    )
     title = f"{plan.plan_id}: {size(memory.peak_allocated_bytes)} at {memory.at}, host {size(memory.host_bytes)} a node"
-    return grid(title, ("term", "bytes", "share", "equation"), rows, right="bytes share")
+    return grid(title, ("term", "bytes", "share", "equation"), (*rows, *host), right="bytes share")
 
 
 def _share(num_bytes: int, memory: MemoryPrediction) -> str:

@@ -14,7 +14,8 @@ import numpy as np
 from frenzy.core.memory.activations import Activations
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.card_overheads import beside_bytes, workspace_bytes
-from frenzy.core.memory.host_offload import STATES_EQUATION, host_terms, optimizer_state_bytes
+from frenzy.core.memory.host_memory import host_terms
+from frenzy.core.memory.host_offload import STATES_EQUATION, optimizer_state_bytes
 from frenzy.core.memory.model_states import StateElements, StateRequest, state_elements
 from frenzy.core.memory.moments import (
     Step,
@@ -74,7 +75,7 @@ def predict_memory(workload: Workload, grid: PlanGrid, calibration: Calibration)
         moments,
         calibration.headroom_share,
         calibration.headroom_bytes,
-        host_terms=host_terms(workload, grid, states),
+        host=host_terms(workload, grid, states),
         beside_bytes=beside_bytes(workload.kind, grid),
     )
 

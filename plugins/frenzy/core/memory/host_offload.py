@@ -6,6 +6,7 @@ stage3.py, the ``cpu_offload`` and ``offload_optimizer`` branches). Symbols as i
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -32,16 +33,16 @@ def optimizer_state_bytes(workload: Workload, elements: Array) -> Array:
     return np.asarray(_OPTIMIZER_STATES[workload.optimizer] * each * elements, dtype=np.float64)
 
 
-def host_terms(workload: Workload, grid: PlanGrid, states: StateElements) -> tuple[Term, ...]:
-    """Host memory of one rank, in bytes: tensors only, the process itself apart; zero without offload."""
+def offload_terms(workload: Workload, grid: PlanGrid, states: StateElements) -> tuple[Term, ...]:
+    """Host memory of one rank for its optimizer, in bytes; zero without offload."""
     weight, stage3, partition = workload.weight_bytes, grid.zero_stage == 3, states.partition
     kept = weight * (partition + states.largest_tensor)
     summed = np.where(grid.accumulation > 1, weight * states.overlapping, 0.0)
     # torch makes the root and the quotient of AdamW anew, each as long as the partition
     passing = (8.0 if workload.optimizer == "adamw" else 4.0) * partition
-    terms = (
+    # what DeepSpeed page-locks when told to: the optimizer's own tensors never
+    lockable = (
         Term("fp32 master weights", "4*S", 4.0 * partition),
-        Term("optimizer states", STATES_EQUATION, optimizer_state_bytes(workload, partition)),
         Term("fp32 gradient partition", "4*S", 4.0 * partition),
         Term(
             "gradients of earlier micro-batches",
@@ -53,18 +54,21 @@ def host_terms(workload: Workload, grid: PlanGrid, states: StateElements) -> tup
             "stages 1 and 2: w*(S + largest tensor)",
             np.where(stage3, 0.0, kept),
         ),
+    )
+    terms = (
+        *lockable,
+        Term("optimizer states", STATES_EQUATION, optimizer_state_bytes(workload, partition)),
         Term("temporaries of the optimizer step", "AdamW: 8*S", passing),
+        Term("pinned buffers", "if pinned, each up to a power of two; not the states", _pinned(workload, lockable)),
     )
-    pinned = workload.pin_memory
-    return tuple(
-        Term(each.name, each.equation, np.where(grid.offload, _locked(each.num_bytes) if pinned else each.num_bytes, 0))
-        for each in terms
-    )
+    return tuple(replace(each, num_bytes=np.where(grid.offload, each.num_bytes, 0.0)) for each in terms)
 
 
-def _locked(num_bytes: Array) -> Array:
-    """What page-locked buffers of these sizes take: torch's host allocator rounds up to a power of two."""
-    return np.asarray(np.exp2(np.ceil(np.log2(np.maximum(num_bytes, 1.0)))), dtype=np.float64)
+def _pinned(workload: Workload, terms: tuple[Term, ...]) -> Array:
+    """What page-locked buffers take beyond their sizes: torch's host allocator rounds up to a power of two."""
+    sizes = np.maximum(np.stack([each.num_bytes for each in terms]), 1.0)
+    beyond = np.exp2(np.ceil(np.log2(sizes))) - sizes
+    return np.asarray(beyond.sum(axis=0) * workload.pin_memory, dtype=np.float64)
 
 
 def offload_times_s(workload: Workload, grid: PlanGrid, gpus_per_node: int) -> Array:

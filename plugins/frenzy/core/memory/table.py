@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from frenzy.core.memory.workload import Array, Integers
-from frenzy.core.values.resource_plan import MemoryPrediction, MemoryTerm
+from frenzy.core.values.resource_plan import HostTerm, MemoryPrediction, MemoryTerm
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +35,38 @@ class Moment:
         return total
 
 
+class HostTerms(NamedTuple):
+    """Addends of host memory. of_rank: bytes of each rank. of_node: bytes once, however many ranks a node has."""
+
+    of_rank: tuple[Term, ...]
+    of_node: tuple[Term, ...]
+
+    def num_bytes(self, num_plans: int, num_ranks: Integers | int) -> Integers:
+        """Of a node with ``num_ranks`` of each plan."""
+        return _whole(self.of_rank, num_plans) * num_ranks + _whole(self.of_node, num_plans)
+
+    def of_plan(self, index: int) -> tuple[HostTerm, ...]:
+        """The terms of plan ``index`` in whole bytes, largest first, without those that are 0."""
+        named = [(each, True) for each in self.of_rank] + [(each, False) for each in self.of_node]
+        found = [
+            HostTerm(each.name, math.ceil(each.num_bytes[index]), each.equation, of_each_rank=of_each_rank)
+            for each, of_each_rank in named
+        ]
+        return tuple(sorted((each for each in found if each.num_bytes), key=lambda term: -term.num_bytes))
+
+
+def _whole(terms: tuple[Term, ...], num_plans: int) -> Integers:
+    whole = np.zeros(num_plans, dtype=np.int64)
+    for each in terms:
+        whole += np.ceil(each.num_bytes).astype(np.int64)
+    return whole
+
+
 @dataclass(frozen=True)
 class MemoryTable:
     """Predicted memory of every plan of a grid, in bytes on each GPU.
 
-    host_terms: what each rank has in host memory. beside_bytes: what the card needs beside tensors
+    host: what the node has in host memory. beside_bytes: what the card needs beside tensors
     (context, communication); part of the requirement, not of the peak. expected_factor, bound_factor: what earlier runs
     taught (``residuals``): the peak is the model's times the first, the requirement at least the
     model's peak times the second.
@@ -46,7 +75,7 @@ class MemoryTable:
     moments: tuple[Moment, ...]
     headroom_share: float
     headroom_bytes: int
-    host_terms: tuple[Term, ...] = ()
+    host: HostTerms = HostTerms((), ())  # noqa: RUF009  # a tuple
     beside_bytes: Array | None = None
     expected_factor: Array | None = None
     bound_factor: Array | None = None
@@ -84,22 +113,19 @@ class MemoryTable:
         beside = 0.0 if self.beside_bytes is None else self.beside_bytes
         return np.asarray(np.ceil(required + beside), dtype=np.int64)
 
-    @cached_property
-    def host_bytes(self) -> Integers:
-        """Host memory of each plan's rank."""
-        if not self.host_terms:
-            return np.zeros(len(self.peak_bytes), dtype=np.int64)
-        total: Array = np.sum([each.num_bytes for each in self.host_terms], axis=0)
-        return np.ceil(total).astype(np.int64)
+    def host_bytes(self, ranks_per_node: Integers | int = 1) -> Integers:
+        """Host memory of a node with so many of each plan's ranks."""
+        return self.host.num_bytes(len(self.peak_bytes), ranks_per_node)
 
     def prediction(self, index: int, ranks_per_node: int = 1) -> MemoryPrediction:
         """Peak, requirement and breakdown of plan ``index``; its host memory for so many ranks on a node."""
         moment = self.moments[int(self._moment_of_peak[index])]
-        peak = int(self.peak_bytes[index])
+        peak, host = int(self.peak_bytes[index]), self.host.of_plan(index)
         return MemoryPrediction(
             peak_allocated_bytes=peak,
             required_bytes=int(self.required_bytes[index]),
-            host_bytes=int(self.host_bytes[index]) * ranks_per_node,
+            host_bytes=sum(each.bytes_of(ranks_per_node) for each in host),
+            host_terms=host,
             at=moment.name,
             terms=_whole_terms(self._explained(moment, index), index, peak),
             learned_factor=1.0 if self.expected_factor is None else float(self.expected_factor[index]),
@@ -111,10 +137,6 @@ class MemoryTable:
             return moment.terms
         learned = self._highest * (self.expected_factor - 1.0)
         return (*moment.terms, Term("learned from earlier runs", "median residual of the group", learned))
-
-    def largest_host_term(self, index: int) -> MemoryTerm:
-        """The term that weighs most in the host memory of plan ``index``'s rank."""
-        return _whole_terms(self.host_terms, index, int(self.host_bytes[index]))[0]
 
 
 def _whole_terms(terms: tuple[Term, ...], index: int, total: int) -> tuple[MemoryTerm, ...]:

@@ -31,6 +31,7 @@ class Workload:
     the next one fills (stage 3 always does, with one). pin_memory: offloaded tensors are
     page-locked. storage: of the frozen weights, beside which adapters are trained. The defaults are
     what ``launch.deepspeed_config`` asks for. adapter_dropout: whether adapters drop out.
+    largest_shard_bytes: of the files that the weights are read from; 0 for random ones, None where nobody knows.
     """
 
     shape: ModelShape
@@ -47,6 +48,7 @@ class Workload:
     attention: Attention = Attention.SDPA
     loss: Loss = Loss.TORCH
     adapter_dropout: bool = False
+    largest_shard_bytes: int | None = None
 
     def activation_setting(self, *, checkpointing: bool) -> ActivationSetting:
         """What the activations' coefficients depend on."""

@@ -23,8 +23,8 @@ from frenzy.core.planning.step_time import Array, Link, step_times_s
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.hardware import DeviceKind, GpuType
-from frenzy.core.values.job import LoraSpec
-from frenzy.core.values.resource_plan import Candidate, MemoryPrediction, MemoryTerm, PlanShape, ResourcePlan
+from frenzy.core.values.job import LoraSpec, TrainingJob
+from frenzy.core.values.resource_plan import Candidate, MemoryPrediction, PlanShape, ResourcePlan
 from frenzy.core.values.units import counted, format_bytes, format_duration, round_up
 from frenzy.core.values.zero_buckets import bucket_elements_for
 
@@ -201,6 +201,21 @@ class TypeFacts:
             )
         return None
 
+    def host_refusal(self, plan: ResourcePlan) -> Reason:
+        """By how much ``plan`` exceeds the host memory of its nodes, and the term that weighs most."""
+        needed, there = plan.memory.host_bytes, self.host_bytes_per_node
+        ranks = min(plan.num_gpus, max(1, self.gpus_per_node))
+        tightest = max(plan.memory.host_terms, key=lambda term: term.bytes_of(ranks))
+        return Reason(
+            code=ReasonCode.INSUFFICIENT_HOST_MEMORY,
+            detail=(
+                f"{plan.plan_id} needs {format_bytes(needed)} of host memory on each node for its "
+                f"{counted(ranks, 'rank')}, {format_bytes(needed - there)} more than a node of {plan.gpu_type} has "
+                f"({format_bytes(there)}); most of it {tightest.name} ({format_bytes(tightest.bytes_of(ranks))})."
+            ),
+            remedy=f"Nodes with {format_bytes(needed)} of host memory.",
+        )
+
     def _excluded(self, shape: PlanShape) -> Reason | None:
         if shape not in self.request.excluded_shapes:
             return None
@@ -226,8 +241,14 @@ def workload_of(request: PlanRequest, kind: DeviceKind) -> Workload:
         sequence_length=request.sequence_length,
         kind=kind,
         storage=_storage(request.job.training.lora),
+        largest_shard_bytes=0 if virtual and _is_random(request.job) else request.largest_shard_bytes,
         bucket_elements=bucket_elements_for(trained.num_elements(request.shape.num_layers), virtual=virtual),
     )
+
+
+def _is_random(job: TrainingJob) -> bool:
+    """Whether the first weights are drawn, and read from no file: on a virtual GPU, in its own memory."""
+    return job.model.config is not None and job.checkpoint.warm_start is None
 
 
 def _storage(lora: LoraSpec | None) -> WeightStorage:
@@ -254,20 +275,6 @@ def gpu_facts(request: PlanRequest, cluster: Cluster, calibration: Calibration) 
             host_bytes_per_node=most_host[gpu.name],
         )
         for gpu in cluster.gpu_types
-    )
-
-
-def host_refusal(plan: ResourcePlan, host_bytes_per_node: int, tightest: MemoryTerm) -> Reason:
-    """By how much ``plan`` exceeds the host memory of its nodes, and the term that weighs most."""
-    needed = plan.memory.host_bytes
-    return Reason(
-        code=ReasonCode.INSUFFICIENT_HOST_MEMORY,
-        detail=(
-            f"{plan.plan_id} needs {format_bytes(needed)} of host memory on each node for its offloaded optimizer, "
-            f"{format_bytes(needed - host_bytes_per_node)} more than a node of {plan.gpu_type} has "
-            f"({format_bytes(host_bytes_per_node)}); most of it {tightest.name}."
-        ),
-        remedy=f"Nodes with {format_bytes(needed)} of host memory.",
     )
 
 

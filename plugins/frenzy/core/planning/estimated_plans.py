@@ -25,7 +25,6 @@ from frenzy.core.planning.candidates import (
     Refused,
     TypeFacts,
     gpu_facts,
-    host_refusal,
     memory_refusal,
     refused_candidates,
 )
@@ -144,7 +143,7 @@ def _plans(selection: PlanSelection, rows: Integers, step_s: Array) -> Iterator[
 def _lacking(selection: PlanSelection, plan: ResourcePlan, row: int) -> Reason:
     facts = selection.facts
     if selection.fits_gpu[row]:
-        return host_refusal(plan, facts.host_bytes_per_node, selection.memory.largest_host_term(row))
+        return facts.host_refusal(plan)
     return memory_refusal(plan, facts.request.extra_bytes_per_gpu)
 
 

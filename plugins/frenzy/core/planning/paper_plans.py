@@ -17,9 +17,10 @@ from typing import Final
 
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.closed_form import PlanRow
+from frenzy.core.memory.host_memory import resting_terms
 from frenzy.core.models.parameters import ModelShape
 from frenzy.core.planning.candidates import Ranked, Refused, TypeFacts, explain_paper, gpu_facts
-from frenzy.core.planning.grid import divisors
+from frenzy.core.planning.grid import divisors, grid_of
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import Reason, ReasonCode
@@ -86,7 +87,7 @@ def _verdict(request: PlanRequest, facts: TypeFacts, plan: PaperPlan) -> Ranked 
     whole = request.global_batch_size % plan.dp == 0
     micro_batch = max(1, request.global_batch_size // plan.dp)
     row = PlanRow(plan.dp, plan.tp, zero_stage=1, micro_batch=micro_batch, accumulation=1, checkpointing=False)
-    resource_plan = facts.plan(row, _prediction(plan))
+    resource_plan = facts.plan(row, _prediction(plan, facts, row))
     if not whole:
         detail = f"The global batch of {request.global_batch_size} is no multiple of {plan.dp} data-parallel ranks."
         return Refused(resource_plan, Reason(code=ReasonCode.PREDICTED_NOT_LAUNCHABLE, detail=detail))
@@ -101,7 +102,8 @@ def _verdict(request: PlanRequest, facts: TypeFacts, plan: PaperPlan) -> Ranked 
     return Refused(resource_plan, refusal) if refusal else Ranked(resource_plan)
 
 
-def _prediction(plan: PaperPlan) -> MemoryPrediction:
+def _prediction(plan: PaperPlan, facts: TypeFacts, row: PlanRow) -> MemoryPrediction:
+    """The formula's; host memory, of which the paper says nothing, as far as it needs no other model."""
     terms = (
         MemoryTerm(name="model states", num_bytes=plan.states_bytes, equation="20*W/t"),
         MemoryTerm(
@@ -110,10 +112,13 @@ def _prediction(plan: PaperPlan) -> MemoryPrediction:
             equation="s*b*h*l*(10 + 24/t + 5*a*s/(h*t))",
         ),
     )
+    host = resting_terms(facts.workload, grid_of([row])).of_plan(0)
+    ranks = min(plan.num_gpus, max(1, facts.gpus_per_node))
     return MemoryPrediction(
         peak_allocated_bytes=plan.num_bytes,
         required_bytes=plan.num_bytes,
-        host_bytes=0,
+        host_bytes=sum(each.bytes_of(ranks) for each in host),
+        host_terms=host,
         at="the sum of states and activations",
         terms=tuple(sorted(terms, key=lambda term: -term.num_bytes)),
     )

@@ -78,7 +78,7 @@ def _added(cluster: Cluster, gpu_type: str, wanted: int) -> list[Node]:
 
 
 def more_host_memory(now: Situation, solve: Solve) -> Situation | None:
-    """The least host memory of a node with which a plan that offloads would do."""
+    """The least host memory of a node with which a plan would do."""
     short = _refused(now, solve, ReasonCode.INSUFFICIENT_HOST_MEMORY)
     if not short:
         return None
@@ -97,7 +97,7 @@ def more_host_memory(now: Situation, solve: Solve) -> Situation | None:
 
 
 def larger_gpu(now: Situation, solve: Solve) -> Situation | None:
-    """The least memory with which an existing type would do."""
+    """The least memory with which an existing type would do, with more host memory where its nodes lack that too."""
     short = _refused(now, solve, ReasonCode.INSUFFICIENT_GPU_MEMORY)
     if not short:
         return None
@@ -108,7 +108,7 @@ def larger_gpu(now: Situation, solve: Solve) -> Situation | None:
     )
     told = Change(f"memory of a {wanted.gpu_type}", format_bytes(wanted.gpu_memory_bytes), format_bytes(needed))
     after = now.on(Cluster(types, now.cluster.nodes), told)
-    return after if _fits(after, solve) else None
+    return after if _fits(after, solve) else more_host_memory(after, solve)
 
 
 RESOURCE_CHANGES: Final[tuple[ResourceChange, ...]] = (shorter_sequences, more_gpus, more_host_memory, larger_gpu)

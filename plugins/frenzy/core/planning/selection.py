@@ -97,7 +97,7 @@ class PlanSelection:
     @cached_property
     def host_bytes(self) -> Integers:
         """Host memory on each node."""
-        return self.memory.host_bytes * ranks_per_node(self.grid, self.facts.gpus_per_node)
+        return self.memory.host_bytes(ranks_per_node(self.grid, self.facts.gpus_per_node))
 
     @cached_property
     def fits_gpu(self) -> Mask:
@@ -195,7 +195,7 @@ class PlanSelection:
         short_of_host = refused & inside & self.fits_gpu & ~self.fits_host
         found = [
             self.predicted.leanest(refused & inside & fits),
-            self.predicted.leanest(refused & inside & ~self.fits_gpu & self.fits_host),
+            self.predicted.leanest(refused & inside & ~self.fits_gpu & (self.fits_host | ~self.grid.offload)),
             self.predicted.leanest(short_of_host, np.argsort(-self.host_bytes, kind="stable")),
             np.flatnonzero(self.excluded),
         ]

@@ -26,6 +26,9 @@ VERSION_KEY: Final = "schema_version"
 T = TypeVar("T")
 Json = Any
 _INLINED: Final = "inlined"
+_OMITTED: Final = "omitted_if_empty"
+# Metadata of a field that is new in stored documents: empty, it is not written, and they stay word for word.
+OMITTED_IF_EMPTY: Final[Mapping[str, Any]] = types.MappingProxyType({_OMITTED: True})
 
 
 def inlined(part: type, *keys: str) -> Mapping[str, Any]:
@@ -58,7 +61,8 @@ class TextLimits:
 def encode(value: object) -> Json:
     """``value`` as plain JSON types (dict, list, str, int, float, bool, None)."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        document = {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        held = ((each, getattr(value, each.name)) for each in dataclasses.fields(value))
+        document = {each.name: encode(item) for each, item in held if item or _OMITTED not in each.metadata}
         return _spread(type(value), document) if isinstance(value, Inlining) else document
     if isinstance(value, Enum):
         return value.value

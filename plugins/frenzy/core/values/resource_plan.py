@@ -7,8 +7,9 @@ need not import the memory model.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from frenzy.core.values.codec import OMITTED_IF_EMPTY
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.zero_buckets import DEEPSPEED_BUCKET_ELEMENTS
 
@@ -22,13 +23,28 @@ class MemoryTerm:
     equation: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class HostTerm:
+    """One addend of the host memory of a node: bytes of each rank there, or once of the node."""
+
+    name: str
+    num_bytes: int
+    equation: str = ""
+    of_each_rank: bool = True
+
+    def bytes_of(self, num_ranks: int) -> int:
+        """On a node with so many ranks."""
+        return self.num_bytes * num_ranks if self.of_each_rank else self.num_bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPrediction:
     """Predicted memory of one GPU of a plan.
 
     peak_allocated_bytes: expected maximum held by tensors (what the trainer measures).
     required_bytes: what the card must have: the peak plus everything outside tensors and a margin.
-    host_bytes: host memory per node.
+    host_bytes: host memory of a node with as many of the plan's ranks as it may get.
+    host_terms: addends of the host memory, largest first; none where only the sum is known.
     at: the point in time of the peak. terms: addends of the peak, largest first, summing to it.
     learned_factor: what earlier runs put on the model's own peak; the peak divided by it is the model's.
     """
@@ -38,12 +54,17 @@ class MemoryPrediction:
     host_bytes: int
     at: str
     terms: tuple[MemoryTerm, ...] = ()
+    host_terms: tuple[HostTerm, ...] = field(default=(), metadata=OMITTED_IF_EMPTY)
     learned_factor: float = 1.0
 
     @property
     def model_peak_bytes(self) -> int:
         """The peak by the memory model alone."""
         return round(self.peak_allocated_bytes / self.learned_factor)
+
+    def host_bytes_of(self, num_ranks: int) -> int:
+        """Host memory of a node with so many of the plan's ranks."""
+        return sum(each.bytes_of(num_ranks) for each in self.host_terms) if self.host_terms else self.host_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

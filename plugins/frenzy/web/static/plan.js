@@ -38,10 +38,16 @@ function memoryBar(plan, names) {
   return picture;
 }
 
+function hostTerms(memory) {
+  return (memory.host_terms || []).map((term) =>
+    `${term.name}: ${bytes(term.num_bytes)} a ${term.of_each_rank ? "rank" : "node"}`).join("\n");
+}
+
 function memoryCell(plan, names) {
-  const { peak_allocated_bytes: peak, required_bytes: required, at } = plan.memory;
+  const { peak_allocated_bytes: peak, required_bytes: required, host_bytes: host, at } = plan.memory;
   return [memoryBar(plan, names),
-    el("div", { title: at ? `peak at ${at}` : null }, `peak ${bytes(peak)}, needs ${bytes(required)} of ${bytes(plan.gpu_memory_bytes)}`)];
+    el("div", { title: at ? `peak at ${at}` : null }, `peak ${bytes(peak)}, needs ${bytes(required)} of ${bytes(plan.gpu_memory_bytes)}`),
+    host ? el("div", { class: "faint", title: hostTerms(plan.memory) || null }, `host memory of a node ${bytes(host)}`) : null];
 }
 
 function settings(plan) {

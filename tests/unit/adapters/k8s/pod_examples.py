@@ -156,7 +156,7 @@ volumes:
   - {name: cloud, secret: cloud-login, mount_path: /etc/cloud}
   - {name: data, claim: data, mount_path: /data, sub_path: text}
 python: [/opt/venv/bin/python, -B]
-host_memory_per_gpu: 2 GiB
+extra_host_memory_per_gpu: 2 GiB
 shm_per_gpu: 64 MiB
 ephemeral_storage: 2 GiB
 cpu_limit_per_gpu: 1

@@ -61,9 +61,10 @@ def test_every_field_stands_in_the_file_that_comes_with_us_and_its_examples_are_
 
 def test_sizes_and_times_are_written_with_their_units() -> None:
     rules = parse_pod_rules(
-        IMAGE + "host_memory_per_gpu: 24 GiB\nscheduling_patience: 10m\nautoscaling_patience: 1h\n", stop_grace_s=45
+        IMAGE + "extra_host_memory_per_gpu: 24 GiB\nscheduling_patience: 10m\nautoscaling_patience: 1h\n",
+        stop_grace_s=45,
     )
-    assert rules.host_memory_per_gpu_bytes == 24 * GIB
+    assert rules.extra_host_memory_per_gpu_bytes == 24 * GIB
     assert rules.scheduling_patience_s == 600
     assert rules.autoscaling_patience_s == 3600
     assert rules.stop_grace_s == 45
@@ -71,14 +72,14 @@ def test_sizes_and_times_are_written_with_their_units() -> None:
 
 def test_every_violation_is_told_at_once_with_path_value_and_what_is_allowed() -> None:
     told = refusal(
-        "imagee: x\ncpus_per_gpu: -1\nimage_pull_policy: Sometimes\nhost_memory_per_gpu: 8 apples\n"
+        "imagee: x\ncpus_per_gpu: -1\nimage_pull_policy: Sometimes\nextra_host_memory_per_gpu: 8 apples\n"
         "tolerations:\n  - {keys: a}\nvolumes:\n  - {name: A_B, mount_path: data, claim: c}\n"
     )
     assert "did you mean 'image'" in told["imagee"]
     assert told["image"] == "this field is required"
     assert "more than 0" in told["cpus_per_gpu"]
     assert "IfNotPresent" in told["image_pull_policy"]
-    assert "24 GiB" in told["host_memory_per_gpu"]
+    assert "24 GiB" in told["extra_host_memory_per_gpu"]
     assert "did you mean 'key'" in told["tolerations[0].keys"]
     assert {"volumes[0].name", "volumes[0].mount_path"} <= told.keys()
 
@@ -105,9 +106,9 @@ def test_every_violation_is_told_at_once_with_path_value_and_what_is_allowed() -
         ("tolerations: [{value: b}]\n", "tolerations[0].key"),
         ("tolerations: [{key: a, value: b, toleration_seconds: 3}]\n", "tolerations[0].toleration_seconds"),
         ("cpus_per_gpu: 4\ncpu_limit_per_gpu: 2\n", "cpu_limit_per_gpu"),
-        ("host_memory_per_gpu: 1 GiB\nshm_per_gpu: 1 GiB\n", "shm_per_gpu"),
+        ("host_memory_per_gpu: 8 GiB\n", "host_memory_per_gpu"),
         ("labels: {frenzy.dev/run: mine}\n", "labels.frenzy.dev/run"),
-        ("host_memory_per_gpu_bytes: 1\n", "host_memory_per_gpu_bytes"),
+        ("extra_host_memory_per_gpu_bytes: 1\n", "extra_host_memory_per_gpu_bytes"),
         ("stop_grace_s: 1\n", "stop_grace_s"),
         ("run_as_user: 0\n", "run_as_user"),
         ("namespace: Frenzy\n", "namespace"),

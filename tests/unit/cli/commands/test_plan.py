@@ -15,7 +15,19 @@ Command = Callable[..., object]
 def test_plans_are_listed_with_memory_time_cost_and_reason(frenzy: Command, spec: Path, cluster_file: Path) -> None:
     said = frenzy("plan", str(spec), "--cluster", str(cluster_file))
     assert said.status == 0
-    for word in ("rank", "plan", "peak", "required", "card", "time", "cost", "BEST_PLAN", "equation"):
+    for word in (
+        "rank",
+        "plan",
+        "peak",
+        "required",
+        "card",
+        "time",
+        "cost",
+        "BEST_PLAN",
+        "equation",
+        "host:",
+        "process of the rank",
+    ):
         assert word in said.out
 
 

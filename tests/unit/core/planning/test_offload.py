@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -83,25 +82,16 @@ def test_offload_never_needs_more_of_the_card_and_moves_masters_and_states_to_th
 ) -> None:
     kept, moved = table(row, precision=precision), table(row._replace(offload=True), precision=precision)
     assert moved.peak_bytes[0] <= kept.peak_bytes[0]
-    assert kept.host_bytes[0] == 0
     masters_and_states = 12 * MODEL.parameters_per_rank(row.tp) / row.dp
-    assert moved.host_bytes[0] >= masters_and_states
+    assert moved.host_bytes()[0] - kept.host_bytes()[0] >= masters_and_states
     on_card = {each.name: float(each.num_bytes[0]) for each in moved.moments[1].terms}
     assert on_card["fp32 master weights"] == on_card["optimizer states"] == 0.0
-
-
-@settings(max_examples=60)
-@given(rows, precisions, st.booleans())
-def test_host_terms_sum_to_the_host_memory(row: PlanRow, precision: Precision, pinned: bool) -> None:
-    found = table(row._replace(offload=True), precision=precision, pin_memory=pinned)
-    assert int(found.host_bytes[0]) == int(np.ceil(sum(float(each.num_bytes[0]) for each in found.host_terms)))
-    assert found.largest_host_term(0).num_bytes >= max(float(each.num_bytes[0]) for each in found.host_terms) - 1
 
 
 @given(rows)
 def test_page_locked_buffers_take_powers_of_two(row: PlanRow) -> None:
     loose, locked = (table(row._replace(offload=True), pin_memory=pinned) for pinned in (False, True))
-    assert loose.host_bytes[0] <= locked.host_bytes[0] <= 2 * loose.host_bytes[0] + len(locked.host_terms)
+    assert loose.host_bytes()[0] <= locked.host_bytes()[0] <= 2 * loose.host_bytes()[0]
 
 
 def test_the_host_holds_the_ranks_of_a_node_together() -> None:
@@ -111,7 +101,7 @@ def test_the_host_holds_the_ranks_of_a_node_together() -> None:
     for plan in plans:
         row = PlanRow(plan.dp, plan.tp, plan.zero_stage, plan.micro_batch_size, plan.accumulation_steps,
                       plan.activation_checkpointing, offload=True)  # fmt: skip
-        assert plan.memory.host_bytes == int(table(row).host_bytes[0]) * plan.num_gpus
+        assert plan.memory.host_bytes == int(table(row).host_bytes(plan.num_gpus)[0])
 
 
 def test_the_way_over_the_host_link_and_the_hosts_update_take_time_only_when_offloaded() -> None:

@@ -136,9 +136,19 @@ def test_host_memory_is_asked_for_where_only_offload_fits_the_card() -> None:
     remedy = remedies(of, there, CALIBRATION)
     assert remedy is not None
     assert remedy.field == "host memory of a node of c"
+    assert remedy.changes[0].before == "4.0 GiB"
     before, after = there.nodes[0], remedy.cluster.nodes[0]
     assert after == dataclasses.replace(before, host_memory_bytes=after.host_memory_bytes)
     assert remedy.changes[0].after == format_bytes(after.host_memory_bytes)
+
+
+def test_more_host_memory_is_asked_for_beside_a_larger_card_where_the_node_lacks_both() -> None:
+    small = dataclasses.replace(node("n", "c", 1), host_memory_bytes=GIB)
+    there = Cluster((card("c", 1),), (small,))
+    shape = model_shape(llama_config(1024, 12, 8, 8000))
+    remedy = remedies(request(shape, job(global_batch=1, sequence_length=8)), there, CALIBRATION)
+    assert remedy is not None
+    assert [each.field for each in remedy.changes] == ["memory of a c", "host memory of a node of c"]
 
 
 def test_gpus_are_added_as_nodes_like_those_there_are() -> None:

@@ -62,7 +62,7 @@ class Found:
 
 
 def nodes_as_declared(cluster: Cluster, rules: PodRules) -> Found:
-    """The cluster of a cluster file, where Node objects may not be read: each worker's host memory is set aside."""
+    """The cluster of a cluster file, where Node objects may not be read: what the pod rules add is set aside."""
     types = cluster.types_by_name
     listed = Notice(
         node="all nodes",
@@ -81,7 +81,7 @@ def nodes_as_declared(cluster: Cluster, rules: PodRules) -> Found:
 
 
 def _set_aside(node: Node, gpu: GpuType, rules: PodRules) -> Node:
-    """A described node with what is left of its host memory for what plans keep there."""
+    """A described node with what is left of its host memory for what plans predict."""
     set_aside = node.num_gpus * rules.host_bytes_per_gpu(gpu)
     return replace(node, host_memory_bytes=max(0, node.host_memory_bytes - set_aside))
 
@@ -235,7 +235,7 @@ class _HostShare:
 def _node(
     machine: NodeFacts, kind: Kind, host: _HostShare, rules: PodRules, num_held: float, told: list[Notice]
 ) -> Node:
-    """Each worker's own host memory is set aside; what is left is for what plans keep on the host.
+    """What the pod rules add to each rank is set aside; what is left is for what plans predict.
 
     Each GPU may come to have a pod of its own, for which there has to be room on the disk.
     """
@@ -265,10 +265,10 @@ def _short_of_memory(machine: NodeFacts, kind: Kind, room: int, each_bytes: int)
     return Notice(
         node=machine.name,
         detail=(
-            f"Its host memory is enough for the workers of {room} of its {counted(kind.count, 'GPU')}, "
+            f"Its host memory is enough for what is set aside for {room} of its {counted(kind.count, 'GPU')}, "
             f"at {format_bytes(each_bytes)} each."
         ),
-        remedy="Lower host_memory_per_gpu in the pod rules if the models are small enough.",
+        remedy="Lower extra_host_memory_per_gpu or shm_per_gpu in the pod rules.",
     )
 
 

@@ -200,7 +200,8 @@ def _resources(spec: LaunchSpec, rules: PodRules, node_rank: int) -> Manifest:
     num_gpus = spec.gpus_per_node[node_rank]
     resource = gpu_resource(spec, node_rank)
     devices = {} if resource is None else {resource: str(num_gpus)}
-    memory = _mebibytes(spec.plan.memory.host_bytes + num_gpus * rules.host_bytes_per_gpu(spec.gpu))
+    planned = spec.plan.memory.host_bytes_of(num_gpus)
+    memory = _mebibytes(planned + num_gpus * rules.host_bytes_per_gpu(spec.gpu))
     return {
         "requests": {
             "cpu": _cpus(num_gpus * rules.cpus_per_gpu),

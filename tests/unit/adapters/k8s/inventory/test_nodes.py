@@ -60,7 +60,7 @@ def test_pods_of_others_are_counted_off_and_ours_are_not() -> None:
     node = only(found(node_object(), pods=pods))
     assert (node.num_gpus, node.num_taken, node.num_usable) == (8, 4, 4)
     assert node.num_cpus == 96 - 8.5
-    assert node.host_memory_bytes == (1024 - 65 - 4 * 8) * GIB
+    assert node.host_memory_bytes == (1024 - 65 - 4 * 2) * GIB
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
@@ -85,11 +85,11 @@ def test_a_node_whose_gpus_are_all_gone_for_now_is_lost_not_absent() -> None:
 
 
 def test_gpus_whose_workers_find_no_host_memory_are_left_out_and_told() -> None:
-    told = found(node_object(memory="40Gi"))
+    told = found(node_object(memory="10Gi"))
     assert only(told).num_gpus == 5
-    assert "host_memory_per_gpu" in told.notices[0].remedy
-    others = (pod_object("big", "gpu-1", {"memory": "990Gi"}),)
-    assert only(found(node_object(), pods=others)).num_usable == (1024 - 990) // 8
+    assert "extra_host_memory_per_gpu" in told.notices[0].remedy
+    others = (pod_object("big", "gpu-1", {"memory": "1015Gi"}),)
+    assert only(found(node_object(), pods=others)).num_usable == (1024 - 1015) // 2
 
 
 def test_gpus_whose_pods_find_no_room_on_the_disk_are_left_out_and_told() -> None:
@@ -189,7 +189,7 @@ def test_a_group_at_zero_offers_all_that_it_may_become() -> None:
     assert names(told) == ["pool-a/1", "pool-a/2", "pool-a/3"]
     assert told.cluster.num_gpus_by_type == {"a100-80": 24}
     assert {each.labels[labels.NODE_GROUP] for each in told.cluster.nodes} == {"pool-a"}
-    assert {each.host_memory_bytes for each in told.cluster.nodes} == {(512 - 8 * 8) * GIB}
+    assert {each.host_memory_bytes for each in told.cluster.nodes} == {(512 - 8 * 2) * GIB}
 
 
 def test_machines_that_came_are_no_longer_offered() -> None:

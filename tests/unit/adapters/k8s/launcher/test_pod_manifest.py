@@ -22,6 +22,7 @@ from frenzy.adapters.k8s.pod_rules import parse_pod_rules
 from frenzy.adapters.spec.yaml_core import load_yaml
 from frenzy.core.values.cluster import Node, NodeAllocation, Placement
 from frenzy.core.values.errors import PermanentError
+from frenzy.core.values.resource_plan import HostTerm
 from frenzy.core.values.units import GIB, MIB
 
 every_example = pytest.mark.parametrize("name", EXAMPLES)
@@ -133,14 +134,23 @@ def test_a_node_that_calls_itself_otherwise_is_asked_for_by_its_hostname() -> No
     assert pod["metadata"]["annotations"][labels.PLACED_ON] == "ip-10-0-0-7.internal"
 
 
-def test_host_memory_is_the_plans_and_each_workers_own() -> None:
+def test_host_memory_is_the_plans_the_shared_memory_and_what_the_rules_add() -> None:
     (pod,) = pods_of(spec(A100, node("a", A100, 8), host_bytes=10 * GIB), RULES)
-    assert container(pod)["resources"]["limits"]["memory"] == f"{(10 + 8 * 8) * 1024}Mi"
+    assert container(pod)["resources"]["limits"]["memory"] == f"{(10 + 8 * (1 + 1)) * 1024}Mi"
+
+
+def test_each_pod_asks_for_its_own_ranks_and_once_for_what_they_share() -> None:
+    terms = (HostTerm("optimizer states", 3 * GIB), HostTerm("loading", 5 * GIB, of_each_rank=False))
+    given = spec(A100, node("a", A100, 6), node("b", A100, 2), host_bytes=23 * GIB)
+    planned = replace(given.plan, memory=replace(given.plan.memory, host_terms=terms))
+    wide, narrow = pods_of(replace(given, plan=planned), RULES)
+    assert container(wide)["resources"]["requests"]["memory"] == f"{(6 * (3 + 2) + 5) * 1024}Mi"
+    assert container(narrow)["resources"]["limits"]["memory"] == f"{(2 * (3 + 2) + 5) * 1024}Mi"
 
 
 def test_a_virtual_gpus_budget_is_host_memory() -> None:
     (pod,) = pods_of(spec(pod_examples.VIRTUAL, node("a", pod_examples.VIRTUAL, 2)), RULES)
-    assert container(pod)["resources"]["limits"]["memory"] == f"{2 * (8 * 1024 + 384)}Mi"
+    assert container(pod)["resources"]["limits"]["memory"] == f"{2 * (2 * 1024 + 384)}Mi"
 
 
 def test_a_virtual_gpu_shows_no_device_to_the_trainer() -> None:

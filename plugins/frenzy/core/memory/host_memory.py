@@ -1,0 +1,82 @@
+"""Host memory of a plan's ranks on one node: one term for each thing that takes it.
+
+A term is of each rank or once of the node (a pod), which the ranks of a node share. All are added:
+they are not there at the same time, but neither allocator gives back what loading took. A virtual
+GPU's own memory is host memory too; it is the card's prediction, and not in here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from frenzy.core.memory.host_offload import offload_terms, optimizer_state_bytes
+from frenzy.core.memory.model_states import StateElements
+from frenzy.core.memory.table import HostTerms, Term
+from frenzy.core.memory.workload import Array, PlanGrid, Workload
+from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.units import GIB, MIB
+
+# The launcher with the libraries that its forked ranks share, and what each rank has of its own once it has
+# run a step: medians of tests/trainer/test_host_memory.py's runs, torch 2.13, transformers 5.17.
+_LAUNCHER_BYTES: Final = 320 * MIB
+_RANK_BYTES: Final = 128 * MIB
+# CUDA's own in a process, at its first use: 1.2 GB of resident memory, pytorch issue 106511.
+_CUDA_BYTES: Final = 1200 * MIB
+# CUDA's libraries, mapped by all ranks: about what torch's wheel for CUDA has more of them than its CPU build.
+_CUDA_LIBRARIES_BYTES: Final = 700 * MIB
+# transformers cuts a model's files at this size unless told otherwise.
+_SHARD_BYTES: Final = 5 * 10**9
+_READING_BYTES: Final = GIB // 2
+# trainer.checkpoint.fragment_file.CHUNK_BYTES: a piece on its way to the file, once more where it is converted.
+CHECKPOINT_CHUNK_BYTES: Final = 4 * MIB
+_CHUNKS: Final = 2
+
+
+def host_terms(workload: Workload, grid: PlanGrid, states: StateElements) -> HostTerms:
+    """All host memory of the plans of ``grid``."""
+    resting = resting_terms(workload, grid)
+    staged = Term("checkpoint staging", "2 chunks of 4 MiB", staging_bytes(workload, grid, states))
+    return HostTerms((*resting.of_rank, *offload_terms(workload, grid, states), staged), resting.of_node)
+
+
+def resting_terms(workload: Workload, grid: PlanGrid) -> HostTerms:
+    """What does not depend on the plan's states: the processes, their data, and loading."""
+    on_card = workload.kind is not DeviceKind.VIRTUAL
+    process, launcher = _RANK_BYTES + on_card * _CUDA_BYTES, _LAUNCHER_BYTES + on_card * _CUDA_LIBRARIES_BYTES
+    tokens = np.asarray(workload.sequence_length * grid.dp * grid.micro_batch * grid.accumulation, dtype=np.float64)
+    of_rank = (
+        Term("process of the rank", "measured; CUDA's 1.2 GB on a card", np.full(len(grid), float(process))),
+        Term("data workers", "16 for each token of the global batch", 16.0 * tokens),
+    )
+    of_node = (
+        Term("launcher and shared libraries", "measured", np.full(len(grid), float(launcher))),
+        Term("loading", "largest shard, and at most 512 MiB", np.full(len(grid), loading_bytes(workload))),
+    )
+    return HostTerms(of_rank, of_node)
+
+
+def loading_bytes(workload: Workload) -> float:
+    """The peak of loading on a node beside the ranks' partitions: one shard, as its ranks read it, and buffers.
+
+    A shard is never more than the whole model in fp32; random weights have none.
+    """
+    if workload.largest_shard_bytes is not None:
+        shard = float(workload.largest_shard_bytes)
+    else:
+        shard = min(float(_SHARD_BYTES), 4.0 * workload.shape.num_parameters)
+    return shard + min(float(_READING_BYTES), shard)
+
+
+def staging_bytes(workload: Workload, grid: PlanGrid, states: StateElements, *, snapshot: bool = False) -> Array:
+    """What saving a checkpoint takes of each rank.
+
+    Written at once, by chunks, as today. snapshot: the rank's partition, masters and optimizer states,
+    is copied first and written while training goes on.
+    """
+    chunks = np.full(len(grid), float(_CHUNKS * CHECKPOINT_CHUNK_BYTES))
+    if not snapshot:
+        return chunks
+    copied = 4.0 * states.partition + optimizer_state_bytes(workload, states.partition)
+    return np.asarray(chunks + copied, dtype=np.float64)
