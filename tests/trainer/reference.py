@@ -11,7 +11,8 @@ from tests.trainer.launching import Case
 from frenzy.trainer.data.packing import SequenceReader, pack
 from frenzy.trainer.data.tokenizer import byte_tokenizer
 from frenzy.trainer.loop.learning_rate import batch_sequences, learning_rate
-from frenzy.trainer.model.loading import load_config, make_model
+from frenzy.trainer.model.loading import load_config
+from frenzy.trainer.model.making import make_model
 
 
 def train_plainly(case: Case, folder: Path) -> tuple[list[float], Any]:

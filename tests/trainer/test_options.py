@@ -12,7 +12,8 @@ from tests.trainer.families import config_of
 from tests.trainer.launching import GPT2, Case, LaunchServer, losses
 
 from frenzy.core.values.launch import ExitCode, RunPaths
-from frenzy.trainer.model.loading import load_config, make_model
+from frenzy.trainer.model.loading import load_config
+from frenzy.trainer.model.making import make_model
 
 pytestmark = pytest.mark.thorough
 

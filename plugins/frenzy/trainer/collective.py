@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -16,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 RETRY_AFTER_S: Final = 30.0
+_MEET_EVERY_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ def attempt(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
     try:
         return work(), None
     except Exception as error:
-        logger.exception("this rank could not do its part of the checkpoint")
+        logger.exception("this rank could not do its part of a save")
         return None, error
 
 
@@ -50,6 +52,26 @@ def from_rank0(work: Callable[[], T]) -> T:
     shared, failure = box[0]
     raise_if_failed([failure], error)
     return shared  # type: ignore[no-any-return]
+
+
+def from_rank0_at_length(work: Callable[[], T]) -> T:
+    """As ``from_rank0``, for work that may take longer than a collective waits: all ranks meet meanwhile."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        future = pool.submit(work) if distributed.get_rank() == 0 else None
+        while not from_rank0(lambda: _has_ended(future)):
+            pass
+    return from_rank0(lambda: _result(future))
+
+
+def _has_ended(future: Future[T] | None) -> bool:
+    assert future is not None
+    wait([future], timeout=_MEET_EVERY_S)
+    return future.done()
+
+
+def _result(future: Future[T] | None) -> T:
+    assert future is not None
+    return future.result()
 
 
 def raise_if_failed(failures: Sequence[Failure | None], own: Exception | None) -> None:

@@ -101,6 +101,11 @@ def write_termination_message(place: Path, *, exit_code: int, detail: str, last_
     place.write_text(json.dumps({"exit_code": exit_code, "last_step": last_step, "detail": clipped}))
 
 
+def one_line(error: BaseException) -> str:
+    """The message of ``error`` on one line of at most 300 letters; its kind when it has none."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
 def _first_line(error: BaseException) -> str:
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__

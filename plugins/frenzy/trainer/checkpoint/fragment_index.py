@@ -11,7 +11,7 @@ import torch
 from deepspeed.checkpoint.affine import SCALE_POWER_BY_STATE, ParamAffineMap
 
 from frenzy.core.values.errors import ContractError
-from frenzy.trainer.checkpoint.fragment_file import StoredTensor, read_header
+from frenzy.trainer.tensor_file import StoredTensor, read_header
 
 
 def tensor_key(state: str, start: int, name: str) -> str:

@@ -30,7 +30,6 @@ from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError, PermanentError, Reason, ReasonCode, TemporaryError
 from frenzy.core.values.launch import RunPaths
 from frenzy.trainer.checkpoint import zero_fragments
-from frenzy.trainer.checkpoint.fragment_file import write_fragments
 from frenzy.trainer.checkpoint.fragment_index import FragmentIndex, ShardReader, tensor_key
 from frenzy.trainer.checkpoint.rng import capture_rng, restore_rng, restore_rng_as_new_rank
 from frenzy.trainer.checkpoint.saved_state import (
@@ -48,6 +47,7 @@ from frenzy.trainer.checkpoint.store import (
     prepare_resume,
 )
 from frenzy.trainer.collective import RETRY_AFTER_S, attempt, failure_of, from_rank0, raise_if_failed
+from frenzy.trainer.tensor_file import write_fragments
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,8 @@ import torch
 from torch import distributed
 
 from frenzy.core.values.job import CheckpointSpec, ModelSpec, Precision, TrainingJob
-from frenzy.trainer.model.loading import make_model
+from frenzy.trainer.model.making import make_model, weights_dtype
+from frenzy.trainer.model.rank_share import WholeWeights
 
 _WIDTH: Final = 64
 _VOCABULARY: Final = 128
@@ -64,9 +65,7 @@ def warm_up_kernels(job: TrainingJob, config: Any, *, micro_batch_size: int) -> 
     precision = job.training.precision
     # From random weights, wherever the run's own come from.
     bare = replace(job, model=ModelSpec(config={}), checkpoint=CheckpointSpec())
-    model = make_model(bare, _single_layer(config))
-    if precision in (Precision.BF16, Precision.FP16):
-        model.to(torch.bfloat16 if precision is Precision.BF16 else torch.float16)
+    model = make_model(bare, _single_layer(config), share=WholeWeights(weights_dtype(precision)))
     tokens = torch.zeros((micro_batch_size, job.data.sequence_length), dtype=torch.long)
     with torch.autocast("cpu", torch.bfloat16, enabled=precision is Precision.AUTOCAST_BF16):
         loss = model(input_ids=tokens, labels=tokens, use_cache=False).loss

@@ -20,7 +20,6 @@ from frenzy.core.values import codec
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.failure_classes import name_error
 from frenzy.core.values.hardware import DeviceKind
-from frenzy.core.values.job import Precision
 from frenzy.core.values.launch import ADAMW_8BIT, ExitCode, LaunchSpec, RunPaths, deepspeed_config
 from frenzy.trainer import env, heartbeats
 from frenzy.trainer.callbacks import load_callbacks
@@ -28,7 +27,9 @@ from frenzy.trainer.loop.prepare import Prepared
 from frenzy.trainer.loop.train import Run, train
 from frenzy.trainer.loop.warm_up import warm_up, warm_up_kernels
 from frenzy.trainer.model.eight_bit_adam import make_adamw_8bit
-from frenzy.trainer.model.loading import flops_shape, load_config, make_model
+from frenzy.trainer.model.loading import flops_shape, load_config
+from frenzy.trainer.model.making import make_model, weights_dtype
+from frenzy.trainer.model.rank_share import RankShare, SlicedWeights, WholeWeights
 from frenzy.trainer.outcome import RankReport, describe_failure
 from frenzy.trainer.telemetry.device import CudaDevice, Device, VirtualDevice
 from frenzy.trainer.telemetry.memory_budget import TorchAllocator, capped
@@ -123,9 +124,14 @@ def _train(context: RankContext, device: Device, stop: StopFlag) -> int:
     device.enter()
     heartbeats.beat("loading the weights")
     with device.host_work():
-        model = make_model(spec.job, config, run_root=os.path.dirname(spec.run_dir))  # noqa: PTH120  # may be a URL
+        model = make_model(
+            spec.job,
+            config,
+            run_root=os.path.dirname(spec.run_dir),  # noqa: PTH120  # may be a URL
+            share=rank_share(spec, settings),
+            resumes=prepared.resume is not None,
+        )
         shape = flops_shape(model, config)
-        _shrink(model, spec, settings)
     if spec.plan.activation_checkpointing:
         _checkpoint_activations(model)
     heartbeats.beat("building the engine")
@@ -166,15 +172,11 @@ def make_engine(model: torch.nn.Module, settings: dict[str, Any]) -> Any:
     return engine
 
 
-def _shrink(model: torch.nn.Module, spec: LaunchSpec, settings: dict[str, Any]) -> None:
-    """Cut the whole model, made on the host, to what this rank's device will hold of it."""
-    import deepspeed
-
-    dtype = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}.get(spec.job.training.precision)
-    if dtype is not None:
-        model.to(dtype)
-    if spec.plan.zero_stage == 3 and spec.plan.tp == 1:
-        deepspeed.zero.Init(module=model, config_dict_or_path=settings, dtype=dtype or torch.float32)
+def rank_share(spec: LaunchSpec, settings: dict[str, Any]) -> RankShare:
+    """What this rank keeps of the weights before the engine is made."""
+    dtype = weights_dtype(spec.job.training.precision)
+    sliced = spec.plan.zero_stage == 3 and spec.plan.tp == 1
+    return SlicedWeights(settings, dtype) if sliced else WholeWeights(dtype)
 
 
 def _checkpoint_activations(model: Any) -> None:

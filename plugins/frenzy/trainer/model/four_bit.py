@@ -23,25 +23,29 @@ _MARK: Final = "replaced_inputs_first"
 
 
 def quantise_linear_maps(model: Any, compute_dtype: torch.dtype, *, twice: bool) -> None:
-    """Replace the linear maps of ``model``, on the host and in place, by frozen 4-bit ones.
+    """Replace the linear maps of ``model``, whole on the host, by 4-bit ones, as ``quantised`` does for one."""
+    for linear, (parent, name) in linear_maps(model).items():
+        setattr(parent, name, quantised(linear, compute_dtype, twice=twice))
 
-    compute_dtype: in which a weight is multiplied. twice: quantise the scales as well. Raises
-    BadInputError when no map can be quantised.
+
+def linear_maps(model: Any) -> dict[Any, tuple[Any, str]]:
+    """The linear maps of ``model`` that can be quantised, each with its parent and name there.
+
+    ``model`` is marked for the adapters' library. Raises BadInputError when there are none.
     """
     head = model.get_output_embeddings()
-    found = [
-        (parent, name, child)
+    found = {
+        child: (parent, name)
         for parent in model.modules()
         for name, child in parent.named_children()
         if child is not head and _can_be_quantised(child)
-    ]
+    }
     if not found:
         allowed = f"no linear map of this model has a multiple of {BLOCK_ELEMENTS} inputs; use none"
         raise BadInputError("training.lora.quantization", "nf4", allowed)
-    for parent, name, child in found:
-        setattr(parent, name, _quantised(child, compute_dtype, twice=twice))
     # Tells the adapters' library which of its layers to use.
     model.is_loaded_in_4bit = True
+    return found
 
 
 def _can_be_quantised(module: Any) -> bool:
@@ -50,7 +54,11 @@ def _can_be_quantised(module: Any) -> bool:
     return type(module).__name__ == _INPUTS_FIRST and int(module.weight.shape[0]) % BLOCK_ELEMENTS == 0
 
 
-def _quantised(linear: Any, compute_dtype: torch.dtype, *, twice: bool) -> Any:
+def quantised(linear: Any, compute_dtype: torch.dtype, *, twice: bool) -> Any:
+    """A frozen 4-bit layer in the place of ``linear``, a linear map on the host.
+
+    compute_dtype: in which a weight is multiplied. twice: quantise the scales as well.
+    """
     from bitsandbytes.nn import Linear4bit, Params4bit
 
     inputs_first = type(linear).__name__ == _INPUTS_FIRST
@@ -91,26 +99,27 @@ def scales(parameter: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def num_elements(parameter: torch.Tensor) -> int:
-    """Weights that ``parameter`` stands for."""
+    """Weights that ``parameter`` stands for, on all ranks together."""
     state = getattr(parameter, "quant_state", None)
-    return parameter.numel() if state is None else int(state.shape.numel())
+    if state is not None:
+        return int(state.shape.numel())
+    return int(getattr(parameter, "ds_numel", parameter.numel()))
 
 
-def restored(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """``state``, the gathered state of ``model``, with 4-bit weights back in the format they are computed in."""
-    whole = dict(state)
-    for name, module in model.named_modules():
-        if hasattr(module, _MARK):
-            weight = f"{name}.weight"
-            for key in [key for key in whole if key.startswith(f"{weight}.")]:
-                del whole[key]
-            whole[weight] = _restored(module, state[weight])
-    return whole
+def is_quantised(module: torch.nn.Module) -> bool:
+    """Whether ``module`` is one that ``quantised`` made."""
+    return hasattr(module, _MARK)
 
 
-def _restored(module: Any, codes: torch.Tensor) -> torch.Tensor:
+def has_inputs_first(module: torch.nn.Module) -> bool:
+    """Whether the weight of the layer that ``module`` replaced is stored with inputs first."""
+    return bool(getattr(module, _MARK))
+
+
+def restored(module: Any, codes: torch.Tensor) -> torch.Tensor:
+    """The weight of a quantised ``module``, whose whole codes are given: [outputs, inputs] in its compute format."""
     from bitsandbytes.functional import dequantize_4bit
 
     state = module.weight.quant_state
-    weight: torch.Tensor = dequantize_4bit(codes.to(state.absmax.device), state).cpu()
-    return weight.t().contiguous() if getattr(module, _MARK) else weight
+    weight: torch.Tensor = dequantize_4bit(codes.to(state.absmax.device), state)
+    return weight

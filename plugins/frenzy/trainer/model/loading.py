@@ -1,28 +1,17 @@
-"""The model of a job: from a config, a folder or the hub; warm start; adapters; checks."""
+"""The config of a job's model, and what is checked of it before its weights are there."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 
 from frenzy.core.models.flops import FlopsShape
-from frenzy.core.models.trainable import adapter_targets
 from frenzy.core.values.job import ModelSpec, Precision, TrainingJob
 from frenzy.core.values.resource_plan import ResourcePlan
-from frenzy.trainer import files
 from frenzy.trainer.model import four_bit
-from frenzy.trainer.model.fused_loss import fuse_loss
-from frenzy.trainer.outcome import BadInputError
-
-_COMPUTE_DTYPES: Final = {
-    Precision.FP32: torch.float32,
-    Precision.FP16: torch.float16,
-    Precision.BF16: torch.bfloat16,
-    Precision.AUTOCAST_BF16: torch.bfloat16,
-}
+from frenzy.trainer.model.making import model_without_weights
+from frenzy.trainer.outcome import BadInputError, one_line
 
 
 def load_config(model: ModelSpec, *, eos_token_id: int | None = None) -> Any:
@@ -35,7 +24,7 @@ def load_config(model: ModelSpec, *, eos_token_id: int | None = None) -> Any:
         try:
             config = AutoConfig.for_model(family, **given)
         except Exception as error:
-            raise BadInputError("model.config", dict(model.config), _one_line(error)) from error
+            raise BadInputError("model.config", dict(model.config), one_line(error)) from error
     else:
         config = _config_at(model)
     if eos_token_id is not None and model.config is not None:
@@ -51,7 +40,7 @@ def _config_at(model: ModelSpec) -> Any:
     try:
         return AutoConfig.from_pretrained(str(place), trust_remote_code=False)
     except Exception as error:
-        raise BadInputError(field, place, f"no model config can be read there ({_one_line(error)})") from error
+        raise BadInputError(field, place, f"no model config can be read there ({one_line(error)})") from error
 
 
 def check_fit(config: Any, job: TrainingJob, *, largest_token_id: int) -> None:
@@ -89,14 +78,14 @@ def check_builds(config: Any, attention: str) -> None:
     if attention != "eager" and _build_problem(config, "eager") is None:
         allowed = f"{config.model_type} has no {attention} attention; use eager"
         raise BadInputError("training.attention", attention, allowed) from problem
-    allowed = f"no causal language model can be made of it ({_one_line(problem)})"
+    allowed = f"no causal language model can be made of it ({one_line(problem)})"
     raise BadInputError("model.config", config.to_diff_dict(), allowed) from problem
 
 
 def _build_problem(config: Any, attention: str) -> Exception | None:
     try:
         with torch.device("meta"):
-            _from_config(config, attention)
+            model_without_weights(config, attention, torch.float32)
     except Exception as error:  # a config can be wrong in as many ways as there are families
         return error
     return None
@@ -122,112 +111,15 @@ def check_attention(attention: str) -> None:
         raise BadInputError("training.attention", attention, "flash-attn and a GPU for it are not there; use sdpa")
 
 
-def make_model(
-    job: TrainingJob, config: Any, *, run_root: str = "", weights: Mapping[str, torch.Tensor] | None = None
-) -> torch.nn.Module:
-    """The model on the host, in fp32, the same on every rank.
-
-    run_root: folder of all runs, where a run key given as ``checkpoint.warm_start`` is looked up.
-    weights: if given, the model has just these, in their own format, with nothing quantised or fused.
-    """
-    torch.manual_seed(job.training.seed)
-    if weights is not None:
-        return _with_weights(job, config, weights)
-    model: torch.nn.Module = _first_model(job, config, run_root)
-    lora = job.training.lora
-    if job.training.loss == "fused":
-        fuse_loss(model)
-    if lora is not None and lora.quantization == "nf4":
-        four_bit.quantise_linear_maps(model, _COMPUTE_DTYPES[job.training.precision], twice=lora.double_quantization)
-    if lora is not None:
-        model = _with_adapters(model, job)
-    model.train()
-    return model
-
-
-def _with_weights(job: TrainingJob, config: Any, weights: Mapping[str, torch.Tensor]) -> torch.nn.Module:
-    model: torch.nn.Module = _from_config(config, job.training.attention)
-    if job.training.lora is not None:
-        model = _with_adapters(model, job)
-    model.to(next(each.dtype for each in weights.values() if each.is_floating_point()))
-    model.load_state_dict(weights, strict=False)
-    model.train()
-    return model
-
-
-def _first_model(job: TrainingJob, config: Any, run_root: str) -> Any:
-    from transformers import AutoModelForCausalLM
-
-    folder, attention = _weights_folder(job, run_root), job.training.attention
-    try:
-        if folder is None:
-            return _from_config(config, attention)
-        return AutoModelForCausalLM.from_pretrained(
-            folder, config=config, attn_implementation=attention, dtype=torch.float32
-        )
-    except (ValueError, TypeError, KeyError, AttributeError, OSError, ZeroDivisionError) as error:
-        place = folder or dict(job.model.config or {"path": job.model.path})
-        allowed = f"no causal language model can be made of it ({_one_line(error)})"
-        raise BadInputError("model", place, allowed) from error
-
-
-def _from_config(config: Any, attention: str) -> Any:
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=torch.float32)
-
-
-def _weights_folder(job: TrainingJob, run_root: str) -> str | None:
-    """Where the first weights come from; None for random ones."""
-    if job.checkpoint.warm_start is not None:
-        return _warm_start_folder(job.checkpoint.warm_start, run_root)
-    if job.model.path is not None:
-        return job.model.path if _has_weights(job.model.path) else None
-    return job.model.hub_id
-
-
-def _warm_start_folder(given: str, run_root: str) -> str:
-    for place in (given, f"{given}/model", f"{run_root}/{given}/model"):
-        if files.exists(f"{place}/config.json"):
-            return str(files.fetch_folder(place, Path.cwd() / ".warm-start"))
-    allowed = "give a folder with config.json and weights, or the key of a finished run"
-    raise BadInputError("checkpoint.warm_start", given, allowed)
-
-
-def _has_weights(folder: str) -> bool:
-    return any(Path(folder).glob("*.safetensors")) or any(Path(folder).glob("pytorch_model*.bin"))
-
-
-def _with_adapters(model: Any, job: TrainingJob) -> Any:
-    from peft import LoraConfig, get_peft_model
-
-    lora = job.training.lora
-    assert lora is not None
-    settings = LoraConfig(
-        r=lora.rank,
-        lora_alpha=lora.alpha,  # type: ignore[arg-type]  # peft divides it by the rank: a float will do
-        lora_dropout=lora.dropout,
-        target_modules=list(adapter_targets(model.config.model_type, lora)),
-        task_type="CAUSAL_LM",
-        # GPT-2's own layers store the transposed weight; 4-bit ones do not.
-        fan_in_fan_out=model.config.model_type == "gpt2" and lora.quantization == "none",
-    )
-    try:
-        return get_peft_model(model, settings)
-    except ValueError as error:
-        names = list(adapter_targets(model.config.model_type, lora))
-        raise BadInputError("training.lora.target_modules", names, _one_line(error)) from error
-
-
 def flops_shape(model: torch.nn.Module, config: Any) -> FlopsShape:
-    """Sizes of ``model`` for counting operations; call it before ZeRO partitions the parameters."""
+    """Sizes of ``model`` for counting operations, whole ones where a rank holds slices."""
     text = config.get_text_config()
     heads = getattr(text, "num_attention_heads", 1)
     head_width = getattr(text, "head_dim", None) or text.hidden_size // heads
     parameters = list(model.parameters())
     return FlopsShape(
         num_parameters=sum(four_bit.num_elements(each) for each in parameters),
-        num_trainable=sum(each.numel() for each in parameters if each.requires_grad),
+        num_trainable=sum(four_bit.num_elements(each) for each in parameters if each.requires_grad),
         num_inactive=_inactive_parameters(model, text),
         num_layers=text.num_hidden_layers,
         attention_width=heads * head_width,
@@ -238,9 +130,5 @@ def _inactive_parameters(model: torch.nn.Module, text: Any) -> int:
     """Parameters of the experts that a token does not visit."""
     number = getattr(text, "num_local_experts", None) or getattr(text, "num_experts", None) or 0
     visited = getattr(text, "num_experts_per_tok", None) or number
-    experts = sum(each.numel() for name, each in model.named_parameters() if ".experts." in name)
+    experts = sum(four_bit.num_elements(each) for name, each in model.named_parameters() if ".experts." in name)
     return int(experts * (number - visited) // number) if number else 0
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__

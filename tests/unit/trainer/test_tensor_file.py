@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from frenzy.core.values.errors import ContractError
-from frenzy.trainer.checkpoint import fragment_file
-from frenzy.trainer.checkpoint.fragment_file import read_header, write_fragments
+from frenzy.trainer import tensor_file
 from frenzy.trainer.checkpoint.fragment_index import FragmentIndex, tensor_key
 from frenzy.trainer.checkpoint.rng import capture_rng, restore_rng, restore_rng_as_new_rank
+from frenzy.trainer.tensor_file import read_header, write_fragments
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.uint8, torch.bool]
 
@@ -37,7 +37,7 @@ def test_what_is_written_is_a_safetensors_file(tmp_path: Path, dtype: torch.dtyp
 
 
 def test_tensors_larger_than_a_chunk_arrive_whole_and_may_change_their_format(tmp_path: Path) -> None:
-    numel = fragment_file.CHUNK_BYTES // 2 + 5
+    numel = tensor_file.CHUNK_BYTES // 2 + 5
     tensor = torch.randn(numel).to(torch.bfloat16)
     write_fragments(tmp_path / "f", [("x", torch.ones(3)), ("a", tensor)], {})
     stored = read_header(tmp_path / "f")[0]["a"]

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -41,12 +42,22 @@ _DTYPES: Final = {name: dtype for dtype, name in _DTYPE_NAMES.items()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTensor:
-    """Where a flat tensor lies in a file: ``offset_bytes`` counts from the file's start."""
+    """Where a tensor lies in a file, row by row: ``offset_bytes`` counts from the file's start."""
 
     path: Path
     dtype: torch.dtype
-    numel: int
+    shape: tuple[int, ...]
     offset_bytes: int
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    def whole(self) -> torch.Tensor:
+        """The tensor in its own dtype and shape, on the host."""
+        flat = torch.empty(self.numel, dtype=self.dtype)
+        self.read_into(flat)
+        return flat.view(self.shape)
 
     def read_into(self, target: torch.Tensor, start: int = 0) -> None:
         """Fill the flat ``target`` with elements from ``start`` on, converting its dtype and device."""
@@ -95,24 +106,46 @@ def write_fragments(path: Path, tensors: Sequence[tuple[str, torch.Tensor]], met
 
 
 def _chunks(tensors: Sequence[tuple[str, torch.Tensor]], metadata: Mapping[str, str]) -> Iterator[Any]:
-    header = json.dumps(_header(tensors, metadata), separators=(",", ":")).encode()
-    header += b" " * (-len(header) % 8)
-    yield len(header).to_bytes(8, "little") + header
+    yield _header([(key, each.dtype, (each.numel(),)) for key, each in tensors], metadata)
     for _, tensor in tensors:
-        per_chunk = max(1, CHUNK_BYTES // tensor.dtype.itemsize)
-        for done in range(0, tensor.numel(), per_chunk):
-            piece = tensor.detach().narrow(0, done, min(per_chunk, tensor.numel() - done))
-            yield _bytes_of(piece.cpu().contiguous())
+        yield from _pieces(tensor)
 
 
-def _header(tensors: Sequence[tuple[str, torch.Tensor]], metadata: Mapping[str, str]) -> dict[str, Any]:
+def _pieces(tensor: torch.Tensor) -> Iterator[memoryview]:
+    per_chunk = max(1, CHUNK_BYTES // tensor.dtype.itemsize)
+    for done in range(0, tensor.numel(), per_chunk):
+        piece = tensor.detach().narrow(0, done, min(per_chunk, tensor.numel() - done))
+        yield _bytes_of(piece.cpu().contiguous())
+
+
+def _header(tensors: Iterable[tuple[str, torch.dtype, Sequence[int]]], metadata: Mapping[str, str]) -> bytes:
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     offset = 0
-    for key, tensor in tensors:
-        end = offset + tensor.numel() * tensor.dtype.itemsize
-        header[key] = {"dtype": _DTYPE_NAMES[tensor.dtype], "shape": [tensor.numel()], "data_offsets": [offset, end]}
+    for key, dtype, shape in tensors:
+        end = offset + math.prod(shape) * dtype.itemsize
+        header[key] = {"dtype": _DTYPE_NAMES[dtype], "shape": list(shape), "data_offsets": [offset, end]}
         offset = end
-    return header
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+class TensorWriter:
+    """A safetensors file whose tensors come one after another: no more than one of them need be in memory.
+
+    tensors: key, dtype and shape of each, in the order in which they will come.
+    """
+
+    def __init__(self, path: Path, tensors: Iterable[tuple[str, torch.dtype, Sequence[int]]]) -> None:
+        self._file = path.open("wb")
+        self._file.write(_header(tensors, {"format": "pt"}))
+
+    def write(self, tensor: torch.Tensor) -> None:
+        for piece in _pieces(tensor.reshape(-1)):
+            self._file.write(piece)
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
@@ -128,6 +161,12 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
 
 
 def _stored(path: Path, data_start: int, entry: Mapping[str, Any]) -> StoredTensor:
-    dtype = _DTYPES[entry["dtype"]]
-    begin, end = entry["data_offsets"]
-    return StoredTensor(path=path, dtype=dtype, numel=(end - begin) // dtype.itemsize, offset_bytes=data_start + begin)
+    stored = StoredTensor(
+        path=path,
+        dtype=_DTYPES[entry["dtype"]],
+        shape=tuple(entry["shape"]),
+        offset_bytes=data_start + entry["data_offsets"][0],
+    )
+    if stored.numel * stored.dtype.itemsize != entry["data_offsets"][1] - entry["data_offsets"][0]:
+        raise ValueError("a tensor's bytes are not those of its shape")
+    return stored

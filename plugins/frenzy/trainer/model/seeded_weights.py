@@ -1,0 +1,86 @@
+"""Random first weights one parameter at a time: the same values whichever are made, and on which rank.
+
+A family's own code says how its weights are drawn, module by module and sometimes twice for the same
+parameter. It runs once on torch's meta device, where nothing is drawn; what it does to each parameter is
+noted, and repeated for that parameter alone, in fp32, from a seed of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One operation on a parameter or a view of it. The references keep each tensor's id its own."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    named: Mapping[str, Any]
+    result: Any
+
+
+@dataclass(slots=True)
+class _Notes:
+    """Operations by the id of the parameter that they change; roots: the parameter of each view."""
+
+    calls: dict[int, list[_Call]] = field(default_factory=dict)
+    roots: dict[int, int] = field(default_factory=dict)
+
+    def add(self, call: _Call) -> None:
+        tensors = _tensors((call.arguments, call.named))
+        root = next((self.roots[id(each)] for each in tensors if id(each) in self.roots), None)
+        if root is not None:
+            self.calls[root].append(call)
+            self.roots.update({id(each): root for each in _tensors(call.result)})
+
+
+class _Noting(TorchDispatchMode):
+    def __init__(self, notes: _Notes) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch does not say
+        self._notes = notes
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self._notes.add(_Call(func, tuple(args), dict(kwargs or {}), result))
+        return result
+
+
+class SeededWeights:
+    """How the parameters of ``model``, a transformers model on the meta device, are drawn from ``seed``."""
+
+    def __init__(self, model: Any, seed: int) -> None:
+        self._seed = seed
+        self._notes = _Notes()
+        for each in model.parameters():
+            self._notes.roots[id(each)] = id(each)
+            self._notes.calls[id(each)] = []
+        with torch.no_grad(), _Noting(self._notes):
+            model.initialize_weights()
+
+    def draw(self, parameter: torch.nn.Parameter, name: str) -> torch.Tensor:
+        """The values of ``parameter`` in fp32 on the host; they follow from the seed, its name and shape."""
+        digest = hashlib.sha256(f"{self._seed}:{name}".encode()).digest()
+        torch.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+        values = torch.zeros(parameter.shape)
+        real: dict[int, Any] = {id(parameter): values}
+        with torch.no_grad():
+            for call in self._notes.calls[id(parameter)]:
+                result = call.function(*_replaced(call.arguments, real), **_replaced(call.named, real))
+                real.update({id(old): new for old, new in zip(_tensors(call.result), _tensors(result), strict=True)})
+        return values
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [each for each in pytree.tree_leaves(tree) if isinstance(each, torch.Tensor)]
+
+
+def _replaced(tree: Any, real: Mapping[int, Any]) -> Any:
+    return pytree.tree_map(lambda each: real.get(id(each), each), tree)

@@ -1,0 +1,123 @@
+"""A pretrained model's weights as they lie in safetensors files, by the names of its parameters.
+
+Nothing is read but the files' headers until a parameter, or a range of it, is asked for.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from frenzy.trainer.outcome import BadInputError
+from frenzy.trainer.tensor_file import StoredTensor, read_header
+
+
+class Values(Protocol):
+    """A parameter's values, wherever they are."""
+
+    def read_into(self, target: torch.Tensor, start: int = 0) -> None:
+        """Fill the flat ``target`` with elements from ``start`` on, converting its dtype and device."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HeldValues:
+    """Values in host memory."""
+
+    tensor: torch.Tensor
+
+    def read_into(self, target: torch.Tensor, start: int = 0) -> None:
+        with torch.no_grad():
+            target.copy_(self.tensor.reshape(-1).narrow(0, start, target.numel()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """Tensors of the files, with the pattern that each one's name has, that a conversion of transformers takes."""
+
+    target: str
+    converter: Any
+    tensors: tuple[tuple[str, str, StoredTensor], ...]
+
+    def values(self, model: Any) -> dict[str, torch.Tensor]:
+        """The parameters made of them, by name, in the files' format."""
+        converter = copy.deepcopy(self.converter)
+        for name, pattern, stored in self.tensors:
+            converter.add_tensor(self.target, name, pattern, stored.whole())
+        made = converter.convert(self.target, model=model, config=model.config)
+        return {name: each[0] if isinstance(each, list) else each for name, each in made.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFiles:
+    """What files hold of a model: parameters and buffers that lie there as they are, and those to be merged."""
+
+    plain: Mapping[str, StoredTensor]
+    _merged: tuple[_Merged, ...]
+
+    def merged(self, model: Any) -> Iterator[tuple[str, HeldValues]]:
+        """What transformers' conversions make of several tensors (experts of one layer), one group after another."""
+        for group in self._merged:
+            for name, tensor in group.values(model).items():
+                yield name, HeldValues(tensor)
+
+
+def find_weight_files(place: str) -> tuple[Path, ...]:
+    """The safetensors files at ``place``, a folder or a name on the hub; none where it has no such files."""
+    from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+    from transformers.utils.hub import cached_file
+
+    def find(name: str) -> str | None:
+        found: str | None = cached_file(place, name, _raise_exceptions_for_missing_entries=False)
+        return found
+
+    index = find(SAFE_WEIGHTS_INDEX_NAME)
+    if index is None:
+        single = find(SAFE_WEIGHTS_NAME)
+        return () if single is None else (Path(single),)
+    names = sorted(set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values()))
+    found = {name: find(name) for name in names}
+    missing = [name for name, each in found.items() if each is None]
+    if missing:
+        raise BadInputError("model", place, f"{Path(index).name} names {missing[0]}, which is not there")
+    return tuple(Path(each) for each in found.values() if each is not None)
+
+
+def weight_files(model: Any, paths: tuple[Path, ...], place: str) -> WeightFiles:
+    """What ``paths`` hold of ``model``, whose parameters may be on the meta device. Raises BadInputError."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
+
+    stored = {key: each for path in paths for key, each in read_header(path)[0].items()}
+    known = model.state_dict()
+    conversions = get_model_conversion_mapping(model)
+    renamings = [each for each in conversions if isinstance(each, WeightRenaming)]
+    converters = [each for each in conversions if isinstance(each, WeightConverter)]
+    by_pattern = {pattern: each for each in converters for pattern in each.source_patterns}
+    plain: dict[str, StoredTensor] = {}
+    groups: dict[str, list[tuple[str, str, StoredTensor]]] = {}
+    for key in sorted(stored, key=dot_natural_key):
+        name, pattern = rename_source_key(key, renamings, converters, model.base_model_prefix, known)
+        if name not in known:
+            continue
+        if pattern is None:
+            _check_shape(name, stored[key], known[name], place)
+            plain[name] = stored[key]
+        else:
+            groups.setdefault(name, []).append((key, pattern, stored[key]))
+    if not plain and not groups:
+        raise BadInputError("model", place, "its weights are of another model; no name in its files is this model's")
+    merged = (_Merged(name, by_pattern[parts[0][1]], tuple(parts)) for name, parts in groups.items())
+    return WeightFiles(plain, tuple(merged))
+
+
+def _check_shape(name: str, stored: StoredTensor, needed: torch.Tensor, place: str) -> None:
+    if stored.shape != tuple(needed.shape):
+        shapes = f"{list(stored.shape)} in its files and {list(needed.shape)} by its config"
+        raise BadInputError("model", place, f"{name} is {shapes}; use the config that belongs to the weights")

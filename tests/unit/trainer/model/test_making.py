@@ -1,0 +1,122 @@
+"""A model whose weights go straight into place: what they are, and what is read and drawn for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.trainer.families import config_of
+from tests.trainer.launching import Case
+from transformers import AutoModelForCausalLM
+
+from frenzy.core.values.job import ModelSpec, TrainingJob
+from frenzy.trainer.model.loading import load_config
+from frenzy.trainer.model.making import make_model, model_without_weights
+from frenzy.trainer.model.rank_share import WholeWeights
+from frenzy.trainer.model.seeded_weights import SeededWeights
+from frenzy.trainer.outcome import BadInputError
+
+BF16 = WholeWeights(torch.bfloat16)
+
+
+def job_of(family: str, **training: Any) -> TrainingJob:
+    return Case(run_dir="none", data="none", model=config_of(family), training=training).spec().job
+
+
+def published(family: str, folder: Path, *, dtype: torch.dtype = torch.bfloat16, shard: str = "40KB") -> TrainingJob:
+    """A job that starts from a tiny model's weights as transformers writes them, in several shards."""
+    job = job_of(family)
+    torch.manual_seed(5)
+    model = AutoModelForCausalLM.from_config(load_config(job.model), dtype=dtype)
+    model.save_pretrained(folder, max_shard_size=shard)
+    return replace(job, model=replace(job.model, config=None, path=str(folder)))
+
+
+# Tied, its own layout, base-model names; separate experts in the files, one tensor in the model; plain.
+@pytest.mark.parametrize("family", ["gpt2", "mixtral", "llama"])
+def test_weights_and_buffers_are_those_that_transformers_loads(family: str, tmp_path: Path) -> None:
+    job = published(family, tmp_path)
+    made = make_model(job, load_config(job.model), share=BF16)
+    expected = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    for key, given in expected.state_dict(keep_vars=True).items():
+        assert torch.equal(made.state_dict()[key], given), key
+        assert made.state_dict()[key].dtype == given.dtype == torch.bfloat16
+    for (name, given), (_, buffer) in zip(expected.named_buffers(), made.named_buffers(), strict=True):
+        assert buffer.dtype == given.dtype and torch.equal(buffer, given), name
+    assert len(list(made.parameters())) == len(list(expected.parameters()))
+
+
+def test_frequencies_of_rope_are_not_rounded_to_the_weights_format(tmp_path: Path) -> None:
+    job = published("llama", tmp_path)
+    buffers = dict(make_model(job, load_config(job.model), share=BF16).named_buffers())
+    frequencies = next(each for name, each in buffers.items() if name.endswith("inv_freq"))
+    assert frequencies.dtype == torch.float32
+    assert not torch.equal(frequencies, frequencies.bfloat16().float())
+
+
+def test_pickles_of_torch_are_read_too(tmp_path: Path) -> None:
+    job = published("llama", tmp_path, shard="1GB")
+    expected = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).state_dict()
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(expected, tmp_path / "pytorch_model.bin")
+    made = make_model(job, load_config(job.model)).state_dict()
+    assert all(torch.equal(made[key], each) for key, each in expected.items())
+
+
+def test_what_a_checkpoint_will_fill_is_not_read(tmp_path: Path) -> None:
+    job = published("llama", tmp_path)
+    for each in tmp_path.glob("*.safetensors*"):
+        each.write_text("no such format")
+    made = make_model(job, load_config(job.model), resumes=True)
+    assert not any(each.is_meta for each in made.parameters())
+
+
+def test_what_the_files_lack_is_drawn(tmp_path: Path) -> None:
+    job = published("llama", tmp_path, shard="1GB")
+    bare = AutoModelForCausalLM.from_pretrained(tmp_path).model
+    bare.save_pretrained(tmp_path)
+    made: Any = make_model(job, load_config(job.model))
+    assert 0.01 < float(made.lm_head.weight.detach().std()) < 0.03
+    assert torch.equal(made.model.norm.weight, bare.norm.weight.float())
+
+
+def test_weights_of_another_shape_are_refused_by_name(tmp_path: Path) -> None:
+    job = published("llama", tmp_path)
+    config = load_config(job.model)
+    config.intermediate_size += 64
+    with pytest.raises(BadInputError, match=r"down_proj\.weight is \[64, 128\] in its files and \[64, 192\]"):
+        make_model(job, config)
+
+
+def test_weights_of_another_family_are_refused(tmp_path: Path) -> None:
+    job = published("gpt2", tmp_path)
+    with pytest.raises(BadInputError, match="weights are of another model"):
+        make_model(job, load_config(ModelSpec(config=config_of("llama"))))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "mixtral"])
+def test_a_drawn_weight_does_not_depend_on_which_others_are_drawn(family: str) -> None:
+    job = job_of(family)
+    config = load_config(job.model)
+    whole = dict(make_model(job, config).named_parameters())
+    empty = model_without_weights(config, "sdpa", torch.float32)
+    drawn = SeededWeights(empty, job.training.seed)
+    for name, each in reversed(list(empty.named_parameters())):
+        assert torch.equal(drawn.draw(each, name), whole[name]), name
+
+
+def test_drawn_weights_are_as_the_family_draws_them() -> None:
+    made: Any = make_model(job_of("gpt2"), load_config(job_of("gpt2").model))
+    block = made.transformer.h[0]
+    assert float(block.mlp.c_fc.weight.detach().std()) == pytest.approx(0.02, rel=0.05)
+    # GPT-2 draws what adds to the residual twice; the second time counts.
+    assert float(block.mlp.c_proj.weight.detach().std()) == pytest.approx(0.02 / 4**0.5, rel=0.05)
+    assert torch.equal(block.ln_1.weight, torch.ones(64)) and not block.mlp.c_fc.bias.any()
+
+
+def test_another_seed_draws_other_weights() -> None:
+    first, second = (make_model(job, load_config(job.model)) for job in (job_of("llama"), job_of("llama", seed=12)))
+    assert not torch.equal(next(first.parameters()), next(second.parameters()))
