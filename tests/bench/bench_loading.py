@@ -30,7 +30,7 @@ from frenzy.core.values.units import GIB  # noqa: E402
 NUM_SHARDS: Final = 4
 ALLOWED_BYTES: Final = GIB // 2
 SAMPLE_S: Final = 0.01
-# Weights in millions -> hidden size, layers, width of the feed-forward block; some 32,000 words.
+# Hidden size, layers, width of the feed-forward block; 32,000 words.
 SIZES: Final = {"0.35B": (1024, 24, 2816), "0.7B": (1536, 20, 4096), "1.1B": (2048, 20, 5632)}
 
 
