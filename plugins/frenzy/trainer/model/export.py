@@ -25,6 +25,7 @@ from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.units import GIB
 from frenzy.trainer import files
 from frenzy.trainer.collective import from_rank0, from_rank0_at_length
+from frenzy.trainer.heartbeats import beat
 from frenzy.trainer.model.export_tensors import ExportGroup, export_groups
 from frenzy.trainer.outcome import one_line
 from frenzy.trainer.tensor_file import TensorWriter
@@ -128,6 +129,7 @@ class _Export:
         for group in shard.groups:
             with self._gathered(group.parameters):
                 from_rank0_at_length(partial(self._write_group, group))
+            beat("saving the finished model")
         from_rank0_at_length(lambda: self._publish(file, shard.name))
 
     def _open(self, file: Path, shard: _Shard) -> None:

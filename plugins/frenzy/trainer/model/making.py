@@ -12,6 +12,7 @@ import torch
 from frenzy.core.models.trainable import adapter_targets
 from frenzy.core.values.job import Precision, TrainingJob
 from frenzy.trainer import files
+from frenzy.trainer.heartbeats import beat
 from frenzy.trainer.model import four_bit
 from frenzy.trainer.model.fused_loss import fuse_loss
 from frenzy.trainer.model.rank_share import RankShare, WholeWeights
@@ -135,6 +136,7 @@ class _Filling:
         new = (WholeWeights(self._share.dtype) if is_whole else self._share).keep(old, values)
         for module, key in owners:
             module._parameters[key] = new
+        beat("loading the weights")
 
     def _quantise(self, linear: Any, parent: Any, name: str) -> None:
         lora, dtype = self._job.training.lora, _COMPUTE_DTYPES[self._job.training.precision]
