@@ -102,7 +102,7 @@ def evaluate(request: EvaluationRequest, scratch: Path) -> Evaluation:
     tokenizer = load_tokenizer(folder)
     model = _model(folder, job, request.model_config)
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
-    data = pack(job, tokenizer, (run_dir or scratch) / "data")
+    data = pack(job, tokenizer, RunPaths(request.run_dir).data_dir)
     loss, num_sequences = _mean_loss(model, data, job.evaluation.max_sequences)
     prompt, sample = _sample(model, tokenizer, data, job)
     return Evaluation(

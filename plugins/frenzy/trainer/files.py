@@ -5,10 +5,9 @@ Writes are all-or-nothing: a local file is renamed into place, an object store p
 
 from __future__ import annotations
 
-import os
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,9 +38,38 @@ def read_bytes(place: str) -> bytes:
     return bytes(fs.cat_file(key))
 
 
+def sizes(folder: str) -> dict[str, int]:
+    """Names and sizes of the files in ``folder``; none where there is no such folder."""
+    path = local_path(folder)
+    if path is not None:
+        found = path.iterdir() if path.is_dir() else ()
+        return {each.name: each.lstat().st_size for each in found if each.is_file()}
+    fs, key = _remote(folder)
+    fs.invalidate_cache(key)
+    if not fs.exists(key):
+        return {}
+    return {each["name"].rpartition("/")[2]: int(each["size"] or 0) for each in fs.ls(key, detail=True)}
+
+
 def read_text(place: str) -> str:
     """The UTF-8 content of ``place``. Raises FileNotFoundError."""
     return read_bytes(place).decode()
+
+
+def read_ranges(ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+    """Bytes [start, stop) of each place, all on one store that is not local, asked for together."""
+    if not ranges:
+        return []
+    fs, _ = _remote(ranges[0][0])
+    places = [str(fs._strip_protocol(place)) for place, _, _ in ranges]
+    starts, stops = [start for _, start, _ in ranges], [stop for _, _, stop in ranges]
+    return [bytes(each) for each in fs.cat_ranges(places, starts, stops)]
+
+
+def download_file(place: str, target: Path) -> None:
+    """Copy what is on another store to a local file."""
+    fs, key = _remote(place)
+    fs.get_file(key, str(target))
 
 
 def write_text(place: str, text: str) -> None:
@@ -66,7 +94,8 @@ def upload_file(source: Path, place: str) -> None:
     if path.absolute() == source.absolute():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Processes of different pods may have the same id.
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     shutil.copyfile(source, temporary)
     temporary.replace(path)
 

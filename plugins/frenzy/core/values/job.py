@@ -92,9 +92,11 @@ class ModelSpec(_Closed):
 class DataSpec(_Closed):
     """The training text and how it is cut into sequences."""
 
-    path: Annotated[str, Len(1, _PATH), Doc("A file, folder, glob or fsspec URL of text, jsonl or parquet.")]
-    format: Annotated[Literal["auto", "text", "jsonl", "parquet"], Doc("auto goes by the file ending.")] = "auto"
-    text_column: Annotated[str, Len(0, _NAME), Doc("The column that holds the text in jsonl and parquet.")] = "text"
+    path: Annotated[str, Len(1, _PATH), Doc("A file, folder, glob or fsspec URL of text, jsonl, parquet or Arrow.")]
+    format: Annotated[Literal["auto", "text", "jsonl", "parquet", "arrow"], Doc("auto goes by the file ending.")] = (
+        "auto"
+    )
+    text_column: Annotated[str, Len(0, _NAME), Doc("The column of the text in jsonl, parquet and Arrow.")] = "text"
     sequence_length: Annotated[int, Ge(8), Le(1_048_576), Doc("Tokens per packed sequence.", (256, 1024, 4096))] = 1024
     validation_fraction: Annotated[float, Ge(0), Lt(0.5), Doc("Share kept for evaluation, from the end.")] = 0.02
 

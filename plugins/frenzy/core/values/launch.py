@@ -196,6 +196,11 @@ class RunPaths:
         return f"{self.run_dir}/model"
 
     @property
+    def data_dir(self) -> str:
+        """The prepared tokens."""
+        return f"{self.run_dir}/data"
+
+    @property
     def tokenizer_dir(self) -> str:
         return f"{self.run_dir}/tokenizer"
 

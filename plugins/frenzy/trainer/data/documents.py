@@ -1,9 +1,15 @@
-"""Documents of a data set: one per text file, jsonl line or parquet row, in a fixed order."""
+"""Documents of a data set: one per text file, jsonl line, parquet or Arrow row, in a fixed order.
+
+A ``Part`` is what is read in one go: a file, or a range of one that can be entered in the middle.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +17,7 @@ from frenzy.core.values.job import DataSpec
 from frenzy.trainer.outcome import BadInputError
 
 if TYPE_CHECKING:
-    from pyarrow import Schema
+    from pyarrow import RecordBatch, Schema
 
 _FORMATS: Final = {
     ".txt": "text",
@@ -22,13 +28,33 @@ _FORMATS: Final = {
     ".json": "jsonl",
     ".parquet": "parquet",
     ".pq": "parquet",
+    ".arrow": "arrow",
 }
+# What ``datasets.Dataset.save_to_disk`` writes beside its files: their names in order, and the names of splits.
+_STATE_FILE: Final = "state.json"
+_SPLITS_FILE: Final = "dataset_dict.json"
+_TRAINING_SPLIT: Final = "train"
 _COMPRESSIONS: Final = (".gz", ".bz2", ".xz", ".zst")
 _PIECE_CHARACTERS: Final = 8_000_000
 # A compressed file of a few kB may hold lines of any length.
 _MOST_LINE_CHARACTERS: Final = 16_000_000
 _ROWS_AT_ONCE: Final = 64
 _MOST_NAMES: Final = 20
+_READ_BYTES: Final = 2**20
+_ARROW_MAGIC: Final = b"ARROW1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A file of a data set, or a range of one: [start, stop) in bytes for jsonl, in row groups for parquet.
+
+    stop None: to its end. A line belongs to the range that it begins in.
+    """
+
+    place: str
+    form: str
+    start: int = 0
+    stop: int | None = None
 
 
 def documents(data: DataSpec) -> Iterator[tuple[str, bool]]:
@@ -42,13 +68,23 @@ def documents(data: DataSpec) -> Iterator[tuple[str, bool]]:
 def pieces(data: DataSpec) -> Iterator[tuple[str, bool, int]]:
     """As ``documents``, and what each took to read, in characters; what was read in vain is a piece of no document."""
     for place in list_files(data):
-        form = _format_of(place, data)
-        if form == "text":
-            yield from ((text, ends, len(text)) for text, ends in _text_pieces(place))
-        elif form == "jsonl":
-            yield from _jsonl_texts(place, data.text_column)
-        else:
-            yield from ((text or "", bool(text), len(text or "")) for text in _parquet_texts(place, data.text_column))
+        yield from read_part(Part(place=place, form=format_of(place, data)), data.text_column)
+
+
+def read_part(part: Part, column: str) -> Iterator[tuple[str, bool, int]]:
+    """The pieces of ``part``, as in ``pieces``. Raises BadInputError."""
+    if part.form == "text":
+        yield from ((text, ends, len(text)) for text, ends in _text_pieces(part.place))
+    elif part.form == "jsonl":
+        yield from _jsonl_texts(part, column)
+    else:
+        rows = _parquet_texts(part, column) if part.form == "parquet" else _arrow_texts(part.place, column)
+        yield from ((text or "", bool(text), len(text or "")) for text in rows)
+
+
+def is_compressed(place: str) -> bool:
+    """Whether the file can only be read from its start."""
+    return PurePosixPath(place).suffix.lower() in _COMPRESSIONS
 
 
 def list_files(data: DataSpec) -> list[str]:
@@ -60,15 +96,31 @@ def list_files(data: DataSpec) -> list[str]:
         if any(letter in data.path for letter in "*?["):
             found = [each for each in fs.glob(key) if fs.isfile(each) and not PurePosixPath(each).name.startswith(".")]
         elif fs.isdir(key):
-            found = [each for each in fs.find(key) if _is_data(each, data)]
+            found = _saved_files(fs, key, data.path) or [each for each in fs.find(key) if _is_data(each, data)]
         else:
             found = [key] if fs.exists(key) else []
     except (OSError, ValueError, ImportError) as error:
         raise BadInputError("data.path", data.path, f"it cannot be reached ({error})") from error
     if not found:
-        allowed = "no data file is there; give a file, folder, glob or fsspec URL of text, jsonl or parquet"
+        allowed = "no data file is there; give a file, folder, glob or fsspec URL of text, jsonl, parquet or arrow"
         raise BadInputError("data.path", data.path, allowed)
     return [fs.unstrip_protocol(each) for each in sorted(found)]
+
+
+def _saved_files(fs: Any, key: str, place: str) -> list[str]:
+    """The files of a data set that ``datasets`` saved in the folder; of several splits the one to train on."""
+    if fs.exists(f"{key}/{_SPLITS_FILE}"):
+        splits = json.loads(fs.cat_file(f"{key}/{_SPLITS_FILE}"))["splits"]
+        if _TRAINING_SPLIT not in splits:
+            allowed = f"it has the splits {_names(map(str, splits))}; name the folder of one of them"
+            raise BadInputError("data.path", place, allowed)
+        key = f"{key}/{_TRAINING_SPLIT}"
+    if not fs.exists(f"{key}/{_STATE_FILE}"):
+        return []
+    named = [str(each["filename"]) for each in json.loads(fs.cat_file(f"{key}/{_STATE_FILE}"))["_data_files"]]
+    if any(PurePosixPath(each).name != each for each in named):
+        raise BadInputError("data.path", place, f"{_STATE_FILE} names files that are not in its folder")
+    return [f"{key}/{each}" for each in named]
 
 
 def _is_data(name: str, data: DataSpec) -> bool:
@@ -84,7 +136,8 @@ def _ending(name: str) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def _format_of(place: str, data: DataSpec) -> str:
+def format_of(place: str, data: DataSpec) -> str:
+    """text, jsonl, parquet or arrow. Raises BadInputError for an ending that says none of them."""
     if data.format != "auto":
         return data.format
     form = _FORMATS.get(_ending(place))
@@ -95,17 +148,40 @@ def _format_of(place: str, data: DataSpec) -> str:
 
 
 def _text_pieces(place: str) -> Iterator[tuple[str, bool]]:
-    import fsspec
-
     try:
-        with fsspec.open(place, "rt", encoding="utf-8", compression="infer", newline="") as file:
+        with _opened_text(place, newline="") as file:
             piece = _read_lines(file, place)
             while piece:
                 following = _read_lines(file, place)
                 yield piece, not following
                 piece = following
     except UnicodeDecodeError as error:
-        raise BadInputError("data.path", place, f"text must be UTF-8 ({error.reason} at byte {error.start})") from error
+        raise _no_text(place, error) from error
+
+
+def _opened_text(place: str, *, newline: str | None = None) -> Any:
+    import fsspec
+
+    _learn_zstandard()
+    return fsspec.open(place, "rt", encoding="utf-8", compression="infer", newline=newline)
+
+
+def _learn_zstandard() -> None:
+    """Let fsspec read ``.zst`` by pyarrow, where no library of that name does."""
+    from fsspec import compression
+
+    if "zstd" in compression.compr:
+        return
+    import pyarrow as arrow
+
+    def opened(infile: Any, mode: str = "rb", **_: Any) -> Any:
+        return arrow.CompressedInputStream(arrow.PythonFile(infile, mode=mode.rstrip("b")), "zstd")
+
+    compression.register_compression("zstd", opened, "zst")
+
+
+def _no_text(place: str, error: UnicodeDecodeError) -> BadInputError:
+    return BadInputError("data.path", place, f"text must be UTF-8 ({error.reason} at byte {error.start})")
 
 
 def _read_lines(file: Any, place: str) -> str:
@@ -125,14 +201,58 @@ def _too_long(place: str) -> BadInputError:
     return BadInputError("data.path", place, allowed)
 
 
-def _jsonl_texts(place: str, column: str) -> Iterator[tuple[str, bool, int]]:
+def _jsonl_texts(part: Part, column: str) -> Iterator[tuple[str, bool, int]]:
+    is_whole = part.start == 0 and part.stop is None
+    where = part.place if not part.start else f"{part.place} after byte {part.start}"
+    try:
+        with _opened_text(part.place) if is_whole else closing(_opened_range(part)) as file:
+            lines = iter(lambda: _read_line(file, part.place), "")
+            for number, line in enumerate(lines, start=1):
+                holds = bool(line.strip())
+                yield _jsonl_text(line, column, f"{where} line {number}") if holds else "", holds, len(line)
+    except UnicodeDecodeError as error:
+        raise _no_text(part.place, error) from error
+
+
+def _opened_range(part: Part) -> io.TextIOWrapper:
     import fsspec
 
-    with fsspec.open(place, "rt", encoding="utf-8", compression="infer") as file:
-        lines = iter(lambda: _read_line(file, place), "")
-        for number, line in enumerate(lines, start=1):
-            holds = bool(line.strip())
-            yield _jsonl_text(line, column, f"{place} line {number}") if holds else "", holds, len(line)
+    file = fsspec.open(part.place, "rb").open()
+    start = _next_line(file, part.start)
+    stop = None if part.stop is None else _next_line(file, part.stop)
+    file.seek(start)
+    return io.TextIOWrapper(io.BufferedReader(_Range(file, stop)), encoding="utf-8")
+
+
+def _next_line(file: Any, offset: int) -> int:
+    """Where the first line begins at ``offset`` or after it."""
+    if offset == 0:
+        return 0
+    file.seek(offset - 1)
+    while block := file.readline(_READ_BYTES):
+        if block.endswith(b"\n"):
+            break
+    return int(file.tell())
+
+
+class _Range(io.RawIOBase):
+    """What is left of ``file`` up to the byte ``stop``."""
+
+    def __init__(self, file: Any, stop: int | None) -> None:
+        self._file, self._stop = file, stop
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        room = len(buffer) if self._stop is None else min(len(buffer), self._stop - self._file.tell())
+        found = self._file.read(room) if room > 0 else b""
+        buffer[: len(found)] = found
+        return len(found)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def _jsonl_text(line: str, column: str, where: str) -> str:
@@ -155,25 +275,59 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(usual[:_MOST_NAMES]) or "none"
 
 
-def _parquet_texts(place: str, column: str) -> Iterator[str | None]:
+def _parquet_texts(part: Part, column: str) -> Iterator[str | None]:
     import fsspec
+    from pyarrow import parquet
+
+    with fsspec.open(part.place, "rb") as file:
+        footer = read_footer(file, part.place)
+        _check_column(footer.schema.to_arrow_schema(), column, part.place)
+        groups = range(part.start, footer.num_row_groups if part.stop is None else part.stop)
+        # A value that stands in very many rows is in memory once.
+        table = parquet.ParquetFile(file, metadata=footer, read_dictionary=[column], buffer_size=_READ_BYTES)
+        yield from _texts_of(
+            table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[column], row_groups=groups, use_threads=False),
+            column,
+            part.place,
+        )
+
+
+def read_footer(file: Any, place: str) -> Any:
+    """The metadata of the parquet file. Raises BadInputError."""
     import pyarrow as arrow
     from pyarrow import parquet
 
+    try:
+        return parquet.read_metadata(file)
+    except arrow.ArrowInvalid as error:
+        raise BadInputError("data.path", place, f"it must be a parquet file ({error})") from error
+
+
+def _arrow_texts(place: str, column: str) -> Iterator[str | None]:
+    """Rows of a stream of record batches, as ``datasets`` keeps them, or of an Arrow file."""
+    import fsspec
+    import pyarrow as arrow
+    from pyarrow import ipc
+
     with fsspec.open(place, "rb") as file:
+        is_file = file.read(len(_ARROW_MAGIC)) == _ARROW_MAGIC
+        file.seek(0)
         try:
-            footer = parquet.read_metadata(file)
+            reader = ipc.open_file(file) if is_file else ipc.open_stream(file)
         except arrow.ArrowInvalid as error:
-            raise BadInputError("data.path", place, f"it must be a parquet file ({error})") from error
-        _check_column(footer.schema.to_arrow_schema(), column, place)
-        # A value that stands in very many rows is in memory once.
-        table = parquet.ParquetFile(file, metadata=footer, read_dictionary=[column], buffer_size=2**20)
-        for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[column], use_threads=False):
-            for value in batch.column(0):
-                text: str | None = value.as_py()
-                if text is not None and len(text) > _MOST_LINE_CHARACTERS:
-                    raise _too_long(place)
-                yield text
+            raise BadInputError("data.path", place, f"it must be an Arrow file ({error})") from error
+        _check_column(reader.schema, column, place)
+        batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
+        yield from _texts_of(batches, column, place)
+
+
+def _texts_of(batches: Iterable[RecordBatch], column: str, place: str) -> Iterator[str | None]:
+    for batch in batches:
+        for value in batch.column(column):
+            text: str | None = value.as_py()
+            if text is not None and len(text) > _MOST_LINE_CHARACTERS:
+                raise _too_long(place)
+            yield text
 
 
 def _check_column(schema: Schema, column: str, place: str) -> None:
@@ -183,5 +337,5 @@ def _check_column(schema: Schema, column: str, place: str) -> None:
         raise BadInputError("data.text_column", column, f"{place} has no such column; there are {_names(schema.names)}")
     kind = schema.field(column).type
     kind = kind.value_type if types.is_dictionary(kind) else kind
-    if not (types.is_string(kind) or types.is_large_string(kind)):
+    if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
         raise BadInputError("data.text_column", column, f"{place} holds {kind} there, not strings")

@@ -1,15 +1,19 @@
-"""Documents to a file of token ids cut into equal sequences, and reading sequences back.
+"""Prepared tokens as equal sequences of a job: how many there are, and reading them by index.
 
-The file is read with plain reads, never mapped: the memory of a virtual GPU must hold tensors only.
+Local shards are read with plain reads, never mapped: the memory of a virtual GPU must hold tensors only.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import shutil
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,70 +22,146 @@ from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError
 from frenzy.core.values.job import DataSpec, TrainingJob
 from frenzy.core.values.resource_plan import short_hash
+from frenzy.trainer import files
 from frenzy.trainer.data.documents import documents
-from frenzy.trainer.data.tokenizer import is_byte_tokenizer
-from frenzy.trainer.heartbeats import beat
+from frenzy.trainer.data.encoding import Encoder
+from frenzy.trainer.data.preparing import Note, Share, key_of, prepare_shards
+from frenzy.trainer.data.source_parts import Source, digest_of, survey
+from frenzy.trainer.data.token_shards import Shard
 from frenzy.trainer.outcome import BadInputError
 
-_MAX_CHARACTERS_AT_ONCE: Final = 1_000_000
+_MOST_OPEN_FILES: Final = 256
+# Sequences are read in no order: of a larger data set each read would fetch a shard.
+_MOST_COPIED_BYTES: Final = 4 * 1024**3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedData:
-    """Token ids on disk: ``num_train`` sequences to train on, then ``num_validation`` held out.
+    """Token ids in shards: ``num_train`` sequences to train on, then ``num_validation`` held out.
 
-    file: raw little-endian ids of ``num_bytes_per_token`` bytes (2 or 4). num_tokens counts all.
+    place: folder or fsspec URL of the shards, which hold raw little-endian ids of ``num_bytes_per_token`` bytes
+    (2 or 4). num_tokens counts all. digest: of the tokens.
     """
 
-    file: str
+    place: str
+    shards: tuple[Shard, ...]
     num_bytes_per_token: int
     sequence_length: int
     num_train: int
     num_validation: int
     num_tokens: int
+    digest: str
 
     @property
     def dtype(self) -> np.dtype[Any]:
         return np.dtype("<u2" if self.num_bytes_per_token == 2 else "<u4")
 
 
-class SequenceReader:
-    """Reads sequences of a PackedData by index; one open file, no memory kept."""
+class _Span(NamedTuple):
+    """Bytes [start, stop) of a shard."""
 
-    def __init__(self, packed: PackedData) -> None:
+    shard: str
+    start: int
+    stop: int
+
+
+class SequenceReader:
+    """Reads sequences of a PackedData by index; no tokens are kept in memory.
+
+    Shards on another store are copied to ``cache`` when they are first needed, if all of them have room there;
+    else, and without it, only the bytes of the sequences are fetched.
+    """
+
+    def __init__(self, packed: PackedData, cache: Path | None = None) -> None:
         self._packed = packed
-        self._file = os.open(packed.file, os.O_RDONLY)
+        self._starts = [0, *accumulate(each.num_tokens for each in packed.shards)]
+        folder = files.local_path(packed.place)
+        self._copies = None if folder or not cache or not _has_room(cache, packed) else cache / "shards"
+        local = folder or self._copies
+        self._files = None if local is None else _LocalFiles(local)
 
     def read(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Token ids of shape (len(indices), sequence_length)."""
-        length = self._packed.sequence_length
-        found = np.empty((len(indices), length), dtype=np.int64)
-        num_bytes = length * self._packed.num_bytes_per_token
-        for row, index in enumerate(indices):
-            raw = os.pread(self._file, num_bytes, int(index) * num_bytes)
-            found[row] = np.frombuffer(raw, dtype=self._packed.dtype)
+        spans = [list(self._spans(int(index))) for index in indices]
+        raw = self._fetch([span for each in spans for span in each])
+        found = np.empty((len(indices), self._packed.sequence_length), dtype=np.int64)
+        for row, each in enumerate(spans):
+            found[row] = np.frombuffer(b"".join(next(raw) for _ in each), dtype=self._packed.dtype)
         return found
 
     def close(self) -> None:
-        os.close(self._file)
+        if self._files is not None:
+            self._files.close()
+
+    def _spans(self, index: int) -> Iterator[_Span]:
+        """Where the sequence lies: in one shard, or at the end of one and the start of those that follow."""
+        width, length = self._packed.num_bytes_per_token, self._packed.sequence_length
+        first, end = index * length, (index + 1) * length
+        shard = int(np.searchsorted(self._starts, first, side="right")) - 1
+        while first < end:
+            start = self._starts[shard]
+            stop = min(end, self._starts[shard + 1])
+            if stop > first:
+                yield _Span(self._packed.shards[shard].name, (first - start) * width, (stop - start) * width)
+            first, shard = stop, shard + 1
+
+    def _fetch(self, spans: list[_Span]) -> Iterator[bytes]:
+        if self._files is None:
+            return iter(files.read_ranges([(f"{self._packed.place}/{each.shard}", *each[1:]) for each in spans]))
+        if self._copies is not None:
+            for name in {each.shard for each in spans}:
+                _copy(f"{self._packed.place}/{name}", self._copies / name)
+        return map(self._files.read, spans)
 
 
-def pack(job: TrainingJob, tokenizer: Any, folder: Path) -> PackedData:
+class _LocalFiles:
+    """Shards in a folder, of which some stay open."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._open: OrderedDict[str, int] = OrderedDict()
+
+    def read(self, span: _Span) -> bytes:
+        if span.shard not in self._open:
+            if len(self._open) >= _MOST_OPEN_FILES:
+                os.close(self._open.popitem(last=False)[1])
+            self._open[span.shard] = os.open(self._folder / span.shard, os.O_RDONLY)
+        return os.pread(self._open[span.shard], span.stop - span.start, span.start)
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+
+def pack(
+    job: TrainingJob,
+    tokenizer: Any,
+    folder: str | Path,
+    *,
+    share: Share | None = None,
+    source: Source | None = None,
+    note: Note = lambda _: None,
+) -> PackedData:
     """The job's data in ``folder``, made on the first call and found again on later ones.
 
-    Keyed by the specification, not by the source's content: a run goes on with the text it began
-    with even if somebody edits the file. Raises BadInputError when there is too little text.
+    Found by the specification, not by the source's content: a run goes on with the text it began with even if
+    somebody edits the file. source: what all who share the work agreed on. Raises BadInputError when there is too
+    little text.
     """
-    key = short_hash(codec.dumps(job.data), str(len(tokenizer)), job.model.tokenizer)
-    index = folder / f"tokens-{key}.json"
-    packed = _found(index, job.data)
+    index = f"{folder}/{index_name(job, tokenizer)}"
+    packed = find_packed(index, job.data)
     if packed is None:
-        folder.mkdir(parents=True, exist_ok=True)
-        packed = _write(job.data, tokenizer, folder / f"tokens-{key}.bin")
-        temporary = index.with_name(f".{index.name}.{os.getpid()}.tmp")
-        temporary.write_text(codec.dumps(packed))
-        temporary.replace(index)
+        encoder, source = Encoder(tokenizer), source or survey(job.data)
+        place = f"{folder}/{key_of(source, encoder)}"
+        shards = prepare_shards(job.data, source, encoder, place, share=share, note=note)
+        packed = _packed(job.data, place, shards, encoder.dtype.itemsize)
+        files.write_text(index, codec.dumps(packed))
     return packed
+
+
+def index_name(job: TrainingJob, tokenizer: Any) -> str:
+    """The file that says which prepared tokens the job trains on."""
+    return f"tokens-{short_hash(codec.dumps(job.data), str(len(tokenizer)), job.model.tokenizer)}.json"
 
 
 def training_texts(data: DataSpec) -> Iterator[str]:
@@ -95,46 +175,45 @@ def training_texts(data: DataSpec) -> Iterator[str]:
         allowed -= len(text)
 
 
-def _found(index: Path, data: DataSpec) -> PackedData | None:
+def find_packed(index: str, data: DataSpec) -> PackedData | None:
     """What was made before, if it is what would be made of so many tokens; the run's code may have written it."""
     try:
-        packed = codec.loads(PackedData, index.read_text())
+        packed = codec.loads(PackedData, files.read_bytes(index))
     except (OSError, ContractError):
         return None
     # The folder may have been moved or mounted elsewhere since.
-    beside = index.with_suffix(".bin")
-    whole = packed.num_tokens * packed.num_bytes_per_token
-    if not beside.exists() or beside.stat().st_size != whole or packed.num_bytes_per_token not in (2, 4):
+    folder, key = index.rpartition("/")[0], packed.place.rpartition("/")[2]
+    place = f"{folder}/{key}"
+    if packed.num_bytes_per_token not in (2, 4) or not key.isalnum() or not _are_whole(place, packed):
         return None
-    shares = split(packed.num_tokens // data.sequence_length, data.validation_fraction)
-    if packed.sequence_length != data.sequence_length or (packed.num_train, packed.num_validation) != shares:
+    try:
+        made = _packed(data, place, packed.shards, packed.num_bytes_per_token)
+    except BadInputError:
         return None
-    return PackedData(**{**codec.encode(packed), "file": str(beside)})
+    told = PackedData(**{**{name: getattr(packed, name) for name in packed.__slots__}, "place": place})
+    return made if made == told else None
 
 
-def _write(data: DataSpec, tokenizer: Any, file: Path) -> PackedData:
-    largest_id = max(len(tokenizer) - 1, tokenizer.eos_token_id)
-    num_bytes = 2 if largest_id < 2**16 else 4
-    dtype = np.dtype("<u2" if num_bytes == 2 else "<u4")
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    num_tokens = 0
-    with temporary.open("wb") as out:
-        for ids in _token_runs(documents(data), tokenizer):
-            out.write(ids.astype(dtype).tobytes())
-            num_tokens += len(ids)
-            beat("tokenising: tokens written", num_tokens)
-    temporary.replace(file)
+def _are_whole(place: str, packed: PackedData) -> bool:
+    sizes = files.sizes(place)
+    return all(sizes.get(each.name) == each.num_tokens * packed.num_bytes_per_token for each in packed.shards)
+
+
+def _packed(data: DataSpec, place: str, shards: tuple[Shard, ...], num_bytes_per_token: int) -> PackedData:
+    num_tokens = sum(each.num_tokens for each in shards)
     num_train, num_validation = split(num_tokens // data.sequence_length, data.validation_fraction)
     if num_train < 1:
         allowed = f"its {num_tokens} tokens do not fill one training sequence of {data.sequence_length}"
         raise BadInputError("data.path", data.path, f"{allowed}; give more text or a smaller data.sequence_length")
     return PackedData(
-        file=str(file),
-        num_bytes_per_token=num_bytes,
+        place=place,
+        shards=shards,
+        num_bytes_per_token=num_bytes_per_token,
         sequence_length=data.sequence_length,
         num_train=num_train,
         num_validation=num_validation,
         num_tokens=num_tokens,
+        digest=digest_of(" ".join(each.digest for each in shards)),
     )
 
 
@@ -146,18 +225,16 @@ def split(num_sequences: int, validation_fraction: float) -> tuple[int, int]:
     return num_sequences - num_validation, num_validation
 
 
-def _token_runs(pieces: Iterable[tuple[str, bool]], tokenizer: Any) -> Iterator[NDArray[np.uint32]]:
-    end = np.array([tokenizer.eos_token_id], dtype=np.uint32)
-    plain_bytes = is_byte_tokenizer(tokenizer)
-    for text, ends in pieces:
-        for start in range(0, len(text), _MAX_CHARACTERS_AT_ONCE):
-            yield _encode(text[start : start + _MAX_CHARACTERS_AT_ONCE], tokenizer, plain_bytes=plain_bytes)
-        if ends:
-            yield end
+def _has_room(cache: Path, packed: PackedData) -> bool:
+    num_bytes = packed.num_tokens * packed.num_bytes_per_token
+    return num_bytes <= _MOST_COPIED_BYTES and 2 * num_bytes <= shutil.disk_usage(cache).free
 
 
-def _encode(text: str, tokenizer: Any, *, plain_bytes: bool) -> NDArray[np.uint32]:
-    if plain_bytes:
-        return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.uint32)
-    # The backend is called directly: the wrapper warns about texts longer than a model's window.
-    return np.asarray(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], dtype=np.uint32)
+def _copy(place: str, target: Path) -> None:
+    """Other ranks of the node may copy the same shard."""
+    if target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    files.download_file(place, temporary)
+    temporary.replace(target)

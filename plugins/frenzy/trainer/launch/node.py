@@ -14,6 +14,7 @@ from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.launch import AttemptResult, ExitCode, LaunchSpec, RunPaths, deepspeed_config, how_ended
 from frenzy.trainer import env, files, heartbeats
 from frenzy.trainer.checkpoint.store import list_checkpoints
+from frenzy.trainer.data.preparing import Share
 from frenzy.trainer.launch.child import call_in_child, fork, log_tail, read_report
 from frenzy.trainer.launch.rank_failures import share_failures
 from frenzy.trainer.launch.rendezvous import Rendezvous, find_rendezvous, open_rendezvous
@@ -83,7 +84,7 @@ def run_node(spec: LaunchSpec, *, node_rank: int | None, scratch: Path) -> Attem
             settings = deepspeed_config(spec.job, spec.plan)
             files.write_text(paths.ds_config(spec.attempt), json.dumps(settings, indent=2))
         prepared = call_in_child(
-            lambda: prepare(spec, scratch, makes_tokenizer=ranks.is_first_node),
+            lambda: prepare(spec, scratch, share=_share_of(spec, ranks)),
             scratch / "prepared.pickle",
             log_file=logs / "prepare.log",
         )
@@ -119,6 +120,11 @@ def _run_ranks(
     ended = supervisor.wait()
     own = _fold(contexts, ended, logs)
     return own if ranks.is_only_machine else share_failures(spec, node_rank=ranks.node_rank, own=own)
+
+
+def _share_of(spec: LaunchSpec, ranks: LocalRanks) -> Share:
+    """Of what is prepared, this machine's part."""
+    return Share() if ranks.is_only_machine else Share(rank=ranks.node_rank, count=len(spec.gpus_per_node))
 
 
 def _rank_main(context: RankContext) -> Any:

@@ -1,4 +1,4 @@
-"""What happens once on each node before its ranks start: tokenizer, token file, checkpoint, checks.
+"""What happens once on each node before its ranks start: tokenizer, prepared tokens, checkpoint, checks.
 
 Runs in a short-lived child of the launcher, so that the libraries it uses leave neither threads
 nor memory behind in the process the ranks are forked from.
@@ -6,18 +6,19 @@ nor memory behind in the process the ranks are forked from.
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
 from frenzy.core.lifecycle.resume import ParallelLayout
 from frenzy.core.values.launch import LaunchSpec, RunPaths
-from frenzy.trainer import files, heartbeats
+from frenzy.trainer import heartbeats
 from frenzy.trainer.callbacks import load_callbacks
 from frenzy.trainer.checkpoint.store import PreparedCheckpoint, prepare_resume
-from frenzy.trainer.data.packing import PackedData, pack, training_texts
-from frenzy.trainer.data.tokenizer import READY_FILE, load_tokenizer, make_tokenizer
+from frenzy.trainer.data.packing import PackedData
+from frenzy.trainer.data.preparing import Progress, Share
+from frenzy.trainer.data.run_data import run_data, run_tokenizer
+from frenzy.trainer.data.tokenizer import load_tokenizer
 from frenzy.trainer.loop.learning_rate import total_steps
 from frenzy.trainer.model.loading import (
     check_attention,
@@ -27,6 +28,8 @@ from frenzy.trainer.model.loading import (
     check_precision,
     load_config,
 )
+
+logger = logging.getLogger("frenzy.trainer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +43,10 @@ class Prepared:
     resume: PreparedCheckpoint | None
 
 
-def prepare(spec: LaunchSpec, scratch: Path, *, makes_tokenizer: bool) -> Prepared:
+def prepare(spec: LaunchSpec, scratch: Path, *, share: Share) -> Prepared:
     """Make or find all of it. Raises BadInputError (PermanentError) for what cannot be trained.
 
-    makes_tokenizer: this node is the one that makes a missing tokenizer; the others wait for it.
+    share: which of the attempt's nodes this is; the first makes what there must be one of.
     """
     paths, job = RunPaths(spec.run_dir), spec.job
     heartbeats.beat("checking the model")
@@ -53,12 +56,12 @@ def prepare(spec: LaunchSpec, scratch: Path, *, makes_tokenizer: bool) -> Prepar
     check_attention(job.training.attention)
     check_builds(given, job.training.attention)
     check_precision(job.training.precision)
-    folder = _tokenizer_folder(spec, paths, scratch, makes_tokenizer=makes_tokenizer)
+    folder = run_tokenizer(job, paths, scratch, attempt=spec.attempt, share=share)
     tokenizer = load_tokenizer(folder)
     eos = int(tokenizer.eos_token_id)
     config = load_config(job.model, eos_token_id=eos)
     check_fit(config, job, largest_token_id=max(len(tokenizer) - 1, eos))
-    data = pack(job, tokenizer, _data_folder(paths, scratch))
+    data = run_data(job, tokenizer, paths, attempt=spec.attempt, share=share, note=_log)
     heartbeats.beat("reading the checkpoint")
     return Prepared(
         data=data,
@@ -79,27 +82,5 @@ def _resume(spec: LaunchSpec, paths: RunPaths, scratch: Path) -> PreparedCheckpo
     return prepare_resume(paths, scratch, layout_of(spec))
 
 
-def _data_folder(paths: RunPaths, scratch: Path) -> Path:
-    run_dir = files.local_path(paths.run_dir)
-    return (run_dir or scratch) / "data"
-
-
-def _tokenizer_folder(spec: LaunchSpec, paths: RunPaths, scratch: Path, *, makes_tokenizer: bool) -> Path:
-    ready = f"{paths.tokenizer_dir}/{READY_FILE}"
-    if not files.exists(ready):
-        if makes_tokenizer:
-            tokenizer = make_tokenizer(spec.job.model, _texts(spec))
-            with tempfile.TemporaryDirectory(prefix="frenzy-tokenizer-") as made:
-                tokenizer.save_pretrained(made)
-                files.publish_folder(Path(made), paths.tokenizer_dir, last=READY_FILE)
-        else:
-            signs_at = paths.heartbeat(spec.attempt, 0)
-            heartbeats.wait_for(ready, signs_at=signs_at, what="make the tokenizer")
-    return files.fetch_folder(paths.tokenizer_dir, scratch / "tokenizer")
-
-
-def _texts(spec: LaunchSpec) -> Iterator[str]:
-    texts = training_texts(spec.job.data) if spec.job.model.tokenizer == "train" else ()
-    for number, text in enumerate(texts, start=1):
-        heartbeats.beat("making the tokenizer: texts read", number)
-        yield text
+def _log(progress: Progress) -> None:
+    logger.info("%s", progress.sentence)

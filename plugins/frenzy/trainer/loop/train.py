@@ -78,7 +78,7 @@ def train(run: Run) -> int:
     run.board.set_plan(run.local_rank, total_steps=total, resumed_step=start)
     _each_callback(run, "on_train_begin", _context(run, step=start or 0, loss=None))
     control = ControlFile(run.paths.control(run.spec.attempt))
-    reader = SequenceReader(run.prepared.data)
+    reader = SequenceReader(run.prepared.data, run.scratch)
     last_loss: float | None = None
     pace = Pace(run.spec.gpu, run.rank)
     with TelemetryWriter(run.paths, run.spec.attempt, run.rank) as telemetry:

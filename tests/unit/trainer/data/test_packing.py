@@ -51,12 +51,13 @@ def test_second_packing_is_the_first_one(tmp_path: Path, tokenizer: Any) -> None
     assert pack(_job(tmp_path / "a.txt"), tokenizer, tmp_path / "out") == first
 
 
-def test_half_written_token_file_is_made_again(tmp_path: Path, tokenizer: Any) -> None:
+def test_half_written_shard_is_made_again(tmp_path: Path, tokenizer: Any) -> None:
     (tmp_path / "a.txt").write_text("x" * 100)
     first = pack(_job(tmp_path / "a.txt"), tokenizer, tmp_path / "out")
-    Path(first.file).write_bytes(b"short")
-    again = pack(_job(tmp_path / "a.txt"), tokenizer, tmp_path / "out")
-    assert Path(again.file).stat().st_size == 2 * first.num_tokens
+    shard = Path(first.place) / first.shards[0].name
+    shard.write_bytes(b"short")
+    assert pack(_job(tmp_path / "a.txt"), tokenizer, tmp_path / "out") == first
+    assert shard.stat().st_size == 2 * first.num_tokens
 
 
 @given(num_sequences=some.integers(0, 10_000), fraction=some.floats(0, 0.499))
@@ -128,5 +129,5 @@ def test_an_index_that_was_written_by_somebody_else_is_not_believed(
     told = {**json.loads(index.read_text()), **lie}
     index.write_text(json.dumps(told))
     size = told["num_tokens"] * told["num_bytes_per_token"]
-    os.truncate(first.file, size)
+    os.truncate(Path(first.place) / first.shards[0].name, size)
     assert pack(_job(tmp_path / "a.txt"), tokenizer, tmp_path / "out") == first
