@@ -48,7 +48,6 @@ class PlacementPolicy(StrEnum):
     HAS = "has"
     BACKFILL = "backfill"
     FIFO = "fifo"
-    SRTF = "srtf"
     FRENZY_PAPER = "frenzy-paper"
 
 

@@ -126,7 +126,7 @@ def test_a_dag_file_and_a_task_take_them_from_the_database(home: Home) -> None:
 def test_a_server_process_takes_them_from_the_database_and_its_own_environment_first(home: Home) -> None:
     server = {"_AIRFLOW_PROCESS_CONTEXT": "server"}
     assert home.told("-c", _SERVER, **server) == ["kubernetes fifo 77.0"]
-    assert home.told("-c", _SERVER, **server, FRENZY_POLICY="srtf") == ["kubernetes srtf 77.0"]
+    assert home.told("-c", _SERVER, **server, FRENZY_POLICY="backfill") == ["kubernetes backfill 77.0"]
 
 
 def test_the_command_line_plans_on_the_cluster_of_the_connection(home: Home) -> None:
@@ -136,9 +136,9 @@ def test_the_command_line_plans_on_the_cluster_of_the_connection(home: Home) -> 
 
 def test_a_database_out_of_reach_is_told_from_one_without_the_connection(home: Home) -> None:
     away = {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home.folder}/none/airflow.db"}
-    first, *rest = home.told("-c", _SERVER, **away, FRENZY_POLICY="srtf")
+    first, *rest = home.told("-c", _SERVER, **away, FRENZY_POLICY="backfill")
     assert "The Connection frenzy_default could not be read: OperationalError" in first
-    assert rest[-1] == "local srtf 60.0"
+    assert rest[-1] == "local backfill 60.0"
 
 
 def test_a_refused_setting_is_no_fault_of_the_request_that_meets_it(home: Home) -> None:

@@ -32,11 +32,18 @@ def _gavel() -> Scheduler:
     return GavelScheduler()
 
 
+def _srtf() -> Scheduler:
+    from tools.policy_bench.srtf import SrtfScheduler
+
+    return SrtfScheduler()
+
+
 RIVALS: Final[Mapping[str, Callable[[], Scheduler]]] = MappingProxyType(
     {
         "gavel-lp": _gavel,
         "sia-ilp": _sia,
         "sia-ilp-work": lambda: _sia(work_power=0.5),
         "sia-rigid": lambda: _sia(rigid=True, no_allocation=2.0),
+        "srtf": _srtf,
     }
 )

@@ -16,7 +16,7 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import Final
 
-from frenzy.core.scheduling import HasPolicy, SchedulingState, SrtfPolicy
+from frenzy.core.scheduling import HasPolicy, SchedulingState
 from frenzy.core.scheduling.engine.options import Rules
 from frenzy.core.scheduling.engine.room import Room
 from frenzy.core.scheduling.engine.state import running_job
@@ -77,7 +77,7 @@ class _Engine:
         self._running = {each.job.run_key: each.job for each in scenario.running}
         self._rules = Rules.of(scheduler.rules)
         self._room = self._whole_room()
-        self._moves = scheduler.round_s is None and isinstance(scheduler.rules, HasPolicy | SrtfPolicy)
+        self._moves = scheduler.round_s is None and isinstance(scheduler.rules, HasPolicy)
         self._ledger = Ledger(scenario)
         if len(self._ledger.jobs) != len(scenario.jobs) + len(scenario.running):
             raise SimulationError("two jobs have the same key")

@@ -35,9 +35,9 @@ class Answers:
 def test_the_connection_is_asked_once_and_the_environment_each_time() -> None:
     look = Answers(['{"FRENZY_LAUNCHER": "kubernetes", "FRENZY_POLICY": "fifo"}'])
     known = ConnectionSettings(look)
-    first, second = known.of({}), known.of({"FRENZY_POLICY": "srtf"})
+    first, second = known.of({}), known.of({"FRENZY_POLICY": "backfill"})
     assert (first.launcher, first.placement_policy) == (LauncherKind.KUBERNETES, PlacementPolicy.FIFO)
-    assert (second.launcher, second.placement_policy) == (LauncherKind.KUBERNETES, PlacementPolicy.SRTF)
+    assert (second.launcher, second.placement_policy) == (LauncherKind.KUBERNETES, PlacementPolicy.BACKFILL)
     assert look.num_looks == 1
 
 

@@ -13,7 +13,7 @@ from frenzy.app.queue_snapshot import queue_snapshot
 from frenzy.app.reconciliation import reconcile
 from frenzy.core.lifecycle.moves import ElasticRules
 from frenzy.core.runs.ledger import JobState
-from frenzy.core.runs.protocol import DirectiveKind, ReconcileReport, VerdictKind
+from frenzy.core.runs.protocol import DirectiveKind, ReconcileReport
 from frenzy.core.scheduling import SchedulingState, decide, policy_named
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.job import ConstraintsSpec, TrainingJob, TrainingSpec
@@ -22,7 +22,7 @@ from frenzy.sim.engine import simulate
 from frenzy.sim.registry import scheduler_named
 from frenzy.sim.snapshot import product_scheduler, scenario_of
 
-DONE, STOPPED = 0, 98
+DONE = 0
 MOVES_NOBODY = (PlacementPolicy.BACKFILL, PlacementPolicy.FIFO, PlacementPolicy.FRENZY_PAPER)
 
 
@@ -123,22 +123,6 @@ def test_fifo_starts_in_order_of_submission_though_a_later_job_would_fit(airflow
     assert (told.code, "c is first in line" in told.sentence) == (ReasonCode.WAITING_BEHIND_HEAD, True)
     finish(jobs[1])
     assert [each.is_placed for each in (jobs[2], other)] == [True, True]
-
-
-def test_srtf_lets_a_long_job_give_way_to_a_short_one_and_grow_back(airflow: Airflow) -> None:
-    home = under(airflow, PlacementPolicy.SRTF)
-    long = submit(home, on("small", "long", steps=100_000))
-    train(long)
-    short = submit(home, on("small", "short", steps=10))
-    assert long.step(1, 21).kind is DirectiveKind.CHECKPOINT_AND_STOP
-    assert not short.is_placed
-    long.end(1, STOPPED, last_step=22)
-    assert short.is_placed
-    assert long.decide().kind is VerdictKind.RETRY
-    long.place()
-    finish(short)
-    assert long.is_placed
-    assert run_view(long.services, long.key).attempts[-1].next_attempt.checkpoint_step == 22
 
 
 @pytest.mark.parametrize("policy", [each for each in PlacementPolicy if each is not PlacementPolicy.FRENZY_PAPER])

@@ -12,7 +12,6 @@ from frenzy.core.scheduling import (
     FifoPolicy,
     HasPolicy,
     PaperPolicy,
-    SrtfPolicy,
     apply_actions,
     schedule,
 )
@@ -39,7 +38,6 @@ policies = st.sampled_from(
         HasPolicy(min_gain=0.0),
         FifoPolicy(),
         BackfillPolicy(),
-        SrtfPolicy(),
     )
 )
 has_policies = st.sampled_from(

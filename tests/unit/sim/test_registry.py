@@ -16,7 +16,7 @@ from frenzy.sim.registry import scheduler_named, scheduler_names
 from frenzy.sim.results import SimResult
 from frenzy.sim.scenario_jobs import SimJob
 
-NAMES = {"backfill", "fifo", "frenzy-paper", "has", "srtf"}
+NAMES = {"backfill", "fifo", "frenzy-paper", "has"}
 PLANS = (on_large(2, 60), on_large(1, 100), on_small(2, 160), on_small(1, 240))
 
 

@@ -12,7 +12,6 @@ from frenzy.core.scheduling.engine.policy_settings import (
     HasPolicy,
     PaperPolicy,
     Policy,
-    SrtfPolicy,
     policy_named,
     with_queues,
 )
@@ -31,7 +30,6 @@ __all__ = [
     "PaperPolicy",
     "Policy",
     "SchedulingState",
-    "SrtfPolicy",
     "apply_actions",
     "decide",
     "explain",

@@ -8,7 +8,7 @@ from typing import Final
 
 from frenzy.core.scheduling.engine.claims import is_settled
 from frenzy.core.scheduling.engine.options import Option, Rules
-from frenzy.core.scheduling.engine.policy_settings import HasPolicy, Policy, SrtfPolicy
+from frenzy.core.scheduling.engine.policy_settings import HasPolicy, Policy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.wording import about
 from frenzy.core.scheduling.reasons.what_if import least, one_for_each_type, with_idle_gpus
@@ -26,7 +26,7 @@ def better_plans(facts: SchedulingFacts, job: RunningJob, now_s: float, policy: 
 
     Nothing of a job that may not be moved. A job that is to be cheap is not told of faster plans.
     """
-    if job.elasticity is None or job.plan not in job.plans or not isinstance(policy, HasPolicy | SrtfPolicy):
+    if job.elasticity is None or job.plan not in job.plans or not isinstance(policy, HasPolicy):
         return
     rank, count = job.plans.index(job.plan) + 1, len(job.plans)
     best = "It runs its only plan." if count == 1 else f"It runs the best of its {count} plans."

@@ -8,9 +8,9 @@ from itertools import takewhile
 
 from frenzy.core.scheduling.engine import elastic
 from frenzy.core.scheduling.engine.board import Board
-from frenzy.core.scheduling.engine.policy_settings import FifoPolicy, HasPolicy, PaperPolicy, Policy, SrtfPolicy
+from frenzy.core.scheduling.engine.policy_settings import FifoPolicy, HasPolicy, PaperPolicy, Policy
 from frenzy.core.scheduling.engine.state import SchedulingState, apply_actions
-from frenzy.core.scheduling.policies import backfill, fifo, paper, srtf
+from frenzy.core.scheduling.policies import backfill, fifo, paper
 from frenzy.core.scheduling.reasons.holds import Judge, SweepJudge
 from frenzy.core.scheduling.reasons.remedies import Trials
 from frenzy.core.scheduling.reasons.starts import why_this_plan
@@ -105,9 +105,6 @@ def decide(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Polic
 
 def _decided(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], SchedulingState]:
     """Actions, and the state in which only those wait that no action serves."""
-    policy = state.rules.policy
-    if isinstance(policy, SrtfPolicy):
-        return srtf.decide(state, now_s, policy)
     starts: list[Action] = []
     while state.may_start and (started := run_pass(state, now_s).started):
         starts += [Start(run_key=job.run_key, plan=job.plan, placement=job.placement) for job in started]
@@ -132,8 +129,6 @@ def run_pass(state: SchedulingState, now_s: float) -> Board:
         paper.run_pass(board, policy)
     elif isinstance(policy, FifoPolicy):
         fifo.run_pass(board, policy)
-    elif isinstance(policy, SrtfPolicy):
-        srtf.run_pass(board)
     else:
         backfill.run_pass(board, policy)
     return board

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
-from frenzy.core.scheduling.engine.capped import capped_plans
-from frenzy.core.scheduling.engine.policy_settings import FifoPolicy, PaperPolicy, Policy, SrtfPolicy, queue_rules
+from frenzy.core.scheduling.engine.policy_settings import FifoPolicy, PaperPolicy, Policy, queue_rules
 from frenzy.core.scheduling.engine.rigid import could_hold, rigid_plans
 from frenzy.core.scheduling.engine.room import Need, Room
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.resource_plan import ResourcePlan
-from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob
+from frenzy.core.values.scheduling_facts import QueuedJob
 
 _MOST_MENUS: Final = 16_384
 
@@ -136,11 +135,7 @@ class Rules:
         """
         menu = self._menu(_Wish(job.plans, job.ordered, job.asked_gpus, job.excluded_nodes), cluster)
         asks = f"{menu.asks} {job.queue} {job.team}" if queue_rules(self.policy) else menu.asks
-        return Contender(job, menu, asks, self._work_left(job))
-
-    def choices_of_running(self, job: RunningJob, cluster: Cluster) -> tuple[tuple[ResourcePlan, Need], ...]:
-        """The plans that ``job`` would try if it waited, in that order, and what they need."""
-        return self._menu(_Wish(job.plans, False, job.asked_gpus, job.excluded_nodes), cluster).choices
+        return Contender(job, menu, asks, job.work_left)
 
     def _menu(self, wish: _Wish, cluster: Cluster) -> Menu:
         key = (id(wish.plans), *wish[1:])
@@ -187,16 +182,7 @@ class Rules:
         if isinstance(self.policy, FifoPolicy):
             fits = partial(self._could_hold, cluster, wish.excluded_nodes)
             return rigid_plans(plans, wish.asked_gpus, fits, ordered=wish.ordered)
-        if isinstance(self.policy, SrtfPolicy):
-            max_gpus = self.policy.max_share * sum(cluster.num_gpus_by_type.values())
-            capped = capped_plans(plans, max_gpus, self.policy.min_efficiency)
-            plans = capped if wish.ordered else sorted(capped, key=lambda plan: plan.predicted_run_s)
         return _undominated(plans)
-
-    def _work_left(self, job: QueuedJob) -> float:
-        if isinstance(self.policy, SrtfPolicy):
-            return self.policy.believed_left(job.work_left, job.work_done)
-        return job.work_left
 
     def _could_hold(self, cluster: Cluster, excluded_nodes: tuple[str, ...], plan: ResourcePlan) -> bool:
         return could_hold(cluster, self.need(plan, excluded_nodes))
@@ -204,11 +190,8 @@ class Rules:
     def queue_order(self, job: QueuedJob) -> tuple[int, float, str]:
         """Sort key of the queue, total: priority descending, then time of submission, then run key.
 
-        The published algorithm knows no priority; the shortest job comes first under ``srtf``.
+        The published algorithm knows no priority.
         """
-        if isinstance(self.policy, SrtfPolicy):
-            fastest_s = min((plan.predicted_run_s for plan in job.plans), default=0.0)
-            return (-job.priority, self._work_left(job) * fastest_s, job.run_key)
         priority = 0 if isinstance(self.policy, PaperPolicy) else job.priority
         return (-priority, job.submitted_s, job.run_key)
 

@@ -98,33 +98,7 @@ class FifoPolicy(_AnyPolicy):
     head_blocks: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SrtfPolicy(_AnyPolicy):
-    """Shortest remaining time first, capped; running jobs give way, grow and move (see ``srtf``).
-
-    max_share: a job's GPUs at most, as a share of the cluster's. min_efficiency: it gets no more GPUs of
-    a type than leave each at least this share of its best throughput. preempt_ratio: a job gives way only to one
-    that takes less than 1 / ratio of what it has left. hysteresis: a move into idle GPUs must leave less than
-    this share of the time to the end, restart included. overrun_share: of a job that outlived its estimate
-    this share of what it did is believed to be left. num_tried, num_victims: in one decision, waiting jobs
-    for which room is made at most, and jobs that give way to one of them.
-    """
-
-    name: ClassVar[str] = "srtf"
-    max_share: float = 0.5
-    min_efficiency: float = 0.5
-    preempt_ratio: float = 2.0
-    hysteresis: float = 0.8
-    overrun_share: float = 0.3
-    num_tried: int = 16
-    num_victims: int = 8
-
-    def believed_left(self, left: float, done: float) -> float:
-        """What is left of a job, ``left`` by its estimate, in multiples of its plans' run times."""
-        return left if left > 0 else self.overrun_share * done
-
-
-Policy = HasPolicy | PaperPolicy | BackfillPolicy | FifoPolicy | SrtfPolicy
+Policy = HasPolicy | PaperPolicy | BackfillPolicy | FifoPolicy
 
 
 def with_queues(policy: Policy, queues: QueueRules) -> Policy:
@@ -138,7 +112,7 @@ def queue_rules(policy: Policy) -> QueueRules:
 
 
 POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
-    {policy.name: policy for policy in (HasPolicy(), PaperPolicy(), BackfillPolicy(), FifoPolicy(), SrtfPolicy())}
+    {policy.name: policy for policy in (HasPolicy(), PaperPolicy(), BackfillPolicy(), FifoPolicy())}
 )
 
 

@@ -1,1 +1,1 @@
-"""Policies beside the engine's own: first come first served, backfill, the paper's, and a rival."""
+"""Policies beside the engine's own: first come first served, backfill and the paper's."""

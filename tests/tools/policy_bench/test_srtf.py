@@ -1,4 +1,4 @@
-"""The policy ``srtf``: shortest remaining time first, capped, preemptive, elastic."""
+"""The rival ``srtf``: shortest remaining time first, capped, preemptive, elastic."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import replace
 
 from tests.unit.core.has_world import facts, node, plan, running, started, waiting, where
 
-from frenzy.core.scheduling import SrtfPolicy, apply_actions, policy_named, schedule
-from frenzy.core.scheduling.engine.capped import capped_plans
+from frenzy.core.scheduling import SchedulingState, apply_actions
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import (
     Action,
     Elasticity,
-    Hold,
     Preempt,
     QueuedJob,
     Resize,
     RunningJob,
     SchedulingFacts,
 )
+from tools.policy_bench.capped import capped_plans
+from tools.policy_bench.srtf import SrtfParameters, SrtfScheduler
 
-SRTF = SrtfPolicy(max_share=1.0)
+SRTF = SrtfParameters(max_share=1.0)
 ELASTIC = Elasticity(restart_s=10.0, moves_left=1)
 NOW_S = 100.0
 
@@ -37,10 +37,15 @@ def long_job(elasticity: Elasticity = ELASTIC, *others: ResourcePlan) -> Running
 
 
 def done(actions: tuple[Action, ...]) -> list[tuple[str, str]]:
-    return [(action.kind, action.run_key) for action in actions if not isinstance(action, Hold)]
+    return [(action.kind, action.run_key) for action in actions]
 
 
-def decided(job: QueuedJob, run: RunningJob, policy: SrtfPolicy = SRTF) -> tuple[Action, ...]:
+def schedule(known: SchedulingFacts, now_s: float, parameters: SrtfParameters) -> tuple[Action, ...]:
+    scheduler = SrtfScheduler(parameters)
+    return scheduler.decide(SchedulingState.of(known, scheduler.rules), now_s)
+
+
+def decided(job: QueuedJob, run: RunningJob, policy: SrtfParameters = SRTF) -> tuple[Action, ...]:
     return schedule(facts([node("n1", "v100", 4)], [job], [run]), NOW_S, policy)
 
 
@@ -115,7 +120,7 @@ def test_no_job_gets_more_than_its_share_of_the_cluster_or_more_than_it_uses_wel
     assert [each.num_gpus for each in capped_plans(by_count[:2], 1, 0.9)] == [4]
     assert capped_plans([], 8, 0.5) == []
     job = waiting("a", *by_count)
-    found = started(schedule(facts([node("n1", "v100", 8)], [job]), 0.0, SrtfPolicy(max_share=0.25)))
+    found = started(schedule(facts([node("n1", "v100", 8)], [job]), 0.0, SrtfParameters(max_share=0.25)))
     assert where(found["a"]) == {"n1": 2}
 
 
@@ -156,7 +161,6 @@ def test_no_gpu_is_given_twice_and_a_second_pass_changes_nothing() -> None:
         assert len(set(touched)) == len(touched)
 
 
-def test_it_is_found_by_its_name_and_says_why_it_stops_a_job() -> None:
-    assert policy_named("srtf") == SrtfPolicy()
+def test_it_says_why_it_stops_a_job() -> None:
     actions = decided(waiting("short", plan("v100", 4, run_s=50)), long_job())
     assert [action.reason.detail for action in actions if isinstance(action, Preempt)][0].endswith(".")
