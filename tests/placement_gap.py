@@ -38,7 +38,7 @@ from frenzy.sim.schedulers import ProductScheduler
 
 NUM_INSTANCES = 100
 # Mean and worst, as shares of the least.
-RIGID_BOUNDS = (0.15, 1.5)
+RIGID_BOUNDS = (0.06, 0.4)
 ELASTIC_BOUNDS = (0.0, 0.25)
 _TYPES = (gpu_type("fast", tflops=300), gpu_type("slow", tflops=100))
 _GROUPS = (4, 2, 1)

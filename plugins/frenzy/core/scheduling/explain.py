@@ -13,7 +13,7 @@ from functools import partial
 from itertools import islice
 
 from frenzy.core.scheduling.better_plans import better_plans
-from frenzy.core.scheduling.engine.deadlines import deadline_sentence, running_sentence
+from frenzy.core.scheduling.engine.deadlines import running_sentence
 from frenzy.core.scheduling.engine.options import Contender
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy, Policy
 from frenzy.core.scheduling.engine.swap import refusals
@@ -103,7 +103,7 @@ def explain(facts: SchedulingFacts, run_key: str, now_s: float, policy: Policy) 
         reason=hold.reason,
         position=hold.position,
         expected_start_s=hold.expected_start_s,
-        deadline=deadline_sentence(judge.board.with_deadline_in_reach(contender), now_s, policy),
+        deadline=judge.deadline(contender),
         options=_options(judge, contender),
         counterfactuals=_counterfactuals(Trials(facts, facts, now_s, policy, decide, _MOST_LOOKS), contender),
         holders=tuple(islice(_who_stays(facts, contender, now_s, policy), _MAX_HOLDERS_SHOWN)),
@@ -112,7 +112,7 @@ def explain(facts: SchedulingFacts, run_key: str, now_s: float, policy: Policy) 
 
 def _options(judge: Judge, contender: Contender) -> tuple[OptionView, ...]:
     """Nothing of a job whose old workers are still there: it had no turn."""
-    if contender.job.run_key in judge.board.state.running:
+    if contender.job.run_key in judge.record.after.running:
         return ()
     return tuple(OptionView(plan=each.plan, sentence=judge.option(contender, each)) for each in contender.options)
 

@@ -1,4 +1,4 @@
-"""The scheduling function: passes over the queue until one changes nothing, then the holds."""
+"""The scheduling function: the decision, and a hold with its reason for each job that goes on waiting."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import math
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from frenzy.core.scheduling.engine import elastic
-from frenzy.core.scheduling.engine.board import Board
-from frenzy.core.scheduling.engine.policy_settings import FifoPolicy, HasPolicy, PaperPolicy, Policy
+from frenzy.core.scheduling.engine import elastic, starts
+from frenzy.core.scheduling.engine.policy_settings import Policy
 from frenzy.core.scheduling.engine.state import SchedulingState, apply_actions
-from frenzy.core.scheduling.policies import backfill, fifo, paper
-from frenzy.core.scheduling.reasons.holds import Judge, SweepJudge
+from frenzy.core.scheduling.policies import paper
+from frenzy.core.scheduling.reasons.holds import Judge, Record
 from frenzy.core.scheduling.reasons.remedies import Trials
 from frenzy.core.scheduling.reasons.starts import why_this_plan
 from frenzy.core.values.errors import Reason
@@ -45,13 +44,12 @@ class Decision:
 
     def why_this_plan(self, job: QueuedJob, plan: ResourcePlan) -> Reason:
         """Why ``job`` starts with ``plan``."""
-        may_move = isinstance(self.judge, SweepJudge)
-        return why_this_plan(job.plans, plan, self.after.rules.policy, may_move=may_move)
+        return why_this_plan(job.plans, plan, self.after.rules.policy, may_move=self.judge.record.moves)
 
     @property
     def after(self) -> SchedulingState:
         """The state to which the actions lead, in which only those wait that no action serves."""
-        return self.judge.board.state
+        return self.judge.record.after
 
 
 def schedule(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Policy) -> tuple[Action, ...]:
@@ -69,47 +67,41 @@ def schedule(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Pol
 def decision_of(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Policy) -> Decision:
     """Actions with their record."""
     state = as_state(facts, policy)
-    if isinstance(policy, HasPolicy) and elastic.is_elastic(state):
-        actions, missed = elastic.decide(state, now_s, policy)
-        after = elastic.with_what_can_start(state, actions, now_s)
-        board = Board(state=after, now_s=now_s, room=after.room)
-        return Decision(state.facts, actions, SweepJudge(board, missed))
-    actions, after = _decided(state, now_s)
-    return Decision(state.facts, actions, Judge(run_pass(after, now_s)))
+    if elastic.is_elastic(state):
+        actions, missed = elastic.decide(state, now_s)
+        record = Record(elastic.with_what_can_start(state, actions, now_s), now_s, missed, moves=True)
+    elif state.rules.counts_gpus_only:
+        actions, after = paper.decide(state, now_s)
+        record = Record(after, now_s, {})
+    else:
+        actions, after, last = starts.decide(state, now_s)
+        record = Record(after, now_s, last.missed, last.own_promises)
+    return Decision(state.facts, actions, Judge(record))
 
 
 def holds(decision: Decision, now_s: float) -> list[Hold]:
-    """One hold for each waiting job, in queue order. Where jobs may be moved nobody knows who starts when."""
+    """One hold for each waiting job, in queue order."""
     judge, after = decision.judge, decision.after
-    starts = {} if isinstance(judge, SweepJudge) else expected_starts(judge.board)
+    expected = expected_starts(judge.record)
     trials = decision.trials(now_s)
     found = []
     for position, contender in enumerate(after.waiting, start=1):
         key, reason = contender.job.run_key, judge.reason(contender)
         remedy = trials.remedy(contender, reason, after.room.by_type.__getitem__) or reason.remedy
-        if remedy is not None and key in starts:
-            remedy = f"{remedy}; {judge.when(key, starts[key])}"
+        if remedy is not None and key in expected:
+            remedy = f"{remedy}; {judge.when(key, expected[key])}"
         if remedy != reason.remedy:
             reason = replace(reason, remedy=remedy)
-        found.append(Hold(run_key=key, reason=reason, position=position, expected_start_s=starts.get(key)))
+        found.append(Hold(run_key=key, reason=reason, position=position, expected_start_s=expected.get(key)))
     return found
 
 
 def decide(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Policy) -> tuple[Action, ...]:
     """The starts and moves of ``schedule``, without the holds, which cost more than the decision."""
     state = as_state(facts, policy)
-    if isinstance(policy, HasPolicy) and elastic.is_elastic(state):
-        return elastic.decide(state, now_s, policy)[0]
-    return _decided(state, now_s)[0]
-
-
-def _decided(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], SchedulingState]:
-    """Actions, and the state in which only those wait that no action serves."""
-    starts: list[Action] = []
-    while state.may_start and (started := run_pass(state, now_s).started):
-        starts += [Start(run_key=job.run_key, plan=job.plan, placement=job.placement) for job in started]
-        state = state.start(started)
-    return tuple(starts), state
+    if elastic.is_elastic(state):
+        return elastic.decide(state, now_s)[0]
+    return paper.decide(state, now_s)[0] if state.rules.counts_gpus_only else starts.decide(state, now_s)[0]
 
 
 def as_state(facts: SchedulingFacts | SchedulingState, policy: Policy) -> SchedulingState:
@@ -121,37 +113,22 @@ def as_state(facts: SchedulingFacts | SchedulingState, policy: Policy) -> Schedu
     return facts
 
 
-def run_pass(state: SchedulingState, now_s: float) -> Board:
-    """One pass over the queue under the state's policy."""
-    board = Board(state=state, now_s=now_s, room=state.room)
-    policy = state.rules.policy
-    if isinstance(policy, PaperPolicy):
-        paper.run_pass(board, policy)
-    elif isinstance(policy, FifoPolicy):
-        fifo.run_pass(board, policy)
-    else:
-        backfill.run_pass(board, policy)
-    return board
-
-
-def expected_starts(board: Board) -> dict[str, float]:
+def expected_starts(record: Record) -> dict[str, float]:
     """When waiting jobs are expected to start, by run key.
 
     The front of the queue (``num_forecasts`` jobs) is played forward from one expected end to the
-    next with the same passes; what is promised already keeps its promise.
+    next with the same sweeps; what is promised already keeps its promise.
     """
-    promised = {
-        each.job.run_key: each.promise.start_s
-        for each in board.reservations.values()
-        if each.promise.start_s is not None
-    }
-    return {**_played_forward(board), **promised}
+    if record.moves or record.after.rules.counts_gpus_only:
+        return {}
+    promised = {key: each.start_s for key, each in record.promises.items() if each.is_kept and each.start_s < math.inf}
+    return {**_played_forward(record), **promised}
 
 
-def _played_forward(board: Board) -> dict[str, float]:
-    state = board.state.with_front(board.state.rules.policy.num_forecasts)
-    starts: dict[str, float] = {}
-    now_s = board.now_s
+def _played_forward(record: Record) -> dict[str, float]:
+    state = record.after.with_front(record.after.rules.policy.num_forecasts)
+    found: dict[str, float] = {}
+    now_s = record.now_s
     for _ in range(_MAX_FORECAST_ENDS):
         next_s = max(now_s, min((ends[0][0] for ends in state.ends.values()), default=math.inf))
         if not state.waiting or next_s == math.inf:
@@ -159,13 +136,10 @@ def _played_forward(board: Board) -> dict[str, float]:
         now_s = next_s
         for run_key in sorted(_ended_by(state, now_s)):
             state = state.finish(run_key)
-        mixes = state.rules.counts_gpus_only
-        if not mixes and not any(contender.may_fit(state.room) for contender in state.waiting):
-            continue
-        started = run_pass(state, now_s).started
-        starts |= {job.run_key: now_s for job in started}
-        state = state.start(started)
-    return starts
+        if any(contender.may_fit(state.room) for contender in state.waiting):
+            begun, state, _ = starts.decide(state, now_s)
+            found |= {each.run_key: now_s for each in begun}
+    return found
 
 
 def _ended_by(state: SchedulingState, now_s: float) -> set[str]:

@@ -1,4 +1,4 @@
-"""The policy ``backfill``: the pass that moves no job, under its own name."""
+"""The policy ``backfill``: the engine with moves off."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from frenzy.core.scheduling import BackfillPolicy, SchedulingState, schedule
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.scheduling_facts import Hold, SchedulingFacts, Start
 
+# Each job is due when it comes.
+IN_ORDER = BackfillPolicy(slowdown=0.0)
+
 
 def test_a_short_job_passes_the_head_only_if_it_is_gone_by_the_promised_start() -> None:
     run = [running("r", plan("v100", 2), ("n1", 2), end_s=100.0)]
     head = waiting("head", plan("v100", 4), submitted_s=1)
     short = waiting("short", plan("v100", 1, run_s=90.0), submitted_s=2)
     long = waiting("long", plan("v100", 1, run_s=110.0), submitted_s=3)
-    actions = schedule(facts([node("n1", "v100", 4)], [head, short, long], run), 0.0, BackfillPolicy())
+    actions = schedule(facts([node("n1", "v100", 4)], [head, short, long], run), 0.0, IN_ORDER)
     assert list(started(actions)) == ["short"]
     assert held(actions)["head"].expected_start_s == 100.0
     assert held(actions)["long"].reason.code is ReasonCode.WAITING_BEHIND_HEAD
@@ -29,12 +32,12 @@ def test_a_short_job_is_not_kept_from_its_turn_by_a_longer_one_that_asks_for_the
     head = waiting("head", plan("v100", 4), submitted_s=1)
     longer = [waiting(f"long-{at}", plan("v100", 1, run_s=1000.0), submitted_s=2 + at) for at in range(3)]
     short = waiting("short", plan("v100", 1, run_s=90.0), submitted_s=5)
-    actions = schedule(facts([node("n1", "v100", 4)], [head, *longer, short], run), 0.0, BackfillPolicy())
+    actions = schedule(facts([node("n1", "v100", 4)], [head, *longer, short], run), 0.0, IN_ORDER)
     assert list(started(actions)) == ["short"]
 
 
 def test_of_jobs_that_ask_for_the_same_each_is_judged_by_its_own_run_time_at_every_event() -> None:
-    policy = BackfillPolicy()
+    policy = IN_ORDER
     run = [running("r", plan("v100", 3), ("n1", 3), end_s=100.0)]
     queue = [waiting("head", plan("v100", 4), submitted_s=1), waiting("a", plan("v100", 1, run_s=80.0), submitted_s=2)]
     state = SchedulingState.of(facts([node("n1", "v100", 4)], queue, run), policy)
@@ -53,7 +56,7 @@ def test_a_job_that_is_done_just_when_a_reservation_begins_starts_whatever_the_c
     wide = waiting("wide", plan("v100", 4), submitted_s=2)
     long = waiting("long", plan("v100", 1, run_s=1200.0), submitted_s=3)
     same = waiting("same", plan("v100", 1, run_s=run_s), submitted_s=4)
-    actions = schedule(facts([node("n1", "v100", 4)], [first, wide, long, same]), now_s, BackfillPolicy())
+    actions = schedule(facts([node("n1", "v100", 4)], [first, wide, long, same]), now_s, IN_ORDER)
     assert list(started(actions)) == ["first", "same"]
 
 

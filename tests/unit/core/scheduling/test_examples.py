@@ -8,6 +8,7 @@ import pytest
 from tests.unit.core.has_world import facts, gpu_type, held, node, plan, running, started, waiting, where
 
 from frenzy.core.scheduling import (
+    BackfillPolicy,
     HasPolicy,
     Outcome,
     PaperPolicy,
@@ -23,10 +24,16 @@ from frenzy.core.values.job import Objective
 from frenzy.core.values.scheduling_facts import Hold, QueuedJob, RunningJob, SchedulingFacts
 
 HAS = HasPolicy()
+# Each job is due when it comes.
+IN_ORDER = HasPolicy(slowdown=0.0)
 
 
 def hold_of(snapshot: SchedulingFacts, name: str, *, now_s: float = 0.0, policy: HasPolicy = HAS) -> Hold:
     return held(schedule(snapshot, now_s, policy))[name]
+
+
+def hold_in_order(snapshot: SchedulingFacts, name: str) -> Hold:
+    return hold_of(snapshot, name, policy=IN_ORDER)
 
 
 class TestPlacement:
@@ -136,9 +143,9 @@ class TestReservation:
         short = waiting("short", plan("v100", 1, run_s=99), submitted_s=2)
         long = waiting("long", plan("v100", 1, run_s=101), submitted_s=2)
         run = [running("r", plan("v100", 3), ("n1", 3), end_s=100.0)]
-        assert set(started(schedule(facts(nodes, [head, long], run), 0.0, HAS))) == set()
-        assert set(started(schedule(facts(nodes, [head, short], run), 0.0, HAS))) == {"short"}
-        hold = hold_of(facts(nodes, [head, long], run), "long")
+        assert set(started(schedule(facts(nodes, [head, long], run), 0.0, IN_ORDER))) == set()
+        assert set(started(schedule(facts(nodes, [head, short], run), 0.0, IN_ORDER))) == {"short"}
+        hold = hold_in_order(facts(nodes, [head, long], run), "long")
         assert hold.reason.code is ReasonCode.WAITING_BEHIND_HEAD
         assert "job-head" in hold.reason.detail
         assert hold.reason.remedy is not None
@@ -149,7 +156,7 @@ class TestReservation:
         head = waiting("head", plan("v100", 4), submitted_s=1)
         long = waiting("long", plan("v100", 1, run_s=9999), submitted_s=2)
         run = [running("r", plan("v100", 3), ("n1", 3), end_s=100.0)]
-        starts = started(schedule(facts(nodes, [head, long], run), 0.0, HAS))
+        starts = started(schedule(facts(nodes, [head, long], run), 0.0, IN_ORDER))
         assert where(starts["long"]) == {"n2": 1}
 
     def test_with_an_unknown_end_only_gpus_outside_the_reservation_are_backfilled(self) -> None:
@@ -158,8 +165,8 @@ class TestReservation:
         short = waiting("short", plan("v100", 1, run_s=1), submitted_s=2)
         run = [running("r", plan("v100", 3), ("n1", 3), end_s=None)]
         snapshot = facts(nodes, [head, short], run)
-        assert started(schedule(snapshot, 0.0, HAS)) == {}
-        assert hold_of(snapshot, "head").expected_start_s is None
+        assert started(schedule(snapshot, 0.0, IN_ORDER)) == {}
+        assert hold_in_order(snapshot, "head").expected_start_s is None
 
     def test_each_gpu_type_keeps_a_reservation_of_its_own(self) -> None:
         nodes = [node("n1", "a100", 2), node("n2", "v100", 2)]
@@ -173,16 +180,17 @@ class TestReservation:
             waiting("c", plan("v100", 1, run_s=500), submitted_s=3),
         ]
         snapshot = facts(nodes, jobs, run)
-        assert started(schedule(snapshot, 0.0, HAS)) == {}
-        assert hold_of(snapshot, "b").expected_start_s == 50.0
-        assert hold_of(snapshot, "c").reason.code is ReasonCode.WAITING_BEHIND_HEAD
+        assert started(schedule(snapshot, 0.0, IN_ORDER)) == {}
+        assert hold_in_order(snapshot, "b").expected_start_s == 50.0
+        assert hold_in_order(snapshot, "c").reason.code is ReasonCode.WAITING_BEHIND_HEAD
 
     def test_a_big_job_is_not_starved_by_a_stream_of_small_ones(self) -> None:
         nodes = [node("n1", "v100", 4)]
         big = waiting("big", plan("v100", 4, run_s=100), submitted_s=0.5)
-        begun_s = _start_of_big(nodes, big, policy=HAS)
+        begun_s = _start_of_big(nodes, big, policy=BackfillPolicy())
+        due_s = 0.5 + BackfillPolicy().slowdown * 100
         assert begun_s is not None
-        assert begun_s <= 60.0
+        assert begun_s <= due_s + 2 * 55
 
     def test_the_published_policy_does_starve_it(self) -> None:
         nodes = [node("n1", "v100", 4)]
@@ -190,7 +198,7 @@ class TestReservation:
         assert _start_of_big(nodes, big, policy=PaperPolicy()) is None
 
 
-def _start_of_big(nodes: list[Node], big: QueuedJob, *, policy: HasPolicy | PaperPolicy) -> float | None:
+def _start_of_big(nodes: list[Node], big: QueuedJob, *, policy: BackfillPolicy | PaperPolicy) -> float | None:
     """When ``big`` starts while a small job arrives every 10 s and runs for 55 s; None within 1,000 s."""
     alive: tuple[RunningJob, ...] = ()
     queued: tuple[QueuedJob, ...] = ()

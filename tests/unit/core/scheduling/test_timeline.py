@@ -6,12 +6,12 @@ import math
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.core.has_world import facts, node, plan, running, waiting
+from tests.unit.core.has_world import facts, node, plan, running
 
 from frenzy.core.scheduling import BackfillPolicy, SchedulingState
 from frenzy.core.scheduling.engine.placement import place
+from frenzy.core.scheduling.engine.reservation import Timeline
 from frenzy.core.scheduling.engine.room import Need, TypeRoom
-from frenzy.core.scheduling.engine.timeline import Timeline
 
 NODES = [node("n1", "v100", 4), node("n2", "v100", 4)]
 
@@ -28,7 +28,8 @@ def state_of(end_times: list[float | None]) -> SchedulingState:
 
 
 def at(state: SchedulingState, now_s: float) -> Timeline:
-    return Timeline(state.ends_on("v100"), now_s)
+    ends = [(end_s, state.running[run_key]) for end_s, run_key in state.ends.get("v100", ())]
+    return Timeline(state.room.by_type["v100"], ends, now_s, state.rules)
 
 
 def one_by_one(state: SchedulingState, now_s: float) -> list[tuple[float, tuple[str, ...], TypeRoom]]:
@@ -56,24 +57,18 @@ def test_the_room_grows_as_if_the_jobs_ended_one_after_the_other(
     for now_s in times:
         timeline, walked = at(state, now_s), one_by_one(state, now_s)
         fitting = [(time_s, names, room) for time_s, names, room in walked if place(room, need) is not None]
+        if place(state.room.by_type["v100"], need) is not None:
+            continue
         time_s, names, room = fitting[0]
-        assert timeline.first_fit(need) == (time_s, place(room, need))
-        assert timeline.names_ending_at(time_s) == names
-        assert timeline.room_at(time_s) == room
+        assert timeline.earliest(need) == (time_s, names, room, place(room, need))
         assert timeline.soonest(num_gpus) == next(at_s for at_s, _, room in walked if room.idle_gpus >= num_gpus)
 
 
 def test_jobs_past_their_expected_end_may_all_end_now() -> None:
     timeline = at(state_of([5.0, 10.0, 20.0, None] + [None] * 4), 12.0)
     assert timeline.soonest(2) == 12.0
-    assert timeline.names_ending_at(12.0) == ("job-j0", "job-j1")
     assert timeline.soonest(3) == 20.0
     assert timeline.soonest(4) == math.inf
-
-
-def test_ends_are_found_once_while_no_job_of_the_type_starts_or_ends() -> None:
-    state = state_of([5.0, 10.0])
-    first = state.ends_on("v100")
-    more = state.submit(waiting("w", plan("v100", 1)))
-    assert more.ends_on("v100") is first
-    assert more.finish("j0").ends_on("v100") is not first
+    found = timeline.earliest(Need("v100", 2, 1, 0, 0))
+    assert found is not None
+    assert found[:2] == (12.0, ("job-j0", "job-j1"))

@@ -33,6 +33,10 @@ class Choice(NamedTuple):
     unit_s: float
     gpus: float
 
+    def money(self, takes_s: float) -> float:
+        """What so many seconds of it cost."""
+        return self.plan.predicted_cost * takes_s / self.unit_s
+
 
 @dataclass(frozen=True, slots=True)
 class Capacity:

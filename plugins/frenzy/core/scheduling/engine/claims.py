@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from frenzy.core.scheduling.engine.choices import Capacity, Choice, Table, Tables
 from frenzy.core.scheduling.engine.options import Contender
-from frenzy.core.scheduling.engine.policy_settings import HasPolicy
+from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy
 from frenzy.core.values.job import Objective
 from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob
 
@@ -54,12 +54,12 @@ class Claim(NamedTuple):
         return self.left * choice.unit_s
 
 
-def due_s(job: QueuedJob | RunningJob, work: float, policy: HasPolicy, capacity: Capacity) -> float:
+def due_s(job: QueuedJob | RunningJob, work: float, policy: BackfillPolicy, capacity: Capacity) -> float:
     """When the job is due: its submission plus ``slowdown`` times what the whole cluster would take for ``work``."""
     return job.submitted_s + policy.slowdown * work / max(capacity.effective, 1e-9)
 
 
-def claim_of_waiting(contender: Contender, tables: Tables, policy: HasPolicy) -> Claim:
+def claim_of_waiting(contender: Contender, tables: Tables, policy: BackfillPolicy) -> Claim:
     """What a waiting job claims, which does not depend on time."""
     job = contender.job
     table = tables.of_waiting(contender)
@@ -90,7 +90,7 @@ def is_settled(job: RunningJob, now_s: float) -> bool:
     return job.elasticity is not None and job.ran_s(now_s) >= max(job.elasticity.min_run_s, 1e-9)
 
 
-def claim_of_running(job: RunningJob, now_s: float, tables: Tables, policy: HasPolicy) -> Claim:
+def claim_of_running(job: RunningJob, now_s: float, tables: Tables, policy: BackfillPolicy) -> Claim:
     """What a job that runs claims at ``now_s``."""
     capacity, allocations, elasticity = tables.capacity, job.placement.allocations, job.elasticity
     is_displaced = any(each.node in capacity.not_ready for each in allocations) if capacity.not_ready else False
@@ -134,7 +134,7 @@ def _work_of_running(current: Choice, others: Table, left: float, *, is_displace
     return least if is_displaced or least < own else own
 
 
-def believed_left(left: float, done: float, policy: HasPolicy) -> float:
+def believed_left(left: float, done: float, policy: BackfillPolicy) -> float:
     """What is left of a job, in multiples of its plans' run times.
 
     A job that outlived its estimate is believed to have a share of what it did still before it: the
@@ -143,5 +143,5 @@ def believed_left(left: float, done: float, policy: HasPolicy) -> float:
     return left if left > 0 else max(policy.overrun_share * done, 1e-9)
 
 
-def _weight(work: float, policy: HasPolicy) -> float:
+def _weight(work: float, policy: BackfillPolicy) -> float:
     return math.pow(max(work, 1e-9), policy.size_exponent) if policy.size_exponent else 1.0

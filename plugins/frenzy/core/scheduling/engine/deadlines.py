@@ -9,24 +9,19 @@ want of room on any node or by a quota, are not counted.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from frenzy.core.scheduling.engine.choices import Choice
 from frenzy.core.scheduling.engine.claims import Claim
-from frenzy.core.scheduling.engine.options import Contender
-from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy, Policy
-from frenzy.core.scheduling.engine.queue_index import NONE_CAN, Limits
+from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy, Policy, queue_rules
+from frenzy.core.scheduling.engine.quotas import QuotaUse
+from frenzy.core.scheduling.engine.state import SchedulingState
 from frenzy.core.scheduling.engine.wording import about
 from frenzy.core.values.scheduling_facts import RunningJob
 
 # Before any time of submission; what is added to it keeps its order.
 _FIRST_S: Final = -1e10
-
-
-class _Turns(Protocol):
-    def __iter__(self) -> Iterator[Contender]: ...
-    def keep_to(self, limits: Limits) -> None: ...
 
 
 def with_deadline(claim: Claim, now_s: float, slack: float, possible: Sequence[Choice]) -> Claim:
@@ -35,17 +30,30 @@ def with_deadline(claim: Claim, now_s: float, slack: float, possible: Sequence[C
     possible: what it could ever have instead of what it has.
     """
     deadline_s = claim.job.deadline_s
-    if deadline_s is None:
-        return claim
-    left_s, fastest_s = deadline_s - now_s, fastest_of(claim, possible)
-    if fastest_s > left_s:
+    if deadline_s is None or fastest_of(claim, possible) > deadline_s - now_s:
         return claim
     # A ladder of plans is climbed in its own order, however late it is.
-    by_s = math.inf if claim.in_order else left_s
-    typical = claim.current or min(possible, key=lambda each: each.unit_s * each.gpus, default=None)
-    if typical is None or slack * claim.run_s(typical) <= left_s:
+    by_s = math.inf if claim.in_order else deadline_s - now_s
+    if not is_at_risk(claim, now_s, slack, possible):
         return claim._replace(by_s=by_s)
     return claim._replace(by_s=by_s, due_s=min(claim.due_s, _FIRST_S + deadline_s))
+
+
+def is_at_risk(claim: Claim, now_s: float, slack: float, possible: Iterable[Choice]) -> bool:
+    """Whether a deadline that can be met leaves less than ``slack`` times what the job would take as is usual."""
+    assert claim.job.deadline_s is not None
+    typical = claim.current or min(possible, key=lambda each: each.unit_s * each.gpus, default=None)
+    return typical is not None and slack * claim.run_s(typical) > claim.job.deadline_s - now_s
+
+
+def possible_choices(state: SchedulingState, claim: Claim) -> list[Choice]:
+    """What ``claim`` could ever have: a node has room for it, and no quota is too small."""
+    limits = QuotaUse(queue_rules(state.rules.policy))
+    return [
+        each
+        for each in claim.others.choices
+        if state.fits_empty(each.need) and limits.exceeded(claim.job, each.gpu_type, each.num_gpus) is None
+    ]
 
 
 def fastest_of(claim: Claim, possible: Iterable[Choice]) -> float:
@@ -54,81 +62,23 @@ def fastest_of(claim: Claim, possible: Iterable[Choice]) -> float:
     return min(moved_s, math.inf if claim.current is None else claim.run_s(claim.current))
 
 
-def is_lost(contender: Contender, now_s: float) -> bool:
-    """Whether no plan of a waiting job could meet its deadline any more, if it had one and it started now."""
-    deadline_s = contender.job.deadline_s
-    return deadline_s is not None and now_s + min(_run_times(contender), default=math.inf) > deadline_s
-
-
-def in_time(contender: Contender, now_s: float) -> Contender:
-    """``contender`` with the options first that meet its deadline, in their order; then the faster ones first."""
-    deadline_s = contender.job.deadline_s
-    if deadline_s is None or contender.job.ordered or is_lost(contender, now_s):
-        return contender
-    meeting = [each for each in contender.options if now_s + each.run_s <= deadline_s]
-    late = sorted((each for each in contender.options if now_s + each.run_s > deadline_s), key=lambda each: each.run_s)
-    return contender.with_options((*meeting, *late))
-
-
-def at_risk(waiting: Iterable[Contender], now_s: float, slack: float) -> list[Contender]:
-    """Of ``waiting`` those whose deadline is at risk and can be met, by priority and deadline."""
-    found = [
-        each
-        for each in waiting
-        if each.job.deadline_s is not None
-        and not is_lost(each, now_s)
-        and now_s + slack * _typical_s(each) > each.job.deadline_s
-    ]
-    return sorted(found, key=lambda each: (-each.job.priority, each.job.deadline_s, each.job.run_key))
-
-
-class RiskFirst:
-    """Turns in which jobs whose deadline is at risk come before all others of their priority."""
-
-    def __init__(self, turns: _Turns, first: list[Contender]) -> None:
-        self._turns, self._first = turns, first
-        self._is_first = False
-
-    def __iter__(self) -> Iterator[Contender]:
-        pending, early = list(reversed(self._first)), {each.job.run_key for each in self._first}
-        for contender in self._turns:
-            self._is_first = True
-            while pending and pending[-1].job.priority >= contender.job.priority:
-                yield pending.pop()
-            self._is_first = False
-            if contender.job.run_key not in early:
-                yield contender
-        self._is_first = True
-        yield from reversed(pending)
-
-    def keep_to(self, limits: Limits) -> None:
-        """As ``Turns.keep_to``; a job at risk speaks for itself only."""
-        if not self._is_first:
-            self._turns.keep_to(limits)
-
-    def close(self) -> None:
-        """As ``Turns.close``, likewise."""
-        self.keep_to(NONE_CAN)
-
-
-def lost_sentence(contender: Contender, now_s: float) -> str | None:
+def lost_sentence(claim: Claim, possible: Sequence[Choice], now_s: float) -> str | None:
     """That the deadline of a waiting job cannot be met any more; None if it can, or there is none."""
-    deadline_s = contender.job.deadline_s
-    if deadline_s is None or not is_lost(contender, now_s):
+    deadline_s, fastest_s = claim.job.deadline_s, fastest_of(claim, possible)
+    if deadline_s is None or fastest_s <= deadline_s - now_s:
         return None
-    fastest_s = min(_run_times(contender), default=math.inf)
     when = f"is in {about(deadline_s - now_s)}" if deadline_s > now_s else f"was {about(now_s - deadline_s)} ago"
     takes = f"its fastest plan takes {about(fastest_s)}" if fastest_s < math.inf else "it has no plan that could run"
     return f"Its deadline {when} and cannot be met: {takes}; it is served as a job without one."
 
 
-def deadline_sentence(contender: Contender, now_s: float, policy: Policy) -> str | None:
+def deadline_sentence(claim: Claim, possible: Sequence[Choice], now_s: float, policy: Policy) -> str | None:
     """What the deadline of a waiting job does for it; None where that is nothing, or its reason says it."""
-    deadline_s = contender.job.deadline_s
-    if deadline_s is None or not isinstance(policy, BackfillPolicy) or is_lost(contender, now_s):
+    deadline_s = claim.job.deadline_s
+    if deadline_s is None or not isinstance(policy, BackfillPolicy) or lost_sentence(claim, possible, now_s):
         return None
     when = about(deadline_s - now_s)
-    if at_risk([contender], now_s, policy.deadline_slack):
+    if is_at_risk(claim, now_s, policy.deadline_slack, possible):
         return f"Its deadline in {when} is at risk: it is served before others of its priority."
     return f"Its deadline in {when} is not at risk yet: it waits in its usual place."
 
@@ -141,13 +91,3 @@ def running_sentence(job: RunningJob, now_s: float) -> str | None:
     if spare_s >= 0:
         return f"It is expected to meet its deadline, {about(spare_s)} before it."
     return f"It is expected to miss its deadline by {about(-spare_s)}."
-
-
-def _run_times(contender: Contender) -> list[float]:
-    return [each.run_s for each in contender.options]
-
-
-def _typical_s(contender: Contender) -> float:
-    """With the option that takes least GPU time."""
-    least = min(contender.options, key=lambda each: each.run_s * each.need.num_gpus, default=None)
-    return math.inf if least is None else least.run_s

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from frenzy.core.scheduling.engine import starts as starts_only
 from frenzy.core.scheduling.engine.choices import Capacity, Choice
 from frenzy.core.scheduling.engine.claims import Claim
 from frenzy.core.scheduling.engine.giving_way import preemption
 from frenzy.core.scheduling.engine.line import Line, claims_of
 from frenzy.core.scheduling.engine.placement import place_in
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy
-from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.room import Room
 from frenzy.core.scheduling.engine.shares import forbidden_key, targets
 from frenzy.core.scheduling.engine.state import SchedulingState, running_job
 from frenzy.core.scheduling.engine.swap import served_first
-from frenzy.core.scheduling.engine.sweep import Forbidden, Kept, Missed
+from frenzy.core.scheduling.engine.sweep import Forbidden, Missed
 from frenzy.core.values.scheduling_facts import Action, Resize, Start
 
 # After so many sweeps with targets that could not be placed nobody is moved any more.
@@ -33,11 +33,13 @@ def is_elastic(state: SchedulingState) -> bool:
     )
 
 
-def decide(state: SchedulingState, now_s: float, policy: HasPolicy) -> tuple[tuple[Action, ...], Mapping[str, Missed]]:
+def decide(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], Mapping[str, Missed]]:
     """Starts, resizes and preemptions; and what each job that goes on waiting found at its turn.
 
     Jobs under memory pressure are served before all others (``swap``).
     """
+    policy = state.rules.policy
+    assert isinstance(policy, HasPolicy), "only that one moves jobs"
     swaps, state = _swapped(state, now_s, policy)
     line = Line.of(claims_of(state, now_s, policy, Capacity.of(state.cluster)), now_s)
     actions, missed = _swept(state, line, policy)
@@ -64,7 +66,8 @@ def _swept(state: SchedulingState, line: Line, policy: HasPolicy) -> tuple[tuple
         if not failed:
             return tuple(actions), missed
         forbidden |= failed
-    return _only_starts(state, line, policy)
+    starts, _, record = starts_only.decide(state, line.now_s)
+    return starts, record.missed
 
 
 def with_what_can_start(state: SchedulingState, actions: Iterable[Action], now_s: float) -> SchedulingState:
@@ -121,36 +124,3 @@ def _placed(room: Room, claim: Claim, target: Choice) -> tuple[Start | Resize | 
     if claim.current is None:
         return Start(run_key=claim.run_key, plan=target.plan, placement=placement), room
     return Resize(run_key=claim.run_key, plan=target.plan, placement=placement), room
-
-
-def _only_starts(
-    state: SchedulingState, line: Line, policy: HasPolicy
-) -> tuple[tuple[Action, ...], Mapping[str, Missed]]:
-    """What can start in the room there is, one job after the other with its first choice that fits; nobody is moved.
-
-    Of the types that one could use which must not be overtaken, and finds no place, none behind it takes any.
-    """
-    room, actions, kept, missed = state.room, list[Action](), dict[str, Kept](), dict[str, Missed]()
-    quotas = QuotaUse.of(policy, state.running.values())
-    for claim in line.free:
-        if claim.current is not None:
-            continue
-        possible = [each for each in claim.others.choices if state.fits_empty(each.need)]
-        broken = [(each, quotas.exceeded(claim.job, each.gpu_type, each.num_gpus)) for each in possible]
-        allowed = [each for each, limit in broken if limit is None]
-        for choice in allowed:
-            if choice.gpu_type in kept or choice.num_gpus > room.idle_gpus(choice.gpu_type):
-                continue
-            action, room = _placed(room, claim, choice)
-            if action is not None:
-                quotas.add(claim.job, choice.gpu_type, choice.num_gpus)
-                actions.append(action)
-                break
-        else:
-            left = {name: 0 if name in kept else each.idle_gpus for name, each in room.by_type.items()}
-            over = tuple((each, limit, quotas.held(limit)) for each, limit in broken if limit is not None)
-            missed[claim.run_key] = Missed(left, dict(kept), over)
-            if line.must_not_be_overtaken(claim):
-                for gpu_type in {each.gpu_type for each in allowed} - kept.keys():
-                    kept[gpu_type] = Kept(claim, room.idle_gpus(gpu_type))
-    return tuple(actions), missed

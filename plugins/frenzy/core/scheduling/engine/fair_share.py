@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from frenzy.core.scheduling.engine.choices import Capacity, Choice
 from frenzy.core.scheduling.engine.claims import Claim
 from frenzy.core.scheduling.engine.line import Line
-from frenzy.core.scheduling.engine.options import Contender
-from frenzy.core.scheduling.engine.queue_index import Limits, Turns, Waiting
 from frenzy.core.values.queue_rules import QueueRules
-from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob
+from frenzy.core.values.scheduling_facts import RunningJob
 
 _ROUNDING: Final = 1e-9
 
@@ -87,23 +85,22 @@ class ShareTurns:
     _none_left: bool = False
 
     @staticmethod
-    def of(line: Line, rules: QueueRules, capacity: Capacity) -> ShareTurns | None:
-        """None where no queue shares with another."""
+    def of(line: Line, held: Mapping[str, float], rules: QueueRules, capacity: Capacity) -> ShareTurns | None:
+        """None where no queue shares with another. held: effective GPUs that each queue holds already."""
         if not rules.queues:
             return None
-        by_queue: dict[str, list[Claim]] = {}
+        by_queue: dict[str, list[Claim]] = {queue: [] for queue in held}
         for claim in line.claims:
             by_queue.setdefault(claim.job.queue, []).append(claim)
         if len(by_queue) < 2:
             return None
         own = rights(by_queue, rules, capacity)
         queues = {
-            name: _Claims([each for each in claims if not each.is_fixed], rules.weight_of(name), own[name])
+            name: _Claims(
+                [each for each in claims if not each.is_fixed], rules.weight_of(name), own[name], held.get(name, 0.0)
+            )
             for name, claims in sorted(by_queue.items())
         }
-        for claim in line.kept:
-            assert claim.current is not None
-            queues[claim.job.queue].held += claim.current.gpus
         return ShareTurns(queues, line.now_s)
 
     def again(self, claims: Iterable[Claim]) -> ShareTurns:
@@ -174,58 +171,3 @@ def _smallest(claim: Claim) -> float:
     if claim.current is not None:
         sizes.append(claim.current.gpus)
     return min(sizes, default=math.inf)
-
-
-class QueueTurns:
-    """Waiting jobs for one pass that moves nobody: each time the next of the queue that holds least for its weight.
-
-    In a queue, turns are those of ``Turns``. held: effective GPUs of each queue before the pass. started: the
-    jobs of the pass, which grow in number from turn to turn.
-    """
-
-    def __init__(
-        self,
-        waiting: Waiting,
-        rules: QueueRules,
-        held: dict[str, float],
-        started: Sequence[RunningJob],
-        capacity: Capacity,
-    ) -> None:
-        self._order, self._rules = waiting.order, rules
-        self._held, self._started, self._capacity = dict(held), started, capacity
-        self._num_counted = 0
-        lines: dict[str, list[str]] = {}
-        for asks, line in waiting.lines.items():
-            lines.setdefault(next(iter(line.jobs)).job.queue, []).append(asks)
-        self._turns = {name: Turns(waiting, asks) for name, asks in sorted(lines.items())}
-        self._last = ""
-
-    def __iter__(self) -> Iterator[Contender]:
-        following = {name: iter(turns) for name, turns in self._turns.items()}
-        heads = {name: next(each) for name, each in following.items()}
-        while heads:
-            self._count_started()
-            self._last = min(heads, key=lambda name: self._place(name, heads[name].job))
-            yield heads[self._last]
-            after = next(following[self._last], None)
-            if after is None:
-                del heads[self._last]
-            else:
-                heads[self._last] = after
-
-    def keep_to(self, limits: Limits) -> None:
-        """As ``Turns.keep_to``, of the job that had its turn last."""
-        self._turns[self._last].keep_to(limits)
-
-    def close(self) -> None:
-        """As ``Turns.close``, likewise."""
-        self._turns[self._last].close()
-
-    def _count_started(self) -> None:
-        new = self._started[self._num_counted :]
-        self._num_counted += len(new)
-        for queue, gpus in held_by_queue(new, self._capacity).items():
-            self._held[queue] = self._held.get(queue, 0.0) + gpus
-
-    def _place(self, name: str, job: QueuedJob) -> tuple[object, ...]:
-        return (self._held.get(name, 0.0) / self._rules.weight_of(name), self._order(job), name)

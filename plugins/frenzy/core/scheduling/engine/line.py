@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import attrgetter, sub
 
-from frenzy.core.scheduling.engine.choices import Capacity, Choice, Tables
+from frenzy.core.scheduling.engine.choices import Capacity, Tables
 from frenzy.core.scheduling.engine.claims import Claim, claim_of_running, claim_of_waiting
-from frenzy.core.scheduling.engine.deadlines import with_deadline
-from frenzy.core.scheduling.engine.policy_settings import HasPolicy
-from frenzy.core.scheduling.engine.quotas import QuotaUse
+from frenzy.core.scheduling.engine.deadlines import possible_choices, with_deadline
+from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy
 from frenzy.core.scheduling.engine.state import SchedulingState
 
 
@@ -72,21 +71,24 @@ def must_not_be_overtaken(claim: Claim, now_s: float, least_priority: float) -> 
     return claim.due_s <= now_s or claim.job.priority > least_priority
 
 
-def claims_of(state: SchedulingState, now_s: float, policy: HasPolicy, capacity: Capacity) -> list[Claim]:
+def claims_of(
+    state: SchedulingState, now_s: float, policy: BackfillPolicy, capacity: Capacity, *, moves: bool = True
+) -> list[Claim]:
     """A claim for every active job, in the order they are served.
 
     By priority, then by the time each is due. Short jobs go before long ones that came at about the same
-    time, and none is overtaken for ever.
+    time, and none is overtaken for ever. moves: whether running jobs have a turn, too.
     """
     running, tables = state.running, Tables(state.rules, capacity)
     claims = [claim_of_waiting(each, tables, policy) for each in state.waiting if each.job.run_key not in running]
-    claims += [claim_of_running(job, now_s, tables, policy) for job in running.values()]
+    if moves:
+        claims += [claim_of_running(job, now_s, tables, policy) for job in running.values()]
     if any(claim.job.deadline_s is not None for claim in claims):
-        limits, slack = QuotaUse(policy.queues), policy.deadline_slack
+        slack = policy.deadline_slack
         claims = [
             claim
             if claim.job.deadline_s is None
-            else with_deadline(claim, now_s, slack, _could_have(state, claim, limits))
+            else with_deadline(claim, now_s, slack, possible_choices(state, claim))
             for claim in claims
         ]
     # By ``place``: sorts are stable, and need no tuples, which the collector would look through.
@@ -94,12 +96,3 @@ def claims_of(state: SchedulingState, now_s: float, policy: HasPolicy, capacity:
     claims.sort(key=attrgetter("due_s"))
     claims.sort(key=attrgetter("job.priority"), reverse=True)
     return claims
-
-
-def _could_have(state: SchedulingState, claim: Claim, limits: QuotaUse) -> list[Choice]:
-    """What ``claim`` could ever have: a node has room for it, and no quota is too small."""
-    return [
-        each
-        for each in claim.others.choices
-        if state.fits_empty(each.need) and limits.exceeded(claim.job, each.gpu_type, each.num_gpus) is None
-    ]

@@ -28,49 +28,53 @@ class _AnyPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillPolicy(_AnyPolicy):
-    """Priority, FIFO, best plan, backfill behind reservations; no job is ever moved.
-
-    min_gain: a job that could start now waits for a better plan only when that lowers its
-    predicted time to the end (or its cost, if that is its objective) by at least this share.
-    max_wait_share: bound of that patience: time waited since submission, expected wait included,
-    as a share of its longest plan's predicted run time. Past it the job takes what it can get.
-    queues: shares of queues, quotas of queues and teams.
-    deadline_slack: a deadline is at risk with less time left than so many times what the job's plan takes that
-    uses GPUs best.
-    """
-
-    name: ClassVar[str] = "backfill"
-    min_gain: float = 0.1
-    max_wait_share: float = 0.5
-    queues: QueueRules = NO_RULES
-    deadline_slack: float = 2.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HasPolicy(BackfillPolicy):
-    """The product's default: jobs are moved so that all end sooner (``shares``); where no job may be
-    moved it is ``backfill``, with the same numbers.
+    """The engine with moves off: each job takes the plan that costs least of what is idle, behind reservations.
 
     What each number does to completion times, ``python -m tests.bench.tune_has`` shows.
 
     urgency: how much a job counts the delay of those behind it when it chooses a plan; 0: not at all.
     slowdown: a job is due this many times later than the whole cluster would take for it alone.
     size_exponent: jobs weigh with this power of their work; 0: each the same, which favours short ones.
-    hysteresis: a move must leave less than this share of the time to the end (restart included).
+    overrun_share: of a job that outlived its estimate this share of what it did is believed to be left.
+    deadline_slack: a deadline is at risk with less time left than so many times what the job's plan takes that
+    uses GPUs best.
+    queues: shares of queues, quotas of queues and teams.
+
+    min_gain: a job that could start now waits for a better plan only when that lowers its
+    predicted time to the end (or its cost, if that is its objective) by at least this share.
+    max_wait_share: bound of that patience: time waited since submission, expected wait included,
+    as a share of its longest plan's predicted run time. Past it the job takes what it can get.
+
+    hysteresis: a faster plan, or a move, must leave less than this share of the time to the end (restart included).
     disturbance: a plan that makes another job move must save so many restarts' time.
     gain_without_budget: a job without moves left may still grow into idle GPUs when that divides the
     time to its end by so much.
-    overrun_share: of a job that outlived its estimate this share of what it did is believed to be left.
+    """
+
+    name: ClassVar[str] = "backfill"
+    urgency: float = 0.4
+    slowdown: float = 1.0
+    size_exponent: float = 0.0
+    overrun_share: float = 0.3
+    deadline_slack: float = 2.0
+    queues: QueueRules = NO_RULES
+    min_gain: float = 0.1
+    max_wait_share: float = 0.5
+    hysteresis: float = 0.8
+    disturbance: float = 18.0
+    gain_without_budget: float = 1.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HasPolicy(BackfillPolicy):
+    """The product's default: the same with moves on, so that all jobs end sooner.
+
+    What is overtaken can be moved later: so it may wait longer for its turn, and takes fewer GPUs.
     """
 
     name: ClassVar[str] = "has"
     urgency: float = 0.8
     slowdown: float = 20.0
-    size_exponent: float = 0.0
-    hysteresis: float = 0.8
-    disturbance: float = 18.0
-    gain_without_budget: float = 1.5
-    overrun_share: float = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,74 +1,107 @@
-"""What a waiting job was promised, and what other jobs leave alone for its sake."""
+"""What a waiting job is promised where nobody moves: when and where it can start if running jobs end as expected."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, groupby
 
-from frenzy.core.scheduling.engine.options import Option
-from frenzy.core.scheduling.engine.room import Need, TypeRoom, lesser, minus
+from frenzy.core.scheduling.engine.choices import Choice
+from frenzy.core.scheduling.engine.claims import Claim
+from frenzy.core.scheduling.engine.options import Rules
+from frenzy.core.scheduling.engine.placement import place
+from frenzy.core.scheduling.engine.room import Free, Need, TypeRoom, lesser, minus, plus
 from frenzy.core.values.cluster import Placement
-from frenzy.core.values.resource_plan import ResourcePlan
-from frenzy.core.values.scheduling_facts import QueuedJob
+from frenzy.core.values.scheduling_facts import RunningJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """When and where a waiting job can start an option if running jobs end as expected.
+    """``choice`` for the job of ``claim`` from ``start_s`` on, infinite where that hangs on an end that is not known.
 
-    start_s: None when that hangs on a job whose end is not known. after: names of the jobs whose
-    end it waits for last. preference: place of the option in the job's list, from 0.
+    after: names of the jobs whose end it waits for last. instead_of: what it could have started at once, and gave up
+    for this. at_start: of each of its nodes what is left to others then. is_kept: whether GPUs are kept for it; not
+    for a job that waits its turn behind another's promise.
     """
 
-    option: Option
-    preference: int
-    placement: Placement
-    start_s: float | None
+    claim: Claim
+    choice: Choice
+    start_s: float
     after: tuple[str, ...]
+    instead_of: Choice | None
+    at_start: dict[str, Free]
+    is_kept: bool = True
 
     @property
     def end_s(self) -> float:
-        return math.inf if self.start_s is None else self.start_s + self.option.run_s
-
-
-@dataclass(slots=True, kw_only=True)
-class Reservation:
-    """A promise that is kept, for the length of one pass.
-
-    instead_of: the plan the job could have started at once and gave up for the promise.
-    at_start: room of the GPU type at the promised start, without the promised placement and
-    without what has been started since to last beyond it.
-    """
-
-    job: QueuedJob
-    promise: Promise
-    instead_of: ResourcePlan | None
-    at_start: TypeRoom
-    _spare: TypeRoom | None = None
+        return self.start_s + self.claim.run_s(self.choice)
 
     def begins_after(self, end_s: float) -> bool:
         """Whether a job that ends at ``end_s`` is gone by the promised start."""
-        return self.promise.start_s is not None and end_s <= self.promise.start_s
+        return end_s <= self.start_s < math.inf
 
     def spare(self, now: TypeRoom) -> TypeRoom:
-        """What is idle in ``now`` and not needed at the start: all that longer jobs may use."""
-        if self._spare is None:
-            free = {name: lesser(free, self.at_start.free[name]) for name, free in now.free.items()}
-            self._spare = TypeRoom.of(free, now.not_ready)
-        return self._spare
+        """What a job of any length may use of ``now``."""
+        return now.with_free({name: lesser(now.free[name], free) for name, free in self.at_start.items()})
 
-    def narrow(self, need: Need, placement: Placement, *, now: TypeRoom, lasts_beyond: bool) -> None:
-        """Take account of ``placement``, started for ``need``; ``now`` is what it left idle."""
-        if lasts_beyond:
-            self.at_start = taken_out(self.at_start, need, placement)
-        if self._spare is not None:
-            names = [each.node for each in placement.allocations]
-            changed = {name: lesser(now.free[name], self.at_start.free[name]) for name in names}
-            self._spare = self._spare.with_free(changed)
+    def narrow(self, need: Need, placement: Placement, sign: int) -> None:
+        """A job that lasts beyond the start holds ``placement`` for ``need``, or no longer does."""
+        change = minus if sign > 0 else plus
+        for each in placement.allocations:
+            if each.node in self.at_start:
+                self.at_start[each.node] = change(self.at_start[each.node], need.on_node(each.num_gpus))
 
 
-def taken_out(room: TypeRoom, need: Need, placement: Placement) -> TypeRoom:
-    """``room`` without what ``need`` holds with ``placement``."""
-    return room.with_free(
-        {each.node: minus(room.free[each.node], need.on_node(each.num_gpus)) for each in placement.allocations}
-    )
+@dataclass(slots=True)
+class Timeline:
+    """How the room of one GPU type grows as its jobs end. A job past its expected end may end at any moment.
+
+    before: the room now. ends: expected ends with their jobs, in order; infinite where they are not known.
+    """
+
+    before: TypeRoom
+    now_s: float
+    rules: Rules
+    _times: list[float] = field(init=False)
+    _jobs: list[list[RunningJob]] = field(init=False)
+    _at_most: list[int] = field(init=False)
+
+    def __init__(self, before: TypeRoom, ends: Sequence[tuple[float, RunningJob]], now_s: float, rules: Rules) -> None:
+        self.before, self.now_s, self.rules = before, now_s, rules
+        grouped = groupby(ends, key=lambda end: max(now_s, end[0]))
+        found = [(time_s, [job for _, job in each]) for time_s, each in grouped]
+        self._times, self._jobs = [time_s for time_s, _ in found], [jobs for _, jobs in found]
+        freed = accumulate(sum(job.plan.num_gpus for job in jobs) for jobs in self._jobs)
+        self._at_most = [before.idle_gpus + num_gpus for num_gpus in freed]
+
+    def soonest(self, num_gpus: int) -> float:
+        """A time before which ``num_gpus`` cannot be idle; infinite if they never are."""
+        at = bisect_left(self._at_most, num_gpus)
+        return self._times[at] if at < len(self._times) else math.inf
+
+    def earliest(self, need: Need) -> tuple[float, tuple[str, ...], TypeRoom, Placement] | None:
+        """The first expected end by which ``need`` fits, whose it is, the room then, and where; fitting is monotone."""
+        first, last = bisect_left(self._at_most, need.num_gpus), len(self._times) - 1
+        if first > last:
+            return None
+        fits = bisect_left(range(first, last), True, key=lambda at: place(self._room(at), need) is not None)
+        at = first + fits
+        room = self._room(at)
+        placement = place(room, need)
+        if placement is None:
+            return None
+        names = tuple(sorted(job.job_name for job in self._jobs[at]))
+        return self._times[at], names, room, placement
+
+    def _room(self, at: int) -> TypeRoom:
+        changed: dict[str, Free] = {}
+        for jobs in self._jobs[: at + 1]:
+            for job in jobs:
+                need = self.rules.need(job.plan)
+                for each in job.placement.allocations:
+                    before = changed.get(each.node, self.before.free.get(each.node))
+                    if before is not None:
+                        changed[each.node] = plus(before, need.on_node(each.num_gpus))
+        return self.before.changed(changed)

@@ -23,7 +23,7 @@ from frenzy.core.scheduling.engine.choices import Capacity, Choice
 from frenzy.core.scheduling.engine.claims import Claim
 from frenzy.core.scheduling.engine.fair_share import ShareTurns
 from frenzy.core.scheduling.engine.line import Line
-from frenzy.core.scheduling.engine.policy_settings import HasPolicy
+from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.room import Need
 from frenzy.core.scheduling.engine.sweep import Forbidden, Missed, Sweep
@@ -32,7 +32,7 @@ from frenzy.core.scheduling.engine.sweep import Forbidden, Missed, Sweep
 def targets(  # noqa: PLR0913
     line: Line,
     idle: Mapping[str, int],
-    policy: HasPolicy,
+    policy: BackfillPolicy,
     capacity: Capacity,
     forbidden: Forbidden,
     fits_empty: Callable[[Need], bool],
@@ -57,9 +57,20 @@ def targets(  # noqa: PLR0913
     for claim in line.kept:
         assert claim.current is not None
         sweep.take(claim, claim.current)
-    turns = ShareTurns.of(line, policy.queues, capacity)
+    held: dict[str, float] = {}
+    for claim in line.kept:
+        assert claim.current is not None
+        held[claim.job.queue] = held.get(claim.job.queue, 0.0) + claim.current.gpus
+    return serve(sweep, line, held, capacity), sweep.missed
+
+
+def serve(sweep: Sweep, line: Line, held: Mapping[str, float], capacity: Capacity) -> list[tuple[Claim, Choice | None]]:
+    """What each job in ``line`` takes that takes or gives up anything. held: effective GPUs that each queue holds
+    already.
+    """
+    turns = ShareTurns.of(line, held, sweep.policy.queues, capacity)
     served = _served(sweep, line) if turns is None else _served_by_share(sweep, line, turns)
-    return [(claim, _settled(sweep, claim, chosen)) for claim, chosen in served], sweep.missed
+    return [(claim, _settled(sweep, claim, chosen)) for claim, chosen in served]
 
 
 def _served(sweep: Sweep, line: Line) -> list[tuple[Claim, Choice | None]]:
@@ -67,19 +78,19 @@ def _served(sweep: Sweep, line: Line) -> list[tuple[Claim, Choice | None]]:
     served: list[tuple[Claim, Choice | None]] = []
     at, free = 0, line.free
     while at < len(free):
-        claim = free[at]
+        claim, behind = free[at], max(0.0, line.behind[at])
         if claim.current is None and sweep.is_full(claim.others):
             following = line.next_holding(at) if sweep.num_full >= line.num_tables else at + 1
             sweep.passed(free[at:following])
-            _keep_for(sweep, line, claim)
+            sweep.keep_for(claim, line, _price(sweep, claim, behind))
             at = following
             continue
-        chosen = _serve(sweep, claim, max(0.0, line.behind[at]))
+        chosen = _serve(sweep, claim, behind)
         if chosen is not None or claim.current is not None:
             served.append((claim, chosen))
         else:
             sweep.passed([claim])
-            _keep_for(sweep, line, claim)
+            sweep.keep_for(claim, line, _price(sweep, claim, behind))
         at += 1
     return served
 
@@ -115,7 +126,7 @@ def _borrowed(sweep: Sweep, line: Line, turns: ShareTurns) -> list[tuple[Claim, 
         claim = turn.claim
         if claim.current is None and sweep.is_full(claim.others):
             sweep.passed([claim])
-            _keep_for(sweep, line, claim)
+            sweep.keep_for(claim, line, _price(sweep, claim, turn.behind))
             if sweep.num_full >= line.num_tables:
                 turns.none_left()
             continue
@@ -125,14 +136,14 @@ def _borrowed(sweep: Sweep, line: Line, turns: ShareTurns) -> list[tuple[Claim, 
             served.append((claim, chosen))
         else:
             sweep.passed([claim])
-            _keep_for(sweep, line, claim)
+            sweep.keep_for(claim, line, _price(sweep, claim, turn.behind))
     return served
 
 
-def _keep_for(sweep: Sweep, line: Line, claim: Claim) -> None:
-    """Reserve for a waiting ``claim`` that found no place, if none behind may take what it waits for."""
-    if line.must_not_be_overtaken(claim):
-        sweep.reserve(claim)
+def _price(sweep: Sweep, claim: Claim, behind: float, right: float | None = None) -> float:
+    """What an effective GPU costs for each second: see the module's text."""
+    effective = sweep.effective if right is None else right
+    return sweep.policy.urgency * behind / (claim.weight * max(effective, 1e-9))
 
 
 def _settled(sweep: Sweep, claim: Claim, chosen: Choice | None) -> Choice | None:
@@ -151,11 +162,14 @@ def _serve(sweep: Sweep, claim: Claim, behind: float, *, right: float | None = N
     current = claim.current
     if current is not None and (claim.is_displaced or not claim.has_moves):
         sweep.give_back(claim, current)
-    effective = sweep.effective if right is None else right
-    price = sweep.policy.urgency * behind / (claim.weight * max(effective, 1e-9))
+    if sweep.is_over(claim):
+        return None
+    price = _price(sweep, claim, behind, right)
     best = _cheapest(sweep, claim, price, claim.by_s)
     if best is None and claim.by_s < math.inf:
         best = _nearest(sweep, claim)
+    if best is not None and sweep.waits_for_better(claim, best, price):
+        return None
     if best is None and current is not None and (claim.is_displaced or not claim.has_moves):
         best = current
     if current is not None and best is not current:
@@ -186,7 +200,7 @@ def _cheapest(sweep: Sweep, claim: Claim, price: float, by_s: float) -> Choice |
             break
         if takes_s > by_s:
             continue
-        cost = _money(choice, takes_s) if by_cost else takes_s * (1.0 + price * choice.gpus)
+        cost = choice.money(takes_s) if by_cost else takes_s * (1.0 + price * choice.gpus)
         # What it costs to disturb others only makes it dearer, and is looked up last.
         if (cost >= least and not claim.in_order) or not _is_open(sweep, claim, choice):
             continue
@@ -218,13 +232,8 @@ def _may_stay(sweep: Sweep, claim: Claim, current: Choice) -> bool:
 
 def _cost_to_stay(sweep: Sweep, claim: Claim, current: Choice, price: float) -> float:
     if claim.by_cost:
-        return sweep.policy.hysteresis * _money(current, claim.run_s(current))
+        return sweep.policy.hysteresis * current.money(claim.run_s(current))
     return claim.run_s(current) * sweep.policy.hysteresis * (1.0 + price * current.gpus)
-
-
-def _money(choice: Choice, takes_s: float) -> float:
-    """What ``takes_s`` seconds of ``choice`` cost."""
-    return choice.plan.predicted_cost * takes_s / choice.unit_s
 
 
 def _is_open(sweep: Sweep, claim: Claim, choice: Choice) -> bool:
@@ -235,7 +244,7 @@ def _is_open(sweep: Sweep, claim: Claim, choice: Choice) -> bool:
     if sweep.forbidden and forbidden_key(claim, choice) in sweep.forbidden:
         return False
     if current is None:
-        return True
+        return sweep.has_place(claim, choice)
     if claim.has_moves:
         # One that is served first for its memory makes nobody move by that.
         return not claim.job.pressed or _is_idle(sweep, claim, choice)

@@ -6,26 +6,17 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from frenzy.core.scheduling.engine.options import Rules
 from frenzy.core.scheduling.engine.placement import place_in
 from frenzy.core.scheduling.engine.policy_settings import Policy
 from frenzy.core.scheduling.engine.queue_index import Waiting
 from frenzy.core.scheduling.engine.room import Need, Room
-from frenzy.core.scheduling.engine.timeline import Ends
 from frenzy.core.values.cluster import Cluster, NodeState, Placement
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import Action, Hold, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
 
 End = tuple[float, str]
-
-
-class _KnownEnds(NamedTuple):
-    """What the expected ends on a GPU type were made of, and what came of them."""
-
-    ends: tuple[End, ...]
-    found: Ends
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +37,6 @@ class SchedulingState:
     running: Mapping[str, RunningJob]
     ends: Mapping[str, tuple[End, ...]]
     _fits_empty: dict[Need, bool] = field(default_factory=dict, compare=False, repr=False)
-    _known_ends: dict[str, _KnownEnds] = field(default_factory=dict, compare=False, repr=False)
 
     @staticmethod
     def of(facts: SchedulingFacts, policy: Policy) -> SchedulingState:
@@ -69,12 +59,6 @@ class SchedulingState:
     def facts(self) -> SchedulingFacts:
         queued = tuple(contender.job for contender in self.waiting)
         return SchedulingFacts(cluster=self.cluster, queued=queued, running=tuple(self.running.values()))
-
-    @property
-    def may_start(self) -> bool:
-        """Whether any waiting job finds as many idle GPUs as its smallest plan takes; where types are mixed, always."""
-        lines = self.waiting.lines.values()
-        return self.rules.counts_gpus_only or any(line.jobs[0].may_fit(self.room) for line in lines)
 
     def submit(self, job: QueuedJob) -> SchedulingState:
         """State once ``job`` waits."""
@@ -135,17 +119,6 @@ class SchedulingState:
         if need not in self._fits_empty:
             self._fits_empty[need] = place_in(self.empty, need) is not None
         return self._fits_empty[need]
-
-    def ends_on(self, gpu_type: str) -> Ends:
-        """The expected ends on a type of the cluster; found once for all states between which none of its jobs starts
-        or ends.
-        """
-        room, ends = self.room.by_type[gpu_type], self.ends.get(gpu_type, ())
-        known = self._known_ends.get(gpu_type)
-        if known is None or known.found.before is not room or known.ends is not ends:
-            jobs = ((end_s, self.running[run_key]) for end_s, run_key in ends)
-            known = self._known_ends[gpu_type] = _KnownEnds(ends, Ends(room, jobs, self.rules))
-        return known.found
 
 
 def _held(rules: Rules, jobs: Iterable[RunningJob]) -> Iterable[tuple[Need, Placement]]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from frenzy.core.scheduling.engine.choices import Choice, Table
 from frenzy.core.scheduling.engine.claims import Claim
-from frenzy.core.scheduling.engine.policy_settings import HasPolicy
+from frenzy.core.scheduling.engine.line import Line
+from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.room import Need
 from frenzy.core.values.queue_rules import Limit
@@ -19,10 +20,11 @@ Forbidden = frozenset[tuple[str, object]]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """GPUs that no job behind ``claim`` may take."""
+    """GPUs that no job behind ``claim`` may take; where nobody moves, unless it is done by ``start_s``."""
 
     claim: Claim
     num_gpus: int
+    start_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Sweep:
     a table what would fit if nothing ran, by its identity.
     """
 
-    policy: HasPolicy
+    policy: BackfillPolicy
     disturbance_s: float
     forbidden: Forbidden
     left: dict[str, int]
@@ -87,10 +89,31 @@ class Sweep:
     def passed(self, claims: Iterable[Claim]) -> None:
         """Waiting ``claims`` have their turn now and take nothing."""
         if self._turn is None:
-            self._turn = Missed(dict(self.left), dict(self.reserved))
+            self._turn = self.record()
             self._missed_alike.clear()
         for claim in claims:
             self.missed[claim.run_key] = self._missed_by(claim, self._turn)
+
+    def record(self) -> Missed:
+        """What a job finds that has its turn now."""
+        return Missed(dict(self.left), dict(self.reserved))
+
+    def has_place(self, _claim: Claim, _choice: Choice) -> bool:
+        """Whether a choice for which GPUs enough are left may be placed, as far as that is known before all is."""
+        return True
+
+    def is_over(self, _claim: Claim) -> bool:
+        """Whether the job has had its turn, or none behind it has one any more."""
+        return False
+
+    def waits_for_better(self, _claim: Claim, _best: Choice, _price: float) -> bool:
+        """Whether a job had better wait than take ``best``."""
+        return False
+
+    def keep_for(self, claim: Claim, line: Line, _price: float) -> None:
+        """Reserve for a waiting ``claim`` that found no place, if none behind may take what it waits for."""
+        if line.must_not_be_overtaken(claim):
+            self.reserve(claim)
 
     def _missed_by(self, claim: Claim, turn: Missed) -> Missed:
         """One value for all claims with the same plans under the same quotas: they are told the same."""

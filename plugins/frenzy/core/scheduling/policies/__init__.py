@@ -1,1 +1,1 @@
-"""Policies beside the engine's own: first come first served, backfill and the paper's."""
+"""The published algorithm, where it is more than the engine does."""

@@ -1,68 +1,60 @@
-"""The policy ``frenzy-paper``: the published algorithm (arXiv 2412.14479).
+"""The published algorithm (arXiv 2412.14479) where a job may mix GPU types, as only the simulator can.
 
 FIFO; a job that does not fit is passed over. Phase 1 takes the first plan, by GPUs and then
 memory, for which enough idle GPUs of its class or larger exist. Phase 2 fills that class (best
 fit, else the most idle node whole, again), then the next larger class. A class is a memory size.
+``frenzy-paper`` as it can be launched, one GPU type in a job, is the engine's sweep in plain order.
 """
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
-from frenzy.core.scheduling.engine.board import Board
-from frenzy.core.scheduling.engine.options import Contender, Option
+from frenzy.core.scheduling.engine.options import Contender
 from frenzy.core.scheduling.engine.placement import usable_gpus
-from frenzy.core.scheduling.engine.policy_settings import PaperPolicy
-from frenzy.core.scheduling.engine.queue_index import Turns
-from frenzy.core.scheduling.engine.room import Need
-from frenzy.core.values.cluster import NodeAllocation, Placement
+from frenzy.core.scheduling.engine.room import Need, Room
+from frenzy.core.scheduling.engine.state import SchedulingState, restarted
+from frenzy.core.values.cluster import Cluster, NodeAllocation, Placement
+from frenzy.core.values.scheduling_facts import RunningJob, Start
 
 
-def run_pass(board: Board, policy: PaperPolicy) -> None:
-    """Start, in order of submission, every job one of whose plans fits."""
-    if not any(room.idle_gpus for room in board.room.by_type.values()):
-        return
-    turns = Turns(board.state.waiting)
-    for contender in turns:
-        if contender.job.run_key not in board.state.running and not _started(board, contender, policy):
-            turns.close()
+def decide(state: SchedulingState, now_s: float) -> tuple[tuple[Start, ...], SchedulingState]:
+    """Starts, in order of submission, of every job one of whose plans fits; and the state once they are done."""
+    room, started, full = state.room, list[RunningJob](), set[str]()
+    for contender in state.waiting:
+        if contender.job.run_key in state.running or contender.asks in full:
+            continue
+        found = _first_that_fits(state.cluster, room, contender)
+        if found is None:
+            full.add(contender.asks)
+            continue
+        at, placement = found
+        plan, need = contender.menu.choices[at]
+        room = room.hold(need, placement)
+        started.append(restarted(contender.job, plan, placement, now_s=now_s))
+    starts = tuple(Start(run_key=job.run_key, plan=job.plan, placement=job.placement) for job in started)
+    return starts, state.start(started) if started else state
 
 
-def _started(board: Board, contender: Contender, policy: PaperPolicy) -> bool:
-    """Start ``contender`` with the first of its plans that fits, if any does."""
-    if not _may_fit(board, contender, policy):
-        return False
-    for option in contender.options:
-        placement = place_by_class(board, memory_classes(board, option, policy), option.need)
+def _first_that_fits(cluster: Cluster, room: Room, contender: Contender) -> tuple[int, Placement] | None:
+    sizes, classes = cluster.memory_classes
+    for at, (plan, need) in enumerate(contender.menu.choices):
+        large_enough = classes[bisect_left(sizes, plan.memory.required_bytes) :]
+        placement = place_by_class(cluster, room, large_enough, need)
         if placement is not None:
-            board.start(contender, option, placement)
-            return True
-    return False
+            return at, placement
+    return None
 
 
-def _may_fit(board: Board, contender: Contender, policy: PaperPolicy) -> bool:
-    """Whether enough GPUs are idle for any option, wherever they are."""
-    if policy.launchable_only:
-        return contender.may_fit(board.room)
-    fewest = dict(contender.fewest_gpus)
-    num_idle = 0
-    for gpu_types in reversed(board.state.cluster.memory_classes[1]):
-        num_idle += sum([board.room.by_type[gpu_type].idle_gpus for gpu_type in gpu_types])
-        if fewest.get(gpu_types[0], math.inf) <= num_idle:
-            return True
-    return False
-
-
-def place_by_class(board: Board, classes: Sequence[Sequence[str]], need: Need) -> Placement | None:
+def place_by_class(cluster: Cluster, room: Room, classes: Sequence[Sequence[str]], need: Need) -> Placement | None:
     """Phase 2 over ``classes`` of GPU types, smallest first; None when too few GPUs are idle."""
-    if not _enough_idle(board, classes, need.num_gpus):
+    if not _enough_idle(room, classes, need.num_gpus):
         return None
     taken: list[NodeAllocation] = []
     missing = need.num_gpus
     for gpu_types in classes:
-        for node, num_gpus in _fill(board, gpu_types, need, missing):
+        for node, num_gpus in _fill(cluster, room, gpu_types, need, missing):
             taken.append(NodeAllocation(node=node, num_gpus=num_gpus))
             missing -= num_gpus
         if missing == 0:
@@ -70,9 +62,9 @@ def place_by_class(board: Board, classes: Sequence[Sequence[str]], need: Need) -
     return None
 
 
-def _enough_idle(board: Board, classes: Sequence[Sequence[str]], num_gpus: int) -> bool:
+def _enough_idle(room: Room, classes: Sequence[Sequence[str]], num_gpus: int) -> bool:
     """Whether so many GPUs of ``classes`` are idle, on whatever nodes."""
-    by_type = board.room.by_type
+    by_type = room.by_type
     for gpu_types in reversed(classes):
         for gpu_type in gpu_types:
             num_gpus -= by_type[gpu_type].idle_gpus
@@ -81,21 +73,11 @@ def _enough_idle(board: Board, classes: Sequence[Sequence[str]], num_gpus: int) 
     return False
 
 
-def memory_classes(board: Board, option: Option, policy: PaperPolicy) -> Sequence[Sequence[str]]:
-    """GPU types that may take ``option``, in classes of memory size, ascending."""
-    if policy.launchable_only:
-        return [[option.need.gpu_type]]
-    sizes, classes = board.state.cluster.memory_classes
-    return classes[bisect_left(sizes, option.plan.memory.required_bytes) :]
-
-
-def _fill(board: Board, gpu_types: Sequence[str], need: Need, missing: int) -> Iterator[tuple[str, int]]:
+def _fill(
+    cluster: Cluster, room: Room, gpu_types: Sequence[str], need: Need, missing: int
+) -> Iterator[tuple[str, int]]:
     """Nodes of one class with the GPUs taken on each, until nothing is missing or left."""
-    tightest = _tightest(board, gpu_types, need, missing)
-    if tightest is not None:
-        yield tightest, missing
-        return
-    nodes = _by_idle_then_speed(board, gpu_types, need)
+    nodes = _by_idle_then_speed(cluster, room, gpu_types, need)
     while missing and nodes:
         covering = next((node for node in nodes if node[0] >= missing), None)
         chosen = covering or max(nodes, key=lambda node: (node[0], -node[1]))
@@ -105,29 +87,13 @@ def _fill(board: Board, gpu_types: Sequence[str], need: Need, missing: int) -> I
         yield chosen[2], num_gpus
 
 
-def _tightest(board: Board, gpu_types: Sequence[str], need: Need, missing: int) -> str | None:
-    """The node that covers ``missing`` with the fewest idle GPUs, found without a look at all nodes.
-
-    None as well where idle GPUs are not all that counts: then every node has to be looked at.
-    """
-    if not board.state.rules.counts_gpus_only or need.excluded_nodes:
-        return None
-    types = board.state.cluster.types_by_name
-    rooms = [(-types[gpu_type].flops_per_s, board.room.by_type[gpu_type]) for gpu_type in gpu_types]
-    for idle in range(missing, max(len(room.by_idle) for _, room in rooms)):
-        first = [
-            (speed, room.by_idle[idle][0]) for speed, room in rooms if idle < len(room.by_idle) and room.by_idle[idle]
-        ]
-        if first:
-            return min(first)[1]
-    return None
-
-
-def _by_idle_then_speed(board: Board, gpu_types: Sequence[str], need: Need) -> list[tuple[int, float, str]]:
+def _by_idle_then_speed(
+    cluster: Cluster, room: Room, gpu_types: Sequence[str], need: Need
+) -> list[tuple[int, float, str]]:
     """(idle GPUs, negated speed, node), ascending: idle first, faster first, then the name."""
-    types = board.state.cluster.types_by_name
+    types = cluster.types_by_name
     return sorted(
         (num_gpus, -types[gpu_type].flops_per_s, node)
         for gpu_type in gpu_types
-        for node, num_gpus in usable_gpus(board.room.by_type[gpu_type], need).items()
+        for node, num_gpus in usable_gpus(room.by_type[gpu_type], need).items()
     )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from frenzy.core.scheduling.engine.board import Board
 from frenzy.core.scheduling.engine.choices import Capacity
 from frenzy.core.scheduling.engine.fair_share import held_by_queue, rights
-from frenzy.core.scheduling.engine.options import Contender, Option
 from frenzy.core.scheduling.engine.policy_settings import queue_rules
+from frenzy.core.scheduling.engine.state import SchedulingState
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.queue_rules import Limit
 from frenzy.core.values.resource_plan import ResourcePlan
@@ -15,34 +14,17 @@ from frenzy.core.values.units import counted
 
 
 class QueueJudge:
-    """Quotas and shares on one board."""
+    """The shares of queues, once what is decided is done."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
-        self._rules = queue_rules(board.state.rules.policy)
+    def __init__(self, state: SchedulingState) -> None:
         self._held: dict[str, float] = {}
         self._rights: dict[str, float] = {}
-        if self._rules.queues:
-            running = [*board.state.running.values(), *board.started]
-            capacity = Capacity.of(board.state.cluster)
-            names = [job.queue for job in running] + [each.job.queue for each in board.state.waiting]
-            self._held, self._rights = held_by_queue(running, capacity), rights(names, self._rules, capacity)
-
-    def quota(self, contender: Contender) -> Reason | None:
-        """That a quota keeps ``contender`` waiting, where one forbids all its plans or one that could start now."""
-        board = self._board
-        if not board.quotas.limits_of(contender.job):
-            return None
-        possible = [each for each in contender.options if board.fits_empty(each.need)]
-        broken = [(each, limit) for each in possible if (limit := self._exceeded(contender.job, each)) is not None]
-        if not broken:
-            return None
-        startable = [each for each in broken if board.startable(each[0]) is not None]
-        if len(broken) < len(possible) and not startable:
-            return None
-        # The plan that lacks fewest says what helps with the smallest change.
-        option, limit = min(startable or broken, key=lambda each: self._lack(*each))
-        return over_quota(option.plan, limit, board.quotas.held(limit))
+        rules = queue_rules(state.rules.policy)
+        if rules.queues:
+            capacity = Capacity.of(state.cluster)
+            names = [job.queue for job in state.running.values()] + [each.job.queue for each in state.waiting]
+            self._held = held_by_queue(state.running.values(), capacity)
+            self._rights = rights(names, rules, capacity)
 
     def share(self, job: QueuedJob) -> Reason | None:
         """That ``job`` waits because its queue holds its share while others do not; None if that is not so."""
@@ -61,12 +43,6 @@ class QueueJudge:
             ),
             remedy=f"a job of queue {job.queue} ended, GPUs left idle by another queue, or a greater weight",
         )
-
-    def _exceeded(self, job: QueuedJob, option: Option) -> Limit | None:
-        return self._board.quotas.exceeded(job, option.need.gpu_type, option.need.num_gpus)
-
-    def _lack(self, option: Option, limit: Limit) -> int:
-        return self._board.quotas.held(limit) + option.need.num_gpus - limit.num_gpus
 
 
 def over_quota(plan: ResourcePlan, limit: Limit, held: int) -> Reason:
