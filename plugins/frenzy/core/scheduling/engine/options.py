@@ -72,16 +72,6 @@ class Contender:
         """The job with these options in place of its own."""
         return Contender(self.job, self.menu, self.asks, self.work, tuple(options))
 
-    @property
-    def fewest_gpus(self) -> tuple[tuple[str, int], ...]:
-        """See ``Menu``."""
-        return self.menu.fewest_gpus
-
-    @property
-    def run_times(self) -> tuple[float, ...]:
-        """Of its options, in seconds."""
-        return tuple([option.run_s for option in self.options])
-
     def may_fit(self, room: Room) -> bool:
         """Whether any option finds as many idle GPUs of its type as it needs, wherever they are."""
         for gpu_type, num_gpus in self.menu.fewest_gpus:

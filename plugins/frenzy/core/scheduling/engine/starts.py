@@ -155,6 +155,8 @@ class StartSweep(Sweep):
         if isinstance(rules, FifoPolicy) and rules.head_blocks:
             if self.head is None and self._possible_of(claim.others):
                 self.head, self._turn = claim, None
+        elif all(gpu_type in self.promises for gpu_type, _ in claim.others.fewest_gpus):
+            return
         elif isinstance(rules, BackfillPolicy) and not self.is_over(claim):
             found = self._best(claim, price, None)
             if found is not None:
