@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from frenzy.core.scheduling import SchedulingState
 from frenzy.core.scheduling.engine.placement import place
-from frenzy.core.scheduling.engine.room import Need, Room
+from frenzy.core.scheduling.engine.room import FreeCapacity, Need
 from frenzy.core.values.cluster import Placement
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.scheduling_facts import Action, Preempt, Resize, Start
@@ -47,7 +47,7 @@ def _largest_first(job_and_wanted: tuple[ActiveJob, Sequence[int]]) -> tuple[int
     return (-job.configurations[wanted[0]].need.num_gpus if wanted else 0, job.run_key)
 
 
-def _first_place(room: Room, job: ActiveJob, wanted: Sequence[int]) -> tuple[int, Placement] | None:
+def _first_place(room: FreeCapacity, job: ActiveJob, wanted: Sequence[int]) -> tuple[int, Placement] | None:
     for at in wanted:
         need = job.configurations[at].need
         placement = _old_place(room, job, at, need) or place(room.by_type[need.gpu_type], need)
@@ -56,7 +56,7 @@ def _first_place(room: Room, job: ActiveJob, wanted: Sequence[int]) -> tuple[int
     return None
 
 
-def _old_place(room: Room, job: ActiveJob, at: int, need: Need) -> Placement | None:
+def _old_place(room: FreeCapacity, job: ActiveJob, at: int, need: Need) -> Placement | None:
     """Where the job runs now, if it falls back on what it has and nobody took it."""
     if job.running is None or at != job.current:
         return None

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from frenzy.core.scheduling import HasPolicy, Policy, SchedulingState
 from frenzy.core.scheduling.engine.claims import is_settled
 from frenzy.core.scheduling.engine.placement import place_in
-from frenzy.core.scheduling.engine.room import Need, Room
+from frenzy.core.scheduling.engine.room import FreeCapacity, Need
 from frenzy.core.scheduling.engine.state import restarted
 from frenzy.core.values.cluster import Placement
 from frenzy.core.values.errors import Reason, ReasonCode
@@ -240,7 +240,7 @@ class _Turn:
     def _better_place(self, job: RunningJob) -> tuple[ResourcePlan, Placement] | None:
         """The fastest plan of ``job`` that fits the idle GPUs and its own and makes up for a restart."""
         bound_s, left = self._bound_s(job), self._left(job)
-        room: Room | None = None
+        room: FreeCapacity | None = None
         for plan, need in self.scheduler.choices(self.state, job):
             run_s = left * plan.predicted_run_s
             if run_s >= bound_s:

@@ -18,7 +18,7 @@ from typing import Final
 
 from frenzy.core.scheduling import HasPolicy, SchedulingState
 from frenzy.core.scheduling.engine.options import Rules
-from frenzy.core.scheduling.engine.room import Room
+from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.scheduling.engine.state import running_job
 from frenzy.core.values.cluster import NodeState, Placement
 from frenzy.core.values.resource_plan import ResourcePlan
@@ -189,9 +189,9 @@ class _Engine:
         self._cluster = self._cluster.with_node_state(node, node_state)
         self._room = self._whole_room()
 
-    def _whole_room(self) -> Room:
+    def _whole_room(self) -> FreeCapacity:
         held = ((self._rules.need(job.plan), job.placement) for job in self._running.values())
-        return Room.of(self._cluster, held)
+        return FreeCapacity.of(self._cluster, held)
 
     def _release(self, key: str) -> None:
         """The running job ``key`` holds no GPUs any more."""

@@ -23,7 +23,7 @@ from frenzy.core.planning.marp import PlanRequest, plan_candidates
 from frenzy.core.scheduling.engine.options import Rules
 from frenzy.core.scheduling.engine.placement import place
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy
-from frenzy.core.scheduling.engine.room import Room
+from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.job import Precision
@@ -57,7 +57,7 @@ def plan_set(job_class: JobClass, precision: Precision, hardware: Hardware) -> P
     """The plans of ``job_class``, fastest first; the same object for the same question."""
     request = PlanRequest(job=job_class.training_job(precision), shape=job_class.shape, total_steps=UNIT_STEPS)
     candidates = plan_candidates(request, hardware.cluster, default_calibration())
-    return worth_keeping(tuple(each.plan for each in candidates if each.feasible), Room.of(hardware.cluster))
+    return worth_keeping(tuple(each.plan for each in candidates if each.feasible), FreeCapacity.of(hardware.cluster))
 
 
 @lru_cache(maxsize=4096)
@@ -67,7 +67,7 @@ def plans_on(job_class: JobClass, precision: Precision, hardware: Hardware, gpu_
     return plans if gpu_types is None else tuple(each for each in plans if each.gpu_type in gpu_types)
 
 
-def worth_keeping(plans: Plans, empty: Room) -> Plans:
+def worth_keeping(plans: Plans, empty: FreeCapacity) -> Plans:
     """``plans`` as the module says, in their order. empty: the cluster when nothing runs."""
     rules = Rules(HasPolicy())
     of_type: dict[str, list[ResourcePlan]] = {}

@@ -32,7 +32,7 @@ from frenzy.adapters.spec.yaml_core import FILE, load_yaml
 from frenzy.core.scheduling.engine.options import Rules
 from frenzy.core.scheduling.engine.placement import place
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy
-from frenzy.core.scheduling.engine.room import Room
+from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import SpecError, Violation
 from frenzy.core.values.hardware import GpuType
@@ -109,7 +109,7 @@ def parse_profiles(text: str, *, source: str = "profile file") -> Mapping[str, P
 
 def profile_plans(profile: Profile, cluster: Cluster) -> Plans:
     """The plans of ``profile`` that fit ``cluster`` when nothing runs, fastest first."""
-    rules, empty = Rules(HasPolicy()), Room.of(cluster)
+    rules, empty = Rules(HasPolicy()), FreeCapacity.of(cluster)
     found: list[ResourcePlan] = []
     for each in profile.plans:
         gpu = cluster.types_by_name.get(each.gpu_type)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from frenzy.core.scheduling.engine.options import Rules
 from frenzy.core.scheduling.engine.policy_settings import Policy, queue_rules
 from frenzy.core.scheduling.engine.quotas import QuotaUse
-from frenzy.core.scheduling.engine.room import Room
+from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.values.cluster import Cluster, Placement
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.resource_plan import ResourcePlan
@@ -48,7 +48,7 @@ def wait_for_leaving(
 
 def _full_nodes(start: Start, holdings: Sequence[Holding], cluster: Cluster, rules: Rules) -> set[str]:
     """Nodes that have no room yet for what ``start`` takes there."""
-    room = Room.of(cluster, [(rules.need(each.plan), each.placement) for each in holdings])
+    room = FreeCapacity.of(cluster, [(rules.need(each.plan), each.placement) for each in holdings])
     need, found = rules.need(start.plan), set[str]()
     for each in start.placement.allocations:
         gpu_type = room.type_of_node.get(each.node)

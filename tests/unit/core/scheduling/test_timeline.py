@@ -11,7 +11,7 @@ from tests.unit.core.has_world import facts, node, plan, running
 from frenzy.core.scheduling import BackfillPolicy, SchedulingState
 from frenzy.core.scheduling.engine.placement import place
 from frenzy.core.scheduling.engine.reservation import Timeline
-from frenzy.core.scheduling.engine.room import Need, TypeRoom
+from frenzy.core.scheduling.engine.room import FreeOfType, Need
 
 NODES = [node("n1", "v100", 4), node("n2", "v100", 4)]
 
@@ -32,7 +32,7 @@ def at(state: SchedulingState, now_s: float) -> Timeline:
     return Timeline(state.room.by_type["v100"], ends, now_s, state.rules)
 
 
-def one_by_one(state: SchedulingState, now_s: float) -> list[tuple[float, tuple[str, ...], TypeRoom]]:
+def one_by_one(state: SchedulingState, now_s: float) -> list[tuple[float, tuple[str, ...], FreeOfType]]:
     """Each time at which jobs are expected to end, their names and the room then: by letting them end in turn."""
     expected = {
         job.run_key: math.inf if job.expected_end_s is None else max(now_s, job.expected_end_s)

@@ -8,11 +8,11 @@ from typing import Final
 from frenzy.core.scheduling.engine import starts as starts_only
 from frenzy.core.scheduling.engine.choices import Capacity, Choice
 from frenzy.core.scheduling.engine.claims import Claim
-from frenzy.core.scheduling.engine.giving_way import preemption
 from frenzy.core.scheduling.engine.line import Line, claims_of
 from frenzy.core.scheduling.engine.placement import place_in
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy
-from frenzy.core.scheduling.engine.room import Room
+from frenzy.core.scheduling.engine.preemption import preemption
+from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.scheduling.engine.shares import forbidden_key, targets
 from frenzy.core.scheduling.engine.state import SchedulingState, running_job
 from frenzy.core.scheduling.engine.swap import served_first
@@ -116,7 +116,7 @@ def _realised(
     return actions, frozenset()
 
 
-def _placed(room: Room, claim: Claim, target: Choice) -> tuple[Start | Resize | None, Room]:
+def _placed(room: FreeCapacity, claim: Claim, target: Choice) -> tuple[Start | Resize | None, FreeCapacity]:
     placement = place_in(room, target.need)
     if placement is None:
         return None, room

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from frenzy.core.scheduling.engine.policy_settings import FifoPolicy, PaperPolicy, Policy, queue_rules
 from frenzy.core.scheduling.engine.rigid import could_hold, rigid_plans
-from frenzy.core.scheduling.engine.room import Need, Room
+from frenzy.core.scheduling.engine.room import FreeCapacity, Need
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import QueuedJob
@@ -72,7 +72,7 @@ class Contender:
         """The job with these options in place of its own."""
         return Contender(self.job, self.menu, self.asks, self.work, tuple(options))
 
-    def may_fit(self, room: Room) -> bool:
+    def may_fit(self, room: FreeCapacity) -> bool:
         """Whether any option finds as many idle GPUs of its type as it needs, wherever they are."""
         for gpu_type, num_gpus in self.menu.fewest_gpus:
             on_type = room.by_type.get(gpu_type)

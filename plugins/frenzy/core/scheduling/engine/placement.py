@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from heapq import merge
 
-from frenzy.core.scheduling.engine.room import Need, Room, TypeRoom
+from frenzy.core.scheduling.engine.room import FreeCapacity, FreeOfType, Need
 from frenzy.core.values.cluster import NodeAllocation, Placement
 
 
-def place(room: TypeRoom, need: Need) -> Placement | None:
+def place(room: FreeOfType, need: Need) -> Placement | None:
     """The placement of ``need`` in ``room``, or None when there is none.
 
     One node is preferred, and of those the one with the fewest idle GPUs that suffice, so that
@@ -22,13 +22,13 @@ def place(room: TypeRoom, need: Need) -> Placement | None:
     return _on_one_node(room, need) or _on_fewest_nodes(room, need)
 
 
-def place_in(room: Room, need: Need) -> Placement | None:
+def place_in(room: FreeCapacity, need: Need) -> Placement | None:
     """The same among the nodes of ``need``'s GPU type; None, too, where the cluster does not have that type."""
     on_type = room.by_type.get(need.gpu_type)
     return None if on_type is None else place(on_type, need)
 
 
-def usable_gpus(room: TypeRoom, need: Need) -> dict[str, int]:
+def usable_gpus(room: FreeOfType, need: Need) -> dict[str, int]:
     """GPUs ``need`` could use on each ready node where that is more than none."""
     usable: dict[str, int] = {}
     for names in reversed(room.by_idle):
@@ -39,7 +39,7 @@ def usable_gpus(room: TypeRoom, need: Need) -> dict[str, int]:
     return usable
 
 
-def _on_one_node(room: TypeRoom, need: Need) -> Placement | None:
+def _on_one_node(room: FreeOfType, need: Need) -> Placement | None:
     for names in room.by_idle[need.num_gpus :]:
         for name in names:
             if need.gpus_in(room.free[name]) >= need.num_gpus and name not in need.excluded_nodes:
@@ -47,7 +47,7 @@ def _on_one_node(room: TypeRoom, need: Need) -> Placement | None:
     return None
 
 
-def _on_fewest_nodes(room: TypeRoom, need: Need) -> Placement | None:
+def _on_fewest_nodes(room: FreeOfType, need: Need) -> Placement | None:
     """The nodes of which most GPUs can be used, whole; the last one as full as it gets."""
     taken: dict[str, int] = {}
     missing = need.num_gpus
@@ -60,7 +60,7 @@ def _on_fewest_nodes(room: TypeRoom, need: Need) -> Placement | None:
     return None
 
 
-def _most_usable_first(room: TypeRoom, need: Need) -> Iterator[tuple[str, int]]:
+def _most_usable_first(room: FreeOfType, need: Need) -> Iterator[tuple[str, int]]:
     """Ready nodes with the GPUs that ``need`` could use of them, most first, then by name; looks no further than asked.
 
     Nodes whose CPUs or host memory leave GPUs unused are held back until it is their turn.
@@ -72,7 +72,7 @@ def _most_usable_first(room: TypeRoom, need: Need) -> Iterator[tuple[str, int]]:
             yield name, idle
 
 
-def _uses_all(room: TypeRoom, need: Need, name: str, idle: int, held_back: dict[int, list[str]]) -> bool:
+def _uses_all(room: FreeOfType, need: Need, name: str, idle: int, held_back: dict[int, list[str]]) -> bool:
     """Whether ``need`` could use all ``idle`` GPUs of node ``name``; if fewer, the node is put into ``held_back``."""
     usable = 0 if name in need.excluded_nodes else need.gpus_in(room.free[name])
     if 0 < usable < idle:
@@ -80,7 +80,7 @@ def _uses_all(room: TypeRoom, need: Need, name: str, idle: int, held_back: dict[
     return usable == idle
 
 
-def _best_fit(room: TypeRoom, need: Need, num_gpus: int, taken: Container[str]) -> str | None:
+def _best_fit(room: FreeOfType, need: Need, num_gpus: int, taken: Container[str]) -> str | None:
     """The node with the fewest idle GPUs on which ``num_gpus`` can be used, of those that are not ``taken``."""
     for names in room.by_idle[num_gpus:]:
         for name in names:
@@ -89,7 +89,7 @@ def _best_fit(room: TypeRoom, need: Need, num_gpus: int, taken: Container[str]) 
     return None
 
 
-def shortfall(room: TypeRoom, need: Need, empty: TypeRoom) -> int:
+def shortfall(room: FreeOfType, need: Need, empty: FreeOfType) -> int:
     """Fewest GPUs that would have to become idle for ``need`` to fit ``room``; 0 if it fits.
 
     Host resources are left aside. Idle GPUs that make up no whole tensor-parallel group on their

@@ -12,7 +12,7 @@ from frenzy.core.scheduling.engine.choices import Choice
 from frenzy.core.scheduling.engine.claims import Claim
 from frenzy.core.scheduling.engine.options import Rules
 from frenzy.core.scheduling.engine.placement import place
-from frenzy.core.scheduling.engine.room import Free, Need, TypeRoom, lesser, minus, plus
+from frenzy.core.scheduling.engine.room import Free, FreeOfType, Need, lesser, minus, plus
 from frenzy.core.values.cluster import Placement
 from frenzy.core.values.scheduling_facts import RunningJob
 
@@ -42,7 +42,7 @@ class Promise:
         """Whether a job that ends at ``end_s`` is gone by the promised start."""
         return end_s <= self.start_s < math.inf
 
-    def spare(self, now: TypeRoom) -> TypeRoom:
+    def spare(self, now: FreeOfType) -> FreeOfType:
         """What a job of any length may use of ``now``."""
         return now.with_free({name: lesser(now.free[name], free) for name, free in self.at_start.items()})
 
@@ -61,14 +61,16 @@ class Timeline:
     before: the room now. ends: expected ends with their jobs, in order; infinite where they are not known.
     """
 
-    before: TypeRoom
+    before: FreeOfType
     now_s: float
     rules: Rules
     _times: list[float] = field(init=False)
     _jobs: list[list[RunningJob]] = field(init=False)
     _at_most: list[int] = field(init=False)
 
-    def __init__(self, before: TypeRoom, ends: Sequence[tuple[float, RunningJob]], now_s: float, rules: Rules) -> None:
+    def __init__(
+        self, before: FreeOfType, ends: Sequence[tuple[float, RunningJob]], now_s: float, rules: Rules
+    ) -> None:
         self.before, self.now_s, self.rules = before, now_s, rules
         grouped = groupby(ends, key=lambda end: max(now_s, end[0]))
         found = [(time_s, [job for _, job in each]) for time_s, each in grouped]
@@ -81,7 +83,7 @@ class Timeline:
         at = bisect_left(self._at_most, num_gpus)
         return self._times[at] if at < len(self._times) else math.inf
 
-    def earliest(self, need: Need) -> tuple[float, tuple[str, ...], TypeRoom, Placement] | None:
+    def earliest(self, need: Need) -> tuple[float, tuple[str, ...], FreeOfType, Placement] | None:
         """The first expected end by which ``need`` fits, whose it is, the room then, and where; fitting is monotone."""
         first, last = bisect_left(self._at_most, need.num_gpus), len(self._times) - 1
         if first > last:
@@ -95,7 +97,7 @@ class Timeline:
         names = tuple(sorted(job.job_name for job in self._jobs[at]))
         return self._times[at], names, room, placement
 
-    def _room(self, at: int) -> TypeRoom:
+    def _room(self, at: int) -> FreeOfType:
         changed: dict[str, Free] = {}
         for jobs in self._jobs[: at + 1]:
             for job in jobs:

@@ -71,7 +71,7 @@ def full_capacity(node: Node) -> Free:
 
 
 @dataclass(frozen=True, slots=True)
-class TypeRoom:
+class FreeOfType:
     """Free capacity of all nodes of one GPU type.
 
     free: of every node, also of those that take no new work; negative where more is held than
@@ -84,22 +84,22 @@ class TypeRoom:
     idle_gpus: int
 
     @staticmethod
-    def of(free: Mapping[str, Free], not_ready: frozenset[str]) -> TypeRoom:
+    def of(free: Mapping[str, Free], not_ready: frozenset[str]) -> FreeOfType:
         """The index of ``free``."""
         buckets: dict[int, list[str]] = {}
         for name in sorted(free):
             if name not in not_ready and free[name].num_gpus > 0:
                 buckets.setdefault(free[name].num_gpus, []).append(name)
         by_idle = tuple(tuple(buckets.get(idle, ())) for idle in range(max(buckets, default=0) + 1))
-        return TypeRoom(dict(free), not_ready, by_idle, sum(idle * len(names) for idle, names in enumerate(by_idle)))
+        return FreeOfType(dict(free), not_ready, by_idle, sum(idle * len(names) for idle, names in enumerate(by_idle)))
 
-    def changed(self, changed: Mapping[str, Free]) -> TypeRoom:
+    def changed(self, changed: Mapping[str, Free]) -> FreeOfType:
         """The same room with the nodes in ``changed`` set to new values, however many these are."""
         if len(changed) <= _FEW_NODES:
             return self.with_free(changed)
-        return TypeRoom.of({**self.free, **changed}, self.not_ready)
+        return FreeOfType.of({**self.free, **changed}, self.not_ready)
 
-    def with_free(self, changed: Mapping[str, Free]) -> TypeRoom:
+    def with_free(self, changed: Mapping[str, Free]) -> FreeOfType:
         """The same room with the nodes in ``changed`` set to new values."""
         free = {**self.free, **changed}
         buckets = list(self.by_idle)
@@ -113,7 +113,7 @@ class TypeRoom:
                 _move(buckets, name, before, after)
         while len(buckets) > 1 and not buckets[-1]:
             buckets.pop()
-        return TypeRoom(free, self.not_ready, tuple(buckets), idle_gpus)
+        return FreeOfType(free, self.not_ready, tuple(buckets), idle_gpus)
 
 
 def _move(buckets: list[tuple[str, ...]], name: str, before: int, after: int) -> None:
@@ -141,14 +141,14 @@ class Same:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class FreeCapacity:
     """Free capacity of a cluster, by GPU type."""
 
-    by_type: Mapping[str, TypeRoom]
+    by_type: Mapping[str, FreeOfType]
     type_of_node: Mapping[str, str]
 
     @staticmethod
-    def of(cluster: Cluster, held: Iterable[tuple[Need, Placement]] = ()) -> Room:
+    def of(cluster: Cluster, held: Iterable[tuple[Need, Placement]] = ()) -> FreeCapacity:
         """What ``held`` leaves free of ``cluster``; allocations on unknown nodes count nowhere."""
         empty = _empty(Same(cluster))
         changed: dict[str, dict[str, Free]] = {}
@@ -160,14 +160,14 @@ class Room:
                     before = nodes.get(each.node) or empty.by_type[gpu_type].free[each.node]
                     nodes[each.node] = minus(before, need.on_node(each.num_gpus))
         rooms = {gpu_type: empty.by_type[gpu_type].changed(nodes) for gpu_type, nodes in changed.items()}
-        return Room({**empty.by_type, **rooms}, empty.type_of_node)
+        return FreeCapacity({**empty.by_type, **rooms}, empty.type_of_node)
 
-    def hold(self, need: Need, placement: Placement) -> Room:
-        """Room once ``placement`` is held for ``need``."""
+    def hold(self, need: Need, placement: Placement) -> FreeCapacity:
+        """What is free once ``placement`` is held for ``need``."""
         return self._changed(need, placement, minus)
 
-    def release(self, need: Need, placement: Placement) -> Room:
-        """Room once ``placement`` no longer is held for ``need``."""
+    def release(self, need: Need, placement: Placement) -> FreeCapacity:
+        """What is free once ``placement`` no longer is held for ``need``."""
         return self._changed(need, placement, plus)
 
     def idle_gpus(self, gpu_type: str) -> int:
@@ -180,7 +180,7 @@ class Room:
         types = (self.type_of_node.get(each.node) for each in placement.allocations)
         return list(dict.fromkeys(each for each in types if each is not None))
 
-    def _changed(self, need: Need, placement: Placement, operation: _Operation) -> Room:
+    def _changed(self, need: Need, placement: Placement, operation: _Operation) -> FreeCapacity:
         changed: dict[str, dict[str, Free]] = {}
         for each in placement.allocations:
             gpu_type = self.type_of_node.get(each.node)
@@ -190,20 +190,20 @@ class Room:
             before = on_type.get(each.node, self.by_type[gpu_type].free[each.node])
             on_type[each.node] = operation(before, need.on_node(each.num_gpus))
         by_type = {gpu_type: self.by_type[gpu_type].with_free(free) for gpu_type, free in changed.items()}
-        return Room({**self.by_type, **by_type}, self.type_of_node)
+        return FreeCapacity({**self.by_type, **by_type}, self.type_of_node)
 
 
 @lru_cache(maxsize=8)
-def _empty(same: Same) -> Room:
+def _empty(same: Same) -> FreeCapacity:
     """All of a cluster, found once for it."""
     cluster = same.thing
     assert isinstance(cluster, Cluster)
     names: dict[str, list[Node]] = {gpu_type.name: [] for gpu_type in cluster.gpu_types}
     for node in cluster.nodes:
         names.setdefault(node.gpu_type, []).append(node)
-    return Room(
+    return FreeCapacity(
         {
-            gpu_type: TypeRoom.of(
+            gpu_type: FreeOfType.of(
                 {node.name: full_capacity(node) for node in nodes},
                 frozenset(node.name for node in nodes if node.state is not NodeState.READY),
             )

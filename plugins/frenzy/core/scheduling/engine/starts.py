@@ -21,7 +21,7 @@ from frenzy.core.scheduling.engine.placement import place
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy, FifoPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.reservation import Promise, Timeline
-from frenzy.core.scheduling.engine.room import Need, Room, minus
+from frenzy.core.scheduling.engine.room import FreeCapacity, Need, minus
 from frenzy.core.scheduling.engine.shares import serve
 from frenzy.core.scheduling.engine.state import SchedulingState, restarted
 from frenzy.core.scheduling.engine.sweep import Kept, Missed, Sweep
@@ -86,7 +86,7 @@ class StartSweep(Sweep):
 
     state: SchedulingState
     now_s: float
-    room: Room
+    room: FreeCapacity
     started: dict[str, RunningJob] = field(default_factory=dict)
     promises: dict[str, Promise] = field(default_factory=dict)
     own_promises: dict[str, Promise] = field(default_factory=dict)

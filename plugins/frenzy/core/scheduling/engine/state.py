@@ -11,7 +11,7 @@ from frenzy.core.scheduling.engine.options import Rules
 from frenzy.core.scheduling.engine.placement import place_in
 from frenzy.core.scheduling.engine.policy_settings import Policy
 from frenzy.core.scheduling.engine.queue_index import Waiting
-from frenzy.core.scheduling.engine.room import Need, Room
+from frenzy.core.scheduling.engine.room import FreeCapacity, Need
 from frenzy.core.values.cluster import Cluster, NodeState, Placement
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import Action, Hold, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
@@ -31,8 +31,8 @@ class SchedulingState:
 
     cluster: Cluster
     rules: Rules
-    room: Room
-    empty: Room
+    room: FreeCapacity
+    empty: FreeCapacity
     waiting: Waiting
     running: Mapping[str, RunningJob]
     ends: Mapping[str, tuple[End, ...]]
@@ -43,13 +43,13 @@ class SchedulingState:
         """The state of ``facts`` under ``policy``."""
         rules = Rules.of(policy)
         running = {job.run_key: job for job in facts.running}
-        room = Room.of(facts.cluster, _held(rules, running.values()))
+        room = FreeCapacity.of(facts.cluster, _held(rules, running.values()))
         waiting = Waiting.of((rules.contender(job, facts.cluster) for job in facts.queued), rules.queue_order)
         return SchedulingState(
             cluster=facts.cluster,
             rules=rules,
             room=room,
-            empty=Room.of(facts.cluster),
+            empty=FreeCapacity.of(facts.cluster),
             waiting=waiting,
             running=running,
             ends=_ends(room, running.values()),
@@ -125,7 +125,7 @@ def _held(rules: Rules, jobs: Iterable[RunningJob]) -> Iterable[tuple[Need, Plac
     return ((rules.need(job.plan), job.placement) for job in jobs)
 
 
-def _ends(room: Room, jobs: Iterable[RunningJob]) -> dict[str, tuple[End, ...]]:
+def _ends(room: FreeCapacity, jobs: Iterable[RunningJob]) -> dict[str, tuple[End, ...]]:
     ends: dict[str, list[End]] = {}
     for job in jobs:
         for gpu_type in room.types_of(job.placement):

@@ -22,7 +22,7 @@ from frenzy.core.scheduling.engine.options import Contender, Option
 from frenzy.core.scheduling.engine.placement import place_in
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
-from frenzy.core.scheduling.engine.room import Need, Room
+from frenzy.core.scheduling.engine.room import FreeCapacity, Need
 from frenzy.core.scheduling.engine.state import SchedulingState, restarted
 from frenzy.core.values.cluster import Placement
 from frenzy.core.values.resource_plan import ResourcePlan
@@ -238,7 +238,7 @@ class _Search:
         ]
         return sorted(plans, key=lambda plan: self._loss_s(job, plan, option))
 
-    def _target(self, room: Room, job: RunningJob, plan: ResourcePlan) -> Placement | None:
+    def _target(self, room: FreeCapacity, job: RunningJob, plan: ResourcePlan) -> Placement | None:
         return place_in(room, self.state.rules.need(plan, job.excluded_nodes))
 
     def _loss_s(self, job: RunningJob, plan: ResourcePlan, option: Option) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from frenzy.core.scheduling.engine.options import Contender
 from frenzy.core.scheduling.engine.placement import usable_gpus
-from frenzy.core.scheduling.engine.room import Need, Room
+from frenzy.core.scheduling.engine.room import FreeCapacity, Need
 from frenzy.core.scheduling.engine.state import SchedulingState, restarted
 from frenzy.core.values.cluster import Cluster, NodeAllocation, Placement
 from frenzy.core.values.scheduling_facts import RunningJob, Start
@@ -37,7 +37,7 @@ def decide(state: SchedulingState, now_s: float) -> tuple[tuple[Start, ...], Sch
     return starts, state.start(started) if started else state
 
 
-def _first_that_fits(cluster: Cluster, room: Room, contender: Contender) -> tuple[int, Placement] | None:
+def _first_that_fits(cluster: Cluster, room: FreeCapacity, contender: Contender) -> tuple[int, Placement] | None:
     sizes, classes = cluster.memory_classes
     for at, (plan, need) in enumerate(contender.menu.choices):
         large_enough = classes[bisect_left(sizes, plan.memory.required_bytes) :]
@@ -47,7 +47,9 @@ def _first_that_fits(cluster: Cluster, room: Room, contender: Contender) -> tupl
     return None
 
 
-def place_by_class(cluster: Cluster, room: Room, classes: Sequence[Sequence[str]], need: Need) -> Placement | None:
+def place_by_class(
+    cluster: Cluster, room: FreeCapacity, classes: Sequence[Sequence[str]], need: Need
+) -> Placement | None:
     """Phase 2 over ``classes`` of GPU types, smallest first; None when too few GPUs are idle."""
     if not _enough_idle(room, classes, need.num_gpus):
         return None
@@ -62,7 +64,7 @@ def place_by_class(cluster: Cluster, room: Room, classes: Sequence[Sequence[str]
     return None
 
 
-def _enough_idle(room: Room, classes: Sequence[Sequence[str]], num_gpus: int) -> bool:
+def _enough_idle(room: FreeCapacity, classes: Sequence[Sequence[str]], num_gpus: int) -> bool:
     """Whether so many GPUs of ``classes`` are idle, on whatever nodes."""
     by_type = room.by_type
     for gpu_types in reversed(classes):
@@ -74,7 +76,7 @@ def _enough_idle(room: Room, classes: Sequence[Sequence[str]], num_gpus: int) ->
 
 
 def _fill(
-    cluster: Cluster, room: Room, gpu_types: Sequence[str], need: Need, missing: int
+    cluster: Cluster, room: FreeCapacity, gpu_types: Sequence[str], need: Need, missing: int
 ) -> Iterator[tuple[str, int]]:
     """Nodes of one class with the GPUs taken on each, until nothing is missing or left."""
     nodes = _by_idle_then_speed(cluster, room, gpu_types, need)
@@ -88,7 +90,7 @@ def _fill(
 
 
 def _by_idle_then_speed(
-    cluster: Cluster, room: Room, gpu_types: Sequence[str], need: Need
+    cluster: Cluster, room: FreeCapacity, gpu_types: Sequence[str], need: Need
 ) -> list[tuple[int, float, str]]:
     """(idle GPUs, negated speed, node), ascending: idle first, faster first, then the name."""
     types = cluster.types_by_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from frenzy.core.scheduling.engine.placement import place, shortfall
-from frenzy.core.scheduling.engine.room import Need, Room, TypeRoom
+from frenzy.core.scheduling.engine.room import FreeCapacity, FreeOfType, Need
 from frenzy.core.scheduling.engine.state import SchedulingState, all_nodes_ready
 from frenzy.core.scheduling.engine.wording import asked, host_needs, listed
 from frenzy.core.values.cluster import NodeState
@@ -20,7 +20,7 @@ def impossible(state: SchedulingState, needs: Sequence[Need]) -> Reason:
             detail="None of the job's plans is feasible on this cluster.",
             remedy="the table of plans says what refused each of them",
         )
-    whole = Room.of(all_nodes_ready(state.cluster))
+    whole = FreeCapacity.of(all_nodes_ready(state.cluster))
     known = [(need, whole.by_type[need.gpu_type]) for need in needs if need.gpu_type in whole.by_type]
     for need, room in known:
         if place(room, need) is not None:
@@ -64,7 +64,7 @@ def _host_too_small(need: Need) -> Reason:
     )
 
 
-def _too_few_gpus(state: SchedulingState, needs: Sequence[Need], known: Sequence[tuple[Need, TypeRoom]]) -> Reason:
+def _too_few_gpus(state: SchedulingState, needs: Sequence[Need], known: Sequence[tuple[Need, FreeOfType]]) -> Reason:
     totals = state.cluster.num_gpus_by_type
     have = [f"{totals.get(gpu_type, 0)} {gpu_type}" for gpu_type in dict.fromkeys(need.gpu_type for need in needs)]
     _, need = min([(shortfall(room, each, room), each) for each, room in known], default=(0, needs[0]))

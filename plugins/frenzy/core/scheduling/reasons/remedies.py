@@ -17,7 +17,7 @@ from typing import Final
 
 from frenzy.core.scheduling.engine.options import Contender, Option
 from frenzy.core.scheduling.engine.policy_settings import Policy, queue_rules
-from frenzy.core.scheduling.engine.room import Free, Need, TypeRoom
+from frenzy.core.scheduling.engine.room import Free, FreeOfType, Need
 from frenzy.core.scheduling.engine.wording import host_needs
 from frenzy.core.scheduling.reasons.rule_changes import least_quota
 from frenzy.core.scheduling.reasons.what_if import gpus_wanted, one_for_each_type, with_idle_gpus
@@ -75,7 +75,7 @@ class Trials:
         actions = self.decide(facts, self.now_s, policy)
         return any(isinstance(each, Start) and each.run_key == run_key for each in actions)
 
-    def remedy(self, contender: Contender, reason: Reason, room: Callable[[str], TypeRoom]) -> str | None:
+    def remedy(self, contender: Contender, reason: Reason, room: Callable[[str], FreeOfType]) -> str | None:
         """The smallest change that was found; None where none was, in so many trials. room: of each GPU type, now."""
         if self.looks < self._looks_each or reason.code in _UNTOLD:
             return None
@@ -84,7 +84,7 @@ class Trials:
             found.extend(self._found(contender, reason, room))
         return " or ".join(found) if found else None
 
-    def _found(self, contender: Contender, reason: Reason, room: Callable[[str], TypeRoom]) -> Iterator[str]:
+    def _found(self, contender: Contender, reason: Reason, room: Callable[[str], FreeOfType]) -> Iterator[str]:
         code = reason.code
         if code is ReasonCode.WAITING_FOR_QUOTA:
             yield from self.quotas(contender.job)
@@ -135,7 +135,7 @@ class Trials:
         more = partial(with_idle_gpus, gpu_type=option.need.gpu_type, num_gpus=num_gpus)
         return self.starts(contender.job.run_key, more)
 
-    def _host(self, contender: Contender, room: Callable[[str], TypeRoom]) -> str | None:
+    def _host(self, contender: Contender, room: Callable[[str], FreeOfType]) -> str | None:
         """What the node that comes closest lacks of CPUs and host memory."""
         needs = [each.need for each in contender.options if each.need.gpu_type in self.facts.cluster.types_by_name]
         for need in needs:
@@ -164,7 +164,7 @@ def _more(num_gpus: int, contender: Contender, option: Option) -> str:
     return f"{num_gpus} more {need.gpu_type}{' on one further node' if grouped else ''}{host}"
 
 
-def _nearest_lack(room: TypeRoom, need: Need) -> tuple[str, Free] | None:
+def _nearest_lack(room: FreeOfType, need: Need) -> tuple[str, Free] | None:
     def lack(name: str) -> Free:
         free = room.free[name]
         wanted = need.on_node(min(need.num_gpus, free.num_gpus))

@@ -23,37 +23,43 @@ def preemption(
     taken: what other jobs take in the same decision.
     """
     nodes = {each.node for each in state.running[claim.run_key].placement.allocations}
-    heir = _heir(state, claim, nodes, taken)
-    why = _without_heir(state, line, claim, nodes) if heir is None else f"Its GPUs are needed by {_for(heir, claim)}"
+    beneficiary = _beneficiary(state, claim, nodes, taken)
+    why = (
+        _without_beneficiary(state, line, claim, nodes)
+        if beneficiary is None
+        else f"Its GPUs are needed by {_for(beneficiary, claim)}"
+    )
     return Preempt(
         run_key=claim.run_key,
         reason=Reason(code=ReasonCode.PREEMPTED, detail=f"{why}; it goes on from its checkpoint."),
     )
 
 
-def _heir(
+def _beneficiary(
     state: SchedulingState, claim: Claim, nodes: set[str], taken: Sequence[tuple[Claim, Start | Resize]]
 ) -> Claim | None:
     """Who takes GPUs of its nodes; elsewhere, one before it in line that comes under the same quota."""
     rules = queue_rules(state.rules.policy)
-    for heir, action in taken:
+    for beneficiary, action in taken:
         if any(each.node in nodes for each in action.placement.allocations):
-            return heir
+            return beneficiary
     own = {*rules.limits_of(claim.job.queue, claim.job.team)}
-    limited = (heir for heir, _ in taken if own & {*rules.limits_of(heir.job.queue, heir.job.team)})
-    return next((heir for heir in limited if heir.place < claim.place), None)
+    limited = (
+        beneficiary for beneficiary, _ in taken if own & {*rules.limits_of(beneficiary.job.queue, beneficiary.job.team)}
+    )
+    return next((beneficiary for beneficiary in limited if beneficiary.place < claim.place), None)
 
 
-def _for(heir: Claim, claim: Claim) -> str:
-    name = heir.job.job_name
-    if heir.job.priority > claim.job.priority:
+def _for(beneficiary: Claim, claim: Claim) -> str:
+    name = beneficiary.job.job_name
+    if beneficiary.job.priority > claim.job.priority:
         return f"{name}, whose priority is higher"
-    if heir.job.queue != claim.job.queue:
-        return f"{name} of queue {heir.job.queue}"
-    return f"{name}, which is due earlier" if heir.place < claim.place else name
+    if beneficiary.job.queue != claim.job.queue:
+        return f"{name} of queue {beneficiary.job.queue}"
+    return f"{name}, which is due earlier" if beneficiary.place < claim.place else name
 
 
-def _without_heir(state: SchedulingState, line: Line, claim: Claim, nodes: Iterable[str]) -> str:
+def _without_beneficiary(state: SchedulingState, line: Line, claim: Claim, nodes: Iterable[str]) -> str:
     """A quota or a node that has become smaller than what it holds, or the job for which its GPUs are kept."""
     assert claim.current is not None, "only a job that runs gives way"
     gpu_type, num_gpus = claim.current.gpu_type, claim.current.num_gpus
