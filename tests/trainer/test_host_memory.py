@@ -25,7 +25,7 @@ from frenzy.core.planning.grid import grid_of
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.units import GIB, MIB
-from frenzy.trainer.checkpoint.fragment_file import CHUNK_BYTES
+from frenzy.trainer.tensor_file import CHUNK_BYTES
 
 pytestmark = pytest.mark.thorough
 

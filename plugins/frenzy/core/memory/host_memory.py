@@ -29,7 +29,7 @@ _CUDA_LIBRARIES_BYTES: Final = 700 * MIB
 # transformers cuts a model's files at this size unless told otherwise.
 _SHARD_BYTES: Final = 5 * 10**9
 _READING_BYTES: Final = GIB // 2
-# trainer.checkpoint.fragment_file.CHUNK_BYTES: a piece on its way to the file, once more where it is converted.
+# trainer.tensor_file.CHUNK_BYTES: a piece on its way to the file, once more where it is converted.
 CHECKPOINT_CHUNK_BYTES: Final = 4 * MIB
 _CHUNKS: Final = 2
 
