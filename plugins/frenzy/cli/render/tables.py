@@ -148,7 +148,7 @@ def _candidate_row(each: Candidate) -> tuple[str | Text, ...]:
         Text(plan.plan_id, style="green" if each.rank == 1 else "" if each.feasible else "dim"),
         f"{plan.dp} x {plan.micro_batch_size} x {plan.accumulation_steps}",
         size(plan.memory.peak_allocated_bytes),
-        tightest_text(plan.memory),
+        tightest_text(plan),
         size(plan.memory.required_bytes),
         size(plan.gpu_memory_bytes),
         format_duration(plan.predicted_run_s),
@@ -157,12 +157,13 @@ def _candidate_row(each: Candidate) -> tuple[str | Text, ...]:
     )
 
 
-def tightest_text(memory: MemoryPrediction) -> str:
-    """The term that weighs most in the peak, with its share; then a node's host memory."""
+def tightest_text(plan: ResourcePlan) -> str:
+    """The term that weighs most in the peak, with its share; a node's host memory where the plan offloads to it."""
+    memory = plan.memory
     if not memory.terms:
         return "-"
     text = f"{memory.terms[0].name} {_share(memory.terms[0].num_bytes, memory)}"
-    return f"{text}, host {size(memory.host_bytes)}" if memory.host_bytes else text
+    return f"{text}, host {size(memory.host_bytes)}" if plan.offload_optimizer else text
 
 
 def memory_breakdown(plan: ResourcePlan) -> Grid:
