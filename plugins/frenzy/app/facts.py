@@ -23,7 +23,7 @@ from frenzy.core.lifecycle.moves import (
     restart_s,
     work_left,
 )
-from frenzy.core.lifecycle.reschedule import outgrew, roomy_plans
+from frenzy.core.lifecycle.reschedule import exceeded_plan, plans_with_headroom
 from frenzy.core.runs.ledger import (
     Attempt,
     JobState,
@@ -77,7 +77,7 @@ class _Subject:
         """What it may run with, from the table its attempt was placed from; its own plan is among them."""
         own = self.attempt.plan
         extra_bytes = measured_extra_bytes(self.attempt)
-        known = roomy_plans(self.run.candidates, self.attempt.next_attempt)
+        known = plans_with_headroom(self.run.candidates, self.attempt.next_attempt)
         roomy = tuple(plan for plan in known if has_room(plan, extra_bytes))
         return roomy if any(plan.shape == own.shape for plan in roomy) else (own, *roomy)
 
@@ -161,7 +161,7 @@ def _waiting(
         objective=run.job.objective,
         excluded_nodes=at.avoided(next_attempt, plans),
         elasticity=elastic,
-        pressed=outgrew(next_attempt, plans),
+        pressed=exceeded_plan(next_attempt, plans),
         deadline_s=deadline_s(run.job),
     )
 
@@ -212,7 +212,7 @@ def _running(at: _Moment, subject: _Subject) -> RunningJob:
         ready_s=_ready_s(at, subject),
         objective=run.job.objective,
         excluded_nodes=at.avoided(attempt.next_attempt, [attempt.plan]),
-        pressed=outgrew(attempt.next_attempt, [attempt.plan]),
+        pressed=exceeded_plan(attempt.next_attempt, [attempt.plan]),
         deadline_s=deadline_s(run.job),
     )
     work, progress = work_left(run, attempt), job.progress(now_s)

@@ -14,7 +14,7 @@ from frenzy.app.services import Services, live_attempt
 from frenzy.app.states import move
 from frenzy.core.lifecycle.handover import Holding
 from frenzy.core.lifecycle.moves import elasticity, is_movable, is_under_way, move_reason, preemption_reason
-from frenzy.core.lifecycle.reschedule import outgrew
+from frenzy.core.lifecycle.reschedule import exceeded_plan
 from frenzy.core.runs.ledger import Attempt, JobState, MoveTarget, RunRecord, since_registered
 from frenzy.core.values.cluster import NodeState, Placement
 from frenzy.core.values.errors import Reason
@@ -80,7 +80,7 @@ def _drained(tx: LedgerTx, attempt: Attempt) -> list[str]:
 def _is_memory_constrained(tx: LedgerTx, run: RunRecord) -> bool:
     """Whether ``run`` waits because its memory outgrew its GPUs."""
     entry = tx.queue_entry(run.run_key)
-    return entry is not None and outgrew(entry.next_attempt, entry.plans)
+    return entry is not None and exceeded_plan(entry.next_attempt, entry.plans)
 
 
 def _beneficiary(tx: LedgerTx, attempt: Attempt, actions: Sequence[Action]) -> RunRecord | None:

@@ -36,7 +36,7 @@ from frenzy.core.runs.views import (
     RunningRow,
 )
 from frenzy.core.scheduling import explain as explain_placement
-from frenzy.core.scheduling.queue_standing import QueueStanding, standing_of
+from frenzy.core.scheduling.queue_usage import QueueUsage, usage_of
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.telemetry import StepPeak, fold_steps
 from frenzy.core.values.units import format_bytes
@@ -128,7 +128,7 @@ def queue_view(services: Services, sees: Sight = see_all) -> QueueView:
     now_s = services.clock.now_s()
     with services.ledger.reading() as tx:
         rules = services.queues.rules()
-        standing = standing_of(present_facts(tx, services, now_s), rules) if rules else QueueStanding()
+        standing = usage_of(present_facts(tx, services, now_s), rules) if rules else QueueUsage()
         queued = sorted(tx.queue(), key=_place_in_line)
         tx.read_ahead([*(each.run_key for each in queued), *(each.run_key for each in tx.held_leases())])
         waiting = [_queue_row(tx, entry, index) for index, entry in enumerate(queued, start=1)]

@@ -16,7 +16,7 @@ from rich.text import Text
 from frenzy.core.runs.ledger import Attempt, JobState
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.runs.views import GpusView, QueueView
-from frenzy.core.scheduling.queue_standing import QuotaRow
+from frenzy.core.scheduling.queue_usage import QuotaRow
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.queue_rules import ANY_OTHER
 from frenzy.core.values.resource_plan import Candidate, MemoryPrediction, ResourcePlan

@@ -183,7 +183,7 @@ def excluded_shapes(attempts: Iterable[Attempt]) -> tuple[PlanShape, ...]:
     )
 
 
-def outgrew(next_attempt: NextAttempt, plans: Iterable[ResourcePlan]) -> bool:
+def exceeded_plan(next_attempt: NextAttempt, plans: Iterable[ResourcePlan]) -> bool:
     """Whether the run gave up GPUs because of its memory, and ``plans`` are all for others."""
     given_up = {(shape.gpu_type, shape.num_gpus) for shape in next_attempt.excluded_shapes}
     return bool(given_up) and all((plan.gpu_type, plan.num_gpus) not in given_up for plan in plans)
@@ -235,7 +235,9 @@ def ladder(candidates: tuple[Candidate, ...], next_attempt: NextAttempt) -> Ladd
     previous = next_attempt.previous
     feasible = _not_excluded(candidates, next_attempt)
     if next_attempt.reason.code in MOVE_REASONS:
-        return Ladder(rung=None, plans=preferred_first(roomy_plans(candidates, next_attempt), next_attempt.preferred))
+        return Ladder(
+            rung=None, plans=preferred_first(plans_with_headroom(candidates, next_attempt), next_attempt.preferred)
+        )
     if previous is None or next_attempt.reason.code not in MEMORY_REASONS:
         return Ladder(rung=None, plans=feasible)
     least_room = room_bytes(previous) + round(_LEAST_GAIN_SHARE * previous.gpu_memory_bytes)
@@ -252,7 +254,7 @@ def _not_excluded(candidates: Iterable[Candidate], next_attempt: NextAttempt) ->
     return tuple(each.plan for each in candidates if each.feasible and each.plan.shape not in excluded)
 
 
-def roomy_plans(candidates: Iterable[Candidate], next_attempt: NextAttempt) -> tuple[ResourcePlan, ...]:
+def plans_with_headroom(candidates: Iterable[Candidate], next_attempt: NextAttempt) -> tuple[ResourcePlan, ...]:
     """Plans with room for the growth that was forecast for the run; if there are none, for what was seen."""
     feasible = _not_excluded(candidates, next_attempt)
     roomy = tuple(plan for plan in feasible if room_bytes(plan) > next_attempt.forecast_extra_bytes_per_gpu)

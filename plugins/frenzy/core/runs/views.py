@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from frenzy.core.runs.ledger import JobState
-from frenzy.core.scheduling.queue_standing import QuotaRow, ShareRow
+from frenzy.core.scheduling.queue_usage import QuotaRow, ShareRow
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.queue_rules import NO_RULES, QueueRules

@@ -23,7 +23,7 @@ from frenzy.trainer.loop.prepare import Prepared, prepare
 from frenzy.trainer.loop.worker import RankContext, run_rank
 from frenzy.trainer.model.libraries import import_libraries
 from frenzy.trainer.outcome import RankReport, describe_death
-from frenzy.trainer.telemetry.shared_progress import Board
+from frenzy.trainer.telemetry.shared_progress import SharedProgress
 
 logger = logging.getLogger("frenzy.trainer")
 
@@ -105,7 +105,7 @@ def _run_ranks(
         meeting = open_rendezvous(place, single_machine=ranks.is_only_machine)
     else:
         meeting = find_rendezvous(place, signs_at=RunPaths(spec.run_dir).heartbeat(spec.attempt, 0))
-    board = Board(ranks.count)
+    board = SharedProgress(ranks.count)
     contexts = [_context(spec, prepared, board, ranks, meeting, scratch, local) for local in range(ranks.count)]
     pids = {each.local_rank: fork(_rank_main(each), log_file=_log_file(logs, each.rank)) for each in contexts}
     if meeting.listener is not None:
@@ -134,7 +134,7 @@ def _rank_main(context: RankContext) -> Any:
 def _context(
     spec: LaunchSpec,
     prepared: Prepared,
-    board: Board,
+    board: SharedProgress,
     ranks: LocalRanks,
     meeting: Rendezvous,
     scratch: Path,

@@ -13,7 +13,7 @@ from frenzy.core.values.launch import ExitCode
 from frenzy.trainer.launch.child import exit_code_of
 from frenzy.trainer.outcome import says_little
 from frenzy.trainer.telemetry.process_memory import ProcessMemory, num_oom_kills
-from frenzy.trainer.telemetry.shared_progress import Board
+from frenzy.trainer.telemetry.shared_progress import SharedProgress
 
 _SAMPLE_INTERVAL_S: Final = 0.001
 _WATCH_INTERVAL_S: Final = 0.02
@@ -40,7 +40,7 @@ class Supervisor:
     def __init__(
         self,
         pids: Mapping[int, int],
-        board: Board,
+        board: SharedProgress,
         *,
         samples_memory: bool,
         stop_grace_s: float,

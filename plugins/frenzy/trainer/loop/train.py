@@ -26,7 +26,7 @@ from frenzy.trainer.loop.pace import Pace, log_progress
 from frenzy.trainer.loop.prepare import Prepared, layout_of
 from frenzy.trainer.model.export import export_model
 from frenzy.trainer.telemetry.device import Device, MemoryReading
-from frenzy.trainer.telemetry.shared_progress import Board
+from frenzy.trainer.telemetry.shared_progress import SharedProgress
 from frenzy.trainer.telemetry.writer import TelemetryWriter
 
 logger = logging.getLogger("frenzy.trainer")
@@ -42,7 +42,7 @@ class Run:
     engine: Any
     config: Any
     device: Device
-    board: Board
+    board: SharedProgress
     rank: int
     local_rank: int
     callbacks: tuple[Callback, ...]

@@ -34,7 +34,7 @@ from frenzy.trainer.outcome import RankReport, describe_failure
 from frenzy.trainer.telemetry.device import CudaDevice, Device, VirtualDevice
 from frenzy.trainer.telemetry.memory_budget import TorchAllocator, capped
 from frenzy.trainer.telemetry.rank_facts import read_node_facts
-from frenzy.trainer.telemetry.shared_progress import Board
+from frenzy.trainer.telemetry.shared_progress import SharedProgress
 
 logger = logging.getLogger("frenzy.trainer")
 
@@ -45,7 +45,7 @@ class RankContext:
 
     spec: LaunchSpec
     prepared: Prepared
-    board: Board
+    board: SharedProgress
     rank: int
     local_rank: int
     local_world_size: int
@@ -75,7 +75,7 @@ class RankContext:
 class StopFlag:
     """Set by SIGTERM or SIGINT to this very process, or by the launcher on the board."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: SharedProgress) -> None:
         self._board, self._signalled = board, False
         signal.signal(signal.SIGTERM, self._note)
         signal.signal(signal.SIGINT, self._note)

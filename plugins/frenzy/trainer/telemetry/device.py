@@ -19,7 +19,7 @@ from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.trainer.telemetry.nvml import NvmlReader
 from frenzy.trainer.telemetry.process_memory import ProcessMemory, status_bytes
-from frenzy.trainer.telemetry.shared_progress import Board
+from frenzy.trainer.telemetry.shared_progress import SharedProgress
 
 # Making handles of cuBLAS or cuDNN, which takes up to hundreds of MiB, fails with a code that also means other things.
 _FULL_SHARE: Final = 0.05
@@ -125,7 +125,7 @@ class VirtualDevice:
 
     torch_device = torch.device("cpu")
 
-    def __init__(self, gpu: GpuType, board: Board, rank: int) -> None:
+    def __init__(self, gpu: GpuType, board: SharedProgress, rank: int) -> None:
         self._gpu, self._board, self._rank = gpu, board, rank
         self._memory = ProcessMemory()
         self._baseline_bytes = 0

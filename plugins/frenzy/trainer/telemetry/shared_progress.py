@@ -24,7 +24,7 @@ _MEASURING: Final = 8
 _BEAT: Final = 9
 
 
-class Board:
+class SharedProgress:
     """Shared cells of one launcher and its ``num_ranks`` ranks; made before the fork."""
 
     def __init__(self, num_ranks: int) -> None:

@@ -302,10 +302,10 @@ def test_masked_texts_that_workers_repeat_are_left_out_of_log_ledger_and_xcom(
     world.runs.write_result(run_key, 1, result)
     world.launcher.finish(spec)
 
-    async def last_words() -> str:
+    async def final_message() -> str:
         return str([event async for event in LaunchTrigger(run_key=run_key, attempt=1, conn_id="frenzy_default").run()])
 
-    event = run_async(last_words())
+    event = run_async(final_message())
     with world.services.ledger.reading() as tx:
         ended = (tx.attempts(run_key), tx.events(run_key))
     for text in (event, dumps(ended), *everything_shown(world, run_key), capsys.readouterr().out):

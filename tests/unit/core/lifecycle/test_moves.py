@@ -21,7 +21,14 @@ from frenzy.core.lifecycle.moves import (
     restart_s,
     work_left,
 )
-from frenzy.core.lifecycle.reschedule import MEMORY_REASONS, classify, follow_up, ladder, preferred_first, roomy_plans
+from frenzy.core.lifecycle.reschedule import (
+    MEMORY_REASONS,
+    classify,
+    follow_up,
+    ladder,
+    plans_with_headroom,
+    preferred_first,
+)
 from frenzy.core.runs.ledger import MoveTarget, NextAttempt
 from frenzy.core.values.cluster import NodeAllocation, Placement
 from frenzy.core.values.errors import Reason, ReasonCode
@@ -113,8 +120,8 @@ def test_a_preferred_plan_that_is_gone_gives_way_to_one_on_the_same_gpus() -> No
 def test_plans_with_room_for_what_was_forecast_are_kept_if_there_are_any() -> None:
     tight, roomy = plan(peak=350), plan(gpus=4, peak=200)
     known = NextAttempt(attempt=2, reason=Reason(code=ReasonCode.PREEMPTED), forecast_extra_bytes_per_gpu=100 * MIB)
-    assert roomy_plans(listed(tight, roomy), known) == (roomy,)
-    assert roomy_plans(listed(tight), known) == (tight,)
+    assert plans_with_headroom(listed(tight, roomy), known) == (roomy,)
+    assert plans_with_headroom(listed(tight), known) == (tight,)
 
 
 def test_the_budget_counts_moves_and_refills_with_running() -> None:

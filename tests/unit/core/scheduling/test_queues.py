@@ -21,7 +21,7 @@ from tests.unit.core.has_world import (
 )
 
 from frenzy.core.scheduling import BackfillPolicy, HasPolicy, SchedulingState, apply_actions, explain, schedule
-from frenzy.core.scheduling.queue_standing import standing_of
+from frenzy.core.scheduling.queue_usage import usage_of
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.queue_rules import QueueRule, QueueRules, Quota, TeamRule
 from frenzy.core.values.resource_plan import ResourcePlan
@@ -99,7 +99,7 @@ def test_a_share_counts_gpus_by_the_speed_of_their_type() -> None:
     jobs += [job(f"s{at:02}", plan("slow", 1), queue="b") for at in range(30)]
     there = facts(nodes, jobs, types=types)
     rules = queue_weights(a=1.0, b=1.0)
-    rows = standing_of(settled(there, BackfillPolicy(queues=rules)), rules).shares
+    rows = usage_of(settled(there, BackfillPolicy(queues=rules)), rules).shares
     assert {row.queue: (row.num_gpus, row.held, row.share) for row in rows} == {"a": (4, 4, 4), "b": (16, 4, 4)}
 
 
@@ -182,7 +182,7 @@ some_policies = st.builds(
 
 
 def use_of(found: SchedulingFacts, queues: QueueRules) -> dict[tuple[str, str, str | None], int]:
-    return {(row.holder, row.name, row.gpu_type): row.held for row in standing_of(found, queues).quotas}
+    return {(row.holder, row.name, row.gpu_type): row.held for row in usage_of(found, queues).quotas}
 
 
 @thorough
@@ -190,7 +190,7 @@ def use_of(found: SchedulingFacts, queues: QueueRules) -> dict[tuple[str, str, s
 def test_no_decision_brings_anyone_over_a_quota(there: SchedulingFacts, policy: HasPolicy) -> None:
     before = use_of(there, policy.queues)
     after = apply_actions(there, schedule(there, NOW_S, policy), now_s=NOW_S)
-    for row in standing_of(after, policy.queues).quotas:
+    for row in usage_of(after, policy.queues).quotas:
         key = (row.holder, row.name, row.gpu_type)
         assert row.held <= max(row.max_gpus, before.get(key, 0))
 

@@ -28,7 +28,7 @@ from frenzy.trainer.outcome import (
     describe_failure,
     write_termination_message,
 )
-from frenzy.trainer.telemetry.shared_progress import Board
+from frenzy.trainer.telemetry.shared_progress import SharedProgress
 from frenzy.trainer.telemetry.writer import TelemetryWriter
 
 
@@ -84,7 +84,7 @@ def test_termination_message_fits_four_kib(tmp_path: Path) -> None:
 
 
 def test_board_keeps_the_peak_of_each_step_apart() -> None:
-    board = Board(2)
+    board = SharedProgress(2)
     board.offer_peak(1, 100)
     board.offer_peak(1, 70)
     assert board.take_peak(1) == 100
@@ -95,7 +95,7 @@ def test_board_keeps_the_peak_of_each_step_apart() -> None:
 
 
 def test_board_tells_no_step_from_step_zero() -> None:
-    board = Board(1)
+    board = SharedProgress(1)
     assert (board.resumed_step(0), board.checkpoint_step(0), board.loss(0)) == (None, None, None)
     board.set_plan(0, total_steps=9, resumed_step=0)
     assert (board.resumed_step(0), board.checkpoint_step(0)) == (0, 0)
@@ -117,7 +117,7 @@ def test_work_in_a_child_returns_its_value_and_its_failures(tmp_path: Path) -> N
 
 
 def _supervise(*mains: Any, stop: bool = False, grace_s: float = 0.2) -> Any:
-    board = Board(len(mains))
+    board = SharedProgress(len(mains))
     pids = {rank: fork(main) for rank, main in enumerate(mains)}
     supervisor = Supervisor(pids, board, samples_memory=False, stop_grace_s=grace_s, stop_requested=lambda: stop)
     return supervisor.wait(), board

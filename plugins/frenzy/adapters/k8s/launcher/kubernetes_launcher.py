@@ -25,8 +25,8 @@ from frenzy.adapters.k8s.launcher.pod_outcome import (
     PodSeen,
     PodStage,
     decisive,
+    final_message,
     gave_up,
-    last_words,
     lost,
     nodes_to_blame,
     reason_of,
@@ -253,7 +253,7 @@ class KubernetesLauncher:
                 run_key=spec.run_key,
                 attempt=spec.attempt,
                 exit_code=end.exit_code,
-                detail=last_words(end),
+                detail=final_message(end),
             )
 
     # making and deleting

@@ -130,7 +130,7 @@ def lost(pod: PodSeen) -> PodEnd:
     )
 
 
-def last_words(end: PodEnd) -> str:
+def final_message(end: PodEnd) -> str:
     """One sentence: from the trainer's termination message if it is one, else what the cluster says."""
     try:
         said = json.loads(end.message)["detail"]
@@ -231,19 +231,19 @@ def _cause(pod: PodJson, ended: Mapping[str, Any], *, asked: bool) -> tuple[Reas
         return ReasonCode.POD_DELETED, "The pod was deleted before its container began, or nobody saw how that ended."
     container = BY_CONTAINER_REASON.get(str(ended.get("reason")))
     if container is not None:
-        return container, _with_last_words(f"The container ended with {ended.get('reason')}", ended)
+        return container, _with_final_message(f"The container ended with {ended.get('reason')}", ended)
     if was_deleted and exit_code is not None:
         return ReasonCode.POD_DELETED, f"The pod was deleted; its container ended with {exit_code}."
     if exit_code == KILLED and not asked:
         how = f"The container {how_ended(KILLED)}, which nobody had asked for"
-        return ReasonCode.HOST_OUT_OF_MEMORY, _with_last_words(how, ended)
+        return ReasonCode.HOST_OUT_OF_MEMORY, _with_final_message(how, ended)
     if exit_code is not None:
         code = ReasonCode.WORKER_KILLED if exit_code > 128 else ReasonCode.WORKER_CRASHED
-        return code, _with_last_words(f"The container {how_ended(exit_code)}", ended)
+        return code, _with_final_message(f"The container {how_ended(exit_code)}", ended)
     return ReasonCode.POD_DELETED, _first_failure(pod) or "The pod is going away and says nothing of its containers."
 
 
-def _with_last_words(how: str, ended: Mapping[str, Any]) -> str:
+def _with_final_message(how: str, ended: Mapping[str, Any]) -> str:
     """``how`` first: what the container wrote last was mostly written before anybody ended it."""
     return f"{how}: {ended['message']}" if ended.get("message") else f"{how}."
 

@@ -14,7 +14,7 @@ from frenzy.adapters.k8s.launcher.pod_outcome import (
     PodStage,
     better,
     decisive,
-    last_words,
+    final_message,
     nodes_to_blame,
     reason_of,
     see,
@@ -93,7 +93,7 @@ def test_how_a_container_ended_is_told_before_what_it_wrote_last(exit_code: int,
 def test_a_worker_that_was_asked_to_end_and_was_killed_says_so() -> None:
     found = see(pod({"phase": "Failed", "containerStatuses": terminated(137, "Error", "step 7")}), asked=True)
     assert found.end is not None
-    assert last_words(found.end).endswith("The container was killed by SIGKILL: step 7")
+    assert final_message(found.end).endswith("The container was killed by SIGKILL: step 7")
 
 
 @pytest.mark.parametrize("exit_code", [0, 96, 97, 99])
@@ -299,4 +299,4 @@ def test_only_nodes_of_the_placement_are_blamed_and_never_for_what_the_job_did()
 @pytest.mark.parametrize("message", ["", "not JSON", '{"detail": ""}', "[1]", '"text"'])
 def test_a_termination_message_of_any_form_leaves_a_sentence(message: str) -> None:
     end = PodEnd(pod="p", node_rank=0, code=ReasonCode.WORKER_CRASHED, detail="Pod p: gone.", at_s=1.0, message=message)
-    assert last_words(end) == "Pod p: gone."
+    assert final_message(end) == "Pod p: gone."

@@ -39,16 +39,16 @@ class QuotaRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueStanding:
+class QueueUsage:
     """All queues and quotas, in the order in which they were set."""
 
     shares: tuple[ShareRow, ...] = ()
     quotas: tuple[QuotaRow, ...] = ()
 
 
-def standing_of(facts: SchedulingFacts, rules: QueueRules) -> QueueStanding:
+def usage_of(facts: SchedulingFacts, rules: QueueRules) -> QueueUsage:
     """How all queues and teams of ``rules`` and ``facts`` stand; nothing where there are no rules."""
-    return QueueStanding(shares=_shares(facts, rules), quotas=_quotas(facts, rules))
+    return QueueUsage(shares=_shares(facts, rules), quotas=_quotas(facts, rules))
 
 
 def _shares(facts: SchedulingFacts, rules: QueueRules) -> tuple[ShareRow, ...]:
