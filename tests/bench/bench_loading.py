@@ -142,6 +142,8 @@ def rank_main(case: Loading, folder: str, rank: int, port: int, meet: Any) -> No
 
 
 def load(case: Loading, spec: Any, settings: dict[str, Any]) -> Any:
+    import torch
+
     from frenzy.trainer.loop.worker import rank_share
     from frenzy.trainer.model.loading import load_config
     from frenzy.trainer.model.making import make_model
@@ -149,7 +151,8 @@ def load(case: Loading, spec: Any, settings: dict[str, Any]) -> Any:
     config = load_config(spec.job.model)
     if case.way == "before":
         return load_whole(case, spec, config, settings)
-    return make_model(spec.job, config, share=rank_share(spec, settings), resumes=case.way == "resume")
+    share = rank_share(spec, settings, torch.device("cpu"))
+    return make_model(spec.job, config, share=share, resumes=case.way == "resume")
 
 
 def load_whole(case: Loading, spec: Any, config: Any, settings: dict[str, Any]) -> Any:

@@ -46,9 +46,11 @@ def resting_terms(workload: Workload, grid: PlanGrid) -> HostTerms:
     on_card = workload.kind is not DeviceKind.VIRTUAL
     process, launcher = _RANK_BYTES + on_card * _CUDA_BYTES, _LAUNCHER_BYTES + on_card * _CUDA_LIBRARIES_BYTES
     tokens = np.asarray(workload.sequence_length * grid.dp * grid.micro_batch * grid.accumulation, dtype=np.float64)
+    whole = workload.weight_bytes * workload.shape.num_parameters
     of_rank = (
         Term("process of the rank", "measured; CUDA's 1.2 GB on a card", np.full(len(grid), float(process))),
         Term("data workers", "16 for each token of the global batch", 16.0 * tokens),
+        Term("model to be cut", "w*N where tp > 1", np.where(grid.tp > 1, float(whole), 0.0)),
     )
     of_node = (
         Term("launcher and shared libraries", "measured", np.full(len(grid), float(launcher))),

@@ -128,7 +128,7 @@ def _train(context: RankContext, device: Device, stop: StopFlag) -> int:
             spec.job,
             config,
             run_root=os.path.dirname(spec.run_dir),  # noqa: PTH120  # may be a URL
-            share=rank_share(spec, settings),
+            share=rank_share(spec, settings, device.torch_device),
             resumes=prepared.resume is not None,
         )
         shape = flops_shape(model, config)
@@ -172,11 +172,12 @@ def make_engine(model: torch.nn.Module, settings: dict[str, Any]) -> Any:
     return engine
 
 
-def rank_share(spec: LaunchSpec, settings: dict[str, Any]) -> RankShare:
-    """What this rank keeps of the weights before the engine is made."""
+def rank_share(spec: LaunchSpec, settings: dict[str, Any], device: torch.device) -> RankShare:
+    """What this rank keeps of the weights before the engine is made: on ``device``, its own."""
     dtype = weights_dtype(spec.job.training.precision)
-    sliced = spec.plan.zero_stage == 3 and spec.plan.tp == 1
-    return SlicedWeights(settings, dtype) if sliced else WholeWeights(dtype)
+    if spec.plan.tp > 1:  # cut on the host, from the whole
+        return WholeWeights(dtype)
+    return SlicedWeights(settings, dtype) if spec.plan.zero_stage == 3 else WholeWeights(dtype, device)
 
 
 def _checkpoint_activations(model: Any) -> None:

@@ -20,12 +20,13 @@ _INPUTS_FIRST: Final = "Conv1D"
 BLOCK_ELEMENTS: Final = 64
 # On each replaced layer: whether it was one of those.
 _MARK: Final = "replaced_inputs_first"
+_HOST: Final = torch.device("cpu")
 
 
-def quantise_linear_maps(model: Any, compute_dtype: torch.dtype, *, twice: bool) -> None:
+def quantise_linear_maps(model: Any, compute_dtype: torch.dtype, *, twice: bool, device: torch.device = _HOST) -> None:
     """Replace the linear maps of ``model``, whole on the host, by 4-bit ones, as ``quantised`` does for one."""
     for linear, (parent, name) in linear_maps(model).items():
-        setattr(parent, name, quantised(linear, compute_dtype, twice=twice))
+        setattr(parent, name, quantised(linear, compute_dtype, twice=twice, device=device))
 
 
 def linear_maps(model: Any) -> dict[Any, tuple[Any, str]]:
@@ -54,10 +55,11 @@ def _can_be_quantised(module: Any) -> bool:
     return type(module).__name__ == _INPUTS_FIRST and int(module.weight.shape[0]) % BLOCK_ELEMENTS == 0
 
 
-def quantised(linear: Any, compute_dtype: torch.dtype, *, twice: bool) -> Any:
+def quantised(linear: Any, compute_dtype: torch.dtype, *, twice: bool, device: torch.device = _HOST) -> Any:
     """A frozen 4-bit layer in the place of ``linear``, a linear map on the host.
 
-    compute_dtype: in which a weight is multiplied. twice: quantise the scales as well.
+    compute_dtype: in which a weight is multiplied. twice: quantise the scales as well. device: where it is
+    quantised and stays.
     """
     from bitsandbytes.nn import Linear4bit, Params4bit
 
@@ -80,7 +82,7 @@ def quantised(linear: Any, compute_dtype: torch.dtype, *, twice: bool) -> Any:
         quant_type="nf4",
         module=made,
     )
-    made.weight = codes.to("cpu")
+    made.weight = codes.to(device)
     if linear.bias is not None:
         made.bias = torch.nn.Parameter(linear.bias.data, requires_grad=False)
     setattr(made, _MARK, inputs_first)

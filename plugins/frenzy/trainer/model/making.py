@@ -141,7 +141,7 @@ class _Filling:
     def _quantise(self, linear: Any, parent: Any, name: str) -> None:
         lora, dtype = self._job.training.lora, _COMPUTE_DTYPES[self._job.training.precision]
         assert lora is not None
-        made = four_bit.quantised(linear, dtype, twice=lora.double_quantization)
+        made = four_bit.quantised(linear, dtype, twice=lora.double_quantization, device=self._share.device)
         self._share.keep_rest(made.parameters())
         setattr(parent, name, made)
 
@@ -174,7 +174,8 @@ def _read_whole(job: TrainingJob, config: Any, share: RankShare, place: str) -> 
     attention, lora = job.training.attention, job.training.lora
     model = AutoModelForCausalLM.from_pretrained(place, config=config, attn_implementation=attention, dtype=share.dtype)
     if lora is not None and lora.quantization == "nf4":
-        four_bit.quantise_linear_maps(model, _COMPUTE_DTYPES[job.training.precision], twice=lora.double_quantization)
+        dtype, twice = _COMPUTE_DTYPES[job.training.precision], lora.double_quantization
+        four_bit.quantise_linear_maps(model, dtype, twice=twice, device=share.device)
     return model
 
 

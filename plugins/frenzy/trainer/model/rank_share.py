@@ -7,18 +7,21 @@ model in another format comes first, and under ZeRO-3 no rank reads what others 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 from torch import distributed
 
 from frenzy.trainer.model.weight_files import Values
 
+_HOST: Final = torch.device("cpu")
+
 
 class RankShare(Protocol):
-    """Where weights go. dtype: the precision they are kept in."""
+    """Where weights go. dtype: the precision they are kept in. device: the rank's own."""
 
     dtype: torch.dtype
+    device: torch.device
 
     def keep(self, like: torch.nn.Parameter, values: Values | None) -> torch.nn.Parameter:
         """A parameter of the shape of ``like`` that holds this rank's part of ``values``; zeros if None."""
@@ -30,13 +33,16 @@ class RankShare(Protocol):
 
 
 class WholeWeights:
-    """Whole parameters in host memory: ZeRO 1 and 2, and the model that tensor parallelism cuts later."""
+    """Whole parameters on ``device``: the rank's own under ZeRO 1 and 2.
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype = dtype
+    On the host they are those that will be cut by tensor parallelism, or quantised.
+    """
+
+    def __init__(self, dtype: torch.dtype, device: torch.device = _HOST) -> None:
+        self.dtype, self.device = dtype, device
 
     def keep(self, like: torch.nn.Parameter, values: Values | None) -> torch.nn.Parameter:
-        whole = torch.zeros(like.shape, dtype=self.dtype)
+        whole = torch.zeros(like.shape, dtype=self.dtype, device=self.device)
         if values is not None:
             values.read_into(whole.view(-1))
         return torch.nn.Parameter(whole, requires_grad=like.requires_grad)
@@ -44,7 +50,7 @@ class WholeWeights:
     def keep_rest(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         for each in parameters:
             if each.is_floating_point():
-                each.data = each.data.to(self.dtype)
+                each.data = each.data.to(self.device, self.dtype)
 
 
 class SlicedWeights:
@@ -60,6 +66,7 @@ class SlicedWeights:
         self.dtype = dtype
         self._whole = WholeWeights(dtype)
         self._zero = deepspeed.zero.Init(module=torch.nn.Module(), config_dict_or_path=dict(settings), dtype=dtype)
+        self.device = torch.device(self._zero.local_device)
 
     def keep(self, like: torch.nn.Parameter, values: Values | None) -> torch.nn.Parameter:
         # Of the right shape, and without memory behind it.

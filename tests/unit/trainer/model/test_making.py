@@ -49,6 +49,13 @@ def test_weights_and_buffers_are_those_that_transformers_loads(family: str, tmp_
     assert len(list(made.parameters())) == len(list(expected.parameters()))
 
 
+def test_weights_go_to_the_ranks_own_device(tmp_path: Path) -> None:
+    job = published("llama", tmp_path)
+    made = make_model(job, load_config(job.model), share=WholeWeights(torch.bfloat16, torch.device("meta")))
+    assert {each.device.type for each in made.parameters()} == {"meta"}
+    assert {each.device.type for each in made.buffers()} == {"cpu"}
+
+
 def test_frequencies_of_rope_are_not_rounded_to_the_weights_format(tmp_path: Path) -> None:
     job = published("llama", tmp_path)
     buffers = dict(make_model(job, load_config(job.model), share=BF16).named_buffers())
