@@ -287,7 +287,8 @@ def _forecast(state: MonitorState, remaining: int | None, policy: MonitorPolicy)
     step_time_s = float(np.median([each.step_time_s for each in state.steps[-policy.window_steps :]]))
     if steps_left > policy.horizon_steps and steps_left * step_time_s > policy.horizon_s:
         return None
-    pace = max(_growth_pace(state), *(each.slope for each in believed), 0.0)
+    room_bytes = last.capacity_bytes - last.peaks.reserved_bytes
+    pace = max(_growth_pace(state), *(each.slope for each in believed), room_bytes / max(steps_left, 1.0))
     reason = Reason(
         code=ReasonCode.MEMORY_PRESSURE_FORECAST,
         detail=(

@@ -118,6 +118,21 @@ def test_growth_that_stops_far_below_the_capacity_is_left_alone() -> None:
     assert first_alarm(peaks) is None
 
 
+def test_a_late_growth_is_told_at_its_own_pace() -> None:
+    """The steps are quick, so the alarm comes when the pace since the first rise is next to nothing."""
+    peaks = [20.0 * MIB] * 11 + [30.0 * MIB] * 489 + [30.0 * MIB + step * 4 * MIB for step in range(1, 141)]
+    state = MonitorState(num_ranks=1)
+    for step, peak in enumerate(peaks, start=1):
+        state = absorb(state, (dataclasses.replace(record(step, peak), step_time_s=0.15),), POLICY)
+        now = assess(
+            state, plan(20 * MIB), total_steps=1500, now_s=1000.0 + step, running_since_s=1000.0, policy=POLICY
+        )
+        if now.pressure is not None:
+            break
+    assert now.pressure is not None and step < len(peaks) - 20
+    assert now.pressure.forecast_extra_bytes_per_gpu > 2 * MIB * (1500 - step)
+
+
 def test_the_drift_of_a_process_that_plays_a_gpu_is_no_growth() -> None:
     capacity = 72 * MIB
     state = MonitorState(num_ranks=1)

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.core.has_world import EASY, elastic, facts, node, plan, running, waiting
+from tests.unit.core.has_world import EASY, elastic, facts, node, plan, queue_weights, running, waiting
 
-from frenzy.core.scheduling import HasPolicy, apply_actions, decide
+from frenzy.core.scheduling import BackfillPolicy, HasPolicy, apply_actions, decide
 from frenzy.core.values.cluster import Node
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob
@@ -67,6 +67,24 @@ def test_jobs_ahead_that_wait_for_another_type_let_nobody_overtake(num_ahead: in
     begun = starts(policy, nodes, [large], ahead, [full, *held], ["b"], until_s=2000.0)
     due_s = policy.slowdown * 2 * SMALL_S / 11
     assert begun["large"] <= due_s + 2 * SMALL_S
+
+
+@pytest.mark.parametrize("policy", [BackfillPolicy(), HasPolicy()], ids=lambda each: each.name)
+@pytest.mark.parametrize("others", [("B",), ("A", "B")])
+def test_a_job_larger_than_its_queues_right_starts_however_many_come_within_theirs(
+    policy: BackfillPolicy, others: tuple[str, ...]
+) -> None:
+    policy = replace(policy, queues=queue_weights(A=1, B=1))
+    large = replace(waiting("large", plan("v", 8, run_s=SMALL_S), submitted_s=0.5), queue="A")
+    there, begun = facts([node("n", "v", 8)], [large]), dict[str, float]()
+    for number in range(400):
+        now_s = 25.0 * number
+        ended = tuple(each for each in there.running if (each.expected_end_s or now_s) > now_s)
+        more = tuple(replace(small(f"{queue}{number}", "v", now_s), queue=queue) for queue in others)
+        there = replace(there, running=ended, queued=there.queued + more)
+        there = apply_actions(there, decide(there, now_s, policy), now_s=now_s)
+        begun = {each.run_key: now_s for each in there.running} | begun
+    assert begun["large"] < 4000.0
 
 
 RUN_TIMES_S = (50.0, 120.0, 300.0)

@@ -67,13 +67,15 @@ class _Claims:
 @dataclass(frozen=True, slots=True)
 class Turn:
     """Who is served. allowance: effective GPUs it may have. behind: weight of those behind it in its queue.
-    right: effective GPUs that its queue has left by right.
+    right: effective GPUs that its queue has left by right. is_due: it has waited long enough, and its queue has less
+    than its right.
     """
 
     claim: Claim
     allowance: float
     behind: float
     right: float
+    is_due: bool
 
 
 @dataclass(slots=True)
@@ -144,8 +146,9 @@ class ShareTurns:
     def _turn(self, queue: _Claims, claim: Claim) -> Turn:
         own = claim.current.gpus if claim.current is not None and _is_kept(claim) else 0.0
         left = queue.right - queue.held + own
-        allowance = max(left, _smallest(claim) if self._is_due(queue, claim) else 0.0)
-        return Turn(claim, max(0.0, allowance) * (1 + _ROUNDING), max(0.0, queue.behind), max(left, _ROUNDING))
+        is_due = self._is_due(queue, claim)
+        allowance = max(0.0, left, _smallest(claim) if is_due else 0.0) * (1 + _ROUNDING)
+        return Turn(claim, allowance, max(0.0, queue.behind), max(left, _ROUNDING), is_due)
 
     def _is_due(self, queue: _Claims, claim: Claim) -> bool:
         return claim.due_s <= self._now_s and queue.held < queue.right * (1 - _ROUNDING)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 
 from frenzy.core.scheduling.engine.choices import Capacity, Choice
 from frenzy.core.scheduling.engine.claims import Claim
-from frenzy.core.scheduling.engine.fair_share import ShareTurns
+from frenzy.core.scheduling.engine.fair_share import ShareTurns, Turn
 from frenzy.core.scheduling.engine.line import Line
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
@@ -102,14 +102,14 @@ def _served_by_share(sweep: Sweep, line: Line, turns: ShareTurns) -> list[tuple[
     for turn in turns:
         claim, sweep.allowance = turn.claim, turn.allowance
         if claim.current is None and (not turn.allowance or sweep.is_full(claim.others)):
-            later.append(claim)
+            _put_off(sweep, line, turn, later)
             continue
         chosen = _serve(sweep, claim, turn.behind, right=turn.right)
         turns.took(claim, chosen)
         if chosen is not None:
             served.append((claim, chosen))
             continue
-        later.append(claim)
+        _put_off(sweep, line, turn, later)
         if claim.current is not None:
             # It has not given it up yet: it may still borrow.
             sweep.idle[claim.current.gpu_type] -= claim.num_held
@@ -118,6 +118,13 @@ def _served_by_share(sweep: Sweep, line: Line, turns: ShareTurns) -> list[tuple[
     known = {claim.run_key for claim, _ in borrowed} | sweep.missed.keys()
     sweep.passed(each for each in later if each.current is None and each.run_key not in known)
     return served + borrowed
+
+
+def _put_off(sweep: Sweep, line: Line, turn: Turn, later: list[Claim]) -> None:
+    """It may borrow at the end. What a due job lacks is kept first, or others take it within their rights for ever."""
+    later.append(turn.claim)
+    if turn.is_due and turn.claim.current is None:
+        sweep.keep_for(turn.claim, line, _price(sweep, turn.claim, turn.behind, turn.right))
 
 
 def _borrowed(sweep: Sweep, line: Line, turns: ShareTurns) -> list[tuple[Claim, Choice | None]]:
