@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from frenzy.core.scheduling.engine import elastic, starts
+from frenzy.core.scheduling.engine.options import Contender
 from frenzy.core.scheduling.engine.policy_settings import Policy
 from frenzy.core.scheduling.engine.state import SchedulingState, apply_actions
 from frenzy.core.scheduling.policies import paper
@@ -80,12 +82,12 @@ def decision_of(facts: SchedulingFacts | SchedulingState, now_s: float, policy: 
 
 
 def holds(decision: Decision, now_s: float) -> list[Hold]:
-    """One hold for each waiting job, in queue order."""
+    """One hold for each waiting job, in the order they are served."""
     judge, after = decision.judge, decision.after
     expected = expected_starts(judge.record)
     trials = decision.trials(now_s)
     found = []
-    for position, contender in enumerate(after.waiting, start=1):
+    for position, contender in enumerate(_in_service_order(judge.record), start=1):
         key, reason = contender.job.run_key, judge.reason(contender)
         remedy = trials.remedy(contender, reason, after.room.by_type.__getitem__) or reason.remedy
         if remedy is not None and key in expected:
@@ -94,6 +96,17 @@ def holds(decision: Decision, now_s: float) -> list[Hold]:
             reason = replace(reason, remedy=remedy)
         found.append(Hold(run_key=key, reason=reason, position=position, expected_start_s=expected.get(key)))
     return found
+
+
+def _in_service_order(record: Record) -> Iterable[Contender]:
+    """Where jobs move, and in the published algorithm, the queue's own order. Those whose old workers are still there
+    are not served, and come last.
+    """
+    waiting = record.after.waiting
+    if record.moves or record.after.rules.counts_gpus_only:
+        return waiting
+    place = {key: at for at, key in enumerate(starts.service_order(record.after, record.now_s))}
+    return sorted(waiting, key=lambda each: place.get(each.job.run_key, len(place)))
 
 
 def decide(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Policy) -> tuple[Action, ...]:
@@ -126,7 +139,8 @@ def expected_starts(record: Record) -> dict[str, float]:
 
 
 def _played_forward(record: Record) -> dict[str, float]:
-    state = record.after.with_front(record.after.rules.policy.num_forecasts)
+    front = starts.service_order(record.after, record.now_s)[: record.after.rules.policy.num_forecasts]
+    state = record.after.with_only(frozenset(front))
     found: dict[str, float] = {}
     now_s = record.now_s
     for _ in range(_MAX_FORECAST_ENDS):

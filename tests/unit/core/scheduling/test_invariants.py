@@ -13,6 +13,7 @@ from tests.unit.core.has_world import held, started
 
 from frenzy.core.scheduling import (
     POLICIES,
+    BackfillPolicy,
     FifoPolicy,
     HasPolicy,
     Outcome,
@@ -158,7 +159,7 @@ def test_a_job_said_to_lack_gpus_has_no_plan_that_fits_the_idle_ones(facts: Sche
                 assert whole_groups < plan.num_gpus
 
 
-def _first_waiting(facts: SchedulingFacts, policy: HasPolicy) -> Hold | None:
+def _first_waiting(facts: SchedulingFacts, policy: BackfillPolicy) -> Hold | None:
     holds = [action for action in schedule(facts, NOW_S, policy) if isinstance(action, Hold)]
     return next((hold for hold in holds if hold.reason.code not in NEVER_STARTS), None)
 
@@ -168,8 +169,9 @@ def _order(job: QueuedJob) -> tuple[int, float, str]:
 
 
 @thorough
-@given(all_facts(), has_policies)
-def test_backfill_never_delays_the_first_job_that_waits(facts: SchedulingFacts, policy: HasPolicy) -> None:
+@given(all_facts(), has_policies | st.just(BackfillPolicy()))
+def test_backfill_never_delays_the_first_job_that_waits(facts: SchedulingFacts, policy: BackfillPolicy) -> None:
+    policy = replace(policy, slowdown=0.0)  # in order of submission
     head = _first_waiting(facts, policy)
     if head is None:
         return

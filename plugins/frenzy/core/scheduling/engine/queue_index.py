@@ -39,9 +39,9 @@ class Waiting:
     def _by_key(self) -> Mapping[str, Contender]:
         return {each.job.run_key: each for each in self.in_order}
 
-    def front(self, num_jobs: int) -> Waiting:
-        """The first ``num_jobs`` of the queue."""
-        return Waiting(self.in_order[:num_jobs], self.order)
+    def only(self, run_keys: Collection[str]) -> Waiting:
+        """The jobs of ``run_keys``."""
+        return Waiting(tuple([each for each in self.in_order if each.job.run_key in run_keys]), self.order)
 
     def put(self, contender: Contender) -> Waiting:
         """With ``contender`` at its place."""

@@ -44,6 +44,13 @@ def decide(state: SchedulingState, now_s: float) -> tuple[tuple[Start, ...], Sch
     return tuple(starts), state, found
 
 
+def service_order(state: SchedulingState, now_s: float) -> tuple[str, ...]:
+    """Run keys of all that wait, in the order in which a sweep serves them; with shares, as if in one queue."""
+    rules = state.rules.policy
+    policy = rules if isinstance(rules, BackfillPolicy) else PLAIN
+    return tuple(each.run_key for each in _line(state, now_s, policy, Capacity.of(state.cluster)).claims)
+
+
 def sweep(state: SchedulingState, now_s: float) -> StartSweep:
     """One sweep over the jobs that wait."""
     rules, capacity = state.rules.policy, Capacity.of(state.cluster)

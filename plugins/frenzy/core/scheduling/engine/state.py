@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from frenzy.core.scheduling.engine.options import Rules
@@ -68,9 +68,9 @@ class SchedulingState:
         """State once ``run_key`` no longer waits."""
         return replace(self, waiting=self.waiting.without((run_key,)))
 
-    def with_front(self, num_jobs: int) -> SchedulingState:
-        """State in which only the first ``num_jobs`` of the queue wait."""
-        return replace(self, waiting=self.waiting.front(num_jobs))
+    def with_only(self, run_keys: Collection[str]) -> SchedulingState:
+        """State in which only the jobs of ``run_keys`` wait."""
+        return replace(self, waiting=self.waiting.only(run_keys))
 
     def start(self, started: Iterable[RunningJob]) -> SchedulingState:
         """State once the jobs in ``started`` hold their GPUs and wait no longer."""

@@ -103,6 +103,8 @@ class Judge:
         if over is not None:
             return f"{name} is over the quota of {over.title}."
         kept = self._in_the_way(missed, need)
+        if kept is not None and kept.claim.run_key == contender.job.run_key:
+            return f"{name} could start now; the job waits for a better plan."
         if kept is not None:
             return f"{name} would fit what was left at its turn, were it not kept for {kept.claim.job.job_name}."
         found = self._found(missed, [need]) if self.record.moves else self._idle(need.gpu_type)
