@@ -73,6 +73,7 @@ def plans(draw: st.DrawFn) -> ResourcePlan:
         tp=tp,
         required_gib=draw(st.sampled_from((4, 16))),
         host_gib=draw(st.sampled_from((0, 0, 10, 40))),
+        host_gib_per_gpu=draw(st.sampled_from((0, 0, 3, 8))),
         gpu_memory_gib=SIZES[gpu.name],
         micro_batch_size=draw(st.sampled_from((1, 2))),
     )

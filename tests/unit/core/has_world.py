@@ -7,7 +7,7 @@ from dataclasses import replace
 from frenzy.core.values.cluster import Cluster, Node, NodeAllocation, NodeState, Placement
 from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.queue_rules import QueueRule, QueueRules, Quota, TeamRule
-from frenzy.core.values.resource_plan import MemoryPrediction, ResourcePlan
+from frenzy.core.values.resource_plan import HostTerm, MemoryPrediction, ResourcePlan
 from frenzy.core.values.scheduling_facts import Action, Elasticity, Hold, QueuedJob, RunningJob, SchedulingFacts, Start
 from frenzy.core.values.units import GIB
 
@@ -46,6 +46,7 @@ def plan(  # noqa: PLR0913
     tp: int = 1,
     required_gib: float = 8,
     host_gib: int = 0,
+    host_gib_per_gpu: int = 0,
     gpu_memory_gib: int = 16,
     cost: float | None = None,
     micro_batch_size: int = 1,
@@ -62,7 +63,13 @@ def plan(  # noqa: PLR0913
         memory=MemoryPrediction(
             peak_allocated_bytes=round(required_gib * GIB * 0.9),
             required_bytes=round(required_gib * GIB),
-            host_bytes=host_gib * GIB,
+            host_bytes=(host_gib + num_gpus * host_gib_per_gpu) * GIB,
+            host_terms=(
+                HostTerm("of the rank", host_gib_per_gpu * GIB),
+                HostTerm("of the node", host_gib * GIB, of_each_rank=False),
+            )
+            if host_gib_per_gpu
+            else (),
             at="step",
         ),
         gpu_memory_bytes=gpu_memory_gib * GIB,

@@ -62,9 +62,23 @@ class MemoryPrediction:
         """The peak by the memory model alone."""
         return round(self.peak_allocated_bytes / self.learned_factor)
 
+    @property
+    def host_bytes_of_node_and_rank(self) -> tuple[int, int]:
+        """Host memory that each node gives once, and for each rank; all of it once where only the sum is known."""
+        if not self.host_terms:
+            return self.host_bytes, 0
+        once = each = 0
+        for term in self.host_terms:
+            if term.of_each_rank:
+                each += term.num_bytes
+            else:
+                once += term.num_bytes
+        return once, each
+
     def host_bytes_of(self, num_ranks: int) -> int:
         """Host memory of a node with so many of the plan's ranks."""
-        return sum(each.bytes_of(num_ranks) for each in self.host_terms) if self.host_terms else self.host_bytes
+        once, each = self.host_bytes_of_node_and_rank
+        return once + num_ranks * each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

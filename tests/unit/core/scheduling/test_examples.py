@@ -73,6 +73,31 @@ class TestPlacement:
         job = waiting("a", plan("a100", 2, run_s=100), plan("v100", 2, run_s=150), plan("a100", 1, run_s=200))
         assert started(schedule(facts(nodes, [job]), 0.0, HAS))["a"].plan == job.plans[1]
 
+    def test_a_node_gives_host_memory_for_the_ranks_it_gets(self) -> None:
+        small = [node(f"s{at}", "v100", 1, host_gib=12) for at in range(8)]
+        there = [node("wide", "v100", 8, host_gib=64), *small]
+        busy = running("r", plan("v100", 8), ("wide", 8))
+        wide = waiting("a", plan("v100", 8, host_gib=6, host_gib_per_gpu=2))
+        actions = schedule(facts(there, [wide], [busy]), 0.0, HAS)
+        assert where(started(actions)["a"]) == {each.name: 1 for each in small}
+
+    def test_a_node_gives_as_many_gpus_as_it_has_host_memory_for_and_none_short_of_one_rank(self) -> None:
+        nodes = [node("n1", "v100", 4, host_gib=7), node("n2", "v100", 4, host_gib=10), node("n3", "v100", 4)]
+        spread = waiting("a", plan("v100", 6, host_gib=6, host_gib_per_gpu=2))
+        assert where(started(schedule(facts(nodes, [spread]), 0.0, HAS))["a"]) == {"n3": 4, "n2": 2}
+        reason = hold_of(facts(nodes[:1], [waiting("a", plan("v100", 1, host_gib=6, host_gib_per_gpu=2))]), "a").reason
+        assert reason.code is ReasonCode.NEVER_FITS
+        assert "6.0 GiB of host memory, 2.0 GiB more and 1 CPU for each GPU on a node" in reason.detail
+
+    def test_what_running_ranks_hold_of_a_nodes_host_memory_is_not_given_twice(self) -> None:
+        nodes = [node("n1", "v100", 4, host_gib=24)]
+        two = plan("v100", 2, host_gib=6, host_gib_per_gpu=3)
+        assert "a" in started(schedule(facts(nodes, [waiting("a", two)], [running("r", two, ("n1", 2))]), 0.0, HAS))
+        held_all = facts(nodes, [waiting("a", two)], [running("r", plan("v100", 2, host_gib=13), ("n1", 2))])
+        reason = hold_of(held_all, "a").reason
+        assert reason.code is ReasonCode.WAITING_FOR_HOST_RESOURCES
+        assert reason.remedy == "1.0 GiB of host memory more free on n1"
+
     def test_host_memory_and_cpus_are_counted(self) -> None:
         nodes = [node("n1", "v100", 4, host_gib=16, num_cpus=4), node("n2", "v100", 4, host_gib=64, num_cpus=1)]
         hungry = waiting("a", plan("v100", 1, host_gib=32))

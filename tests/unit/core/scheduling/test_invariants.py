@@ -44,7 +44,7 @@ def _overloaded(facts: SchedulingFacts, cpus_per_gpu: float, new: set[str]) -> l
             for each in job.placement.allocations:
                 if each.node == node.name:
                     gpus += each.num_gpus
-                    host_bytes += job.plan.memory.host_bytes
+                    host_bytes += job.plan.memory.host_bytes_of(each.num_gpus)
                     cpus += each.num_gpus * cpus_per_gpu
                     touched |= job.run_key in new and job.plan.memory.host_bytes > 0
         over_host = touched and host_bytes > node.host_memory_bytes

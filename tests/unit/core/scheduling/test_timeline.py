@@ -53,7 +53,7 @@ def test_the_room_grows_as_if_the_jobs_ended_one_after_the_other(
     end_times: list[float | None], times: list[float], num_gpus: int
 ) -> None:
     state = state_of(end_times)
-    need = Need("v100", num_gpus, 1, 0, 0)
+    need = Need("v100", num_gpus, 1, 0, 0, 0)
     for now_s in times:
         timeline, walked = at(state, now_s), one_by_one(state, now_s)
         fitting = [(time_s, names, room) for time_s, names, room in walked if place(room, need) is not None]
@@ -69,6 +69,6 @@ def test_jobs_past_their_expected_end_may_all_end_now() -> None:
     assert timeline.soonest(2) == 12.0
     assert timeline.soonest(3) == 20.0
     assert timeline.soonest(4) == math.inf
-    found = timeline.earliest(Need("v100", 2, 1, 0, 0))
+    found = timeline.earliest(Need("v100", 2, 1, 0, 0, 0))
     assert found is not None
     assert found[:2] == (12.0, ("job-j0", "job-j1"))

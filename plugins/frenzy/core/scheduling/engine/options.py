@@ -114,8 +114,8 @@ class Rules:
     def need(self, plan: ResourcePlan, excluded_nodes: tuple[str, ...] = ()) -> Need:
         """What ``plan`` asks of the nodes."""
         if self.counts_gpus_only:
-            return _need(plan.gpu_type, plan.num_gpus, 1, 0, 0.0, excluded_nodes)
-        host_bytes, cpus_per_gpu = plan.memory.host_bytes, self.policy.cpus_per_gpu
+            return _need(plan.gpu_type, plan.num_gpus, 1, (0, 0), 0.0, excluded_nodes)
+        host_bytes, cpus_per_gpu = plan.memory.host_bytes_of_node_and_rank, self.policy.cpus_per_gpu
         return _need(plan.gpu_type, plan.num_gpus, plan.tp, host_bytes, cpus_per_gpu, excluded_nodes)
 
     def contender(self, job: QueuedJob, cluster: Cluster) -> Contender:
@@ -187,12 +187,17 @@ class Rules:
 
 
 @lru_cache(maxsize=16384)
-def _need(
-    gpu_type: str, num_gpus: int, group_size: int, host_bytes: int, cpus_per_gpu: float, excluded_nodes: tuple[str, ...]
+def _need(  # noqa: PLR0913
+    gpu_type: str,
+    num_gpus: int,
+    group_size: int,
+    host_bytes: tuple[int, int],
+    cpus_per_gpu: float,
+    excluded_nodes: tuple[str, ...],
 ) -> Need:
     """Shared by the plans that ask for the same, of which a long queue has very many."""
     millicpus = round(cpus_per_gpu * 1000)
-    return Need(gpu_type, num_gpus, group_size, host_bytes, millicpus, tuple(sorted(excluded_nodes)))
+    return Need(gpu_type, num_gpus, group_size, *host_bytes, millicpus, tuple(sorted(excluded_nodes)))
 
 
 def plan_order(plans: Sequence[ResourcePlan]) -> list[ResourcePlan]:
@@ -245,9 +250,12 @@ def _undominated(plans: Sequence[ResourcePlan]) -> list[ResourcePlan]:
 
 def _dominates(better: ResourcePlan, plan: ResourcePlan) -> bool:
     """Of two plans of the same type, the first one preferred."""
+    node_bytes, rank_bytes = plan.memory.host_bytes_of_node_and_rank
+    better_node_bytes, better_rank_bytes = better.memory.host_bytes_of_node_and_rank
     return (
         better.num_gpus <= plan.num_gpus
         and plan.tp % better.tp == 0
-        and better.memory.host_bytes <= plan.memory.host_bytes
+        and better_node_bytes <= node_bytes
+        and better_rank_bytes <= rank_bytes
         and better.predicted_run_s <= plan.predicted_run_s
     )

@@ -30,13 +30,15 @@ class Need(NamedTuple):
     """What one plan asks of the nodes of its GPU type.
 
     group_size: GPUs of a tensor-parallel group, which never spans nodes.
-    host_bytes: host memory on each node that takes part, however many of its GPUs are used.
+    host_bytes_per_node: host memory on each node that takes part, however many of its GPUs are used.
+    host_bytes_per_gpu: what each of its ranks takes there beside.
     """
 
     gpu_type: str
     num_gpus: int
     group_size: int
-    host_bytes: int
+    host_bytes_per_node: int
+    host_bytes_per_gpu: int
     millicpus_per_gpu: int
     excluded_nodes: tuple[str, ...] = ()
 
@@ -44,19 +46,27 @@ class Need(NamedTuple):
     def text(self) -> str:
         """All of it in one word."""
         excluded = ",".join(self.excluded_nodes)
-        return (
-            f"{self.num_gpus}*{self.gpu_type}/{self.group_size}/{self.host_bytes}/{self.millicpus_per_gpu}/{excluded}"
-        )
+        host = f"{self.host_bytes_per_node}+{self.host_bytes_per_gpu}/{self.millicpus_per_gpu}"
+        return f"{self.num_gpus}*{self.gpu_type}/{self.group_size}/{host}/{excluded}"
+
+    @property
+    def of_gpus_only(self) -> Need:
+        """The same without CPUs and host memory."""
+        return self._replace(host_bytes_per_node=0, host_bytes_per_gpu=0, millicpus_per_gpu=0)
 
     def on_node(self, num_gpus: int) -> Free:
         """What ``num_gpus`` of its GPUs hold on one node."""
-        return Free(num_gpus, self.host_bytes, num_gpus * self.millicpus_per_gpu)
+        host_bytes = self.host_bytes_per_node + num_gpus * self.host_bytes_per_gpu
+        return Free(num_gpus, host_bytes, num_gpus * self.millicpus_per_gpu)
 
     def gpus_in(self, free: Free) -> int:
         """GPUs of ``free`` this need could use: whole groups, as far as CPUs and host memory go."""
-        if free.host_bytes < self.host_bytes:
+        spare_bytes = free.host_bytes - self.host_bytes_per_node
+        if spare_bytes < 0:
             return 0
         usable = free.num_gpus
+        if self.host_bytes_per_gpu:
+            usable = min(usable, spare_bytes // self.host_bytes_per_gpu)
         if self.millicpus_per_gpu:
             usable = min(usable, free.millicpus // self.millicpus_per_gpu)
         return max(0, usable - usable % self.group_size)

@@ -38,12 +38,15 @@ def asked(need: Need) -> str:
 
 
 def host_needs(need: Need) -> str:
-    """``"12 GiB of host memory and 1 CPU for each GPU"``."""
-    parts = [f"{format_bytes(need.host_bytes)} of host memory"] if need.host_bytes else []
+    """``"6 GiB of host memory, 1.3 GiB more and 1 CPU for each GPU"``."""
+    node = [f"{format_bytes(need.host_bytes_per_node)} of host memory"] if need.host_bytes_per_node else []
+    each: list[str] = []
+    if need.host_bytes_per_gpu:
+        each.append(f"{format_bytes(need.host_bytes_per_gpu)} {'more' if node else 'of host memory'}")
     if need.millicpus_per_gpu:
         cpus = need.millicpus_per_gpu / 1000
-        parts.append(f"{cpus:g} CPU{'' if cpus == 1 else 's'} for each GPU")
-    return " and ".join(parts)
+        each.append(f"{cpus:g} CPU{'' if cpus == 1 else 's'}")
+    return listed([*node, *each], last="and") + (" for each GPU" if each else "")
 
 
 def are(count: int) -> str:

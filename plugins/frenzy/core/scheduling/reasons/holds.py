@@ -195,8 +195,7 @@ class Judge:
     def _host_short(self, needs: Sequence[Need]) -> Reason | None:
         for need in needs:
             room = self._state.room.by_type[need.gpu_type]
-            bare = need._replace(host_bytes=0, millicpus_per_gpu=0)
-            if place(room, bare) is not None and place(room, need) is None:
+            if place(room, need.of_gpus_only) is not None and place(room, need) is None:
                 return Reason(
                     code=ReasonCode.WAITING_FOR_HOST_RESOURCES,
                     detail=f"{room.idle_gpus} {need.gpu_type} {are(room.idle_gpus)} idle, "

@@ -29,7 +29,7 @@ def impossible(state: SchedulingState, needs: Sequence[Need]) -> Reason:
         if place(room, need._replace(excluded_nodes=())) is not None:
             return _excluded(need)
     for need, room in known:
-        if place(room, need._replace(host_bytes=0, millicpus_per_gpu=0)) is not None:
+        if place(room, need.of_gpus_only) is not None:
             return _host_too_small(need)
     return _too_few_gpus(state, needs, known)
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final
 
 from frenzy.core.scheduling.engine.options import Contender, Option
+from frenzy.core.scheduling.engine.placement import usable_gpus
 from frenzy.core.scheduling.engine.policy_settings import Policy, queue_rules
 from frenzy.core.scheduling.engine.room import Free, FreeOfType, Need
 from frenzy.core.scheduling.engine.wording import host_needs
@@ -138,11 +139,8 @@ class Trials:
     def _host(self, contender: Contender, room: Callable[[str], FreeOfType]) -> str | None:
         """What the node that comes closest lacks of CPUs and host memory."""
         needs = [each.need for each in contender.options if each.need.gpu_type in self.facts.cluster.types_by_name]
-        for need in needs:
-            nearest = _nearest_lack(room(need.gpu_type), need)
-            if nearest is None:
-                continue
-            name, lack = nearest
+        nearest = [found for need in needs if (found := _nearest_lack(room(need.gpu_type), need)) is not None]
+        for name, lack in sorted(nearest, key=_lack_order):
             shown, host_bytes = _rounded_up(lack.host_bytes)
             more = partial(_with_host, name=name, more=Free(0, host_bytes, lack.millicpus))
             if self.starts(contender.job.run_key, more):
@@ -160,19 +158,31 @@ def smallest_of_each_type(contender: Contender, cluster: Cluster) -> list[Option
 def _more(num_gpus: int, contender: Contender, option: Option) -> str:
     need = option.need
     grouped = any(each.need.group_size > 1 for each in contender.options if each.need.gpu_type == need.gpu_type)
-    host = f" with {host_needs(need)}" if need.host_bytes else ""
+    host = f" with {host_needs(need)}" if need.host_bytes_per_node or need.host_bytes_per_gpu else ""
     return f"{num_gpus} more {need.gpu_type}{' on one further node' if grouped else ''}{host}"
 
 
 def _nearest_lack(room: FreeOfType, need: Need) -> tuple[str, Free] | None:
-    def lack(name: str) -> Free:
-        free = room.free[name]
-        wanted = need.on_node(min(need.num_gpus, free.num_gpus))
+    """The node on which the least more of CPUs and host memory makes room for what finds none on all the others."""
+    usable = usable_gpus(room, need)
+    missing = need.num_gpus - sum(usable.values())
+
+    def lack(name: str, num_gpus: int) -> Free:
+        free, wanted = room.free[name], need.on_node(num_gpus)
         return Free(0, max(0, wanted.host_bytes - free.host_bytes), max(0, wanted.millicpus - free.millicpus))
 
-    names = [name for bucket in room.by_idle[1:] for name in bucket if name not in need.excluded_nodes]
-    short = [(name, found) for name in names if (found := lack(name)) != Free(0, 0, 0)]
-    return min(short, key=lambda each: (each[1].host_bytes, each[1].millicpus, each[0]), default=None)
+    short = [
+        (name, lack(name, num_gpus))
+        for idle, names in enumerate(room.by_idle)
+        for name in names
+        if name not in need.excluded_nodes and usable.get(name, 0) < (num_gpus := usable.get(name, 0) + missing) <= idle
+    ]
+    return min(short, key=_lack_order, default=None)
+
+
+def _lack_order(found: tuple[str, Free]) -> tuple[int, int, str]:
+    name, lack = found
+    return lack.host_bytes, lack.millicpus, name
 
 
 def _rounded_up(num_bytes: int) -> tuple[str, int]:
