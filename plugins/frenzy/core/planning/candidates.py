@@ -241,7 +241,7 @@ def workload_of(request: PlanRequest, kind: DeviceKind) -> Workload:
         sequence_length=request.sequence_length,
         kind=kind,
         storage=_storage(request.job.training.lora),
-        largest_shard_bytes=0 if virtual and _is_random(request.job) else request.largest_shard_bytes,
+        largest_shard_bytes=0 if virtual and _is_random(request.job) else None,
         bucket_elements=bucket_elements_for(trained.num_elements(request.shape.num_layers), virtual=virtual),
     )
 

@@ -17,7 +17,7 @@ class PlanRequest:
     total_steps: optimizer steps still to do. excluded_shapes: plans that failed, never offered
     again. extra_bytes_per_gpu: memory seen beyond the prediction; every plan must have room for
     it. seconds_to_deadline: from now, when the job has a deadline. residuals: what runs of other
-    jobs taught about the predictions. largest_shard_bytes: of the model's files, where they are known.
+    jobs taught about the predictions.
     """
 
     job: TrainingJob
@@ -27,7 +27,6 @@ class PlanRequest:
     extra_bytes_per_gpu: int = 0
     seconds_to_deadline: float | None = None
     residuals: Residuals = NOTHING_LEARNED
-    largest_shard_bytes: int | None = None
 
     @property
     def residual_family(self) -> str:
