@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.resource_plan import MemoryPrediction
 from frenzy.core.values.units import MIB, format_bytes
 
 # Of NCCL, for one connection of two GPUs without peer access; each rank has two in a ring ("Error while creating shared
@@ -21,6 +22,8 @@ _FILES: Final = 256
 _FILES_PER_RANK: Final = 8
 # Buffers that an RDMA device reads must be locked; NCCL's are 4 MiB for each of some channels and peers.
 _LEAST_LOCKED_BYTES: Final = 64 * MIB
+# Terms of the memory model that hold nothing but what was counted: the others are estimates, and may be too high.
+_COUNTED: Final = frozenset({"weights", "fp32 master weights", "optimizer states"})
 _ARCHITECTURE: Final = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 
 Version = tuple[int, int]
@@ -61,13 +64,18 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What the plan asks of one rank's place. tensor_bytes: of its GPU's memory; 0 where that is to be found out."""
+    """What the plan asks of one rank's place. counted_bytes: its GPU is sure to hold; 0 where that is found out."""
 
     local_rank: int
     num_local_ranks: int
     num_ranks: int
     num_nodes: int
-    tensor_bytes: int
+    counted_bytes: int
+
+
+def counted_bytes(memory: MemoryPrediction) -> int:
+    """What a GPU is sure to hold: weights and states, without activations and all else that is estimated."""
+    return sum(each.num_bytes for each in memory.terms if each.name in _COUNTED)
 
 
 def refusal(facts: NodeFacts, needs: Needs) -> Reason | None:
@@ -128,13 +136,14 @@ def _of_gpu(gpu: GpuFacts, needs: Needs) -> Iterator[Reason]:
             ),
             remedy="Leave the GPU type out (constraints.gpu_types), or use an image built for it.",
         )
-    if gpu.free_bytes is not None and gpu.free_bytes < needs.tensor_bytes:
-        yield Reason(
-            code=ReasonCode.GPU_UNAVAILABLE,
+    if gpu.free_bytes is not None and gpu.free_bytes < needs.counted_bytes:
+        yield Reason(  # as the allocator would say it later: a plan that needs less may do
+            code=ReasonCode.CUDA_OUT_OF_MEMORY,
             detail=(
-                f"{gpu.name} has {format_bytes(gpu.free_bytes)} free, and the plan's tensors need "
-                f"{format_bytes(needs.tensor_bytes)}: something else holds its memory."
+                f"{gpu.name} has {format_bytes(gpu.free_bytes)} free, and the plan's weights and states need "
+                f"{format_bytes(needs.counted_bytes)}: something else holds its memory."
             ),
+            remedy="End what holds it (nvidia-smi shows the processes), or leave the job to a smaller plan.",
         )
 
 

@@ -146,7 +146,7 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = MappingProxyType(
         ReasonCode.CHECKPOINTED_ON_REQUEST: "The training saved a checkpoint and stopped when asked.",
         ReasonCode.HOST_OUT_OF_MEMORY: "A worker ran out of host memory, or was killed for it.",
         ReasonCode.GPU_FAULT: "A GPU or its link reported a fault of the hardware.",
-        ReasonCode.GPU_UNAVAILABLE: "A GPU of the node could not be used, or not with the memory that the plan needs.",
+        ReasonCode.GPU_UNAVAILABLE: "A GPU of the node could not be used.",
         ReasonCode.GPU_NOT_SUPPORTED: "The trainer's torch has no code for this GPU.",
         ReasonCode.DRIVER_TOO_OLD: "The node's driver is too old for the trainer's CUDA.",
         ReasonCode.NODE_LIMITS_TOO_LOW: "A limit of the node or its pods is too low for the workers.",

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from frenzy.core.lifecycle.preflight import Needs, refusal
+from frenzy.core.lifecycle.preflight import Needs, counted_bytes, refusal
 from frenzy.core.values import codec
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.failure_classes import name_error
@@ -195,7 +195,7 @@ def _check_place(context: RankContext) -> None:
         num_local_ranks=context.local_world_size,
         num_ranks=1 if context.is_alone else context.world_size,
         num_nodes=len(spec.gpus_per_node),
-        tensor_bytes=0 if spec.rehearsal is not None else spec.plan.memory.peak_allocated_bytes,
+        counted_bytes=0 if spec.rehearsal is not None else counted_bytes(spec.plan.memory),
     )
     reason = refusal(facts, needs)
     if reason is not None:

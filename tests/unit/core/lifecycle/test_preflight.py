@@ -6,8 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from frenzy.core.lifecycle.preflight import GpuFacts, Needs, NodeFacts, Version, refusal, runs_on
+from frenzy.core.lifecycle.preflight import (
+    GpuFacts,
+    Needs,
+    NodeFacts,
+    Version,
+    counted_bytes,
+    refusal,
+    runs_on,
+)
 from frenzy.core.values.errors import ReasonCode
+from frenzy.core.values.failure_classes import NextStep, codes_of
+from frenzy.core.values.resource_plan import MemoryPrediction, MemoryTerm
 from frenzy.core.values.units import GIB, MIB
 
 H100 = GpuFacts(
@@ -20,7 +30,7 @@ H100 = GpuFacts(
     free_bytes=79 * GIB,
 )
 NODE = NodeFacts(max_open_files=1024, shm_free_bytes=8 * GIB, max_locked_bytes=8 * MIB, gpu=H100)
-NEEDS = Needs(local_rank=3, num_local_ranks=8, num_ranks=8, num_nodes=1, tensor_bytes=70 * GIB)
+NEEDS = Needs(local_rank=3, num_local_ranks=8, num_ranks=8, num_nodes=1, counted_bytes=70 * GIB)
 
 
 def test_a_good_node_is_not_refused() -> None:
@@ -35,7 +45,7 @@ def test_a_good_node_is_not_refused() -> None:
         (replace(H100, driver_cuda=(12, 8), num_devices=0), ReasonCode.DRIVER_TOO_OLD, "12.8"),
         (replace(H100, num_devices=3), ReasonCode.GPU_UNAVAILABLE, "3 GPUs of the 8"),
         (replace(H100, name="Tesla V100", capability=(7, 0)), ReasonCode.GPU_NOT_SUPPORTED, "7.0"),
-        (replace(H100, free_bytes=20 * GIB), ReasonCode.GPU_UNAVAILABLE, "something else holds"),
+        (replace(H100, free_bytes=20 * GIB), ReasonCode.CUDA_OUT_OF_MEMORY, "something else holds"),
     ],
 )
 def test_a_gpu_that_cannot_be_used_is_refused(gpu: GpuFacts, code: ReasonCode, says: str) -> None:
@@ -56,6 +66,22 @@ def test_a_gpu_that_cannot_be_used_is_refused(gpu: GpuFacts, code: ReasonCode, s
 )
 def test_what_may_work_is_tried(gpu: GpuFacts) -> None:
     assert refusal(replace(NODE, gpu=gpu), NEEDS) is None
+
+
+def test_an_estimate_refuses_no_card_and_what_is_counted_does() -> None:
+    terms = (("activations of the layers", 12), ("weights", 4), ("optimizer states", 4), ("fp32 master weights", 2))
+    memory = MemoryPrediction(
+        peak_allocated_bytes=22 * GIB,
+        required_bytes=23 * GIB,
+        host_bytes=0,
+        at="forward pass",
+        terms=tuple(MemoryTerm(name=name, num_bytes=size * GIB, equation="") for name, size in terms),
+    )
+    needs = replace(NEEDS, counted_bytes=counted_bytes(memory))
+    assert refusal(replace(NODE, gpu=replace(H100, free_bytes=10 * GIB)), needs) is None
+    found = refusal(replace(NODE, gpu=replace(H100, free_bytes=9 * GIB)), needs)
+    assert found is not None
+    assert found.code in codes_of(NextStep.OTHER_PLAN)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.core.marp_values import CALIBRATION, gpt2_config, job, llama_config, request
 
+from frenzy.core.lifecycle.preflight import counted_bytes
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.closed_form import MemoryTable, predict_memory
 from frenzy.core.models.shape import ModelShape, model_shape
@@ -59,6 +60,18 @@ def test_terms_sum_to_the_peak_largest_first(shape: ModelShape, row: Row, precis
     assert sum(sizes) == prediction.peak_allocated_bytes
     assert sizes == sorted(sizes, reverse=True) or sizes[0] >= max(sizes)
     assert all(each.equation for each in prediction.terms)
+
+
+@given(shapes, rows, precisions)
+def test_what_is_counted_is_a_part_of_the_peak_that_more_tokens_leave_alone(
+    shape: ModelShape, row: Row, precision: Precision
+) -> None:
+    dp, tp, stage, micro, accumulation, checkpointing = row
+    plans = [row, (dp, tp, stage, 2 * micro, accumulation, checkpointing)]
+    found = table(shape, plans, precision=precision)
+    fewer, more = (found.prediction(index) for index in range(2))
+    assert 0 < counted_bytes(fewer) <= fewer.peak_allocated_bytes
+    assert counted_bytes(fewer) == counted_bytes(more)
 
 
 @given(shapes, rows, precisions)

@@ -19,7 +19,7 @@ def test_this_machine_may_train_on_a_virtual_gpu() -> None:
     room = os.statvfs("/dev/shm")  # noqa: S108  # a mount of the kernel's
     assert facts.shm_free_bytes is not None
     assert 0 <= facts.shm_free_bytes <= room.f_blocks * room.f_frsize
-    needs = Needs(local_rank=0, num_local_ranks=2, num_ranks=2, num_nodes=1, tensor_bytes=2**50)
+    needs = Needs(local_rank=0, num_local_ranks=2, num_ranks=2, num_nodes=1, counted_bytes=2**50)
     assert refusal(facts, needs) is None
 
 
@@ -27,6 +27,6 @@ def test_a_torch_without_cuda_has_no_gpu_to_offer() -> None:
     facts = read_node_facts(local_rank=0, is_virtual=False)
     assert facts.gpu is not None
     if torch.version.cuda is None:
-        found = refusal(facts, Needs(local_rank=0, num_local_ranks=1, num_ranks=1, num_nodes=1, tensor_bytes=0))
+        found = refusal(facts, Needs(local_rank=0, num_local_ranks=1, num_ranks=1, num_nodes=1, counted_bytes=0))
         assert found is not None
         assert found.code is ReasonCode.GPU_NOT_SUPPORTED
