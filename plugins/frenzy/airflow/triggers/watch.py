@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
 from typing import Any, Final
 
 from frenzy.adapters.api_client import AsyncApiClient
@@ -13,10 +12,11 @@ from frenzy.airflow.tasks.workers import Workers
 from frenzy.api import endpoints as api
 from frenzy.core.lifecycle.evidence import believed, bounds_of
 from frenzy.core.lifecycle.monitor import Assessment, MonitorPolicy, MonitorState, absorb, assess, progress_text
+from frenzy.core.lifecycle.signs import Signs, heard
 from frenzy.core.runs.protocol import Directive, DirectiveKind, PressureReport, ProgressReport, RunView
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.launch import Control, ControlAction, LaunchSpec
-from frenzy.core.values.telemetry import Heartbeat, StepRecord
+from frenzy.core.values.telemetry import StepRecord
 from frenzy.core.values.units import format_bytes
 from frenzy.ports import TelemetryCursor
 
@@ -40,7 +40,7 @@ class Watch:
         self.ended = attempt is None or not attempt.is_live
         self._spec, self._workers, self._client, self._log = spec, workers, client, log
         self._policy = MonitorPolicy(hang_s=workers.settings.hang_s, startup_s=workers.settings.startup_s)
-        self._beat: Heartbeat | None = None
+        self._signs = Signs()
         self._listened_s = float("-inf")
         self._run, self._attempt = view.run, attempt
         self._total_steps = view.run.total_steps
@@ -66,7 +66,7 @@ class Watch:
             total_steps=self._total_steps,
             now_s=time.time(),
             running_since_s=self._running_since_s,
-            beat=self._beat,
+            beat=self._signs.newest,
             checkpoint_step=self._checkpoint_step,
             policy=self._policy,
         )
@@ -124,13 +124,14 @@ class Watch:
 
     def _listen(self) -> None:
         self._listened_s = time.monotonic()
+        if self._attempt is None:
+            return
         num_nodes = len(self._spec.placement.allocations)
         found = self._workers.runs.heartbeats(self._spec.run_key, self._spec.attempt, num_nodes=num_nodes)
-        newest = max(found, key=lambda each: each.time_s, default=None)
-        if newest is None or newest == self._beat:
-            return
-        self._beat = replace(newest, time_s=min(newest.time_s, time.time()))  # clocks differ
-        self._log.info("No step for now. Going on: %s.", progress_text(newest))
+        bounds, before = bounds_of(self._run, self._attempt, time.time()), self._signs.newest
+        self._signs = heard(self._signs, found, bounds, num_steps=self._state.num_steps, now_s=time.time())
+        if self._signs.newest is not None and self._signs.newest != before:
+            self._log.info("No step for now. Going on: %s.", progress_text(self._signs.newest))
 
     def _may_hang_at_start(self) -> bool:
         """Whether a start takes so long that it must be known since when all workers run: they may only wait."""

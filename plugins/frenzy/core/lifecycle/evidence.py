@@ -18,7 +18,7 @@ from frenzy.core.runs.steps import total_steps
 from frenzy.core.values.errors import ContractError, Reason, ReasonCode
 from frenzy.core.values.launch import REASON_BY_EXIT, AttemptResult, ExitCode
 from frenzy.core.values.peak_memory import PeakMemory
-from frenzy.core.values.telemetry import StepRecord, printable
+from frenzy.core.values.telemetry import Heartbeat, StepRecord, printable
 
 # Steps, where neither the job nor its data say how many there are.
 _MOST_STEPS: Final = 10**9
@@ -152,6 +152,12 @@ def check_pressure(message: PressureReport, bounds: Bounds) -> None:
     for name in ("extra_bytes_per_gpu", "forecast_extra_bytes_per_gpu"):
         for problem in _outside(name, getattr(message, name), 0, _MOST_BYTES):
             raise ContractError(f"PressureReport: {problem}")
+
+
+def can_be_true(sign: Heartbeat, bounds: Bounds) -> bool:
+    """Whether ``sign`` of progress can be."""
+    problems = (*_outside("time_s", sign.time_s, 0.0, bounds.until_s), *_outside("done", sign.done, 0, _MOST_COUNT))
+    return not problems
 
 
 def _record_problems(record: StepRecord, bounds: Bounds) -> Iterator[str]:
