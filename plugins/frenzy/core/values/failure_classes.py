@@ -207,6 +207,10 @@ FAILURES: Final = (
 )
 
 
+# A node is left and a run ended for no words but those of a driver or a library.
+_OF_ANY_ERROR: Final = tuple(each for each in FAILURES if each.next_step not in (NextStep.OTHER_NODE, NextStep.USER))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
     """A failure that has a name. line: the words that say it, at most 500 characters; empty where a type or a number
@@ -219,7 +223,11 @@ class Named:
 
 def name_text(text: str, *, device_is_full: bool | None = None) -> Named | None:
     """The failure of which ``text`` speaks. device_is_full: None where nobody knows."""
-    for each in FAILURES:
+    return _first_named(text, FAILURES, device_is_full)
+
+
+def _first_named(text: str, failures: Iterable[FailureClass], device_is_full: bool | None) -> Named | None:
+    for each in failures:
         patterns = each.texts if device_is_full is False else (*each.texts, *each.texts_when_full)
         found = next(filter(None, (re.search(pattern, text) for pattern in patterns)), None)
         if found is not None:
@@ -228,9 +236,22 @@ def name_text(text: str, *, device_is_full: bool | None = None) -> Named | None:
 
 
 def name_error(error: BaseException, *, device_is_full: bool | None = None) -> Named | None:
-    """The failure that ``error`` is, or comes from; one that explains goes before an echo of another rank's."""
-    named = [found for each in _causes(error) if (found := _name_one(each, device_is_full)) is not None]
-    return min(named, key=lambda each: each.failure.is_echo, default=None)
+    """The failure that ``error`` is, or was raised from; one that explains goes before an echo of another rank's.
+
+    What was being handled when it was raised tells only of an echo: else the older failure was dealt with.
+    """
+    echo: Named | None = None
+    current: BaseException | None = error
+    for _ in range(_DEEPEST):
+        if current is None:
+            break
+        named = _name_one(current, device_is_full)
+        if named is not None and not named.failure.is_echo:
+            return named
+        echo = echo or named
+        handled = None if named is None or current.__suppress_context__ else current.__context__
+        current = current.__cause__ or handled
+    return echo
 
 
 def name_signal(number: int) -> FailureClass | None:
@@ -248,7 +269,7 @@ ECHOES: Final = frozenset(each.code for each in FAILURES if each.is_echo)
 
 def _name_one(error: BaseException, device_is_full: bool | None) -> Named | None:
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    said = name_text(str(error), device_is_full=device_is_full)
+    said = _first_named(str(error), FAILURES if _is_of_device(error) else _OF_ANY_ERROR, device_is_full)
     typed = next(_fitting(kinds, error.errno if isinstance(error, OSError) else None), None)
     if said is None or (typed is not None and said.failure.is_echo and not typed.is_echo):
         return None if typed is None else Named(failure=typed)
@@ -260,14 +281,10 @@ def _fitting(kinds: Iterable[str], number: int | None) -> Iterator[FailureClass]
     return (each for each in FAILURES if names & set(each.types) or number in each.numbers)
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """``error`` and what it was raised from, or during, outermost first."""
-    current: BaseException | None = error
-    for _ in range(_DEEPEST):
-        if current is None:
-            return
-        yield current
-        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+def _is_of_device(error: BaseException) -> bool:
+    """Whether the words of ``error`` can be a driver's or a library's: those of a KeyError are a key of the user's."""
+    packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    return isinstance(error, RuntimeError | OSError) or bool(packages & {"torch", "triton"})
 
 
 def _line_at(text: str, place: int) -> str:

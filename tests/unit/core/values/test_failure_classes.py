@@ -199,6 +199,43 @@ def test_what_an_error_comes_from_counts_and_a_cause_before_an_echo() -> None:
     assert named.failure.code is ReasonCode.CUDA_OUT_OF_MEMORY
 
 
+def handled(older: Exception, newer: Exception) -> BaseException:
+    """``newer``, raised while ``older`` was handled."""
+    try:
+        try:
+            raise older
+        except Exception:
+            raise newer  # noqa: B904  # without a cause
+    except Exception as error:
+        return error
+
+
+def test_a_failure_that_was_handled_does_not_name_a_later_one() -> None:
+    probe = RuntimeError("No CUDA GPUs are available")
+    assert name_error(handled(probe, ValueError("column missing"))) is None
+    full = name_error(handled(probe, RuntimeError("CUDA out of memory")))
+    assert full is not None
+    assert full.failure.code is ReasonCode.CUDA_OUT_OF_MEMORY
+
+
+def test_a_failure_whose_handling_met_only_lost_peers_is_still_the_one_that_explains() -> None:
+    named = name_error(
+        handled(RuntimeError("CUDA out of memory"), RuntimeError("Connection closed by peer [10.0.0.1]"))
+    )
+    assert named is not None
+    assert named.failure.code is ReasonCode.CUDA_OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize(
+    "text", ["NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus", "device-side assert triggered"]
+)
+def test_only_errors_of_drivers_and_libraries_cost_a_node_or_the_run(text: str) -> None:
+    assert name_error(KeyError(text)) is None
+    assert name_error(ValueError(text)) is None
+    assert name_error(type("DeferredCudaCallError", (Exception,), {"__module__": "torch.cuda"})(text)) is not None
+    assert name_error(OSError(text)) is not None
+
+
 def test_a_handle_that_cannot_be_made_is_no_want_of_memory_where_the_device_has_room() -> None:
     text = "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"
     assert name_text(text, device_is_full=True) is not None
