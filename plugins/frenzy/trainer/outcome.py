@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
-from frenzy.core.values.failure_classes import ECHOES, name_error, name_signal, name_text
+from frenzy.core.values.failure_classes import ECHOES, name_error, name_last_words, name_signal
 from frenzy.core.values.launch import EXIT_BY_REASON, REASON_BY_EXIT, ExitCode, how_ended
 
 CRASHED: Final = 1
@@ -60,13 +60,14 @@ def describe_failure(error: BaseException, *, virtual: bool, device_is_full: boo
 def describe_death(exit_code: int, log_tail: str, *, virtual: bool, oom_killed: bool) -> tuple[int, str] | None:
     """Exit code and what happened, of a process that died by a signal; None where its last words say nothing.
 
-    oom_killed: the kernel killed a process of this machine for its memory meanwhile.
+    oom_killed: the kernel killed a process of this machine for its memory meanwhile. Who is killed has no last words.
     """
     if exit_code <= 128:
         return None
-    if oom_killed and exit_code - 128 == signal.SIGKILL:
-        return ExitCode.HOST_OUT_OF_MEMORY, "the kernel killed it for its host memory"
-    named = name_text(log_tail)
+    if exit_code - 128 == signal.SIGKILL:
+        killed = ExitCode.HOST_OUT_OF_MEMORY, "the kernel killed it for its host memory"
+        return killed if oom_killed else None
+    named = name_last_words(log_tail)
     failure = named.failure if named is not None else name_signal(exit_code - 128)
     if failure is None:
         return None

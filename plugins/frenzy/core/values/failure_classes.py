@@ -19,6 +19,10 @@ from frenzy.core.values.errors import ReasonCode
 
 _DEEPEST: Final = 8
 _LONGEST_LINE: Final = 500
+# With the frames of a C++ stack behind it.
+_TERMINATE: Final = "terminate called"
+_MOST_LINES_OF_END: Final = 200
+_LAST_LINES: Final = 20
 
 
 class NextStep(StrEnum):
@@ -233,6 +237,18 @@ def _first_named(text: str, failures: Iterable[FailureClass], device_is_full: bo
         if found is not None:
             return Named(failure=each, line=_line_at(text, found.start()))
     return None
+
+
+def name_last_words(log: str) -> Named | None:
+    """The failure of which a process spoke last before it died, in C++'s account of its end, or else its last lines.
+
+    Earlier lines tell of what was handled.
+    """
+    lines = log.splitlines()[-_MOST_LINES_OF_END:]
+    ends = [index for index, line in enumerate(lines) if _TERMINATE in line]
+    spoken = [name_text(line) for line in lines[ends[-1] if ends else -_LAST_LINES :]]
+    named = [each for each in spoken if each is not None]
+    return next((each for each in reversed(named) if not each.failure.is_echo), named[-1] if named else None)
 
 
 def name_error(error: BaseException, *, device_is_full: bool | None = None) -> Named | None:

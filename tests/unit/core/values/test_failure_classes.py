@@ -15,6 +15,7 @@ from frenzy.core.values.failure_classes import (
     NextStep,
     codes_of,
     name_error,
+    name_last_words,
     name_signal,
     name_text,
 )
@@ -197,6 +198,29 @@ def test_what_an_error_comes_from_counts_and_a_cause_before_an_echo() -> None:
     named = name_error(raised())
     assert named is not None
     assert named.failure.code is ReasonCode.CUDA_OUT_OF_MEMORY
+
+
+STACK = "\n".join(f"frame #{number}: at::native::copy_kernel(at::TensorIterator&)" for number in range(40))
+ABORTED = (
+    f"terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: misaligned address\n{STACK}"
+)
+
+
+@pytest.mark.parametrize(
+    ("log", "code"),
+    [
+        ("CUDA out of memory, retrying\n" + "step\n" * 30, None),
+        (f"CUDA out of memory, retrying\n{ABORTED}", ReasonCode.ILLEGAL_ACCESS),
+        ("uncorrectable ECC error\nNo space left on device", ReasonCode.DISK_FULL),
+        ("uncorrectable ECC error\nConnection closed by peer", ReasonCode.GPU_FAULT),
+        ("step\nConnection closed by peer", ReasonCode.COLLECTIVE_FAILED),
+        ("/dev/shm/nccl-WU88OE (size 963), error: No space left on device (28)", ReasonCode.SHARED_MEMORY_FULL),
+        ("", None),
+    ],
+)
+def test_a_death_is_named_by_what_was_said_last(log: str, code: ReasonCode | None) -> None:
+    named = name_last_words(log)
+    assert (named and named.failure.code) == code
 
 
 def handled(older: Exception, newer: Exception) -> BaseException:

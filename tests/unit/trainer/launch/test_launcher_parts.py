@@ -62,6 +62,8 @@ def test_failures_become_exit_codes(error: BaseException, virtual: bool, code: i
     [
         (137, "step 4\n", False, True, ExitCode.HOST_OUT_OF_MEMORY),
         (137, "step 4\n", False, False, None),
+        (137, "handled 'CUDA error: out of memory', retrying\n", False, False, None),
+        (139, "handled 'CUDA error: out of memory', retrying\n" + 20 * "step\n", False, False, None),
         (135, "step 4\n", False, False, ExitCode.SHARED_MEMORY_FULL),
         (134, "ran for 600067 milliseconds before timing out.\n", False, False, ExitCode.COLLECTIVE_TIMEOUT),
         (134, "terminate called: std::bad_alloc\n", True, False, ExitCode.BUDGET_EXCEEDED),
