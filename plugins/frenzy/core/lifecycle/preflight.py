@@ -14,9 +14,6 @@ from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.resource_plan import MemoryPrediction
 from frenzy.core.values.units import MIB, format_bytes
 
-# Of NCCL, for one connection of two GPUs without peer access; each rank has two in a ring ("Error while creating shared
-# memory segment /dev/shm/nccl-... (size 9637888)", NVIDIA/nccl issue 1518: 64 MiB do for two GPUs and not for four).
-_SHM_BYTES_PER_RANK: Final = 2 * 9_637_888
 # Libraries, data and logs; then sockets to each other rank, of the process group and of NCCL's channels.
 _FILES: Final = 256
 _FILES_PER_RANK: Final = 8
@@ -51,12 +48,10 @@ class GpuFacts:
 class NodeFacts:
     """What a rank sees of its node; None where a figure is without limit, or not to be had.
 
-    shm_free_bytes: of /dev/shm, None also where NCCL was told not to use it. max_locked_bytes: that the process may
-    lock. has_rdma: whether it could use RDMA devices.
+    max_locked_bytes: that the process may lock. has_rdma: whether NCCL could use RDMA devices.
     """
 
     max_open_files: int | None
-    shm_free_bytes: int | None = None
     max_locked_bytes: int | None = None
     has_rdma: bool = False
     gpu: GpuFacts | None = None
@@ -72,6 +67,10 @@ class Needs:
     num_nodes: int
     counted_bytes: int
 
+    @property
+    def num_open_files(self) -> int:
+        return _FILES + _FILES_PER_RANK * self.num_ranks
+
 
 def counted_bytes(memory: MemoryPrediction) -> int:
     """What a GPU is sure to hold: weights and states, without activations and all else that is estimated."""
@@ -86,20 +85,25 @@ def refusal(facts: NodeFacts, needs: Needs) -> Reason | None:
 def _refusals(facts: NodeFacts, needs: Needs) -> Iterator[Reason]:
     if facts.gpu is not None:
         yield from _of_gpu(facts.gpu, needs)
-        yield from _of_shared_memory(facts, needs)
-    files = _FILES + _FILES_PER_RANK * needs.num_ranks
-    if facts.max_open_files is not None and facts.max_open_files < files:
+        yield from _of_locked_memory(facts, needs)
+    if facts.max_open_files is not None and facts.max_open_files < needs.num_open_files:
         yield Reason(
             code=ReasonCode.NODE_LIMITS_TOO_LOW,
-            detail=f"A process may open {facts.max_open_files} files; with {needs.num_ranks} ranks it needs {files}.",
-            remedy=f"Raise the limit (ulimit -n, LimitNOFILE) to at least {files}.",
+            detail=(
+                f"A process may open {facts.max_open_files} files; with {needs.num_ranks} ranks it needs "
+                f"{needs.num_open_files}."
+            ),
+            remedy=f"Raise the hard limit (ulimit -Hn, LimitNOFILE) to at least {needs.num_open_files}.",
         )
+
+
+def _of_locked_memory(facts: NodeFacts, needs: Needs) -> Iterator[Reason]:
     locked = facts.max_locked_bytes
     if facts.has_rdma and needs.num_nodes > 1 and locked is not None and locked < _LEAST_LOCKED_BYTES:
         yield Reason(
             code=ReasonCode.NODE_LIMITS_TOO_LOW,
             detail=f"A process may lock {format_bytes(locked)} of memory, which is too little for its RDMA devices.",
-            remedy="Raise the limit (ulimit -l unlimited, LimitMEMLOCK), or give the pods IPC_LOCK.",
+            remedy="Raise the hard limit (ulimit -Hl unlimited, LimitMEMLOCK), or give the pods IPC_LOCK.",
         )
 
 
@@ -144,19 +148,6 @@ def _of_gpu(gpu: GpuFacts, needs: Needs) -> Iterator[Reason]:
                 f"{format_bytes(needs.counted_bytes)}: something else holds its memory."
             ),
             remedy="End what holds it (nvidia-smi shows the processes), or leave the job to a smaller plan.",
-        )
-
-
-def _of_shared_memory(facts: NodeFacts, needs: Needs) -> Iterator[Reason]:
-    least = needs.num_local_ranks * _SHM_BYTES_PER_RANK
-    if needs.num_local_ranks > 1 and facts.shm_free_bytes is not None and facts.shm_free_bytes < least:
-        yield Reason(
-            code=ReasonCode.SHARED_MEMORY_FULL,
-            detail=(
-                f"Only {format_bytes(facts.shm_free_bytes)} of /dev/shm are free; exchanges of {needs.num_local_ranks} "
-                f"GPUs need {format_bytes(least)}."
-            ),
-            remedy="Raise shm_per_gpu in the pod rules, or the container's --shm-size.",
         )
 
 

@@ -33,7 +33,7 @@ from frenzy.trainer.model.rank_share import RankShare, SlicedWeights, WholeWeigh
 from frenzy.trainer.outcome import RankReport, describe_failure
 from frenzy.trainer.telemetry.device import CudaDevice, Device, VirtualDevice
 from frenzy.trainer.telemetry.memory_budget import TorchAllocator, capped
-from frenzy.trainer.telemetry.rank_facts import read_node_facts
+from frenzy.trainer.telemetry.rank_facts import raise_limits, read_node_facts
 from frenzy.trainer.telemetry.shared_progress import SharedProgress
 
 logger = logging.getLogger("frenzy.trainer")
@@ -187,9 +187,8 @@ def _checkpoint_activations(model: Any) -> None:
 
 
 def _check_place(context: RankContext) -> None:
-    """Raises PermanentError where this rank is sure to fail: driver, GPU, its free memory, /dev/shm, limits."""
+    """Raises PermanentError where this rank is sure to fail: driver, GPU, its free memory, limits."""
     spec = context.spec
-    facts = read_node_facts(local_rank=context.local_rank, is_virtual=context.is_virtual)
     needs = Needs(
         local_rank=context.local_rank,
         num_local_ranks=context.local_world_size,
@@ -197,7 +196,8 @@ def _check_place(context: RankContext) -> None:
         num_nodes=len(spec.gpus_per_node),
         counted_bytes=0 if spec.rehearsal is not None else counted_bytes(spec.plan.memory),
     )
-    reason = refusal(facts, needs)
+    raise_limits(needs.num_open_files)
+    reason = refusal(read_node_facts(local_rank=context.local_rank, is_virtual=context.is_virtual), needs)
     if reason is not None:
         raise PermanentError(reason)
 

@@ -1,9 +1,10 @@
-"""Reads what ``frenzy.core.lifecycle.preflight`` judges: limits of this process, /dev/shm, the rank's GPU."""
+"""Reads what ``frenzy.core.lifecycle.preflight`` judges: limits of this process, the rank's GPU."""
 
 from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -11,18 +12,38 @@ import torch
 
 from frenzy.core.lifecycle.preflight import GpuFacts, NodeFacts, Version
 
-_SHM: Final = "/dev/shm"  # noqa: S108  # a mount of the kernel's, not a temporary file
 _RDMA_DEVICES: Final = Path("/dev/infiniband")
 _IPC_LOCK: Final = 1 << 14  # CAP_IPC_LOCK: no limit holds
+
+
+def raise_limits(num_open_files: int) -> None:
+    """Raise this process's own limits, to so many open files and any locked memory, as far as the hard ones let it."""
+    for kind, needed in ((resource.RLIMIT_NOFILE, num_open_files), (resource.RLIMIT_MEMLOCK, resource.RLIM_INFINITY)):
+        soft, hard = resource.getrlimit(kind)
+        resource.setrlimit(kind, (raised_limit(soft, hard, needed), hard))
+
+
+def raised_limit(soft: int, hard: int, needed: int) -> int:
+    """The soft limit that comes nearest to ``needed``; never below ``soft``."""
+    wanted = max(soft, needed, key=_height)
+    return min(wanted, hard, key=_height)
+
+
+def _height(limit: int) -> float:
+    return float("inf") if limit == resource.RLIM_INFINITY else float(limit)
+
+
+def nccl_may_use_rdma(environment: Mapping[str, str]) -> bool:
+    """Whether NCCL's variables leave its transport over RDMA on."""
+    return environment.get("NCCL_IB_DISABLE", "0") == "0" and environment.get("NCCL_NET", "").lower() != "socket"
 
 
 def read_node_facts(*, local_rank: int, is_virtual: bool) -> NodeFacts:
     """What this process sees of its node; of a GPU only where it trains on one. A few milliseconds without a GPU."""
     return NodeFacts(
         max_open_files=_limit(resource.RLIMIT_NOFILE),
-        shm_free_bytes=_shm_free_bytes(),
         max_locked_bytes=None if _may_lock_all() else _limit(resource.RLIMIT_MEMLOCK),
-        has_rdma=_RDMA_DEVICES.is_dir() and any(_RDMA_DEVICES.glob("uverbs*")),
+        has_rdma=nccl_may_use_rdma(os.environ) and any(_RDMA_DEVICES.glob("uverbs*")),
         gpu=None if is_virtual else read_gpu_facts(local_rank),
     )
 
@@ -60,16 +81,6 @@ def _driver_cuda() -> Version | None:
     ask = getattr(torch._C, "_cuda_getDriverVersion", None)
     number = 0 if ask is None else int(ask())
     return None if number == 0 else (number // 1000, number % 1000 // 10)
-
-
-def _shm_free_bytes() -> int | None:
-    if os.environ.get("NCCL_SHM_DISABLE") == "1":
-        return None
-    try:
-        found = os.statvfs(_SHM)
-    except OSError:
-        return None
-    return found.f_bavail * found.f_frsize
 
 
 def _limit(kind: int) -> int | None:

@@ -29,7 +29,7 @@ H100 = GpuFacts(
     architectures=("sm_75", "sm_80", "sm_90", "sm_100", "sm_120", "compute_120"),
     free_bytes=79 * GIB,
 )
-NODE = NodeFacts(max_open_files=1024, shm_free_bytes=8 * GIB, max_locked_bytes=8 * MIB, gpu=H100)
+NODE = NodeFacts(max_open_files=1024, max_locked_bytes=8 * MIB, gpu=H100)
 NEEDS = Needs(local_rank=3, num_local_ranks=8, num_ranks=8, num_nodes=1, counted_bytes=70 * GIB)
 
 
@@ -102,15 +102,6 @@ def test_code_runs_where_cuda_says_it_does(capability: Version, architectures: t
     assert runs_on(capability, architectures) is runs
 
 
-@pytest.mark.parametrize(("num_gpus", "refused"), [(1, False), (2, False), (4, True)])
-def test_the_shared_memory_that_containers_have_by_default_does_for_two_gpus(num_gpus: int, refused: bool) -> None:
-    needs = replace(NEEDS, local_rank=0, num_local_ranks=num_gpus, num_ranks=num_gpus)
-    found = refusal(replace(NODE, shm_free_bytes=64 * MIB), needs)
-    assert (found is not None and found.code is ReasonCode.SHARED_MEMORY_FULL) is refused
-    assert refusal(replace(NODE, shm_free_bytes=64 * MIB, gpu=None), needs) is None, "a virtual GPU needs none"
-    assert refusal(replace(NODE, shm_free_bytes=None), needs) is None
-
-
 def test_open_files_must_do_for_all_ranks() -> None:
     assert refusal(NODE, replace(NEEDS, num_ranks=96)) is None
     found = refusal(NODE, replace(NEEDS, num_ranks=512))
@@ -127,3 +118,4 @@ def test_locked_memory_counts_where_nodes_reach_one_another_by_rdma() -> None:
     assert refusal(rdma, NEEDS) is None
     assert refusal(NODE, many) is None
     assert refusal(replace(rdma, max_locked_bytes=None), many) is None
+    assert refusal(replace(rdma, gpu=None), many) is None, "gloo uses no RDMA"

@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
-import os
 import resource
 
+import pytest
 import torch
 
 from frenzy.core.lifecycle.preflight import Needs, refusal
 from frenzy.core.values.errors import ReasonCode
-from frenzy.trainer.telemetry.rank_facts import read_node_facts
+from frenzy.trainer.telemetry.rank_facts import nccl_may_use_rdma, raised_limit, read_node_facts
+
+NONE = resource.RLIM_INFINITY
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "needed", "limit"),
+    [
+        (1024, 524_288, 4352, 4352),
+        (1024, 2048, 4352, 2048),
+        (8192, 524_288, 4352, 8192),
+        (1024, NONE, 4352, 4352),
+        (65_536, NONE, NONE, NONE),
+        (65_536, 65_536, NONE, 65_536),
+        (NONE, NONE, 4352, NONE),
+    ],
+)
+def test_a_soft_limit_is_raised_as_far_as_is_needed_and_allowed(soft: int, hard: int, needed: int, limit: int) -> None:
+    assert raised_limit(soft, hard, needed) == limit
+
+
+def test_rdma_that_nccl_is_told_to_leave_alone_is_none() -> None:
+    assert nccl_may_use_rdma({})
+    assert nccl_may_use_rdma({"NCCL_IB_DISABLE": "0", "NCCL_NET": "IB"})
+    assert not nccl_may_use_rdma({"NCCL_IB_DISABLE": "1"})
+    assert not nccl_may_use_rdma({"NCCL_NET": "Socket"})
 
 
 def test_this_machine_may_train_on_a_virtual_gpu() -> None:
     facts = read_node_facts(local_rank=0, is_virtual=True)
     assert facts.gpu is None
     assert facts.max_open_files == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    room = os.statvfs("/dev/shm")  # noqa: S108  # a mount of the kernel's
-    assert facts.shm_free_bytes is not None
-    assert 0 <= facts.shm_free_bytes <= room.f_blocks * room.f_frsize
     needs = Needs(local_rank=0, num_local_ranks=2, num_ranks=2, num_nodes=1, counted_bytes=2**50)
     assert refusal(facts, needs) is None
 
