@@ -40,8 +40,8 @@ class MonitorPolicy:
     horizon_steps, horizon_s: a forecast further ahead than both is not acted upon yet.
     usage_share: of the capacity. least_rise_share: of the capacity, below which a rise is noise.
     hang_s, hang_steps: silence longer than both (in seconds, in median steps) is a hang.
-    startup_s: silence allowed before the first step, once all workers run, and after the last. A sign of progress of
-    any node ends a silence: how long a start takes in all does not matter.
+    startup_s: silence allowed where no step is due: before the first, once all workers run, after the last, and while
+    a sign of progress is newer than the last. Any node's sign ends a silence: how long a start takes does not matter.
     """
 
     settle_steps: int = 2
@@ -205,7 +205,7 @@ def _hung(
         step_time_s = float(np.median([each.step_time_s for each in state.steps[-32:]]))
         last_sign_s = state.steps[-1].time_s
         allowed_s = max(policy.hang_s, policy.hang_steps * step_time_s)
-        if remaining == 0:  # the model is being saved
+        if remaining == 0 or (beat is not None and beat.time_s > last_sign_s):  # something large is being saved
             allowed_s = max(allowed_s, policy.startup_s)
     if beat is not None:
         last_sign_s = max(last_sign_s, beat.time_s)

@@ -249,6 +249,15 @@ def test_a_checkpoint_that_is_being_saved_is_no_hang() -> None:
     later_s = 1006.0 + POLICY.hang_s
     assert judged([1.0] * 5, now_s=later_s).hung is not None
     assert judged([1.0] * 5, now_s=later_s, beat=Heartbeat(phase="saving", time_s=1100.0)).hung is None
+    older = Heartbeat(phase="loading the weights", time_s=1000.0)
+    assert judged([1.0] * 5, now_s=later_s, beat=older).hung is not None
+
+
+@pytest.mark.parametrize(("silent_s", "hangs"), [(POLICY.startup_s, False), (POLICY.startup_s + 1, True)])
+def test_a_save_between_steps_may_be_silent_for_as_long_as_a_start(silent_s: float, hangs: bool) -> None:
+    saving = Heartbeat(phase="saving", time_s=1100.0)
+    assert POLICY.hang_s < POLICY.startup_s
+    assert (judged([1.0] * 5, now_s=1100.0 + silent_s, beat=saving).hung is not None) is hangs
 
 
 def test_the_settings_defaults_are_the_policys() -> None:
