@@ -36,7 +36,7 @@ LOSS_REASONS: Final = codes_of(NextStep.OTHER_NODE) | frozenset(
 _NOT_NOW: Final = frozenset({ReasonCode.QUOTA_EXCEEDED, ReasonCode.API_UNREACHABLE})
 # Losses in a row, none of which got the run further, before it fails.
 _LIMIT: Final = 5
-# An image that other nodes cannot pull either is no fault of a node, nor is one without code for their GPUs. An API
+# An image that other nodes cannot pull either is no fault of a node, nor is one without code for a type of GPU. An API
 # server that makes no pods may be away for as long as an upgrade takes: each try takes a minute, and so does the pause
 # after it.
 _LIMITS: Final[Mapping[ReasonCode, int]] = MappingProxyType(
@@ -52,11 +52,14 @@ _LONGEST_PAUSE_S: Final = 60.0
 
 def is_hopeless(attempts: Sequence[Attempt]) -> bool:
     """Whether the last attempt, a loss, is one too many. Waiting for a quota is never hopeless."""
-    codes = [each.outcome.code for each in _losses_in_a_row(attempts) if each.outcome is not None]
+    row = [(each.outcome.code, each.plan.gpu_type) for each in _losses_in_a_row(attempts) if each.outcome is not None]
+    codes = [code for code, _ in row]
     last = attempts[-1].outcome
     if last is None or last.code is ReasonCode.QUOTA_EXCEEDED:
         return False
-    if codes.count(last.code) >= _LIMITS.get(last.code, _LIMIT):
+    of_type = (last.code, attempts[-1].plan.gpu_type)
+    tried = row.count(of_type) if last.code is ReasonCode.GPU_NOT_SUPPORTED else codes.count(last.code)
+    if tried >= _LIMITS.get(last.code, _LIMIT):
         return True
     return last.code not in _NOT_NOW and sum(code not in _NOT_NOW for code in codes) >= _LIMIT
 

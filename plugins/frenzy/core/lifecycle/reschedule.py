@@ -251,7 +251,11 @@ def ladder(candidates: tuple[Candidate, ...], next_attempt: NextAttempt) -> Ladd
 
 def _not_excluded(candidates: Iterable[Candidate], next_attempt: NextAttempt) -> tuple[ResourcePlan, ...]:
     excluded = next_attempt.excluded_shapes
-    return tuple(each.plan for each in candidates if each.feasible and each.plan.shape not in excluded)
+    plans = tuple(each.plan for each in candidates if each.feasible and each.plan.shape not in excluded)
+    if next_attempt.previous is None or next_attempt.reason.code is not ReasonCode.GPU_NOT_SUPPORTED:
+        return plans
+    # Another node of the type may have another image, but only where there is no other type.
+    return tuple(plan for plan in plans if plan.gpu_type != next_attempt.previous.gpu_type) or plans
 
 
 def plans_with_headroom(candidates: Iterable[Candidate], next_attempt: NextAttempt) -> tuple[ResourcePlan, ...]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.contract import values
 
 from frenzy.core.lifecycle.disruptions import LOSS_REASONS, lost_nodes, with_node_of_rank, with_nodes_to_spare
-from frenzy.core.lifecycle.reschedule import classify, final_state, follow_up
+from frenzy.core.lifecycle.reschedule import classify, final_state, follow_up, ladder
 from frenzy.core.runs.ledger import Attempt, JobState, NextAttempt
 from frenzy.core.scheduling import HasPolicy
 from frenzy.core.scheduling.engine.options import Rules
@@ -19,7 +19,7 @@ from frenzy.core.values.cluster import Cluster, NodeAllocation, NodeState
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import MemoryPressureSpec
 from frenzy.core.values.launch import AttemptResult
-from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.resource_plan import Candidate, ResourcePlan
 
 RUN = dataclasses.replace(
     values.run(), job=dataclasses.replace(values.job(), on_memory_pressure=MemoryPressureSpec(max_reschedules=0))
@@ -72,6 +72,20 @@ def test_an_image_that_a_second_node_cannot_pull_fails_the_run() -> None:
     following = follow_up(RUN, attempts(ReasonCode.IMAGE_PULL_FAILED, ReasonCode.IMAGE_PULL_FAILED))
     assert isinstance(following, Reason)
     assert final_state(following) is JobState.FAILED_SETUP
+
+
+def test_gpus_without_code_for_them_are_left_for_another_type_and_fail_the_run_only_when_met_again() -> None:
+    first, second, third = attempts(*[ReasonCode.GPU_NOT_SUPPORTED] * 3)
+    large = dataclasses.replace(second, plan=values.plan(gpu_type="large"))
+    following = follow_up(RUN, (first,))
+    assert isinstance(following, NextAttempt)
+    plans = (values.plan(1), values.plan(2), values.plan(2, "large"))
+    found = tuple(Candidate(plan=each, rank=1, reason=Reason(code=ReasonCode.BEST_PLAN)) for each in plans)
+    assert ladder(found, following).plans == plans[2:]
+    assert ladder(found[:2], following).plans == plans[:2], "there is no other type"
+    assert isinstance(follow_up(RUN, (first, large)), NextAttempt)
+    assert isinstance(follow_up(RUN, (first, second)), Reason)
+    assert isinstance(follow_up(RUN, (first, large, third)), Reason)
 
 
 def test_a_quota_is_waited_for_without_end_and_with_pauses_that_grow_to_a_minute() -> None:
