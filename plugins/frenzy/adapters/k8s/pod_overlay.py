@@ -41,12 +41,15 @@ _Resource = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za
 class Privilege(StrEnum):
     """What an overlay may do beyond what every pod may.
 
-    SECURITY_CONTEXT: all else of security contexts, the host's other namespaces, and a token of the service account.
+    RUN_DIRECTORY: mount the claim of all runs' folders. SECRETS: mount Secrets of the namespace. SECURITY_CONTEXT: all
+    else of security contexts that does not tighten them, the host's other namespaces, a token of the service account.
     """
 
     CAPABILITIES = "capabilities"
     HOST_NETWORK = "host_network"
     HOST_PATH = "host_path"
+    RUN_DIRECTORY = "run_directory"
+    SECRETS = "secrets"
     SECURITY_CONTEXT = "security_context"
 
 
@@ -92,10 +95,13 @@ _MERGE_KEYS: Final[Mapping[str, str]] = {
     "volumeMounts": "mountPath",
     "volumes": "name",
 }
+_CONTAINERS: Final = ("containers", "initContainers")
 # A variable with a value and another source at once would be refused.
 _WHOLE: Final = "env"
 _TRAINER: Final = rf"spec\.containers\[{labels.CONTAINER}\]"
 _ANY_CONTAINER: Final = r"spec\.(?:containers|initContainers)\[[^]]*\]"
+# GPUs that the ledger would not count, whoever's plugin offers them.
+_GPUS: Final = r"nvidia\.com/.*|frenzy\.dev/.*|(?:amd|intel)\.com/gpu.*|gpu\.intel\.com/.*"
 # Whatever lies at such a place or below it is not for overlays; beside it, what to use instead.
 _CLOSED: Final = tuple(
     (re.compile(rf"(?:{pattern})(?:[.\[].*)?"), instead)
@@ -119,9 +125,10 @@ _CLOSED: Final = tuple(
             "another variable",
         ),
         (
-            rf"{_TRAINER}\.resources\.(?:limits|requests)\.(?:cpu|memory|ephemeral-storage|nvidia\.com/.*|frenzy\.dev/.*)",
+            rf"{_TRAINER}\.resources\.(?:limits|requests)\.(?:cpu|memory|ephemeral-storage)",
             "what the plan asks for; extra_host_memory_per_gpu, cpus_per_gpu",
         ),
+        (rf"{_ANY_CONTAINER}\.resources\.(?:limits|requests)\.(?:{_GPUS})", "GPUs are the plan's"),
     )
 )
 _PRIVILEGED: Final = tuple(
@@ -130,10 +137,22 @@ _PRIVILEGED: Final = tuple(
         (r"spec\.hostNetwork", Privilege.HOST_NETWORK),
         (rf"{_ANY_CONTAINER}\.ports\[[^]]*\]\.hostPort", Privilege.HOST_NETWORK),
         (r"spec\.volumes\[[^]]*\]\.hostPath", Privilege.HOST_PATH),
+        (r"spec\.volumes\[[^]]*\]\.(?:secret|projected\.sources\[\d+\]\.secret)", Privilege.SECRETS),
         (rf"{_ANY_CONTAINER}\.securityContext\.capabilities", Privilege.CAPABILITIES),
         (rf"(?:spec|{_ANY_CONTAINER})\.securityContext", Privilege.SECURITY_CONTEXT),
         (r"spec\.volumes\[[^]]*\]\.projected\.sources\[\d+\]\.serviceAccountToken", Privilege.SECURITY_CONTEXT),
         (r"spec\.(?:hostPID|hostIPC|hostUsers|shareProcessNamespace)", Privilege.SECURITY_CONTEXT),
+    )
+)
+_CLAIM: Final = re.compile(r"spec\.volumes\[[^]]*\]\.persistentVolumeClaim\.claimName")
+# Values of security contexts that need no word.
+_TIGHTER: Final = tuple(
+    (re.compile(rf"(?:spec|{_ANY_CONTAINER})\.securityContext\.{pattern}"), value)
+    for pattern, value in (
+        (r"(?:allowPrivilegeEscalation|privileged)", False),
+        (r"(?:readOnlyRootFilesystem|runAsNonRoot)", True),
+        (r"capabilities\.drop\[\d+\]", "ALL"),
+        (r"seccompProfile\.type", "RuntimeDefault"),
     )
 )
 
@@ -151,8 +170,31 @@ def overlaid(pod: Patch, overlay: Overlay, num_gpus: int) -> dict[str, Any]:
     """``pod`` with ``overlay``; num_gpus: of this pod."""
     amounts = {name: str(each * num_gpus) for name, each in overlay.resources_per_gpu.items()}
     devices = {"name": labels.CONTAINER, "resources": {"limits": amounts, "requests": amounts}}
-    merged = _merged(pod, overlay.patch)
+    merged = _with_our_security(_merged(pod, overlay.patch), pod)
     return _merged(merged, {"spec": {"containers": [devices]}}) if amounts else merged
+
+
+def _with_our_security(merged: dict[str, Any], pod: Patch) -> dict[str, Any]:
+    """``merged``, whose containers that ``pod`` does not have get the workers' security context below their own."""
+    before, spec = pod.get("spec"), merged.get("spec")
+    if not isinstance(before, Mapping) or not isinstance(spec, Mapping):
+        return merged
+    workers = next((each for each in _entries(before, "containers") if each.get("name") == labels.CONTAINER), {})
+    ours = workers.get("securityContext", {})
+    known = {each.get("name") for kind in _CONTAINERS for each in _entries(before, kind)}
+    changed = {
+        kind: [each if each.get("name") in known else _secured(each, ours) for each in _entries(spec, kind)]
+        for kind in _CONTAINERS
+        if kind in spec
+    }
+    return {**merged, "spec": {**spec, **changed}}
+
+
+def _secured(container: Patch, ours: Patch) -> Patch:
+    own = container.get("securityContext", {})
+    if own.get("privileged"):  # Kubernetes refuses half a privilege
+        return container
+    return {**container, "securityContext": _merged(ours, own)}
 
 
 def _merged(given: Patch, patch: Patch) -> dict[str, Any]:
@@ -176,15 +218,20 @@ def _merged_field(name: str, given: Any, value: Any) -> Any:
 
 
 def violations(
-    path: str, overlay: Overlay, *, volumes: Collection[str], mounts: Collection[str]
+    path: str, overlay: Overlay, *, volumes: Collection[str], mounts: Collection[str], runs_claim: str | None
 ) -> Iterator[Violation]:
-    """What is wrong with ``overlay`` at ``path``. volumes, mounts: names and places that the pods have already."""
+    """What is wrong with ``overlay`` at ``path``. volumes, mounts: names and places that the pods have already.
+
+    runs_claim: that holds all runs' folders, if a claim does.
+    """
     where = f"{path}.patch"
     yield from _unknown(overlay.patch, "V1Pod", where)
     for place, value in _leaves(overlay.patch, ""):
         yield from _refusal(f"{where}.{place}", place, value, overlay.allow)
+        if runs_claim is not None and value == runs_claim and _CLAIM.fullmatch(place):
+            yield from _without_word(f"{where}.{place}", value, Privilege.RUN_DIRECTORY, overlay.allow)
     for name in overlay.resources_per_gpu:
-        if name.startswith(("nvidia.com/", labels.OWN_PREFIX)):
+        if re.fullmatch(_GPUS, name):
             yield Violation(path=f"{path}.resources_per_gpu.{name}", value=name, allowed="GPUs are the plan's")
     yield from _taken(overlay.patch, where, volumes, mounts)
 
@@ -192,11 +239,17 @@ def violations(
 def _refusal(path: str, place: str, value: Any, allow: Collection[Privilege]) -> Iterator[Violation]:
     instead = next((told for pattern, told in _CLOSED if pattern.fullmatch(place)), None)
     needed = next((each for pattern, each in _PRIVILEGED if pattern.fullmatch(place)), None)
+    tightens = any(value == tight and pattern.fullmatch(place) for pattern, tight in _TIGHTER)
     if value is None or ".$" in f".{place}":
         yield Violation(path=path, value=repr(value), allowed="a value: an overlay takes nothing away")
     elif instead is not None:
         yield Violation(path=path, value=repr(value), allowed=f"not in an overlay: {instead}")
-    elif needed is not None and needed not in allow:
+    elif needed is not None and not tightens:
+        yield from _without_word(path, value, needed, allow)
+
+
+def _without_word(path: str, value: Any, needed: Privilege, allow: Collection[Privilege]) -> Iterator[Violation]:
+    if needed not in allow:
         yield Violation(path=path, value=repr(value), allowed=f"only with {needed} under allow")
 
 

@@ -352,7 +352,8 @@ def _overlay_violations(rules: PodRules) -> Iterator[Violation]:
     volumes = {*OWN_MOUNTS, RUNS_VOLUME, *(each.name for each in rules.volumes)}
     mounts = {*OWN_MOUNTS.values(), *runs, *(each.mount_path for each in rules.volumes)}
     for index, each in enumerate(rules.overlays):
-        yield from violations(f"overlays[{index}]", each, volumes=volumes, mounts=mounts)
+        claim = rules.run_directory.claim if rules.run_directory else None
+        yield from violations(f"overlays[{index}]", each, volumes=volumes, mounts=mounts, runs_claim=claim)
 
 
 def _is_of_runs(volume: Volume, runs: RunDirectory | None) -> bool:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.adapters.k8s.pod_examples import A100, PLAIN, container, node, spec
 
 from frenzy.adapters.k8s.launcher.pod_manifest import pods_of
-from frenzy.adapters.k8s.pod_overlay import Overlay, When, overlaid
+from frenzy.adapters.k8s.pod_overlay import Overlay, Privilege, When, overlaid
 from frenzy.adapters.k8s.pod_rules import PodRules, parse_pod_rules
 from frenzy.core.values.errors import SpecError
 
@@ -25,6 +25,10 @@ def rules(**overlay: Any) -> PodRules:
 
 def trainer(**fields: Any) -> dict[str, Any]:
     return {"spec": {"containers": [{"name": "trainer", **fields}]}}
+
+
+def helper(kind: str = "containers", **fields: Any) -> dict[str, Any]:
+    return {"spec": {kind: [{"name": "helper", "image": "helper:1", **fields}]}}
 
 
 def refusals(**overlay: Any) -> str:
@@ -141,10 +145,13 @@ def test_what_a_pod_does_not_have_is_refused_with_its_place(patch: dict[str, Any
         trainer(env=[{"name": "FRENZY_RUN_KEY", "value": "another"}]),
         trainer(resources={"limits": {"nvidia.com/gpu": "8"}}),
         trainer(resources={"requests": {"memory": "1Ti"}}),
+        helper(resources={"limits": {"nvidia.com/gpu": "8"}}),
+        helper(resources={"limits": {"amd.com/gpu": "1"}}),
+        helper("initContainers", resources={"requests": {"frenzy.dev/vgpu": "1"}}),
     ],
 )
 def test_what_frenzy_decides_is_closed_whatever_is_allowed(patch: dict[str, Any]) -> None:
-    everything = ["capabilities", "host_network", "host_path", "security_context"]
+    everything = [each.value for each in Privilege]
     assert "not in an overlay" in refusals(patch=patch, allow=everything)
 
 
@@ -158,6 +165,11 @@ def test_what_frenzy_decides_is_closed_whatever_is_allowed(patch: dict[str, Any]
         (trainer(securityContext={"runAsUser": 0}), "security_context"),
         ({"spec": {"securityContext": {"runAsNonRoot": False}}}, "security_context"),
         ({"spec": {"hostPID": True}}, "security_context"),
+        (trainer(securityContext={"capabilities": {"drop": ["NET_RAW"]}}), "capabilities"),
+        (trainer(securityContext={"readOnlyRootFilesystem": False}), "security_context"),
+        ({"spec": {"volumes": [{"name": "s", "secret": {"secretName": "others"}}]}}, "secrets"),
+        ({"spec": {"volumes": [{"name": "s", "projected": {"sources": [{"secret": {"name": "others"}}]}}]}}, "secrets"),
+        ({"spec": {"volumes": [{"name": "r", "persistentVolumeClaim": {"claimName": "runs"}}]}}, "run_directory"),
         (
             {"spec": {"initContainers": [{"name": "a", "image": "b", "securityContext": {"privileged": True}}]}},
             "security_context",
@@ -169,9 +181,48 @@ def test_what_frenzy_decides_is_closed_whatever_is_allowed(patch: dict[str, Any]
     ],
 )
 def test_what_lowers_the_security_of_pods_needs_the_administrators_word(patch: dict[str, Any], privilege: str) -> None:
-    others = {"capabilities", "host_network", "host_path", "security_context"} - {privilege}
+    others = {each.value for each in Privilege} - {privilege}
     assert f"only with {privilege} under allow" in refusals(patch=patch, allow=sorted(others))
     assert rules(patch=patch, allow=[privilege]).overlays[0].patch == patch
+
+
+TIGHT = {
+    "allowPrivilegeEscalation": False,
+    "privileged": False,
+    "readOnlyRootFilesystem": True,
+    "runAsNonRoot": True,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        helper(securityContext=TIGHT),
+        trainer(securityContext=TIGHT),
+        {"spec": {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}},
+    ],
+)
+def test_what_tightens_the_security_of_pods_and_other_claims_need_no_word(patch: dict[str, Any]) -> None:
+    assert rules(patch=patch).overlays[0].patch == patch
+
+
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+def test_a_container_that_is_added_is_as_secure_as_the_workers_but_for_what_it_says(kind: str) -> None:
+    def context_of(own: dict[str, Any]) -> Any:
+        (pod,) = pods_of(
+            ONE, rules(patch=helper(kind, securityContext=own), allow=["capabilities", "security_context"])
+        )
+        (found,) = (each for each in pod["spec"][kind] if each["name"] == "helper")
+        return found["securityContext"]
+
+    (plain,) = pods_of(ONE, parse_pod_rules(PLAIN))
+    ours = container(plain)["securityContext"]
+    assert ours["capabilities"] == {"drop": ["ALL"]}
+    assert context_of({}) == ours
+    assert context_of({"readOnlyRootFilesystem": False}) == {**ours, "readOnlyRootFilesystem": False}
+    assert context_of({"privileged": True}) == {"privileged": True}
 
 
 def test_volumes_and_places_that_pods_have_are_not_taken_again() -> None:
