@@ -56,7 +56,7 @@ def _can_be_quantised(module: Any) -> bool:
 
 
 def quantised(linear: Any, compute_dtype: torch.dtype, *, twice: bool, device: torch.device = _HOST) -> Any:
-    """A frozen 4-bit layer in the place of ``linear``, a linear map on the host.
+    """A frozen 4-bit layer in the place of ``linear``, a linear map on the host that loses its weight and bias.
 
     compute_dtype: in which a weight is multiplied. twice: quantise the scales as well. device: where it is
     quantised and stays.
@@ -86,6 +86,8 @@ def quantised(linear: Any, compute_dtype: torch.dtype, *, twice: bool, device: t
     if linear.bias is not None:
         made.bias = torch.nn.Parameter(linear.bias.data, requires_grad=False)
     setattr(made, _MARK, inputs_first)
+    # Whoever lists the model's modules still holds it: its weight would stay until all are replaced.
+    linear._parameters.update(weight=None, bias=None)
     return made
 
 

@@ -46,6 +46,11 @@ def _config_at(model: ModelSpec) -> Any:
 def check_fit(config: Any, job: TrainingJob, *, largest_token_id: int) -> None:
     """Refuse what could only fail in mid-training. Raises BadInputError."""
     text = config.get_text_config()
+    quantised = getattr(config, "quantization_config", None)
+    if quantised is not None:
+        method = quantised.get("quant_method") if isinstance(quantised, dict) else type(quantised).__name__
+        allowed = "give the unquantised weights, and training.lora.quantization: nf4 to train them in 4 bits"
+        raise BadInputError("model.config.quantization_config", method, allowed)
     vocab_size = getattr(text, "vocab_size", None)
     if vocab_size is not None and largest_token_id >= vocab_size:
         allowed = f"the tokenizer has ids up to {largest_token_id}; give at least {largest_token_id + 1}"

@@ -56,7 +56,7 @@ def make_model(
 def _first_model(job: TrainingJob, config: Any, share: RankShare, *, run_root: str, resumes: bool) -> Any:
     place = None if resumes else _weights_place(job, run_root)
     try:
-        paths = () if place is None or _is_quantised(config) else find_weight_files(place)
+        paths = () if place is None else find_weight_files(place)
         if place is not None and not paths:
             return _read_whole(job, config, share, place)
         model = model_without_weights(config, job.training.attention, share.dtype)
@@ -163,12 +163,8 @@ def _names(model: Any) -> dict[int, list[str]]:
     return found
 
 
-def _is_quantised(config: Any) -> bool:
-    return getattr(config, "quantization_config", None) is not None
-
-
 def _read_whole(job: TrainingJob, config: Any, share: RankShare, place: str) -> Any:
-    """Weights in other formats (pickles of torch, quantised ones), by transformers, through a whole model."""
+    """Weights in pickles of torch, by transformers, through a whole model."""
     from transformers import AutoModelForCausalLM
 
     attention, lora = job.training.attention, job.training.lora
@@ -214,8 +210,23 @@ def _with_adapters(model: Any, job: TrainingJob) -> Any:
         # GPT-2's own layers store the transposed weight; 4-bit ones do not.
         fan_in_fan_out=model.config.model_type == "gpt2" and lora.quantization == "none",
     )
+    owners = _owners(model)
     try:
-        return get_peft_model(model, settings)
+        adapted = get_peft_model(model, settings)
     except ValueError as error:
-        names = list(adapter_targets(model.config.model_type, lora))
-        raise BadInputError("training.lora.target_modules", names, one_line(error)) from error
+        raise _bad_targets(job, model, one_line(error)) from error
+    for name, module in model.named_modules():
+        if not hasattr(module, "lora_A"):
+            continue
+        if module.lora_embedding_A:
+            raise _bad_targets(job, model, f"{name} is an embedding; adapt linear maps")
+        if len(owners[id(module.get_base_layer().weight)]) > 1:
+            allowed = f"the weight of {name} is another module's too, so no export can have its change; leave it out"
+            raise _bad_targets(job, model, allowed)
+    return adapted
+
+
+def _bad_targets(job: TrainingJob, model: Any, allowed: str) -> BadInputError:
+    assert job.training.lora is not None
+    names = list(adapter_targets(model.config.model_type, job.training.lora))
+    return BadInputError("training.lora.target_modules", names, allowed)

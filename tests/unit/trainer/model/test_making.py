@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,13 @@ from tests.trainer.launching import Case
 from transformers import AutoModelForCausalLM
 
 from frenzy.core.values.job import ModelSpec, TrainingJob
-from frenzy.trainer.model.loading import load_config
+from frenzy.trainer.model.loading import check_fit, load_config
 from frenzy.trainer.model.making import make_model, model_without_weights
 from frenzy.trainer.model.rank_share import WholeWeights
 from frenzy.trainer.model.seeded_weights import SeededWeights
 from frenzy.trainer.outcome import BadInputError
 
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # the adapters' library
 BF16 = WholeWeights(torch.bfloat16)
 
 
@@ -79,6 +82,60 @@ def test_what_a_checkpoint_will_fill_is_not_read(tmp_path: Path) -> None:
         each.write_text("no such format")
     made = make_model(job, load_config(job.model), resumes=True)
     assert not any(each.is_meta for each in made.parameters())
+
+
+class WatchedShare(WholeWeights):
+    """Notes how many bytes linear maps hold, each time that one was put into its place."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.bfloat16)
+        self.held_bytes: list[int] = []
+
+    def keep_rest(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        linears = [each for each in gc.get_objects() if type(each) is torch.nn.Linear]
+        weights = [each.weight for each in linears if each.weight is not None]
+        self.held_bytes.append(sum(each.nbytes for each in weights if not each.is_meta))
+        super().keep_rest(parameters)
+
+
+def test_a_quantised_weight_is_held_no_longer_than_until_it_is_quantised() -> None:
+    share, job = WatchedShare(), job_of("llama", lora={"rank": 4, "alpha": 16, "quantization": "nf4"})
+    gc.collect()
+    before = sum(
+        each.weight.nbytes
+        for each in gc.get_objects()
+        if type(each) is torch.nn.Linear and each.weight is not None and not each.weight.is_meta
+    )
+    make_model(job, load_config(job.model), share=share)
+    largest = 2 * 64 * 128
+    assert len(share.held_bytes) == 15, "14 linear maps, then the rest"
+    assert max(share.held_bytes[:14]) - before <= largest
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings:UserWarning")
+@pytest.mark.parametrize(
+    ("targets", "why"),
+    [(["q_proj", "lm_head"], "weight of lm_head is another module's"), (["q_proj", "embed_tokens"], "is an embedding")],
+)
+def test_adapters_that_no_export_could_merge_are_refused(targets: list[str], why: str) -> None:
+    job = job_of("llama", lora={"rank": 4, "alpha": 16, "target_modules": targets})
+    job = replace(job, model=replace(job.model, config={**config_of("llama"), "tie_word_embeddings": True}))
+    with pytest.raises(BadInputError, match=rf"training\.lora\.target_modules.*{why}"):
+        make_model(job, load_config(job.model))
+
+
+def test_adapters_on_a_head_of_its_own_are_allowed() -> None:
+    job = job_of("llama", lora={"rank": 4, "alpha": 16, "target_modules": ["q_proj", "lm_head"]})
+    names = [name for name, _ in make_model(job, load_config(job.model)).named_parameters()]
+    assert any("lm_head.lora_A" in name for name in names)
+
+
+def test_weights_that_are_quantised_on_disk_are_refused() -> None:
+    job = job_of("llama")
+    config = load_config(job.model)
+    config.quantization_config = {"quant_method": "gptq", "bits": 4}
+    with pytest.raises(BadInputError, match=r"quantization_config: 'gptq' is refused; give the unquantised weights"):
+        check_fit(config, job, largest_token_id=1)
 
 
 def test_what_the_files_lack_is_drawn(tmp_path: Path) -> None:
