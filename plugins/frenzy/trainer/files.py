@@ -8,9 +8,14 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar
 
+T = TypeVar("T")
+OnProgress = Callable[[int], None]
 _FILE_SCHEME: Final = "file://"
 
 
@@ -66,6 +71,39 @@ def read_ranges(ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
     return [bytes(each) for each in fs.cat_ranges(places, starts, stops)]
 
 
+def told(works: Sequence[Callable[[OnProgress], T]], on_progress: OnProgress, *, num_threads: int = 1) -> list[T]:
+    """The results of ``works``, done in other threads; the sizes that they tell arrive in this one."""
+    heard: SimpleQueue[int | None] = SimpleQueue()
+    with ThreadPoolExecutor(num_threads) as pool:
+        futures = [pool.submit(each, heard.put) for each in works]
+        for future in futures:
+            future.add_done_callback(lambda _: heard.put(None))
+        running = len(futures)
+        while running:
+            num_bytes = heard.get()
+            if num_bytes is None:
+                running -= 1
+            else:
+                on_progress(num_bytes)
+        return [each.result() for each in futures]
+
+
+def put_file(fs: Any, source: Path, key: str, on_progress: OnProgress) -> None:
+    """Put a local file on the store ``fs``, of which the bytes are told as they go."""
+    told([lambda tell: fs.put_file(str(source), key, callback=_telling(tell))], on_progress)
+
+
+def _telling(tell: OnProgress) -> Any:
+    from fsspec.callbacks import Callback
+
+    class Telling(Callback):  # type: ignore[misc]
+        def relative_update(self, inc: int = 1) -> None:
+            if inc:
+                tell(inc)
+
+    return Telling()
+
+
 def download_file(place: str, target: Path) -> None:
     """Copy what is on another store to a local file."""
     fs, key = _remote(place)
@@ -110,8 +148,8 @@ def publish_folder(source: Path, place: str, *, last: str) -> None:
         upload_file(each, f"{place}/{each.relative_to(source).as_posix()}")
 
 
-def fetch_folder(place: str, scratch: Path) -> Path:
-    """``place`` as a local folder: itself if it is local, else a download below ``scratch``."""
+def fetch_folder(place: str, scratch: Path, on_progress: OnProgress = lambda _: None) -> Path:
+    """``place`` as a local folder: itself if it is local, else a download below ``scratch``, told by its bytes."""
     path = local_path(place)
     if path is not None:
         return path
@@ -119,8 +157,12 @@ def fetch_folder(place: str, scratch: Path) -> Path:
     for found in fs.find(key):
         target = scratch / found.removeprefix(key).lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
-        fs.get_file(found, str(target))
+        told([partial(_get, fs, found, target)], on_progress)
     return scratch
+
+
+def _get(fs: Any, key: str, target: Path, tell: OnProgress) -> None:
+    fs.get_file(key, str(target), callback=_telling(tell))
 
 
 def remove_file(place: str) -> None:

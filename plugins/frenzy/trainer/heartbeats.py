@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,6 +51,18 @@ def beat(phase: str, done: int | None = None) -> None:
         files.write_text(_pulse.place, codec.dumps(Heartbeat(phase=phase, time_s=time.time(), done=done)))
     except Exception as error:  # a store that is away must not end what goes on
         logger.warning("a sign of progress could not be written: %s", error)
+
+
+def counting(phase: str) -> Callable[[int], None]:
+    """What is told the size of each piece of ``phase``, and beats with their sum."""
+    done = 0
+
+    def tell(num: int) -> None:
+        nonlocal done
+        done += num
+        beat(phase, done)
+
+    return tell
 
 
 def wait_for(place: str, *, signs_at: str, what: str) -> str:

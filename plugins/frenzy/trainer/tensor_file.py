@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -91,8 +91,13 @@ def _read_exactly(file: Any, window: memoryview, path: Path) -> None:
         done += num_bytes
 
 
-def write_fragments(path: Path, tensors: Sequence[tuple[str, torch.Tensor]], metadata: Mapping[str, str]) -> FileEntry:
-    """Write flat ``tensors`` to ``path``; the entry has the digest of what was written."""
+def write_fragments(
+    path: Path,
+    tensors: Sequence[tuple[str, torch.Tensor]],
+    metadata: Mapping[str, str],
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> FileEntry:
+    """Write flat ``tensors`` to ``path``; the entry has its digest. on_progress: told of chunks."""
     digest = hashlib.sha256()
     num_bytes = 0
     with path.open("wb", buffering=0) as file:
@@ -102,6 +107,7 @@ def write_fragments(path: Path, tensors: Sequence[tuple[str, torch.Tensor]], met
             rest = memoryview(chunk)
             while rest:
                 rest = rest[file.write(rest) :]
+            on_progress(len(chunk))
     return FileEntry(path=path.name, num_bytes=num_bytes, sha256=digest.hexdigest())
 
 

@@ -33,6 +33,15 @@ def test_a_phase_is_told_when_it_begins_and_then_every_few_seconds_only(place: P
     assert written(place) == ("loading the weights", None)
 
 
+def test_pieces_are_told_by_their_sum(place: Path) -> None:
+    tell = heartbeats.counting("reading")
+    tell(3)
+    assert written(place) == ("reading", 3)
+    heartbeats.beat("between")
+    tell(4)
+    assert written(place) == ("reading", 7)
+
+
 def test_a_rank_that_does_not_tell_for_its_node_writes_nothing(tmp_path: Path) -> None:
     heartbeats.begin(None)
     heartbeats.beat("loading the weights")

@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 
 from frenzy.core.values.errors import ContractError
 from frenzy.trainer import tensor_file
-from frenzy.trainer.checkpoint.fragment_index import FragmentIndex, tensor_key
+from frenzy.trainer.checkpoint.fragment_index import FragmentIndex, ShardReader, tensor_key
 from frenzy.trainer.checkpoint.rng import capture_rng, restore_rng, restore_rng_as_new_rank
-from frenzy.trainer.tensor_file import read_header, write_fragments
+from frenzy.trainer.tensor_file import CHUNK_BYTES, read_header, write_fragments
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.uint8, torch.bool]
 
@@ -59,6 +59,23 @@ def test_a_file_that_ends_too_early_is_refused(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes((tmp_path / "f").read_bytes()[:-4])
     with pytest.raises(ContractError, match="ends too early"):
         stored.read_into(torch.empty(100))
+
+
+@pytest.mark.parametrize("num_chunks", [1, 3])
+def test_each_chunk_that_is_written_is_told(tmp_path: Path, num_chunks: int) -> None:
+    told: list[int] = []
+    write_fragments(tmp_path / "f", [("a", torch.ones(num_chunks * CHUNK_BYTES // 4))], {}, told.append)
+    assert len(told) == 1 + num_chunks and sum(told) == (tmp_path / "f").stat().st_size
+
+
+@pytest.mark.parametrize("num_shards", [1, 4])
+def test_each_shard_that_is_filled_is_told(tmp_path: Path, num_shards: int) -> None:
+    told: list[int] = []
+    index = write_cut(tmp_path, torch.ones(40), [])
+    reader = ShardReader(index=index, source_tp=1, target_tp=1, tp_rank=0, target_maps={}, on_progress=told.append)
+    for start in range(0, 40, 40 // num_shards):
+        reader.read("fp32", "a:w", start, torch.empty(40 // num_shards), 40)
+    assert told == [160 // num_shards] * num_shards
 
 
 def write_cut(folder: Path, tensor: torch.Tensor, cuts: list[int]) -> FragmentIndex:

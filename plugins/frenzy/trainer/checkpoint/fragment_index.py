@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -96,7 +96,8 @@ class FragmentIndex:
 class ShardReader:
     """Reads what one tensor-parallel rank needs, cutting whole parameters anew if the degree changed.
 
-    target_maps: how this engine splits parameters over its tensor-parallel ranks, by name.
+    target_maps: how this engine splits parameters over its tensor-parallel ranks, by name. on_progress: told the
+    bytes of each shard that was filled.
     """
 
     index: FragmentIndex
@@ -104,6 +105,7 @@ class ShardReader:
     target_tp: int
     tp_rank: int
     target_maps: Mapping[str, Any]
+    on_progress: Callable[[int], None] = lambda _: None
 
     def read(self, state: str, name: str, start: int, target: torch.Tensor, of_numel: int) -> None:
         """Fill ``target`` with elements of this rank's shard of the parameter from ``start`` on.
@@ -114,10 +116,11 @@ class ShardReader:
         if self.source_tp == self.target_tp:
             _require_numel(state, name, of_numel, self.index.numel(state, name, self.tp_rank))
             self.index.read(state, name, self.tp_rank, start, target)
-            return
-        shard = self._cut(state, name, self._whole(state, name))
-        _require_numel(state, name, of_numel, shard.numel())
-        target.copy_(shard.narrow(0, start, target.numel()))
+        else:
+            shard = self._cut(state, name, self._whole(state, name))
+            _require_numel(state, name, of_numel, shard.numel())
+            target.copy_(shard.narrow(0, start, target.numel()))
+        self.on_progress(target.nbytes)
 
     def _whole(self, state: str, name: str) -> torch.Tensor:
         split = self.index.tensor_parallel_maps.get(name)

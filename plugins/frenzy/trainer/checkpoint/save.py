@@ -47,6 +47,7 @@ from frenzy.trainer.checkpoint.store import (
     prepare_resume,
 )
 from frenzy.trainer.collective import RETRY_AFTER_S, attempt, failure_of, from_rank0, raise_if_failed
+from frenzy.trainer.heartbeats import counting
 from frenzy.trainer.tensor_file import write_fragments
 
 logger = logging.getLogger(__name__)
@@ -121,8 +122,9 @@ def _write_rank(
     folder = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=scratch_dir))
     try:
         entries = _write_files(engine, folder, state, layout, save_id)
+        tell = counting("saving a checkpoint: bytes sent")
         for entry in entries:
-            store.upload(state.step, folder / entry.path)
+            store.upload(state.step, folder / entry.path, tell)
         return entries
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -134,7 +136,8 @@ def _write_files(
     rank = distributed.get_rank()
     metadata = {"rank": str(rank), "tp_rank": str(_tp_rank(layout)), "rng": capture_rng()}
     file = folder / f"rank-{rank:05d}-{save_id}.safetensors"
-    entry = write_fragments(file, _held_tensors(engine, layout), metadata)
+    tell = counting("saving a checkpoint: bytes written")
+    entry = write_fragments(file, _held_tensors(engine, layout), metadata, tell)
     if rank != 0:
         return (entry,)
     return entry, _write_state(engine, folder / f"state-{save_id}.json", state, layout)
@@ -191,6 +194,7 @@ def load_checkpoint(engine: Any, prepared: PreparedCheckpoint, layout: ParallelL
         target_tp=target.tp,
         tp_rank=_tp_rank(target),
         target_maps=tensor_parallel_maps(engine, target),
+        on_progress=counting("loading the checkpoint: bytes filled"),
     )
     zero_fragments.before_access(engine)
     _fill(engine, reader)

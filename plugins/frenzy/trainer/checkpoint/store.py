@@ -27,6 +27,8 @@ from frenzy.core.lifecycle.resume import ParallelLayout, can_resume
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError, PermanentError
 from frenzy.core.values.launch import RunPaths
+from frenzy.trainer.files import OnProgress, put_file
+from frenzy.trainer.heartbeats import counting
 
 logger = logging.getLogger(__name__)
 
@@ -89,19 +91,19 @@ class CheckpointStore:
             _skip(step, f"its manifest cannot be read ({error})")
         return None
 
-    def mismatch(self, manifest: CheckpointManifest) -> str | None:
-        """What is wrong with the files' content; None when every digest is right."""
+    def mismatch(self, manifest: CheckpointManifest, on_progress: OnProgress = lambda _: None) -> str | None:
+        """What is wrong with the files' content; None when every digest is right. on_progress: told bytes read."""
         for each in manifest.files:
             try:
                 with self._fs.open(f"{self.folder(manifest.step)}/{each.path}", "rb") as source:
-                    digest = _digest(source)
+                    digest = _digest(source, on_progress)
             except OSError as error:
                 return f"{each.path} cannot be read ({error})"
             if digest != each.sha256:
                 return f"{each.path} does not have its digest"
         return None
 
-    def fetch(self, manifest: CheckpointManifest, into: Path) -> str | None:
+    def fetch(self, manifest: CheckpointManifest, into: Path, on_progress: OnProgress = lambda _: None) -> str | None:
         """Copy the files to the folder ``into``; says what is wrong, None when every digest is right."""
         into.mkdir(parents=True, exist_ok=True)
         for each in manifest.files:
@@ -110,7 +112,7 @@ class CheckpointStore:
                     self._fs.open(f"{self.folder(manifest.step)}/{each.path}", "rb") as source,
                     (into / each.path).open("wb") as target,
                 ):
-                    digest = _digest(source, target)
+                    digest = _digest(source, on_progress, target)
             except OSError as error:
                 return f"{each.path} cannot be fetched ({error})"
             if digest != each.sha256:
@@ -119,10 +121,10 @@ class CheckpointStore:
 
     # writing
 
-    def upload(self, step: int, file: Path) -> None:
+    def upload(self, step: int, file: Path, on_progress: OnProgress = lambda _: None) -> None:
         """Put a local file into the checkpoint's folder."""
         self._fs.makedirs(self.folder(step), exist_ok=True)
-        self._fs.put_file(str(file), f"{self.folder(step)}/{file.name}")
+        put_file(self._fs, file, f"{self.folder(step)}/{file.name}", on_progress)
 
     def commit(self, manifest: CheckpointManifest) -> None:
         """Put the manifest: from here on the checkpoint exists."""
@@ -218,18 +220,20 @@ def _skip(step: int, why: str) -> None:
 
 
 def _bring_near(store: CheckpointStore, manifest: CheckpointManifest, scratch_dir: Path) -> tuple[Path, str | None]:
+    tell = counting(f"reading the checkpoint of step {manifest.step}: bytes read")
     if store.is_local:
-        return store.local_folder(manifest.step), store.mismatch(manifest)
+        return store.local_folder(manifest.step), store.mismatch(manifest, tell)
     directory = scratch_dir / manifest.folder
-    return directory, store.fetch(manifest, directory)
+    return directory, store.fetch(manifest, directory, tell)
 
 
-def _digest(source: IO[bytes], copy_to: IO[bytes] | None = None) -> str:
+def _digest(source: IO[bytes], on_progress: OnProgress, copy_to: IO[bytes] | None = None) -> str:
     digest = hashlib.sha256()
     while chunk := source.read(_CHUNK_BYTES):
         digest.update(chunk)
         if copy_to is not None:
             copy_to.write(chunk)
+        on_progress(len(chunk))
     return digest.hexdigest()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -104,14 +104,19 @@ def batches(
     *,
     skip_texts: int = 0,
     num_characters_each: int = BATCH_CHARACTERS,
+    on_skip: Callable[[int], None] = lambda _: None,
 ) -> Iterator[TextBatch]:
-    """The segment's texts in batches, the first ``skip_texts`` left out; always the same ones beyond them."""
+    """The segment's texts in batches, the first ``skip_texts`` left out; always the same ones beyond them.
+
+    on_skip: told the characters of each text that is left out.
+    """
     texts: list[tuple[str, bool]] = []
     num_characters = 0
     for text, ends, _ in pieces:
         for each in _cut(text, ends=ends):
             if skip_texts:
                 skip_texts -= 1
+                on_skip(len(each[0]))
                 continue
             texts.append(each)
             num_characters += len(each[0])

@@ -28,8 +28,10 @@ from frenzy.trainer.data.encoding import Encoder
 from frenzy.trainer.data.preparing import Note, Share, key_of, prepare_shards
 from frenzy.trainer.data.source_parts import Source, digest_of, survey
 from frenzy.trainer.data.token_shards import Shard
+from frenzy.trainer.heartbeats import counting
 from frenzy.trainer.outcome import BadInputError
 
+SURVEYING: Final = "reading what the data are: bytes read"
 _MOST_OPEN_FILES: Final = 256
 # Sequences are read in no order: of a larger data set each read would fetch a shard.
 _MOST_COPIED_BYTES: Final = 4 * 1024**3
@@ -151,7 +153,8 @@ def pack(
     index = f"{folder}/{index_name(job, tokenizer)}"
     packed = find_packed(index, job.data)
     if packed is None:
-        encoder, source = Encoder(tokenizer), source or survey(job.data)
+        encoder = Encoder(tokenizer)
+        source = source or survey(job.data, on_progress=counting(SURVEYING))
         place = f"{folder}/{key_of(source, encoder)}"
         shards = prepare_shards(job.data, source, encoder, place, share=share, note=note)
         packed = _packed(job.data, place, shards, encoder.dtype.itemsize)
@@ -164,9 +167,15 @@ def index_name(job: TrainingJob, tokenizer: Any) -> str:
     return f"tokens-{short_hash(codec.dumps(job.data), str(len(tokenizer)), job.model.tokenizer)}.json"
 
 
-def training_texts(data: DataSpec) -> Iterator[str]:
-    """The text before the held-out part, by characters: what a tokenizer may learn from."""
-    total = sum(len(text) for text, _ in documents(data))
+def training_texts(data: DataSpec, on_progress: files.OnProgress = lambda _: None) -> Iterator[str]:
+    """The text before the held-out part, by characters: what a tokenizer may learn from.
+
+    All is counted first, and on_progress told the characters of each piece.
+    """
+    total = 0
+    for text, _ in documents(data):
+        total += len(text)
+        on_progress(len(text))
     allowed = round(total * (1 - data.validation_fraction))
     for text, _ in documents(data):
         if allowed <= 0:

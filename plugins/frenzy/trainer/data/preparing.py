@@ -14,7 +14,7 @@ from frenzy.trainer.data.documents import Part, read_part
 from frenzy.trainer.data.encoding import BATCH_CHARACTERS, Encoder, TextBatch, batches, encode_all
 from frenzy.trainer.data.source_parts import SEGMENT_BYTES, Source, digest_of, refuse_if_changed
 from frenzy.trainer.data.token_shards import Shard, ShardDraft, Shelf
-from frenzy.trainer.heartbeats import beat
+from frenzy.trainer.heartbeats import beat, counting
 
 # Of how texts become shards; a change of either makes other shards.
 _VERSION: Final = 1
@@ -103,7 +103,13 @@ class _Work:
             if not self._is_done(segment):
                 skip = sum(each.num_texts for each in self._kept.get(segment, ()))
                 pieces = self._pieces(self._source.segments[segment])
-                yield from batches(segment, pieces, skip_texts=skip, num_characters_each=num_characters_each)
+                yield from batches(
+                    segment,
+                    pieces,
+                    skip_texts=skip,
+                    num_characters_each=num_characters_each,
+                    on_skip=counting("preparing the data: characters passed that are done"),
+                )
 
     def _pieces(self, parts: tuple[Part, ...]) -> Iterator[tuple[str, bool, int]]:
         for each in parts:

@@ -16,7 +16,7 @@ from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.launch import RunPaths
 from frenzy.trainer import files, heartbeats
 from frenzy.trainer.data.encoding import Encoder
-from frenzy.trainer.data.packing import PackedData, find_packed, index_name, pack, training_texts
+from frenzy.trainer.data.packing import SURVEYING, PackedData, find_packed, index_name, pack, training_texts
 from frenzy.trainer.data.preparing import Note, Share, key_of, prepare_shards
 from frenzy.trainer.data.source_parts import Source, survey
 from frenzy.trainer.data.tokenizer import READY_FILE, make_tokenizer
@@ -44,7 +44,7 @@ def run_data(
     if found is not None:
         return found
     if share.rank == 0:
-        source = survey(job.data)
+        source = survey(job.data, on_progress=heartbeats.counting(SURVEYING))
         if share.count > 1:
             files.write_text(announced, codec.dumps(source))
         return pack(job, tokenizer, paths.data_dir, share=share, source=source, note=note)
@@ -60,7 +60,8 @@ def run_data(
 
 
 def _texts(job: TrainingJob) -> Iterator[str]:
-    texts = training_texts(job.data) if job.model.tokenizer == "train" else ()
+    tell = heartbeats.counting("making the tokenizer: characters counted")
+    texts = training_texts(job.data, tell) if job.model.tokenizer == "train" else ()
     for number, text in enumerate(texts, start=1):
         heartbeats.beat("making the tokenizer: texts read", number)
         yield text

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from frenzy.core.values import codec
 from frenzy.core.values.job import DataSpec
+from frenzy.trainer import files
 from frenzy.trainer.data.documents import Part, format_of, is_compressed, list_files, read_footer
 from frenzy.trainer.outcome import BadInputError
 
@@ -33,12 +34,17 @@ class Source:
     stamps: tuple[str, ...]
 
 
-def survey(data: DataSpec, *, segment_bytes: int = SEGMENT_BYTES) -> Source:
-    """What is there to prepare. Reads each file once, unless its store knows a digest. Raises BadInputError."""
+def survey(
+    data: DataSpec, *, segment_bytes: int = SEGMENT_BYTES, on_progress: files.OnProgress = lambda _: None
+) -> Source:
+    """What is there to prepare. Reads each file once, unless its store knows a digest. Raises BadInputError.
+
+    on_progress: told the bytes of each block that was read, in this thread.
+    """
     fs, places = _opened(data)
     stamps = tuple(_stamp(fs, each) for each in places)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        digests = list(pool.map(lambda each: _content_digest(fs, each), places))
+    works = [partial(_content_digest, fs, each) for each in places]
+    digests = files.told(works, on_progress, num_threads=os.cpu_count() or 1)
     forms = [format_of(each, data) for each in places]
     content = [data.text_column, *(f"{form} {digest}" for form, digest in zip(forms, digests, strict=True))]
     return Source(
@@ -74,7 +80,7 @@ def _stamp(fs: Any, place: str) -> str:
     return codec.dumps({name: str(known[name]) for name in _CHANGING if known.get(name) is not None})
 
 
-def _content_digest(fs: Any, place: str) -> str:
+def _content_digest(fs: Any, place: str, tell: files.OnProgress) -> str:
     known = fs.info(place)
     tag = next((str(known[name]) for name in _ENTITY_TAGS if known.get(name)), None)
     if tag is not None:
@@ -83,6 +89,7 @@ def _content_digest(fs: Any, place: str) -> str:
     with fs.open(place, "rb") as file:
         while block := file.read(_BLOCK_BYTES):
             found.update(block)
+            tell(len(block))
     return found.hexdigest()
 
 

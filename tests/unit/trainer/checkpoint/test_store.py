@@ -55,6 +55,15 @@ def save(paths: RunPaths, step: int, keep: int = 100, save_id: str = "a") -> Che
     return manifest
 
 
+def test_bytes_of_a_checkpoint_are_told_as_they_are_read(paths: RunPaths, scratch: Path) -> None:
+    manifest, store = save(paths, 1), CheckpointStore(paths)
+    read: list[int] = []
+    fetched: list[int] = []
+    assert store.mismatch(manifest, read.append) is None
+    assert store.fetch(manifest, scratch, fetched.append) is None
+    assert read == fetched == [each.num_bytes for each in manifest.files]
+
+
 def folder(paths: RunPaths, step: int) -> Path:
     return Path(paths.checkpoints_dir.removeprefix(f"{PutOnlyStore.protocol}://")) / f"step-{step}"
 

@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from frenzy.core.values.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
-from frenzy.trainer.data.documents import documents, list_files
+from frenzy.trainer.data.documents import documents, list_files, pieces
+from frenzy.trainer.data.encoding import batches
 from frenzy.trainer.data.packing import SequenceReader, pack, split, training_texts
+from frenzy.trainer.data.source_parts import survey
 from frenzy.trainer.data.tokenizer import byte_tokenizer, train_tokenizer
 from frenzy.trainer.outcome import BadInputError
 
@@ -94,6 +96,21 @@ def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
 def test_tokenizer_learns_only_from_text_that_is_not_held_out(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a" * 90 + "z" * 10)
     assert "".join(training_texts(DataSpec(path=str(tmp_path / "a.txt"), validation_fraction=0.1))) == "a" * 90
+
+
+def test_reading_is_told_piece_by_piece(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.jsonl").write_text('{"text": "abc"}\n' * 100_000)
+    blocks: list[int] = []
+    characters: list[int] = []
+    skipped: list[int] = []
+    data = DataSpec(path=str(tmp_path))
+    survey(data, on_progress=blocks.append)
+    assert sum(blocks) == 3_200_000 and len(blocks) == 4, "of a megabyte each"
+    list(training_texts(data, characters.append))
+    assert characters == [3] * 200_000
+    list(batches(0, pieces(data), skip_texts=7, on_skip=skipped.append))
+    assert skipped == [3] * 7
 
 
 @given(text=some.text(max_size=200))

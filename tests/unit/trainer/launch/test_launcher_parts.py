@@ -151,6 +151,14 @@ def test_ranks_that_end_well_are_no_failure() -> None:
     assert ended.codes == {0: 0, 1: 98}
 
 
+def test_bytes_are_told_as_they_come_from_another_store(tmp_path: Path) -> None:
+    for name in "ab":
+        files.write_text(f"memory://{tmp_path}/in/{name}", "12345")
+    told: list[int] = []
+    files.fetch_folder(f"memory://{tmp_path}/in", tmp_path / "fetched", told.append)
+    assert told == [5, 5]
+
+
 @pytest.mark.parametrize("root", ["{folder}", "file://{folder}", "memory://{folder}"])
 def test_files_work_on_paths_and_urls(tmp_path: Path, root: str) -> None:
     place = root.format(folder=tmp_path)
