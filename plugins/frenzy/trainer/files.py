@@ -62,13 +62,17 @@ def read_text(place: str) -> str:
 
 
 def read_ranges(ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-    """Bytes [start, stop) of each place, all on one store that is not local, asked for together."""
+    """Bytes [start, stop) of each place, all on one store that is not local, asked for together. Raises OSError."""
     if not ranges:
         return []
     fs, _ = _remote(ranges[0][0])
     places = [str(fs._strip_protocol(place)) for place, _, _ in ranges]
     starts, stops = [start for _, start, _ in ranges], [stop for _, _, stop in ranges]
-    return [bytes(each) for each in fs.cat_ranges(places, starts, stops)]
+    found = [bytes(each) for each in fs.cat_ranges(places, starts, stops, on_error="raise")]
+    for each, (place, start, stop) in zip(found, ranges, strict=True):
+        if len(each) != stop - start:
+            raise OSError(f"{place} gave {len(each)} bytes from {start} on, not {stop - start}")
+    return found
 
 
 def told(works: Sequence[Callable[[OnProgress], T]], on_progress: OnProgress, *, num_threads: int = 1) -> list[T]:

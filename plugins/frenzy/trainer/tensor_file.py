@@ -155,14 +155,14 @@ class TensorWriter:
 
 
 def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
-    """The tensors of ``path`` by key, and its metadata. Raises ContractError."""
+    """The tensors of ``path`` by key, and its metadata. Raises ContractError, and OSError where it cannot be read."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(min(length, path.stat().st_size)))
         metadata = header.pop("__metadata__", {})
         return {key: _stored(path, 8 + length, each) for key, each in header.items()}, metadata
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ContractError(f"{path.name} is not a fragment file ({error})") from error
 
 

@@ -53,6 +53,11 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> No
         read_header(tmp_path / "f")
 
 
+def test_a_file_that_cannot_be_read_is_not_taken_for_another_kind(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="Is a directory"):
+        read_header(tmp_path)
+
+
 def test_a_file_that_ends_too_early_is_refused(tmp_path: Path) -> None:
     write_fragments(tmp_path / "f", [("a", torch.ones(100))], {})
     stored = read_header(tmp_path / "f")[0]["a"]

@@ -266,6 +266,13 @@ def _jsonl_text(line: str, column: str, where: str) -> str:
     if not isinstance(row[column], str):
         raise BadInputError("data.text_column", column, f"{where} holds a {type(row[column]).__name__} there, not text")
     text: str = row[column]
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        allowed = (
+            f"its text has half of a character (a lone surrogate) at character {error.start}; mend or drop the line"
+        )
+        raise BadInputError("data.path", where, allowed) from error
     return text
 
 

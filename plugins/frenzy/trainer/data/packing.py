@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frenzy.core.values import codec
-from frenzy.core.values.errors import ContractError
+from frenzy.core.values.errors import ContractError, Reason, ReasonCode, TemporaryError
 from frenzy.core.values.job import DataSpec, TrainingJob
 from frenzy.core.values.resource_plan import short_hash
 from frenzy.trainer import files
@@ -29,10 +30,11 @@ from frenzy.trainer.data.preparing import Note, Share, key_of, prepare_shards
 from frenzy.trainer.data.source_parts import Source, digest_of, survey
 from frenzy.trainer.data.token_shards import Shard
 from frenzy.trainer.heartbeats import counting
-from frenzy.trainer.outcome import BadInputError
+from frenzy.trainer.outcome import BadInputError, one_line
 
 SURVEYING: Final = "reading what the data are: bytes read"
 _MOST_OPEN_FILES: Final = 256
+_WAITS_S: Final = (0.1, 1.0, 5.0)
 # Sequences are read in no order: of a larger data set each read would fetch a shard.
 _MOST_COPIED_BYTES: Final = 4 * 1024**3
 
@@ -109,11 +111,28 @@ class SequenceReader:
 
     def _fetch(self, spans: list[_Span]) -> Iterator[bytes]:
         if self._files is None:
-            return iter(files.read_ranges([(f"{self._packed.place}/{each.shard}", *each[1:]) for each in spans]))
+            return iter(_read_ranges([(f"{self._packed.place}/{each.shard}", *each[1:]) for each in spans]))
         if self._copies is not None:
             for name in {each.shard for each in spans}:
                 _copy(f"{self._packed.place}/{name}", self._copies / name)
         return map(self._files.read, spans)
+
+
+def _read_ranges(ranges: list[tuple[str, int, int]]) -> list[bytes]:
+    """As ``files.read_ranges``, tried a few times. Raises TemporaryError."""
+    for wait_s in (*_WAITS_S, None):
+        try:
+            return files.read_ranges(ranges)
+        except OSError as error:
+            if wait_s is None:
+                raise _away(ranges[0][0], error) from error
+            time.sleep(wait_s)
+    raise AssertionError
+
+
+def _away(place: str, error: OSError) -> TemporaryError:
+    detail = f"Prepared tokens at {place} could not be read ({one_line(error)})."
+    return TemporaryError(Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail), retry_after_s=60)
 
 
 class _LocalFiles:
@@ -188,8 +207,10 @@ def find_packed(index: str, data: DataSpec) -> PackedData | None:
     """What was made before, if it is what would be made of so many tokens; the run's code may have written it."""
     try:
         packed = codec.loads(PackedData, files.read_bytes(index))
-    except (OSError, ContractError):
+    except (FileNotFoundError, ContractError):
         return None
+    except OSError as error:
+        raise _away(index, error) from error
     # The folder may have been moved or mounted elsewhere since.
     folder, key = index.rpartition("/")[0], packed.place.rpartition("/")[2]
     place = f"{folder}/{key}"

@@ -7,6 +7,7 @@ nor memory behind in the process the ranks are forked from.
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from frenzy.trainer.model.loading import (
     check_precision,
     load_config,
 )
+from frenzy.trainer.model.making import warm_start_folder
 
 logger = logging.getLogger("frenzy.trainer")
 
@@ -63,12 +65,16 @@ def prepare(spec: LaunchSpec, scratch: Path, *, share: Share) -> Prepared:
     check_fit(config, job, largest_token_id=max(len(tokenizer) - 1, eos))
     data = run_data(job, tokenizer, paths, attempt=spec.attempt, share=share, note=_log)
     heartbeats.beat("reading the checkpoint")
+    resume = _resume(spec, paths, scratch)
+    if resume is None and job.checkpoint.warm_start is not None:
+        # Here, so that the ranks of the node find it and do not fetch it each.
+        warm_start_folder(job.checkpoint.warm_start, os.path.dirname(spec.run_dir), scratch)  # noqa: PTH120  # may be a URL
     return Prepared(
         data=data,
         tokenizer_folder=folder,
         eos_token_id=eos,
         total_steps=total_steps(job.training, num_sequences=data.num_train),
-        resume=_resume(spec, paths, scratch),
+        resume=resume,
     )
 
 

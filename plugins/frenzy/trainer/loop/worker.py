@@ -128,6 +128,7 @@ def _train(context: RankContext, device: Device, stop: StopFlag) -> int:
             spec.job,
             config,
             run_root=os.path.dirname(spec.run_dir),  # noqa: PTH120  # may be a URL
+            scratch=context.scratch,
             share=rank_share(spec, settings, device.torch_device),
             resumes=prepared.resume is not None,
         )

@@ -8,6 +8,7 @@ adapters alone in its folder ``adapter``.
 from __future__ import annotations
 
 import copy
+import fnmatch
 import json
 import shutil
 import tempfile
@@ -112,8 +113,8 @@ class _Export:
         files.remove_file(f"{self._model_dir}/{READY_FILE}")
         if self._local is not None:
             self._local.mkdir(parents=True, exist_ok=True)
-            for old in self._local.glob("*model*.safetensors*"):
-                old.unlink()
+        for old in fnmatch.filter(files.sizes(self._model_dir), "*model*.safetensors*"):
+            files.remove_file(f"{self._model_dir}/{old}")
 
     def write_weights(self, groups: Sequence[ExportGroup], shard_bytes: int) -> dict[str, str]:
         """All shards; the file of each tensor. On all ranks."""

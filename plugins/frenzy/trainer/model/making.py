@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,9 +12,11 @@ from typing import Any, Final
 import torch
 
 from frenzy.core.models.trainable import adapter_targets
+from frenzy.core.values.errors import Reason, ReasonCode, TemporaryError
 from frenzy.core.values.job import Precision, TrainingJob
+from frenzy.core.values.resource_plan import short_hash
 from frenzy.trainer import files
-from frenzy.trainer.heartbeats import beat
+from frenzy.trainer.heartbeats import beat, counting
 from frenzy.trainer.model import four_bit
 from frenzy.trainer.model.fused_loss import fuse_loss
 from frenzy.trainer.model.rank_share import RankShare, WholeWeights
@@ -26,6 +30,8 @@ _COMPUTE_DTYPES: Final = {
     Precision.BF16: torch.bfloat16,
     Precision.AUTOCAST_BF16: torch.bfloat16,
 }
+# What a later try finds as well; libraries raise an OSError without a number where a name or format is wrong.
+_NOT_THERE: Final = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 
 def weights_dtype(precision: Precision) -> torch.dtype:
@@ -34,15 +40,23 @@ def weights_dtype(precision: Precision) -> torch.dtype:
 
 
 def make_model(
-    job: TrainingJob, config: Any, *, run_root: str = "", share: RankShare | None = None, resumes: bool = False
+    job: TrainingJob,
+    config: Any,
+    *,
+    run_root: str = "",
+    scratch: Path | None = None,
+    share: RankShare | None = None,
+    resumes: bool = False,
 ) -> torch.nn.Module:
     """The model with this rank's share of the weights: on the host, whole and in fp32 if none is given.
 
-    run_root: folder of all runs, where a run key given as ``checkpoint.warm_start`` is looked up.
+    run_root: folder of all runs, where a run key given as ``checkpoint.warm_start`` is looked up. scratch: the
+    attempt's folder on this node, for weights that lie on another store.
     resumes: a checkpoint will fill in the weights, so none are read or drawn. Raises BadInputError.
     """
     share, lora = share or WholeWeights(torch.float32), job.training.lora
-    model = _first_model(job, config, share, run_root=run_root, resumes=resumes)
+    place = None if resumes else _weights_place(job, run_root, scratch)
+    model = _first_model(job, config, share, place, resumes=resumes)
     if job.training.loss == "fused":
         fuse_loss(model)
     if lora is not None:
@@ -53,8 +67,7 @@ def make_model(
     return model  # type: ignore[no-any-return]
 
 
-def _first_model(job: TrainingJob, config: Any, share: RankShare, *, run_root: str, resumes: bool) -> Any:
-    place = None if resumes else _weights_place(job, run_root)
+def _first_model(job: TrainingJob, config: Any, share: RankShare, place: str | None, *, resumes: bool) -> Any:
     try:
         paths = () if place is None else find_weight_files(place)
         if place is not None and not paths:
@@ -64,6 +77,9 @@ def _first_model(job: TrainingJob, config: Any, share: RankShare, *, run_root: s
         _Filling(job, model, share, found, is_drawn=not resumes).fill()
         return model
     except (ValueError, TypeError, KeyError, AttributeError, OSError, ZeroDivisionError) as error:
+        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, _NOT_THERE):
+            detail = f"The weights at {place} could not be read ({one_line(error)})."
+            raise TemporaryError(Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail), retry_after_s=60) from error
         shown = place or dict(job.model.config or {"path": job.model.path})
         allowed = f"no causal language model can be made of it ({one_line(error)})"
         raise BadInputError("model", shown, allowed) from error
@@ -175,21 +191,37 @@ def _read_whole(job: TrainingJob, config: Any, share: RankShare, place: str) -> 
     return model
 
 
-def _weights_place(job: TrainingJob, run_root: str) -> str | None:
+def _weights_place(job: TrainingJob, run_root: str, scratch: Path | None) -> str | None:
     """Where the first weights come from; None for random ones."""
     if job.checkpoint.warm_start is not None:
-        return _warm_start_folder(job.checkpoint.warm_start, run_root)
+        return warm_start_folder(job.checkpoint.warm_start, run_root, scratch or Path(tempfile.mkdtemp()))
     if job.model.path is not None:
         return job.model.path if _has_weights(job.model.path) else None
     return job.model.hub_id
 
 
-def _warm_start_folder(given: str, run_root: str) -> str:
+def warm_start_folder(given: str, run_root: str, scratch: Path) -> str:
+    """The local folder of the weights to start from, fetched once to a folder of ``scratch`` that is theirs alone.
+
+    Raises BadInputError.
+    """
     for place in (given, f"{given}/model", f"{run_root}/{given}/model"):
         if files.exists(f"{place}/config.json"):
-            return str(files.fetch_folder(place, Path.cwd() / ".warm-start"))
+            return str(_fetched(place, scratch))
     allowed = "give a folder with config.json and weights, or the key of a finished run"
     raise BadInputError("checkpoint.warm_start", given, allowed)
+
+
+def _fetched(place: str, scratch: Path) -> Path:
+    target = scratch / f"warm-start-{short_hash(place)}"
+    if not target.exists():
+        # What was fetched in part has another name.
+        part = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+        found = files.fetch_folder(place, part, counting("fetching the weights to start from: bytes"))
+        if found != part:
+            return found
+        part.replace(target)
+    return target
 
 
 def _has_weights(folder: str) -> bool:

@@ -77,10 +77,13 @@ def find_weight_files(place: str) -> tuple[Path, ...]:
         found: str | None = cached_file(place, name, _raise_exceptions_for_missing_entries=False)
         return found
 
+    # As transformers does: an index may be left of another model.
+    single = find(SAFE_WEIGHTS_NAME)
+    if single is not None:
+        return (Path(single),)
     index = find(SAFE_WEIGHTS_INDEX_NAME)
     if index is None:
-        single = find(SAFE_WEIGHTS_NAME)
-        return () if single is None else (Path(single),)
+        return ()
     names = sorted(set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values()))
     found = {name: find(name) for name in names}
     missing = [name for name, each in found.items() if each is None]

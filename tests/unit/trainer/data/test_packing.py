@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from frenzy.core.values.errors import TemporaryError
 from frenzy.core.values.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
+from frenzy.trainer import files
 from frenzy.trainer.data.documents import documents, list_files, pieces
 from frenzy.trainer.data.encoding import batches
-from frenzy.trainer.data.packing import SequenceReader, pack, split, training_texts
+from frenzy.trainer.data.packing import SequenceReader, find_packed, pack, split, training_texts
 from frenzy.trainer.data.source_parts import survey
 from frenzy.trainer.data.tokenizer import byte_tokenizer, train_tokenizer
 from frenzy.trainer.outcome import BadInputError
@@ -96,6 +98,29 @@ def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
 def test_tokenizer_learns_only_from_text_that_is_not_held_out(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a" * 90 + "z" * 10)
     assert "".join(training_texts(DataSpec(path=str(tmp_path / "a.txt"), validation_fraction=0.1))) == "a" * 90
+
+
+def test_an_index_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
+    (tmp_path / "index.json").mkdir()
+    with pytest.raises(TemporaryError, match="could not be read"):
+        find_packed(str(tmp_path / "index.json"), DataSpec(path="none"))
+    assert find_packed(str(tmp_path / "gone.json"), DataSpec(path="none")) is None
+
+
+def test_bytes_that_another_store_lacks_are_an_error(tmp_path: Path) -> None:
+    place = f"memory://{tmp_path}/shard"
+    with pytest.raises(FileNotFoundError):
+        files.read_ranges([(place, 0, 4)])
+    files.write_text(place, "123456")
+    assert files.read_ranges([(place, 0, 4)]) == [b"1234"]
+    with pytest.raises(OSError, match="gave 2 bytes from 4 on, not 4"):
+        files.read_ranges([(place, 4, 8)])
+
+
+def test_half_a_character_is_refused_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "whole"}\n{"text": "broken \\ud83d"}\n')
+    with pytest.raises(BadInputError, match=r"a\.jsonl line 2' is refused; its text has half of a character"):
+        list(documents(DataSpec(path=str(tmp_path))))
 
 
 def test_reading_is_told_piece_by_piece(tmp_path: Path) -> None:

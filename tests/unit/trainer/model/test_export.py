@@ -17,6 +17,7 @@ from torch import distributed
 from transformers import AutoModelForCausalLM
 
 from frenzy.core.values.job import TrainingJob
+from frenzy.trainer import files
 from frenzy.trainer.collective import from_rank0_at_length
 from frenzy.trainer.model.export import READY_FILE, ExportError, export_model
 from frenzy.trainer.model.loading import load_config
@@ -36,11 +37,9 @@ def export(job: TrainingJob, module: Any, folder: Path, **options: Any) -> Path:
     engine = SimpleNamespace(module=module, optimizer=None, autotp_size=lambda: 1)
     tokenizer = folder / "tokenizer"
     tokenizer.mkdir()
-    model_dir = folder / "model"
-    export_model(
-        engine, job, load_config(job.model), tokenizer_folder=tokenizer, model_dir=str(model_dir), step=7, **options
-    )
-    return model_dir
+    given = {"model_dir": str(folder / "model"), "step": 7, **options}
+    export_model(engine, job, load_config(job.model), tokenizer_folder=tokenizer, **given)
+    return folder / "model"
 
 
 def case_of(family: str, **training: Any) -> TrainingJob:
@@ -110,6 +109,16 @@ def test_a_second_export_leaves_nothing_of_the_first(tmp_path: Path) -> None:
     export(job, module, tmp_path)
     assert [each.name for each in folder.glob("*.safetensors*")] == ["model.safetensors"]
     assert AutoModelForCausalLM.from_pretrained(folder)
+
+
+def test_a_second_export_to_another_store_leaves_nothing_of_the_first(tmp_path: Path) -> None:
+    job = case_of("llama")
+    module = make_model(job, load_config(job.model))
+    place = f"memory://{tmp_path}/model"
+    for shard_bytes in (40_000, 2**30):
+        export(job, module, tmp_path, model_dir=place, shard_bytes=shard_bytes)
+        (tmp_path / "tokenizer").rmdir()
+    assert [each for each in files.sizes(place) if "safetensors" in each] == ["model.safetensors"]
 
 
 def test_long_work_of_the_first_rank_gives_its_result_or_its_failure() -> None:

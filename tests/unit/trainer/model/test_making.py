@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,11 +15,14 @@ from tests.trainer.families import config_of
 from tests.trainer.launching import Case
 from transformers import AutoModelForCausalLM
 
+from frenzy.core.values.errors import TemporaryError
 from frenzy.core.values.job import ModelSpec, TrainingJob
+from frenzy.trainer import files
 from frenzy.trainer.model.loading import check_fit, load_config
 from frenzy.trainer.model.making import make_model, model_without_weights
 from frenzy.trainer.model.rank_share import WholeWeights
 from frenzy.trainer.model.seeded_weights import SeededWeights
+from frenzy.trainer.model.weight_files import find_weight_files
 from frenzy.trainer.outcome import BadInputError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # the adapters' library
@@ -82,6 +86,47 @@ def test_what_a_checkpoint_will_fill_is_not_read(tmp_path: Path) -> None:
         each.write_text("no such format")
     made = make_model(job, load_config(job.model), resumes=True)
     assert not any(each.is_meta for each in made.parameters())
+
+
+def test_a_warm_start_never_takes_another_runs_weights(tmp_path: Path) -> None:
+    jobs, store = {}, f"memory://{tmp_path}"
+    for name, shard in (("a", "40KB"), ("b", "1GB")):
+        job = published("llama", tmp_path / name, shard=shard)
+        if name == "b":
+            torch.manual_seed(6)
+            model = AutoModelForCausalLM.from_config(load_config(job.model), dtype=torch.bfloat16)
+            model.save_pretrained(tmp_path / name)
+        files.publish_folder(tmp_path / name, f"{store}/{name}", last="config.json")
+        jobs[name] = replace(job, checkpoint=replace(job.checkpoint, warm_start=f"{store}/{name}"))
+    scratch = tmp_path / "scratch"
+    for name, job in jobs.items():
+        made = make_model(job, load_config(job.model), share=BF16, scratch=scratch).state_dict()
+        expected = AutoModelForCausalLM.from_pretrained(tmp_path / name, dtype=torch.bfloat16).state_dict()
+        assert all(torch.equal(made[key], each) for key, each in expected.items()), name
+    assert len(list(scratch.iterdir())) == 2
+
+
+def test_an_index_that_is_left_beside_whole_weights_is_not_followed(tmp_path: Path) -> None:
+    published("llama", tmp_path, shard="1GB")
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "gone.safetensors"}}')
+    assert [each.name for each in find_weight_files(str(tmp_path))] == ["model.safetensors"]
+
+
+class Failing(WholeWeights):
+    def __init__(self, error: OSError) -> None:
+        super().__init__(torch.bfloat16)
+        self._error = error
+
+    def keep(self, like: torch.nn.Parameter, values: Any) -> torch.nn.Parameter:
+        raise self._error
+
+
+def test_weights_that_cannot_be_read_for_now_are_worth_another_try() -> None:
+    job = job_of("llama")
+    with pytest.raises(TemporaryError, match="could not be read"):
+        make_model(job, load_config(job.model), share=Failing(OSError(errno.EIO, "Input/output error")))
+    with pytest.raises(BadInputError, match="model"):
+        make_model(job, load_config(job.model), share=Failing(FileNotFoundError(errno.ENOENT, "gone")))
 
 
 class WatchedShare(WholeWeights):
