@@ -14,6 +14,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -144,11 +145,20 @@ class TensorWriter:
 
     def __init__(self, path: Path, tensors: Iterable[tuple[str, torch.dtype, Sequence[int]]]) -> None:
         self._file = path.open("wb")
-        self._file.write(_header(tensors, {"format": "pt"}))
+        self._put([_header(tensors, {"format": "pt"})])
 
     def write(self, tensor: torch.Tensor) -> None:
-        for piece in _pieces(tensor.reshape(-1)):
-            self._file.write(piece)
+        self._put(_pieces(tensor.reshape(-1)))
+
+    def _put(self, pieces: Iterable[Any]) -> None:
+        try:
+            for piece in pieces:
+                self._file.write(piece)
+        except OSError:
+            # What is left in the buffer fails once more; the file is closed all the same.
+            with suppress(OSError):
+                self._file.close()
+            raise
 
     def close(self) -> None:
         self._file.close()
