@@ -25,7 +25,7 @@ from frenzy.core.scheduling.queue_usage import usage_of
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.queue_rules import QueueRule, QueueRules, Quota, TeamRule
 from frenzy.core.values.resource_plan import ResourcePlan
-from frenzy.core.values.scheduling_facts import Elasticity, QueuedJob, RunningJob, SchedulingFacts, Start
+from frenzy.core.values.scheduling_facts import Elasticity, Preempt, QueuedJob, RunningJob, SchedulingFacts, Start
 
 EASY = Elasticity(restart_s=10.0, moves_left=50.0)
 KEEPING = (HasPolicy, BackfillPolicy)
@@ -210,8 +210,11 @@ def test_every_waiting_job_has_one_reason_with_a_remedy(there: SchedulingFacts, 
 @thorough
 @given(shared_facts(), some_policies)
 def test_a_second_decision_changes_nothing(there: SchedulingFacts, policy: HasPolicy) -> None:
-    after = apply_actions(there, schedule(there, NOW_S, policy), now_s=NOW_S)
-    assert started(schedule(after, NOW_S, policy)) == {}
+    """But for a job that had to give its GPUs up: what others give up later in the same sweep may serve it again."""
+    actions = schedule(there, NOW_S, policy)
+    preempted = {each.run_key for each in actions if isinstance(each, Preempt)}
+    after = apply_actions(there, actions, now_s=NOW_S)
+    assert started(schedule(after, NOW_S, policy)).keys() <= preempted
 
 
 @thorough

@@ -123,7 +123,7 @@ def _served_by_share(sweep: Sweep, line: Line, turns: ShareTurns) -> list[tuple[
 def _put_off(sweep: Sweep, line: Line, turn: Turn, later: list[Claim]) -> None:
     """It may borrow at the end. What a due job lacks is kept first, or others take it within their rights for ever."""
     later.append(turn.claim)
-    if turn.is_due and turn.claim.current is None:
+    if turn.is_due and turn.claim.current is None and sweep.keeps_before_borrowing():
         sweep.keep_for(turn.claim, line, _price(sweep, turn.claim, turn.behind, turn.right))
 
 

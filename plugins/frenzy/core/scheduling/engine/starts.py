@@ -18,7 +18,7 @@ from frenzy.core.scheduling.engine.claims import Claim, claim_of_waiting
 from frenzy.core.scheduling.engine.fair_share import held_by_queue
 from frenzy.core.scheduling.engine.line import Line, claims_of
 from frenzy.core.scheduling.engine.placement import place
-from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy, FifoPolicy
+from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy, FifoPolicy, HasPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.reservation import Promise, Timeline
 from frenzy.core.scheduling.engine.room import FreeCapacity, Need, minus
@@ -101,6 +101,9 @@ class StartSweep(Sweep):
     _behind_s: dict[str, float] = field(default_factory=dict)
     _timelines: dict[str, Timeline] = field(default_factory=dict)
     _nowhere: set[tuple[bool, Need]] = field(default_factory=set)
+
+    def keeps_before_borrowing(self) -> bool:
+        return not isinstance(self.state.rules.policy, HasPolicy)
 
     def has_place(self, claim: Claim, choice: Choice) -> bool:
         """Whether ``choice`` can start now without breaking a promise."""

@@ -98,6 +98,13 @@ class Sweep:
         """What a job finds that has its turn now."""
         return Missed(dict(self.left), dict(self.reserved))
 
+    def keeps_before_borrowing(self) -> bool:
+        """Whether a due job that its queue's right does not allow for has GPUs kept at its turn.
+
+        Not where jobs may move: others give GPUs up later in the sweep, which then may start it after all.
+        """
+        return False
+
     def has_place(self, _claim: Claim, _choice: Choice) -> bool:
         """Whether a choice for which GPUs enough are left may be placed, as far as that is known before all is."""
         return True
