@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from typing import Any
 
 import httpx
 import pytest
@@ -42,6 +44,12 @@ def status_of(walker: Walker, name: str) -> tuple[int | None, bool, int]:
     return found.pid, found.is_healthy, found.restarts.count
 
 
+def healthy_page(url: str) -> dict[str, Any] | None:
+    """What the supervisor's page says once all are healthy: it answers in time, however busy Airflow is."""
+    page = httpx.get(url, trust_env=False)
+    return page.json() if page.status_code == HTTPStatus.OK else None
+
+
 def goes_on(walker: Walker, run: tuple[str, str], workers: set[int]) -> None:
     """The same workers go on in the same attempt, and Airflow sees it; then the run is cancelled."""
     view = walker.view(*run)
@@ -66,9 +74,9 @@ def test_components_that_are_killed_come_back_and_the_trainings_never_notice(mor
     assert all(status_of(mortal, name)[0] != before[name] for name in COMPONENTS)
     log = mortal.stack.log_path("supervisor").read_text(encoding="utf-8")
     assert log.count("died") == len(COMPONENTS)
-    page = httpx.get(mortal.stack.supervisor_state()["health_url"], trust_env=False)
-    assert page.status_code == 200
-    assert page.json()["components"]["triggerer"]["restarts"] == 1
+    url = mortal.stack.supervisor_state()["health_url"]
+    page = mortal.eventually("all are healthy", lambda: healthy_page(url))
+    assert page["components"]["triggerer"]["restarts"] == 1
     goes_on(mortal, run, workers)
 
 
@@ -98,7 +106,7 @@ def test_what_is_left_at_a_stop_is_told_and_goes_on_after_the_next_start(mortal:
     view = mortal.wait_for_step(*run, 2)
     mortal.stack.stop()
     assert pids_of(mortal, view) == set()
-    (line,) = left_jobs(mortal.stack)
+    (line,) = (each for each in left_jobs(mortal.stack) if each.startswith("nightly: "))
     assert line.startswith("nightly: checkpoint at step ")
     assert line.endswith(" of 5000")
     saved = int(line.split()[4])

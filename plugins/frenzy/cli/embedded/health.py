@@ -43,10 +43,10 @@ class ComponentStatus:
     restarts: Restarts = Restarts()
 
 
-def health_at(base_url: str) -> Health:
-    """What the server says of all; empty while it does not answer."""
+def health_at(base_url: str, timeout_s: float = 10.0) -> Health:
+    """What the server says of all; empty when it does not answer in ``timeout_s`` seconds."""
     try:
-        answer = httpx.get(f"{base_url}/api/v2/monitor/health", timeout=10.0, trust_env=False)
+        answer = httpx.get(f"{base_url}/api/v2/monitor/health", timeout=timeout_s, trust_env=False)
         return answer.json() if answer.is_success else {}
     except (httpx.HTTPError, ValueError):
         return {}

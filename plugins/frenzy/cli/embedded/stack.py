@@ -153,9 +153,9 @@ class Stack:
                 self._end_airflow()
                 end_processes(marked_processes(*self._mark), grace_s=self.settings.stop_grace_s)
 
-    def status(self) -> tuple[ComponentStatus, ...]:
-        """Each component's process and health, in the order of ``COMPONENTS``."""
-        health = health_at(self.base_url) if self._is_alive("api-server") else {}
+    def status(self, timeout_s: float = 10.0) -> tuple[ComponentStatus, ...]:
+        """Each component's process and health, in the order of ``COMPONENTS``; ``timeout_s`` is Airflow's to answer."""
+        health = health_at(self.base_url, timeout_s) if self._is_alive("api-server") else {}
         return tuple(self._component_status(name, health) for name in COMPONENTS)
 
     def is_running(self) -> bool:

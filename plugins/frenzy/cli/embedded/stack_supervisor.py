@@ -33,6 +33,8 @@ LONGEST_PAUSE_S: Final = 60.0
 HEALTHY_AFTER_S: Final = 60.0
 _LOOK_EVERY_S: Final = 0.5
 _HEALTH_PATH: Final = "/health"
+# Who asks for the page has a patience of its own, 5 s with most clients: an Airflow that is slower is not healthy.
+_ANSWER_WITHIN_S: Final = 3.0
 
 
 @dataclass(slots=True)
@@ -116,7 +118,7 @@ def health_of(stack: Stack) -> tuple[HTTPStatus, dict[str, Any]]:
     """
     parts = {
         each.name: {"pid": each.pid, "healthy": each.is_healthy, "restarts": each.restarts.count}
-        for each in stack.status()
+        for each in stack.status(_ANSWER_WITHIN_S)
     }
     healthy = all(part["healthy"] for part in parts.values())
     return (HTTPStatus.OK if healthy else HTTPStatus.SERVICE_UNAVAILABLE), {"healthy": healthy, "components": parts}
