@@ -14,11 +14,13 @@ __all__ = [
     "Checkpointing",
     "ConstraintsSpec",
     "DataSpec",
+    "DeclaredMemory",
     "EvaluationSpec",
     "FrenzyError",
     "LoraSpec",
     "MemoryPressureSpec",
     "ModelSpec",
+    "Notifiers",
     "Objective",
     "OfflinePlan",
     "Precision",
@@ -26,6 +28,7 @@ __all__ = [
     "TrainingJob",
     "TrainingSpec",
     "TriggerSpec",
+    "WorkloadSpec",
     "__version__",
     "frenzy_evaluation",
     "frenzy_training",
@@ -35,6 +38,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from frenzy.adapters.spec.job_spec import job_from_yaml
+    from frenzy.airflow.operators.notifiers import Notifiers
     from frenzy.airflow.operators.task_group import frenzy_evaluation, frenzy_training
     from frenzy.core.values.errors import FrenzyError, SpecError
     from frenzy.core.values.job import (
@@ -53,13 +57,16 @@ if TYPE_CHECKING:
         TrainingSpec,
         TriggerSpec,
     )
+    from frenzy.core.values.workload import DeclaredMemory, WorkloadSpec
     from frenzy.offline import OfflinePlan, plan
 else:
     # Not for type checkers: they would take every name for one of this package.
     _ELSEWHERE = {
         "frenzy.adapters.spec.job_spec": ("job_from_yaml",),
+        "frenzy.airflow.operators.notifiers": ("Notifiers",),
         "frenzy.airflow.operators.task_group": ("frenzy_evaluation", "frenzy_training"),
         "frenzy.core.values.errors": ("FrenzyError", "SpecError"),
+        "frenzy.core.values.workload": ("DeclaredMemory", "WorkloadSpec"),
         "frenzy.offline": ("OfflinePlan", "plan"),
     }
     _MODULES = {name: module for module, names in _ELSEWHERE.items() for name in names}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +11,8 @@ from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.resource_plan import Candidate
 
 if TYPE_CHECKING:
+    from frenzy.core.models.parameters import ModelShape
+    from frenzy.core.planning.remedy_changes import Change
     from frenzy.settings import Settings
 
 # Steps that predicted times stand for where their number is not known.
@@ -52,17 +54,15 @@ def plan(
 
 def plan_offline(job: TrainingJob, settings: Settings, cluster_file: Path, policy: str) -> OfflinePlan:
     """The plans of ``job`` on the cluster in ``cluster_file``. Raises PermanentError for a bad file or model."""
-    from frenzy.adapters.calibration_file import default_calibration
-    from frenzy.adapters.model_config import resolve_model_config
+    from frenzy.adapters.calibration_file import family_calibration
     from frenzy.adapters.spec.cluster_file import load_cluster
-    from frenzy.core.models.shape import model_shape
     from frenzy.core.planning.marp import PlanRequest, plan_candidates, smallest_remedy
 
     there = load_cluster(cluster_file)
-    shape = model_shape(resolve_model_config(job.model, cache_folder=settings.cache_folder))
+    shape = _shape_of(job, settings)
     steps, note = _steps(job)
     request = PlanRequest(job=job, shape=shape, total_steps=steps)
-    calibration = default_calibration()
+    calibration = family_calibration(shape.family)
     candidates = plan_candidates(request, there, calibration, policy)
     fits = any(each.feasible for each in candidates)
     return OfflinePlan(
@@ -75,6 +75,67 @@ def plan_offline(job: TrainingJob, settings: Settings, cluster_file: Path, polic
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitAnswer:
+    """How a job would fit cards that somebody names.
+
+    cards: as asked. host_memory_bytes: that the node is taken to have. changes: of the job, none where it
+    fits as it is; None where no change was found that makes it fit. job: with the changes. candidates: its
+    plans there, or the refused ones of the job as it is.
+    """
+
+    cards: str
+    host_memory_bytes: int
+    changes: tuple[Change, ...] | None
+    job: TrainingJob
+    candidates: tuple[Candidate, ...]
+
+
+def fit_offline(job: TrainingJob, settings: Settings, cards: str, policy: str) -> FitAnswer:
+    """The change of the least effect with which ``job`` fits ``cards``, such as ``1xRTX4090``; verified by its plan.
+
+    Raises PermanentError for cards that are not known, or a bad model.
+    """
+    from frenzy.adapters.calibration_file import family_calibration
+    from frenzy.core.planning.asked_cards import node_of_cards
+    from frenzy.core.planning.marp import PlanRequest, plan_candidates, remedies
+
+    there = node_of_cards(cards)
+    # the user names the cards: what the job says of types and their number does not hold here
+    free = replace(job, constraints=replace(job.constraints, gpu_types=(), max_gpus=None))
+    shape = _shape_of(job, settings)
+    request, calibration = (
+        PlanRequest(job=free, shape=shape, total_steps=_steps(job)[0]),
+        family_calibration(shape.family),
+    )
+    candidates = plan_candidates(request, there, calibration, policy)
+    changes: tuple[Change, ...] | None = ()
+    if not any(each.feasible for each in candidates):
+        remedy = remedies(request, there, calibration, policy, within=True)
+        changes = None if remedy is None else remedy.changes
+        if remedy is not None:
+            candidates = plan_candidates(remedy.request, there, calibration, policy)
+            free = remedy.request.job
+    return FitAnswer(
+        cards=f"{there.nodes[0].num_gpus} {there.nodes[0].gpu_type}",
+        host_memory_bytes=there.nodes[0].host_memory_bytes,
+        changes=changes,
+        job=free,
+        candidates=candidates,
+    )
+
+
+def _shape_of(job: TrainingJob, settings: Settings) -> ModelShape:
+    """The job's model; that of no model where its memory is declared. Raises PermanentError for a bad one."""
+    from frenzy.adapters.model_config import resolve_model_config
+    from frenzy.core.models.shape import model_shape
+    from frenzy.core.planning.declared_plans import UNNAMED_MODEL
+
+    if not job.names_a_model:
+        return UNNAMED_MODEL
+    return model_shape(resolve_model_config(job.model, cache_folder=settings.cache_folder))
+
+
 def _steps(job: TrainingJob) -> tuple[int, str | None]:
     """Optimizer steps of the whole job, as far as they can be known here, and why they are assumed."""
     from frenzy.core.runs.ledger import DataFacts
@@ -83,6 +144,8 @@ def _steps(job: TrainingJob) -> tuple[int, str | None]:
 
     if job.training.max_steps is not None:
         return job.training.max_steps, None
+    if job.brings_own_data:
+        return _ASSUMED_STEPS, f"Without training.max_steps, times are for {_ASSUMED_STEPS} steps."
     try:
         return total_steps(job, data_facts(job) or DataFacts()) or _ASSUMED_STEPS, None
     except FrenzyError as error:

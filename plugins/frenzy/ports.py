@@ -6,7 +6,7 @@ against every implementation.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,13 +20,17 @@ from frenzy.core.runs.ledger import (
     Event,
     JobState,
     Lease,
+    Preparation,
     QueueEntry,
     RunIdentity,
     RunRecord,
 )
+from frenzy.core.runs.usage import LeaseSpan
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.launch import AttemptResult, Control, LaunchSpec
+from frenzy.core.values.log_part import LogPart
+from frenzy.core.values.prepared_data import PreparingResult, PreparingSpec
 from frenzy.core.values.queue_rules import QueueRules
 from frenzy.core.values.telemetry import Heartbeat, StepRecord
 
@@ -78,6 +82,12 @@ class LedgerTx(Protocol):
 
     def put_run(self, record: RunRecord) -> None: ...
 
+    def preparations(self, run_keys: Iterable[str]) -> Mapping[str, Preparation]:
+        """How far the data of those runs are prepared, by run key; of some nothing may be known."""
+        ...
+
+    def put_preparation(self, preparation: Preparation) -> None: ...
+
     def queue(self) -> tuple[QueueEntry, ...]:
         """Ordered by (submitted_s, run_key)."""
         ...
@@ -94,11 +104,19 @@ class LedgerTx(Protocol):
         """Live and suspect ones, by (granted_s, run_key)."""
         ...
 
+    def lease_spans(self, since_s: float) -> tuple[LeaseSpan, ...]:
+        """Of all leases, ended ones too, that held GPUs after ``since_s``, by (granted_s, run_key)."""
+        ...
+
     def lease(self, run_key: str, attempt: int) -> Lease | None: ...
     def put_lease(self, lease: Lease) -> None: ...
 
     def attempts(self, run_key: str) -> tuple[Attempt, ...]:
         """Ascending by attempt."""
+        ...
+
+    def attempt_outcomes(self) -> Mapping[str, int]:
+        """How many attempts ended with each reason code."""
         ...
 
     def put_attempt(self, attempt: Attempt) -> None: ...
@@ -235,6 +253,48 @@ class Launcher(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparerAccount:
+    """What is known of the process that prepares a run's data.
+
+    exit_code: once it is gone, where somebody saw it end. reason: why it ended, or was given up, where more is known
+    than it says itself. waiting: what keeps it from beginning. output: its last words, where nobody else kept them.
+    """
+
+    state: WorkersState
+    exit_code: int | None = None
+    reason: Reason | None = None
+    waiting: Reason | None = None
+    output: str = ""
+
+
+class Preparer(Protocol):
+    """Starts and stops the process that prepares a run's data, which holds no GPU; every call may be repeated.
+
+    Raises TemporaryError where the cluster cannot be asked, except ``account``, which then says UNKNOWN.
+    """
+
+    def found(self, run_key: str) -> int | None:
+        """The number of a process that is at work on the run's data already."""
+        ...
+
+    def start(self, spec: PreparingSpec, tell: Callable[[str], None]) -> None:
+        """Start the process; each line that it writes is told where it is at hand."""
+        ...
+
+    def account(self, spec: PreparingSpec) -> PreparerAccount:
+        """One look. A process that will never begin is given up here."""
+        ...
+
+    def stop(self, run_key: str) -> None:
+        """End whatever prepares the run's data, and remove what is left of it."""
+        ...
+
+    def remains(self) -> tuple[str, ...]:
+        """Runs of which ``stop`` would end or remove something."""
+        ...
+
+
 class RunStore(Protocol):
     """The run directory: the only thing that workers and Airflow share."""
 
@@ -246,6 +306,15 @@ class RunStore(Protocol):
         """The specification of the workers, if they left it as it was. To act on, ask the ledger."""
         ...
 
+    def put_preparing(self, spec: PreparingSpec) -> None:
+        """Write what the process that prepares is told, and make the folder that it writes to."""
+        ...
+
+    def preparing_sign(self, spec: PreparingSpec) -> Heartbeat | None:
+        """Its last sign of progress."""
+        ...
+
+    def preparing_result(self, spec: PreparingSpec) -> PreparingResult | None: ...
     def put_control(self, run_key: str, attempt: int, control: Control) -> None: ...
     def put_note(self, run_key: str, attempt: int, name: str, text: str) -> None:
         """Keep what a launcher has to remember of the attempt under ``name``."""
@@ -282,10 +351,32 @@ class RunStore(Protocol):
         """Steps of complete checkpoints, ascending."""
         ...
 
+    def model_bytes(self, run_key: str) -> int:
+        """Size of the finished model; 0 where there is none, or no more."""
+        ...
+
     def log_tail(self, run_key: str, attempt: int, *, rank: int = 0, max_bytes: int = 65536) -> str:
         """The end of a rank's output, at most ``max_bytes`` of it, from the start of a line where it has one.
 
         For rank 0, if it never wrote any, that of its pod, which died before.
+        """
+        ...
+
+    def log_part(
+        self,
+        run_key: str,
+        attempt: int,
+        *,
+        rank: int = 0,
+        offset: int | None = None,
+        whole_lines: bool = False,
+        max_bytes: int = 65536,
+        hidden: Sequence[bytes] = (),
+    ) -> LogPart:
+        """A rank's output from byte ``offset`` on; None: as ``log_tail``.
+
+        hidden: shown as stars, the longest first, also where the part begins or ends within one.
+        whole_lines: a line that is not yet ended is left for the next call.
         """
         ...
 
@@ -300,6 +391,10 @@ class RunStore(Protocol):
 
     def clean(self, run_key: str, *, keep_model: bool, dry_run: bool) -> int:
         """Bytes of the run's files, its finished model apart with ``keep_model``; removed unless ``dry_run``."""
+        ...
+
+    def clean_data(self, folders: Iterable[str], *, dry_run: bool) -> int:
+        """Bytes of ``folders`` of prepared data, as paths below the storage's root; removed unless ``dry_run``."""
         ...
 
 

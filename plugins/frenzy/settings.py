@@ -84,6 +84,7 @@ class Settings:
     workers may take to write a checkpoint when asked to stop.
     ``hang_s`` is how long a training may show no step, ``startup_s`` how long a start, or the saving of the finished
     model, may show no progress, ``collective_timeout_s`` how long ranks wait for one another in one exchange.
+    ``prepare_above_tokens``: data with more are prepared before the run has GPUs, others by its workers.
     ``restart_s`` is what a move of a running job is taken to cost until its own attempts have shown it,
     ``min_run_s`` the least time between two moves, ``max_moves`` their number in a run, to which every
     ``move_refill_s`` of running adds one.
@@ -110,6 +111,7 @@ class Settings:
     hang_s: float = 600.0
     startup_s: float = 900.0
     collective_timeout_s: float = 600.0
+    prepare_above_tokens: int = 4_000_000
     elastic: ElasticMoves = ElasticMoves.AUTO
     restart_s: float = MOVES.restart_s
     min_run_s: float = MOVES.min_run_s
@@ -374,6 +376,12 @@ _VARIABLES: Final = (
     _seconds("FRENZY_HANG_S", "hang_s"),
     _seconds("FRENZY_STARTUP_S", "startup_s"),
     _seconds("FRENZY_COLLECTIVE_TIMEOUT_S", "collective_timeout_s"),
+    _Variable(
+        name="FRENZY_PREPARE_ABOVE_TOKENS",
+        field="prepare_above_tokens",
+        parse=_count,
+        allowed="give a whole number of tokens from 0 on",
+    ),
     _chosen("FRENZY_ELASTIC", "elastic", ElasticMoves),
     _seconds("FRENZY_RESTART_S", "restart_s"),
     _seconds("FRENZY_MIN_RUN_S", "min_run_s"),

@@ -17,6 +17,7 @@ from frenzy.adapters.files.run_store import FsspecRunStore
 from frenzy.adapters.k8s.pod_rules import PodRules, load_pod_rules
 from frenzy.adapters.ledger_sql.sql_ledger import SqlLedger
 from frenzy.adapters.local.local_launcher import LocalLauncher
+from frenzy.adapters.local.local_preparer import LocalPreparer
 from frenzy.adapters.memory import FixedQueues
 from frenzy.adapters.source_settings import source_rules
 from frenzy.adapters.spec.cluster_file import ClusterFileInventory
@@ -26,7 +27,7 @@ from frenzy.app.services import Services
 from frenzy.core.lifecycle.moves import ElasticRules
 from frenzy.core.scheduling import policy_named
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, SpecError, TemporaryError
-from frenzy.ports import Inventory, Launcher, RunStore
+from frenzy.ports import Inventory, Launcher, Preparer, RunStore
 from frenzy.settings import ElasticMoves, LauncherKind, Settings
 
 _CORRECTED_AFTER_S: Final = 10.0
@@ -56,6 +57,17 @@ def launcher(settings: Settings, core_api: Callable[[], Any] | None = None) -> L
     return KubernetesLauncher(run_store(settings), pod_rules(settings), core_api=api)
 
 
+def preparer(settings: Settings, core_api: Callable[[], Any] | None = None) -> Preparer:
+    """What prepares data. core_api: as in ``launcher``."""
+    if settings.launcher is LauncherKind.LOCAL:
+        return LocalPreparer(os.environ)
+    # Imported only here: the client library of Kubernetes is large.
+    from frenzy.adapters.k8s.launcher.kubernetes_preparer import KubernetesPreparer
+
+    api = core_api or partial(kubernetes_api, settings.kubernetes_conn_id)
+    return KubernetesPreparer(pod_rules(settings), core_api=api)
+
+
 def inventory(settings: Settings) -> Inventory:
     """What says which GPUs there are: the cluster file, or where workers are pods the cluster itself."""
     if settings.launcher is LauncherKind.LOCAL:
@@ -64,7 +76,8 @@ def inventory(settings: Settings) -> Inventory:
     from frenzy.adapters.k8s.inventory.kubernetes_inventory import KubernetesInventory
 
     api = partial(kubernetes_api, settings.kubernetes_conn_id)
-    return KubernetesInventory(api, pod_rules(settings), cluster_file=settings.cluster_file)
+    devices = partial(kubernetes_resource_api, settings.kubernetes_conn_id)
+    return KubernetesInventory(api, pod_rules(settings), cluster_file=settings.cluster_file, resource_api=devices)
 
 
 def pod_rules(settings: Settings) -> PodRules:
@@ -93,6 +106,13 @@ def kubernetes_api(conn_id: str) -> Any:
         detail = f"No way to a Kubernetes cluster by the Connection {conn_id}, as a pod or by a kubeconfig: {error}"
         remedy = "Make that Connection, set KUBECONFIG for Airflow's components, or run them in the cluster."
         raise PermanentError(Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail, remedy=remedy)) from error
+
+
+def kubernetes_resource_api(conn_id: str) -> Any:
+    """A client of ``resource.k8s.io/v1``, made and failing as ``kubernetes_api``."""
+    from kubernetes.client import ResourceV1Api
+
+    return ResourceV1Api(kubernetes_api(conn_id).api_client)
 
 
 def services_for(settings: Settings, database_url: str) -> Services:

@@ -131,7 +131,7 @@ def rank_main(case: Loading, folder: str, rank: int, port: int, meet: Any) -> No
     torch.set_num_threads(1)
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed("gloo")
-    settings = deepspeed_config(spec.job, spec.plan)
+    settings = deepspeed_config(spec.job, spec.plan, spec.gpu.kind)
     load(case, tiny, settings)
     meet.wait()
     meet.wait()

@@ -17,6 +17,9 @@ from frenzy.sim.workloads import WorkloadSpec
 
 SEEDS: Final = (77, 78, 79)
 SEED: Final = SEEDS[0]
+SIA_GOODPUT: Final = "Sia's goodput, the same traces"
+SIA_PROFILES: Final = Path(__file__).parents[2] / "tools/policy_bench/profiles/sia-goodput.yaml"
+WHOLE: Final = 1_000_000
 _NUM_WINDOWS: Final = 6
 _JOBS_IN_WINDOW: Final = 120
 _NUM_PROFILES: Final = 7
@@ -37,7 +40,9 @@ def groups(folder: Path) -> dict[str, list[WorkloadSpec]]:
     windows = [_window(folder / f"window-{number}.csv", number, everything) for number in range(_NUM_WINDOWS)]
     profiles = _profiles(folder / "profiles.json")
     jobs = [_jobs(folder / f"profiled-{number}.csv", number) for number in range(4)]
+    sia = [_sia_jobs(folder / f"sia-{trace}.csv", trace) for trace in TRACES]
     return {
+        SIA_GOODPUT: [WorkloadSpec(trace=each, profiles=str(SIA_PROFILES), cluster="64", seed=SEED) for each in sia],
         "the same traces, other jobs": [
             WorkloadSpec(trace=t, cluster=c, seed=seed) for seed in SEEDS for t, c in usual
         ],
@@ -52,6 +57,12 @@ def groups(folder: Path) -> dict[str, list[WorkloadSpec]]:
             *(_profiled(profiles, each, clusters["two-types"], 2.0) for each in jobs),
         ],
     }
+
+
+def _sia_jobs(path: Path, trace: str) -> str:
+    """The arrivals of ``trace``, each the whole training that its application names: most are alike and short."""
+    rows = [(each.name, each.submit_s, each.application, WHOLE, each.num_gpus) for each in load_trace(trace).arrivals]
+    return _written(path, ("job", "submit_s", "profile", "work_samples", "gpus"), rows)
 
 
 def _profiled(profiles: str, jobs: str, cluster: str, load: float | None) -> WorkloadSpec:

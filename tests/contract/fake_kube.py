@@ -1,4 +1,4 @@
-"""The few calls of CoreV1Api that the inventory makes, over objects in memory, with watches that see every change."""
+"""The few calls of CoreV1Api and ResourceV1Api that the inventory makes: over objects in memory, watches see all."""
 
 from __future__ import annotations
 
@@ -53,12 +53,17 @@ class Kind:
 
 
 class FakeKube:
-    """Nodes and pods. forbids_all_pods: pods of other namespaces may not be listed. forbids_nodes: as said."""
+    """Nodes, pods, and devices. forbids_all_pods: pods of other namespaces may not be listed. forbids_nodes: as said.
+
+    refuses_devices: with which status dynamic resource allocation is refused: 404 of an old server, None of a new one.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._version = 1
         self.nodes, self.pods = Kind(), Kind()
+        self.slices, self.claims, self.classes = Kind(), Kind(), Kind()
+        self.refuses_devices: int | None = 404
         self.forbids_all_pods = False
         self.forbids_nodes = False
         self.fails_next: list[int] = []
@@ -99,6 +104,20 @@ class FakeKube:
     def list_namespaced_pod(self, namespace: str, **options: Any) -> Answer | Stream:
         pods = [each for each in self.pods.objects.values() if each["metadata"]["namespace"] == namespace]
         return self._answer(self.pods, options, pods)
+
+    def list_resource_slice(self, **options: Any) -> Answer | Stream:
+        return self._devices(self.slices, options)
+
+    def list_resource_claim_for_all_namespaces(self, **options: Any) -> Answer | Stream:
+        return self._devices(self.claims, options)
+
+    def list_device_class(self, **options: Any) -> Answer | Stream:
+        return self._devices(self.classes, options)
+
+    def _devices(self, kind: Kind, options: Json) -> Answer | Stream:
+        if self.refuses_devices is not None:
+            raise ApiException(status=self.refuses_devices, reason="as the test wants")
+        return self._answer(kind, options, list(kind.objects.values()))
 
     def _answer(self, kind: Kind, options: Json, objects: list[Json]) -> Answer | Stream:
         with self._lock:

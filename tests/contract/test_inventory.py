@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+import yaml
 from tests.contract.eventually import eventually
 from tests.contract.fake_kube import FakeKube
 from tests.unit.adapters.k8s.cluster_objects import RULES, node_object, pod_object
@@ -23,6 +24,7 @@ from frenzy.core.values.units import GIB
 from frenzy.ports import Inventory
 
 A100 = CATALOGUE["a100-80"].gpu
+DEVICES = Path(__file__).parents[1] / "data/kubernetes/devices.yaml"
 
 
 class World(Protocol):
@@ -86,6 +88,7 @@ class KubernetesWorld:
             lambda: self.kube,  # type: ignore[arg-type,return-value]
             RULES,
             cluster_file=self.file,
+            resource_api=lambda: self.kube,
             patience_s=patience_s,
         )
 
@@ -168,6 +171,39 @@ def test_changes_cost_no_further_list(kubernetes: KubernetesWorld) -> None:
         kubernetes.add(f"new-{index}")
         eventually(lambda index=index: f"new-{index}" in names(kubernetes.inventory))  # type: ignore[misc]
     assert (kubernetes.kube.nodes.num_lists, kubernetes.kube.pods.num_lists) == (1, 1)
+
+
+@pytest.mark.parametrize("status", [404, 403], ids=["of an old server", "that it may not list"])
+def test_devices_that_can_be_claimed_are_none_on_a_server(kubernetes: KubernetesWorld, status: int) -> None:
+    kubernetes.kube.refuses_devices = status
+    kubernetes.add("n1")
+    assert usable(kubernetes) == 8
+
+
+def test_claims_of_others_come_and_go(kubernetes: KubernetesWorld) -> None:
+    kube = kubernetes.kube
+    kube.refuses_devices = None
+    devices = yaml.safe_load(DEVICES.read_text(encoding="utf-8"))
+    devices["slice"]["spec"]["nodeName"] = "n1"
+    kube.put(kube.slices, devices["slice"])
+    kubernetes.add("n1")
+    assert usable(kubernetes) == 8
+    kube.put(kube.claims, devices["claim"])
+    eventually(lambda: usable(kubernetes) == 7)
+    kube.remove(kube.claims, devices["claim"]["metadata"]["name"])
+    eventually(lambda: usable(kubernetes) == 8)
+
+
+def test_node_without_a_plugin_comes_with_its_slice_and_the_class(kubernetes: KubernetesWorld) -> None:
+    kube = kubernetes.kube
+    kube.refuses_devices = None
+    devices = yaml.safe_load(DEVICES.read_text(encoding="utf-8"))
+    kube.put(kube.nodes, node_object("gpu-1", labels={}, resources={}))
+    kube.put(kube.classes, devices["class"])
+    assert names(kubernetes.inventory) == []
+    kube.put(kube.slices, devices["slice"])
+    eventually(lambda: names(kubernetes.inventory) == ["gpu-1"])
+    assert usable(kubernetes, "gpu-1") == 2
 
 
 def test_a_version_that_is_too_old_means_one_more_list(kubernetes: KubernetesWorld) -> None:

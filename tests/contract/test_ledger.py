@@ -384,3 +384,24 @@ def test_entries_in_the_queue_change_all_at_once_and_others_stay(ledger: LedgerS
         assert tx.queue() == (*moved, entries[2])
     with ledger.reading() as tx:
         assert tx.queue() == (*moved, entries[2])
+
+
+def test_spans_of_leases_and_ends_of_attempts_are_known_of_ended_ones_too(ledger: LedgerStore) -> None:
+    old, new = values.run("old"), values.run("new")
+    lost = Reason(code=ReasonCode.NODE_LOST)
+    with ledger.transaction() as tx:
+        tx.put_cluster(values.cluster())
+        for run in (old, new):
+            tx.put_run(run)
+        lease = values.lease(old.run_key, n1=1)
+        tx.put_lease(lease)
+        tx.put_lease(replace(lease, state=LeaseState.ENDED, ended_s=lease.granted_s + 60, end_reason=lost))
+        tx.put_attempt(replace(values.attempt(old.run_key), ended_s=60.0, outcome=lost))
+        tx.put_lease(values.lease(new.run_key, n1=1))
+        tx.put_attempt(values.attempt(new.run_key))
+    with ledger.reading() as tx:
+        spans = {each.run_key: each for each in tx.lease_spans(lease.granted_s)}
+        assert (spans[old.run_key].num_gpus, spans[old.run_key].ended_s) == (1, lease.granted_s + 60)
+        assert spans[new.run_key].ended_s is None
+        assert [each.run_key for each in tx.lease_spans(lease.granted_s + 61)] == [new.run_key]
+        assert dict(tx.attempt_outcomes()) == {"NODE_LOST": 1}

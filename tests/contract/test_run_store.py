@@ -230,6 +230,38 @@ def test_the_output_of_a_pod_stands_in_for_a_first_rank_that_left_none(both: tup
     assert store.log_tail(KEY, 1) == "training\n"
 
 
+def test_a_log_is_read_part_by_part_in_whole_lines(both: tuple[RunStore, Workers]) -> None:
+    store, workers = both
+    workers.log(1, 0, "one\ntwo\nthr")
+    first = store.log_part(KEY, 1, offset=0, whole_lines=True, max_bytes=6)
+    assert (first.text, first.has_more) == ("one\n", True)
+    second = store.log_part(KEY, 1, offset=first.next_offset, whole_lines=True)
+    assert (second.text, second.has_more) == ("two\n", True), "the line that is being written waits"
+    nothing = store.log_part(KEY, 1, offset=second.next_offset, whole_lines=True)
+    assert (nothing.text, nothing.next_offset) == ("", second.next_offset)
+    workers.log(1, 1, "ended\n")
+    last = store.log_part(KEY, 1, rank=1, offset=0, whole_lines=True)
+    assert (last.text, last.has_more) == ("ended\n", False)
+
+
+def test_the_last_line_of_what_has_ended_need_not_be_ended(both: tuple[RunStore, Workers]) -> None:
+    store, workers = both
+    workers.log(1, 0, "one\nkill")
+    assert store.log_part(KEY, 1, offset=4).text == "kill"
+    assert store.log_part(KEY, 1, offset=4, max_bytes=2).text == "ki", "a line longer than a part comes in pieces"
+
+
+@pytest.mark.parametrize("offset", range(24))
+def test_no_offset_and_no_end_of_a_part_shows_a_piece_of_what_is_hidden(
+    both: tuple[RunStore, Workers], offset: int
+) -> None:
+    store, workers = both
+    workers.log(1, 0, "key hunter2-secret end\n")
+    for most in (3, 9, 100):
+        part = store.log_part(KEY, 1, offset=offset, max_bytes=most, hidden=(b"hunter2-secret",))
+        assert part.text == "key ************** end\n"[offset:][:most]
+
+
 def test_what_a_launcher_notes_comes_back_by_its_name(both: tuple[RunStore, Workers]) -> None:
     store, _ = both
     assert store.note(KEY, 1, "pods") is None
@@ -247,7 +279,7 @@ def test_workers_find_spec_config_and_control_by_the_paths(files: tuple[FsspecRu
     store.put_spec(spec)
     store.put_control(KEY, 1, control)
     assert codec.loads(type(spec), workers.read(workers.paths.spec(1))) == spec
-    assert json.loads(workers.read(workers.paths.ds_config(1))) == deepspeed_config(spec.job, spec.plan)
+    assert json.loads(workers.read(workers.paths.ds_config(1))) == deepspeed_config(spec.job, spec.plan, spec.gpu.kind)
     assert codec.loads(Control, workers.read(workers.paths.control(1))) == control
 
 
@@ -376,6 +408,7 @@ def test_the_finished_model_stays_unless_it_is_to_go(files: tuple[FsspecRunStore
     workers.put(model, "x" * 1000)
     whole = store.clean(KEY, keep_model=False, dry_run=True)
     assert store.clean(KEY, keep_model=True, dry_run=False) == whole - 1000
+    assert (store.model_bytes(KEY), store.model_bytes("another")) == (1000, 0)
     assert workers.exists(model)
     assert not workers.exists(workers.paths.result(1))
     assert store.clean(KEY, keep_model=False, dry_run=False) == 1000

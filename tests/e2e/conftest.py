@@ -29,6 +29,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory, stack_settings: Callable[[st
         "FRENZY_LEASE_S": LEASE_S,
         # What moves a job in these tests is its memory, or a person; test_elastic has an Airflow of its own.
         "FRENZY_ELASTIC": "off",
+        # The text of most tests has fewer.
+        "FRENZY_PREPARE_ABOVE_TOKENS": 300_000,
     }
     queues = files / "queues.yaml"
     queues.write_text("teams: {readers: {members: [ada, ben]}}\n", encoding="utf-8")

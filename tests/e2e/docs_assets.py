@@ -77,7 +77,7 @@ def take_terminal(page: Browser, lines: list[str]) -> None:
 
 
 def take_airflow(page: Browser, stack: Stack) -> None:
-    """The newest run's graph with its task group open, and the page of its tab Memory."""
+    """The newest run's graph with its task group open, and the page of its tab Training."""
     run = newest_run(stack)
     page.cookie(stack.base_url, "_token", stack.token("viewer"))
     page.window(1400, 760)
@@ -91,11 +91,11 @@ def take_airflow(page: Browser, stack: Stack) -> None:
     page.picture(IMAGES / "dag-run.png")
     ids = urlencode({"dag_id": run.dag_id, "run_id": run.run_id})
     page.window(1500, 900)
-    page.open(f"{stack.base_url}/frenzy/pages/memory?{ids}")
-    page.wait_for("document.querySelector('svg') && document.body.innerText.includes('Attempts')")
+    page.open(f"{stack.base_url}/frenzy/pages/training?{ids}")
+    page.wait_for("document.querySelector('.uplot') && document.body.innerText.includes('Attempts')")
     page.window(1500, min(1400, page.evaluate("document.querySelector('main').scrollHeight") + 40))
     time.sleep(_SETTLE_S)
-    page.picture(IMAGES / "memory.png")
+    page.picture(IMAGES / "training.png")
 
 
 def newest_run(stack: Stack) -> DagRun:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.e2e.growing import growing
@@ -84,6 +85,27 @@ def test_a_finished_run_leaves_a_model_an_asset_event_and_an_evaluation(walker: 
     assert walker.task(dag_id, run_id, "evaluate")["state"] == "success"
     events = walker.airflow("GET", f"/assets/events?source_dag_id={dag_id}")["asset_events"]
     assert any(event["source_run_id"] == run_id for event in events)
+
+
+def test_large_data_are_prepared_before_gpus_are_asked_for(walker: Walker, tmp_path: Path) -> None:
+    corpus = tmp_path / "large.txt"
+    corpus.write_text(walker.corpus.read_text(encoding="utf-8") * 3, encoding="utf-8")
+    dag_id = walker.store(job_text("prepared", corpus, training={"max_steps": 4}, evaluation={"enabled": True}))
+    run_ids = [walker.trigger(dag_id), walker.trigger(dag_id)]
+    views = [walker.succeed(dag_id, run_id) for run_id in run_ids]
+    assert [walker.task(dag_id, run_id, "train.prepare")["state"] for run_id in run_ids] == ["success"] * 2
+    first, second = (view.run.prepared for view in views)
+    assert first is not None
+    assert first == second
+    assert walker.task(dag_id, run_ids[0], "evaluate")["state"] == "success"
+    states = [event.text.partition(":")[0] for event in views[0].events if event.kind == "state"]
+    assert states.index("PREPARING") < states.index("QUEUED")
+
+
+def test_small_data_are_left_to_the_workers_and_the_task_is_skipped(walker: Walker) -> None:
+    dag_id, run_id = walker.start("unprepared", training={"max_steps": 2})
+    assert walker.succeed(dag_id, run_id).run.prepared is None
+    assert walker.task(dag_id, run_id, "train.prepare")["state"] == "skipped"
 
 
 @pytest.mark.thorough

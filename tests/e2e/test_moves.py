@@ -29,6 +29,20 @@ def test_rising_memory_is_forecast_and_the_run_moves_before_it_fails(walker: Wal
     assert first.result.exit_code == 98
     assert view.attempts[-1].plan.gpu_memory_bytes > first.plan.gpu_memory_bytes
     assert all(a.outcome is not None and a.outcome.code is not ReasonCode.BUDGET_EXCEEDED for a in view.attempts)
+    check_decide_never_failed(walker, dag_id, run_id)
+
+
+def check_decide_never_failed(walker: Walker, dag_id: str, run_id: str) -> None:
+    """A move is no error: not in Airflow's tries, and not in the log that a person opens."""
+    decide = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/train.decide"
+    tries = walker.http.get(f"{decide}/tries").json()["task_instances"]
+    assert [(each["try_number"], each["state"]) for each in tries] == [(1, "success")]
+    links = walker.http.get(f"{decide}/links").json()["extra_links"]
+    assert set(links) == {"Training", "Worker log"}
+    assert walker.http.get(links["Worker log"]).text, "a link that leads somewhere"
+    log = walker.http.get(f"{decide}/logs/1").text
+    assert "this is no error" in log
+    assert "Task failed" not in log and "Traceback" not in log
 
 
 @pytest.mark.thorough

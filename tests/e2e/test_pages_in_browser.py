@@ -24,6 +24,12 @@ HOSTILE = '"><img src=x onerror=alert(1)><svg onload=alert(2)>'
 FRAMED = "Array.from(document.querySelectorAll('iframe')).some((f) => f.contentDocument?.querySelector('h1'))"
 
 
+DOCUMENT = (
+    "Array.from(document.querySelectorAll('iframe'))"
+    ".find((f) => f.contentDocument?.querySelector('h1')).contentDocument"
+)
+
+
 @pytest.fixture(scope="module")
 def page() -> Iterator[Browser]:
     with browser() as opened:
@@ -40,7 +46,7 @@ def viewer(page: Browser, stack: Stack) -> Browser:
 @pytest.fixture(scope="module")
 def trained(walker: Walker) -> RunView:
     """A run that has ended."""
-    return walker.succeed(*walker.start("pages"))
+    return walker.succeed(*walker.start("pages", evaluation={"enabled": True, "max_new_tokens": 8}))
 
 
 def tab_of(view: RunView, stack: Stack, tab: str) -> str:
@@ -48,23 +54,25 @@ def tab_of(view: RunView, stack: Stack, tab: str) -> str:
     return f"{stack.base_url}/dags/{identity.dag_id}/runs/{quote(identity.run_id)}/plugin/frenzy_{tab}"
 
 
-def test_memory_tab_shows_predicted_measured_and_capacity(viewer: Browser, trained: RunView, stack: Stack) -> None:
-    viewer.open(tab_of(trained, stack, "memory"))
+def test_training_tab_says_why_and_shows_predicted_measured_and_capacity(
+    viewer: Browser, trained: RunView, stack: Stack
+) -> None:
+    viewer.open(tab_of(trained, stack, "training"))
     viewer.wait_for(FRAMED)
+    viewer.wait_for(f"{DOCUMENT}.querySelectorAll('.uplot canvas').length === 3")
     attempt = trained.attempts[0]
     text = viewer.text()
     assert attempt.plan.plan_id in text
     assert format_bytes(attempt.plan.memory.peak_allocated_bytes) in text
     assert format_bytes(attempt.plan.gpu_memory_bytes) in text
     assert format_bytes(attempt.measured_peak_bytes or 0) in text
-    assert viewer.evaluate(
-        "Array.from(document.querySelectorAll('iframe')).some((f) => f.contentDocument.querySelector('polyline.curve'))"
-    )
+    assert trained.why in text
+    assert "It has trained" in trained.why
 
 
-def test_plan_tab_shows_every_reason_and_the_chosen_plan(viewer: Browser, trained: RunView, stack: Stack) -> None:
-    viewer.open(tab_of(trained, stack, "plan"))
-    viewer.wait_for(FRAMED)
+def test_training_tab_shows_every_reason_and_the_chosen_plan(viewer: Browser, trained: RunView, stack: Stack) -> None:
+    viewer.open(tab_of(trained, stack, "training"))
+    viewer.wait_for(f"{FRAMED} && {DOCUMENT}.body.innerText.includes('that fit')")
     text = viewer.text()
     best = next(each for each in trained.run.candidates if each.rank == 1)
     assert best.plan.plan_id in text
@@ -72,19 +80,29 @@ def test_plan_tab_shows_every_reason_and_the_chosen_plan(viewer: Browser, traine
     assert "ran as attempt 1" in text
 
 
-def test_queue_page_hangs_in_the_navigation(viewer: Browser, trained: RunView, stack: Stack) -> None:
-    viewer.open(f"{stack.base_url}/plugin/frenzy_queue")
+def test_training_tab_leads_to_the_model_and_says_how_good_it_is(
+    viewer: Browser, trained: RunView, stack: Stack
+) -> None:
+    viewer.open(tab_of(trained, stack, "training"))
+    viewer.wait_for(f"{FRAMED} && {DOCUMENT}.querySelector('.facts')?.innerText.includes('perplexity')")
+    assert f"{trained.run.run_key}/model" in viewer.text()
+
+
+def test_gpus_page_hangs_in_the_navigation(viewer: Browser, trained: RunView, stack: Stack) -> None:
+    viewer.open(f"{stack.base_url}/plugin/frenzy_gpus")
     viewer.wait_for(FRAMED)
+    viewer.wait_for(f"{DOCUMENT}.body.innerText.includes('Ended')")
     text = viewer.text()
-    for word in ("Waiting", "Running", "GPUs by type", "t-small", "gpu_t-small"):
+    for word in ("Waiting", "Running", "GPUs held", "t-small", "gpu_t-small", trained.run.job.name):
         assert word in text
 
 
 def test_pages_make_no_complaint(viewer: Browser, trained: RunView, stack: Stack) -> None:
     viewer.complaints.clear()
-    for tab in ("memory", "plan"):
-        viewer.open(tab_of(trained, stack, tab))
-        viewer.wait_for(FRAMED)
+    viewer.open(tab_of(trained, stack, "training"))
+    viewer.wait_for(FRAMED)
+    viewer.open(f"{stack.base_url}/plugin/frenzy_gpus")
+    viewer.wait_for(FRAMED)
     assert [each for each in viewer.complaints if "/frenzy/" in each or "dialog" in each] == []
 
 
@@ -110,7 +128,7 @@ def show_hostile_run(viewer: Browser, walker: Walker, stack: Stack, request: Reg
     try:
         walker.frenzy("POST", f"/runs/{view.run.run_key}/enqueue", PlaceView, user=SERVICE_USER)
         query = f"dag_id={quote(HOSTILE, safe='')}&run_id={quote(HOSTILE, safe='')}"
-        for name, shown in (("memory", "hostile"), ("plan", "hostile"), ("queue", HOSTILE)):
+        for name, shown in (("training", "hostile"), ("gpus", HOSTILE)):
             viewer.open(f"{stack.base_url}/frenzy/pages/{name}?{query}")
             viewer.wait_for(f"document.body?.innerText.includes({shown!r})")
             assert viewer.evaluate("document.querySelectorAll('main img, main script, main svg[onload]').length") == 0
@@ -120,6 +138,6 @@ def show_hostile_run(viewer: Browser, walker: Walker, stack: Stack, request: Reg
 
 
 def test_without_a_session_there_is_no_page(stack: Stack) -> None:
-    for name in ("memory", "plan", "queue"):
+    for name in ("training", "gpus"):
         answer = httpx.get(f"{stack.base_url}/frenzy/pages/{name}", trust_env=False)
         assert answer.status_code == 401

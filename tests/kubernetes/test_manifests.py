@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from kubernetes import client
+from tests.contract.eventually import eventually
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.fake_node import FakeNode, gpu_nodes
 from tests.kubernetes.fake_nodes import FakeNodes
@@ -19,11 +20,15 @@ from tests.kubernetes.pods import wait_for_pod
 from tests.unit.adapters.k8s.pod_examples import A100, EXAMPLES, PLAIN, Example, node, spec
 
 from frenzy.adapters.k8s import labels
+from frenzy.adapters.k8s.launcher.kubernetes_preparer import KubernetesPreparer
 from frenzy.adapters.k8s.launcher.manifest_yaml import manifest_yaml
 from frenzy.adapters.k8s.launcher.pod_manifest import pods_of
+from frenzy.adapters.k8s.launcher.preparing_pod import preparing_pod
 from frenzy.adapters.k8s.pod_rules import PodRules, RunDirectory, parse_pod_rules
 from frenzy.adapters.k8s.quantity import parse_quantity
 from frenzy.core.values.launch import LaunchSpec
+from frenzy.core.values.prepared_data import PreparingSpec
+from frenzy.ports import WorkersState
 
 PRODUCT = "NVIDIA-A100-SXM4-80GB"
 RULES = parse_pod_rules(PLAIN)
@@ -95,6 +100,33 @@ def test_the_api_server_keeps_every_field(name: str, core_api: client.CoreV1Api,
     for pod in pods_of(example.spec, rules):
         kept = core_api.create_namespaced_pod(kube_namespace, pod, dry_run="All", _preload_content=False)
         assert _missing(pod, json.loads(kept.data), "") == []
+
+
+def preparing(namespace: str) -> tuple[PreparingSpec, PodRules]:
+    given = EXAMPLES["one-gpu"].spec
+    spec = PreparingSpec(run_key=given.run_key, number=1, job=given.job, run_dir=given.run_dir)
+    return spec, replace(RULES, namespace=namespace)
+
+
+def test_the_api_server_keeps_every_field_of_a_pod_that_prepares(
+    core_api: client.CoreV1Api, kube_namespace: str
+) -> None:
+    pod = preparing_pod(*preparing(kube_namespace))
+    options = {"dry_run": "All", "field_validation": "Strict", "_preload_content": False}
+    kept = core_api.create_namespaced_pod(kube_namespace, pod, **options)
+    assert _missing(pod, json.loads(kept.data), "") == []
+
+
+def test_a_pod_that_prepares_is_made_once_found_and_removed(core_api: client.CoreV1Api, kube_namespace: str) -> None:
+    spec, rules = preparing(kube_namespace)
+    preparer = KubernetesPreparer(rules, core_api=lambda: core_api)
+    for _ in range(2):
+        preparer.start(spec, lambda _: None)
+    assert preparer.found(spec.run_key) == 1
+    assert preparer.account(spec).state is WorkersState.ALIVE
+    assert preparer.remains() == (spec.run_key,)
+    preparer.stop(spec.run_key)
+    eventually(lambda: preparer.remains() == ())
 
 
 def _missing(sent: Any, kept: Any, path: str) -> list[str]:

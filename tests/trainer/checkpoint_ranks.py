@@ -24,10 +24,14 @@ import transformers
 from deepspeed.accelerator import get_accelerator
 from torch import distributed
 
+from frenzy.core.lifecycle.checkpoint_manifest import CheckpointManifest
 from frenzy.core.lifecycle.resume import ParallelLayout
 from frenzy.core.values.launch import RunPaths
 from frenzy.trainer.checkpoint.fragment_index import FragmentIndex
-from frenzy.trainer.checkpoint.save import PreparedCheckpoint, TrainState, load_checkpoint, save_checkpoint
+from frenzy.trainer.checkpoint.load import load_checkpoint, tensor_files
+from frenzy.trainer.checkpoint.save import CheckpointSaver
+from frenzy.trainer.checkpoint.saved_state import TrainState
+from frenzy.trainer.checkpoint.store import PreparedCheckpoint
 
 with warnings.catch_warnings():
     # What a first engine imports late: once here instead of in every rank, whatever it warns of.
@@ -63,6 +67,7 @@ class Setup:
     offload: bool = False
     width: int = 16
     accumulation: int = 2
+    fp32_sums: bool = False
 
     @property
     def layout(self) -> ParallelLayout:
@@ -97,7 +102,14 @@ class Setup:
             "fp16": {"fp16": {"enabled": True, "initial_scale_power": 12, "loss_scale_window": 2}},
             "autocast": {"torch_autocast": {"enabled": True, "dtype": "bfloat16"}},
         }
-        return config | formats[self.precision]
+        config |= formats[self.precision]
+        if self.fp32_sums:
+            config["data_types"] = {"grad_accum_dtype": "fp32"}
+            if self.stage == 1:
+                config["communication_data_type"] = "fp32"
+            if self.stage == 1 and self.precision == "bf16":
+                config["bf16"] = {"enabled": True, "immediate_grad_update": True}
+        return config
 
 
 def tiny_model(setup: Setup) -> torch.nn.Module:
@@ -209,19 +221,34 @@ def resume_and_save(
     """The state that was loaded, and the losses from there to ``last``."""
     engine = make_engine(setup)
     state = load_checkpoint(engine, prepared)
-    return state, go_on(engine, setup, run_dir, state.step, save_at, last, keep)
+    return state, go_on(engine, setup, run_dir, state.step, save_at, last, keep, resumed=prepared.manifest)
 
 
 def go_on(
-    engine: Any, setup: Setup, run_dir: str, done: int, save_at: tuple[int, ...], last: int, keep: int
+    engine: Any,
+    setup: Setup,
+    run_dir: str,
+    done: int,
+    save_at: tuple[int, ...],
+    last: int,
+    keep: int,
+    resumed: CheckpointManifest | None = None,
 ) -> list[float]:
-    """Losses of the steps after ``done``; a step in ``save_at`` that is ``done`` is saved before any training."""
+    """Losses of the steps after ``done``; a step in ``save_at`` that is ``done`` is saved before any training.
+
+    As in a run, a checkpoint is written while the next steps train.
+    """
     losses: list[float] = []
-    for step in (*save_at, last):
-        losses += train(engine, setup, done + 1, step)
-        done = step
-        if step in save_at:
-            save_checkpoint(engine, RunPaths(run_dir), train_state(step), setup.layout, keep)
+    with CheckpointSaver(engine, RunPaths(run_dir), setup.layout, keep, resumed=resumed) as saver:
+        for step in (*save_at, last):
+            losses += train(engine, setup, done + 1, step)
+            done = step
+            if saver.pending_step is not None:
+                saver.finish()
+            if step in save_at:
+                saver.begin(train_state(step))
+        if saver.pending_step is not None:
+            saver.finish()
     return losses
 
 
@@ -233,8 +260,7 @@ def train_state(step: int) -> TrainState:
 
 def whole_state(prepared: PreparedCheckpoint) -> dict[tuple[str, str], torch.Tensor]:
     """Every tensor of a checkpoint in one piece, by what it is and by parameter (no tensor parallelism)."""
-    files = [prepared.directory / each.path for each in prepared.manifest.files if each.path.startswith("rank-")]
-    index = FragmentIndex.of_files(files, {})
+    index = FragmentIndex.of_files(tensor_files(prepared), {})
     whole = {}
     for state, name in sorted(index.tensors()):
         tensor = torch.empty(index.numel(state, name, 0))

@@ -20,7 +20,8 @@ from tests.trainer.checkpoint_ranks import (
 )
 
 from frenzy.core.values.launch import RunPaths
-from frenzy.trainer.checkpoint.save import PreparedCheckpoint, prepare_resume, state_file
+from frenzy.trainer.checkpoint.load import state_file
+from frenzy.trainer.checkpoint.store import PreparedCheckpoint, prepare_resume
 
 SAVED, LAST = 3, 5
 LAYOUTS = [(world_size, stage) for world_size in (1, 2) for stage in (1, 2, 3)]
@@ -130,6 +131,38 @@ def test_momentum_adapters_offload_and_untied_weights_resume(
     saved: Saved, source: Setup, target: tuple[int, int]
 ) -> None:
     assert resumed_losses_differ_by(saved, source, source.on(*target)) <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "tolerance"),
+    [
+        (Setup(2, 1, precision="bf16", fp32_sums=True), (2, 1), 0.0),
+        (Setup(2, 1, precision="bf16", fp32_sums=True), (2, 2), 5e-4),
+        (Setup(2, 1, precision="bf16", fp32_sums=True), (1, 3), 5e-4),
+        (Setup(1, 1, precision="bf16", fp32_sums=True), (1, 3), 5e-4),
+        (Setup(1, 3, precision="bf16", fp32_sums=True), (2, 1), 5e-4),
+        (Setup(2, 2, precision="bf16", fp32_sums=True), (1, 1), 5e-4),
+        (Setup(2, 2, precision="bf16", fp32_sums=True), (2, 2), 0.0),
+        (Setup(2, 1, precision="bf16", fp32_sums=True, lora=True), (1, 1), 5e-4),
+        (Setup(2, 1, precision="fp16", fp32_sums=True), (2, 1), 0.0),
+        (Setup(1, 2, precision="fp16", fp32_sums=True), (1, 3), 5e-4),
+    ],
+    ids=str,
+)
+def test_gradients_summed_in_fp32_resume_on_every_stage(
+    saved: Saved, source: Setup, target: tuple[int, int], tolerance: float
+) -> None:
+    assert resumed_losses_differ_by(saved, source, source.on(*target)) <= tolerance
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_every_stage_sums_in_fp32_alike(saved: Saved, lora: bool) -> None:
+    first, *others = (
+        saved.run(Setup(1, stage, precision="bf16", accumulation=8, fp32_sums=True, lora=lora))[1]
+        for stage in (1, 2, 3)
+    )
+    for losses in others:
+        assert losses == pytest.approx(first, rel=0, abs=5e-4)
 
 
 def test_the_momentum_of_sgd_is_kept(saved: Saved) -> None:

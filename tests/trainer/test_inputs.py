@@ -82,6 +82,12 @@ def test_trained_tokenizer_is_kept_for_later_attempts_and_the_evaluation(
     assert evaluation["held_out"] is True
     assert 1.0 < evaluation["perplexity"] < 300.0
     assert evaluation["sample"]
+    (tmp_path / "data").rename(tmp_path / "elsewhere")
+    refused = subprocess.run(command, check=False, env=environment, stderr=subprocess.PIPE, input=request, text=True)
+    assert refused.returncode == ExitCode.BAD_CONFIG_OR_DATA
+    assert "prepared data are gone" in refused.stderr
+    assert not (tmp_path / "data").exists()
+    (tmp_path / "elsewhere").rename(tmp_path / "data")
     _make_huge(Path(RunPaths(case.run_dir).model_dir))
     refused = subprocess.run(command, check=False, env=environment, stderr=subprocess.PIPE, input=request, text=True)
     assert refused.returncode == NO_ROOM

@@ -159,13 +159,14 @@ def test_a_model_too_narrow_for_blocks_of_64_is_refused_4_bit_weights(
     assert "training.lora.quantization: 'nf4' is refused" in result.detail
 
 
+@pytest.mark.parametrize("attention", ["flash_attention_2", "flash_attention_3"])
 def test_attention_without_its_kernels_is_refused_before_the_first_step(
-    server: LaunchServer, text: str, tmp_path: Path
+    server: LaunchServer, text: str, tmp_path: Path, attention: str
 ) -> None:
-    training = {"attention": "flash_attention_2", "precision": "bf16"}
+    training = {"attention": attention, "precision": "bf16"}
     result = server.run(Case(run_dir=str(tmp_path), data=text, training=training))
     assert result.exit_code == ExitCode.BAD_CONFIG_OR_DATA
-    assert "training.attention: 'flash_attention_2' is refused" in result.detail
+    assert f"training.attention: '{attention}' is refused" in result.detail
 
 
 def test_attention_that_a_family_lacks_is_refused_with_the_one_it_has(

@@ -46,7 +46,7 @@ class Example:
     def request(self) -> PlanRequest:
         batch = self.row.dp * self.row.micro_batch * self.row.accumulation
         training = TrainingSpec(
-            global_batch_size=batch, max_steps=100, precision=Precision.BF16, lora=self.lora, optimizer=self.optimizer
+            global_batch_size=batch, max_steps=1000, precision=Precision.BF16, lora=self.lora, optimizer=self.optimizer
         )
         job = TrainingJob(
             name="example",
@@ -54,7 +54,7 @@ class Example:
             data=DataSpec(path="/data", sequence_length=SEQUENCE_LENGTH),
             training=training,
         )
-        return PlanRequest(job=job, shape=model_shape(self.config), total_steps=100)
+        return PlanRequest(job=job, shape=model_shape(self.config), total_steps=1000)
 
     @property
     def plan(self) -> ResourcePlan:

@@ -14,6 +14,7 @@ from frenzy.core.memory.megatron import MegatronRun
 from frenzy.core.memory.torch_kernels import Sharding, TorchRun
 from frenzy.core.models.parameters import ModelShape
 from frenzy.core.planning.paper_plans import paper_memory
+from frenzy.evaluation.deepspeed_run import DeepSpeedRun
 from frenzy.evaluation.published import ModelledRun
 
 
@@ -42,9 +43,25 @@ def full_run(run: ModelledRun) -> FullRun | None:
             zero_stage=run.zero_stage,
             checkpointing=False,
         )
+    if isinstance(run, DeepSpeedRun):
+        return _full_deepspeed_run(run)
     if not run.trained.is_everything:
         return None
     return _full_torch_run(run)
+
+
+def _full_deepspeed_run(run: DeepSpeedRun) -> FullRun | None:
+    if not run.workload.trained.is_everything:
+        return None
+    return FullRun(
+        shape=run.workload.shape,
+        micro_batch=run.plan.micro_batch,
+        sequence_length=run.workload.sequence_length,
+        dp=run.plan.dp,
+        tp=run.plan.tp,
+        zero_stage=run.plan.zero_stage,
+        checkpointing=run.plan.checkpointing,
+    )
 
 
 def _full_torch_run(run: TorchRun) -> FullRun:

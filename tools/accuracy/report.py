@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from frenzy.evaluation.accuracy import AccuracyReport, Bar, accuracy_report, at_most
 from frenzy.evaluation.datasets import release_calibrations
+from frenzy.evaluation.margin import Margin, fit_margin
 from frenzy.evaluation.published import Outcome
 from frenzy.evaluation.score import Errors, ScoredRow, scored_rows
 from frenzy.settings import CHECKOUT
+from tools.accuracy.expert_load import ExpertLoads, expert_loads
 from tools.accuracy.learning import LearningCurve, Triple, learning_curve
 from tools.accuracy.peers import PEERS, full_run
 from tools.accuracy.throughput import ThroughputReport, score_throughput
@@ -39,6 +41,8 @@ class PublishedReport:
     traced: Errors
     learning: LearningCurve | None
     speed: ThroughputReport
+    experts: ExpertLoads
+    hooked_share: float
     deepspeed_gpu_rows: int
 
 
@@ -54,7 +58,9 @@ def published_report(folder: Path = DATA) -> PublishedReport:
         traced=traced,
         learning=learning_curve(_triples(scored)),
         speed=score_throughput(folder),
-        deepspeed_gpu_rows=sum(each.framework.startswith("DeepSpeed") for each in memory.rows),
+        experts=expert_loads(memory.rows),
+        hooked_share=fit_margin(memory.rows, replace(Margin(), hooked_share=0.0)).hooked_share,
+        deepspeed_gpu_rows=sum(each.framework.startswith("DeepSpeed") and each.run is not None for each in memory.rows),
     )
 
 

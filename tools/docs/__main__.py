@@ -128,7 +128,7 @@ def _type_text(field: Schema) -> str:
 
 def _kind_text(field: Schema) -> str:
     if "enum" in field:
-        return ", ".join(f"`{each}`" for each in field["enum"])
+        return ", ".join(f"`{str(each).lower() if isinstance(each, bool) else each}`" for each in field["enum"])
     if "items" in field:
         return "list of text" if field["items"]["type"] == "string" else "list of mappings, see below"
     return "mapping, see below" if "properties" in field else _TYPE_WORDS[kind_of(field)]

@@ -16,7 +16,7 @@ from airflow.listeners import hookimpl
 
 log = logging.getLogger(__name__)
 
-_ATTEMPT_TASKS: Final = frozenset({"place", "launch", "monitor", "decide"})
+_ATTEMPT_TASKS: Final = frozenset({"prepare", "place", "launch", "monitor", "decide"})
 
 
 @hookimpl

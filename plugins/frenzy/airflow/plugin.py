@@ -62,9 +62,17 @@ def cancelling_listeners() -> list[Any]:
     return [listener]
 
 
+def task_links() -> list[Any]:
+    """Made where they are asked for: in the API server."""
+    from frenzy.airflow.links import run_links
+
+    return list(run_links())
+
+
 class FrenzyPlugin(AirflowPlugin):
     name = "frenzy"
     fastapi_apps = [api_app()] if serves_api(sys.argv) else []
     fastapi_root_middlewares = turnstile() if serves_api(sys.argv) else []
     external_views = external_views(conf.get("api", "base_url", fallback=""))
+    operator_extra_links = task_links() if serves_api(sys.argv) else []
     listeners = cancelling_listeners() if serves_api(sys.argv) else []

@@ -14,4 +14,16 @@ def get_provider_info() -> dict[str, Any]:
         "name": "Frenzy",
         "description": "Serverless training of language models on mixed GPU clusters.",
         "versions": [__version__],
+        "connection-types": [
+            {
+                "connection-type": "frenzy",
+                "hook-name": "Frenzy",
+                "hook-class-name": "frenzy.airflow.hook.FrenzyHook",
+                "ui-field-behaviour": {
+                    "hidden-fields": [],
+                    "relabeling": {"schema": "Scheme", "host": "Airflow's API server", "extra": "Shared settings"},
+                    "placeholders": {"schema": "http or https", "port": "8080", "login": "frenzy"},
+                },
+            }
+        ],
     }

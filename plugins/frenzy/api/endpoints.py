@@ -22,6 +22,9 @@ from frenzy.core.runs.protocol import (
     EndReport,
     PlaceView,
     PlanPreview,
+    PreparedReport,
+    PreparingDirective,
+    PreparingReport,
     PressureReport,
     ProgressReport,
     ReconcileReport,
@@ -33,10 +36,21 @@ from frenzy.core.runs.protocol import (
     SubmittedJob,
     Verdict,
 )
-from frenzy.core.runs.views import Explanation, GpusView, MemoryView, QueueSnapshot, QueueView
+from frenzy.core.runs.usage import UsageBy, UsageView
+from frenzy.core.runs.views import (
+    Explanation,
+    FinishedModel,
+    GpusView,
+    LogLines,
+    MemoryView,
+    QueueSnapshot,
+    QueueView,
+    SavedCheckpoint,
+)
 from frenzy.core.values.errors import ReasonCode
 
 API: Final = "/api/v1"
+_Moment = Annotated[float, Ge(0), Le(1e12)]
 _RUN: Final = f"{API}/runs/{{run_key}}"
 _ATTEMPT: Final = f"{_RUN}/attempts/{{attempt}}"
 
@@ -53,6 +67,10 @@ def openapi() -> dict[str, Any]: ...
 # A run, from its registration to its end.
 @endpoint("POST", f"{API}/runs", Need.SERVICE, "Freeze a run's specification and plan it. Repeatable.", SPECIFICATION)
 def register(request: RegisterRun) -> RunView: ...
+@endpoint("POST", f"{_RUN}/preparing", Need.SERVICE, "The data are being prepared: how far, and whether to go on.")
+def preparing(run_key: str, report: PreparingReport) -> PreparingDirective: ...
+@endpoint("POST", f"{_RUN}/prepared", Need.SERVICE, "The data are prepared, or cannot be. The first account stands.")
+def prepared(run_key: str, report: PreparedReport) -> RunView: ...
 @endpoint("POST", f"{_RUN}/enqueue", Need.SERVICE, "Put the run into the queue for its next attempt. Repeatable.")
 def enqueue(run_key: str) -> PlaceView: ...
 @endpoint("GET", f"{_RUN}/place", Need.SERVICE, "Where the run stands in the queue, or where it was placed.")
@@ -88,6 +106,17 @@ def memory(run_key: str) -> MemoryView: ...
 def explain(run_key: str) -> Explanation: ...
 @endpoint("GET", f"{_RUN}/logs", Need.SEE_LOGS, "The end of one rank's log; of the newest attempt when none is named.")
 def logs(run_key: str, attempt: int | None = None, rank: Annotated[int, Ge(0), Le(1_000_000)] = 0) -> str: ...
+@endpoint("GET", f"{_RUN}/logs/part", Need.SEE_LOGS, "One rank's log from an offset on; its end when none is given.")
+def log_part(
+    run_key: str,
+    attempt: int | None = None,
+    rank: Annotated[int, Ge(0), Le(1_000_000)] = 0,
+    offset: Annotated[int, Ge(0), Le(2**62)] | None = None,
+) -> LogLines: ...
+@endpoint("GET", f"{_RUN}/checkpoints", Need.SEE_RUN, "The run's complete checkpoints, oldest first.")
+def checkpoints(run_key: str) -> tuple[SavedCheckpoint, ...]: ...
+@endpoint("GET", f"{API}/models", Need.VISIT, "Models of the newest runs that succeeded, or of one; at most 100.")
+def models(limit: int = 50, run_key: str | None = None) -> tuple[FinishedModel, ...]: ...
 @endpoint("GET", f"{API}/ended", Need.VISIT, "Runs that ended so long ago and that the caller may clean, oldest first.")
 def ended_runs(older_than_s: Annotated[float, Ge(0)] = 0.0) -> tuple[EndedRun, ...]: ...
 
@@ -112,6 +141,10 @@ def queue() -> QueueView: ...
 def queue_snapshot() -> QueueSnapshot: ...
 @endpoint("GET", f"{API}/gpus", Need.VISIT, "Capacity and what is free, by type and by node.")
 def gpus() -> GpusView: ...
+@endpoint("GET", "/metrics", Need.VISIT, "Queue, GPUs, memory and ends of attempts, as Prometheus reads them.")
+def metrics() -> str: ...
+@endpoint("GET", f"{API}/usage", Need.VISIT, "GPU-hours and cost since a moment, by team, owner, job, type or day.")
+def usage(since_s: _Moment, until_s: _Moment | None = None, by: UsageBy = UsageBy.TEAM) -> UsageView: ...
 @endpoint("GET", f"{API}/reasons", Need.VISIT, "The general sentence of every reason code.")
 def reasons() -> dict[ReasonCode, str]: ...
 @endpoint("GET", f"{API}/reconcile", Need.SERVICE, "The held leases whose workers should be looked at.")

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from frenzy.app.services import Services, log_event, require_run
 from frenzy.core.runs.access import Caller, may_manage
 from frenzy.core.runs.ledger import FINAL_STATES, JobState, RunRecord
 from frenzy.core.runs.protocol import CleanedRun, CleanRun, EndedRun
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.values.prepared_data import PreparedPaths
 from frenzy.core.values.units import format_bytes, format_duration
 from frenzy.ports import LedgerTx
+
+_BEFORE_THE_QUEUE: Final = frozenset({JobState.PENDING, JobState.PLANNED, JobState.PREPARING})
+# Another's run that ended so lately may be evaluated yet, or cleared.
+_LIKELY_RESUMED_S: Final = 86_400.0
 
 
 def ended_runs(services: Services, *, older_than_s: float, caller: Caller) -> tuple[EndedRun, ...]:
@@ -32,13 +39,38 @@ def clean_run(services: Services, run_key: str, wish: CleanRun) -> CleanedRun:
     with services.ledger.reading() as tx:
         run = require_run(tx, run_key)
         _refuse_if_needed(tx, services, run, wish)
+        unused = _unused_data(tx, services, run, wish)
     num_bytes = services.runs.clean(run_key, keep_model=not wish.models, dry_run=wish.dry_run)
+    num_bytes += services.runs.clean_data(unused, dry_run=wish.dry_run)
     if num_bytes and not wish.dry_run:
         kept = "the model too" if wish.models else "all but the model"
         with services.ledger.transaction() as tx:
             text = f"{format_bytes(num_bytes)} of its files were removed, {kept}."
             log_event(tx, run_key, services.clock.now_s(), "clean", text)
     return CleanedRun(run_key=run_key, num_bytes=num_bytes)
+
+
+def _unused_data(tx: LedgerTx, services: Services, run: RunRecord, wish: CleanRun) -> tuple[str, ...]:
+    """Folders of prepared data that only this run used, and runs that may be cleaned just as well.
+
+    None while the team has a run that is yet to find what is there.
+    """
+    runs = [each for each in tx.runs() if each.run_key != run.run_key]
+    if run.prepared is None or any(_may_find(each) and each.job.team == run.job.team for each in runs):
+        return ()
+    latest_s = services.clock.now_s() - max(wish.older_than_s, _LIKELY_RESUMED_S)
+    paths = PreparedPaths.beside(run.run_key, run.job.team)
+    kept = {
+        place
+        for each in runs
+        if each.prepared is not None and (each.state not in FINAL_STATES or each.updated_s > latest_s)
+        for place in PreparedPaths.beside(each.run_key, each.job.team).folders_of(each.prepared)
+    }
+    return tuple(each.lstrip("/") for each in paths.folders_of(run.prepared) if each not in kept)
+
+
+def _may_find(run: RunRecord) -> bool:
+    return run.state in _BEFORE_THE_QUEUE and run.prepared is None
 
 
 def _refuse_if_needed(tx: LedgerTx, services: Services, run: RunRecord, wish: CleanRun) -> None:

@@ -207,6 +207,8 @@ def _refusal_to_move(tx: LedgerTx, services: Services, run: RunRecord, asked: At
     """Why a forecast move is not worth making now; None when it is."""
     if not run.job.on_memory_pressure.forecast:
         return Reason(code=ReasonCode.MEMORY_PRESSURE_FORECAST, detail="on_memory_pressure.forecast is off.")
+    if not run.job.can_move:
+        return Reason(code=ReasonCode.MEMORY_PRESSURE_FORECAST, detail="workload.resumable is false.")
     running_s = now_s - (asked.first_step_s or now_s)
     if running_s < run.job.on_memory_pressure.min_run_s:
         return Reason(code=ReasonCode.MEMORY_PRESSURE_FORECAST, detail="on_memory_pressure.min_run_s is not over.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from frenzy.app.plan_listing import next_plans
+from frenzy.app.preparing import with_data
 from frenzy.app.schedule_pass import run_pass
 from frenzy.app.services import Services, live_attempt, require_run
 from frenzy.app.states import move
@@ -50,6 +51,7 @@ def place_status(services: Services, run_key: str) -> PlaceView:
 def _enqueue_next(tx: LedgerTx, services: Services, run: RunRecord, now_s: float) -> None:
     if run.state in FINAL_STATES and run.state is not JobState.FAILED_NO_RESOURCE:
         run = move(tx, replace(run, num_reschedules=0), JobState.QUEUED, now_s)
+    run = with_data(tx, services, run, run.prepared, now_s)
     following = next_attempt_of(tx, run)
     if isinstance(following, Reason):
         move(tx, run, final_state(following), now_s, following)
@@ -117,4 +119,5 @@ def launch_spec(tx: LedgerTx, services: Services, run: RunRecord, attempt: Attem
         run_dir=services.runs.run_dir(run.run_key),
         nodes=cluster.nodes_of(attempt.placement),
         masked=run.masked,
+        prepared=run.prepared,
     )

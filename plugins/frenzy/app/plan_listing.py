@@ -8,12 +8,13 @@ from frenzy.app.services import Services
 from frenzy.core.lifecycle.reschedule import MEMORY_REASONS, final_state, is_as_wide, ladder
 from frenzy.core.memory.residuals import Residuals
 from frenzy.core.models.shape import model_shape
+from frenzy.core.planning.declared_plans import UNNAMED_MODEL
 from frenzy.core.planning.marp import PlanRequest, plan_candidates, smallest_remedy
 from frenzy.core.runs.ledger import JobState, NextAttempt, RunRecord, versions_key
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import FrenzyError, Reason, ReasonCode
 from frenzy.core.values.job import deadline_s
-from frenzy.core.values.resource_plan import Candidate, ResourcePlan
+from frenzy.core.values.resource_plan import Candidate, PlanShape, ResourcePlan
 from frenzy.ports import LedgerTx
 
 # Steps assumed for predicted times where the number of steps is not known yet.
@@ -85,13 +86,21 @@ def _request(facts: PlanFacts, services: Services, run: RunRecord, following: Ne
     deadline = deadline_s(run.job) if following is None or following.previous is None else None
     return PlanRequest(
         job=run.job,
-        shape=model_shape(run.model_config or {}),
+        shape=model_shape(run.model_config or {}) if run.job.names_a_model else UNNAMED_MODEL,
         total_steps=max(1, (run.total_steps or ASSUMED_STEPS) - done),
         excluded_shapes=following.excluded_shapes if following is not None else (),
         extra_bytes_per_gpu=following.extra_bytes_per_gpu if following is not None else 0,
         seconds_to_deadline=None if deadline is None else deadline - services.clock.now_s(),
         residuals=facts.residuals,
+        resumes_as=_written_by(run, following),
     )
+
+
+def _written_by(run: RunRecord, following: NextAttempt | None) -> PlanShape | None:
+    """The plan that wrote the checkpoint, if the run's script goes on in its shape only."""
+    if run.job.can_change_width or following is None or following.checkpoint_step is None:
+        return None
+    return None if following.previous is None else following.previous.shape
 
 
 def _no_plan(following: NextAttempt) -> Reason:

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from frenzy.app.facts import expected_end_s, present_facts, scheduling_facts
-from frenzy.app.services import NotFound, Services, require_run
+from frenzy.app.services import Services, require_run
 from frenzy.core.lifecycle.evidence import believed, bounds_of
+from frenzy.core.lifecycle.monitor import progress_text
 from frenzy.core.lifecycle.reschedule import memory_move
+from frenzy.core.lifecycle.why import why
 from frenzy.core.planning.selection import fitting
 from frenzy.core.runs.access import Caller, Sight, may_manage, outline, see_all
 from frenzy.core.runs.ledger import (
@@ -18,6 +20,7 @@ from frenzy.core.runs.ledger import (
     JobState,
     Lease,
     LeaseState,
+    Preparation,
     QueueEntry,
     RunRecord,
     slots_held,
@@ -29,15 +32,16 @@ from frenzy.core.runs.views import (
     Explanation,
     GpusView,
     GpuTypeRow,
+    HolderRow,
     MemoryView,
     NodeRow,
+    PreparingRow,
     QueueRow,
     QueueView,
     RunningRow,
 )
 from frenzy.core.scheduling import explain as explain_placement
 from frenzy.core.scheduling.queue_usage import QueueUsage, usage_of
-from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.telemetry import StepPeak, fold_steps
 from frenzy.core.values.units import format_bytes
 from frenzy.ports import LedgerTx
@@ -50,14 +54,22 @@ _MOST_RECORDS = 20_000
 def view_of(tx: LedgerTx, run: RunRecord) -> RunView:
     """All that is known of ``run``, without its masked texts."""
     lease = next((each for each in tx.held_leases() if each.run_key == run.run_key), None)
+    entry, attempts = tx.queue_entry(run.run_key), tx.attempts(run.run_key)
     view = RunView(
         run=run,
-        queue_entry=tx.queue_entry(run.run_key),
+        queue_entry=entry,
         lease=lease,
-        attempts=tx.attempts(run.run_key),
+        attempts=attempts,
         events=tx.events(run.run_key),
+        preparation=_preparation(tx, run),
+        why=without_masked(why(run, attempts, entry), run),
     )
     return without_masked(view, run)
+
+
+def _preparation(tx: LedgerTx, run: RunRecord) -> Preparation | None:
+    """How far its data are, while they are being prepared."""
+    return tx.preparations([run.run_key]).get(run.run_key) if run.state is JobState.PREPARING else None
 
 
 def run_view(services: Services, run_key: str) -> RunView:
@@ -88,6 +100,7 @@ def _row_of(tx: LedgerTx, run: RunRecord) -> RunView:
         run=replace(run, candidates=(), model_config=None),
         queue_entry=None if entry is None else replace(entry, plans=()),
         attempts=tx.attempts(run.run_key),
+        preparation=_preparation(tx, run),
     )
     return without_masked(view, run)
 
@@ -105,24 +118,6 @@ def runs_of_dag_run(services: Services, dag_id: str, run_id: str) -> tuple[RunVi
         return tuple(view_of(tx, run) for run in reversed(tx.runs(dag_run=(dag_id, run_id))))
 
 
-def log_tail(services: Services, run_key: str, attempt: int | None = None, rank: int = 0) -> str:
-    """The end of one rank's log, without masked texts; of the newest attempt when none is named. Raises NotFound."""
-    with services.ledger.reading() as tx:
-        run = require_run(tx, run_key)
-        num_ranks = {each.attempt: each.plan.num_gpus for each in tx.attempts(run_key)}
-    wanted = attempt if attempt is not None else max(num_ranks, default=1)
-    if wanted not in num_ranks:
-        raise _no_log(f"Run {run_key!r} has no attempt {wanted}; it has {list(num_ranks) or 'none yet'}.")
-    if rank >= num_ranks[wanted]:
-        ranks = f"ranks 0 to {num_ranks[wanted] - 1}" if num_ranks[wanted] > 1 else "rank 0 only"
-        raise _no_log(f"Attempt {wanted} of run {run_key!r} has no rank {rank}; it has {ranks}.")
-    return without_masked(services.runs.log_tail(run_key, wanted, rank=rank), run)
-
-
-def _no_log(detail: str) -> NotFound:
-    return NotFound(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail))
-
-
 def queue_view(services: Services, sees: Sight = see_all) -> QueueView:
     """Who waits and why, in the order they will be served; who runs where. Places count those that are not shown."""
     now_s = services.clock.now_s()
@@ -133,13 +128,37 @@ def queue_view(services: Services, sees: Sight = see_all) -> QueueView:
         tx.read_ahead([*(each.run_key for each in queued), *(each.run_key for each in tx.held_leases())])
         waiting = [_queue_row(tx, entry, index) for index, entry in enumerate(queued, start=1)]
         running = [_running_row(tx, lease, now_s) for lease in tx.held_leases()]
-    seen = sees({each.dag_id for each in waiting} | {each.dag_id for each in running})
+        preparing = _preparing_rows(tx)
+    shown = (*(each.dag_id for each in waiting), *(each.dag_id for each in running))
+    seen = sees({*shown, *(each.dag_id for each in preparing)})
     return QueueView(
         now_s=now_s,
         waiting=tuple(each for each in waiting if each.dag_id in seen),
         running=tuple(each for each in running if each.dag_id in seen),
+        preparing=tuple(each for each in preparing if each.dag_id in seen),
         shares=standing.shares,
         quotas=standing.quotas,
+    )
+
+
+def _preparing_rows(tx: LedgerTx) -> list[PreparingRow]:
+    """Longest first."""
+    runs = {each.run_key: each for each in tx.runs(states=[JobState.PREPARING])}
+    known = sorted(tx.preparations(runs).values(), key=lambda each: (each.begun_s, each.run_key))
+    return [_preparing_row(runs[each.run_key], each) for each in known]
+
+
+def _preparing_row(run: RunRecord, preparation: Preparation) -> PreparingRow:
+    sign = preparation.progress
+    return PreparingRow(
+        run_key=run.run_key,
+        job_name=run.job.name,
+        dag_id=run.identity.dag_id,
+        run_id=run.identity.run_id,
+        since_s=preparation.begun_s,
+        progress="starting" if sign is None else progress_text(sign),
+        queue=run.job.queue,
+        team=run.job.team,
     )
 
 
@@ -164,6 +183,7 @@ def _queue_row(tx: LedgerTx, entry: QueueEntry, position: int) -> QueueRow:
         reason=entry.hold,
         expected_start_s=entry.expected_start_s,
         wanted_plan_id=entry.plans[0].plan_id if entry.plans else None,
+        owner=run.owner,
     )
 
 
@@ -192,6 +212,7 @@ def _running_row(tx: LedgerTx, lease: Lease, now_s: float) -> RunningRow:
         reason=run.reason,
         queue=run.job.queue,
         team=run.job.team,
+        owner=run.owner,
     )
 
 
@@ -202,6 +223,10 @@ def gpus_view(services: Services, sees: Sight = see_all) -> GpusView:
         tx.read_ahead(each.run_key for each in leases)
         dag_of = {each.run_key: require_run(tx, each.run_key).identity.dag_id for each in leases}
     seen = sees(dag_of.values())
+    holders: dict[str, list[HolderRow]] = {}
+    for lease in leases:
+        for each in lease.placement.allocations if dag_of[lease.run_key] in seen else ():
+            holders.setdefault(each.node, []).append(HolderRow(run_key=lease.run_key, num_gpus=each.num_gpus))
     held = slots_held(leases)
     suspect = slots_held(tuple(each for each in leases if each.state is LeaseState.SUSPECT))
     types = tuple(
@@ -224,15 +249,11 @@ def gpus_view(services: Services, sees: Sight = see_all) -> GpusView:
             state=node.state,
             num_gpus=node.num_gpus,
             num_free=node.num_usable - held.get(node.name, 0),
-            run_keys=tuple(each.run_key for each in leases if dag_of[each.run_key] in seen and _is_on(each, node.name)),
+            holders=tuple(holders.get(node.name, ())),
         )
         for node in cluster.nodes
     )
     return GpusView(types=types, nodes=nodes)
-
-
-def _is_on(lease: Lease, node: str) -> bool:
-    return any(each.node == node for each in lease.placement.allocations)
 
 
 def memory_view(services: Services, run_key: str) -> MemoryView:
@@ -284,13 +305,17 @@ def explain(services: Services, run_key: str) -> Explanation:
         lines += [line for attempt in attempts for line in _attempt_lines(attempt)]
         if run.state is JobState.CHECKPOINTING and run.reason is not None:
             lines.append(f"It is saving a checkpoint to stop: {run.reason.code}: {run.reason.sentence}")
+        preparation = _preparation(tx, run)
+        if preparation is not None:
+            lines.append(f"Its data are being prepared: {_preparing_row(run, preparation).progress}.")
         if run.state is JobState.QUEUED:
             lines += _waiting_lines(tx, services, run_key, now_s)
         elif run.state is JobState.RUNNING:
             lines += _placement_lines(tx, services, run_key, now_s)
         if run.reason is not None and run.state in FINAL_STATES:
             lines += [line for line in (run.reason.sentence, run.reason.remedy) if line]
-    return Explanation(run_key=run_key, state=run.state, reason=run.reason, lines=tuple(lines))
+    shown = tuple(without_masked(each, run) for each in lines)
+    return Explanation(run_key=run_key, state=run.state, reason=without_masked(run.reason, run), lines=shown)
 
 
 def _plan_lines(run: RunRecord) -> Iterable[str]:

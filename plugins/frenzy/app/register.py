@@ -17,6 +17,7 @@ from frenzy.core.runs.protocol import PlanPreview, RegisterRun, RunView
 from frenzy.core.runs.steps import total_steps
 from frenzy.core.values.errors import Reason, SpecError, Violation
 from frenzy.core.values.job import JOB_DAG_PREFIX, TrainingJob
+from frenzy.core.values.prepared_data import PreparedPaths
 from frenzy.core.values.resource_plan import Candidate
 from frenzy.ports import LedgerTx
 
@@ -24,10 +25,10 @@ from frenzy.ports import LedgerTx
 def register_run(services: Services, request: RegisterRun) -> RunView:
     """Freeze the spec and list the plans; a repeated call for a run that is on changes nothing.
 
-    A run that had ended (its tasks were cleared) starts over with the spec of this call; its
-    checkpoints are kept only if the spec still trains the same thing. A stored job's run belongs to the job's owner,
-    any other to who started its DAG run. Raises SpecError for a queue, team, priority, secret or source that is not the
-    owner's, Forbidden for the name of another's job.
+    A run that had ended (its tasks were cleared) starts over with the spec of this call; its checkpoints are kept only
+    if the spec still trains the same thing, and the data, if they are prepared again, are the same. A stored job's run
+    belongs to the job's owner, any other to who started its DAG run. Raises SpecError for a queue, team, priority,
+    secret or source that is not the owner's, Forbidden for the name of another's job.
     """
     now_s = services.clock.now_s()
     fresh = _record(request, now_s)
@@ -86,9 +87,11 @@ def _checked_owner(tx: LedgerTx, services: Services, request: RegisterRun, run_k
 def _check_sources(tx: LedgerTx, services: Services, caller: Caller, job: TrainingJob) -> None:
     """Raises SpecError where ``job`` starts from what another's run left, which its workers would be let read.
 
-    A run is known by its key, wherever in a path that stands: folders of runs are called so on every storage.
+    A run is known by its key, wherever in a path that stands: folders of runs are called so on every storage. Nor are
+    teams' prepared data to be read by another way than their own.
     """
     rules, found = services.queues.rules(), []
+    prepared = PreparedPaths.beside(services.runs.run_dir("any"), job.team).folder.rpartition("/")[0]
     given = (
         ("checkpoint.warm_start", job.checkpoint.warm_start),
         ("data.path", job.data.path),
@@ -96,6 +99,8 @@ def _check_sources(tx: LedgerTx, services: Services, caller: Caller, job: Traini
         ("model.tokenizer", job.model.tokenizer),
     )
     for path, text in given:
+        if f"{prepared}/" in f"{text}/":
+            found.append(Violation(path=path, value=repr(text), allowed="data and models, not what was made of them"))
         for key in {each for each in (text or "").split("/") if len(each) == RUN_KEY_LENGTH}:
             run = tx.run(key)
             if run is not None and not may_manage(caller, owner=run.owner, team=run.job.team, rules=rules):
@@ -136,6 +141,8 @@ def _pending(tx: LedgerTx, services: Services, run: RunRecord) -> RunRecord:
         run = replace(run, num_attempts=before.num_attempts, generation=before.generation + 1)
         if not _trains_the_same(before.job, run.job) or before.model_config != run.model_config:
             services.runs.clear_checkpoints(run.run_key)
+        else:
+            run = replace(run, prepared_before=before.prepared or before.prepared_before)
     tx.put_run(run)
     log_event(tx, run.run_key, run.created_s, "state", f"PENDING: job {run.job.name!r} registered, its spec is frozen.")
     return run
@@ -154,4 +161,4 @@ def _planned(tx: LedgerTx, run: RunRecord, plans: tuple[tuple[Candidate, ...], R
 
 
 def _trains_the_same(before: TrainingJob, after: TrainingJob) -> bool:
-    return (before.model, before.data, before.training) == (after.model, after.data, after.training)
+    return all(getattr(before, each) == getattr(after, each) for each in ("model", "data", "training", "workload"))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from frenzy.app.observe import merge_progress
 from frenzy.app.place import next_attempt_of
 from frenzy.app.plan_listing import next_plans
+from frenzy.app.preparing import give_up
 from frenzy.app.queries import view_of
 from frenzy.app.schedule_pass import run_pass
 from frenzy.app.services import Services, live_attempt, log_event, require_attempt, require_run
@@ -104,7 +105,7 @@ def _learn(tx: LedgerTx, run: RunRecord, ended: Attempt, versions: Mapping[str, 
 
     What a user's callback holds is no error of the model, and nobody can tell it from one.
     """
-    if run.job.training.callbacks:
+    if run.job.workload is not None or run.job.training.callbacks or not _began_to_train(ended):
         return
     censored = _model_fell_short(ended)
     measured = ended.plan.gpu_memory_bytes if censored else ended.explained_peak_bytes
@@ -137,6 +138,11 @@ def _model_fell_short(ended: Attempt) -> bool:
     return ended.growth_step is None
 
 
+def _began_to_train(ended: Attempt) -> bool:
+    """Before that, something else may hold the card's memory."""
+    return ended.result is None or ended.result.total_steps > 0
+
+
 def _move_on(tx: LedgerTx, run: RunRecord, outcome: Reason, now_s: float) -> None:
     if run.state in FINAL_STATES:
         return
@@ -154,6 +160,8 @@ def decide(services: Services, run_key: str) -> Verdict:
     now_s = services.clock.now_s()
     with services.ledger.transaction() as tx:
         run = require_run(tx, run_key)
+        if run.state is JobState.PREPARING:  # its task died, and with it what comes after
+            return _verdict_of(give_up(tx, run, None, now_s))
         live = live_attempt(tx, run_key)
         settled = run if live is None else _give_up_launch(tx, services, run, live, now_s)
         if settled is not None:

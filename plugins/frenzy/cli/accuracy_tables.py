@@ -26,8 +26,10 @@ def _error_cells(errors: Errors) -> tuple[str, ...]:
 
 
 def _errors_table(report: AccuracyReport) -> Grid:
-    headings = ("data set", "grade", "compared with", "rows", "scored", "median", "95th", "worst", "signed")
-    rows = [(s.name, str(s.grade), s.measured, str(s.rows), *_error_cells(s.errors)) for s in report.datasets]
+    headings = ("data set", "grade", "compared with", "rows", "scored", "median", "95th", "worst", "signed", "release")
+    rows = [
+        (s.name, str(s.grade), s.measured, str(s.rows), *_error_cells(s.errors), s.release) for s in report.datasets
+    ]
     return grid("Errors of the predicted peak", headings, rows)
 
 

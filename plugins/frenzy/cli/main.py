@@ -10,8 +10,10 @@ from typing import Annotated, Final
 import typer
 
 from frenzy import __version__
+from frenzy.cli.commands.again import resume, retry
 from frenzy.cli.commands.cancel import cancel
 from frenzy.cli.commands.clean import clean
+from frenzy.cli.commands.doctor.command import doctor
 from frenzy.cli.commands.down import down
 from frenzy.cli.commands.explain import explain
 from frenzy.cli.commands.gpus import gpus
@@ -19,12 +21,15 @@ from frenzy.cli.commands.init import init
 from frenzy.cli.commands.logs import logs
 from frenzy.cli.commands.marp.group import HELP as MARP_HELP
 from frenzy.cli.commands.marp.group import VERBS as MARP_VERBS
+from frenzy.cli.commands.metrics import metrics
+from frenzy.cli.commands.outputs import checkpoints, models
 from frenzy.cli.commands.plan import plan
 from frenzy.cli.commands.queue import queue
 from frenzy.cli.commands.simulate.command import simulate
 from frenzy.cli.commands.status import status
 from frenzy.cli.commands.submit import submit
 from frenzy.cli.commands.up import up
+from frenzy.cli.commands.usage import usage
 from frenzy.cli.demo import demo
 from frenzy.cli.render.error_text import guarded
 
@@ -33,15 +38,22 @@ _VERBS: Final[tuple[Callable[..., int], ...]] = (
     plan,
     status,
     logs,
+    models,
+    checkpoints,
     cancel,
+    resume,
+    retry,
     clean,
     queue,
     gpus,
     explain,
+    usage,
+    metrics,
     simulate,
     init,
     up,
     down,
+    doctor,
     demo,
 )
 
@@ -52,7 +64,7 @@ def make_cli() -> typer.Typer:
         name="frenzy",
         help="Train language models on mixed GPU clusters: hand over a model and data, never a GPU type or count.",
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from frenzy.core.memory.calibration import Calibration
 from frenzy.evaluation.datasets import read_dataset
-from frenzy.evaluation.margin import Margin, fit_margin, is_fitted
+from frenzy.evaluation.margin import Margin, is_fitted
 from frenzy.evaluation.published import Grade, PublishedRow
 from frenzy.evaluation.score import (
     Coverage,
@@ -25,6 +25,9 @@ _WORST_BAR: Final = 0.03
 _NO_FIT_BAR: Final = 0.02
 _COVERAGE_BAR: Final = 0.99
 _FIT_DATASETS: Final = ("fms", "llm-foundry")
+_NO_FAILURE: Final = "fms"
+_DEEPSPEED: Final = "deepspeed"
+_DEEPSPEED_BAR: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +48,7 @@ class Bar:
 class AccuracyReport:
     """Scores of all data sets.
 
-    margin: found from the fitted part of the runs that ran out of memory. fitted, scored: predicted
-    fit against what happened on both parts.
+    fitted, scored: predicted fit against what happened on both parts.
     """
 
     datasets: tuple[DatasetScore, ...]
@@ -66,7 +68,7 @@ def accuracy_report(files: Iterable[Path], calibrations: Mapping[str, Calibratio
     """Read and score ``files``. Raises PermanentError for a file that is no known data set."""
     by_dataset = [rows for file in files if (rows := read_dataset(file, calibrations))]
     everything = tuple(row for rows in by_dataset for row in rows)
-    margin = fit_margin(everything, Margin())
+    margin = Margin()
     scores = tuple(score_dataset(rows, margin) for rows in by_dataset)
     all_scored = scored_rows(everything, margin)
     return AccuracyReport(
@@ -81,8 +83,11 @@ def accuracy_report(files: Iterable[Path], calibrations: Mapping[str, Calibratio
 
 def _bars(scores: Sequence[DatasetScore]) -> tuple[Bar, ...]:
     graded = [each for each in scores if each.grade is Grade.A and each.errors.count]
-    of_fit = [each for each in scores if each.name in _FIT_DATASETS]
-    fms = [each for each in of_fit if each.name == "fms"]
+    of_fit = [each for each in scores if each.name.startswith(_FIT_DATASETS)]
+    fms = [each for each in of_fit if each.name.startswith(_NO_FAILURE)]
+    deepspeed = [each for each in scores if each.name.startswith(_DEEPSPEED)]
+    deepspeed_medians = [each.errors.median for each in deepspeed if each.errors.median is not None]
+    beyond = float(sum(each.needed.count - each.needed.covered for each in deepspeed)) if deepspeed else None
     medians = [each.errors.median for each in graded if each.errors.median is not None]
     worst = [each.errors.worst for each in graded if each.errors.worst is not None]
     failed = float(sum(each.fits.fit_and_failed for each in fms)) if fms else None
@@ -95,6 +100,8 @@ def _bars(scores: Sequence[DatasetScore]) -> tuple[Bar, ...]:
         at_most("fms, predicted fit and failed", failed, "rows", 0.0),
         at_most("llm-foundry and fms, predicted no fit and ran", refused, "share", _NO_FIT_BAR),
         _least("grade A, required bytes cover what was needed", coverage.share, "share", _COVERAGE_BAR),
+        at_most("DeepSpeed on GPUs, median error", max(deepspeed_medians, default=None), "share", _DEEPSPEED_BAR),
+        at_most("DeepSpeed on GPUs, needed more than the requirement", beyond, "rows", 0.0),
     )
 
 

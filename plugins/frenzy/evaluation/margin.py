@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.cuda_memory import CONTEXT_BYTES
 from frenzy.core.values.resource_plan import MemoryPrediction
+from frenzy.evaluation.deepspeed_run import DeepSpeedRun
 from frenzy.evaluation.predict import predict
-from frenzy.evaluation.published import ModelledRun, Outcome, PublishedRow
+from frenzy.evaluation.published import OWN_RUNS, ModelledRun, Outcome, PublishedRow
 
 _HOOKED_TERM: Final = "inputs' gradients that hooks keep"
 _STEP: Final = 0.05
@@ -23,22 +23,28 @@ class Margin:
 
     peak_share: of the peak, for rounding and fragments. hooked_share: of the activations that stay
     until the end of the backward pass, among which every later allocation has to find its place.
+    The values hold for every file; ``fit_margin`` finds the second one again from the fitting half.
     """
 
     context_bytes: int = CONTEXT_BYTES
-    peak_share: float = Calibration().headroom_share
-    hooked_share: float = 0.0
+    peak_share: float = 0.07
+    hooked_share: float = 0.25
 
     def required_bytes(self, run: ModelledRun, prediction: MemoryPrediction) -> int:
-        """What the card must have."""
+        """What the card must have; for DeepSpeed's runs what a plan of the product requires."""
+        if isinstance(run, DeepSpeedRun):
+            return prediction.required_bytes
         hooked = sum(each.num_bytes for each in prediction.terms if each.name == _HOOKED_TERM)
         fragments = self.peak_share * prediction.peak_allocated_bytes + self.hooked_share * 2 * hooked
         return round(prediction.peak_allocated_bytes + fragments) + self.context_bytes
 
 
 def is_fitted(row: PublishedRow) -> bool:
-    """Whether a row belongs to the part the margin is found from: every second one."""
-    return row.number % 2 == 0
+    """Whether a row belongs to the part that anything may be fitted to: every second one of a published set.
+
+    No goal counts these rows. Nothing is ever fitted to runs of one's own: all of them are scored.
+    """
+    return row.number % 2 == 0 and row.dataset != OWN_RUNS
 
 
 def fit_margin(rows: Sequence[PublishedRow], start: Margin) -> Margin:

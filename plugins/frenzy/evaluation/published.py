@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from frenzy.core.memory.megatron import MegatronRun
 from frenzy.core.memory.torch_kernels import TorchRun
+from frenzy.evaluation.deepspeed_run import DeepSpeedRun
 
-ModelledRun = TorchRun | MegatronRun
+ModelledRun = TorchRun | MegatronRun | DeepSpeedRun
 T = TypeVar("T")
+OWN_RUNS: Final = "own runs"
 
 
 class Outcome(StrEnum):
@@ -38,7 +40,9 @@ class PublishedRow:
 
     run: what was run; None when it cannot be predicted, and then ``refusal`` says why.
     peak_bytes: highest memory that tensors held. reserved_bytes: what the allocator or the driver
-    showed as taken. group: rows that share a method, for learning. framework: what ran it.
+    showed as taken. group: rows that share a method, for learning. framework: what ran it. release: of
+    transformers, and who says so; empty where the reader's format has one for all its rows. alternatives: what
+    else may have run, where not all was recorded; ``run`` is the one that takes most.
     """
 
     dataset: str
@@ -53,6 +57,8 @@ class PublishedRow:
     refusal: str = ""
     peak_bytes: int | None = None
     reserved_bytes: int | None = None
+    release: str = ""
+    alternatives: tuple[ModelledRun, ...] = ()
 
 
 Cells = Mapping[str, str]

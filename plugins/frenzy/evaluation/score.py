@@ -11,7 +11,7 @@ import numpy as np
 from scipy.stats import binomtest
 
 from frenzy.core.values.resource_plan import MemoryPrediction
-from frenzy.evaluation.margin import Margin
+from frenzy.evaluation.margin import Margin, is_fitted
 from frenzy.evaluation.predict import predict
 from frenzy.evaluation.published import Grade, Outcome, PublishedRow
 
@@ -21,11 +21,15 @@ _CONFIDENCE: Final = 0.95
 
 @dataclass(frozen=True, slots=True)
 class ScoredRow:
-    """A row with its prediction. required_bytes: what the card must have."""
+    """A row with its prediction. required_bytes: what the card must have.
+
+    least_bytes: the lowest peak of what may have run, where not all was recorded.
+    """
 
     row: PublishedRow
     prediction: MemoryPrediction
     required_bytes: int
+    least_bytes: int | None = None
 
     @property
     def measured_bytes(self) -> int | None:
@@ -34,10 +38,15 @@ class ScoredRow:
 
     @property
     def error(self) -> float | None:
-        """Relative error of the peak, positive when predicted too high; None for a run that failed."""
+        """Relative error of the peak, positive when predicted too high; None for a run that failed.
+
+        Where the prediction is a range: the distance to it.
+        """
         if not self.measured_bytes or self.row.outcome is not Outcome.RAN:
             return None
-        return self.prediction.peak_allocated_bytes / self.measured_bytes - 1.0
+        most = self.prediction.peak_allocated_bytes
+        least = most if self.least_bytes is None else self.least_bytes
+        return min(max(self.measured_bytes, least), most) / self.measured_bytes - 1.0
 
     @property
     def fits(self) -> bool:
@@ -101,10 +110,11 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetScore:
-    """What one data set says.
+    """What the scored half of one data set says.
 
-    refused: number of rows left out, by reason. needed, reserved: coverage of what tensors and the
-    CUDA context took, and of what the allocator or the driver showed as taken.
+    rows, refused: of the whole set; the latter by reason. fitted: errors of the other half, which no goal
+    counts. needed, reserved: coverage of what tensors and the CUDA context took, and of what the
+    allocator or the driver showed as taken. release: of transformers, and who says so.
     """
 
     name: str
@@ -113,10 +123,12 @@ class DatasetScore:
     rows: int
     refused: dict[str, int]
     errors: Errors
+    fitted: Errors
     fits: FitCells
     needed: Coverage
     reserved: Coverage
     worst: tuple[ScoredRow, ...] = ()
+    release: str = ""
 
 
 def scored_rows(rows: Iterable[PublishedRow], margin: Margin) -> tuple[ScoredRow, ...]:
@@ -125,15 +137,16 @@ def scored_rows(rows: Iterable[PublishedRow], margin: Margin) -> tuple[ScoredRow
     for row in rows:
         if row.run is not None:
             prediction = predict(row.run)
-            found.append(ScoredRow(row, prediction, margin.required_bytes(row.run, prediction)))
+            least = min((predict(each).peak_allocated_bytes for each in row.alternatives), default=None)
+            found.append(ScoredRow(row, prediction, margin.required_bytes(row.run, prediction), least))
     return tuple(found)
 
 
 def score_dataset(rows: Sequence[PublishedRow], margin: Margin) -> DatasetScore:
-    """Score all rows of one data set."""
-    scored = scored_rows(rows, margin)
+    """Score one data set: its scored half, beside the errors of the other."""
+    predicted = scored_rows(rows, margin)
+    scored = [each for each in predicted if not is_fitted(each.row)]
     measured = [each for each in scored if each.error is not None]
-    errors = [each.error for each in measured if each.error is not None]
     has_peaks = any(each.peak_bytes is not None for each in rows)
     has_reserved = any(each.reserved_bytes is not None for each in rows)
     return DatasetScore(
@@ -142,12 +155,18 @@ def score_dataset(rows: Sequence[PublishedRow], margin: Margin) -> DatasetScore:
         measured="peak of tensors" if has_peaks else "reserved" if has_reserved else "ran or not",
         rows=len(rows),
         refused=dict(Counter(each.refusal for each in rows if each.run is None).most_common()),
-        errors=Errors.of(errors),
+        errors=_errors(scored),
+        fitted=_errors([each for each in predicted if is_fitted(each.row)]),
         fits=fit_cells(scored),
         needed=_needed_coverage(scored, margin),
         reserved=_reserved_coverage(scored),
         worst=tuple(sorted(measured, key=lambda each: -abs(each.error or 0.0))[:_NUM_WORST]),
+        release=", ".join(sorted({each.release for each in rows if each.release})),
     )
+
+
+def _errors(rows: Iterable[ScoredRow]) -> Errors:
+    return Errors.of([each.error for each in rows if each.error is not None])
 
 
 def fit_cells(scored: Sequence[ScoredRow]) -> FitCells:

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from frenzy.adapters.model_config import resolve_model_config
 from frenzy.core.memory.activation_coefficients import (
     ActivationCoefficients,
     ActivationSetting,
@@ -23,7 +24,7 @@ from frenzy.core.models.trainable import trained_part
 from frenzy.core.models.weight_storage import WeightStorage
 from frenzy.core.values.errors import PermanentError
 from frenzy.core.values.hardware import DeviceKind
-from frenzy.core.values.job import LoraSpec, Precision
+from frenzy.core.values.job import LoraSpec, ModelSpec, Precision
 from frenzy.evaluation.published import UnknownRow
 
 _MODELS_FILE: Final = Path(__file__).with_name("models.json")
@@ -39,13 +40,23 @@ def published_models() -> Mapping[str, Mapping[str, Any]]:
 @cache
 def shape_of(model: str) -> ModelShape:
     """The shape of a published model. Raises UnknownRow when it is not known or not supported."""
-    config = published_models().get(model)
+    config = published_models().get(model) or _own_config(model)
     if config is None:
-        raise UnknownRow(f"the configuration of {model} is not at hand")
+        raise UnknownRow(f"the configuration of {model} is not at hand: name a folder with its config.json")
     try:
         return model_shape(config)
     except PermanentError as error:
         raise UnknownRow(f"{model}: {error.reason.detail}") from error
+
+
+def _own_config(folder: str) -> Mapping[str, Any] | None:
+    """The configuration in a folder of the user's, with the library's defaults; None where there is no such folder."""
+    if not Path(folder, "config.json").is_file():
+        return None
+    try:
+        return resolve_model_config(ModelSpec(path=folder))
+    except PermanentError as error:
+        raise UnknownRow(f"{folder}: {error.reason.detail}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +66,8 @@ class RunSetting:
     autocast: mixed precision by autocast. hidden_fp32: hidden states travel in fp32 between
     16-bit maps, because norms do (what peft's preparation for k-bit training leads to).
     master_fp32: parameters, gradients and states in fp32, computed in 16 bits. in_place_loss: a
-    cross-entropy kernel that writes its gradient over the logits. computed_like: a family whose
+    cross-entropy kernel that writes its gradient over the logits. fused_linear_loss: head and loss
+    in one kernel, chunk by chunk. accumulation: micro-batches to an update. computed_like: a family whose
     layers take as much, where the run's own code is not that of the release that was traced.
     """
 
@@ -79,6 +91,8 @@ class RunSetting:
     keeps_cache: bool = False
     in_place_loss: bool = False
     fused_norms: bool = False
+    fused_linear_loss: bool = False
+    accumulation: int = 1
     hopper: bool = False
     computed_like: str | None = None
 
@@ -116,6 +130,8 @@ def torch_run(setting: RunSetting, calibration: Calibration) -> TorchRun:
         hopper=setting.hopper,
         in_place_loss_bytes=_log_probability_bytes(setting, shape) if setting.in_place_loss else 0,
         fused_norms=setting.fused_norms,
+        fused_linear_loss=setting.fused_linear_loss,
+        accumulation=setting.accumulation,
     )
 
 

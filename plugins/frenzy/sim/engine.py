@@ -41,6 +41,8 @@ from frenzy.sim.simulated_ledger import Ledger, LiveJob
 
 # Later than a job's first step by more than the clock of a snapshot can tell apart.
 _MOMENT_S: Final = 1e-3
+# The product reconciles once a minute.
+_LEAST_LOOK_S: Final = 60.0
 
 
 class SimulationError(RuntimeError):
@@ -91,7 +93,7 @@ class _Engine:
 
     def run(self) -> SimResult:
         self._push_what_is_known()
-        while self._events:
+        while self._drop_void_looks():
             now_s = self._events[0][0]
             self._ledger.passes(now_s, {name: each.idle_gpus for name, each in self._room.by_type.items()})
             must_decide = False
@@ -103,6 +105,15 @@ class _Engine:
             self._ledger.queue_is(len(self._waiting), now_s)
             self._progress(self._ledger.num_ended)
         return self._ledger.result(self._scheduler.name, self._decision_s, self._scenario.cluster)
+
+    def _drop_void_looks(self) -> bool:
+        """Whether anything is still to happen. A look at a job that has left its GPUs is nothing, and takes no time."""
+        while self._events:
+            _, kind, _, key, attempt = self._events[0]
+            if kind != _Kind.MOVABLE or self._ledger.jobs[key].attempt == attempt:
+                return True
+            heapq.heappop(self._events)
+        return False
 
     # events
 
@@ -131,6 +142,7 @@ class _Engine:
         if kind in _OF_AN_ATTEMPT and self._ledger.jobs[key].attempt != attempt:
             return False
         if kind is _Kind.MOVABLE:
+            self._push_next_look(self._running[key], now_s, attempt)
             return True
         if kind is _Kind.ROUND:
             self._round_pending = False
@@ -279,10 +291,18 @@ class _Engine:
     def _push_movable(self, key: str, elasticity: Elasticity | None, ready_s: float, attempt: int = 0) -> None:
         """As in the product, where a pass runs when a job may be moved for the first time since it moved."""
         if self._moves and elasticity is not None:
-            movable_s = ready_s + max(elasticity.min_run_s, _MOMENT_S)
-            if movable_s > self._scenario.start_s:
-                # Rounded up, so that it has surely run so long.
-                self._push(math.nextafter(movable_s, math.inf), _Kind.MOVABLE, key, attempt)
+            movable_s, start_s = ready_s + max(elasticity.min_run_s, _MOMENT_S), self._scenario.start_s
+            if movable_s <= start_s:  # the first look of all is at the start: the next as after any look
+                movable_s = start_s + max(_LEAST_LOOK_S, start_s - ready_s)
+            # Rounded up, so that it has surely run so long.
+            self._push(math.nextafter(movable_s, math.inf), _Kind.MOVABLE, key, attempt)
+
+    def _push_next_look(self, job: RunningJob, now_s: float, attempt: int) -> None:
+        """In the product a pass runs every minute; here when a job has run twice as long as at the look before.
+
+        What a move is worth to a job that is left alone changes with how long it has been.
+        """
+        self._push(now_s + max(_LEAST_LOOK_S, job.ran_s(now_s)), _Kind.MOVABLE, job.run_key, attempt)
 
     def _plan_as_placed(self, job: QueuedJob, action: Start | Resize) -> ResourcePlan:
         return plan_as_placed(action.plan, job.plans, self._room.types_of(action.placement))

@@ -27,6 +27,8 @@ _COMMON: Final[Mapping[str, str]] = {
     # afterwards could not use it any more; asked through NVML they can (torch's notes on multiprocessing).
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
+# torch's allocator is set by either; the second is the older name.
+_ALLOCATOR: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 # A virtual GPU measures its memory as the process's data segment, so the C library must hand every
 # tensor its own mapping and give it back at once; one arena keeps threads from reserving more.
 _VIRTUAL: Final[Mapping[str, str]] = {
@@ -45,17 +47,32 @@ _VIRTUAL: Final[Mapping[str, str]] = {
 
 
 def enter(
-    job_env: Mapping[str, str], *, virtual: bool, arguments: list[str], module: str = "frenzy.trainer.launch"
+    job_env: Mapping[str, str],
+    *,
+    virtual: bool,
+    arguments: list[str],
+    module: str = "frenzy.trainer.launch",
+    num_ranks: int = 1,
 ) -> None:
     """Make the environment the trainer needs; starts this interpreter anew if it was not so.
 
     The C library reads its settings before Python starts, hence one ``exec`` of the same command:
-    ``module`` with ``arguments``.
+    ``module`` with ``arguments``. num_ranks: of this node, which share its cores.
     """
     if os.environ.get(_READY) == "1":
         return
-    environment = {**os.environ, **job_env, **settled(virtual=virtual)}
+    given = {**os.environ, **job_env}
+    environment = {**({} if virtual else card_defaults(given, num_ranks)), **given, **settled(virtual=virtual)}
     os.execve(sys.executable, [sys.executable, "-m", module, *arguments], environment)  # noqa: S606  # words, no shell
+
+
+def card_defaults(given: Mapping[str, str], num_ranks: int) -> dict[str, str]:
+    """What is best on real GPUs where nobody said otherwise, for ranks that share the cores this process may use."""
+    chosen = {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // num_ranks))}
+    if not any(name in given for name in _ALLOCATOR):
+        # Segments that grow leave no holes where tensors of changing sizes were.
+        chosen[_ALLOCATOR[0]] = "expandable_segments:True"
+    return chosen
 
 
 def settled(*, virtual: bool) -> dict[str, str]:

@@ -24,6 +24,7 @@ from frenzy.core.values import codec
 from frenzy.core.values.errors import FrenzyError
 from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.launch import ExitCode, RunPaths
+from frenzy.core.values.prepared_data import PreparedData, PreparedPaths
 from frenzy.core.values.sources import SourceRules
 from frenzy.core.values.units import format_bytes
 from frenzy.trainer import files
@@ -41,7 +42,8 @@ _PROMPT_TOKENS: Final = 32
 class EvaluationRequest:
     """What is read from standard input. output: the local file that the result is put into, too.
 
-    model_config: the ledger's; the one beside the weights is the run's code's to write, and says how much is made.
+    model_config, prepared: the ledger's; the config beside the weights is the run's code's to write, and says how much
+    is made.
     """
 
     run_dir: str
@@ -49,6 +51,7 @@ class EvaluationRequest:
     model_config: Mapping[str, Any]
     sources: SourceRules
     output: str
+    prepared: PreparedData | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +90,6 @@ def evaluate(request: EvaluationRequest, scratch: Path) -> Evaluation:
     """Score and sample the run's finished model. Raises BadInputError when there is none, and NoRoomError."""
     import torch
 
-    from frenzy.trainer.data.packing import pack
     from frenzy.trainer.data.tokenizer import load_tokenizer
     from frenzy.trainer.model.export import READY_FILE
 
@@ -95,14 +97,14 @@ def evaluate(request: EvaluationRequest, scratch: Path) -> Evaluation:
     if not files.exists(f"{model_dir}/{READY_FILE}"):
         raise BadInputError("run_dir", request.run_dir, "it holds no finished model; evaluate after the training's end")
     run_dir = files.local_path(request.run_dir)
-    for each in () if run_dir is None else (run_dir / "model", run_dir / "data"):
+    for each in () if run_dir is None else (run_dir / "model", run_dir / "data", *_prepared_folders(request)):
         check_no_links(each)
     check_room(model_dir, free_host_bytes())
     folder = files.fetch_folder(model_dir, scratch / "model")
     tokenizer = load_tokenizer(folder)
+    data = _data(request, tokenizer)
     model = _model(folder, job, request.model_config)
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
-    data = pack(job, tokenizer, RunPaths(request.run_dir).data_dir)
     loss, num_sequences = _mean_loss(model, data, job.evaluation.max_sequences)
     prompt, sample = _sample(model, tokenizer, data, job)
     return Evaluation(
@@ -115,6 +117,29 @@ def evaluate(request: EvaluationRequest, scratch: Path) -> Evaluation:
         sample=sample,
         step=int(json.loads((folder / READY_FILE).read_text())["step"]),
     )
+
+
+def _prepared_folders(request: EvaluationRequest) -> list[Path]:
+    """Written by processes that have the variables of the team's jobs."""
+    if request.prepared is None:
+        return []
+    found = PreparedPaths.beside(request.run_dir, request.job.team).folders_of(request.prepared)
+    return [path for path in map(files.local_path, found) if path is not None]
+
+
+def _data(request: EvaluationRequest, tokenizer: Any) -> Any:
+    """What the model was trained on. Only found: Airflow's machine does not prepare a data set again."""
+    from frenzy.trainer.data.packing import find_packed, index_name
+    from frenzy.trainer.data.run_data import frozen_data
+
+    job = request.job
+    if request.prepared is not None:
+        return frozen_data(request.prepared, PreparedPaths.beside(request.run_dir, job.team), job.data)
+    index = f"{RunPaths(request.run_dir).data_dir}/{index_name(job, tokenizer)}"
+    data = find_packed(index, job.data)
+    if data is None:  # the run's code may have removed them
+        raise BadInputError("run_dir", index, "the run's prepared data are gone or not whole; train again to evaluate")
+    return data
 
 
 def _model(folder: Path, job: TrainingJob, model_config: Mapping[str, Any]) -> Any:

@@ -5,6 +5,8 @@ Writes are all-or-nothing: a local file is renamed into place, an object store p
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import uuid
 from collections.abc import Callable, Sequence
@@ -12,7 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Final, TypeVar
+from typing import IO, Any, Final, TypeVar
+
+from frenzy.core.values.errors import ContractError
 
 T = TypeVar("T")
 OnProgress = Callable[[int], None]
@@ -34,13 +38,60 @@ def exists(place: str) -> bool:
     return bool(fs.exists(key))
 
 
-def read_bytes(place: str) -> bytes:
-    """The content of ``place``. Raises FileNotFoundError."""
-    path = local_path(place)
+def read_bytes(place: str, *, most_bytes: int | None = None, links: bool = True) -> bytes:
+    """The content of ``place``. Raises FileNotFoundError, and ContractError for more than ``most_bytes``.
+
+    links: whether ``place`` or its folder may be a link; where it may not, one is not found.
+    """
+    path, most = local_path(place), None if most_bytes is None else most_bytes + 1
     if path is not None:
-        return path.read_bytes()
-    fs, key = _remote(place)
-    return bytes(fs.cat_file(key))
+        with path.open("rb") if links else _opened_plain(path) as file:
+            found = file.read() if most is None else file.read(most)
+    else:
+        fs, key = _remote(place)
+        found = bytes(fs.cat_file(key, end=most))
+    if most_bytes is not None and len(found) > most_bytes:
+        raise ContractError(f"{place} has more than {most_bytes} bytes")
+    return found
+
+
+def open_folder(path: Path) -> int:
+    """A descriptor of the folder itself, whatever is put in its place. Raises FileNotFoundError for a link too."""
+    return _descriptor(path, os.O_DIRECTORY)
+
+
+def open_file(name: str, folder: int) -> int:
+    """A descriptor of a file in ``folder``, to be read. Raises FileNotFoundError for a link too."""
+    return _descriptor(name, os.O_NONBLOCK, folder)  # a pipe in its place keeps nobody waiting
+
+
+def _descriptor(path: Path | str, flags: int, folder: int | None = None) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, dir_fd=folder)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+        raise FileNotFoundError(errno.ENOENT, "A link is no plain file or folder", str(path)) from error
+
+
+def _opened_plain(path: Path) -> IO[bytes]:
+    folder = open_folder(path.parent)
+    try:
+        return os.fdopen(open_file(path.name, folder), "rb")
+    finally:
+        os.close(folder)
+
+
+def size(place: str) -> int | None:
+    """Bytes of the file at ``place``; None where there is none."""
+    path = local_path(place)
+    try:
+        if path is not None:
+            return path.stat().st_size
+        fs, key = _remote(place)
+        return int(fs.size(key))
+    except FileNotFoundError:
+        return None
 
 
 def sizes(folder: str) -> dict[str, int]:

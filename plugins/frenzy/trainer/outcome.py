@@ -77,6 +77,13 @@ def describe_death(exit_code: int, log_tail: str, *, virtual: bool, oom_killed: 
     return EXIT_BY_REASON[failure.code], how if named is None else f"{how}: {named.line}"
 
 
+def budget_exceeded(log_tail: str) -> bool:
+    """Whether a script on a virtual GPU ended for want of memory, by the last line that it wrote."""
+    lines = [each for each in log_tail.splitlines() if each.strip()]
+    last = lines[-1].lower() if lines else ""
+    return last.startswith("memoryerror") or any(each in last for each in _BUDGET_TEXTS)
+
+
 def says_little(exit_code: int) -> int:
     """How little an exit code explains: 0 for a cause, 1 for a crash, 2 for what ranks say whose peers were lost."""
     if exit_code == CRASHED:

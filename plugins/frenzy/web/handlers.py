@@ -14,13 +14,15 @@ from frenzy.api import endpoints as api
 from frenzy.api.declaration import Endpoint
 from frenzy.app.cancellation import cancel
 from frenzy.app.cleaning import clean_run, ended_runs
+from frenzy.app.finished import checkpoints, models
+from frenzy.app.metrics import fleet_metrics, usage
 from frenzy.app.observe import attempt_launching, attempt_started, report_pressure, report_progress
 from frenzy.app.place import enqueue, place_status
+from frenzy.app.preparing import prepared, preparing
 from frenzy.app.queries import (
     explain,
     gpus_view,
     list_runs,
-    log_tail,
     memory_view,
     queue_view,
     run_view,
@@ -33,11 +35,15 @@ from frenzy.app.register import preview, register_run
 from frenzy.app.services import Services
 from frenzy.app.settlement import decide, end_attempt
 from frenzy.app.stored_jobs import dag_id_of, job_text, remove_job, store_job
+from frenzy.app.worker_logs import log_part, log_tail
 from frenzy.core.runs.access import Caller, Sight, see_all
 from frenzy.core.runs.protocol import CancelRun, CleanedRun, CleanRun, EndedRun, RunView, SubmitJob, SubmittedJob
+from frenzy.core.runs.usage import UsageBy, UsageView
+from frenzy.core.runs.views import FinishedModel
 from frenzy.core.values.errors import REASON_SENTENCES
 from frenzy.web.guards import person_of
 from frenzy.web.messages import Act, services_of, text_reply
+from frenzy.web.metrics_text import CONTENT_TYPE, metrics_text
 from frenzy.web.openapi import document_of
 from frenzy.web.page_files import get_page, get_static
 
@@ -83,6 +89,22 @@ Handler = Callable[Concatenate[Asked, P], R | Response]
 
 def _runs(asked: Asked, limit: int = 50) -> tuple[RunView, ...]:
     return asked.shown(*list_runs(asked.services, limit=max(1, min(limit, 1000)), sees=asked.sees))
+
+
+# The size of each is a listing of its folder.
+_MOST_MODELS: Final = 100
+
+
+def _models(asked: Asked, limit: int = 50, run_key: str | None = None) -> tuple[FinishedModel, ...]:
+    return models(asked.services, limit=max(1, min(limit, _MOST_MODELS)), run_key=run_key, sees=asked.sees)
+
+
+def _metrics(asked: Asked) -> Response:
+    return text_reply(metrics_text(fleet_metrics(asked.services, asked.sees)), CONTENT_TYPE)
+
+
+def _usage(asked: Asked, since_s: float, until_s: float | None = None, by: UsageBy = UsageBy.TEAM) -> UsageView:
+    return usage(asked.services, since_s=since_s, until_s=until_s, by=by, sees=asked.sees)
 
 
 def _runs_of_dag_run(asked: Asked, dag_id: str, run_id: str) -> tuple[RunView, ...]:
@@ -152,6 +174,8 @@ HANDLERS: Final = dict(
         _of(api.runs, _runs),
         _of(api.runs_of_dag_run, _runs_of_dag_run),
         _of(api.run_view, lambda asked, run_key: asked.shown(run_view(asked.services, run_key))[0]),
+        _case(api.preparing, preparing),
+        _case(api.prepared, prepared),
         _case(api.enqueue, enqueue),
         _case(api.place, place_status),
         _case(api.launching, attempt_launching),
@@ -166,6 +190,9 @@ HANDLERS: Final = dict(
         _case(api.memory, memory_view),
         _case(api.explain, explain),
         _case(api.logs, log_tail),
+        _case(api.log_part, log_part),
+        _case(api.checkpoints, checkpoints),
+        _of(api.models, _models),
         _of(api.submit, _submit),
         _of(api.jobs, _jobs),
         _of(api.job, lambda asked, name: text_reply(job_text(asked.services, name), "application/yaml")),
@@ -174,6 +201,8 @@ HANDLERS: Final = dict(
         _of(api.queue, lambda asked: queue_view(asked.services, asked.sees)),
         _case(api.queue_snapshot, queue_snapshot),
         _of(api.gpus, lambda asked: gpus_view(asked.services, asked.sees)),
+        _of(api.metrics, _metrics),
+        _of(api.usage, _usage),
         _of(api.reasons, lambda asked: dict(REASON_SENTENCES)),
         _case(api.reconcile_targets, reconcile_targets),
         _case(api.reconcile, reconcile),

@@ -80,9 +80,13 @@ def reply(value: object) -> Response:
     if isinstance(value, str):
         return text_reply(value)
     text = dumps(value) if is_dataclass(value) else json.dumps(encode(value), allow_nan=False)
-    return Response(text, media_type="application/json", headers={"Cache-Control": "no-store"})
+    return Response(
+        text, media_type="application/json", headers={"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    )
 
 
 def text_reply(text: str, media_type: str = "text/plain; charset=utf-8") -> Response:
     """``text`` as it is."""
-    return Response(text, media_type=media_type, headers={"Cache-Control": "no-store"})
+    return Response(
+        text, media_type=media_type, headers={"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    )

@@ -27,9 +27,8 @@ def external_views(base_url: str) -> list[dict[str, str]]:
     root = urlsplit(base_url).path.rstrip("/") + URL_PREFIX
     run = "?dag_id={DAG_ID}&run_id={RUN_ID}"
     return [
-        _view(root, "Memory", f"memory{run}", destination="dag_run"),
-        _view(root, "Plan", f"plan{run}", destination="dag_run"),
-        _view(root, "Queue", "queue", destination="nav") | {"category": "browse"},
+        _view(root, "Training", f"training{run}", destination="dag_run"),
+        _view(root, "GPUs", "gpus", destination="nav"),
     ]
 
 

@@ -12,15 +12,26 @@ from typing import Final
 
 from fastapi import HTTPException, Response
 
-PAGES: Final = ("memory", "plan", "queue")
+PAGES: Final = ("gpus", "training")
+_SCRIPT, _SHEET = "text/javascript; charset=utf-8", "text/css; charset=utf-8"
+# uPlot draws the charts: version 1.6.32, MIT (https://github.com/leeoniya/uPlot).
 STATIC_TYPES: Final = {
-    "frenzy.css": "text/css; charset=utf-8",
+    "charts.js": _SCRIPT,
+    "frenzy.css": _SHEET,
+    "gpus.js": _SCRIPT,
     "icon.svg": "image/svg+xml",
-    "memory.js": "text/javascript; charset=utf-8",
-    "page.js": "text/javascript; charset=utf-8",
-    "plan.js": "text/javascript; charset=utf-8",
-    "queue.js": "text/javascript; charset=utf-8",
-    "theme.js": "text/javascript; charset=utf-8",
+    "logs.js": _SCRIPT,
+    "model.js": _SCRIPT,
+    "node_map.js": _SCRIPT,
+    "page.js": _SCRIPT,
+    "plans.js": _SCRIPT,
+    "theme.js": _SCRIPT,
+    "timeline.js": _SCRIPT,
+    "training.js": _SCRIPT,
+    "uPlot.LICENSE.txt": "text/plain; charset=utf-8",
+    "uPlot.css": _SHEET,
+    "uPlot.js": _SCRIPT,
+    "virtual_table.js": _SCRIPT,
 }
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "

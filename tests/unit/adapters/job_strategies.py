@@ -107,6 +107,8 @@ jobs = st.builds(
     checkpoint=st.builds(
         CheckpointSpec,
         every_steps=st.integers(1, 10**6),
+        every_minutes=st.none() | st.floats(0.1, 1e4),
+        background=st.booleans(),
         keep=st.integers(1, 100),
         resume=st.sampled_from(["auto", "never"]),
         warm_start=st.none() | some_text,

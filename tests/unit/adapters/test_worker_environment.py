@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
-from frenzy.adapters.local.worker_environment import helper_environment
+import pytest
+from tests.contract.values import job
+
+from frenzy.adapters.local.worker_environment import helper_environment, preparing_environment
+from frenzy.core.values.prepared_data import PreparingSpec
 
 SECRETS = {
     "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "postgresql://me:geheim@db/x",
@@ -60,3 +64,13 @@ def test_no_pattern_adds_what_is_the_control_planes(more: str) -> None:
 def test_our_own_package_comes_first_on_the_path() -> None:
     path = helper_environment({"PYTHONPATH": "/theirs"})["PYTHONPATH"].split(":")
     assert path[0].endswith("plugins") and path[1] == "/theirs"
+
+
+def test_what_prepares_data_has_the_jobs_variables_and_secrets_and_no_mark_of_an_attempt() -> None:
+    given = replace(job(), env={"AWS_REGION": "eu-1"}, secrets={"AWS_SECRET_ACCESS_KEY": "env:LAKE_KEY"})
+    spec = PreparingSpec(run_key="r1", number=1, job=given, run_dir="/runs/r1")
+    found = preparing_environment(spec, {**NEEDED, **SECRETS, "LAKE_KEY": "of the lake"})
+    assert (found["AWS_REGION"], found["AWS_SECRET_ACCESS_KEY"]) == ("eu-1", "of the lake")
+    assert found["CUDA_VISIBLE_DEVICES"] == ""
+    assert not {"FRENZY_RUN_KEY", "FRENZY_ATTEMPT", "FRENZY_RUN_DIR"} & set(found)
+    assert "geheim" not in str(found)

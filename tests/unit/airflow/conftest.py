@@ -21,7 +21,7 @@ from tests.unit.cli.conftest import served
 from tests.unit.installation import in_memory_services
 from tests.unit.web.conftest import PEOPLE, registration
 
-from frenzy.adapters.memory import FakeLauncher, InMemoryRunStore
+from frenzy.adapters.memory import FakeLauncher, FakePreparer, InMemoryRunStore
 from frenzy.airflow.connection import close_async_clients, close_clients
 from frenzy.airflow.tasks.workers import Workers, using
 from frenzy.app.place import enqueue
@@ -69,6 +69,7 @@ class World:
     services: Services
     runs: InMemoryRunStore
     launcher: FakeLauncher
+    preparer: FakePreparer
     airflow: FakeAirflow
 
     def registered(self, name: str = "job", **job: Any) -> RunView:
@@ -109,15 +110,16 @@ class World:
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     runs = InMemoryRunStore()
     services = in_memory_services(clock=SystemClock(), runs=runs)
-    airflow, launcher = FakeAirflow(), FakeLauncher(runs)
+    airflow, launcher, preparer = FakeAirflow(), FakeLauncher(runs), FakePreparer()
     app = airflow.routes()
     app.mount("/frenzy", create_app(lambda: services, lambda: PEOPLE["op"]))
-    reach = Workers(settings=replace(Settings(), poll_s=0.02, stop_grace_s=0.5), runs=runs, launcher=launcher)
+    settings = replace(Settings(), poll_s=0.02, stop_grace_s=0.5)
+    reach = Workers(settings=settings, runs=runs, launcher=launcher, preparer=preparer)
     with served(app) as url, using(reach):
         host, _, port = url.removeprefix("http://").partition(":")
         where = {"conn_type": "http", "host": host, "port": int(port), "login": "frenzy", "password": "secret"}
         monkeypatch.setenv("AIRFLOW_CONN_FRENZY_DEFAULT", json.dumps(where))
-        yield World(services=services, runs=runs, launcher=launcher, airflow=airflow)
+        yield World(services=services, runs=runs, launcher=launcher, preparer=preparer, airflow=airflow)
         close_clients()
 
 

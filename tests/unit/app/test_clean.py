@@ -6,17 +6,20 @@ from dataclasses import replace
 
 import pytest
 from tests.unit.app.playing import Airflow, make_job
+from tests.unit.app.test_preparing import FOUND
 
 from frenzy.adapters.memory import InMemoryRunStore
 from frenzy.app.cancellation import cancel
 from frenzy.app.cleaning import clean_run, ended_runs
+from frenzy.app.preparing import prepared, preparing
 from frenzy.app.queries import run_view
 from frenzy.app.services import NotFound
 from frenzy.core.runs.access import Caller
 from frenzy.core.runs.ledger import JobState
-from frenzy.core.runs.protocol import CleanedRun, CleanRun
+from frenzy.core.runs.protocol import CleanedRun, CleanRun, PreparedReport, PreparingReport
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.job import CheckpointSpec, ModelSpec, TrainingJob
+from frenzy.core.values.prepared_data import PreparedPaths
 
 DAY_S = 86400.0
 WISH = CleanRun(older_than_s=30 * DAY_S)
@@ -103,3 +106,59 @@ def test_a_model_that_a_waiting_job_begins_with_stays(airflow: Airflow, use: str
         clean_run(airflow.services, run_key, replace(WISH, models=True))
     cancel(airflow.services, next_run, Reason(code=ReasonCode.CANCELLED_BY_USER))
     assert clean_run(airflow.services, run_key, replace(WISH, models=True)).num_bytes > 0
+
+
+def prepared_run(airflow: Airflow, name: str) -> str:
+    run_key = run_of(airflow, make_job(name))
+    preparing(airflow.services, run_key, PreparingReport(begins=True))
+    prepared(airflow.services, run_key, PreparedReport(prepared=FOUND))
+    return run_key
+
+
+def prepared_folders(airflow: Airflow) -> dict[str, int]:
+    """What FOUND names is there; the store's own record of it."""
+    store = airflow.services.runs
+    assert isinstance(store, InMemoryRunStore)
+    folders = [each.lstrip("/") for each in PreparedPaths.beside("r", "default").folders_of(FOUND)]
+    store.data = dict.fromkeys(folders, 1000)
+    return store.data
+
+
+def test_prepared_data_stay_while_a_run_of_the_team_is_yet_to_find_them(airflow: Airflow) -> None:
+    first, data = prepared_run(airflow, "first"), prepared_folders(airflow)
+    cancel(airflow.services, first, Reason(code=ReasonCode.CANCELLED_BY_USER))
+    airflow.clock.advance(31 * DAY_S)
+    waiting = run_of(airflow, make_job("waits"))
+    clean_run(airflow.services, first, WISH)
+    preparing(airflow.services, waiting, PreparingReport(begins=True))
+    clean_run(airflow.services, first, WISH)
+    assert len(data) == 2
+    prepared(airflow.services, waiting, PreparedReport(prepared=replace(FOUND, shards="d" * 32, tokenizer="e" * 32)))
+    clean_run(airflow.services, first, WISH)
+    assert data == {}
+
+
+def test_data_of_another_run_that_ended_within_a_day_stay_whatever_is_wished(airflow: Airflow) -> None:
+    keys, data = [prepared_run(airflow, each) for each in ("first", "second")], prepared_folders(airflow)
+    for each in keys:
+        cancel(airflow.services, each, Reason(code=ReasonCode.CANCELLED_BY_USER))
+    airflow.clock.advance(DAY_S / 2)
+    clean_run(airflow.services, keys[0], CleanRun(older_than_s=0.0))
+    assert len(data) == 2
+    airflow.clock.advance(DAY_S / 2)
+    clean_run(airflow.services, keys[0], CleanRun(older_than_s=0.0))
+    assert data == {}
+
+
+def test_prepared_data_go_with_the_last_run_that_used_them(airflow: Airflow) -> None:
+    keys, data = [prepared_run(airflow, each) for each in ("first", "second")], prepared_folders(airflow)
+    folders = set(data)
+    cancel(airflow.services, keys[0], Reason(code=ReasonCode.CANCELLED_BY_USER))
+    airflow.clock.advance(31 * DAY_S)
+    clean_run(airflow.services, keys[0], WISH)
+    assert set(data) == folders, "a run that has not ended uses them"
+    cancel(airflow.services, keys[1], Reason(code=ReasonCode.CANCELLED_BY_USER))
+    airflow.clock.advance(31 * DAY_S)
+    assert clean_run(airflow.services, keys[1], replace(WISH, dry_run=True)).num_bytes > 2000
+    clean_run(airflow.services, keys[1], WISH)
+    assert data == {}

@@ -113,6 +113,15 @@ def test_the_runs_own_out_of_memory_is_not_counted_twice(learner: Airflow) -> No
     assert spec.plan.memory.learned_factor == 1.0
 
 
+def test_a_card_that_was_full_before_the_training_began_teaches_nothing(learner: Airflow) -> None:
+    learner.register(make_job("first"))
+    learner.place()
+    learner.launch(1)
+    refused = AttemptResult(exit_code=OUT_OF_MEMORY, last_step=0, total_steps=0)
+    end_attempt(learner.services, learner.key, 1, EndReport(result=refused))
+    assert samples(learner) == ()
+
+
 def test_growth_that_the_model_is_not_to_blame_for_raises_no_bound(learner: Airflow) -> None:
     failed = attempt(learner, "first", exit_code=OUT_OF_MEMORY, growth_step=5)
     assert not samples(learner)[0].censored

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.bench.elsewhere_workloads import groups
-from tests.bench.jct_elsewhere import run
+from tests.bench.elsewhere_workloads import SIA_GOODPUT, SIA_PROFILES, groups
+from tests.bench.jct_elsewhere import run, with_unknown_work
 from tests.bench.jct_runs import SEEDS
 
 from frenzy.sim.workloads import WorkloadSpec, make_scenario
@@ -25,7 +25,7 @@ def test_the_same_workloads_are_made_each_time(workloads: dict[str, list[Workloa
 
 def _files_of(specs: list[WorkloadSpec]) -> set[str]:
     named = {name for spec in specs for name in (spec.trace, spec.cluster, spec.profiles or "")}
-    return {name for name in named if "/" in name}
+    return {name for name in named if "/" in name and name != str(SIA_PROFILES)}
 
 
 def test_no_scenario_is_one_that_the_comparison_scores(workloads: dict[str, list[WorkloadSpec]]) -> None:
@@ -50,3 +50,24 @@ def test_a_run_is_the_same_each_time_but_for_its_cpu_times(workloads: dict[str, 
     one, other = (run("has", 1.4, spec) for _ in range(2))
     assert (one.jct_mean_s, one.makespan_s) == (other.jct_mean_s, other.makespan_s)
     assert one.num_jobs == 130
+
+
+def test_most_jobs_with_sias_goodput_are_alike_and_short_and_a_few_are_very_long(
+    workloads: dict[str, list[WorkloadSpec]],
+) -> None:
+    jobs = make_scenario(workloads[SIA_GOODPUT][0]).jobs
+    best_s = sorted(each.work * min(plan.predicted_run_s for plan in each.job.plans) for each in jobs)
+    assert len(jobs) == 160
+    assert best_s[133] < 300
+    assert best_s[-4] > 4 * 3600
+
+
+def test_unknown_work_is_believed_to_be_the_same_for_all_and_changes_nothing_that_is_true(
+    workloads: dict[str, list[WorkloadSpec]],
+) -> None:
+    scenario = make_scenario(workloads[SIA_GOODPUT][0])
+    unknown = with_unknown_work(scenario)
+    assert [each.work for each in unknown.jobs] == [each.work for each in scenario.jobs]
+    for each in unknown.jobs:
+        alone_s = min(plan.predicted_run_s for plan in each.job.plans if plan.num_gpus == 1)
+        assert each.job.work_left * alone_s == pytest.approx(1800)

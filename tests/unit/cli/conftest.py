@@ -62,6 +62,9 @@ class FakeAirflow:
     triggered: list[tuple[str, Any]] = field(default_factory=list)
     state: str = "success"
     error: str | None = None
+    cleared: list[tuple[str, Any]] = field(default_factory=list)
+    conf: dict[str, Any] = field(default_factory=dict)
+    evaluation: dict[str, Any] | None = None
 
     def routes(self) -> FastAPI:
         app = FastAPI()
@@ -69,8 +72,10 @@ class FakeAirflow:
         app.get("/api/v2/dags/{dag_id}/details")(self.details)
         app.post("/api/v2/dags/{dag_id}/dagRuns")(self.trigger)
         run = "/api/v2/dags/{dag_id}/dagRuns/{run_id}"
-        app.get(run)(lambda: {"state": self.state})
-        app.get(f"{run}/taskInstances")(self.failed_tasks)
+        app.get(run)(lambda: {"state": self.state, "conf": self.conf})
+        app.get(f"{run}/taskInstances")(self.tasks)
+        app.get(f"{run}/taskInstances/evaluate/xcomEntries/return_value")(lambda: {"value": self.evaluation})
+        app.post("/api/v2/dags/{dag_id}/clearTaskInstances")(self.clear)
         app.get(f"{run}/taskInstances/train.profile/logs/2")(self.log)
         app.get("/api/v2/importErrors")(lambda: {"import_errors": []})
         return app
@@ -84,11 +89,17 @@ class FakeAirflow:
 
     def trigger(self, dag_id: str, body: dict[str, Any]) -> dict[str, Any]:
         self.triggered.append((dag_id, body))
-        return {"dag_run_id": "manual__1"}
+        return {"dag_run_id": body["dag_run_id"]}
 
-    def failed_tasks(self, state: str) -> dict[str, Any]:
-        assert state == "failed"
-        return {"task_instances": [{"task_id": "train.profile", "try_number": 2, "map_index": -1}]}
+    def clear(self, dag_id: str, body: dict[str, Any]) -> dict[str, Any]:
+        self.cleared.append((dag_id, body))
+        return {"task_instances": []}
+
+    def tasks(self, state: str | None = None) -> dict[str, Any]:
+        profile = {"task_id": "train.profile", "try_number": 2, "map_index": -1, "state": "failed", "operator": "P"}
+        evaluate = {"task_id": "evaluate", "map_index": -1, "state": "success", "operator": "EvaluateOperator"}
+        known = [profile, *([evaluate] if self.evaluation is not None else [])]
+        return {"task_instances": [each for each in known if state in (None, each["state"])]}
 
     def log(self) -> dict[str, Any]:
         if self.error is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import socket
 from collections.abc import Callable
@@ -103,8 +104,10 @@ def test_submitting_stores_the_spec_and_starts_a_run_of_it(online: Command, worl
     world.airflow.looks_until_parsed = 3
     said = online("submit", str(spec))
     assert said.status == 0
-    assert "manual__1" in said.out
-    assert world.airflow.triggered[-1] == ("job_words", {"logical_date": None, "conf": {}})
+    dag_id, body = world.airflow.triggered[-1]
+    assert (dag_id, body["logical_date"], body["conf"]) == ("job_words", None, {})
+    assert body["dag_run_id"] in said.out
+    assert getpass.getuser() in body["note"], "whose account asked for it"
     stored = world.services.jobs.get("words") or ""
     assert str(spec.parent / "words.txt") in stored
     assert stored.startswith("# a small job")

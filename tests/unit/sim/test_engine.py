@@ -155,6 +155,20 @@ def test_job_that_may_be_moved_from_now_on_is_looked_at_though_nothing_else_happ
     assert outcome(result, "long").end_s == pytest.approx(60 + 10 + (1 - 60 / 10_000) * 1000)
 
 
+def test_a_job_that_is_left_alone_is_looked_at_again_and_again_though_nothing_else_happens() -> None:
+    asked_s = []
+
+    def say(state: SchedulingState, now_s: float) -> tuple[Action, ...]:
+        asked_s.append(now_s)
+        return schedule(state, now_s, state.rules.policy) if not now_s else ()
+
+    patient = sim_job("a", on_small(1, 1000.0))
+    alone = replace(patient, job=replace(patient.job, elasticity=Elasticity(restart_s=10.0, moves_left=3)))
+    result = simulate(scenario(alone), Scripted(say))
+    assert asked_s == pytest.approx([0, 0, 60, 120, 240, 480, 960, 1000], abs=0.1)
+    assert result.idle.gpu_s == pytest.approx(3 * 1000.0)
+
+
 @pytest.mark.parametrize(
     ("starts", "words"),
     [
@@ -219,6 +233,19 @@ def test_first_decision_on_captured_facts_is_that_of_the_product() -> None:
     queued = tuple(each.job for each in jobs)
     facts = SchedulingFacts(cluster=cluster(), queued=queued, running=(held,))
     assert seen[0] == schedule(facts, 1000.0, HasPolicy(num_forecasts=0))
+
+
+def test_a_captured_job_is_looked_at_again_and_again_though_nothing_else_happens() -> None:
+    asked_s = []
+
+    def say(state: SchedulingState, now_s: float) -> tuple[Action, ...]:
+        asked_s.append(now_s)
+        return ()
+
+    held = running("old", on_small(2, 1000.0), ("s1", 2), end_s=1700.0, started_s=700.0)
+    movable = replace(held, elasticity=Elasticity(restart_s=10.0, moves_left=3))
+    simulate(scenario(running=(SimRunning(job=movable, work=1.0),), start_s=1000.0), Scripted(say))
+    assert asked_s == pytest.approx([1000, 1300, 1700], abs=0.1)
 
 
 def test_captured_job_whose_expected_end_is_past_ends_at_once() -> None:

@@ -96,7 +96,7 @@ def test_queue_and_gpus_show_who_holds_what(op: ApiUser) -> None:
     assert [row.run_key for row in running] == [view.run.run_key]
     gpus = op.ask("GET", "/gpus", GpusView)
     assert sum(row.num_gpus - row.num_free for row in gpus.types) == running[0].num_gpus
-    assert any(view.run.run_key in row.run_keys for row in gpus.nodes)
+    assert any(view.run.run_key in {each.run_key for each in row.holders} for row in gpus.nodes)
 
 
 def test_reconciliation_lists_what_holds_gpus_and_takes_findings(op: ApiUser) -> None:

@@ -26,17 +26,16 @@ def test_app_is_made_in_the_server_only(argv: list[str], serves: bool) -> None:
     assert serves_api(argv) is serves
 
 
-def test_views_are_two_run_tabs_and_a_nav_page_below_the_server_s_root() -> None:
+def test_views_are_one_run_tab_and_a_nav_page_below_the_server_s_root() -> None:
     views = external_views("https://host/airflow/")
     assert [(each["name"], each["destination"]) for each in views] == [
-        ("Memory", "dag_run"),
-        ("Plan", "dag_run"),
-        ("Queue", "nav"),
+        ("Training", "dag_run"),
+        ("GPUs", "nav"),
     ]
     assert all(each["href"].startswith("/airflow/frenzy/pages/") for each in views)
     assert views[0]["href"].endswith("?dag_id={DAG_ID}&run_id={RUN_ID}")
-    assert len({each["url_route"] for each in views}) == 3
+    assert len({each["url_route"] for each in views}) == 2
 
 
 def test_views_of_a_server_at_the_root() -> None:
-    assert external_views("")[2]["href"] == external_views("http://host:8080")[2]["href"] == "/frenzy/pages/queue"
+    assert external_views("")[1]["href"] == external_views("http://host:8080")[1]["href"] == "/frenzy/pages/gpus"

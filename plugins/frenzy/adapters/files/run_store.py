@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
-from typing import Final
+from typing import Final, TypeVar
 
 import fsspec
 
@@ -22,10 +22,13 @@ from frenzy.core.lifecycle.checkpoint_manifest import complete_manifest, step_of
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError
 from frenzy.core.values.launch import FIRST_POD_LOG, AttemptResult, Control, LaunchSpec, RunPaths, deepspeed_config
+from frenzy.core.values.log_part import LogPart, log_part_of, read_hiding
+from frenzy.core.values.prepared_data import PreparingResult, PreparingSpec
 from frenzy.core.values.telemetry import Heartbeat, StepRecord, printable
 from frenzy.ports import TelemetryCursor, TelemetryPage
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _CHUNK_NAME: Final = re.compile(r"^(\d{5})-(\d{6,9})\.jsonl$")
 # What launchers remember lies beside the run directories, where workers that see only their own cannot write.
@@ -68,9 +71,31 @@ class FsspecRunStore:
     def put_spec(self, spec: LaunchSpec) -> None:
         """Write ds_config.json, then spec.json: who finds the spec finds both."""
         paths = RunPaths(spec.run_key)
-        config = json.dumps(deepspeed_config(spec.job, spec.plan), indent=2)
+        config = json.dumps(deepspeed_config(spec.job, spec.plan, spec.gpu.kind), indent=2)
         self._put(paths.ds_config(spec.attempt), config)
         self._put(paths.spec(spec.attempt), codec.dumps(spec, indent=2))
+
+    def put_preparing(self, spec: PreparingSpec) -> None:
+        """The team's folder says whose it is: its name may not."""
+        root = f"{self._root}/"
+        self._files.remove(spec.folder.removeprefix(root))
+        self._put(f"{spec.data.folder.removeprefix(root)}/team.txt", f"{spec.job.team}\n")
+        self._put(spec.request.removeprefix(root), codec.dumps(spec, indent=2))
+
+    def preparing_sign(self, spec: PreparingSpec) -> Heartbeat | None:
+        return self._decoded(Heartbeat, spec.signs, _MOST_HEARTBEAT_BYTES)
+
+    def preparing_result(self, spec: PreparingSpec) -> PreparingResult | None:
+        return self._decoded(PreparingResult, spec.result, _MOST_RESULT_BYTES)
+
+    def _decoded(self, kind: type[T], place: str, most_bytes: int) -> T | None:
+        """What was written at ``place`` of the storage; what cannot be read counts as not there."""
+        text = self._get(place.removeprefix(f"{self._root}/"), most_bytes)
+        try:
+            return None if text is None else codec.loads(kind, text)
+        except ContractError as error:
+            logger.warning("%s cannot be read: %s", place, _shown(str(error)))
+            return None
 
     def put_control(self, run_key: str, attempt: int, control: Control) -> None:
         self._put(RunPaths(run_key).control(attempt), codec.dumps(control))
@@ -114,6 +139,13 @@ class FsspecRunStore:
                 self._files.remove(each)
             if not any(self._files.names(run_key)):
                 self._files.remove(run_key)
+        return num_bytes
+
+    def clean_data(self, folders: Iterable[str], *, dry_run: bool) -> int:
+        places = tuple(folders)
+        num_bytes = sum(map(self._num_bytes, places))
+        for each in () if dry_run else places:
+            self._files.remove(each)
         return num_bytes
 
     # what the workers' side wrote
@@ -213,20 +245,38 @@ class FsspecRunStore:
         """All such steps, ascending; of very many the newest."""
         return tuple(self._complete_steps(run_key))[::-1]
 
+    def model_bytes(self, run_key: str) -> int:
+        """Size of the finished model; 0 where there is none, or no more."""
+        return self._num_bytes(RunPaths(run_key).model_dir)
+
     def log_tail(self, run_key: str, attempt: int, *, rank: int = 0, max_bytes: int = 65536) -> str:
-        """The end of a rank's output, at most ``max_bytes`` of it, from the start of a line, fit for a terminal.
+        """The end of a rank's output, at most ``max_bytes`` of it, from the start of a line."""
+        return self.log_part(run_key, attempt, rank=rank, max_bytes=max_bytes).text
+
+    def log_part(
+        self,
+        run_key: str,
+        attempt: int,
+        *,
+        rank: int = 0,
+        offset: int | None = None,
+        whole_lines: bool = False,
+        max_bytes: int = 65536,
+        hidden: Sequence[bytes] = (),
+    ) -> LogPart:
+        """A rank's output from ``offset`` on, fit for a terminal; None: its end.
 
         For rank 0, if it never wrote any, that of its pod, which died before.
         """
         paths = RunPaths(run_key)
-        found = self._tail(paths.rank_log(attempt, rank), max_bytes)
-        return found if found or rank else self._tail(f"{paths.logs_dir(attempt)}/{FIRST_POD_LOG}", max_bytes)
-
-    def _tail(self, path: str, max_bytes: int) -> str:
-        data = self._files.read(path, most_bytes=max_bytes, end=True) or b""
-        if len(data) == max_bytes and (self._files.size(path) or 0) > max_bytes and b"\n" in data:
-            data = data[data.index(b"\n") + 1 :]
-        return printable(data.decode(errors="replace"))
+        places = (paths.rank_log(attempt, rank), *([f"{paths.logs_dir(attempt)}/{FIRST_POD_LOG}"] if not rank else ()))
+        path = next((each for each in places if self._files.size(each)), places[0])
+        size = self._files.size(path) or 0
+        start = max(0, size - max_bytes) if offset is None else offset
+        data = read_hiding(
+            lambda first, count: self._files.read(path, most_bytes=count, start=first) or b"", start, max_bytes, hidden
+        )
+        return log_part_of(data, start, size, is_tail=offset is None, whole_lines=whole_lines)
 
     # files
 

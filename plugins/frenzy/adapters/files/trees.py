@@ -32,8 +32,8 @@ _WRITING: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CL
 class Tree(Protocol):
     """What is not there, or is no plain file that belongs there, counts as absent."""
 
-    def read(self, path: str, *, most_bytes: int, end: bool = False) -> bytes | None:
-        """At most so many bytes from the file's start, or those at its end; None where there is no such file."""
+    def read(self, path: str, *, most_bytes: int, start: int = 0) -> bytes | None:
+        """At most so many bytes of the file, from byte ``start`` on; None where there is no such file."""
         ...
 
     def size(self, path: str) -> int | None: ...
@@ -60,12 +60,11 @@ class LocalTree:
     def __init__(self, root: str) -> None:
         self._root = Path(root)
 
-    def read(self, path: str, *, most_bytes: int, end: bool = False) -> bytes | None:
+    def read(self, path: str, *, most_bytes: int, start: int = 0) -> bytes | None:
         with suppress(OSError), self._folder_of(path) as (folder, name):
             opened = os.open(name, _READING, dir_fd=folder)
             try:
                 found = os.fstat(opened)
-                start = max(0, found.st_size - most_bytes) if end else 0
                 return _read(opened, start, most_bytes) if stat.S_ISREG(found.st_mode) else None
             finally:
                 os.close(opened)
@@ -158,11 +157,10 @@ class RemoteTree:
     def __init__(self, fs: Any, base: str) -> None:
         self._fs, self._base = fs, base
 
-    def read(self, path: str, *, most_bytes: int, end: bool = False) -> bytes | None:
+    def read(self, path: str, *, most_bytes: int, start: int = 0) -> bytes | None:
         size = self.size(path)
-        if size is None:
-            return None
-        start = max(0, size - most_bytes) if end else 0
+        if size is None or start >= size:
+            return None if size is None else b""
         with suppress(FileNotFoundError):
             return bytes(self._fs.cat_file(self._at(path), start=start, end=min(size, start + most_bytes)))
         return None

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from frenzy.core.values.cluster import NODE_GROUP as NODE_GROUP
 from frenzy.core.values.launch import LaunchSpec
+from frenzy.core.values.prepared_data import PreparingSpec
 from frenzy.core.values.resource_plan import short_hash
 
 NAME: Final = "app.kubernetes.io/name"
@@ -26,6 +27,9 @@ PLAN: Final = "frenzy.dev/plan"
 TEAM: Final = "frenzy.dev/team"
 QUEUE: Final = "frenzy.dev/queue"
 JOB: Final = "frenzy.dev/job"
+# On pods that prepare data: the run, and which of its tries. They hold no GPU, so that the ledger counts none of them.
+PREPARING: Final = "frenzy.dev/preparing"
+PREPARING_NUMBER: Final = "frenzy.dev/preparing-number"
 
 PREDICTED_BYTES: Final = "frenzy.dev/predicted-bytes"
 LEASE: Final = "frenzy.dev/lease"
@@ -106,6 +110,21 @@ def pod_labels(spec: LaunchSpec, node_rank: int) -> dict[str, str]:
         NODE_RANK: str(node_rank),
         GPU_TYPE: label_value(spec.plan.gpu_type),
         PLAN: label_value(spec.plan.plan_id),
+        JOB: label_value(spec.job.name),
+        TEAM: label_value(spec.job.team),
+        QUEUE: label_value(spec.job.queue),
+    }
+
+
+def preparing_labels(spec: PreparingSpec) -> dict[str, str]:
+    """Labels of the pod that prepares the data of ``spec``; its name for the network rules is the trainer's."""
+    return {
+        NAME: TRAINER,
+        PART_OF: MANAGER,
+        INSTANCE: label_value(spec.run_key),
+        MANAGED_BY: MANAGER,
+        PREPARING: label_value(spec.run_key),
+        PREPARING_NUMBER: str(spec.number),
         JOB: label_value(spec.job.name),
         TEAM: label_value(spec.job.team),
         QUEUE: label_value(spec.job.queue),

@@ -166,12 +166,21 @@ def with_overlays(pod: Patch, overlays: Iterable[Overlay], spec: LaunchSpec, nod
     return result
 
 
+def with_overlays_of_all(pod: Patch, overlays: Iterable[Overlay], *, queue: str) -> dict[str, Any]:
+    """``pod``, which has no GPU, with the overlays that hold for any GPU type and on one node."""
+    result = dict(pod)
+    for each in overlays:
+        if not each.when.gpu_types and each.when.holds(gpu_type="", queue=queue, num_nodes=1):
+            result = overlaid(result, each, 0)
+    return result
+
+
 def overlaid(pod: Patch, overlay: Overlay, num_gpus: int) -> dict[str, Any]:
     """``pod`` with ``overlay``; num_gpus: of this pod."""
     amounts = {name: str(each * num_gpus) for name, each in overlay.resources_per_gpu.items()}
     devices = {"name": labels.CONTAINER, "resources": {"limits": amounts, "requests": amounts}}
     merged = _with_our_security(_merged(pod, overlay.patch), pod)
-    return _merged(merged, {"spec": {"containers": [devices]}}) if amounts else merged
+    return _merged(merged, {"spec": {"containers": [devices]}}) if amounts and num_gpus else merged
 
 
 def _with_our_security(merged: dict[str, Any], pod: Patch) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -169,10 +170,13 @@ class Volume:
 class PodRules:
     """Everything about the pods that is not the job's or the plan's.
 
+    workload_images: patterns of the images that a job's own script may name, * for any text; none of them by default.
     run_directory: None where the run root is an object store. extra_host_memory_per_gpu_bytes: for each
     rank beside what the plan predicts, /dev/shm and a virtual GPU's budget. cpus_per_gpu: requested, and
     what the scheduler counts with;
-    cpu_limit_per_gpu: the most. ephemeral_storage_bytes: the most that a pod may write; it requests
+    cpu_limit_per_gpu: the most. preparing_*: of a pod that prepares data, which requests so many CPUs and uses what
+    is idle beyond; its node_selector is that of all pods unless it has one of its own. ephemeral_storage_bytes: the
+    most that a pod may write; it requests
     ``requested_disk_bytes``. architectures, torch_build: what the image is built for. python: what
     runs ``-m frenzy.trainer.launch``. network_interface:
     which gloo and NCCL are to use, if they choose wrong. scheduling_patience_s: how long a pod may
@@ -183,6 +187,7 @@ class PodRules:
 
     image: Annotated[str, Field(pattern=r"^\S+$", max_length=512)]
     namespace: Annotated[str, Field(pattern=_VOLUME_NAME)] = "default"
+    workload_images: tuple[Annotated[str, Field(pattern=r"^\S+$", max_length=512)], ...] = ()
     image_pull_policy: PullPolicy = PullPolicy.IF_NOT_PRESENT
     image_pull_secrets: tuple[_ObjectName, ...] = ()
     service_account: _ObjectName = "default"
@@ -205,6 +210,9 @@ class PodRules:
     network_interface: Annotated[str, Field(pattern=_INTERFACE)] | None = None
     cpus_per_gpu: _Cpus = 1.0
     cpu_limit_per_gpu: _Cpus = 8.0
+    preparing_cpus: _Cpus = 2.0
+    preparing_memory_bytes: _Size = 4 * GIB
+    preparing_node_selector: Mapping[_LabelName, _LabelValue] | None = None
     extra_host_memory_per_gpu_bytes: _Size = 1 * GIB
     shm_per_gpu_bytes: _Size = 1 * GIB
     ephemeral_storage_bytes: _Size = 16 * GIB
@@ -234,6 +242,10 @@ class PodRules:
         budget = gpu.memory_bytes if gpu.kind is DeviceKind.VIRTUAL else 0
         return self.extra_host_memory_per_gpu_bytes + self.shm_per_gpu_bytes + budget
 
+    def allows_image(self, image: str) -> bool:
+        """Whether a job's own script may run in ``image``."""
+        return any(fnmatchcase(image, each) for each in self.workload_images)
+
     def tolerates(self, taint: Taint) -> bool:
         """Whether our pods may be put on a node with ``taint``; a mere preference never keeps them away."""
         if taint.effect is TaintEffect.PREFER_NO_SCHEDULE:
@@ -245,6 +257,7 @@ class PodRules:
 _FILE_NAMES: Final[Mapping[str, str]] = {
     "extra_host_memory_per_gpu": "extra_host_memory_per_gpu_bytes",
     "shm_per_gpu": "shm_per_gpu_bytes",
+    "preparing_memory": "preparing_memory_bytes",
     "ephemeral_storage": "ephemeral_storage_bytes",
     "ephemeral_storage_request": "ephemeral_storage_request_bytes",
     "scheduling_patience": "scheduling_patience_s",

@@ -57,6 +57,14 @@ run = Table(
     Index("ix_frenzy_run_dag_id_run_id", "dag_id", "run_id"),
 )
 
+# How far the data of a run are prepared: told every few seconds, hence no part of the run's own document.
+preparation = Table(
+    "frenzy_preparation",
+    metadata,
+    Column("run_key", String(_KEY), ForeignKey("frenzy_run.run_key"), primary_key=True),
+    Column("document", Text, nullable=False),
+)
+
 # Whose the stored jobs are; their texts are files.
 job = Table(
     "frenzy_job",

@@ -6,7 +6,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
-from sqlalchemy import Connection, Select, Table, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Select, Table, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from frenzy.adapters.lease_rules import check_lease, takes_slots
@@ -21,10 +21,12 @@ from frenzy.core.runs.ledger import (
     JobState,
     Lease,
     LeaseState,
+    Preparation,
     QueueEntry,
     RunIdentity,
     RunRecord,
 )
+from frenzy.core.runs.usage import LeaseSpan
 from frenzy.core.values import codec
 from frenzy.core.values.cluster import Cluster, Node
 from frenzy.core.values.errors import Reason, ReasonCode
@@ -32,6 +34,8 @@ from frenzy.core.values.hardware import GpuType
 from frenzy.ports import LedgerConflict
 
 T = TypeVar("T")
+# SQLite takes 32,766 parameters in a statement, some drivers of PostgreSQL 65,535.
+_MOST_KEYS = 10_000
 _CACHED_VALUES = 4096
 _CACHED_ENTRIES = 16_384
 
@@ -68,7 +72,12 @@ class SqlTransaction:
 
     def _unread(self, kind: type[T], table: Table, keys: Iterable[str], known: Mapping[str, object]) -> tuple[T, ...]:
         unread = [key for key in keys if key not in known]
-        return self._all(kind, select(table.c.document).where(table.c.run_key.in_(unread))) if unread else ()
+        parts = (unread[first : first + _MOST_KEYS] for first in range(0, len(unread), _MOST_KEYS))
+        return tuple(
+            each
+            for part in parts
+            for each in self._all(kind, select(table.c.document).where(table.c.run_key.in_(part)))
+        )
 
     # runs and their queue
 
@@ -126,6 +135,14 @@ class SqlTransaction:
         )
         self._runs[record.run_key] = record
 
+    def preparations(self, run_keys: Iterable[str]) -> Mapping[str, Preparation]:
+        table, keys = tables.preparation, tuple(run_keys)
+        found = self._all(Preparation, select(table.c.document).where(table.c.run_key.in_(keys))) if keys else ()
+        return {each.run_key: each for each in found}
+
+    def put_preparation(self, preparation: Preparation) -> None:
+        self._put(tables.preparation, {"run_key": preparation.run_key}, {"document": codec.dumps(preparation)})
+
     def queue(self) -> tuple[QueueEntry, ...]:
         if not self._knows_queue:
             found = self._all(QueueEntry, select(tables.queue_entry.c.document))
@@ -168,6 +185,13 @@ class SqlTransaction:
             held = select(lease.c.document).where(lease.c.state != LeaseState.ENDED.value)
             self._held = self._all(Lease, held.order_by(lease.c.granted_s, lease.c.run_key))
         return self._held
+
+    def lease_spans(self, since_s: float) -> tuple[LeaseSpan, ...]:
+        lease = tables.lease.c
+        columns = (lease.run_key, lease.gpu_type, lease.num_gpus, lease.granted_s, lease.ended_s)
+        wanted = select(*columns).where(lease.ended_s.is_(None) | (lease.ended_s > since_s))
+        found = self._connection.execute(wanted.order_by(lease.granted_s, lease.run_key)).mappings()
+        return tuple(LeaseSpan(**each) for each in found)
 
     def lease(self, run_key: str, attempt: int) -> Lease | None:
         return self._one(Lease, tables.lease, run_key=run_key, attempt=attempt)
@@ -214,6 +238,11 @@ class SqlTransaction:
             wanted = select(attempt.c.document).where(attempt.c.run_key == run_key)
             self._attempts[run_key] = self._all(Attempt, wanted.order_by(attempt.c.attempt))
         return self._attempts[run_key]
+
+    def attempt_outcomes(self) -> dict[str, int]:
+        outcome = tables.attempt.c.outcome
+        counts = select(outcome, func.count()).where(outcome.is_not(None)).group_by(outcome)
+        return {code: number for code, number in self._connection.execute(counts)}
 
     def put_attempt(self, attempt: Attempt) -> None:
         self._put(

@@ -68,6 +68,7 @@ class LocalLauncher:
 
         Raises PermanentError when they cannot be started, OSError where nobody could find them again.
         """
+        _check_image(spec)
         marks = _marks(spec)
         home = self._home(marks)
         with home.locked():
@@ -238,6 +239,14 @@ class LocalLauncher:
                 )
             except (OSError, subprocess.SubprocessError) as error:
                 raise _not_started(str(error), home) from error
+
+
+def _check_image(spec: LaunchSpec) -> None:
+    """Raises PermanentError for a script in an image: nothing here runs one."""
+    if spec.job.workload is not None and spec.job.workload.image is not None:
+        detail = f"workload.image is {spec.job.workload.image!r}, and workers on this machine run in no image."
+        remedy = "Leave workload.image out, or submit the job where Frenzy launches on Kubernetes."
+        raise PermanentError(Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail, remedy=remedy))
 
 
 def _marks(spec: LaunchSpec) -> Marks:

@@ -13,6 +13,7 @@ from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job_environment import is_of_control_plane, variable_of
 from frenzy.core.values.launch import LaunchSpec
+from frenzy.core.values.prepared_data import PreparingSpec
 
 # What a process needs of its machine. No name of a secret fits one of these: NVIDIA_API_KEY and HF_TOKEN are some.
 _INHERITED: Final = (
@@ -31,7 +32,7 @@ _INHERITED_OF_OURS: Final = (
 _PROXIES: Final = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 _MORE: Final = "FRENZY_WORKER_ENV"
 _PLUGINS_DIR: Final = Path(frenzy.__file__).resolve().parents[1]
-_VIRTUAL: Final[Mapping[str, str]] = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+_VIRTUAL: Final[Mapping[str, str]] = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 
 
 def worker_environment(spec: LaunchSpec, base: Mapping[str, str]) -> dict[str, str]:
@@ -42,13 +43,27 @@ def worker_environment(spec: LaunchSpec, base: Mapping[str, str]) -> dict[str, s
     path = spec.job.env.get("PYTHONPATH", "")
     return {
         **helper_environment(base),
-        "OMP_NUM_THREADS": "1",
         **spec.job.env,
         **{name: _secret(name, reference, base) for name, reference in spec.job.secrets.items()},
         **(_VIRTUAL if spec.gpu.kind is DeviceKind.VIRTUAL else {}),
         "PYTHONPATH": _python_path(path, base),
         RUN_KEY_VARIABLE: spec.run_key,
         ATTEMPT_VARIABLE: str(spec.attempt),
+    }
+
+
+def preparing_environment(spec: PreparingSpec, base: Mapping[str, str]) -> dict[str, str]:
+    """What the process sees that prepares the data of ``spec``: as its workers, but none of their marks, and no GPU.
+
+    Raises PermanentError as ``worker_environment``.
+    """
+    return {
+        **helper_environment(base),
+        "OMP_NUM_THREADS": "1",
+        **spec.job.env,
+        **{name: _secret(name, reference, base) for name, reference in spec.job.secrets.items()},
+        **_VIRTUAL,
+        "PYTHONPATH": _python_path(spec.job.env.get("PYTHONPATH", ""), base),
     }
 
 

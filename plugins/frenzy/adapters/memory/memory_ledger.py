@@ -7,6 +7,7 @@ leases, the orders of the results.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,11 +23,13 @@ from frenzy.core.runs.ledger import (
     JobState,
     Lease,
     LeaseState,
+    Preparation,
     QueueEntry,
     RunIdentity,
     RunRecord,
     versions_key,
 )
+from frenzy.core.runs.usage import LeaseSpan
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import Reason, ReasonCode, TemporaryError
 from frenzy.ports import LeasedAttempt, LedgerConflict, LedgerTx
@@ -40,6 +43,7 @@ class _Facts:
 
     runs: Mapping[str, RunRecord] = field(default_factory=dict)
     jobs: Mapping[str, JobRecord] = field(default_factory=dict)
+    preparations: Mapping[str, Preparation] = field(default_factory=dict)
     queue: Mapping[str, QueueEntry] = field(default_factory=dict)
     leases: Mapping[tuple[str, int], Lease] = field(default_factory=dict)
     attempts: Mapping[tuple[str, int], Attempt] = field(default_factory=dict)
@@ -156,6 +160,13 @@ class InMemoryTransaction:
     def put_run(self, record: RunRecord) -> None:
         self._become(replace(self.facts, runs={**self.facts.runs, record.run_key: record}))
 
+    def preparations(self, run_keys: Iterable[str]) -> Mapping[str, Preparation]:
+        return {key: self.facts.preparations[key] for key in run_keys if key in self.facts.preparations}
+
+    def put_preparation(self, preparation: Preparation) -> None:
+        known = {**self.facts.preparations, preparation.run_key: preparation}
+        self._become(replace(self.facts, preparations=known))
+
     def queue(self) -> tuple[QueueEntry, ...]:
         return tuple(sorted(self.facts.queue.values(), key=lambda each: (each.submitted_s, each.run_key)))
 
@@ -179,6 +190,20 @@ class InMemoryTransaction:
         held = [each for each in self.facts.leases.values() if each.state is not LeaseState.ENDED]
         return tuple(sorted(held, key=lambda each: (each.granted_s, each.run_key)))
 
+    def lease_spans(self, since_s: float) -> tuple[LeaseSpan, ...]:
+        spans = (
+            LeaseSpan(
+                run_key=each.run_key,
+                gpu_type=each.gpu_type,
+                num_gpus=each.num_gpus,
+                granted_s=each.granted_s,
+                ended_s=each.ended_s,
+            )
+            for each in self.facts.leases.values()
+            if each.ended_s is None or each.ended_s > since_s
+        )
+        return tuple(sorted(spans, key=lambda each: (each.granted_s, each.run_key)))
+
     def lease(self, run_key: str, attempt: int) -> Lease | None:
         return self.facts.leases.get((run_key, attempt))
 
@@ -190,6 +215,9 @@ class InMemoryTransaction:
     def attempts(self, run_key: str) -> tuple[Attempt, ...]:
         found = [each for each in self.facts.attempts.values() if each.run_key == run_key]
         return tuple(sorted(found, key=lambda each: each.attempt))
+
+    def attempt_outcomes(self) -> dict[str, int]:
+        return dict(Counter(str(each.outcome.code) for each in self.facts.attempts.values() if each.outcome))
 
     def put_attempt(self, attempt: Attempt) -> None:
         key = (attempt.run_key, attempt.attempt)

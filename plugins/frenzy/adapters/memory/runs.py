@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from frenzy.core.values.launch import FIRST_POD_LOG, AttemptResult, Control, LaunchSpec
+from frenzy.core.values.log_part import LogPart, log_part_of, read_hiding
+from frenzy.core.values.prepared_data import PreparingResult, PreparingSpec
 from frenzy.core.values.telemetry import Heartbeat, StepRecord
 from frenzy.ports import TelemetryCursor, TelemetryPage
 
@@ -20,7 +22,11 @@ class InMemoryRunStore:
         self._beats: dict[tuple[str, int, int], Heartbeat] = {}
         self._steps: dict[str, set[int]] = {}
         self._logs: dict[tuple[str, int, int], str] = {}
+        self._models: dict[str, int] = {}
         self._notes: dict[tuple[str, int, str], str] = {}
+        self.preparing_signs: dict[str, Heartbeat] = {}
+        self.preparing_results: dict[str, PreparingResult] = {}
+        self.data: dict[str, int] = {}
         self.controls: dict[tuple[str, int], Control] = {}
         self.logs: dict[tuple[str, int, str], str] = {}
 
@@ -29,6 +35,16 @@ class InMemoryRunStore:
 
     def spec(self, run_key: str, attempt: int) -> LaunchSpec | None:
         return self._specs.get((run_key, attempt))
+
+    def put_preparing(self, spec: PreparingSpec) -> None:
+        self.preparing_signs.pop(spec.folder, None)
+        self.preparing_results.pop(spec.folder, None)
+
+    def preparing_sign(self, spec: PreparingSpec) -> Heartbeat | None:
+        return self.preparing_signs.get(spec.folder)
+
+    def preparing_result(self, spec: PreparingSpec) -> PreparingResult | None:
+        return self.preparing_results.get(spec.folder)
 
     def put_control(self, run_key: str, attempt: int, control: Control) -> None:
         self.controls[run_key, attempt] = control
@@ -84,6 +100,10 @@ class InMemoryRunStore:
     def clear_checkpoints(self, run_key: str) -> None:
         self._steps.pop(run_key, None)
 
+    def clean_data(self, folders: Iterable[str], *, dry_run: bool) -> int:
+        found = set(folders) & set(self.data)
+        return sum(self.data[each] if dry_run else self.data.pop(each) for each in found)
+
     def clean(self, run_key: str, *, keep_model: bool, dry_run: bool) -> int:
         """There are no models here; a document counts as its text's length."""
         by_attempt: tuple[dict[Any, Any], ...] = (
@@ -103,16 +123,30 @@ class InMemoryRunStore:
             del documents[key]
         return num_bytes
 
+    def model_bytes(self, run_key: str) -> int:
+        return self._models.get(run_key, 0)
+
     def log_tail(self, run_key: str, attempt: int, *, rank: int = 0, max_bytes: int = 65536) -> str:
+        return self.log_part(run_key, attempt, rank=rank, max_bytes=max_bytes).text
+
+    def log_part(
+        self,
+        run_key: str,
+        attempt: int,
+        *,
+        rank: int = 0,
+        offset: int | None = None,
+        whole_lines: bool = False,
+        max_bytes: int = 65536,
+        hidden: Sequence[bytes] = (),
+    ) -> LogPart:
         text = self._logs.get((run_key, attempt, rank), "")
         if not text and rank == 0:
             text = self.logs.get((run_key, attempt, FIRST_POD_LOG), "")
-        data = text.encode()
-        start = max(0, len(data) - max_bytes)
-        tail = data[start:]
-        if start and b"\n" in tail:
-            tail = tail[tail.index(b"\n") + 1 :]
-        return tail.decode(errors="replace")
+        everything = text.encode()
+        start = max(0, len(everything) - max_bytes) if offset is None else offset
+        data = read_hiding(lambda first, count: everything[first : first + count], start, max_bytes, hidden)
+        return log_part_of(data, start, len(everything), is_tail=offset is None, whole_lines=whole_lines)
 
     def run_dir(self, run_key: str) -> str:
         return f"memory://runs/{run_key}"
@@ -136,3 +170,7 @@ class InMemoryRunStore:
         """More output of a rank."""
         key = (run_key, attempt, rank)
         self._logs[key] = self._logs.get(key, "") + text
+
+    def write_model(self, run_key: str, num_bytes: int) -> None:
+        """The finished model."""
+        self._models[run_key] = num_bytes

@@ -37,7 +37,8 @@ def job_schema() -> Schema:
     Each field stands in its place: the title of a section is its name for people, and ``X | None`` is a list of types.
     """
     schema = job_adapter().json_schema(schema_generator=_Plain)
-    return {"$schema": _Plain.schema_dialect, **_in_place(schema, schema.pop("$defs"))}
+    either = [{"required": ["model", "data"]}, {"required": ["workload"]}]
+    return {"$schema": _Plain.schema_dialect, **_in_place(schema, schema.pop("$defs")), "anyOf": either}
 
 
 class _Plain(GenerateJsonSchema):
@@ -83,12 +84,12 @@ def field_at(location: tuple[int | str, ...]) -> Schema | None:
 
 def is_optional(field: Schema) -> bool:
     """Whether null stands for nothing."""
-    return isinstance(field["type"], list)
+    return isinstance(field.get("type"), list)
 
 
 def kind_of(field: Schema) -> str:
     """The field's type in JSON, but for null."""
-    kind: str = field["type"][0] if is_optional(field) else field["type"]
+    kind: str = field["type"][0] if is_optional(field) else field.get("type", "string")
     return kind
 
 
@@ -101,7 +102,7 @@ def allowed_text(field: Schema) -> str:
 def _kind_text(field: Schema) -> str:
     kind = kind_of(field)
     if "enum" in field:
-        return f"one of {', '.join(field['enum'])}"
+        return f"one of {', '.join(str(each).lower() if isinstance(each, bool) else each for each in field['enum'])}"
     if "properties" in field:
         return f"a mapping with {', '.join(field['properties'])}"
     if kind == "string":

@@ -64,8 +64,8 @@ def document_from_params(params: Mapping[str, Any]) -> dict[str, Any]:
     for name, (path, field) in fields.items():
         if name in params and not _is_left_empty(field, params[name]):
             _put(document, path, params[name])
-    for name in job_schema()["required"]:
-        if _is_section(job_schema()["properties"][name]):
+    for name, field in job_schema()["properties"].items() if document.get("workload") is None else ():
+        if _is_section(field) and field.get("required"):
             document.setdefault(name, {})
     return document
 

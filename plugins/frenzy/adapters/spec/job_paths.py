@@ -12,7 +12,13 @@ from typing import Any, Final
 
 from frenzy.core.values.job import TrainingJob
 
-PATH_FIELDS: Final = (("data", "path"), ("model", "path"), ("model", "tokenizer"), ("checkpoint", "warm_start"))
+PATH_FIELDS: Final = (
+    ("data", "path"),
+    ("model", "path"),
+    ("model", "tokenizer"),
+    ("checkpoint", "warm_start"),
+    ("workload", "folder"),
+)
 _TOKENIZER_KINDS: Final = frozenset({"byte", "train", "model"})
 
 
@@ -24,7 +30,7 @@ def anchored(job: TrainingJob, folders: Sequence[Path], *, may_leave: bool = Fal
     """
     for section, name in PATH_FIELDS:
         part: Any = getattr(job, section)
-        given = getattr(part, name)
+        given = getattr(part, name, None)
         if name == "tokenizer" and given in _TOKENIZER_KINDS:
             continue
         if not given or "://" in given or Path(given).is_absolute() or (".." in Path(given).parts and not may_leave):

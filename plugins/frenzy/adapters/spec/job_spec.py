@@ -49,7 +49,7 @@ def job_from_document(document: Any) -> TrainingJob:
     except ValidationError as error:
         problems = error.errors(include_url=False)
         violations += (_violation(each) for each in islice(problems, MOST_VIOLATIONS))
-    violations += _pattern_violations(document)
+    violations += [*_missing_sections(document), *_pattern_violations(document)]
     if job is not None and not violations:
         violations += cross_field_violations(job)
     if violations or job is None:
@@ -121,6 +121,15 @@ def _place(path: str) -> int:
         if place in places:
             return places.index(place)
     return len(places)
+
+
+def _missing_sections(document: Mapping[str, Any]) -> Iterator[Violation]:
+    """What only a workload may leave out."""
+    for name in ("model", "data") if document.get("workload") is None else ():
+        if name not in document:
+            yield Violation(
+                path=name, value="nothing", allowed=f"required: {job_schema()['properties'][name]['title']}"
+            )
 
 
 def _pattern_violations(document: Mapping[str, Any]) -> Iterator[Violation]:

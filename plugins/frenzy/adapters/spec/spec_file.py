@@ -56,8 +56,8 @@ def with_paths_of(job: TrainingJob, given: TrainingJob, text: str) -> str:
     """``text``, which is YAML of ``given``, with the paths of ``job``; where they cannot be put in place, made anew."""
     changed = {}
     for section, name in PATH_FIELDS:
-        path = getattr(getattr(job, section), name)
-        if path != getattr(getattr(given, section), name):
+        path = getattr(getattr(job, section), name, None)
+        if path != getattr(getattr(given, section), name, None):
             changed[section, name] = path
     nodes = _scalars(text, changed)
     if len(nodes) < len(changed):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR
@@ -20,6 +20,7 @@ from frenzy.core.values.job import TrainingJob
 
 if TYPE_CHECKING:
     from frenzy.adapters.api_client import ApiClient
+    from frenzy.airflow.operators.notifiers import Notifiers
     from frenzy.core.runs.protocol import RunView
 
 
@@ -80,11 +81,73 @@ class ProfileOperator(FrenzyOperator):
             view = self.api_client().send(api.register(request))
         log_plans(self.log, view)
         refuse_if_over(view)
-        return summary(view)
+        found = summary(view)
+        self._skip_preparing_if_small(context, view, found)
+        return found
+
+    def _skip_preparing_if_small(self, context: Any, view: RunView, found: dict[str, Any]) -> None:
+        """Workers prepare small data sooner than another task begins. Its task then ends here, without a process.
+
+        So does that of a script which loads its data itself.
+        """
+        from airflow.sdk.exceptions import DownstreamTasksSkipped
+
+        from frenzy.adapters.connection_settings import settings_of_airflow
+
+        task_id = f"{identity_of(context['ti']).task_group}.{PREPARE_TASK}".lstrip(".")
+        num_tokens = view.run.data_facts.num_tokens
+        if task_id not in self.downstream_task_ids:
+            return
+        is_small = num_tokens is not None and num_tokens <= settings_of_airflow().prepare_above_tokens
+        if is_small or view.run.job.brings_own_data:
+            task = context["ti"]
+            task.xcom_push(key="return_value", value=found)
+            skipped = [(task_id, -1 if task.map_index is None else task.map_index)]
+            raise DownstreamTasksSkipped(tasks=skipped)  # type: ignore[no-untyped-call]  # Airflow's
+
+
+class PrepareWait(BaseOperator):
+    """What becomes of a prepare task, whatever prepares."""
+
+    frenzy_conn_id: str
+    _preparation: Any = None
+
+    def _begun(self, workers: Any) -> Any:
+        from frenzy.airflow.connection import api_client
+        from frenzy.airflow.tasks.preparation import Preparation
+
+        self._preparation = Preparation(client=api_client(self.frenzy_conn_id), workers=workers, log=self.log)
+        return self._preparation
+
+    def _settled(self, context: Any, result: Any) -> dict[str, Any]:
+        task = context["ti"]
+        is_last_try = getattr(task, "try_number", 1) > getattr(task, "max_tries", 0)
+        settled: dict[str, Any] = self._preparation.settle(identity_of(task).run_key, result, is_last_try=is_last_try)
+        return settled
+
+    def on_kill(self) -> None:
+        """The task was ended while it ran: nothing that it started is left. Once it waits, its trigger sees to that."""
+        if self._preparation is not None:
+            self._preparation.stop()
+
+
+class PrepareOperator(PrepareWait, FrenzyOperator):
+    """Prepares the run's data in a process, before the run has GPUs. A new try goes on with what is there."""
+
+    def execute(self, context: Any) -> dict[str, Any] | None:
+        from frenzy.airflow.tasks.workers import workers
+
+        preparation = self._begun(workers())
+        spec = preparation.begin(identity_of(context["ti"]).run_key)
+        return None if spec is None else self._settled(context, preparation.watch(spec))
 
 
 class PlaceOperator(FrenzyOperator):
     """Queues the run for its next attempt and waits, deferred, until it has its GPUs."""
+
+    def __init__(self, *, notifiers: Notifiers | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.notifiers = notifiers
 
     def execute(self, context: Any) -> dict[str, Any]:
         from frenzy.airflow.failures import airflow_errors, fail
@@ -96,7 +159,8 @@ class PlaceOperator(FrenzyOperator):
         with airflow_errors():
             view = self.api_client().send(api.enqueue(run_key))
         if view.status is PlaceStatus.WAITING:
-            trigger = PlaceTrigger(run_key=run_key, conn_id=self.frenzy_conn_id)
+            after_s = None if self.notifiers is None else self.notifiers.notice_after_s
+            trigger = PlaceTrigger(run_key=run_key, conn_id=self.frenzy_conn_id, notice_after_s=after_s)
             self.defer(trigger=trigger, method_name="resume")
         if view.status is not PlaceStatus.PLACED or view.spec is None:
             fail(view.reason, f"The run is {view.status}.")
@@ -104,17 +168,38 @@ class PlaceOperator(FrenzyOperator):
         return placed(view.spec)
 
     def resume(self, context: Any, event: Any) -> dict[str, Any] | None:
-        """The wait is over without a place, or (under ``dag.test``) with one."""
+        """The wait is over without a place, or (under ``dag.test``) with one; or it is long, and goes on."""
         from frenzy.airflow.failures import airflow_errors, fail
-        from frenzy.airflow.triggers.triggers import placed
+        from frenzy.airflow.triggers.triggers import PlaceTrigger, placed
         from frenzy.api import endpoints as api
         from frenzy.core.runs.protocol import PlaceStatus
 
         with airflow_errors():
-            view = self.api_client().send(api.place(identity_of(context["ti"]).run_key))
+            run_key = identity_of(context["ti"]).run_key
+            view = self.api_client().send(api.place(run_key))
+        if view.status is PlaceStatus.WAITING:
+            if self.notifiers is not None:
+                _tell(self, self.notifiers.waiting_long, context, run_key)
+            self.defer(trigger=PlaceTrigger(run_key=run_key, conn_id=self.frenzy_conn_id), method_name="resume")
         if view.status is not PlaceStatus.PLACED or view.spec is None:
             fail(view.reason, f"The run is {view.status}.")
         return placed(view.spec)
+
+
+def _tell(task: FrenzyOperator, those: Sequence[Any], context: Any, run_key: str) -> None:
+    """Whoever is to be told; that nobody could be is no reason to fail a training."""
+    from frenzy.airflow.operators.notifiers import tell
+    from frenzy.api import endpoints as api
+    from frenzy.core.values.errors import FrenzyError
+
+    if not those:
+        return
+    try:
+        view = task.api_client().send(api.run_view(run_key))
+    except FrenzyError as error:
+        task.log.warning("Nobody is told, since the run could not be read: %s", error)
+        return
+    tell(those, context, view, task.log)
 
 
 class LaunchWait(BaseOperator):
@@ -184,12 +269,14 @@ class MonitorOperator(FrenzyOperator):
 class DecideOperator(FrenzyOperator):
     """After an attempt: done, failed, or once more; then it clears the attempt's tasks and tries again.
 
-    Its own retry waits until the tasks it cleared are through. Tasks after it see the real end only.
+    It is rescheduled, and its trigger rule lets it wait until the tasks it cleared are through. Tasks after it see the
+    real end only.
     """
 
-    def __init__(self, *, attempt_tasks: Sequence[str], **kwargs: Any) -> None:
+    def __init__(self, *, attempt_tasks: Sequence[str], notifiers: Notifiers | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.attempt_tasks = tuple(attempt_tasks)
+        self.notifiers = notifiers
 
     def execute(self, context: Any) -> dict[str, Any]:
         from frenzy.airflow.failures import airflow_errors, fail, said
@@ -199,16 +286,19 @@ class DecideOperator(FrenzyOperator):
         identity = identity_of(context["ti"])
         with airflow_errors():
             verdict = settled_verdict(self.api_client(), identity.run_key, self.log)
+        told = () if self.notifiers is None else self.notifiers.of_verdict(verdict)
+        if verdict.kind is VerdictKind.RETRY:
+            self.log.info("The run goes on in another attempt; this is no error. %s", said(verdict.reason))
+            self._clear_attempt(identity)
+            _tell(self, told, context, identity.run_key)
+            _wait_within_this_try()
         self.log.info("Verdict: %s. %s", verdict.kind, said(verdict.reason))
+        _tell(self, told, context, identity.run_key)
         if verdict.kind is VerdictKind.FAIL:
             fail(verdict.reason, "The run failed.")
-        if verdict.kind is VerdictKind.RETRY:
-            self._run_again(identity, said(verdict.reason))
         return {"run_key": identity.run_key, "reason": str(verdict.reason.code)}
 
-    def _run_again(self, identity: Any, why: str) -> None:
-        from airflow.sdk.exceptions import AirflowException
-
+    def _clear_attempt(self, identity: Any) -> None:
         from frenzy.adapters.airflow_calls import clear_tasks
         from frenzy.airflow.failures import airflow_errors
 
@@ -217,7 +307,6 @@ class DecideOperator(FrenzyOperator):
         with airflow_errors():
             self._refuse_if_hopeless(identity, tasks[0])
             self.api_client().send(clear_tasks(identity.dag_id, identity.run_id, tasks, identity.map_index))
-        raise AirflowException(f"rescheduled: {why}")
 
     def _refuse_if_hopeless(self, identity: Any, first_task: str) -> None:
         """Clearing a task whose own upstream failed changes nothing: it would be cleared for ever."""
@@ -237,6 +326,14 @@ class DecideOperator(FrenzyOperator):
             reason = Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail, remedy="Clear the task that failed.")
             client.send(api.cancel(identity.run_key, CancelRun(reason=reason)))
             raise PermanentError(reason)
+
+
+def _wait_within_this_try() -> NoReturn:
+    """Airflow's own way for a task to come again later: neither its try nor its log shows a failure."""
+    from airflow.sdk import timezone
+    from airflow.sdk.exceptions import AirflowRescheduleException
+
+    raise AirflowRescheduleException(timezone.utcnow())  # type: ignore[no-untyped-call]
 
 
 class PublishOperator(FrenzyOperator):
@@ -288,13 +385,16 @@ class ReconcileOperator(FrenzyOperator):
     def execute(self, context: Any) -> dict[str, Any]:
         from frenzy.airflow.failures import airflow_errors
         from frenzy.airflow.tasks.reconcile import reconcile_once
+        from frenzy.airflow.tasks.statistics import send_statistics
         from frenzy.core.values.codec import encode
 
         with airflow_errors():
             summary = reconcile_once(self.api_client(), self.log)
+        send_statistics(self.api_client(), self.log)
         encoded: dict[str, Any] = encode(summary)
         return encoded
 
 
+PREPARE_TASK = "prepare"
 NO_DELAY = timedelta(0)
 MANY_RETRIES = 10_000

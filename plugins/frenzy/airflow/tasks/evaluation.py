@@ -41,6 +41,8 @@ class Evaluation:
         from frenzy.trainer.evaluate import EvaluationRequest
 
         run = self._view.run
+        if run.job.workload is not None:
+            raise AirflowSkipException("The job's own script trained; nobody else knows how to score what it left.")
         if not run.job.evaluation.enabled:
             raise AirflowSkipException("evaluation.enabled is off in the job's specification.")
         run = replace(run, job=self._whole_job(run))
@@ -49,6 +51,7 @@ class Evaluation:
                 run_dir=workers().runs.run_dir(run.run_key),
                 job=run.job,
                 model_config=run.model_config or {},
+                prepared=run.prepared,
                 sources=source_rules(workers().settings, os.environ),
                 output=f"{folder}/result.json",
             )

@@ -28,11 +28,12 @@ def registration(identity: RunIdentity, job: Any, data_facts: Any, *, masked: tu
 
     spec, settings = job_of(job), load_settings(os.environ)
     with guarded(spec, source_rules(settings, os.environ)):
+        named, known = spec.names_a_model, _known(data_facts)
         return RegisterRun(
             identity=identity,
             job=spec,
-            model_config=resolve_model_config(spec.model, cache_folder=settings.cache_folder),
-            data_facts=measure(spec, known=_known(data_facts)),
+            model_config=resolve_model_config(spec.model, cache_folder=settings.cache_folder) if named else {},
+            data_facts=known if spec.brings_own_data else measure(spec, known=known),
             masked=masked,
         )
 

@@ -8,6 +8,7 @@ from typing import Any
 from frenzy.adapters.api_client import ApiClient, NotFoundError
 from frenzy.airflow.tasks.workers import Workers, workers
 from frenzy.api import endpoints as api
+from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import ReconcileFinding, ReconcileReport, ReconcileSummary, ReconcileTarget
 from frenzy.ports import WorkersAccount, WorkersState
 
@@ -22,6 +23,7 @@ def reconcile_once(client: ApiClient, log: Any) -> ReconcileSummary:
     for line in summary.lines:
         log.info("%s", line)
     _remove_strays(client, workers(), targets, log)
+    _stop_preparers(client, workers(), log)
     return summary
 
 
@@ -56,6 +58,24 @@ def _remove_strays(client: ApiClient, reach: Workers, targets: Iterable[Reconcil
                 reach.launcher.remove(run_key, attempt)
     except Exception as error:
         log.warning("What is left of ended attempts could not be removed: %s", error)
+
+
+def _stop_preparers(client: ApiClient, reach: Workers, log: Any) -> None:
+    """End what prepares the data of runs that this ledger knows and that need them no more: its task died."""
+    try:
+        for run_key in reach.preparer.remains():
+            if not _is_preparing(client, run_key):
+                log.info("Ending what prepares the data of %s.", run_key)
+                reach.preparer.stop(run_key)
+    except Exception as error:
+        log.warning("What prepares data for nobody could not be ended: %s", error)
+
+
+def _is_preparing(client: ApiClient, run_key: str) -> bool:
+    try:
+        return client.send(api.run_view(run_key)).run.state is JobState.PREPARING
+    except NotFoundError:
+        return True  # another installation's
 
 
 def _has_ended(client: ApiClient, run_key: str, attempt: int) -> bool:

@@ -10,17 +10,18 @@ from typing import Any
 
 from frenzy.adapters.connection_settings import settings_of_airflow
 from frenzy.core.values.launch import AttemptResult
-from frenzy.ports import Launcher, RunStore
+from frenzy.ports import Launcher, Preparer, RunStore
 from frenzy.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """What reaches workers: their run directory, and the launcher that starts and stops them."""
+    """What reaches workers: their run directory, and what starts and stops them and who prepares their data."""
 
     settings: Settings
     runs: RunStore
     launcher: Launcher
+    preparer: Preparer
 
     def result(self, run_key: str, attempt: int, log: Any) -> AttemptResult | None:
         """The workers' own account; None also where reading it fails: what the launcher knows stands without it."""
@@ -65,5 +66,9 @@ def _reaching(core_api: Callable[[], Any] | None) -> Workers:
     from frenzy import wiring
 
     settings = settings_of_airflow()
-    launcher = wiring.launcher(settings, core_api=core_api)
-    return Workers(settings=settings, runs=wiring.run_store(settings), launcher=launcher)
+    return Workers(
+        settings=settings,
+        runs=wiring.run_store(settings),
+        launcher=wiring.launcher(settings, core_api=core_api),
+        preparer=wiring.preparer(settings, core_api=core_api),
+    )

@@ -28,6 +28,7 @@ from frenzy.core.lifecycle.evidence import Bounds, believed, bounds_of
 from frenzy.core.lifecycle.monitor import MonitorPolicy, progress_of
 from frenzy.core.runs.masking import without_masked
 from frenzy.core.runs.protocol import CancelRun, EndReport, PlaceStatus, ProgressReport
+from frenzy.core.runs.views import QueueRow
 from frenzy.core.values.codec import encode
 from frenzy.core.values.errors import FrenzyError, PermanentError, Reason, ReasonCode
 from frenzy.core.values.launch import AttemptResult, ExitCode, LaunchSpec
@@ -118,8 +119,17 @@ class RunTrigger(BaseTrigger):
 class PlaceTrigger(RunTrigger):
     """Ends the task when the run is placed; hands a refusal back to the task.
 
-    Fires {"reason": ...} when the run is refused or cancelled.
+    Fires {"reason": ...} when the run is refused or cancelled, {"waiting_s": ...} when it has waited so long as
+    ``notice_after_s``.
     """
+
+    def __init__(self, *, notice_after_s: float | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.notice_after_s = notice_after_s
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        path, arguments = super().serialize()
+        return path, {**arguments, "notice_after_s": self.notice_after_s}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         reach = await self.reach()
@@ -136,9 +146,15 @@ class PlaceTrigger(RunTrigger):
                 elif row.reason is not None and row.reason != last:
                     last = row.reason
                     self.log.info("Position %d in the queue. %s", row.position, said(last))
+                if row is not None and self._is_long(row):
+                    yield TriggerEvent({"waiting_s": self.notice_after_s})  # type: ignore[no-untyped-call]
+                    return
             except FrenzyError as error:
                 self.log.warning("The queue could not be read: %s", error)
             await asyncio.sleep(workers().settings.poll_s)
+
+    def _is_long(self, row: QueueRow) -> bool:
+        return self.notice_after_s is not None and time.time() - row.waiting_since_s >= self.notice_after_s
 
     async def _event(self) -> TriggerEvent | None:
         view = await self.send(api.place(self.run_key))

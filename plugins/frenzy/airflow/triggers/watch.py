@@ -16,7 +16,7 @@ from frenzy.core.lifecycle.signs import Signs, heard
 from frenzy.core.runs.protocol import Directive, DirectiveKind, PressureReport, ProgressReport, RunView
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.launch import Control, ControlAction, LaunchSpec
-from frenzy.core.values.telemetry import StepRecord
+from frenzy.core.values.telemetry import SAVING, StepRecord
 from frenzy.core.values.units import format_bytes
 from frenzy.ports import TelemetryCursor
 
@@ -103,7 +103,8 @@ class Watch:
         """Whether one should be there that is not known. At the first look there may be those of earlier attempts."""
         self._num_looks += 1
         last_step = self._state.steps[-1].step if self._state.steps else 0
-        every = self._spec.job.checkpoint.every_steps
+        asked = self._spec.job.checkpoint
+        every = 1 if asked.every_minutes is not None else asked.every_steps
         is_due = last_step // every > (self._checkpoint_step or 0) // every
         return self._num_looks == 1 or (is_due and self._num_looks % _LOOKS_PER_CHECKPOINT == 0)
 
@@ -219,9 +220,20 @@ class Watch:
         self._stop_by_s = time.monotonic() + 2 * step_time_s + self._workers.settings.stop_grace_s
 
     async def _insist(self) -> None:
-        """End workers that were asked to stop and did not."""
-        if self._stop_by_s is not None and time.monotonic() > self._stop_by_s:
+        """End workers that were asked to stop and did not. Time for a checkpoint is as long as it grows, to a limit."""
+        now = time.monotonic()
+        if self._stop_by_s is None or now <= self._stop_by_s:
+            return
+        if now > self._stop_by_s + self._policy.startup_s or not await asyncio.to_thread(self._saves_on):
             await self._kill(self._workers.settings.stop_grace_s, None)
+
+    def _saves_on(self) -> bool:
+        """Whether the workers still write a checkpoint, as far as their signs tell."""
+        grace_s = self._workers.settings.stop_grace_s
+        if time.monotonic() - self._listened_s >= min(grace_s, _LOG_S):
+            self._listen()
+        sign, silence_s = self._signs.newest, max(grace_s, 2 * _LOG_S)
+        return sign is not None and sign.phase.startswith(SAVING) and time.time() - sign.time_s <= silence_s
 
     async def _kill(self, grace_s: float, reason: Reason | None) -> None:
         if self._killed:

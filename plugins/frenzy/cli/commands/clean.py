@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Annotated, Final
 
 import typer
@@ -11,7 +10,7 @@ import typer
 from frenzy.api import endpoints
 from frenzy.cli.commands.server import Api, connect
 from frenzy.cli.render.console import err, out, print_json
-from frenzy.cli.render.tables import Grid, grid, size, state_text
+from frenzy.cli.render.tables import Grid, grid, local_date, size, state_text
 from frenzy.core.runs.protocol import CleanedRun, CleanRun, EndedRun
 from frenzy.core.values.errors import PermanentError
 from frenzy.core.values.units import counted
@@ -62,11 +61,7 @@ def _table(rows: list[tuple[EndedRun, CleanedRun]], *, dry_run: bool) -> Grid:
     total = size(sum(cleaned.num_bytes for _, cleaned in rows))
     title = f"{'Would remove' if dry_run else 'Removed'} {total} of {counted(len(rows), 'run')}"
     cells = (
-        (ended.run_key, ended.job_name, state_text(ended.state), _day(ended.ended_s), size(cleaned.num_bytes))
+        (ended.run_key, ended.job_name, state_text(ended.state), local_date(ended.ended_s), size(cleaned.num_bytes))
         for ended, cleaned in rows
     )
     return grid(title, ("run", "job", "state", "ended", "size"), cells, right="size")
-
-
-def _day(epoch_s: float) -> str:
-    return datetime.fromtimestamp(epoch_s).astimezone().strftime("%Y-%m-%d")

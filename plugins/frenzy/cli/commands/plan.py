@@ -17,7 +17,7 @@ from frenzy.core.values.units import counted
 
 if TYPE_CHECKING:
     from frenzy.core.values.job import TrainingJob
-    from frenzy.offline import OfflinePlan
+    from frenzy.offline import FitAnswer, OfflinePlan
     from frenzy.settings import Settings
 
 
@@ -29,16 +29,21 @@ def plan(
     everything: Annotated[bool, typer.Option("--all", help="List every plan and every refusal.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the values as JSON.")] = False,
     manifest: Annotated[bool, typer.Option("--manifest", help="Print the pods of the chosen plan as YAML.")] = False,
+    fit: Annotated[
+        str | None, typer.Option(metavar="CARDS", help="How it would fit these cards, such as 1xRTX4090.")
+    ] = None,
 ) -> int:
     """List the plans for a job with their memory, time, cost, and the reason of each rank or refusal.
 
     Needs no Airflow and starts nothing. Exit status 1 when no plan fits.
     """
     from frenzy.adapters.connection_settings import settings_at_hand
-    from frenzy.offline import plan_offline
+    from frenzy.offline import fit_offline, plan_offline
 
     job = checked_spec(spec).job
     settings = settings_at_hand()
+    if fit is not None:
+        return _show_fit(job, fit_offline(job, settings, fit, policy or settings.memory_policy.value), top, as_json)
     planned = plan_offline(job, settings, cluster or settings.cluster_file, policy or settings.memory_policy.value)
     show_note(planned)
     if manifest:
@@ -48,6 +53,16 @@ def plan(
     else:
         show_plan(job.name, planned, top=10**6 if everything else top)
     return 0 if planned.refusal is None else FAILED
+
+
+def _show_fit(job: TrainingJob, answer: FitAnswer, top: int, as_json: bool) -> int:  # noqa: FBT001  # an option
+    from frenzy.cli.commands.plan_fit import show_fit
+
+    if as_json:
+        print_json(answer)
+    else:
+        show_fit(job, answer, top=top)
+    return FAILED if answer.changes is None else 0
 
 
 def show_note(planned: OfflinePlan) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
@@ -11,19 +12,24 @@ from rich.live import Live
 from rich.text import Text
 
 from frenzy.cli.commands.follow import StatusSnapshot
-from frenzy.cli.render.tables import local_time, loss_text, off_by, size, state_text, step_text
+from frenzy.cli.render.tables import local_time, loss_text, off_by, preparation_text, size, state_text, step_text
 from frenzy.core.runs.ledger import FINAL_STATES, Attempt, Event
 from frenzy.core.runs.protocol import RunView
+from frenzy.core.values.units import format_duration
 
 _BAR_CELLS: Final = 40
 _LEAST_PAUSE_S: Final = 3.0
+# A look and the wait for an answer come on top.
+_LONGEST_SILENCE_S: Final = 3.5
 
 
 class ProgressView:
     """Shows snapshots. Events scroll by; the newest step stands below them (on a terminal)."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._now_s = console, now_s
+        self._spoke_s = now_s()
+        self._phase, self._phase_since_s = "", now_s()
         self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
         self._shown: dict[str, tuple[str, float]] = {}
 
@@ -40,21 +46,32 @@ class ProgressView:
 
     def show(self, snapshot: StatusSnapshot) -> None:
         """Print what is new, and renew the panel."""
+        if snapshot.phase != self._phase:
+            self._phase, self._phase_since_s = snapshot.phase, self._now_s()
         for event in snapshot.new_events:
-            self._console.print(event_line(event))
+            self._say(event_line(event))
         if self._live is not None:
-            self._live.update(_panel(snapshot))
-        else:
-            self._say_progress(snapshot)
+            self._live.update(_panel(snapshot, self._phase_line()))
+            return
+        self._say_progress(snapshot)
+        if self._phase and not snapshot.is_last and self._now_s() - self._spoke_s >= _LONGEST_SILENCE_S:
+            self._say(self._phase_line())
+
+    def _say(self, line: Text) -> None:
+        self._spoke_s = self._now_s()
+        self._console.print(line)
+
+    def _phase_line(self) -> Text:
+        return Text(f"  {self._phase}, for {format_duration(self._now_s() - self._phase_since_s)}", style="dim")
 
     def _say_progress(self, snapshot: StatusSnapshot) -> None:
         for view in snapshot.views:
             line = progress_line(view)
             before, shown_s = self._shown.get(view.run.run_key, ("", 0.0))
-            now_s = time.monotonic()
+            now_s = self._now_s()
             if line.plain != before and (now_s - shown_s >= _LEAST_PAUSE_S or view.run.state in FINAL_STATES):
                 self._shown[view.run.run_key] = (line.plain, now_s)
-                self._console.print(line)
+                self._say(line)
 
 
 def event_line(event: Event) -> Text:
@@ -69,6 +86,7 @@ def progress_line(view: RunView) -> Text:
     parts: list[str | Text] = ["  ", state_text(view.run.state)]
     if view.queue_entry is not None and view.queue_entry.hold is not None:
         parts.append(f"  {view.queue_entry.hold.sentence}")
+    parts.append(f"  {preparation_text(view.preparation) or ''}".rstrip())
     if last is not None:
         parts.append(f"  attempt {last.attempt} on {last.plan.plan_id}  step {step_text(last, view.run.total_steps)}")
         parts.append(f"  loss {loss_text(last)}  {_memory_words(last)}")
@@ -86,8 +104,8 @@ def _memory_words(attempt: Attempt) -> str:
     return f"{words} ({off_by(predicted, attempt.explained_peak_bytes)})" if attempt.explained_peak_bytes else words
 
 
-def _panel(snapshot: StatusSnapshot) -> RenderableType:
-    lines: list[RenderableType] = [Text(f"DAG run {snapshot.dag_state}", style="dim")]
+def _panel(snapshot: StatusSnapshot, phase: Text) -> RenderableType:
+    lines: list[RenderableType] = [Text(f"DAG run {snapshot.dag_state}", style="dim"), phase]
     for view in snapshot.views:
         lines.append(progress_line(view))
         lines += _bars(view)

@@ -22,6 +22,7 @@ class Api:
 
     def __init__(self, address: ApiAddress, *, patience_s: float = PATIENCE_S) -> None:
         self._client = ApiClient(address)
+        self.base_url, self.login = address.base_url, address.login
         self._patience_s = patience_s
 
     def ask(self, call: Call[T]) -> T:
@@ -39,10 +40,10 @@ class Api:
 
 
 def connect(environ: Mapping[str, str] | None = None) -> Api:
-    """The server that FRENZY_URL names, else the one that runs in this home.
+    """The server that FRENZY_URL names, else the one that runs in this home, as its user FRENZY_USER or administrator.
 
-    Raises SpecError when FRENZY_URL comes without user or password, TemporaryError when no
-    Airflow has been started here.
+    Raises SpecError when FRENZY_URL comes without user or password, or the home has no such user, TemporaryError when
+    no Airflow has been started here.
     """
     known = os.environ if environ is None else environ
     return Api(_named(known) if known.get("FRENZY_URL") else _local(known))
@@ -61,7 +62,7 @@ def _named(environ: Mapping[str, str]) -> ApiAddress:
 
 
 def _local(environ: Mapping[str, str]) -> ApiAddress:
-    from frenzy.cli.embedded.airflow_env import ADMIN
+    from frenzy.cli.embedded.airflow_env import ADMIN, secrets_of
     from frenzy.cli.embedded.stack import Stack, StackError
     from frenzy.settings import load_settings
 
@@ -72,4 +73,8 @@ def _local(environ: Mapping[str, str]) -> ApiAddress:
         remedy = "Start it with 'frenzy up', or name a server: FRENZY_URL, FRENZY_USER, FRENZY_PASSWORD."
         reason = Reason(code=ReasonCode.API_UNREACHABLE, detail=error.reason.sentence, remedy=remedy)
         raise TemporaryError(reason, retry_after_s=5.0) from error
-    return ApiAddress(base_url=base_url, login=ADMIN, password=stack.password(ADMIN))
+    login = environ.get("FRENZY_USER") or ADMIN
+    known = secrets_of(stack.settings).passwords
+    if login not in known:
+        raise SpecError([Violation(path="FRENZY_USER", value=repr(login), allowed=f"one of {', '.join(known)}")])
+    return ApiAddress(base_url=base_url, login=login, password=known[login])

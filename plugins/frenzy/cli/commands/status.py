@@ -12,7 +12,15 @@ from frenzy.api import endpoints
 from frenzy.cli.commands.references import find_run
 from frenzy.cli.commands.server import connect
 from frenzy.cli.render.console import out, print_json
-from frenzy.cli.render.tables import attempts_table, grid, local_time, reason_text, runs_table, state_text
+from frenzy.cli.render.tables import (
+    attempts_table,
+    grid,
+    local_time,
+    preparation_text,
+    reason_text,
+    runs_table,
+    state_text,
+)
 from frenzy.core.runs.protocol import RunView
 
 
@@ -59,6 +67,8 @@ def show_run(view: RunView) -> None:
     console.print(Text.assemble((run.job.name, "bold"), " ", run.run_key, " ", state_text(run.state)))
     console.print(f"DAG run {run.identity.dag_id} / {run.identity.run_id}", style="dim")
     console.print(f"Owner {run.owner or 'none (administrators)'}, team {run.job.team}", style="dim")
+    if preparation_text(view.preparation):
+        console.print(f"Preparing its data: {preparation_text(view.preparation)}")
     if run.reason is not None:
         console.print(reason_text(run.reason))
     if view.queue_entry is not None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+import secrets
+import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote
 
+from frenzy.adapters import airflow_calls as calls
 from frenzy.adapters.airflow_calls import airflow_call
 from frenzy.adapters.api_client import NotFoundError
 from frenzy.adapters.spec.job_spec import shown_yaml
@@ -19,6 +25,7 @@ from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, Tempor
 from frenzy.core.values.job import TrainingJob
 
 DAG_TIMEOUT_S: Final = 120.0
+SILENCE_S: Final = 5.0
 _POLL_S: Final = 0.3
 
 
@@ -30,41 +37,75 @@ class Started:
     run_id: str | None
 
 
+Tell = Callable[[str], None]
+
+
 def submit_spec(
-    api: Api, spec: SpecFile, *, trigger: bool, conf: Mapping[str, Any] | None = None, timeout_s: float = DAG_TIMEOUT_S
+    api: Api,
+    spec: SpecFile,
+    *,
+    trigger: bool,
+    conf: Mapping[str, Any] | None = None,
+    timeout_s: float = DAG_TIMEOUT_S,
+    tell: Tell = lambda line: None,
 ) -> Started:
     """Store the spec and, with ``trigger``, start a run once the DAG of this very spec is there.
 
-    Raises SpecError for a refused spec, PermanentError when the DAG does not import, and
-    TemporaryError when it does not appear in time.
+    tell: given a line whenever the wait for the DAG has been silent for some seconds. Raises SpecError for a refused
+    spec, PermanentError when the DAG does not import, and TemporaryError when it does not appear in time.
     """
     job = api.ask(endpoints.submit(SubmitJob(yaml_text=spec.text)))
     if not trigger:
         return Started(job=job, run_id=None)
-    wait_for_dag(api, job.dag_id, spec.job, timeout_s=timeout_s)
+    wait_for_dag(api, job.dag_id, spec.job, timeout_s=timeout_s, tell=tell)
     return Started(job=job, run_id=trigger_run(api, job.dag_id, conf or {}))
 
 
-def wait_for_dag(api: Api, dag_id: str, spec: TrainingJob, *, timeout_s: float) -> None:
+def wait_for_dag(api: Api, dag_id: str, spec: TrainingJob, *, timeout_s: float, tell: Tell) -> None:
     """Until Airflow has parsed the DAG of this very spec, which stands in its documentation."""
-    deadline = time.monotonic() + timeout_s
+    began_s = told_s = time.monotonic()
     shown = shown_yaml(spec)
     while not _is_parsed(api, dag_id, shown):
-        if time.monotonic() > deadline:
+        now_s = time.monotonic()
+        if now_s - began_s > timeout_s:
             raise _never_appeared(api, dag_id, timeout_s)
+        if now_s - told_s >= SILENCE_S:
+            told_s = now_s
+            tell(f"Airflow is reading the job's DAG, for {now_s - began_s:.0f} s.")
         time.sleep(_POLL_S)
 
 
 def trigger_run(api: Api, dag_id: str, conf: Mapping[str, Any]) -> str:
-    """Start a run of ``dag_id`` now; its run id."""
-    body = {"logical_date": None, "conf": dict(conf)}
-    return str(api.ask(airflow_call("POST", f"/dags/{quote(dag_id, safe='')}/dagRuns", body))["dag_run_id"])
+    """Start a run of ``dag_id`` now; its run id. Whose account on which machine asked for it is in the run's note."""
+    run_id = f"manual__{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}+00:00_{secrets.token_hex(4)}"
+    note = f"Started with the frenzy command by {_account()}."
+    try:
+        api.ask(calls.trigger(dag_id, run_id, conf, note))
+    except PermanentError as error:
+        # The call was repeated, and its first try had come through although its answer was lost.
+        if not _is_there(api, dag_id, run_id):
+            raise error
+    return run_id
+
+
+def _account() -> str:
+    try:
+        return f"{getpass.getuser()} on {socket.gethostname()}"
+    except (OSError, KeyError):  # the user's number has no name, as it may be in a container
+        return f"user {os.getuid()} on {socket.gethostname()}"
+
+
+def _is_there(api: Api, dag_id: str, run_id: str) -> bool:
+    try:
+        api.ask(calls.dag_run(dag_id, run_id))
+    except PermanentError:
+        return False
+    return True
 
 
 def dag_run_state(api: Api, dag_id: str, run_id: str) -> str:
     """Airflow's state of a DAG run: queued, running, success or failed."""
-    path = f"/dags/{quote(dag_id, safe='')}/dagRuns/{quote(run_id, safe='')}"
-    return str(api.ask(airflow_call("GET", path))["state"])
+    return str(api.ask(calls.dag_run(dag_id, run_id))["state"])
 
 
 def _is_parsed(api: Api, dag_id: str, shown: str) -> bool:

@@ -6,16 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from frenzy.adapters.spec.spec_file import checked_spec
-from frenzy.cli.commands.follow import follow, task_errors
-from frenzy.cli.commands.progress import ProgressView
 from frenzy.cli.commands.server import connect
-from frenzy.cli.commands.status import show_run
 from frenzy.cli.commands.submission import Started, submit_spec
+from frenzy.cli.commands.until_end import until_end
 from frenzy.cli.render.console import err, out, print_json
-from frenzy.cli.render.error_text import FAILED
 
 
 def submit(
@@ -27,26 +23,14 @@ def submit(
     """Store a job as a DAG of its own and start a run of it."""
     checked = checked_spec(spec)
     with connect() as api:
-        started = submit_spec(api, checked, trigger=trigger or wait)
+        started = submit_spec(api, checked, trigger=trigger or wait, tell=err().print)
         if as_json:
             print_json(started)
         else:
             _show(started)
         if not wait or started.run_id is None:
             return 0
-        view = ProgressView(err() if as_json else out())
-        with view:
-            for snapshot in follow(api, started.job.dag_id, started.run_id):
-                view.show(snapshot)
-        if not as_json:
-            for each in snapshot.views:
-                show_run(each)
-        if snapshot.dag_state == "success":
-            return 0
-        if not snapshot.views:
-            for line in task_errors(api, started.job.dag_id, started.run_id):
-                err().print(Text(line), soft_wrap=True)
-        return FAILED
+        return until_end(api, started.job.dag_id, started.run_id, as_json=as_json)
 
 
 def _show(started: Started) -> None:

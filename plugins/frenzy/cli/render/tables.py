@@ -13,7 +13,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from frenzy.core.runs.ledger import Attempt, JobState
+from frenzy.core.lifecycle.monitor import progress_text
+from frenzy.core.runs.ledger import Attempt, JobState, Preparation
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.runs.views import GpusView, QueueView
 from frenzy.core.scheduling.queue_usage import QuotaRow
@@ -47,6 +48,11 @@ def reason_text(reason: Reason | None) -> Text:
 def local_time(epoch_s: float | None) -> str:
     """A time of day on this machine."""
     return "-" if epoch_s is None else datetime.fromtimestamp(epoch_s).astimezone().strftime("%H:%M:%S")
+
+
+def local_date(epoch_s: float) -> str:
+    """A day on this machine."""
+    return datetime.fromtimestamp(epoch_s).astimezone().strftime("%Y-%m-%d")
 
 
 def size(num_bytes: int | None) -> str:
@@ -201,7 +207,7 @@ def _run_row(view: RunView) -> tuple[str | Text, ...]:
         step_text(last, run.total_steps),
         loss_text(last),
         local_time(run.created_s),
-        reason_text(hold or run.reason),
+        preparation_text(view.preparation) or reason_text(hold or run.reason),
     )
 
 
@@ -286,11 +292,27 @@ def queue_tables(view: QueueView) -> RenderableType:
     )
     waiting_table = grid("Waiting", headings, waiting, right="place waits expected_start priority")
     parts = [waiting_table if waiting else Text("Nothing waits."), Text(), _running_table(view)]
+    if view.preparing:
+        parts += [Text(), _preparing_table(view)]
     if view.shares:
         parts += [Text(), _shares_table(view)]
     if view.quotas:
         parts += [Text(), _quotas_table(view)]
     return Group(*parts)
+
+
+def _preparing_table(view: QueueView) -> Grid:
+    since = (format_duration(max(0.0, view.now_s - row.since_s)) for row in view.preparing)
+    rows = [
+        (row.run_key, row.job_name, age, row.queue, row.team, row.progress)
+        for row, age in zip(view.preparing, since, strict=True)
+    ]
+    return grid("Data being prepared", ("run", "job", "since", "queue", "team", "how far"), rows, right="since")
+
+
+def preparation_text(preparation: Preparation | None) -> str | None:
+    """How far the data of a run are; None where nothing is known, or they are not being prepared."""
+    return progress_text(preparation.progress) if preparation is not None and preparation.progress else None
 
 
 def _shares_table(view: QueueView) -> RenderableType:
@@ -368,7 +390,13 @@ def gpus_tables(view: GpusView) -> RenderableType:
         for row in view.types
     ]
     nodes = [
-        (row.node, row.gpu_type, row.state, f"{row.num_free}/{row.num_gpus}", ", ".join(row.run_keys) or "-")
+        (
+            row.node,
+            row.gpu_type,
+            row.state,
+            f"{row.num_free}/{row.num_gpus}",
+            ", ".join(each.run_key for each in row.holders) or "-",
+        )
         for row in view.nodes
     ]
     type_headings = ("type", "kind", "memory", "free", "suspect", "TFLOP/s", "pool")

@@ -13,6 +13,8 @@ from frenzy.core.values.errors import ContractError
 
 MANIFEST_NAME: Final = "manifest.json"
 STATE_FORMAT: Final = "frenzy-fragments-1"
+# Of a script of the user's own: where its checkpoint is, which only the script can read.
+SCRIPT_FORMAT: Final = "frenzy-script-1"
 _STEP_FOLDER: Final = re.compile(r"step-(0|[1-9][0-9]{0,11})")
 
 
@@ -69,7 +71,7 @@ def complete_manifest(text: str | bytes | None, step: int, sizes: Mapping[str, i
     if text is None:
         raise ContractError("it was never completed")
     manifest = codec.loads(CheckpointManifest, text)
-    if manifest.format != STATE_FORMAT:
+    if manifest.format not in (STATE_FORMAT, SCRIPT_FORMAT):
         raise ContractError(f"its format is {manifest.format!r}, this release reads {STATE_FORMAT!r}")
     if manifest.step != step:
         raise ContractError(f"its manifest is of step {manifest.step}")

@@ -70,7 +70,8 @@ class Bounds:
 
 def bounds_of(run: RunRecord, attempt: Attempt, now_s: float) -> Bounds:
     """What can be true of ``attempt`` at ``now_s``."""
-    exact = run.job.training.max_steps
+    # a script says itself when it is done
+    exact = None if run.job.workload is not None else run.job.training.max_steps
     estimate = total_steps(run.job, run.data_facts)
     return Bounds(
         num_ranks=attempt.plan.num_gpus,
@@ -108,12 +109,16 @@ def believed(records: Iterable[StepRecord], bounds: Bounds) -> Believed:
 
 
 def believed_result(result: AttemptResult, bounds: Bounds) -> AttemptResult:
-    """``result`` as far as it can be true: an impossible one is a crash whose detail says why."""
+    """``result`` as far as it can be true: an impossible one is a crash whose detail says why.
+
+    Its total of 0 steps stays: workers that ended before the training began do not know it.
+    """
     problem = next(_result_problems(result, bounds), None)
     if problem is not None:
         detail = f"The workers' account is not possible: {problem}."
         return AttemptResult(exit_code=_CRASHED, last_step=0, total_steps=bounds.total_steps or 0, detail=detail)
-    total = bounds.total_steps or result.total_steps
+    began = result.total_steps > 0 or result.last_step > 0
+    total = bounds.total_steps or result.total_steps if began else 0
     text = printable(result.detail)[:_LONGEST_TEXT]
     return replace(result, total_steps=total, detail=text)
 

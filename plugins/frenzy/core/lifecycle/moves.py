@@ -59,7 +59,12 @@ def elasticity(run: RunRecord, attempts: Sequence[Attempt], rules: ElasticRules)
 
     attempts: those since it was registered.
     """
-    if not rules.enabled or run.job.elastic == "off" or run.job.on_memory_pressure.max_reschedules == 0:
+    if (
+        not rules.enabled
+        or run.job.elastic == "off"
+        or not run.job.can_change_width
+        or run.job.on_memory_pressure.max_reschedules == 0
+    ):
         return None
     ended = [each for each in attempts if each.ended_s is not None]
     num_moves = sum(each.outcome is not None and each.outcome.code in MOVE_REASONS for each in ended)

@@ -38,6 +38,7 @@ _FATAL_REASONS: Final = codes_of(NextStep.USER) | {
     ReasonCode.BAD_CONFIG_OR_DATA,
     ReasonCode.CANCELLED_BY_USER,
     ReasonCode.CONTAINER_CONFIG_ERROR,
+    ReasonCode.DATA_NOT_PREPARED,
     ReasonCode.NODE_LIMITS_TOO_LOW,
 }
 # The user did nothing wrong and nothing was learned: the same plan may be tried again.
@@ -303,6 +304,7 @@ def final_state(outcome: Reason) -> JobState:
         ReasonCode.CANCELLED_BY_USER: JobState.CANCELLED,
         ReasonCode.HOST_OUT_OF_MEMORY: JobState.FAILED_HOST_OOM,
         ReasonCode.LAUNCH_FAILED: JobState.FAILED_SETUP,
+        ReasonCode.DATA_NOT_PREPARED: JobState.FAILED_SETUP,
         ReasonCode.API_UNREACHABLE: JobState.FAILED_SETUP,
         ReasonCode.LEASE_EXPIRED: JobState.FAILED_SETUP,
         ReasonCode.IMAGE_PULL_FAILED: JobState.FAILED_SETUP,

@@ -15,9 +15,10 @@ from frenzy.core.models.parameters import ModelShape
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision
 
-# How many times its balanced share of the tokens the busiest expert gets, at most all of them: the
-# capacity that Fedus et al. 2022 (Switch Transformers, section 2.2) find enough for a trained router.
-_BUSIEST_LOAD: Final = 1.25
+# How many times its balanced share of the tokens the busiest expert gets, at most all of them. Fourteen
+# published runs of Mixtral imply 0.36 to 1.245 (`tools.accuracy.expert_load`; docs/accuracy.md has the cost);
+# it is also the capacity that Fedus et al. 2022 (Switch Transformers, section 2.2) find enough.
+BUSIEST_LOAD: Final = 1.25
 
 
 class Attention(StrEnum):
@@ -26,6 +27,7 @@ class Attention(StrEnum):
     SDPA = "sdpa"
     EAGER = "eager"
     FLASH_2 = "flash_attention_2"
+    FLASH_3 = "flash_attention_3"
 
 
 class Loss(StrEnum):
@@ -97,7 +99,7 @@ class TokenBytes:
         if not shape.num_experts:
             return 0.0
         active, hidden, inner = shape.experts_per_token, shape.hidden_size, shape.intermediate_size
-        busiest = min(1.0, _BUSIEST_LOAD * active / shape.num_experts)
+        busiest = min(1.0, BUSIEST_LOAD * active / shape.num_experts)
         return (
             self.experts * shape.num_experts
             + self.active_experts * active
@@ -228,8 +230,9 @@ def find_coefficients(
 
     fp16 shares the sets of bf16, which has the same width. A family that has eager attention only
     is computed eagerly whatever is asked. On a card torch's own attention in 16 bits takes the same
-    kernel as FlashAttention 2. Of several sets with adapters, the one with the fewest adapted
-    linear maps. A fused loss is put together from the plain one's set and one that was traced.
+    kernel as FlashAttention 2, and FlashAttention 3 keeps the same. Of several sets with adapters, the one
+    with the fewest adapted linear maps. A fused loss is put together from the plain one's set and one that
+    was traced.
     """
     known = tuple(known)
     asked = _as_traced(known, setting)
@@ -250,8 +253,9 @@ def _as_traced(known: tuple[ActivationCoefficients, ...], setting: ActivationSet
     attentions = {each.attention for each in known}
     if attentions == {Attention.EAGER}:
         return replace(asked, attention=Attention.EAGER)
-    if asked.attention is Attention.FLASH_2 and asked.attention not in attentions and Attention.SDPA in attentions:
-        return replace(asked, attention=Attention.SDPA)
+    if asked.attention in (Attention.FLASH_2, Attention.FLASH_3):
+        alike = (Attention.FLASH_2, Attention.SDPA)
+        return replace(asked, attention=next((each for each in alike if each in attentions), asked.attention))
     return asked
 
 

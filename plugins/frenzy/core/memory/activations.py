@@ -38,12 +38,30 @@ class Activations:
         for checkpointing in (False, True):
             mask = grid.checkpointing == checkpointing
             found = _coefficients(workload, calibration, checkpointing=checkpointing)
-            if found is None and mask.any():
+            needed = mask.any() or (grid.checkpointing.any() and workload.checkpoint_every > 1)
+            if found is None and needed:
                 return None
             parts.append((mask, np.zeros((5, len(grid))) if found is None else _activation_rows(workload, grid, found)))
-        rows = np.where(parts[0][0], parts[0][1], parts[1][1])
+        (is_plain, plain), (_, checkpointed) = parts
+        rows = np.where(is_plain, plain, _selected(workload, plain, checkpointed))
         one_layer, outside, in_loss, in_backward, copies = rows
         return cls(one_layer, outside, in_loss, in_backward, copies)
+
+
+def _selected(workload: Workload, plain: Array, checkpointed: Array) -> Array:
+    """Rows of plans in which one of ``checkpoint_every`` layers is checkpointed, from those of none and of all.
+
+    The last checkpointed layer is computed again when the plain ones behind it are gone.
+    """
+    if workload.checkpoint_every == 1:
+        return checkpointed
+    share = workload.checkpointed_share
+    behind = (workload.shape.num_layers - 1) % workload.checkpoint_every
+    rows = np.maximum(plain, checkpointed)
+    rows[0] = share * checkpointed[0] + (1.0 - share) * plain[0]
+    again = checkpointed[3] - behind * plain[0]
+    rows[3] = np.maximum(plain[3], again) if behind else again
+    return rows
 
 
 def _coefficients(

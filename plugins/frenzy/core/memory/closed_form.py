@@ -51,7 +51,7 @@ def predict_memory(workload: Workload, grid: PlanGrid, calibration: Calibration)
     activations = Activations.of(workload, grid, calibration)
     if activations is None:
         return None
-    buckets = zero_buckets(workload.bucket_elements)
+    buckets = workload.buckets or zero_buckets(workload.bucket_elements)
     states = state_elements(StateRequest(workload.shape, workload.trained, buckets.persistent), grid.dp, grid.tp)
     step = Step(
         workload=workload,
@@ -93,12 +93,12 @@ def _resident_terms(
 ) -> tuple[Term, ...]:
     """What is there all the time from the first optimizer step on."""
     weight, stage3 = workload.weight_bytes, grid.zero_stage == 3
-    buckets = zero_buckets(workload.bucket_elements)
+    buckets = workload.buckets or zero_buckets(workload.bucket_elements)
     frozen = _frozen_bytes(workload, grid, states)
     trained = np.where(stage3, states.partition, states.trained)
     persistent = np.where(stage3 & (grid.dp > 1), states.persistent, 0)
     kept = np.where(grid.offload, 0.0, states.partition)
-    reserved = workload.gradient_bytes * kept + bucket_bytes(workload, buckets)
+    reserved = workload.gradient_bytes(grid) * kept + bucket_bytes(workload, buckets)
     staged = np.where(grid.offload & ~stage3, weight * states.largest_tensor, 0.0)
     return (
         Term(

@@ -37,7 +37,8 @@ _CHUNKS: Final = 2
 def host_terms(workload: Workload, grid: PlanGrid, states: StateElements) -> HostTerms:
     """All host memory of the plans of ``grid``."""
     resting = resting_terms(workload, grid)
-    staged = Term("checkpoint staging", "2 chunks of 4 MiB", staging_bytes(workload, grid, states))
+    equation = "2 chunks of 4 MiB; the masters and states, 4*S each, where they are copied"
+    staged = Term("checkpoint staging", equation, staging_bytes(workload, grid, states))
     return HostTerms((*resting.of_rank, *offload_terms(workload, grid, states), staged), resting.of_node)
 
 
@@ -71,14 +72,13 @@ def loading_bytes(workload: Workload) -> float:
     return shard + min(float(_READING_BYTES), shard)
 
 
-def staging_bytes(workload: Workload, grid: PlanGrid, states: StateElements, *, snapshot: bool = False) -> Array:
-    """What saving a checkpoint takes of each rank.
+def staging_bytes(workload: Workload, grid: PlanGrid, states: StateElements) -> Array:
+    """What saving a checkpoint takes of each rank: chunks on their way, and the copy that is written meanwhile.
 
-    Written at once, by chunks, as today. snapshot: the rank's partition, masters and optimizer states,
-    is copied first and written while training goes on.
+    A copy is of the rank's partition, masters and optimizer states.
     """
     chunks = np.full(len(grid), float(_CHUNKS * CHECKPOINT_CHUNK_BYTES))
-    if not snapshot:
+    if not workload.copies_checkpoints:
         return chunks
     copied = 4.0 * states.partition + optimizer_state_bytes(workload, states.partition)
     return np.asarray(chunks + copied, dtype=np.float64)

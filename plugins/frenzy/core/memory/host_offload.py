@@ -38,16 +38,17 @@ def offload_terms(workload: Workload, grid: PlanGrid, states: StateElements) -> 
     weight, stage3, partition = workload.weight_bytes, grid.zero_stage == 3, states.partition
     kept = weight * (partition + states.largest_tensor)
     summed = np.where(grid.accumulation > 1, weight * states.overlapping, 0.0)
-    # torch makes the root and the quotient of AdamW anew, each as long as the partition
-    passing = (8.0 if workload.optimizer == "adamw" else 4.0) * partition
+    # torch's plain AdamW makes the root and the quotient anew, each as long as the partition
+    each = 0.0 if workload.is_fused else 8.0 if workload.optimizer == "adamw" else 4.0
+    passing = each * partition
     # what DeepSpeed page-locks when told to: the optimizer's own tensors never
     lockable = (
         Term("fp32 master weights", "4*S", 4.0 * partition),
         Term("fp32 gradient partition", "4*S", 4.0 * partition),
         Term(
             "gradients of earlier micro-batches",
-            "stages 1 and 2: w*(tensors in the partition), none without accumulation; stage 3: a*S",
-            np.where(stage3, workload.gradient_bytes * partition, summed),
+            "stages 1 and 2: w*(tensors in the partition), none without accumulation; stage 3: w*S",
+            np.where(stage3, weight * partition, summed),
         ),
         Term(
             "buffers for weights and gradients on their way",
@@ -58,7 +59,7 @@ def offload_terms(workload: Workload, grid: PlanGrid, states: StateElements) -> 
     terms = (
         *lockable,
         Term("optimizer states", STATES_EQUATION, optimizer_state_bytes(workload, partition)),
-        Term("temporaries of the optimizer step", "AdamW: 8*S", passing),
+        Term("temporaries of the optimizer step", "AdamW: 8*S unless fused", passing),
         Term("pinned buffers", "if pinned, each up to a power of two; not the states", _pinned(workload, lockable)),
     )
     return tuple(replace(each, num_bytes=np.where(grid.offload, each.num_bytes, 0.0)) for each in terms)

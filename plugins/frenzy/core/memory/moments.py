@@ -7,8 +7,10 @@ and checked against measured peaks. Symbols as in ``memory``.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from frenzy.core.memory.activations import Activations
 from frenzy.core.memory.model_states import StateElements
@@ -17,7 +19,7 @@ from frenzy.core.memory.workload import Array, PlanGrid, Workload
 from frenzy.core.models.weight_storage import WeightStorage
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision
-from frenzy.core.values.zero_buckets import DEEPSPEED_BUCKET_ELEMENTS, ZeroBuckets
+from frenzy.core.values.zero_buckets import ZeroBuckets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,29 +38,43 @@ class Step:
     def weight(self) -> int:
         return self.workload.weight_bytes
 
-    @property
-    def bucket_bytes(self) -> float:
-        return bucket_bytes(self.workload, self.buckets) * (2 if self.workload.overlap_comm else 1)
+    @cached_property
+    def num_buckets(self) -> Array:
+        """Buckets of stages 1 and 2: one is reduced while the other one fills, where reductions overlap."""
+        overlaps = (
+            self.workload.overlap_comm & (self.grid.dp > 1) & (~self.grid.offload | self.workload.overlaps_offloaded)
+        )
+        return np.where(overlaps, 2.0, 1.0)
 
     @property
-    def filling(self) -> int:
+    def bucket_bytes(self) -> Array:
+        return bucket_bytes(self.workload, self.buckets) * self.num_buckets
+
+    @property
+    def filling(self) -> Array:
         """Elements of the buckets that fill and are reduced in the backward pass of stages 1 and 2."""
-        return self.buckets.reduce * (2 if self.workload.overlap_comm else 1)
+        return self.buckets.reduce * self.num_buckets
+
+    @cached_property
+    def gradient(self) -> Array:
+        """Bytes of an element of a sum of gradients."""
+        return self.workload.gradient_bytes(self.grid)
 
     @property
-    def separate(self) -> bool:
-        """Whether gradients are summed in another format than they are made in."""
-        return self.workload.gradient_bytes != self.weight
+    def separate(self) -> NDArray[np.bool_]:
+        """Plans whose gradients are summed in another format than they are made in."""
+        found: NDArray[np.bool_] = self.gradient != self.weight
+        return found
 
     @property
     def partition_gradient(self) -> Array:
-        """Bytes that a reduction leaves on the GPU: w*(whole tensors), a*S in another format, nothing offloaded.
+        """Bytes that a reduction leaves on the GPU: w*(whole tensors), nothing more than the sum's, nothing offloaded.
 
         While a tensor is offloaded its norm is taken in double precision, and one larger than the
         bucket is copied first (``async_inplace_copy_grad_to_fp32_buffer_from_gpu``).
         """
-        states, gradient = self.states, self.workload.gradient_bytes
-        left = gradient * states.partition if self.separate else self.weight * states.overlapping
+        states = self.states
+        left = np.where(self.separate, 0.0, self.weight * states.overlapping)
         copied = np.where(states.largest_tensor > self.buckets.reduce, self.weight * states.largest_tensor, 0.0)
         passing = np.maximum(8.0 * np.minimum(states.largest_tensor, states.partition), copied)
         return np.asarray(np.where(self.grid.offload, passing, left), dtype=np.float64)
@@ -66,7 +82,7 @@ class Step:
     @property
     def whole_gradient(self) -> Array:
         """Bytes of stage 1's gradients in the format they are summed in; 0 where they are summed as made."""
-        return self.by_stage(self.workload.gradient_bytes * self.states.trained if self.separate else 0.0, 0.0, 0.0)
+        return self.by_stage(np.where(self.separate, self.gradient * self.states.trained, 0.0), 0.0, 0.0)
 
     def by_stage(self, first: Array | float, second: Array | float, third: Array | float) -> Array:
         """The value of each plan's ZeRO stage."""
@@ -83,8 +99,9 @@ def bucket_bytes(workload: Workload, buckets: ZeroBuckets) -> float:
 def _gradients_before(step: Step) -> Term:
     """Gradients of earlier micro-batches, at the start of the last one."""
     states, offload = step.states, step.grid.offload
-    stage1 = 0.0 if step.separate else step.weight * states.trained + step.bucket_bytes
-    held = step.by_stage(stage1, np.where(offload, 0.0, step.partition_gradient), 0.0)
+    stage1 = np.where(step.separate, 0.0, step.weight * states.trained + step.bucket_bytes)
+    stage2 = np.where(step.separate, step.gradient * states.partition, step.partition_gradient)
+    held = step.by_stage(stage1, np.where(offload, 0.0, stage2), 0.0)
     return Term(
         "accumulated gradients",
         "stage 1: w*(T + B), or a*T; stage 2: w*(tensors in the partition), or a*S; none without accumulation",
@@ -134,13 +151,15 @@ def in_first_layer(step: Step) -> Moment:
     reduced = states.head_gradient > step.buckets.reduce
     stage2 = weight * step.filling + np.where(reduced, step.partition_gradient, weight * states.head_gradient)
     gradients = step.by_stage(_made_in_stage1(step, states.head_gradient), stage2, 0.0)
-    return _in_layer("first backward layer", step, 0.0, gradients)
+    # stage 1 adds the head's gradient to its sum before the layer's are made
+    added = np.where(step.separate, (weight + step.gradient) * states.head_gradient, 0.0)
+    beyond = np.maximum(added - step.activations.in_backward, 0.0)
+    return _in_layer("first backward layer", step, 0.0, gradients + step.by_stage(beyond, 0.0, 0.0))
 
 
 def _made_in_stage1(step: Step, elements: Array) -> Array:
-    """Bytes of the gradients of ``elements`` made in the last micro-batch; earlier ones were added to those held."""
-    alone = np.where(step.grid.accumulation == 1, step.weight * (elements + step.filling), 0.0)
-    return step.weight * elements if step.separate else alone
+    """Bytes of the gradients of ``elements`` made in the only micro-batch; otherwise they were added to those held."""
+    return np.where(step.grid.accumulation == 1, step.weight * (elements + step.filling), 0.0)
 
 
 def in_later_layer(step: Step) -> Moment:
@@ -157,7 +176,7 @@ def in_later_layer(step: Step) -> Moment:
 
 
 def _in_layer(name: str, step: Step, layers_done: Array | float, gradients: Array) -> Moment:
-    one_map = step.weight * (step.states.tied_gradient + step.states.last_gradient)
+    one_map = step.weight * (step.states.tied_gradient + step.states.last_gradient) + _being_summed(step)
     return Moment(
         name,
         (
@@ -176,6 +195,12 @@ def _in_layer(name: str, step: Step, layers_done: Array | float, gradients: Arra
     )
 
 
+def _being_summed(step: Step) -> Array:
+    """In another format: stage 1 adds a tensor at a time, stage 3 a bucket."""
+    passing = step.gradient * step.by_stage(step.states.last_gradient, 0.0, float(step.buckets.reduce))
+    return np.where(step.separate, passing, 0.0)
+
+
 def _plain_weight(step: Step) -> Array:
     """Going backward, bitsandbytes makes one weight plain at a time (``MatMul4Bit.backward``)."""
     quantised = step.workload.storage is not WeightStorage.PLAIN
@@ -190,6 +215,12 @@ def at_backward_end(step: Step) -> Moment:
     by_stage = step.by_stage(_made_in_stage1(step, states.trained - states.table), stage2, 0.0)
     scattered = np.where(states.table_gradients > 0, (2 + 1 / grid.dp) * states.table, 0.0)
     table = step.by_stage(states.table_gradients, states.table_gradients, np.maximum(states.table_gradients, scattered))
+    table = step.weight * table
+    # stages 1 and 2 convert the gradient that is left, or the partition's part of it, to add it to the sum
+    whole = np.where(step.separate & (states.table_gradients > 0), states.table, 0.0)
+    part = np.minimum(whole, states.partition)
+    added = step.weight * whole + step.gradient * step.by_stage(whole, part, 0.0)
+    table = np.maximum(table, added)
     return Moment(
         "end of the backward pass",
         (
@@ -197,7 +228,11 @@ def at_backward_end(step: Step) -> Moment:
             _gradients_before(step),
             _gathered(step, states.table),
             Term("new gradients", "w*(T or B + partition)", by_stage),
-            Term("embedding gradient", "w*V*h, three times when tied", step.weight * table),
+            Term(
+                "embedding gradient",
+                "w*V*h, three times when tied; summed in fp32: and 4*V*h or 4*S",
+                table,
+            ),
         ),
     )
 
@@ -206,41 +241,51 @@ def in_reduction(step: Step) -> Moment:
     """Stage 1 reduces all gradients after the last backward pass, into a copy of its partition.
 
     The copy is made when the first tensor is reduced: one that fits the bucket has left its own
-    storage by then, a larger one has not. Gradients summed in another format are reduced whole,
-    through a flat copy of a bucket of them.
+    storage by then, a larger one has not. Sums in another format: in bf16 they lie flat and are reduced
+    in place (``BF16_Optimizer``); in fp16 through a bucket into a copy of the partition.
     """
     states = step.states
     moved = np.where(states.first_tensor > step.buckets.reduce, 0.0, np.minimum(step.buckets.reduce, states.trained))
     held = step.weight * (states.trained - moved) + step.partition_gradient + step.bucket_bytes
-    flat = step.workload.gradient_bytes * np.minimum(DEEPSPEED_BUCKET_ELEMENTS, states.trained)
+    in_place = step.workload.precision is Precision.BF16
+    copied = 0.0 if in_place else step.gradient * (step.filling + states.partition)
     return Moment(
         "gradient reduction",
         (
             *step.resident,
             Term(
                 "gradients and their reduction",
-                "stage 1: w*(T + B + tensors in the partition), or a*(T + bucket)",
-                step.by_stage(flat if step.separate else held, 0.0, 0.0) + step.whole_gradient,
+                "stage 1: w*(T + B + tensors in the partition), or a*T, in fp16 a*(T + B + S)",
+                step.by_stage(np.where(step.separate, copied, held), 0.0, 0.0) + step.whole_gradient,
             ),
         ),
     )
 
 
 def in_optimizer_step(step: Step) -> Moment:
-    """The gradient's norm, its fp32 copy, and torch's optimizer over one flat partition; on the host if offloaded."""
+    """The gradient's norm, its fp32 copy, and torch's optimizer over one flat partition; on the host if offloaded.
+
+    A sum in fp32 is its own copy: stage 1's whole, stage 2's the partition; stage 3 lays its pieces flat.
+    """
     states, weight = step.states, step.weight
     copies = weight * states.partition + (0.0 if weight == 4 else 4.0 * states.partition)
     norm = 8.0 * np.minimum(states.largest_tensor, states.partition)
     before = step.partition_gradient + np.maximum(copies, norm)
     updating = _updating_bytes(step.workload) * states.partition
-    stepping = step.by_stage(np.maximum(before, updating), np.maximum(before, updating), updating)
+    plain = np.maximum(before, updating)
+    beside = np.maximum(norm, updating - 4.0 * states.partition)
+    # DeepSpeed's BF16_Optimizer takes the norm in fp32, of the sums as they are
+    whole = updating - 4.0 * states.partition if step.workload.precision is Precision.BF16 else beside
+    first = np.where(step.separate, whole, plain)
+    second = np.where(step.separate, step.gradient * states.partition + beside, plain)
+    stepping = step.by_stage(first, second, updating)
     return Moment(
         "optimizer step",
         (
             *step.resident,
             Term(
                 "gradient in fp32 and temporaries",
-                "4*S gradient; AdamW: 8*S root and quotient; in 8 bits on a CPU: 20*S; or the norm's double of the "
+                "4*S gradient; AdamW on a CPU: 8*S root and quotient, in 8 bits 20*S; or the norm's double of the "
                 "largest tensor; 0 offloaded",
                 np.where(step.grid.offload, 0.0, stepping) + step.whole_gradient,
             ),
@@ -251,11 +296,12 @@ def in_optimizer_step(step: Step) -> Moment:
 def _updating_bytes(workload: Workload) -> float:
     """Bytes for each element of the partition while the optimizer updates it: the fp32 gradient and temporaries.
 
-    torch's AdamW makes a root and a quotient. bitsandbytes' 8-bit AdamW updates in place on a card; its
-    CPU kernel unpacks both moments and makes a copy of the gradient, a root and a quotient, all in fp32.
+    torch's plain AdamW makes a root and a quotient. Its fused one and, on a card, bitsandbytes' 8-bit AdamW
+    update in place; the CPU kernel of the latter unpacks both moments and makes a copy of the gradient, a
+    root and a quotient, all in fp32.
     """
     if workload.optimizer == "adamw":
-        return 12.0
+        return 4.0 if workload.is_fused else 12.0
     on_cpu = workload.optimizer == "adamw-8bit" and workload.kind is DeviceKind.VIRTUAL
     return 24.0 if on_cpu else 4.0
 

@@ -7,8 +7,9 @@ held to the measurements of others by it. The peak is the maximum over points in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import ceil
 from typing import Final
 
 from frenzy.core.memory.activation_coefficients import ActivationCoefficients
@@ -63,6 +64,8 @@ class TorchRun:
     hopper: sizes of cuBLAS' workspaces. in_place_loss_bytes: what a cross-entropy kernel that
     writes the gradient over the logits saves, for each token and entry of the vocabulary.
     fused_norms: a kernel for root-mean-square norms that keeps their input as it is, not in fp32.
+    fused_linear_loss: head and loss in one kernel, chunk by chunk, which keeps the gradient of the
+    hidden states in place of logits. accumulation: micro-batches whose gradients are summed.
     """
 
     shape: ModelShape
@@ -86,6 +89,8 @@ class TorchRun:
     hopper: bool = False
     in_place_loss_bytes: int = 0
     fused_norms: bool = False
+    fused_linear_loss: bool = False
+    accumulation: int = 1
 
     @property
     def num_tokens(self) -> int:
@@ -98,7 +103,8 @@ class TorchRun:
 
 def predict_torch_memory(run: TorchRun) -> MemoryPrediction:
     """Peak on one GPU of ``run`` and its breakdown; required_bytes is the peak, without any margin."""
-    resident = _resident(run)
+    resident = (*_resident(run), _accumulated(run))
+    stepping = resident[:-1]
     moments = {
         "loss": (*resident, *_gathered(run, 0), *_activations(run), _in_loss(run)),
         "first backward layer": (
@@ -108,7 +114,7 @@ def predict_torch_memory(run: TorchRun) -> MemoryPrediction:
             *_layer_gradients(run),
         ),
         "last backward layer": (*_in_backward(run, resident), *_at_the_end(run)),
-        "optimizer step": (*resident, *_optimizer_step(run)),
+        "optimizer step": (*stepping, *_optimizer_step(run)),
     }
     at = max(moments, key=lambda name: sum(each.num_bytes for each in moments[name]))
     terms = tuple(sorted((each for each in moments[at] if each.num_bytes), key=lambda each: -each.num_bytes))
@@ -165,6 +171,7 @@ def _per_token(run: TorchRun, coefficients: str) -> float:
     adapters = run.adapter_rank * _adapted_maps(run)
     parts = getattr(run.coefficients, coefficients)
     parts = parts if isinstance(parts, tuple) else (parts,)
+    parts = tuple(replace(each, vocab=0.0) for each in parts) if run.fused_linear_loss else parts
     found = [each.per_token(run.shape, run.sequence_length, adapter_elements=adapters) for each in parts]
     return max(found, default=0.0) * run.num_tokens
 
@@ -189,14 +196,44 @@ def _norm_savings(run: TorchRun, *, at_the_end: int) -> int:
     return at_the_end * run.shape.hidden_size * run.num_tokens if run.fused_norms else 0
 
 
+def _accumulated(run: TorchRun) -> MemoryTerm:
+    """Gradients of earlier micro-batches, which stay while the next one is computed."""
+    owners = 1 if run.sharding is Sharding.NONE else run.num_gpus
+    held = run.trained_bytes * run.num_trained / owners if run.accumulation > 1 else 0.0
+    return _term("accumulated gradients", held, "bytes*T, /P when sharded; none without accumulation")
+
+
+def _in_fused_loss(run: TorchRun) -> MemoryTerm:
+    """Liger's kernel: hidden states copied, their gradient, the head's, and a chunk's logits in 16 and 32 bits.
+
+    A chunk has as many tokens as a hidden state has bytes' share of the vocabulary, rounded up to a
+    power of two (LigerFusedLinearCrossEntropyFunction, liger-kernel 0.3).
+    """
+    tokens, hidden, vocab = run.num_tokens, run.shape.hidden_size, run.shape.vocab_size
+    chunk = min(tokens, _power_of_two(ceil(tokens / ceil(vocab / hidden))))
+    head = 2.0 * vocab * hidden if run.trained.is_everything else 0.0
+    return _term("fused loss", 4.0 * tokens * hidden + 6.0 * chunk * vocab + head, "4*t*h + 6*chunk*V, head's gradient")
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << max(0, least - 1).bit_length()
+
+
 def _in_loss(run: TorchRun) -> MemoryTerm:
+    if run.fused_linear_loss:
+        return _in_fused_loss(run)
     saved = run.in_place_loss_bytes * run.shape.vocab_size * run.num_tokens
     return _term("gradient of the loss", _per_token(run, "in_loss") - saved, "t*V*(logits and their gradients)")
 
 
 def _in_layer(run: TorchRun) -> MemoryTerm:
-    """The layer that goes backward; of its two norms one finds its input kept already (4 + 2 bytes saved)."""
-    saved = _norm_savings(run, at_the_end=6)
+    """The layer that goes backward; of its two norms one finds its input kept already (4 + 2 bytes saved).
+
+    peft makes its input fp32 (4 bytes) for adapters in fp32 beside 16-bit weights, which keeps as much; FSDP
+    gathers adapters in 16 bits, and the kernels that come with fused norms for 4-bit weights make no such copy.
+    """
+    casts = not run.trained.is_everything and run.num_gpus == 1 and run.storage is WeightStorage.PLAIN
+    saved = _norm_savings(run, at_the_end=2 if casts and run.autocast else 6)
     return _term(
         "backward pass of one layer",
         _per_token(run, "in_backward") - saved,

@@ -10,11 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frenzy.core.memory.activation_coefficients import ActivationSetting, AdapterSetting, Attention, Loss
+from frenzy.core.models.flops import checkpointed_layers
 from frenzy.core.models.parameters import ModelShape
 from frenzy.core.models.trainable import TrainedPart
 from frenzy.core.models.weight_storage import WeightStorage
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision
+from frenzy.core.values.recipe import is_fused, is_summed_in_fp32
+from frenzy.core.values.zero_buckets import ZeroBuckets
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -26,12 +29,19 @@ _WEIGHT_BYTES: Final = {Precision.FP32: 4, Precision.AUTOCAST_BF16: 4, Precision
 class Workload:
     """What is trained, whatever the plan: everything the user fixed.
 
-    accumulation_bytes: of an element of the gradients that are summed over micro-batches; None:
-    the weights' format, DeepSpeed's default. overlap_comm: stages 1 and 2 reduce one bucket while
-    the next one fills (stage 3 always does, with one). pin_memory: offloaded tensors are
-    page-locked. storage: of the frozen weights, beside which adapters are trained. The defaults are
-    what ``launch.deepspeed_config`` asks for. adapter_dropout: whether adapters drop out.
-    largest_shard_bytes: of the files that the weights are read from; 0 for random ones, None where nobody knows.
+    overlap_comm: stages 1 and 2 reduce one bucket while the next one fills (stage 3 always does, with
+    one), where there are several ranks and nothing is offloaded. pin_memory: offloaded tensors are
+    page-locked. storage: of the frozen weights, beside which adapters are trained. adapter_dropout:
+    whether adapters drop out. copies_checkpoints: whether a rank's partition is copied to host memory,
+    to be written while training goes on. largest_shard_bytes: of the files that the weights are read
+    from; 0 for random ones, None where nobody knows. checkpoint_every: one of so many layers is
+    checkpointed in plans that do.
+
+    Runs that the trainer did not make may differ from its recipe; None is the trainer's own.
+    accumulation_bytes: of an element of the gradients that ZeRO keeps, summed or not. buckets: sizes of ZeRO's
+    buffers other than those that go with bucket_elements. updates_in_place: whether AdamW makes
+    no temporaries (DeepSpeed's own, torch's fused). overlaps_offloaded: reductions overlap where the optimizer
+    is offloaded, too.
     """
 
     shape: ModelShape
@@ -41,7 +51,6 @@ class Workload:
     sequence_length: int
     kind: DeviceKind
     bucket_elements: int
-    accumulation_bytes: int | None = None
     overlap_comm: bool = False
     pin_memory: bool = False
     storage: WeightStorage = WeightStorage.PLAIN
@@ -49,6 +58,12 @@ class Workload:
     loss: Loss = Loss.TORCH
     adapter_dropout: bool = False
     largest_shard_bytes: int | None = None
+    checkpoint_every: int = 1
+    copies_checkpoints: bool = True
+    accumulation_bytes: int | None = None
+    buckets: ZeroBuckets | None = None
+    updates_in_place: bool | None = None
+    overlaps_offloaded: bool = False
 
     def activation_setting(self, *, checkpointing: bool) -> ActivationSetting:
         """What the activations' coefficients depend on."""
@@ -64,10 +79,22 @@ class Workload:
             adapters=adapters,
         )
 
+    def gradient_bytes(self, grid: PlanGrid) -> Array:
+        """Bytes of an element of the gradients that each plan sums over micro-batches."""
+        if self.accumulation_bytes is not None:
+            return np.full(len(grid), float(self.accumulation_bytes))
+        summed = is_summed_in_fp32(self.precision, 2, offload=False) & (grid.accumulation > 1) & ~grid.offload
+        return np.where(summed, 4.0, float(self.weight_bytes))
+
     @property
-    def gradient_bytes(self) -> int:
-        """Bytes of an element of an accumulated gradient."""
-        return self.weight_bytes if self.accumulation_bytes is None else self.accumulation_bytes
+    def checkpointed_share(self) -> float:
+        """Of the layers, in plans with checkpointing."""
+        return checkpointed_layers(self.shape.num_layers, self.checkpoint_every) / self.shape.num_layers
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether the optimizer updates in place, without temporaries."""
+        return is_fused(self.optimizer, self.kind) if self.updates_in_place is None else self.updates_in_place
 
     @property
     def weight_bytes(self) -> int:

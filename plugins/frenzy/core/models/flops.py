@@ -35,13 +35,21 @@ class FlopsShape:
         return self.num_active if everything else self.num_trainable
 
 
-def training_flops(shape: FlopsShape, *, num_tokens: int, sequence_length: int, checkpointing: bool) -> float:
-    """Operations to train on ``num_tokens`` tokens in sequences of ``sequence_length``."""
+def checkpointed_layers(num_layers: int, every: int) -> int:
+    """How many layers are checkpointed where one of ``every`` is, the first always."""
+    return -(-num_layers // every)
+
+
+def training_flops(shape: FlopsShape, *, num_tokens: int, sequence_length: int, checkpointing: float) -> float:
+    """Operations to train on ``num_tokens`` tokens in sequences of ``sequence_length``.
+
+    checkpointing: share of the layers whose forward pass is repeated, here and below.
+    """
     weights = weight_flops_per_token(shape, checkpointing=checkpointing)
     return num_tokens * (weights + attention_flops_per_token(shape, sequence_length, checkpointing=checkpointing))
 
 
-def weight_flops_per_token(shape: FlopsShape, *, checkpointing: bool) -> float:
+def weight_flops_per_token(shape: FlopsShape, *, checkpointing: float) -> float:
     """Operations of the products with weights.
 
     A product with a weight costs 2 operations per parameter and token in the forward pass, 2 for
@@ -52,7 +60,7 @@ def weight_flops_per_token(shape: FlopsShape, *, checkpointing: bool) -> float:
     return 2.0 * (2 + checkpointing) * shape.num_active + 2.0 * shape.num_active_trainable
 
 
-def attention_flops_per_token(shape: FlopsShape, sequence_length: int, *, checkpointing: bool) -> float:
+def attention_flops_per_token(shape: FlopsShape, sequence_length: int, *, checkpointing: float) -> float:
     """Operations of attention scores and their use.
 
     4 * width * length per layer and token forward, twice that backward, the forward part again with

@@ -24,6 +24,7 @@ from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.hardware import DeviceKind, GpuType
 from frenzy.core.values.job import LoraSpec, TrainingJob
+from frenzy.core.values.recipe import is_overlapped, is_pinned
 from frenzy.core.values.resource_plan import Candidate, MemoryPrediction, PlanShape, ResourcePlan
 from frenzy.core.values.units import counted, format_bytes, format_duration, round_up
 from frenzy.core.values.zero_buckets import bucket_elements_for
@@ -150,8 +151,15 @@ class TypeFacts:
         return None if problem is None else replace(problem, detail=f"{plan.plan_id}: {problem.detail}")
 
     def _launch_problem(self, *, zero_stage: int, tp: int, offload: bool) -> Reason | None:
-        choice = LaunchChoice(kind=self.gpu.kind, zero_stage=zero_stage, tp=tp, offload_optimizer=offload)
-        refusal = launch_refusal(self.request.job.training, self.request.shape, choice)
+        choice = LaunchChoice(
+            kind=self.gpu.kind,
+            zero_stage=zero_stage,
+            tp=tp,
+            offload_optimizer=offload,
+            compute_capability=self.gpu.compute_capability,
+        )
+        is_own = self.request.job.workload is None  # what a script can run, it says itself
+        refusal = launch_refusal(self.request.job.training, self.request.shape, choice) if is_own else None
         if refusal is None and tp > self.gpus_per_node:
             problem = f"Tensor parallel {tp} does not fit one node of {self.gpus_per_node} {self.gpu.name}."
             return Reason(code=ReasonCode.PREDICTED_NOT_LAUNCHABLE, detail=problem)
@@ -240,10 +248,21 @@ def workload_of(request: PlanRequest, kind: DeviceKind) -> Workload:
         adapter_dropout=training.lora is not None and training.lora.dropout > 0,
         sequence_length=request.sequence_length,
         kind=kind,
+        overlap_comm=is_overlapped(kind, 2, offload=False),
+        pin_memory=is_pinned(kind),
+        checkpoint_every=training.checkpoint_every_layers,
         storage=_storage(request.job.training.lora),
         largest_shard_bytes=0 if virtual and _is_random(request.job) else None,
+        copies_checkpoints=copies_checkpoints(request.job),
         bucket_elements=bucket_elements_for(trained.num_elements(request.shape.num_layers), virtual=virtual),
     )
+
+
+def copies_checkpoints(job: TrainingJob) -> bool:
+    """Whether checkpoints are written while training goes on; the last one of an attempt is waited for, uncopied."""
+    checkpoint, last_step = job.checkpoint, job.training.max_steps
+    only_at_end = checkpoint.every_minutes is None and last_step is not None and last_step <= checkpoint.every_steps
+    return checkpoint.background and not only_at_end
 
 
 def _is_random(job: TrainingJob) -> bool:

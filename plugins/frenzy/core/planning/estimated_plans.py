@@ -29,6 +29,7 @@ from frenzy.core.planning.candidates import (
     refused_candidates,
 )
 from frenzy.core.planning.grid import GridLimits, divisors, grid_of, plan_grid, tensor_parallel_degrees
+from frenzy.core.planning.honours import as_held, honoured
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.planning.selection import PlanSelection, PredictedGrid
 from frenzy.core.values.cluster import Cluster
@@ -37,6 +38,7 @@ from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Checkpointing, Objective
 from frenzy.core.values.resource_plan import Candidate, ResourcePlan
 from frenzy.core.values.units import format_bytes, format_duration
+from frenzy.core.values.workload import Honour
 
 # A plan this many times wider than the cluster is still looked at, to say what would help.
 _BEYOND_CLUSTER: Final = 2
@@ -45,9 +47,9 @@ _BEYOND_CLUSTER: Final = 2
 def closed_form_candidates(request: PlanRequest, cluster: Cluster, calibration: Calibration) -> tuple[Candidate, ...]:
     """Feasible plans by rank, then refused ones; raises PermanentError for an unsupported model."""
     found = [verdict for each in selections(request, cluster, calibration) for verdict in _verdicts(each)]
-    feasible = sorted((each.plan for each in found if isinstance(each, Ranked)), key=_order(request))
+    feasible = sorted((each.plan for each in found if isinstance(each, Ranked)), key=plan_order(request))
     refused = [each for each in found if isinstance(each, Refused)]
-    return (*_ranked(feasible, request), *refused_candidates(refused))
+    return (*ranked_candidates(feasible, request), *refused_candidates(refused))
 
 
 def selections(request: PlanRequest, cluster: Cluster, calibration: Calibration) -> tuple[PlanSelection, ...]:
@@ -64,15 +66,19 @@ def _predict(request: PlanRequest, facts: list[TypeFacts], calibration: Calibrat
     workload = facts[0].workload
     max_tp = max(1, max(each.gpus_per_node for each in facts))
     most_bytes = max(each.gpu.memory_bytes for each in facts)
+    script = request.job.workload
     limits = GridLimits(
-        max_gpus=max(1, max(each.num_gpus for each in facts) * _BEYOND_CLUSTER),
+        max_gpus=max(
+            script.min_gpus if script is not None else 1, max(each.num_gpus for each in facts) * _BEYOND_CLUSTER
+        ),
         max_tp=max_tp,
         max_micro_batch=_largest_micro_batch(request, workload, calibration, max_tp=max_tp, most_bytes=most_bytes),
         # a virtual GPU's memory is the host's: nothing would be gained
         offload=workload.kind is not DeviceKind.VIRTUAL,
     )
     grid = plan_grid(request.shape, request.global_batch_size, request.job.training.gradient_checkpointing, limits)
-    memory = predict_memory(workload, grid, calibration)
+    grid = honoured(grid, request)
+    memory = predict_memory(workload, as_held(grid, script), calibration)
     if memory is None:
         raise _unsupported(request, calibration)
     return PredictedGrid.of(grid, memory)
@@ -85,7 +91,8 @@ def _largest_micro_batch(
 
     What was learned from runs may scale the prediction down, hence no such bound then.
     """
-    if request.residuals != NOTHING_LEARNED:
+    script = request.job.workload
+    if request.residuals != NOTHING_LEARNED or (script is not None and not script.takes(Honour.MICRO_BATCH)):
         return request.global_batch_size
     sizes = divisors(request.global_batch_size, request.global_batch_size)
     tp = tensor_parallel_degrees(request.shape, max_tp)[-1]
@@ -147,7 +154,7 @@ def _lacking(selection: PlanSelection, plan: ResourcePlan, row: int) -> Reason:
     return memory_refusal(plan, facts.request.extra_bytes_per_gpu)
 
 
-def _order(request: PlanRequest) -> Callable[[ResourcePlan], tuple[float | str, ...]]:
+def plan_order(request: PlanRequest) -> Callable[[ResourcePlan], tuple[float | str, ...]]:
     """The sort key of the job's objective; see the docstring of ``marp``."""
 
     def key(plan: ResourcePlan) -> tuple[float | str, ...]:
@@ -159,7 +166,8 @@ def _order(request: PlanRequest) -> Callable[[ResourcePlan], tuple[float | str, 
     return key
 
 
-def _ranked(plans: list[ResourcePlan], request: PlanRequest) -> tuple[Candidate, ...]:
+def ranked_candidates(plans: list[ResourcePlan], request: PlanRequest) -> tuple[Candidate, ...]:
+    """``plans``, which are in order, each with the reason for its place."""
     if not plans:
         return ()
     best, by_cost = plans[0], request.job.objective is Objective.COST

@@ -1,4 +1,4 @@
-"""Changes of the job itself that may make a plan fit: its own choices first, then the limits its user set.
+"""Changes of the job itself that may make a plan fit, each with how much it changes the result.
 
 A change is lifted first (as if the limit were not there), and tightened when it is known to help:
 to the least value that suffices.
@@ -10,18 +10,39 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from enum import IntEnum
+from typing import Any, Final
 
 from frenzy.core.planning.remedy_changes import Change, Situation, Solve, feasible_plans
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import ReasonCode
-from frenzy.core.values.job import Checkpointing, ConstraintsSpec, Precision, TrainingSpec
+from frenzy.core.values.job import Checkpointing, ConstraintsSpec, LoraSpec, Precision, TrainingSpec
 from frenzy.core.values.resource_plan import Candidate
 from frenzy.core.values.units import format_duration, round_up
 
 _Lift = Callable[[Situation], Situation]
 _Tighten = Callable[[Situation, Situation, Solve], Situation]
+
+
+class Effect(IntEnum):
+    """What a change does to the run, the least first.
+
+    SAME_RESULT: the same numbers, computed in another way. LIMITS: the same run beyond the user's own limits.
+    HARDWARE: the same run on more of what is there. APPROXIMATION: nearly the same numbers. LESS_CONTEXT:
+    shorter sequences. OTHER_METHOD: adapters in place of all weights. COARSER: adapters over 4-bit weights.
+    OTHER_HARDWARE: a card that may not exist. UNDOES: gives up what the user chose, to run at all.
+    """
+
+    SAME_RESULT = 1
+    LIMITS = 2
+    HARDWARE = 3
+    APPROXIMATION = 4
+    LESS_CONTEXT = 5
+    OTHER_METHOD = 6
+    COARSER = 7
+    OTHER_HARDWARE = 8
+    UNDOES = 9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,18 +51,17 @@ class JobChange:
 
     lift: _Lift
     tighten: _Tighten
+    effect: Effect = Effect.LIMITS
 
 
 def job_changes(request: PlanRequest, candidates: Sequence[Candidate], cluster: Cluster) -> tuple[JobChange, ...]:
-    """The changes that could matter to ``candidates``, the least intrusive first."""
+    """The changes that could matter to ``candidates``, those that change the result least first."""
     limits, training = request.job.constraints, request.job.training
-    found: list[JobChange] = []
-    if training.gradient_checkpointing is Checkpointing.OFF:
-        found.append(
-            _choice("training.gradient_checkpointing", "off", "auto", gradient_checkpointing=Checkpointing.AUTO)
-        )
+    found = list(_same_result(training))
     if any(each.reason.code is ReasonCode.PREDICTED_NOT_LAUNCHABLE for each in candidates):
         found += _launchable_choices(training)
+    if any(each.reason.code is ReasonCode.INSUFFICIENT_GPU_MEMORY for each in candidates):
+        found += _savings(request)
     if limits.max_gpus is not None:
         found.append(JobChange(lambda now: _limited(now, max_gpus=None), _least_gpus))
     found += [_one_more_type(name) for name in _types_left_out(limits, cluster)]
@@ -49,7 +69,7 @@ def job_changes(request: PlanRequest, candidates: Sequence[Candidate], cluster: 
         found.append(JobChange(lambda now: _limited(now, max_cost=None), _least_cost))
     if request.seconds_to_deadline is not None:
         found.append(JobChange(_without_deadline, _earliest_deadline))
-    return tuple(found)
+    return tuple(sorted(found, key=lambda each: each.effect))
 
 
 def _limited(now: Situation, **limits: Any) -> Situation:
@@ -58,7 +78,35 @@ def _limited(now: Situation, **limits: Any) -> Situation:
     return replace(now, request=replace(now.request, job=changed))
 
 
-def _choice(name: str, before: str, after: str, **training: Any) -> JobChange:
+def _same_result(training: TrainingSpec) -> Iterator[JobChange]:
+    """Ways to compute the same numbers in less memory."""
+    if training.gradient_checkpointing is Checkpointing.OFF:
+        yield _choice("training.gradient_checkpointing", "off", "auto", gradient_checkpointing=Checkpointing.AUTO)
+    if training.attention == "eager":
+        yield _choice("training.attention", "eager", "sdpa", attention="sdpa")
+    if training.loss == "torch":
+        yield _choice("training.loss", "torch", "fused", loss="fused")
+
+
+def _savings(request: PlanRequest) -> Iterator[JobChange]:
+    """Ways to train in less memory that change the result a little, or the method."""
+    training = request.job.training
+    lora = training.lora
+    if training.optimizer == "adamw":
+        yield _choice("training.optimizer", "adamw", "adamw-8bit", effect=Effect.APPROXIMATION, optimizer="adamw-8bit")
+    if lora is None:
+        yield _choice("training.lora", "none", _ADAPTERS, effect=Effect.OTHER_METHOD, lora=LoraSpec())
+    if lora is None or lora.quantization == "none":
+        coarser = replace(lora or LoraSpec(), quantization="nf4")
+        before, after = ("none", f"{_ADAPTERS}, nf4") if lora is None else ("none", "nf4")
+        name = "training.lora" if lora is None else "training.lora.quantization"
+        yield _choice(name, before, after, effect=Effect.COARSER, lora=coarser)
+
+
+_ADAPTERS: Final = f"rank {LoraSpec().rank}"
+
+
+def _choice(name: str, before: str, after: str, *, effect: Effect = Effect.SAME_RESULT, **training: Any) -> JobChange:
     """Another choice of how to train; there is nothing to tighten."""
 
     def lift(now: Situation) -> Situation:
@@ -66,7 +114,7 @@ def _choice(name: str, before: str, after: str, **training: Any) -> JobChange:
         changed = replace(job, training=replace(job.training, **training))
         return replace(now, request=replace(now.request, job=changed))
 
-    return JobChange(lift, lambda now, _start, _solve: now.asking(now.request, Change(name, before, after)))
+    return JobChange(lift, lambda now, _start, _solve: now.asking(now.request, Change(name, before, after)), effect)
 
 
 def _launchable_choices(training: TrainingSpec) -> Iterator[JobChange]:
@@ -74,14 +122,21 @@ def _launchable_choices(training: TrainingSpec) -> Iterator[JobChange]:
     if training.precision is Precision.FP16:
         yield _choice("training.precision", "fp16", "bf16", precision=Precision.BF16)
     for attention in ("sdpa", "eager"):
-        if training.attention != attention:
-            yield _choice("training.attention", training.attention, attention, attention=attention)
+        if training.attention != attention and (training.attention, attention) != ("eager", "sdpa"):
+            yield _choice(
+                "training.attention", training.attention, attention, effect=_undoing(attention), attention=attention
+            )
     if training.loss != "torch":
-        yield _choice("training.loss", training.loss, "torch", loss="torch")
+        yield _choice("training.loss", training.loss, "torch", effect=Effect.UNDOES, loss="torch")
     lora = training.lora
     if lora is not None and lora.quantization != "none":
         plain = replace(lora, quantization="none", double_quantization=False)
-        yield _choice("training.lora.quantization", lora.quantization, "none", lora=plain)
+        yield _choice("training.lora.quantization", lora.quantization, "none", effect=Effect.UNDOES, lora=plain)
+
+
+def _undoing(attention: str) -> Effect:
+    """torch's own attention takes no more memory than FlashAttention; the eager one does."""
+    return Effect.SAME_RESULT if attention == "sdpa" else Effect.UNDOES
 
 
 # limits

@@ -2,11 +2,13 @@
 
 A combination counts as launchable when a test has trained it (``tests/trainer``): on the CPU, where
 the trainer runs the same code as on a GPU. What has no kernels there is not launchable until it was
-trained on a GPU. Everything else may be predicted, is never chosen, and says why.
+trained on a GPU; attention that the user installed is the exception. Everything else may be
+predicted, is never chosen, and says why.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -58,14 +60,22 @@ TRAINED_FAMILIES: Final[Mapping[str, TrainedFamily]] = MappingProxyType(
 )
 
 
+# Compute capabilities, first and first beyond. FlashAttention 2: Ampere and newer; 3: Hopper (their READMEs).
+_FLASH_CAPABILITIES: Final = {"flash_attention_2": (8.0, math.inf), "flash_attention_3": (9.0, 10.0)}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchChoice:
-    """What a plan adds to a job, as far as it decides whether the trainer can run it."""
+    """What a plan adds to a job, as far as it decides whether the trainer can run it.
+
+    compute_capability: of the card (``"9.0"``), None where it is not known.
+    """
 
     kind: DeviceKind
     zero_stage: int
     tp: int = 1
     offload_optimizer: bool = False
+    compute_capability: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +118,23 @@ def _precision(question: _Question) -> Reason | None:
 
 
 def _attention(question: _Question) -> Reason | None:
-    if question.training.attention == "flash_attention_2":
-        why = "has no kernels for a CPU" if question.choice.kind is DeviceKind.VIRTUAL else "was not validated on a GPU"
-        return _refused(f"flash_attention_2 {why}.", "Set training.attention to sdpa.")
-    if question.training.attention == "sdpa" and not question.family.sdpa:
-        detail = f"{question.shape.family} has no attention of torch's own (sdpa)."
+    if question.training.attention != "eager" and not question.family.sdpa:
+        detail = f"{question.shape.family} has no attention of torch's own (sdpa), nor was another one validated."
         return _refused(detail, "Set training.attention to eager.")
+    return _flash_attention(question.training.attention, question.choice)
+
+
+def _flash_attention(attention: str, choice: LaunchChoice) -> Reason | None:
+    """What its own package needs. Whether that is installed, the trainer says before it loads anything."""
+    if attention not in _FLASH_CAPABILITIES:
+        return None
+    least, below = _FLASH_CAPABILITIES[attention]
+    if choice.kind is DeviceKind.VIRTUAL:
+        return _refused(f"{attention} has no kernels for a CPU.", "Set training.attention to sdpa.")
+    if choice.compute_capability is not None and not least <= float(choice.compute_capability) < below:
+        cards = f"from {least:g} to below {below:g}" if below < math.inf else f"from {least:g}"
+        detail = f"{attention} has kernels for compute capability {cards}; the card has {choice.compute_capability}."
+        return _refused(detail, "Set training.attention to sdpa.")
     return None
 
 

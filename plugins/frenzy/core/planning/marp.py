@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Final
 
 from frenzy.core.memory.calibration import Calibration
+from frenzy.core.planning.declared_plans import declared_candidates
 from frenzy.core.planning.estimated_plans import closed_form_candidates
 from frenzy.core.planning.paper_plans import paper_candidates
 from frenzy.core.planning.plan_remedies import Remedy, first_remedy, refusal_of
@@ -43,7 +44,7 @@ def plan_candidates(
     """
     solve = _policy(policy)
     _check_positions(request)
-    return solve(request, cluster, calibration)
+    return _candidates(solve, request, cluster, calibration)
 
 
 def _check_positions(request: PlanRequest) -> None:
@@ -78,21 +79,44 @@ def smallest_remedy(
 
 
 def remedies(
-    request: PlanRequest, cluster: Cluster, calibration: Calibration, policy: str = "closed-form"
+    request: PlanRequest,
+    cluster: Cluster,
+    calibration: Calibration,
+    policy: str = "closed-form",
+    *,
+    within: bool = False,
 ) -> Remedy | None:
-    """The smallest change after which a plan is feasible; None when none was found.
+    """The change of the least effect after which a plan is feasible; None when none was found.
 
-    Changes are tried in the order of how little they take from the user: checkpointing, the
-    limits the user set, the sequence length, and last another GPU.
+    within: on this very cluster.
     """
-    return _first_remedy(request, cluster, calibration, policy, _policy(policy)(request, cluster, calibration))
+    known = _candidates(_policy(policy), request, cluster, calibration)
+    return _first_remedy(request, cluster, calibration, policy, known, within=within)
 
 
 def _first_remedy(
-    request: PlanRequest, cluster: Cluster, calibration: Calibration, policy: str, known: tuple[Candidate, ...]
+    request: PlanRequest,
+    cluster: Cluster,
+    calibration: Calibration,
+    policy: str,
+    known: tuple[Candidate, ...],
+    *,
+    within: bool = False,
 ) -> Remedy | None:
     solve = _policy(policy)
-    return first_remedy(request, cluster, known, lambda asked, there: solve(asked, there, calibration))
+    return first_remedy(
+        request, cluster, known, lambda asked, there: _candidates(solve, asked, there, calibration), within=within
+    )
+
+
+def _candidates(
+    solve: Policy, request: PlanRequest, cluster: Cluster, calibration: Calibration
+) -> tuple[Candidate, ...]:
+    """By the policy; a script's plans are the same by every policy."""
+    if request.job.workload is None:
+        return solve(request, cluster, calibration)
+    own = closed_form_candidates if request.job.names_a_model else declared_candidates
+    return own(request, cluster, calibration)
 
 
 def _policy(name: str) -> Policy:

@@ -1,31 +1,29 @@
-"""When no plan fits: the smallest change that makes one fit, found by trying it.
+"""When no plan fits: the change of the least effect that makes one fit, found by trying it.
 
-Changes of the job (``remedy_job``): let the plan checkpoint, use a choice that the trainer can run,
-raise the user's own limits. Changes beyond it (``remedy_resources``): shorten the sequences, add
-GPUs of a type that is there, add host memory, then GPU memory. The fewest changes win; of as many,
-those that come first in this order. Each value is then the least that suffices. A search that grows too
-large is given up.
+Changes of the job (``job_remedies``) and beyond it (``resource_remedies``) have an effect on the run, from the same
+numbers computed in less memory to another method. The search goes up this order until the changes so far suffice,
+then leaves out each that is not needed, the one with the most effect first. At most one change is beyond the
+job. Each value is then the least that suffices. A search that grows too large is given up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 from typing import Final
 
 from frenzy.core.planning.grid import divisors
-from frenzy.core.planning.job_remedies import JobChange, job_changes
+from frenzy.core.planning.job_remedies import Effect, JobChange, job_changes
 from frenzy.core.planning.remedy_changes import Change, Situation, Solve, feasible_plans, nearest
 from frenzy.core.planning.request import PlanRequest
-from frenzy.core.planning.resource_remedies import RESOURCE_CHANGES, ResourceChange
+from frenzy.core.planning.resource_remedies import RESOURCE_CHANGES, ResourceChange, shorter_sequences
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.resource_plan import Candidate
 
-# How many candidates are looked at in search of a remedy, about half a second's work: the number of combinations
-# doubles with each change that could help. A look costs as much as so many candidates at least, and where a batch
-# splits in many ways as one for so many pairs of data-parallel degree and micro-batch.
+# How many candidates are looked at in search of a remedy, about half a second's work. A look costs as much as so
+# many candidates at least, and where a batch splits in many ways as one for so many pairs of data-parallel degree
+# and micro-batch.
 _MOST_CANDIDATES: Final = 2_000
 _LEAST_COST: Final = 20
 _SPLITS_PER_COST: Final = 50
@@ -50,29 +48,48 @@ class Remedy:
 
 
 def first_remedy(
-    request: PlanRequest, cluster: Cluster, candidates: tuple[Candidate, ...], solve: Solve
+    request: PlanRequest,
+    cluster: Cluster,
+    candidates: tuple[Candidate, ...],
+    solve: Solve,
+    *,
+    within: bool = False,
 ) -> Remedy | None:
-    """The fewest changes after which ``solve`` finds a feasible plan; None when none of those known do.
+    """The changes of the least effect after which ``solve`` finds a feasible plan; None when none of those known do.
 
-    candidates: what ``solve`` finds before any change.
+    candidates: what ``solve`` finds before any change. within: the cluster stays as it is.
     """
-    budget = _Budget(solve)
-    search = _Search(Situation(request, cluster, ()), budget)
     if not candidates:
         return None
+    budget = _Budget(solve)
+    search = _Search(Situation(request, cluster, ()), budget)
     changes = job_changes(request, candidates, cluster)
-    resources = [each for each in (None, *RESOURCE_CHANGES) if search.helps(changes, each)]
-    if not resources:
-        return None
-    for count in range(1, len(changes) + 2):
-        for resource in resources:
-            for chosen in combinations(changes, count - (resource is not None)):
-                found = search.tightened(chosen, resource)
-                if budget.is_spent:
-                    return None
-                if found is not None:
-                    return Remedy(changes=found.changes, request=found.request, cluster=found.cluster)
+    for step in _steps(changes, within=within):
+        upto = tuple(each for each in changes if each.effect <= step.effect)
+        for chosen in (upto,) if step.resource is None else (upto, ()):
+            found = search.tightened(search.needed(chosen, step.resource), step.resource)
+            if budget.is_spent:
+                return None
+            if found is not None:
+                return Remedy(changes=found.changes, request=found.request, cluster=found.cluster)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """All changes of the job up to an effect, and perhaps one beyond it."""
+
+    effect: Effect
+    resource: ResourceChange | None = None
+
+
+def _steps(changes: Sequence[JobChange], *, within: bool) -> list[_Step]:
+    """From the least effect to the most; of as much, changes of the job first."""
+    of_job = [_Step(effect) for effect in sorted({each.effect for each in changes})]
+    beyond = [
+        _Step(effect, each) for each, effect in RESOURCE_CHANGES.items() if not within or each is shorter_sequences
+    ]
+    return sorted([*of_job, *beyond], key=lambda each: (each.effect, each.resource is not None))
 
 
 @dataclass(slots=True)
@@ -109,10 +126,19 @@ class _Search:
     solve: Solve
     known: dict[tuple[JobChange, ...], bool] = field(default_factory=dict)
 
-    def helps(self, changes: Sequence[JobChange], resource: ResourceChange | None) -> bool:
-        """Whether ``resource``, or nothing beyond the job, can help at all: with every change of the job made."""
-        after = self._changed(changes)
-        return self._fits(tuple(changes), after) if resource is None else resource(after, self.solve) is not None
+    def needed(self, chosen: tuple[JobChange, ...], resource: ResourceChange | None) -> tuple[JobChange, ...]:
+        """``chosen`` without what does not help, that of the most effect first; as it is where it does not suffice."""
+        if not self._suffices(chosen, resource):
+            return chosen
+        for each in reversed(chosen):
+            fewer = tuple(other for other in chosen if other is not each)
+            if self._suffices(fewer, resource):
+                chosen = fewer
+        return chosen
+
+    def _suffices(self, chosen: tuple[JobChange, ...], resource: ResourceChange | None) -> bool:
+        after = self._changed(chosen)
+        return self._fits(chosen, after) if resource is None else resource(after, self.solve) is not None
 
     def tightened(self, chosen: tuple[JobChange, ...], resource: ResourceChange | None) -> Situation | None:
         """The situation after ``chosen`` and ``resource``, each value the least that suffices; None if none does."""

@@ -17,7 +17,8 @@ class PlanRequest:
     total_steps: optimizer steps still to do. excluded_shapes: plans that failed, never offered
     again. extra_bytes_per_gpu: memory seen beyond the prediction; every plan must have room for
     it. seconds_to_deadline: from now, when the job has a deadline. residuals: what runs of other
-    jobs taught about the predictions.
+    jobs taught about the predictions. resumes_as: the plan that wrote the checkpoint of a script
+    that goes on in the same shape only.
     """
 
     job: TrainingJob
@@ -27,6 +28,7 @@ class PlanRequest:
     extra_bytes_per_gpu: int = 0
     seconds_to_deadline: float | None = None
     residuals: Residuals = NOTHING_LEARNED
+    resumes_as: PlanShape | None = None
 
     @property
     def residual_family(self) -> str:

@@ -6,10 +6,12 @@ order is that of how little they take from the user; the last always helps a pla
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
+from frenzy.core.planning.job_remedies import Effect
 from frenzy.core.planning.remedy_changes import Change, Situation, Solve, feasible_plans, nearest
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.cluster import Cluster, Node
@@ -111,7 +113,14 @@ def larger_gpu(now: Situation, solve: Solve) -> Situation | None:
     return after if _fits(after, solve) else more_host_memory(after, solve)
 
 
-RESOURCE_CHANGES: Final[tuple[ResourceChange, ...]] = (shorter_sequences, more_gpus, more_host_memory, larger_gpu)
+RESOURCE_CHANGES: Final[Mapping[ResourceChange, Effect]] = MappingProxyType(
+    {
+        more_gpus: Effect.HARDWARE,
+        more_host_memory: Effect.HARDWARE,
+        shorter_sequences: Effect.LESS_CONTEXT,
+        larger_gpu: Effect.OTHER_HARDWARE,
+    }
+)
 
 
 def _refused(now: Situation, solve: Solve, code: ReasonCode) -> list[Candidate]:

@@ -39,6 +39,7 @@ def step_work(workload: Workload) -> StepWork:
         precision=workload.precision,
         weight_bytes=workload.weight_bytes,
         gradient_bytes=workload.weight_bytes,
+        repeated=workload.checkpointed_share,
     )
 
 
@@ -56,7 +57,7 @@ def _compute_s(workload: Workload, grid: PlanGrid, gpu: GpuType, calibration: Ca
     shape = workload.shape.flops_shape(_num_trainable(workload))
     per_token = [
         training_flops(shape, num_tokens=1, sequence_length=workload.sequence_length, checkpointing=checkpointing)
-        for checkpointing in (False, True)
+        for checkpointing in (0.0, workload.checkpointed_share)
     ]
     tokens = grid.micro_batch * grid.accumulation * float(workload.sequence_length)
     flops = tokens * np.where(grid.checkpointing, per_token[1], per_token[0]) / grid.tp

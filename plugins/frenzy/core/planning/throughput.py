@@ -39,7 +39,8 @@ class Link:
 class StepWork:
     """What is computed in a step, whatever the plan.
 
-    weight_bytes, gradient_bytes: of one element when it is communicated.
+    weight_bytes, gradient_bytes: of one element when it is communicated. repeated: share of the layers
+    that checkpointing computes again.
     """
 
     flops: FlopsShape
@@ -49,6 +50,7 @@ class StepWork:
     precision: Precision
     weight_bytes: float
     gradient_bytes: float
+    repeated: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,7 @@ def step_parts(work: StepWork, grid: PlanGrid, gpu: GpuType, link: Link) -> Step
     """
     peak, memory = gpu.peak_flops_per_s(work.precision), gpu.memory_bandwidth_bytes_per_s
     tokens = np.asarray(grid.micro_batch * grid.accumulation * float(work.sequence_length), dtype=np.float64)
-    again = grid.checkpointing.astype(np.float64)
+    again = grid.checkpointing.astype(np.float64) * work.repeated
     share = tokens / (grid.tp * peak)
     activation_s = tokens * _ACTIVATION_BYTES / memory
     communicated = _collective_bytes(work, grid)
@@ -118,7 +120,7 @@ def step_seconds(parts: StepParts, reached: Utilisation) -> Array:
 
 
 def _weight_flops(work: StepWork, again: Array) -> Array:
-    """Operations for each token; ``again`` is 1 where the forward pass is repeated, else 0."""
+    """Operations for each token; ``again``: the share of the forward pass that is repeated."""
     plain, repeated = (weight_flops_per_token(work.flops, checkpointing=each) for each in (False, True))
     return plain + again * (repeated - plain)
 

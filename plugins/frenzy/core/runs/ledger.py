@@ -16,13 +16,15 @@ from annotated_types import Ge, Le, Len, Lt
 
 from frenzy.core.memory.residuals import Residual, ResidualGroup, residual_family
 from frenzy.core.values.cluster import Placement
-from frenzy.core.values.codec import Inlining
+from frenzy.core.values.codec import OMITTED_IF_EMPTY, Inlining
 from frenzy.core.values.errors import ContractError, Reason
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.peak_memory import KEYS_IN_A_SAMPLE, KEYS_IN_AN_ATTEMPT, PeakMemory
+from frenzy.core.values.prepared_data import PreparedData
 from frenzy.core.values.resource_plan import Candidate, PlanShape, ResourcePlan, short_hash
+from frenzy.core.values.telemetry import Heartbeat
 
 RUN_KEY_LENGTH: Final = 12
 
@@ -30,6 +32,7 @@ RUN_KEY_LENGTH: Final = 12
 class JobState(StrEnum):
     PENDING = "PENDING"
     PLANNED = "PLANNED"
+    PREPARING = "PREPARING"
     QUEUED = "QUEUED"
     PLACED = "PLACED"
     STARTING = "STARTING"
@@ -66,7 +69,8 @@ _ATTEMPT_ENDS: Final = frozenset(
 TRANSITIONS: Final[Mapping[JobState, frozenset[JobState]]] = MappingProxyType(
     {
         _S.PENDING: frozenset({_S.PLANNED, _S.FAILED_PRECHECKS, _S.FAILED_NO_RESOURCE}) | _ANY_END,
-        _S.PLANNED: frozenset({_S.QUEUED, _S.FAILED_NO_RESOURCE}) | _ANY_END,
+        _S.PLANNED: frozenset({_S.PREPARING, _S.QUEUED, _S.FAILED_NO_RESOURCE}) | _ANY_END,
+        _S.PREPARING: frozenset({_S.PLANNED, _S.QUEUED, _S.FAILED_SETUP, _S.FAILED_NO_RESOURCE}) | _ANY_END,
         _S.QUEUED: frozenset({_S.PLACED, _S.FAILED_NO_RESOURCE}) | _ANY_END,
         _S.PLACED: frozenset({_S.STARTING, _S.QUEUED, _S.FAILED_SETUP, _S.RECOVERING}) | _ANY_END,
         _S.STARTING: frozenset({_S.RUNNING, _S.CHECKPOINTING}) | _ATTEMPT_ENDS | _ANY_END,
@@ -75,7 +79,7 @@ TRANSITIONS: Final[Mapping[JobState, frozenset[JobState]]] = MappingProxyType(
         _S.RECOVERING: frozenset({_S.QUEUED, _S.FAILED_OOM, _S.FAILED_HOST_OOM, _S.FAILED_NO_RESOURCE, _S.FAILED_SETUP})
         | _ANY_END,
         # a cleared task starts the same run again
-        **{state: frozenset({_S.PENDING, _S.QUEUED}) for state in FINAL_STATES},
+        **{state: frozenset({_S.PENDING, _S.PREPARING, _S.QUEUED}) for state in FINAL_STATES},
     }
 )
 
@@ -116,6 +120,8 @@ class RunRecord:
 
     owner: the user it belongs to; None where nobody is known to have started it.
     masked: paths of the spec's texts that came from a connection or a variable; see ``frenzy.core.runs.masking``.
+    prepared: the data it trains on, frozen; None where its workers prepare them. prepared_before: those that its
+    checkpoints were trained on, until it is known what it trains on since its tasks were cleared.
     """
 
     run_key: str
@@ -135,6 +141,22 @@ class RunRecord:
     generation: int = 0
     owner: str | None = None
     masked: tuple[str, ...] = ()
+    prepared: PreparedData | None = field(default=None, metadata=OMITTED_IF_EMPTY)
+    prepared_before: PreparedData | None = field(default=None, metadata=OMITTED_IF_EMPTY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """How far a run's data are prepared, beside the run: it is told often, and a run's record is long.
+
+    number: of times that it was begun, over all registrations of the run. seen_s: of the last report.
+    """
+
+    run_key: str
+    number: int
+    begun_s: float
+    seen_s: float
+    progress: Heartbeat | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

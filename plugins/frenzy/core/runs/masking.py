@@ -62,6 +62,13 @@ def hidden_texts(value: Any, paths: Collection[str]) -> set[str]:
     return {before for (_, before), (_, after) in pairs if before and before != after}
 
 
+def hidden_bytes(source: HasMaskedJob) -> tuple[bytes, ...]:
+    """What ``without_masked`` hides, as it stands in a log, the longest first; of a long text each line, too."""
+    found = hidden_texts(source.job, source.masked) if source.masked else set()
+    parts = {part for text in found for part in (text, *text.splitlines()) if len(part) >= _LEAST_CHARACTERS}
+    return tuple(sorted((part.encode(errors="replace") for part in parts), key=len, reverse=True))
+
+
 def without_masked(value: T, source: HasMaskedJob) -> T:
     """``value``, which tells of ``source``, with its job masked and without the masked texts in its sentences."""
     if not source.masked:

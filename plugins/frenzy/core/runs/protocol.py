@@ -20,6 +20,7 @@ from frenzy.core.runs.ledger import (
     JobState,
     Lease,
     NextAttempt,
+    Preparation,
     QueueEntry,
     RunIdentity,
     RunRecord,
@@ -29,7 +30,9 @@ from frenzy.core.values.errors import Reason
 from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.launch import AttemptResult, LaunchSpec, Step
 from frenzy.core.values.peak_memory import KEYS_IN_AN_ATTEMPT, Bytes, PeakMemory
+from frenzy.core.values.prepared_data import PreparedData, PreparingSpec
 from frenzy.core.values.resource_plan import Candidate
+from frenzy.core.values.telemetry import Heartbeat
 
 _Seconds = Annotated[float, Ge(0), Le(1e12)]
 _MoreBytes = Annotated[int, Ge(-(2**50)), Le(2**50)]
@@ -48,13 +51,54 @@ class RegisterRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """All that is known of one run, its masked texts left out."""
+    """All that is known of one run, its masked texts left out. why: where it is and why, for people."""
 
     run: RunRecord
     queue_entry: QueueEntry | None = None
     lease: Lease | None = None
     attempts: tuple[Attempt, ...] = ()
     events: tuple[Event, ...] = ()
+    preparation: Preparation | None = None
+    why: str = ""
+
+
+class DirectiveKind(StrEnum):
+    CONTINUE = "continue"
+    CHECKPOINT_AND_STOP = "checkpoint_and_stop"
+    KILL = "kill"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparingReport:
+    """The run's data are about to be prepared (``begins``), or go on being.
+
+    found: the number of a process that does so already, for one that begins to look after it.
+    """
+
+    begins: bool = False
+    found: Annotated[int | None, Ge(1), Lt(2**31)] = None
+    progress: Heartbeat | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparingDirective:
+    """CONTINUE; ENDED: the run has its data, or needs none any more; KILL: it was cancelled.
+
+    spec: what to prepare, every text as it is; in answer to a report that begins alone.
+    """
+
+    kind: DirectiveKind
+    reason: Reason | None = None
+    spec: PreparingSpec | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedReport:
+    """What the run is to train on, or why it has nothing."""
+
+    prepared: PreparedData | None = None
+    reason: Reason | None = None
 
 
 class PlaceStatus(StrEnum):
@@ -78,13 +122,6 @@ class PlaceView:
     position: int | None = None
     expected_start_s: float | None = None
     spec: LaunchSpec | None = None
-
-
-class DirectiveKind(StrEnum):
-    CONTINUE = "continue"
-    CHECKPOINT_AND_STOP = "checkpoint_and_stop"
-    KILL = "kill"
-    ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

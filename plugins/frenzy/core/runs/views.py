@@ -35,6 +35,7 @@ class QueueRow:
     expected_start_s: float | None
     wanted_plan_id: str | None
     queue: str = "default"
+    owner: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +61,33 @@ class RunningRow:
     reason: Reason | None = None
     queue: str = "default"
     team: str = "default"
+    owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparingRow:
+    """A run whose data are being prepared; progress: what goes on, and how far it is."""
+
+    run_key: str
+    job_name: str
+    dag_id: str
+    run_id: str
+    since_s: float
+    progress: str
+    queue: str = "default"
+    team: str = "default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """Who waits and why, who runs where; shares and quotas where there are any."""
+    """Who waits and why, who runs where, whose data are being prepared; shares and quotas where there are any."""
 
     now_s: float
     waiting: tuple[QueueRow, ...]
     running: tuple[RunningRow, ...]
     shares: tuple[ShareRow, ...] = ()
     quotas: tuple[QuotaRow, ...] = ()
+    preparing: tuple[PreparingRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,13 +133,23 @@ class GpuTypeRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HolderRow:
+    """How many GPUs of one node a run holds."""
+
+    run_key: str
+    num_gpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRow:
+    """holders: the runs that the reader may see."""
+
     node: str
     gpu_type: str
     state: str
     num_gpus: int
     num_free: int
-    run_keys: tuple[str, ...]
+    holders: tuple[HolderRow, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,3 +193,72 @@ class Explanation:
     state: JobState
     reason: Reason | None
     lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLines:
+    """A part of one rank's log. next_offset: in bytes, where the next part begins. is_over: no more will come."""
+
+    attempt: int
+    rank: int
+    text: str
+    next_offset: int
+    is_over: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedModel:
+    """The model that a run left. path: None where it was cleaned away; loss: of the last step."""
+
+    run_key: str
+    job_name: str
+    dag_id: str
+    run_id: str
+    team: str
+    owner: str | None
+    ended_s: float
+    path: str | None
+    num_bytes: int
+    steps: int
+    loss: float | None
+    plan_id: str
+    num_attempts: int
+    num_gpus: int
+    run_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedCheckpoint:
+    """A complete checkpoint of a run; it resumes from the newest."""
+
+    step: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakRow:
+    """Memory of one GPU of a run that is on; measured: None before its first step."""
+
+    job_name: str
+    run_key: str
+    gpu_type: str
+    predicted_bytes: int
+    measured_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetMetrics:
+    """How everything stands, in numbers.
+
+    unplaced_jobs: by reason code; jobs: by state; queue_wait_s: by quantile, of jobs that wait now; gpus: by (type,
+    use); ooms: by kind, attempts: by reason code, both since the ledger was made.
+    """
+
+    unplaced_jobs: Mapping[str, int]
+    jobs: Mapping[str, int]
+    queue_wait_s: Mapping[str, float]
+    gpus: Mapping[tuple[str, str], int]
+    peaks: tuple[PeakRow, ...]
+    ooms: Mapping[str, int]
+    attempts: Mapping[str, int]
+    pass_s: float

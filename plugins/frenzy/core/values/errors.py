@@ -91,6 +91,7 @@ class ReasonCode(StrEnum):
     DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
     LAUNCH_FAILED = "LAUNCH_FAILED"
     BAD_CONFIG_OR_DATA = "BAD_CONFIG_OR_DATA"
+    DATA_NOT_PREPARED = "DATA_NOT_PREPARED"
     CANCELLED_BY_USER = "CANCELLED_BY_USER"
     RESCHEDULE_BUDGET_SPENT = "RESCHEDULE_BUDGET_SPENT"
     NO_OTHER_PLAN = "NO_OTHER_PLAN"
@@ -171,6 +172,7 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = MappingProxyType(
         ReasonCode.DEADLINE_EXCEEDED: "A pod of the workers ran longer than its deadline allows.",
         ReasonCode.LAUNCH_FAILED: "The workers could not be started.",
         ReasonCode.BAD_CONFIG_OR_DATA: "The trainer refused its configuration or data.",
+        ReasonCode.DATA_NOT_PREPARED: "The data could not be prepared for the training, or are gone since.",
         ReasonCode.CANCELLED_BY_USER: "A person cancelled the job.",
         ReasonCode.RESCHEDULE_BUDGET_SPENT: "The job has been moved as often as its spec allows.",
         ReasonCode.NO_OTHER_PLAN: "No plan is left that was not tried.",

@@ -7,16 +7,18 @@ generated. Rules that span fields are in ``cross_field_violations``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from annotated_types import Ge, Gt, Le, Len, Lt
 
 from frenzy.core.values.errors import Violation
 from frenzy.core.values.job_environment import environment_violations
+from frenzy.core.values.job_fields import Closed, Doc
+from frenzy.core.values.workload import DeclaredMemory, WorkloadSpec, memory_violations, workload_violations
 
 NAME_PATTERN: Final = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
 # Far beyond any real job; so that no computation with them overflows or takes long.
@@ -27,27 +29,6 @@ _NAME: Final = 256
 JOB_DAG_PREFIX: Final = "job_"
 # What the families call the linear map from the last hidden state to the vocabulary.
 OUTPUT_HEADS: Final = ("lm_head", "embed_out")
-
-
-@dataclass(frozen=True, slots=True)
-class Doc:
-    """Help for one field: a sentence, and values worth suggesting in the form."""
-
-    text: str
-    examples: tuple[Any, ...] = ()
-    pattern: str | None = None
-
-    def __get_pydantic_json_schema__(self, core_schema: Any, handler: Callable[[Any], dict[str, Any]]) -> Any:
-        """The field's JSON schema with its help."""
-        help_ = {"description": self.text, "examples": list(self.examples), "pattern": self.pattern}
-        return handler(core_schema) | {key: each for key, each in help_.items() if each}
-
-
-class _Closed:
-    """A part of the specification: a key that is no field of it is refused."""
-
-    __slots__ = ()
-    __pydantic_config__: ClassVar = {"extra": "forbid"}
 
 
 class Precision(StrEnum):
@@ -66,7 +47,7 @@ class Checkpointing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec(_Closed):
+class ModelSpec(Closed):
     """What is trained. Exactly one of ``config``, ``path``, ``hub_id``."""
 
     config: Annotated[
@@ -89,10 +70,10 @@ class ModelSpec(_Closed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataSpec(_Closed):
+class DataSpec(Closed):
     """The training text and how it is cut into sequences."""
 
-    path: Annotated[str, Len(1, _PATH), Doc("A file, folder, glob or fsspec URL of text, jsonl, parquet or Arrow.")]
+    path: Annotated[str, Len(0, _PATH), Doc("A file, folder, glob or fsspec URL of text, jsonl, parquet or Arrow.")]
     format: Annotated[Literal["auto", "text", "jsonl", "parquet", "arrow"], Doc("auto goes by the file ending.")] = (
         "auto"
     )
@@ -102,7 +83,7 @@ class DataSpec(_Closed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoraSpec(_Closed):
+class LoraSpec(Closed):
     """Low-rank adapters: the base weights stay frozen."""
 
     rank: Annotated[int, Ge(1), Le(1024), Doc("Rank of the adapters.")] = 16
@@ -119,7 +100,7 @@ class LoraSpec(_Closed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallbackSpec(_Closed):
+class CallbackSpec(Closed):
     """A user's training callback, named by its import path."""
 
     path: Annotated[str, Len(0, _NAME), Doc("package.module:Class", ("frenzy.trainer.callbacks:SnapshotAverage",))]
@@ -127,7 +108,7 @@ class CallbackSpec(_Closed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingSpec(_Closed):
+class TrainingSpec(Closed):
     """The mathematics of the run. The plan never changes any of it."""
 
     global_batch_size: Annotated[int, Ge(1), Le(1_000_000), Doc("Sequences per optimizer step.", (16, 64, 256))] = 32
@@ -145,8 +126,12 @@ class TrainingSpec(_Closed):
     gradient_clipping: Annotated[float, Ge(0), Le(1e9), Doc("Global norm; 0 turns it off.")] = 1.0
     precision: Annotated[Precision, Doc("Number format of weights and activations.")] = Precision.BF16
     gradient_checkpointing: Annotated[Checkpointing, Doc("auto lets the plan decide.")] = Checkpointing.AUTO
+    checkpoint_every_layers: Annotated[
+        int, Ge(1), Le(1024), Doc("Under activation checkpointing, one of so many layers is; 1: each.", (1, 2, 4))
+    ] = 1
     attention: Annotated[
-        Literal["sdpa", "eager", "flash_attention_2"], Doc("How attention is computed; eager keeps all scores.")
+        Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"],
+        Doc("How attention is computed; eager keeps all scores. FlashAttention 2 and 3 have to be installed."),
     ] = "sdpa"
     loss: Annotated[
         Literal["torch", "fused"], Doc("fused computes the same loss without ever holding the logits of all tokens.")
@@ -159,10 +144,16 @@ class TrainingSpec(_Closed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSpec(_Closed):
+class CheckpointSpec(Closed):
     """When state is saved and where a run starts."""
 
     every_steps: Annotated[int, Ge(1), Le(MAX_STEPS), Doc("Steps between checkpoints.")] = 100
+    every_minutes: Annotated[
+        float | None, Gt(0), Le(1e6), Doc("Minutes between checkpoints, instead of `every_steps`.")
+    ] = None
+    background: Annotated[
+        bool, Doc("Train on while a checkpoint is written, from a copy in host memory; off: wait for it.")
+    ] = True
     keep: Annotated[int, Ge(1), Le(100), Doc("Checkpoints kept, newest first.")] = 2
     resume: Annotated[Literal["auto", "never"], Doc("Whether an attempt starts from the run's last checkpoint.")] = (
         "auto"
@@ -178,7 +169,7 @@ class Objective(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConstraintsSpec(_Closed):
+class ConstraintsSpec(Closed):
     """Limits a user may set; none is needed."""
 
     gpu_types: Annotated[tuple[str, ...], Len(0, 64), Doc("Only these GPU types; empty: any.")] = ()
@@ -192,7 +183,7 @@ class ConstraintsSpec(_Closed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPressureSpec(_Closed):
+class MemoryPressureSpec(Closed):
     """What happens when memory runs short."""
 
     forecast: Annotated[bool, Doc("Move the job before it fails; off: only recover after a failure.")] = True
@@ -201,7 +192,7 @@ class MemoryPressureSpec(_Closed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationSpec(_Closed):
+class EvaluationSpec(Closed):
     """The task after the training."""
 
     enabled: Annotated[bool, Doc("Compute perplexity on the held-out text and sample from the model.")] = True
@@ -211,7 +202,7 @@ class EvaluationSpec(_Closed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TriggerSpec(_Closed):
+class TriggerSpec(Closed):
     """When the job's own DAG runs by itself. At most one of the two."""
 
     cron: Annotated[str | None, Len(0, _NAME), Doc("A cron expression, UTC.", ("0 3 * * *",))] = None
@@ -220,12 +211,18 @@ class TriggerSpec(_Closed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingJob(_Closed):
+class TrainingJob(Closed):
     """What the user hands over: a model and data, never a GPU type or count."""
 
     name: Annotated[str, Len(1, 63), Doc("Lower-case letters, digits, - and _.", pattern=NAME_PATTERN)]
-    model: Annotated[ModelSpec, Doc("Model")]
-    data: Annotated[DataSpec, Doc("Data")]
+    model: Annotated[ModelSpec, Doc("Model")] = ModelSpec()
+    data: Annotated[DataSpec, Doc("Data")] = DataSpec(path="")
+    workload: Annotated[
+        WorkloadSpec | None, Doc("A script of yours that trains, in the place of the built-in trainer.")
+    ] = None
+    memory: Annotated[DeclaredMemory | None, Doc("What a workload needs, where the specification names no model.")] = (
+        None
+    )
     training: Annotated[TrainingSpec, Doc("Training")] = TrainingSpec()
     checkpoint: Annotated[CheckpointSpec, Doc("Checkpoints")] = CheckpointSpec()
     evaluation: Annotated[EvaluationSpec, Doc("Evaluation")] = EvaluationSpec()
@@ -255,20 +252,43 @@ class TrainingJob(_Closed):
     ] = field(default_factory=dict)
     description: Annotated[str, Len(0, 50_000), Doc("Shown in Airflow, Markdown.")] = ""
 
+    @property
+    def brings_own_data(self) -> bool:
+        """Whether the script loads the data itself: nothing is counted or prepared for it."""
+        return self.workload is not None
+
+    @property
+    def names_a_model(self) -> bool:
+        """Whether memory can be predicted; else it is declared."""
+        return bool(_model_sources(self.model))
+
+    @property
+    def can_move(self) -> bool:
+        """Whether a running attempt may be stopped for a better place: a script that cannot go on is not."""
+        return self.workload is None or self.workload.resumable is not False
+
+    @property
+    def can_change_width(self) -> bool:
+        """Whether it goes on from its checkpoint on another number of GPUs."""
+        return self.workload is None or self.workload.resumable is True
+
 
 def cross_field_violations(job: TrainingJob) -> tuple[Violation, ...]:
     """Every rule that spans fields and that ``job`` breaks, in the order of the fields."""
     found: list[Violation] = []
-    sources = [name for name in ("config", "path", "hub_id") if getattr(job.model, name) is not None]
-    if len(sources) != 1:
+    sources = _model_sources(job.model)
+    if len(sources) > 1 or (not sources and job.workload is None):
         found.append(_violation("model", ", ".join(sources) or "no source", "give exactly one of config, path, hub_id"))
+    if not job.data.path and job.workload is None:
+        found.append(Violation(path="data.path", value="nothing", allowed="required: a file, folder, glob or URL"))
     if job.model.config is not None and not isinstance(job.model.config.get("model_type"), str):
         found.append(
             _violation(
                 "model.config.model_type", job.model.config.get("model_type"), "name the family, e.g. gpt2 or llama"
             )
         )
-    if (job.training.max_steps is None) == (job.training.epochs is None):
+    found += _workload_violations(job)
+    if job.workload is None and (job.training.max_steps is None) == (job.training.epochs is None):
         found.append(
             _violation("training.max_steps", job.training.max_steps, "give exactly one of max_steps and epochs")
         )
@@ -292,6 +312,43 @@ def cross_field_violations(job: TrainingJob) -> tuple[Violation, ...]:
     return tuple(found)
 
 
+def _model_sources(model: ModelSpec) -> list[str]:
+    return [name for name in ("config", "path", "hub_id") if getattr(model, name) is not None]
+
+
+def _workload_violations(job: TrainingJob) -> Iterator[Violation]:
+    """What only a script may have, and what only the built-in trainer does."""
+    if job.workload is None:
+        if job.memory is not None:
+            yield _violation("memory", job.memory.per_gpu, "only for a workload; the built-in trainer's is predicted")
+        return
+    yield from workload_violations(job.workload)
+    if job.memory is not None:
+        yield from memory_violations(job.memory)
+    if not job.names_a_model and job.memory is None:
+        allowed = "required: a workload names its model, so that its memory is predicted, or gives memory.per_gpu"
+        yield Violation(path="memory", value="nothing", allowed=allowed)
+    if not any(job.training.global_batch_size % each == 0 for each in _widths(job.workload, job.training)):
+        most = job.workload.most_gpus
+        widths = f"{job.workload.min_gpus} to {'any number of' if most is None else most} GPUs"
+        allowed = f"a number that one of {widths} divides (workload.min_gpus, max_gpus, honours)"
+        yield _violation("training.global_batch_size", job.training.global_batch_size, allowed)
+    theirs = (
+        ("training.epochs", job.training.epochs),
+        ("training.callbacks", job.training.callbacks),
+        ("checkpoint.warm_start", job.checkpoint.warm_start),
+    )
+    for path, value in theirs:
+        if value:
+            yield _violation(path, value, "the built-in trainer's alone; leave it out, the script does it itself")
+
+
+def _widths(workload: WorkloadSpec, training: TrainingSpec) -> range:
+    """Numbers of GPUs that the script may be given and that a batch can be cut over."""
+    most = training.global_batch_size if workload.most_gpus is None else workload.most_gpus
+    return range(workload.min_gpus, min(most, training.global_batch_size) + 1)
+
+
 def deadline_s(job: TrainingJob) -> float | None:
     """The job's deadline in seconds since the epoch, if it has one."""
     text = job.constraints.deadline
@@ -302,7 +359,7 @@ def _option_violations(training: TrainingSpec) -> list[Violation]:
     """Choices of how to train that contradict each other."""
     found: list[Violation] = []
     lora = training.lora
-    if training.attention == "flash_attention_2" and training.precision is Precision.FP32:
+    if training.attention.startswith("flash") and training.precision is Precision.FP32:
         found.append(_violation("training.attention", training.attention, "it computes in 16 bits; use sdpa or eager"))
     if lora is not None and lora.double_quantization and lora.quantization == "none":
         found.append(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
 from typing import Annotated, Any, Final
@@ -15,9 +15,12 @@ from typing import Annotated, Any, Final
 from annotated_types import Ge, Le, Lt
 
 from frenzy.core.values.cluster import Node, Placement
+from frenzy.core.values.codec import OMITTED_IF_EMPTY
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.hardware import GpuType
+from frenzy.core.values.hardware import DeviceKind, GpuType
 from frenzy.core.values.job import MAX_STEPS, Precision, TrainingJob
+from frenzy.core.values.prepared_data import PreparedData, PreparedPaths
+from frenzy.core.values.recipe import is_fused, is_overlapped, is_pinned, is_summed_in_fp32
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.zero_buckets import zero_buckets
 
@@ -35,6 +38,7 @@ class ExitCode(IntEnum):
     """What the trainer's exit code says. A failure has the name of its reason."""
 
     DONE = 0
+    DATA_NOT_PREPARED = 82
     NODE_LIMITS_TOO_LOW = 83
     KERNEL_TOO_LARGE = 84
     DISK_FULL = 85
@@ -104,7 +108,7 @@ class LaunchSpec:
     run_dir: fsspec URL or path of ``<root>/<run_key>``. num_nodes launchers are started, node
     rank i with ``gpus_per_node[i]`` ranks. gpu carries budget and speed for a virtual GPU.
     rehearsal: for an attempt that only measures. nodes: what the inventory knows of the placement's
-    nodes, in their order; empty where it knows none of them any more, or needs none. masked: as in
+    nodes, in their order; empty where it knows none of them any more, or needs none. masked, prepared: as in
     RunRecord.
     """
 
@@ -118,6 +122,12 @@ class LaunchSpec:
     rehearsal: Rehearsal | None = None
     nodes: tuple[Node, ...] = ()
     masked: tuple[str, ...] = ()
+    prepared: PreparedData | None = field(default=None, metadata=OMITTED_IF_EMPTY)
+
+    @property
+    def data(self) -> PreparedPaths:
+        """Where prepared data of its team lie."""
+        return PreparedPaths.beside(self.run_dir, self.job.team)
 
     @property
     def gpus_per_node(self) -> tuple[int, ...]:
@@ -205,8 +215,8 @@ class RunPaths:
         return f"{self.run_dir}/tokenizer"
 
 
-def deepspeed_config(job: TrainingJob, plan: ResourcePlan) -> dict[str, Any]:
-    """The DeepSpeed config that runs ``plan``; pure, so that a plan prints what it would run.
+def deepspeed_config(job: TrainingJob, plan: ResourcePlan, kind: DeviceKind) -> dict[str, Any]:
+    """The DeepSpeed config that runs ``plan`` on devices of ``kind``; pure, so that a plan prints what it would run.
 
     Learning-rate schedules are the trainer's own (functions of the step), hence not in here.
     """
@@ -215,13 +225,14 @@ def deepspeed_config(job: TrainingJob, plan: ResourcePlan) -> dict[str, Any]:
         "gradient_accumulation_steps": plan.accumulation_steps,
         "train_batch_size": plan.global_batch_size,
         "gradient_clipping": job.training.gradient_clipping,
-        "optimizer": _optimizer(job),
-        "zero_optimization": _zero(plan),
+        "optimizer": _optimizer(job, kind),
+        "zero_optimization": _zero(plan, kind),
         "zero_allow_untested_optimizer": True,
         "steps_per_print": 2**31 - 1,
         "wall_clock_breakdown": False,
     }
     config.update(_precision(job.training.precision))
+    config.update(_sums(job.training.precision, plan))
     if plan.offload_optimizer:
         # torch's AdamW on the host: DeepSpeed's own is compiled on first use, which needs a compiler.
         config["zero_force_ds_cpu_optimizer"] = False
@@ -232,7 +243,7 @@ def deepspeed_config(job: TrainingJob, plan: ResourcePlan) -> dict[str, Any]:
     return config
 
 
-def _optimizer(job: TrainingJob) -> dict[str, Any]:
+def _optimizer(job: TrainingJob, kind: DeviceKind) -> dict[str, Any]:
     training = job.training
     if training.optimizer == "sgd":
         return {
@@ -246,24 +257,42 @@ def _optimizer(job: TrainingJob) -> dict[str, Any]:
     }
     if training.optimizer == "adamw-8bit":
         return {"type": ADAMW_8BIT, "params": parameters}
-    return {"type": "AdamW", "params": {**parameters, "torch_adam": True}}
+    fused = {"fused": True} if is_fused(training.optimizer, kind) else {}
+    return {"type": "AdamW", "params": {**parameters, "torch_adam": True, **fused}}
 
 
-def _zero(plan: ResourcePlan) -> dict[str, Any]:
+def _zero(plan: ResourcePlan, kind: DeviceKind) -> dict[str, Any]:
     buckets = zero_buckets(plan.bucket_elements)
     zero: dict[str, Any] = {
         "stage": plan.zero_stage,
         "reduce_bucket_size": buckets.reduce,
         "allgather_bucket_size": buckets.reduce,
     }
+    if plan.zero_stage < 3 and is_overlapped(kind, plan.dp, offload=plan.offload_optimizer):
+        zero["overlap_comm"] = True
     if plan.zero_stage == 3:
         zero["stage3_prefetch_bucket_size"] = buckets.prefetch
         zero["stage3_max_live_parameters"] = buckets.live
         zero["stage3_max_reuse_distance"] = buckets.reuse
         zero["stage3_param_persistence_threshold"] = buckets.persistent
     if plan.offload_optimizer:
-        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": False}
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": is_pinned(kind)}
     return zero
+
+
+def _sums(precision: Precision, plan: ResourcePlan) -> dict[str, Any]:
+    """How gradients of micro-batches are added up.
+
+    Stage 1 sums whole gradients and reduces the sums, in their own format; each gradient leaves when it was added.
+    """
+    if not is_summed_in_fp32(precision, plan.accumulation_steps, offload=plan.offload_optimizer):
+        return {}
+    sums: dict[str, Any] = {"data_types": {"grad_accum_dtype": "fp32"}}
+    if plan.zero_stage == 1:
+        sums["communication_data_type"] = "fp32"
+        if precision is Precision.BF16:
+            sums["bf16"] = {"enabled": True, "immediate_grad_update": True}
+    return sums
 
 
 def _precision(precision: Precision) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from frenzy.core.values.codec import OMITTED_IF_EMPTY
 from frenzy.core.values.errors import Reason
@@ -37,6 +38,13 @@ class HostTerm:
         return self.num_bytes * num_ranks if self.of_each_rank else self.num_bytes
 
 
+class MemorySource(StrEnum):
+    """Where a plan's memory is from: the memory model, or the specification."""
+
+    PREDICTED = "predicted"
+    DECLARED = "declared"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPrediction:
     """Predicted memory of one GPU of a plan.
@@ -46,6 +54,7 @@ class MemoryPrediction:
     host_bytes: host memory of a node with as many of the plan's ranks as it may get.
     host_terms: addends of the host memory, largest first; none where only the sum is known.
     at: the point in time of the peak. terms: addends of the peak, largest first, summing to it.
+    is_declared: by the specification, not predicted.
     learned_factor: what earlier runs put on the model's own peak; the peak divided by it is the model's.
     """
 
@@ -56,6 +65,12 @@ class MemoryPrediction:
     terms: tuple[MemoryTerm, ...] = ()
     host_terms: tuple[HostTerm, ...] = field(default=(), metadata=OMITTED_IF_EMPTY)
     learned_factor: float = 1.0
+    is_declared: bool = field(default=False, metadata=OMITTED_IF_EMPTY)
+
+    @property
+    def source(self) -> MemorySource:
+        """Where the numbers are from."""
+        return MemorySource.DECLARED if self.is_declared else MemorySource.PREDICTED
 
     @property
     def model_peak_bytes(self) -> int:

@@ -84,7 +84,8 @@ def check_sources(job: TrainingJob, rules: SourceRules) -> None:
 
 def sources(job: TrainingJob) -> Iterator[tuple[str, str]]:
     """Field and place of all that is read for ``job``."""
-    yield "data.path", job.data.path
+    if job.data.path:
+        yield "data.path", job.data.path
     if job.model.path is not None:
         yield "model.path", job.model.path
     if job.model.tokenizer not in _WORDS_OF_TOKENIZER:

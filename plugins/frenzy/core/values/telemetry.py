@@ -45,6 +45,10 @@ class StepRecord(Inlining):
     host_rss_bytes: int = 0
 
 
+# How the phases of a save begin, to be known by those who asked for it.
+SAVING: Final = "saving a checkpoint"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     """One node's sign of progress where there are no steps; overwritten, in a file of its own beside the chunks.

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from deepspeed.checkpoint.affine import SCALE_POWER_BY_STATE, ParamAffineMap
 
 from frenzy.core.values.errors import ContractError
 from frenzy.trainer.tensor_file import StoredTensor, read_header
+
+# What a piece is of its parameter, beside the optimizer's own states.
+WEIGHTS: Final = "fp32"
+FROZEN: Final = "frozen"
+BUFFER: Final = "buffer"
 
 
 def tensor_key(state: str, start: int, name: str) -> str:
@@ -54,7 +59,8 @@ class FragmentIndex:
 
     def _add(self, path: Path) -> None:
         tensors, metadata = read_header(path)
-        self.rng_by_rank[int(metadata["rank"])] = metadata["rng"]
+        if "rng" in metadata:  # frozen weights have files of their own, without
+            self.rng_by_rank[int(metadata["rank"])] = metadata["rng"]
         tp_rank = int(metadata["tp_rank"])
         for key, stored in tensors.items():
             state, start, name = key.split(":", 2)

@@ -1,13 +1,19 @@
-"""Saving and loading a training run's state, free of the layout it ran on.
+"""Saving a training run's state, free of the layout it runs on, while the training goes on.
 
 Each rank writes the pieces of the fp32 weights and optimizer states it holds, labelled by
 parameter and position; each rank of a later run reads the pieces it now needs. So there is one
 path for every change of world size, ZeRO stage and tensor-parallel degree, nothing is converted,
-no rank needs memory for more than a chunk, and no file is ever unpickled.
+and no file is ever unpickled.
 
     <run_dir>/checkpoints/step-<n>/rank-<r>-<save id>.safetensors   one for each rank
+                                  /frozen-<r>-<save id>.safetensors its part of what is not trained, if anything
                                   /state-<save id>.json             counters, scalars, the trainer's state
                                   /manifest.json                    put last: the checkpoint exists
+
+What training changes is copied to host memory first; a thread writes the copy. (A thread, for
+hashing, writing and syncing leave the interpreter to the others, and only a process with the
+GPU's context can read frozen weights from it.) The ranks meet again when all have written.
+What is not trained is written once: later checkpoints have the same file under one more name.
 """
 
 from __future__ import annotations
@@ -16,7 +22,13 @@ import hashlib
 import logging
 import shutil
 import tempfile
+import threading
+import time
 import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,39 +37,248 @@ from deepspeed.utils import groups
 from torch import distributed
 
 from frenzy.core.lifecycle.checkpoint_manifest import CheckpointManifest, FileEntry
-from frenzy.core.lifecycle.resume import ParallelLayout, can_resume
+from frenzy.core.lifecycle.resume import ParallelLayout
 from frenzy.core.values import codec
-from frenzy.core.values.errors import ContractError, PermanentError, Reason, ReasonCode, TemporaryError
 from frenzy.core.values.launch import RunPaths
+from frenzy.core.values.telemetry import SAVING
 from frenzy.trainer.checkpoint import zero_fragments
-from frenzy.trainer.checkpoint.fragment_index import FragmentIndex, ShardReader, tensor_key
-from frenzy.trainer.checkpoint.rng import capture_rng, restore_rng, restore_rng_as_new_rank
-from frenzy.trainer.checkpoint.saved_state import (
-    SavedState,
-    TrainState,
-    capture_state,
-    restore_state,
-    tensor_parallel_maps,
-)
-from frenzy.trainer.checkpoint.store import (
-    CheckpointStore,
-    PreparedCheckpoint,
-    list_checkpoints,
-    newest_good,
-    prepare_resume,
-)
-from frenzy.trainer.collective import RETRY_AFTER_S, attempt, failure_of, from_rank0, raise_if_failed
-from frenzy.trainer.heartbeats import counting
+from frenzy.trainer.checkpoint.fragment_index import BUFFER, FROZEN, WEIGHTS, tensor_key
+from frenzy.trainer.checkpoint.rng import capture_rng
+from frenzy.trainer.checkpoint.saved_state import TrainState, capture_state
+from frenzy.trainer.checkpoint.snapshot import Snapshot
+from frenzy.trainer.checkpoint.store import CheckpointStore
+from frenzy.trainer.collective import attempt, failure_of, from_rank0, raise_if_failed
+from frenzy.trainer.heartbeats import beat
 from frenzy.trainer.tensor_file import write_fragments
 
 logger = logging.getLogger(__name__)
 
-WEIGHTS: Final = "fp32"
-FROZEN: Final = "frozen"
-BUFFER: Final = "buffer"
+# A virtual GPU's memory is the process's: a thread's stack is part of it.
+_STACK_BYTES: Final = 2**20
+_LOOK_S: Final = 0.2
 
 
-# saving
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFiles:
+    """What one rank writes of a checkpoint. state_data: of the first rank alone."""
+
+    save_id: str
+    step: int
+    rank: int
+    tensors: list[tuple[str, torch.Tensor]]
+    frozen: list[tuple[str, torch.Tensor]]
+    metadata: dict[str, str]
+    rng: str
+    state_data: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A checkpoint that is not whole yet; ``written`` ends with this rank's files."""
+
+    state: TrainState
+    save_id: str
+    written: Future[tuple[FileEntry, ...]]
+
+
+class Abandoned(Exception):
+    """Nobody waits for what is being written."""
+
+
+class CheckpointSaver:
+    """Saves a run's checkpoints, one at a time; of each rank one. Leaving its context leaves no thread behind.
+
+    ``begin`` and ``finish`` are collective. scratch_dir: local folder used on the way to a remote run
+    directory. The newest ``keep`` checkpoints are kept. begun_s: when one was begun last, on the monotonic clock.
+    resumed: the checkpoint that the engine was brought to.
+    """
+
+    def __init__(
+        self,
+        engine: Any,
+        paths: RunPaths,
+        layout: ParallelLayout,
+        keep: int,
+        scratch_dir: Path | None = None,
+        resumed: CheckpointManifest | None = None,
+    ) -> None:
+        self._engine, self._layout, self._keep = engine, layout, keep
+        self._store, self._scratch_dir = CheckpointStore(paths), scratch_dir
+        self._snapshot = Snapshot()
+        self._newest = resumed if resumed is not None and resumed.layout == layout else None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._pending: Pending | None = None
+        self._tidied: Future[None] | None = None
+        self.begun_s = time.monotonic()
+        self._num_written = 0
+        self._is_abandoned = False
+
+    def __enter__(self) -> CheckpointSaver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_abandoned = True
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._snapshot.close()
+
+    @property
+    def pending_step(self) -> int | None:
+        """The step of the checkpoint that is not whole yet; the same on all ranks."""
+        return None if self._pending is None else self._pending.state.step
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether this rank still writes."""
+        return self._pending is not None and not self._pending.written.done()
+
+    def begin(self, state: TrainState, *, trains_on: bool = True) -> None:
+        """Take the run's state at an optimizer step's end; it is written from now on, until ``finish``.
+
+        trains_on: the state changes meanwhile, and is copied first. Whoever comes while a checkpoint is being
+        written finishes that one: no more work is at risk than was asked for. What goes wrong here is
+        raised by ``finish``.
+        """
+        assert self._pending is None, "the checkpoint before is not finished"
+        save_id = from_rank0(self._new_id)
+        zero_fragments.before_access(self._engine)
+        files, error = attempt(lambda: self._files(state, save_id, copied=trains_on))
+        zero_fragments.after_access(self._engine)
+        self.begun_s, self._num_written = time.monotonic(), 0
+        self._pending = Pending(state, save_id, self._in_thread(lambda: self._write(files, error)))
+
+    def finish(self) -> CheckpointManifest:
+        """Wait for the files of all ranks and publish the manifest: from now on the checkpoint exists.
+
+        Returns it on every rank. Raises TemporaryError on all ranks when the storage failed one of
+        them: training may go on, the checkpoints before are untouched.
+        """
+        pending, self._pending = self._pending, None
+        assert pending is not None, "no checkpoint was begun"
+        entries, error = attempt(lambda: self._wait(pending.written))
+        gathered: list[Any] = [None] * distributed.get_world_size()
+        distributed.all_gather_object(gathered, (entries, failure_of(error)))
+        raise_if_failed([failure for _, failure in gathered], error)
+        manifest = CheckpointManifest(
+            step=pending.state.step,
+            layout=self._layout,
+            files=tuple(entry for written, _ in gathered for entry in written),
+            save_id=pending.save_id,
+            tokens_seen=pending.state.tokens_seen,
+        )
+        from_rank0(lambda: self._publish(manifest))
+        self._newest = manifest
+        return manifest
+
+    def _new_id(self) -> str:
+        """Once the thread has removed what is not kept: it would take the new files for leftovers."""
+        if self._tidied is not None:
+            self._tidied.result()
+        return uuid.uuid4().hex[:8]
+
+    def _files(self, state: TrainState, save_id: str, *, copied: bool) -> RankFiles:
+        rank = distributed.get_rank()
+        take = self._snapshot.take if copied else (lambda _, tensor: tensor)
+        tensors = _moving_tensors(self._engine, take)
+        self._snapshot.settle()
+        return RankFiles(
+            save_id=save_id,
+            step=state.step,
+            rank=rank,
+            tensors=tensors,
+            frozen=_frozen_tensors(self._engine, self._layout),
+            metadata={"rank": str(rank), "tp_rank": str(zero_fragments.tensor_parallel_rank(self._layout))},
+            rng=capture_rng(),
+            state_data=_state_data(self._engine, state, self._layout) if rank == 0 else None,
+        )
+
+    def _in_thread(self, work: Callable[[], Any]) -> Future[Any]:
+        before = threading.stack_size(_STACK_BYTES)
+        try:
+            return self._thread.submit(work)
+        finally:
+            threading.stack_size(before)
+
+    def _wait(self, written: Future[tuple[FileEntry, ...]]) -> tuple[FileEntry, ...]:
+        """The entries of the files. What is written meanwhile is a sign of progress."""
+        told = -1
+        while not written.done():
+            if told != self._num_written:
+                told = self._num_written
+                beat(f"{SAVING}: bytes written", told)
+            wait([written], timeout=_LOOK_S)
+        return written.result()
+
+    def _publish(self, manifest: CheckpointManifest) -> None:
+        self._store.commit(manifest)
+        self._tidied = self._in_thread(lambda: self._retain(manifest))
+
+    def _retain(self, manifest: CheckpointManifest) -> None:
+        try:
+            self._store.retain(manifest, self._keep)
+        except Exception as error:  # stores raise errors of their own, and the new checkpoint is there
+            logger.warning("old checkpoints could not be removed: %s", error)
+
+    # in the thread
+
+    def _write(self, files: RankFiles | None, error: Exception | None) -> tuple[FileEntry, ...]:
+        """Write this rank's files, into place on a local store, else by way of a scratch folder."""
+        if files is None:
+            assert error is not None
+            raise error
+        if files.rank == 0:
+            self._store.remove_half_written(but_step=files.step)
+        with self._folder(files.step) as folder:
+            entries = self._write_files(files, folder)
+            for entry in entries:
+                self._store.make_durable(files.step, folder / entry.path, self._tell)
+        return entries + self._frozen(files)
+
+    @contextmanager
+    def _folder(self, step: int) -> Iterator[Path]:
+        if self._store.is_local:
+            folder = self._store.local_folder(step)
+            folder.mkdir(parents=True, exist_ok=True)
+            yield folder
+            return
+        folder = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=self._scratch_dir))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _write_files(self, files: RankFiles, folder: Path) -> tuple[FileEntry, ...]:
+        file = folder / f"rank-{files.rank:05d}-{files.save_id}.safetensors"
+        entries = [write_fragments(file, files.tensors, {**files.metadata, "rng": files.rng}, self._tell)]
+        if files.state_data is not None:
+            entries.append(_write_data(folder / f"state-{files.save_id}.json", files.state_data))
+        return tuple(entries)
+
+    def _frozen(self, files: RankFiles) -> tuple[FileEntry, ...]:
+        """This rank's part of what is not trained, by the newest checkpoint's file where it has one."""
+        if not files.frozen:
+            return ()
+        known = self._known_frozen(files.rank)
+        if self._newest is not None and known is not None:
+            try:
+                self._store.repeat(known.path, of_step=self._newest.step, step=files.step)
+                return (known,)
+            except (OSError, NotImplementedError) as error:
+                logger.warning("frozen weights are written again: %s", error)
+        with self._folder(files.step) as folder:
+            file = folder / f"{FROZEN}-{files.rank:05d}-{files.save_id}.safetensors"
+            with _own_stream(files.frozen[0][1]):
+                entry = write_fragments(file, files.frozen, files.metadata, self._tell)
+            self._store.make_durable(files.step, file, self._tell)
+        return (entry,)
+
+    def _known_frozen(self, rank: int) -> FileEntry | None:
+        files = () if self._newest is None else self._newest.files
+        return next((each for each in files if each.path.startswith(f"{FROZEN}-{rank:05d}-")), None)
+
+    def _tell(self, num_bytes: int) -> None:
+        if self._is_abandoned:
+            raise Abandoned
+        self._num_written += num_bytes
 
 
 def save_checkpoint(
@@ -68,217 +289,50 @@ def save_checkpoint(
     keep: int,
     scratch_dir: Path | None = None,
 ) -> CheckpointManifest:
-    """Save the run at an optimizer step's end; keeps the newest ``keep`` checkpoints. Collective.
-
-    Returns the committed manifest on every rank. scratch_dir: local folder used on the way to a
-    remote run directory. Raises TemporaryError on all ranks when the storage failed one of
-    them: training may go on, the checkpoints before are untouched.
-    """
-    store = CheckpointStore(paths)
-    save_id = from_rank0(lambda: _begin(store))
-    zero_fragments.before_access(engine)
-    entries, error = attempt(lambda: _write_rank(engine, store, state, layout, save_id, scratch_dir))
-    zero_fragments.after_access(engine)
-    gathered: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(gathered, (entries, failure_of(error)))
-    raise_if_failed([failure for _, failure in gathered], error)
-    manifest = CheckpointManifest(
-        step=state.step,
-        layout=layout,
-        files=tuple(entry for written, _ in gathered for entry in written),
-        save_id=save_id,
-        tokens_seen=state.tokens_seen,
-    )
-    from_rank0(lambda: _finish(store, manifest, keep))
-    return manifest
+    """Save one checkpoint and wait for it: see ``CheckpointSaver``. Collective."""
+    with CheckpointSaver(engine, paths, layout, keep, scratch_dir) as saver:
+        saver.begin(state, trains_on=False)
+        return saver.finish()
 
 
-def _begin(store: CheckpointStore) -> str:
-    store.remove_half_written()
-    return uuid.uuid4().hex[:8]
-
-
-def _finish(store: CheckpointStore, manifest: CheckpointManifest, keep: int) -> None:
-    store.commit(manifest)
-    try:
-        store.retain(manifest, keep)
-    except OSError as error:
-        logger.warning("old checkpoints could not be removed: %s", error)
-
-
-def _write_rank(
-    engine: Any,
-    store: CheckpointStore,
-    state: TrainState,
-    layout: ParallelLayout,
-    save_id: str,
-    scratch_dir: Path | None,
-) -> tuple[FileEntry, ...]:
-    """Write this rank's files, into place on a local store, else by way of a scratch folder."""
-    if store.is_local:
-        folder = store.local_folder(state.step)
-        folder.mkdir(parents=True, exist_ok=True)
-        return _write_files(engine, folder, state, layout, save_id)
-    folder = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=scratch_dir))
-    try:
-        entries = _write_files(engine, folder, state, layout, save_id)
-        tell = counting("saving a checkpoint: bytes sent")
-        for entry in entries:
-            store.upload(state.step, folder / entry.path, tell)
-        return entries
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _write_files(
-    engine: Any, folder: Path, state: TrainState, layout: ParallelLayout, save_id: str
-) -> tuple[FileEntry, ...]:
-    rank = distributed.get_rank()
-    metadata = {"rank": str(rank), "tp_rank": str(_tp_rank(layout)), "rng": capture_rng()}
-    file = folder / f"rank-{rank:05d}-{save_id}.safetensors"
-    tell = counting("saving a checkpoint: bytes written")
-    entry = write_fragments(file, _held_tensors(engine, layout), metadata, tell)
-    if rank != 0:
-        return (entry,)
-    return entry, _write_state(engine, folder / f"state-{save_id}.json", state, layout)
-
-
-def _held_tensors(engine: Any, layout: ParallelLayout) -> list[tuple[str, torch.Tensor]]:
+def _moving_tensors(engine: Any, take: Callable[[str, Any], Any]) -> list[tuple[str, torch.Tensor]]:
+    """What training changes of what this rank holds. take: gives a tensor that stays as it is."""
     held: list[tuple[str, torch.Tensor]] = []
-    for partition in zero_fragments.partitions(engine):
+    for position, partition in enumerate(zero_fragments.partitions(engine)):
         flats = {WEIGHTS: partition.weights, **partition.flat_states()}
         for key, flat in flats.items():
+            kept = take(f"{key}.{position}", flat)
             held += [
-                (tensor_key(key, each.start, each.name), flat.narrow(0, each.offset, each.numel))
+                (tensor_key(key, each.start, each.name), kept.narrow(0, each.offset, each.numel))
                 for each in partition.shards
             ]
-    dp_rank, dp = groups._get_data_parallel_rank(), layout.dp
-    frozen = zero_fragments.frozen_parameters(engine)
-    replicated = layout.zero_stage < 3
-    held += [
-        (tensor_key(FROZEN, each.start, each.name), each.values)
-        for position, each in enumerate(frozen)
-        if not replicated or position % dp == dp_rank
-    ]
-    if dp_rank == 0:
+    if groups._get_data_parallel_rank() == 0:
         buffers = zero_fragments.persistent_buffers(engine)
-        held += [(tensor_key(BUFFER, each.start, each.name), each.values) for each in buffers]
+        held += [
+            (tensor_key(BUFFER, each.start, each.name), take(f"{BUFFER}.{each.name}", each.values)) for each in buffers
+        ]
     return held
 
 
-def _write_state(engine: Any, file: Path, state: TrainState, layout: ParallelLayout) -> FileEntry:
-    data = codec.dumps(capture_state(engine, state, layout)).encode()
+def _frozen_tensors(engine: Any, layout: ParallelLayout) -> list[tuple[str, torch.Tensor]]:
+    """This rank's part of what is not trained: its pieces in stage 3, else some of the whole ones."""
+    dp_rank, dp, replicated = groups._get_data_parallel_rank(), layout.dp, layout.zero_stage < 3
+    return [
+        (tensor_key(FROZEN, each.start, each.name), each.values)
+        for position, each in enumerate(zero_fragments.frozen_parameters(engine))
+        if not replicated or position % dp == dp_rank
+    ]
+
+
+def _own_stream(like: torch.Tensor) -> AbstractContextManager[Any]:
+    """A GPU's copies go beside the training's kernels, not behind them: only for what training does not change."""
+    return torch.cuda.stream(torch.cuda.Stream(like.device)) if like.is_cuda else nullcontext()
+
+
+def _state_data(engine: Any, state: TrainState, layout: ParallelLayout) -> bytes:
+    return codec.dumps(capture_state(engine, state, layout)).encode()
+
+
+def _write_data(file: Path, data: bytes) -> FileEntry:
     file.write_bytes(data)
     return FileEntry(path=file.name, num_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-
-
-# loading
-
-
-def load_checkpoint(engine: Any, prepared: PreparedCheckpoint, layout: ParallelLayout | None = None) -> TrainState:
-    """Bring a fresh engine to the state of ``prepared``; returns the trainer's own state. Collective.
-
-    Raises PermanentError when the engine's layout or model is not one the checkpoint can fill.
-    """
-    target = layout or _layout_of(engine)
-    refusal = can_resume(prepared.manifest.layout, target)
-    if refusal is not None:
-        raise PermanentError(refusal)
-    _require_same_everywhere(prepared)
-    saved = codec.loads(SavedState, state_file(prepared).read_bytes())
-    files = [prepared.directory / each.path for each in prepared.manifest.files if each.path.startswith("rank-")]
-    index = FragmentIndex.of_files(files, saved.tensor_parallel_maps)
-    reader = ShardReader(
-        index=index,
-        source_tp=prepared.manifest.layout.tp,
-        target_tp=target.tp,
-        tp_rank=_tp_rank(target),
-        target_maps=tensor_parallel_maps(engine, target),
-        on_progress=counting("loading the checkpoint: bytes filled"),
-    )
-    zero_fragments.before_access(engine)
-    _fill(engine, reader)
-    zero_fragments.publish_weights(engine)
-    zero_fragments.after_access(engine)
-    restore_state(engine, saved)
-    _restore_generators(index)
-    return saved.train
-
-
-def _fill(engine: Any, reader: ShardReader) -> None:
-    with torch.no_grad():
-        for partition in zero_fragments.partitions(engine):
-            _fill_partition(partition, reader)
-        for held in zero_fragments.frozen_parameters(engine):
-            reader.read(FROZEN, held.name, held.start, held.values, held.of_numel)
-        for held in zero_fragments.persistent_buffers(engine):
-            reader.read(BUFFER, held.name, held.start, held.values, held.of_numel)
-
-
-def _fill_partition(partition: zero_fragments.Partition, reader: ShardReader) -> None:
-    stored = [reader.index.states_of(each.name) for each in partition.shards]
-    for shard, states in zip(partition.shards, stored, strict=True):
-        if WEIGHTS not in states:
-            raise ContractError(f"the checkpoint does not hold the trained parameter {shard.name}")
-    _fill_flat(WEIGHTS, partition.weights, partition, reader)
-    for state in sorted(frozenset[str]().union(*stored) - {WEIGHTS}):
-        with partition.filling(state) as flat:
-            _fill_flat(state, flat, partition, reader)
-
-
-def _fill_flat(state: str, flat: torch.Tensor, partition: zero_fragments.Partition, reader: ShardReader) -> None:
-    for shard in partition.shards:
-        if state in reader.index.states_of(shard.name):
-            piece = flat.narrow(0, shard.offset, shard.numel)
-            reader.read(state, shard.name, shard.start, piece, shard.of_numel)
-
-
-def _restore_generators(index: FragmentIndex) -> None:
-    rank = distributed.get_rank()
-    if rank in index.rng_by_rank:
-        restore_rng(index.rng_by_rank[rank])
-    else:
-        restore_rng_as_new_rank(index.rng_by_rank[0], rank)
-
-
-def state_file(prepared: PreparedCheckpoint) -> Path:
-    """Where a checkpoint keeps what is not a tensor."""
-    return prepared.directory / f"state-{prepared.manifest.save_id}.json"
-
-
-def _layout_of(engine: Any) -> ParallelLayout:
-    world_size = distributed.get_world_size()
-    dp = groups._get_data_parallel_world_size()
-    return ParallelLayout(world_size, int(engine.zero_optimization_stage()), world_size // dp)
-
-
-# between ranks
-
-
-def _tp_rank(layout: ParallelLayout) -> int:
-    return int(groups.get_tensor_model_parallel_rank()) if layout.tp > 1 else 0
-
-
-def _require_same_everywhere(prepared: PreparedCheckpoint) -> None:
-    chosen: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(chosen, (prepared.step, prepared.manifest.save_id))
-    if len(set(chosen)) > 1:
-        steps = sorted({step for step, _ in chosen})
-        raise TemporaryError(
-            Reason(code=ReasonCode.LAUNCH_FAILED, detail=f"The nodes chose different checkpoints: steps {steps}."),
-            retry_after_s=RETRY_AFTER_S,
-        )
-
-
-__all__ = [
-    "CheckpointManifest",
-    "FileEntry",
-    "ParallelLayout",
-    "PreparedCheckpoint",
-    "TrainState",
-    "list_checkpoints",
-    "load_checkpoint",
-    "newest_good",
-    "prepare_resume",
-    "save_checkpoint",
-]

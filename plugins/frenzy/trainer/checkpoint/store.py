@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -126,6 +128,27 @@ class CheckpointStore:
         self._fs.makedirs(self.folder(step), exist_ok=True)
         put_file(self._fs, file, f"{self.folder(step)}/{file.name}", on_progress)
 
+    def make_durable(self, step: int, file: Path, on_progress: OnProgress = lambda _: None) -> None:
+        """Let a written file outlive this machine: synced where it lies in its place, else put there."""
+        if self.is_local:
+            _sync(file)
+        else:
+            self.upload(step, file, on_progress)
+
+    def repeat(self, file: str, *, of_step: int, step: int) -> None:
+        """Let a file of one checkpoint belong to another, too: one more name of it, a copy inside another store.
+
+        Raises OSError, NotImplementedError where the store can do neither.
+        """
+        source, target = f"{self.folder(of_step)}/{file}", f"{self.folder(step)}/{file}"
+        if source == target:
+            return
+        if self.is_local:
+            with suppress(FileExistsError):  # of a save of this step before: a name stands for one content
+                Path(target).hardlink_to(source)
+        else:
+            self._fs.cp_file(source, target)
+
     def commit(self, manifest: CheckpointManifest) -> None:
         """Put the manifest: from here on the checkpoint exists."""
         folder = self.folder(manifest.step)
@@ -136,12 +159,15 @@ class CheckpointStore:
             return
         temporary = Path(folder) / f".{MANIFEST_NAME}.{manifest.save_id}"
         temporary.write_bytes(data)
+        _sync(temporary)
         temporary.replace(Path(folder) / MANIFEST_NAME)
+        _sync(Path(folder))
+        _sync(Path(folder).parent)
 
-    def remove_half_written(self) -> None:
-        """Remove files of saves that never got their manifest."""
+    def remove_half_written(self, but_step: int | None = None) -> None:
+        """Remove files of saves that never got their manifest, but not of ``but_step``, which is being saved."""
         for step, sizes in self._sizes().items():
-            if MANIFEST_NAME not in sizes:
+            if MANIFEST_NAME not in sizes and step != but_step:
                 self._remove(step, sizes)
 
     def retain(self, newest: CheckpointManifest, keep: int) -> None:
@@ -225,6 +251,15 @@ def _bring_near(store: CheckpointStore, manifest: CheckpointManifest, scratch_di
         return store.local_folder(manifest.step), store.mismatch(manifest, tell)
     directory = scratch_dir / manifest.folder
     return directory, store.fetch(manifest, directory, tell)
+
+
+def _sync(path: Path) -> None:
+    """Let a file, or the names in a folder, outlive a loss of power."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def _digest(source: IO[bytes], on_progress: OnProgress, copy_to: IO[bytes] | None = None) -> str:

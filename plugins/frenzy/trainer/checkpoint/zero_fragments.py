@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from deepspeed.utils import groups
 from torch import distributed
 
+from frenzy.core.lifecycle.resume import ParallelLayout
 from frenzy.core.values.errors import ContractError
 from frenzy.trainer.model import four_bit
 from frenzy.trainer.model.eight_bit_adam import is_eight_bit, moments, store_moment
@@ -173,6 +175,11 @@ def persistent_buffers(engine: Any) -> tuple[HeldTensor, ...]:
                 name = f"{prefix}.{key}" if prefix else key
                 found.append(_whole(name, buffer.data))
     return tuple(found)
+
+
+def tensor_parallel_rank(layout: ParallelLayout) -> int:
+    """This rank's place among those that share each parameter's shards."""
+    return int(groups.get_tensor_model_parallel_rank()) if layout.tp > 1 else 0
 
 
 def before_access(engine: Any) -> None:

@@ -10,8 +10,8 @@ import shutil
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -34,6 +34,8 @@ from frenzy.trainer.outcome import BadInputError, one_line
 
 SURVEYING: Final = "reading what the data are: bytes read"
 _MOST_OPEN_FILES: Final = 256
+# Some 200 bytes for each shard of 64 MiB: a hundred times 100 GB of text.
+_MOST_INDEX_BYTES: Final = 64 * 1024**2
 _WAITS_S: Final = (0.1, 1.0, 5.0)
 # Sequences are read in no order: of a larger data set each read would fetch a shard.
 _MOST_COPIED_BYTES: Final = 4 * 1024**3
@@ -81,6 +83,8 @@ class SequenceReader:
         self._starts = [0, *accumulate(each.num_tokens for each in packed.shards)]
         folder = files.local_path(packed.place)
         self._copies = None if folder or not cache or not _has_room(cache, packed) else cache / "shards"
+        if self._copies is not None:
+            self._copies.mkdir(parents=True, exist_ok=True)
         local = folder or self._copies
         self._files = None if local is None else _LocalFiles(local)
 
@@ -136,22 +140,23 @@ def _away(place: str, error: OSError) -> TemporaryError:
 
 
 class _LocalFiles:
-    """Shards in a folder, of which some stay open."""
+    """Shards in a folder, of which some stay open. Others may write there meanwhile: no link is followed."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder = files.open_folder(folder)
         self._open: OrderedDict[str, int] = OrderedDict()
 
     def read(self, span: _Span) -> bytes:
         if span.shard not in self._open:
             if len(self._open) >= _MOST_OPEN_FILES:
                 os.close(self._open.popitem(last=False)[1])
-            self._open[span.shard] = os.open(self._folder / span.shard, os.O_RDONLY)
+            self._open[span.shard] = files.open_file(span.shard, self._folder)
         return os.pread(self._open[span.shard], span.stop - span.start, span.start)
 
     def close(self) -> None:
         while self._open:
             os.close(self._open.popitem()[1])
+        os.close(self._folder)
 
 
 def pack(
@@ -176,7 +181,7 @@ def pack(
         source = source or survey(job.data, on_progress=counting(SURVEYING))
         place = f"{folder}/{key_of(source, encoder)}"
         shards = prepare_shards(job.data, source, encoder, place, share=share, note=note)
-        packed = _packed(job.data, place, shards, encoder.dtype.itemsize)
+        packed = packed_of(job.data, place, shards, encoder.dtype.itemsize)
         files.write_text(index, codec.dumps(packed))
     return packed
 
@@ -206,7 +211,7 @@ def training_texts(data: DataSpec, on_progress: files.OnProgress = lambda _: Non
 def find_packed(index: str, data: DataSpec) -> PackedData | None:
     """What was made before, if it is what would be made of so many tokens; the run's code may have written it."""
     try:
-        packed = codec.loads(PackedData, files.read_bytes(index))
+        packed = codec.loads(PackedData, files.read_bytes(index, most_bytes=_MOST_INDEX_BYTES))
     except (FileNotFoundError, ContractError):
         return None
     except OSError as error:
@@ -214,22 +219,27 @@ def find_packed(index: str, data: DataSpec) -> PackedData | None:
     # The folder may have been moved or mounted elsewhere since.
     folder, key = index.rpartition("/")[0], packed.place.rpartition("/")[2]
     place = f"{folder}/{key}"
-    if packed.num_bytes_per_token not in (2, 4) or not key.isalnum() or not _are_whole(place, packed):
+    if (
+        packed.num_bytes_per_token not in (2, 4)
+        or not key.isalnum()
+        or not are_whole(packed.shards, place, packed.num_bytes_per_token)
+    ):
         return None
     try:
-        made = _packed(data, place, packed.shards, packed.num_bytes_per_token)
+        made = packed_of(data, place, packed.shards, packed.num_bytes_per_token)
     except BadInputError:
         return None
-    told = PackedData(**{**{name: getattr(packed, name) for name in packed.__slots__}, "place": place})
-    return made if made == told else None
+    return made if made == replace(packed, place=place) else None
 
 
-def _are_whole(place: str, packed: PackedData) -> bool:
+def are_whole(shards: Iterable[Shard], place: str, num_bytes_per_token: int) -> bool:
+    """Whether all ``shards`` are in ``place`` with their sizes."""
     sizes = files.sizes(place)
-    return all(sizes.get(each.name) == each.num_tokens * packed.num_bytes_per_token for each in packed.shards)
+    return all(sizes.get(each.name) == each.num_tokens * num_bytes_per_token for each in shards)
 
 
-def _packed(data: DataSpec, place: str, shards: tuple[Shard, ...], num_bytes_per_token: int) -> PackedData:
+def packed_of(data: DataSpec, place: str, shards: tuple[Shard, ...], num_bytes_per_token: int) -> PackedData:
+    """``shards`` in ``place`` as sequences of ``data``. Raises BadInputError when there are too few tokens for one."""
     num_tokens = sum(each.num_tokens for each in shards)
     num_train, num_validation = split(num_tokens // data.sequence_length, data.validation_fraction)
     if num_train < 1:
@@ -264,7 +274,6 @@ def _copy(place: str, target: Path) -> None:
     """Other ranks of the node may copy the same shard."""
     if target.exists():
         return
-    target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     files.download_file(place, temporary)
     temporary.replace(target)

@@ -76,7 +76,7 @@ class _Work:
         self._tell()
         draft: ShardDraft | None = None
         try:
-            num_tokens = 0
+            num_tokens = self._num_tokens()
             for batch in encode_all(self._batches(min(BATCH_CHARACTERS, shard_characters)), encoder):
                 num_tokens += len(batch.ids)
                 beat("preparing the data: tokens made", num_tokens)
@@ -133,9 +133,12 @@ class _Work:
             Progress(
                 num_segments_done=sum(map(self._is_done, self._kept)),
                 num_segments=len(self._source.segments),
-                num_tokens=sum(each.num_tokens for found in self._kept.values() for each in found),
+                num_tokens=self._num_tokens(),
             )
         )
+
+    def _num_tokens(self) -> int:
+        return sum(each.num_tokens for found in self._kept.values() for each in found)
 
     def _check_source(self) -> None:
         """What was made of files that changed meanwhile is of no key."""

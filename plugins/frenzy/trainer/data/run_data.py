@@ -1,33 +1,88 @@
-"""The tokenizer and the prepared tokens of a run: made by whoever comes first, the same for all that follow.
+"""The tokenizer and the prepared tokens of a run: the same for all its attempts.
 
-They lie in the run directory. Of several nodes the first says what the source is and freezes the result; all
-prepare its shards.
+Either they were prepared before the run had GPUs, and the ledger has frozen which they are. Or the run's workers make
+them, as they do where the data are small: then they lie in the run directory, and of several nodes the first says what
+the source is and freezes the result; all prepare its shards.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from frenzy.core.values import codec
-from frenzy.core.values.job import TrainingJob
+from frenzy.core.values.errors import ContractError, PermanentError, Reason, ReasonCode, TemporaryError
+from frenzy.core.values.job import DataSpec, TrainingJob
 from frenzy.core.values.launch import RunPaths
+from frenzy.core.values.prepared_data import PreparedData, PreparedPaths
 from frenzy.trainer import files, heartbeats
 from frenzy.trainer.data.encoding import Encoder
-from frenzy.trainer.data.packing import SURVEYING, PackedData, find_packed, index_name, pack, training_texts
+from frenzy.trainer.data.packing import (
+    SURVEYING,
+    PackedData,
+    are_whole,
+    find_packed,
+    index_name,
+    pack,
+    packed_of,
+    training_texts,
+)
 from frenzy.trainer.data.preparing import Note, Share, key_of, prepare_shards
 from frenzy.trainer.data.source_parts import Source, survey
+from frenzy.trainer.data.token_shards import Shard
 from frenzy.trainer.data.tokenizer import READY_FILE, make_tokenizer
-from frenzy.trainer.outcome import BadInputError
+
+_MOST_LISTING_BYTES: Final = 64 * 1024**2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """The shards that were prepared, in order; their ids have ``num_bytes_per_token`` bytes."""
+
+    num_bytes_per_token: int
+    shards: tuple[Shard, ...]
+
+
+def frozen_tokenizer(prepared: PreparedData, paths: PreparedPaths, scratch: Path) -> Path:
+    """A local folder with the tokenizer that was prepared. Raises PermanentError where it is gone."""
+    place = paths.tokenizer(prepared.tokenizer)
+    if not files.exists(f"{place}/{READY_FILE}"):
+        raise _gone(place)
+    return files.fetch_folder(place, scratch / "tokenizer")
+
+
+def frozen_data(prepared: PreparedData, paths: PreparedPaths, data: DataSpec) -> PackedData:
+    """The tokens that were prepared. Raises PermanentError where they are gone, or are not what was frozen."""
+    place = paths.shards(prepared.shards)
+    try:
+        found = files.read_bytes(paths.listing(prepared.shards), most_bytes=_MOST_LISTING_BYTES, links=False)
+        listing = codec.loads(Listing, found)
+    except (FileNotFoundError, ContractError) as error:
+        raise _gone(place) from error
+    width = listing.num_bytes_per_token
+    if width not in (2, 4) or not are_whole(listing.shards, place, width):
+        raise _gone(place)
+    packed = packed_of(data, place, listing.shards, width)
+    frozen = (prepared.digest, prepared.num_train, prepared.num_validation)
+    if (packed.digest, packed.num_train, packed.num_validation) != frozen:
+        raise _gone(place)
+    return packed
+
+
+def _gone(place: str) -> PermanentError:
+    detail = f"The data that were prepared for this run are not whole at {place}."
+    remedy = "Clear the run's task profile and what follows it: the data are prepared again."
+    return PermanentError(Reason(code=ReasonCode.DATA_NOT_PREPARED, detail=detail, remedy=remedy))
 
 
 def run_tokenizer(job: TrainingJob, paths: RunPaths, scratch: Path, *, attempt: int, share: Share) -> Path:
     """A local folder with the run's tokenizer; the first node makes it. Raises BadInputError, and TemporaryError."""
     ready = f"{paths.tokenizer_dir}/{READY_FILE}"
     if share.rank == 0 and not files.exists(ready):
-        tokenizer = make_tokenizer(job.model, _texts(job))
+        tokenizer = make_tokenizer(job.model, tokenizer_texts(job))
         with tempfile.TemporaryDirectory(prefix="frenzy-tokenizer-") as made:
             tokenizer.save_pretrained(made)
             files.publish_folder(Path(made), paths.tokenizer_dir, last=READY_FILE)
@@ -55,11 +110,13 @@ def run_data(
     heartbeats.wait_for(index, signs_at=signs_at, what="prepare the data")
     packed = find_packed(index, job.data)
     if packed is None:
-        raise BadInputError("data.path", index, "what the first node prepared there is not whole")
+        detail = f"What the first node prepared at {index} is not whole."
+        raise TemporaryError(Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail), retry_after_s=60)
     return packed
 
 
-def _texts(job: TrainingJob) -> Iterator[str]:
+def tokenizer_texts(job: TrainingJob) -> Iterator[str]:
+    """What a tokenizer is made of, where it is to be trained; each text is told of."""
     tell = heartbeats.counting("making the tokenizer: characters counted")
     texts = training_texts(job.data, tell) if job.model.tokenizer == "train" else ()
     for number, text in enumerate(texts, start=1):

@@ -7,6 +7,7 @@ follows. So whoever finds a manifest finds its tokens, also where several prepar
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import tempfile
 import uuid
@@ -75,11 +76,11 @@ class Shelf:
         return found
 
     def kept_of(self, segment: int) -> list[Shard]:
-        """What is there of one segment."""
+        """What is there of one segment; what is not whole counts as absent."""
         found: list[Shard] = []
         while not (found and found[-1].is_last):
             shard = self._read(f"{segment:06d}-{len(found):06d}.json")
-            if shard is None:
+            if shard is None or files.size(f"{self._place}/{shard.name}") != shard.num_tokens * self._width:
                 break
             found.append(shard)
         return found
@@ -133,6 +134,8 @@ class ShardDraft:
             is_last=is_last,
             digest=self._digest.hexdigest(),
         )
+        self._out.flush()
+        os.fsync(self._out.fileno())  # or a node that loses its power keeps the manifest alone
         self._out.close()
         place = files.local_path(f"{self._place}/{shard.name}")
         if place is not None:

@@ -28,15 +28,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         spec = codec.loads(LaunchSpec, files.read_text(paths.spec(options.attempt)))
     except (OSError, FrenzyError) as error:
         return _refuse(paths, options, f"spec.json of attempt {options.attempt} cannot be read: {error}")
-    env.enter(spec.job.env, virtual=spec.gpu.kind is DeviceKind.VIRTUAL, arguments=given)
-    # Imported only now: torch and DeepSpeed look at the environment when they are imported.
-    from frenzy.trainer.launch.node import run_node
-
+    num_ranks = sum(spec.gpus_per_node) if options.node_rank is None else spec.gpus_per_node[options.node_rank]
+    env.enter(spec.job.env, virtual=spec.gpu.kind is DeviceKind.VIRTUAL, arguments=given, num_ranks=num_ranks)
     with tempfile.TemporaryDirectory(prefix="frenzy-trainer-") as scratch:
-        result = run_node(spec, node_rank=options.node_rank, scratch=Path(scratch))
+        result = _run(spec, options.node_rank, Path(scratch))
     if options.node_rank in (None, 0):
         _settle(paths, options.attempt, result)
     return result.exit_code
+
+
+def _run(spec: LaunchSpec, node_rank: int | None, scratch: Path) -> AttemptResult:
+    # Imported only now: torch and DeepSpeed look at the environment when they are imported.
+    if spec.job.workload is not None:
+        from frenzy.trainer.launch.script.node import run_script
+
+        return run_script(spec, spec.job.workload, node_rank=node_rank, scratch=scratch)
+    from frenzy.trainer.launch.node import run_node
+
+    return run_node(spec, node_rank=node_rank, scratch=scratch)
 
 
 def _parse(given: Sequence[str]) -> argparse.Namespace:

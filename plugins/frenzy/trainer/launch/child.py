@@ -55,9 +55,9 @@ def fork(main: Callable[[], int], *, log_file: Path | None = None) -> int:
         os._exit(code)
 
 
-def die_with_parent() -> None:
-    """From now on this process is killed when its parent ends (Linux)."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """From now on this process gets the signal ``number`` when its parent ends (Linux)."""
+    _libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def call_in_child(work: Callable[[], Any], result_file: Path, *, log_file: Path) -> Any:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ from frenzy.trainer import env, files, heartbeats
 from frenzy.trainer.checkpoint.store import list_checkpoints
 from frenzy.trainer.data.preparing import Share
 from frenzy.trainer.launch.child import call_in_child, fork, log_tail, read_report
+from frenzy.trainer.launch.local_ranks import LocalRanks, StopRequest, local_ranks, log_file, logs_folder, upload_logs
 from frenzy.trainer.launch.rank_failures import share_failures
 from frenzy.trainer.launch.rendezvous import Rendezvous, find_rendezvous, open_rendezvous
 from frenzy.trainer.launch.supervise import Ended, Supervisor
@@ -28,60 +26,19 @@ from frenzy.trainer.telemetry.shared_progress import SharedProgress
 logger = logging.getLogger("frenzy.trainer")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalRanks:
-    """The ranks of this machine: ``count`` of them from ``first`` on."""
-
-    first: int
-    count: int
-    node_rank: int
-    is_only_machine: bool
-
-    @property
-    def is_first_node(self) -> bool:
-        return self.node_rank == 0
-
-
-class StopRequest:
-    """Remembers SIGTERM and SIGINT to the launcher."""
-
-    def __init__(self) -> None:
-        self._received: int | None = None
-        signal.signal(signal.SIGTERM, self._note)
-        signal.signal(signal.SIGINT, self._note)
-
-    def received(self) -> bool:
-        return self._received is not None
-
-    def _note(self, number: int, frame: object) -> None:
-        self._received = number
-
-
-def local_ranks(gpus_per_node: Sequence[int], node_rank: int | None) -> LocalRanks:
-    """Which ranks run here; ``node_rank`` None means all of them."""
-    if node_rank is None:
-        return LocalRanks(first=0, count=sum(gpus_per_node), node_rank=0, is_only_machine=True)
-    return LocalRanks(
-        first=sum(gpus_per_node[:node_rank]),
-        count=gpus_per_node[node_rank],
-        node_rank=node_rank,
-        is_only_machine=len(gpus_per_node) == 1,
-    )
-
-
 def run_node(spec: LaunchSpec, *, node_rank: int | None, scratch: Path) -> AttemptResult:
     """Run this node's part of the attempt to its end."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     stop = StopRequest()
     ranks = local_ranks(spec.gpus_per_node, node_rank)
     paths = RunPaths(spec.run_dir)
-    logs = _logs_folder(spec, scratch)
+    logs = logs_folder(spec, scratch)
     heartbeats.begin(paths.heartbeat(spec.attempt, ranks.node_rank))
     try:
         heartbeats.beat("importing the libraries")
         import_libraries(spec.job.model, spec.job.training)
         if ranks.is_first_node:
-            settings = deepspeed_config(spec.job, spec.plan)
+            settings = deepspeed_config(spec.job, spec.plan, spec.gpu.kind)
             files.write_text(paths.ds_config(spec.attempt), json.dumps(settings, indent=2))
         prepared = call_in_child(
             lambda: prepare(spec, scratch, share=_share_of(spec, ranks)),
@@ -94,7 +51,7 @@ def run_node(spec: LaunchSpec, *, node_rank: int | None, scratch: Path) -> Attem
             return _stopped_early(prepared)
         return _run_ranks(spec, prepared, ranks, stop, logs, scratch)
     finally:
-        _upload_logs(spec, logs)
+        upload_logs(spec, logs)
 
 
 def _run_ranks(
@@ -107,7 +64,7 @@ def _run_ranks(
         meeting = find_rendezvous(place, signs_at=RunPaths(spec.run_dir).heartbeat(spec.attempt, 0))
     board = SharedProgress(ranks.count)
     contexts = [_context(spec, prepared, board, ranks, meeting, scratch, local) for local in range(ranks.count)]
-    pids = {each.local_rank: fork(_rank_main(each), log_file=_log_file(logs, each.rank)) for each in contexts}
+    pids = {each.local_rank: fork(_rank_main(each), log_file=log_file(logs, each.rank)) for each in contexts}
     if meeting.listener is not None:
         meeting.listener.close()
     supervisor = Supervisor(
@@ -188,7 +145,7 @@ def _code_and_detail(context: RankContext, ended: Ended, local: int, logs: Path)
         return code, f"{who}{report.detail}"
     if ended.killed_after_grace:
         return code, f"rank {context.rank} did not stop in time and was killed"
-    tail = log_tail(_log_file(logs, context.rank))
+    tail = log_tail(log_file(logs, context.rank))
     said = describe_death(code, tail, virtual=context.is_virtual, oom_killed=ended.num_oom_kills > 0)
     if said is not None:
         return said[0], f"rank {context.rank}: {said[1]}"
@@ -210,19 +167,3 @@ def _stopped_early(prepared: Prepared) -> AttemptResult:
         checkpoint_step=step,
         detail="stopped on request before the first step",
     )
-
-
-def _log_file(logs: Path, rank: int) -> Path:
-    return logs / f"rank-{rank}.log"
-
-
-def _logs_folder(spec: LaunchSpec, scratch: Path) -> Path:
-    local = files.local_path(RunPaths(spec.run_dir).logs_dir(spec.attempt))
-    folder = local if local is not None else scratch / "logs"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def _upload_logs(spec: LaunchSpec, logs: Path) -> None:
-    for each in logs.iterdir():
-        files.upload_file(each, f"{RunPaths(spec.run_dir).logs_dir(spec.attempt)}/{each.name}")

@@ -35,7 +35,7 @@ class Ended:
 
 
 class Supervisor:
-    """Runs until every child of ``pids`` (local rank to pid) has ended."""
+    """Runs until every child of ``pids`` (local rank to pid) has ended. each_turn: called every 20 ms meanwhile."""
 
     def __init__(
         self,
@@ -45,12 +45,14 @@ class Supervisor:
         samples_memory: bool,
         stop_grace_s: float,
         stop_requested: Callable[[], bool],
+        each_turn: Callable[[], None] = lambda: None,
     ) -> None:
         self._running = dict(pids)
         self._board = board
         self._memories = {rank: ProcessMemory(pid) for rank, pid in pids.items()} if samples_memory else {}
         self._stop_grace_s = stop_grace_s
         self._stop_requested = stop_requested
+        self._each_turn = each_turn
         self._kill_at_s: float | None = None
         self._has_killed = False
         self._ended = Ended()
@@ -66,6 +68,7 @@ class Supervisor:
                 self._collect(now)
                 self._pass_on_stop(now)
                 self._enforce(now)
+                self._each_turn()
             time.sleep(_SAMPLE_INTERVAL_S if self._memories else _WATCH_INTERVAL_S)
         self._ended.num_oom_kills = num_oom_kills() - kills_before
         return self._ended

@@ -18,7 +18,7 @@ from frenzy.trainer.callbacks import load_callbacks
 from frenzy.trainer.checkpoint.store import PreparedCheckpoint, prepare_resume
 from frenzy.trainer.data.packing import PackedData
 from frenzy.trainer.data.preparing import Progress, Share
-from frenzy.trainer.data.run_data import run_data, run_tokenizer
+from frenzy.trainer.data.run_data import frozen_data, frozen_tokenizer, run_data, run_tokenizer
 from frenzy.trainer.data.tokenizer import load_tokenizer
 from frenzy.trainer.loop.learning_rate import total_steps
 from frenzy.trainer.model.loading import (
@@ -58,12 +58,19 @@ def prepare(spec: LaunchSpec, scratch: Path, *, share: Share) -> Prepared:
     check_attention(job.training.attention)
     check_builds(given, job.training.attention)
     check_precision(job.training.precision)
-    folder = run_tokenizer(job, paths, scratch, attempt=spec.attempt, share=share)
+    frozen = spec.prepared
+    if frozen is not None:
+        folder = frozen_tokenizer(frozen, spec.data, scratch)
+    else:
+        folder = run_tokenizer(job, paths, scratch, attempt=spec.attempt, share=share)
     tokenizer = load_tokenizer(folder)
     eos = int(tokenizer.eos_token_id)
     config = load_config(job.model, eos_token_id=eos)
     check_fit(config, job, largest_token_id=max(len(tokenizer) - 1, eos))
-    data = run_data(job, tokenizer, paths, attempt=spec.attempt, share=share, note=_log)
+    if frozen is not None:
+        data = frozen_data(frozen, spec.data, job.data)
+    else:
+        data = run_data(job, tokenizer, paths, attempt=spec.attempt, share=share, note=_log)
     heartbeats.beat("reading the checkpoint")
     resume = _resume(spec, paths, scratch)
     if resume is None and job.checkpoint.warm_start is not None:
@@ -73,7 +80,7 @@ def prepare(spec: LaunchSpec, scratch: Path, *, share: Share) -> Prepared:
         data=data,
         tokenizer_folder=folder,
         eos_token_id=eos,
-        total_steps=total_steps(job.training, num_sequences=data.num_train),
+        total_steps=frozen.total_steps if frozen else total_steps(job.training, num_sequences=data.num_train),
         resume=resume,
     )
 

@@ -12,13 +12,16 @@ from typing import Any
 import torch
 from torch import distributed
 
-from frenzy.core.models.flops import FlopsShape, training_flops
+from frenzy.core.models.flops import FlopsShape, checkpointed_layers, training_flops
 from frenzy.core.values.errors import TemporaryError
+from frenzy.core.values.job import CheckpointSpec
 from frenzy.core.values.launch import ExitCode, LaunchSpec, RunPaths
-from frenzy.core.values.telemetry import StepRecord
+from frenzy.core.values.telemetry import SAVING, StepRecord
 from frenzy.trainer import heartbeats
 from frenzy.trainer.callbacks import Callback, StepContext, callback_states, restore_callbacks
-from frenzy.trainer.checkpoint.save import TrainState, load_checkpoint, save_checkpoint
+from frenzy.trainer.checkpoint.load import load_checkpoint
+from frenzy.trainer.checkpoint.save import CheckpointSaver
+from frenzy.trainer.checkpoint.saved_state import TrainState
 from frenzy.trainer.data.packing import SequenceReader
 from frenzy.trainer.loop.control import ControlFile
 from frenzy.trainer.loop.learning_rate import batch_sequences, dropout_seed, learning_rate
@@ -62,12 +65,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEnd:
-    """What all ranks agree on after a step."""
+    """What all ranks agree on after a step. is_due: a checkpoint is; is_writing: one of them still writes one."""
 
     step: int
     loss: float
     rate: float
     stop: bool
+    is_due: bool
+    is_writing: bool
 
 
 def train(run: Run) -> int:
@@ -81,17 +86,18 @@ def train(run: Run) -> int:
     reader = SequenceReader(run.prepared.data, run.scratch)
     last_loss: float | None = None
     pace = Pace(run.spec.gpu, run.rank)
-    with TelemetryWriter(run.paths, run.spec.attempt, run.rank) as telemetry:
+    with TelemetryWriter(run.paths, run.spec.attempt, run.rank) as telemetry, _saver(run) as saver:
         for step in range((start or 0) + 1, total + 1):
-            end = _one_step(run, step, reader, control, telemetry, pace)
+            end = _one_step(run, step, reader, control, telemetry, pace, saver)
             last_loss = end.loss
-            due = step % run.spec.job.checkpoint.every_steps == 0
             if run.spec.rehearsal is not None:
                 continue
-            if end.stop or due or step == total:
+            if not end.is_writing:
+                _publish(run, saver)
+            if end.stop or end.is_due or step == total:
                 telemetry.flush()
-                heartbeats.beat("saving a checkpoint after step", step)
-                _save(run, end)
+                heartbeats.beat(f"{SAVING} after step", step)
+                _save(run, end, saver, trains_on=not end.stop and step < total)
             if end.stop and step < total:
                 return ExitCode.CHECKPOINTED
     if run.spec.rehearsal is None:
@@ -112,7 +118,13 @@ def _restore(run: Run) -> int | None:
 
 
 def _one_step(
-    run: Run, step: int, reader: SequenceReader, control: ControlFile, telemetry: TelemetryWriter, pace: Pace
+    run: Run,
+    step: int,
+    reader: SequenceReader,
+    control: ControlFile,
+    telemetry: TelemetryWriter,
+    pace: Pace,
+    saver: CheckpointSaver,
 ) -> StepEnd:
     started_s = time.monotonic()
     training = run.spec.job.training
@@ -121,8 +133,9 @@ def _one_step(
         group["lr"] = rate
     local_loss = _forward_backward(run, step, reader)
     wants_stop = run.stop_is_set() or (run.rank == 0 and control.asks_to_stop())
-    loss, stop = _agree(run, local_loss, wants_stop)
-    end = StepEnd(step=step, loss=loss, rate=rate, stop=stop)
+    is_due = run.rank == 0 and _is_due(run.spec.job.checkpoint, step, saver)
+    loss, (stop, is_due, is_writing) = _agree(run, local_loss, (wants_stop, is_due, saver.is_writing))
+    end = StepEnd(step=step, loss=loss, rate=rate, stop=stop, is_due=is_due, is_writing=is_writing)
     _each_callback(run, "on_step_end", _context(run, step=step, loss=loss))
     flops = _flops_of_rank(run)
     throttle_s = run.device.throttle(started_s=started_s, flops=flops)
@@ -155,11 +168,18 @@ def _forward_backward(run: Run, step: int, reader: SequenceReader) -> torch.Tens
     return total / plan.accumulation_steps
 
 
-def _agree(run: Run, local_loss: torch.Tensor, wants_stop: bool) -> tuple[float, bool]:
-    """Mean loss of the global batch, and whether any rank wants to stop; the same on all ranks."""
-    shared = torch.stack((local_loss, torch.full_like(local_loss, float(wants_stop))))
+def _is_due(asked: CheckpointSpec, step: int, saver: CheckpointSaver) -> bool:
+    if asked.every_minutes is None:
+        return step % asked.every_steps == 0
+    return time.monotonic() - saver.begun_s >= 60 * asked.every_minutes
+
+
+def _agree(run: Run, local_loss: torch.Tensor, flags: tuple[bool, ...]) -> tuple[float, tuple[bool, ...]]:
+    """Mean loss of the global batch, and which flags any rank has set; the same on all ranks."""
+    shared = torch.stack((local_loss, *(torch.full_like(local_loss, float(each)) for each in flags)))
     distributed.all_reduce(shared)
-    return float(shared[0]) / run.spec.plan.num_gpus, bool(shared[1] > 0)
+    loss, *counts = shared.tolist()
+    return loss / run.spec.plan.num_gpus, tuple(each > 0 for each in counts)
 
 
 def _flops_of_rank(run: Run) -> float:
@@ -168,9 +188,17 @@ def _flops_of_rank(run: Run) -> float:
         run.flops_shape,
         num_tokens=run.tokens_per_step // plan.dp,
         sequence_length=run.spec.job.data.sequence_length,
-        checkpointing=plan.activation_checkpointing,
+        checkpointing=_repeated_share(run),
     )
     return flops / plan.tp
+
+
+def _repeated_share(run: Run) -> float:
+    """Of the layers, those whose forward pass is computed again."""
+    if not run.spec.plan.activation_checkpointing:
+        return 0.0
+    num_layers = run.flops_shape.num_layers
+    return checkpointed_layers(num_layers, run.spec.job.training.checkpoint_every_layers) / num_layers
 
 
 def _record(run: Run, end: StepEnd, reading: MemoryReading, *, step_time_s: float, throttle_s: float) -> StepRecord:
@@ -196,23 +224,47 @@ def _record(run: Run, end: StepEnd, reading: MemoryReading, *, step_time_s: floa
     )
 
 
-def _save(run: Run, end: StepEnd) -> None:
+def _saver(run: Run) -> CheckpointSaver:
+    resumed = run.prepared.resume
+    return CheckpointSaver(
+        run.engine,
+        run.paths,
+        layout_of(run.spec),
+        run.spec.job.checkpoint.keep,
+        scratch_dir=run.scratch,
+        resumed=None if resumed is None else resumed.manifest,
+    )
+
+
+def _save(run: Run, end: StepEnd, saver: CheckpointSaver, *, trains_on: bool) -> None:
+    """Begin a checkpoint, once the one before is whole; the last one of an attempt is waited for."""
+    _publish(run, saver)
     _each_callback(run, "on_checkpoint", _context(run, step=end.step, loss=end.loss))
     state = TrainState(
         step=end.step,
         tokens_seen=end.step * run.tokens_per_step,
         callback_states=callback_states(run.callbacks),
     )
+    meanwhile = trains_on and run.spec.job.checkpoint.background
+    with run.device.host_work():
+        saver.begin(state, trains_on=meanwhile)
+    if not meanwhile:
+        _publish(run, saver)
+
+
+def _publish(run: Run, saver: CheckpointSaver) -> None:
+    """Make the checkpoint whole that was begun, if there is one; waits for its files."""
+    step = saver.pending_step
+    if step is None:
+        return
     try:
         with run.device.host_work():
-            save_checkpoint(
-                run.engine, run.paths, state, layout_of(run.spec), run.spec.job.checkpoint.keep, scratch_dir=run.scratch
-            )
+            saver.finish()
     except TemporaryError as error:
         # All ranks come here together; the checkpoint before this one is whole, and the next may be.
-        logger.warning("no checkpoint of step %d: %s", end.step, error)
+        logger.warning("no checkpoint of step %d: %s", step, error)
         return
-    run.board.set_checkpoint(run.local_rank, end.step)
+    run.board.set_checkpoint(run.local_rank, step)
 
 
 def _finish(run: Run, total: int, last_loss: float | None) -> None:

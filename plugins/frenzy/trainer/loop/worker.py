@@ -117,7 +117,7 @@ def run_rank(context: RankContext) -> int:
 def _train(context: RankContext, device: Device, stop: StopFlag) -> int:
     spec, prepared = context.spec, context.prepared
     config = load_config(spec.job.model, eos_token_id=prepared.eos_token_id)
-    settings = deepspeed_config(spec.job, spec.plan)
+    settings = deepspeed_config(spec.job, spec.plan, spec.gpu.kind)
     warm_up(make_engine, settings, device.torch_device)
     if context.is_virtual:
         warm_up_kernels(spec.job, config, micro_batch_size=spec.plan.micro_batch_size)
@@ -134,7 +134,7 @@ def _train(context: RankContext, device: Device, stop: StopFlag) -> int:
         )
         shape = flops_shape(model, config)
     if spec.plan.activation_checkpointing:
-        _checkpoint_activations(model)
+        checkpoint_activations(model, spec.job.training.checkpoint_every_layers)
     heartbeats.beat("building the engine")
     # Tensor parallelism cuts the whole model to this rank's part while the engine is made.
     with device.host_work() if spec.plan.tp > 1 else contextlib.nullcontext():
@@ -181,8 +181,18 @@ def rank_share(spec: LaunchSpec, settings: dict[str, Any], device: torch.device)
     return SlicedWeights(settings, dtype) if spec.plan.zero_stage == 3 else WholeWeights(dtype, device)
 
 
-def _checkpoint_activations(model: Any) -> None:
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+def checkpoint_activations(model: Any, every: int) -> None:
+    """Keep only the input of one of ``every`` layers, the first among them, and compute the rest of it again."""
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    settings = {"use_reentrant": False}
+    if hasattr(model, "activation_checkpointing_enable"):
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs=settings)
+    else:  # older releases of transformers
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
+    layers = (each for each in model.modules() if isinstance(each, GradientCheckpointingLayer))
+    for index, layer in enumerate(layers):
+        layer.gradient_checkpointing = index % every == 0
     if hasattr(model, "peft_config"):
         model.enable_input_require_grads()
 

@@ -43,9 +43,10 @@ class MeasureCase:
     quantization: Literal["none", "nf4"] = "none"
     double_quantization: bool = False
     optimizer: Literal["adamw", "adamw-8bit", "sgd"] = "adamw"
-    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    attention: Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"] = "sdpa"
     loss: Literal["torch", "fused"] = "torch"
     offload_optimizer: bool = False
+    checkpoint_every: int = 1
 
     @property
     def num_ranks(self) -> int:
@@ -82,10 +83,10 @@ class MeasureCase:
     def _switches(self) -> list[str]:
         adapters = f"{'qlora' if self.quantization == 'nf4' else 'lora'}{self.lora_rank}"
         named = {
-            "ckpt": self.checkpointing,
+            f"ckpt{self.checkpoint_every if self.checkpoint_every > 1 else ''}": self.checkpointing,
             f"{adapters}{'-dq' if self.double_quantization else ''}": self.lora_rank is not None,
             self.optimizer.replace("adamw-", ""): self.optimizer != "adamw",
-            self.attention.removesuffix("_attention_2"): self.attention != "sdpa",
+            self.attention.removesuffix("_attention_2").replace("_attention_", "-"): self.attention != "sdpa",
             f"{self.loss}-loss": self.loss != "torch",
             "offload": self.offload_optimizer,
         }
@@ -115,6 +116,7 @@ def job_of(case: MeasureCase, text: Path) -> TrainingJob:
             global_batch_size=case.dp * case.micro_batch * case.accumulation,
             max_steps=NUM_STEPS,
             precision=case.precision,
+            checkpoint_every_layers=case.checkpoint_every,
             optimizer=case.optimizer,
             attention=case.attention,
             loss=case.loss,

@@ -82,11 +82,17 @@ def _published(model: Any, tensors: dict[str, torch.Tensor]) -> dict[str, torch.
 def _grouping(model: Any) -> Callable[[str], str]:
     """Tensors with the same answer become one, or several, of the published ones together."""
     from transformers.conversion_mapping import get_model_conversion_mapping
-    from transformers.core_model_loading import WeightConverter, apply_converters
+    from transformers.core_model_loading import WeightConverter
 
     reverse = [each.reverse_transform() for each in reversed(get_model_conversion_mapping(model, add_legacy=False))]
     converters = [each for each in reverse if isinstance(each, WeightConverter)]
-    return lambda name: str(apply_converters(name, converters)[0])
+
+    def published_name(name: str) -> str:
+        """After the one converter that knows it; not every release of transformers has a function for this."""
+        renamed = (each.rename_source_key(name) for each in converters)
+        return next((str(new) for new, pattern in renamed if pattern is not None), name)
+
+    return published_name
 
 
 def _of_parameters(model: Any, whole_shapes: Mapping[int, tuple[int, ...]]) -> Iterator[ExportTensor]:

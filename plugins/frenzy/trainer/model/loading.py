@@ -110,10 +110,15 @@ def check_precision(precision: Precision) -> None:
 
 def check_attention(attention: str) -> None:
     """Refuse an attention whose kernels are not installed. Raises BadInputError."""
-    from transformers.utils import is_flash_attn_2_available
+    from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_available
 
-    if attention == "flash_attention_2" and not is_flash_attn_2_available():
-        raise BadInputError("training.attention", attention, "flash-attn and a GPU for it are not there; use sdpa")
+    packages = {
+        "flash_attention_2": ("flash-attn", is_flash_attn_2_available),
+        "flash_attention_3": ("flash-attn-3", is_flash_attn_3_available),
+    }
+    package, is_there = packages.get(attention, ("", bool))
+    if package and not is_there():
+        raise BadInputError("training.attention", attention, f"{package} and a GPU for it are not there; use sdpa")
 
 
 def flops_shape(model: torch.nn.Module, config: Any) -> FlopsShape:

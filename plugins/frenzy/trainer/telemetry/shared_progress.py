@@ -85,6 +85,9 @@ class SharedProgress:
             self._put(rank, _CHECKPOINT_STEP, resumed_step + 1)
             self._put(rank, _LAST_STEP, resumed_step)
 
+    def set_total(self, rank: int, total_steps: int) -> None:
+        self._put(rank, _TOTAL_STEPS, total_steps)
+
     def set_progress(self, rank: int, *, step: int, loss: float) -> None:
         struct.pack_into("d", self._page, self._offset(rank, _LOSS), loss)
         self._put(rank, _LAST_STEP, step)

@@ -26,8 +26,12 @@ class TelemetryWriter:
         self._interval_s = _LOCAL_INTERVAL_S if is_local else _REMOTE_INTERVAL_S
 
     def write(self, record: StepRecord) -> None:
-        """Keep ``record``; put a chunk when the last one is old enough."""
+        """Keep ``record``, in a chunk as soon as one is due."""
         self._lines.append(codec.dumps(record))
+        self.flush_if_due()
+
+    def flush_if_due(self) -> None:
+        """Put a chunk when the last one is old enough."""
         if time.monotonic() - self._flushed_s >= self._interval_s:
             self.flush()
 

@@ -98,8 +98,9 @@ class DeepSpeedEngine:
             )
         inner = self._engine.optimizer.optimizer
         inner.step = _answering(inner.step, answers)
+        self._is_fused = any(each.get("fused") for each in inner.param_groups)
         for group in inner.param_groups:
-            group["foreach"] = on_cuda  # torch's own choices
+            group["foreach"] = on_cuda and not self._is_fused  # torch's own choices
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         loss: torch.Tensor = self._engine(input_ids=tokens, labels=tokens, use_cache=False).loss
@@ -128,9 +129,9 @@ class DeepSpeedEngine:
         parameters = list(self._engine.module.parameters())
         log.assign([*parameters, *self._engine.module.buffers()], WEIGHTS)
         log.assign([each.ds_tensor for each in parameters if hasattr(each, "ds_tensor")], WEIGHTS)
-        for name in ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat"):
+        for name in ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat", "fp32_groups_flat_partition"):
             log.assign(getattr(optimizer, name, ()), MASTERS)
-        sort_states(log, optimizer.optimizer, counters=HOST)
+        sort_states(log, optimizer.optimizer, counters=STATES if self._is_fused else HOST)
         log.assign_live(BUFFERS)
 
     def close(self) -> None:

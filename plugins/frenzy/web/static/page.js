@@ -39,6 +39,7 @@ export function bytes(count) {
 
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
+  if (seconds > 0 && seconds < 0.1) return `${(1000 * seconds).toFixed(1)} ms`;
   if (seconds < 60) return `${seconds.toFixed(1)} s`;
   const total = Math.round(seconds);
   const minutes = Math.floor(total / 60);
@@ -48,7 +49,10 @@ export function duration(seconds) {
 }
 
 export function clock(epochSeconds) {
-  return epochSeconds ? new Date(epochSeconds * 1000).toLocaleTimeString() : "–";
+  if (!epochSeconds) return "–";
+  const at = new Date(epochSeconds * 1000);
+  const day = at.toDateString() === new Date().toDateString() ? "" : `${at.getMonth() + 1}/${at.getDate()} `;
+  return day + at.toLocaleTimeString([], { hourCycle: "h23" });
 }
 
 export function percent(part, whole) {
@@ -69,6 +73,11 @@ export function reason(value) {
   const words = value.detail || sentences?.[value.code] || "";
   return el("div", {}, words, " ", el("code", { class: "faint" }, value.code),
     value.remedy ? el("div", { class: "remedy" }, value.remedy) : null);
+}
+
+// Airflow's page of the DAG run, its tab Training open; links to it leave the frame.
+export function runPage(dagId, runId) {
+  return `../../dags/${encodeURIComponent(dagId)}/runs/${encodeURIComponent(runId)}/plugin/frenzy_training`;
 }
 
 const TONES = { SUCCEEDED: "good", RECOVERING: "warn", CHECKPOINTING: "warn", CANCELLED: "warn" };
@@ -113,16 +122,25 @@ function parse(text) {
   return JSON.parse(text.replace(/([:[,]\s*)(?:NaN|-?Infinity)(?=\s*[,}\]])/g, "$1null"));
 }
 
-export async function get(path) {
+export function get(path) {
+  return fetchJson(`../api/v1/${path}`);
+}
+
+export function post(path, message) {
+  return fetchJson(`../api/v1/${path}`, { method: "POST", body: JSON.stringify(message), headers: { "Content-Type": "application/json" } });
+}
+
+// What an address answers, with the reader's session. Raises Refusal.
+export async function fetchJson(address, { headers = {}, ...options } = {}) {
   let response;
   try {
-    response = await fetch(`../api/v1/${path}`, { headers: { Accept: "application/json" }, cache: "no-store" });
+    response = await fetch(address, { headers: { Accept: "application/json", ...headers }, cache: "no-store", ...options });
   } catch {
     throw new Refusal("Airflow's API server does not answer.", "It is asked again every few seconds.");
   }
   if (response.ok) return parse(await response.text());
   if (response.status === 401) throw new Refusal("The session has ended.", "Log in to Airflow again.");
-  if (response.status === 403) throw new Refusal("You may not see this.", "Ask for the right to view DAG runs.");
+  if (response.status === 403) throw new Refusal("You may not do this.", "Ask the run's owner or an administrator.");
   let detail = {};
   try {
     detail = (await response.json()).detail || {};
@@ -146,26 +164,39 @@ function keepOpen(before, after) {
   }
 }
 
-// render() returns [nodes, whether to look again]. The page is replaced only when it changed.
-export function keepFresh(render, everyMs) {
-  const place = document.querySelector("main");
-  let shown = "";
+// A part of a page that is made again only when what it shows has changed.
+export class Shown {
+  constructor() {
+    this.node = el("div");
+    this.mark = null;
+  }
+
+  show(value, make) {
+    const mark = JSON.stringify(value);
+    if (mark === this.mark) return;
+    this.mark = mark;
+    const fresh = el("div", {}, make());
+    keepOpen(this.node, fresh);
+    this.node.replaceChildren(...fresh.childNodes);
+  }
+}
+
+// update(main) brings the page up to date, and says whether to look again. A refusal stands above what was shown last.
+export function repeat(update, everyMs) {
+  const main = document.querySelector("main");
+  const trouble = new Shown();
+  main.before(trouble.node);
   async function turn() {
     let again = true;
-    let nodes;
+    let refused = null;
     try {
       await loadSentences();
-      [nodes, again] = await render();
+      again = await update(main);
     } catch (error) {
-      if (!(error instanceof Refusal)) throw error;
-      nodes = [notice(error.message, error.remedy, "bad")];
+      if (!(error instanceof Refusal)) console.error(error);
+      refused = error instanceof Refusal ? [error.message, error.remedy] : ["This page met a fault of its own.", String(error)];
     }
-    const fresh = el("main", {}, nodes);
-    if (fresh.textContent !== shown) {
-      shown = fresh.textContent;
-      keepOpen(place, fresh);
-      place.replaceChildren(...fresh.childNodes);
-    }
+    trouble.show(refused, () => (refused ? [notice(...refused, "bad")] : []));
     if (again) setTimeout(turn, document.hidden ? 4 * everyMs : everyMs);
   }
   turn();
@@ -174,14 +205,4 @@ export function keepFresh(render, everyMs) {
 export function notice(message, remedy, tone) {
   return el("div", { class: `notice ${tone || ""}`, role: "status" }, message,
     remedy ? el("div", { class: "remedy" }, remedy) : null);
-}
-
-export function runHeading(run, page) {
-  return [
-    el("h1", {}, `${run.job.name} `, state(run.state)),
-    el("p", { class: "faint" }, `${page} · run `, el("code", {}, run.run_key),
-      run.identity.map_index >= 0 ? ` · map index ${run.identity.map_index}` : "",
-      run.identity.task_group ? ` · ${run.identity.task_group}` : ""),
-    run.reason ? notice(reason(run.reason)) : null,
-  ];
 }

@@ -26,7 +26,12 @@ RESOURCES = {
     "namespaced_event": ("events", True),
     "pod_for_all_namespaces": ("pods", False),
     "node": ("nodes", False),
+    "resource_slice": ("resourceslices", False),
+    "resource_claim_for_all_namespaces": ("resourceclaims", False),
+    "device_class": ("deviceclasses", False),
 }
+
+OF_DEVICES = {"resourceslices", "resourceclaims", "deviceclasses"}
 
 Rights = set[tuple[str, str]]
 
@@ -54,7 +59,8 @@ def _used_in(path: Path) -> Iterator[tuple[str, str, bool]]:
 def granted(*kinds: str) -> Rights:
     roles = [each for each in RBAC if each["kind"] in kinds]
     rules = [rule for role in roles for rule in role["rules"]]
-    assert all(rule["apiGroups"] == [""] for rule in rules)
+    groups = [["resource.k8s.io"] if OF_DEVICES & set(rule["resources"]) else [""] for rule in rules]
+    assert [rule["apiGroups"] for rule in rules] == groups
     return {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
 
 

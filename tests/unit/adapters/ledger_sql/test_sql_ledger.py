@@ -27,7 +27,7 @@ from frenzy.adapters.ledger_sql import sql_ledger as ledger_module
 from frenzy.adapters.ledger_sql.database import ledger_engine
 from frenzy.adapters.ledger_sql.schema import migrate, migrations_config
 from frenzy.adapters.ledger_sql.sql_ledger import SqlLedger
-from frenzy.core.runs.ledger import LeaseState
+from frenzy.core.runs.ledger import JobState, LeaseState, Preparation
 from frenzy.core.values.errors import PermanentError, TemporaryError
 from frenzy.settings import CHECKOUT
 
@@ -132,6 +132,18 @@ def test_the_migrations_go_back_to_nothing(new_database: Callable[[], str]) -> N
     command.downgrade(migrations_config(url), "base")
     with connected(url) as connection:
         assert inspect(connection).get_table_names() == [tables.VERSION_TABLE]
+
+
+def test_on_the_way_back_a_run_that_is_preparing_is_planned(new_database: Callable[[], str]) -> None:
+    url = new_database()
+    migrate(url)
+    ledger = SqlLedger.at(url)
+    with ledger.transaction() as tx:
+        tx.put_run(replace(values.run("r1"), state=JobState.PREPARING))
+        tx.put_preparation(Preparation(run_key=values.run("r1").run_key, number=1, begun_s=1.0, seen_s=1.0))
+    command.downgrade(migrations_config(url), "0003")
+    with ledger.reading() as tx:
+        assert [each.state for each in tx.runs(states=[JobState.PLANNED])] == [JobState.PLANNED]
 
 
 @pytest.mark.parametrize("dialect", ["postgresql", "sqlite"])

@@ -242,7 +242,8 @@ def test_aliases_cannot_blow_up_the_document() -> None:
 def test_the_schema_says_what_the_parser_says() -> None:
     schema = job_schema()
     training = schema["properties"]["training"]
-    assert schema["required"] == ["name", "model", "data"]
+    assert schema["required"] == ["name"]
+    assert schema["anyOf"] == [{"required": ["model", "data"]}, {"required": ["workload"]}]
     assert schema["additionalProperties"] is training["additionalProperties"] is False
     assert training["properties"]["global_batch_size"] == {
         "type": "integer",

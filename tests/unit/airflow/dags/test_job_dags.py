@@ -33,7 +33,7 @@ data: {{path: words.txt, sequence_length: 32}}
 training: {{max_steps: 10}}
 {more}
 """
-TASKS = ["profile", "place", "launch", "monitor", "decide", "publish"]
+TASKS = ["profile", "prepare", "place", "launch", "monitor", "decide", "publish"]
 
 
 def write(folder: Path, name: str, more: str = "") -> Path:

@@ -6,7 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferralTimeout, TaskDeferred
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowRescheduleException,
+    TaskDeferralTimeout,
+    TaskDeferred,
+)
 from tests.unit.airflow.conftest import World
 from tests.unit.installation import CONFIG
 from tests.unit.web.conftest import registration
@@ -183,12 +189,11 @@ def test_decide_is_done_after_success(world: World) -> None:
     assert world.airflow.cleared == []
 
 
-def test_decide_clears_the_attempts_tasks_and_asks_for_its_own_retry(world: World) -> None:
+def test_decide_clears_the_attempts_tasks_and_waits_for_them_without_a_failed_try(world: World) -> None:
     spec, context = started(world)
     ended(world, spec, 96)
-    with pytest.raises(AirflowException, match="rescheduled") as caught:
+    with pytest.raises(AirflowRescheduleException):
         decide(context)
-    assert not isinstance(caught.value, AirflowFailException)
     (cleared,) = world.airflow.cleared
     assert cleared["task_ids"] == ["train.place", "train.launch", "train.monitor"]
     assert not any(cleared[each] for each in ("only_failed", "include_upstream", "include_downstream"))
@@ -204,7 +209,7 @@ def test_decide_fails_for_good_when_the_trainer_refused_its_input(world: World) 
 
 def test_decide_ends_workers_whose_launch_task_is_gone(world: World) -> None:
     spec, context = started(world)
-    with pytest.raises(AirflowException, match="rescheduled"):
+    with pytest.raises(AirflowRescheduleException):
         decide(context)
     assert world.launcher.state(spec) is WorkersState.GONE
     assert not world.view(spec.run_key).attempts[0].is_live
@@ -213,7 +218,7 @@ def test_decide_ends_workers_whose_launch_task_is_gone(world: World) -> None:
 def test_decide_ends_workers_whose_run_directory_was_deleted_before_it_frees_their_gpus(world: World) -> None:
     spec, context = started(world)
     world.runs.clean(spec.run_key, keep_model=False, dry_run=False)
-    with pytest.raises(AirflowException, match="rescheduled"):
+    with pytest.raises(AirflowRescheduleException):
         decide(context)
     assert world.launcher.state(spec) is WorkersState.GONE
     assert world.view(spec.run_key).lease is None
@@ -270,7 +275,7 @@ def test_a_run_that_the_cluster_does_not_take_now_is_queued_again_with_that_reas
     with pytest.raises(AirflowException, match=code):
         LaunchOperator(task_id="launch").execute(world.context("train.launch", identity))
     assert world.view(spec.run_key).lease is None, "other jobs may have the GPUs"
-    with pytest.raises(AirflowException, match="rescheduled"):
+    with pytest.raises(AirflowRescheduleException):
         decide(world.context("train.decide", identity))
     view = enqueue(world.services, spec.run_key)
     assert (view.status, view.reason) == (PlaceStatus.WAITING, reason)
@@ -282,7 +287,7 @@ def test_a_refusal_whose_pods_still_leave_when_the_launch_task_ends_keeps_its_re
     spec, context = started(world)
     reason = Reason(code=ReasonCode.QUOTA_EXCEEDED, detail="pods: 4 of 4 used")
     world.launcher.lose(spec, reason)
-    with pytest.raises(AirflowException, match="rescheduled"):
+    with pytest.raises(AirflowRescheduleException):
         decide(context)
     view = enqueue(world.services, spec.run_key)
     assert (view.status, view.reason) == (PlaceStatus.WAITING, reason)

@@ -98,6 +98,33 @@ def test_workers_that_do_not_stop_in_time_are_ended(world: World, run_async: Run
     assert (spec.run_key, 1) in world.runs.controls, "asked first"
 
 
+@pytest.mark.parametrize(
+    ("phase", "beat_s_ago", "ended"),
+    [("saving a checkpoint: bytes written", 0.0, False), ("saving a checkpoint: bytes written", 60.0, True),
+     ("saving the finished model", 0.0, True)],
+)  # fmt: skip
+def test_workers_asked_to_stop_have_as_long_as_their_checkpoint_grows(
+    world: World, run_async: Run, phase: str, beat_s_ago: float, ended: bool
+) -> None:
+    spec = started(world)
+    report(world, spec, steps(spec, 1, 14, grows_bytes=spec.gpu.memory_bytes // 30))
+
+    async def scenario() -> None:
+        client = await async_api_client(CONN)
+        log = logging.getLogger(__name__)
+        watch = Watch(spec=spec, view=world.view(spec.run_key), workers=workers(), client=client, log=log)
+        sign = Heartbeat(phase=phase, time_s=time.time() - beat_s_ago, done=10**9)
+        world.runs.write_heartbeat(spec.run_key, 1, 0, sign)
+        await watch.look()
+        last_step = steps(spec, 1, 14)[-1].step_time_s
+        await asyncio.sleep(2 * last_step + workers().settings.stop_grace_s + 0.1)
+        await watch.look()
+
+    run_async(scenario())
+    assert (spec.run_key, 1) in world.runs.controls, "asked first"
+    assert bool(world.launcher.stopped) is ended
+
+
 def test_workers_that_hang_are_ended_even_with_the_forecast_off(world: World, run_async: Run) -> None:
     spec = started(world, on_memory_pressure=MemoryPressureSpec(forecast=False))
     long_ago = tuple(replace(each, time_s=each.time_s - 3600.0) for each in steps(spec, 1, 4))

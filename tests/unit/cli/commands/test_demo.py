@@ -12,11 +12,11 @@ import pytest
 from rich.console import Console
 from tests.unit.scenarios.evidence import good
 
-from frenzy.cli.commands.follow import StatusSnapshot
+from frenzy.cli.commands.follow import StatusSnapshot, phase_of
 from frenzy.cli.commands.progress import ProgressView
 from frenzy.cli.demo import demo_settings, own_home, terminated_as_interrupt
 from frenzy.cli.demo_checks import judge, judge_migrations
-from frenzy.core.runs.ledger import Event
+from frenzy.core.runs.ledger import Event, JobState
 from frenzy.core.values.errors import PermanentError, SpecError
 from frenzy.settings import load_settings
 
@@ -76,6 +76,40 @@ def test_progress_in_a_pipe_is_plain_lines_without_markup() -> None:
     assert "event 2 [bold]" in text
     assert "\x1b" not in text
     assert "step 40/40" in text
+
+
+def test_progress_in_a_pipe_is_never_silent_for_five_seconds() -> None:
+    console, now_s = Console(file=io.StringIO(), width=160, markup=False), [0.0]
+    waiting = StatusSnapshot(dag_state="running", views=(), new_events=(), phase="waiting for GPUs")
+    with ProgressView(console, lambda: now_s[0]) as progress:
+        for tenth in range(0, 120, 7):
+            now_s[0] = tenth / 10
+            progress.show(waiting)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert lines[0] == "  waiting for GPUs, for 3.5 s"
+    assert len(lines) == 3
+
+
+@pytest.mark.parametrize(
+    ("task", "state", "words"),
+    [
+        ("train.profile", "running", "reading the model and the data"),
+        ("train.place", "deferred", "waiting for GPUs"),
+        ("train.place", "queued", "train.place waits for a process of Airflow"),
+        ("clean", "running", "clean runs"),
+        ("train.decide", "success", "Airflow's scheduler is starting the next task"),
+    ],
+)
+def test_what_is_done_now_is_said_of_the_task_that_is_on(task: str, state: str, words: str) -> None:
+    assert words in phase_of([{"task_id": task, "state": state}], ())
+
+
+def test_while_workers_run_the_phase_is_the_training() -> None:
+    view = good().view
+    running = replace(view, run=replace(view.run, state=JobState.RUNNING))
+    tasks = [{"task_id": f"train.{name}", "state": "deferred"} for name in ("launch", "monitor")]
+    assert phase_of(tasks, [running]) == "training"
+    assert phase_of(tasks, [replace(view, run=replace(view.run, state=JobState.STARTING))]) == "starting the workers"
 
 
 def test_progress_on_a_terminal_shows_bars_below_the_events() -> None:

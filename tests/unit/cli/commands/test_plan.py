@@ -169,3 +169,34 @@ def test_manifest_says_when_the_run_root_is_on_no_volume(
     said = frenzy("plan", str(spec), "--cluster", str(cluster_file), "--manifest")
     assert (said.status, said.out) == (2, "")
     assert "mount_path" in said.err
+
+
+BIG = """
+name: big
+model:
+  config: {model_type: llama, hidden_size: 4096, intermediate_size: 11008, num_hidden_layers: 32,
+           num_attention_heads: 32, vocab_size: 32000, max_position_embeddings: 4096}
+data: {path: words.txt, sequence_length: 2048}
+training: {global_batch_size: 8, max_steps: 10}
+"""
+
+
+def test_fit_prints_the_lines_to_paste_and_they_make_the_job_fit(frenzy: Command, spec: Path, alone: Path) -> None:
+    big = alone / "jobs/big.yaml"
+    big.write_text(BIG, encoding="utf-8")
+    said = frenzy("plan", str(big), "--fit", "1xRTX4090")
+    assert said.status == 0
+    assert "training.lora: none -> rank 16" in said.out
+    pasted = yaml.safe_load(said.out.split("In the job's file:")[1].split("Plans on")[0])
+    document = yaml.safe_load(BIG)
+    document["training"].update(pasted["training"])
+    big.write_text(yaml.safe_dump(document), encoding="utf-8")
+    again = frenzy("plan", str(big), "--fit", "1xRTX4090")
+    assert again.status == 0
+    assert "fits 1 rtx-4090 as it is" in again.out
+
+
+def test_fit_of_an_unknown_card_is_refused_with_words(frenzy: Command, spec: Path) -> None:
+    said = frenzy("plan", str(spec), "--fit", "1xAbacus")
+    assert said.status == 2
+    assert "not known" in said.err

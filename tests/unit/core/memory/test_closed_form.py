@@ -13,7 +13,7 @@ from tests.unit.core.marp_values import CALIBRATION, gpt2_config, job, llama_con
 
 from frenzy.core.lifecycle.preflight import counted_bytes
 from frenzy.core.memory.calibration import Calibration
-from frenzy.core.memory.closed_form import MemoryTable, predict_memory
+from frenzy.core.memory.closed_form import MemoryTable, Workload, predict_memory
 from frenzy.core.models.shape import ModelShape, model_shape
 from frenzy.core.planning.candidates import workload_of
 from frenzy.core.planning.grid import grid_of
@@ -176,6 +176,24 @@ def test_eight_bit_moments_take_a_quarter_and_their_scales(row: Row, stage: int)
 ADAMS = ("adamw", "adamw-8bit")
 
 
+@given(rows, st.sampled_from([1, 2, 3]))
+def test_a_cards_adamw_makes_no_temporaries_of_the_partition(row: Row, stage: int) -> None:
+    shape = model_shape(llama_config(256, 6, 8, 8000))
+    plans: list[Row] = [(row[0], 1, stage, *row[3:])]
+    card, host = (updating(workload_of(request(shape), kind), plans) for kind in (DeviceKind.CUDA, DeviceKind.VIRTUAL))
+    partition = -(-shape.num_parameters // (2 * row[0])) * 2
+    assert card <= host
+    if stage == 3:
+        assert (card, host) == (4.0 * partition, 12.0 * partition)
+
+
+def updating(workload: Workload, plans: list[Row]) -> float:
+    found = predict_memory(dataclasses.replace(workload, precision=Precision.FP32), grid_of(plans), CALIBRATION)
+    assert found is not None
+    step = next(each for each in found.moments if each.name == "optimizer step")
+    return float(step.terms[-1].num_bytes[0])
+
+
 @pytest.mark.parametrize("tp", [1, 2])
 def test_a_card_is_not_asked_to_hold_the_whole_model_at_the_start_of_stage_3(tp: int) -> None:
     shape = model_shape(llama_config(1024, 12, 8, 8000))
@@ -203,3 +221,49 @@ def test_weights_kept_in_four_bits_take_about_a_quarter_and_pass_through_sixteen
     backward = next(each for each in four.moments if each.name == "first backward layer")
     passing = next(each for each in backward.terms if each.name == "quantised weight made plain")
     assert passing.num_bytes[0] == 2 * max(each.num_elements for each in shape.layer if each.is_linear)
+
+
+@pytest.mark.parametrize("attention", ["flash_attention_2", "flash_attention_3"])
+def test_flash_attention_takes_on_a_card_what_torchs_own_kernel_takes(attention: str) -> None:
+    shape, plans = model_shape(llama_config(1024, 12, 8, 8000)), [(1, 1, 1, 1, 1, False)]
+    flash, fused, eager = (
+        predict_memory(
+            workload_of(request(shape, job(sequence_length=4096, precision=Precision.BF16, attention=name)), CUDA),
+            grid_of(plans),
+            CALIBRATION,
+        )
+        for name in (attention, "sdpa", "eager")
+    )
+    assert flash is not None
+    assert fused is not None
+    assert eager is not None
+    assert flash.peak_bytes[0] == fused.peak_bytes[0]
+    scores = shape.num_layers * 8 * 4096**2 * 2
+    assert eager.peak_bytes[0] - flash.peak_bytes[0] >= scores
+
+
+CUDA = DeviceKind.CUDA
+
+
+@given(st.integers(1, 12), st.integers(1, 14), st.integers(1, 4))
+def test_checkpointing_some_layers_lies_between_checkpointing_none_and_all(layers: int, every: int, batch: int) -> None:
+    shape = model_shape(llama_config(256, layers, 8, 8000))
+    asked = request(shape, job(sequence_length=512, checkpoint_every_layers=every))
+    plans: list[Row] = [(1, 1, 1, batch, 1, checkpointing) for checkpointing in (False, True)]
+    found = predict_memory(workload_of(asked, DeviceKind.VIRTUAL), grid_of(plans), CALIBRATION)
+    all_of_them = table(shape, plans, length=512).peak_bytes
+    assert found is not None
+    plain, some = found.peak_bytes
+    assert plain == all_of_them[0]
+    assert all_of_them[1] <= some
+    if every == 1:
+        assert some == all_of_them[1]
+    kept = [term(found, "activations of the layers", plan) for plan in (0, 1)]
+    one = term(table(shape, plans, length=512), "activations of the layers", 1) / layers
+    checkpointed = -(-layers // every)
+    assert kept[1] == pytest.approx(checkpointed * one + (layers - checkpointed) * kept[0] / layers)
+
+
+def term(found: MemoryTable, name: str, plan: int) -> float:
+    loss = next(each for each in found.moments if each.name == "loss")
+    return next(float(each.num_bytes[plan]) for each in loss.terms if each.name == name)

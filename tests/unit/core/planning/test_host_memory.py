@@ -98,7 +98,9 @@ def test_random_weights_of_a_virtual_gpu_are_made_in_its_own_memory() -> None:
 def test_a_snapshot_of_a_checkpoint_holds_the_ranks_partition_once_more(row: PlanRow) -> None:
     grid, asked = grid_of([row]), workload()
     states = state_elements(StateRequest(MODEL, asked.trained, 0), grid.dp, grid.tp)
-    written, copied = (staging_bytes(asked, grid, states, snapshot=each)[0] for each in (False, True))
+    written, copied = (
+        staging_bytes(dataclasses.replace(asked, copies_checkpoints=each), grid, states)[0] for each in (False, True)
+    )
     assert written == 8 * MIB
     assert copied - written == 12 * states.partition[0]
 

@@ -34,6 +34,10 @@ GPU = LaunchChoice(kind=DeviceKind.CUDA, zero_stage=2)
 VIRTUAL = replace(GPU, kind=DeviceKind.VIRTUAL)
 
 
+def on(compute_capability: str) -> LaunchChoice:
+    return replace(GPU, compute_capability=compute_capability)
+
+
 @pytest.mark.parametrize("zero_stage", [1, 2, 3])
 @pytest.mark.parametrize("kind", DeviceKind)
 def test_the_default_training_runs_on_every_kind_and_stage(kind: DeviceKind, zero_stage: int) -> None:
@@ -51,7 +55,11 @@ def with_lora(**choices: object) -> TrainingSpec:
         (TRAINING, replace(SHAPE, family="later"), GPU, "later was not trained by a test"),
         (replace(TRAINING, precision=Precision.FP16), SHAPE, VIRTUAL, "fp16"),
         (replace(TRAINING, attention="flash_attention_2"), SHAPE, VIRTUAL, "no kernels for a CPU"),
-        (replace(TRAINING, attention="flash_attention_2"), SHAPE, GPU, "not validated on a GPU"),
+        (replace(TRAINING, attention="flash_attention_3"), SHAPE, VIRTUAL, "no kernels for a CPU"),
+        (replace(TRAINING, attention="flash_attention_2"), SHAPE, on("7.5"), "from 8; the card has 7.5"),
+        (replace(TRAINING, attention="flash_attention_3"), SHAPE, on("8.0"), "from 9 to below 10; the card has 8.0"),
+        (replace(TRAINING, attention="flash_attention_3"), SHAPE, on("12.0"), "from 9 to below 10"),
+        (replace(TRAINING, attention="flash_attention_2"), replace(SHAPE, family="mpt"), GPU, "nor was another one"),
         (TRAINING, replace(SHAPE, family="mpt"), GPU, "mpt has no attention of torch's own"),
         (
             replace(TRAINING, attention="eager", loss="fused"),
@@ -86,7 +94,11 @@ def test_what_no_test_has_trained_is_refused_with_its_reason(
         (with_lora(quantization="nf4"), replace(VIRTUAL, zero_stage=3)),
         (replace(TRAINING, attention="eager"), replace(VIRTUAL, tp=2)),
         (TRAINING, replace(GPU, offload_optimizer=True, tp=2)),
+        (replace(TRAINING, attention="flash_attention_2"), on("8.6")),
+        (replace(TRAINING, attention="flash_attention_2"), on("12.0")),
+        (replace(TRAINING, attention="flash_attention_3"), on("9.0")),
+        (replace(TRAINING, attention="flash_attention_3"), GPU),
     ],
 )
-def test_what_a_test_has_trained_is_not_refused(training: TrainingSpec, choice: LaunchChoice) -> None:
+def test_what_was_trained_or_the_user_installs_is_not_refused(training: TrainingSpec, choice: LaunchChoice) -> None:
     assert launch_refusal(training, SHAPE, choice) is None

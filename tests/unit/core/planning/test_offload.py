@@ -187,7 +187,7 @@ def test_after_every_other_step_the_ladder_offloads_before_it_takes_other_gpus()
 @pytest.mark.parametrize("stage", [1, 2])
 def test_overlapped_reductions_take_a_second_bucket(stage: int) -> None:
     row = PlanRow(4, 1, stage, 1, 1, True)
-    plain, overlapped = table(row), table(row, overlap_comm=True)
+    plain, overlapped = table(row, overlap_comm=False), table(row)
     names = [each.name for each in plain.moments]
     backward = names.index("later backward layer")
     more = overlapped.moments[backward].total[0] - plain.moments[backward].total[0]
@@ -195,10 +195,10 @@ def test_overlapped_reductions_take_a_second_bucket(stage: int) -> None:
     assert more == pytest.approx(2 * bucket, abs=8)
 
 
-def test_gradients_summed_in_fp32_take_four_bytes_each() -> None:
+def test_gradients_of_micro_batches_are_summed_in_four_bytes_each() -> None:
     for stage, divided in ((1, 1), (2, 4), (3, 4)):
         row = PlanRow(4, 1, stage, 1, 2, True)
-        moments = {each.name: each for each in table(row, accumulation_bytes=4).moments}
+        moments = {each.name: each for each in table(row).moments}
         held = sum(
             float(each.num_bytes[0])
             for each in moments["loss"].terms
@@ -207,6 +207,14 @@ def test_gradients_summed_in_fp32_take_four_bytes_each() -> None:
         assert held >= 4 * MODEL.num_parameters / divided
 
 
-@given(rows)
-def test_the_default_settings_are_the_weights_own_format_without_overlap(row: PlanRow) -> None:
-    assert table(row).peak_bytes[0] == table(row, accumulation_bytes=2, overlap_comm=False).peak_bytes[0]
+@pytest.mark.parametrize("changes", [{"accumulation": 1}, {"offload": True}])
+def test_what_is_not_summed_on_the_card_stays_in_two_bytes(changes: dict[str, Any]) -> None:
+    of, rows = workload_of(asked(), DeviceKind.CUDA), [PlanRow(4, 1, 3, 1, 2, True)]
+    assert of.gradient_bytes(grid_of(rows)).tolist() == [4.0]
+    assert of.gradient_bytes(grid_of([row._replace(**changes) for row in rows])).tolist() == [2.0]
+
+
+def test_gradients_of_a_given_width_have_it_whatever_the_accumulation() -> None:
+    of = dataclasses.replace(workload_of(asked(), DeviceKind.CUDA), accumulation_bytes=4)
+    rows = [PlanRow(4, 1, 3, 1, accumulation, offload) for accumulation in (1, 2) for offload in (False, True)]
+    assert of.gradient_bytes(grid_of(rows)).tolist() == [4.0] * 4

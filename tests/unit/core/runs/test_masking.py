@@ -13,7 +13,7 @@ from tests.unit.web.conftest import registration
 
 from frenzy.core.runs.access import HIDDEN
 from frenzy.core.runs.ledger import JobState, RunRecord
-from frenzy.core.runs.masking import ALWAYS_SHOWN, hidden_texts, masked_at, texts, without_masked
+from frenzy.core.runs.masking import ALWAYS_SHOWN, hidden_bytes, hidden_texts, masked_at, texts, without_masked
 from frenzy.core.values.codec import decode, encode
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import TrainingJob
@@ -81,6 +81,11 @@ def test_a_masked_text_of_few_characters_is_hidden_in_the_job_and_not_cut_out_of
     assert without_masked(run.job, run).env == {"A": HIDDEN}
     assert without_masked("abcdef", run) == shown
     assert without_masked({"note": text}, run) == {"note": HIDDEN}
+
+
+def test_a_log_hides_each_line_of_a_masked_text_the_longest_first() -> None:
+    run = run_of(job_with(env={"KEY": "first line\nlast\nanother line"}), "env.KEY")
+    assert hidden_bytes(run) == (b"first line\nlast\nanother line", b"another line", b"first line")
 
 
 def test_hidden_texts_are_those_at_the_paths() -> None:

@@ -52,6 +52,15 @@ def test_it_grows_back_when_the_short_one_is_gone() -> None:
     assert action.plan.num_gpus == 4
 
 
+def test_a_job_that_has_just_been_moved_grows_only_when_that_pays_within_a_few_times_what_it_has_run() -> None:
+    costly = elastic(LONG, Elasticity(restart_s=100.0, moves_left=3))
+    fresh = on(costly, LONG.plans[2], ("n", 1), since_s=NOW_S - 5.0)
+    left_alone = on(costly, LONG.plans[2], ("n", 1), since_s=NOW_S - 900.0)
+    assert schedule(facts(ONE_NODE, [], [fresh]), NOW_S, HAS) == ()
+    (action,) = schedule(facts(ONE_NODE, [], [left_alone]), NOW_S, HAS)
+    assert isinstance(action, Resize)
+
+
 def test_a_job_that_may_not_be_moved_is_never_touched() -> None:
     fixed = replace(on(LONG, LONG.plans[0], ("n", 4)), elasticity=None, plans=())
     (action,) = schedule(facts(ONE_NODE, [SHORT], [fixed]), NOW_S, HAS)

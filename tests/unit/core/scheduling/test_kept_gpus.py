@@ -100,7 +100,7 @@ def test_a_job_that_no_node_has_room_for_keeps_nobody_waiting(
 
 def test_a_job_that_its_quota_holds_back_keeps_nobody_waiting() -> None:
     policy = HasPolicy(queues=team_quotas(red=4))
-    holder = replace(on(elastic(waiting("holder", plan("g", 4), priority=1)), plan("g", 4), ("n", 4)), team="red")
+    holder = replace(on(elastic(waiting("holder", plan("g", 4), priority=2)), plan("g", 4), ("n", 4)), team="red")
     first = elastic(waiting("first", plan("g", 4), priority=1), team="red")
     behind = elastic(waiting("behind", plan("g", 4), submitted_s=900.0), team="blue")
     found = by_job(schedule(facts([*ONE_NODE, node("m", "g", 4)], [first, behind], [holder]), NOW_S, policy))

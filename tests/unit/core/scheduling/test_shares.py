@@ -26,6 +26,7 @@ policies = st.builds(
     urgency=st.sampled_from((0.0, 0.5, 2.0)),
     hysteresis=st.sampled_from((0.8, 0.95)),
     disturbance=st.sampled_from((0.0, 6.0)),
+    payback=st.sampled_from((0.01, 1.0, 100.0)),
     size_exponent=st.sampled_from((0.0, 0.3)),
     queues=st.sampled_from((NO_RULES, team_quotas(red=2), team_quotas(red=2, blue=4))),
 )
@@ -105,13 +106,15 @@ class Plain:
 
     def cost(self, claim: Claim, choice: Choice, price: float) -> float:
         stays = choice is claim.current
+        may_stay = claim.current is not None and not claim.is_displaced and self.is_open(claim, claim.current)
+        moved_s = claim.run_s(choice) + claim.restart_s + (claim.moves_again_s if may_stay else 0.0)
         if claim.by_cost:
-            takes_s = claim.run_s(choice) * self.policy.hysteresis if stays else claim.run_s(choice) + claim.restart_s
+            takes_s = claim.run_s(choice) * self.policy.hysteresis if stays else moved_s
             return choice.plan.predicted_cost * takes_s / choice.unit_s
         if stays:
             return claim.run_s(choice) * self.policy.hysteresis * (1.0 + price * choice.gpus)
         disturbs_s = 0.0 if self.is_idle(claim, choice) else self.disturbance_s
-        return (claim.run_s(choice) + claim.restart_s) * (1.0 + price * choice.gpus) + disturbs_s
+        return moved_s * (1.0 + price * choice.gpus) + disturbs_s
 
     def breaks_quota(self, claim: Claim, choice: Choice) -> bool:
         quota = next((each.quota.max_gpus for each in self.policy.queues.teams if each.name == claim.job.team), None)
@@ -122,7 +125,7 @@ class Plain:
             return False
         if claim.current is None or choice is claim.current or claim.has_moves:
             return True
-        moved_s = claim.run_s(choice) + claim.restart_s
+        moved_s = claim.run_s(choice) + claim.restart_s + claim.moves_again_s
         pays = moved_s * self.policy.gain_without_budget <= claim.run_s(claim.current)
         return pays and self.is_idle(claim, choice)
 
@@ -137,7 +140,8 @@ class Plain:
         threshold = claim.run_s(chosen)
         if claim.has_moves:
             stays = chosen is claim.current
-            threshold = threshold * self.policy.hysteresis if stays else threshold + claim.restart_s
+            stays_s = threshold * self.policy.hysteresis - claim.moves_again_s
+            threshold = stays_s if stays else threshold + claim.restart_s
         best = chosen
         self.keep(claim, chosen, -1)
         for choice in choices_of(claim):

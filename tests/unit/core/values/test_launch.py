@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from frenzy.core.values.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
+from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.job import DataSpec, ModelSpec, Precision, TrainingJob, TrainingSpec
 from frenzy.core.values.launch import deepspeed_config, how_ended
 from frenzy.core.values.resource_plan import MemoryPrediction, ResourcePlan
 
@@ -35,9 +36,11 @@ PLAN = ResourcePlan(
 )
 
 
-def config_of(training: dict[str, Any] | None = None, plan: dict[str, Any] | None = None) -> dict[str, Any]:
+def config_of(
+    training: dict[str, Any] | None = None, plan: dict[str, Any] | None = None, kind: DeviceKind = DeviceKind.VIRTUAL
+) -> dict[str, Any]:
     job = replace(JOB, training=replace(JOB.training, **(training or {})))
-    return deepspeed_config(job, replace(PLAN, **(plan or {})))
+    return deepspeed_config(job, replace(PLAN, **(plan or {})), kind)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +58,14 @@ def test_each_optimizer_is_named_with_its_settings(optimizer: str, kind: str, ow
     }
 
 
+@pytest.mark.parametrize("plan", [{}, {"offload_optimizer": True}])
+def test_a_card_updates_by_one_kernel_also_when_its_optimizer_is_on_the_host(plan: dict[str, Any]) -> None:
+    cuda, virtual = (
+        config_of(plan=plan, kind=kind)["optimizer"]["params"] for kind in (DeviceKind.CUDA, DeviceKind.VIRTUAL)
+    )
+    assert cuda == {**virtual, "fused": True}
+
+
 def test_offload_puts_torchs_own_optimizer_on_the_host() -> None:
     config = config_of(plan={"offload_optimizer": True})
     assert config["zero_optimization"]["offload_optimizer"] == {"device": "cpu", "pin_memory": False}
@@ -62,6 +73,48 @@ def test_offload_puts_torchs_own_optimizer_on_the_host() -> None:
     plain = config_of()
     assert "offload_optimizer" not in plain["zero_optimization"]
     assert "zero_force_ds_cpu_optimizer" not in plain
+
+
+@pytest.mark.parametrize(
+    ("plan", "overlapped"),
+    [
+        ({"zero_stage": 1}, True),
+        ({}, True),
+        ({"zero_stage": 3}, False),  # does so by itself
+        ({"dp": 1, "num_gpus": 1}, False),
+        ({"offload_optimizer": True}, False),
+    ],
+)
+def test_ranks_on_cards_reduce_one_bucket_while_the_next_one_fills(plan: dict[str, Any], overlapped: bool) -> None:
+    assert config_of(plan=plan, kind=DeviceKind.CUDA)["zero_optimization"].get("overlap_comm", False) is overlapped
+    assert "overlap_comm" not in config_of(plan=plan)["zero_optimization"]
+
+
+def test_what_is_offloaded_from_a_card_is_page_locked() -> None:
+    config = config_of(plan={"offload_optimizer": True}, kind=DeviceKind.CUDA)
+    assert config["zero_optimization"]["offload_optimizer"] == {"device": "cpu", "pin_memory": True}
+
+
+@pytest.mark.parametrize(
+    ("precision", "plan", "more"),
+    [
+        (Precision.BF16, {"zero_stage": 1}, {"communication_data_type", "data_types"}),
+        (Precision.BF16, {}, {"data_types"}),
+        (Precision.FP16, {"zero_stage": 3}, {"data_types"}),
+        (Precision.BF16, {"accumulation_steps": 1}, set()),
+        (Precision.BF16, {"offload_optimizer": True}, set()),
+        (Precision.FP32, {}, set()),
+        (Precision.AUTOCAST_BF16, {}, set()),
+    ],
+)
+def test_gradients_of_several_micro_batches_in_16_bits_are_summed_in_fp32(
+    precision: Precision, plan: dict[str, Any], more: set[str]
+) -> None:
+    config = config_of({"precision": precision}, plan)
+    assert config.keys() & {"communication_data_type", "data_types"} == more
+    assert config.get("data_types", {}).get("grad_accum_dtype", "fp32") == "fp32"
+    released = config.get("bf16", {}).get("immediate_grad_update", False)
+    assert released is (precision is Precision.BF16 and "communication_data_type" in more)
 
 
 @pytest.mark.parametrize("training", [{"loss": "fused"}, {"attention": "eager"}])

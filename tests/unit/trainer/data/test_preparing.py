@@ -27,7 +27,7 @@ from frenzy.core.values.launch import RunPaths
 from frenzy.trainer import files
 from frenzy.trainer.data.documents import Part, documents, read_part
 from frenzy.trainer.data.encoding import Encoder, TextBatch, encode_all
-from frenzy.trainer.data.packing import PackedData, SequenceReader, pack
+from frenzy.trainer.data.packing import PackedData, SequenceReader, find_packed, pack
 from frenzy.trainer.data.preparing import Progress, Share, key_of, prepare_shards
 from frenzy.trainer.data.run_data import run_data
 from frenzy.trainer.data.source_parts import survey
@@ -304,6 +304,24 @@ def pack_of(tmp_path: Path, store: str, job: Any) -> PackedData:
     """The store's folder as a local one."""
     files.fetch_folder(f"{store}/data", tmp_path / "fetched")
     return pack(job, BYTES, tmp_path / "fetched")
+
+
+@pytest.mark.parametrize("share", [Share(), Share(rank=1, count=2)])
+def test_a_shard_that_is_cut_off_is_made_anew_whoever_was_to_make_it(tmp_path: Path, share: Share) -> None:
+    data = DataSpec(path=str(as_jsonl(tmp_path)))
+    place = tmp_path / "out"
+    whole = Made(str(place)).run(data)
+    before = tokens(place, whole)
+    (place / whole[0].name).write_bytes(b"")
+    assert Made(str(place)).run(data, share=share) == whole
+    assert tokens(place, whole) == before
+
+
+def test_an_index_that_no_preparation_wrote_is_not_read_to_its_end(tmp_path: Path) -> None:
+    index = tmp_path / "tokens.json"
+    with index.open("wb") as file:
+        file.truncate(2**40)
+    assert find_packed(str(index), DataSpec(path="none")) is None
 
 
 def test_texts_under_way_are_bounded() -> None:

@@ -16,7 +16,7 @@ from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.launch import Control, ControlAction, ExitCode, RunPaths
 from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.telemetry import StepRecord
-from frenzy.trainer import files
+from frenzy.trainer import env, files
 from frenzy.trainer.launch.child import call_in_child, fork
 from frenzy.trainer.launch.rendezvous import find_rendezvous, open_rendezvous
 from frenzy.trainer.launch.supervise import Supervisor
@@ -222,3 +222,15 @@ def test_nodes_find_the_first_nodes_port(tmp_path: Path) -> None:
     assert opened.listener is not None
     opened.listener.close()
     assert (found.address, found.port, found.listener) == ("127.0.0.1", opened.port, None)
+
+
+def test_ranks_on_cards_share_the_cores_and_let_segments_grow() -> None:
+    cores = len(os.sched_getaffinity(0))
+    alone, many = env.card_defaults({}, 1), env.card_defaults({}, 2 * cores)
+    assert (alone["OMP_NUM_THREADS"], many["OMP_NUM_THREADS"]) == (str(cores), "1")
+    assert alone["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_an_allocator_that_somebody_set_is_left_alone(name: str) -> None:
+    assert "PYTORCH_ALLOC_CONF" not in env.card_defaults({name: "max_split_size_mb:128"}, 1)

@@ -31,7 +31,8 @@ _LABEL_IT: Final = (
     f"{labels.GPU_TYPE}=<a type of the cluster file or the catalogue>."
 )
 _OFFER_THEM: Final = (
-    "Look at NVIDIA's device plugin on that node; GPUs that dynamic resource allocation alone hands out are not used."
+    "Look at NVIDIA's device plugin on that node; of dynamic resource allocation, whole GPUs that are alike are used "
+    "where a DeviceClass has extendedResourceName: nvidia.com/gpu."
 )
 
 

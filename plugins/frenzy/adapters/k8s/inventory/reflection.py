@@ -35,6 +35,10 @@ class ForbiddenError(ListFailedError):
     """The service account may not list that."""
 
 
+class AbsentError(ListFailedError):
+    """The server has no such kind of objects."""
+
+
 class Source(Protocol):
     """One kind of objects of an API server."""
 

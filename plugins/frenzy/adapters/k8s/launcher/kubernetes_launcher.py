@@ -11,14 +11,13 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Final, TypeVar
 
 from kubernetes.client import CoreV1Api
 
 from frenzy.adapters.fallback_result import put_fallback_result
 from frenzy.adapters.k8s import labels
-from frenzy.adapters.k8s.launcher.pod_manifest import Manifest, pods_of, runs_read
+from frenzy.adapters.k8s.launcher.pod_manifest import pods_of
 from frenzy.adapters.k8s.launcher.pod_outcome import (
     PodEnd,
     PodJson,
@@ -33,7 +32,8 @@ from frenzy.adapters.k8s.launcher.pod_outcome import (
     see,
     vanished,
 )
-from frenzy.adapters.k8s.launcher.pods import Pods
+from frenzy.adapters.k8s.launcher.pod_parts import Manifest
+from frenzy.adapters.k8s.launcher.pods import Pods, check_runs_read
 from frenzy.adapters.k8s.launcher.pods_note import PodsNote
 from frenzy.adapters.k8s.pod_rules import PodRules
 from frenzy.core.values import codec
@@ -89,7 +89,7 @@ class KubernetesLauncher:
         if self._note(spec) is not None or self._is_stopped(spec):
             return reference
         pods = pods_of(spec, self._rules)
-        _check_runs_read(spec)
+        check_runs_read(spec)
         if self._runs.spec(spec.run_key, spec.attempt) is None:
             self._runs.put_spec(spec)
         self._create_all(spec, pods)
@@ -340,15 +340,6 @@ class KubernetesLauncher:
 
     def _is_stopped(self, spec: LaunchSpec) -> bool:
         return self._runs.note(spec.run_key, spec.attempt, _STOPPED) is not None
-
-
-def _check_runs_read(spec: LaunchSpec) -> None:
-    """The kubelet would make a folder that is not there, as root: in the place of a run to come, if it is called so."""
-    for each in runs_read(spec):
-        if not Path(each).is_dir():
-            detail = f"The model or tokenizer of job {spec.job.name!r} is to be in {each}, and there is no such folder."
-            remedy = "Give checkpoint.warm_start, model.path or model.tokenizer a folder or the key of a finished run."
-            raise PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy=remedy))
 
 
 def _is_of(made: PodJson, pod: Manifest) -> bool:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final
 
 from kubernetes.client import CoreV1Api, V1DeleteOptions, V1Preconditions
@@ -18,8 +19,8 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from frenzy.adapters.k8s import labels
-from frenzy.adapters.k8s.launcher.pod_manifest import Manifest
 from frenzy.adapters.k8s.launcher.pod_outcome import PodJson, is_telling
+from frenzy.adapters.k8s.launcher.pod_parts import Manifest, OfRun, runs_read
 from frenzy.core.values.errors import FrenzyError, PermanentError, Reason, ReasonCode, TemporaryError
 
 _RETRY_AFTER_S: Final = 10.0
@@ -167,3 +168,12 @@ def _told(error: ApiException) -> Mapping[str, Any]:
 def _json(answer: Any) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(answer.data)
     return found
+
+
+def check_runs_read(spec: OfRun) -> None:
+    """The kubelet would make a folder that is not there, as root: in the place of a run to come, if it is called so."""
+    for each in runs_read(spec):
+        if not Path(each).is_dir():
+            detail = f"The model or tokenizer of job {spec.job.name!r} is to be in {each}, and there is no such folder."
+            remedy = "Give checkpoint.warm_start, model.path or model.tokenizer a folder or the key of a finished run."
+            raise PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy=remedy))

@@ -12,6 +12,7 @@ from rich.table import Table
 from frenzy.adapters.spec.spec_file import checked_spec
 from frenzy.cli.render.console import out, print_json
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.launch import deepspeed_config
 from frenzy.core.values.resource_plan import MemoryPrediction, ResourcePlan
 from frenzy.core.values.units import format_bytes
@@ -102,11 +103,12 @@ def trace_plan(
         device=device,
     )
     config = {**resolve_model_config(job.model), "use_cache": False}
-    buckets = bucket_elements_for(num_trained(config, choices), virtual=device == "cpu")
+    kind = DeviceKind.VIRTUAL if device == "cpu" else DeviceKind.CUDA
+    buckets = bucket_elements_for(num_trained(config, choices), virtual=kind is DeviceKind.VIRTUAL)
     # From the second micro-batch on gradients of earlier ones are there; a third changes nothing.
     steps = 1 if by_torch else min(2, plan.accumulation_steps)
     plan = replace(plan, accumulation_steps=steps, bucket_elements=buckets)
-    settings = None if by_torch else deepspeed_config(job, plan)
+    settings = None if by_torch else deepspeed_config(job, plan, kind)
     return TracedPlan(
         engine=_TORCH if by_torch else _DEEPSPEED,
         rank=rank,
@@ -129,6 +131,8 @@ def _check(job: TrainingJob, plan: ResourcePlan, rank: int) -> None:
         raise _refused(f"tensor parallel degree {plan.tp}", "a trace follows tensor parallel degree 1 only")
     if plan.offload_optimizer:
         raise _refused("optimizer offload", "a trace does not tell host memory from the card's")
+    if plan.activation_checkpointing and job.training.checkpoint_every_layers > 1:
+        raise _refused("training.checkpoint_every_layers", "a trace checkpoints each layer, or none")
     if job.training.optimizer == "adamw-8bit" or (lora is not None and lora.quantization != "none"):
         raise _refused("8-bit and 4-bit states", "their kernels have no rule for tensors without data")
 

@@ -9,7 +9,7 @@ from frenzy.core.scheduling.engine.choices import Capacity, Choice, Table, Table
 from frenzy.core.scheduling.engine.options import Contender
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy
 from frenzy.core.values.job import Objective
-from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob
+from frenzy.core.values.scheduling_facts import Elasticity, QueuedJob, RunningJob
 
 NOTHING = Table.of(())
 
@@ -24,7 +24,7 @@ class Claim(NamedTuple):
     takes no new work, and should go elsewhere. in_order: its plans are in an order that is not one of
     speed; it takes the first that can be had. by_cost: it goes by cost, not by time. due_s: see
     ``due_s``. num_held: GPUs it holds on nodes that are there and take new work. by_s: time until its deadline, if
-    that can be met.
+    that can be met. moves_again_s: see ``_moves_again_s``.
     """
 
     job: QueuedJob | RunningJob
@@ -43,6 +43,7 @@ class Claim(NamedTuple):
     due_s: float
     num_held: int
     by_s: float = math.inf
+    moves_again_s: float = 0.0
 
     @property
     def place(self) -> tuple[int, float, str]:
@@ -122,7 +123,17 @@ def claim_of_running(job: RunningJob, now_s: float, tables: Tables, policy: Back
         -math.inf if job.pressed else due_s(job, work, policy, capacity),
         # What it holds on a node that has left the cluster is nobody's.
         sum([each.num_gpus for each in allocations if each.node in capacity.ready]),
+        moves_again_s=0.0 if elasticity is None else _moves_again_s(elasticity, left * current.unit_s, ran_s, policy),
     )
+
+
+def _moves_again_s(elasticity: Elasticity, left_s: float, ran_s: float, policy: BackfillPolicy) -> float:
+    """What the moves cost that are likely to follow one that it makes of its own accord.
+
+    As the cluster is, it kept its plan for ``ran_s``. It is believed to keep the next one ``payback`` times as long,
+    which is a part of what is left: so a job that has just been moved stays, and one that was left alone moves.
+    """
+    return elasticity.restart_s * max(0.0, left_s / (policy.payback * max(ran_s, 1e-9)) - 1.0)
 
 
 def _work_of_running(current: Choice, others: Table, left: float, *, is_displaced: bool) -> float:

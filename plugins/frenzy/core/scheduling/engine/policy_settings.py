@@ -46,6 +46,8 @@ class BackfillPolicy(_AnyPolicy):
     as a share of its longest plan's predicted run time. Past it the job takes what it can get.
 
     hysteresis: a faster plan, or a move, must leave less than this share of the time to the end (restart included).
+    payback: a move that nothing forces must pay for itself before the job has run so many times as long as it has with
+    its present plan.
     disturbance: a plan that makes another job move must save so many restarts' time.
     gain_without_budget: a job without moves left may still grow into idle GPUs when that divides the
     time to its end by so much.
@@ -55,12 +57,13 @@ class BackfillPolicy(_AnyPolicy):
     urgency: float = 0.4
     slowdown: float = 1.0
     size_exponent: float = 0.0
-    overrun_share: float = 0.3
+    overrun_share: float = 1.0
     deadline_slack: float = 2.0
     queues: QueueRules = NO_RULES
     min_gain: float = 0.1
     max_wait_share: float = 0.5
     hysteresis: float = 0.8
+    payback: float = 12.0
     disturbance: float = 18.0
     gain_without_budget: float = 1.5
 
@@ -74,7 +77,7 @@ class HasPolicy(BackfillPolicy):
 
     name: ClassVar[str] = "has"
     urgency: float = 0.8
-    slowdown: float = 20.0
+    slowdown: float = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

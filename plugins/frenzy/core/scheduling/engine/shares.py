@@ -9,9 +9,9 @@ plan with n (effective) GPUs that takes t seconds costs
 and the cheapest is taken. For jobs that speed up with GPUs to the power p this gives the nearly
 optimal shares of heSRPT (Berg, Vesilo, Harchol-Balter 2020), without solving anything: for n GPUs the
 minimum is at n = p/(1-p) / price. With nobody behind the price is nothing, and the job runs as fast as
-it can. A job that runs keeps its plan unless another is better by ``hysteresis``, restart included. A plan
-for which another job would have to move costs ``disturbance`` restarts more: minutes saved by a short job
-are not worth those that a large one loses.
+it can. A job that runs keeps its plan unless another is better by ``hysteresis``, restart included, and with it the
+restarts that are likely to follow before its end. A plan for which another job would have to move costs ``disturbance``
+restarts more: minutes saved by a short job are not worth those that a large one loses.
 """
 
 from __future__ import annotations
@@ -193,10 +193,10 @@ def _cheapest(sweep: Sweep, claim: Claim, price: float, by_s: float) -> Choice |
 
     The first one for a job whose order of plans is not one of speed.
     """
-    best, least = None, math.inf
+    best, least, again_s = None, math.inf, 0.0
     current, table = claim.current, claim.others
     if current is not None and claim.run_s(current) <= by_s and _may_stay(sweep, claim, current):
-        best, least = current, _cost_to_stay(sweep, claim, current, price)
+        best, least, again_s = current, _cost_to_stay(sweep, claim, current, price), claim.moves_again_s
     left, left_s, restart_s, by_cost = sweep.left, claim.left, claim.restart_s, claim.by_cost
     never_cheaper = math.inf if by_cost or not table.is_by_speed else least
     for choice in table.choices:
@@ -207,7 +207,8 @@ def _cheapest(sweep: Sweep, claim: Claim, price: float, by_s: float) -> Choice |
             break
         if takes_s > by_s:
             continue
-        cost = choice.money(takes_s) if by_cost else takes_s * (1.0 + price * choice.gpus)
+        paid_s = takes_s + again_s
+        cost = choice.money(paid_s) if by_cost else paid_s * (1.0 + price * choice.gpus)
         # What it costs to disturb others only makes it dearer, and is looked up last.
         if (cost >= least and not claim.in_order) or not _is_open(sweep, claim, choice):
             continue
@@ -257,7 +258,8 @@ def _is_open(sweep: Sweep, claim: Claim, choice: Choice) -> bool:
         return not claim.job.pressed or _is_idle(sweep, claim, choice)
     # Nobody's turn is taken, and what is left at least shrinks by so much that the move pays for its own sake.
     return _is_idle(sweep, claim, choice) and (
-        (claim.run_s(choice) + claim.restart_s) * sweep.policy.gain_without_budget <= claim.run_s(current)
+        (claim.run_s(choice) + claim.restart_s + claim.moves_again_s) * sweep.policy.gain_without_budget
+        <= claim.run_s(current)
     )
 
 
@@ -280,7 +282,7 @@ def _grown(sweep: Sweep, claim: Claim, chosen: Choice) -> Choice:
     if not claim.has_moves:
         threshold = claim.run_s(chosen)
     elif chosen is claim.current:
-        threshold = claim.run_s(chosen) * sweep.policy.hysteresis
+        threshold = claim.run_s(chosen) * sweep.policy.hysteresis - claim.moves_again_s
     else:
         threshold = claim.run_s(chosen) + claim.restart_s
     if not _could_be_faster(claim, threshold):

@@ -24,6 +24,7 @@ from frenzy.core.values.cluster import Node, NodeAllocation, Placement
 from frenzy.core.values.errors import PermanentError
 from frenzy.core.values.resource_plan import HostTerm
 from frenzy.core.values.units import GIB, MIB
+from frenzy.core.values.workload import WorkloadSpec
 
 every_example = pytest.mark.parametrize("name", EXAMPLES)
 RULES = parse_pod_rules(PLAIN)
@@ -170,6 +171,24 @@ def test_grace_of_the_pod_is_longer_than_the_workers_own() -> None:
     (pod,) = pods_of(spec(A100, node("a", A100, 1)), rules)
     assert pod["spec"]["terminationGracePeriodSeconds"] > 90.5
     assert environment(pod)["FRENZY_STOP_GRACE_S"] == "90.5"
+
+
+# the image of a job's own script
+
+
+@pytest.mark.parametrize("allowed", ["", "workload_images: [ghcr.io/other/*]\n"])
+def test_a_script_runs_in_no_image_that_the_rules_do_not_allow(allowed: str) -> None:
+    given_ = spec(A100, node("a", A100, 1), workload=WorkloadSpec(command=("train",), image="ghcr.io/me/train:1"))
+    with pytest.raises(PermanentError, match="workload_images"):
+        pods_of(given_, parse_pod_rules(PLAIN + allowed))
+
+
+def test_a_script_runs_in_an_image_that_the_rules_allow_under_the_same_confinement() -> None:
+    rules = parse_pod_rules(PLAIN + "workload_images: ['ghcr.io/me/*']\n")
+    own = WorkloadSpec(command=("train", "$(id)"), image="ghcr.io/me/train:1")
+    (pod,) = pods_of(spec(A100, node("a", A100, 1), workload=own), rules)
+    (plain,) = pods_of(spec(A100, node("a", A100, 1)), rules)
+    assert container(pod) == {**container(plain), "image": "ghcr.io/me/train:1"}
 
 
 # environment and secrets

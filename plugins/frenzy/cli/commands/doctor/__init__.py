@@ -1,0 +1,1 @@
+"""``frenzy doctor``: one question a check, one finding an answer, each with what to do."""

@@ -1,0 +1,152 @@
+"""``frenzy models`` and ``frenzy checkpoints``: what runs left, and where."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from frenzy.adapters import airflow_calls as calls
+from frenzy.api import endpoints
+from frenzy.cli.commands.references import find_run
+from frenzy.cli.commands.server import Api, connect
+from frenzy.cli.render.console import out, print_json
+from frenzy.cli.render.tables import grid, local_date, size
+from frenzy.core.runs.ledger import JobState
+from frenzy.core.runs.protocol import RunView
+from frenzy.core.runs.views import FinishedModel
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.values.telemetry import printable
+from frenzy.core.values.units import counted, format_duration
+
+_EVALUATION: str = "EvaluateOperator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOutcome:
+    """A model, its scores by evaluating task (perplexity, sample and more), and Airflow's page of the run."""
+
+    model: FinishedModel
+    evaluations: Mapping[str, Mapping[str, Any]]
+    url: str
+
+
+def models(
+    run: Annotated[str | None, typer.Argument(help="A run's key, a job's name, or a DAG run's id.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Newest models to list.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the values as JSON.")] = False,
+) -> int:
+    """Finished models, newest first; of one run its path, perplexity, sample and metrics."""
+    with connect() as api:
+        if run is not None:
+            outcome = outcome_of(api, _finished_run(api, run).run.run_key)
+            if as_json:
+                print_json(outcome)
+            else:
+                show_outcome(out(), outcome)
+            return 0
+        found = api.ask(endpoints.models(limit))
+    if as_json:
+        print_json(found)
+    elif found:
+        rows = (
+            (each.job_name, each.run_key, local_date(each.ended_s), str(each.steps), _number(each.loss), _where(each))
+            for each in found
+        )
+        headings = ("job", "run", "ended", "steps", "loss", "model")
+        out().print(grid(f"{counted(len(found), 'model')}", headings, rows, right="steps loss"))
+    else:
+        out().print("No run has finished a model yet.")
+    return 0
+
+
+def checkpoints(
+    run: Annotated[str, typer.Argument(help="A run's key, a job's name, or a DAG run's id.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the values as JSON.")] = False,
+) -> int:
+    """A run's complete checkpoints, oldest first; it resumes from the newest."""
+    with connect() as api:
+        view = find_run(api, run)
+        found = api.ask(endpoints.checkpoints(view.run.run_key))
+    if as_json:
+        print_json(found)
+    elif found:
+        rows = ((str(each.step), each.path) for each in found)
+        out().print(grid(f"{view.run.job.name} {view.run.run_key}", ("step", "path"), rows, right="step"))
+    else:
+        out().print(f"{view.run.job.name} {view.run.run_key} has no complete checkpoint.")
+    return 0
+
+
+def outcome_of(api: Api, run_key: str) -> RunOutcome:
+    """What the run left. Raises PermanentError where it left no model that is known."""
+    view = api.ask(endpoints.run_view(run_key))
+    found = api.ask(endpoints.models(run_key=run_key))
+    if not found:
+        raise _no_model(view)
+    model = found[0]
+    url = calls.dag_page(api.base_url, model.dag_id, model.run_id)
+    return RunOutcome(model=model, evaluations=_evaluations(api, model.dag_id, model.run_id), url=url)
+
+
+def _finished_run(api: Api, reference: str) -> RunView:
+    """The run of that name; for a job's name its newest run with a model."""
+    for each in api.ask(endpoints.runs(1000)):
+        run = each.run
+        if run.state is JobState.SUCCEEDED and reference in (run.job.name, run.identity.dag_id):
+            return each
+    return find_run(api, reference)
+
+
+def _no_model(view: RunView) -> PermanentError:
+    detail = f"The run {view.run.run_key} of {view.run.job.name} is {view.run.state}: it has left no model."
+    return PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy="See: frenzy models"))
+
+
+def _evaluations(api: Api, dag_id: str, run_id: str) -> dict[str, Mapping[str, Any]]:
+    """What the DAG run's evaluations returned, by their task; nothing where Airflow does not show it."""
+    try:
+        tasks = [
+            each
+            for each in api.ask(calls.tasks_of(dag_id, run_id, "success"))["task_instances"]
+            if each.get("operator") == _EVALUATION
+        ]
+        found = {
+            each["task_id"]: api.ask(calls.returned(dag_id, run_id, each["task_id"], each["map_index"]))["value"]
+            for each in tasks
+        }
+    except PermanentError:
+        return {}
+    return {task: json.loads(value) if isinstance(value, str) else value for task, value in found.items()}
+
+
+def show_outcome(console: Console, outcome: RunOutcome) -> None:
+    """Path, size, scores, sample and page."""
+    model = outcome.model
+    lines = [
+        ("Model", model.path or "removed by frenzy clean"),
+        ("Size", size(model.num_bytes)),
+        ("Trained", f"{counted(model.steps, 'step')} in {format_duration(model.run_s)} on {model.plan_id}"),
+        ("Loss", _number(model.loss)),
+    ]
+    for task, found in outcome.evaluations.items():
+        whose = f" ({task})" if len(outcome.evaluations) > 1 else ""
+        held_out = "held-out text" if found.get("held_out") else "training text"
+        lines.append((f"Perplexity{whose}", f"{_number(found.get('perplexity'))} on {held_out}"))
+        lines.append((f"Sample{whose}", printable(f"{found.get('prompt', '')}{found.get('sample', '')}").strip()))
+    lines.append(("Page", outcome.url))
+    for name, text in lines:
+        console.print(Text.assemble((f"{name:<11}", "bold"), text), soft_wrap=True)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _where(model: FinishedModel) -> str:
+    return model.path or "removed"

@@ -1,0 +1,55 @@
+"""``frenzy plan --fit CARDS``: how a job would fit cards that it does not fit, with the text to paste."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from frenzy.adapters.spec.job_spec import job_to_document
+from frenzy.adapters.spec.yaml_core import dump_yaml
+from frenzy.cli.render.console import out
+from frenzy.cli.render.tables import candidates_table, memory_breakdown
+from frenzy.core.values.units import format_bytes
+
+if TYPE_CHECKING:
+    from frenzy.core.values.job import TrainingJob
+    from frenzy.offline import FitAnswer
+
+
+def show_fit(asked: TrainingJob, answer: FitAnswer, *, top: int) -> None:
+    """What to change, the lines of the job to paste, and the plans that then fit."""
+    console = out()
+    host = format_bytes(answer.host_memory_bytes)
+    fits = [each for each in answer.candidates if each.feasible]
+    if answer.changes is None:
+        console.print(f"{asked.name} does not fit {answer.cards}: no change of the job was found that makes it fit.")
+        console.print(candidates_table("refused", answer.candidates[:top]))
+        return
+    if not answer.changes:
+        console.print(f"{asked.name} fits {answer.cards} as it is.")
+    else:
+        console.print(f"{asked.name} fits {answer.cards} with:")
+        for each in answer.changes:
+            console.print(f"  {each}", soft_wrap=True)
+        console.print("\nIn the job's file:\n")
+        console.print(changed_lines(asked, answer.job), markup=False, highlight=False, soft_wrap=True)
+    console.print(candidates_table(f"Plans on {answer.cards}, with {host} of host memory", fits[:top]))
+    console.print(memory_breakdown(fits[0].plan))
+
+
+def changed_lines(before: TrainingJob, after: TrainingJob) -> str:
+    """The YAML of the fields of ``after`` that differ, under their sections; limits on cards apart."""
+    old, new = job_to_document(before, full=True), job_to_document(after, full=True)
+    new["constraints"] = old["constraints"]
+    return dump_yaml(_difference(old, new))
+
+
+def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in new.items():
+        was = old.get(name)
+        if isinstance(value, Mapping) and isinstance(was, Mapping) and value != was:
+            found[name] = _difference(was, value)
+        elif value != was:
+            found[name] = value
+    return found

@@ -1,0 +1,76 @@
+"""One passage that says why a run is where it is: what was chosen, what changed, what was lost, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from frenzy.core.lifecycle.reschedule import memory_move
+from frenzy.core.runs.ledger import FINAL_STATES, Attempt, JobState, QueueEntry, RunRecord
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.units import format_bytes
+
+
+def why(run: RunRecord, attempts: Sequence[Attempt], entry: QueueEntry | None) -> str:
+    """Sentences about now, then about the newest change. attempts: of the run, oldest first."""
+    return " ".join((*_now(run, attempts, entry), *_last_change(attempts)))
+
+
+def _now(run: RunRecord, attempts: Sequence[Attempt], entry: QueueEntry | None) -> Iterator[str]:
+    if run.state is JobState.SUCCEEDED and attempts:
+        yield _finished(attempts)
+    elif run.state in FINAL_STATES:
+        yield from _reason(run.reason)
+    elif entry is not None:
+        yield "It waits." if entry.hold is None else f"It waits: {entry.hold.sentence}"
+        if entry.hold is not None and entry.hold.remedy:
+            yield entry.hold.remedy
+    elif attempts and attempts[-1].is_live:
+        yield from _under_way(attempts[-1])
+    else:
+        yield from _reason(run.reason)
+
+
+def _finished(attempts: Sequence[Attempt]) -> str:
+    last, count = attempts[-1], len(attempts)
+    made = f"{count} attempts" if count > 1 else "one attempt"
+    return f"It has trained {last.last_step} steps in {made}, at the end on {last.plan.plan_id}."
+
+
+def _under_way(attempt: Attempt) -> Iterator[str]:
+    plan = attempt.plan
+    fits = f"predicted {format_bytes(plan.memory.peak_allocated_bytes)} of {format_bytes(plan.gpu_memory_bytes)}"
+    yield f"Attempt {attempt.attempt} has {plan.num_gpus} × {plan.gpu_type} as {plan.plan_id}, {fits} on each GPU."
+    if attempt.stop_reason is not None:
+        yield f"It saves a checkpoint and stops: {attempt.stop_reason.sentence}"
+
+
+def _last_change(attempts: Sequence[Attempt]) -> Iterator[str]:
+    """Why the newest attempt followed the one before, and what that cost."""
+    for before, after in list(pairwise(attempts))[-1:]:
+        if before.outcome is None or before.outcome.code is ReasonCode.COMPLETED:
+            return
+        yield f"Attempt {before.attempt} ended at step {before.last_step}: {before.outcome.sentence}"
+        moved = memory_move(after.next_attempt, after.plan)
+        if moved is not None:
+            yield moved.sentence
+        yield f"Attempt {after.attempt} {_lost(before, after)}."
+
+
+def _lost(before: Attempt, after: Attempt) -> str:
+    start = after.next_attempt.checkpoint_step
+    if start is None:
+        return f"starts again; {_steps(before.last_step)}" if before.last_step else "starts again; nothing was lost"
+    lost = max(0, before.last_step - start)
+    return f"goes on from step {start}; {_steps(lost) if lost else 'no step is lost'}"
+
+
+def _steps(count: int) -> str:
+    return "1 step is made again" if count == 1 else f"{count} steps are made again"
+
+
+def _reason(reason: Reason | None) -> Iterator[str]:
+    if reason is not None:
+        yield reason.sentence
+        if reason.remedy:
+            yield reason.remedy

@@ -1,0 +1,57 @@
+"""Cards as a person names them, ``1xRTX4090`` or ``8 x a100-80``, as a machine that has them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from frenzy.core.values.cluster import Cluster, Node
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.values.gpu_catalogue import CATALOGUE
+from frenzy.core.values.hardware import GpuType
+
+_CARDS: Final = re.compile(r"\s*(?:(\d{1,5})\s*[x*]\s*)?([\w -]+?)\s*", re.IGNORECASE)
+# A workstation's or a server's usual host memory for each byte of its cards, and cores for each card.
+_HOST_SHARE: Final = 2
+_CPUS: Final = 8.0
+
+
+def node_of_cards(cards: str) -> Cluster:
+    """One node with these cards, twice their memory, and eight cores for each.
+
+    Raises PermanentError (BAD_CONFIG_OR_DATA) for a text that is none, or a card that the catalogue lacks.
+    """
+    found = _CARDS.fullmatch(cards)
+    count = int(found[1] or 1) if found else 0
+    if found is None or count < 1:
+        raise _refused(f"{cards!r} is no number of cards and their name.", "Write it as 1xRTX4090.")
+    gpu = _card(found[2])
+    node = Node(
+        name="asked",
+        gpu_type=gpu.name,
+        num_gpus=count,
+        host_memory_bytes=_HOST_SHARE * count * gpu.memory_bytes,
+        num_cpus=_CPUS * count,
+    )
+    return Cluster((gpu,), (node,))
+
+
+def _card(name: str) -> GpuType:
+    """The card of that name, or the only one whose name ends or begins so."""
+    asked = _plain(name)
+    known = {_plain(each): entry.gpu for each, entry in CATALOGUE.items()}
+    if asked in known:
+        return known[asked]
+    similar = [each for each in known if each.endswith(asked) or each.startswith(asked)]
+    if len(similar) != 1:
+        which = f"it may be {', '.join(sorted(known[each].name for each in similar))}" if similar else "it is not known"
+        raise _refused(f"Card {name!r}: {which}.", "frenzy gpus lists all.")
+    return known[similar[0]]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]|nvidia|geforce|gb$", "", name.lower())
+
+
+def _refused(detail: str, remedy: str) -> PermanentError:
+    return PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy=remedy))

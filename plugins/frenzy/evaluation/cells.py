@@ -1,0 +1,74 @@
+"""Cells of a table of runs: read by the column's name, refused by it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+from frenzy.evaluation.published import Cells, UnknownRow
+
+_FLAGS: Final = {"": None, "none": None, "true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_MOST: Final = 2**31
+T = TypeVar("T")
+
+
+def text(cells: Cells, name: str, default: str | None = None) -> str:
+    """The cell's text; ``default`` where column or cell is missing. Raises UnknownRow without a default."""
+    found = (cells.get(name) or "").strip()
+    if found or default is not None:
+        return found or str(default)
+    raise UnknownRow(f"{name} is not recorded")
+
+
+def whole(cells: Cells, name: str, default: int | None = None, *, least: int = 1) -> int:
+    """The cell as a whole number of at least ``least``. Raises UnknownRow otherwise."""
+    found = number(cells, name, None if default is None else float(default))
+    if found != int(found) or not least <= found <= _MOST:
+        raise UnknownRow(f"{name} {text(cells, name)!r} is not a whole number of at least {least}")
+    return int(found)
+
+
+def number(cells: Cells, name: str, default: float | None = None) -> float:
+    """The cell as a finite number of at least 0. Raises UnknownRow otherwise."""
+    found = text(cells, name, "" if default is not None else None)
+    if not found:
+        return float(default or 0.0)
+    try:
+        value = float(found)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value < 0:
+        raise UnknownRow(f"{name} {found!r} is not a number of at least 0")
+    return value
+
+
+def optional_number(cells: Cells, name: str) -> float | None:
+    """The cell as a number; None where column or cell is missing. Raises UnknownRow for another text."""
+    return number(cells, name) if text(cells, name, "") else None
+
+
+def flag(cells: Cells, name: str, *, default: bool = False) -> bool:
+    """The cell as true or false. Raises UnknownRow for another text."""
+    found = text(cells, name, "").lower()
+    if found not in _FLAGS:
+        raise UnknownRow(f"{name} {found!r} is neither true nor false")
+    answer = _FLAGS[found]
+    return default if answer is None else answer
+
+
+def choice(cells: Cells, name: str, choices: Mapping[str, T], default: str | None = None) -> T:
+    """What the cell's text stands for. Raises UnknownRow for a text that is none of ``choices``."""
+    found = text(cells, name, default).lower()
+    if found not in choices:
+        raise UnknownRow(f"{name} {found!r} is none of {', '.join(each or '(empty)' for each in choices)}")
+    return choices[found]
+
+
+def words(cells: Cells, name: str) -> tuple[str, ...]:
+    """The cell's words, parted by spaces, commas or a list's signs. Raises UnknownRow where there is none."""
+    found = tuple(each for each in re.split(r"[\s,;\[\]\"'|]+", text(cells, name)) if each)
+    if not found:
+        raise UnknownRow(f"{name} is not recorded")
+    return found

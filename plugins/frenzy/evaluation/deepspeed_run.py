@@ -1,0 +1,55 @@
+"""A run of DeepSpeed on GPUs as somebody published it, predicted by the product's own memory model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from frenzy.core.memory.calibration import Calibration
+from frenzy.core.memory.closed_form import predict_memory
+from frenzy.core.memory.workload import PlanRow, Workload
+from frenzy.core.planning.grid import grid_of
+from frenzy.core.values.resource_plan import MemoryPrediction, MemoryTerm
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepSpeedRun:
+    """One run.
+
+    held_logits_bytes: of each token and entry of the vocabulary, which a script keeps from one step to
+    the next because it keeps the model's outputs. keeps_gathered: linear maps keep the weights that stage 3
+    gathered from the forward to the backward pass. Up to 0.14 DeepSpeed replaced them by its own only while
+    zero.Init made the model (partition_parameters.py); torch's keep a view of the weight.
+    """
+
+    workload: Workload
+    plan: PlanRow
+    calibration: Calibration
+    held_logits_bytes: int = 0
+    keeps_gathered: bool = False
+
+
+def predict_deepspeed_memory(run: DeepSpeedRun) -> MemoryPrediction:
+    """Peak and requirement of one GPU, as a plan of the product has them."""
+    table = predict_memory(run.workload, grid_of((run.plan,)), run.calibration)
+    if table is None:
+        raise ValueError("a run without coefficients; ask for them before")
+    found = table.prediction(0)
+    terms = [each for each in (_held_logits(run), _kept_weights(run)) if each.num_bytes]
+    extra = sum(each.num_bytes for each in terms)
+    return replace(
+        found,
+        peak_allocated_bytes=found.peak_allocated_bytes + extra,
+        required_bytes=found.required_bytes + round(extra * (1 + run.calibration.headroom_share)),
+        terms=tuple(sorted((*found.terms, *terms), key=lambda each: -each.num_bytes)),
+    )
+
+
+def _held_logits(run: DeepSpeedRun) -> MemoryTerm:
+    tokens = run.workload.sequence_length * run.plan.micro_batch
+    held = run.held_logits_bytes * run.workload.shape.vocab_size * tokens
+    return MemoryTerm(name="outputs of the step before", num_bytes=held, equation="bytes*t*V")
+
+
+def _kept_weights(run: DeepSpeedRun) -> MemoryTerm:
+    kept = run.workload.weight_bytes * run.workload.shape.num_parameters if run.keeps_gathered else 0
+    return MemoryTerm(name="gathered weights kept by linear maps", num_bytes=kept, equation="w*N")

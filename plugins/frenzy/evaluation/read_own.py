@@ -1,0 +1,267 @@
+"""Reader of a table of one's own runs, and of the runs of DeepSpeed on GPUs that others published.
+
+A row names its model, framework, micro-batch and sequence length, and what was measured; other columns have
+defaults (docs/accuracy.md lists them all). A cell ``a|b`` says that nobody recorded which of the two it was: the
+prediction is then a range, the row's error the distance to it. Where the range is wider than 15 % of its lower end
+the row is refused, with the columns at fault.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from frenzy.core.memory.activation_coefficients import Attention, Loss
+from frenzy.core.memory.calibration import Calibration
+from frenzy.core.memory.torch_kernels import Sharding, TorchOptimizer
+from frenzy.core.memory.workload import PlanRow, Workload
+from frenzy.core.models.shape import ModelShape
+from frenzy.core.models.trainable import trained_part
+from frenzy.core.models.weight_storage import WeightStorage
+from frenzy.core.values.errors import PermanentError
+from frenzy.core.values.gpu_catalogue import CATALOGUE
+from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.job import LoraSpec, Precision
+from frenzy.core.values.units import GIB
+from frenzy.core.values.zero_buckets import DEEPSPEED_BUCKET_ELEMENTS, ZeroBuckets, zero_buckets
+from frenzy.evaluation.cells import choice, flag, number, optional_number, text, whole, words
+from frenzy.evaluation.deepspeed_run import DeepSpeedRun
+from frenzy.evaluation.model_names import published_name
+from frenzy.evaluation.predict import predict
+from frenzy.evaluation.published import OWN_RUNS, Cells, Grade, ModelledRun, Outcome, PublishedRow, UnknownRow
+from frenzy.evaluation.settings_of_runs import RunSetting, shape_of, torch_run
+
+COLUMNS: Final = ("model", "framework", "micro_batch", "sequence_length")
+WIDEST_RANGE: Final = 0.15
+_EITHER: Final = "|"
+_MOST_COMBINATIONS: Final = 64
+_FREE_TEXT: Final = ("source", "note", "dataset", "label", "left_out")
+_UNITS: Final = {"bytes": 1.0, "mib": 2.0**20, "gib": float(GIB), "gb": 1e9}
+_OUTCOMES: Final = {"ran": Outcome.RAN, "out of memory": Outcome.OUT_OF_MEMORY, "oom": Outcome.OUT_OF_MEMORY}
+_PRECISIONS: Final = {
+    "bf16": Precision.BF16,
+    "fp16": Precision.FP16,
+    "fp32": Precision.FP32,
+    "autocast-bf16": Precision.AUTOCAST_BF16,
+}
+_STORAGES: Final = {each.value: each for each in (WeightStorage.PLAIN, WeightStorage.NF4, WeightStorage.NF4_DOUBLE)}
+_TORCH_OPTIMIZERS: Final = {each.value: each for each in TorchOptimizer}
+# DeepSpeed's name or torch's: the states, and whether it updates in place.
+_DEEPSPEED_OPTIMIZERS: Final = {
+    "adamw": ("adamw", False),
+    "adamw-fused": ("adamw", True),
+    "fused-adam": ("adamw", True),
+    "cpu-adam": ("adamw", True),
+    "adamw-8bit": ("adamw-8bit", None),
+    "sgd": ("sgd", None),
+}
+
+
+def read_row(cells: Cells, number_of_row: int, calibration: Calibration) -> PublishedRow:
+    """One run. Raises UnknownRow where something is missing or unknown, by the column's name."""
+    row = _measured(cells, number_of_row)
+    if text(cells, "left_out", ""):
+        raise UnknownRow(text(cells, "left_out"))
+    runs = [_run(each, calibration) for each in _alternatives(cells)]
+    if len(runs) > 1:
+        peaks = [predict(each).peak_allocated_bytes for each in runs]
+        runs = [run for _, run in sorted(zip(peaks, runs, strict=True), key=lambda each: -each[0])]
+        width = max(peaks) / min(peaks) - 1.0
+        if width > WIDEST_RANGE:
+            names = ", ".join(name for name in cells if _is_range(cells, name))
+            raise UnknownRow(f"not recorded: {names}; the prediction varies by more than {WIDEST_RANGE:.0%}")
+    return replace(row, run=runs[0], alternatives=tuple(runs[1:]))
+
+
+def refused_row(cells: Cells, number_of_row: int, refusal: str) -> PublishedRow:
+    """The same row where it cannot be predicted."""
+    try:
+        row = _measured(cells, number_of_row)
+    except UnknownRow:
+        row = _unmeasured(cells, number_of_row)
+    return replace(row, refusal=refusal)
+
+
+def _unmeasured(cells: Cells, number_of_row: int) -> PublishedRow:
+    framework = text(cells, "framework", "?")
+    stage = f" ZeRO-{cells['zero_stage']}" if text(cells, "zero_stage", "") else ""
+    method = "lora" if text(cells, "lora_rank", "") else "full"
+    sizes = " ".join(
+        f"{letter}{text(cells, name, '?')}" for name, letter in (("micro_batch", "b"), ("sequence_length", "s"))
+    )
+    return PublishedRow(
+        dataset=text(cells, "dataset", OWN_RUNS),
+        number=number_of_row,
+        label=f"{text(cells, 'model', '?')} {method}{stage} {sizes} x{text(cells, 'num_gpus', '1')}",
+        grade=Grade.B,
+        framework="DeepSpeed" if framework.lower() == "deepspeed" else framework,
+        group=f"{method}{stage}/{framework}",
+        outcome=Outcome.RAN,
+        capacity_bytes=CATALOGUE["a100-80"].gpu.memory_bytes,
+    )
+
+
+def _measured(cells: Cells, number_of_row: int) -> PublishedRow:
+    peak, reserved = _bytes(cells, "peak"), _bytes(cells, "reserved")
+    if not text(cells, "outcome", "") and peak is None and reserved is None:
+        raise UnknownRow("peak_gib is not recorded, nor another measurement or outcome")
+    return replace(
+        _unmeasured(cells, number_of_row),
+        grade=choice(cells, "grade", {each.value.lower(): each for each in Grade}, "B"),
+        outcome=choice(cells, "outcome", _OUTCOMES, "ran"),
+        capacity_bytes=_capacity(cells),
+        peak_bytes=peak,
+        reserved_bytes=reserved,
+    )
+
+
+def _bytes(cells: Cells, what: str) -> int | None:
+    found = [(optional_number(cells, f"{what}_{unit}"), size) for unit, size in _UNITS.items()]
+    return next((round(value * size) for value, size in found if value), None)
+
+
+def _capacity(cells: Cells) -> int:
+    own = optional_number(cells, "capacity_gib")
+    if own:
+        return round(own * GIB)
+    return choice(cells, "gpu", {name.lower(): entry.gpu.memory_bytes for name, entry in CATALOGUE.items()})
+
+
+def _is_range(cells: Cells, name: str) -> bool:
+    return name not in _FREE_TEXT and _EITHER in cells[name]
+
+
+def _alternatives(cells: Cells) -> Iterator[Cells]:
+    """The row once for each combination of what was not recorded."""
+    names = [name for name in cells if _is_range(cells, name)]
+    choices = [[part.strip() for part in cells[name].split(_EITHER)] for name in names]
+    found = itertools.product(*choices)
+    for count, values in enumerate(found):
+        if count >= _MOST_COMBINATIONS:
+            raise UnknownRow(f"not recorded: {', '.join(names)}; these are more than {_MOST_COMBINATIONS} combinations")
+        yield {**cells, **dict(zip(names, values, strict=True))}
+
+
+def _run(cells: Cells, calibration: Calibration) -> ModelledRun:
+    framework = choice(cells, "framework", {"deepspeed": True, "torch": False, "fsdp": False})
+    return _deepspeed_run(cells, calibration) if framework else _torch_run(cells, calibration)
+
+
+def _shape(cells: Cells) -> ModelShape:
+    return shape_of(published_name(text(cells, "model")))
+
+
+def _lora(cells: Cells) -> LoraSpec | None:
+    if not text(cells, "lora_rank", ""):
+        return None
+    rank, dropout = whole(cells, "lora_rank"), number(cells, "lora_dropout", 0.0)
+    try:
+        return LoraSpec(rank=rank, dropout=dropout, target_modules=words(cells, "lora_targets"))
+    except PermanentError as error:
+        raise UnknownRow(error.reason.detail) from error
+
+
+def _torch_run(cells: Cells, calibration: Calibration) -> ModelledRun:
+    """torch's own loop or the Trainer's, alone or under FSDP with all parameters sharded."""
+    num_gpus = whole(cells, "num_gpus", 1)
+    precision = choice(cells, "precision", _PRECISIONS, "bf16")
+    if precision is Precision.FP32:
+        raise UnknownRow("precision 'fp32' is predicted for framework deepspeed only")
+    sharded = text(cells, "framework").lower() == "fsdp" and num_gpus > 1
+    return torch_run(
+        RunSetting(
+            model=published_name(text(cells, "model")),
+            micro_batch=whole(cells, "micro_batch"),
+            sequence_length=whole(cells, "sequence_length"),
+            lora=_lora(cells),
+            storage=choice(cells, "storage", _STORAGES, "plain"),
+            autocast=precision is Precision.AUTOCAST_BF16,
+            master_fp32=precision is Precision.AUTOCAST_BF16 and not text(cells, "lora_rank", ""),
+            checkpointing=flag(cells, "checkpointing"),
+            attention=_attention(cells, calibration),
+            optimizer=choice(cells, "optimizer", _TORCH_OPTIMIZERS, "adamw"),
+            sharding=Sharding.FULL if sharded else Sharding.NONE,
+            num_gpus=num_gpus,
+            accumulation=whole(cells, "accumulation", 1),
+            fused_linear_loss=_loss(cells) is Loss.FUSED,
+        ),
+        calibration,
+    )
+
+
+def _attention(cells: Cells, calibration: Calibration) -> Attention:
+    """Coefficients of older releases are FlashAttention's by name; later ones hold torch's, which calls its kernel."""
+    asked = choice(cells, "attention", {each.value: each for each in Attention}, Attention.FLASH_2.value)
+    named = any(each.attention is Attention.FLASH_2 for each in calibration.activations)
+    return asked if named or asked is not Attention.FLASH_2 else Attention.SDPA
+
+
+def _loss(cells: Cells) -> Loss:
+    return choice(cells, "loss", {each.value: each for each in Loss}, "torch")
+
+
+def _deepspeed_run(cells: Cells, calibration: Calibration) -> DeepSpeedRun:
+    shape, lora = _shape(cells), _lora(cells)
+    precision = choice(cells, "precision", _PRECISIONS, "bf16")
+    states, in_place = choice(cells, "optimizer", _DEEPSPEED_OPTIMIZERS, "adamw")
+    num_gpus, tp = whole(cells, "num_gpus", 1), whole(cells, "tensor_parallel", 1)
+    if num_gpus % tp:
+        raise UnknownRow(f"tensor_parallel {tp} does not divide num_gpus {num_gpus}")
+    if flag(cells, "offload_parameters"):
+        raise UnknownRow("offload_parameters 'true' is not modelled")
+    workload = Workload(
+        shape=shape,
+        trained=trained_part(shape, lora),
+        precision=precision,
+        optimizer=states,
+        updates_in_place=in_place,
+        sequence_length=whole(cells, "sequence_length"),
+        kind=DeviceKind.CUDA,
+        bucket_elements=DEEPSPEED_BUCKET_ELEMENTS,
+        buckets=_buckets(cells),
+        overlap_comm=flag(cells, "overlap_comm"),
+        overlaps_offloaded=True,
+        # DeepSpeed's default is the weights' format.
+        accumulation_bytes=choice(cells, "gradients", _GRADIENTS, "") or (2 if precision in _HALVES else 4),
+        storage=choice(cells, "storage", _STORAGES, "plain"),
+        attention=_attention(cells, calibration),
+        loss=_loss(cells),
+        adapter_dropout=lora is not None and lora.dropout > 0,
+    )
+    plan = PlanRow(
+        dp=num_gpus // tp,
+        tp=tp,
+        zero_stage=choice(cells, "zero_stage", {"1": 1, "2": 2, "3": 3}),
+        micro_batch=whole(cells, "micro_batch"),
+        accumulation=whole(cells, "accumulation", 1),
+        checkpointing=flag(cells, "checkpointing"),
+        offload=flag(cells, "offload_optimizer"),
+    )
+    setting = workload.activation_setting(checkpointing=plan.checkpointing)
+    if calibration.activation(shape, setting) is None:
+        raise UnknownRow(f"no coefficients of {shape.family} for {setting.precision}, {setting.attention}")
+    return DeepSpeedRun(
+        workload=workload,
+        plan=plan,
+        calibration=calibration,
+        held_logits_bytes=whole(cells, "held_logits_bytes", 0, least=0),
+        keeps_gathered=not flag(cells, "zero_init", default=True) and plan.zero_stage == 3 and not plan.checkpointing,
+    )
+
+
+_HALVES: Final = frozenset({Precision.BF16, Precision.FP16})
+_GRADIENTS: Final[Mapping[str, int | None]] = {"": None, "fp32": 4, "bf16": 2, "fp16": 2}
+
+
+def _buckets(cells: Cells) -> ZeroBuckets:
+    """DeepSpeed's own defaults where a column says nothing."""
+    own = zero_buckets(DEEPSPEED_BUCKET_ELEMENTS)
+    return replace(
+        own,
+        reduce=whole(cells, "reduce_bucket", own.reduce),
+        prefetch=whole(cells, "prefetch_bucket", own.prefetch, least=0),
+        persistent=whole(cells, "persistence_threshold", own.persistent, least=0),
+        live=whole(cells, "max_live_parameters", own.live, least=0),
+    )

@@ -1,0 +1,219 @@
+"""From what a script's agent says to what monitors read: step records, checkpoints, and the request to stop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.launch import RunPaths
+from frenzy.core.values.peak_memory import PeakMemory
+from frenzy.core.values.telemetry import StepRecord
+from frenzy.core.values.units import format_bytes
+from frenzy.trainer import heartbeats
+from frenzy.trainer.launch.script.checkpoints import ScriptCheckpoint, record
+from frenzy.trainer.launch.script.environment import ScriptRank
+from frenzy.trainer.launch.script.reports import Report, ReportFile
+from frenzy.trainer.loop.control import ControlFile
+from frenzy.trainer.telemetry.process_memory import ProcessMemory
+from frenzy.trainer.telemetry.shared_progress import SharedProgress
+from frenzy.trainer.telemetry.writer import TelemetryWriter
+
+logger = logging.getLogger("frenzy.trainer")
+
+_CONTROL_S: Final = 0.25
+_BEAT_S: Final = 5.0
+_CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+class RankWatch:
+    """One rank: its reports become its records. baseline_bytes: of a virtual GPU's process before it has a model."""
+
+    def __init__(self, rank: ScriptRank, pid: int, board: SharedProgress, baseline_bytes: int) -> None:
+        self._rank, self._pid, self._board, self._baseline_bytes = rank, pid, board, baseline_bytes
+        self._reports = ReportFile(rank.reports)
+        self._memory = ProcessMemory(pid)
+        self._writer = TelemetryWriter(RunPaths(rank.spec.run_dir), rank.spec.attempt, rank.rank)
+        self._is_virtual = rank.spec.gpu.kind is DeviceKind.VIRTUAL
+        self.has_agent = self.is_stopping = self.has_stepped = False
+        self.peak_bytes = 0
+
+    def read(self) -> None:
+        """Take over what was said since the last call."""
+        for each in self._reports.new():
+            self._take(each)
+        self._writer.flush_if_due()
+
+    def close(self) -> None:
+        self.read()
+        self._writer.flush()
+        self._memory.close()
+
+    def cpu_ticks(self) -> int:
+        """Processor time so far: what shows that a script without the agent does something."""
+        try:
+            fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0
+        return int(fields[11]) + int(fields[12])
+
+    def ask_to_end(self) -> None:
+        """SIGTERM, to a script that nothing else reaches."""
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGTERM)
+
+    def _take(self, report: Report) -> None:
+        if report.kind == "hello":
+            self.has_agent = True
+            self._begin(report)
+        elif report.kind == "stopping":
+            self.is_stopping = True
+        elif report.kind == "step":
+            self._step(report)
+        elif report.kind == "checkpoint":
+            self._checkpoint(report)
+
+    def _begin(self, report: Report) -> None:
+        """From here on a virtual GPU's memory counts: after the script's libraries, before its model."""
+        held = report.count("data_bytes")
+        if not self._is_virtual or held is None:
+            return
+        self._baseline_bytes = held
+        bound(self._pid, held + self._rank.spec.gpu.memory_bytes)
+        self._board.take_peak(self._rank.local_rank)
+
+    def _step(self, report: Report) -> None:
+        local, loss = self._rank.local_rank, report.number("loss")
+        if report.step <= self._board.last_step(local):
+            return
+        self.has_stepped = True
+        step_s = max(0.0, report.number("step_time_s") or 0.0)
+        tokens = report.number("tokens") or 0.0
+        peaks, capacity = self._memory_of(report)
+        self.peak_bytes = max(self.peak_bytes, peaks.allocated_bytes)
+        self._board.set_progress(local, step=report.step, loss=float("nan") if loss is None else loss)
+        total = report.count("total_steps")
+        if total:
+            self._board.set_total(local, total)
+        self._writer.write(
+            StepRecord(
+                rank=self._rank.rank,
+                step=report.step,
+                time_s=time.time(),
+                loss=loss,
+                step_time_s=step_s,
+                tokens_per_s=tokens / step_s if step_s else 0.0,
+                peaks=peaks,
+                capacity_bytes=capacity,
+                num_alloc_retries=report.count("num_alloc_retries") or 0,
+                num_ooms=report.count("num_ooms") or 0,
+                learning_rate=report.number("learning_rate") or 0.0,
+                grad_norm=report.number("grad_norm"),
+                host_rss_bytes=self._resident(),
+            )
+        )
+
+    def _memory_of(self, report: Report) -> tuple[PeakMemory, int]:
+        """(peaks of the step, capacity): of a card what its allocator says, of a virtual GPU what was sampled."""
+        gpu = self._rank.spec.gpu
+        if not self._is_virtual:
+            allocated, reserved, used = (
+                report.count(name) or 0 for name in ("allocated_bytes", "reserved_bytes", "device_used_bytes")
+            )
+            total = report.count("device_bytes") or gpu.memory_bytes
+            peaks = PeakMemory(allocated_bytes=allocated, reserved_bytes=reserved, device_used_bytes=used)
+            return peaks, min(total, gpu.memory_bytes)
+        now = max(0, self._data() - self._baseline_bytes)
+        peak = max(now, self._board.take_peak(self._rank.local_rank) - self._baseline_bytes)
+        return PeakMemory(allocated_bytes=peak, reserved_bytes=peak, device_used_bytes=now), gpu.memory_bytes
+
+    def _checkpoint(self, report: Report) -> None:
+        if self._rank.rank != 0:
+            return
+        try:
+            kept = record(
+                self._rank.spec, ScriptCheckpoint(step=report.step, path=report.text("path")), self._rank.scratch
+            )
+        except Exception as error:  # whatever the script named, its run goes on
+            logger.warning("the checkpoint of step %d could not be recorded: %s", report.step, error)
+            return
+        if kept:
+            self._board.set_checkpoint(self._rank.local_rank, report.step)
+
+    def _data(self) -> int:
+        try:
+            return self._memory.data_bytes()
+        except OSError:  # it has ended meanwhile
+            return 0
+
+    def _resident(self) -> int:
+        try:
+            return self._memory.resident_bytes()
+        except (OSError, IndexError):
+            return 0
+
+
+class NodeWatch:
+    """All ranks of this machine: called at each turn of the launcher's supervision."""
+
+    def __init__(self, watches: Mapping[int, RankWatch], rank: ScriptRank, stop_received: Callable[[], bool]) -> None:
+        self.watches, self._rank, self._stop_received = watches, rank, stop_received
+        self._control = ControlFile(RunPaths(rank.spec.run_dir).control(rank.spec.attempt))
+        self._asked_s = self._beat_s = 0.0
+        self._ticks = 0
+        self._has_ended_them = False
+
+    def turn(self) -> None:
+        """Read what ranks say, pass on what is asked of them, and tell that something goes on."""
+        for each in self.watches.values():
+            each.read()
+        now = time.monotonic()
+        if now - self._asked_s >= _CONTROL_S:
+            self._asked_s = now
+            self._pass_on()
+        if now - self._beat_s >= _BEAT_S:
+            self._beat_s = now
+            self._beat()
+
+    @property
+    def is_asked_to_stop(self) -> bool:
+        return self._rank.stop_file.exists()
+
+    def close(self) -> None:
+        for each in self.watches.values():
+            each.close()
+        peak = max((each.peak_bytes for each in self.watches.values()), default=0)
+        if peak:
+            logger.info("peak memory: %s of %s", format_bytes(peak), format_bytes(self._rank.spec.gpu.memory_bytes))
+
+    def _pass_on(self) -> None:
+        if self._stop_received() or self._control.asks_to_stop():
+            self._rank.stop_file.touch()
+        if self._stop_received() and not self._has_ended_them:
+            self._has_ended_them = True
+            for each in self.watches.values():
+                if not each.has_agent:
+                    each.ask_to_end()
+
+    def _beat(self) -> None:
+        """Before its first step, or without the agent, a script shows its progress only by the time that it takes."""
+        if any(each.has_stepped for each in self.watches.values()):
+            return
+        ticks = sum(each.cpu_ticks() for each in self.watches.values())
+        if ticks > self._ticks:
+            self._ticks = ticks
+            heartbeats.beat("running the script: seconds of processor time", ticks // _CLOCK_TICKS)
+
+
+def bound(pid: int, num_bytes: int) -> None:
+    """Let the process ``pid`` have ``num_bytes`` of data memory at most: what a virtual GPU is."""
+    with suppress(ProcessLookupError, PermissionError):
+        hard = resource.prlimit(pid, resource.RLIMIT_DATA)[1]
+        resource.prlimit(pid, resource.RLIMIT_DATA, (num_bytes, hard))

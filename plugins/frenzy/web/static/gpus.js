@@ -1,0 +1,178 @@
+// The page GPUs: what is free, who holds what until when, who waits and why, who ended.
+import { NodeMap } from "./node_map.js";
+import { Shown, bytes, clock, duration, el, get, notice, reason, repeat, runPage, state, table } from "./page.js";
+import { VirtualTable } from "./virtual_table.js";
+
+const EVERY_MS = 4000;
+const MOST_ENDED = 30;
+
+let names = new Map();
+let now = 0;
+
+function job(row) {
+  return [el("a", { target: "_top", href: runPage(row.dag_id, row.run_id), title: row.run_id }, row.job_name),
+    el("div", { class: "faint" }, [row.owner, row.team === "default" ? null : row.team, row.queue === "default" ? null : row.queue].filter(Boolean).join(" · "))];
+}
+
+// One line; the whole sentence and the remedy are the title, and stand on the run's page.
+function short(value) {
+  if (!value) return el("span", { class: "faint" }, "–");
+  const whole = [value.detail || value.code, value.remedy].filter(Boolean).join(" → ");
+  return el("span", { title: whole }, value.detail || value.code, value.remedy ? el("div", { class: "remedy" }, value.remedy) : null);
+}
+
+const WAITING = [
+  ["place", (row) => row.position, "number", "6ch"],
+  ["job", job, null, "24ch"],
+  ["state", (row) => state(row.state), null, "13ch"],
+  ["waits", (row) => duration(Math.max(0, now - row.waiting_since_s)), "number", "13ch"],
+  ["why, and what would help", (row) => short(row.reason), "why", "auto"],
+  ["wants", (row) => (row.wanted_plan_id ? el("code", {}, row.wanted_plan_id) : "–"), null, "26ch"],
+  ["expected start", (row) => clock(row.expected_start_s), "number", "14ch"],
+  ["priority", (row) => row.priority, "number", "9ch"],
+];
+
+const RUNNING = [
+  ["job", job, null, "24ch"],
+  ["state", (row) => state(row.state), null, "13ch"],
+  ["GPUs", (row) => [`${row.num_gpus} × ${row.gpu_type}`, el("div", { class: "faint", title: row.nodes.join(", ") }, row.nodes.join(", "))], null, "26ch"],
+  ["step", (row) => (row.total_steps ? `${row.last_step} / ${row.total_steps}` : row.last_step), "number", "14ch"],
+  ["loss", (row) => (row.last_loss === null ? "–" : row.last_loss.toFixed(4)), "number", "10ch"],
+  ["memory, measured of", (row) => [bytes(row.measured_peak_bytes), el("div", { class: "faint" }, `of ${bytes(row.capacity_bytes)}`)], "number", "14ch"],
+  ["moved", (row) => row.num_reschedules, "number", "8ch"],
+  ["held until", (row) => clock(row.expected_end_s), "number", "14ch"],
+  ["note", (row) => short(row.reason), "why", "auto"],
+];
+
+function preparing(queue) {
+  return table([
+    ["job", job], ["since", (row) => duration(Math.max(0, now - row.since_s)), "number"], ["how far", (row) => row.progress],
+  ], queue.preparing);
+}
+
+function ended(views) {
+  const rows = views.filter((each) => each.run.state === "SUCCEEDED" || each.run.state === "CANCELLED" || each.run.state.startsWith("FAILED"));
+  if (!rows.length) return notice("Nothing has ended yet.");
+  return table([
+    ["job", ({ run }) => el("a", { target: "_top", href: runPage(run.identity.dag_id, run.identity.run_id) }, run.job.name)],
+    ["state", ({ run }) => state(run.state)],
+    ["ended", ({ run }) => clock(run.updated_s), "number"],
+    ["attempts", ({ attempts }) => attempts.length, "number"],
+    ["steps", ({ attempts }) => attempts.at(-1)?.last_step ?? "–", "number"],
+    ["loss", ({ attempts }) => attempts.at(-1)?.last_loss?.toFixed(4) ?? "–", "number"],
+    ["reason", ({ run }) => (run.reason ? reason(run.reason) : "–"), "why"],
+  ], rows.slice(0, MOST_ENDED));
+}
+
+function totals(queue, gpus) {
+  const sum = (rows, count) => rows.reduce((all, row) => all + count(row), 0);
+  const held = sum(gpus.types, (row) => row.num_gpus - row.num_free);
+  const figures = [
+    ["waiting", queue.waiting.length], ["running", queue.running.length],
+    ["GPUs held", `${held} of ${sum(gpus.types, (row) => row.num_gpus)}`],
+    ["free", sum(gpus.types, (row) => row.num_free)], ["suspect", sum(gpus.types, (row) => row.num_suspect)],
+    ["nodes not ready", gpus.nodes.filter((row) => row.state !== "ready").length],
+  ];
+  return el("dl", { class: "totals" }, figures.map(([name, value]) => el("div", {}, el("dd", {}, value), el("dt", {}, name))));
+}
+
+function meter(row) {
+  const used = row.num_gpus - row.num_free;
+  return el("meter", { min: 0, max: Math.max(1, row.num_gpus), value: used, title: `${used} of ${row.num_gpus} held` });
+}
+
+function speed(flops) {
+  return flops >= 1e12 ? `${(flops / 1e12).toPrecision(3)} TFLOP/s` : `${(flops / 1e9).toPrecision(3)} GFLOP/s`;
+}
+
+function types(gpus) {
+  return table([
+    ["GPU type", (row) => el("code", {}, row.gpu_type)], ["kind", (row) => row.kind],
+    ["memory", (row) => bytes(row.memory_bytes), "number"], ["held", meter],
+    ["free", (row) => `${row.num_free} / ${row.num_gpus}`, "number"], ["suspect", (row) => row.num_suspect, "number"],
+    ["speed", (row) => speed(row.flops_per_s), "number"], ["Airflow pool", (row) => el("code", {}, row.pool)],
+  ], gpus.types, { narrow: true });
+}
+
+function shares(queue) {
+  return table([
+    ["queue", (row) => row.queue], ["weight", (row) => row.weight, "number"], ["waiting", (row) => row.num_waiting, "number"],
+    ["running", (row) => row.num_running, "number"], ["GPUs held", (row) => row.num_gpus, "number"],
+    ["held, by speed", (row) => row.held.toPrecision(3), "number"], ["right to, by speed", (row) => row.share.toPrecision(3), "number"],
+  ], queue.shares, { narrow: true });
+}
+
+function quotas(queue) {
+  return table([
+    ["of", (row) => (row.name === "*" ? `each other ${row.holder}` : `${row.holder} ${row.name}`)],
+    ["GPU type", (row) => (row.gpu_type ? el("code", {}, row.gpu_type) : "all")],
+    ["GPUs held", (row) => (row.name === "*" ? "–" : row.held), "number"], ["at most", (row) => row.max_gpus, "number"],
+  ], queue.quotas, { narrow: true });
+}
+
+// A row is shown if each word stands somewhere in it.
+function filtered(rows, words) {
+  if (!words.length) return rows;
+  return rows.filter((row) => {
+    const text = [row.job_name, row.owner, row.team, row.queue, row.state, row.gpu_type, row.wanted_plan_id, row.plan_id,
+      row.reason?.code, row.reason?.detail, ...(row.nodes || [])].filter(Boolean).join(" ").toLowerCase();
+    return words.every((word) => text.includes(word));
+  });
+}
+
+class Page {
+  constructor(main) {
+    const part = () => new Shown();
+    Object.assign(this, { totals: part(), counts: part(), runs: part(), types: part(), rules: part(), ended: part(), preparing: part() });
+    this.search = el("input", { type: "search", placeholder: "job, user, team, queue, GPU type, node or reason", "aria-label": "filter" });
+    this.search.addEventListener("input", () => this.tables());
+    this.map = new NodeMap((key) => names.get(key) || "a run that you may not see");
+    this.waiting = new VirtualTable(WAITING);
+    this.running = new VirtualTable(RUNNING);
+    this.headings = [el("h2", {}, "Waiting"), el("h2", {}, "Running")];
+    main.replaceChildren(el("h1", {}, "GPUs"), this.totals.node, this.types.node, el("h2", {}, "Nodes"), this.map.node,
+      el("div", { class: "bar" }, this.search), this.headings[0], this.waiting.node, this.headings[1], this.running.node,
+      this.preparing.node, this.rules.node, el("h2", {}, "Ended"), this.ended.node);
+  }
+
+  update(queue, gpus, runs) {
+    now = queue.now_s;
+    this.queue = queue;
+    names = new Map(queue.running.map((row) => [row.run_key, row.job_name]));
+    this.totals.show([queue.waiting.length, queue.running.length, gpus.types, gpus.nodes.map((row) => row.state)], () => [totals(queue, gpus)]);
+    this.types.show(gpus.types, () => [types(gpus)]);
+    if (JSON.stringify(gpus.nodes) !== this.nodes) {
+      this.nodes = JSON.stringify(gpus.nodes);
+      this.map.update(gpus.nodes);
+    }
+    this.preparing.show(queue.preparing, () => (queue.preparing.length ? [el("h2", {}, "Data being prepared"),
+      el("p", { class: "faint" }, "These hold no GPU, and wait for none yet."), preparing(queue)] : []));
+    this.rules.show([queue.shares, queue.quotas], () => [
+      queue.shares.length ? [el("h2", {}, "Queues"),
+        el("p", { class: "faint" }, "By speed, a GPU counts as its type's part of the fastest type's: "
+          + `the cluster has ${queue.shares[0].total.toPrecision(3)}.`), shares(queue)] : null,
+      queue.quotas.length ? [el("h2", {}, "Quotas"), quotas(queue)] : null]);
+    this.ended.show(runs.map((each) => [each.run.run_key, each.run.state, each.run.updated_s]), () => [ended(runs)]);
+    this.tables();
+  }
+
+  tables() {
+    const words = this.search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    for (const [name, index] of [["waiting", 0], ["running", 1]]) {
+      const all = this.queue?.[name] || [];
+      const shown = filtered(all, words);
+      const title = name === "waiting" ? "Waiting" : "Running";
+      this.headings[index].textContent = words.length ? `${title}: ${shown.length} of ${all.length}` : `${title}: ${all.length}`;
+      this[name].update(shown);
+      this[name].node.hidden = !shown.length;
+    }
+  }
+}
+
+let page = null;
+repeat(async (main) => {
+  const [queue, gpus, runs] = await Promise.all([get("queue"), get("gpus"), get("runs?limit=60")]);
+  page ??= new Page(main);
+  page.update(queue, gpus, runs);
+  return true;
+}, EVERY_MS);

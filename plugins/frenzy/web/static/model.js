@@ -1,0 +1,44 @@
+// What a run leaves: the model's place and size, how good it is, and what it writes.
+import { Refusal, bytes, duration, el, fetchJson, get } from "./page.js";
+
+const EVALUATION = "EvaluateOperator";
+
+// What the DAG run's evaluations returned; nothing where the reader may not see it in Airflow.
+async function evaluations({ dag_id, run_id }) {
+  const run = `../../api/v2/dags/${encodeURIComponent(dag_id)}/dagRuns/${encodeURIComponent(run_id)}`;
+  try {
+    const { task_instances: tasks } = await fetchJson(`${run}/taskInstances?state=success&limit=100`);
+    const found = tasks.filter((each) => each.operator === EVALUATION);
+    return await Promise.all(found.map(async (task) => {
+      const task_id = encodeURIComponent(task.task_id);
+      const { value } = await fetchJson(`${run}/taskInstances/${task_id}/xcomEntries/return_value?map_index=${task.map_index}`);
+      return typeof value === "string" ? JSON.parse(value) : value;
+    }));
+  } catch (error) {
+    if (error instanceof Refusal) return [];
+    throw error;
+  }
+}
+
+function score(found) {
+  return `${found.perplexity?.toFixed(2) ?? "–"} on ${found.held_out ? "held-out text" : "training text"}`;
+}
+
+export async function modelOf(runKey) {
+  const [model] = await get(`models?run_key=${encodeURIComponent(runKey)}`);
+  if (!model) return null;
+  return { ...model, evaluations: await evaluations(model) };
+}
+
+export function modelCard(model) {
+  const rows = [
+    ["path", model.path ? el("code", {}, model.path) : "removed by frenzy clean"],
+    ["size", bytes(model.num_bytes)],
+    ["trained", `${model.steps} steps in ${duration(model.run_s)} on ${model.plan_id}, ${model.num_attempts} attempt${model.num_attempts === 1 ? "" : "s"}`],
+    ["loss", model.loss === null ? "–" : model.loss.toFixed(4)],
+    ...model.evaluations.flatMap((each) => [
+      ["perplexity", score(each)],
+      ["sample", el("pre", { class: "sample" }, `${each.prompt ?? ""}${each.sample ?? ""}`)]]),
+  ];
+  return el("dl", { class: "facts" }, rows.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+}

@@ -1,0 +1,145 @@
+// Every plan that was considered, its memory by term, and why it ranks there; and what the attempts ran on.
+import { bytes, duration, el, notice, percent, reason, svg, table } from "./page.js";
+
+const SHOWN = 8;
+const BAR = { width: 260, height: 16 };
+const NUM_COLOURS = 8;
+
+function termNames(candidates) {
+  const totals = new Map();
+  for (const { plan } of candidates) {
+    for (const term of plan.memory.terms) totals.set(term.name, (totals.get(term.name) || 0) + term.num_bytes);
+  }
+  return [...totals.entries()].sort((a, b) => b[1] - a[1]).map(([name]) => name);
+}
+
+function colour(names, name) {
+  return `term-${Math.min(names.indexOf(name), NUM_COLOURS - 1)}`;
+}
+
+// The whole bar is the card, or what the plan requires where that is more.
+function memoryBar(plan, names) {
+  const most = Math.max(plan.gpu_memory_bytes, plan.memory.required_bytes, 1);
+  const width = (value) => (BAR.width * value) / most;
+  const picture = svg("svg", { class: "bar", viewBox: `0 0 ${BAR.width} ${BAR.height}`, role: "img",
+    "aria-label": `predicted ${bytes(plan.memory.peak_allocated_bytes)} of ${bytes(plan.gpu_memory_bytes)}` });
+  let left = 0;
+  for (const term of plan.memory.terms) {
+    picture.append(svg("rect", { class: colour(names, term.name), x: left.toFixed(2), y: 3, height: 10,
+      width: Math.max(0, width(term.num_bytes)).toFixed(2) },
+      svg("title", {}, `${term.name}: ${bytes(term.num_bytes)}${term.equation ? ` = ${term.equation}` : ""}`)));
+    left += width(term.num_bytes);
+  }
+  for (const [kind, value] of [["required", plan.memory.required_bytes], ["capacity", plan.gpu_memory_bytes]]) {
+    const at = Math.min(width(value), BAR.width - 1);
+    picture.append(svg("line", { class: kind, x1: at, x2: at, y1: 0, y2: BAR.height },
+      svg("title", {}, `${kind}: ${bytes(value)}`)));
+  }
+  return picture;
+}
+
+function hostTerms(memory) {
+  return (memory.host_terms || []).map((term) =>
+    `${term.name}: ${bytes(term.num_bytes)} a ${term.of_each_rank ? "rank" : "node"}`).join("\n");
+}
+
+function memoryCell(plan, names) {
+  const { peak_allocated_bytes: peak, required_bytes: required, host_bytes: host, at } = plan.memory;
+  return [memoryBar(plan, names),
+    el("div", { title: at ? `peak at ${at}` : null }, `peak ${bytes(peak)}, needs ${bytes(required)} of ${bytes(plan.gpu_memory_bytes)}`),
+    host ? el("div", { class: "faint", title: hostTerms(plan.memory) || null }, `host memory of a node ${bytes(host)}`) : null];
+}
+
+function settings(plan) {
+  const parts = [`ZeRO ${plan.zero_stage}`, `micro-batch ${plan.micro_batch_size} × ${plan.accumulation_steps}`];
+  if (plan.tp > 1) parts.push(`tensor parallel ${plan.tp}`);
+  if (plan.activation_checkpointing) parts.push("checkpointing");
+  if (plan.offload_optimizer) parts.push("offload");
+  return parts.join(", ");
+}
+
+function planTable(candidates, names, chosen) {
+  const attempts = (plan_id) => chosen.get(plan_id) || [];
+  return table([
+    ["rank", (each) => each.rank ?? "–", "number"],
+    ["plan", (each) => [el("code", {}, each.plan_id), el("div", { class: "faint" }, settings(each.plan)),
+      attempts(each.plan_id).length ? el("div", { class: "good" }, `ran as attempt ${attempts(each.plan_id).join(", ")}`) : null]],
+    ["memory of one GPU", (each) => memoryCell(each.plan, names), "memory"],
+    ["time", (each) => duration(each.plan.predicted_run_s), "number"],
+    ["cost", (each) => each.plan.predicted_cost.toFixed(4), "number"],
+    ["reason", (each) => reason(each.reason), "why"],
+  ], candidates, { rowClass: (each) => (attempts(each.plan_id).length ? "chosen" : null) });
+}
+
+export function planId(plan) {
+  const parts = [`${plan.num_gpus}x${plan.gpu_type}`, `z${plan.zero_stage}`, `mb${plan.micro_batch_size}`];
+  if (plan.tp > 1) parts.push(`tp${plan.tp}`);
+  if (plan.activation_checkpointing) parts.push("ckpt");
+  if (plan.offload_optimizer) parts.push("offload");
+  return parts.join("-");
+}
+
+function chosenPlans(attempts) {
+  const chosen = new Map();
+  for (const attempt of attempts) {
+    const id = planId(attempt.plan);
+    chosen.set(id, [...(chosen.get(id) || []), attempt.attempt]);
+  }
+  return chosen;
+}
+
+function folded(title, node) {
+  return el("details", {}, el("summary", {}, title), node);
+}
+
+function legend(names) {
+  return el("div", { class: "legend" },
+    names.slice(0, NUM_COLOURS).map((name, index) => el("span", { class: `swatch term-${index}` }, el("i", {}, name))),
+    el("span", { class: "is-required" }, el("i", {}, "required")), el("span", { class: "is-capacity" }, el("i", {}, "card")));
+}
+
+function offBy(attempt) {
+  const measured = attempt.explained_peak_bytes;
+  return measured ? percent(attempt.plan.memory.peak_allocated_bytes, measured) : "–";
+}
+
+function took(attempt) {
+  const began = attempt.first_step_s;
+  if (!began) return "–";
+  return duration((attempt.ended_s || Date.now() / 1000) - began);
+}
+
+export function attemptsTable(attempts) {
+  return table([
+    ["attempt", (each) => each.attempt, "number"],
+    ["plan", (each) => [el("code", {}, planId(each.plan)),
+      el("div", { class: "faint" }, each.placement.allocations.map((one) => `${one.num_gpus} on ${one.node}`).join(", "))]],
+    ["because", (each) => reason(each.next_attempt.reason), "why"],
+    ["up to step", (each) => each.last_step, "number"],
+    ["trained", took, "number"],
+    ["step, predicted", (each) => duration(each.plan.step_time_s), "number"],
+    ["step, measured", (each) => duration(each.step_time_s), "number"],
+    ["peak, predicted", (each) => bytes(each.plan.memory.peak_allocated_bytes), "number"],
+    ["measured", (each) => bytes(each.explained_peak_bytes), "number"],
+    ["off by", offBy, "number"],
+    ["highest", (each) => bytes(each.measured_peak_bytes), "number"],
+    ["capacity", (each) => bytes(each.plan.gpu_memory_bytes), "number"],
+    ["outcome", (each) => (each.outcome ? reason(each.outcome) : "under way"), "why"],
+  ], attempts);
+}
+
+export function plansOf(view) {
+  const candidates = view.run.candidates.map((each) => ({ ...each, plan_id: planId(each.plan) }));
+  const feasible = candidates.filter((each) => each.rank !== null).sort((a, b) => a.rank - b.rank);
+  const refused = candidates.filter((each) => each.rank === null);
+  const names = termNames(candidates);
+  const chosen = chosenPlans(view.attempts);
+  const show = (rows) => planTable(rows, names, chosen);
+  return [
+    el("h2", {}, `${feasible.length} plan${feasible.length === 1 ? "" : "s"} that fit, best first`),
+    candidates.length ? legend(names) : null,
+    feasible.length ? show(feasible.slice(0, SHOWN)) : notice("No plan fits.", refused[0]?.reason.remedy, "bad"),
+    feasible.length > SHOWN ? folded(`${feasible.length - SHOWN} more`, show(feasible.slice(SHOWN))) : null,
+    refused.length ? folded(`${refused.length} refused, and why`, show(refused)) : null,
+  ];
+}

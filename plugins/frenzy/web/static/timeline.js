@@ -1,0 +1,74 @@
+// The whole run on one axis of time: what it did when, attempt by attempt.
+import { clock, duration, el, isFinal } from "./page.js";
+
+const PHASES = {
+  planning: "planned, its data prepared",
+  waiting: "waits for GPUs",
+  starting: "starts: until the first step",
+  training: "trains",
+  saving: "saves and stops",
+};
+
+// From when to when, in seconds of the epoch. A run that goes on ends now.
+export function range(view) {
+  const { run, attempts } = view;
+  const last = Math.max(run.updated_s, ...attempts.map((each) => each.ended_s || 0));
+  const until = isFinal(run.state) ? last : Date.now() / 1000;
+  return [run.created_s, Math.max(until, run.created_s + 1)];
+}
+
+// [from, to, phase, attempt] without gaps: what is no part of an attempt is planning or waiting.
+function segments(view) {
+  const [begin, until] = range(view);
+  const found = [];
+  let at = begin;
+  const upTo = (end, phase, attempt) => {
+    const stop = Math.min(end ?? until, until);
+    if (stop > at) found.push([at, stop, phase, attempt]);
+    at = Math.max(at, stop);
+  };
+  const queued = view.queue_entry?.submitted_s ?? view.attempts[0]?.created_s;
+  for (const attempt of view.attempts) {
+    upTo(attempt.created_s, attempt.attempt === 1 ? "planning" : "waiting", null);
+    const ended = attempt.ended_s ?? until;
+    upTo(Math.min(attempt.first_step_s ?? ended, attempt.stop_asked_s ?? ended, ended), "starting", attempt);
+    upTo(Math.min(attempt.stop_asked_s ?? ended, ended), "training", attempt);
+    upTo(ended, "saving", attempt);
+  }
+  if (!isFinal(view.run.state)) upTo(until, queued === undefined ? "planning" : "waiting", null);
+  return found;
+}
+
+function place(node, from, to, [begin, until]) {
+  const whole = until - begin;
+  node.style.left = `${(100 * (from - begin)) / whole}%`;
+  node.style.width = `${Math.max(0.15, (100 * (to - from)) / whole)}%`;
+  return node;
+}
+
+const EVENTS = { pressure: "memory", pool: "pool", lease: "lease" };
+
+function marks(view, span) {
+  return view.events.filter((each) => EVENTS[each.kind]).map((each) => place(
+    el("i", { class: "mark", title: `${clock(each.time_s)}  ${each.text}` }), each.time_s, each.time_s, span));
+}
+
+export function timeline(view) {
+  const span = range(view);
+  const bands = view.attempts.map((attempt) => place(
+    el("span", { class: "band", title: `attempt ${attempt.attempt}: ${attempt.outcome?.detail || attempt.outcome?.code || "under way"}` },
+      String(attempt.attempt)),
+    attempt.created_s, attempt.ended_s ?? span[1], span));
+  const parts = segments(view).map(([from, to, phase, attempt]) => place(
+    el("span", { class: `phase ${phase}`, title: `${PHASES[phase]}${attempt ? ` (attempt ${attempt.attempt})` : ""}: `
+      + `${clock(from)} to ${clock(to)}, ${duration(to - from)}` }), from, to, span));
+  const spent = new Map();
+  for (const [from, to, phase] of segments(view)) spent.set(phase, (spent.get(phase) || 0) + to - from);
+  return el("figure", { class: "timeline" },
+    el("div", { class: "bands", "aria-hidden": "true" }, bands),
+    el("div", { class: "phases", role: "img", "aria-label": Array.from(spent, ([phase, s]) => `${PHASES[phase]} ${duration(s)}`).join(", ") },
+      parts, marks(view, span)),
+    el("div", { class: "ends faint" }, el("span", {}, clock(span[0])), el("span", {}, clock(span[1]))),
+    el("div", { class: "legend" }, Array.from(spent, ([phase, s]) =>
+      el("span", { class: `swatch phase-${phase}` }, el("i", {}, `${PHASES[phase]} ${duration(s)}`)))));
+}

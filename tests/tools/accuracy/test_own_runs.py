@@ -1,0 +1,167 @@
+"""A table of one's own runs: what it needs, what has defaults, and what nobody recorded."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from frenzy.core.values.errors import PermanentError
+from frenzy.evaluation.datasets import read_dataset, release_calibrations
+from frenzy.evaluation.deepspeed_run import DeepSpeedRun
+from frenzy.evaluation.margin import Margin, is_fitted
+from frenzy.evaluation.predict import predict
+from frenzy.evaluation.published import PublishedRow
+from frenzy.evaluation.score import scored_rows
+
+CALIBRATIONS = release_calibrations()
+RUN = {
+    "model": "meta-llama/Llama-2-7b-hf",
+    "framework": "deepspeed",
+    "gpu": "a100-80",
+    "num_gpus": "8",
+    "zero_stage": "3",
+    "micro_batch": "2",
+    "sequence_length": "4096",
+    "checkpointing": "true",
+    "optimizer": "fused-adam",
+    "peak_gib": "20.4",
+}
+
+
+def rows_of(folder: Path, *rows: dict[str, str]) -> tuple[PublishedRow, ...]:
+    file = folder / "runs.csv"
+    with file.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, sorted({name for row in rows for name in row}))
+        writer.writeheader()
+        writer.writerows(rows)
+    return read_dataset(file, CALIBRATIONS)
+
+
+def peak(row: PublishedRow) -> int:
+    assert row.run is not None, row.refusal
+    return predict(row.run).peak_allocated_bytes
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"model": "nobody/knows"}, "knows"),
+        ({"framework": "megatron"}, "framework 'megatron'"),
+        ({"zero_stage": "0"}, "zero_stage '0'"),
+        ({"gpu": "abacus"}, "gpu 'abacus'"),
+        ({"peak_gib": ""}, "peak_gib is not recorded"),
+        ({"micro_batch": "half"}, "micro_batch 'half'"),
+        ({"optimizer": "lamb"}, "optimizer 'lamb'"),
+        ({"offload_parameters": "true"}, "offload_parameters"),
+        ({"lora_rank": "8"}, "lora_targets is not recorded"),
+        ({"sequence_length": "512|8192"}, "not recorded: sequence_length"),
+    ],
+)
+def test_what_is_unknown_refuses_the_row_by_the_columns_name(
+    tmp_path: Path, changed: dict[str, str], words: str
+) -> None:
+    (row,) = rows_of(tmp_path, {**RUN, **changed})
+
+    assert row.run is None
+    assert words in row.refusal
+
+
+def test_what_nobody_recorded_is_a_range_and_the_error_the_distance_to_it(tmp_path: Path) -> None:
+    likely = {**RUN, "held_logits_bytes": "0|4"}
+    low = peak(rows_of(tmp_path, {**RUN, "held_logits_bytes": "0"})[0])
+    high = peak(rows_of(tmp_path, {**RUN, "held_logits_bytes": "4"})[0])
+    cells = [str(low - low // 10), str((low + high) // 2), str(high + high // 10)]
+
+    rows = rows_of(tmp_path, *({**likely, "peak_gib": "", "peak_bytes": each} for each in cells))
+    below, within, above = (each.error for each in scored_rows(rows, Margin()))
+
+    assert low < high
+    assert within == 0.0
+    assert below == pytest.approx(1 / 0.9 - 1, rel=1e-6)
+    assert above == pytest.approx(1 / 1.1 - 1, rel=1e-6)
+
+
+def test_deepspeeds_own_adam_takes_no_temporaries(tmp_path: Path) -> None:
+    at_the_step = {**RUN, "micro_batch": "1", "sequence_length": "256"}
+    own, torchs = rows_of(tmp_path, at_the_step, {**at_the_step, "optimizer": "adamw"})
+
+    assert peak(own) < peak(torchs)
+
+
+@pytest.mark.parametrize(
+    ("column", "less", "more"),
+    [
+        ("reduce_bucket", "100000000", "500000000"),
+        ("prefetch_bucket", "0", "500000000"),
+        ("micro_batch", "1", "2"),
+        ("held_logits_bytes", "0", "4"),
+    ],
+)
+def test_larger_buffers_take_more(tmp_path: Path, column: str, less: str, more: str) -> None:
+    first, second = rows_of(tmp_path, {**RUN, column: less}, {**RUN, column: more})
+
+    assert peak(first) < peak(second)
+
+
+def test_overlapping_reductions_hold_a_second_bucket(tmp_path: Path) -> None:
+    stage2 = {**RUN, "zero_stage": "2", "offload_optimizer": "true", "micro_batch": "1"}
+    alone, overlapping = rows_of(tmp_path, stage2, {**stage2, "overlap_comm": "true"})
+
+    assert peak(overlapping) - peak(alone) == 2 * 500_000_000
+
+
+def test_a_model_not_made_under_zero_init_keeps_its_gathered_weights_without_checkpointing(tmp_path: Path) -> None:
+    plain = {**RUN, "checkpointing": "false"}
+    made, not_made, checkpointed = rows_of(
+        tmp_path, plain, {**plain, "zero_init": "false"}, {**RUN, "zero_init": "false"}
+    )
+
+    assert peak(not_made) - peak(made) == 2 * 6_738_415_616
+    assert peak(checkpointed) == peak(rows_of(tmp_path, RUN)[0])
+
+
+def test_a_reason_beside_a_row_leaves_it_out(tmp_path: Path) -> None:
+    (row,) = rows_of(tmp_path, {**RUN, "left_out": "recorded before the first update"})
+
+    assert (row.run, row.refusal) == (None, "recorded before the first update")
+
+
+def test_every_row_of_ones_own_file_is_scored(tmp_path: Path) -> None:
+    assert not any(is_fitted(row) for row in rows_of(tmp_path, *[RUN] * 4))
+
+
+def test_the_three_frameworks_and_a_folder_of_ones_own_are_read(tmp_path: Path) -> None:
+    config = '{"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8, '
+    (tmp_path / "config.json").write_text(config + '"intermediate_size": 1376, "vocab_size": 32000}', encoding="utf-8")
+    own = {**RUN, "model": str(tmp_path)}
+    rows = rows_of(tmp_path, own, {**own, "framework": "fsdp", "optimizer": "adamw", "transformers": "4.48.1"})
+
+    assert all(row.run is not None for row in rows), [row.refusal for row in rows]
+    assert isinstance(rows[0].run, DeepSpeedRun)
+
+
+CELLS = st.one_of(
+    st.text(max_size=10), st.integers().map(str), st.floats().map(str), st.sampled_from(["a|b", "|", "1|2"])
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=100)
+@given(
+    changed=st.dictionaries(
+        st.sampled_from([*RUN, "lora_rank", "lora_targets", "reduce_bucket", "transformers", "grade", "outcome"]),
+        CELLS,
+        max_size=3,
+    )
+)
+def test_whatever_a_cell_says_its_row_is_read_or_refused_with_words(tmp_path: Path, changed: dict[str, str]) -> None:
+    try:
+        rows = rows_of(tmp_path, {**RUN, **changed}, RUN)
+    except PermanentError as error:
+        assert "Error" not in error.reason.detail
+        return
+    assert rows[1].run is not None
+    assert (rows[0].run is None) == bool(rows[0].refusal)

@@ -1,0 +1,117 @@
+"""What a job would change to fit given cards: the least effect on its result first, and nothing that is not needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.unit.core.marp_values import CALIBRATION, job, llama_config, request
+
+from frenzy.core.models.shape import ModelShape, model_shape
+from frenzy.core.planning.asked_cards import node_of_cards
+from frenzy.core.planning.marp import Remedy, plan_candidates, remedies
+from frenzy.core.planning.request import PlanRequest
+from frenzy.core.values.errors import PermanentError
+from frenzy.core.values.job import Checkpointing, LoraSpec, Precision
+from frenzy.core.values.units import GIB
+
+SEVEN = model_shape(
+    llama_config(4096, 32, 32, 32000, intermediate_size=11008, num_key_value_heads=32, max_position_embeddings=8192)
+)
+EIGHT = model_shape(
+    llama_config(4096, 32, 32, 128256, intermediate_size=14336, num_key_value_heads=8, max_position_embeddings=8192)
+)
+ONE = model_shape(llama_config(2048, 16, 32, 128256, intermediate_size=8192, max_position_embeddings=8192))
+
+
+def asked(shape: ModelShape, length: int = 2048, **training: Any) -> PlanRequest:
+    return request(shape, job(global_batch=8, sequence_length=length, precision=Precision.BF16, **training))
+
+
+def remedy_on(cards: str, of: PlanRequest) -> Remedy:
+    there = node_of_cards(cards)
+    assert not any(each.feasible for each in plan_candidates(of, there, CALIBRATION))
+    found = remedies(of, there, CALIBRATION, within=True)
+    assert found is not None
+    assert found.cluster == there
+    assert any(each.feasible for each in plan_candidates(found.request, there, CALIBRATION))
+    return found
+
+
+def changed(found: Remedy) -> dict[str, str]:
+    return {each.field: each.after for each in found.changes}
+
+
+def test_what_leaves_the_result_alone_is_tried_first() -> None:
+    of = asked(ONE, length=8192, gradient_checkpointing=Checkpointing.OFF, attention="eager")
+
+    assert set(changed(remedy_on("1xa100-40", of))) <= {
+        "training.gradient_checkpointing",
+        "training.attention",
+        "training.loss",
+    }
+
+
+def test_the_fused_loss_is_tried_where_logits_weigh_most() -> None:
+    lora = LoraSpec(target_modules=("q_proj", "v_proj"))
+
+    assert changed(remedy_on("1xT4", asked(ONE, length=8192, lora=lora))) == {"training.loss": "fused"}
+
+
+def test_a_large_model_on_a_small_card_becomes_adapters_and_on_a_smaller_one_adapters_over_four_bits() -> None:
+    assert changed(remedy_on("1xRTX4090", asked(SEVEN))) == {"training.lora": "rank 16"}
+    assert changed(remedy_on("1xT4", asked(SEVEN))) == {"training.lora": "rank 16, nf4"}
+
+
+def test_four_bits_are_never_taken_back_to_fit_a_small_card() -> None:
+    lora = LoraSpec(quantization="nf4")
+    found = remedy_on("1xT4", asked(EIGHT, length=8192, lora=lora))
+
+    assert "training.lora.quantization" not in changed(found)
+
+
+def test_no_change_is_found_where_nothing_fits() -> None:
+    huge = model_shape(llama_config(16384, 126, 128, 128256, num_key_value_heads=8, max_position_embeddings=8192))
+
+    assert remedies(asked(huge), node_of_cards("1xT4"), CALIBRATION, within=True) is None
+
+
+def test_no_change_of_a_remedy_can_be_left_out() -> None:
+    of = asked(ONE, length=8192, gradient_checkpointing=Checkpointing.OFF)
+    found = remedy_on("1xT4", of)
+
+    assert len(found.changes) == len({each.field for each in found.changes})
+    for name in changed(found):
+        field = name.removeprefix("training.")
+        before = getattr(of.job.training, field, None)
+        if name.startswith("training.") and "." not in field:
+            training = replace(found.request.job.training, **{field: before})
+            less = replace(found.request, job=replace(found.request.job, training=training))
+            assert not any(each.feasible for each in plan_candidates(less, found.cluster, CALIBRATION))
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "count"),
+    [
+        ("1xRTX4090", "rtx-4090", 1),
+        ("8 x A100-80", "a100-80", 8),
+        ("T4", "t4", 1),
+        ("2xNVIDIA GeForce RTX 3090", "rtx-3090", 2),
+        ("4*h100", "h100", 4),
+        ("1x4090", "rtx-4090", 1),
+    ],
+)
+def test_cards_are_known_as_people_write_them(text: str, name: str, count: int) -> None:
+    (node,) = node_of_cards(text).nodes
+
+    assert (node.gpu_type, node.num_gpus) == (name, count)
+    assert node.host_memory_bytes >= 2 * count * 14 * GIB
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("0xT4", "no number"), ("1xAbacus", "not known"), ("", "no number"), ("2xa", "may be")]
+)
+def test_cards_that_are_none_are_refused_with_words(text: str, words: str) -> None:
+    with pytest.raises(PermanentError, match=words):
+        node_of_cards(text)

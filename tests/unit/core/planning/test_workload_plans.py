@@ -1,0 +1,114 @@
+"""Plans of a script: they vary only in what the script takes, and say where their memory is from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.core.marp_values import CALIBRATION, job, mixed_cluster, request
+
+from frenzy.core.planning.declared_plans import UNNAMED_MODEL
+from frenzy.core.planning.marp import plan_candidates, smallest_remedy
+from frenzy.core.planning.request import PlanRequest
+from frenzy.core.values.errors import ReasonCode
+from frenzy.core.values.job import Checkpointing, ModelSpec, TrainingJob
+from frenzy.core.values.resource_plan import Candidate, MemorySource, PlanShape, ResourcePlan
+from frenzy.core.values.workload import DeclaredMemory, Honour, WorkloadSpec
+
+COMMAND = ("python", "train.py")
+EVERYTHING = tuple(str(each) for each in Honour)
+
+
+def asked(*honours: str, memory: str | None = None, of: TrainingJob | None = None, **workload: Any) -> PlanRequest:
+    """Of a script with a model, or with declared ``memory`` and none."""
+    script = replace(of or job(), workload=WorkloadSpec(command=COMMAND, honours=honours, **workload))
+    if memory is None:
+        return request(of=script)
+    unnamed = replace(script, model=ModelSpec(), memory=DeclaredMemory(per_gpu=memory))
+    return request(UNNAMED_MODEL, unnamed)
+
+
+def candidates(of: PlanRequest, policy: str = "closed-form") -> tuple[Candidate, ...]:
+    return plan_candidates(of, mixed_cluster(), CALIBRATION, policy)
+
+
+def plans(of: PlanRequest) -> list[ResourcePlan]:
+    return [each.plan for each in candidates(of) if each.feasible]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sets(st.sampled_from(EVERYTHING)), st.sampled_from(list(Checkpointing)))
+def test_plans_vary_in_nothing_that_the_script_does_not_take(honours: set[str], checkpointing: Checkpointing) -> None:
+    found = candidates(asked(*sorted(honours), of=job(gradient_checkpointing=checkpointing)))
+    assert found
+    for each in (candidate.plan for candidate in found):
+        assert each.tp == 1
+        assert each.global_batch_size == 16
+        assert Honour.WORLD_SIZE in honours or each.num_gpus == 1
+        assert Honour.MICRO_BATCH in honours or each.accumulation_steps == 1
+        assert Honour.ZERO in honours or each.zero_stage == 1
+        assert Honour.OFFLOAD in honours or not each.offload_optimizer
+        fixed = checkpointing is Checkpointing.ON
+        assert Honour.CHECKPOINTING in honours or each.activation_checkpointing == fixed
+
+
+def test_a_script_that_takes_everything_has_the_built_in_trainers_memory() -> None:
+    own = {each.shape: each.memory for each in plans(request(of=job()))}
+    of_script = {each.shape: each.memory for each in plans(asked(*EVERYTHING))}
+    shared = own.keys() & of_script.keys()
+    assert shared
+    assert all(own[shape] == of_script[shape] for shape in shared)
+    assert {each.source for each in of_script.values()} == {MemorySource.PREDICTED}
+
+
+def test_a_rank_that_divides_no_states_holds_all_of_them() -> None:
+    def of_two(*honours: str) -> int:
+        found = candidates(asked("world_size", "micro_batch", *honours))
+        wanted = [each.plan for each in found if each.plan.num_gpus == 2 and each.plan.zero_stage == 1]
+        return min(each.memory.peak_allocated_bytes for each in wanted)
+
+    assert of_two() > of_two("zero")
+
+
+@pytest.mark.parametrize("memory", [None, "100 MiB"])
+def test_the_number_of_gpus_stays_within_the_scripts_limits(memory: str | None) -> None:
+    found = plans(asked("world_size", memory=memory, min_gpus=2, max_gpus=2))
+    assert {each.num_gpus for each in found} == {2}
+    assert {each.num_gpus for each in plans(asked("world_size", memory=memory))} == {1, 2, 4}
+
+
+def test_declared_memory_is_what_decides_where_no_model_is_named() -> None:
+    found = candidates(asked("world_size", memory="300 MiB"))
+    fitting = [each.plan for each in found if each.feasible]
+    assert {each.gpu_type for each in fitting} == {"b", "c"}
+    assert {each.memory.source for each in fitting} == {MemorySource.DECLARED}
+    assert {each.memory.required_bytes for each in fitting} == {300 * 1024**2}
+    assert [each.rank for each in found if each.feasible] == list(range(1, len(fitting) + 1))
+    short = [each.reason for each in found if not each.feasible and each.plan.gpu_type == "a"]
+    assert {each.code for each in short} == {ReasonCode.INSUFFICIENT_GPU_MEMORY}
+    assert "memory.per_gpu as declared" in short[0].detail
+
+
+def test_more_memory_than_any_gpu_has_is_refused_with_what_would_help() -> None:
+    of = asked("world_size", memory="4 GiB")
+    assert not plans(of)
+    reason = smallest_remedy(of, mixed_cluster(), CALIBRATION)
+    assert "4.0 GiB" in reason.sentence
+
+
+def test_the_policy_of_the_paper_plans_scripts_alike() -> None:
+    of = asked("world_size")
+    assert candidates(of, "paper") == candidates(of)
+
+
+@pytest.mark.parametrize("memory", [None, "100 MiB"])
+def test_a_checkpoint_of_the_same_shape_only_keeps_width_and_stage(memory: str | None) -> None:
+    written = PlanShape(
+        gpu_type="a", num_gpus=2, tp=1, zero_stage=1, micro_batch_size=8, activation_checkpointing=False
+    )
+    found = plans(replace(asked("world_size", "micro_batch", memory=memory), resumes_as=written))
+    assert {(each.num_gpus, each.zero_stage) for each in found} == {(2, 1)}
+    assert {each.gpu_type for each in found} == {"a", "b"}

@@ -1,0 +1,67 @@
+"""GPU time is counted once to whom it belongs, within the time that is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.contract import values
+
+from frenzy.core.runs.usage import LeaseSpan, UsageBy, gpu_usage
+
+DAY_S = 86400.0
+HOUR_S = 3600.0
+RUNS = {name: values.run(name) for name in ("a", "b")}
+RUNS["b"] = replace(RUNS["b"], owner="ben", job=replace(RUNS["b"].job, team="vision", name="other"))
+PRICES = {"small": 2.0, "large": 10.0}
+
+
+def span(run: str, start_s: float, end_s: float | None, *, gpus: int = 1, gpu_type: str = "small") -> LeaseSpan:
+    return LeaseSpan(run_key=run, gpu_type=gpu_type, num_gpus=gpus, granted_s=start_s, ended_s=end_s)
+
+
+def test_hours_and_cost_are_added_up_by_what_is_asked_for() -> None:
+    spans = [span("a", 0, HOUR_S, gpus=4), span("b", 0, 2 * HOUR_S, gpu_type="large"), span("a", HOUR_S, 2 * HOUR_S)]
+    found = gpu_usage(spans, RUNS, PRICES, by=UsageBy.TEAM, since_s=0, until_s=DAY_S)
+    assert [(row.name, row.gpu_hours, row.cost, row.num_runs) for row in found.rows] == [
+        ("default", 5.0, 10.0, 1),
+        ("vision", 2.0, 20.0, 1),
+    ]
+    assert (found.total.gpu_hours, found.total.cost, found.total.num_runs) == (7.0, 30.0, 2)
+    by_owner = gpu_usage(spans, RUNS, PRICES, by=UsageBy.OWNER, since_s=0, until_s=DAY_S)
+    assert {row.name for row in by_owner.rows} == {"-", "ben"}
+
+
+def test_what_lies_outside_the_time_and_what_may_not_be_seen_does_not_count() -> None:
+    spans = [span("a", 0, 2 * HOUR_S), span("hidden", 0, HOUR_S), span("a", 5 * HOUR_S, None)]
+    found = gpu_usage(spans, RUNS, PRICES, by=UsageBy.JOB, since_s=HOUR_S, until_s=6 * HOUR_S)
+    assert found.total.gpu_hours == pytest.approx(2.0)
+
+
+def test_a_type_without_a_price_leaves_the_cost_open() -> None:
+    found = gpu_usage(
+        [span("a", 0, HOUR_S, gpu_type="gone")], RUNS, PRICES, by=UsageBy.GPU_TYPE, since_s=0, until_s=9e9
+    )
+    assert [(row.name, row.gpu_hours, row.cost) for row in found.rows] == [("gone", 1.0, None)]
+    assert found.total.cost is None
+
+
+def test_a_lease_over_midnight_counts_to_each_day() -> None:
+    found = gpu_usage(
+        [span("a", DAY_S - HOUR_S, DAY_S + 2 * HOUR_S)], RUNS, PRICES, by=UsageBy.DAY, since_s=0, until_s=9e9
+    )
+    assert [(row.name, row.gpu_hours) for row in found.rows] == [("1970-01-01", 1.0), ("1970-01-02", 2.0)]
+
+
+SPANS = st.builds(
+    span, st.sampled_from(["a", "b"]), st.floats(0, 5 * DAY_S), st.none(), gpus=st.integers(1, 8)
+).flatmap(lambda each: st.floats(0, 3 * DAY_S).map(lambda more: replace(each, ended_s=each.granted_s + more)))
+
+
+@given(spans=st.lists(SPANS, max_size=8), by=st.sampled_from(UsageBy))
+def test_the_rows_are_the_whole_whatever_it_is_added_up_by(spans: list[LeaseSpan], by: UsageBy) -> None:
+    found = gpu_usage(spans, RUNS, PRICES, by=by, since_s=DAY_S, until_s=4 * DAY_S)
+    assert sum(row.gpu_hours for row in found.rows) == pytest.approx(found.total.gpu_hours)
+    assert found.total.gpu_hours <= sum(each.num_gpus for each in spans) * 72 + 1e-6

@@ -1,0 +1,100 @@
+"""What a script says and leaves, which may be anything: its launcher goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.trainer.launching import Case
+
+from frenzy.core.lifecycle.checkpoint_manifest import FileEntry
+from frenzy.core.values.launch import LaunchSpec, RunPaths
+from frenzy.trainer.checkpoint.store import CheckpointStore
+from frenzy.trainer.launch.local_ranks import LocalRanks
+from frenzy.trainer.launch.script.checkpoints import ScriptCheckpoint, newest, record
+from frenzy.trainer.launch.script.environment import ScriptRank, deepspeed_text
+from frenzy.trainer.launch.script.reports import ReportFile
+from frenzy.trainer.launch.script.watch import RankWatch
+from frenzy.trainer.telemetry.shared_progress import SharedProgress
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> LaunchSpec:
+    job: dict[str, Any] = {"workload": {"command": ["python"], "resumable": True}, "memory": {"per_gpu": "1 GiB"}}
+    return Case(run_dir=str(tmp_path / "run"), data="", job=job).spec()
+
+
+@pytest.fixture
+def board() -> SharedProgress:
+    return SharedProgress(1)
+
+
+@pytest.fixture
+def watch(spec: LaunchSpec, board: SharedProgress, tmp_path: Path) -> Iterator[RankWatch]:
+    ranks = LocalRanks(first=0, count=1, node_rank=0, is_only_machine=True)
+    rank = ScriptRank(spec=spec, ranks=ranks, local_rank=0, address="127.0.0.1", port=1, scratch=tmp_path, resume=None)
+    found = RankWatch(rank, os.getpid(), board, 0)
+    yield found
+    found.close()
+
+
+def says(folder: Path, **content: Any) -> None:
+    with (folder / "rank-0.reports").open("a") as file:
+        file.write(json.dumps(content) + "\n")
+
+
+@pytest.mark.parametrize("path", ["", None, 7, ["a"], "no-such-scheme://bucket/one", "a\0b", "/no/such/folder"])
+def test_a_checkpoint_that_is_nowhere_is_passed_over(
+    watch: RankWatch, board: SharedProgress, tmp_path: Path, path: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    says(tmp_path, kind="checkpoint", step=1, path=path)
+    watch.read()
+    assert "checkpoint" in caplog.text
+    assert board.checkpoint_step(0) is None
+    says(tmp_path, kind="checkpoint", step=2, path=str(tmp_path))
+    watch.read()
+    assert board.checkpoint_step(0) == 2
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "no JSON", json.dumps({"path": "no-such-scheme://a/b"})])
+def test_the_newest_checkpoint_is_the_newest_whose_record_can_be_read(
+    spec: LaunchSpec, tmp_path: Path, content: str
+) -> None:
+    for step in (1, 2):
+        assert record(spec, ScriptCheckpoint(step=step, path=str(tmp_path)), tmp_path)
+    store, file = CheckpointStore(RunPaths(spec.run_dir)), tmp_path / "script.json"
+    file.write_text(content)
+    manifest = store.manifests()[0]
+    store.upload(2, file)
+    entry = FileEntry(file.name, len(content), hashlib.sha256(content.encode()).hexdigest())
+    store.commit(replace(manifest, files=(entry,)))
+    assert newest(spec) == ScriptCheckpoint(step=1, path=str(tmp_path))
+
+
+def test_what_is_no_plain_file_holds_no_reports(tmp_path: Path) -> None:
+    place = tmp_path / "reports"
+    os.mkfifo(place)
+    assert list(ReportFile(place).new()) == []
+    place.unlink()
+    place.mkdir()
+    assert list(ReportFile(place).new()) == []
+    place.rmdir()
+    (tmp_path / "elsewhere").write_text('{"kind": "hello"}\n')
+    place.symlink_to(tmp_path / "elsewhere")
+    assert list(ReportFile(place).new()) == []
+
+
+@pytest.mark.parametrize(("optimizer", "named"), [("adamw", "AdamW"), ("sgd", "SGD"), ("adamw-8bit", None)])
+def test_the_config_names_no_optimizer_that_deepspeed_does_not_know(
+    spec: LaunchSpec, optimizer: str, named: str | None
+) -> None:
+    job = replace(spec.job, training=replace(spec.job.training, optimizer=optimizer))
+    config = json.loads(deepspeed_text(replace(spec, job=job)))
+    assert config.get("optimizer", {}).get("type") == named
+    assert config["zero_optimization"]["stage"] == spec.plan.zero_stage
