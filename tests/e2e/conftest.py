@@ -16,6 +16,13 @@ from frenzy.cli.embedded.stack import Stack
 LEASE_S = 15
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With two processes the shared Airflow stays one: its tests are one group, each other file's another."""
+    for item in items:
+        shares = "stack" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("shared" if shares else item.path.stem))
+
+
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory, stack_settings: Callable[[str], dict[str, str]]) -> Iterator[Stack]:
     """A running Airflow in a home and on a port of its own, over the test cluster.
