@@ -86,7 +86,7 @@ def _work(way: str, folder: Path) -> float:
     """Seconds that it takes, with the tokenizer loaded; reading the texts is part of preparing only."""
     from frenzy.core.values.job import DataSpec
     from frenzy.trainer.data.encoding import Encoder
-    from frenzy.trainer.data.preparing import prepare_shards
+    from frenzy.trainer.data.make_shards import prepare_shards
     from frenzy.trainer.data.source_parts import survey
     from frenzy.trainer.data.tokenizer import byte_tokenizer, load_tokenizer
 

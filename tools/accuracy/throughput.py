@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from frenzy.core.memory.workload import Array
+from frenzy.core.memory.model_inputs import Array
 from frenzy.core.planning.throughput import step_seconds
 from frenzy.core.values.utilisation import Software, utilisation
 from tools.accuracy.throughput_fit import parts_of

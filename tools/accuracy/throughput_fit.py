@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from frenzy.core.memory.workload import Array
+from frenzy.core.memory.model_inputs import Array
 from frenzy.core.planning.grid import grid_of
 from frenzy.core.planning.throughput import StepParts, step_parts, step_seconds
 from frenzy.core.values.utilisation import Utilisation, architecture_of

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.closed_form import predict_memory
-from frenzy.core.memory.workload import PlanRow, Workload
+from frenzy.core.memory.model_inputs import PlanRow, Workload
 from frenzy.core.planning.grid import grid_of
 from frenzy.core.values.resource_plan import MemoryPrediction, MemoryTerm
 

@@ -15,8 +15,8 @@ from typing import Final
 
 from frenzy.core.memory.activation_coefficients import Attention, Loss
 from frenzy.core.memory.calibration import Calibration
+from frenzy.core.memory.model_inputs import PlanRow, Workload
 from frenzy.core.memory.torch_kernels import Sharding, TorchOptimizer
-from frenzy.core.memory.workload import PlanRow, Workload
 from frenzy.core.models.shape import ModelShape
 from frenzy.core.models.trainable import trained_part
 from frenzy.core.models.weight_storage import WeightStorage

@@ -39,8 +39,8 @@ _LEFT_FOR_S: Final = 6 * 3600.0
 def prepare(spec: PreparingSpec, scratch: Path) -> PreparedData:
     """Make, or find, what the run trains on. Raises BadInputError for data and tokenizers that cannot be used."""
     from frenzy.trainer.data.encoding import Encoder
+    from frenzy.trainer.data.make_shards import key_of, prepare_shards
     from frenzy.trainer.data.packing import SURVEYING, packed_of
-    from frenzy.trainer.data.preparing import key_of, prepare_shards
     from frenzy.trainer.data.run_data import Listing
     from frenzy.trainer.data.source_parts import survey
     from frenzy.trainer.data.tokenizer import load_tokenizer

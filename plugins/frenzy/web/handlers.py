@@ -15,7 +15,7 @@ from frenzy.api.declaration import Endpoint
 from frenzy.app.cancellation import cancel
 from frenzy.app.cleaning import clean_run, ended_runs
 from frenzy.app.finished import checkpoints, models
-from frenzy.app.metrics import fleet_metrics, usage
+from frenzy.app.gauges import fleet_metrics, usage
 from frenzy.app.observe import attempt_launching, attempt_started, report_pressure, report_progress
 from frenzy.app.place import enqueue, place_status
 from frenzy.app.preparing import prepared, preparing

@@ -60,7 +60,7 @@ class PodPrepareOperator(PrepareWait, KubernetesPodOperator):
         self.frenzy_conn_id = frenzy_conn_id
 
     def execute(self, context: Any) -> None:
-        from frenzy.airflow.triggers.preparing import PrepareTrigger
+        from frenzy.airflow.triggers.until_prepared import PrepareTrigger
 
         spec = self._begun(workers(core_api=lambda: self.client)).begin(identity_of(context["ti"]).run_key)
         if spec is None:

@@ -11,7 +11,7 @@ import numpy as np
 from frenzy.core.memory.activation_coefficients import ActivationCoefficients, Loss, TokenBytes
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.loss_chunks import loss_chunk_tokens
-from frenzy.core.memory.workload import Array, PlanGrid, Workload
+from frenzy.core.memory.model_inputs import Array, PlanGrid, Workload
 
 # More than any micro-batch has.
 _ALL_TOKENS: Final = 2**40

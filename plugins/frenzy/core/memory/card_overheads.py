@@ -10,7 +10,7 @@ from frenzy.core.memory.cuda_memory import (
     CUBLAS_WORKSPACES_BYTES,
     HOPPER_WORKSPACES_BYTES,
 )
-from frenzy.core.memory.workload import Array, PlanGrid
+from frenzy.core.memory.model_inputs import Array, PlanGrid
 from frenzy.core.values.hardware import DeviceKind
 
 

@@ -16,6 +16,7 @@ from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.card_overheads import beside_bytes, workspace_bytes
 from frenzy.core.memory.host_memory import host_terms
 from frenzy.core.memory.host_offload import STATES_EQUATION, optimizer_state_bytes
+from frenzy.core.memory.model_inputs import Array, Integers, PlanGrid, PlanRow, Workload
 from frenzy.core.memory.model_states import StateElements, StateRequest, state_elements
 from frenzy.core.memory.moments import (
     Step,
@@ -29,7 +30,6 @@ from frenzy.core.memory.moments import (
     in_reduction,
 )
 from frenzy.core.memory.table import MemoryTable, Term
-from frenzy.core.memory.workload import Array, Integers, PlanGrid, PlanRow, Workload
 from frenzy.core.models.weight_storage import WeightStorage, stored_layer, stored_outside
 from frenzy.core.values.zero_buckets import zero_buckets
 

@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 
 from frenzy.core.memory.host_offload import offload_terms, optimizer_state_bytes
+from frenzy.core.memory.model_inputs import Array, PlanGrid, Workload
 from frenzy.core.memory.model_states import StateElements
 from frenzy.core.memory.table import HostTerms, Term
-from frenzy.core.memory.workload import Array, PlanGrid, Workload
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.units import GIB, MIB
 

@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
+from frenzy.core.memory.model_inputs import Array, Integers, PlanGrid, Workload
 from frenzy.core.memory.model_states import StateElements
 from frenzy.core.memory.table import Term
-from frenzy.core.memory.workload import Array, Integers, PlanGrid, Workload
 
 _OPTIMIZER_STATES: Final = {"adamw": 2, "adamw-8bit": 2, "sgd": 1}
 # bitsandbytes: a byte an element and an fp32 scale for each 256; fp32 for fewer elements than these.

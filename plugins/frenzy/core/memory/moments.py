@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frenzy.core.memory.activations import Activations
+from frenzy.core.memory.model_inputs import Array, PlanGrid, Workload
 from frenzy.core.memory.model_states import StateElements
 from frenzy.core.memory.table import Moment, Term
-from frenzy.core.memory.workload import Array, PlanGrid, Workload
 from frenzy.core.models.weight_storage import WeightStorage
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision

@@ -26,7 +26,7 @@ from typing import Final
 
 import numpy as np
 
-from frenzy.core.memory.workload import Array, PlanGrid
+from frenzy.core.memory.model_inputs import Array, PlanGrid
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.units import MIB
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from frenzy.core.memory.workload import Array, Integers
+from frenzy.core.memory.model_inputs import Array, Integers
 from frenzy.core.values.resource_plan import HostTerm, MemoryPrediction, MemoryTerm
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from frenzy.core.memory.workload import Array, PlanGrid
+from frenzy.core.memory.model_inputs import Array, PlanGrid
 from frenzy.core.models.flops import FlopsShape, attention_flops_per_token, weight_flops_per_token
 from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.job import Precision

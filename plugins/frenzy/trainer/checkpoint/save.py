@@ -43,9 +43,9 @@ from frenzy.core.values.launch import RunPaths
 from frenzy.core.values.telemetry import SAVING
 from frenzy.trainer.checkpoint import zero_fragments
 from frenzy.trainer.checkpoint.fragment_index import BUFFER, FROZEN, WEIGHTS, tensor_key
+from frenzy.trainer.checkpoint.host_copies import Snapshot
 from frenzy.trainer.checkpoint.rng import capture_rng
 from frenzy.trainer.checkpoint.saved_state import TrainState, capture_state
-from frenzy.trainer.checkpoint.snapshot import Snapshot
 from frenzy.trainer.checkpoint.store import CheckpointStore
 from frenzy.trainer.collective import attempt, failure_of, from_rank0, raise_if_failed
 from frenzy.trainer.heartbeats import beat

@@ -26,7 +26,7 @@ from frenzy.core.values.resource_plan import short_hash
 from frenzy.trainer import files
 from frenzy.trainer.data.documents import documents
 from frenzy.trainer.data.encoding import Encoder
-from frenzy.trainer.data.preparing import Note, Share, key_of, prepare_shards
+from frenzy.trainer.data.make_shards import Note, Share, key_of, prepare_shards
 from frenzy.trainer.data.source_parts import Source, digest_of, survey
 from frenzy.trainer.data.token_shards import Shard
 from frenzy.trainer.heartbeats import counting

@@ -20,6 +20,7 @@ from frenzy.core.values.launch import RunPaths
 from frenzy.core.values.prepared_data import PreparedData, PreparedPaths
 from frenzy.trainer import files, heartbeats
 from frenzy.trainer.data.encoding import Encoder
+from frenzy.trainer.data.make_shards import Note, Share, key_of, prepare_shards
 from frenzy.trainer.data.packing import (
     SURVEYING,
     PackedData,
@@ -30,7 +31,6 @@ from frenzy.trainer.data.packing import (
     packed_of,
     training_texts,
 )
-from frenzy.trainer.data.preparing import Note, Share, key_of, prepare_shards
 from frenzy.trainer.data.source_parts import Source, survey
 from frenzy.trainer.data.token_shards import Shard
 from frenzy.trainer.data.tokenizer import READY_FILE, make_tokenizer

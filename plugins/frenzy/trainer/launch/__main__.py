@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(spec: LaunchSpec, node_rank: int | None, scratch: Path) -> AttemptResult:
     # Imported only now: torch and DeepSpeed look at the environment when they are imported.
     if spec.job.workload is not None:
-        from frenzy.trainer.launch.script.node import run_script
+        from frenzy.trainer.launch.script.ranks import run_script
 
         return run_script(spec, spec.job.workload, node_rank=node_rank, scratch=scratch)
     from frenzy.trainer.launch.node import run_node

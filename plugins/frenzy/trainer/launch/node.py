@@ -11,7 +11,7 @@ from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.launch import AttemptResult, ExitCode, LaunchSpec, RunPaths, deepspeed_config, how_ended
 from frenzy.trainer import env, files, heartbeats
 from frenzy.trainer.checkpoint.store import list_checkpoints
-from frenzy.trainer.data.preparing import Share
+from frenzy.trainer.data.make_shards import Share
 from frenzy.trainer.launch.child import call_in_child, fork, log_tail, read_report
 from frenzy.trainer.launch.local_ranks import LocalRanks, StopRequest, local_ranks, log_file, logs_folder, upload_logs
 from frenzy.trainer.launch.rank_failures import share_failures

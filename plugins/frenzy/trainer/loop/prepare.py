@@ -16,8 +16,8 @@ from frenzy.core.values.launch import LaunchSpec, RunPaths
 from frenzy.trainer import heartbeats
 from frenzy.trainer.callbacks import load_callbacks
 from frenzy.trainer.checkpoint.store import PreparedCheckpoint, prepare_resume
+from frenzy.trainer.data.make_shards import Progress, Share
 from frenzy.trainer.data.packing import PackedData
-from frenzy.trainer.data.preparing import Progress, Share
 from frenzy.trainer.data.run_data import frozen_data, frozen_tokenizer, run_data, run_tokenizer
 from frenzy.trainer.data.tokenizer import load_tokenizer
 from frenzy.trainer.loop.learning_rate import total_steps

@@ -17,7 +17,7 @@ from tests.unit.web.conftest import registration
 from frenzy.airflow.operators.operators import PrepareOperator, ReconcileOperator
 from frenzy.airflow.operators.pod_operator import PodPrepareOperator
 from frenzy.airflow.operators.task_group import frenzy_training
-from frenzy.airflow.triggers.preparing import PrepareTrigger
+from frenzy.airflow.triggers.until_prepared import PrepareTrigger
 from frenzy.app.cancellation import cancel
 from frenzy.app.preparing import preparing
 from frenzy.core.runs.ledger import JobState, RunRecord

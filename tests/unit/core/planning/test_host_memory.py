@@ -12,8 +12,8 @@ from tests.unit.core.marp_values import CALIBRATION, card, job, llama_config, no
 
 from frenzy.core.memory.closed_form import PlanRow, predict_memory
 from frenzy.core.memory.host_memory import loading_bytes, staging_bytes
+from frenzy.core.memory.model_inputs import Workload
 from frenzy.core.memory.model_states import StateRequest, state_elements
-from frenzy.core.memory.workload import Workload
 from frenzy.core.models.shape import model_shape
 from frenzy.core.planning.candidates import workload_of
 from frenzy.core.planning.grid import grid_of

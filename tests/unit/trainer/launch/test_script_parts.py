@@ -19,8 +19,8 @@ from frenzy.trainer.checkpoint.store import CheckpointStore
 from frenzy.trainer.launch.local_ranks import LocalRanks
 from frenzy.trainer.launch.script.checkpoints import ScriptCheckpoint, newest, record
 from frenzy.trainer.launch.script.environment import ScriptRank, deepspeed_text
+from frenzy.trainer.launch.script.relay import RankWatch
 from frenzy.trainer.launch.script.reports import ReportFile
-from frenzy.trainer.launch.script.watch import RankWatch
 from frenzy.trainer.telemetry.shared_progress import SharedProgress
 
 

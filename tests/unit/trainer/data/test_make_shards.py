@@ -27,8 +27,8 @@ from frenzy.core.values.launch import RunPaths
 from frenzy.trainer import files
 from frenzy.trainer.data.documents import Part, documents, read_part
 from frenzy.trainer.data.encoding import Encoder, TextBatch, encode_all
+from frenzy.trainer.data.make_shards import Progress, Share, key_of, prepare_shards
 from frenzy.trainer.data.packing import PackedData, SequenceReader, find_packed, pack
-from frenzy.trainer.data.preparing import Progress, Share, key_of, prepare_shards
 from frenzy.trainer.data.run_data import run_data
 from frenzy.trainer.data.source_parts import survey
 from frenzy.trainer.data.token_shards import Shard

@@ -33,7 +33,7 @@ from frenzy.trainer.launch.rank_failures import share_failures
 from frenzy.trainer.launch.rendezvous import find_rendezvous, open_rendezvous
 from frenzy.trainer.launch.script.checkpoints import ScriptCheckpoint, newest
 from frenzy.trainer.launch.script.environment import ScriptRank, deepspeed_text
-from frenzy.trainer.launch.script.watch import NodeWatch, RankWatch, bound
+from frenzy.trainer.launch.script.relay import NodeWatch, RankWatch, bound
 from frenzy.trainer.launch.supervise import Ended, Supervisor
 from frenzy.trainer.outcome import CRASHED, budget_exceeded, describe_death
 from frenzy.trainer.telemetry.shared_progress import SharedProgress
