@@ -80,36 +80,14 @@ def _run(
     resume: ScriptCheckpoint | None,
     baseline: int,
 ) -> AttemptResult:
-    paths = RunPaths(spec.run_dir)
-    place = paths.rendezvous(spec.attempt)
-    if ranks.is_first_node:
-        meeting = open_rendezvous(place, single_machine=ranks.is_only_machine)
-    else:
-        meeting = find_rendezvous(place, signs_at=paths.heartbeat(spec.attempt, 0))
-    first = ScriptRank(
-        spec=spec,
-        ranks=ranks,
-        local_rank=0,
-        address=meeting.address,
-        port=meeting.port,
-        scratch=scratch,
-        resume=resume,
-    )
-    each_rank = [replace(first, local_rank=local) for local in range(ranks.count)]
-    board = SharedProgress(ranks.count)
-    for local in range(ranks.count):
-        board.set_plan(
-            local, total_steps=spec.job.training.max_steps or 0, resumed_step=None if resume is None else resume.step
-        )
-        board.set_measuring(local, True)
-    if meeting.listener is not None:  # the script's first rank binds it itself
-        meeting.listener.close()
+    each_rank = _script_ranks(spec, ranks, scratch, resume)
+    board = _board(spec, ranks, resume)
     pids = {
         each.local_rank: fork(_becoming(workload, each, baseline), log_file=log_file(logs, each.rank))
         for each in each_rank
     }
     watches = {each.local_rank: RankWatch(each, pids[each.local_rank], board, baseline) for each in each_rank}
-    watch = NodeWatch(watches, first, stop.received)
+    watch = NodeWatch(watches, each_rank[0], stop.received)
     supervisor = Supervisor(
         pids,
         board,
@@ -122,6 +100,40 @@ def _run(
     watch.close()
     _end_groups(pids.values())
     return _fold(spec, ranks, board, watch, ended, logs, resume)
+
+
+def _script_ranks(
+    spec: LaunchSpec, ranks: LocalRanks, scratch: Path, resume: ScriptCheckpoint | None
+) -> list[ScriptRank]:
+    """One for each GPU slot, which meet where the script's own first rank will listen."""
+    paths = RunPaths(spec.run_dir)
+    place = paths.rendezvous(spec.attempt)
+    if ranks.is_first_node:
+        meeting = open_rendezvous(place, single_machine=ranks.is_only_machine)
+    else:
+        meeting = find_rendezvous(place, signs_at=paths.heartbeat(spec.attempt, 0))
+    if meeting.listener is not None:
+        meeting.listener.close()
+    first = ScriptRank(
+        spec=spec,
+        ranks=ranks,
+        local_rank=0,
+        address=meeting.address,
+        port=meeting.port,
+        scratch=scratch,
+        resume=resume,
+    )
+    return [replace(first, local_rank=local) for local in range(ranks.count)]
+
+
+def _board(spec: LaunchSpec, ranks: LocalRanks, resume: ScriptCheckpoint | None) -> SharedProgress:
+    board = SharedProgress(ranks.count)
+    for local in range(ranks.count):
+        board.set_plan(
+            local, total_steps=spec.job.training.max_steps or 0, resumed_step=None if resume is None else resume.step
+        )
+        board.set_measuring(local, True)
+    return board
 
 
 def _becoming(workload: WorkloadSpec, rank: ScriptRank, baseline: int) -> Callable[[], int]:
