@@ -14,7 +14,7 @@ TWO_AIRFLOWS ?= -n 2 --dist loadgroup
 # Ahead of the tests, whose time is limited. Where it cannot be built they say why, and are skipped.
 k8s-build = [ -n "$$KUBECONFIG" ] || $(BIN)/python -m tests.kubernetes.build $(1) >/dev/null || true
 
-.PHONY: help env demo demo-elastic demo-swap test test-all coverage test-k8s test-k8s-full check lint types imports audit fmt accuracy bench bench-k8s bench-schedule bench-jct bench-mix docs docs-assets gpu-pack up down status lock clean fuzz
+.PHONY: help env demo demo-elastic demo-swap test test-all coverage test-k8s test-k8s-full check lint types imports audit fmt accuracy bench bench-k8s bench-schedule bench-jct bench-mix docs docs-site docs-assets gpu-pack up down status lock clean fuzz
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -105,6 +105,12 @@ bench-k8s: $(STAMP) ## 200 jobs on 1,000 fake nodes of a real API server: time a
 
 docs: $(STAMP) ## write the reference pages in docs/ from the code
 	@PYTHONPATH=plugins $(BIN)/python -m tools.docs
+
+docs-site: ## the documentation as a site with search, in build/docs-site; a link that leads nowhere fails
+	@python3 -m venv build/mkdocs
+	@build/mkdocs/bin/pip --disable-pip-version-check --quiet install --no-deps --requirement tools/docs_site/requirements.lock
+	@NO_MKDOCS_2_WARNING=1 build/mkdocs/bin/mkdocs --quiet build --config-file tools/docs_site/mkdocs.yml
+	@echo "build/docs-site/index.html"
 
 gpu-pack: $(STAMP) ## wheels for scripts/gpu_proof.py on a GPU machine without a network, in build/gpu-pack
 	@PYTHONPATH=plugins $(BIN)/python -m tools.gpu_proof.wheel_pack $(if $(PRESENT),--present $(PRESENT))
