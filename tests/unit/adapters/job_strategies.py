@@ -86,6 +86,8 @@ trainings = lengths.flatmap(
         learning_rate=st.floats(0, 10, exclude_min=True, exclude_max=True),
         weight_decay=_share(1),
         warmup_steps=st.integers(0, 100),
+        lr_schedule=st.sampled_from(["constant", "linear", "cosine", "wsd"]),
+        lr_decay_share=st.floats(0, 1, exclude_min=True),
         gradient_clipping=st.floats(0, 1e9),
         precision=st.sampled_from(Precision),
         gradient_checkpointing=st.sampled_from(Checkpointing),

@@ -25,6 +25,7 @@ _OWN_FIELDS: Final = frozenset({PRESET, SAVE_AS_JOB})
 _ALTERNATIVES: Final = (
     {"model__config", "model__path", "model__hub_id"},
     {"training__max_steps", "training__epochs"},
+    {"training__warmup_steps", "training__warmup_share"},
     {"trigger__cron", "trigger__assets"},
 )
 _START: Final = "Start from"

@@ -122,7 +122,19 @@ class TrainingSpec(Closed):
     beta1: Annotated[float, Ge(0), Lt(1), Doc("Adam's first moment decay, or SGD's momentum.")] = 0.9
     beta2: Annotated[float, Ge(0), Lt(1), Doc("Adam's second moment decay.")] = 0.999
     warmup_steps: Annotated[int, Ge(0), Le(MAX_STEPS), Doc("Steps of linear warm-up.")] = 0
-    lr_schedule: Annotated[Literal["constant", "linear", "cosine"], Doc("Decay after the warm-up.")] = "constant"
+    warmup_share: Annotated[
+        float, Ge(0), Lt(1), Doc("Share of all steps that is linear warm-up; or give warmup_steps.", (0.01, 0.03))
+    ] = 0.0
+    lr_schedule: Annotated[
+        Literal["constant", "linear", "cosine", "wsd"],
+        Doc("Learning rate after the warm-up; wsd (warm-up, stable, decay) is constant, then linear."),
+    ] = "constant"
+    lr_decay_share: Annotated[
+        float, Gt(0), Le(1), Doc("Share of all steps, at the end, in which wsd decays.", (0.1, 0.2))
+    ] = 0.1
+    lr_min_share: Annotated[
+        float, Ge(0), Le(1), Doc("What linear, cosine and wsd decay to, as a share of the learning rate.", (0.1,))
+    ] = 0.0
     gradient_clipping: Annotated[float, Ge(0), Le(1e9), Doc("Global norm; 0 turns it off.")] = 1.0
     precision: Annotated[Precision, Doc("Number format of weights and activations.")] = Precision.BF16
     gradient_checkpointing: Annotated[Checkpointing, Doc("auto lets the plan decide.")] = Checkpointing.AUTO
@@ -292,12 +304,7 @@ def cross_field_violations(job: TrainingJob) -> tuple[Violation, ...]:
         found.append(
             _violation("training.max_steps", job.training.max_steps, "give exactly one of max_steps and epochs")
         )
-    if job.training.max_steps is not None and job.training.warmup_steps > job.training.max_steps:
-        found.append(
-            _violation(
-                "training.warmup_steps", job.training.warmup_steps, f"at most max_steps = {job.training.max_steps}"
-            )
-        )
+    found += _schedule_violations(job.training)
     found += _option_violations(job.training)
     if job.constraints.deadline is not None and not _is_time_with_zone(job.constraints.deadline):
         found.append(
@@ -353,6 +360,17 @@ def deadline_s(job: TrainingJob) -> float | None:
     """The job's deadline in seconds since the epoch, if it has one."""
     text = job.constraints.deadline
     return None if text is None else datetime.fromisoformat(text).timestamp()
+
+
+def _schedule_violations(training: TrainingSpec) -> Iterator[Violation]:
+    """Learning rates that no run can follow."""
+    if training.max_steps is not None and training.warmup_steps > training.max_steps:
+        yield _violation("training.warmup_steps", training.warmup_steps, f"at most max_steps = {training.max_steps}")
+    if training.warmup_steps and training.warmup_share:
+        yield _violation("training.warmup_share", training.warmup_share, "give at most one of it and warmup_steps")
+    if training.lr_min_share and training.lr_schedule == "constant":
+        allowed = "only with training.lr_schedule = linear, cosine or wsd; constant has no decay"
+        yield _violation("training.lr_min_share", training.lr_min_share, allowed)
 
 
 def _option_violations(training: TrainingSpec) -> list[Violation]:

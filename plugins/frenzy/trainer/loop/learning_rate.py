@@ -18,16 +18,27 @@ _MASK_64: Final = 2**64 - 1
 
 
 def learning_rate(training: TrainingSpec, *, step: int, total_steps: int) -> float:
-    """The rate of ``step`` (from 1): linear warm-up, then constant, linear to 0 or half a cosine to 0."""
-    peak = training.learning_rate
-    if step <= training.warmup_steps:
-        return peak * step / training.warmup_steps
+    """The rate of ``step`` (from 1): linear warm-up, then constant, or a decay to ``lr_min_share`` of the peak.
+
+    The decay is linear or half a cosine from the warm-up's end; of wsd, linear in the last ``lr_decay_share`` of steps.
+    """
+    peak, warmup_steps = training.learning_rate, _warmup_steps(training, total_steps)
+    if step <= warmup_steps:
+        return peak * step / warmup_steps
     if training.lr_schedule == "constant":
         return peak
-    progress = (step - 1 - training.warmup_steps) / max(1, total_steps - training.warmup_steps)
-    if training.lr_schedule == "linear":
-        return peak * max(0.0, 1.0 - progress)
-    return peak * 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
+    stable_until = warmup_steps
+    if training.lr_schedule == "wsd":
+        stable_until = max(warmup_steps, total_steps - math.ceil(training.lr_decay_share * total_steps))
+    progress = (step - 1 - stable_until) / max(1, total_steps - stable_until)
+    progress = min(1.0, max(0.0, progress))
+    left = 0.5 * (1.0 + math.cos(math.pi * progress)) if training.lr_schedule == "cosine" else 1.0 - progress
+    lowest = peak * training.lr_min_share
+    return lowest + (peak - lowest) * left
+
+
+def _warmup_steps(training: TrainingSpec, total_steps: int) -> int:
+    return training.warmup_steps or math.ceil(training.warmup_share * total_steps)
 
 
 def total_steps(training: TrainingSpec, *, num_sequences: int) -> int:

@@ -60,6 +60,45 @@ def test_rate_warms_up_then_decays_by_half_a_cosine() -> None:
     assert rates[-1] < 0.001
 
 
+def rates_of(training: TrainingSpec, total: int) -> list[float]:
+    return [learning_rate(training, step=step, total_steps=total) for step in range(1, total + 1)]
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "wsd"])
+def test_a_decay_ends_at_its_least_share(schedule: str) -> None:
+    training = TrainingSpec(max_steps=1000, learning_rate=1.0, lr_schedule=schedule, lr_min_share=0.25)  # type: ignore[arg-type]
+    rates = rates_of(training, 1000)
+    assert rates[0] == 1.0
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] == pytest.approx(0.25, abs=0.01)
+    assert min(rates) >= 0.25
+    assert learning_rate(training, step=2000, total_steps=1000) == 0.25
+
+
+def test_a_cosine_with_a_minimum_is_half_way_in_the_middle() -> None:
+    training = TrainingSpec(max_steps=100, learning_rate=2.0, lr_schedule="cosine", lr_min_share=0.5)
+    assert rates_of(training, 100)[50] == pytest.approx(1.5)
+
+
+def test_wsd_warms_up_stays_and_decays_linearly_in_its_last_share() -> None:
+    training = TrainingSpec(
+        max_steps=20, learning_rate=1.0, lr_schedule="wsd", warmup_share=0.1, lr_decay_share=0.2, lr_min_share=0.2
+    )
+    assert rates_of(training, 20) == pytest.approx([0.5, *[1.0] * 16, 0.8, 0.6, 0.4])
+
+
+def test_wsd_with_a_long_warm_up_decays_after_it() -> None:
+    training = TrainingSpec(max_steps=10, learning_rate=1.0, lr_schedule="wsd", warmup_steps=8, lr_decay_share=0.5)
+    assert rates_of(training, 10)[7:] == pytest.approx([1.0, 1.0, 0.5])
+
+
+@given(total=some.integers(1, 500), share=some.floats(0, 0.99))
+def test_a_share_of_warm_up_is_as_many_steps(total: int, share: float) -> None:
+    by_share = TrainingSpec(max_steps=total, warmup_share=share, lr_schedule="cosine")
+    by_steps = TrainingSpec(max_steps=total, warmup_steps=math.ceil(share * total), lr_schedule="cosine")
+    assert rates_of(by_share, total) == rates_of(by_steps, total)
+
+
 def test_constant_rate_stays() -> None:
     training = TrainingSpec(max_steps=5, learning_rate=0.5)
     assert {learning_rate(training, step=step, total_steps=5) for step in range(1, 6)} == {0.5}
