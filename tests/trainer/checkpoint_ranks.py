@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -26,12 +26,14 @@ from torch import distributed
 
 from frenzy.core.lifecycle.checkpoint_manifest import CheckpointManifest
 from frenzy.core.lifecycle.resume import ParallelLayout
+from frenzy.core.values.job import TrainingSpec
 from frenzy.core.values.launch import RunPaths
 from frenzy.trainer.checkpoint.fragment_index import FragmentIndex
 from frenzy.trainer.checkpoint.load import load_checkpoint, tensor_files
 from frenzy.trainer.checkpoint.save import CheckpointSaver
 from frenzy.trainer.checkpoint.saved_state import TrainState
 from frenzy.trainer.checkpoint.store import PreparedCheckpoint
+from frenzy.trainer.model.weight_decay import parameter_groups
 
 with warnings.catch_warnings():
     # What a first engine imports late: once here instead of in every rank, whatever it warns of.
@@ -68,6 +70,7 @@ class Setup:
     width: int = 16
     accumulation: int = 2
     fp32_sums: bool = False
+    weight_decay_on: Literal["all", "matrices"] = "all"
 
     @property
     def layout(self) -> ParallelLayout:
@@ -79,7 +82,8 @@ class Setup:
     @property
     def config(self) -> dict[str, Any]:
         kind = {"adamw": "AdamW", "sgd": "SGD"}[self.optimizer]
-        parameters: dict[str, Any] = {"lr": 1e-2, "weight_decay": 0.01}
+        decay = 0.01 if self.weight_decay_on == "all" else 0.9  # so that a group that is mistaken for another shows
+        parameters: dict[str, Any] = {"lr": 1e-2, "weight_decay": decay}
         parameters |= {"torch_adam": True} if kind == "AdamW" else {"momentum": 0.9}
         dp = self.world_size // self.tp
         config: dict[str, Any] = {
@@ -138,7 +142,10 @@ def _llama(setup: Setup) -> Any:
 
 def make_engine(setup: Setup) -> Any:
     model = tiny_model(setup)
-    trained = [each for each in model.parameters() if each.requires_grad]
+    trained = parameter_groups(
+        ((name, each) for name, each in model.named_parameters() if each.requires_grad),
+        TrainingSpec(weight_decay=0.9, weight_decay_on=setup.weight_decay_on),
+    )
     engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=setup.config)
     return engine
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from tests.trainer.launching import Case
 
+from frenzy.core.values.job import TrainingSpec
 from frenzy.trainer.data.packing import SequenceReader, pack
 from frenzy.trainer.data.tokenizer import byte_tokenizer
 from frenzy.trainer.loop.learning_rate import batch_sequences, learning_rate
@@ -22,7 +23,7 @@ def train_plainly(case: Case, folder: Path) -> tuple[list[float], Any]:
     data = pack(job, byte_tokenizer(), folder)
     reader = SequenceReader(data)
     model = make_model(job, load_config(job.model, eos_token_id=256))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay)
+    optimizer = torch.optim.AdamW(_groups(model, training), lr=training.learning_rate)
     losses = []
     for step in range(1, case.num_steps + 1):
         order = batch_sequences(
@@ -32,7 +33,8 @@ def train_plainly(case: Case, folder: Path) -> tuple[list[float], Any]:
             num_sequences=data.num_train,
         )
         tokens = torch.from_numpy(reader.read(order))
-        optimizer.param_groups[0]["lr"] = learning_rate(training, step=step, total_steps=case.num_steps)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(training, step=step, total_steps=case.num_steps)
         loss = model(input_ids=tokens, labels=tokens).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), training.gradient_clipping)
@@ -41,3 +43,13 @@ def train_plainly(case: Case, folder: Path) -> tuple[list[float], Any]:
         losses.append(loss.item())
     reader.close()
     return losses, model
+
+
+def _groups(model: torch.nn.Module, training: TrainingSpec) -> list[dict[str, Any]]:
+    vectors = [each for each in model.parameters() if each.dim() == 1]
+    matrices = [each for each in model.parameters() if each.dim() > 1]
+    on_vectors = training.weight_decay if training.weight_decay_on == "all" else 0.0
+    return [
+        {"params": matrices, "weight_decay": training.weight_decay},
+        {"params": vectors, "weight_decay": on_vectors},
+    ]

@@ -124,10 +124,13 @@ def test_every_precision_resumes_within_its_rounding(
         Setup(2, 3, lora=True, family="llama"),
         Setup(2, 2, offload=True),
         Setup(2, 3, family="llama"),
+        Setup(2, 1, weight_decay_on="matrices"),
+        Setup(2, 3, weight_decay_on="matrices"),
+        Setup(4, 2, weight_decay_on="matrices", family="llama"),
     ],
     ids=str,
 )
-def test_momentum_adapters_offload_and_untied_weights_resume(
+def test_momentum_adapters_offload_decay_groups_and_untied_weights_resume(
     saved: Saved, source: Setup, target: tuple[int, int]
 ) -> None:
     assert resumed_losses_differ_by(saved, source, source.on(*target)) <= 1e-6

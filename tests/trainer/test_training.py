@@ -46,6 +46,17 @@ def test_every_plan_trains_as_plain_torch(
 
 
 @pytest.mark.parametrize("zero_stage", [1, 3])
+def test_decay_of_matrices_alone_is_that_of_plain_torch(
+    server: LaunchServer, text: str, tmp_path: Path, zero_stage: int
+) -> None:
+    training = {"weight_decay": 0.9, "weight_decay_on": "matrices", "learning_rate": 2e-2}
+    case = Case(run_dir=str(tmp_path / "run"), data=text, num_gpus=2, zero_stage=zero_stage, training=training)
+    assert server.run(case).exit_code == ExitCode.DONE
+    expected, _ = train_plainly(case, tmp_path / "plain")
+    assert losses(case) == pytest.approx(expected, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("zero_stage", [1, 3])
 def test_tensor_parallel_trains_as_plain_torch(
     server: LaunchServer, text: str, tmp_path: Path, plain: dict[str, list[float]], zero_stage: int
 ) -> None:

@@ -85,6 +85,7 @@ trainings = lengths.flatmap(
         loss=st.sampled_from(["torch", "fused"]),
         learning_rate=st.floats(0, 10, exclude_min=True, exclude_max=True),
         weight_decay=_share(1),
+        weight_decay_on=st.sampled_from(["all", "matrices"]),
         warmup_steps=st.integers(0, 100),
         lr_schedule=st.sampled_from(["constant", "linear", "cosine", "wsd"]),
         lr_decay_share=st.floats(0, 1, exclude_min=True),

@@ -119,6 +119,9 @@ class TrainingSpec(Closed):
     ] = "adamw"
     learning_rate: Annotated[float, Gt(0), Lt(10), Doc("Peak learning rate.", (3e-4, 1e-4))] = 3e-4
     weight_decay: Annotated[float, Ge(0), Lt(1), Doc("Decoupled weight decay.")] = 0.0
+    weight_decay_on: Annotated[
+        Literal["all", "matrices"], Doc("matrices leaves biases, norms and other vectors without weight decay.")
+    ] = "all"
     beta1: Annotated[float, Ge(0), Lt(1), Doc("Adam's first moment decay, or SGD's momentum.")] = 0.9
     beta2: Annotated[float, Ge(0), Lt(1), Doc("Adam's second moment decay.")] = 0.999
     warmup_steps: Annotated[int, Ge(0), Le(MAX_STEPS), Doc("Steps of linear warm-up.")] = 0

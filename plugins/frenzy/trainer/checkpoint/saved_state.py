@@ -69,7 +69,8 @@ def restore_state(engine: Any, saved: SavedState) -> None:
     # present plan's: another plan's count would step in the middle of a batch.
     engine.micro_steps = engine.global_steps * engine.gradient_accumulation_steps()
     for partition in zero_fragments.partitions(engine):
-        for key, scalar in saved.scalars.items():
+        # A rank of which all is padding has no moments yet, and the optimizer makes them with a step of its own.
+        for key, scalar in saved.scalars.items() if partition.shards else ():
             partition.state[key] = _scalar(scalar, partition)
     scaler = getattr(engine.optimizer, "loss_scaler", None)
     for name in _plain_attributes(scaler).keys() & saved.loss_scaler.keys():

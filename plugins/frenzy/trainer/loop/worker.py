@@ -20,6 +20,7 @@ from frenzy.core.values import codec
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.failure_classes import name_error
 from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.job import TrainingSpec
 from frenzy.core.values.launch import ADAMW_8BIT, ExitCode, LaunchSpec, RunPaths, deepspeed_config
 from frenzy.trainer import env, heartbeats
 from frenzy.trainer.callbacks import load_callbacks
@@ -30,6 +31,7 @@ from frenzy.trainer.model.eight_bit_adam import make_adamw_8bit
 from frenzy.trainer.model.loading import flops_shape, load_config
 from frenzy.trainer.model.making import make_model, weights_dtype
 from frenzy.trainer.model.rank_share import RankShare, SlicedWeights, WholeWeights
+from frenzy.trainer.model.weight_decay import parameter_groups
 from frenzy.trainer.outcome import RankReport, describe_failure
 from frenzy.trainer.telemetry.device import CudaDevice, Device, VirtualDevice
 from frenzy.trainer.telemetry.memory_budget import TorchAllocator, capped
@@ -138,7 +140,7 @@ def _train(context: RankContext, device: Device, stop: StopFlag) -> int:
     heartbeats.beat("building the engine")
     # Tensor parallelism cuts the whole model to this rank's part while the engine is made.
     with device.host_work() if spec.plan.tp > 1 else contextlib.nullcontext():
-        engine = make_engine(model, settings)
+        engine = make_engine(model, settings, spec.job.training)
     run = Run(
         spec=spec,
         prepared=prepared,
@@ -157,11 +159,12 @@ def _train(context: RankContext, device: Device, stop: StopFlag) -> int:
     return train(run)
 
 
-def make_engine(model: torch.nn.Module, settings: dict[str, Any]) -> Any:
-    """DeepSpeed's engine around the trainable parameters of ``model``."""
+def make_engine(model: torch.nn.Module, settings: dict[str, Any], training: TrainingSpec | None = None) -> Any:
+    """DeepSpeed's engine around the trainable parameters of ``model``, grouped as ``training`` asks."""
     import deepspeed
 
-    trainable = [each for each in model.parameters() if each.requires_grad]
+    named = ((name, each) for name, each in model.named_parameters() if each.requires_grad)
+    trainable = parameter_groups(named, training or TrainingSpec())
     own = settings["optimizer"]["type"] == ADAMW_8BIT
     engine, *_ = deepspeed.initialize(
         model=model,

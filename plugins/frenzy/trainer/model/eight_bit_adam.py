@@ -22,8 +22,10 @@ _WORK_ELEMENTS: Final = 2**20
 _KEYS: Final[Mapping[str, str]] = {"exp_avg": "1", "exp_avg_sq": "2"}
 
 
-def make_adamw_8bit(parameters: Iterable[torch.nn.Parameter], settings: Mapping[str, Any]) -> torch.optim.Optimizer:
-    """The optimizer of bitsandbytes. settings: lr, betas, weight_decay."""
+def make_adamw_8bit(
+    parameters: Iterable[torch.nn.Parameter] | Iterable[dict[str, Any]], settings: Mapping[str, Any]
+) -> torch.optim.Optimizer:
+    """The optimizer of bitsandbytes for parameters or groups of them. settings: lr, betas, weight_decay."""
     from bitsandbytes.optim import AdamW8bit
 
     optimizer: torch.optim.Optimizer = AdamW8bit(
