@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from frenzy.app.facts import expected_end_s, present_facts, scheduling_facts
@@ -287,11 +287,16 @@ def _attempt_memory(services: Services, run: RunRecord, attempt: Attempt, *, mos
 
 
 def _thinned(steps: tuple[StepPeak, ...]) -> tuple[StepPeak, ...]:
-    """At most ``_MAX_POINTS`` steps, evenly spread, first and last kept."""
-    if len(steps) <= _MAX_POINTS:
-        return steps
-    stride = (len(steps) - 1) / (_MAX_POINTS - 1)
-    return tuple(steps[round(index * stride)] for index in range(_MAX_POINTS))
+    """At most ``_MAX_POINTS`` steps, evenly spread, first and last kept; and as many that a validation followed."""
+    validated = [index for index, each in enumerate(steps) if each.validation_loss is not None]
+    return tuple(steps[index] for index in sorted({*_evenly(range(len(steps))), *_evenly(validated)}))
+
+
+def _evenly(indices: Sequence[int]) -> Sequence[int]:
+    if len(indices) <= _MAX_POINTS:
+        return indices
+    stride = (len(indices) - 1) / (_MAX_POINTS - 1)
+    return [indices[round(number * stride)] for number in range(_MAX_POINTS)]
 
 
 def explain(services: Services, run_key: str) -> Explanation:

@@ -15,7 +15,7 @@ from frenzy.app.services import Services, live_attempt, log_event, require_attem
 from frenzy.app.states import move
 from frenzy.core.lifecycle.disruptions import with_node_of_rank
 from frenzy.core.lifecycle.evidence import believed_end, bounds_of
-from frenzy.core.lifecycle.reschedule import MEMORY_REASONS, classify, final_state
+from frenzy.core.lifecycle.reschedule import DONE_REASONS, MEMORY_REASONS, classify, final_state
 from frenzy.core.runs.ledger import (
     FINAL_STATES,
     Attempt,
@@ -76,7 +76,7 @@ def settle(tx: LedgerTx, services: Services, record: Attempt, report: EndReport,
 
 def _outcome(run: RunRecord, record: Attempt, report: EndReport) -> Reason:
     outcome = classify(report.result, record.stop_reason, report.reason)
-    if run.cancel_requested and outcome.code is not ReasonCode.COMPLETED:
+    if run.cancel_requested and outcome.code not in DONE_REASONS:
         return run.reason or Reason(code=ReasonCode.CANCELLED_BY_USER)
     return outcome
 
@@ -146,7 +146,7 @@ def _began_to_train(ended: Attempt) -> bool:
 def _move_on(tx: LedgerTx, run: RunRecord, outcome: Reason, now_s: float) -> None:
     if run.state in FINAL_STATES:
         return
-    if outcome.code in (ReasonCode.COMPLETED, ReasonCode.CANCELLED_BY_USER):
+    if outcome.code in DONE_REASONS | {ReasonCode.CANCELLED_BY_USER}:
         move(tx, run, final_state(outcome), now_s, outcome)
     else:
         move(tx, run, JobState.RECOVERING, now_s, outcome)

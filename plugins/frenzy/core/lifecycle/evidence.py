@@ -71,12 +71,12 @@ class Bounds:
 def bounds_of(run: RunRecord, attempt: Attempt, now_s: float) -> Bounds:
     """What can be true of ``attempt`` at ``now_s``."""
     # a script says itself when it is done
-    exact = None if run.job.workload is not None else run.job.training.max_steps
+    given = None if run.job.workload is not None else run.job.training.max_steps
     estimate = total_steps(run.job, run.data_facts)
     return Bounds(
         num_ranks=attempt.plan.num_gpus,
-        most_steps=exact or (_MOST_STEPS if estimate is None else _ESTIMATE_FACTOR * (estimate + 1)),
-        total_steps=exact,
+        most_steps=given or (_MOST_STEPS if estimate is None else _ESTIMATE_FACTOR * (estimate + 1)),
+        total_steps=None if run.job.validation.patience is not None else given,
         until_s=now_s + _CLOCK_MARGIN_S,
     )
 
@@ -202,6 +202,8 @@ def _result_problems(result: AttemptResult, bounds: Bounds) -> Iterator[str]:
     total = bounds.total_steps or result.total_steps
     if total and result.last_step > total:
         yield f"last_step {result.last_step} is after the last of {total}"
+    if result.stopped_early and bounds.total_steps:
+        yield "it says that it stopped early, and the job has no validation.patience"
     if result.exit_code == ExitCode.DONE and not result.last_step == total > 0:
         yield f"it says that all is done at step {result.last_step} of {total}"
 

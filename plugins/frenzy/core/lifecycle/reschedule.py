@@ -34,6 +34,8 @@ MEMORY_REASONS: Final = frozenset(
 )
 # A stop for one of these is not asked for at a checkpoint: the workers are ended.
 KILLING_REASONS: Final = frozenset({ReasonCode.WORKER_HUNG, ReasonCode.LAUNCH_FAILED, ReasonCode.CANCELLED_BY_USER})
+# How a training ends well.
+DONE_REASONS: Final = frozenset({ReasonCode.COMPLETED, ReasonCode.STOPPED_EARLY})
 _FATAL_REASONS: Final = codes_of(NextStep.USER) | {
     ReasonCode.BAD_CONFIG_OR_DATA,
     ReasonCode.CANCELLED_BY_USER,
@@ -78,8 +80,10 @@ def classify(result: AttemptResult | None, stop_reason: Reason | None, known: Re
     """Why an attempt ended, from the workers' account, what was asked of them, and what is known."""
     if result is None:
         return known or stop_reason or Reason(code=ReasonCode.WORKERS_LOST)
+    if result.exit_code == ExitCode.DONE and result.stopped_early:
+        return Reason(code=ReasonCode.STOPPED_EARLY, detail=result.detail)
     if result.exit_code == ExitCode.DONE:
-        return Reason(code=ReasonCode.COMPLETED, detail=f"Reached step {result.last_step}.")
+        return Reason(code=ReasonCode.COMPLETED, detail=f"Reached step {result.last_step}. {result.detail}".rstrip())
     if result.exit_code == ExitCode.CHECKPOINTED:  # a cluster that takes a node away asks for it, too
         return stop_reason or known or Reason(code=ReasonCode.CHECKPOINTED_ON_REQUEST, detail=result.detail)
     if stop_reason is not None and stop_reason.code in KILLING_REASONS:
@@ -100,11 +104,11 @@ def _code_of_exit(exit_code: int) -> ReasonCode:
 def follow_up(run: RunRecord, attempts: tuple[Attempt, ...]) -> NextAttempt | Reason:
     """What follows the last, ended attempt: the next one, or the reason why there is none.
 
-    A Reason of COMPLETED means success; any other means the run fails with it.
+    A Reason in DONE_REASONS means success; any other means the run fails with it.
     """
     last = attempts[-1]
     outcome = last.outcome or Reason(code=ReasonCode.WORKERS_LOST)
-    if outcome.code is ReasonCode.COMPLETED or outcome.code in _FATAL_REASONS:
+    if outcome.code in DONE_REASONS | _FATAL_REASONS:
         return outcome
     if outcome.code in MOVE_REASONS:
         return _next_attempt(attempts, outcome)
@@ -300,7 +304,7 @@ def _climbs(previous: ResourcePlan, plan: ResourcePlan, rung: Rung) -> bool:
 def final_state(outcome: Reason) -> JobState:
     """The state of a run that ends with ``outcome``."""
     by_code = {
-        ReasonCode.COMPLETED: JobState.SUCCEEDED,
+        **dict.fromkeys(DONE_REASONS, JobState.SUCCEEDED),
         ReasonCode.CANCELLED_BY_USER: JobState.CANCELLED,
         ReasonCode.HOST_OUT_OF_MEMORY: JobState.FAILED_HOST_OOM,
         ReasonCode.LAUNCH_FAILED: JobState.FAILED_SETUP,

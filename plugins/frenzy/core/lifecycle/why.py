@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from frenzy.core.lifecycle.reschedule import memory_move
+from frenzy.core.lifecycle.reschedule import DONE_REASONS, memory_move
 from frenzy.core.runs.ledger import FINAL_STATES, Attempt, JobState, QueueEntry, RunRecord
-from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.errors import Reason
 from frenzy.core.values.units import format_bytes
 
 
@@ -48,7 +48,7 @@ def _under_way(attempt: Attempt) -> Iterator[str]:
 def _last_change(attempts: Sequence[Attempt]) -> Iterator[str]:
     """Why the newest attempt followed the one before, and what that cost."""
     for before, after in list(pairwise(attempts))[-1:]:
-        if before.outcome is None or before.outcome.code is ReasonCode.COMPLETED:
+        if before.outcome is None or before.outcome.code in DONE_REASONS:
             return
         yield f"Attempt {before.attempt} ended at step {before.last_step}: {before.outcome.sentence}"
         moved = memory_move(after.next_attempt, after.plan)

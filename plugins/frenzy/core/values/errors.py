@@ -63,6 +63,7 @@ class ReasonCode(StrEnum):
     PREEMPTED = "PREEMPTED"
     # an attempt or a run ends
     COMPLETED = "COMPLETED"
+    STOPPED_EARLY = "STOPPED_EARLY"
     CHECKPOINTED_ON_REQUEST = "CHECKPOINTED_ON_REQUEST"
     HOST_OUT_OF_MEMORY = "HOST_OUT_OF_MEMORY"
     GPU_FAULT = "GPU_FAULT"
@@ -144,6 +145,7 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = MappingProxyType(
         ReasonCode.MOVED_TO_OTHER_GPUS: "The scheduler moved the job to other GPUs.",
         ReasonCode.PREEMPTED: "The scheduler took the GPUs for another job.",
         ReasonCode.COMPLETED: "The training reached its last step.",
+        ReasonCode.STOPPED_EARLY: "The training ended because its validation loss fell no more.",
         ReasonCode.CHECKPOINTED_ON_REQUEST: "The training saved a checkpoint and stopped when asked.",
         ReasonCode.HOST_OUT_OF_MEMORY: "A worker ran out of host memory, or was killed for it.",
         ReasonCode.GPU_FAULT: "A GPU or its link reported a fault of the hardware.",

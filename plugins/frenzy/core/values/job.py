@@ -207,6 +207,26 @@ class MemoryPressureSpec(Closed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationSpec(Closed):
+    """The loss on the held-out text while the training goes on."""
+
+    every_steps: Annotated[
+        int | None, Ge(1), Le(MAX_STEPS), Doc("Steps between validations, of which one follows the last step; or none.")
+    ] = None
+    max_sequences: Annotated[int, Ge(1), Le(1_000_000), Doc("Held-out sequences that are scored at most.")] = 64
+    patience: Annotated[
+        int | None, Ge(1), Le(MAX_STEPS), Doc("Validations without a lower loss after which the training ends early.")
+    ] = None
+    min_improvement: Annotated[float, Ge(0), Le(1e3), Doc("What the loss must fall by to count as lower.")] = 0.0
+    keep_best: Annotated[
+        bool, Doc("Save a checkpoint after each validation with a lower loss, and keep the best beside the newest.")
+    ] = False
+    final_model: Annotated[
+        Literal["last", "best"], Doc("The weights of the finished model: of the last step, or of the best checkpoint.")
+    ] = "last"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSpec(Closed):
     """The task after the training."""
 
@@ -240,6 +260,7 @@ class TrainingJob(Closed):
     )
     training: Annotated[TrainingSpec, Doc("Training")] = TrainingSpec()
     checkpoint: Annotated[CheckpointSpec, Doc("Checkpoints")] = CheckpointSpec()
+    validation: Annotated[ValidationSpec, Doc("Validation")] = ValidationSpec()
     evaluation: Annotated[EvaluationSpec, Doc("Evaluation")] = EvaluationSpec()
     objective: Annotated[Objective, Doc("What the plan minimises: the time to the end, or its cost.")] = Objective.TIME
     constraints: Annotated[ConstraintsSpec, Doc("Constraints")] = ConstraintsSpec()
@@ -309,6 +330,7 @@ def cross_field_violations(job: TrainingJob) -> tuple[Violation, ...]:
         )
     found += _schedule_violations(job.training)
     found += _option_violations(job.training)
+    found += _validation_violations(job.validation, job.data)
     if job.constraints.deadline is not None and not _is_time_with_zone(job.constraints.deadline):
         found.append(
             _violation(
@@ -347,6 +369,7 @@ def _workload_violations(job: TrainingJob) -> Iterator[Violation]:
         ("training.epochs", job.training.epochs),
         ("training.callbacks", job.training.callbacks),
         ("checkpoint.warm_start", job.checkpoint.warm_start),
+        ("validation.every_steps", job.validation.every_steps),
     )
     for path, value in theirs:
         if value:
@@ -391,6 +414,19 @@ def _option_violations(training: TrainingSpec) -> list[Violation]:
         allowed = f"the fused loss computes the output head itself; leave out {', '.join(heads)} or use loss = torch"
         found.append(_violation("training.lora.target_modules", heads, allowed))
     return found
+
+
+def _validation_violations(validation: ValidationSpec, data: DataSpec) -> Iterator[Violation]:
+    """What cannot be had without a validation, and what a validation cannot do without."""
+    if validation.every_steps is not None and data.validation_fraction == 0:
+        allowed = "no text is held out; give data.validation_fraction above 0"
+        yield _violation("validation.every_steps", validation.every_steps, allowed)
+    if validation.final_model == "best" and not validation.keep_best:
+        yield _violation("validation.final_model", "best", "only with validation.keep_best = true")
+    if validation.every_steps is None:
+        for name in ("patience", "keep_best"):
+            if getattr(validation, name):
+                yield _violation(f"validation.{name}", getattr(validation, name), "only with validation.every_steps")
 
 
 def _type_name_violations(constraints: ConstraintsSpec) -> list[Violation]:

@@ -140,7 +140,8 @@ class AttemptResult:
 
     exit_code as in ExitCode, 128+n for a signal n, else the first failing rank's code.
     resumed_from_step: None for a fresh start. checkpoint_step: newest complete checkpoint.
-    detail: one sentence (exception message, signal name).
+    detail: one sentence (exception message, signal name). stopped_early: done before the steps that were planned;
+    total_steps is where it ended.
     """
 
     exit_code: Annotated[int, Ge(-(2**31)), Lt(2**31)]
@@ -151,6 +152,7 @@ class AttemptResult:
     final_loss: float | None = None
     first_failing_rank: Annotated[int | None, Ge(0), Lt(2**31)] = None
     detail: str = ""
+    stopped_early: bool = field(default=False, metadata=OMITTED_IF_EMPTY)
 
 
 @dataclass(frozen=True, slots=True)

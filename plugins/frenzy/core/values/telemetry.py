@@ -22,7 +22,8 @@ class StepRecord(Inlining):
     step counts from 1 over the whole run (a resumed attempt goes on counting).
     loss: None where it is no finite number: the training has diverged.
     peaks: during the step. capacity_bytes: memory or budget.
-    step_time_s includes the throttle of a virtual GPU (throttle_s of it).
+    step_time_s includes the throttle of a virtual GPU (throttle_s of it), and no validation.
+    validation_loss: of all ranks, where a validation followed the step.
     baseline_bytes: memory held right before the model was made.
     """
 
@@ -43,6 +44,7 @@ class StepRecord(Inlining):
     clock_reasons: int | None = None
     ecc_errors: int | None = None
     host_rss_bytes: int = 0
+    validation_loss: float | None = None
 
 
 # How the phases of a save begin, to be known by those who asked for it.
@@ -75,6 +77,7 @@ class StepPeak(Inlining):
     num_alloc_retries: int
     num_ranks: int
     learning_rate: float = 0.0
+    validation_loss: float | None = None
 
 
 def fold_steps(records: tuple[StepRecord, ...]) -> tuple[StepPeak, ...]:
@@ -98,6 +101,7 @@ def _fold(ranks: list[StepRecord]) -> StepPeak:
         num_alloc_retries=sum(each.num_alloc_retries for each in ranks),
         num_ranks=len(ranks),
         learning_rate=ranks[0].learning_rate,
+        validation_loss=ranks[0].validation_loss,
     )
 
 

@@ -165,7 +165,7 @@ class CheckpointSaver:
             save_id=pending.save_id,
             tokens_seen=pending.state.tokens_seen,
         )
-        from_rank0(lambda: self._publish(manifest))
+        from_rank0(lambda: self._publish(manifest, pending.state.kept_step))
         self._newest = manifest
         return manifest
 
@@ -208,13 +208,13 @@ class CheckpointSaver:
             wait([written], timeout=_LOOK_S)
         return written.result()
 
-    def _publish(self, manifest: CheckpointManifest) -> None:
+    def _publish(self, manifest: CheckpointManifest, kept_step: int | None = None) -> None:
         self._store.commit(manifest)
-        self._tidied = self._in_thread(lambda: self._retain(manifest))
+        self._tidied = self._in_thread(lambda: self._retain(manifest, kept_step))
 
-    def _retain(self, manifest: CheckpointManifest) -> None:
+    def _retain(self, manifest: CheckpointManifest, kept_step: int | None) -> None:
         try:
-            self._store.retain(manifest, self._keep)
+            self._store.retain(manifest, self._keep, kept_step)
         except Exception as error:  # stores raise errors of their own, and the new checkpoint is there
             logger.warning("old checkpoints could not be removed: %s", error)
 

@@ -11,6 +11,7 @@ from deepspeed.checkpoint.constants import DS_AUTOTP_UC_META
 
 from frenzy.core.lifecycle.resume import ParallelLayout
 from frenzy.core.values.errors import ContractError
+from frenzy.trainer.best_so_far import BestSoFar
 from frenzy.trainer.checkpoint import zero_fragments
 
 _COUNTERS: Final = ("global_steps", "global_samples", "skipped_steps")
@@ -21,11 +22,14 @@ class TrainState:
     """The trainer's own state. Optimizer steps done, tokens seen, and what callbacks want kept.
 
     ``callback_states`` holds plain JSON values only. Random number generators are saved beside it.
+    kept_step: an earlier checkpoint that stays, whatever else is removed.
     """
 
     step: int
     tokens_seen: int = 0
     callback_states: Mapping[str, Any] = field(default_factory=dict)
+    best: BestSoFar = BestSoFar()
+    kept_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -170,14 +170,16 @@ class CheckpointStore:
             if MANIFEST_NAME not in sizes and step != but_step:
                 self._remove(step, sizes)
 
-    def retain(self, newest: CheckpointManifest, keep: int) -> None:
-        """Keep ``newest`` (just committed) and the ``keep - 1`` before it; remove everything else.
+    def retain(self, newest: CheckpointManifest, keep: int, kept_step: int | None = None) -> None:
+        """Keep ``newest`` (just committed), the ``keep - 1`` before it and ``kept_step``'s; remove everything else.
 
         Later steps than ``newest`` were left behind when a run went back to an earlier
         checkpoint: they go too.
         """
         before = [each for each in self.manifests() if each.step < newest.step]
-        kept = {each.step: each for each in (newest, *before[: keep - 1])}
+        kept = {each.step for each in (newest, *before[: keep - 1])} | {
+            each.step for each in before if each.step == kept_step
+        }
         for step, sizes in self._sizes().items():
             if step not in kept:
                 self._remove(step, sizes)
@@ -241,6 +243,18 @@ def prepare_resume(paths: RunPaths, scratch_dir: Path, target: ParallelLayout) -
     return None
 
 
+def prepare_step(paths: RunPaths, scratch_dir: Path, step: int) -> PreparedCheckpoint | None:
+    """The checkpoint of ``step``, with its files on local disk; None where it is not there, or not whole."""
+    store = CheckpointStore(paths)
+    for manifest in store.manifests():
+        if manifest.step == step:
+            directory, problem = _bring_near(store, manifest, scratch_dir)
+            if problem is None:
+                return PreparedCheckpoint(directory=directory, manifest=manifest)
+            _skip(step, problem)
+    return None
+
+
 def _skip(step: int, why: str) -> None:
     logger.warning("checkpoint at step %d skipped: %s", step, why)
 
@@ -278,4 +292,5 @@ __all__ = [
     "list_checkpoints",
     "newest_good",
     "prepare_resume",
+    "prepare_step",
 ]

@@ -118,11 +118,13 @@ def _fold(contexts: list[RankContext], ended: Ended, logs: Path) -> AttemptResul
     code, detail = _code_and_detail(context, ended, local, logs)
     if ended.first_failing is None and ExitCode.CHECKPOINTED in ended.codes.values():
         code = ExitCode.CHECKPOINTED
-    board = context.board
+    board, planned = context.board, context.prepared.total_steps
+    total = board.total_steps(local) or planned if code == ExitCode.DONE else planned
     return AttemptResult(
         exit_code=int(code),
         last_step=max(board.last_step(each) for each in ended.codes),
-        total_steps=context.prepared.total_steps,
+        total_steps=total,
+        stopped_early=total < planned,
         resumed_from_step=board.resumed_step(local),
         checkpoint_step=_newest_checkpoint(context.spec),
         final_loss=board.loss(local),

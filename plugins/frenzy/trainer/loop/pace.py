@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import Final
 
 from frenzy.core.values.hardware import DeviceKind, GpuType
@@ -32,6 +33,11 @@ class Pace:
                 format_duration(step_time_s),
                 format_duration(flops / self._gpu.flops_per_s),
             )
+
+
+def log_validation(step: int, loss: float) -> None:
+    """One line for one validation."""
+    logger.info("step %d  validation loss %.4f  perplexity %.4g", step, loss, math.exp(min(loss, 700.0)))
 
 
 def log_progress(record: StepRecord, *, total_steps: int, num_ranks: int) -> None:

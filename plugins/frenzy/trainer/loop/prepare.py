@@ -30,6 +30,7 @@ from frenzy.trainer.model.loading import (
     load_config,
 )
 from frenzy.trainer.model.making import warm_start_folder
+from frenzy.trainer.outcome import BadInputError
 
 logger = logging.getLogger("frenzy.trainer")
 
@@ -71,6 +72,9 @@ def prepare(spec: LaunchSpec, scratch: Path, *, share: Share) -> Prepared:
         data = frozen_data(frozen, spec.data, job.data)
     else:
         data = run_data(job, tokenizer, paths, attempt=spec.attempt, share=share, note=_log)
+    if job.validation.every_steps is not None and data.num_validation == 0:
+        allowed = "the text fills one sequence, so none is held out to validate on; give more text"
+        raise BadInputError("validation.every_steps", job.validation.every_steps, allowed)
     heartbeats.beat("reading the checkpoint")
     resume = _resume(spec, paths, scratch)
     if resume is None and job.checkpoint.warm_start is not None:

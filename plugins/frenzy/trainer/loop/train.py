@@ -4,68 +4,64 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import distributed
 
-from frenzy.core.models.flops import FlopsShape, checkpointed_layers, training_flops
+from frenzy.core.models.flops import checkpointed_layers, training_flops
 from frenzy.core.values.errors import TemporaryError
 from frenzy.core.values.job import CheckpointSpec
-from frenzy.core.values.launch import ExitCode, LaunchSpec, RunPaths
+from frenzy.core.values.launch import ExitCode
 from frenzy.core.values.telemetry import SAVING, StepRecord
 from frenzy.trainer import heartbeats
-from frenzy.trainer.callbacks import Callback, StepContext, callback_states, restore_callbacks
+from frenzy.trainer.best_so_far import BestSoFar, is_due
+from frenzy.trainer.callbacks import StepContext, callback_states, restore_callbacks
 from frenzy.trainer.checkpoint.load import load_checkpoint
 from frenzy.trainer.checkpoint.save import CheckpointSaver
 from frenzy.trainer.checkpoint.saved_state import TrainState
+from frenzy.trainer.checkpoint.store import prepare_step
 from frenzy.trainer.data.packing import SequenceReader
 from frenzy.trainer.loop.control import ControlFile
 from frenzy.trainer.loop.learning_rate import batch_sequences, dropout_seed, learning_rate
-from frenzy.trainer.loop.pace import Pace, log_progress
-from frenzy.trainer.loop.prepare import Prepared, layout_of
+from frenzy.trainer.loop.pace import Pace, log_progress, log_validation
+from frenzy.trainer.loop.prepare import layout_of
+from frenzy.trainer.loop.rank_run import Run
+from frenzy.trainer.loop.validation import validation_loss
 from frenzy.trainer.model.export import export_model
-from frenzy.trainer.telemetry.device import Device, MemoryReading
-from frenzy.trainer.telemetry.shared_progress import SharedProgress
+from frenzy.trainer.telemetry.device import MemoryReading
 from frenzy.trainer.telemetry.writer import TelemetryWriter
 
 logger = logging.getLogger("frenzy.trainer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """Everything one rank trains with."""
+class TrainEnd:
+    """How the training ended: ExitCode.DONE or CHECKPOINTED. detail: what else there is to say of a good end."""
 
-    spec: LaunchSpec
-    prepared: Prepared
-    paths: RunPaths
-    engine: Any
-    config: Any
-    device: Device
-    board: SharedProgress
-    rank: int
-    local_rank: int
-    callbacks: tuple[Callback, ...]
-    flops_shape: FlopsShape
-    stop_is_set: Callable[[], bool]
-    scratch: Path
+    code: ExitCode
+    detail: str = ""
 
-    @property
-    def dp_rank(self) -> int:
-        """Ranks of one tensor-parallel group are neighbours and read the same data."""
-        return self.rank // self.spec.plan.tp
 
-    @property
-    def tokens_per_step(self) -> int:
-        return self.spec.plan.global_batch_size * self.spec.job.data.sequence_length
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loop:
+    """What the steps of an attempt share."""
+
+    reader: SequenceReader
+    control: ControlFile
+    telemetry: TelemetryWriter
+    pace: Pace
+    saver: CheckpointSaver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEnd:
-    """What all ranks agree on after a step. is_due: a checkpoint is; is_writing: one of them still writes one."""
+    """What all ranks agree on after a step. is_due: a checkpoint is; is_writing: one of them still writes one.
+
+    is_last: no step follows, in this attempt or another. best: with the validation after it, if there was one.
+    """
 
     step: int
     loss: float
@@ -73,40 +69,62 @@ class StepEnd:
     stop: bool
     is_due: bool
     is_writing: bool
+    is_last: bool
+    best: BestSoFar
 
 
-def train(run: Run) -> int:
-    """Train to the last step or until asked to stop; ExitCode.DONE or CHECKPOINTED. Collective."""
-    start = _restore(run)
+def train(run: Run) -> TrainEnd:
+    """Train to the last step, until the validation loss stays, or until asked to stop. Collective."""
+    state = _restore(run)
     heartbeats.beat("first step")
-    total = run.prepared.total_steps
-    run.board.set_plan(run.local_rank, total_steps=total, resumed_step=start)
-    _each_callback(run, "on_train_begin", _context(run, step=start or 0, loss=None))
-    control = ControlFile(run.paths.control(run.spec.attempt))
-    reader = SequenceReader(run.prepared.data, run.scratch)
-    last_loss: float | None = None
-    pace = Pace(run.spec.gpu, run.rank)
+    start, best, last_loss = (0, BestSoFar(), None) if state is None else (state.step, state.best, None)
+    is_over = best.ends_training(run.spec.job.validation)
+    last = start if is_over else run.prepared.total_steps
+    run.board.set_plan(run.local_rank, total_steps=last, resumed_step=None if state is None else start)
+    _each_callback(run, "on_train_begin", _context(run, step=start, loss=None))
     with TelemetryWriter(run.paths, run.spec.attempt, run.rank) as telemetry, _saver(run) as saver:
-        for step in range((start or 0) + 1, total + 1):
-            end = _one_step(run, step, reader, control, telemetry, pace, saver)
-            last_loss = end.loss
+        loop = _Loop(
+            reader=SequenceReader(run.prepared.data, run.scratch),
+            control=ControlFile(run.paths.control(run.spec.attempt)),
+            telemetry=telemetry,
+            pace=Pace(run.spec.gpu, run.rank),
+            saver=saver,
+        )
+        for step in range(start + 1, last + 1):
+            end = _one_step(run, loop, step, best)
+            best, last_loss = end.best, end.loss
             if run.spec.rehearsal is not None:
                 continue
             if not end.is_writing:
                 _publish(run, saver)
-            if end.stop or end.is_due or step == total:
+            if end.stop or end.is_due or end.is_last:
                 telemetry.flush()
                 heartbeats.beat(f"{SAVING} after step", step)
-                _save(run, end, saver, trains_on=not end.stop and step < total)
-            if end.stop and step < total:
-                return ExitCode.CHECKPOINTED
-    if run.spec.rehearsal is None:
-        _finish(run, total, last_loss)
-    return ExitCode.DONE
+                _save(run, end, saver, trains_on=not end.stop and not end.is_last)
+            if end.is_last:
+                last = step
+                break
+            if end.stop:
+                return TrainEnd(code=ExitCode.CHECKPOINTED, detail="stopped on request after a checkpoint")
+    if run.spec.rehearsal is not None:
+        return TrainEnd(code=ExitCode.DONE)
+    run.board.set_total(run.local_rank, last)
+    model_step = _finish(run, last, last_loss, best)
+    return TrainEnd(code=ExitCode.DONE, detail=" ".join(_account(run, last, model_step, best)))
 
 
-def _restore(run: Run) -> int | None:
-    """Load the prepared checkpoint if there is one; the step it was taken after."""
+def _account(run: Run, last: int, model_step: int, best: BestSoFar) -> Iterator[str]:
+    if last < run.prepared.total_steps:
+        yield (
+            f"Stopped early after step {last} of {run.prepared.total_steps}: the validation loss was {best.loss:.4f} "
+            f"after step {best.step} and lower in none of {best.num_since} validations since."
+        )
+    if run.spec.job.validation.final_model == "best":
+        yield f"The model is that of step {model_step}."
+
+
+def _restore(run: Run) -> TrainState | None:
+    """Load the prepared checkpoint if there is one; its state."""
     if run.prepared.resume is None:
         return None
     heartbeats.beat("loading the checkpoint")
@@ -114,38 +132,59 @@ def _restore(run: Run) -> int | None:
         state = load_checkpoint(run.engine, run.prepared.resume, layout_of(run.spec))
     restore_callbacks(run.callbacks, state.callback_states)
     logger.info("resumed from the checkpoint of step %d", state.step)
-    return int(state.step)
+    return state
 
 
-def _one_step(
-    run: Run,
-    step: int,
-    reader: SequenceReader,
-    control: ControlFile,
-    telemetry: TelemetryWriter,
-    pace: Pace,
-    saver: CheckpointSaver,
-) -> StepEnd:
+def _one_step(run: Run, loop: _Loop, step: int, best: BestSoFar) -> StepEnd:
     started_s = time.monotonic()
-    training = run.spec.job.training
-    rate = learning_rate(training, step=step, total_steps=run.prepared.total_steps)
+    training, total = run.spec.job.training, run.prepared.total_steps
+    rate = learning_rate(training, step=step, total_steps=total)
     for group in run.engine.optimizer.param_groups:
         group["lr"] = rate
-    local_loss = _forward_backward(run, step, reader)
-    wants_stop = run.stop_is_set() or (run.rank == 0 and control.asks_to_stop())
-    is_due = run.rank == 0 and _is_due(run.spec.job.checkpoint, step, saver)
-    loss, (stop, is_due, is_writing) = _agree(run, local_loss, (wants_stop, is_due, saver.is_writing))
-    end = StepEnd(step=step, loss=loss, rate=rate, stop=stop, is_due=is_due, is_writing=is_writing)
+    local_loss = _forward_backward(run, step, loop.reader)
+    wants_stop = run.stop_is_set() or (run.rank == 0 and loop.control.asks_to_stop())
+    saves = run.rank == 0 and _is_due(run.spec.job.checkpoint, step, loop.saver)
+    loss, (stop, saves, is_writing) = _agree(run, local_loss, (wants_stop, saves, loop.saver.is_writing))
+    end = StepEnd(
+        step=step,
+        loss=loss,
+        rate=rate,
+        stop=stop,
+        is_due=saves,
+        is_writing=is_writing,
+        is_last=step == total,
+        best=best,
+    )
     _each_callback(run, "on_step_end", _context(run, step=step, loss=loss))
     flops = _flops_of_rank(run)
     throttle_s = run.device.throttle(started_s=started_s, flops=flops)
-    pace.note(throttle_s=throttle_s, step_time_s=time.monotonic() - started_s, flops=flops)
+    loop.pace.note(throttle_s=throttle_s, step_time_s=time.monotonic() - started_s, flops=flops)
     reading = run.device.read_step()
     record = _record(run, end, reading, step_time_s=time.monotonic() - started_s, throttle_s=throttle_s)
-    telemetry.write(record)
+    log_progress(record, total_steps=total, num_ranks=run.spec.plan.num_gpus)
+    end, validated = _validated(run, loop.reader, end)
+    loop.telemetry.write(replace(record, validation_loss=validated))
     run.board.set_progress(run.local_rank, step=step, loss=loss)
-    log_progress(record, total_steps=run.prepared.total_steps, num_ranks=run.spec.plan.num_gpus)
     return end
+
+
+def _validated(run: Run, reader: SequenceReader, end: StepEnd) -> tuple[StepEnd, float | None]:
+    """``end`` with what a validation changes of it, and its loss; neither where none is due."""
+    asked = run.spec.job.validation
+    due = is_due(asked, step=end.step, total_steps=run.prepared.total_steps)
+    if not due or run.spec.rehearsal is not None:
+        return end, None
+    loss = validation_loss(run, reader)
+    log_validation(end.step, loss)
+    best = end.best.after(asked, step=end.step, loss=loss)
+    is_better = best.step == end.step
+    changed = replace(
+        end,
+        best=best,
+        is_due=end.is_due or (is_better and asked.keep_best),
+        is_last=end.is_last or best.ends_training(asked),
+    )
+    return changed, loss
 
 
 def _forward_backward(run: Run, step: int, reader: SequenceReader) -> torch.Tensor:
@@ -244,6 +283,8 @@ def _save(run: Run, end: StepEnd, saver: CheckpointSaver, *, trains_on: bool) ->
         step=end.step,
         tokens_seen=end.step * run.tokens_per_step,
         callback_states=callback_states(run.callbacks),
+        best=end.best,
+        kept_step=end.best.step if run.spec.job.validation.keep_best else None,
     )
     meanwhile = trains_on and run.spec.job.checkpoint.background
     with run.device.host_work():
@@ -267,8 +308,11 @@ def _publish(run: Run, saver: CheckpointSaver) -> None:
     run.board.set_checkpoint(run.local_rank, step)
 
 
-def _finish(run: Run, total: int, last_loss: float | None) -> None:
-    _each_callback(run, "on_train_end", _context(run, step=total, loss=last_loss))
+def _finish(run: Run, last: int, last_loss: float | None, best: BestSoFar) -> int:
+    """Export the model; the step it is of."""
+    _each_callback(run, "on_train_end", _context(run, step=last, loss=last_loss))
+    wants_best = run.spec.job.validation.final_model == "best" and best.step not in (0, last)
+    step = best.step if wants_best and _bring_back(run, best.step) else last
     heartbeats.beat("saving the finished model")
     with run.device.host_work():
         export_model(
@@ -277,8 +321,23 @@ def _finish(run: Run, total: int, last_loss: float | None) -> None:
             run.config,
             tokenizer_folder=run.prepared.tokenizer_folder,
             model_dir=run.paths.model_dir,
-            step=total,
+            step=step,
         )
+    return step
+
+
+def _bring_back(run: Run, step: int) -> bool:
+    """Load the checkpoint of ``step``, which one rank of each node brings near. False where it is gone. Collective."""
+    heartbeats.beat("loading the best checkpoint")
+    with run.device.host_work():
+        found = prepare_step(run.paths, run.scratch / "best", step) if run.local_rank == 0 else None
+        of_ranks: list[Any] = [None] * run.spec.plan.num_gpus
+        distributed.all_gather_object(of_ranks, (run.local_rank, found))
+        if any(local_rank == 0 and each is None for local_rank, each in of_ranks):
+            logger.warning("the best checkpoint, of step %d, is gone or not whole: the model is the last one", step)
+            return False
+        load_checkpoint(run.engine, of_ranks[run.rank - run.local_rank][1], layout_of(run.spec))
+    return True
 
 
 def _each_callback(run: Run, hook: str, context: StepContext) -> None:

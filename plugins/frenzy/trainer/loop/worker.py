@@ -21,11 +21,12 @@ from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.failure_classes import name_error
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import TrainingSpec
-from frenzy.core.values.launch import ADAMW_8BIT, ExitCode, LaunchSpec, RunPaths, deepspeed_config
+from frenzy.core.values.launch import ADAMW_8BIT, LaunchSpec, RunPaths, deepspeed_config
 from frenzy.trainer import env, heartbeats
 from frenzy.trainer.callbacks import load_callbacks
 from frenzy.trainer.loop.prepare import Prepared
-from frenzy.trainer.loop.train import Run, train
+from frenzy.trainer.loop.rank_run import Run
+from frenzy.trainer.loop.train import TrainEnd, train
 from frenzy.trainer.loop.warm_up import warm_up, warm_up_kernels
 from frenzy.trainer.model.eight_bit_adam import make_adamw_8bit
 from frenzy.trainer.model.loading import flops_shape, load_config
@@ -103,9 +104,9 @@ def run_rank(context: RankContext) -> int:
         _check_link(context)
         device = _take_device(context)
         with _bounded(context):
-            code = _train(context, device, stop)
+            end = _train(context, device, stop)
         _leave()
-        detail = "stopped on request after a checkpoint" if code == ExitCode.CHECKPOINTED else ""
+        code, detail = int(end.code), end.detail
     except BaseException as error:  # whatever it is becomes an exit code and a sentence
         if isinstance(device, VirtualDevice):
             device.unbound()
@@ -116,7 +117,7 @@ def run_rank(context: RankContext) -> int:
     return code
 
 
-def _train(context: RankContext, device: Device, stop: StopFlag) -> int:
+def _train(context: RankContext, device: Device, stop: StopFlag) -> TrainEnd:
     spec, prepared = context.spec, context.prepared
     config = load_config(spec.job.model, eos_token_id=prepared.eos_token_id)
     settings = deepspeed_config(spec.job, spec.plan, spec.gpu.kind)

@@ -10,7 +10,7 @@ function colour(name) {
 
 // All attempts' steps one after the other; a step of nothing parts them. Times only go up.
 export function points(memory, attempts) {
-  const columns = { time: [], step: [], loss: [], speed: [], foreseen: [], measured: [], predicted: [], required: [], capacity: [] };
+  const columns = { time: [], step: [], loss: [], validation: [], speed: [], foreseen: [], measured: [], predicted: [], required: [], capacity: [] };
   const push = (values) => { for (const key of Object.keys(columns)) columns[key].push(values[key] ?? null); };
   let last = 0;
   for (const attempt of memory.attempts) {
@@ -20,7 +20,7 @@ export function points(memory, attempts) {
     for (const each of attempt.steps) {
       last = Math.max(each.time_s, last + 1e-3);
       push({
-        time: last, step: each.step, loss: each.loss, speed: each.tokens_per_s,
+        time: last, step: each.step, loss: each.loss, validation: each.validation_loss, speed: each.tokens_per_s,
         foreseen: tokens && each.step_time_s ? (each.tokens_per_s * each.step_time_s) / tokens : null,
         measured: each.allocated_peak_bytes, predicted: attempt.predicted_peak_bytes,
         required: attempt.required_bytes, capacity: attempt.capacity_bytes,
@@ -49,8 +49,10 @@ const DASH = { predicted: { ...QUIET, dash: [7, 4] }, required: { ...QUIET, dash
 
 const KINDS = {
   loss: {
-    title: "training loss", keys: ["loss"], scale: {},
-    series: () => [line("loss", "measured", (v) => v.toFixed(4))], axis: {},
+    title: "loss", keys: ["loss", "validation"], scale: {},
+    series: () => [line("training", "measured", (v) => v.toFixed(4)),
+      line("validation", "predicted", (v) => `${v.toFixed(4)} (perplexity ${Math.exp(v).toFixed(2)})`, { spanGaps: true, points: { show: true } })],
+    axis: {},
   },
   speed: {
     title: "tokens per second", keys: ["speed", "foreseen"], scale: { range: (_, low, high) => [0, (high || 1) * 1.1] },
@@ -117,7 +119,7 @@ export class Charts {
         axes: [{ ...ink, values: (_, ticks) => ticks.map(hours) }, { ...ink, size: 84, ...axis }],
         series: [{ label: "time", value: (_, v) => (v ? hours(v) : "–") },
           { label: "step", scale: "step", show: true, width: 0, points: { show: false }, value: (_, v) => v ?? "–" },
-          ...series().map((each) => ({ ...each, spanGaps: false }))],
+          ...series().map((each) => ({ spanGaps: false, ...each }))],
         hooks: { drawClear: [bands(() => this.spans)] },
       }, [columns.time, columns.step, ...keys.map((key) => columns[key])], figure);
       this.node.append(figure);

@@ -175,6 +175,8 @@ def test_what_the_cluster_knows_explains_a_crash_and_an_unasked_checkpoint_but_n
     assert classify(ended[98], None, lost) == lost
     assert classify(ended[98], asked, lost) == asked
     assert classify(ended[0], None, lost).code is ReasonCode.COMPLETED
+    early = dataclasses.replace(ended[0], total_steps=5, stopped_early=True, detail="No lower loss.")
+    assert classify(early, asked, lost) == Reason(code=ReasonCode.STOPPED_EARLY, detail="No lower loss.")
     assert classify(None, None, lost) == lost
     assert classify(None, asked, None) == asked, "asked to stop, and ended before it could say so"
 

@@ -13,6 +13,7 @@ from frenzy.core.lifecycle.evidence import Bounds, believed, believed_result, bo
 from frenzy.core.runs.protocol import PressureReport, ProgressReport
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError, Reason, ReasonCode
+from frenzy.core.values.job import ValidationSpec
 from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.telemetry import StepRecord, fold_steps
@@ -86,6 +87,15 @@ def test_where_the_job_gives_epochs_the_estimate_bounds_the_steps() -> None:
     assert bounds_of(known, attempt, 0.0).most_steps < 10**6
     assert bounds_of(replace(known, total_steps=10**9), attempt, 0.0) == bounds_of(known, attempt, 0.0)
     assert bounds_of(epochs, attempt, 0.0).total_steps is None
+
+
+def test_an_early_end_is_believed_of_a_job_that_has_patience() -> None:
+    early = AttemptResult(exit_code=0, last_step=5, total_steps=5, stopped_early=True)
+    run = values.run()
+    patient = replace(run, job=replace(run.job, validation=ValidationSpec(every_steps=1, patience=1)))
+    attempt = values.attempt(run.run_key)
+    assert believed_result(early, bounds_of(patient, attempt, 0.0)) == early
+    assert "validation.patience" in believed_result(early, bounds_of(run, attempt, 0.0)).detail
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,12 @@ def test_half_written_files_go_at_the_next_save_before_it_needs_the_room(paths: 
     assert not list(folder(paths, 2).glob("*"))
 
 
+def test_the_checkpoint_that_is_to_stay_does(paths: RunPaths) -> None:
+    manifests = [save(paths, step, keep=9) for step in (1, 2, 3, 4)]
+    CheckpointStore(paths).retain(manifests[-1], 1, kept_step=2)
+    assert steps(paths) == [4, 2]
+
+
 def test_saving_a_step_again_keeps_the_first_until_the_second_is_complete(paths: RunPaths) -> None:
     first = save(paths, 5, save_id="a")
     CheckpointStore(paths).remove_half_written()
