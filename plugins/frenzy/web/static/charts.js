@@ -85,6 +85,13 @@ function bands(spansNow) {
   };
 }
 
+// A run without validations has no line for them.
+function shown(kind, columns) {
+  const { keys, series } = KINDS[kind];
+  const kept = keys.map((key) => key !== "validation" || columns[key].some((value) => value !== null));
+  return { keys: keys.filter((_, index) => kept[index]), series: series().filter((_, index) => kept[index]) };
+}
+
 export class Charts {
   constructor() {
     this.node = el("div", { class: "charts" });
@@ -95,10 +102,10 @@ export class Charts {
   // span: the ends of the axis of time. spans: of the attempts.
   update(columns, span, spans) {
     this.spans = spans;
-    const shape = JSON.stringify([document.documentElement.dataset.theme, this.node.clientWidth]);
+    const shape = JSON.stringify([document.documentElement.dataset.theme, this.node.clientWidth, shown("loss", columns).keys]);
     if (shape !== this.shape) this.draw(columns, shape);
     for (const [kind, plot] of this.plots) {
-      plot.setData([columns.time, columns.step, ...KINDS[kind].keys.map((key) => columns[key])], false);
+      plot.setData([columns.time, columns.step, ...shown(kind, columns).keys.map((key) => columns[key])], false);
       plot.setScale("x", { min: span[0], max: span[1] });
     }
   }
@@ -108,7 +115,8 @@ export class Charts {
     this.shape = shape;
     const width = Math.max(420, this.node.clientWidth);
     this.node.replaceChildren();
-    this.plots = Object.entries(KINDS).map(([kind, { title, keys, scale, series, axis }]) => {
+    this.plots = Object.entries(KINDS).map(([kind, { title, scale, axis }]) => {
+      const { keys, series } = shown(kind, columns);
       const ink = { stroke: colour("faint"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") } };
       const figure = el("figure", {}, el("figcaption", {}, title));
       const plot = new uPlot({
@@ -119,7 +127,7 @@ export class Charts {
         axes: [{ ...ink, values: (_, ticks) => ticks.map(hours) }, { ...ink, size: 84, ...axis }],
         series: [{ label: "time", value: (_, v) => (v ? hours(v) : "–") },
           { label: "step", scale: "step", show: true, width: 0, points: { show: false }, value: (_, v) => v ?? "–" },
-          ...series().map((each) => ({ spanGaps: false, ...each }))],
+          ...series.map((each) => ({ spanGaps: false, ...each }))],
         hooks: { drawClear: [bands(() => this.spans)] },
       }, [columns.time, columns.step, ...keys.map((key) => columns[key])], figure);
       this.node.append(figure);
