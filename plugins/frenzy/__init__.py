@@ -30,6 +30,8 @@ __all__ = [
     "TriggerSpec",
     "WorkloadSpec",
     "__version__",
+    "combinations",
+    "frenzy_comparison",
     "frenzy_evaluation",
     "frenzy_training",
     "job_from_yaml",
@@ -37,7 +39,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from frenzy.adapters.spec.combinations import combinations
     from frenzy.adapters.spec.job_spec import job_from_yaml
+    from frenzy.airflow.operators.comparison import frenzy_comparison
     from frenzy.airflow.operators.notifiers import Notifiers
     from frenzy.airflow.operators.task_group import frenzy_evaluation, frenzy_training
     from frenzy.core.values.errors import FrenzyError, SpecError
@@ -62,7 +66,9 @@ if TYPE_CHECKING:
 else:
     # Not for type checkers: they would take every name for one of this package.
     _ELSEWHERE = {
+        "frenzy.adapters.spec.combinations": ("combinations",),
         "frenzy.adapters.spec.job_spec": ("job_from_yaml",),
+        "frenzy.airflow.operators.comparison": ("frenzy_comparison",),
         "frenzy.airflow.operators.notifiers": ("Notifiers",),
         "frenzy.airflow.operators.task_group": ("frenzy_evaluation", "frenzy_training"),
         "frenzy.core.values.errors": ("FrenzyError", "SpecError"),

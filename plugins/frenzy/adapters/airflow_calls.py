@@ -31,9 +31,10 @@ def trigger(dag_id: str, run_id: str, conf: Mapping[str, Any], note: str) -> Cal
     return airflow_call("POST", f"/dags/{_part(dag_id)}/dagRuns", body)
 
 
-def tasks_of(dag_id: str, run_id: str, state: str | None = None) -> Call[Any]:
-    """The task instances of a DAG run, at most 100; in one state only, where it is named."""
+def tasks_of(dag_id: str, run_id: str, state: str | None = None, map_index: int | None = None) -> Call[Any]:
+    """The task instances of a DAG run, at most 100; in one state or of one map index only, where it is named."""
     wanted = "" if state is None else f"&state={state}"
+    wanted += "" if map_index is None else f"&map_index={map_index}"
     return airflow_call("GET", f"{_run(dag_id, run_id)}/taskInstances?limit=100{wanted}")
 
 

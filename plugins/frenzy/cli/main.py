@@ -28,6 +28,7 @@ from frenzy.cli.commands.queue import queue
 from frenzy.cli.commands.simulate.command import simulate
 from frenzy.cli.commands.status import status
 from frenzy.cli.commands.submit import submit
+from frenzy.cli.commands.sweep import sweep
 from frenzy.cli.commands.up import up
 from frenzy.cli.commands.usage import usage
 from frenzy.cli.demo import demo
@@ -35,6 +36,7 @@ from frenzy.cli.render.error_text import guarded
 
 _VERBS: Final[tuple[Callable[..., int], ...]] = (
     submit,
+    sweep,
     plan,
     status,
     logs,

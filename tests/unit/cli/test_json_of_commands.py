@@ -46,7 +46,7 @@ def ask(online: Command, world: World, spec: Path) -> Callable[[str], str]:
         if command.startswith("checkpoints"):
             assert isinstance(world.services.runs, InMemoryRunStore)
             world.services.runs.write_checkpoint(run_key, 5)
-        more = {"clean": ["--older-than", "1"], "logs RUN": []}.get(command, [])
+        more = {"clean": ["--older-than", "1"], "sweep SPEC": ["--set", "training.max_steps=5,10"]}.get(command, [])
         said = online(*command.replace("RUN", run_key).replace("SPEC", str(spec)).split(), *more, "--json")
         assert said.status in (0, 1), said.err
         return said.out

@@ -34,7 +34,11 @@ class SpecFile:
 
 def checked_spec(path: Path) -> SpecFile:
     """The specification at ``path`` (``-``: standard input). Raises SpecError with every violation."""
-    text = read_text(path)
+    return checked_text(read_text(path), path)
+
+
+def checked_text(text: str, path: Path) -> SpecFile:
+    """The same of ``text``, which was read at ``path``."""
     given = job_from_yaml(text)
     job = anchored(given, (Path.cwd(), path.absolute().parent, CHECKOUT), may_leave=True)
     return SpecFile(text=text if job is given else with_paths_of(job, given, text), job=job)

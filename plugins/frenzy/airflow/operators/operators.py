@@ -354,10 +354,10 @@ class PublishOperator(FrenzyOperator):
 class EvaluateOperator(FrenzyOperator):
     """Perplexity on the held-out text and a sample from the model, in a process of its own.
 
-    training_group: id of the task group that trained the model.
+    training_group: id of the task group that trained the model; None for the group that the task is in.
     """
 
-    def __init__(self, *, training_group: str, **kwargs: Any) -> None:
+    def __init__(self, *, training_group: str | None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.training_group = training_group
         self._evaluation: Any = None

@@ -17,7 +17,7 @@ from frenzy.cli.commands.references import find_run
 from frenzy.cli.commands.server import Api, connect
 from frenzy.cli.render.console import out, print_json
 from frenzy.cli.render.tables import grid, local_date, size
-from frenzy.core.runs.ledger import JobState
+from frenzy.core.runs.ledger import JobState, RunIdentity
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.runs.views import FinishedModel
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
@@ -91,7 +91,7 @@ def outcome_of(api: Api, run_key: str) -> RunOutcome:
         raise _no_model(view)
     model = found[0]
     url = calls.dag_page(api.base_url, model.dag_id, model.run_id)
-    return RunOutcome(model=model, evaluations=_evaluations(api, model.dag_id, model.run_id), url=url)
+    return RunOutcome(model=model, evaluations=_evaluations(api, view.run.identity), url=url)
 
 
 def _finished_run(api: Api, reference: str) -> RunView:
@@ -108,12 +108,13 @@ def _no_model(view: RunView) -> PermanentError:
     return PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy="See: frenzy models"))
 
 
-def _evaluations(api: Api, dag_id: str, run_id: str) -> dict[str, Mapping[str, Any]]:
-    """What the DAG run's evaluations returned, by their task; nothing where Airflow does not show it."""
+def _evaluations(api: Api, run: RunIdentity) -> dict[str, Mapping[str, Any]]:
+    """What its DAG run's evaluations returned, by task, of the same map index; nothing that Airflow does not show."""
+    dag_id, run_id = run.dag_id, run.run_id
     try:
         tasks = [
             each
-            for each in api.ask(calls.tasks_of(dag_id, run_id, "success"))["task_instances"]
+            for each in api.ask(calls.tasks_of(dag_id, run_id, "success", run.map_index))["task_instances"]
             if each.get("operator") == _EVALUATION
         ]
         found = {

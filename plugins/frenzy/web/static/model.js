@@ -3,11 +3,11 @@ import { Refusal, bytes, duration, el, fetchJson, get } from "./page.js";
 
 const EVALUATION = "EvaluateOperator";
 
-// What the DAG run's evaluations returned; nothing where the reader may not see it in Airflow.
-async function evaluations({ dag_id, run_id }) {
+// What its DAG run's evaluations of the same map index returned; nothing where the reader may not see it in Airflow.
+async function evaluations({ dag_id, run_id, map_index }) {
   const run = `../../api/v2/dags/${encodeURIComponent(dag_id)}/dagRuns/${encodeURIComponent(run_id)}`;
   try {
-    const { task_instances: tasks } = await fetchJson(`${run}/taskInstances?state=success&limit=100`);
+    const { task_instances: tasks } = await fetchJson(`${run}/taskInstances?state=success&map_index=${map_index}&limit=100`);
     const found = tasks.filter((each) => each.operator === EVALUATION);
     return await Promise.all(found.map(async (task) => {
       const task_id = encodeURIComponent(task.task_id);
@@ -24,10 +24,10 @@ function score(found) {
   return `${found.perplexity?.toFixed(2) ?? "–"} on ${found.held_out ? "held-out text" : "training text"}`;
 }
 
-export async function modelOf(runKey) {
-  const [model] = await get(`models?run_key=${encodeURIComponent(runKey)}`);
+export async function modelOf({ run_key, identity }) {
+  const [model] = await get(`models?run_key=${encodeURIComponent(run_key)}`);
   if (!model) return null;
-  return { ...model, evaluations: await evaluations(model) };
+  return { ...model, evaluations: await evaluations(identity) };
 }
 
 export function modelCard(model) {

@@ -42,7 +42,7 @@ class Training {
   // Whether there is more to come: an evaluation ends after the training.
   async showModel({ run }) {
     if (run.state !== "SUCCEEDED") return false;
-    const found = await modelOf(this.runKey);
+    const found = await modelOf(run);
     if (found) this.places.model.show(found, () => [el("h2", {}, "Model"), modelCard(found)]);
     const isFresh = Date.now() / 1000 - run.updated_s < EVALUATION_S;
     return isFresh && run.job.evaluation?.enabled !== false && !found?.evaluations.length;

@@ -1,0 +1,112 @@
+"""A mapped training group on a live stack: runs of their own, none of which waits for another or falls with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.e2e.growing import check_moves, growing
+from tests.e2e.walker import Walker, job_text, long_training
+
+from frenzy.core.runs.ledger import JobState
+from frenzy.core.runs.protocol import RunView
+from frenzy.core.values.codec import decode
+
+pytestmark = pytest.mark.thorough
+
+GOOD = ("swept-lr1e-4", "swept-lr1e-2", "swept-growing")
+# Mapped over what a task returns, as Airflow expands it while the DAG runs.
+DAG_FILE = """
+from airflow.sdk import DAG, task
+
+from frenzy import combinations, frenzy_comparison, frenzy_training
+
+with DAG("swept", schedule=None):
+
+    @task
+    def jobs():
+        good = combinations({job!r}, {{"training.learning_rate": [1e-4, 1e-2]}})
+        return [*good, {growing!r}, {broken!r}, {long!r}]
+
+    frenzy_training.partial(evaluate=True).expand(job=jobs()) >> frenzy_comparison()
+"""
+
+
+@pytest.fixture(scope="module")
+def swept(walker: Walker) -> str:
+    """A run of the DAG, ended: three good jobs, of which one has to move, and one without its data."""
+    short = {"prompt": "Line", "max_new_tokens": 4, "max_sequences": 2, "enabled": True}
+
+    def document(name: str, **sections: Any) -> Any:
+        return yaml.safe_load(job_text(name, walker.corpus, evaluation=short, **sections))
+
+    text = DAG_FILE.format(
+        job=document("swept"),
+        growing=document(
+            "swept-growing",
+            training=growing(40, max_steps=26, global_batch_size=16),
+            constraints={"gpu_types": ["t-small"], "max_gpus": 1},
+        ),
+        broken=document("swept-broken", data={"path": str(walker.corpus.parent / "absent.txt")}),
+        long=document("swept-long", training=long_training(), constraints={"gpu_types": ["t-slow"]}),
+    )
+    (walker.stack.settings.jobs_folder / "swept.py").write_text(text, encoding="utf-8")
+    walker.eventually("the DAG swept", lambda: walker.http.get("/api/v2/dags/swept").is_success)
+    run_id = walker.trigger("swept")
+    cancelled(walker, run_id)
+    walker.eventually("the end", lambda: walker.dag_run_state("swept", run_id) in ("success", "failed"))
+    return run_id
+
+
+def cancelled(walker: Walker, run_id: str) -> None:
+    """The long training, ended as a person ends one mapped instance of its launch task."""
+    walker.eventually("the long one runs", lambda: state_of(walker, run_id, "swept-long") is JobState.RUNNING)
+    launch = f"/dags/swept/dagRuns/{run_id}/taskInstances/train.launch/4"
+    walker.airflow("PATCH", launch, {"new_state": "failed"})
+
+
+def state_of(walker: Walker, run_id: str, name: str) -> JobState | None:
+    view = runs(walker, run_id).get(name)
+    return None if view is None else view.run.state
+
+
+def runs(walker: Walker, run_id: str) -> dict[str, RunView]:
+    """The runs of the DAG run by the names of their jobs."""
+    answer = walker.http.get(f"/frenzy/api/v1/runs/by-dag/swept/{run_id}")
+    answer.raise_for_status()
+    return {view.run.job.name: view for view in (decode(RunView, each) for each in answer.json())}
+
+
+def test_every_mapped_instance_is_a_run_that_ends_by_itself(walker: Walker, swept: str) -> None:
+    assert walker.dag_run_state("swept", swept) == "success"
+    views = runs(walker, swept)
+    assert {each: view.run.state for each, view in views.items()} == {
+        **dict.fromkeys(GOOD, JobState.SUCCEEDED),
+        "swept-long": JobState.CANCELLED,
+    }, walker.summary()
+    assert {name: view.run.identity.map_index for name, view in views.items()} == {
+        **{name: index for index, name in enumerate(GOOD)},
+        "swept-long": 4,
+    }
+    assert len({view.run.run_key for view in views.values()}) == 4
+    check_moves(views["swept-growing"])
+    assert all(view.lease is None for view in views.values())
+
+
+def test_the_comparison_has_the_best_run_first(walker: Walker, swept: str) -> None:
+    path = f"/dags/swept/dagRuns/{swept}/taskInstances/compare/xcomEntries/return_value"
+    value = walker.airflow("GET", path)["value"]
+    found = json.loads(value) if isinstance(value, str) else value
+    assert [each["rank"] for each in found] == [1, 2, 3, None]
+    trials = found[:3]
+    assert [each["loss"] for each in trials] == sorted(each["loss"] for each in trials)
+    assert {each["settings"]["training.learning_rate"] for each in trials} == {1e-4, 1e-3, 1e-2}
+    assert all(each["perplexity"] for each in trials)
+    assert len({each["model"] for each in trials}) == 3
+    assert all(Path(each["model"], "config.json").is_file() for each in trials)
+    tis = walker.airflow("GET", f"/dags/swept/dagRuns/{swept}/taskInstances")["task_instances"]
+    for t in sorted(tis, key=lambda t: (t["map_index"], t["start_date"] or "")):
+        print(t["task_id"], t["map_index"], t["state"], t["try_number"], t["start_date"], t["end_date"], t["pool"])
