@@ -27,6 +27,7 @@ from frenzy.core.values.resource_plan import short_hash
 MOST_RUNS: Final = 32
 _LONGEST_NAME: Final = 63
 _HASH: Final = 8
+_HIDDEN: Final = frozenset({"env", "secrets"})
 # Below, 0.0003 is written 3e-4.
 _SMALL: Final = 0.1
 
@@ -144,7 +145,7 @@ def _violations(document: Mapping[str, Any]) -> tuple[Violation, ...]:
 
 def _names(job: str, chosen: Sequence[Mapping[str, Any]]) -> list[str]:
     """The job's name and the values, as ``small-lr1e-4-rank16``; numbered where two would have the same."""
-    texts = ["-".join(f"{_short(path)}{_text(value)}" for path, value in values.items()) for values in chosen]
+    texts = ["-".join(f"{_short(path)}{_text(path, value)}" for path, value in values.items()) for values in chosen]
     counts = Counter(texts)
     texts = [text if counts[text] == 1 else f"{text}-{number}" for number, text in enumerate(texts, start=1)]
     return [_fitting(job, text) for text in texts]
@@ -163,8 +164,10 @@ def _short(path: str) -> str:
     return words[0] if len(words) == 1 else "".join(word[0] for word in words)
 
 
-def _text(value: Any) -> str:
-    """``value`` in letters that a job's name may have, also at its end."""
+def _text(path: str, value: Any) -> str:
+    """``value`` in letters that a job's name may have, also at its end; none where everybody may not see it."""
+    if path.partition(".")[0] in _HIDDEN:
+        return ""
     text = str(value)
     if isinstance(value, float):
         text = f"{value:.6e}" if 0 < abs(value) < _SMALL else f"{value:g}"

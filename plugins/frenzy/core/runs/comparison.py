@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from frenzy.core.runs.ledger import JobState
+from frenzy.core.runs.masking import NAMES_ONLY, masked_at
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.values.codec import encode
 
@@ -18,7 +19,8 @@ _NO_SETTINGS: Final = frozenset({"name", "description"})
 class Trial:
     """One of the runs compared.
 
-    rank: from 1; None where there is nothing to rank it by. settings: the fields in which the runs differ, by path.
+    rank: from 1; None where there is nothing to rank it by. settings: the fields in which the runs differ, by path;
+    values of ``env`` and ``secrets`` are nowhere shown.
     loss: mean over tokens in nats, of the evaluation where every finished run has one, else of the last step.
     model: the model's folder, where it is known.
     """
@@ -42,7 +44,7 @@ def compared(
     evaluations, models: what the evaluation returned, and the model's folder, by run key.
     """
     scores = _scores(views, evaluations)
-    settings = _differing({each.run.run_key: dict(_fields(encode(each.run.job))) for each in views})
+    settings = _differing({each.run.run_key: dict(_fields(_shown(each))) for each in views})
     ordered = sorted(views, key=lambda each: _order(scores.get(each.run.run_key, _NO_SCORE)))
     return tuple(
         _trial(
@@ -90,6 +92,11 @@ def _trial(rank: int, view: RunView, score: _Score, *, settings: Mapping[str, An
         steps=max((each.last_step for each in view.attempts), default=0),
         model=model,
     )
+
+
+def _shown(view: RunView) -> Mapping[str, Any]:
+    document: Mapping[str, Any] = encode(masked_at(view.run.job, NAMES_ONLY))
+    return document
 
 
 def _order(score: _Score) -> float:

@@ -49,7 +49,11 @@ def test_a_name_is_the_jobs_and_the_values() -> None:
 
 
 def test_names_that_would_be_alike_are_numbered() -> None:
-    assert names({"env.WORDS": ["a b", "a_b"]}) == ["small-wordsa_b-1", "small-wordsa_b-2"]
+    assert names({"evaluation.prompt": ["a b", "a_b"]}) == ["small-prompta_b-1", "small-prompta_b-2"]
+
+
+def test_a_name_shows_no_value_of_the_environment() -> None:
+    assert names({"env.TOKEN": ["mine", "yours"]}) == ["small-token-1", "small-token-2"]
 
 
 @given(

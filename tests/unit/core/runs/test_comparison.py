@@ -64,5 +64,13 @@ def test_only_the_fields_that_differ_are_shown() -> None:
     ]
 
 
+def test_values_of_the_environment_are_not_shown() -> None:
+    views = []
+    for each in (view("a"), view("b")):
+        job = replace(each.run.job, env={"TOKEN": each.run.job.name})
+        views.append(replace(each, run=replace(each.run, job=job)))
+    assert all("env.TOKEN" not in trial.settings for trial in of(views, LOSSES))
+
+
 def test_nothing_is_compared_where_there_is_nothing() -> None:
     assert of([], {}) == ()
