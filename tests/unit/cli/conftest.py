@@ -65,6 +65,7 @@ class FakeAirflow:
     cleared: list[tuple[str, Any]] = field(default_factory=list)
     conf: dict[str, Any] = field(default_factory=dict)
     evaluation: dict[str, Any] | None = None
+    closed: str = ""
 
     def routes(self) -> FastAPI:
         app = FastAPI()
@@ -81,6 +82,8 @@ class FakeAirflow:
         return app
 
     def details(self, dag_id: str) -> dict[str, Any]:
+        if dag_id == self.closed:
+            raise HTTPException(403, "Forbidden")
         text = self.services.jobs.get(dag_id.removeprefix("job_"))
         self.looks_until_parsed -= 1
         if text is None or self.looks_until_parsed > 0:

@@ -25,6 +25,7 @@ from frenzy.cli.render.trials import setting_text, trials_table
 from frenzy.core.runs.comparison import Trial, compared
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import SubmitJob
+from frenzy.core.values.errors import FrenzyError
 from frenzy.core.values.units import counted
 
 _POLL_S: Final = 1.0
@@ -91,13 +92,20 @@ def _chosen(spec: Path, settings: dict[str, list[object]], max_runs: int) -> tup
 
 
 def _started(api: Api, chosen: Sequence[tuple[Combination, SpecFile]]) -> tuple[SweepRun, ...]:
-    """All are stored before the first one starts, so that a refusal by the server starts none."""
+    """All are stored before the first one starts, so that a refusal by the server starts none.
+
+    Whatever goes wrong later, those that were started are told.
+    """
     jobs = [api.ask(endpoints.submit(SubmitJob(yaml_text=spec.text))) for _, spec in chosen]
-    runs = []
-    for (combination, spec), job in zip(chosen, jobs, strict=True):
-        wait_for_dag(api, job.dag_id, spec.job, timeout_s=DAG_TIMEOUT_S, tell=err().print)
-        run_id = trigger_run(api, job.dag_id, {})
-        runs.append(SweepRun(job=job.name, values=dict(combination.values), dag_id=job.dag_id, run_id=run_id))
+    runs: list[SweepRun] = []
+    try:
+        for (combination, spec), job in zip(chosen, jobs, strict=True):
+            wait_for_dag(api, job.dag_id, spec.job, timeout_s=DAG_TIMEOUT_S, tell=err().print)
+            run_id = trigger_run(api, job.dag_id, {})
+            runs.append(SweepRun(job=job.name, values=dict(combination.values), dag_id=job.dag_id, run_id=run_id))
+    except FrenzyError:
+        err().print(_runs_table(runs) if runs else "No run was started.")
+        raise
     return tuple(runs)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rich.text import Text
+
 from frenzy.cli.render.tables import Grid, grid, state_text
 from frenzy.core.runs.comparison import Trial
 from frenzy.core.values.units import counted
@@ -13,23 +15,23 @@ from frenzy.core.values.units import counted
 def trials_table(trials: Sequence[Trial]) -> Grid:
     """Best first: what differs, loss and perplexity."""
     paths = list(trials[0].settings) if trials else []
-    rows = (
-        (
-            "-" if each.rank is None else str(each.rank),
-            each.job,
-            *(setting_text(each.settings[path]) for path in paths),
-            _number(each.loss),
-            _number(each.perplexity),
-            str(each.steps),
-            each.run_key,
-            state_text(each.state),
-        )
-        for each in trials
-    )
     fields = [path.rpartition(".")[2] for path in paths]
     headings = ("rank", "job", *fields, "loss", "perplexity", "steps", "run", "state")
     numbers = " ".join(("rank loss perplexity steps", *fields))
-    return grid(f"{counted(len(trials), 'run')}, best first", headings, rows, right=numbers)
+    return grid(f"{counted(len(trials), 'run')}, best first", headings, map(_row, trials), right=numbers)
+
+
+def _row(each: Trial) -> tuple[str | Text, ...]:
+    return (
+        "-" if each.rank is None else str(each.rank),
+        each.job,
+        *map(setting_text, each.settings.values()),
+        _number(each.loss),
+        _number(each.perplexity),
+        str(each.steps),
+        each.run_key,
+        state_text(each.state),
+    )
 
 
 def setting_text(value: Any) -> str:

@@ -55,6 +55,15 @@ def test_more_runs_than_allowed_are_refused(frenzy: Command, spec: Path) -> None
     assert "4 combinations" in said.err and "--max-runs" in said.err
 
 
+def test_what_was_started_is_told_when_the_rest_cannot_be(online: Command, world: World, spec: Path) -> None:
+    world.airflow.closed = "job_words-lr3e-4-ms5"
+    said = online("sweep", str(spec), *RATES, *STEPS)
+    world.airflow.closed = ""
+    assert said.status == 2
+    assert "words-lr1e-4-ms5" in said.err and "words-lr1e-4-ms10" in said.err
+    assert "2 runs" in said.err
+
+
 def test_waiting_ends_with_a_failure_where_a_run_left_nothing_to_compare(
     online: Command, world: World, spec: Path
 ) -> None:
