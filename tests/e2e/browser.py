@@ -125,7 +125,9 @@ def browser() -> Iterator[Browser]:
             stderr=subprocess.DEVNULL,
         )
         try:
-            with connect(_page_address(Path(profile), process), max_size=None, proxy=None) as socket:
+            # No pings: while a test waits for something else, nobody reads the answers.
+            address = _page_address(Path(profile), process)
+            with connect(address, max_size=None, proxy=None, ping_interval=None) as socket:
                 yield Browser(socket)
         finally:
             process.terminate()

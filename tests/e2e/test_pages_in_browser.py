@@ -12,7 +12,7 @@ from tests.e2e.walker import MODEL, Walker
 
 from frenzy.cli.embedded.airflow_env import SERVICE_USER
 from frenzy.cli.embedded.stack import Stack
-from frenzy.core.runs.ledger import DataFacts, RunIdentity
+from frenzy.core.runs.ledger import DataFacts, JobState, RunIdentity
 from frenzy.core.runs.protocol import CancelRun, PlaceView, RegisterRun, RunView
 from frenzy.core.values.codec import encode
 from frenzy.core.values.errors import Reason, ReasonCode
@@ -41,6 +41,14 @@ def page() -> Iterator[Browser]:
 def viewer(page: Browser, stack: Stack) -> Browser:
     page.cookie(stack.base_url, "_token", stack.token("viewer"))
     return page
+
+
+@pytest.fixture
+def writer(page: Browser, stack: Stack) -> Iterator[Browser]:
+    """A user who may run jobs; the viewer's session comes back after them."""
+    page.cookie(stack.base_url, "_token", stack.token("ada"))
+    yield page
+    page.cookie(stack.base_url, "_token", stack.token("viewer"))
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +96,92 @@ def test_training_tab_leads_to_the_model_and_says_how_good_it_is(
     assert f"{trained.run.run_key}/model" in viewer.text()
 
 
+def test_workers_output_is_shown_to_who_may_read_it(page: Browser, trained: RunView, stack: Stack) -> None:
+    page.cookie(stack.base_url, "_token", stack.token("admin"))
+    page.open(tab_of(trained, stack, "training"))
+    page.wait_for(f"{FRAMED} && {is_there('section > details:not([hidden])')}")
+    page.evaluate(f"{element('section > details')}.open = true")
+    page.wait_for(is_there("select[aria-label=rank] option"))
+    choose(page, "select[aria-label=rank]", "0")
+    page.wait_for(f"{element('.log')}.textContent.includes('step')")
+    page.cookie(stack.base_url, "_token", stack.token("viewer"))
+
+
+def test_new_job_is_planned_while_it_is_written_and_run_from_its_page(
+    writer: Browser, walker: Walker, stack: Stack
+) -> None:
+    writer.complaints.clear()
+    writer.open(f"{stack.base_url}/plugin/frenzy_new_job")
+    writer.wait_for(f"{FRAMED} && {is_there('#preset option[value=tiny]')}")
+    assert writer.evaluate(f"{element('.run button')}.disabled")
+    choose(writer, "#preset", "tiny")
+    writer.wait_for(f"{DOCUMENT}.body.innerText.includes('that fit, best first')")
+    assert "steps" in writer.evaluate(f"{element('#verdict')}.innerText")
+    writes(writer, "max_steps: 20", "max_steps: none")
+    writer.wait_for(f"{element('#verdict')}.innerText.includes('training.max_steps')")
+    assert writer.evaluate(f"{element('.run button')}.disabled")
+    assert [each for each in writer.complaints if "400" not in each and ("/frenzy/" in each or "dialog" in each)] == []
+    writes(writer, "max_steps: none", "max_steps: 2000")
+    press(writer, "Run once")
+    writer.wait_for(is_there(".run a"))
+    writer.evaluate(f"{element('.run a')}.click()")
+    writer.wait_for(f"location.pathname.includes('/dags/job_tiny/runs/') && {FRAMED}")
+    run_id = str(writer.evaluate("decodeURIComponent(location.pathname.split('/runs/')[1].split('/')[0])"))
+    assert walker.wait_for_step("job_tiny", run_id, 1).run.owner == "ada"
+    press(writer, "Cancel the run")
+    press(writer, "Really cancel it")
+    walker.wait_for_state("job_tiny", run_id, JobState.CANCELLED)
+    press(writer, "Resume")
+    walker.wait_for_state("job_tiny", run_id, JobState.QUEUED, JobState.STARTING, JobState.RUNNING)
+    press(writer, "Cancel the run")
+    press(writer, "Really cancel it")
+    walker.wait_for_end("job_tiny", run_id)
+    press(writer, "Run again")
+    writer.wait_for(f"{DOCUMENT}.body.innerText.includes('Open the new run')")
+    runs = walker.airflow("GET", "/dags/job_tiny/dagRuns")["dag_runs"]
+    (again,) = {each["dag_run_id"] for each in runs} - {run_id}
+    walker.cancel("job_tiny", again)
+
+
+def test_new_job_says_to_a_viewer_that_they_may_not(viewer: Browser, stack: Stack) -> None:
+    viewer.open(f"{stack.base_url}/plugin/frenzy_new_job")
+    viewer.wait_for(f"{FRAMED} && {is_there('#preset option[value=tiny]')}")
+    choose(viewer, "#preset", "tiny")
+    viewer.wait_for(f"{element('#verdict')}.innerText.includes('You may not do this.')")
+    assert viewer.evaluate(f"{element('.run button')}.disabled")
+
+
+def element(selector: str) -> str:
+    """The first element of the page in the frame."""
+    return f"{DOCUMENT}.querySelector({selector!r})"
+
+
+def is_there(selector: str) -> str:
+    return f"Boolean({element(selector)})"
+
+
+def choose(browser: Browser, selector: str, value: str) -> None:
+    browser.evaluate(
+        f"(e => {{ e.value = {value!r}; e.dispatchEvent(new Event('change')); }})({element(selector)})",
+    )
+
+
+def writes(browser: Browser, before: str, after: str) -> None:
+    """Edits the specification."""
+    browser.evaluate(
+        f"(e => {{ e.value = e.value.replace({before!r}, {after!r}); e.dispatchEvent(new Event('input')); }})"
+        f"({element('#job')})",
+    )
+
+
+def press(browser: Browser, title: str) -> None:
+    """Once the button is there and lets itself be pressed."""
+    buttons = f"Array.from({DOCUMENT}.querySelectorAll('button:not(:disabled)'))"
+    found = f"{buttons}.find((each) => each.textContent.startsWith({title!r}))"
+    browser.wait_for(f"{FRAMED} && Boolean({found})")
+    browser.evaluate(f"{found}.click()")
+
+
 def test_gpus_page_hangs_in_the_navigation(viewer: Browser, trained: RunView, stack: Stack) -> None:
     viewer.open(f"{stack.base_url}/plugin/frenzy_gpus")
     viewer.wait_for(FRAMED)
@@ -102,6 +196,8 @@ def test_pages_make_no_complaint(viewer: Browser, trained: RunView, stack: Stack
     viewer.open(tab_of(trained, stack, "training"))
     viewer.wait_for(FRAMED)
     viewer.open(f"{stack.base_url}/plugin/frenzy_gpus")
+    viewer.wait_for(FRAMED)
+    viewer.open(f"{stack.base_url}/plugin/frenzy_new_job")
     viewer.wait_for(FRAMED)
     assert [each for each in viewer.complaints if "/frenzy/" in each or "dialog" in each] == []
 
@@ -138,6 +234,6 @@ def show_hostile_run(viewer: Browser, walker: Walker, stack: Stack, request: Reg
 
 
 def test_without_a_session_there_is_no_page(stack: Stack) -> None:
-    for name in ("training", "gpus"):
+    for name in ("training", "gpus", "new_job"):
         answer = httpx.get(f"{stack.base_url}/frenzy/pages/{name}", trust_env=False)
         assert answer.status_code == 401

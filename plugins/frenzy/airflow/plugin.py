@@ -22,13 +22,16 @@ def api_app() -> dict[str, Any]:
     from frenzy.airflow.audit import note_act
     from frenzy.airflow.dags import ensure_loaders
     from frenzy.airflow.person import airflow_person
-    from frenzy.settings import load_settings
+    from frenzy.settings import CHECKOUT, load_settings
     from frenzy.web.application import create_app
+    from frenzy.web.model_reader import ModelReader
     from frenzy.wiring import services
 
-    ensure_loaders(load_settings(os.environ).jobs_folder)
+    settings = load_settings(os.environ)
+    ensure_loaders(settings.jobs_folder)
+    models = ModelReader(folders=(settings.dags_folder.parent, CHECKOUT), cache_folder=settings.cache_folder)
     return {
-        "app": create_app(services, airflow_person, on_job_changed=parse_soon, on_act=note_act),
+        "app": create_app(services, airflow_person, on_job_changed=parse_soon, on_act=note_act, models=models),
         "url_prefix": URL_PREFIX,
         "name": "Frenzy",
     }

@@ -20,6 +20,7 @@ from frenzy.core.runs.protocol import (
     Directive,
     EndedRun,
     EndReport,
+    JobDraft,
     PlaceView,
     PlanPreview,
     PreparedReport,
@@ -38,11 +39,13 @@ from frenzy.core.runs.protocol import (
 )
 from frenzy.core.runs.usage import UsageBy, UsageView
 from frenzy.core.runs.views import (
+    DraftView,
     Explanation,
     FinishedModel,
     GpusView,
     LogLines,
     MemoryView,
+    Preset,
     QueueSnapshot,
     QueueView,
     SavedCheckpoint,
@@ -132,6 +135,10 @@ def job(name: str) -> str: ...
 def remove_job(name: str) -> None: ...
 @endpoint("POST", f"{API}/plan", Need.START, "The plans that a run would get now; nothing is stored.", SPECIFICATION)
 def plan(request: RegisterRun) -> PlanPreview: ...
+@endpoint("POST", f"{API}/draft", Need.START, "What a job would get if it were submitted now.", SPECIFICATION)
+def draft(message: JobDraft) -> DraftView: ...
+@endpoint("GET", f"{API}/presets", Need.VISIT, "Specifications to begin with.")
+def presets() -> tuple[Preset, ...]: ...
 
 
 # The cluster, and what looks after it.

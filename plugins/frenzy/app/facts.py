@@ -36,6 +36,7 @@ from frenzy.core.runs.ledger import (
 )
 from frenzy.core.scheduling.engine.options import Rules
 from frenzy.core.values.cluster import Cluster
+from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import deadline_s
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import Elasticity, QueuedJob, RunningJob, SchedulingFacts
@@ -116,6 +117,14 @@ def present_facts(tx: LedgerTx, services: Services, now_s: float) -> SchedulingF
         queued=tuple(_queued(at, entry) for entry in tx.queue() if entry.run_key not in holders),
         running=tuple(_running(at, each) for each in subjects if each is not None),
     )
+
+
+def newcomer(
+    tx: LedgerTx, services: Services, run: RunRecord, plans: tuple[ResourcePlan, ...], now_s: float
+) -> QueuedJob:
+    """``run``, which the ledger need not know, as it would wait for its first attempt with one of ``plans``."""
+    first = NextAttempt(attempt=1, reason=Reason(code=ReasonCode.BEST_PLAN))
+    return _waiting(_Moment.of(tx, services, now_s), run, plans, first, elasticity(run, (), services.elastic))
 
 
 def _read_ahead(tx: LedgerTx, leases: Iterable[Lease], others: Iterable[RunRecord] = ()) -> None:

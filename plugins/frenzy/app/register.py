@@ -31,7 +31,7 @@ def register_run(services: Services, request: RegisterRun) -> RunView:
     secret or source that is not the owner's, Forbidden for the name of another's job.
     """
     now_s = services.clock.now_s()
-    fresh = _record(request, now_s)
+    fresh = record_of(request, now_s)
     with services.ledger.transaction() as tx:
         known = _registered(tx, fresh.run_key)
         if known is not None:
@@ -77,14 +77,14 @@ def _checked_owner(tx: LedgerTx, services: Services, request: RegisterRun, run_k
         return whose.owner
     user = Caller(name=whose.bound_to)
     check_use(services, user, job)
-    _check_sources(tx, services, user, job)
+    check_runs_read(tx, services, user, job)
     theirs = tx.job(job.name) if stored is None else None
     if theirs is not None:
         check_managed(services, user, theirs)
     return whose.owner
 
 
-def _check_sources(tx: LedgerTx, services: Services, caller: Caller, job: TrainingJob) -> None:
+def check_runs_read(tx: LedgerTx, services: Services, caller: Caller, job: TrainingJob) -> None:
     """Raises SpecError where ``job`` starts from what another's run left, which its workers would be let read.
 
     A run is known by its key, wherever in a path that stands: folders of runs are called so on every storage. Nor are
@@ -113,14 +113,19 @@ def _check_sources(tx: LedgerTx, services: Services, caller: Caller, job: Traini
 def preview(services: Services, request: RegisterRun, caller: Caller) -> PlanPreview:
     """The plans that ``request`` would get now; nothing is stored. Raises SpecError as ``register_run``."""
     check_use(services, caller, request.job)
-    run = _record(request, services.clock.now_s())
+    return planned(services, record_of(request, services.clock.now_s()))
+
+
+def planned(services: Services, run: RunRecord) -> PlanPreview:
+    """The plans of ``run``, which need not be in the ledger, or why there are none."""
     with services.ledger.reading() as tx:
         facts = plan_facts(tx, services, run.run_key)
     candidates, reason = first_plans(facts, services, run)
     return PlanPreview(candidates=candidates, reason=reason)
 
 
-def _record(request: RegisterRun, now_s: float) -> RunRecord:
+def record_of(request: RegisterRun, now_s: float) -> RunRecord:
+    """The run as it begins."""
     return RunRecord(
         run_key=request.identity.run_key,
         identity=request.identity,

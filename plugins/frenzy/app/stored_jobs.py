@@ -53,12 +53,18 @@ def store_job(
     with services.ledger.transaction() as tx:
         if caller.is_service:
             caller = task_acts_for(None if dag_run is None else tx.started_by(*dag_run))
-        check_use(services, caller, job)
-        before = _known(tx, services, job.name)
-        if before is not None:
-            check_managed(services, caller, before)
+        before = check_storable(tx, services, job, caller)
         tx.put_job(record_of_stored(job, caller, before))
         return services.jobs.put(job.name, yaml_text)
+
+
+def check_storable(tx: LedgerTx, services: Services, job: TrainingJob, caller: Caller) -> JobRecord | None:
+    """Whose the job's name is, None where it is free. Raises what ``store_job`` does."""
+    check_use(services, caller, job)
+    before = _known(tx, services, job.name)
+    if before is not None:
+        check_managed(services, caller, before)
+    return before
 
 
 def _known(tx: LedgerTx, services: Services, name: str) -> JobRecord | None:

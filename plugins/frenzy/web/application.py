@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import Depends, FastAPI, Request, Response
 
@@ -16,7 +16,11 @@ from frenzy.web import error_replies
 from frenzy.web.guards import Dependency, guard
 from frenzy.web.handlers import HANDLERS, Asked
 from frenzy.web.messages import Act, body_of, message_of, refuse_odd_names, reply
+from frenzy.web.model_reader import ModelReader
+from frenzy.web.new_job import Drafter
 from frenzy.web.turnstile import Turnstile, one_lane
+
+_NOWHERE: Final = ModelReader()
 
 
 def create_app(
@@ -24,12 +28,14 @@ def create_app(
     person: Dependency,
     on_job_changed: Callable[[str], None] = lambda name: None,
     on_act: Callable[[Act], None] = lambda act: None,
+    models: ModelReader = _NOWHERE,
 ) -> FastAPI:
     """The app that is mounted at ``/frenzy``.
 
     services: called on each request, so that nothing is opened before it is needed; it keeps its own result.
     person: a dependency that yields who calls (``frenzy.web.guards.Person``). on_job_changed: called with the name
-    of a job whose stored spec is new, changed or gone. on_act: called with who changed what. The app serves no route of
+    of a job whose stored spec is new, changed or gone. on_act: called with who changed what. models: reads the
+    config of a job that is not stored yet. The app serves no route of
     its own making (no documentation pages): those would not ask who calls.
     """
     app = FastAPI(
@@ -43,6 +49,7 @@ def create_app(
     app.state.services = services
     app.state.on_job_changed = on_job_changed
     app.state.on_act = on_act
+    app.state.drafter = Drafter(models)
     app.add_middleware(Turnstile, lanes=one_lane())
     error_replies.install(app)
     for each in ENDPOINTS:

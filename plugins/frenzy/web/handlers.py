@@ -44,6 +44,7 @@ from frenzy.core.values.errors import REASON_SENTENCES
 from frenzy.web.guards import person_of
 from frenzy.web.messages import Act, services_of, text_reply
 from frenzy.web.metrics_text import CONTENT_TYPE, metrics_text
+from frenzy.web.new_job import presets
 from frenzy.web.openapi import document_of
 from frenzy.web.page_files import get_page, get_static
 
@@ -198,6 +199,8 @@ HANDLERS: Final = dict(
         _of(api.job, lambda asked, name: text_reply(job_text(asked.services, name), "application/yaml")),
         _of(api.remove_job, _remove_job),
         _of(api.plan, lambda asked, request: preview(asked.services, request, asked.caller)),
+        _of(api.draft, lambda asked, message: asked.app.state.drafter.view(asked.services, message, asked.caller)),
+        _of(api.presets, lambda asked: presets()),
         _of(api.queue, lambda asked: queue_view(asked.services, asked.sees)),
         _case(api.queue_snapshot, queue_snapshot),
         _of(api.gpus, lambda asked: gpus_view(asked.services, asked.sees)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from frenzy.api import URL_PREFIX
@@ -18,8 +18,8 @@ def serves_api(argv: Sequence[str]) -> bool:
     return bool(_SERVER_COMMANDS & set(argv[1:])) or program.startswith(_SERVER_PROGRAMS)
 
 
-def external_views(base_url: str) -> list[dict[str, str]]:
-    """The tabs of a DAG run and the page of the navigation, in Airflow's form.
+def external_views(base_url: str) -> list[dict[str, Any]]:
+    """The tabs of a DAG run and the pages of the navigation, in Airflow's form.
 
     base_url: ``[api] base_url``; its path is the root they are below. Airflow puts the run's ids,
     percent-encoded, in place of the braces.
@@ -29,14 +29,17 @@ def external_views(base_url: str) -> list[dict[str, str]]:
     return [
         _view(root, "Training", f"training{run}", destination="dag_run"),
         _view(root, "GPUs", "gpus", destination="nav"),
+        _view(root, "New job", "new_job", destination="nav"),
     ]
 
 
-def _view(root: str, name: str, page: str, *, destination: str) -> dict[str, str]:
+def _view(root: str, name: str, page: str, *, destination: str) -> dict[str, Any]:
     return {
         "name": name,
         "href": f"{root}/pages/{page}",
         "destination": destination,
-        "url_route": f"frenzy_{name.lower()}",
+        "url_route": f"frenzy_{page.partition('?')[0]}",
         "icon": f"{root}/static/icon.svg",
+        # In the navigation itself: two or more that do not say so are put into a menu.
+        "nav_top_level": destination == "nav",
     }

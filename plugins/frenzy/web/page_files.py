@@ -12,7 +12,7 @@ from typing import Final
 
 from fastapi import HTTPException, Response
 
-PAGES: Final = ("gpus", "training")
+PAGES: Final = ("gpus", "new_job", "training")
 _SCRIPT, _SHEET = "text/javascript; charset=utf-8", "text/css; charset=utf-8"
 # uPlot draws the charts: version 1.6.32, MIT (https://github.com/leeoniya/uPlot).
 STATIC_TYPES: Final = {
@@ -22,9 +22,11 @@ STATIC_TYPES: Final = {
     "icon.svg": "image/svg+xml",
     "logs.js": _SCRIPT,
     "model.js": _SCRIPT,
+    "new_job.js": _SCRIPT,
     "node_map.js": _SCRIPT,
     "page.js": _SCRIPT,
     "plans.js": _SCRIPT,
+    "starting.js": _SCRIPT,
     "theme.js": _SCRIPT,
     "timeline.js": _SCRIPT,
     "training.js": _SCRIPT,

@@ -26,15 +26,17 @@ def test_app_is_made_in_the_server_only(argv: list[str], serves: bool) -> None:
     assert serves_api(argv) is serves
 
 
-def test_views_are_one_run_tab_and_a_nav_page_below_the_server_s_root() -> None:
+def test_views_are_one_run_tab_and_two_nav_pages_below_the_server_s_root() -> None:
     views = external_views("https://host/airflow/")
     assert [(each["name"], each["destination"]) for each in views] == [
         ("Training", "dag_run"),
         ("GPUs", "nav"),
+        ("New job", "nav"),
     ]
     assert all(each["href"].startswith("/airflow/frenzy/pages/") for each in views)
     assert views[0]["href"].endswith("?dag_id={DAG_ID}&run_id={RUN_ID}")
-    assert len({each["url_route"] for each in views}) == 2
+    assert [each["nav_top_level"] for each in views] == [False, True, True]
+    assert [each["url_route"] for each in views] == ["frenzy_training", "frenzy_gpus", "frenzy_new_job"]
 
 
 def test_views_of_a_server_at_the_root() -> None:

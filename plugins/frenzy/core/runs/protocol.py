@@ -210,6 +210,13 @@ class SubmitJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobDraft:
+    """A specification as it is being written."""
+
+    yaml_text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubmittedJob:
     name: str
     dag_id: str

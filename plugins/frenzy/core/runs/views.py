@@ -15,7 +15,7 @@ from frenzy.core.scheduling.queue_usage import QuotaRow, ShareRow
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.queue_rules import NO_RULES, QueueRules
-from frenzy.core.values.resource_plan import PlanShape
+from frenzy.core.values.resource_plan import Candidate, PlanShape
 from frenzy.core.values.scheduling_facts import SchedulingFacts
 from frenzy.core.values.telemetry import StepPeak
 
@@ -62,6 +62,39 @@ class RunningRow:
     queue: str = "default"
     team: str = "default"
     owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """A specification to begin with; title: what it is, in a sentence."""
+
+    name: str
+    title: str
+    yaml_text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftView:
+    """What would become of a job if it were submitted now.
+
+    shown: the specification as its DAG shows it. total_steps: what times are for. note: what is not known yet.
+    candidates: those that fit, best first, then refused ones; long lists are cut, so ``num_fitting`` and
+    ``num_refused`` count all. reason: why none fits, with a remedy; else why the next pass would start it with
+    ``plan_id``, or would not.
+    """
+
+    name: str
+    dag_id: str
+    shown: str
+    total_steps: int
+    candidates: tuple[Candidate, ...] = ()
+    num_fitting: int = 0
+    num_refused: int = 0
+    note: str | None = None
+    reason: Reason | None = None
+    plan_id: str | None = None
+    position: int | None = None
+    expected_start_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 // The page GPUs: what is free, who holds what until when, who waits and why, who ended.
 import { NodeMap } from "./node_map.js";
-import { Shown, bytes, clock, duration, el, get, notice, reason, repeat, runPage, state, table } from "./page.js";
+import { Shown, bytes, clock, duration, el, get, notice, reason, repeat, runLink, state, table } from "./page.js";
 import { VirtualTable } from "./virtual_table.js";
 
 const EVERY_MS = 4000;
@@ -10,7 +10,7 @@ let names = new Map();
 let now = 0;
 
 function job(row) {
-  return [el("a", { target: "_top", href: runPage(row.dag_id, row.run_id), title: row.run_id }, row.job_name),
+  return [runLink(row.dag_id, row.run_id, { title: row.run_id }, row.job_name),
     el("div", { class: "faint" }, [row.owner, row.team === "default" ? null : row.team, row.queue === "default" ? null : row.queue].filter(Boolean).join(" · "))];
 }
 
@@ -54,7 +54,7 @@ function ended(views) {
   const rows = views.filter((each) => each.run.state === "SUCCEEDED" || each.run.state === "CANCELLED" || each.run.state.startsWith("FAILED"));
   if (!rows.length) return notice("Nothing has ended yet.");
   return table([
-    ["job", ({ run }) => el("a", { target: "_top", href: runPage(run.identity.dag_id, run.identity.run_id) }, run.job.name)],
+    ["job", ({ run }) => runLink(run.identity.dag_id, run.identity.run_id, {}, run.job.name)],
     ["state", ({ run }) => state(run.state)],
     ["ended", ({ run }) => clock(run.updated_s), "number"],
     ["attempts", ({ attempts }) => attempts.length, "number"],

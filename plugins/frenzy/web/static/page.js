@@ -63,7 +63,7 @@ export function percent(part, whole) {
 // The general sentence of each reason code, for reasons without particulars.
 let sentences = null;
 
-async function loadSentences() {
+export async function loadSentences() {
   sentences ??= await get("reasons");
 }
 
@@ -75,9 +75,46 @@ export function reason(value) {
     value.remedy ? el("div", { class: "remedy" }, value.remedy) : null);
 }
 
-// Airflow's page of the DAG run, its tab Training open; links to it leave the frame.
-export function runPage(dagId, runId) {
-  return `../../dags/${encodeURIComponent(dagId)}/runs/${encodeURIComponent(runId)}/plugin/frenzy_training`;
+// A link to Airflow's page of the DAG run, its tab Training open. It leaves the frame, whose sandbox lets no link do so:
+// the page around it, of the same origin, follows it.
+export function runLink(dagId, runId, attributes, ...children) {
+  const href = `../../dags/${encodeURIComponent(dagId)}/runs/${encodeURIComponent(runId)}/plugin/frenzy_training`;
+  const link = el("a", { target: "_top", href, ...attributes }, ...children);
+  link.addEventListener("click", (event) => {
+    if (window.top === window || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    const outside = window.top.document.createElement("a");
+    outside.href = link.href;
+    window.top.document.body.append(outside);
+    outside.click();
+    outside.remove();
+  });
+  return link;
+}
+
+// A button, and the words of what became of it. act(say) may refuse. question: asked before it acts; the sandbox of
+// Airflow's frames knows no dialogs.
+export function actionButton(title, act, question = null) {
+  const button = el("button", { type: "button" }, title);
+  const words = el("span", { class: "faint", role: "status" });
+  const say = (...what) => words.replaceChildren(" ", ...what);
+  let isAsked = !question;
+  button.addEventListener("click", async () => {
+    if (!isAsked) {
+      isAsked = true;
+      button.textContent = question;
+      return;
+    }
+    button.disabled = true;
+    try {
+      await act(say);
+    } catch (error) {
+      if (!(error instanceof Refusal)) throw error;
+      button.disabled = false;
+      say(error.message, " ", error.remedy || "");
+    }
+  });
+  return el("span", { class: "action" }, button, words);
 }
 
 const TONES = { SUCCEEDED: "good", RECOVERING: "warn", CHECKPOINTING: "warn", CANCELLED: "warn" };
@@ -111,9 +148,9 @@ export function query(name) {
 }
 
 export class Refusal extends Error {
-  constructor(message, remedy) {
+  constructor(message, remedy, { status = null, violations = [] } = {}) {
     super(message);
-    this.remedy = remedy;
+    Object.assign(this, { remedy, status, violations });
   }
 }
 
@@ -139,13 +176,14 @@ export async function fetchJson(address, { headers = {}, ...options } = {}) {
     throw new Refusal("Airflow's API server does not answer.", "It is asked again every few seconds.");
   }
   if (response.ok) return parse(await response.text());
-  if (response.status === 401) throw new Refusal("The session has ended.", "Log in to Airflow again.");
-  if (response.status === 403) throw new Refusal("You may not do this.", "Ask the run's owner or an administrator.");
+  const { status } = response;
+  if (status === 401) throw new Refusal("The session has ended.", "Log in to Airflow again.", { status });
   let detail = {};
   try {
     detail = (await response.json()).detail || {};
   } catch { /* the reply is not ours; its status says enough */ }
-  throw new Refusal(detail.message || `The API answered ${response.status}.`, detail.remedy);
+  const usual = status === 403 ? ["You may not do this.", "Ask an administrator."] : [`The API answered ${status}.`, null];
+  throw new Refusal(detail.message || usual[0], detail.remedy || usual[1], { status, violations: detail.violations });
 }
 
 export function runsOfPage() {
@@ -181,12 +219,14 @@ export class Shown {
   }
 }
 
-// update(main) brings the page up to date, and says whether to look again. A refusal stands above what was shown last.
+// update(main) brings the page up to date, and says whether to look again; what is returned looks at once. A refusal stands above what was shown last.
 export function repeat(update, everyMs) {
   const main = document.querySelector("main");
   const trouble = new Shown();
   main.before(trouble.node);
+  let timer = null;
   async function turn() {
+    clearTimeout(timer);
     let again = true;
     let refused = null;
     try {
@@ -197,9 +237,11 @@ export function repeat(update, everyMs) {
       refused = error instanceof Refusal ? [error.message, error.remedy] : ["This page met a fault of its own.", String(error)];
     }
     trouble.show(refused, () => (refused ? [notice(...refused, "bad")] : []));
-    if (again) setTimeout(turn, document.hidden ? 4 * everyMs : everyMs);
+    clearTimeout(timer);
+    if (again) timer = setTimeout(turn, document.hidden ? 4 * everyMs : everyMs);
   }
   turn();
+  return turn;
 }
 
 export function notice(message, remedy, tone) {

@@ -128,18 +128,20 @@ export function attemptsTable(attempts) {
   ], attempts);
 }
 
-export function plansOf(view) {
+// counts: of all that fit and of all that do not, where the view has not all of them.
+export function plansOf(view, counts = null) {
   const candidates = view.run.candidates.map((each) => ({ ...each, plan_id: planId(each.plan) }));
   const feasible = candidates.filter((each) => each.rank !== null).sort((a, b) => a.rank - b.rank);
   const refused = candidates.filter((each) => each.rank === null);
   const names = termNames(candidates);
   const chosen = chosenPlans(view.attempts);
+  const [fit, unfit] = counts || [feasible.length, refused.length];
   const show = (rows) => planTable(rows, names, chosen);
   return [
-    el("h2", {}, `${feasible.length} plan${feasible.length === 1 ? "" : "s"} that fit, best first`),
+    el("h2", {}, `${fit} plan${fit === 1 ? "" : "s"} that fit, best first`),
     candidates.length ? legend(names) : null,
     feasible.length ? show(feasible.slice(0, SHOWN)) : notice("No plan fits.", refused[0]?.reason.remedy, "bad"),
     feasible.length > SHOWN ? folded(`${feasible.length - SHOWN} more`, show(feasible.slice(SHOWN))) : null,
-    refused.length ? folded(`${refused.length} refused, and why`, show(refused)) : null,
+    refused.length ? folded(`${unfit} refused, and why`, show(refused)) : null,
   ];
 }

@@ -2,8 +2,9 @@
 import { Charts, outlook, points } from "./charts.js";
 import { Logs } from "./logs.js";
 import { modelCard, modelOf } from "./model.js";
-import { Refusal, Shown, el, get, isFinal, notice, post, repeat, runsOfPage, state } from "./page.js";
+import { Shown, actionButton, el, get, isFinal, notice, post, repeat, runLink, runsOfPage, state } from "./page.js";
 import { attemptsTable, plansOf } from "./plans.js";
+import { resume, runAgain } from "./starting.js";
 import { range, timeline } from "./timeline.js";
 
 const EVERY_MS = 2000;
@@ -14,19 +15,20 @@ class Training {
     this.runKey = runKey;
     this.charts = new Charts();
     this.logs = new Logs(runKey);
-    this.places = Object.fromEntries(["head", "why", "when", "model", "memory", "attempts", "plans"].map((name) => [name, new Shown()]));
-    const { head, why, when, model, memory, attempts, plans } = this.places;
+    this.places = Object.fromEntries(["head", "actions", "why", "when", "model", "memory", "attempts", "plans"].map((name) => [name, new Shown()]));
+    const { head, actions, why, when, model, memory, attempts, plans } = this.places;
     this.curves = el("div", { hidden: "" }, this.charts.node, memory.node);
     this.output = el("details", { hidden: "" }, el("summary", {}, "Workers' output"), this.logs.node);
     this.output.addEventListener("toggle", () => this.output.open && this.logs.begin());
     this.node = el("section", { id: `run-${runKey}` },
-      head.node, why.node, when.node, model.node, this.curves, attempts.node, plans.node, this.output);
+      head.node, actions.node, why.node, when.node, model.node, this.curves, attempts.node, plans.node, this.output);
   }
 
   async update(view) {
     const { run, attempts } = view;
-    const { head, why, when, memory, attempts: tried, plans } = this.places;
-    head.show([run.job.name, run.state], () => [heading(run), isFinal(run.state) ? null : this.cancelButton()]);
+    const { head, actions, why, when, memory, attempts: tried, plans } = this.places;
+    head.show([run.job.name, run.state], () => [heading(run)]);
+    actions.show(isFinal(run.state) ? run.state : "on", () => [el("p", {}, this.actionsOf(run))]);
     const words = view.why || (view.preparation ? "Its data are being prepared; it holds no GPU meanwhile." : "It is being planned.");
     const far = view.preparation ? preparationText(view.preparation) : null;
     why.show([words, far, run.reason, run.state], () => [notice(words, far, tone(run.state)), code(run.reason)]);
@@ -48,22 +50,26 @@ class Training {
     return isFresh && run.job.evaluation?.enabled !== false && !found?.evaluations.length;
   }
 
-  cancelButton() {
-    const button = el("button", { type: "button" }, "Cancel the run");
-    const words = el("span", { class: "faint", role: "status" });
-    button.addEventListener("click", async () => {
-      if (!confirm("Cancel this run? Its newest checkpoint is kept.")) return;
-      button.disabled = true;
-      try {
-        await post(`runs/${encodeURIComponent(this.runKey)}/cancel`, { reason: { code: "CANCELLED_BY_USER", detail: "", remedy: null } });
-        words.textContent = " It is being cancelled.";
-      } catch (error) {
-        if (!(error instanceof Refusal)) throw error;
-        button.disabled = false;
-        words.textContent = ` ${error.message} ${error.remedy || ""}`;
-      }
+  // What the reader may ask for in this state; whether they may at all is for the API to say.
+  actionsOf(run) {
+    const reason = { code: "CANCELLED_BY_USER", detail: "", remedy: null };
+    if (!isFinal(run.state)) {
+      return [actionButton("Cancel the run", async (say) => {
+        await post(`runs/${encodeURIComponent(this.runKey)}/cancel`, { reason });
+        say("It is being cancelled.");
+      }, "Really cancel it; its newest checkpoint is kept")];
+    }
+    const again = actionButton("Run again", async (say) => {
+      const runId = await runAgain(run.identity);
+      say(runLink(run.identity.dag_id, runId, {}, "Open the new run"));
     });
-    return el("p", {}, button, words);
+    if (run.state === "SUCCEEDED") return [again];
+    return [actionButton("Resume", async (say) => {
+      await resume(run.identity);
+      say("It goes on from its newest checkpoint.");
+      this.isResumed = true;
+      look();
+    }), again];
   }
 
   async draw(view, memory) {
@@ -103,7 +109,7 @@ function heading(run) {
 
 const sections = new Map();
 
-repeat(async (main) => {
+const look = repeat(async (main) => {
   const views = await runsOfPage();
   if (!views.length) {
     main.replaceChildren(notice("This DAG run has no training run yet.", "It appears when the profile task has run."));
@@ -120,7 +126,8 @@ repeat(async (main) => {
     }
     await sections.get(key).update(view);
     const awaitsMore = await sections.get(key).showModel(view);
-    again ||= awaitsMore || !isFinal(view.run.state);
+    if (!isFinal(view.run.state)) sections.get(key).isResumed = false;
+    again ||= awaitsMore || sections.get(key).isResumed || !isFinal(view.run.state);
   }
   return again;
 }, EVERY_MS);

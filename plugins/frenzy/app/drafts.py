@@ -1,0 +1,80 @@
+"""What would become of a job if it were submitted now; nothing is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from frenzy.app.facts import newcomer, scheduling_facts
+from frenzy.app.plan_listing import ASSUMED_STEPS
+from frenzy.app.register import check_runs_read, planned, record_of
+from frenzy.app.services import Services
+from frenzy.app.stored_jobs import check_storable, dag_id_of
+from frenzy.core.runs.access import Caller
+from frenzy.core.runs.ledger import DataFacts, RunIdentity, RunRecord
+from frenzy.core.runs.protocol import RegisterRun
+from frenzy.core.runs.views import DraftView
+from frenzy.core.values.job import TrainingJob
+from frenzy.core.values.resource_plan import Candidate
+from frenzy.core.values.scheduling_facts import Hold, Start
+
+_RUN_ID: Final = "draft"
+_MOST_SHOWN: Final = 30
+
+
+def check_draft(services: Services, job: TrainingJob, caller: Caller) -> None:
+    """Raises what storing ``job`` and registering its first run would, before anything is read for it."""
+    with services.ledger.reading() as tx:
+        check_storable(tx, services, job, caller)
+        if caller.bound_to is not None:
+            check_runs_read(tx, services, caller, job)
+
+
+def draft(services: Services, job: TrainingJob, model_config: Mapping[str, Any], *, shown: str) -> DraftView:
+    """The plans of ``job``, and what the next pass would do with it. shown: its specification without its secrets.
+
+    Planning and decision are those of a run; only what is not counted before there is one is assumed.
+    """
+    identity = RunIdentity(dag_id=dag_id_of(job.name), run_id=_RUN_ID, task_group="")
+    request = RegisterRun(identity=identity, job=job, model_config=model_config, data_facts=DataFacts())
+    run = record_of(request, services.clock.now_s())
+    preview = planned(services, run)
+    fitting = sorted((each for each in preview.candidates if each.feasible), key=lambda each: each.rank or 0)
+    refused = [each for each in preview.candidates if not each.feasible]
+    view = replace(
+        unplanned(job, shown=shown, note=_note(run)),
+        candidates=(*fitting[:_MOST_SHOWN], *refused[:_MOST_SHOWN]),
+        num_fitting=len(fitting),
+        num_refused=len(refused),
+        reason=preview.reason,
+    )
+    return _with_decision(services, view, run, fitting) if fitting else view
+
+
+def unplanned(job: TrainingJob, *, shown: str, note: str | None) -> DraftView:
+    """The view of a job that could be submitted, but whose plans are not known."""
+    steps = job.training.max_steps or ASSUMED_STEPS
+    return DraftView(name=job.name, dag_id=dag_id_of(job.name), shown=shown, total_steps=steps, note=note)
+
+
+def _note(run: RunRecord) -> str | None:
+    if run.total_steps is not None:
+        return None
+    return f"Times are for {ASSUMED_STEPS} steps: the data are counted when the run begins."
+
+
+def _with_decision(services: Services, view: DraftView, run: RunRecord, fitting: list[Candidate]) -> DraftView:
+    """What the very decision of a pass says of the run, were it the last in the queue."""
+    with services.ledger.reading() as tx:
+        facts = scheduling_facts(tx, services, run.created_s)
+        job = newcomer(tx, services, run, tuple(each.plan for each in fitting), run.created_s)
+    facts = replace(facts, queued=(*facts.queued, job))
+    for action in services.schedule(facts, run.created_s, services.current_policy):
+        if isinstance(action, Start) and action.run_key == run.run_key:
+            return replace(view, reason=action.reason, plan_id=action.plan.plan_id)
+        if isinstance(action, Hold) and action.run_key == run.run_key:
+            return replace(
+                view, reason=action.reason, position=action.position, expected_start_s=action.expected_start_s
+            )
+    return view

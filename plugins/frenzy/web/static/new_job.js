@@ -1,0 +1,147 @@
+// The page New job: a specification, what would become of it, and the button that runs it.
+import { Refusal, Shown, actionButton, bytes, clock, duration, el, get, loadSentences, notice, post, reason, runLink, table } from "./page.js";
+import { planId, plansOf } from "./plans.js";
+import { parsed, trigger } from "./starting.js";
+
+const PAUSE_MS = 500;
+const AGAIN_MS = 1000;
+
+function facts(draft) {
+  const best = draft.candidates.find((each) => each.rank === 1)?.plan;
+  const plan = draft.candidates.map((each) => each.plan).find((each) => planId(each) === draft.plan_id) || best;
+  if (!plan) return null;
+  const start = draft.plan_id ? "now" : `it would wait, as number ${draft.position ?? "–"} in the queue`
+    + (draft.expected_start_s ? `; expected at ${clock(draft.expected_start_s)}` : "");
+  const rows = [
+    ["starts", start],
+    [draft.plan_id ? "with" : "best plan", [el("code", {}, planId(plan)), ` ${plan.num_gpus} × ${plan.gpu_type}`]],
+    ["trains", `${duration(plan.predicted_run_s)} for ${draft.total_steps.toLocaleString("en")} steps, ${duration(plan.step_time_s)} each`],
+    ["cost", plan.predicted_cost.toFixed(4)],
+    ["memory", `${bytes(plan.memory.required_bytes)} of ${bytes(plan.gpu_memory_bytes)} on each GPU`],
+    ["why", reason(draft.reason)],
+  ];
+  return el("dl", { class: "facts" }, rows.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+}
+
+function summary(draft) {
+  return [
+    draft.note ? notice(draft.note, null, "warn") : null,
+    isRefused(draft) ? el("div", { class: "notice bad" }, reason(draft.reason)) : facts(draft),
+  ];
+}
+
+// A run of it would end at once: no plan fits, or there is none for its model.
+function isRefused(draft) {
+  return Boolean(draft.reason) && !draft.num_fitting;
+}
+
+function refusal({ message, remedy, violations }) {
+  if (!violations?.length) return [notice(message, remedy, "bad")];
+  return [
+    notice(`Refused: ${violations.length} field${violations.length === 1 ? "" : "s"}.`, remedy, "bad"),
+    table([["field", (each) => el("code", {}, each.path)], ["value", (each) => el("code", {}, each.value)],
+      ["allowed", (each) => each.allowed, "why"]], violations),
+  ];
+}
+
+class NewJob {
+  constructor(main, presets) {
+    this.presets = presets;
+    this.asked = 0;
+    this.draft = null;
+    this.preset = el("select", { id: "preset" }, el("option", { value: "" }, "choose one…"),
+      presets.map((each) => el("option", { value: each.name }, each.name)));
+    this.title = el("span", { class: "faint" });
+    this.text = el("textarea", { id: "job", spellcheck: "false", autocomplete: "off", wrap: "off", rows: "28", "aria-describedby": "verdict" });
+    this.verdict = new Shown();
+    this.plans = new Shown();
+    this.run = actionButton("Run once", (say) => this.start(say));
+    this.button = this.run.querySelector("button");
+    Object.assign(this.verdict.node, { id: "verdict" }).setAttribute("aria-live", "polite");
+    this.preset.addEventListener("change", () => this.choose());
+    this.text.addEventListener("input", () => this.changed(PAUSE_MS));
+    main.replaceChildren(el("h1", {}, "New job"),
+      el("div", { class: "bar" }, el("label", { for: "preset" }, "Start from "), this.preset, this.title),
+      el("div", { class: "editor" },
+        el("div", {}, el("label", { for: "job", class: "faint" }, "Specification (YAML)"), this.text),
+        el("div", {}, el("p", { class: "run" }, this.run), this.verdict.node)),
+      this.plans.node);
+    this.changed(0);
+  }
+
+  choose() {
+    const preset = this.presets.find((each) => each.name === this.preset.value);
+    this.title.textContent = preset?.title || "";
+    if (!preset) return;
+    this.text.value = preset.yaml_text;
+    this.changed(0);
+  }
+
+  // What is shown is of the text as it was; nothing is run before it was looked at.
+  changed(pauseMs) {
+    this.asked += 1;
+    this.draft = null;
+    this.allow();
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.ask(this.asked), pauseMs);
+  }
+
+  allow() {
+    this.button.disabled = !this.draft || isRefused(this.draft);
+    this.verdict.node.classList.toggle("stale", !this.draft);
+    this.plans.node.classList.toggle("stale", !this.draft);
+    this.verdict.node.setAttribute("aria-busy", String(!this.draft));
+  }
+
+  async ask(number) {
+    const yaml_text = this.text.value;
+    if (!yaml_text.trim()) {
+      this.show(null, () => [el("p", { class: "faint" }, "Choose a preset or write a job. Its plans appear here while you write; nothing runs before you say so.")], []);
+      return;
+    }
+    try {
+      const draft = await post("draft", { yaml_text });
+      if (number !== this.asked) return;
+      this.draft = draft;
+      this.show(draft, () => summary(draft), draft.candidates);
+    } catch (error) {
+      if (!(error instanceof Refusal)) throw error;
+      if (number !== this.asked) return;
+      if (error.status === 503) this.changed(AGAIN_MS);
+      else this.show([error.message, error.violations], () => refusal(error), []);
+    }
+  }
+
+  show(value, make, candidates) {
+    this.verdict.show(value, make);
+    this.plans.show(candidates, () => (candidates.length
+      ? plansOf({ run: { candidates }, attempts: [] }, [this.draft.num_fitting, this.draft.num_refused]) : []));
+    this.allow();
+    this.verdict.node.classList.remove("stale");
+    this.verdict.node.setAttribute("aria-busy", "false");
+  }
+
+  async start(say) {
+    const { draft } = this;
+    const yaml_text = this.text.value;
+    say("The job is being stored.");
+    const job = await post("jobs", { yaml_text });
+    const isPaused = await parsed(job.dag_id, draft.shown, say);
+    const runId = await trigger(job.dag_id, {}, "Started on the page New job.");
+    say(runLink(job.dag_id, runId, {}, `Open the run of ${job.name}`), isPaused ? "; its DAG is paused: unpause it in Airflow." : "");
+    this.allow();
+  }
+}
+
+async function begin() {
+  const main = document.querySelector("main");
+  try {
+    await loadSentences();
+    new NewJob(main, await get("presets"));
+  } catch (error) {
+    if (!(error instanceof Refusal)) throw error;
+    main.replaceChildren(notice(error.message, error.remedy, "bad"));
+  }
+}
+
+begin();

@@ -1,0 +1,252 @@
+"""What the page New job asks: presets, and what would become of the text in its field."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from fastapi import FastAPI
+from tests.unit.installation import CONFIG, in_memory_services
+from tests.unit.web.conftest import ApiUser, person_by_header
+
+from frenzy.adapters.memory import FixedQueues
+from frenzy.adapters.spec.job_spec import job_from_yaml, shown_yaml
+from frenzy.app.services import Services
+from frenzy.core.runs.protocol import JobDraft, PlaceView, SubmitJob, SubmittedJob
+from frenzy.core.runs.views import DraftView, Preset, QueueView
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.values.job import TrainingJob
+from frenzy.core.values.queue_rules import QueueRule, QueueRules
+from frenzy.core.values.sources import SourceRules
+from frenzy.offline import plan_offline
+from frenzy.settings import CHECKOUT, Settings
+from frenzy.web.application import create_app
+from frenzy.web.model_reader import ModelReader
+from frenzy.web.new_job import presets
+
+Users = Callable[[str | None], ApiUser]
+YAML: Final = f"""
+name: words
+model: {{config: {json.dumps(CONFIG)}}}
+data: {{path: words.txt, sequence_length: 128}}
+training: {{max_steps: 100, global_batch_size: 8}}
+"""
+ELSEWHERE: Final = YAML.replace(f"config: {json.dumps(CONFIG)}", "path: /models/words")
+TO_ADA: Final = QueueRules(queues=(QueueRule(name="default"), QueueRule(name="fast", users=("ada",))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeModels(ModelReader):
+    """Knows the config of every job; asked: of which. trouble: raised instead. gate: held while it is closed."""
+
+    asked: list[str] = field(default_factory=list)
+    trouble: list[Exception] = field(default_factory=list)
+    gate: threading.Event = field(default_factory=threading.Event)
+    entered: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+
+    def config_of(self, job: TrainingJob, rules: SourceRules) -> Mapping[str, Any]:
+        self.asked.append(job.name)
+        self.entered.release()
+        assert self.gate.wait(30)
+        for each in self.trouble:
+            raise each
+        return CONFIG
+
+
+@pytest.fixture
+def models() -> FakeModels:
+    made = FakeModels()
+    made.gate.set()
+    return made
+
+
+@pytest.fixture
+def services() -> Services:
+    return in_memory_services(queues=FixedQueues(TO_ADA))
+
+
+@pytest.fixture
+def app(services: Services, models: FakeModels) -> FastAPI:
+    return create_app(lambda: services, person_by_header, models=models)
+
+
+def drafted(user: ApiUser, text: str = YAML) -> DraftView:
+    return user.ask("POST", "/draft", DraftView, JobDraft(yaml_text=text))
+
+
+def refused(user: ApiUser, text: str) -> tuple[int, Any]:
+    response = user.send("POST", "/draft", JobDraft(yaml_text=text))
+    return response.status_code, response.json()["detail"]
+
+
+def test_a_job_that_could_start_says_so_with_its_plan_and_stores_nothing(user: Users) -> None:
+    view = drafted(user("ada"))
+    best = view.candidates[0]
+    assert (view.name, view.dag_id, view.total_steps, view.note) == ("words", "job_words", 100, None)
+    assert (best.rank, view.num_fitting > 0) == (1, True)
+    assert best.plan.predicted_run_s > 0
+    assert view.plan_id in {each.plan.plan_id for each in view.candidates}
+    assert view.reason is not None and "words" not in user("op").send("GET", "/jobs").text
+    assert user("op").send("GET", "/runs").json() == []
+
+
+def test_plans_are_those_that_a_run_then_gets(user: Users) -> None:
+    view = drafted(user("ada"))
+    run = user("op").registered(name="words").run
+    assert {each.plan.plan_id for each in view.candidates} == {each.plan.plan_id for each in run.candidates}
+
+
+def test_a_job_that_would_wait_is_told_its_place_and_why(user: Users) -> None:
+    for number in range(5):
+        view = user("op").registered(name=f"holder-{number}")
+        user("op").ask("POST", f"/runs/{view.run.run_key}/enqueue", PlaceView)
+    waiting = user("op").ask("GET", "/queue", QueueView).waiting
+    view = drafted(user("ada"))
+    assert (view.plan_id, view.position) == (None, len(waiting) + 1)
+    assert view.reason is not None
+    assert view.reason.code is waiting[-1].reason.code
+
+
+def test_a_job_that_never_fits_is_told_the_remedy(user: Users) -> None:
+    view = drafted(user("ada"), YAML.replace("sequence_length: 128", "sequence_length: 65536"))
+    assert (view.num_fitting, view.plan_id) == (0, None)
+    assert view.reason is not None and view.reason.remedy
+
+
+def test_every_violation_is_told_as_at_a_submission(user: Users, models: FakeModels) -> None:
+    text = YAML.replace("max_steps: 100", "max_steps: 0").replace("sequence_length", "seq_length")
+    draft = refused(user("ada"), text)
+    submission = user("ada").send("POST", "/jobs", SubmitJob(yaml_text=text))
+    assert draft == (submission.status_code, submission.json()["detail"])
+    assert {"data.seq_length", "training.max_steps"} <= {each["path"] for each in draft[1]["violations"]}
+    assert models.asked == []
+
+
+@pytest.mark.parametrize("text", ["", "- 1", "name: [", "a: 1\na: 2"])
+def test_what_is_no_job_is_refused_as_at_a_submission(text: str, user: Users) -> None:
+    status, detail = refused(user("ada"), text)
+    assert (status, detail["code"]) == (400, "SPEC_REFUSED")
+    assert detail == user("ada").send("POST", "/jobs", SubmitJob(yaml_text=text)).json()["detail"]
+
+
+def test_a_viewer_reads_presets_and_is_refused_plans(user: Users, models: FakeModels) -> None:
+    assert user("viewer").ask("GET", "/presets", tuple[Preset, ...])
+    status, detail = refused(user("viewer"), YAML)
+    assert (status, detail["code"]) == (403, "NOT_ALLOWED")
+    assert "role" in detail["remedy"]
+    assert models.asked == []
+
+
+def test_who_may_not_use_the_queue_is_told_before_any_model_is_read(user: Users, models: FakeModels) -> None:
+    status, detail = refused(user("eve"), f"{ELSEWHERE}queue: fast\n")
+    assert (status, [each["path"] for each in detail["violations"]]) == (400, ["queue"])
+    assert models.asked == []
+    assert drafted(user("ada"), f"{YAML}queue: fast\n").num_fitting
+
+
+def test_another_s_job_is_not_planned_under_its_name(user: Users, models: FakeModels) -> None:
+    user("ada").ask("POST", "/jobs", SubmittedJob, SubmitJob(yaml_text=YAML))
+    assert refused(user("eve"), YAML)[0] == 403
+    assert models.asked == []
+    assert drafted(user("ada")).num_fitting
+
+
+def test_no_model_is_read_of_what_another_s_run_left(user: Users, models: FakeModels) -> None:
+    run_key = user("op").registered(name="of-op").run.run_key
+    status, detail = refused(user("eve"), ELSEWHERE.replace("/models/words", f"/runs/{run_key}/model"))
+    assert (status, [each["path"] for each in detail["violations"]]) == (400, ["model.path"])
+    assert models.asked == []
+
+
+def test_a_model_that_only_the_workers_see_is_no_refusal(user: Users, models: FakeModels) -> None:
+    reason = Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail="No such folder.")
+    models.trouble.append(PermanentError(reason))
+    view = drafted(user("ada"), ELSEWHERE)
+    assert (view.candidates, view.reason) == ((), None)
+    assert view.note is not None and "No such folder." in view.note
+
+
+def test_times_of_uncounted_data_say_what_they_are_for(user: Users) -> None:
+    view = drafted(user("ada"), YAML.replace("max_steps: 100", "epochs: 2"))
+    assert view.total_steps == 1000
+    assert view.note is not None and "1000 steps" in view.note
+
+
+def test_the_page_waits_for_the_dag_of_this_very_text(user: Users) -> None:
+    text = f"{YAML}env: {{PLACE: hidden-place}}\n"
+    shown = drafted(user("ada"), text).shown
+    assert shown == shown_yaml(job_from_yaml(text))
+    assert "hidden-place" not in shown
+
+
+def test_a_body_that_no_job_needs_is_refused(user: Users, models: FakeModels) -> None:
+    long = user("ada").send("POST", "/draft", JobDraft(yaml_text=YAML + "#" * 1024**2))
+    assert long.status_code == 400
+    longer = user("ada").send("POST", "/draft", JobDraft(yaml_text=YAML + "#" * 5 * 1024**2))
+    assert longer.status_code == 413
+    assert models.asked == []
+
+
+def test_two_are_planned_at_a_time_and_others_come_again(user: Users, models: FakeModels) -> None:
+    models.gate.clear()
+    answers: list[int] = []
+
+    def ask() -> None:
+        answers.append(user("ada").send("POST", "/draft", JobDraft(yaml_text=YAML)).status_code)
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for each in threads:
+        each.start()
+        assert models.entered.acquire(timeout=30)
+    third = user("ada").send("POST", "/draft", JobDraft(yaml_text=YAML))
+    assert (third.status_code, third.headers["Retry-After"]) == (503, "1")
+    models.gate.set()
+    for each in threads:
+        each.join()
+    assert answers == [200, 200]
+    assert drafted(user("ada")).num_fitting
+
+
+def test_presets_are_jobs_with_a_title_each(user: Users) -> None:
+    found = user("viewer").ask("GET", "/presets", tuple[Preset, ...])
+    assert [each.name for each in found] == ["tiny", "1b-from-scratch", "8b-lora", "8b-full", "70b-qlora"]
+    for each in found:
+        assert job_from_yaml(each.yaml_text).model.config
+        assert each.title.endswith(".")
+
+
+@pytest.mark.parametrize("preset", presets(), ids=lambda preset: preset.name)
+def test_a_preset_fits_a_server_with_eight_cards(preset: Preset, tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    planned = plan_offline(
+        job_from_yaml(preset.yaml_text), settings, CHECKOUT / "include/clusters/single-node.yaml", "closed-form"
+    )
+    assert planned.refusal is None
+
+
+def test_a_config_in_the_job_is_completed(tmp_path: Path) -> None:
+    config = ModelReader(cache_folder=tmp_path).config_of(job_from_yaml(YAML), SourceRules())
+    assert config["n_embd"] == CONFIG["n_embd"]
+    assert "layer_norm_epsilon" in config
+
+
+def test_a_folder_is_read_within_the_rules_relative_to_the_folders(tmp_path: Path) -> None:
+    folder = tmp_path / "models/words"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    job = job_from_yaml(ELSEWHERE.replace("/models/words", "models/words"))
+    reader = ModelReader(folders=(tmp_path,))
+    assert reader.config_of(job, SourceRules())["n_embd"] == CONFIG["n_embd"]
+    with pytest.raises(PermanentError, match="data is not read from there"):
+        reader.config_of(job, SourceRules(closed=(str(folder),)))
+
+
+def test_a_job_without_a_model_needs_no_config() -> None:
+    job = job_from_yaml(YAML)
+    script = replace(job, model=replace(job.model, config=None))
+    assert ModelReader().config_of(script, SourceRules()) == {}
