@@ -1,5 +1,5 @@
 // Every plan that was considered, its memory by term, and why it ranks there; and what the attempts ran on.
-import { bytes, duration, el, notice, percent, reason, svg, table } from "./page.js";
+import { bytes, duration, el, percent, reason, svg, table } from "./page.js";
 
 const SHOWN = 8;
 const BAR = { width: 260, height: 16 };
@@ -138,9 +138,9 @@ export function plansOf(view, counts = null) {
   const [fit, unfit] = counts || [feasible.length, refused.length];
   const show = (rows) => planTable(rows, names, chosen);
   return [
-    el("h2", {}, `${fit} plan${fit === 1 ? "" : "s"} that fit, best first`),
+    el("h2", {}, fit ? `${fit} plan${fit === 1 ? "" : "s"} that fit, best first` : "No plan fits"),
     candidates.length ? legend(names) : null,
-    feasible.length ? show(feasible.slice(0, SHOWN)) : notice("No plan fits.", refused[0]?.reason.remedy, "bad"),
+    feasible.length ? show(feasible.slice(0, SHOWN)) : null,
     feasible.length > SHOWN ? folded(`${feasible.length - SHOWN} more`, show(feasible.slice(SHOWN))) : null,
     refused.length ? folded(`${unfit} refused, and why`, show(refused)) : null,
   ];
