@@ -17,7 +17,9 @@ _OVERESTIMATED = (
     "spread known) changed the average by about 1 %, within chance, and is not done."
 )
 _WORST = "The worst jobs are short ones that are believed to be many times longer than they are."
-_FACTS_ANEW: Final = "Every decision is made on facts made anew, as the product makes it; without that, the ratio was 0.013."
+_FACTS_ANEW: Final = (
+    "Every decision is made on facts made anew, as the product makes it; without that, the ratio was 0.013."
+)
 WHY: Final[Mapping[str, str]] = {
     "makespan, has / sia-ilp": _LATE,
     "makespan, has, wrong estimates / sia-ilp": "As with known work.",
