@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from frenzy.core.scheduling import SchedulingState
-from frenzy.core.scheduling.engine.options import Rules
+from frenzy.core.scheduling.engine.plan_tables import Rules
 from frenzy.core.scheduling.engine.rigid import could_hold, rigid_plans
 from frenzy.core.scheduling.engine.room import Need
 from frenzy.core.values.resource_plan import ResourcePlan

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from frenzy.core.scheduling import HasPolicy, Policy, SchedulingState
-from frenzy.core.scheduling.engine.claims import is_settled
+from frenzy.core.scheduling.engine.entries import is_settled
 from frenzy.core.scheduling.engine.placement import place_in
 from frenzy.core.scheduling.engine.room import FreeCapacity, Need
 from frenzy.core.scheduling.engine.state import restarted

@@ -34,7 +34,7 @@ from frenzy.core.runs.ledger import (
     RunRecord,
     since_registered,
 )
-from frenzy.core.scheduling.engine.options import Rules
+from frenzy.core.scheduling.engine.plan_tables import Rules
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import deadline_s

@@ -17,7 +17,7 @@ from enum import IntEnum
 from typing import Final
 
 from frenzy.core.scheduling import HasPolicy, SchedulingState
-from frenzy.core.scheduling.engine.options import Rules
+from frenzy.core.scheduling.engine.plan_tables import Rules
 from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.scheduling.engine.state import running_job
 from frenzy.core.values.cluster import NodeState, Placement
@@ -77,7 +77,7 @@ class _Engine:
         self._scenario, self._scheduler, self._progress = scenario, scheduler, progress
         self._cluster = scenario.cluster
         self._running = {each.job.run_key: each.job for each in scenario.running}
-        self._rules = Rules.of(scheduler.rules)
+        self._rules = Rules(scheduler.rules)
         self._room = self._whole_room()
         self._moves = scheduler.round_s is None and isinstance(scheduler.rules, HasPolicy)
         self._ledger = Ledger(scenario)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.unit.sim.offered_load import offered_load
 
 from frenzy.core.models.shape import model_shape
-from frenzy.core.scheduling.engine.options import Rules
 from frenzy.core.scheduling.engine.placement import place
+from frenzy.core.scheduling.engine.plan_tables import Rules
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy
 from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.values.cluster import Cluster

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from frenzy.core.runs.ledger import Attempt, NextAttempt
-from frenzy.core.scheduling.engine.options import Rules
+from frenzy.core.scheduling.engine.plan_tables import Rules
 from frenzy.core.scheduling.engine.rigid import could_hold
 from frenzy.core.values.cluster import Cluster, NodeAllocation
 from frenzy.core.values.errors import ReasonCode

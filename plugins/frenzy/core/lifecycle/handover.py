@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from frenzy.core.scheduling.engine.options import Rules
+from frenzy.core.scheduling.engine.plan_tables import Rules
 from frenzy.core.scheduling.engine.policy_settings import Policy, queue_rules
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.room import FreeCapacity

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from frenzy.core.scheduling.engine.claims import is_settled
-from frenzy.core.scheduling.engine.options import Option, Rules
+from frenzy.core.scheduling.engine.entries import is_settled
+from frenzy.core.scheduling.engine.plan_tables import RankedPlan, Tables
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy, Policy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.wording import about
@@ -52,21 +52,21 @@ class _Asked:
     policy: Policy
 
     @property
-    def left_s(self) -> float:
-        """What is left of it as it runs."""
-        return max(0.0, self.job.work_left - self.job.progress(self.now_s)) * self.job.plan.predicted_run_s
+    def left(self) -> float:
+        """What is left of it, in multiples of its plans' run times."""
+        return max(0.0, self.job.work_left - self.job.progress(self.now_s))
 
-    def gain_s(self, option: Option) -> float:
-        """How much sooner it would end with ``option``, its restart counted."""
-        return self.left_s - self.elasticity.restart_s - option.run_s
+    def gain_s(self, ranked: RankedPlan) -> float:
+        """How much sooner it would end with ``ranked``, its restart counted."""
+        return self.left * (self.job.plan.predicted_run_s - ranked.unit_s) - self.elasticity.restart_s
 
-    def sooner(self) -> list[Option]:
-        """Of each GPU type the option with which it would end soonest, if that is sooner; most to gain first."""
+    def sooner(self) -> list[RankedPlan]:
+        """Of each GPU type the ranked with which it would end soonest, if that is sooner; most to gain first."""
         waiting = self.job.as_waiting(self.job.progress(self.now_s))
-        options = Rules(self.policy).contender(waiting, self.facts.cluster).options
+        plans = Tables.of(self.policy, self.facts.cluster).of_waiting(waiting).listed
         most_bytes = _MOST_TIMES_THE_MEMORY * self.job.plan.gpu_memory_bytes
-        sooner = [each for each in options if self.gain_s(each) > 0 and each.plan.gpu_memory_bytes <= most_bytes]
-        sooner.sort(key=lambda each: (each.run_s, each.need.num_gpus))
+        sooner = [each for each in plans if self.gain_s(each) > 0 and each.plan.gpu_memory_bytes <= most_bytes]
+        sooner.sort(key=lambda each: (each.unit_s, each.num_gpus))
         return one_for_each_type(sooner, self.facts.cluster)[:_MAX_TYPES]
 
     def move(self, facts: SchedulingFacts) -> Resize | Preempt | None:
@@ -75,13 +75,13 @@ class _Asked:
         key = self.job.run_key
         return next((each for each in actions if isinstance(each, Resize | Preempt) and each.run_key == key), None)
 
-    def sentence(self, option: Option) -> str:
-        """What would move it to GPUs of the type of ``option``: tried, not argued.
+    def sentence(self, ranked: RankedPlan) -> str:
+        """What would move it to GPUs of the type of ``ranked``: tried, not argued.
 
-        With as many more as the option takes at most: with all that a long queue could take, one try takes half a
+        With as many more as the ranked takes at most: with all that a long queue could take, one try takes half a
         minute.
         """
-        gpu_type, most = option.need.gpu_type, option.need.num_gpus
+        gpu_type, most = ranked.gpu_type, ranked.num_gpus
 
         def moves_there(num_gpus: int) -> bool:
             move = self.move(with_idle_gpus(self.facts, gpu_type, num_gpus))
@@ -90,14 +90,14 @@ class _Asked:
             return move.plan.gpu_type == gpu_type and move.plan.predicted_run_s < self.job.plan.predicted_run_s
 
         num_gpus = least(moves_there, limit=most)
-        gain = f"With {option.plan.plan_id} it would end {about(self.gain_s(option))} sooner, its restart counted"
+        gain = f"With {ranked.plan.plan_id} it would end {about(self.gain_s(ranked))} sooner, its restart counted"
         if num_gpus is not None:
             return f"{gain}; {num_gpus} more idle {gpu_type} would make it move to that type's GPUs now."
-        return f"{gain}; {most} more idle {gpu_type} would not move it now: {self._why_it_stays(option)}."
+        return f"{gain}; {most} more idle {gpu_type} would not move it now: {self._why_it_stays(ranked)}."
 
-    def _why_it_stays(self, option: Option) -> str:
+    def _why_it_stays(self, ranked: RankedPlan) -> str:
         others = [each for each in self.facts.running if each.run_key != self.job.run_key]
-        limit = QuotaUse.of(self.policy, others).exceeded(self.job, option.need.gpu_type, option.need.num_gpus)
+        limit = QuotaUse.of(self.policy, others).exceeded(self.job, ranked.gpu_type, ranked.num_gpus)
         if limit is not None:
             return f"it would be over the quota of {limit.title}"
         if not is_settled(self.job, self.now_s):

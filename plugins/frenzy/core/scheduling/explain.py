@@ -14,7 +14,7 @@ from itertools import islice
 
 from frenzy.core.scheduling.better_plans import better_plans
 from frenzy.core.scheduling.engine.deadlines import running_sentence
-from frenzy.core.scheduling.engine.options import Contender
+from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy, Policy
 from frenzy.core.scheduling.engine.swap import refusals
 from frenzy.core.scheduling.engine.wording import listed
@@ -77,7 +77,7 @@ class Explanation:
         """Sentences beyond the reason's own, in reading order, each true by itself."""
         position = (f"It is number {self.position} in the queue.",) if self.position is not None else ()
         deadline = (self.deadline,) if self.deadline is not None else ()
-        shown = tuple(option.sentence for option in self.options[:_MAX_OPTIONS_SHOWN])
+        shown = tuple(ranked.sentence for ranked in self.options[:_MAX_OPTIONS_SHOWN])
         left = len(self.options) - len(shown)
         rest = (f"{left} more {'plan needs' if left == 1 else 'plans need'} other GPUs.",) if left > 0 else ()
         return (*position, *deadline, *shown, *rest, *self.holders, *self.counterfactuals)
@@ -94,8 +94,7 @@ def explain(facts: SchedulingFacts, run_key: str, now_s: float, policy: Policy) 
         return _starting(waiting, start, decision)
     judge = decision.judge
     hold = next(each for each in holds(decision, now_s) if each.run_key == run_key)
-    contender = decision.after.waiting.find(run_key)
-    assert contender is not None, "a job that does not start goes on waiting"
+    entry = next(each for each in decision.after.waiting if each.run_key == run_key)
     return Explanation(
         run_key=run_key,
         job_name=waiting.job_name,
@@ -103,25 +102,25 @@ def explain(facts: SchedulingFacts, run_key: str, now_s: float, policy: Policy) 
         reason=hold.reason,
         position=hold.position,
         expected_start_s=hold.expected_start_s,
-        deadline=judge.deadline(contender),
-        options=_options(judge, contender),
-        counterfactuals=_counterfactuals(Trials(facts, facts, now_s, policy, decide, _MOST_LOOKS), contender),
-        holders=tuple(islice(_who_stays(facts, contender, now_s, policy), _MAX_HOLDERS_SHOWN)),
+        deadline=judge.deadline(entry),
+        options=_options(judge, entry),
+        counterfactuals=_counterfactuals(Trials(facts, facts, now_s, policy, decide, _MOST_LOOKS), entry),
+        holders=tuple(islice(_who_stays(facts, entry, now_s, policy), _MAX_HOLDERS_SHOWN)),
     )
 
 
-def _options(judge: Judge, contender: Contender) -> tuple[OptionView, ...]:
+def _options(judge: Judge, entry: Entry) -> tuple[OptionView, ...]:
     """Nothing of a job whose old workers are still there: it had no turn."""
-    if contender.job.run_key in judge.record.after.running:
+    if entry.job.run_key in judge.record.after.running:
         return ()
-    return tuple(OptionView(plan=each.plan, sentence=judge.option(contender, each)) for each in contender.options)
+    return tuple(OptionView(plan=each.plan, sentence=judge.option(entry, each)) for each in entry.others.listed)
 
 
-def _who_stays(facts: SchedulingFacts, contender: Contender, now_s: float, policy: Policy) -> Iterator[str]:
+def _who_stays(facts: SchedulingFacts, entry: Entry, now_s: float, policy: Policy) -> Iterator[str]:
     """Of a job under memory pressure: why those that hold larger GPUs do not move for it."""
-    if not contender.job.pressed or not isinstance(policy, HasPolicy):
+    if not entry.job.pressed or not isinstance(policy, HasPolicy):
         return
-    for job, refusal in refusals(as_state(facts, policy), contender, now_s, policy):
+    for job, refusal in refusals(as_state(facts, policy), entry, now_s, policy):
         yield f"{job.job_name} keeps {_nodes(job.placement)}: {refusal}."
 
 
@@ -169,19 +168,19 @@ def _nodes(placement: Placement) -> str:
     return listed([f"{each.node} ({each.num_gpus})" for each in placement.allocations], last="and", more="more nodes")
 
 
-def _counterfactuals(trials: Trials, contender: Contender) -> tuple[str, ...]:
+def _counterfactuals(trials: Trials, entry: Entry) -> tuple[str, ...]:
     """Changes that were tried, one at a time, and would start the job now."""
     found: list[str] = []
     with suppress(Untold):
-        found.extend(_helpful(trials, contender))
+        found.extend(_helpful(trials, entry))
     return tuple(found)
 
 
-def _helpful(trials: Trials, contender: Contender) -> Iterator[str]:
-    job = contender.job
-    for option in smallest_of_each_type(contender, trials.facts.cluster)[:_MAX_TYPES_TRIED]:
-        gpu_type = option.need.gpu_type
-        num_gpus = least(partial(trials.starts_with, contender, option), limit=gpus_wanted(trials.facts, gpu_type))
+def _helpful(trials: Trials, entry: Entry) -> Iterator[str]:
+    job = entry.queued
+    for ranked in smallest_of_each_type(entry, trials.facts.cluster)[:_MAX_TYPES_TRIED]:
+        gpu_type = ranked.gpu_type
+        num_gpus = least(partial(trials.starts_with, entry, ranked), limit=gpus_wanted(trials.facts, gpu_type))
         if num_gpus is not None:
             yield f"With {num_gpus} more idle {gpu_type} it would start now."
     for quota in trials.quotas(job):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from frenzy.core.scheduling.engine.choices import Capacity
 from frenzy.core.scheduling.engine.fair_share import held_by_queue, rights
+from frenzy.core.scheduling.engine.plan_tables import Capacity
 from frenzy.core.values.queue_rules import QueueRules
 from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob, SchedulingFacts
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from frenzy.core.scheduling.engine import elastic, starts
-from frenzy.core.scheduling.engine.options import Contender
+from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.policy_settings import Policy
+from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.scheduling.engine.state import SchedulingState, apply_actions
 from frenzy.core.scheduling.policies import paper
 from frenzy.core.scheduling.reasons.holds import Judge, Record
@@ -83,13 +84,13 @@ def decision_of(facts: SchedulingFacts | SchedulingState, now_s: float, policy: 
 
 def holds(decision: Decision, now_s: float) -> list[Hold]:
     """One hold for each waiting job, in the order they are served."""
-    judge, after = decision.judge, decision.after
+    judge, room = decision.judge, decision.after.room.by_type.__getitem__
     expected = expected_starts(judge.record)
     trials = decision.trials(now_s)
     found = []
-    for position, contender in enumerate(_in_service_order(judge.record), start=1):
-        key, reason = contender.job.run_key, judge.reason(contender)
-        remedy = trials.remedy(contender, reason, after.room.by_type.__getitem__) or reason.remedy
+    for position, entry in enumerate(_in_service_order(judge.record), start=1):
+        key, reason = entry.run_key, judge.reason(entry)
+        remedy = trials.remedy(entry, reason, room) or reason.remedy
         if remedy is not None and key in expected:
             remedy = f"{remedy}; {judge.when(key, expected[key])}"
         if remedy != reason.remedy:
@@ -98,7 +99,7 @@ def holds(decision: Decision, now_s: float) -> list[Hold]:
     return found
 
 
-def _in_service_order(record: Record) -> Iterable[Contender]:
+def _in_service_order(record: Record) -> Iterable[Entry]:
     """Where jobs move, and in the published algorithm, the queue's own order. Those whose old workers are still there
     are not served, and come last.
     """
@@ -150,10 +151,15 @@ def _played_forward(record: Record) -> dict[str, float]:
         now_s = next_s
         for run_key in sorted(_ended_by(state, now_s)):
             state = state.finish(run_key)
-        if any(contender.may_fit(state.room) for contender in state.waiting):
+        if any(_may_fit(entry, state.room) for entry in state.waiting):
             begun, state, _ = starts.decide(state, now_s)
             found |= {each.run_key: now_s for each in begun}
     return found
+
+
+def _may_fit(entry: Entry, room: FreeCapacity) -> bool:
+    """Whether any of its plans finds as many idle GPUs of its type as it needs, wherever they are."""
+    return any(room.idle_gpus(gpu_type) >= num_gpus for gpu_type, num_gpus in entry.others.ask.fewest_gpus)
 
 
 def _ended_by(state: SchedulingState, now_s: float) -> set[str]:

@@ -14,7 +14,7 @@ from frenzy.core.lifecycle.disruptions import LOSS_REASONS, lost_nodes, with_nod
 from frenzy.core.lifecycle.reschedule import classify, final_state, follow_up, ladder
 from frenzy.core.runs.ledger import Attempt, JobState, NextAttempt
 from frenzy.core.scheduling import HasPolicy
-from frenzy.core.scheduling.engine.options import Rules
+from frenzy.core.scheduling.engine.plan_tables import Rules
 from frenzy.core.values.cluster import Cluster, NodeAllocation, NodeState
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import MemoryPressureSpec

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from frenzy.core.scheduling.engine import starts as starts_only
-from frenzy.core.scheduling.engine.choices import Capacity, Choice
-from frenzy.core.scheduling.engine.claims import Claim
-from frenzy.core.scheduling.engine.line import Line, claims_of
+from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.placement import place_in
+from frenzy.core.scheduling.engine.plan_tables import RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy
 from frenzy.core.scheduling.engine.preemption import preemption
 from frenzy.core.scheduling.engine.room import FreeCapacity
+from frenzy.core.scheduling.engine.service_order import ServiceOrder, entries_of
 from frenzy.core.scheduling.engine.shares import forbidden_key, targets
 from frenzy.core.scheduling.engine.state import SchedulingState, running_job
 from frenzy.core.scheduling.engine.swap import served_first
@@ -40,28 +40,25 @@ def decide(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], Ma
     """
     policy = state.rules.policy
     assert isinstance(policy, HasPolicy), "only that one moves jobs"
-    swaps, state = _swapped(state, now_s, policy)
-    line = Line.of(claims_of(state, now_s, policy, Capacity.of(state.cluster)), now_s)
+    swaps, state = served_first(state, now_s, policy)
+    line = ServiceOrder.of(entries_of(state, now_s), now_s)
     actions, missed = _swept(state, line, policy)
     return (*swaps, *actions), missed
 
 
-def _swapped(state: SchedulingState, now_s: float, policy: HasPolicy) -> tuple[tuple[Action, ...], SchedulingState]:
-    return served_first(state, now_s, policy) if state.waiting.pressed else ((), state)
-
-
-def _swept(state: SchedulingState, line: Line, policy: HasPolicy) -> tuple[tuple[Action, ...], Mapping[str, Missed]]:
+def _swept(
+    state: SchedulingState, line: ServiceOrder, policy: HasPolicy
+) -> tuple[tuple[Action, ...], Mapping[str, Missed]]:
     """The actions that lead to what every job in ``line`` should hold, in the order they are served; and what each
     of its waiting jobs that takes nothing found at its turn.
 
     Starts and resizes may use GPUs that another action of the same answer gives back. A target that
     cannot be placed, because of how GPUs lie on nodes, is forbidden and the sweep made again.
     """
-    capacity = Capacity.of(state.cluster)
     idle = {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items()}
     forbidden: Forbidden = frozenset()
     for _ in range(_MAX_SWEEPS):
-        found, missed = targets(line, idle, policy, capacity, forbidden, state.fits_empty)
+        found, missed = targets(line, idle, policy, state.capacity, forbidden)
         actions, failed = _realised(state, line, found)
         if not failed:
             return tuple(actions), missed
@@ -78,7 +75,7 @@ def with_what_can_start(state: SchedulingState, actions: Iterable[Action], now_s
     starts = {action.run_key: action for action in actions if isinstance(action, Start)}
     if not starts:
         return state
-    jobs = {each.job.run_key: each.job for each in state.waiting if each.job.run_key in starts}
+    jobs = {each.run_key: each.queued for each in state.waiting if each.run_key in starts}
     for action in starts.values():
         job = running_job(jobs[action.run_key], action.plan, action.placement, now_s=now_s)
         after = state.start([job])
@@ -91,36 +88,36 @@ def with_what_can_start(state: SchedulingState, actions: Iterable[Action], now_s
 
 
 def _realised(
-    state: SchedulingState, line: Line, found: list[tuple[Claim, Choice | None]]
+    state: SchedulingState, line: ServiceOrder, found: list[tuple[Entry, RankedPlan | None]]
 ) -> tuple[list[Action], Forbidden]:
     """The actions that lead to ``found``, and what of it could not be placed."""
     room = state.room
-    changed = [(claim, target) for claim, target in found if target is not claim.current]
-    for claim, _ in changed:
-        if claim.current is not None:
-            room = room.release(claim.current.need, state.running[claim.run_key].placement)
-    taken: list[tuple[Claim, Start | Resize]] = []
+    changed = [(entry, target) for entry, target in found if target is not entry.current]
+    for entry, _ in changed:
+        if entry.current is not None:
+            room = room.release(entry.current.need, state.running[entry.run_key].placement)
+    taken: list[tuple[Entry, Start | Resize]] = []
     failed: set[tuple[str, object]] = set()
-    for claim, target in changed:
+    for entry, target in changed:
         if target is None:
             continue
-        action, room = _placed(room, claim, target)
+        action, room = _placed(room, entry, target)
         if action is None:
-            failed.add(forbidden_key(claim, target))
+            failed.add(forbidden_key(entry, target))
         else:
-            taken.append((claim, action))
+            taken.append((entry, action))
     if failed:
         return [], frozenset(failed)
-    placed = {claim.run_key: action for claim, action in taken}
-    actions: list[Action] = [placed.get(claim.run_key) or preemption(state, line, claim, taken) for claim, _ in changed]
+    placed = {entry.run_key: action for entry, action in taken}
+    actions: list[Action] = [placed.get(entry.run_key) or preemption(state, line, entry, taken) for entry, _ in changed]
     return actions, frozenset()
 
 
-def _placed(room: FreeCapacity, claim: Claim, target: Choice) -> tuple[Start | Resize | None, FreeCapacity]:
+def _placed(room: FreeCapacity, entry: Entry, target: RankedPlan) -> tuple[Start | Resize | None, FreeCapacity]:
     placement = place_in(room, target.need)
     if placement is None:
         return None, room
     room = room.hold(target.need, placement)
-    if claim.current is None:
-        return Start(run_key=claim.run_key, plan=target.plan, placement=placement), room
-    return Resize(run_key=claim.run_key, plan=target.plan, placement=placement), room
+    if entry.current is None:
+        return Start(run_key=entry.run_key, plan=target.plan, placement=placement), room
+    return Resize(run_key=entry.run_key, plan=target.plan, placement=placement), room

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from frenzy.core.scheduling.engine.choices import Capacity, Choice
-from frenzy.core.scheduling.engine.claims import Claim
-from frenzy.core.scheduling.engine.line import Line
+from frenzy.core.scheduling.engine.entries import Entry
+from frenzy.core.scheduling.engine.plan_tables import Capacity, RankedPlan
+from frenzy.core.scheduling.engine.service_order import ServiceOrder
 from frenzy.core.values.queue_rules import QueueRules
 from frenzy.core.values.scheduling_facts import RunningJob
 
@@ -42,12 +42,12 @@ def held_by_queue(jobs: Iterable[RunningJob], capacity: Capacity) -> dict[str, f
 
 
 @dataclass(slots=True)
-class _Claims:
-    """The claims of one queue in their order, ``at`` the next. right, held: effective GPUs. behind: weight of all
+class _QueueEntries:
+    """The entries of one queue in their order, ``at`` the next. right, held: effective GPUs. behind: weight of all
     from ``at`` on.
     """
 
-    claims: list[Claim]
+    entries: list[Entry]
     weight: float
     right: float
     held: float = 0.0
@@ -55,12 +55,12 @@ class _Claims:
     at: int = 0
 
     def __post_init__(self) -> None:
-        self.behind = sum(each.weight for each in self.claims)
+        self.behind = sum(each.weight for each in self.entries)
 
     def skip_waiting(self) -> None:
         """On to the next job that holds GPUs."""
-        while self.at < len(self.claims) and self.claims[self.at].current is None:
-            self.behind -= self.claims[self.at].weight
+        while self.at < len(self.entries) and self.entries[self.at].current is None:
+            self.behind -= self.entries[self.at].weight
             self.at += 1
 
 
@@ -71,7 +71,7 @@ class Turn:
     than its right.
     """
 
-    claim: Claim
+    entry: Entry
     allowance: float
     behind: float
     right: float
@@ -82,36 +82,39 @@ class Turn:
 class ShareTurns:
     """The turns of one sweep over ``line``, queue by queue; ``took`` and ``none_left`` say what came of one."""
 
-    _queues: dict[str, _Claims]
+    _queues: dict[str, _QueueEntries]
     _now_s: float
     _none_left: bool = False
 
     @staticmethod
-    def of(line: Line, held: Mapping[str, float], rules: QueueRules, capacity: Capacity) -> ShareTurns | None:
+    def of(line: ServiceOrder, held: Mapping[str, float], rules: QueueRules, capacity: Capacity) -> ShareTurns | None:
         """None where no queue shares with another. held: effective GPUs that each queue holds already."""
         if not rules.queues:
             return None
-        by_queue: dict[str, list[Claim]] = {queue: [] for queue in held}
-        for claim in line.claims:
-            by_queue.setdefault(claim.job.queue, []).append(claim)
+        by_queue: dict[str, list[Entry]] = {queue: [] for queue in held}
+        for entry in line.entries:
+            by_queue.setdefault(entry.job.queue, []).append(entry)
         if len(by_queue) < 2:
             return None
         own = rights(by_queue, rules, capacity)
         queues = {
-            name: _Claims(
-                [each for each in claims if not each.is_fixed], rules.weight_of(name), own[name], held.get(name, 0.0)
+            name: _QueueEntries(
+                [each for each in entries if not each.is_fixed], rules.weight_of(name), own[name], held.get(name, 0.0)
             )
-            for name, claims in sorted(by_queue.items())
+            for name, entries in sorted(by_queue.items())
         }
         return ShareTurns(queues, line.now_s)
 
-    def again(self, claims: Iterable[Claim]) -> ShareTurns:
-        """Turns of ``claims``, each queue with what it holds by now."""
-        by_queue: dict[str, list[Claim]] = {name: [] for name in self._queues}
-        for claim in claims:
-            by_queue[claim.job.queue].append(claim)
+    def again(self, entries: Iterable[Entry]) -> ShareTurns:
+        """Turns of ``entries``, each queue with what it holds by now."""
+        by_queue: dict[str, list[Entry]] = {name: [] for name in self._queues}
+        for entry in entries:
+            by_queue[entry.job.queue].append(entry)
         return ShareTurns(
-            {name: _Claims(by_queue[name], each.weight, each.right, each.held) for name, each in self._queues.items()},
+            {
+                name: _QueueEntries(by_queue[name], each.weight, each.right, each.held)
+                for name, each in self._queues.items()
+            },
             self._now_s,
         )
 
@@ -121,10 +124,10 @@ class ShareTurns:
         while heap:
             name = heapq.heappop(heap)[-1]
             queue = self._queues[name]
-            claim = queue.claims[queue.at]
+            entry = queue.entries[queue.at]
             queue.at += 1
-            queue.behind -= claim.weight
-            yield self._turn(queue, claim)
+            queue.behind -= entry.weight
+            yield self._turn(queue, entry)
             if self._none_left:
                 for each in self._queues.values():
                     each.skip_waiting()
@@ -134,43 +137,43 @@ class ShareTurns:
                 heap = [self._place(each[-1]) for each in heap if self._has_more(each[-1])]
                 heapq.heapify(heap)
 
-    def took(self, claim: Claim, chosen: Choice | None) -> None:
+    def took(self, entry: Entry, chosen: RankedPlan | None) -> None:
         """The last turn ended with ``chosen``."""
-        had = claim.current.gpus if claim.current is not None and _is_kept(claim) else 0.0
-        self._queues[claim.job.queue].held += (chosen.gpus if chosen is not None else 0.0) - had
+        had = entry.current.gpus if entry.current is not None and _is_kept(entry) else 0.0
+        self._queues[entry.job.queue].held += (chosen.gpus if chosen is not None else 0.0) - had
 
     def none_left(self) -> None:
         """No job that waits can have anything any more."""
         self._none_left = True
 
-    def _turn(self, queue: _Claims, claim: Claim) -> Turn:
-        own = claim.current.gpus if claim.current is not None and _is_kept(claim) else 0.0
+    def _turn(self, queue: _QueueEntries, entry: Entry) -> Turn:
+        own = entry.current.gpus if entry.current is not None and _is_kept(entry) else 0.0
         left = queue.right - queue.held + own
-        is_due = self._is_due(queue, claim)
-        allowance = max(0.0, left, _smallest(claim) if is_due else 0.0) * (1 + _ROUNDING)
-        return Turn(claim, allowance, max(0.0, queue.behind), max(left, _ROUNDING), is_due)
+        is_due = self._is_due(queue, entry)
+        allowance = max(0.0, left, _smallest(entry) if is_due else 0.0) * (1 + _ROUNDING)
+        return Turn(entry, allowance, max(0.0, queue.behind), max(left, _ROUNDING), is_due)
 
-    def _is_due(self, queue: _Claims, claim: Claim) -> bool:
-        return claim.due_s <= self._now_s and queue.held < queue.right * (1 - _ROUNDING)
+    def _is_due(self, queue: _QueueEntries, entry: Entry) -> bool:
+        return entry.due_s <= self._now_s and queue.held < queue.right * (1 - _ROUNDING)
 
     def _has_more(self, name: str) -> bool:
         queue = self._queues[name]
-        return queue.at < len(queue.claims)
+        return queue.at < len(queue.entries)
 
     def _place(self, name: str) -> tuple[bool, float, tuple[float, float, str], str]:
         queue = self._queues[name]
-        claim = queue.claims[queue.at]
-        return (not self._is_due(queue, claim), queue.held / queue.weight, claim.place, name)
+        entry = queue.entries[queue.at]
+        return (not self._is_due(queue, entry), queue.held / queue.weight, entry.place, name)
 
 
-def _is_kept(claim: Claim) -> bool:
+def _is_kept(entry: Entry) -> bool:
     """Whether what it holds was counted before its turn."""
-    return not claim.has_moves or claim.is_displaced
+    return not entry.has_moves or entry.is_displaced
 
 
-def _smallest(claim: Claim) -> float:
+def _smallest(entry: Entry) -> float:
     """Effective GPUs of its smallest choice."""
-    sizes = [claim.others.smallest_gpus] if claim.others.choices else []
-    if claim.current is not None:
-        sizes.append(claim.current.gpus)
+    sizes = [entry.others.smallest_gpus] if entry.others.choices else []
+    if entry.current is not None:
+        sizes.append(entry.current.gpus)
     return min(sizes, default=math.inf)

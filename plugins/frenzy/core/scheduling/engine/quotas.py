@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from frenzy.core.scheduling.engine.options import Contender
 from frenzy.core.scheduling.engine.policy_settings import Policy, queue_rules
 from frenzy.core.values.queue_rules import Limit, QueueRules
 from frenzy.core.values.scheduling_facts import RunningJob
@@ -78,14 +77,3 @@ class QuotaUse:
         if found is None:
             found = self._limits[key] = self.rules.limits_of(*key)
         return found
-
-    def within(self, contender: Contender) -> Contender:
-        """``contender`` with the options that no limit forbids now."""
-        if not self.rules or not self.limits_of(contender.job):
-            return contender
-        allowed = tuple(
-            each
-            for each in contender.options
-            if self.exceeded(contender.job, each.need.gpu_type, each.need.num_gpus) is None
-        )
-        return contender if len(allowed) == len(contender.options) else contender.with_options(allowed)

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 
-from frenzy.core.scheduling.engine.choices import Choice
-from frenzy.core.scheduling.engine.claims import Claim
-from frenzy.core.scheduling.engine.options import Rules
+from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.placement import place
+from frenzy.core.scheduling.engine.plan_tables import RankedPlan, Rules
 from frenzy.core.scheduling.engine.room import Free, FreeOfType, Need, lesser, minus, plus
 from frenzy.core.values.cluster import Placement
 from frenzy.core.values.scheduling_facts import RunningJob
@@ -19,24 +18,24 @@ from frenzy.core.values.scheduling_facts import RunningJob
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """``choice`` for the job of ``claim`` from ``start_s`` on, infinite where that hangs on an end that is not known.
+    """``choice`` for the job of ``entry`` from ``start_s`` on, infinite where that hangs on an end that is not known.
 
     after: names of the jobs whose end it waits for last. instead_of: what it could have started at once, and gave up
     for this. at_start: of each of its nodes what is left to others then. is_kept: whether GPUs are kept for it; not
     for a job that waits its turn behind another's promise.
     """
 
-    claim: Claim
-    choice: Choice
+    entry: Entry
+    choice: RankedPlan
     start_s: float
     after: tuple[str, ...]
-    instead_of: Choice | None
+    instead_of: RankedPlan | None
     at_start: dict[str, Free]
     is_kept: bool = True
 
     @property
     def end_s(self) -> float:
-        return self.start_s + self.claim.run_s(self.choice)
+        return self.start_s + self.entry.run_s(self.choice)
 
     def begins_after(self, end_s: float) -> bool:
         """Whether a job that ends at ``end_s`` is gone by the promised start."""

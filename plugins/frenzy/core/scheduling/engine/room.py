@@ -7,6 +7,7 @@ always equals a rebuild from the same facts (tested).
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -41,13 +42,6 @@ class Need(NamedTuple):
     host_bytes_per_gpu: int
     millicpus_per_gpu: int
     excluded_nodes: tuple[str, ...] = ()
-
-    @property
-    def text(self) -> str:
-        """All of it in one word."""
-        excluded = ",".join(self.excluded_nodes)
-        host = f"{self.host_bytes_per_node}+{self.host_bytes_per_gpu}/{self.millicpus_per_gpu}"
-        return f"{self.num_gpus}*{self.gpu_type}/{self.group_size}/{host}/{excluded}"
 
     @property
     def of_gpus_only(self) -> Need:
@@ -148,6 +142,18 @@ class Same:
 
     def __hash__(self) -> int:
         return id(self.thing)
+
+
+_LAST: Final[deque[Cluster]] = deque(maxlen=8)
+
+
+def as_known(cluster: Cluster) -> Cluster:
+    """The equal cluster that was decided on lately, if there is one: what was found for it is then found again."""
+    for each in _LAST:
+        if each is cluster or each == cluster:
+            return each
+    _LAST.append(cluster)
+    return cluster
 
 
 @dataclass(frozen=True, slots=True)

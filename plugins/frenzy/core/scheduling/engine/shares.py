@@ -17,32 +17,25 @@ restarts more: minutes saved by a short job are not worth those that a large one
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from frenzy.core.scheduling.engine.choices import Capacity, Choice
-from frenzy.core.scheduling.engine.claims import Claim
+from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.fair_share import ShareTurns, Turn
-from frenzy.core.scheduling.engine.line import Line
+from frenzy.core.scheduling.engine.plan_tables import Capacity, RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
-from frenzy.core.scheduling.engine.room import Need
+from frenzy.core.scheduling.engine.service_order import ServiceOrder
 from frenzy.core.scheduling.engine.sweep import Forbidden, Missed, Sweep
 
 
-def targets(  # noqa: PLR0913
-    line: Line,
-    idle: Mapping[str, int],
-    policy: BackfillPolicy,
-    capacity: Capacity,
-    forbidden: Forbidden,
-    fits_empty: Callable[[Need], bool],
-) -> tuple[list[tuple[Claim, Choice | None]], Mapping[str, Missed]]:
+def targets(
+    line: ServiceOrder, idle: Mapping[str, int], policy: BackfillPolicy, capacity: Capacity, forbidden: Forbidden
+) -> tuple[list[tuple[Entry, RankedPlan | None]], Mapping[str, Missed]]:
     """What each job should hold, in the order they are served, None for one that should stop; and what each waiting
     job that took nothing found at its turn, by run key.
 
     Fixed jobs, which keep what they have, and jobs that go on waiting are left out.
-    forbidden: what is not to be chosen. idle: GPUs of each type that nobody holds. fits_empty: whether a need would
-    fit if nothing ran.
+    forbidden: what is not to be chosen. idle: GPUs of each type that nobody holds.
     """
     sweep = Sweep(
         policy,
@@ -52,152 +45,152 @@ def targets(  # noqa: PLR0913
         dict(idle),
         capacity.effective,
         QuotaUse(policy.queues) if policy.queues else None,
-        fits_empty,
+        capacity,
     )
-    for claim in line.kept:
-        assert claim.current is not None
-        sweep.take(claim, claim.current)
+    for entry in line.kept:
+        assert entry.current is not None
+        sweep.take(entry, entry.current)
     held: dict[str, float] = {}
-    for claim in line.kept:
-        assert claim.current is not None
-        held[claim.job.queue] = held.get(claim.job.queue, 0.0) + claim.current.gpus
-    return serve(sweep, line, held, capacity), sweep.missed
+    for entry in line.kept:
+        assert entry.current is not None
+        held[entry.job.queue] = held.get(entry.job.queue, 0.0) + entry.current.gpus
+    return serve(sweep, line, held), sweep.missed
 
 
-def serve(sweep: Sweep, line: Line, held: Mapping[str, float], capacity: Capacity) -> list[tuple[Claim, Choice | None]]:
+def serve(sweep: Sweep, line: ServiceOrder, held: Mapping[str, float]) -> list[tuple[Entry, RankedPlan | None]]:
     """What each job in ``line`` takes that takes or gives up anything. held: effective GPUs that each queue holds
     already.
     """
-    turns = ShareTurns.of(line, held, sweep.policy.queues, capacity)
+    turns = ShareTurns.of(line, held, sweep.policy.queues, sweep.capacity)
     served = _served(sweep, line) if turns is None else _served_by_share(sweep, line, turns)
-    return [(claim, _settled(sweep, claim, chosen)) for claim, chosen in served]
+    return [(entry, _settled(sweep, entry, chosen)) for entry, chosen in served]
 
 
-def _served(sweep: Sweep, line: Line) -> list[tuple[Claim, Choice | None]]:
+def _served(sweep: Sweep, line: ServiceOrder) -> list[tuple[Entry, RankedPlan | None]]:
     """One after the other takes what is cheapest for it."""
-    served: list[tuple[Claim, Choice | None]] = []
+    served: list[tuple[Entry, RankedPlan | None]] = []
     at, free = 0, line.free
     while at < len(free):
-        claim, behind = free[at], max(0.0, line.behind[at])
-        if claim.current is None and sweep.is_full(claim.others):
-            following = line.next_holding(at) if sweep.num_full >= line.num_tables else at + 1
+        entry, behind = free[at], max(0.0, line.behind[at])
+        if entry.current is None and sweep.is_full(entry.others.ask):
+            following = line.next_holding(at) if sweep.num_full >= line.num_asks else at + 1
             sweep.passed(free[at:following])
-            sweep.keep_for(claim, line, _price(sweep, claim, behind))
+            sweep.keep_for(entry, line, _price(sweep, entry, behind))
             at = following
             continue
-        chosen = _serve(sweep, claim, behind)
-        if chosen is not None or claim.current is not None:
-            served.append((claim, chosen))
+        chosen = _serve(sweep, entry, behind)
+        if chosen is not None or entry.current is not None:
+            served.append((entry, chosen))
         else:
-            sweep.passed([claim])
-            sweep.keep_for(claim, line, _price(sweep, claim, behind))
+            sweep.passed([entry])
+            sweep.keep_for(entry, line, _price(sweep, entry, behind))
         at += 1
     return served
 
 
-def _served_by_share(sweep: Sweep, line: Line, turns: ShareTurns) -> list[tuple[Claim, Choice | None]]:
+def _served_by_share(sweep: Sweep, line: ServiceOrder, turns: ShareTurns) -> list[tuple[Entry, RankedPlan | None]]:
     """As ``_served``, queue by queue; those that find nothing within their queue's right borrow at the end."""
-    served: list[tuple[Claim, Choice | None]] = []
-    later: list[Claim] = []
+    served: list[tuple[Entry, RankedPlan | None]] = []
+    later: list[Entry] = []
     for turn in turns:
-        claim, sweep.allowance = turn.claim, turn.allowance
-        if claim.current is None and (not turn.allowance or sweep.is_full(claim.others)):
+        entry, sweep.allowance = turn.entry, turn.allowance
+        if entry.current is None and (not turn.allowance or sweep.is_full(entry.others.ask)):
             _put_off(sweep, line, turn, later)
             continue
-        chosen = _serve(sweep, claim, turn.behind, right=turn.right)
-        turns.took(claim, chosen)
+        chosen = _serve(sweep, entry, turn.behind, right=turn.right)
+        turns.took(entry, chosen)
         if chosen is not None:
-            served.append((claim, chosen))
+            served.append((entry, chosen))
             continue
         _put_off(sweep, line, turn, later)
-        if claim.current is not None:
+        if entry.current is not None:
             # It has not given it up yet: it may still borrow.
-            sweep.idle[claim.current.gpu_type] -= claim.num_held
+            sweep.idle[entry.current.gpu_type] -= entry.num_held
     sweep.allowance = math.inf
     borrowed = _borrowed(sweep, line, turns.again(later))
-    known = {claim.run_key for claim, _ in borrowed} | sweep.missed.keys()
+    known = {entry.run_key for entry, _ in borrowed} | sweep.missed.keys()
     sweep.passed(each for each in later if each.current is None and each.run_key not in known)
     return served + borrowed
 
 
-def _put_off(sweep: Sweep, line: Line, turn: Turn, later: list[Claim]) -> None:
+def _put_off(sweep: Sweep, line: ServiceOrder, turn: Turn, later: list[Entry]) -> None:
     """It may borrow at the end. What a due job lacks is kept first, or others take it within their rights for ever."""
-    later.append(turn.claim)
-    if turn.is_due and turn.claim.current is None and sweep.keeps_before_borrowing():
-        sweep.keep_for(turn.claim, line, _price(sweep, turn.claim, turn.behind, turn.right))
+    later.append(turn.entry)
+    if turn.is_due and turn.entry.current is None and sweep.keeps_before_borrowing():
+        sweep.keep_for(turn.entry, line, _price(sweep, turn.entry, turn.behind, turn.right))
 
 
-def _borrowed(sweep: Sweep, line: Line, turns: ShareTurns) -> list[tuple[Claim, Choice | None]]:
-    served: list[tuple[Claim, Choice | None]] = []
+def _borrowed(sweep: Sweep, line: ServiceOrder, turns: ShareTurns) -> list[tuple[Entry, RankedPlan | None]]:
+    served: list[tuple[Entry, RankedPlan | None]] = []
     for turn in turns:
-        claim = turn.claim
-        if claim.current is None and sweep.is_full(claim.others):
-            sweep.passed([claim])
-            sweep.keep_for(claim, line, _price(sweep, claim, turn.behind))
-            if sweep.num_full >= line.num_tables:
+        entry = turn.entry
+        if entry.current is None and sweep.is_full(entry.others.ask):
+            sweep.passed([entry])
+            sweep.keep_for(entry, line, _price(sweep, entry, turn.behind))
+            if sweep.num_full >= line.num_asks:
                 turns.none_left()
             continue
-        chosen = _serve(sweep, claim, turn.behind)
-        turns.took(claim, chosen)
-        if chosen is not None or claim.current is not None:
-            served.append((claim, chosen))
+        chosen = _serve(sweep, entry, turn.behind)
+        turns.took(entry, chosen)
+        if chosen is not None or entry.current is not None:
+            served.append((entry, chosen))
         else:
-            sweep.passed([claim])
-            sweep.keep_for(claim, line, _price(sweep, claim, turn.behind))
+            sweep.passed([entry])
+            sweep.keep_for(entry, line, _price(sweep, entry, turn.behind))
     return served
 
 
-def _price(sweep: Sweep, claim: Claim, behind: float, right: float | None = None) -> float:
+def _price(sweep: Sweep, entry: Entry, behind: float, right: float | None = None) -> float:
     """What an effective GPU costs for each second: see the module's text."""
     effective = sweep.effective if right is None else right
-    return sweep.policy.urgency * behind / (claim.weight * max(effective, 1e-9))
+    return sweep.policy.urgency * behind / (entry.weight * max(effective, 1e-9))
 
 
-def _settled(sweep: Sweep, claim: Claim, chosen: Choice | None) -> Choice | None:
+def _settled(sweep: Sweep, entry: Entry, chosen: RankedPlan | None) -> RankedPlan | None:
     """``chosen``, or what is faster of that which all left over."""
-    if chosen is None or (chosen is claim.current and claim.is_displaced):
+    if chosen is None or (chosen is entry.current and entry.is_displaced):
         return chosen
-    return _grown(sweep, claim, chosen)
+    return _grown(sweep, entry, chosen)
 
 
-def _serve(sweep: Sweep, claim: Claim, behind: float, *, right: float | None = None) -> Choice | None:
-    """The cheapest choice of ``claim`` in what is left; it is taken.
+def _serve(sweep: Sweep, entry: Entry, behind: float, *, right: float | None = None) -> RankedPlan | None:
+    """The cheapest choice of ``entry`` in what is left; it is taken.
 
     Its price depends on behind, the weight of the jobs behind it, and on the effective GPUs that are left; where it
     has its turn by right, on ``right``, what its queue has left.
     """
-    current = claim.current
-    if current is not None and (claim.is_displaced or not claim.has_moves):
-        sweep.give_back(claim, current)
-    if sweep.is_over(claim):
+    current = entry.current
+    if current is not None and (entry.is_displaced or not entry.has_moves):
+        sweep.give_back(entry, current)
+    if sweep.is_over(entry):
         return None
-    price = _price(sweep, claim, behind, right)
-    best = _cheapest(sweep, claim, price, claim.by_s)
-    if best is None and claim.by_s < math.inf:
-        best = _nearest(sweep, claim)
-    if best is not None and sweep.waits_for_better(claim, best, price):
+    price = _price(sweep, entry, behind, right)
+    best = _cheapest(sweep, entry, price, entry.by_s)
+    if best is None and entry.by_s < math.inf:
+        best = _nearest(sweep, entry)
+    if best is not None and sweep.waits_for_better(entry, best, price):
         return None
-    if best is None and current is not None and (claim.is_displaced or not claim.has_moves):
+    if best is None and current is not None and (entry.is_displaced or not entry.has_moves):
         best = current
     if current is not None and best is not current:
-        sweep.idle[current.gpu_type] = sweep.idle.get(current.gpu_type, 0) + claim.num_held
+        sweep.idle[current.gpu_type] = sweep.idle.get(current.gpu_type, 0) + entry.num_held
     if best is not None:
-        sweep.take(claim, best)
+        sweep.take(entry, best)
         if best is not current:
             sweep.idle[best.gpu_type] = sweep.idle.get(best.gpu_type, 0) - best.num_gpus
     return best
 
 
-def _cheapest(sweep: Sweep, claim: Claim, price: float, by_s: float) -> Choice | None:
+def _cheapest(sweep: Sweep, entry: Entry, price: float, by_s: float) -> RankedPlan | None:
     """Of the open choices that end within ``by_s`` seconds.
 
     The first one for a job whose order of plans is not one of speed.
     """
     best, least, again_s = None, math.inf, 0.0
-    current, table = claim.current, claim.others
-    if current is not None and claim.run_s(current) <= by_s and _may_stay(sweep, claim, current):
-        best, least, again_s = current, _cost_to_stay(sweep, claim, current, price), claim.moves_again_s
-    left, left_s, restart_s, by_cost = sweep.left, claim.left, claim.restart_s, claim.by_cost
+    current, table = entry.current, entry.others
+    if current is not None and entry.run_s(current) <= by_s and _may_stay(sweep, entry, current):
+        best, least, again_s = current, _cost_to_stay(sweep, entry, current, price), entry.moves_again_s
+    left, left_s, restart_s, by_cost = sweep.left, entry.left, entry.restart_s, entry.by_cost
     never_cheaper = math.inf if by_cost or not table.is_by_speed else least
     for choice in table.choices:
         if choice.num_gpus > left.get(choice.gpu_type, 0):
@@ -210,11 +203,11 @@ def _cheapest(sweep: Sweep, claim: Claim, price: float, by_s: float) -> Choice |
         paid_s = takes_s + again_s
         cost = choice.money(paid_s) if by_cost else paid_s * (1.0 + price * choice.gpus)
         # What it costs to disturb others only makes it dearer, and is looked up last.
-        if (cost >= least and not claim.in_order) or not _is_open(sweep, claim, choice):
+        if (cost >= least and not entry.in_order) or not _is_open(sweep, entry, choice):
             continue
-        if claim.in_order:
+        if entry.in_order:
             return choice
-        if not by_cost and not _is_idle(sweep, claim, choice):
+        if not by_cost and not _is_idle(sweep, entry, choice):
             cost += sweep.disturbance_s
         if cost < least:
             best, least = choice, cost
@@ -222,97 +215,97 @@ def _cheapest(sweep: Sweep, claim: Claim, price: float, by_s: float) -> Choice |
     return best
 
 
-def _nearest(sweep: Sweep, claim: Claim) -> Choice | None:
+def _nearest(sweep: Sweep, entry: Entry) -> RankedPlan | None:
     """The fastest open choice, for a job that can meet its deadline with none of those that are left."""
-    current = claim.current
-    if current is None or not _may_stay(sweep, claim, current):
-        return _faster(sweep, claim, math.inf)
-    return _faster(sweep, claim, claim.run_s(current) * sweep.policy.hysteresis) or current
+    current = entry.current
+    if current is None or not _may_stay(sweep, entry, current):
+        return _faster(sweep, entry, math.inf)
+    return _faster(sweep, entry, entry.run_s(current) * sweep.policy.hysteresis) or current
 
 
-def _may_stay(sweep: Sweep, claim: Claim, current: Choice) -> bool:
+def _may_stay(sweep: Sweep, entry: Entry, current: RankedPlan) -> bool:
     return (
-        not claim.is_displaced
+        not entry.is_displaced
         and current.num_gpus <= sweep.left.get(current.gpu_type, 0)
-        and sweep.may_have(claim, current)
+        and sweep.may_have(entry, current)
     )
 
 
-def _cost_to_stay(sweep: Sweep, claim: Claim, current: Choice, price: float) -> float:
-    if claim.by_cost:
-        return sweep.policy.hysteresis * current.money(claim.run_s(current))
-    return claim.run_s(current) * sweep.policy.hysteresis * (1.0 + price * current.gpus)
+def _cost_to_stay(sweep: Sweep, entry: Entry, current: RankedPlan, price: float) -> float:
+    if entry.by_cost:
+        return sweep.policy.hysteresis * current.money(entry.run_s(current))
+    return entry.run_s(current) * sweep.policy.hysteresis * (1.0 + price * current.gpus)
 
 
-def _is_open(sweep: Sweep, claim: Claim, choice: Choice) -> bool:
+def _is_open(sweep: Sweep, entry: Entry, choice: RankedPlan) -> bool:
     """Whether a choice that is not the current one may be taken, where GPUs enough are left."""
-    if not sweep.may_have(claim, choice):
+    if not sweep.may_have(entry, choice):
         return False
-    current = claim.current
-    if sweep.forbidden and forbidden_key(claim, choice) in sweep.forbidden:
+    current = entry.current
+    if sweep.forbidden and forbidden_key(entry, choice) in sweep.forbidden:
         return False
     if current is None:
-        return sweep.has_place(claim, choice)
-    if claim.has_moves:
+        return sweep.has_place(entry, choice)
+    if entry.has_moves:
         # One that is served first for its memory makes nobody move by that.
-        return not claim.job.pressed or _is_idle(sweep, claim, choice)
+        return not entry.job.pressed or _is_idle(sweep, entry, choice)
     # Nobody's turn is taken, and what is left at least shrinks by so much that the move pays for its own sake.
-    return _is_idle(sweep, claim, choice) and (
-        (claim.run_s(choice) + claim.restart_s + claim.moves_again_s) * sweep.policy.gain_without_budget
-        <= claim.run_s(current)
+    return _is_idle(sweep, entry, choice) and (
+        (entry.run_s(choice) + entry.restart_s + entry.moves_again_s) * sweep.policy.gain_without_budget
+        <= entry.run_s(current)
     )
 
 
-def forbidden_key(claim: Claim, choice: Choice) -> tuple[str, object]:
+def forbidden_key(entry: Entry, choice: RankedPlan) -> tuple[str, object]:
     """What not to try again once ``choice`` could not be placed: for a job that waits, whoever asks for the same."""
-    return ("", choice.need) if claim.current is None else (claim.run_key, choice.plan.plan_id)
+    return ("", choice.need) if entry.current is None else (entry.run_key, choice.plan.plan_id)
 
 
-def _is_idle(sweep: Sweep, claim: Claim, choice: Choice) -> bool:
+def _is_idle(sweep: Sweep, entry: Entry, choice: RankedPlan) -> bool:
     """Whether no other job has to move for ``choice``."""
-    current = claim.current
-    own = claim.num_held if current is not None and current.gpu_type == choice.gpu_type else 0
+    current = entry.current
+    own = entry.num_held if current is not None and current.gpu_type == choice.gpu_type else 0
     return choice.num_gpus <= sweep.idle.get(choice.gpu_type, 0) + own
 
 
-def _grown(sweep: Sweep, claim: Claim, chosen: Choice) -> Choice:
+def _grown(sweep: Sweep, entry: Entry, chosen: RankedPlan) -> RankedPlan:
     """A faster choice in what the sweep left over, or ``chosen``."""
-    if claim.by_cost or claim.in_order:
+    if entry.by_cost or entry.in_order:
         return chosen
-    if not claim.has_moves:
-        threshold = claim.run_s(chosen)
-    elif chosen is claim.current:
-        threshold = claim.run_s(chosen) * sweep.policy.hysteresis - claim.moves_again_s
+    if not entry.has_moves:
+        threshold = entry.run_s(chosen)
+    elif chosen is entry.current:
+        threshold = entry.run_s(chosen) * sweep.policy.hysteresis - entry.moves_again_s
     else:
-        threshold = claim.run_s(chosen) + claim.restart_s
-    if not _could_be_faster(claim, threshold):
+        threshold = entry.run_s(chosen) + entry.restart_s
+    if not _could_be_faster(entry, threshold):
         return chosen
-    sweep.give_back(claim, chosen)
-    best = _faster(sweep, claim, threshold) or chosen
-    sweep.take(claim, best)
+    sweep.give_back(entry, chosen)
+    best = _faster(sweep, entry, threshold) or chosen
+    sweep.take(entry, best)
     return best
 
 
-def _could_be_faster(claim: Claim, threshold: float) -> bool:
+def _could_be_faster(entry: Entry, threshold: float) -> bool:
     """Whether any choice, open or not, takes less than ``threshold`` seconds; True where that takes a search."""
-    table = claim.others
-    if not table.is_by_speed or (claim.current is not None and claim.run_s(claim.current) < threshold):
+    table = entry.others
+    if not table.is_by_speed or (entry.current is not None and entry.run_s(entry.current) < threshold):
         return True
-    return bool(table.choices) and claim.run_s(table.choices[0]) + claim.restart_s < threshold
+    return bool(table.choices) and entry.run_s(table.choices[0]) + entry.restart_s < threshold
 
 
-def _faster(sweep: Sweep, claim: Claim, threshold: float) -> Choice | None:
+def _faster(sweep: Sweep, entry: Entry, threshold: float) -> RankedPlan | None:
     """The fastest open choice that takes less than ``threshold`` seconds."""
-    best, current, table = None, claim.current, claim.others
-    if current is not None and claim.run_s(current) < threshold and _may_stay(sweep, claim, current):
-        best, threshold = current, claim.run_s(current)
-    left, left_s, restart_s = sweep.left, claim.left, claim.restart_s
+    best, current, table = None, entry.current, entry.others
+    if current is not None and entry.run_s(current) < threshold and _may_stay(sweep, entry, current):
+        best, threshold = current, entry.run_s(current)
+    left, left_s, restart_s = sweep.left, entry.left, entry.restart_s
     for choice in table.choices:
         takes_s = left_s * choice.unit_s + restart_s
         if takes_s >= threshold:
             if table.is_by_speed:
                 break
             continue
-        if choice.num_gpus <= left.get(choice.gpu_type, 0) and _is_open(sweep, claim, choice):
+        if choice.num_gpus <= left.get(choice.gpu_type, 0) and _is_open(sweep, entry, choice):
             best, threshold = choice, takes_s
     return best

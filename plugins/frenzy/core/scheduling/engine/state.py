@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from frenzy.core.scheduling.engine.options import Rules
-from frenzy.core.scheduling.engine.placement import place_in
+from frenzy.core.scheduling.engine.entries import waiting_entry
+from frenzy.core.scheduling.engine.plan_tables import Capacity, Rules, Tables
 from frenzy.core.scheduling.engine.policy_settings import Policy
 from frenzy.core.scheduling.engine.queue_index import Waiting
-from frenzy.core.scheduling.engine.room import FreeCapacity, Need
+from frenzy.core.scheduling.engine.room import FreeCapacity, Need, as_known
 from frenzy.core.values.cluster import Cluster, NodeState, Placement
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import Action, Hold, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
@@ -23,7 +23,7 @@ End = tuple[float, str]
 class SchedulingState:
     """Facts with indices.
 
-    room: what is free now. empty: what would be free if nothing ran. waiting: in queue order; a
+    room: what is free now. waiting: in queue order; a
     run may be in ``waiting`` and ``running`` at once while the workers of its last attempt are
     not yet seen gone, and cannot start then. ends: for each GPU type the expected end (infinite
     if not known) and run key of each running job on it, ascending.
@@ -31,38 +31,41 @@ class SchedulingState:
 
     cluster: Cluster
     rules: Rules
+    tables: Tables
+    capacity: Capacity
     room: FreeCapacity
-    empty: FreeCapacity
     waiting: Waiting
     running: Mapping[str, RunningJob]
     ends: Mapping[str, tuple[End, ...]]
-    _fits_empty: dict[Need, bool] = field(default_factory=dict, compare=False, repr=False)
 
     @staticmethod
     def of(facts: SchedulingFacts, policy: Policy) -> SchedulingState:
         """The state of ``facts`` under ``policy``."""
-        rules = Rules.of(policy)
+        rules, cluster = Rules(policy), as_known(facts.cluster)
+        tables, capacity, numbers = Tables.of(policy, cluster), Capacity.of(cluster), rules.numbers
         running = {job.run_key: job for job in facts.running}
-        room = FreeCapacity.of(facts.cluster, _held(rules, running.values()))
-        waiting = Waiting.of((rules.contender(job, facts.cluster) for job in facts.queued), rules.queue_order)
+        room = FreeCapacity.of(cluster, ((rules.need(job.plan), job.placement) for job in running.values()))
+        waiting = [waiting_entry(job, tables, capacity, numbers) for job in facts.queued]
         return SchedulingState(
-            cluster=facts.cluster,
+            cluster=cluster,
             rules=rules,
+            tables=tables,
+            capacity=capacity,
             room=room,
-            empty=FreeCapacity.of(facts.cluster),
-            waiting=waiting,
+            waiting=Waiting.of(waiting, by_priority=rules.by_priority),
             running=running,
             ends=_ends(room, running.values()),
         )
 
     @property
     def facts(self) -> SchedulingFacts:
-        queued = tuple(contender.job for contender in self.waiting)
+        queued = tuple([entry.queued for entry in self.waiting])
         return SchedulingFacts(cluster=self.cluster, queued=queued, running=tuple(self.running.values()))
 
     def submit(self, job: QueuedJob) -> SchedulingState:
         """State once ``job`` waits."""
-        return replace(self, waiting=self.waiting.put(self.rules.contender(job, self.cluster)))
+        entry = waiting_entry(job, self.tables, self.capacity, self.rules.numbers)
+        return replace(self, waiting=self.waiting.put(entry))
 
     def withdraw(self, run_key: str) -> SchedulingState:
         """State once ``run_key`` no longer waits."""
@@ -115,14 +118,8 @@ class SchedulingState:
         return self.finish(job.run_key).submit(job)
 
     def fits_empty(self, need: Need) -> bool:
-        """Whether ``need`` would fit if nothing ran; found once for all states of the same nodes."""
-        if need not in self._fits_empty:
-            self._fits_empty[need] = place_in(self.empty, need) is not None
-        return self._fits_empty[need]
-
-
-def _held(rules: Rules, jobs: Iterable[RunningJob]) -> Iterable[tuple[Need, Placement]]:
-    return ((rules.need(job.plan), job.placement) for job in jobs)
+        """Whether ``need`` would fit if nothing ran."""
+        return self.capacity.fits_empty(need)
 
 
 def _ends(room: FreeCapacity, jobs: Iterable[RunningJob]) -> dict[str, tuple[End, ...]]:

@@ -6,7 +6,7 @@ run on. Of the jobs that could move, the one moves by which least time is lost.
 
 A job is not moved for one of lower priority, before its least run time, without moves left, or when it would
 lose more than the other would otherwise wait. What was given for memory is not taken back: the job is served
-before its equals while it runs (``claims``), and makes nobody move by that (``shares``). So no two jobs ever
+before its equals while it runs (``entries``), and makes nobody move by that (``shares``). So no two jobs ever
 change places back and forth.
 """
 
@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from frenzy.core.scheduling.engine.claims import believed_left, is_settled
-from frenzy.core.scheduling.engine.options import Contender, Option
+from frenzy.core.scheduling.engine.entries import Entry, believed_left, is_settled
 from frenzy.core.scheduling.engine.placement import place_in
+from frenzy.core.scheduling.engine.plan_tables import RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.room import FreeCapacity, Need
@@ -61,41 +61,40 @@ class Swap:
 def served_first(state: SchedulingState, now_s: float, policy: HasPolicy) -> tuple[tuple[Action, ...], SchedulingState]:
     """What is done for the jobs under memory pressure before all else, and ``state`` once it is done."""
     actions: list[Action] = []
-    for contender in pressed_jobs(state):
-        found = _Search(state, contender, now_s, policy).best()
+    for entry in pressed_jobs(state):
+        found = _Search(state, entry, now_s, policy).best()
         if found is not None:
             actions += found.actions
-            state = _after(state, found, contender, now_s)
+            state = _after(state, found, entry, now_s)
     return tuple(actions), state
 
 
-def pressed_jobs(state: SchedulingState) -> list[Contender]:
+def pressed_jobs(state: SchedulingState) -> list[Entry]:
     """The waiting jobs under memory pressure whose old workers are gone, in queue order."""
-    waiting = (each for each in state.waiting.pressed if each.job.run_key not in state.running)
-    return sorted(waiting, key=lambda each: state.rules.queue_order(each.job))
+    return [each for each in state.waiting if each.job.pressed and each.run_key not in state.running]
 
 
 def refusals(
-    state: SchedulingState, contender: Contender, now_s: float, policy: HasPolicy
+    state: SchedulingState, entry: Entry, now_s: float, policy: HasPolicy
 ) -> Iterator[tuple[RunningJob, Refusal]]:
-    """The jobs that hold what ``contender`` could use, each with why it does not move; none once one does."""
-    search = _Search(state, contender, now_s, policy)
+    """The jobs that hold what ``entry`` could use, each with why it does not move; none once one does."""
+    search = _Search(state, entry, now_s, policy)
     if search.best() is not None:
         return
     told: set[str] = set()
-    for option in search.options:
-        for job in search.holders(option.need.gpu_type):
+    for ranked in search.plans:
+        for job in search.holders(ranked.gpu_type):
             if job.run_key not in told:
                 told.add(job.run_key)
-                verdict = search.judged(job, option)
+                verdict = search.judged(job, ranked)
                 yield job, verdict if isinstance(verdict, Refusal) else Refusal.LOSES_MORE
 
 
-def _after(state: SchedulingState, swap: Swap, contender: Contender, now_s: float) -> SchedulingState:
+def _after(state: SchedulingState, swap: Swap, entry: Entry, now_s: float) -> SchedulingState:
     if swap.moved is not None:
         stopped = state.running[swap.moved.run_key].stopped(now_s)
         state = state.move(restarted(stopped, swap.moved.plan, swap.moved.placement, now_s=now_s))
-    return state.start([restarted(contender.job, swap.start.plan, swap.start.placement, now_s=now_s)])
+    return state.start([restarted(entry.queued, swap.start.plan, swap.start.placement, now_s=now_s)])
 
 
 @dataclass(slots=True)
@@ -107,29 +106,29 @@ class _Search:
     """
 
     state: SchedulingState
-    contender: Contender
+    entry: Entry
     now_s: float
     policy: HasPolicy
-    options: list[Option] = field(init=False)
+    plans: list[RankedPlan] = field(init=False)
     _types: set[str] = field(init=False)
     _quotas: QuotaUse = field(init=False)
     _ends: dict[str, list[tuple[float, int]]] = field(init=False, default_factory=dict)
     _movable: dict[str, list[tuple[RunningJob, float]]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        state, job = self.state, self.contender.job
+        state, job = self.state, self.entry.queued
         self._quotas = QuotaUse.of(self.policy, state.running.values())
         self._types = _wanted_before(state, job.priority, self._quotas)
-        self.options = [
-            option
-            for option in self.contender.options
-            if option.need.gpu_type not in self._types
-            and self._quotas.exceeded(job, option.need.gpu_type, option.need.num_gpus) is None
-            and state.fits_empty(option.need)
+        self.plans = [
+            ranked
+            for ranked in self.entry.others.listed
+            if ranked.gpu_type not in self._types
+            and self._quotas.exceeded(job, ranked.gpu_type, ranked.num_gpus) is None
+            and state.fits_empty(ranked.need)
         ]
 
     def best(self) -> Swap | None:
-        """The first option that finds idle GPUs; else the swap by which both jobs lose least time."""
+        """The first plan that finds idle GPUs; else the swap by which both jobs lose least time."""
         return self._without_a_move() or self._with_a_move()
 
     def holders(self, gpu_type: str) -> list[RunningJob]:
@@ -137,59 +136,59 @@ class _Search:
         keys = {run_key for _, run_key in self.state.ends.get(gpu_type, ())}
         return [self.state.running[key] for key in sorted(keys)]
 
-    def judged(self, job: RunningJob, option: Option) -> Swap | Refusal:
-        """The swap by which ``job`` makes room for ``option``, or why there is none."""
-        refusal = self._stays(job, option)
+    def judged(self, job: RunningJob, ranked: RankedPlan) -> Swap | Refusal:
+        """The swap by which ``job`` makes room for ``ranked``, or why there is none."""
+        refusal = self._stays(job, ranked)
         if refusal is not None:
             return refusal
         room = self.state.room.release(self.state.rules.need(job.plan), job.placement)
-        placement = place_in(room, option.need)
+        placement = place_in(room, ranked.need)
         if placement is None:
             return Refusal.TOO_SMALL
-        room = room.hold(option.need, placement)
-        for plan in self._by_loss(job, option):
+        room = room.hold(ranked.need, placement)
+        for plan in self._by_loss(job, ranked):
             target = self._target(room, job, plan)
             if target is None:
                 continue
-            loss_s = self._loss_s(job, plan, option)
-            is_equal = job.priority == self.contender.job.priority
-            if is_equal and loss_s >= self._wait_s(option.need):
+            loss_s = self._loss_s(job, plan, ranked)
+            is_equal = job.priority == self.entry.job.priority
+            if is_equal and loss_s >= self._wait_s(ranked.need):
                 return Refusal.LOSES_MORE
             return Swap(
-                start=Start(run_key=self.contender.job.run_key, plan=option.plan, placement=placement),
+                start=Start(run_key=self.entry.job.run_key, plan=ranked.plan, placement=placement),
                 moved=Resize(run_key=job.run_key, plan=plan, placement=target),
-                loss_s=loss_s + option.run_s,
+                loss_s=loss_s + self.entry.queued.work_left * ranked.unit_s,
             )
         return Refusal.NO_OTHER_PLACE
 
     def _without_a_move(self) -> Swap | None:
-        for option in self.options:
-            placement = place_in(self.state.room, option.need)
+        for ranked in self.plans:
+            placement = place_in(self.state.room, ranked.need)
             if placement is not None:
-                return Swap(start=Start(run_key=self.contender.job.run_key, plan=option.plan, placement=placement))
+                return Swap(start=Start(run_key=self.entry.job.run_key, plan=ranked.plan, placement=placement))
         return None
 
     def _with_a_move(self) -> Swap | None:
         best: Swap | None = None
-        for option in self.options:
-            for job in self._likely(option):
-                found = self.judged(job, option)
+        for ranked in self.plans:
+            for job in self._likely(ranked):
+                found = self.judged(job, ranked)
                 if isinstance(found, Swap) and (best is None or found.loss_s < best.loss_s):
                     best = found
         return best
 
-    def _likely(self, option: Option) -> list[RunningJob]:
-        """The jobs that might move for ``option``; of very many, those that would lose least if any place were free."""
-        idle = self.state.room.idle_gpus(option.need.gpu_type)
-        wait_s = self._wait_s(option.need)
+    def _likely(self, ranked: RankedPlan) -> list[RunningJob]:
+        """The jobs that might move for ``ranked``; of very many, those that would lose least if any place were free."""
+        idle = self.state.room.idle_gpus(ranked.gpu_type)
+        wait_s = self._wait_s(ranked.need)
         found: list[tuple[float, str, RunningJob]] = []
-        for job, slower in self._movable_on(option.need.gpu_type):
-            if idle + job.plan.num_gpus < option.need.num_gpus:
+        for job, slower in self._movable_on(ranked.gpu_type):
+            if idle + job.plan.num_gpus < ranked.num_gpus:
                 continue
-            elsewhere_s = self._lost_s(job, slower, option)
+            elsewhere_s = self._lost_s(job, slower, ranked)
             # Where GPUs of the type are idle on other nodes, it might go there with the plan it has.
-            least_s = self._lost_s(job, 1.0, option) if idle else elsewhere_s
-            if least_s < wait_s or job.priority < self.contender.job.priority:
+            least_s = self._lost_s(job, 1.0, ranked) if idle else elsewhere_s
+            if least_s < wait_s or job.priority < self.entry.job.priority:
                 found.append((elsewhere_s, job.run_key, job))
         return [job for *_, job in sorted(found)[:_MAX_TRIED]]
 
@@ -200,17 +199,17 @@ class _Search:
             self._movable[gpu_type] = [(each, _least_slower(each)) for each in movable]
         return self._movable[gpu_type]
 
-    def _stays(self, job: RunningJob, option: Option) -> Refusal | None:
-        """Why ``job`` cannot be asked to move for ``option``."""
-        refusal = self._may_not_move(job, option.need.gpu_type)
+    def _stays(self, job: RunningJob, ranked: RankedPlan) -> Refusal | None:
+        """Why ``job`` cannot be asked to move for ``ranked``."""
+        refusal = self._may_not_move(job, ranked.gpu_type)
         if refusal is not None:
             return refusal
-        idle = self.state.room.idle_gpus(option.need.gpu_type)
-        return Refusal.TOO_SMALL if idle + job.plan.num_gpus < option.need.num_gpus else None
+        idle = self.state.room.idle_gpus(ranked.gpu_type)
+        return Refusal.TOO_SMALL if idle + job.plan.num_gpus < ranked.num_gpus else None
 
     def _may_not_move(self, job: RunningJob, gpu_type: str) -> Refusal | None:
         """Why ``job``, which holds GPUs of ``gpu_type``, cannot be asked to move at all."""
-        if job.priority > self.contender.job.priority:
+        if job.priority > self.entry.job.priority:
             return Refusal.MORE_IMPORTANT
         if job.elasticity is None or not job.plans:
             return Refusal.NOT_MOVABLE
@@ -221,12 +220,12 @@ class _Search:
         not_ready = self.state.room.by_type[gpu_type].not_ready
         return Refusal.LEAVING if any(each.node in not_ready for each in job.placement.allocations) else None
 
-    def _by_loss(self, job: RunningJob, option: Option) -> list[ResourcePlan]:
+    def _by_loss(self, job: RunningJob, ranked: RankedPlan) -> list[ResourcePlan]:
         """What ``job`` could move to, best first; a type may have become smaller since the plan was made."""
         types = self.state.cluster.types_by_name
         quotas = self._quotas.after(
             (job, job.plan.gpu_type, -job.plan.num_gpus),
-            (self.contender.job, option.need.gpu_type, option.need.num_gpus),
+            (self.entry.job, ranked.gpu_type, ranked.num_gpus),
         )
         plans = [
             plan
@@ -236,23 +235,23 @@ class _Search:
             and plan.memory.required_bytes <= types[plan.gpu_type].memory_bytes
             and quotas.exceeded(job, plan.gpu_type, plan.num_gpus) is None
         ]
-        return sorted(plans, key=lambda plan: self._loss_s(job, plan, option))
+        return sorted(plans, key=lambda plan: self._loss_s(job, plan, ranked))
 
     def _target(self, room: FreeCapacity, job: RunningJob, plan: ResourcePlan) -> Placement | None:
         return place_in(room, self.state.rules.need(plan, job.excluded_nodes))
 
-    def _loss_s(self, job: RunningJob, plan: ResourcePlan, option: Option) -> float:
+    def _loss_s(self, job: RunningJob, plan: ResourcePlan, ranked: RankedPlan) -> float:
         """Seconds that ``job`` loses with ``plan``: to its end, or until the other has ended and it moves back."""
-        return self._lost_s(job, plan.predicted_run_s / job.plan.predicted_run_s, option)
+        return self._lost_s(job, plan.predicted_run_s / job.plan.predicted_run_s, ranked)
 
-    def _lost_s(self, job: RunningJob, slower: float, option: Option) -> float:
+    def _lost_s(self, job: RunningJob, slower: float, ranked: RankedPlan) -> float:
         """The same where it would take ``slower`` times as long."""
         assert job.elasticity is not None, "only a job that may be moved is asked for its loss"
         restart_s = job.elasticity.restart_s
         slower_s = self._left_s(job) * (slower - 1)
         if slower_s <= 0 or job.moves_left(self.now_s) < 2:
             return restart_s + slower_s
-        return restart_s + min(slower_s, restart_s + (1 - 1 / slower) * option.run_s)
+        return restart_s + min(slower_s, restart_s + (1 - 1 / slower) * self.entry.queued.work_left * ranked.unit_s)
 
     def _left_s(self, job: RunningJob) -> float:
         """Seconds to the end of ``job`` where it is: by its expected end, which may be measured, else as planned."""
@@ -291,10 +290,13 @@ def _wanted_before(state: SchedulingState, priority: int, quotas: QuotaUse) -> s
     it.
     """
     wanted: set[str] = set()
-    for contender in state.waiting:
-        if contender.job.priority <= priority:
+    for entry in state.waiting:
+        if entry.job.priority <= priority:
             break
-        if contender.job.run_key not in state.running:
-            needs = [each.need for each in quotas.within(contender).options]
-            wanted.update(need.gpu_type for need in needs if state.fits_empty(need))
+        if entry.run_key not in state.running:
+            wanted.update(
+                each.gpu_type
+                for each in entry.others.listed
+                if quotas.exceeded(entry.job, each.gpu_type, each.num_gpus) is None and state.fits_empty(each.need)
+            )
     return wanted

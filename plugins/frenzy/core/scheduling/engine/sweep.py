@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from frenzy.core.scheduling.engine.choices import Choice, Table
-from frenzy.core.scheduling.engine.claims import Claim
-from frenzy.core.scheduling.engine.line import Line
+from frenzy.core.scheduling.engine.entries import Entry
+from frenzy.core.scheduling.engine.plan_tables import Ask, Capacity, PlanTable, RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
-from frenzy.core.scheduling.engine.room import Need
+from frenzy.core.scheduling.engine.service_order import ServiceOrder
 from frenzy.core.values.queue_rules import Limit
 
 Forbidden = frozenset[tuple[str, object]]
@@ -20,9 +19,9 @@ Forbidden = frozenset[tuple[str, object]]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """GPUs that no job behind ``claim`` may take; where nobody moves, unless it is done by ``start_s``."""
+    """GPUs that no job behind ``entry`` may take; where nobody moves, unless it is done by ``start_s``."""
 
-    claim: Claim
+    entry: Entry
     num_gpus: int
     start_s: float | None = None
 
@@ -37,20 +36,19 @@ class Missed:
 
     left: Mapping[str, int]
     kept: Mapping[str, Kept]
-    over: tuple[tuple[Choice, Limit, int], ...] = ()
+    over: tuple[tuple[RankedPlan, Limit, int], ...] = ()
 
 
 @dataclass(slots=True)
 class Sweep:
     """Capacity in the course of one sweep.
 
-    left: GPUs nobody earlier in line claims; idle: of these, held by nobody. disturbance_s: what it is
+    left: GPUs nobody earlier in line entries; idle: of these, held by nobody. disturbance_s: what it is
     worth not to make another job move. quotas: GPUs claimed against them, if there
     are any. reserved: GPU types of which some are kept for a job that must not be overtaken. allowance:
-    effective GPUs that the job whose turn it is may have. fits_empty: whether a need would fit if nothing ran.
+    effective GPUs that the job whose turn it is may have.
     missed: of each waiting job that took nothing, by run key.
-    _full: tables of which nothing fits into ``left``, by identity; emptied whenever ``left`` grows. _possible: of
-    a table what would fit if nothing ran, by its identity.
+    _full: asks of which nothing fits into ``left``; emptied whenever ``left`` grows.
     """
 
     policy: BackfillPolicy
@@ -60,39 +58,38 @@ class Sweep:
     idle: dict[str, int]
     effective: float
     quotas: QuotaUse | None
-    fits_empty: Callable[[Need], bool]
+    capacity: Capacity
     allowance: float = math.inf
     reserved: dict[str, Kept] = field(default_factory=dict)
     missed: dict[str, Missed] = field(default_factory=dict)
     _turn: Missed | None = None
-    _missed_alike: dict[tuple[int, str, str | None], Missed] = field(default_factory=dict)
-    _full: set[int] = field(default_factory=set)
-    _possible: dict[int, list[Choice]] = field(default_factory=dict)
+    _missed_alike: dict[tuple[Ask, str, str], Missed] = field(default_factory=dict)
+    _full: set[Ask] = field(default_factory=set)
 
-    def take(self, claim: Claim, choice: Choice) -> None:
-        """``claim`` has ``choice``; GPUs of nodes that take no new work are no capacity."""
-        self._keep(claim, choice, 1)
+    def take(self, entry: Entry, choice: RankedPlan) -> None:
+        """``entry`` has ``choice``; GPUs of nodes that take no new work are no capacity."""
+        self._keep(entry, choice, 1)
 
-    def give_back(self, claim: Claim, choice: Choice) -> None:
-        """``claim`` has ``choice`` no more."""
-        self._keep(claim, choice, -1)
+    def give_back(self, entry: Entry, choice: RankedPlan) -> None:
+        """``entry`` has ``choice`` no more."""
+        self._keep(entry, choice, -1)
         self._full.clear()
 
-    def _keep(self, claim: Claim, choice: Choice, sign: int) -> None:
+    def _keep(self, entry: Entry, choice: RankedPlan, sign: int) -> None:
         if self.quotas is not None:
-            self.quotas.add(claim.job, choice.gpu_type, sign * choice.num_gpus)
-        num_gpus = claim.num_held if choice is claim.current else choice.num_gpus
+            self.quotas.add(entry.job, choice.gpu_type, sign * choice.num_gpus)
+        num_gpus = entry.num_held if choice is entry.current else choice.num_gpus
         self.left[choice.gpu_type] = self.left.get(choice.gpu_type, 0) - sign * num_gpus
         self.effective -= sign * choice.gpus * num_gpus / choice.num_gpus
         self._turn = None
 
-    def passed(self, claims: Iterable[Claim]) -> None:
-        """Waiting ``claims`` have their turn now and take nothing."""
+    def passed(self, entries: Iterable[Entry]) -> None:
+        """Waiting ``entries`` have their turn now and take nothing."""
         if self._turn is None:
             self._turn = self.record()
             self._missed_alike.clear()
-        for claim in claims:
-            self.missed[claim.run_key] = self._missed_by(claim, self._turn)
+        for entry in entries:
+            self.missed[entry.run_key] = self._missed_by(entry, self._turn)
 
     def record(self) -> Missed:
         """What a job finds that has its turn now."""
@@ -105,83 +102,85 @@ class Sweep:
         """
         return False
 
-    def has_place(self, _claim: Claim, _choice: Choice) -> bool:
+    def has_place(self, _claim: Entry, _choice: RankedPlan) -> bool:
         """Whether a choice for which GPUs enough are left may be placed, as far as that is known before all is."""
         return True
 
-    def is_over(self, _claim: Claim) -> bool:
+    def is_over(self, _claim: Entry) -> bool:
         """Whether the job has had its turn, or none behind it has one any more."""
         return False
 
-    def waits_for_better(self, _claim: Claim, _best: Choice, _price: float) -> bool:
+    def waits_for_better(self, _claim: Entry, _best: RankedPlan, _price: float) -> bool:
         """Whether a job had better wait than take ``best``."""
         return False
 
-    def keep_for(self, claim: Claim, line: Line, _price: float) -> None:
-        """Reserve for a waiting ``claim`` that found no place, if none behind may take what it waits for."""
-        if line.must_not_be_overtaken(claim):
-            self.reserve(claim)
+    def keep_for(self, entry: Entry, line: ServiceOrder, _price: float) -> None:
+        """Reserve for a waiting ``entry`` that found no place, if none behind may take what it waits for."""
+        if line.must_not_be_overtaken(entry):
+            self.reserve(entry)
 
-    def _missed_by(self, claim: Claim, turn: Missed) -> Missed:
-        """One value for all claims with the same plans under the same quotas: they are told the same."""
+    def _missed_by(self, entry: Entry, turn: Missed) -> Missed:
+        """One value for all entries with the same plans under the same quotas: they are told the same."""
         if self.quotas is None:
             return turn
-        alike = (id(claim.others), claim.job.queue, claim.job.team)
+        alike = (entry.others.ask, entry.job.queue, entry.job.team)
         found = self._missed_alike.get(alike)
         if found is None:
-            over = self._over(claim)
+            over = self._over(entry)
             found = self._missed_alike[alike] = Missed(turn.left, turn.kept, over) if over else turn
         return found
 
-    def _over(self, claim: Claim) -> tuple[tuple[Choice, Limit, int], ...]:
+    def _over(self, entry: Entry) -> tuple[tuple[RankedPlan, Limit, int], ...]:
         quotas = self.quotas
-        if quotas is None or not quotas.limits_of(claim.job):
+        if quotas is None or not quotas.limits_of(entry.job):
             return ()
-        broken = ((each, quotas.exceeded(claim.job, each.gpu_type, each.num_gpus)) for each in claim.others.choices)
+        broken = ((each, quotas.exceeded(entry.job, each.gpu_type, each.num_gpus)) for each in entry.others.choices)
         return tuple((each, limit, quotas.held(limit)) for each, limit in broken if limit is not None)
 
-    def reserve(self, claim: Claim) -> None:
-        """Keep what is left of the GPU type on which ``claim`` lacks fewest from all behind it.
+    def reserve(self, entry: Entry) -> None:
+        """Keep what is left of the GPU type on which ``entry`` lacks fewest from all behind it.
 
         Nothing for what it could not have, however many jobs end: where no node has room for it, or a quota forbids
         it. One reservation for each type. Where GPUs have to lie together on a node, all of the type is kept.
         """
-        possible = self._possible_of(claim.others)
-        if self.quotas is not None or self.allowance < math.inf:
-            possible = [each for each in possible if self.may_have(claim, each)]
+        types, is_free = (
+            self.capacity.possible_types(entry.others.ask),
+            self.quotas is None and self.allowance == math.inf,
+        )
+        if types <= self.reserved.keys() or (is_free and not types.isdisjoint(self.reserved)):
+            return
+        possible = [each for each in self.possible_of(entry.others) if is_free or self.may_have(entry, each)]
         if not possible or any(each.gpu_type in self.reserved for each in possible):
             return
         nearest = min(possible, key=lambda each: (each.num_gpus - self.left.get(each.gpu_type, 0), each.unit_s))
         left = self.left.get(nearest.gpu_type, 0)
         kept = max(0, left if nearest.need.group_size > 1 else min(left, nearest.num_gpus))
-        self.reserved[nearest.gpu_type] = Kept(claim, kept)
+        self.reserved[nearest.gpu_type] = Kept(entry, kept)
         self.left[nearest.gpu_type] = left - kept
         self._turn = None
 
-    def _possible_of(self, table: Table) -> list[Choice]:
-        found = self._possible.get(id(table))
-        if found is None:
-            found = self._possible[id(table)] = [each for each in table.choices if self.fits_empty(each.need)]
-        return found
+    def possible_of(self, table: PlanTable) -> list[RankedPlan]:
+        """What of ``table`` would fit if nothing ran."""
+        return [each for each in table.choices if self.capacity.fits_empty(each.need)]
 
-    def is_full(self, table: Table) -> bool:
-        """Whether nothing of ``table`` fits into what is left."""
-        if id(table) in self._full:
+    def is_full(self, ask: Ask) -> bool:
+        """Whether nothing of ``ask`` fits into what is left."""
+        if ask in self._full:
             return True
         left = self.left
-        for gpu_type, num_gpus in table.fewest_gpus:
+        for gpu_type, num_gpus in ask.fewest_gpus:
             if num_gpus <= left.get(gpu_type, 0):
                 return False
-        self._full.add(id(table))
+        self._full.add(ask)
         return True
 
     @property
     def num_full(self) -> int:
-        """How many tables are known of which nothing fits."""
+        """How many asks are known of which nothing fits."""
         return len(self._full)
 
-    def may_have(self, claim: Claim, choice: Choice) -> bool:
+    def may_have(self, entry: Entry, choice: RankedPlan) -> bool:
         """Whether neither a quota nor its queue's share forbids ``choice``."""
         if choice.gpus > self.allowance:
             return False
-        return self.quotas is None or self.quotas.exceeded(claim.job, choice.gpu_type, choice.num_gpus) is None
+        return self.quotas is None or self.quotas.exceeded(entry.job, choice.gpu_type, choice.num_gpus) is None

@@ -11,8 +11,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
-from frenzy.core.scheduling.engine.options import Contender
+from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.placement import usable_gpus
+from frenzy.core.scheduling.engine.plan_tables import Ask, RankedPlan
 from frenzy.core.scheduling.engine.room import FreeCapacity, Need
 from frenzy.core.scheduling.engine.state import SchedulingState, restarted
 from frenzy.core.values.cluster import Cluster, NodeAllocation, Placement
@@ -21,29 +22,28 @@ from frenzy.core.values.scheduling_facts import RunningJob, Start
 
 def decide(state: SchedulingState, now_s: float) -> tuple[tuple[Start, ...], SchedulingState]:
     """Starts, in order of submission, of every job one of whose plans fits; and the state once they are done."""
-    room, started, full = state.room, list[RunningJob](), set[str]()
-    for contender in state.waiting:
-        if contender.job.run_key in state.running or contender.asks in full:
+    room, started, full = state.room, list[RunningJob](), set[Ask]()
+    for entry in state.waiting:
+        if entry.run_key in state.running or entry.others.ask in full:
             continue
-        found = _first_that_fits(state.cluster, room, contender)
+        found = _first_that_fits(state.cluster, room, entry)
         if found is None:
-            full.add(contender.asks)
+            full.add(entry.others.ask)
             continue
-        at, placement = found
-        plan, need = contender.menu.choices[at]
-        room = room.hold(need, placement)
-        started.append(restarted(contender.job, plan, placement, now_s=now_s))
+        ranked, placement = found
+        room = room.hold(ranked.need, placement)
+        started.append(restarted(entry.queued, ranked.plan, placement, now_s=now_s))
     starts = tuple(Start(run_key=job.run_key, plan=job.plan, placement=job.placement) for job in started)
     return starts, state.start(started) if started else state
 
 
-def _first_that_fits(cluster: Cluster, room: FreeCapacity, contender: Contender) -> tuple[int, Placement] | None:
+def _first_that_fits(cluster: Cluster, room: FreeCapacity, entry: Entry) -> tuple[RankedPlan, Placement] | None:
     sizes, classes = cluster.memory_classes
-    for at, (plan, need) in enumerate(contender.menu.choices):
-        large_enough = classes[bisect_left(sizes, plan.memory.required_bytes) :]
-        placement = place_by_class(cluster, room, large_enough, need)
+    for ranked in entry.others.listed:
+        large_enough = classes[bisect_left(sizes, ranked.plan.memory.required_bytes) :]
+        placement = place_by_class(cluster, room, large_enough, ranked.need)
         if placement is not None:
-            return at, placement
+            return ranked, placement
     return None
 
 

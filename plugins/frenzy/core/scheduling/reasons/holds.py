@@ -10,15 +10,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from frenzy.core.scheduling.engine.choices import Capacity, Choice, Tables
-from frenzy.core.scheduling.engine.claims import Claim, claim_of_waiting
 from frenzy.core.scheduling.engine.deadlines import deadline_sentence, lost_sentence, possible_choices
-from frenzy.core.scheduling.engine.options import Contender, Option
+from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.placement import place, place_in
-from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy
+from frenzy.core.scheduling.engine.plan_tables import RankedPlan
+from frenzy.core.scheduling.engine.policy_settings import queue_rules
 from frenzy.core.scheduling.engine.reservation import Promise
 from frenzy.core.scheduling.engine.room import Need
-from frenzy.core.scheduling.engine.starts import PLAIN
 from frenzy.core.scheduling.engine.state import SchedulingState
 from frenzy.core.scheduling.engine.sweep import Kept, Missed
 from frenzy.core.scheduling.engine.wording import about, are, asked, host_needs, listed
@@ -52,11 +50,11 @@ class Judge:
         self._shared: dict[object, Reason] = {}
         self._holders: dict[str, str] = {}
         self._shares = QueueJudge(record.after)
-        self._tables = Tables(record.after.rules, Capacity.of(record.after.cluster))
+        self._by_queue = bool(queue_rules(record.after.rules.policy))
 
-    def reason(self, contender: Contender) -> Reason:
-        """Why ``contender`` waits."""
-        job = contender.job
+    def reason(self, entry: Entry) -> Reason:
+        """Why ``entry`` waits."""
+        job = entry.job
         if job.run_key in self._state.running:
             detail = f"Workers of the last attempt of {job.job_name} still hold their GPUs."
             return Reason(code=ReasonCode.WAITING_FOR_OLD_WORKERS, detail=detail)
@@ -64,26 +62,25 @@ class Judge:
         if own is not None and own.instead_of is not None:
             return self._better_plan(own, own.instead_of)
         if self._state.rules.counts_gpus_only:
-            return self._mixed(contender.options)
+            return self._mixed(entry.others.listed)
         missed = self.record.missed[job.run_key]
-        key = contender.asks, contender.menu.required_bytes, id(missed)
+        key = entry.others.ask, id(missed), (job.queue, job.team) if self._by_queue else None
         reason = self._shared.get(key)
         if reason is None:
-            reason = self._shared[key] = self._judge(contender, missed)
-        lost = None if job.deadline_s is None else lost_sentence(*self._claim(contender), self.record.now_s)
+            reason = self._shared[key] = self._judge(entry, missed)
+        lost = (
+            None
+            if job.deadline_s is None
+            else lost_sentence(entry, possible_choices(self._state, entry), self.record.now_s)
+        )
         return reason if lost is None else replace(reason, detail=f"{reason.sentence} {lost}")
 
-    def deadline(self, contender: Contender) -> str | None:
+    def deadline(self, entry: Entry) -> str | None:
         """What the job's deadline does for it, if it has one."""
-        if contender.job.deadline_s is None:
+        if entry.job.deadline_s is None:
             return None
-        return deadline_sentence(*self._claim(contender), self.record.now_s, self._state.rules.policy)
-
-    def _claim(self, contender: Contender) -> tuple[Claim, list[Choice]]:
-        policy = self._state.rules.policy
-        numbers = policy if isinstance(policy, BackfillPolicy) else PLAIN
-        claim = claim_of_waiting(contender, self._tables, numbers)
-        return claim, possible_choices(self._state, claim)
+        possible = possible_choices(self._state, entry)
+        return deadline_sentence(entry, possible, self.record.now_s, self._state.rules.policy)
 
     def when(self, run_key: str, expected_start_s: float) -> str:
         """When the job is expected to start, and once whose end, if that was foreseen."""
@@ -92,9 +89,9 @@ class Judge:
             return when
         return f"{when}, when {listed(own.after, last='and')} {'ends' if len(own.after) == 1 else 'end'}"
 
-    def option(self, contender: Contender, option: Option) -> str:
+    def option(self, entry: Entry, ranked: RankedPlan) -> str:
         """What became of one plan of a waiting job, as a sentence."""
-        need, name, missed = option.need, option.plan.plan_id, self.record.missed.get(contender.job.run_key)
+        need, name, missed = ranked.need, ranked.plan.plan_id, self.record.missed.get(entry.job.run_key)
         if not self._state.fits_empty(need):
             return f"{name} does not fit the nodes in service, even when they are empty."
         if missed is None:
@@ -103,10 +100,10 @@ class Judge:
         if over is not None:
             return f"{name} is over the quota of {over.title}."
         kept = self._in_the_way(missed, need)
-        if kept is not None and kept.claim.run_key == contender.job.run_key:
+        if kept is not None and kept.entry.run_key == entry.job.run_key:
             return f"{name} could start now; the job waits for a better plan."
         if kept is not None:
-            return f"{name} would fit what was left at its turn, were it not kept for {kept.claim.job.job_name}."
+            return f"{name} would fit what was left at its turn, were it not kept for {kept.entry.job.job_name}."
         found = self._found(missed, [need]) if self.record.moves else self._idle(need.gpu_type)
         return f"{name} needs {asked(need)}; {found}."
 
@@ -114,11 +111,11 @@ class Judge:
         idle = self._state.room.idle_gpus(gpu_type)
         return f"{idle} {are(idle)} idle"
 
-    def _judge(self, contender: Contender, missed: Missed) -> Reason:
+    def _judge(self, entry: Entry, missed: Missed) -> Reason:
         state = self._state
-        possible = [option for option in contender.options if state.fits_empty(option.need)]
+        possible = [ranked for ranked in entry.others.listed if state.fits_empty(ranked.need)]
         if not possible:
-            return impossible(state, [option.need for option in contender.options])
+            return impossible(state, [ranked.need for ranked in entry.others.listed])
         over = {choice.need: (limit, held) for choice, limit, held in missed.over}
         allowed = [each for each in possible if each.need not in over]
         forbidden = [each for each in possible if each.need in over and _is_left(missed, each.need)]
@@ -129,7 +126,7 @@ class Judge:
             kept = self._in_the_way(missed, need)
             if kept is not None:
                 return self._kept_for(kept, need, missed)
-        return self._lack(contender, allowed, missed)
+        return self._lack(entry, allowed, missed)
 
     def _in_the_way(self, missed: Missed, need: Need) -> Kept | None:
         """The job for whose sake ``need`` found too few GPUs, if it is for that."""
@@ -141,11 +138,11 @@ class Judge:
         left = missed.left.get(need.gpu_type, 0)
         return kept if left < need.num_gpus <= left + kept.num_gpus else None
 
-    def _lack(self, contender: Contender, options: Sequence[Option], missed: Missed) -> Reason:
+    def _lack(self, entry: Entry, options: Sequence[RankedPlan], missed: Missed) -> Reason:
         """That too little is there for it, of whatever kind."""
         needs = [each.need for each in options]
         gpus = _for_gpus(needs, self._found(missed, needs))
-        return self._host_short(needs) or self._memory_short(options, gpus) or self._shares.share(contender.job) or gpus
+        return self._host_short(needs) or self._memory_short(options, gpus) or self._shares.share(entry.queued) or gpus
 
     def _found(self, missed: Missed, needs: Sequence[Need]) -> str:
         """What there was of the types of ``needs``; where jobs may be moved, who has the rest of the first."""
@@ -165,9 +162,9 @@ class Judge:
             self._holders[gpu_type] = listed(sorted(job.job_name for job in jobs), last="and")
         return self._holders[gpu_type]
 
-    def _better_plan(self, own: Promise, now: Choice) -> Reason:
-        plan, claim = own.choice.plan, own.claim
-        earlier_s = self.record.now_s + claim.run_s(now) - own.end_s
+    def _better_plan(self, own: Promise, now: RankedPlan) -> Reason:
+        plan, entry = own.choice.plan, own.entry
+        earlier_s = self.record.now_s + entry.run_s(now) - own.end_s
         cost = now.plan.predicted_cost
         cheaper = f"costs {1 - plan.predicted_cost / cost:.0%} less" if cost else "leaves more to others"
         gain = f"ends {about(earlier_s)} earlier" if earlier_s > 0 else cheaper
@@ -178,7 +175,7 @@ class Judge:
         )
 
     def _kept_for(self, kept: Kept, need: Need, missed: Missed) -> Reason:
-        name = kept.claim.job.job_name
+        name = kept.entry.job.job_name
         if self.record.moves:
             left = max(0, missed.left.get(need.gpu_type, 0)) + kept.num_gpus
             detail = (
@@ -204,25 +201,25 @@ class Judge:
                 )
         return None
 
-    def _memory_short(self, options: Sequence[Option], gpus: Reason) -> Reason | None:
+    def _memory_short(self, options: Sequence[RankedPlan], gpus: Reason) -> Reason | None:
         state = self._state
         sizes = {each.name: each.memory_bytes for each in state.cluster.gpu_types}
         largest = max((sizes[name] for name, room in state.room.by_type.items() if room.idle_gpus), default=0)
-        required = min(option.plan.memory.required_bytes for option in options)
+        required = min(ranked.plan.memory.required_bytes for ranked in options)
         if not 0 < largest < required:
             return None
         detail = f"Idle GPUs have {format_bytes(largest)} at most; the job needs {format_bytes(required)} on each."
         return replace(gpus, code=ReasonCode.WAITING_FOR_GPU_MEMORY, detail=detail)
 
-    def _mixed(self, options: Sequence[Option]) -> Reason:
+    def _mixed(self, options: Sequence[RankedPlan]) -> Reason:
         """For the published algorithm, which takes idle GPUs of any type that is large enough."""
         types, totals = self._state.cluster.gpu_types, self._state.cluster.num_gpus_by_type
 
-        def never(option: Option) -> bool:
-            required = option.plan.memory.required_bytes
-            return sum(totals[each.name] for each in types if each.memory_bytes >= required) < option.need.num_gpus
+        def never(ranked: RankedPlan) -> bool:
+            required = ranked.plan.memory.required_bytes
+            return sum(totals[each.name] for each in types if each.memory_bytes >= required) < ranked.num_gpus
 
-        required = min((option.plan.memory.required_bytes for option in options), default=0)
+        required = min((ranked.plan.memory.required_bytes for ranked in options), default=0)
         return Reason(
             code=ReasonCode.NEVER_FITS if all(map(never, options)) else ReasonCode.WAITING_FOR_GPUS,
             remedy=f"more GPUs with {format_bytes(required)}",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from frenzy.core.scheduling.engine.choices import Capacity
 from frenzy.core.scheduling.engine.fair_share import held_by_queue, rights
+from frenzy.core.scheduling.engine.plan_tables import Capacity
 from frenzy.core.scheduling.engine.policy_settings import queue_rules
 from frenzy.core.scheduling.engine.state import SchedulingState
 from frenzy.core.values.errors import Reason, ReasonCode

@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from frenzy.core.scheduling.engine.options import Contender, Option
+from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.placement import usable_gpus
+from frenzy.core.scheduling.engine.plan_tables import RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import Policy, queue_rules
 from frenzy.core.scheduling.engine.room import Free, FreeOfType, Need
 from frenzy.core.scheduling.engine.wording import host_needs
@@ -55,10 +56,11 @@ class Trials:
     policy: Policy
     decide: Decide
     looks: int = MOST_LOOKS
+    _looks_each: int = field(init=False)
 
-    @property
-    def _looks_each(self) -> int:
-        return len(self.facts.queued) + len(self.facts.running) + len(self.facts.cluster.nodes) // _NODES_A_LOOK
+    def __post_init__(self) -> None:
+        facts = self.facts
+        self._looks_each = len(facts.queued) + len(facts.running) + len(facts.cluster.nodes) // _NODES_A_LOOK
 
     def starts(self, run_key: str, change: Change | None = None, policy: Policy | None = None) -> bool:
         """Whether the job would start with facts so changed and with this policy. Raises Untold."""
@@ -76,30 +78,30 @@ class Trials:
         actions = self.decide(facts, self.now_s, policy)
         return any(isinstance(each, Start) and each.run_key == run_key for each in actions)
 
-    def remedy(self, contender: Contender, reason: Reason, room: Callable[[str], FreeOfType]) -> str | None:
+    def remedy(self, entry: Entry, reason: Reason, room: Callable[[str], FreeOfType]) -> str | None:
         """The smallest change that was found; None where none was, in so many trials. room: of each GPU type, now."""
         if self.looks < self._looks_each or reason.code in _UNTOLD:
             return None
         found: list[str] = []
         with suppress(Untold):
-            found.extend(self._found(contender, reason, room))
+            found.extend(self._found(entry, reason, room))
         return " or ".join(found) if found else None
 
-    def _found(self, contender: Contender, reason: Reason, room: Callable[[str], FreeOfType]) -> Iterator[str]:
+    def _found(self, entry: Entry, reason: Reason, room: Callable[[str], FreeOfType]) -> Iterator[str]:
         code = reason.code
         if code is ReasonCode.WAITING_FOR_QUOTA:
-            yield from self.quotas(contender.job)
+            yield from self.quotas(entry.queued)
             return
         if code is ReasonCode.WAITING_FOR_HOST_RESOURCES:
-            host = self._host(contender, room)
+            host = self._host(entry, room)
             if host is not None:
                 yield host
                 return
-        gpus = self._gpus(contender)
+        gpus = self._gpus(entry)
         if gpus is not None:
             yield f"{gpus} in the cluster" if code is ReasonCode.NEVER_FITS else f"{gpus} free"
         if code is ReasonCode.WAITING_BEHIND_HEAD:
-            priority = self.priority(contender.job)
+            priority = self.priority(entry.queued)
             if priority is not None:
                 yield f"a priority above {priority - 1}"
 
@@ -121,43 +123,43 @@ class Trials:
                 return priority
         return None
 
-    def _gpus(self, contender: Contender) -> str | None:
+    def _gpus(self, entry: Entry) -> str | None:
         """The fewest idle GPUs of any type that would start the job."""
-        options = smallest_of_each_type(contender, self.facts.cluster)
+        options = smallest_of_each_type(entry, self.facts.cluster)
         most = {each.need.gpu_type: gpus_wanted(self.facts, each.need.gpu_type) for each in options}
         for num_gpus in range(1, max(most.values(), default=0) + 1):
-            for option in options:
-                if num_gpus <= most[option.need.gpu_type] and self.starts_with(contender, option, num_gpus):
-                    return _more(num_gpus, contender, option)
+            for ranked in options:
+                if num_gpus <= most[ranked.gpu_type] and self.starts_with(entry, ranked, num_gpus):
+                    return _more(num_gpus, entry, ranked)
         return None
 
-    def starts_with(self, contender: Contender, option: Option, num_gpus: int) -> bool:
-        """Whether the job would start with so many more idle GPUs of the type of ``option``. Raises Untold."""
-        more = partial(with_idle_gpus, gpu_type=option.need.gpu_type, num_gpus=num_gpus)
-        return self.starts(contender.job.run_key, more)
+    def starts_with(self, entry: Entry, ranked: RankedPlan, num_gpus: int) -> bool:
+        """Whether the job would start with so many more idle GPUs of the type of ``ranked``. Raises Untold."""
+        more = partial(with_idle_gpus, gpu_type=ranked.gpu_type, num_gpus=num_gpus)
+        return self.starts(entry.job.run_key, more)
 
-    def _host(self, contender: Contender, room: Callable[[str], FreeOfType]) -> str | None:
+    def _host(self, entry: Entry, room: Callable[[str], FreeOfType]) -> str | None:
         """What the node that comes closest lacks of CPUs and host memory."""
-        needs = [each.need for each in contender.options if each.need.gpu_type in self.facts.cluster.types_by_name]
+        needs = [each.need for each in entry.others.listed if each.need.gpu_type in self.facts.cluster.types_by_name]
         nearest = [found for need in needs if (found := _nearest_lack(room(need.gpu_type), need)) is not None]
         for name, lack in sorted(nearest, key=_lack_order):
             shown, host_bytes = _rounded_up(lack.host_bytes)
             more = partial(_with_host, name=name, more=Free(0, host_bytes, lack.millicpus))
-            if self.starts(contender.job.run_key, more):
+            if self.starts(entry.job.run_key, more):
                 parts = [f"{shown} of host memory"] if lack.host_bytes else []
                 parts += [f"{lack.millicpus / 1000:g} CPUs"] if lack.millicpus else []
                 return f"{' and '.join(parts)} more free on {name}"
         return None
 
 
-def smallest_of_each_type(contender: Contender, cluster: Cluster) -> list[Option]:
-    """Of each GPU type the option with the fewest GPUs."""
-    return one_for_each_type(sorted(contender.options, key=lambda each: each.need.num_gpus), cluster)
+def smallest_of_each_type(entry: Entry, cluster: Cluster) -> list[RankedPlan]:
+    """Of each GPU type the ranked with the fewest GPUs."""
+    return one_for_each_type(sorted(entry.others.listed, key=lambda each: each.need.num_gpus), cluster)
 
 
-def _more(num_gpus: int, contender: Contender, option: Option) -> str:
-    need = option.need
-    grouped = any(each.need.group_size > 1 for each in contender.options if each.need.gpu_type == need.gpu_type)
+def _more(num_gpus: int, entry: Entry, ranked: RankedPlan) -> str:
+    need = ranked.need
+    grouped = any(each.need.group_size > 1 for each in entry.others.listed if each.need.gpu_type == need.gpu_type)
     host = f" with {host_needs(need)}" if need.host_bytes_per_node or need.host_bytes_per_gpu else ""
     return f"{num_gpus} more {need.gpu_type}{' on one further node' if grouped else ''}{host}"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
-from frenzy.core.scheduling.engine.options import Option
+from frenzy.core.scheduling.engine.plan_tables import RankedPlan
 from frenzy.core.values.cluster import Cluster, Node
 from frenzy.core.values.scheduling_facts import SchedulingFacts
 
@@ -48,12 +48,12 @@ def gpus_wanted(facts: SchedulingFacts, gpu_type: str) -> int:
     return min(most, _MOST_TRIED)
 
 
-def one_for_each_type(options: Iterable[Option], cluster: Cluster) -> list[Option]:
-    """The first option of each GPU type of ``cluster``."""
-    first: dict[str, Option] = {}
-    for option in options:
-        if option.need.gpu_type in cluster.types_by_name:
-            first.setdefault(option.need.gpu_type, option)
+def one_for_each_type(options: Iterable[RankedPlan], cluster: Cluster) -> list[RankedPlan]:
+    """The first ranked of each GPU type of ``cluster``."""
+    first: dict[str, RankedPlan] = {}
+    for ranked in options:
+        if ranked.gpu_type in cluster.types_by_name:
+            first.setdefault(ranked.gpu_type, ranked)
     return list(first.values())
 
 

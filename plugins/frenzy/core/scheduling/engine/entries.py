@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from frenzy.core.scheduling.engine.choices import Capacity, Choice, Table, Tables
-from frenzy.core.scheduling.engine.options import Contender
+from frenzy.core.scheduling.engine.plan_tables import NOTHING, Capacity, PlanTable, RankedPlan, Tables
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy
 from frenzy.core.values.job import Objective
 from frenzy.core.values.scheduling_facts import Elasticity, QueuedJob, RunningJob
 
-NOTHING = Table.of(())
 
-
-class Claim(NamedTuple):
+class Entry(NamedTuple):
     """One active job in a pass.
 
     current: what it holds. others: what it could hold instead. left: of the job, in multiples of its
-    choices' ``unit_s``. is_fixed: it keeps what it has whatever happens. has_moves: others may make it move;
+    plans' ``unit_s``. is_fixed: it keeps what it has whatever happens. has_moves: others may make it move;
     without, it may only grow into idle GPUs. work: effective GPU-seconds that are left with its most
     efficient plan. weight: of a second of its time against others'. is_displaced: it runs on a node that
     takes no new work, and should go elsewhere. in_order: its plans are in an order that is not one of
@@ -29,8 +26,8 @@ class Claim(NamedTuple):
 
     job: QueuedJob | RunningJob
     run_key: str
-    current: Choice | None
-    others: Table
+    current: RankedPlan | None
+    others: PlanTable
     left: float
     is_fixed: bool
     has_moves: bool
@@ -46,11 +43,17 @@ class Claim(NamedTuple):
     moves_again_s: float = 0.0
 
     @property
+    def queued(self) -> QueuedJob:
+        """The job of an entry that waits."""
+        assert isinstance(self.job, QueuedJob)
+        return self.job
+
+    @property
     def place(self) -> tuple[int, float, str]:
         """Where it stands in line, ascending: by priority, then by the time it is due."""
         return (-self.job.priority, self.due_s, self.run_key)
 
-    def run_s(self, choice: Choice) -> float:
+    def run_s(self, choice: RankedPlan) -> float:
         """How long what is left takes with ``choice``."""
         return self.left * choice.unit_s
 
@@ -60,14 +63,13 @@ def due_s(job: QueuedJob | RunningJob, work: float, policy: BackfillPolicy, capa
     return job.submitted_s + policy.slowdown * work / max(capacity.effective, 1e-9)
 
 
-def claim_of_waiting(contender: Contender, tables: Tables, policy: BackfillPolicy) -> Claim:
-    """What a waiting job claims, which does not depend on time."""
-    job = contender.job
-    table = tables.of_waiting(contender)
+def waiting_entry(job: QueuedJob, tables: Tables, capacity: Capacity, policy: BackfillPolicy) -> Entry:
+    """The entry of a waiting job, which does not depend on time."""
+    table = tables.of_waiting(job)
     left = believed_left(job.work_left, job.work_done, policy)
     elasticity = job.elasticity
     work = table.work(left)
-    return Claim(
+    return Entry(
         job,
         job.run_key,
         None,
@@ -81,7 +83,7 @@ def claim_of_waiting(contender: Contender, tables: Tables, policy: BackfillPolic
         False,
         job.ordered,
         job.objective is Objective.COST,
-        due_s(job, work, policy, tables.capacity),
+        due_s(job, work, policy, capacity),
         0,
     )
 
@@ -91,9 +93,9 @@ def is_settled(job: RunningJob, now_s: float) -> bool:
     return job.elasticity is not None and job.ran_s(now_s) >= max(job.elasticity.min_run_s, 1e-9)
 
 
-def claim_of_running(job: RunningJob, now_s: float, tables: Tables, policy: BackfillPolicy) -> Claim:
-    """What a job that runs claims at ``now_s``."""
-    capacity, allocations, elasticity = tables.capacity, job.placement.allocations, job.elasticity
+def running_entry(job: RunningJob, now_s: float, tables: Tables, capacity: Capacity, policy: BackfillPolicy) -> Entry:
+    """The entry at ``now_s`` of a job that runs."""
+    allocations, elasticity = job.placement.allocations, job.elasticity
     is_displaced = any(each.node in capacity.not_ready for each in allocations) if capacity.not_ready else False
     current, others = tables.of_running(job, is_displaced=is_displaced)
     ran_s = job.ran_s(now_s)
@@ -105,7 +107,7 @@ def claim_of_running(job: RunningJob, now_s: float, tables: Tables, policy: Back
         has_moves = has_moves or elasticity.moves_left + ran_s / elasticity.refill_s >= 1
     others = others if may_move else NOTHING
     work = _work_of_running(current, others, left, is_displaced=is_displaced)
-    return Claim(
+    return Entry(
         job,
         job.run_key,
         current,
@@ -136,7 +138,7 @@ def _moves_again_s(elasticity: Elasticity, left_s: float, ran_s: float, policy: 
     return elasticity.restart_s * max(0.0, left_s / (policy.payback * max(ran_s, 1e-9)) - 1.0)
 
 
-def _work_of_running(current: Choice, others: Table, left: float, *, is_displaced: bool) -> float:
+def _work_of_running(current: RankedPlan, others: PlanTable, left: float, *, is_displaced: bool) -> float:
     """A job that has to leave its GPUs is not counted with what it has, if it could have anything else."""
     own = left * current.unit_s * current.gpus
     if others.least is None:

@@ -1,0 +1,350 @@
+"""What jobs may run with: each plan with what it asks of the nodes, and takes for each unit of the job's work.
+
+Tables are remembered across decisions, by the identity of the plans they were made of. Tables that ask the nodes for
+the same share one ``Ask``, whatever their run times: what depends on nothing else is found once for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Final, NamedTuple
+
+from frenzy.core.scheduling.engine.placement import place_in
+from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy, FifoPolicy, PaperPolicy, Policy
+from frenzy.core.scheduling.engine.rigid import could_hold, rigid_plans
+from frenzy.core.scheduling.engine.room import FreeCapacity, Need, Same
+from frenzy.core.values.cluster import Cluster, NodeState
+from frenzy.core.values.hardware import GpuType
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob
+
+_MOST_TABLES: Final = 16_384
+
+# Of a queue in plain order: each job takes the first of its plans that fits.
+PLAIN: Final = BackfillPolicy(urgency=0.0)
+
+
+class RankedPlan(NamedTuple):
+    """One plan of a job. unit_s: all its work would take so long. gpus: effective, see ``Capacity``."""
+
+    plan: ResourcePlan
+    need: Need
+    gpu_type: str
+    num_gpus: int
+    unit_s: float
+    gpus: float
+
+    def money(self, takes_s: float) -> float:
+        """What so many seconds of it cost."""
+        return self.plan.predicted_cost * takes_s / self.unit_s
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ask:
+    """What the plans of a table ask of the nodes. fewest_gpus: of each GPU type the fewest that any plan takes."""
+
+    needs: tuple[Need, ...]
+    fewest_gpus: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTable:
+    """Some plans of a job, in its order of preference.
+
+    listed: all; choices: those whose GPU type is there. least: the one with the least work, in effective GPU-seconds;
+    None where there is no plan. is_by_speed: whether the plans are in order of their run times. smallest_gpus:
+    effective GPUs of the smallest; infinite where there is no plan.
+    """
+
+    listed: tuple[RankedPlan, ...]
+    choices: tuple[RankedPlan, ...]
+    ask: Ask
+    least: RankedPlan | None
+    is_by_speed: bool
+    smallest_gpus: float
+
+    def work(self, left: float) -> float:
+        """Effective GPU-seconds of ``left`` of the job with its most efficient plan."""
+        return left * self.least.unit_s * self.least.gpus if self.least is not None else 0.0
+
+
+NOTHING: Final = PlanTable((), (), Ask((), ()), None, True, math.inf)
+
+
+class Held(NamedTuple):
+    """What a running job has, and what it could have instead."""
+
+    current: RankedPlan
+    others: PlanTable
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Capacity:
+    """What a cluster's ready nodes have for our jobs. speed: of a GPU of each type, relative to the fastest;
+    effective GPUs are GPUs times speed. ready: nodes that take new work; not_ready: those that take none.
+    empty: what would be free if nothing ran.
+    """
+
+    num_gpus: dict[str, int]
+    speed: dict[str, float]
+    effective: float
+    ready: frozenset[str]
+    not_ready: frozenset[str]
+    empty: FreeCapacity
+    _fits: dict[Need, bool] = field(default_factory=dict)
+    _possible_types: dict[Ask, frozenset[str]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(cluster: Cluster) -> Capacity:
+        """Found once for a cluster, however many decisions are made on it."""
+        return _capacity(Same(cluster))
+
+    def fits_empty(self, need: Need) -> bool:
+        """Whether ``need`` would fit if nothing ran."""
+        found = self._fits.get(need)
+        if found is None:
+            found = self._fits[need] = place_in(self.empty, need) is not None
+        return found
+
+    def possible_types(self, ask: Ask) -> frozenset[str]:
+        """GPU types of which any of ``ask`` would fit if nothing ran."""
+        found = self._possible_types.get(ask)
+        if found is None:
+            found = self._possible_types[ask] = frozenset(need.gpu_type for need in ask.needs if self.fits_empty(need))
+        return found
+
+
+@lru_cache(maxsize=8)
+def _capacity(same: Same) -> Capacity:
+    cluster = same.thing
+    assert isinstance(cluster, Cluster)
+    num_gpus: dict[str, int] = {}
+    ready = [node for node in cluster.nodes if node.state is NodeState.READY]
+    for node in ready:
+        num_gpus[node.gpu_type] = num_gpus.get(node.gpu_type, 0) + node.num_usable
+    speed = _speed(cluster.gpu_types)
+    effective = sum(speed[gpu_type] * number for gpu_type, number in num_gpus.items())
+    names = frozenset(node.name for node in ready)
+    not_ready = frozenset(cluster.nodes_by_name) - names
+    return Capacity(num_gpus, speed, effective, names, not_ready, FreeCapacity.of(cluster))
+
+
+def _speed(gpu_types: tuple[GpuType, ...]) -> dict[str, float]:
+    top = max((each.flops_per_s for each in gpu_types), default=1.0)
+    return {each.name: each.flops_per_s / top for each in gpu_types}
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What of a policy the indices of a state depend on."""
+
+    policy: Policy
+
+    @property
+    def counts_gpus_only(self) -> bool:
+        """The published algorithm knows neither host resources nor tensor-parallel groups."""
+        return isinstance(self.policy, PaperPolicy) and not self.policy.launchable_only
+
+    @property
+    def numbers(self) -> BackfillPolicy:
+        """By which the engine's sweep goes under the policy."""
+        return self.policy if isinstance(self.policy, BackfillPolicy) else PLAIN
+
+    def need(self, plan: ResourcePlan, excluded_nodes: tuple[str, ...] = ()) -> Need:
+        """What ``plan`` asks of the nodes."""
+        if self.counts_gpus_only:
+            return _need(plan.gpu_type, plan.num_gpus, 1, (0, 0), 0.0, excluded_nodes)
+        host_bytes, cpus_per_gpu = plan.memory.host_bytes_of_node_and_rank, self.policy.cpus_per_gpu
+        return _need(plan.gpu_type, plan.num_gpus, plan.tp, host_bytes, cpus_per_gpu, excluded_nodes)
+
+    @property
+    def by_priority(self) -> bool:
+        """The published algorithm knows no priority."""
+        return not isinstance(self.policy, PaperPolicy)
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The tables of all jobs on clusters of the same GPU types, under policies that ask the same of nodes.
+
+    They are found by the identity of the plans, which are kept with them. rigid_on: the nodes, where plans are
+    chosen by them, too.
+    """
+
+    rules: Rules
+    gpu_types: tuple[GpuType, ...]
+    rigid_on: Cluster | None
+    speed: dict[str, float]
+    sizes: dict[str, int]
+    _waiting: dict[object, tuple[object, PlanTable]] = field(default_factory=dict)
+    _running: dict[object, tuple[RunningJob, Held]] = field(default_factory=dict)
+    _asks: dict[object, Ask] = field(default_factory=dict)
+
+    @staticmethod
+    def of(policy: Policy, cluster: Cluster) -> Tables:
+        """Shared by all decisions that come to the same tables, whatever the policy's other numbers."""
+        if isinstance(policy, BackfillPolicy):
+            alike: Policy = BackfillPolicy(cpus_per_gpu=policy.cpus_per_gpu)
+        else:
+            alike = policy
+        rigid_on = Same(cluster) if isinstance(policy, FifoPolicy) else None
+        return _tables(alike, cluster.gpu_types, rigid_on)
+
+    def of_waiting(self, job: QueuedJob) -> PlanTable:
+        """Everything ``job`` may start with; a plan made for a GPU type that has since become smaller is none."""
+        key = (id(job.plans), job.ordered, job.asked_gpus, job.excluded_nodes)
+        known = self._waiting.get(key)
+        if known is None or known[0] is not job.plans:
+            if len(self._waiting) >= _MOST_TABLES:
+                self._waiting.clear()
+                self._asks.clear()
+            known = self._waiting[key] = (job.plans, self._table(self._worth_trying(job)))
+        return known[1]
+
+    def of_running(self, job: RunningJob, *, is_displaced: bool = False) -> Held:
+        """What the job has and, if it may be moved, the plans of other shape; of its own too if it must leave."""
+        key = (id(job.plan), id(job.plans), job.excluded_nodes, is_displaced)
+        known = self._running.get(key)
+        if known is None or known[0].plan is not job.plan or known[0].plans is not job.plans:
+            if len(self._running) >= _MOST_TABLES:
+                self._running.clear()
+            shape = job.plan.shape
+            others = [
+                each
+                for each in job.plans
+                if each.gpu_type in self.sizes and self._is_large_enough(each) and (is_displaced or each.shape != shape)
+            ]
+            held = Held(self._ranked(job.plan, job.excluded_nodes), self._table(self._all_ranked(others, job)))
+            known = self._running[key] = (job, held)
+        return known[1]
+
+    def _is_large_enough(self, plan: ResourcePlan) -> bool:
+        return plan.memory.required_bytes <= self.sizes.get(plan.gpu_type, math.inf)
+
+    def _worth_trying(self, job: QueuedJob) -> list[RankedPlan]:
+        policy = self.rules.policy
+        plans = [plan for plan in job.plans if self._is_large_enough(plan)]
+        if isinstance(policy, PaperPolicy) and (self.rules.counts_gpus_only or not job.ordered):
+            plans = plan_order(plans)
+        if self.rules.counts_gpus_only:
+            return self._all_ranked(plans, job)
+        if self.rigid_on is not None:
+            fits = partial(self._could_hold, self.rigid_on, job.excluded_nodes)
+            return self._all_ranked(rigid_plans(plans, job.asked_gpus, fits, ordered=job.ordered), job)
+        return _undominated(self._all_ranked(plans, job))
+
+    def _could_hold(self, cluster: Cluster, excluded_nodes: tuple[str, ...], plan: ResourcePlan) -> bool:
+        return could_hold(cluster, self.rules.need(plan, excluded_nodes))
+
+    def _all_ranked(self, plans: Iterable[ResourcePlan], job: QueuedJob | RunningJob) -> list[RankedPlan]:
+        return [self._ranked(plan, job.excluded_nodes) for plan in plans]
+
+    def _ranked(self, plan: ResourcePlan, excluded_nodes: tuple[str, ...]) -> RankedPlan:
+        gpus = self.speed.get(plan.gpu_type, 0.0) * plan.num_gpus
+        need = self.rules.need(plan, excluded_nodes)
+        return RankedPlan(plan, need, plan.gpu_type, plan.num_gpus, plan.predicted_run_s, gpus)
+
+    def _table(self, listed: Sequence[RankedPlan]) -> PlanTable:
+        choices = tuple([each for each in listed if each.gpu_type in self.speed])
+        return PlanTable(
+            tuple(listed),
+            choices,
+            self._ask(listed, choices),
+            min(choices, key=lambda each: each.unit_s * each.gpus, default=None),
+            all(one.unit_s <= next_.unit_s for one, next_ in zip(choices, choices[1:], strict=False)),
+            min((each.gpus for each in choices), default=math.inf),
+        )
+
+    def _ask(self, listed: Sequence[RankedPlan], choices: Sequence[RankedPlan]) -> Ask:
+        """One for all that ask for the same, of GPUs with the same memory."""
+        needs = tuple([each.need for each in listed])
+        key = needs, tuple([each.plan.memory.required_bytes for each in listed])
+        found = self._asks.get(key)
+        if found is None:
+            fewest: dict[str, int] = {}
+            for each in choices:
+                fewest[each.gpu_type] = min(each.num_gpus, fewest.get(each.gpu_type, each.num_gpus))
+            found = self._asks[key] = Ask(needs, tuple(fewest.items()))
+        return found
+
+
+@lru_cache(maxsize=8)
+def _tables(policy: Policy, gpu_types: tuple[GpuType, ...], rigid_on: Same | None) -> Tables:
+    cluster = None if rigid_on is None else rigid_on.thing
+    assert cluster is None or isinstance(cluster, Cluster)
+    sizes = {each.name: each.memory_bytes for each in gpu_types}
+    return Tables(Rules(policy), gpu_types, cluster, _speed(gpu_types), sizes)
+
+
+@lru_cache(maxsize=16384)
+def _need(  # noqa: PLR0913
+    gpu_type: str,
+    num_gpus: int,
+    group_size: int,
+    host_bytes: tuple[int, int],
+    cpus_per_gpu: float,
+    excluded_nodes: tuple[str, ...],
+) -> Need:
+    """Shared by the plans that ask for the same, of which a long queue has very many."""
+    millicpus = round(cpus_per_gpu * 1000)
+    return Need(gpu_type, num_gpus, group_size, *host_bytes, millicpus, tuple(sorted(excluded_nodes)))
+
+
+def plan_order(plans: Sequence[ResourcePlan]) -> list[ResourcePlan]:
+    """Plans by (GPUs, memory per GPU), both ascending, as published; throughput plays no part.
+
+    The published plans name no GPU type: plans that differ only in it count as one, with the
+    least memory any of them asks for, and go by the smaller class first.
+    """
+    least_bytes: dict[tuple[int | bool, ...], int] = {}
+    for plan in plans:
+        key = _settings(plan)
+        least_bytes[key] = min(plan.memory.required_bytes, least_bytes.get(key, plan.memory.required_bytes))
+
+    def order(plan: ResourcePlan) -> tuple[object, ...]:
+        settings = _settings(plan)
+        return (plan.num_gpus, least_bytes[settings], settings, plan.gpu_memory_bytes, plan.gpu_type)
+
+    return sorted(plans, key=order)
+
+
+def _settings(plan: ResourcePlan) -> tuple[int | bool, ...]:
+    return (
+        plan.num_gpus,
+        plan.tp,
+        plan.zero_stage,
+        plan.micro_batch_size,
+        plan.activation_checkpointing,
+        plan.offload_optimizer,
+    )
+
+
+def _undominated(listed: Iterable[RankedPlan]) -> list[RankedPlan]:
+    """Plans without those that could never be the one to take.
+
+    Where an earlier one of the same type asks for no more of anything and ends no later, it can
+    start whenever the later one can.
+    """
+    kept: list[RankedPlan] = []
+    of_type: dict[str, list[RankedPlan]] = {}
+    for each in listed:
+        rivals = of_type.setdefault(each.gpu_type, [])
+        if not any(map(partial(_is_dominated, each), rivals)):
+            rivals.append(each)
+            kept.append(each)
+    return kept
+
+
+def _is_dominated(ranked: RankedPlan, by: RankedPlan) -> bool:
+    """Whether ``by``, of the same type and preferred, leaves no use for ``ranked``."""
+    if by.num_gpus > ranked.num_gpus or by.unit_s > ranked.unit_s:
+        return False
+    better, need = by.need, ranked.need
+    return (
+        need.group_size % better.group_size == 0
+        and better.host_bytes_per_node <= need.host_bytes_per_node
+        and better.host_bytes_per_gpu <= need.host_bytes_per_gpu
+    )

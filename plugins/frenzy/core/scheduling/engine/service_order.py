@@ -1,0 +1,94 @@
+"""The entries of a decision in the order they are served."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import attrgetter, sub
+
+from frenzy.core.scheduling.engine.deadlines import possible_choices, with_deadline
+from frenzy.core.scheduling.engine.entries import Entry, running_entry
+from frenzy.core.scheduling.engine.state import SchedulingState
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOrder:
+    """Entries in the order they are served, and what every sweep over them needs.
+
+    free: those that are not fixed. behind: for each of these the weight of all that come after it. holding: the
+    places in ``free`` of jobs that hold GPUs. kept: jobs that hold what they have until their turn comes, if ever.
+    restart_s: the median of what a move costs a job that runs. num_asks: different ones, of the jobs that wait.
+    least_priority: of those that are not fixed. now_s: when it is decided.
+    """
+
+    entries: list[Entry]
+    free: list[Entry]
+    behind: list[float]
+    holding: list[int]
+    kept: list[Entry]
+    restart_s: float
+    num_asks: int
+    least_priority: float
+    now_s: float
+
+    @staticmethod
+    def of(entries: list[Entry], now_s: float) -> ServiceOrder:
+        """A line of ``entries``, which are in order."""
+        running = [entry for entry in entries if entry.current is not None]
+        # Only a job that runs is ever fixed.
+        free = [entry for entry in entries if not entry.is_fixed]
+        weights = [entry.weight for entry in free]
+        costs = [entry.restart_s for entry in running if not entry.is_fixed]
+        return ServiceOrder(
+            entries,
+            free,
+            list(accumulate(weights, sub, initial=sum(weights)))[1:],
+            [at for at, entry in enumerate(free) if entry.current is not None],
+            [entry for entry in running if entry.is_fixed or not entry.has_moves or entry.is_displaced],
+            statistics.median_low(costs) if costs else 0.0,
+            len({id(entry.others.ask) for entry in entries if entry.current is None}),
+            free[-1].job.priority if free else math.inf,
+            now_s,
+        )
+
+    def must_not_be_overtaken(self, entry: Entry) -> bool:
+        """Whether none behind a job that finds no place may take what it waits for."""
+        return must_not_be_overtaken(entry, self.now_s, self.least_priority)
+
+    def next_holding(self, at: int) -> int:
+        """The place in ``free`` of the next job after ``at`` that holds GPUs; the end if there is none."""
+        found = bisect_right(self.holding, at)
+        return self.holding[found] if found < len(self.holding) else len(self.free)
+
+
+def must_not_be_overtaken(entry: Entry, now_s: float, least_priority: float) -> bool:
+    """Whether the job is due at ``now_s``, or matters more than that of ``least_priority``, the lowest of all."""
+    return entry.due_s <= now_s or entry.job.priority > least_priority
+
+
+def entries_of(state: SchedulingState, now_s: float, *, moves: bool = True) -> list[Entry]:
+    """A entry for every active job, in the order they are served.
+
+    By priority, then by the time each is due. Short jobs go before long ones that came at about the same
+    time, and none is overtaken for ever. moves: whether running jobs have a turn, too.
+    """
+    running, tables, capacity, policy = state.running, state.tables, state.capacity, state.rules.numbers
+    entries = [each for each in state.waiting if each.run_key not in running]
+    if moves:
+        entries += [running_entry(job, now_s, tables, capacity, policy) for job in running.values()]
+    if any(entry.job.deadline_s is not None for entry in entries):
+        slack = policy.deadline_slack
+        entries = [
+            entry
+            if entry.job.deadline_s is None
+            else with_deadline(entry, now_s, slack, possible_choices(state, entry))
+            for entry in entries
+        ]
+    # By ``place``: sorts are stable, and need no tuples, which the collector would look through.
+    entries.sort(key=attrgetter("run_key"))
+    entries.sort(key=attrgetter("due_s"))
+    entries.sort(key=attrgetter("job.priority"), reverse=True)
+    return entries
