@@ -61,9 +61,10 @@ def now_of(jobs: Iterable[QueuedJob]) -> float:
 
 
 def with_own_plans(facts: SchedulingFacts) -> SchedulingFacts:
-    """The same, but no two jobs share a tuple of plans, as when each was planned for itself and read from a ledger."""
+    """The same, but no two jobs share a tuple of plans, and the cluster is a new value, as when read from a ledger."""
     return replace(
         facts,
+        cluster=Cluster(facts.cluster.gpu_types, facts.cluster.nodes),
         queued=tuple(replace(job, plans=(*job.plans[:1], *job.plans[1:])) for job in facts.queued),
         running=tuple(replace(job, plans=(*job.plans[:1], *job.plans[1:])) for job in facts.running),
     )

@@ -278,6 +278,22 @@ def test_jobs_that_ask_for_the_same_fare_as_if_each_were_looked_at(
     assert together == apart
 
 
+@thorough
+@given(all_facts(), policies)
+def test_who_shares_plans_with_whom_changes_neither_decisions_nor_reasons(
+    facts: SchedulingFacts, policy: Policy
+) -> None:
+    """Each job comes twice with the same plans: as one value that both share, or as one of its own."""
+    twins = tuple(replace(job, run_key=f"{job.run_key}-twin") for job in facts.queued)
+    shared = replace(facts, queued=facts.queued + twins)
+    apart = replace(
+        shared,
+        cluster=Cluster(facts.cluster.gpu_types, facts.cluster.nodes),
+        queued=tuple(replace(job, plans=tuple(list(job.plans))) for job in shared.queued),
+    )
+    assert schedule(shared, NOW_S, policy) == schedule(apart, NOW_S, policy)
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(all_facts(), policies)
 def test_an_explanation_agrees_with_what_is_done(facts: SchedulingFacts, policy: Policy) -> None:

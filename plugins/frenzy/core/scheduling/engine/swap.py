@@ -61,17 +61,12 @@ class Swap:
 def served_first(state: SchedulingState, now_s: float, policy: HasPolicy) -> tuple[tuple[Action, ...], SchedulingState]:
     """What is done for the jobs under memory pressure before all else, and ``state`` once it is done."""
     actions: list[Action] = []
-    for entry in pressed_jobs(state):
+    for entry in [each for each in state.waiting if each.job.pressed and each.run_key not in state.running]:
         found = _Search(state, entry, now_s, policy).best()
         if found is not None:
             actions += found.actions
             state = _after(state, found, entry, now_s)
     return tuple(actions), state
-
-
-def pressed_jobs(state: SchedulingState) -> list[Entry]:
-    """The waiting jobs under memory pressure whose old workers are gone, in queue order."""
-    return [each for each in state.waiting if each.job.pressed and each.run_key not in state.running]
 
 
 def refusals(
