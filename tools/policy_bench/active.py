@@ -56,7 +56,7 @@ class ActiveJobs:
 
     def of(self, state: SchedulingState, now_s: float) -> list[ActiveJob]:
         """All jobs that wait or may be moved now, by run key."""
-        waiting = [each.job for each in state.waiting if each.job.run_key not in state.running]
+        waiting = [each.queued for each in state.waiting if each.job.run_key not in state.running]
         running = [job for job in state.running.values() if is_movable(job, now_s)]
         found = [self._waiting(state, job) for job in waiting] + [self._running(state, job, now_s) for job in running]
         self._known = {job.run_key: self._known[job.run_key] for job in found}

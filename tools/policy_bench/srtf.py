@@ -121,7 +121,7 @@ class _Turn:
 
     def _waiting(self) -> list[QueuedJob]:
         """Whose old workers are gone, in the order they are served."""
-        jobs = [each.job for each in self.state.waiting if each.job.run_key not in self.state.running]
+        jobs = [each.queued for each in self.state.waiting if each.job.run_key not in self.state.running]
         return sorted(jobs, key=lambda job: (-job.priority, self._fastest_s(job), job.run_key))
 
     def _fastest_s(self, job: QueuedJob) -> float:
