@@ -336,7 +336,9 @@ def test_every_job_ends_that_fits_the_empty_cluster(case: Scenario, policy: Poli
             rules.rules.need(plan, sim.job.excluded_nodes) for plan in sim.job.plans if not sim.runs_out_of_memory(plan)
         ]
         fits = any(
-            place(rules.empty.by_type[need.gpu_type], need) for need in needs if need.gpu_type in rules.empty.by_type
+            place(rules.capacity.empty.by_type[need.gpu_type], need)
+            for need in needs
+            if need.gpu_type in rules.capacity.empty.by_type
         )
         assert (outcome(result, sim.job.run_key).end_s is not None) == fits
 
