@@ -17,6 +17,7 @@ from frenzy.evaluation.published import Grade, Outcome, PublishedRow
 
 _NUM_WORST: Final = 5
 _CONFIDENCE: Final = 0.95
+PEAKS: Final = "peak of tensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ def score_dataset(rows: Sequence[PublishedRow], margin: Margin) -> DatasetScore:
     return DatasetScore(
         name=rows[0].dataset,
         grade=rows[0].grade,
-        measured="peak of tensors" if has_peaks else "reserved" if has_reserved else "ran or not",
+        measured=PEAKS if has_peaks else "reserved" if has_reserved else "ran or not",
         rows=len(rows),
         refused=dict(Counter(each.refusal for each in rows if each.run is None).most_common()),
         errors=_errors(scored),

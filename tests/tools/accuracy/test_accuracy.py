@@ -118,7 +118,7 @@ def test_hardly_any_published_run_that_ran_was_predicted_not_to_fit(report: Publ
 
 
 def test_every_row_of_every_data_set_is_scored_or_left_out_by_a_written_reason(report: PublishedReport) -> None:
-    assert len(report.memory.datasets) == 11
+    assert len(report.memory.datasets) == 12
     assert all(row.run is not None or row.refusal for row in report.memory.rows)
     assert all(
         score.rows
