@@ -35,6 +35,11 @@ def main() -> int:
     _BARS_FILE.write_text(json.dumps([each.as_json() for each in report.bars], indent=2) + "\n", encoding="utf-8")
     if arguments.docs:
         _write_docs(report)
+    judged = [each for each in report.reports if each.is_judged]
+    out().print(
+        f"Public reports: {sum(each.agrees for each in judged)} of {len(judged)} agree; "
+        f"out of memory but predicted to fit: {sum(each.is_dangerous for each in judged)}"
+    )
     for table in (*accuracy_tables(report.memory), bars_table(report.bars)):
         out().print(table)
     return int(any(each.is_met is False for each in report.bars))

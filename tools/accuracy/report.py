@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from frenzy.adapters.calibration_file import default_calibration
 from frenzy.evaluation.accuracy import AccuracyReport, Bar, accuracy_report, at_most
 from frenzy.evaluation.datasets import release_calibrations
 from frenzy.evaluation.margin import Margin, fit_margin
 from frenzy.evaluation.published import Outcome
+from frenzy.evaluation.reports import JudgedReport, read_reports
 from frenzy.evaluation.score import Errors, ScoredRow, scored_rows
 from frenzy.settings import CHECKOUT
 from tools.accuracy.expert_load import ExpertLoads, expert_loads
@@ -33,6 +35,7 @@ class PublishedReport:
     peers: errors of other published estimates, and of this model on the same rows. traced: errors of
     trace mode on the rows it was run on. learning: what five runs of each group teach about its other
     runs. speed: the time model's score. deepspeed_gpu_rows: rows that DeepSpeed ran on a GPU.
+    reports: public reports of runs that fitted or did not.
     """
 
     memory: AccuracyReport
@@ -44,6 +47,7 @@ class PublishedReport:
     experts: ExpertLoads
     hooked_share: float
     deepspeed_gpu_rows: int
+    reports: Sequence[JudgedReport]
 
 
 def published_report(folder: Path = DATA) -> PublishedReport:
@@ -61,6 +65,7 @@ def published_report(folder: Path = DATA) -> PublishedReport:
         experts=expert_loads(memory.rows),
         hooked_share=fit_margin(memory.rows, replace(Margin(), hooked_share=0.0)).hooked_share,
         deepspeed_gpu_rows=sum(each.framework.startswith("DeepSpeed") and each.run is not None for each in memory.rows),
+        reports=read_reports(folder / "reports/public_reports.csv", default_calibration(), memory.margin),
     )
 
 

@@ -18,7 +18,8 @@ class DeepSpeedRun:
     held_logits_bytes: of each token and entry of the vocabulary, which a script keeps from one step to
     the next because it keeps the model's outputs. keeps_gathered: linear maps keep the weights that stage 3
     gathered from the forward to the backward pass. Up to 0.14 DeepSpeed replaced them by its own only while
-    zero.Init made the model (partition_parameters.py); torch's keep a view of the weight.
+    zero.Init made the model (partition_parameters.py); torch's keep a view of the weight. offload_parameters:
+    stage 3's share of the weights is on the host and comes to the card tensor by tensor, when it is gathered.
     """
 
     workload: Workload
@@ -26,6 +27,7 @@ class DeepSpeedRun:
     calibration: Calibration
     held_logits_bytes: int = 0
     keeps_gathered: bool = False
+    offload_parameters: bool = False
 
 
 def predict_deepspeed_memory(run: DeepSpeedRun) -> MemoryPrediction:
@@ -34,7 +36,7 @@ def predict_deepspeed_memory(run: DeepSpeedRun) -> MemoryPrediction:
     if table is None:
         raise ValueError("a run without coefficients; ask for them before")
     found = table.prediction(0)
-    terms = [each for each in (_held_logits(run), _kept_weights(run)) if each.num_bytes]
+    terms = [each for each in (_held_logits(run), _kept_weights(run), _weights_on_host(run)) if each.num_bytes]
     extra = sum(each.num_bytes for each in terms)
     return replace(
         found,
@@ -53,3 +55,9 @@ def _held_logits(run: DeepSpeedRun) -> MemoryTerm:
 def _kept_weights(run: DeepSpeedRun) -> MemoryTerm:
     kept = run.workload.weight_bytes * run.workload.shape.num_parameters if run.keeps_gathered else 0
     return MemoryTerm(name="gathered weights kept by linear maps", num_bytes=kept, equation="w*N")
+
+
+def _weights_on_host(run: DeepSpeedRun) -> MemoryTerm:
+    part = run.workload.weight_bytes * run.workload.shape.num_parameters // run.plan.dp
+    moved = -part if run.offload_parameters else 0
+    return MemoryTerm(name="weights on the host", num_bytes=moved, equation="-w*N/P")

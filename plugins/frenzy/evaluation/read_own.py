@@ -64,7 +64,7 @@ def read_row(cells: Cells, number_of_row: int, calibration: Calibration) -> Publ
     row = _measured(cells, number_of_row)
     if text(cells, "left_out", ""):
         raise UnknownRow(text(cells, "left_out"))
-    runs = [_run(each, calibration) for each in _alternatives(cells)]
+    runs = [run_of(each, calibration) for each in alternatives(cells)]
     if len(runs) > 1:
         peaks = [predict(each).peak_allocated_bytes for each in runs]
         runs = [run for _, run in sorted(zip(peaks, runs, strict=True), key=lambda each: -each[0])]
@@ -111,7 +111,7 @@ def _measured(cells: Cells, number_of_row: int) -> PublishedRow:
         _unmeasured(cells, number_of_row),
         grade=choice(cells, "grade", {each.value.lower(): each for each in Grade}, "B"),
         outcome=choice(cells, "outcome", _OUTCOMES, "ran"),
-        capacity_bytes=_capacity(cells),
+        capacity_bytes=capacity_of(cells),
         peak_bytes=peak,
         reserved_bytes=reserved,
     )
@@ -122,7 +122,8 @@ def _bytes(cells: Cells, what: str) -> int | None:
     return next((round(value * size) for value, size in found if value), None)
 
 
-def _capacity(cells: Cells) -> int:
+def capacity_of(cells: Cells) -> int:
+    """The card's memory: what the row says, or its model of card has."""
     own = optional_number(cells, "capacity_gib")
     if own:
         return round(own * GIB)
@@ -133,7 +134,7 @@ def _is_range(cells: Cells, name: str) -> bool:
     return name not in _FREE_TEXT and _EITHER in cells[name]
 
 
-def _alternatives(cells: Cells) -> Iterator[Cells]:
+def alternatives(cells: Cells) -> Iterator[Cells]:
     """The row once for each combination of what was not recorded."""
     names = [name for name in cells if _is_range(cells, name)]
     choices = [[part.strip() for part in cells[name].split(_EITHER)] for name in names]
@@ -144,7 +145,8 @@ def _alternatives(cells: Cells) -> Iterator[Cells]:
         yield {**cells, **dict(zip(names, values, strict=True))}
 
 
-def _run(cells: Cells, calibration: Calibration) -> ModelledRun:
+def run_of(cells: Cells, calibration: Calibration) -> ModelledRun:
+    """A run whose cells name one setting each."""
     framework = choice(cells, "framework", {"deepspeed": True, "torch": False, "fsdp": False})
     return _deepspeed_run(cells, calibration) if framework else _torch_run(cells, calibration)
 
@@ -209,8 +211,6 @@ def _deepspeed_run(cells: Cells, calibration: Calibration) -> DeepSpeedRun:
     num_gpus, tp = whole(cells, "num_gpus", 1), whole(cells, "tensor_parallel", 1)
     if num_gpus % tp:
         raise UnknownRow(f"tensor_parallel {tp} does not divide num_gpus {num_gpus}")
-    if flag(cells, "offload_parameters"):
-        raise UnknownRow("offload_parameters 'true' is not modelled")
     workload = Workload(
         shape=shape,
         trained=trained_part(shape, lora),
@@ -239,6 +239,9 @@ def _deepspeed_run(cells: Cells, calibration: Calibration) -> DeepSpeedRun:
         checkpointing=flag(cells, "checkpointing"),
         offload=flag(cells, "offload_optimizer"),
     )
+    moved = flag(cells, "offload_parameters")
+    if moved and (plan.zero_stage < 3 or not plan.offload or workload.storage is not WeightStorage.PLAIN):
+        raise UnknownRow("offload_parameters 'true' needs zero_stage 3, offload_optimizer and plain weights")
     setting = workload.activation_setting(checkpointing=plan.checkpointing)
     if calibration.activation(shape, setting) is None:
         raise UnknownRow(f"no coefficients of {shape.family} for {setting.precision}, {setting.attention}")
@@ -248,6 +251,7 @@ def _deepspeed_run(cells: Cells, calibration: Calibration) -> DeepSpeedRun:
         calibration=calibration,
         held_logits_bytes=whole(cells, "held_logits_bytes", 0, least=0),
         keeps_gathered=not flag(cells, "zero_init", default=True) and plan.zero_stage == 3 and not plan.checkpointing,
+        offload_parameters=moved,
     )
 
 

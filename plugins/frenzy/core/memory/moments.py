@@ -115,9 +115,31 @@ def _gathered(step: Step, elements: Array) -> Term:
     ahead = np.maximum(step.buckets.prefetch, step.states.last_linear)
     return Term(
         "gathered weights",
-        "stage 3, several ranks: w*(parameters in use and the next)",
+        "stage 3, several ranks: w*(parameters in use, soon used again, and the next)",
         np.where(several, step.weight * (elements + ahead), 0.0),
     )
+
+
+def _soon_again(step: Step) -> Array:
+    """Elements of the last layers that stay gathered from the forward to the backward pass.
+
+    DeepSpeed keeps a module's parameters whose next use comes within the reuse distance, counted in the
+    parameters of the modules between (``PartitionedParameterCoordinator.__params_to_release``): the layers
+    after it twice and the head twice, or with checkpointing those layers three times and its own once.
+    """
+    states, reuse = step.states, float(step.buckets.reuse)
+    layer, everything = states.whole_layer, step.workload.shape.num_layers * states.whole_layer
+    left = reuse - 2.0 * states.head
+    recomputed = layer * (np.floor((left - layer) / (3.0 * layer)) + 1.0)
+    return np.clip(np.where(step.grid.checkpointing, recomputed, left / 2.0), 0.0, everything)
+
+
+def _in_layer_again(step: Step, layers_done: Array | float) -> Array:
+    """Elements gathered while a layer goes backward: kept since its forward pass, or since it was recomputed."""
+    layer = step.states.whole_layer
+    recomputed = np.where(step.grid.checkpointing, np.minimum(layer, step.buckets.reuse / 2.0), 0.0)
+    kept = np.maximum(_soon_again(step) - layers_done * layer, recomputed)
+    return np.asarray(np.maximum(kept, step.states.last_linear), dtype=np.float64)
 
 
 def _kept(step: Step, layers_done: Array | float = 0.0) -> tuple[Term, ...]:
@@ -138,7 +160,7 @@ def in_loss(step: Step) -> Moment:
         (
             *step.resident,
             _gradients_before(step),
-            _gathered(step, step.states.head),
+            _gathered(step, step.states.head + _soon_again(step)),
             *_kept(step),
             Term("gradient of the loss", "t*V*(logits' gradients)", step.activations.in_loss),
         ),
@@ -182,7 +204,7 @@ def _in_layer(name: str, step: Step, layers_done: Array | float, gradients: Arra
         (
             *step.resident,
             _gradients_before(step),
-            _gathered(step, step.states.last_linear),
+            _gathered(step, _in_layer_again(step, layers_done)),
             *_kept(step, layers_done),
             Term("backward pass of one layer", "t*(gradients, and what is recomputed)", step.activations.in_backward),
             Term("new gradients", "w*(head, bucket, partition, one linear map)", gradients + one_map),
@@ -335,6 +357,8 @@ def _made_for_card(step: Step) -> Array:
     # offloaded: one copy of the partition on its way
     masters = np.where(grid.offload, weight, 8.0) * states.partition
     whole = weight * states.trained + step.frozen_bytes + masters
-    cut = weight * states.partition + step.frozen_bytes
-    moving = np.maximum(cut + weight * states.largest_tensor, np.where(grid.offload, 0.0, 8.0 * states.partition))
-    return step.by_stage(whole, whole, np.where(grid.tp > 1, whole, cut + moving))
+    part = weight * states.partition
+    # only what is trained is laid flat (``_get_parameter_partitions``); frozen tensors are cut one by one too
+    largest = np.maximum(states.largest_tensor, states.table)
+    moving = np.maximum(part + weight * largest, np.where(grid.offload, 0.0, 8.0 * states.partition))
+    return step.by_stage(whole, whole, np.where(grid.tp > 1, whole, part + step.frozen_bytes + moving))

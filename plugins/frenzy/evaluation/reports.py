@@ -1,0 +1,88 @@
+"""Public reports of runs that fitted a card or did not, held to what the memory model would have said.
+
+A report names its run as a row of one's own runs does. What nobody recorded is a range however wide: a report is
+judged where its whole range fits, or none of it does, and is undecided in between.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from frenzy.core.memory.calibration import Calibration
+from frenzy.evaluation.cells import text
+from frenzy.evaluation.margin import Margin
+from frenzy.evaluation.predict import predict
+from frenzy.evaluation.published import Cells, UnknownRow
+from frenzy.evaluation.read_own import alternatives, capacity_of, run_of
+
+
+class Verdict(StrEnum):
+    """What is predicted of a report's run."""
+
+    FITS = "ran"
+    FAILS = "out of memory"
+    UNDECIDED = "undecided"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedReport:
+    """One report. outcome: what came of the run. required_bytes: least and most; why: of a refusal."""
+
+    source: str
+    label: str
+    outcome: str
+    verdict: Verdict
+    capacity_bytes: int = 0
+    required_bytes: tuple[int, int] = (0, 0)
+    why: str = ""
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether the model says one thing of it."""
+        return self.verdict in (Verdict.FITS, Verdict.FAILS)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether prediction and outcome are the same."""
+        return self.verdict.value == self.outcome
+
+    @property
+    def is_dangerous(self) -> bool:
+        """Whether it was predicted to fit and did not."""
+        return self.verdict is Verdict.FITS and self.outcome == Verdict.FAILS.value
+
+
+def read_reports(path: Path, calibration: Calibration, margin: Margin) -> Sequence[JudgedReport]:
+    """Every report of the file, judged."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return tuple(judged(row, calibration, margin) for row in csv.DictReader(file))
+
+
+def judged(cells: Cells, calibration: Calibration, margin: Margin) -> JudgedReport:
+    """One report."""
+    source, outcome = text(cells, "source", ""), text(cells, "outcome")
+    label = (
+        f"{text(cells, 'model')} ZeRO-{text(cells, 'zero_stage', '1')} b{text(cells, 'micro_batch')} "
+        f"s{text(cells, 'sequence_length')} x{text(cells, 'num_gpus', '1')} {text(cells, 'gpu')}"
+    )
+    try:
+        runs = [run_of(each, calibration) for each in alternatives(cells)]
+        capacity = capacity_of(cells)
+    except UnknownRow as error:
+        return JudgedReport(source=source, label=label, outcome=outcome, verdict=Verdict.REFUSED, why=str(error))
+    required = [margin.required_bytes(run, predict(run)) for run in runs]
+    least, most = min(required), max(required)
+    verdict = Verdict.FITS if most <= capacity else Verdict.FAILS if least > capacity else Verdict.UNDECIDED
+    return JudgedReport(
+        source=source,
+        label=label,
+        outcome=outcome,
+        verdict=verdict,
+        capacity_bytes=capacity,
+        required_bytes=(least, most),
+    )
