@@ -203,8 +203,9 @@ def _reports(report: PublishedReport) -> str:
     agree, dangerous = len(judged) - len(wrong), sum(each.is_dangerous for each in wrong)
     text = (
         f"## Public reports\n\n{len(report.reports)} runs of issue trackers; {len(judged)} can be judged. "
-        f"**{agree} agree ({_percent(agree / max(1, len(judged)), 0)}; wished for: 90 %), and {dangerous} that ran out of memory are "
-        "predicted to fit (wished for: none).** Both are missed. Nothing is fitted to them, and they are no goal that "
+        f"**{agree} agree ({_percent(agree / max(1, len(judged)), 0)}; wished for: 90 %), "
+        f"and {dangerous} that ran out of memory are predicted to fit (wished for: none).** "
+        "Both are missed. Nothing is fitted to them, and they are no goal that "
         "fails `make accuracy`: a thread seldom says which step failed, what else was on the card, or whether the "
         "named length was reached. Which remedy the planner would have chosen is not compared. "
         "Those that do not agree, GiB:\n\n"
@@ -233,8 +234,8 @@ def _peers(report: PublishedReport) -> str:
 _EXPLANATIONS: Final = {
     "fms": "Mixtral's: how many tokens its busiest expert got is not recorded ([Experts](#experts)).",
     "deepspeed-gpu": "Rows 8 and 9 (both offloads) are predicted far too high: at the printed micro-batch the logits "
-    "alone exceed what was measured. DeepSpeed of 2023 made its buckets before the backward pass, the installed one with the "
-    "first gradient: row 12 is two buckets too low.",
+    "alone exceed what was measured. DeepSpeed of 2023 made its buckets before the backward pass, the installed one "
+    "with the first gradient: row 12 is two buckets too low.",
     "deepspeed-reserved": "Reserved memory or the driver's figure, with start-up, context, NCCL and cache; old "
     "releases kept frozen weights gathered after recomputation; Liger's other kernels are not modelled.",
     "litgpt-hub": "LitGPT has modules of its own. Its phi computes GELU in one kernel, the traced module in nine "
