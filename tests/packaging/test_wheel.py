@@ -121,7 +121,13 @@ def test_airflow_finds_plugin_provider_and_policy(found: dict[str, Any]) -> None
 
 def test_all_dags_load(found: dict[str, Any]) -> None:
     assert found["dag_errors"] == {}
-    assert found["dags"] == ["example_etl_then_train", "frenzy_reconcile", "frenzy_train", "job_tiny-shakespeare"]
+    assert found["dags"] == [
+        "example_etl_then_train",
+        "example_sweep",
+        "frenzy_reconcile",
+        "frenzy_train",
+        "job_tiny-shakespeare",
+    ]
 
 
 def test_calibrations_traces_clusters_and_pages_are_there(found: dict[str, Any]) -> None:
