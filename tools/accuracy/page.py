@@ -205,7 +205,7 @@ def _reports(report: PublishedReport) -> str:
         f"## Public reports\n\n{len(report.reports)} runs of issue trackers; {len(judged)} can be judged. "
         f"**{agree} agree ({_percent(agree / max(1, len(judged)), 0)}; wished for: 90 %), "
         f"and {dangerous} that ran out of memory are predicted to fit (wished for: none).** "
-        "Both are missed. Nothing is fitted to them, and they are no goal that "
+        "Nothing is fitted to them, and they are no goal that "
         "fails `make accuracy`: a thread seldom says which step failed, what else was on the card, or whether the "
         "named length was reached. Which remedy the planner would have chosen is not compared. "
         "Those that do not agree, GiB:\n\n"
