@@ -16,6 +16,7 @@ from frenzy.cli.embedded.stack import Stack
 LEASE_S = 15
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With two processes the shared Airflow stays one: its tests are one group, each other file's another."""
     for item in items:
