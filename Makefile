@@ -8,9 +8,6 @@ SOURCES := plugins tools tests scripts dags
 PYTEST ?= $(BIN)/python -m pytest
 # For tests that share no Airflow: as many processes as there are cores, each of which takes 1 to 2 GB.
 PARALLEL ?= -n logical --maxprocesses 4 --dist worksteal
-# Jobs through Airflow wait more than they compute: the Airflow that most tests share, and beside it another.
-TWO_AIRFLOWS ?= -n 2 --dist loadgroup
-
 # Ahead of the tests, whose time is limited. Where it cannot be built they say why, and are skipped.
 k8s-build = [ -n "$$KUBECONFIG" ] || $(BIN)/python -m tests.kubernetes.build $(1) >/dev/null || true
 
@@ -42,10 +39,14 @@ else
 	@$(PYTEST) tests/e2e -m "not thorough"
 endif
 
+# Jobs through Airflow wait more than they compute: beside the Airflow that most tests share, others have their own.
 # CHECKED=1: after `make check`, which has run the first three folders.
 test-all: $(STAMP) ## every test but test-k8s-full: components killed, packaging, PostgreSQL, and Kubernetes (test-k8s)
 	@$(PYTEST) $(PARALLEL) $(if $(CHECKED),,tests/unit tests/tools tests/contract) tests/trainer
-	@$(PYTEST) $(TWO_AIRFLOWS) tests/packaging tests/e2e
+	@mkdir -p build
+	@$(PYTEST) tests/packaging tests/e2e -m "not shared_airflow" >build/own-airflows.log 2>&1 & own=$$!; \
+	  $(PYTEST) tests/e2e -m shared_airflow; shared=$$?; \
+	  wait $$own; alone=$$?; cat build/own-airflows.log; exit $$((shared > alone ? shared : alone))
 	@$(MAKE) test-k8s
 
 coverage: $(STAMP) ## lines and branches of the package that unit, tools, contract and trainer tests run

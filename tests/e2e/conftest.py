@@ -16,12 +16,12 @@ from frenzy.cli.embedded.stack import Stack
 LEASE_S = 15
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by mark
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With two processes the shared Airflow stays one: its tests are one group, each other file's another."""
+    """Mark the tests that share one Airflow."""
     for item in items:
-        shares = "stack" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("shared" if shares else item.path.stem))
+        if "stack" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.shared_airflow)
 
 
 @pytest.fixture(scope="session")

@@ -55,7 +55,7 @@ def swept(walker: Walker) -> str:
     (walker.stack.settings.jobs_folder / "swept.py").write_text(text, encoding="utf-8")
     walker.eventually("the DAG swept", lambda: walker.http.get("/api/v2/dags/swept").is_success)
     run_id = walker.trigger("swept")
-    walker.eventually("the end", lambda: walker.dag_run_state("swept", run_id) in ("success", "failed"))
+    walker.eventually("the end", lambda: walker.dag_run_state("swept", run_id) in ("success", "failed"), 540)
     return run_id
 
 

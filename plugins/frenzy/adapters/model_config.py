@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, SpecEr
 from frenzy.core.values.job import ModelSpec
 
 _CONFIG_FILE: Final = "config.json"
+_MOST_CHARACTERS: Final = 4 * 1024**2
 _TIMEOUT_S: Final = 60.0
 # Of the process that is asked: a config may have layers without number, and each is a Python object at least.
 # What it holds is counted, not what it maps: the libraries of a GPU alone map more.
@@ -94,7 +96,9 @@ def _ask_transformers(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ask(program: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-    limited = f"import resource; resource.setrlimit(resource.RLIMIT_DATA, ({_MOST_MEMORY_BYTES},) * 2)\n"
+    allowed = [each for each in resource.getrlimit(resource.RLIMIT_DATA) if each != resource.RLIM_INFINITY]
+    limit = min([_MOST_MEMORY_BYTES, *allowed])
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_DATA, ({limit},) * 2)\n"
     command = [sys.executable, "-W", "ignore", "-c", limited + program]
     try:
         done = subprocess.run(
@@ -133,7 +137,10 @@ def _read_folder(folder: str) -> dict[str, Any]:
     place = f"{folder.rstrip('/')}/{_CONFIG_FILE}"
     try:
         with fsspec.open(place, "rt", encoding="utf-8") as file:
-            document = json.load(file)
+            text = file.read(_MOST_CHARACTERS + 1)
+        if len(text) > _MOST_CHARACTERS:
+            raise ValueError(f"it is longer than {_MOST_CHARACTERS} characters")
+        document = json.loads(text)
     except (OSError, ValueError) as error:
         allowed = f"give a folder with a {_CONFIG_FILE} that can be read ({_one_line(error)})"
         raise SpecError([Violation(path="model.path", value=repr(folder), allowed=allowed)]) from error

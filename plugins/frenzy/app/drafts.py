@@ -23,12 +23,13 @@ _RUN_ID: Final = "draft"
 _MOST_SHOWN: Final = 30
 
 
-def check_draft(services: Services, job: TrainingJob, caller: Caller) -> None:
-    """Raises what storing ``job`` and registering its first run would, before anything is read for it."""
+def check_draft(services: Services, job: TrainingJob, caller: Caller) -> bool:
+    """Whether a job of its name is stored; raises what storing ``job`` and registering its first run would."""
     with services.ledger.reading() as tx:
-        check_storable(tx, services, job, caller)
+        stored = check_storable(tx, services, job, caller)
         if caller.bound_to is not None:
             check_runs_read(tx, services, caller, job)
+    return stored is not None
 
 
 def draft(services: Services, job: TrainingJob, model_config: Mapping[str, Any], *, shown: str) -> DraftView:
@@ -72,7 +73,9 @@ def _with_decision(services: Services, view: DraftView, run: RunRecord, fitting:
     facts = replace(facts, queued=(*facts.queued, job))
     for action in services.schedule(facts, run.created_s, services.current_policy):
         if isinstance(action, Start) and action.run_key == run.run_key:
-            return replace(view, reason=action.reason, plan_id=action.plan.plan_id)
+            started = [each for each in fitting[_MOST_SHOWN:] if each.plan.plan_id == action.plan.plan_id]
+            candidates = (*view.candidates, *started)
+            return replace(view, candidates=candidates, reason=action.reason, plan_id=action.plan.plan_id)
         if isinstance(action, Hold) and action.run_key == run.run_key:
             return replace(
                 view, reason=action.reason, position=action.position, expected_start_s=action.expected_start_s

@@ -1,18 +1,21 @@
 """The config of the model of a job that is being written, for its plans before there is a run.
 
-A config in the job is completed here. A folder or a hub is read by a process of its own, briefly: what holds its
-reading to the rules holds for a whole process.
+It is completed, or read from a folder or a hub, by a process of its own, briefly and within its memory: whoever may
+start runs names what is read, and what holds the reading to the rules holds for a whole process.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
+import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,50 +24,71 @@ from frenzy.adapters.model_config import resolve_model_config
 from frenzy.adapters.spec.job_paths import anchored
 from frenzy.adapters.spec.job_spec import job_from_document, job_to_document
 from frenzy.core.values.codec import decode, encode
-from frenzy.core.values.errors import FrenzyError, PermanentError, Reason, ReasonCode
-from frenzy.core.values.job import TrainingJob
+from frenzy.core.values.errors import FrenzyError, PermanentError, Reason, ReasonCode, SpecError, Violation
+from frenzy.core.values.job import ModelSpec, TrainingJob
 from frenzy.core.values.sources import SourceRules
 
-_TIMEOUT_S: Final = 15.0
+_TIMEOUT_S: Final = 30.0
+# Of what each of its processes holds: less than an API server's container has.
+_MOST_MEMORY_BYTES: Final = 1024**3
+_NUM_REMEMBERED: Final = 16
+logger = logging.getLogger("frenzy.web")
 _READ: Final = "from frenzy.web.model_reader import main; main()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReader:
-    """Reads configs. folders: where relative paths are looked for; cache_folder: where completed configs are kept."""
+    """Reads configs. folders: where relative paths are looked for."""
 
     folders: Sequence[Path] = ()
-    cache_folder: Path | None = None
 
     def config_of(self, job: TrainingJob, rules: SourceRules) -> Mapping[str, Any]:
         """The complete config; empty where ``job`` names no model.
 
-        Raises SpecError for a config in the job that is refused, PermanentError where a model elsewhere cannot be read
-        from here.
+        Raises SpecError for a config that is refused, PermanentError for one that cannot be read from here.
         """
         if not job.names_a_model:
             return {}
         if job.model.config is not None:
-            return resolve_model_config(job.model, cache_folder=self.cache_folder)
-        return _read_apart(anchored(job, self.folders), rules)
+            return _completed(json.dumps({"config": dict(job.model.config)}))
+        asked = {"job": job_to_document(anchored(job, self.folders)), "rules": encode(rules)}
+        return _read_apart(json.dumps(asked))
 
 
 def main() -> None:
-    """In a process of its own: job and rules on standard input, config or error on standard output."""
-    from frenzy.trainer.guarded import guarded
-
-    asked = json.load(sys.stdin)
-    job, rules = job_from_document(asked["job"]), decode(SourceRules, asked["rules"])
+    """In a process of its own: a config, or job and rules, on standard input; the answer on standard output."""
+    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY_BYTES,) * 2)
     try:
-        with guarded(job, rules):
-            answer: dict[str, Any] = {"config": resolve_model_config(job.model)}
+        answer: dict[str, Any] = {"config": _config(json.load(sys.stdin))}
+    except SpecError as error:
+        if isinstance(error.__cause__, OSError):  # the workers may see it
+            answer = {"error": error.reason.sentence}
+        else:
+            answer = {"violations": encode(error.violations)}
     except FrenzyError as error:
         answer = {"error": error.reason.sentence}
+    except MemoryError:
+        answer = {"error": "Its config takes too much memory to be read here."}
     print(json.dumps(answer))
 
 
-def _read_apart(job: TrainingJob, rules: SourceRules) -> Mapping[str, Any]:
-    asked = json.dumps({"job": job_to_document(job), "rules": encode(rules)})
+def _config(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    from frenzy.trainer.guarded import guarded
+
+    if "config" in asked:
+        return resolve_model_config(ModelSpec(config=asked["config"]))
+    job, rules = job_from_document(asked["job"]), decode(SourceRules, asked["rules"])
+    with guarded(job, rules):
+        return resolve_model_config(job.model)
+
+
+@lru_cache(_NUM_REMEMBERED)
+def _completed(asked: str) -> Mapping[str, Any]:
+    """The same config is asked at every change of the text around it."""
+    return _read_apart(asked)
+
+
+def _read_apart(asked: str) -> Mapping[str, Any]:
     with subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", _READ],
         env=helper_environment(os.environ),
@@ -80,8 +104,11 @@ def _read_apart(job: TrainingJob, rules: SourceRules) -> Mapping[str, Any]:
             os.killpg(process.pid, signal.SIGKILL)
             raise _unread(f"It did not come within {_TIMEOUT_S:g} s.") from None
     if process.returncode != 0:
-        raise _unread(complaint.strip()[-300:])
+        logger.warning("the reader of a config failed: %s", complaint.strip()[-1000:])
+        raise _unread("What reads it failed; the server's log says how.")
     answer = json.loads(told.splitlines()[-1])
+    if "violations" in answer:
+        raise SpecError(decode(tuple[Violation, ...], answer["violations"]))
     if "error" in answer:
         raise _unread(answer["error"])
     config: Mapping[str, Any] = answer["config"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 from frenzy.adapters.spec.job_spec import job_from_yaml, shown_yaml
@@ -35,7 +36,7 @@ class Drafter:
         """Raises SpecError and Forbidden as a submission would, TemporaryError while others are answered."""
         job = job_from_yaml(message.yaml_text)
         shown = shown_yaml(job)
-        check_draft(services, job, caller)
+        replaces = check_draft(services, job, caller)
         with self._place():
             try:
                 config = self._models.config_of(job, services.sources)
@@ -43,8 +44,10 @@ class Drafter:
                 raise
             except PermanentError as error:
                 note = f"Its plans are made when the run begins: the model cannot be read here. {error.reason.sentence}"
-                return unplanned(job, shown=shown, note=note)
-            return draft(services, job, config, shown=shown)
+                view = unplanned(job, shown=shown, note=note)
+            else:
+                view = draft(services, job, config, shown=shown)
+        return replace(view, replaces=replaces)
 
     @contextmanager
     def _place(self) -> Iterator[None]:

@@ -19,7 +19,7 @@ from frenzy.adapters.spec.job_spec import job_from_yaml, shown_yaml
 from frenzy.app.services import Services
 from frenzy.core.runs.protocol import JobDraft, PlaceView, SubmitJob, SubmittedJob
 from frenzy.core.runs.views import DraftView, Preset, QueueView
-from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.values.errors import FrenzyError, PermanentError, Reason, ReasonCode, SpecError
 from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.queue_rules import QueueRule, QueueRules
 from frenzy.core.values.sources import SourceRules
@@ -229,8 +229,8 @@ def test_a_preset_fits_a_server_with_eight_cards(preset: Preset, tmp_path: Path)
     assert planned.refusal is None
 
 
-def test_a_config_in_the_job_is_completed(tmp_path: Path) -> None:
-    config = ModelReader(cache_folder=tmp_path).config_of(job_from_yaml(YAML), SourceRules())
+def test_a_config_in_the_job_is_completed() -> None:
+    config = ModelReader().config_of(job_from_yaml(YAML), SourceRules())
     assert config["n_embd"] == CONFIG["n_embd"]
     assert "layer_norm_epsilon" in config
 
@@ -244,6 +244,26 @@ def test_a_folder_is_read_within_the_rules_relative_to_the_folders(tmp_path: Pat
     assert reader.config_of(job, SourceRules())["n_embd"] == CONFIG["n_embd"]
     with pytest.raises(PermanentError, match="data is not read from there"):
         reader.config_of(job, SourceRules(closed=(str(folder),)))
+
+
+def test_a_config_that_would_fill_the_server_s_memory_is_refused() -> None:
+    job = job_from_yaml(YAML)
+    many = {"model_type": "qwen3", "num_hidden_layers": 1_000_000_000}
+    with pytest.raises(FrenzyError, match=r"memory|MemoryError|did not come within"):
+        ModelReader().config_of(replace(job, model=replace(job.model, config=many)), SourceRules())
+
+
+def test_a_config_file_without_end_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(" " * 5 * 1024**2, encoding="utf-8")
+    job = job_from_yaml(ELSEWHERE.replace("/models/words", str(tmp_path)))
+    with pytest.raises(SpecError, match="longer than"):
+        ModelReader().config_of(job, SourceRules())
+
+
+def test_a_folder_that_is_not_here_may_be_where_workers_are(tmp_path: Path) -> None:
+    job = job_from_yaml(ELSEWHERE.replace("/models/words", str(tmp_path / "absent")))
+    with pytest.raises(PermanentError, match="can be read"):
+        ModelReader().config_of(job, SourceRules())
 
 
 def test_a_job_without_a_model_needs_no_config() -> None:

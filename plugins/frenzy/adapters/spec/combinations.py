@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import os
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -144,10 +143,10 @@ def _violations(document: Mapping[str, Any]) -> tuple[Violation, ...]:
 
 
 def _names(job: str, chosen: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The job's name and the values, as ``small-lr1e-4-rank16``; numbered where two would have the same."""
+    """The job's name and the values, as ``small-lr1e-4-rank16``; all are numbered where two would have the same."""
     texts = ["-".join(f"{_short(path)}{_text(path, value)}" for path, value in values.items()) for values in chosen]
-    counts = Counter(texts)
-    texts = [text if counts[text] == 1 else f"{text}-{number}" for number, text in enumerate(texts, start=1)]
+    if len(set(texts)) < len(texts):
+        texts = [f"{text}-{number}" for number, text in enumerate(texts, start=1)]
     return [_fitting(job, text) for text in texts]
 
 

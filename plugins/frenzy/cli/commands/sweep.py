@@ -12,6 +12,7 @@ import typer
 
 from frenzy.adapters.spec.combinations import MOST_RUNS, Combination, combined, settings_of
 from frenzy.adapters.spec.job_spec import job_from_document
+from frenzy.adapters.spec.refusals import refused, shown
 from frenzy.adapters.spec.spec_file import SpecFile, checked_text, read_text
 from frenzy.adapters.spec.yaml_core import dump_yaml, load_yaml
 from frenzy.api import endpoints
@@ -71,8 +72,7 @@ def sweep(
         if not wait:
             _show(SweepOutcome(runs=runs, trials=()), as_json=as_json)
             return 0
-        if not as_json:
-            out().print(_runs_table(runs))
+        (err() if as_json else out()).print(_runs_table(runs))
         _await_all(api, runs, err().print)
         trials = _compared(api, runs)
     if as_json:
@@ -87,6 +87,8 @@ def _chosen(spec: Path, settings: dict[str, list[object]], max_runs: int) -> tup
     document = load_yaml(read_text(spec))
     if not isinstance(document, dict):
         job_from_document(document)
+    if document.get("trigger") is not None:
+        raise refused("trigger", shown(document["trigger"]), "a sweep runs once: leave it out")
     found = combined(document, settings, max_runs=max_runs)
     return tuple((each, checked_text(dump_yaml(each.document), spec)) for each in found)
 
@@ -103,7 +105,7 @@ def _started(api: Api, chosen: Sequence[tuple[Combination, SpecFile]]) -> tuple[
             wait_for_dag(api, job.dag_id, spec.job, timeout_s=DAG_TIMEOUT_S, tell=err().print)
             run_id = trigger_run(api, job.dag_id, {})
             runs.append(SweepRun(job=job.name, values=dict(combination.values), dag_id=job.dag_id, run_id=run_id))
-    except FrenzyError:
+    except (FrenzyError, KeyboardInterrupt):
         err().print(_runs_table(runs) if runs else "No run was started.")
         raise
     return tuple(runs)

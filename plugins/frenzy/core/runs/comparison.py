@@ -21,7 +21,8 @@ class Trial:
 
     rank: from 1; None where there is nothing to rank it by. settings: the fields in which the runs differ, by path;
     values of ``env`` and ``secrets`` are nowhere shown.
-    loss: mean over tokens in nats, of the evaluation where every finished run has one, else of the last step.
+    loss: mean over tokens in nats, of the evaluation where every finished run has one, all of them of text that was
+    held out or all of text that was not, else of the last step.
     model: the model's folder, where it is known.
     """
 
@@ -75,7 +76,8 @@ def _scores(views: Sequence[RunView], evaluations: Mapping[str, Mapping[str, Any
         for each in finished
         if (found := evaluations.get(each.run.run_key)) is not None
     }
-    if len(evaluated) == len(finished):
+    held_out = {bool(evaluations[key].get("held_out")) for key in evaluated}
+    if len(evaluated) == len(finished) and len(held_out) < 2:
         return evaluated
     return {each.run.run_key: _Score(loss=_number(each.attempts[-1].last_loss)) for each in finished if each.attempts}
 

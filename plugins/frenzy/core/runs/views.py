@@ -80,13 +80,14 @@ class DraftView:
     shown: the specification as its DAG shows it. total_steps: what times are for. note: what is not known yet.
     candidates: those that fit, best first, then refused ones; long lists are cut, so ``num_fitting`` and
     ``num_refused`` count all. reason: why none fits, with a remedy; else why the next pass would start it with
-    ``plan_id``, or would not.
+    ``plan_id``, or would not. replaces: whether a job of its name is stored already.
     """
 
     name: str
     dag_id: str
     shown: str
     total_steps: int
+    replaces: bool = False
     candidates: tuple[Candidate, ...] = ()
     num_fitting: int = 0
     num_refused: int = 0

@@ -25,6 +25,7 @@ function facts(draft) {
 
 function summary(draft) {
   return [
+    draft.replaces ? notice(`Running it replaces the stored job ${draft.name}; give it another name to keep that.`, null, "warn") : null,
     draft.note ? notice(draft.note, null, "warn") : null,
     isRefused(draft) ? el("div", { class: "notice bad" }, reason(draft.reason)) : facts(draft),
   ];
@@ -107,7 +108,10 @@ class NewJob {
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;
       if (number !== this.asked) return;
-      if (error.status === 503) this.changed(AGAIN_MS);
+      if (error.status === 503) {
+        this.show(error.message, () => [notice("Other jobs are being planned; this one comes next.", null, "warn")], []);
+        this.changed(AGAIN_MS);
+      }
       else this.show([error.message, error.violations], () => refusal(error), []);
     }
   }
@@ -123,13 +127,17 @@ class NewJob {
 
   async start(say) {
     const { draft } = this;
+    if (!draft) return;
     const yaml_text = this.text.value;
-    say("The job is being stored.");
-    const job = await post("jobs", { yaml_text });
-    const isPaused = await parsed(job.dag_id, draft.shown, say);
-    const runId = await trigger(job.dag_id, {}, "Started on the page New job.");
-    say(runLink(job.dag_id, runId, {}, `Open the run of ${job.name}`), isPaused ? "; its DAG is paused: unpause it in Airflow." : "");
-    this.allow();
+    try {
+      say("The job is being stored.");
+      const job = await post("jobs", { yaml_text });
+      const isPaused = await parsed(job.dag_id, draft.shown, say);
+      const runId = await trigger(job.dag_id, {}, "Started on the page New job.");
+      say(runLink(job.dag_id, runId, {}, `Open the run of ${job.name}`), isPaused ? "; its DAG is paused: unpause it in Airflow." : "");
+    } finally {
+      this.allow();
+    }
   }
 }
 

@@ -92,6 +92,8 @@ export function runLink(dagId, runId, attributes, ...children) {
   return link;
 }
 
+const ASKS_FOR_MS = 8000;
+
 // A button, and the words of what became of it. act(say) may refuse. question: asked before it acts; the sandbox of
 // Airflow's frames knows no dialogs.
 export function actionButton(title, act, question = null) {
@@ -99,19 +101,25 @@ export function actionButton(title, act, question = null) {
   const words = el("span", { class: "faint", role: "status" });
   const say = (...what) => words.replaceChildren(" ", ...what);
   let isAsked = !question;
-  button.addEventListener("click", async () => {
+  let armed = null;
+  const ask = () => { isAsked = !question; button.textContent = title; };
+  button.addEventListener("click", async (event) => {
+    if (event.detail > 1) return; // the second of a double click is no answer
     if (!isAsked) {
       isAsked = true;
       button.textContent = question;
+      armed = setTimeout(ask, ASKS_FOR_MS);
       return;
     }
+    clearTimeout(armed);
     button.disabled = true;
     try {
       await act(say);
     } catch (error) {
-      if (!(error instanceof Refusal)) throw error;
       button.disabled = false;
+      ask();
       say(error.message, " ", error.remedy || "");
+      if (!(error instanceof Refusal)) throw error;
     }
   });
   return el("span", { class: "action" }, button, words);

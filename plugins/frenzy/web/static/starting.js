@@ -14,11 +14,24 @@ function place(dagId, runId) {
   return `${encodeURIComponent(dagId)}/dagRuns/${encodeURIComponent(runId)}`;
 }
 
-// The new DAG run's id. The page names it, so that its answer being lost starts no second one.
+// The new DAG run's id. The page names it, and looks for it when the answer is lost, so that none is started twice.
 export async function trigger(dagId, conf, note) {
   const runId = `manual__${new Date().toISOString().replace("Z", "+00:00")}_${crypto.getRandomValues(new Uint32Array(1))[0].toString(16)}`;
-  await airflow(`${encodeURIComponent(dagId)}/dagRuns`, { dag_run_id: runId, logical_date: null, conf, note });
+  try {
+    await airflow(`${encodeURIComponent(dagId)}/dagRuns`, { dag_run_id: runId, logical_date: null, conf, note });
+  } catch (error) {
+    if (!(error instanceof Refusal) || !await isThere(dagId, runId)) throw error;
+  }
   return runId;
+}
+
+async function isThere(dagId, runId) {
+  try {
+    return Boolean(await airflow(place(dagId, runId)));
+  } catch (error) {
+    if (!(error instanceof Refusal)) throw error;
+    return false;
+  }
 }
 
 // Until Airflow has parsed the DAG of this very specification, which stands in its documentation; whether it is paused.
