@@ -66,8 +66,10 @@ def read_reports(path: Path, calibration: Calibration, margin: Margin) -> Sequen
 def judged(cells: Cells, calibration: Calibration, margin: Margin) -> JudgedReport:
     """One report."""
     source, outcome = text(cells, "source", ""), text(cells, "outcome")
+    framework = text(cells, "framework")
+    sharding = f"ZeRO-{text(cells, 'zero_stage')}" if framework == "deepspeed" else framework.upper()
     label = (
-        f"{text(cells, 'model')} ZeRO-{text(cells, 'zero_stage', '1')} b{text(cells, 'micro_batch')} "
+        f"{text(cells, 'model')} {sharding} b{text(cells, 'micro_batch')} "
         f"s{text(cells, 'sequence_length')} x{text(cells, 'num_gpus', '1')} {text(cells, 'gpu')}"
     )
     try:

@@ -95,6 +95,12 @@ def test_a_job_that_could_start_says_so_with_its_plan_and_stores_nothing(user: U
     assert user("op").send("GET", "/runs").json() == []
 
 
+def test_a_name_that_is_stored_says_that_it_is_replaced(user: Users) -> None:
+    assert not drafted(user("ada")).replaces
+    user("ada").ask("POST", "/jobs", SubmittedJob, SubmitJob(yaml_text=YAML))
+    assert drafted(user("ada")).replaces
+
+
 def test_plans_are_those_that_a_run_then_gets(user: Users) -> None:
     view = drafted(user("ada"))
     run = user("op").registered(name="words").run

@@ -48,6 +48,10 @@ def test_a_name_is_the_jobs_and_the_values() -> None:
     assert names({"model.config.n_layer": [1, 2]}) == ["small-layer1", "small-layer2"]
 
 
+def test_a_number_makes_no_name_that_another_has() -> None:
+    assert len(set(names({"evaluation.prompt": ["a", "a!", "a-2"]}))) == 3
+
+
 def test_names_that_would_be_alike_are_numbered() -> None:
     assert names({"evaluation.prompt": ["a b", "a_b"]}) == ["small-prompta_b-1", "small-prompta_b-2"]
 

@@ -49,6 +49,13 @@ def test_one_bad_combination_keeps_all_from_being_submitted(online: Command, wor
     assert world.services.jobs.get("words-lr7e-4-ms5") is None
 
 
+def test_a_sweep_leaves_no_schedule_behind(frenzy: Command, spec: Path) -> None:
+    spec.write_text(spec.read_text(encoding="utf-8") + "\ntrigger: {cron: '0 2 * * *'}\n", encoding="utf-8")
+    said = frenzy("sweep", str(spec), *RATES, "--dry-run")
+    assert said.status == 2
+    assert "trigger" in said.err and "leave it out" in said.err
+
+
 def test_more_runs_than_allowed_are_refused(frenzy: Command, spec: Path) -> None:
     said = frenzy("sweep", str(spec), *RATES, *STEPS, "--max-runs", "3", "--dry-run")
     assert said.status == 2
