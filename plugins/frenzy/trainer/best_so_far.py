@@ -26,6 +26,13 @@ class BestSoFar:
         """Whether the loss has not fallen for as many validations as the job has patience for."""
         return asked.patience is not None and self.num_since >= asked.patience
 
+    def why_no_further(self) -> str:
+        """What the validations found, as the reason of an early end."""
+        if self.loss is None:
+            return f"none of {self.num_since} validations gave a finite loss."
+        found = f"the validation loss was {self.loss:.4f} after step {self.step}"
+        return f"{found} and lower in none of {self.num_since} validations since."
+
 
 def is_due(asked: ValidationSpec, *, step: int, total_steps: int) -> bool:
     """Whether a validation follows ``step``: the last one always has one."""

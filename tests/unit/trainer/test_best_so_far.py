@@ -42,6 +42,13 @@ def test_the_training_ends_when_patience_does_and_never_without_one() -> None:
     assert not after(2.0, *[3.0] * 50).ends_training(ValidationSpec(every_steps=10))
 
 
+def test_an_early_end_has_a_reason_with_and_without_a_finite_loss() -> None:
+    found = after(2.0, 3.0, 3.0).why_no_further()
+    assert found == "the validation loss was 2.0000 after step 10 and lower in none of 2 validations since."
+    nan = float("nan")
+    assert after(nan, nan).why_no_further() == "none of 2 validations gave a finite loss."
+
+
 def test_validations_follow_every_so_many_steps_and_the_last() -> None:
     assert [step for step in range(1, 26) if is_due(ASKED, step=step, total_steps=25)] == [10, 20, 25]
     assert not is_due(ValidationSpec(), step=25, total_steps=25)

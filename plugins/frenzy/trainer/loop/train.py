@@ -115,10 +115,7 @@ def train(run: Run) -> TrainEnd:
 
 def _account(run: Run, last: int, model_step: int, best: BestSoFar) -> Iterator[str]:
     if last < run.prepared.total_steps:
-        yield (
-            f"Stopped early after step {last} of {run.prepared.total_steps}: the validation loss was {best.loss:.4f} "
-            f"after step {best.step} and lower in none of {best.num_since} validations since."
-        )
+        yield f"Stopped early after step {last} of {run.prepared.total_steps}: {best.why_no_further()}"
     if run.spec.job.validation.final_model == "best":
         yield f"The model is that of step {model_step}."
 
