@@ -60,12 +60,20 @@ class Bounds:
     """What can be true of an attempt: its ranks, the run's steps, and until when.
 
     total_steps: the run's last step, where the job says it; most_steps bounds it where it does not.
+    may_stop_early: the built-in trainer may end before it, as the job has patience.
     """
 
     num_ranks: int
     most_steps: int
     total_steps: int | None
     until_s: float
+    may_stop_early: bool = False
+
+    def last_of(self, result: AttemptResult) -> int:
+        """The run's last step after ``result``; 0 where nobody says it."""
+        if result.stopped_early and self.may_stop_early:
+            return result.total_steps
+        return self.total_steps or result.total_steps
 
 
 def bounds_of(run: RunRecord, attempt: Attempt, now_s: float) -> Bounds:
@@ -76,8 +84,9 @@ def bounds_of(run: RunRecord, attempt: Attempt, now_s: float) -> Bounds:
     return Bounds(
         num_ranks=attempt.plan.num_gpus,
         most_steps=given or (_MOST_STEPS if estimate is None else _ESTIMATE_FACTOR * (estimate + 1)),
-        total_steps=None if run.job.validation.patience is not None else given,
+        total_steps=given,
         until_s=now_s + _CLOCK_MARGIN_S,
+        may_stop_early=run.job.workload is None and run.job.validation.patience is not None,
     )
 
 
@@ -118,7 +127,7 @@ def believed_result(result: AttemptResult, bounds: Bounds) -> AttemptResult:
         detail = f"The workers' account is not possible: {problem}."
         return AttemptResult(exit_code=_CRASHED, last_step=0, total_steps=bounds.total_steps or 0, detail=detail)
     began = result.total_steps > 0 or result.last_step > 0
-    total = bounds.total_steps or result.total_steps if began else 0
+    total = bounds.last_of(result) if began else 0
     text = printable(result.detail)[:_LONGEST_TEXT]
     return replace(result, total_steps=total, detail=text)
 
@@ -199,10 +208,10 @@ def _result_problems(result: AttemptResult, bounds: Bounds) -> Iterator[str]:
     for name in ("last_step", "total_steps", "resumed_from_step", "checkpoint_step"):
         yield from _outside(name, getattr(result, name), 0, bounds.most_steps)
     yield from _outside("first_failing_rank", result.first_failing_rank, 0, bounds.num_ranks - 1)
-    total = bounds.total_steps or result.total_steps
+    total = bounds.last_of(result)
     if total and result.last_step > total:
         yield f"last_step {result.last_step} is after the last of {total}"
-    if result.stopped_early and bounds.total_steps:
+    if result.stopped_early and not bounds.may_stop_early:
         yield "it says that it stopped early, and the job has no validation.patience"
     if result.exit_code == ExitCode.DONE and not result.last_step == total > 0:
         yield f"it says that all is done at step {result.last_step} of {total}"

@@ -14,9 +14,10 @@ from frenzy.core.runs.protocol import PressureReport, ProgressReport
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError, Reason, ReasonCode
 from frenzy.core.values.job import ValidationSpec
-from frenzy.core.values.launch import AttemptResult
+from frenzy.core.values.launch import AttemptResult, ExitCode
 from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.telemetry import StepRecord, fold_steps
+from frenzy.core.values.workload import WorkloadSpec
 
 BOUNDS = Bounds(num_ranks=2, most_steps=40, total_steps=40, until_s=1_000.0)
 DONE = AttemptResult(exit_code=0, last_step=40, total_steps=40)
@@ -96,6 +97,29 @@ def test_an_early_end_is_believed_of_a_job_that_has_patience() -> None:
     attempt = values.attempt(run.run_key)
     assert believed_result(early, bounds_of(patient, attempt, 0.0)) == early
     assert "validation.patience" in believed_result(early, bounds_of(run, attempt, 0.0)).detail
+
+
+def test_a_job_by_epochs_and_a_workload_without_patience_cannot_stop_early() -> None:
+    early = AttemptResult(exit_code=0, last_step=5, total_steps=5, stopped_early=True)
+    run = values.run()
+    by_epochs = replace(run.job, training=replace(run.job.training, max_steps=None, epochs=1.0))
+    script = replace(run.job, workload=WorkloadSpec(command=("train.py",)))
+    attempt = values.attempt(run.run_key)
+    for job in (by_epochs, script):
+        bounds = bounds_of(replace(run, job=job), attempt, 0.0)
+        assert "validation.patience" in believed_result(early, bounds).detail
+        assert believed_result(replace(early, stopped_early=False), bounds).exit_code == ExitCode.DONE
+
+
+def test_patience_lets_no_run_be_done_before_its_last_step_that_did_not_stop_early() -> None:
+    run = values.run()
+    training = replace(run.job.training, max_steps=1000)
+    patient = replace(run.job, training=training, validation=ValidationSpec(every_steps=1, patience=1))
+    bounds = bounds_of(replace(run, job=patient), values.attempt(run.run_key), 0.0)
+    end = AttemptResult(exit_code=0, last_step=3, total_steps=3)
+    assert "all is done at step 3 of 1000" in believed_result(end, bounds).detail
+    assert believed_result(replace(end, stopped_early=True), bounds).exit_code == ExitCode.DONE
+    assert believed_result(replace(end, stopped_early=True, last_step=2), bounds).exit_code != ExitCode.DONE
 
 
 @pytest.mark.parametrize(
