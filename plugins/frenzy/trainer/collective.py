@@ -63,6 +63,21 @@ def from_rank0_at_length(work: Callable[[], T]) -> T:
     return from_rank0(lambda: _result(future))
 
 
+def gathered_at_length(work: Callable[[], T] | None) -> list[T | None]:
+    """What each rank's ``work`` gives, by rank; None of a rank without. It may take longer than a collective waits."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        future = None if work is None else pool.submit(work)
+        while not all(_gathered(future is None or _has_ended(future))):
+            pass
+    return _gathered(None if future is None else future.result())
+
+
+def _gathered(own: Any) -> list[Any]:
+    of_ranks: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(of_ranks, own)
+    return of_ranks
+
+
 def _has_ended(future: Future[T] | None) -> bool:
     assert future is not None
     wait([future], timeout=_MEET_EVERY_S)

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import distributed
@@ -22,7 +21,8 @@ from frenzy.trainer.callbacks import StepContext, callback_states, restore_callb
 from frenzy.trainer.checkpoint.load import load_checkpoint
 from frenzy.trainer.checkpoint.save import CheckpointSaver
 from frenzy.trainer.checkpoint.saved_state import TrainState
-from frenzy.trainer.checkpoint.store import prepare_step
+from frenzy.trainer.checkpoint.store import PreparedCheckpoint, prepare_step
+from frenzy.trainer.collective import gathered_at_length
 from frenzy.trainer.data.packing import SequenceReader
 from frenzy.trainer.loop.control import ControlFile
 from frenzy.trainer.loop.learning_rate import batch_sequences, dropout_seed, learning_rate
@@ -117,6 +117,8 @@ def _account(run: Run, last: int, model_step: int, best: BestSoFar) -> Iterator[
     if last < run.prepared.total_steps:
         yield f"Stopped early after step {last} of {run.prepared.total_steps}: {best.why_no_further()}"
     if run.spec.job.validation.final_model == "best":
+        if best.step not in (0, model_step):
+            yield f"The best checkpoint, of step {best.step}, could not be read or is not whole."
         yield f"The model is that of step {model_step}."
 
 
@@ -327,14 +329,23 @@ def _bring_back(run: Run, step: int) -> bool:
     """Load the checkpoint of ``step``, which one rank of each node brings near. False where it is gone. Collective."""
     heartbeats.beat("loading the best checkpoint")
     with run.device.host_work():
-        found = prepare_step(run.paths, run.scratch / "best", step) if run.local_rank == 0 else None
-        of_ranks: list[Any] = [None] * run.spec.plan.num_gpus
-        distributed.all_gather_object(of_ranks, (run.local_rank, found))
-        if any(local_rank == 0 and each is None for local_rank, each in of_ranks):
+        first = run.rank - run.local_rank
+        of_ranks = gathered_at_length((lambda: (first, _near(run, step))) if run.rank == first else None)
+        near = dict(each for each in of_ranks if each is not None)
+        found = near[first]
+        if found is None or None in near.values():
             logger.warning("the best checkpoint, of step %d, is gone or not whole: the model is the last one", step)
             return False
-        load_checkpoint(run.engine, of_ranks[run.rank - run.local_rank][1], layout_of(run.spec))
+        load_checkpoint(run.engine, found, layout_of(run.spec))
     return True
+
+
+def _near(run: Run, step: int) -> PreparedCheckpoint | None:
+    try:
+        return prepare_step(run.paths, run.scratch / "best", step)
+    except Exception as error:  # stores raise errors of their own, and there is the last model
+        logger.warning("the checkpoint of step %d cannot be read: %s", step, error)
+        return None
 
 
 def _each_callback(run: Run, hook: str, context: StepContext) -> None:

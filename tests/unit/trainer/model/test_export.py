@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from frenzy.core.values.job import TrainingJob
 from frenzy.trainer import files
-from frenzy.trainer.collective import from_rank0_at_length
+from frenzy.trainer.collective import from_rank0_at_length, gathered_at_length
 from frenzy.trainer.model.export import READY_FILE, ExportError, export_model
 from frenzy.trainer.model.loading import load_config
 from frenzy.trainer.model.making import make_model
@@ -127,6 +127,11 @@ def test_long_work_of_the_first_rank_gives_its_result_or_its_failure() -> None:
     assert from_rank0_at_length(lambda: 3) == 3
     with pytest.raises(RuntimeError, match="disk"):
         from_rank0_at_length(_fail)
+
+
+def test_long_work_of_some_ranks_gives_what_each_of_them_found() -> None:
+    assert gathered_at_length(lambda: 3) == [3]
+    assert gathered_at_length(None) == [None]
 
 
 def _fail() -> None:
