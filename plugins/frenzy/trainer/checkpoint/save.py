@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -90,7 +90,7 @@ class CheckpointSaver:
 
     ``begin`` and ``finish`` are collective. scratch_dir: local folder used on the way to a remote run
     directory. The newest ``keep`` checkpoints are kept. begun_s: when one was begun last, on the monotonic clock.
-    resumed: the checkpoint that the engine was brought to.
+    resumed: the checkpoint that the engine was brought to. kept_steps: see ``TrainState``; of the newest that is whole.
     """
 
     def __init__(
@@ -112,6 +112,7 @@ class CheckpointSaver:
         self.begun_s = time.monotonic()
         self._num_written = 0
         self._is_abandoned = False
+        self.kept_steps: tuple[int, ...] = ()
 
     def __enter__(self) -> CheckpointSaver:
         return self
@@ -165,8 +166,8 @@ class CheckpointSaver:
             save_id=pending.save_id,
             tokens_seen=pending.state.tokens_seen,
         )
-        from_rank0(lambda: self._publish(manifest, pending.state.kept_step))
-        self._newest = manifest
+        from_rank0(lambda: self._publish(manifest, pending.state.kept_steps))
+        self._newest, self.kept_steps = manifest, pending.state.kept_after(manifest.step)
         return manifest
 
     def _new_id(self) -> str:
@@ -208,13 +209,13 @@ class CheckpointSaver:
             wait([written], timeout=_LOOK_S)
         return written.result()
 
-    def _publish(self, manifest: CheckpointManifest, kept_step: int | None = None) -> None:
+    def _publish(self, manifest: CheckpointManifest, kept_steps: Sequence[int] = ()) -> None:
         self._store.commit(manifest)
-        self._tidied = self._in_thread(lambda: self._retain(manifest, kept_step))
+        self._tidied = self._in_thread(lambda: self._retain(manifest, kept_steps))
 
-    def _retain(self, manifest: CheckpointManifest, kept_step: int | None) -> None:
+    def _retain(self, manifest: CheckpointManifest, kept_steps: Sequence[int]) -> None:
         try:
-            self._store.retain(manifest, self._keep, kept_step)
+            self._store.retain(manifest, self._keep, kept_steps)
         except Exception as error:  # stores raise errors of their own, and the new checkpoint is there
             logger.warning("old checkpoints could not be removed: %s", error)
 

@@ -22,7 +22,8 @@ class TrainState:
     """The trainer's own state. Optimizer steps done, tokens seen, and what callbacks want kept.
 
     ``callback_states`` holds plain JSON values only. Random number generators are saved beside it.
-    kept_step: an earlier checkpoint that stays, whatever else is removed.
+    kept_step: an earlier checkpoint that stays, whatever else is removed. kept_before: those that were to stay before
+    it, newest first: the first that is there stays where the save of ``kept_step`` failed.
     """
 
     step: int
@@ -30,6 +31,16 @@ class TrainState:
     callback_states: Mapping[str, Any] = field(default_factory=dict)
     best: BestSoFar = BestSoFar()
     kept_step: int | None = None
+    kept_before: tuple[int, ...] = ()
+
+    @property
+    def kept_steps(self) -> tuple[int, ...]:
+        """Checkpoints of which the first that is there stays."""
+        return () if self.kept_step is None else (self.kept_step, *self.kept_before)
+
+    def kept_after(self, step: int) -> tuple[int, ...]:
+        """What may still be needed of them once the checkpoint of ``step``, with this state, is there."""
+        return (step,) if step == self.kept_step else self.kept_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

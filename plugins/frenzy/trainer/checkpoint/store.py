@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,16 +170,18 @@ class CheckpointStore:
             if MANIFEST_NAME not in sizes and step != but_step:
                 self._remove(step, sizes)
 
-    def retain(self, newest: CheckpointManifest, keep: int, kept_step: int | None = None) -> None:
-        """Keep ``newest`` (just committed), the ``keep - 1`` before it and ``kept_step``'s; remove everything else.
+    def retain(self, newest: CheckpointManifest, keep: int, kept_steps: Sequence[int] = ()) -> None:
+        """Keep ``newest`` (just committed), the ``keep - 1`` before it and the first of ``kept_steps`` that is there.
+
+        Everything else is removed. A save that failed leaves no checkpoint: the next of ``kept_steps`` stays then.
 
         Later steps than ``newest`` were left behind when a run went back to an earlier
         checkpoint: they go too.
         """
         before = [each for each in self.manifests() if each.step < newest.step]
-        kept = {each.step for each in (newest, *before[: keep - 1])} | {
-            each.step for each in before if each.step == kept_step
-        }
+        there = {newest.step, *(each.step for each in before)}
+        best = [step for step in kept_steps if step in there][:1]
+        kept = {newest.step, *(each.step for each in before[: keep - 1]), *best}
         for step, sizes in self._sizes().items():
             if step not in kept:
                 self._remove(step, sizes)

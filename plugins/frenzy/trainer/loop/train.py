@@ -83,6 +83,7 @@ def train(run: Run) -> TrainEnd:
     run.board.set_plan(run.local_rank, total_steps=last, resumed_step=None if state is None else start)
     _each_callback(run, "on_train_begin", _context(run, step=start, loss=None))
     with TelemetryWriter(run.paths, run.spec.attempt, run.rank) as telemetry, _saver(run) as saver:
+        saver.kept_steps = () if state is None else state.kept_after(start)
         loop = _Loop(
             reader=SequenceReader(run.prepared.data, run.scratch),
             control=ControlFile(run.paths.control(run.spec.attempt)),
@@ -284,6 +285,7 @@ def _save(run: Run, end: StepEnd, saver: CheckpointSaver, *, trains_on: bool) ->
         callback_states=callback_states(run.callbacks),
         best=end.best,
         kept_step=end.best.step if run.spec.job.validation.keep_best else None,
+        kept_before=tuple(step for step in saver.kept_steps if step != end.best.step),
     )
     meanwhile = trains_on and run.spec.job.checkpoint.background
     with run.device.host_work():

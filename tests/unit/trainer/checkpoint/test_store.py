@@ -17,6 +17,7 @@ from frenzy.core.lifecycle.resume import ParallelLayout
 from frenzy.core.values import codec
 from frenzy.core.values.errors import PermanentError, ReasonCode
 from frenzy.core.values.launch import RunPaths
+from frenzy.trainer.checkpoint.saved_state import TrainState
 from frenzy.trainer.checkpoint.store import CheckpointStore, list_checkpoints, newest_good, prepare_resume
 
 LAYOUT = ParallelLayout(2, 2)
@@ -162,8 +163,19 @@ def test_half_written_files_go_at_the_next_save_before_it_needs_the_room(paths: 
 
 def test_the_checkpoint_that_is_to_stay_does(paths: RunPaths) -> None:
     manifests = [save(paths, step, keep=9) for step in (1, 2, 3, 4)]
-    CheckpointStore(paths).retain(manifests[-1], 1, kept_step=2)
+    CheckpointStore(paths).retain(manifests[-1], 1, kept_steps=(2, 1))
     assert steps(paths) == [4, 2]
+
+
+def test_a_best_checkpoint_that_was_never_written_lets_the_one_before_it_stay(paths: RunPaths) -> None:
+    one = TrainState(1, kept_step=1)
+    failed = TrainState(2, kept_step=2, kept_before=one.kept_after(1))
+    after = TrainState(4, kept_step=2, kept_before=one.kept_after(1))
+    manifests = [save(paths, step, keep=9) for step in (1, 3, 4)]
+    CheckpointStore(paths).retain(manifests[-1], 1, after.kept_steps)
+    assert steps(paths) == [4, 1]
+    assert after.kept_after(4) == (2, 1), "the next checkpoint of the run keeps it, too"
+    assert failed.kept_after(2) == (2,), "and none once the best is there"
 
 
 def test_saving_a_step_again_keeps_the_first_until_the_second_is_complete(paths: RunPaths) -> None:
