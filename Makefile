@@ -39,14 +39,10 @@ else
 	@$(PYTEST) tests/e2e -m "not thorough"
 endif
 
-# Jobs through Airflow wait more than they compute: beside the Airflow that most tests share, others have their own.
 # CHECKED=1: after `make check`, which has run the first three folders.
 test-all: $(STAMP) ## every test but test-k8s-full: components killed, packaging, PostgreSQL, and Kubernetes (test-k8s)
 	@$(PYTEST) $(PARALLEL) $(if $(CHECKED),,tests/unit tests/tools tests/contract) tests/trainer
-	@mkdir -p build
-	@$(PYTEST) tests/packaging tests/e2e -m "not shared_airflow" >build/own-airflows.log 2>&1 & own=$$!; \
-	  $(PYTEST) tests/e2e -m shared_airflow; shared=$$?; \
-	  wait $$own; alone=$$?; cat build/own-airflows.log; exit $$((shared > alone ? shared : alone))
+	@$(PYTEST) tests/packaging tests/e2e
 	@$(MAKE) test-k8s
 
 coverage: $(STAMP) ## lines and branches of the package that unit, tools, contract and trainer tests run

@@ -16,14 +16,6 @@ from frenzy.cli.embedded.stack import Stack
 LEASE_S = 15
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest selects by mark
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that share one Airflow."""
-    for item in items:
-        if "stack" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.shared_airflow)
-
-
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory, stack_settings: Callable[[str], dict[str, str]]) -> Iterator[Stack]:
     """A running Airflow in a home and on a port of its own, over the test cluster.
