@@ -70,7 +70,9 @@ def test_measured_peaks_and_host_memory_are_near_the_predicted_ones(figures: lis
         if each.name.startswith("peak of") or each.name == "host memory"
     }
     assert len(errors) >= 6
-    assert [name for name, error in errors.items() if error is None or abs(error) > 0.15] == []
+    # Here each launcher is forked, so its memory holds what the proof had imported; test_host_memory starts it anew.
+    allowed = {name: 0.2 if name.endswith("host memory") else 0.15 for name in errors}
+    assert [name for name, error in errors.items() if error is None or abs(error) > allowed[name]] == []
 
 
 def test_every_provoked_failure_has_its_name_and_the_forecast_comes_first(figures: list[Figure]) -> None:

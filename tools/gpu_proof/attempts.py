@@ -275,16 +275,21 @@ def steps_of(spec: LaunchSpec) -> list[StepRecord]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory of a process and all it started; pages that they share count once."""
+    """Memory of a process and all it started: each one's own, and once what the one that shares most shares.
+
+    Proportional sizes would do for the tree alone, but pages of libraries count less while others have them, too.
+    """
     try:
         launcher = psutil.Process(pid)
-        return sum(_proportional_bytes(each) for each in (launcher, *launcher.children(recursive=True)))
+        parts = [_own_and_shared(each) for each in (launcher, *launcher.children(recursive=True))]
     except psutil.NoSuchProcess:
         return 0
+    return sum(own for own, _ in parts) + max(shared for _, shared in parts)
 
 
-def _proportional_bytes(process: psutil.Process) -> int:
+def _own_and_shared(process: psutil.Process) -> tuple[int, int]:
     try:
-        return int(process.memory_full_info().pss)
+        found = process.memory_full_info()
     except psutil.Error:  # it has just ended
-        return 0
+        return 0, 0
+    return int(found.uss), int(found.rss - found.uss)
