@@ -41,7 +41,7 @@ __all__ = [
 if TYPE_CHECKING:
     from frenzy.adapters.spec.combinations import combinations
     from frenzy.adapters.spec.job_spec import job_from_yaml
-    from frenzy.airflow.operators.comparison import frenzy_comparison
+    from frenzy.airflow.operators.compare_runs import frenzy_comparison
     from frenzy.airflow.operators.notifiers import Notifiers
     from frenzy.airflow.operators.task_group import frenzy_evaluation, frenzy_training
     from frenzy.core.values.errors import FrenzyError, SpecError
@@ -68,7 +68,7 @@ else:
     _ELSEWHERE = {
         "frenzy.adapters.spec.combinations": ("combinations",),
         "frenzy.adapters.spec.job_spec": ("job_from_yaml",),
-        "frenzy.airflow.operators.comparison": ("frenzy_comparison",),
+        "frenzy.airflow.operators.compare_runs": ("frenzy_comparison",),
         "frenzy.airflow.operators.notifiers": ("Notifiers",),
         "frenzy.airflow.operators.task_group": ("frenzy_evaluation", "frenzy_training"),
         "frenzy.core.values.errors": ("FrenzyError", "SpecError"),

@@ -25,9 +25,9 @@ from tests.bench.jct_runs import HAS, HAS_WRONG, NUM_WORKERS, SIA, SIGMA
 from frenzy.core.values.scheduling_facts import QueuedJob
 from frenzy.sim.disturbances import Disturbances
 from frenzy.sim.engine import simulate
-from frenzy.sim.metrics import Summary, summarise
 from frenzy.sim.reports.intervals import interval_of_mean
 from frenzy.sim.scenario_jobs import Scenario
+from frenzy.sim.summaries import Summary, summarise
 from frenzy.sim.workloads import WorkloadSpec, make_scenario
 from tools.policy_bench.rivals import scheduler_named
 

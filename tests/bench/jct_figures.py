@@ -9,8 +9,8 @@ from typing import Any, Final
 from tests.bench.jct_runs import HAS, HAS_WRONG, PAPER, PAPER_ALL, SIA, SIA_RIGID, SIA_WORK
 from tests.bench.report import figure
 
-from frenzy.sim.metrics import Summary
 from frenzy.sim.reports.intervals import Interval, interval_of_mean, paired_ratio
+from frenzy.sim.summaries import Summary
 
 JCT: Final = "jct_mean_s"
 P99: Final = "jct_p99_s"

@@ -15,9 +15,9 @@ from tests.bench.jct_picture import draw
 from tests.bench.jct_runs import Run
 from tests.bench.jct_words import PAGE, WHY
 
-from frenzy.sim.metrics import Summary
 from frenzy.sim.reports.figures import by_policy
 from frenzy.sim.reports.intervals import Interval
+from frenzy.sim.summaries import Summary
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 PAGE_NAME: Final = "how-we-compare.md"

@@ -11,8 +11,8 @@ from typing import Final
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.sim.disturbances import Disturbances
 from frenzy.sim.engine import simulate
-from frenzy.sim.metrics import Summary, summarise
 from frenzy.sim.scenario_jobs import Scenario
+from frenzy.sim.summaries import Summary, summarise
 from frenzy.sim.workloads import WorkloadSpec, make_scenario
 from tools.policy_bench.rivals import scheduler_named
 

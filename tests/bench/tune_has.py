@@ -15,8 +15,8 @@ from tests.bench.jct_runs import CLUSTERS, SIGMA, TRACES
 from frenzy.core.scheduling import HasPolicy
 from frenzy.sim.disturbances import Disturbances
 from frenzy.sim.engine import simulate
-from frenzy.sim.metrics import Summary, summarise
 from frenzy.sim.schedulers import ProductScheduler
+from frenzy.sim.summaries import Summary, summarise
 from frenzy.sim.workloads import WorkloadSpec, make_scenario
 
 SEEDS: Final = (7, 24)

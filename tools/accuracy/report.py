@@ -11,8 +11,8 @@ from frenzy.adapters.calibration_file import default_calibration
 from frenzy.evaluation.accuracy import AccuracyReport, Bar, accuracy_report, at_most
 from frenzy.evaluation.datasets import release_calibrations
 from frenzy.evaluation.margin import Margin, fit_margin
+from frenzy.evaluation.public_reports import JudgedReport, read_reports
 from frenzy.evaluation.published import Outcome
-from frenzy.evaluation.reports import JudgedReport, read_reports
 from frenzy.evaluation.score import Errors, ScoredRow, scored_rows
 from frenzy.settings import CHECKOUT
 from tools.accuracy.expert_load import ExpertLoads, expert_loads

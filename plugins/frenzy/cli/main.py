@@ -23,7 +23,7 @@ from frenzy.cli.commands.marp.group import HELP as MARP_HELP
 from frenzy.cli.commands.marp.group import VERBS as MARP_VERBS
 from frenzy.cli.commands.metrics import metrics
 from frenzy.cli.commands.outputs import checkpoints, models
-from frenzy.cli.commands.plan import plan
+from frenzy.cli.commands.plan.command import plan
 from frenzy.cli.commands.queue import queue
 from frenzy.cli.commands.simulate.command import simulate
 from frenzy.cli.commands.status import status

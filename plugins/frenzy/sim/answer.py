@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from frenzy.core.runs.views import QueueSnapshot
 from frenzy.sim.cluster_changes import Changed
-from frenzy.sim.metrics import Summary, summarise
 from frenzy.sim.results import JobOutcome, SimResult
+from frenzy.sim.summaries import Summary, summarise
 
 AS_IT_IS, CHANGED = "as it is", "what if"
 

@@ -6,7 +6,7 @@ import pytest
 
 from frenzy.adapters.calibration_file import default_calibration
 from frenzy.evaluation.margin import Margin
-from frenzy.evaluation.reports import Verdict, judged
+from frenzy.evaluation.public_reports import Verdict, judged
 
 REPORT = {
     "source": "a thread",

@@ -12,7 +12,7 @@ from tests.bench.jct_runs import HAS, HAS_WRONG, PAPER, PAPER_ALL, SERIES, SIA, 
 
 from frenzy.sim.disturbances import Disturbances
 from frenzy.sim.engine import simulate
-from frenzy.sim.metrics import Summary
+from frenzy.sim.summaries import Summary
 from frenzy.sim.workloads import WorkloadSpec, make_scenario
 from tools.policy_bench.rivals import scheduler_named
 

@@ -13,12 +13,12 @@ from tests.unit.sim.sim_world import on_large, on_small, scenario, sim_job
 
 from frenzy.core.scheduling import HasPolicy, PaperPolicy
 from frenzy.sim.engine import simulate
-from frenzy.sim.metrics import CPU_TIMES
 from frenzy.sim.reports.figures import FIGURES, UNITS, unit_for
 from frenzy.sim.reports.plots import span_shown_s, time_means
 from frenzy.sim.reports.report import Report, write_report
 from frenzy.sim.results import SimResult
 from frenzy.sim.schedulers import ProductScheduler
+from frenzy.sim.summaries import CPU_TIMES
 
 
 @pytest.fixture(scope="module")

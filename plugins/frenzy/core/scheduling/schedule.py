@@ -13,9 +13,9 @@ from frenzy.core.scheduling.engine.policy_settings import Policy
 from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.scheduling.engine.state import SchedulingState, apply_actions
 from frenzy.core.scheduling.policies import paper
+from frenzy.core.scheduling.reasons.chosen_plans import why_this_plan
 from frenzy.core.scheduling.reasons.holds import Judge, Record
 from frenzy.core.scheduling.reasons.remedies import Trials
-from frenzy.core.scheduling.reasons.starts import why_this_plan
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import Action, Hold, QueuedJob, SchedulingFacts, Start

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from frenzy.sim.metrics import CPU_TIMES, Summary
 from frenzy.sim.reports.intervals import Interval, PairedRatio, interval_of_mean, paired_ratio
+from frenzy.sim.summaries import CPU_TIMES, Summary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

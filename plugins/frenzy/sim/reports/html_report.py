@@ -10,9 +10,9 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from frenzy.sim.metrics import Summary
 from frenzy.sim.reports.figures import Figure, PolicyFigures, TimeUnit, by_policy, ratios, shown_figures, time_unit_of
 from frenzy.sim.reports.intervals import Interval
+from frenzy.sim.summaries import Summary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

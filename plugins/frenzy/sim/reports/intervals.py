@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from frenzy.sim.metrics import Summary
+from frenzy.sim.summaries import Summary
 
 NUM_RESAMPLES: Final = 10_000
 SEED: Final = 20_241_219

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from frenzy.core.values.codec import encode
-from frenzy.sim.metrics import CPU_TIMES, Summary, summarise
 from frenzy.sim.reports.figures import by_policy, ratios
 from frenzy.sim.reports.html_report import Picture, html_page
 from frenzy.sim.results import JobOutcome, SimResult
+from frenzy.sim.summaries import CPU_TIMES, Summary, summarise
 
 MOST_SCENARIOS_DRAWN: Final = 3
 SCHEMA_VERSION: Final = 1

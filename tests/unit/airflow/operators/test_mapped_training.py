@@ -17,7 +17,7 @@ from tests.unit.web.conftest import registration
 
 from frenzy.adapters.spec.job_spec import job_from_document, job_to_document
 from frenzy.airflow.identity import identity_of
-from frenzy.airflow.operators.comparison import CompareOperator, frenzy_comparison
+from frenzy.airflow.operators.compare_runs import CompareOperator, frenzy_comparison
 from frenzy.airflow.operators.task_group import frenzy_training
 from frenzy.app.observe import attempt_launching
 from frenzy.app.place import enqueue

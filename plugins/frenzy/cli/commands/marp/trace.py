@@ -145,7 +145,7 @@ def _refused(what: str, why: str, remedy: str = "Use `frenzy plan`.") -> Permane
 def _first_plan(job: TrainingJob, cluster: Path) -> ResourcePlan:
     """The plan that ranks first on ``cluster``. Raises PermanentError when none fits."""
     from frenzy.adapters.connection_settings import settings_at_hand
-    from frenzy.cli.commands.plan import show_note
+    from frenzy.cli.commands.plan.command import show_note
     from frenzy.offline import plan_offline
 
     settings = settings_at_hand()

@@ -11,11 +11,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from frenzy.cli.render.tables import Grid, grid
 from frenzy.sim.engine import simulate
-from frenzy.sim.metrics import Summary
 from frenzy.sim.reports.figures import by_policy, shown_figures, time_unit_of
 from frenzy.sim.results import SimResult
 from frenzy.sim.scenario_jobs import Scenario
 from frenzy.sim.schedulers import Scheduler
+from frenzy.sim.summaries import Summary
 
 _STEPS: Final = 200
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from frenzy.core.scheduling.engine import starts as starts_only
 from frenzy.core.scheduling.engine.entries import Entry
+from frenzy.core.scheduling.engine.left_over import Forbidden, Missed
 from frenzy.core.scheduling.engine.placement import place_in
 from frenzy.core.scheduling.engine.plan_tables import RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy
@@ -16,7 +17,6 @@ from frenzy.core.scheduling.engine.service_order import ServiceOrder, entries_of
 from frenzy.core.scheduling.engine.shares import forbidden_key, targets
 from frenzy.core.scheduling.engine.state import SchedulingState, running_job
 from frenzy.core.scheduling.engine.swap import served_first
-from frenzy.core.scheduling.engine.sweep import Forbidden, Missed
 from frenzy.core.values.scheduling_facts import Action, Resize, Start
 
 # After so many sweeps with targets that could not be placed nobody is moved any more.

@@ -21,11 +21,11 @@ from collections.abc import Mapping
 
 from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.fair_share import ShareTurns, Turn
+from frenzy.core.scheduling.engine.left_over import Forbidden, Missed, Sweep
 from frenzy.core.scheduling.engine.plan_tables import Capacity, RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.service_order import ServiceOrder
-from frenzy.core.scheduling.engine.sweep import Forbidden, Missed, Sweep
 
 
 def targets(

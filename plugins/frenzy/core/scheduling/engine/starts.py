@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.fair_share import held_by_queue
+from frenzy.core.scheduling.engine.left_over import Kept, Missed, Sweep
 from frenzy.core.scheduling.engine.placement import place
 from frenzy.core.scheduling.engine.plan_tables import RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy, FifoPolicy, HasPolicy
@@ -23,7 +24,6 @@ from frenzy.core.scheduling.engine.room import FreeCapacity, Need, minus
 from frenzy.core.scheduling.engine.service_order import ServiceOrder, entries_of
 from frenzy.core.scheduling.engine.shares import serve
 from frenzy.core.scheduling.engine.state import SchedulingState, restarted
-from frenzy.core.scheduling.engine.sweep import Kept, Missed, Sweep
 from frenzy.core.values.cluster import Placement
 from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob, Start
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 
 from frenzy.core.scheduling.engine.deadlines import deadline_sentence, lost_sentence, possible_choices
 from frenzy.core.scheduling.engine.entries import Entry
+from frenzy.core.scheduling.engine.left_over import Kept, Missed
 from frenzy.core.scheduling.engine.placement import place, place_in
 from frenzy.core.scheduling.engine.plan_tables import RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import queue_rules
 from frenzy.core.scheduling.engine.reservation import Promise
 from frenzy.core.scheduling.engine.room import Need
 from frenzy.core.scheduling.engine.state import SchedulingState
-from frenzy.core.scheduling.engine.sweep import Kept, Missed
 from frenzy.core.scheduling.engine.wording import about, are, asked, host_needs, listed
 from frenzy.core.scheduling.reasons.impossible import impossible
 from frenzy.core.scheduling.reasons.queue_holds import QueueJudge, over_quota

@@ -56,7 +56,7 @@ def plan(
 
 
 def _show_fit(job: TrainingJob, answer: FitAnswer, top: int, as_json: bool) -> int:  # noqa: FBT001  # an option
-    from frenzy.cli.commands.plan_fit import show_fit
+    from frenzy.cli.commands.plan.fit import show_fit
 
     if as_json:
         print_json(answer)
@@ -74,7 +74,7 @@ def show_note(planned: OfflinePlan) -> None:
 def show_manifest(job: TrainingJob, settings: Settings, planned: OfflinePlan) -> int:
     """Print what would be sent to an empty cluster, and nothing else; the exit status."""
     from frenzy.adapters.spec.cluster_file import load_cluster
-    from frenzy.cli.commands.plan_manifest import manifest_text
+    from frenzy.cli.commands.plan.manifest import manifest_text
 
     if planned.refusal is not None:
         show_reason(err(), planned.refusal)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from frenzy.sim.metrics import Summary, summarise
 from frenzy.sim.reports.intervals import interval_of_mean, paired_ratio
 from frenzy.sim.results import IdleTime, JobOutcome, SimResult, Stay
+from frenzy.sim.summaries import Summary, summarise
 
 
 def job(key: str, *, submitted_s: float = 0.0, end_s: float | None, waiting_s: float = 0.0) -> JobOutcome:
