@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
+from string import Template
+from types import MappingProxyType
 from typing import Final
 
 from fastapi import HTTPException, Response
 
-PAGES: Final = ("gpus", "new_job", "training")
+PAGES: Final = MappingProxyType({"gpus": "GPUs", "new_job": "New job", "training": "Training"})
 _SCRIPT, _SHEET = "text/javascript; charset=utf-8", "text/css; charset=utf-8"
 # uPlot draws the charts: version 1.6.32, MIT (https://github.com/leeoniya/uPlot).
 STATIC_TYPES: Final = {
@@ -48,7 +50,8 @@ def get_page(name: str) -> Response:
     """The page of that name; 404 for any other."""
     if name not in PAGES:
         raise HTTPException(404, f"There is no page {name!r}; pages are {', '.join(PAGES)}.")
-    return Response(_content(f"pages/{name}.html"), media_type="text/html; charset=utf-8", headers=_HEADERS)
+    page = Template(_content("page.html").decode()).substitute(name=name, title=PAGES[name])
+    return Response(page, media_type="text/html; charset=utf-8", headers=_HEADERS)
 
 
 def get_static(name: str) -> Response:
