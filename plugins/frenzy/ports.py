@@ -25,11 +25,11 @@ from frenzy.core.runs.ledger import (
     RunIdentity,
     RunRecord,
 )
+from frenzy.core.runs.log_part import LogPart
 from frenzy.core.runs.usage import LeaseSpan
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.launch import AttemptResult, Control, LaunchSpec
-from frenzy.core.values.log_part import LogPart
 from frenzy.core.values.prepared_data import PreparingResult, PreparingSpec
 from frenzy.core.values.queue_rules import QueueRules
 from frenzy.core.values.telemetry import Heartbeat, StepRecord

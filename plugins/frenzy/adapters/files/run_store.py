@@ -19,10 +19,10 @@ import fsspec
 
 from frenzy.adapters.files.trees import LocalTree, RemoteTree, Tree
 from frenzy.core.lifecycle.checkpoint_manifest import complete_manifest, step_of_folder
+from frenzy.core.runs.log_part import LogPart, log_part_of, read_hiding
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError
 from frenzy.core.values.launch import FIRST_POD_LOG, AttemptResult, Control, LaunchSpec, RunPaths, deepspeed_config
-from frenzy.core.values.log_part import LogPart, log_part_of, read_hiding
 from frenzy.core.values.prepared_data import PreparingResult, PreparingSpec
 from frenzy.core.values.telemetry import Heartbeat, StepRecord, printable
 from frenzy.ports import TelemetryCursor, TelemetryPage

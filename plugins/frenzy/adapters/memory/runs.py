@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from frenzy.core.runs.log_part import LogPart, log_part_of, read_hiding
 from frenzy.core.values.launch import FIRST_POD_LOG, AttemptResult, Control, LaunchSpec
-from frenzy.core.values.log_part import LogPart, log_part_of, read_hiding
 from frenzy.core.values.prepared_data import PreparingResult, PreparingSpec
 from frenzy.core.values.telemetry import Heartbeat, StepRecord
 from frenzy.ports import TelemetryCursor, TelemetryPage

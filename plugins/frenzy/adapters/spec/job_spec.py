@@ -24,7 +24,8 @@ from frenzy.adapters.spec.yaml_core import check_plain, dump_yaml, load_yaml
 from frenzy.core.runs.masking import NAMES_ONLY, masked_at
 from frenzy.core.values.codec import encode
 from frenzy.core.values.errors import MOST_VIOLATIONS, SpecError, Violation
-from frenzy.core.values.job import TrainingJob, cross_field_violations
+from frenzy.core.values.job import TrainingJob
+from frenzy.core.values.job_rules import cross_field_violations
 
 
 def job_from_yaml(text: str) -> TrainingJob:

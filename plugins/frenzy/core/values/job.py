@@ -2,12 +2,12 @@
 
 Each field carries its constraint (``annotated_types``) and its help (``doc``) so that every
 other form is derived: pydantic validates at the edge, the schema and the Airflow form are
-generated. Rules that span fields are in ``cross_field_violations``.
+generated. Rules that span fields are in ``job_rules``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -15,16 +15,14 @@ from typing import Annotated, Any, Final, Literal
 
 from annotated_types import Ge, Gt, Le, Len, Lt
 
-from frenzy.core.values.errors import Violation
-from frenzy.core.values.job_environment import environment_violations
 from frenzy.core.values.job_fields import Closed, Doc
-from frenzy.core.values.workload import DeclaredMemory, WorkloadSpec, memory_violations, workload_violations
+from frenzy.core.values.workload import DeclaredMemory, WorkloadSpec
 
 NAME_PATTERN: Final = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
 # Far beyond any real job; so that no computation with them overflows or takes long.
 MAX_STEPS: Final = 1_000_000_000
 _PATH: Final = 4096
-_NAME: Final = 256
+LONGEST_NAME: Final = 256
 # The DAG of a stored job is called so, and then as the job.
 JOB_DAG_PREFIX: Final = "job_"
 # What the families call the linear map from the last hidden state to the vocabulary.
@@ -56,7 +54,7 @@ class ModelSpec(Closed):
     ] = None
     path: Annotated[str | None, Len(0, _PATH), Doc("A local folder with config.json and, if there, weights.")] = None
     hub_id: Annotated[
-        str | None, Len(0, _NAME), Doc("A model id on the Hugging Face hub, where one can be reached.")
+        str | None, Len(0, LONGEST_NAME), Doc("A model id on the Hugging Face hub, where one can be reached.")
     ] = None
     tokenizer: Annotated[
         str,
@@ -68,6 +66,11 @@ class ModelSpec(Closed):
     ] = "byte"
     tokenizer_vocab_size: Annotated[int, Ge(260), Le(1_000_000), Doc("Vocabulary of a trained tokenizer.")] = 4096
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Which of its sources are given; a job names at most one."""
+        return tuple(name for name in ("config", "path", "hub_id") if getattr(self, name) is not None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSpec(Closed):
@@ -77,7 +80,9 @@ class DataSpec(Closed):
     format: Annotated[Literal["auto", "text", "jsonl", "parquet", "arrow"], Doc("auto goes by the file ending.")] = (
         "auto"
     )
-    text_column: Annotated[str, Len(0, _NAME), Doc("The column of the text in jsonl, parquet and Arrow.")] = "text"
+    text_column: Annotated[str, Len(0, LONGEST_NAME), Doc("The column of the text in jsonl, parquet and Arrow.")] = (
+        "text"
+    )
     sequence_length: Annotated[int, Ge(8), Le(1_048_576), Doc("Tokens per packed sequence.", (256, 1024, 4096))] = 1024
     validation_fraction: Annotated[float, Ge(0), Lt(0.5), Doc("Share kept for evaluation, from the end.")] = 0.02
 
@@ -103,7 +108,9 @@ class LoraSpec(Closed):
 class CallbackSpec(Closed):
     """A user's training callback, named by its import path."""
 
-    path: Annotated[str, Len(0, _NAME), Doc("package.module:Class", ("frenzy.trainer.callbacks:SnapshotAverage",))]
+    path: Annotated[
+        str, Len(0, LONGEST_NAME), Doc("package.module:Class", ("frenzy.trainer.callbacks:SnapshotAverage",))
+    ]
     args: Annotated[Mapping[str, Any], Doc("Keyword arguments of the class.")] = field(default_factory=dict)
 
 
@@ -240,7 +247,7 @@ class EvaluationSpec(Closed):
 class TriggerSpec(Closed):
     """When the job's own DAG runs by itself. At most one of the two."""
 
-    cron: Annotated[str | None, Len(0, _NAME), Doc("A cron expression, UTC.", ("0 3 * * *",))] = None
+    cron: Annotated[str | None, Len(0, LONGEST_NAME), Doc("A cron expression, UTC.", ("0 3 * * *",))] = None
     assets: Annotated[tuple[str, ...], Len(0, 64), Doc("URIs of Assets; the job runs when all were updated.")] = ()
     max_active_runs: Annotated[int, Ge(1), Le(100), Doc("Runs of this job that may overlap.")] = 4
 
@@ -296,7 +303,7 @@ class TrainingJob(Closed):
     @property
     def names_a_model(self) -> bool:
         """Whether memory can be predicted; else it is declared."""
-        return bool(_model_sources(self.model))
+        return bool(self.model.sources)
 
     @property
     def can_move(self) -> bool:
@@ -309,145 +316,7 @@ class TrainingJob(Closed):
         return self.workload is None or self.workload.resumable is True
 
 
-def cross_field_violations(job: TrainingJob) -> tuple[Violation, ...]:
-    """Every rule that spans fields and that ``job`` breaks, in the order of the fields."""
-    found: list[Violation] = []
-    sources = _model_sources(job.model)
-    if len(sources) > 1 or (not sources and job.workload is None):
-        found.append(_violation("model", ", ".join(sources) or "no source", "give exactly one of config, path, hub_id"))
-    if not job.data.path and job.workload is None:
-        found.append(Violation(path="data.path", value="nothing", allowed="required: a file, folder, glob or URL"))
-    if job.model.config is not None and not isinstance(job.model.config.get("model_type"), str):
-        found.append(
-            _violation(
-                "model.config.model_type", job.model.config.get("model_type"), "name the family, e.g. gpt2 or llama"
-            )
-        )
-    found += _workload_violations(job)
-    if job.workload is None and (job.training.max_steps is None) == (job.training.epochs is None):
-        found.append(
-            _violation("training.max_steps", job.training.max_steps, "give exactly one of max_steps and epochs")
-        )
-    found += _schedule_violations(job.training)
-    found += _option_violations(job.training)
-    found += _validation_violations(job.validation, job.data)
-    if job.constraints.deadline is not None and not _is_time_with_zone(job.constraints.deadline):
-        found.append(
-            _violation(
-                "constraints.deadline", job.constraints.deadline, "give ISO 8601 with a zone, e.g. 2027-01-31T18:00:00Z"
-            )
-        )
-    found += _type_name_violations(job.constraints)
-    if job.trigger.cron and job.trigger.assets:
-        found.append(_violation("trigger", "cron and assets", "give at most one of cron and assets"))
-    found += environment_violations(job.env, job.secrets)
-    return tuple(found)
-
-
-def _model_sources(model: ModelSpec) -> list[str]:
-    return [name for name in ("config", "path", "hub_id") if getattr(model, name) is not None]
-
-
-def _workload_violations(job: TrainingJob) -> Iterator[Violation]:
-    """What only a script may have, and what only the built-in trainer does."""
-    if job.workload is None:
-        if job.memory is not None:
-            yield _violation("memory", job.memory.per_gpu, "only for a workload; the built-in trainer's is predicted")
-        return
-    yield from workload_violations(job.workload)
-    if job.memory is not None:
-        yield from memory_violations(job.memory)
-    if not job.names_a_model and job.memory is None:
-        allowed = "required: a workload names its model, so that its memory is predicted, or gives memory.per_gpu"
-        yield Violation(path="memory", value="nothing", allowed=allowed)
-    if not any(job.training.global_batch_size % each == 0 for each in _widths(job.workload, job.training)):
-        most = job.workload.most_gpus
-        widths = f"{job.workload.min_gpus} to {'any number of' if most is None else most} GPUs"
-        allowed = f"a number that one of {widths} divides (workload.min_gpus, max_gpus, honours)"
-        yield _violation("training.global_batch_size", job.training.global_batch_size, allowed)
-    theirs = (
-        ("training.epochs", job.training.epochs),
-        ("training.callbacks", job.training.callbacks),
-        ("checkpoint.warm_start", job.checkpoint.warm_start),
-        ("validation.every_steps", job.validation.every_steps),
-    )
-    for path, value in theirs:
-        if value:
-            yield _violation(path, value, "the built-in trainer's alone; leave it out, the script does it itself")
-
-
-def _widths(workload: WorkloadSpec, training: TrainingSpec) -> range:
-    """Numbers of GPUs that the script may be given and that a batch can be cut over."""
-    most = training.global_batch_size if workload.most_gpus is None else workload.most_gpus
-    return range(workload.min_gpus, min(most, training.global_batch_size) + 1)
-
-
 def deadline_s(job: TrainingJob) -> float | None:
     """The job's deadline in seconds since the epoch, if it has one."""
     text = job.constraints.deadline
     return None if text is None else datetime.fromisoformat(text).timestamp()
-
-
-def _schedule_violations(training: TrainingSpec) -> Iterator[Violation]:
-    """Learning rates that no run can follow."""
-    if training.max_steps is not None and training.warmup_steps > training.max_steps:
-        yield _violation("training.warmup_steps", training.warmup_steps, f"at most max_steps = {training.max_steps}")
-    if training.warmup_steps and training.warmup_share:
-        yield _violation("training.warmup_share", training.warmup_share, "give at most one of it and warmup_steps")
-    if training.lr_min_share and training.lr_schedule == "constant":
-        allowed = "only with training.lr_schedule = linear, cosine or wsd; constant has no decay"
-        yield _violation("training.lr_min_share", training.lr_min_share, allowed)
-
-
-def _option_violations(training: TrainingSpec) -> list[Violation]:
-    """Choices of how to train that contradict each other."""
-    found: list[Violation] = []
-    lora = training.lora
-    if training.attention.startswith("flash") and training.precision is Precision.FP32:
-        found.append(_violation("training.attention", training.attention, "it computes in 16 bits; use sdpa or eager"))
-    if lora is not None and lora.double_quantization and lora.quantization == "none":
-        found.append(
-            _violation("training.lora.double_quantization", True, "only with training.lora.quantization = nf4")
-        )
-    heads = [each for each in (lora.target_modules if lora else ()) if each.rsplit(".", 1)[-1] in OUTPUT_HEADS]
-    if training.loss == "fused" and heads:
-        allowed = f"the fused loss computes the output head itself; leave out {', '.join(heads)} or use loss = torch"
-        found.append(_violation("training.lora.target_modules", heads, allowed))
-    return found
-
-
-def _validation_violations(validation: ValidationSpec, data: DataSpec) -> Iterator[Violation]:
-    """What cannot be had without a validation, and what a validation cannot do without."""
-    if validation.every_steps is not None and data.validation_fraction == 0:
-        allowed = "no text is held out; give data.validation_fraction above 0"
-        yield _violation("validation.every_steps", validation.every_steps, allowed)
-    if validation.final_model == "best" and not validation.keep_best:
-        yield _violation("validation.final_model", "best", "only with validation.keep_best = true")
-    if validation.every_steps is None:
-        for name in ("patience", "keep_best"):
-            if getattr(validation, name):
-                yield _violation(f"validation.{name}", getattr(validation, name), "only with validation.every_steps")
-
-
-def _type_name_violations(constraints: ConstraintsSpec) -> list[Violation]:
-    """Every refused plan quotes the names."""
-    return [
-        Violation(
-            path=f"constraints.gpu_types[{index}]",
-            value=f"{len(name)} characters",
-            allowed=f"at most {_NAME} characters",
-        )
-        for index, name in enumerate(constraints.gpu_types)
-        if len(name) > _NAME
-    ]
-
-
-def _is_time_with_zone(text: str) -> bool:
-    try:
-        return datetime.fromisoformat(text).tzinfo is not None
-    except ValueError:
-        return False
-
-
-def _violation(path: str, value: object, allowed: str) -> Violation:
-    return Violation(path=path, value=repr(value), allowed=allowed)

@@ -1,0 +1,154 @@
+"""The rules of a job specification that span its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from frenzy.core.values.errors import Violation
+from frenzy.core.values.job import (
+    LONGEST_NAME,
+    OUTPUT_HEADS,
+    ConstraintsSpec,
+    DataSpec,
+    Precision,
+    TrainingJob,
+    TrainingSpec,
+    ValidationSpec,
+)
+from frenzy.core.values.job_environment import environment_violations
+from frenzy.core.values.workload import WorkloadSpec, memory_violations, workload_violations
+
+
+def cross_field_violations(job: TrainingJob) -> tuple[Violation, ...]:
+    """Every rule that spans fields and that ``job`` breaks, in the order of the fields."""
+    found: list[Violation] = []
+    sources = job.model.sources
+    if len(sources) > 1 or (not sources and job.workload is None):
+        found.append(_violation("model", ", ".join(sources) or "no source", "give exactly one of config, path, hub_id"))
+    if not job.data.path and job.workload is None:
+        found.append(Violation(path="data.path", value="nothing", allowed="required: a file, folder, glob or URL"))
+    if job.model.config is not None and not isinstance(job.model.config.get("model_type"), str):
+        found.append(
+            _violation(
+                "model.config.model_type", job.model.config.get("model_type"), "name the family, e.g. gpt2 or llama"
+            )
+        )
+    found += _workload_violations(job)
+    if job.workload is None and (job.training.max_steps is None) == (job.training.epochs is None):
+        found.append(
+            _violation("training.max_steps", job.training.max_steps, "give exactly one of max_steps and epochs")
+        )
+    found += _schedule_violations(job.training)
+    found += _option_violations(job.training)
+    found += _validation_violations(job.validation, job.data)
+    if job.constraints.deadline is not None and not _is_time_with_zone(job.constraints.deadline):
+        found.append(
+            _violation(
+                "constraints.deadline", job.constraints.deadline, "give ISO 8601 with a zone, e.g. 2027-01-31T18:00:00Z"
+            )
+        )
+    found += _type_name_violations(job.constraints)
+    if job.trigger.cron and job.trigger.assets:
+        found.append(_violation("trigger", "cron and assets", "give at most one of cron and assets"))
+    found += environment_violations(job.env, job.secrets)
+    return tuple(found)
+
+
+def _workload_violations(job: TrainingJob) -> Iterator[Violation]:
+    """What only a script may have, and what only the built-in trainer does."""
+    if job.workload is None:
+        if job.memory is not None:
+            yield _violation("memory", job.memory.per_gpu, "only for a workload; the built-in trainer's is predicted")
+        return
+    yield from workload_violations(job.workload)
+    if job.memory is not None:
+        yield from memory_violations(job.memory)
+    if not job.names_a_model and job.memory is None:
+        allowed = "required: a workload names its model, so that its memory is predicted, or gives memory.per_gpu"
+        yield Violation(path="memory", value="nothing", allowed=allowed)
+    if not any(job.training.global_batch_size % each == 0 for each in _widths(job.workload, job.training)):
+        most = job.workload.most_gpus
+        widths = f"{job.workload.min_gpus} to {'any number of' if most is None else most} GPUs"
+        allowed = f"a number that one of {widths} divides (workload.min_gpus, max_gpus, honours)"
+        yield _violation("training.global_batch_size", job.training.global_batch_size, allowed)
+    theirs = (
+        ("training.epochs", job.training.epochs),
+        ("training.callbacks", job.training.callbacks),
+        ("checkpoint.warm_start", job.checkpoint.warm_start),
+        ("validation.every_steps", job.validation.every_steps),
+    )
+    for path, value in theirs:
+        if value:
+            yield _violation(path, value, "the built-in trainer's alone; leave it out, the script does it itself")
+
+
+def _widths(workload: WorkloadSpec, training: TrainingSpec) -> range:
+    """Numbers of GPUs that the script may be given and that a batch can be cut over."""
+    most = training.global_batch_size if workload.most_gpus is None else workload.most_gpus
+    return range(workload.min_gpus, min(most, training.global_batch_size) + 1)
+
+
+def _schedule_violations(training: TrainingSpec) -> Iterator[Violation]:
+    """Learning rates that no run can follow."""
+    if training.max_steps is not None and training.warmup_steps > training.max_steps:
+        yield _violation("training.warmup_steps", training.warmup_steps, f"at most max_steps = {training.max_steps}")
+    if training.warmup_steps and training.warmup_share:
+        yield _violation("training.warmup_share", training.warmup_share, "give at most one of it and warmup_steps")
+    if training.lr_min_share and training.lr_schedule == "constant":
+        allowed = "only with training.lr_schedule = linear, cosine or wsd; constant has no decay"
+        yield _violation("training.lr_min_share", training.lr_min_share, allowed)
+
+
+def _option_violations(training: TrainingSpec) -> list[Violation]:
+    """Choices of how to train that contradict each other."""
+    found: list[Violation] = []
+    lora = training.lora
+    if training.attention.startswith("flash") and training.precision is Precision.FP32:
+        found.append(_violation("training.attention", training.attention, "it computes in 16 bits; use sdpa or eager"))
+    if lora is not None and lora.double_quantization and lora.quantization == "none":
+        found.append(
+            _violation("training.lora.double_quantization", True, "only with training.lora.quantization = nf4")
+        )
+    heads = [each for each in (lora.target_modules if lora else ()) if each.rsplit(".", 1)[-1] in OUTPUT_HEADS]
+    if training.loss == "fused" and heads:
+        allowed = f"the fused loss computes the output head itself; leave out {', '.join(heads)} or use loss = torch"
+        found.append(_violation("training.lora.target_modules", heads, allowed))
+    return found
+
+
+def _validation_violations(validation: ValidationSpec, data: DataSpec) -> Iterator[Violation]:
+    """What cannot be had without a validation, and what a validation cannot do without."""
+    if validation.every_steps is not None and data.validation_fraction == 0:
+        allowed = "no text is held out; give data.validation_fraction above 0"
+        yield _violation("validation.every_steps", validation.every_steps, allowed)
+    if validation.final_model == "best" and not validation.keep_best:
+        yield _violation("validation.final_model", "best", "only with validation.keep_best = true")
+    if validation.every_steps is None:
+        for name in ("patience", "keep_best"):
+            if getattr(validation, name):
+                yield _violation(f"validation.{name}", getattr(validation, name), "only with validation.every_steps")
+
+
+def _type_name_violations(constraints: ConstraintsSpec) -> list[Violation]:
+    """Every refused plan quotes the names."""
+    return [
+        Violation(
+            path=f"constraints.gpu_types[{index}]",
+            value=f"{len(name)} characters",
+            allowed=f"at most {LONGEST_NAME} characters",
+        )
+        for index, name in enumerate(constraints.gpu_types)
+        if len(name) > LONGEST_NAME
+    ]
+
+
+def _is_time_with_zone(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def _violation(path: str, value: object, allowed: str) -> Violation:
+    return Violation(path=path, value=repr(value), allowed=allowed)
