@@ -94,6 +94,13 @@ def test_equal_jobs_share_what_there_is() -> None:
     assert len(actions) >= 3
 
 
+def test_of_jobs_that_ask_alike_those_start_that_find_a_place() -> None:
+    in_one_node = [elastic(waiting(f"j{at}", plan("g", 4, tp=4, run_s=5000.0))) for at in range(3)]
+    there = facts([node("whole", "g", 4), node("half", "g", 2), node("other-half", "g", 2)], in_one_node)
+    actions = by_job(schedule(there, NOW_S, HAS))
+    assert [isinstance(actions[f"j{at}"], Start) for at in range(3)] == [True, False, False]
+
+
 def test_higher_priority_takes_gpus_from_lower_priority_whatever_their_sizes() -> None:
     urgent = elastic(waiting("urgent", *scaling("g", 4, work_s=500_000.0), submitted_s=990.0, priority=1))
     actions = by_job(schedule(facts(ONE_NODE, [urgent], [on(LONG, LONG.plans[0], ("n", 4))]), NOW_S, HAS))

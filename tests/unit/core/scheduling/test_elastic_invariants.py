@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.core.has_strategies import NOW_S, elastic_facts
-from tests.unit.core.has_world import by_job, held_on, team_quotas
+from tests.unit.core.has_world import by_job, held_on, started, team_quotas
 
 from frenzy.core.scheduling import HasPolicy, SchedulingState, apply_actions, decide, schedule
 from frenzy.core.values.cluster import NodeState
@@ -95,3 +95,14 @@ def test_more_priority_never_makes_a_job_wait(there: SchedulingFacts, which: int
     raised = replace(there, queued=tuple(replace(each, priority=9) if each is job else each for each in there.queued))
     if isinstance(by_job(schedule(there, NOW_S, HAS))[job.run_key], Start):
         assert isinstance(by_job(schedule(raised, NOW_S, HAS))[job.run_key], Start)
+
+
+@thorough
+@given(elastic_facts(), st.integers(2, 4))
+def test_of_jobs_that_ask_alike_some_start_where_one_alone_would(there: SchedulingFacts, num_alike: int) -> None:
+    for first in there.queued[:1]:
+        alike = tuple(replace(first, run_key=f"alike-{at}", job_name=f"alike-{at}") for at in range(num_alike))
+        alone, all_of_them = (
+            schedule(replace(there, running=(), queued=queued), NOW_S, HAS) for queued in ((first,), alike)
+        )
+        assert bool(started(all_of_them)) == bool(started(alone))

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from frenzy.core.scheduling.engine import starts as starts_only
 from frenzy.core.scheduling.engine.entries import Entry
-from frenzy.core.scheduling.engine.left_over import Forbidden, Missed
+from frenzy.core.scheduling.engine.left_over import Missed, Places, asked_by
 from frenzy.core.scheduling.engine.placement import place_in
 from frenzy.core.scheduling.engine.plan_tables import RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy
 from frenzy.core.scheduling.engine.preemption import preemption
 from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.scheduling.engine.service_order import ServiceOrder, entries_of
-from frenzy.core.scheduling.engine.shares import forbidden_key, targets
+from frenzy.core.scheduling.engine.shares import targets
 from frenzy.core.scheduling.engine.state import SchedulingState, running_job
 from frenzy.core.scheduling.engine.swap import served_first
 from frenzy.core.values.scheduling_facts import Action, Resize, Start
@@ -53,16 +54,16 @@ def _swept(
     of its waiting jobs that takes nothing found at its turn.
 
     Starts and resizes may use GPUs that another action of the same answer gives back. A target that
-    cannot be placed, because of how GPUs lie on nodes, is forbidden and the sweep made again.
+    cannot be placed, because of how GPUs lie on nodes, is open to as many as found a place, and the sweep made again.
     """
     idle = {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items()}
-    forbidden: Forbidden = frozenset()
+    places: Places = {}
     for _ in range(_MAX_SWEEPS):
-        found, missed = targets(line, idle, policy, state.capacity, forbidden)
+        found, missed = targets(line, idle, policy, state.capacity, places)
         actions, failed = _realised(state, line, found)
         if not failed:
             return tuple(actions), missed
-        forbidden |= failed
+        places = {**places, **failed}
     starts, _, record = starts_only.decide(state, line.now_s)
     return starts, record.missed
 
@@ -89,28 +90,30 @@ def with_what_can_start(state: SchedulingState, actions: Iterable[Action], now_s
 
 def _realised(
     state: SchedulingState, line: ServiceOrder, found: list[tuple[Entry, RankedPlan | None]]
-) -> tuple[list[Action], Forbidden]:
-    """The actions that lead to ``found``, and what of it could not be placed."""
+) -> tuple[list[Action], Places]:
+    """The actions that lead to ``found``; or what of it could not be placed for all that took it."""
     room = state.room
     changed = [(entry, target) for entry, target in found if target is not entry.current]
     for entry, _ in changed:
         if entry.current is not None:
             room = room.release(entry.current.need, state.running[entry.run_key].placement)
     taken: list[tuple[Entry, Start | Resize]] = []
+    placed: Counter[tuple[str, object]] = Counter()
     failed: set[tuple[str, object]] = set()
     for entry, target in changed:
         if target is None:
             continue
         action, room = _placed(room, entry, target)
         if action is None:
-            failed.add(forbidden_key(entry, target))
+            failed.add(asked_by(entry, target))
         else:
+            placed[asked_by(entry, target)] += 1
             taken.append((entry, action))
     if failed:
-        return [], frozenset(failed)
-    placed = {entry.run_key: action for entry, action in taken}
-    actions: list[Action] = [placed.get(entry.run_key) or preemption(state, line, entry, taken) for entry, _ in changed]
-    return actions, frozenset()
+        return [], {asked: placed[asked] for asked in failed}
+    by_key = {entry.run_key: action for entry, action in taken}
+    actions: list[Action] = [by_key.get(entry.run_key) or preemption(state, line, entry, taken) for entry, _ in changed]
+    return actions, {}
 
 
 def _placed(room: FreeCapacity, entry: Entry, target: RankedPlan) -> tuple[Start | Resize | None, FreeCapacity]:

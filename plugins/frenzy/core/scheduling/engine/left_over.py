@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -13,8 +14,9 @@ from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.service_order import ServiceOrder
 from frenzy.core.values.queue_rules import Limit
 
-Forbidden = frozenset[tuple[str, object]]
-"""Choices that could not be placed: (run key, plan id) of a running job, and ("", need) for all that wait."""
+Places = Mapping[tuple[str, object], int]
+"""How many jobs found a place for a choice that could not be placed for all that took it: (run key, plan id) of a
+running job, and ("", need) for all that wait, who ask for the same alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +46,16 @@ class Sweep:
     """Capacity in the course of one sweep.
 
     left: GPUs nobody earlier in line entries; idle: of these, held by nobody. disturbance_s: what it is
-    worth not to make another job move. quotas: GPUs claimed against them, if there
-    are any. reserved: GPU types of which some are kept for a job that must not be overtaken. allowance:
+    worth not to make another job move. places: for how many there are any, of a choice that earlier
+    sweeps could not place for all. quotas: GPUs claimed against them, if there are any. reserved: GPU types of which some are kept for a job that must not be overtaken. allowance:
     effective GPUs that the job whose turn it is may have.
-    missed: of each waiting job that took nothing, by run key.
+    missed: of each waiting job that took nothing, by run key. _placed: how many of ``places`` are taken.
     _full: asks of which nothing fits into ``left``; emptied whenever ``left`` grows.
     """
 
     policy: BackfillPolicy
     disturbance_s: float
-    forbidden: Forbidden
+    places: Places
     left: dict[str, int]
     idle: dict[str, int]
     effective: float
@@ -62,6 +64,7 @@ class Sweep:
     allowance: float = math.inf
     reserved: dict[str, Kept] = field(default_factory=dict)
     missed: dict[str, Missed] = field(default_factory=dict)
+    _placed: Counter[tuple[str, object]] = field(default_factory=Counter)
     _turn: Missed | None = None
     _missed_alike: dict[tuple[Ask, str, str], Missed] = field(default_factory=dict)
     _full: set[Ask] = field(default_factory=set)
@@ -78,6 +81,8 @@ class Sweep:
     def _keep(self, entry: Entry, choice: RankedPlan, sign: int) -> None:
         if self.quotas is not None:
             self.quotas.add(entry.job, choice.gpu_type, sign * choice.num_gpus)
+        if self.places and choice is not entry.current:
+            self._placed[asked_by(entry, choice)] += sign
         num_gpus = entry.num_held if choice is entry.current else choice.num_gpus
         self.left[choice.gpu_type] = self.left.get(choice.gpu_type, 0) - sign * num_gpus
         self.effective -= sign * choice.gpus * num_gpus / choice.num_gpus
@@ -102,9 +107,12 @@ class Sweep:
         """
         return False
 
-    def has_place(self, _claim: Entry, _choice: RankedPlan) -> bool:
+    def has_place(self, entry: Entry, choice: RankedPlan) -> bool:
         """Whether a choice for which GPUs enough are left may be placed, as far as that is known before all is."""
-        return True
+        if not self.places:
+            return True
+        asked = asked_by(entry, choice)
+        return self._placed[asked] < self.places.get(asked, math.inf)
 
     def is_over(self, _claim: Entry) -> bool:
         """Whether the job has had its turn, or none behind it has one any more."""
@@ -184,3 +192,8 @@ class Sweep:
         if choice.gpus > self.allowance:
             return False
         return self.quotas is None or self.quotas.exceeded(entry.job, choice.gpu_type, choice.num_gpus) is None
+
+
+def asked_by(entry: Entry, choice: RankedPlan) -> tuple[str, object]:
+    """What ``choice`` is among ``Places``."""
+    return ("", choice.need) if entry.current is None else (entry.run_key, choice.plan.plan_id)

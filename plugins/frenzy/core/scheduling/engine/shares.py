@@ -21,7 +21,7 @@ from collections.abc import Mapping
 
 from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.fair_share import ShareTurns, Turn
-from frenzy.core.scheduling.engine.left_over import Forbidden, Missed, Sweep
+from frenzy.core.scheduling.engine.left_over import Missed, Places, Sweep
 from frenzy.core.scheduling.engine.plan_tables import Capacity, RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
@@ -29,18 +29,18 @@ from frenzy.core.scheduling.engine.service_order import ServiceOrder
 
 
 def targets(
-    line: ServiceOrder, idle: Mapping[str, int], policy: BackfillPolicy, capacity: Capacity, forbidden: Forbidden
+    line: ServiceOrder, idle: Mapping[str, int], policy: BackfillPolicy, capacity: Capacity, places: Places
 ) -> tuple[list[tuple[Entry, RankedPlan | None]], Mapping[str, Missed]]:
     """What each job should hold, in the order they are served, None for one that should stop; and what each waiting
     job that took nothing found at its turn, by run key.
 
     Fixed jobs, which keep what they have, and jobs that go on waiting are left out.
-    forbidden: what is not to be chosen. idle: GPUs of each type that nobody holds.
+    places: for how many there are places, of what earlier sweeps could not place for all. idle: GPUs of each type that nobody holds.
     """
     sweep = Sweep(
         policy,
         policy.disturbance * line.restart_s,
-        forbidden,
+        places,
         dict(capacity.num_gpus),
         dict(idle),
         capacity.effective,
@@ -239,13 +239,11 @@ def _cost_to_stay(sweep: Sweep, entry: Entry, current: RankedPlan, price: float)
 
 def _is_open(sweep: Sweep, entry: Entry, choice: RankedPlan) -> bool:
     """Whether a choice that is not the current one may be taken, where GPUs enough are left."""
-    if not sweep.may_have(entry, choice):
+    if not sweep.may_have(entry, choice) or not sweep.has_place(entry, choice):
         return False
     current = entry.current
-    if sweep.forbidden and forbidden_key(entry, choice) in sweep.forbidden:
-        return False
     if current is None:
-        return sweep.has_place(entry, choice)
+        return True
     if entry.has_moves:
         # One that is served first for its memory makes nobody move by that.
         return not entry.job.pressed or _is_idle(sweep, entry, choice)
@@ -254,11 +252,6 @@ def _is_open(sweep: Sweep, entry: Entry, choice: RankedPlan) -> bool:
         (entry.run_s(choice) + entry.restart_s + entry.moves_again_s) * sweep.policy.gain_without_budget
         <= entry.run_s(current)
     )
-
-
-def forbidden_key(entry: Entry, choice: RankedPlan) -> tuple[str, object]:
-    """What not to try again once ``choice`` could not be placed: for a job that waits, whoever asks for the same."""
-    return ("", choice.need) if entry.current is None else (entry.run_key, choice.plan.plan_id)
 
 
 def _is_idle(sweep: Sweep, entry: Entry, choice: RankedPlan) -> bool:

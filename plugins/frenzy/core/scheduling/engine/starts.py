@@ -53,7 +53,7 @@ def sweep(state: SchedulingState, now_s: float) -> StartSweep:
     found = StartSweep(
         policy=policy,
         disturbance_s=0.0,
-        forbidden=frozenset(),
+        places={},
         left=idle,
         idle=dict(idle),
         effective=capacity.effective,
