@@ -170,7 +170,7 @@ def _waiting(
         objective=run.job.objective,
         excluded_nodes=at.avoided(next_attempt, plans),
         elasticity=elastic,
-        pressed=exceeded_plan(next_attempt, plans),
+        memory_constrained=exceeded_plan(next_attempt, plans),
         deadline_s=deadline_s(run.job),
     )
 
@@ -221,7 +221,7 @@ def _running(at: _Moment, subject: _Subject) -> RunningJob:
         ready_s=_ready_s(at, subject),
         objective=run.job.objective,
         excluded_nodes=at.avoided(attempt.next_attempt, [attempt.plan]),
-        pressed=exceeded_plan(attempt.next_attempt, [attempt.plan]),
+        memory_constrained=exceeded_plan(attempt.next_attempt, [attempt.plan]),
         deadline_s=deadline_s(run.job),
     )
     work, progress = work_left(run, attempt), job.progress(now_s)

@@ -78,7 +78,7 @@ def _drained(tx: LedgerTx, attempt: Attempt) -> list[str]:
 
 
 def _is_memory_constrained(tx: LedgerTx, run: RunRecord) -> bool:
-    """Whether ``run`` waits because its memory outgrew its GPUs."""
+    """Whether ``run`` waits because its memory exceeded its GPUs."""
     entry = tx.queue_entry(run.run_key)
     return entry is not None and exceeded_plan(entry.next_attempt, entry.plans)
 

@@ -182,8 +182,8 @@ class _Engine:
         given_up = (job.plan.gpu_type, job.plan.num_gpus)
         waiting = self._thrown_back(job, now_s)
         plans = tuple(plan for plan in waiting.plans if not live.sim.runs_out_of_memory(plan))
-        pressed = bool(plans) and all((plan.gpu_type, plan.num_gpus) != given_up for plan in plans)
-        self._back_to_queue(replace(waiting, plans=plans, pressed=pressed), now_s)
+        memory_constrained = bool(plans) and all((plan.gpu_type, plan.num_gpus) != given_up for plan in plans)
+        self._back_to_queue(replace(waiting, plans=plans, memory_constrained=memory_constrained), now_s)
 
     def _lose_node(self, node: str, now_s: float) -> None:
         self._failures_of_node[node] += 1

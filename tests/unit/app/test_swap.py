@@ -106,11 +106,11 @@ def test_a_move_for_memory_names_the_rung_and_the_forecast_wherever_its_plan_is_
 def test_facts_tell_who_gave_up_gpus_for_its_memory(holder: Airflow, scheduler: ScriptedScheduler) -> None:
     pressed = outgrowing(holder, scheduler)
     (waiting,) = facts_of(pressed).queued
-    assert waiting.pressed
+    assert waiting.memory_constrained
     holder.end(1, STOPPED, last_step=22)
     pressed.launch(2)
     pressed.step(2, 15)
-    marked = {each.run_key: each.pressed for each in facts_of(pressed).running}
+    marked = {each.run_key: each.memory_constrained for each in facts_of(pressed).running}
     assert marked == {holder.key: False, pressed.key: True}
 
 

@@ -92,7 +92,7 @@ def queues(draw: st.DrawFn, max_size: int = 7) -> tuple[QueuedJob, ...]:
             ordered=draw(st.sampled_from((False, False, False, True))),
             excluded_nodes=draw(st.sampled_from(((), (), ("n0",)))),
             asked_gpus=draw(st.sampled_from((None, 2, 3))),
-            pressed=draw(st.sampled_from((False, False, True))),
+            memory_constrained=draw(st.sampled_from((False, False, True))),
         )
         for index, objective in enumerate(draw(st.lists(st.sampled_from(Objective), max_size=max_size)))
     )

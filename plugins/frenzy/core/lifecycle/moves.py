@@ -168,7 +168,7 @@ def move_reason(
 ) -> Reason:
     """Why a run goes from ``before`` to ``target``.
 
-    beneficiary: name of the job that gets what it leaves; for_memory: because its memory outgrew its GPUs.
+    beneficiary: name of the job that gets what it leaves; for_memory: because its memory exceeded its GPUs.
     drained: the nodes it has to leave.
     """
     code = grow_or_shrink(before, target.plan)

@@ -55,7 +55,7 @@ class Explanation:
 
     plan, placement: of a job that runs or would start. position, expected_start_s: of one that
     waits. deadline: what comes of it. counterfactuals: changes that were tried and would start it now, or move it
-    to a better plan, one sentence each. holders: who does not move for it, though its memory outgrew its GPUs,
+    to a better plan, one sentence each. holders: who does not move for it, though its memory exceeded its GPUs,
     likewise.
     """
 
@@ -118,7 +118,7 @@ def _options(judge: Judge, entry: Entry) -> tuple[OptionView, ...]:
 
 def _who_stays(facts: SchedulingFacts, entry: Entry, now_s: float, policy: Policy) -> Iterator[str]:
     """Of a job under memory pressure: why those that hold larger GPUs do not move for it."""
-    if not entry.job.pressed or not isinstance(policy, HasPolicy):
+    if not entry.job.memory_constrained or not isinstance(policy, HasPolicy):
         return
     for job, refusal in refusals(as_state(facts, policy), entry, now_s, policy):
         yield f"{job.job_name} keeps {_nodes(job.placement)}: {refusal}."
@@ -144,7 +144,7 @@ def _running(facts: SchedulingFacts, run_key: str, now_s: float, policy: Policy)
 
 def _code_of_running(job: RunningJob) -> ReasonCode:
     """Whether it has its best plan, one that its memory made it take, or the best that could be had."""
-    if job.pressed:
+    if job.memory_constrained:
         return ReasonCode.MOVED_FOR_MEMORY
     return ReasonCode.BEST_PLAN if job.plan in job.plans[:1] else ReasonCode.BEST_PLAN_NOW
 

@@ -36,7 +36,7 @@ class QueuedJob:
     excluded_nodes: nodes it must not use again, for example after an attempt failed there.
     work_left: what is left, as multiples of each plan's ``predicted_run_s``; work_done: what was done
     before, likewise. asked_gpus: GPUs a user of a scheduler without plans would ask for, if known.
-    elasticity: None for a job that is never moved. pressed: its memory outgrew the GPUs it had.
+    elasticity: None for a job that is never moved. memory_constrained: its memory exceeded the GPUs it had.
     deadline_s: when it is to have ended.
     """
 
@@ -54,7 +54,7 @@ class QueuedJob:
     work_done: float = 0.0
     asked_gpus: int | None = None
     elasticity: Elasticity | None = None
-    pressed: bool = False
+    memory_constrained: bool = False
     deadline_s: float | None = None
 
 
@@ -64,7 +64,7 @@ class RunningJob:
 
     ready_s: when its steps begin or began, restart behind it; work_left, work_done: as of then, in
     multiples of each plan's ``predicted_run_s``. plans: what it may be moved to, best first; as
-    ``elasticity``, empty for a job that stays where it is. pressed: its memory outgrew GPUs it had before.
+    ``elasticity``, empty for a job that stays where it is. memory_constrained: its memory exceeded GPUs it had before.
     """
 
     run_key: str
@@ -85,7 +85,7 @@ class RunningJob:
     work_done: float = 0.0
     asked_gpus: int | None = None
     elasticity: Elasticity | None = None
-    pressed: bool = False
+    memory_constrained: bool = False
     deadline_s: float | None = None
 
     def progress(self, now_s: float) -> float:
@@ -131,7 +131,7 @@ class RunningJob:
             work_done=self.work_done + progress,
             asked_gpus=self.asked_gpus,
             elasticity=self.elasticity_after(progress),
-            pressed=self.pressed,
+            memory_constrained=self.memory_constrained,
             deadline_s=self.deadline_s,
         )
 

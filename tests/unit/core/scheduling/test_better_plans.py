@@ -45,7 +45,7 @@ def test_a_running_job_is_said_to_have_its_best_plan_only_if_it_has() -> None:
 
     assert code_of(held_up()) is ReasonCode.BEST_PLAN_NOW
     assert code_of(facts(NODES, [], [on(JOB, PLANS[0], ("f", 4))])) is ReasonCode.BEST_PLAN
-    pressed = replace(on(JOB, PLANS[-1], ("s", 1)), pressed=True)
+    pressed = replace(on(JOB, PLANS[-1], ("s", 1)), memory_constrained=True)
     assert code_of(facts(NODES, [], [pressed])) is ReasonCode.MOVED_FOR_MEMORY
 
 

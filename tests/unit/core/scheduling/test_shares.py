@@ -68,7 +68,7 @@ class Plain:
 
     def reserve(self, entry: Entry) -> None:
         possible = [
-            each for each in entry.others.choices if self.fits_empty(each.need) and not self.breaks_quota(entry, each)
+            each for each in entry.others.plans if self.fits_empty(each.need) and not self.breaks_quota(entry, each)
         ]
         if not possible or self.reserved & {each.gpu_type for each in possible}:
             return
@@ -155,7 +155,7 @@ class Plain:
 def choices_of(entry: Entry) -> Iterator[RankedPlan]:
     if entry.current is not None and not entry.is_displaced:
         yield entry.current
-    yield from entry.others.choices
+    yield from entry.others.plans
 
 
 @settings(max_examples=200, deadline=None)

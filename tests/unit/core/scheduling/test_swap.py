@@ -1,4 +1,4 @@
-"""A job whose memory outgrew its GPUs gets larger ones from a job that fits elsewhere; both go on."""
+"""A job whose memory exceeded its GPUs gets larger ones from a job that fits elsewhere; both go on."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def on_low(num_gpus: int = 1, *, run_s: float = 10_000.0) -> ResourcePlan:
 def pressed(name: str = "pressed", *plans: ResourcePlan, **changes: Any) -> QueuedJob:
     """A job that gave up its GPUs, and goes on only where there is more memory."""
     job = waiting(name, *(plans or (on_big(),)), submitted_s=500.0)
-    return replace(job, pressed=True, ordered=True, work_done=0.5, elasticity=OFTEN, **changes)
+    return replace(job, memory_constrained=True, ordered=True, work_done=0.5, elasticity=OFTEN, **changes)
 
 
 def holder(name: str = "holder", *plans: ResourcePlan, elasticity: Elasticity | None = OFTEN) -> QueuedJob:
@@ -199,13 +199,13 @@ def test_each_of_two_pressed_jobs_gets_a_place() -> None:
 def test_what_was_given_for_memory_is_not_taken_back_by_an_equal_that_would_be_faster_there() -> None:
     quick_on_big = holder("holder", on_big(run_s=10_000.0), on_low(run_s=100_000.0))
     moved = on(quick_on_big, quick_on_big.plans[1], ("l", 1))
-    there = facts(ONE_EACH, [], [moved, replace(holding(pressed(), ("b", 1)), pressed=True)], TYPES)
+    there = facts(ONE_EACH, [], [moved, replace(holding(pressed(), ("b", 1)), memory_constrained=True)], TYPES)
     assert schedule(there, NOW_S, HAS) == ()
 
 
 def test_a_higher_priority_still_takes_it() -> None:
     urgent = replace(holder("urgent", on_big()), priority=1)
-    there = facts(ONE_EACH, [urgent], [replace(holding(pressed(), ("b", 1)), pressed=True)], TYPES)
+    there = facts(ONE_EACH, [urgent], [replace(holding(pressed(), ("b", 1)), memory_constrained=True)], TYPES)
     actions = by_job(schedule(there, NOW_S, HAS))
     assert isinstance(actions["urgent"], Start)
     assert isinstance(actions["pressed"], Preempt)
@@ -244,11 +244,13 @@ def two_jobs(draw: st.DrawFn) -> SchedulingFacts:
         plan("big", 1, run_s=draw(run_times), gpu_memory_gib=40),
         *(plan(name, 1, run_s=draw(run_times)) for name in draw(st.sampled_from((("low",), ("low", "mid"))))),
     )
-    held = replace(held, submitted_s=draw(st.sampled_from((0.0, 900.0))), pressed=draw(st.booleans()))
+    held = replace(held, submitted_s=draw(st.sampled_from((0.0, 900.0))), memory_constrained=draw(st.booleans()))
     needy = pressed("pressed", *(on_big(run_s=draw(run_times)),))
     needy = replace(needy, submitted_s=draw(st.sampled_from((0.0, 900.0))))
     more = draw(st.sampled_from(((), (holder("third", on_big(run_s=300.0), on_low(run_s=900.0)),))))
-    return facts(nodes, [needy, *more], [replace(holding(held, ("b", 1)), pressed=held.pressed)], TYPES)
+    return facts(
+        nodes, [needy, *more], [replace(holding(held, ("b", 1)), memory_constrained=held.memory_constrained)], TYPES
+    )
 
 
 @thorough
@@ -272,7 +274,7 @@ def pressed_facts(draw: st.DrawFn) -> SchedulingFacts:
     """Jobs the policy itself started some time ago; those that have come since are all under memory pressure."""
     elasticities = st.sampled_from((None, OFTEN, OFTEN, replace(OFTEN, min_run_s=100.0)))
     after, since = draw(started_before(elasticities, (40.0, 800.0)))
-    return replace(after, queued=tuple(replace(job, pressed=True, ordered=True) for job in since))
+    return replace(after, queued=tuple(replace(job, memory_constrained=True, ordered=True) for job in since))
 
 
 @thorough

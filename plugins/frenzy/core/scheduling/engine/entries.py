@@ -53,9 +53,9 @@ class Entry(NamedTuple):
         """Where it stands in line, ascending: by priority, then by the time it is due."""
         return (-self.job.priority, self.due_s, self.run_key)
 
-    def run_s(self, choice: RankedPlan) -> float:
-        """How long what is left takes with ``choice``."""
-        return self.left * choice.unit_s
+    def run_s(self, ranked: RankedPlan) -> float:
+        """How long what is left takes with ``ranked``."""
+        return self.left * ranked.unit_s
 
 
 def due_s(job: QueuedJob | RunningJob, work: float, policy: BackfillPolicy, capacity: Capacity) -> float:
@@ -122,7 +122,7 @@ def running_entry(job: RunningJob, now_s: float, tables: Tables, capacity: Capac
         False,
         job.objective is Objective.COST,
         # What was given for its memory is not taken back by its equals.
-        -math.inf if job.pressed else due_s(job, work, policy, capacity),
+        -math.inf if job.memory_constrained else due_s(job, work, policy, capacity),
         # What it holds on a node that has left the cluster is nobody's.
         sum([each.num_gpus for each in allocations if each.node in capacity.ready]),
         moves_again_s=0.0 if elasticity is None else _moves_again_s(elasticity, left * current.unit_s, ran_s, policy),

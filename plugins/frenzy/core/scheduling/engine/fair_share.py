@@ -172,8 +172,8 @@ def _is_kept(entry: Entry) -> bool:
 
 
 def _smallest(entry: Entry) -> float:
-    """Effective GPUs of its smallest choice."""
-    sizes = [entry.others.smallest_gpus] if entry.others.choices else []
+    """Effective GPUs of its smallest plan."""
+    sizes = [entry.others.smallest_gpus] if entry.others.plans else []
     if entry.current is not None:
         sizes.append(entry.current.gpus)
     return min(sizes, default=math.inf)

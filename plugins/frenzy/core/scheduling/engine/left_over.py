@@ -15,7 +15,7 @@ from frenzy.core.scheduling.engine.service_order import ServiceOrder
 from frenzy.core.values.queue_rules import Limit
 
 Places = Mapping[tuple[str, object], int]
-"""How many jobs found a place for a choice that could not be placed for all that took it: (run key, plan id) of a
+"""How many jobs found a place for a plan that could not be placed for all that took it: (run key, plan id) of a
 running job, and ("", need) for all that wait, who ask for the same alike."""
 
 
@@ -33,7 +33,7 @@ class Missed:
     """What a waiting job found when its turn came, and took nothing of.
 
     left: GPUs of each type that no job before it took. kept: those of a type that are kept for one before it. over:
-    the choices that a quota forbids, with the limit and the GPUs that counted against it.
+    the plans that a quota forbids, with the limit and the GPUs that counted against it.
     """
 
     left: Mapping[str, int]
@@ -45,10 +45,11 @@ class Missed:
 class Sweep:
     """Capacity in the course of one sweep.
 
-    left: GPUs nobody earlier in line entries; idle: of these, held by nobody. disturbance_s: what it is
-    worth not to make another job move. places: for how many there are any, of a choice that earlier
-    sweeps could not place for all. quotas: GPUs claimed against them, if there are any. reserved: GPU types of which some are kept for a job that must not be overtaken. allowance:
-    effective GPUs that the job whose turn it is may have.
+    left: GPUs that no entry earlier in line has; idle: of these, held by nobody. disturbance_s: what it is
+    worth not to make another job move. places: for how many there are any, of a plan that earlier sweeps
+    could not place for all. quotas: GPUs claimed against them, if there are any. reserved: GPU types of which
+    some are kept for a job that must not be overtaken. allowance: effective GPUs that the job whose turn it is
+    may have.
     missed: of each waiting job that took nothing, by run key. _placed: how many of ``places`` are taken.
     _full: asks of which nothing fits into ``left``; emptied whenever ``left`` grows.
     """
@@ -69,23 +70,23 @@ class Sweep:
     _missed_alike: dict[tuple[Ask, str, str], Missed] = field(default_factory=dict)
     _full: set[Ask] = field(default_factory=set)
 
-    def take(self, entry: Entry, choice: RankedPlan) -> None:
-        """``entry`` has ``choice``; GPUs of nodes that take no new work are no capacity."""
-        self._keep(entry, choice, 1)
+    def take(self, entry: Entry, ranked: RankedPlan) -> None:
+        """``entry`` has ``ranked``; GPUs of nodes that take no new work are no capacity."""
+        self._keep(entry, ranked, 1)
 
-    def give_back(self, entry: Entry, choice: RankedPlan) -> None:
-        """``entry`` has ``choice`` no more."""
-        self._keep(entry, choice, -1)
+    def give_back(self, entry: Entry, ranked: RankedPlan) -> None:
+        """``entry`` has ``ranked`` no more."""
+        self._keep(entry, ranked, -1)
         self._full.clear()
 
-    def _keep(self, entry: Entry, choice: RankedPlan, sign: int) -> None:
+    def _keep(self, entry: Entry, ranked: RankedPlan, sign: int) -> None:
         if self.quotas is not None:
-            self.quotas.add(entry.job, choice.gpu_type, sign * choice.num_gpus)
-        if self.places and choice is not entry.current:
-            self._placed[asked_by(entry, choice)] += sign
-        num_gpus = entry.num_held if choice is entry.current else choice.num_gpus
-        self.left[choice.gpu_type] = self.left.get(choice.gpu_type, 0) - sign * num_gpus
-        self.effective -= sign * choice.gpus * num_gpus / choice.num_gpus
+            self.quotas.add(entry.job, ranked.gpu_type, sign * ranked.num_gpus)
+        if self.places and ranked is not entry.current:
+            self._placed[asked_by(entry, ranked)] += sign
+        num_gpus = entry.num_held if ranked is entry.current else ranked.num_gpus
+        self.left[ranked.gpu_type] = self.left.get(ranked.gpu_type, 0) - sign * num_gpus
+        self.effective -= sign * ranked.gpus * num_gpus / ranked.num_gpus
         self._turn = None
 
     def passed(self, entries: Iterable[Entry]) -> None:
@@ -107,18 +108,18 @@ class Sweep:
         """
         return False
 
-    def has_place(self, entry: Entry, choice: RankedPlan) -> bool:
-        """Whether a choice for which GPUs enough are left may be placed, as far as that is known before all is."""
+    def has_place(self, entry: Entry, ranked: RankedPlan) -> bool:
+        """Whether a plan for which GPUs enough are left may be placed, as far as that is known before all is."""
         if not self.places:
             return True
-        asked = asked_by(entry, choice)
+        asked = asked_by(entry, ranked)
         return self._placed[asked] < self.places.get(asked, math.inf)
 
-    def is_over(self, _claim: Entry) -> bool:
+    def is_over(self, _entry: Entry) -> bool:
         """Whether the job has had its turn, or none behind it has one any more."""
         return False
 
-    def waits_for_better(self, _claim: Entry, _best: RankedPlan, _price: float) -> bool:
+    def waits_for_better(self, _entry: Entry, _best: RankedPlan, _price: float) -> bool:
         """Whether a job had better wait than take ``best``."""
         return False
 
@@ -142,7 +143,7 @@ class Sweep:
         quotas = self.quotas
         if quotas is None or not quotas.limits_of(entry.job):
             return ()
-        broken = ((each, quotas.exceeded(entry.job, each.gpu_type, each.num_gpus)) for each in entry.others.choices)
+        broken = ((each, quotas.exceeded(entry.job, each.gpu_type, each.num_gpus)) for each in entry.others.plans)
         return tuple((each, limit, quotas.held(limit)) for each, limit in broken if limit is not None)
 
     def reserve(self, entry: Entry) -> None:
@@ -169,7 +170,7 @@ class Sweep:
 
     def possible_of(self, table: PlanTable) -> list[RankedPlan]:
         """What of ``table`` would fit if nothing ran."""
-        return [each for each in table.choices if self.capacity.fits_empty(each.need)]
+        return [each for each in table.plans if self.capacity.fits_empty(each.need)]
 
     def is_full(self, ask: Ask) -> bool:
         """Whether nothing of ``ask`` fits into what is left."""
@@ -187,13 +188,13 @@ class Sweep:
         """How many asks are known of which nothing fits."""
         return len(self._full)
 
-    def may_have(self, entry: Entry, choice: RankedPlan) -> bool:
-        """Whether neither a quota nor its queue's share forbids ``choice``."""
-        if choice.gpus > self.allowance:
+    def may_have(self, entry: Entry, ranked: RankedPlan) -> bool:
+        """Whether neither a quota nor its queue's share forbids ``ranked``."""
+        if ranked.gpus > self.allowance:
             return False
-        return self.quotas is None or self.quotas.exceeded(entry.job, choice.gpu_type, choice.num_gpus) is None
+        return self.quotas is None or self.quotas.exceeded(entry.job, ranked.gpu_type, ranked.num_gpus) is None
 
 
-def asked_by(entry: Entry, choice: RankedPlan) -> tuple[str, object]:
-    """What ``choice`` is among ``Places``."""
-    return ("", choice.need) if entry.current is None else (entry.run_key, choice.plan.plan_id)
+def asked_by(entry: Entry, ranked: RankedPlan) -> tuple[str, object]:
+    """What ``ranked`` is among ``Places``."""
+    return ("", ranked.need) if entry.current is None else (entry.run_key, ranked.plan.plan_id)

@@ -54,13 +54,13 @@ class Ask:
 class PlanTable:
     """Some plans of a job, in its order of preference.
 
-    listed: all; choices: those whose GPU type is there. least: the one with the least work, in effective GPU-seconds;
+    listed: all; plans: those whose GPU type is there. least: the one with the least work, in effective GPU-seconds;
     None where there is no plan. is_by_speed: whether the plans are in order of their run times. smallest_gpus:
     effective GPUs of the smallest; infinite where there is no plan.
     """
 
     listed: tuple[RankedPlan, ...]
-    choices: tuple[RankedPlan, ...]
+    plans: tuple[RankedPlan, ...]
     ask: Ask
     least: RankedPlan | None
     is_by_speed: bool
@@ -248,24 +248,24 @@ class Tables:
         return RankedPlan(plan, need, plan.gpu_type, plan.num_gpus, plan.predicted_run_s, gpus)
 
     def _table(self, listed: Sequence[RankedPlan]) -> PlanTable:
-        choices = tuple([each for each in listed if each.gpu_type in self.speed])
+        plans = tuple([each for each in listed if each.gpu_type in self.speed])
         return PlanTable(
             tuple(listed),
-            choices,
-            self._ask(listed, choices),
-            min(choices, key=lambda each: each.unit_s * each.gpus, default=None),
-            all(one.unit_s <= next_.unit_s for one, next_ in zip(choices, choices[1:], strict=False)),
-            min((each.gpus for each in choices), default=math.inf),
+            plans,
+            self._ask(listed, plans),
+            min(plans, key=lambda each: each.unit_s * each.gpus, default=None),
+            all(one.unit_s <= next_.unit_s for one, next_ in zip(plans, plans[1:], strict=False)),
+            min((each.gpus for each in plans), default=math.inf),
         )
 
-    def _ask(self, listed: Sequence[RankedPlan], choices: Sequence[RankedPlan]) -> Ask:
+    def _ask(self, listed: Sequence[RankedPlan], plans: Sequence[RankedPlan]) -> Ask:
         """One for all that ask for the same, of GPUs with the same memory."""
         needs = tuple([each.need for each in listed])
         key = needs, tuple([each.plan.memory.required_bytes for each in listed])
         found = self._asks.get(key)
         if found is None:
             fewest: dict[str, int] = {}
-            for each in choices:
+            for each in plans:
                 fewest[each.gpu_type] = min(each.num_gpus, fewest.get(each.gpu_type, each.num_gpus))
             found = self._asks[key] = Ask(needs, tuple(fewest.items()))
         return found

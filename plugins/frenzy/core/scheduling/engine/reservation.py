@@ -18,7 +18,7 @@ from frenzy.core.values.scheduling_facts import RunningJob
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """``choice`` for the job of ``entry`` from ``start_s`` on, infinite where that hangs on an end that is not known.
+    """``ranked`` for the job of ``entry`` from ``start_s`` on, infinite where that hangs on an end that is not known.
 
     after: names of the jobs whose end it waits for last. instead_of: what it could have started at once, and gave up
     for this. at_start: of each of its nodes what is left to others then. is_kept: whether GPUs are kept for it; not
@@ -26,7 +26,7 @@ class Promise:
     """
 
     entry: Entry
-    choice: RankedPlan
+    ranked: RankedPlan
     start_s: float
     after: tuple[str, ...]
     instead_of: RankedPlan | None
@@ -35,7 +35,7 @@ class Promise:
 
     @property
     def end_s(self) -> float:
-        return self.start_s + self.entry.run_s(self.choice)
+        return self.start_s + self.entry.run_s(self.ranked)
 
     def begins_after(self, end_s: float) -> bool:
         """Whether a job that ends at ``end_s`` is gone by the promised start."""

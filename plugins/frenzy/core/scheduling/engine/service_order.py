@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import attrgetter, sub
 
-from frenzy.core.scheduling.engine.deadlines import possible_choices, with_deadline
+from frenzy.core.scheduling.engine.deadlines import possible_plans, with_deadline
 from frenzy.core.scheduling.engine.entries import Entry, running_entry
 from frenzy.core.scheduling.engine.state import SchedulingState
 
@@ -82,9 +82,7 @@ def entries_of(state: SchedulingState, now_s: float, *, moves: bool = True) -> l
     if any(entry.job.deadline_s is not None for entry in entries):
         slack = policy.deadline_slack
         entries = [
-            entry
-            if entry.job.deadline_s is None
-            else with_deadline(entry, now_s, slack, possible_choices(state, entry))
+            entry if entry.job.deadline_s is None else with_deadline(entry, now_s, slack, possible_plans(state, entry))
             for entry in entries
         ]
     # By ``place``: sorts are stable, and need no tuples, which the collector would look through.

@@ -35,7 +35,8 @@ def targets(
     job that took nothing found at its turn, by run key.
 
     Fixed jobs, which keep what they have, and jobs that go on waiting are left out.
-    places: for how many there are places, of what earlier sweeps could not place for all. idle: GPUs of each type that nobody holds.
+    places: for how many there are any, of what earlier sweeps could not place for all. idle: GPUs of each type that
+    nobody holds.
     """
     sweep = Sweep(
         policy,
@@ -154,7 +155,7 @@ def _settled(sweep: Sweep, entry: Entry, chosen: RankedPlan | None) -> RankedPla
 
 
 def _serve(sweep: Sweep, entry: Entry, behind: float, *, right: float | None = None) -> RankedPlan | None:
-    """The cheapest choice of ``entry`` in what is left; it is taken.
+    """The cheapest plan of ``entry`` in what is left; it is taken.
 
     Its price depends on behind, the weight of the jobs behind it, and on the effective GPUs that are left; where it
     has its turn by right, on ``right``, what its queue has left.
@@ -182,7 +183,7 @@ def _serve(sweep: Sweep, entry: Entry, behind: float, *, right: float | None = N
 
 
 def _cheapest(sweep: Sweep, entry: Entry, price: float, by_s: float) -> RankedPlan | None:
-    """Of the open choices that end within ``by_s`` seconds.
+    """Of the open plans that end within ``by_s`` seconds.
 
     The first one for a job whose order of plans is not one of speed.
     """
@@ -192,31 +193,31 @@ def _cheapest(sweep: Sweep, entry: Entry, price: float, by_s: float) -> RankedPl
         best, least, again_s = current, _cost_to_stay(sweep, entry, current, price), entry.moves_again_s
     left, left_s, restart_s, by_cost = sweep.left, entry.left, entry.restart_s, entry.by_cost
     never_cheaper = math.inf if by_cost or not table.is_by_speed else least
-    for choice in table.choices:
-        if choice.num_gpus > left.get(choice.gpu_type, 0):
+    for ranked in table.plans:
+        if ranked.num_gpus > left.get(ranked.gpu_type, 0):
             continue
-        takes_s = left_s * choice.unit_s + restart_s
+        takes_s = left_s * ranked.unit_s + restart_s
         if takes_s >= never_cheaper:
             break
         if takes_s > by_s:
             continue
         paid_s = takes_s + again_s
-        cost = choice.money(paid_s) if by_cost else paid_s * (1.0 + price * choice.gpus)
+        cost = ranked.money(paid_s) if by_cost else paid_s * (1.0 + price * ranked.gpus)
         # What it costs to disturb others only makes it dearer, and is looked up last.
-        if (cost >= least and not entry.in_order) or not _is_open(sweep, entry, choice):
+        if (cost >= least and not entry.in_order) or not _is_open(sweep, entry, ranked):
             continue
         if entry.in_order:
-            return choice
-        if not by_cost and not _is_idle(sweep, entry, choice):
+            return ranked
+        if not by_cost and not _is_idle(sweep, entry, ranked):
             cost += sweep.disturbance_s
         if cost < least:
-            best, least = choice, cost
+            best, least = ranked, cost
             never_cheaper = math.inf if by_cost or not table.is_by_speed else least
     return best
 
 
 def _nearest(sweep: Sweep, entry: Entry) -> RankedPlan | None:
-    """The fastest open choice, for a job that can meet its deadline with none of those that are left."""
+    """The fastest open plan, for a job that can meet its deadline with none of those that are left."""
     current = entry.current
     if current is None or not _may_stay(sweep, entry, current):
         return _faster(sweep, entry, math.inf)
@@ -237,32 +238,32 @@ def _cost_to_stay(sweep: Sweep, entry: Entry, current: RankedPlan, price: float)
     return entry.run_s(current) * sweep.policy.hysteresis * (1.0 + price * current.gpus)
 
 
-def _is_open(sweep: Sweep, entry: Entry, choice: RankedPlan) -> bool:
-    """Whether a choice that is not the current one may be taken, where GPUs enough are left."""
-    if not sweep.may_have(entry, choice) or not sweep.has_place(entry, choice):
+def _is_open(sweep: Sweep, entry: Entry, ranked: RankedPlan) -> bool:
+    """Whether a plan that is not the current one may be taken, where GPUs enough are left."""
+    if not sweep.may_have(entry, ranked) or not sweep.has_place(entry, ranked):
         return False
     current = entry.current
     if current is None:
         return True
     if entry.has_moves:
         # One that is served first for its memory makes nobody move by that.
-        return not entry.job.pressed or _is_idle(sweep, entry, choice)
+        return not entry.job.memory_constrained or _is_idle(sweep, entry, ranked)
     # Nobody's turn is taken, and what is left at least shrinks by so much that the move pays for its own sake.
-    return _is_idle(sweep, entry, choice) and (
-        (entry.run_s(choice) + entry.restart_s + entry.moves_again_s) * sweep.policy.gain_without_budget
+    return _is_idle(sweep, entry, ranked) and (
+        (entry.run_s(ranked) + entry.restart_s + entry.moves_again_s) * sweep.policy.gain_without_budget
         <= entry.run_s(current)
     )
 
 
-def _is_idle(sweep: Sweep, entry: Entry, choice: RankedPlan) -> bool:
-    """Whether no other job has to move for ``choice``."""
+def _is_idle(sweep: Sweep, entry: Entry, ranked: RankedPlan) -> bool:
+    """Whether no other job has to move for ``ranked``."""
     current = entry.current
-    own = entry.num_held if current is not None and current.gpu_type == choice.gpu_type else 0
-    return choice.num_gpus <= sweep.idle.get(choice.gpu_type, 0) + own
+    own = entry.num_held if current is not None and current.gpu_type == ranked.gpu_type else 0
+    return ranked.num_gpus <= sweep.idle.get(ranked.gpu_type, 0) + own
 
 
 def _grown(sweep: Sweep, entry: Entry, chosen: RankedPlan) -> RankedPlan:
-    """A faster choice in what the sweep left over, or ``chosen``."""
+    """A faster plan in what the sweep left over, or ``chosen``."""
     if entry.by_cost or entry.in_order:
         return chosen
     if not entry.has_moves:
@@ -280,25 +281,25 @@ def _grown(sweep: Sweep, entry: Entry, chosen: RankedPlan) -> RankedPlan:
 
 
 def _could_be_faster(entry: Entry, threshold: float) -> bool:
-    """Whether any choice, open or not, takes less than ``threshold`` seconds; True where that takes a search."""
+    """Whether any plan, open or not, takes less than ``threshold`` seconds; True where that takes a search."""
     table = entry.others
     if not table.is_by_speed or (entry.current is not None and entry.run_s(entry.current) < threshold):
         return True
-    return bool(table.choices) and entry.run_s(table.choices[0]) + entry.restart_s < threshold
+    return bool(table.plans) and entry.run_s(table.plans[0]) + entry.restart_s < threshold
 
 
 def _faster(sweep: Sweep, entry: Entry, threshold: float) -> RankedPlan | None:
-    """The fastest open choice that takes less than ``threshold`` seconds."""
+    """The fastest open plan that takes less than ``threshold`` seconds."""
     best, current, table = None, entry.current, entry.others
     if current is not None and entry.run_s(current) < threshold and _may_stay(sweep, entry, current):
         best, threshold = current, entry.run_s(current)
     left, left_s, restart_s = sweep.left, entry.left, entry.restart_s
-    for choice in table.choices:
-        takes_s = left_s * choice.unit_s + restart_s
+    for ranked in table.plans:
+        takes_s = left_s * ranked.unit_s + restart_s
         if takes_s >= threshold:
             if table.is_by_speed:
                 break
             continue
-        if choice.num_gpus <= left.get(choice.gpu_type, 0) and _is_open(sweep, entry, choice):
-            best, threshold = choice, takes_s
+        if ranked.num_gpus <= left.get(ranked.gpu_type, 0) and _is_open(sweep, entry, ranked):
+            best, threshold = ranked, takes_s
     return best

@@ -97,35 +97,35 @@ class StartSweep(Sweep):
     def keeps_before_borrowing(self) -> bool:
         return not isinstance(self.state.rules.policy, HasPolicy)
 
-    def has_place(self, entry: Entry, choice: RankedPlan) -> bool:
-        """Whether ``choice`` can start now without breaking a promise."""
-        return self._place(entry, choice) is not None
+    def has_place(self, entry: Entry, ranked: RankedPlan) -> bool:
+        """Whether ``ranked`` can start now without breaking a promise."""
+        return self._place(entry, ranked) is not None
 
-    def _keep(self, entry: Entry, choice: RankedPlan, sign: int) -> None:
-        """Start ``choice``, or take the start of it back."""
-        Sweep._keep(self, entry, choice, sign)
-        promise = self.promises.get(choice.gpu_type)
-        lasts = promise is not None and not promise.begins_after(self._end_s(entry, choice))
+    def _keep(self, entry: Entry, ranked: RankedPlan, sign: int) -> None:
+        """Start ``ranked``, or take the start of it back."""
+        Sweep._keep(self, entry, ranked, sign)
+        promise = self.promises.get(ranked.gpu_type)
+        lasts = promise is not None and not promise.begins_after(self._end_s(entry, ranked))
         if sign > 0:
-            placement = self._place(entry, choice)
+            placement = self._place(entry, ranked)
             assert placement is not None, "only what has a place is taken"
             assert isinstance(entry.job, QueuedJob)
-            self.started[entry.run_key] = restarted(entry.job, choice.plan, placement, now_s=self.now_s)
-            self.room = self.room.hold(choice.need, placement)
+            self.started[entry.run_key] = restarted(entry.job, ranked.plan, placement, now_s=self.now_s)
+            self.room = self.room.hold(ranked.need, placement)
         else:
             placement = self.started.pop(entry.run_key).placement
-            self.room = self.room.release(choice.need, placement)
+            self.room = self.room.release(ranked.need, placement)
             self._nowhere.clear()
-        self._timelines.pop(choice.gpu_type, None)
+        self._timelines.pop(ranked.gpu_type, None)
         if promise is not None and lasts:
-            promise.narrow(choice.need, placement, sign)
+            promise.narrow(ranked.need, placement, sign)
 
-    def _end_s(self, entry: Entry, choice: RankedPlan) -> float:
-        return self.now_s + entry.restart_s + entry.run_s(choice)
+    def _end_s(self, entry: Entry, ranked: RankedPlan) -> float:
+        return self.now_s + entry.restart_s + entry.run_s(ranked)
 
-    def _place(self, entry: Entry, choice: RankedPlan) -> Placement | None:
-        need, promise, room = choice.need, self.promises.get(choice.gpu_type), self.room.by_type[choice.gpu_type]
-        within = promise is not None and not promise.begins_after(self._end_s(entry, choice))
+    def _place(self, entry: Entry, ranked: RankedPlan) -> Placement | None:
+        need, promise, room = ranked.need, self.promises.get(ranked.gpu_type), self.room.by_type[ranked.gpu_type]
+        within = promise is not None and not promise.begins_after(self._end_s(entry, ranked))
         if need.num_gpus > room.idle_gpus or (within, need) in self._nowhere:
             return None
         if promise is not None and within:
@@ -178,7 +178,7 @@ class StartSweep(Sweep):
         return True
 
     def _promised(self, promise: Promise) -> None:
-        gpu_type = promise.choice.gpu_type
+        gpu_type = promise.ranked.gpu_type
         self.own_promises[promise.entry.run_key] = promise
         self._behind_s[gpu_type] = promise.end_s
         if promise.is_kept:
@@ -200,67 +200,67 @@ class StartSweep(Sweep):
         ]
         bound = None if instead_of is None else self._key(entry, instead_of, self.now_s, price)
         best: tuple[Key, Promise] | None = None
-        for least, choice in sorted(soonest, key=lambda each: each[0]):
+        for least, ranked in sorted(soonest, key=lambda each: each[0]):
             if (best is not None and least >= best[0]) or (bound is not None and least >= bound):
                 break
-            found = self._promise(entry, choice, instead_of)
+            found = self._promise(entry, ranked, instead_of)
             if found is None:
                 continue
-            key = self._key(entry, choice, found.start_s, price)
+            key = self._key(entry, ranked, found.start_s, price)
             if best is None or key < best[0]:
                 best = (key, found)
         return best[1] if best is not None else None
 
-    def _soonest_s(self, choice: RankedPlan) -> float:
-        """A time before which ``choice`` cannot start."""
-        return max(self._behind_s.get(choice.gpu_type, self.now_s), self._timeline(choice).soonest(choice.num_gpus))
+    def _soonest_s(self, ranked: RankedPlan) -> float:
+        """A time before which ``ranked`` cannot start."""
+        return max(self._behind_s.get(ranked.gpu_type, self.now_s), self._timeline(ranked).soonest(ranked.num_gpus))
 
-    def _promise(self, entry: Entry, choice: RankedPlan, instead_of: RankedPlan | None) -> Promise | None:
-        if choice.gpu_type in self.promises:
+    def _promise(self, entry: Entry, ranked: RankedPlan, instead_of: RankedPlan | None) -> Promise | None:
+        if ranked.gpu_type in self.promises:
             return Promise(
                 entry=entry,
-                choice=choice,
-                start_s=self._soonest_s(choice),
+                ranked=ranked,
+                start_s=self._soonest_s(ranked),
                 after=(),
                 instead_of=instead_of,
                 at_start={},
                 is_kept=False,
             )
-        found = self._timeline(choice).earliest(choice.need)
+        found = self._timeline(ranked).earliest(ranked.need)
         if found is None:
             return None
         start_s, after, room, placement = found
         nodes = placement.allocations
-        at_start = {each.node: minus(room.free[each.node], choice.need.on_node(each.num_gpus)) for each in nodes}
+        at_start = {each.node: minus(room.free[each.node], ranked.need.on_node(each.num_gpus)) for each in nodes}
         return Promise(
-            entry=entry, choice=choice, start_s=start_s, after=after, instead_of=instead_of, at_start=at_start
+            entry=entry, ranked=ranked, start_s=start_s, after=after, instead_of=instead_of, at_start=at_start
         )
 
-    def _key(self, entry: Entry, choice: RankedPlan, start_s: float, price: float) -> Key:
-        """What ``choice`` from ``start_s`` on is worth to ``entry``, the least the best: late for its deadline, what it
+    def _key(self, entry: Entry, ranked: RankedPlan, start_s: float, price: float) -> Key:
+        """What ``ranked`` from ``start_s`` on is worth to ``entry``, the least the best: late for its deadline, what it
         goes by, the time to its end.
         """
-        wait_s, run_s = start_s - self.now_s, entry.run_s(choice)
+        wait_s, run_s = start_s - self.now_s, entry.run_s(ranked)
         late = wait_s + run_s > entry.by_s
         if entry.in_order:
             return late, wait_s, run_s
         if entry.by_cost:
-            return late, choice.money(run_s) if self._is_patient(entry, start_s) else math.inf, wait_s + run_s
-        return late, wait_s + run_s * (1.0 + price * choice.gpus), wait_s
+            return late, ranked.money(run_s) if self._is_patient(entry, start_s) else math.inf, wait_s + run_s
+        return late, wait_s + run_s * (1.0 + price * ranked.gpus), wait_s
 
     def _is_patient(self, entry: Entry, start_s: float) -> bool:
         """Whether a start at ``start_s`` keeps its whole wait in bounds: a share of its longest plan's run time."""
-        longest_s = max(map(entry.run_s, entry.others.choices))
+        longest_s = max(map(entry.run_s, entry.others.plans))
         return start_s - entry.job.submitted_s <= self.policy.max_wait_share * longest_s
 
     def _pays(self, entry: Entry, best: RankedPlan, promise: Promise, price: float) -> bool:
-        now, then = (self._key(entry, *each, price) for each in ((best, self.now_s), (promise.choice, promise.start_s)))
+        now, then = (self._key(entry, *each, price) for each in ((best, self.now_s), (promise.ranked, promise.start_s)))
         if now[0] != then[0]:
             return then[0] < now[0]
         return now[1] - then[1] > 0 and now[1] - then[1] >= self.policy.min_gain * now[1]
 
-    def _timeline(self, choice: RankedPlan) -> Timeline:
-        gpu_type = choice.gpu_type
+    def _timeline(self, ranked: RankedPlan) -> Timeline:
+        gpu_type = ranked.gpu_type
         if gpu_type not in self._timelines:
             running = self.state.running
             ends = [(end_s, running[key]) for end_s, key in self.state.ends.get(gpu_type, ())]

@@ -165,7 +165,7 @@ def running_job(
         work_done=job.work_done,
         asked_gpus=job.asked_gpus,
         elasticity=job.elasticity,
-        pressed=job.pressed,
+        memory_constrained=job.memory_constrained,
         deadline_s=job.deadline_s,
     )
 

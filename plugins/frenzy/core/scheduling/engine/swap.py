@@ -1,4 +1,4 @@
-"""Swaps: a job whose memory outgrew its GPUs gets larger ones from a job that fits elsewhere.
+"""Swaps: a job whose memory exceeded its GPUs gets larger ones from a job that fits elsewhere.
 
 Such a job has stopped at a checkpoint, and can go on only where there is more memory. It goes before its
 equals: it takes what is idle; else a running job moves for it, perhaps to the GPUs that it gave up itself. Both
@@ -61,7 +61,7 @@ class Swap:
 def served_first(state: SchedulingState, now_s: float, policy: HasPolicy) -> tuple[tuple[Action, ...], SchedulingState]:
     """What is done for the jobs under memory pressure before all else, and ``state`` once it is done."""
     actions: list[Action] = []
-    for entry in [each for each in state.waiting if each.job.pressed and each.run_key not in state.running]:
+    for entry in [each for each in state.waiting if each.job.memory_constrained and each.run_key not in state.running]:
         found = _Search(state, entry, now_s, policy).best()
         if found is not None:
             actions += found.actions

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from frenzy.core.scheduling.engine.deadlines import deadline_sentence, lost_sentence, possible_choices
+from frenzy.core.scheduling.engine.deadlines import deadline_sentence, lost_sentence, possible_plans
 from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.left_over import Kept, Missed
 from frenzy.core.scheduling.engine.placement import place, place_in
@@ -71,7 +71,7 @@ class Judge:
         lost = (
             None
             if job.deadline_s is None
-            else lost_sentence(entry, possible_choices(self._state, entry), self.record.now_s)
+            else lost_sentence(entry, possible_plans(self._state, entry), self.record.now_s)
         )
         return reason if lost is None else replace(reason, detail=f"{reason.sentence} {lost}")
 
@@ -79,7 +79,7 @@ class Judge:
         """What the job's deadline does for it, if it has one."""
         if entry.job.deadline_s is None:
             return None
-        possible = possible_choices(self._state, entry)
+        possible = possible_plans(self._state, entry)
         return deadline_sentence(entry, possible, self.record.now_s, self._state.rules.policy)
 
     def when(self, run_key: str, expected_start_s: float) -> str:
@@ -96,7 +96,7 @@ class Judge:
             return f"{name} does not fit the nodes in service, even when they are empty."
         if missed is None:
             return f"{name} needs {asked(need)}; {self._idle(need.gpu_type)}."
-        over = next((limit for choice, limit, _ in missed.over if choice.need == need), None)
+        over = next((limit for ranked, limit, _ in missed.over if ranked.need == need), None)
         if over is not None:
             return f"{name} is over the quota of {over.title}."
         kept = self._in_the_way(missed, need)
@@ -116,7 +116,7 @@ class Judge:
         possible = [ranked for ranked in entry.others.listed if state.fits_empty(ranked.need)]
         if not possible:
             return impossible(state, [ranked.need for ranked in entry.others.listed])
-        over = {choice.need: (limit, held) for choice, limit, held in missed.over}
+        over = {ranked.need: (limit, held) for ranked, limit, held in missed.over}
         allowed = [each for each in possible if each.need not in over]
         forbidden = [each for each in possible if each.need in over and _is_left(missed, each.need)]
         if forbidden or not allowed:
@@ -163,7 +163,7 @@ class Judge:
         return self._holders[gpu_type]
 
     def _better_plan(self, own: Promise, now: RankedPlan) -> Reason:
-        plan, entry = own.choice.plan, own.entry
+        plan, entry = own.ranked.plan, own.entry
         earlier_s = self.record.now_s + entry.run_s(now) - own.end_s
         cost = now.plan.predicted_cost
         cheaper = f"costs {1 - plan.predicted_cost / cost:.0%} less" if cost else "leaves more to others"
