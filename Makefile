@@ -42,7 +42,7 @@ endif
 # CHECKED=1: after `make check`, which has run the first three folders.
 test-all: $(STAMP) ## every test but test-k8s-full: components killed, packaging, PostgreSQL, and Kubernetes (test-k8s)
 	@$(PYTEST) $(PARALLEL) $(if $(CHECKED),,tests/unit tests/tools tests/contract) tests/trainer
-	@$(PYTEST) tests/packaging tests/e2e
+	@$(PYTEST) tests/packaging tests/e2e --durations 20
 	@$(MAKE) test-k8s
 
 coverage: $(STAMP) ## lines and branches of the package that unit, tools, contract and trainer tests run
