@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,10 +120,23 @@ def _await_all(api: Api, runs: Sequence[SweepRun], tell: Callable[[str], None]) 
         open_runs = [each for each in open_runs if each not in ended]
         if ended or time.monotonic() - told_s >= SILENCE_S:
             told_s = time.monotonic()
-            names = f" Ended: {', '.join(each.job for each in ended)}." if ended else ""
-            tell(f"{len(runs) - len(open_runs)} of {counted(len(runs), 'run')} have ended.{names}")
+            tell(progress_line(len(runs), [each.job for each in ended], _states(api, open_runs)))
         if open_runs:
             time.sleep(_POLL_S)
+
+
+def _states(api: Api, runs: Sequence[SweepRun]) -> list[JobState | None]:
+    """Of each of ``runs``, None for one that is still being planned."""
+    views = [view for each in runs for view in api.ask(endpoints.runs_of_dag_run(each.dag_id or "", each.run_id or ""))]
+    return [*(each.run.state for each in views), *[None] * (len(runs) - len(views))]
+
+
+def progress_line(num_runs: int, ended: Sequence[str], states: Sequence[JobState | None]) -> str:
+    """How far a sweep is. ended: names of those that have just ended. states: of those that have not."""
+    numbers = Counter("starting" if state is None else state.value for state in states)
+    names = f" Ended: {', '.join(ended)}." if ended else ""
+    now = f" Now {', '.join(f'{number} {state}' for state, number in sorted(numbers.items()))}." if numbers else ""
+    return f"{num_runs - len(states)} of {counted(num_runs, 'run')} have ended.{names}{now}"
 
 
 def _compared(api: Api, runs: Sequence[SweepRun]) -> tuple[Trial, ...]:

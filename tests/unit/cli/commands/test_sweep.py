@@ -9,6 +9,8 @@ from pathlib import Path
 from tests.unit.cli.conftest import Said, World
 
 from frenzy.adapters.spec.job_spec import job_from_yaml
+from frenzy.cli.commands.sweep import progress_line
+from frenzy.core.runs.ledger import JobState
 
 Command = Callable[..., Said]
 RATES = ("--set", "training.learning_rate=1e-4,3e-4")
@@ -79,3 +81,10 @@ def test_waiting_ends_with_a_failure_where_a_run_left_nothing_to_compare(
     told = json.loads(said.out)
     assert (len(told["runs"]), told["trials"]) == (2, [])
     assert "2 of 2 runs have ended" in said.err
+
+
+def test_progress_says_in_which_states_the_others_are() -> None:
+    states = [JobState.RUNNING, JobState.QUEUED, None, JobState.RUNNING]
+    line = progress_line(6, ["words-lr1e-4"], states)
+    assert line == "2 of 6 runs have ended. Ended: words-lr1e-4. Now 1 QUEUED, 2 RUNNING, 1 starting."
+    assert progress_line(6, [], []) == "6 of 6 runs have ended."
