@@ -12,6 +12,8 @@ from frenzy.core.memory.activation_coefficients import ActivationCoefficients, L
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.loss_chunks import loss_chunk_tokens
 from frenzy.core.memory.model_inputs import Array, PlanGrid, Workload
+from frenzy.core.memory.stage3_inputs import under_stage3
+from frenzy.core.models.weight_storage import WeightStorage
 
 # More than any micro-batch has.
 _ALL_TOKENS: Final = 2**40
@@ -41,7 +43,8 @@ class Activations:
             needed = mask.any() or (grid.checkpointing.any() and workload.checkpoint_every > 1)
             if found is None and needed:
                 return None
-            parts.append((mask, np.zeros((5, len(grid))) if found is None else _activation_rows(workload, grid, found)))
+            rows = np.zeros((5, len(grid))) if found is None else _rows(workload, grid, calibration, found)
+            parts.append((mask, rows))
         (is_plain, plain), (_, checkpointed) = parts
         rows = np.where(is_plain, plain, _selected(workload, plain, checkpointed))
         one_layer, outside, in_loss, in_backward, copies = rows
@@ -73,6 +76,17 @@ def _coefficients(
     if found is None and setting.adapters is not None:
         return calibration.activation(workload.shape, replace(setting, adapters=None))
     return found
+
+
+def _rows(workload: Workload, grid: PlanGrid, calibration: Calibration, coefficients: ActivationCoefficients) -> Array:
+    """``_activation_rows``, with what stage 3 keeps beside frozen weights in its plans."""
+    rows = _activation_rows(workload, grid, coefficients)
+    stage3 = grid.zero_stage == 3
+    if workload.trained.is_everything or not stage3.any():
+        return rows
+    quantised = workload.storage is not WeightStorage.PLAIN
+    more = under_stage3(coefficients, workload.shape, calibration, quantised=quantised)
+    return np.where(stage3, _activation_rows(workload, grid, more), rows)
 
 
 def _activation_rows(workload: Workload, grid: PlanGrid, coefficients: ActivationCoefficients) -> Array:

@@ -1,0 +1,131 @@
+"""ZeRO stage 3: which weights stay gathered, and which inputs it keeps beside frozen weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.core.marp_values import CALIBRATION, gpt2_config, job, llama_config, request
+
+from frenzy.core.memory.closed_form import MemoryTable, Workload, predict_memory
+from frenzy.core.models.shape import ModelShape, model_shape
+from frenzy.core.planning.candidates import workload_of
+from frenzy.core.planning.grid import grid_of
+from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.job import LoraSpec, Precision
+from frenzy.core.values.zero_buckets import ZeroBuckets
+
+LENGTH, BATCH, LAYERS, HIDDEN = 128, 2, 6, 256
+LLAMA = model_shape(llama_config(HIDDEN, LAYERS, 8, 2000))
+LAYER = sum(each.num_elements for each in LLAMA.layer)
+HEAD = LLAMA.embeddings[0].num_elements
+ALL_MAPS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def workload(shape: ModelShape = LLAMA, kind: DeviceKind = DeviceKind.CUDA, **training: Any) -> Workload:
+    asked = job(**{"sequence_length": LENGTH, "precision": Precision.BF16, **training})
+    return workload_of(request(shape, asked), kind)
+
+
+def table(of: Workload, *, stage: int = 3, checkpointing: bool = False, dp: int = 4) -> MemoryTable:
+    found = predict_memory(of, grid_of([(dp, 1, stage, BATCH, 1, checkpointing)]), CALIBRATION)
+    assert found is not None
+    return found
+
+
+def term(found: MemoryTable, name: str, moment: str = "loss") -> float:
+    at = next(each for each in found.moments if each.name == moment)
+    return next(float(each.num_bytes[0]) for each in at.terms if each.name == name)
+
+
+def gathered(reuse: int, *, checkpointing: bool, moment: str = "loss", dp: int = 4) -> float:
+    """Gathered elements, without what is fetched ahead."""
+    buckets = ZeroBuckets(reduce=1000, prefetch=0, live=10**9, reuse=reuse, persistent=0)
+    found = table(replace(workload(), buckets=buckets), checkpointing=checkpointing, dp=dp)
+    ahead = 3 * HIDDEN * HIDDEN
+    return term(found, "gathered weights", moment) / 2 - ahead
+
+
+def kept(found: MemoryTable) -> tuple[float, float]:
+    """Activations in and outside the layers."""
+    return term(found, "activations of the layers"), term(found, "activations outside the layers")
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_without_a_reuse_distance_the_head_alone_is_gathered_in_the_loss(checkpointing: bool) -> None:
+    assert gathered(0, checkpointing=checkpointing) == HEAD
+
+
+@pytest.mark.parametrize("layers", [1, 2, 5])
+def test_layers_whose_next_use_is_within_the_reuse_distance_stay_gathered(layers: int) -> None:
+    """A layer that is followed by n others and the head is used again after 2n layers and two heads."""
+    assert gathered(2 * HEAD + 2 * layers * LAYER, checkpointing=False) == HEAD + layers * LAYER
+
+
+@pytest.mark.parametrize(("layers", "passed"), [(1, 1), (2, 4), (3, 7)])
+def test_recomputed_layers_pass_three_times_between_the_uses_of_one(layers: int, passed: int) -> None:
+    reuse = 2 * HEAD + passed * LAYER
+    assert gathered(reuse - 1, checkpointing=True) == HEAD + (layers - 1) * LAYER
+    assert gathered(reuse, checkpointing=True) == HEAD + layers * LAYER
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_no_more_than_all_layers_stay_gathered(checkpointing: bool) -> None:
+    assert gathered(10**12, checkpointing=checkpointing) == HEAD + LAYERS * LAYER
+
+
+def test_a_single_rank_gathers_nothing() -> None:
+    found = table(workload(), dp=1)
+    assert term(found, "gathered weights") == 0.0
+
+
+@given(st.integers(0, 10**7), st.integers(0, 10**7), st.booleans())
+def test_a_longer_reuse_distance_never_keeps_less(one: int, other: int, checkpointing: bool) -> None:
+    for moment in ("loss", "first backward layer"):
+        held = [gathered(each, checkpointing=checkpointing, moment=moment) for each in sorted((one, other))]
+        assert held == sorted(held)
+
+
+def test_stage_3_keeps_the_inputs_of_frozen_maps_and_of_the_head() -> None:
+    """Adapters on queries and values: the others' inputs are the width of the model and the inner one."""
+    adapters = workload(lora=LoraSpec(rank=4, target_modules=("q_proj", "v_proj")))
+    (layers2, outside2), (layers3, outside3) = (kept(table(adapters, stage=stage)) for stage in (2, 3))
+    tokens = BATCH * LENGTH
+    assert layers3 - layers2 == LAYERS * tokens * 2 * (HIDDEN + 3 * HIDDEN)
+    assert outside3 - outside2 == tokens * 2 * HIDDEN
+
+
+@pytest.mark.parametrize(
+    ("of", "checkpointing"),
+    [
+        (workload(lora=LoraSpec(rank=4, target_modules=ALL_MAPS)), False),
+        (workload(lora=LoraSpec(rank=4)), True),
+        (workload(model_shape(gpt2_config(HIDDEN, LAYERS, 8)), DeviceKind.VIRTUAL, lora=LoraSpec(rank=4)), False),
+    ],
+    ids=["adapters on all maps", "checkpointed", "no linear modules"],
+)
+def test_stage_3_keeps_the_heads_input_alone_where_layers_keep_theirs_or_none(
+    of: Workload, checkpointing: bool
+) -> None:
+    found = [kept(table(of, stage=stage, checkpointing=checkpointing)) for stage in (2, 3)]
+    (layers2, outside2), (layers3, outside3) = found
+    assert layers3 == layers2
+    assert outside3 - outside2 == BATCH * LENGTH * 2 * HIDDEN
+
+
+def test_a_layer_that_is_computed_again_keeps_the_inputs_of_its_frozen_maps_meanwhile() -> None:
+    adapters = workload(lora=LoraSpec(rank=4, target_modules=("q_proj", "v_proj")))
+    two, three = (
+        term(table(adapters, stage=stage, checkpointing=True), "backward pass of one layer", "first backward layer")
+        for stage in (2, 3)
+    )
+    assert three - two == BATCH * LENGTH * 2 * (HIDDEN + 3 * HIDDEN - HIDDEN)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_full_training_keeps_as_much_in_every_stage(checkpointing: bool) -> None:
+    found = [kept(table(workload(), stage=stage, checkpointing=checkpointing)) for stage in (1, 2, 3)]
+    assert found[0] == found[1] == found[2]
