@@ -20,6 +20,8 @@ class DeepSpeedRun:
     gathered from the forward to the backward pass. Up to 0.14 DeepSpeed replaced them by its own only while
     zero.Init made the model (partition_parameters.py); torch's keep a view of the weight. offload_parameters:
     stage 3's share of the weights is on the host and comes to the card tensor by tensor, when it is gathered.
+    made_whole: a model not made under zero.Init is moved to the card whole before stage 3 divides it
+    (runtime/engine.py, _configure_distributed_model).
     """
 
     workload: Workload
@@ -28,6 +30,7 @@ class DeepSpeedRun:
     held_logits_bytes: int = 0
     keeps_gathered: bool = False
     offload_parameters: bool = False
+    made_whole: bool = False
 
 
 def predict_deepspeed_memory(run: DeepSpeedRun) -> MemoryPrediction:
@@ -38,11 +41,27 @@ def predict_deepspeed_memory(run: DeepSpeedRun) -> MemoryPrediction:
     found = table.prediction(0)
     terms = [each for each in (_held_logits(run), _kept_weights(run), _weights_on_host(run)) if each.num_bytes]
     extra = sum(each.num_bytes for each in terms)
-    return replace(
+    training = replace(
         found,
         peak_allocated_bytes=found.peak_allocated_bytes + extra,
         required_bytes=found.required_bytes + round(extra * (1 + run.calibration.headroom_share)),
         terms=tuple(sorted((*found.terms, *terms), key=lambda each: -each.num_bytes)),
+    )
+    return _started(run, training)
+
+
+def _started(run: DeepSpeedRun, found: MemoryPrediction) -> MemoryPrediction:
+    """``found``, or the start where a model that was made whole takes more."""
+    whole = run.workload.weight_bytes * run.workload.shape.num_parameters if run.made_whole else 0
+    if whole <= found.peak_allocated_bytes:
+        return found
+    beyond = round((whole - found.peak_allocated_bytes) * (1 + run.calibration.headroom_share))
+    return replace(
+        found,
+        peak_allocated_bytes=whole,
+        required_bytes=found.required_bytes + beyond,
+        at="start",
+        terms=(MemoryTerm(name="weights before they are divided", num_bytes=whole, equation="w*N"),),
     )
 
 

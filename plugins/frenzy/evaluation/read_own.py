@@ -239,6 +239,7 @@ def _deepspeed_run(cells: Cells, calibration: Calibration) -> DeepSpeedRun:
         checkpointing=flag(cells, "checkpointing"),
         offload=flag(cells, "offload_optimizer"),
     )
+    without_init = plan.zero_stage == 3 and not flag(cells, "zero_init", default=True)
     moved = flag(cells, "offload_parameters")
     if moved and (plan.zero_stage < 3 or not plan.offload or workload.storage is not WeightStorage.PLAIN):
         raise UnknownRow("offload_parameters 'true' needs zero_stage 3, offload_optimizer and plain weights")
@@ -250,8 +251,9 @@ def _deepspeed_run(cells: Cells, calibration: Calibration) -> DeepSpeedRun:
         plan=plan,
         calibration=calibration,
         held_logits_bytes=whole(cells, "held_logits_bytes", 0, least=0),
-        keeps_gathered=not flag(cells, "zero_init", default=True) and plan.zero_stage == 3 and not plan.checkpointing,
+        keeps_gathered=without_init and not plan.checkpointing,
         offload_parameters=moved,
+        made_whole=without_init,
     )
 
 

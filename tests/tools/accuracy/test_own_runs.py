@@ -124,6 +124,31 @@ def test_a_model_not_made_under_zero_init_keeps_its_gathered_weights_without_che
     assert peak(checkpointed) == peak(rows_of(tmp_path, RUN)[0])
 
 
+def test_a_model_not_made_under_zero_init_passes_the_card_whole(tmp_path: Path) -> None:
+    """The engine moves it there before stage 3 divides it: 13.5 GB, more than a step of adapters takes."""
+    small = {**RUN, "micro_batch": "1", "sequence_length": "128", "lora_rank": "8", "lora_targets": "q_proj v_proj"}
+    divided, whole, stage2 = rows_of(
+        tmp_path, small, {**small, "zero_init": "false"}, {**small, "zero_stage": "2", "zero_init": "false"}
+    )
+
+    assert peak(divided) < peak(whole) == 2 * 6_738_415_616
+    assert stage2.run is not None
+    assert predict(stage2.run).at != "start"
+
+
+def test_offloaded_parameters_leave_the_card_what_is_gathered(tmp_path: Path) -> None:
+    offloaded = {**RUN, "offload_optimizer": "true"}
+    kept, moved = rows_of(tmp_path, offloaded, {**offloaded, "offload_parameters": "true"})
+    assert kept.run is not None
+    assert moved.run is not None
+    before, after = predict(kept.run), predict(moved.run)
+
+    share = 2 * 6_738_415_616 // 8
+    assert before.peak_allocated_bytes - after.peak_allocated_bytes == share
+    assert before.required_bytes - after.required_bytes == pytest.approx(1.05 * share, abs=1)
+    assert sum(each.num_bytes for each in after.terms) == after.peak_allocated_bytes
+
+
 def test_a_reason_beside_a_row_leaves_it_out(tmp_path: Path) -> None:
     (row,) = rows_of(tmp_path, {**RUN, "left_out": "recorded before the first update"})
 

@@ -197,10 +197,18 @@ def _norm_savings(run: TorchRun, *, at_the_end: int) -> int:
 
 
 def _accumulated(run: TorchRun) -> MemoryTerm:
-    """Gradients of earlier micro-batches, which stay while the next one is computed."""
-    owners = 1 if run.sharding is Sharding.NONE else run.num_gpus
-    held = run.trained_bytes * run.num_trained / owners if run.accumulation > 1 else 0.0
-    return _term("accumulated gradients", held, "bytes*T, /P when sharded; none without accumulation")
+    """Gradients of earlier micro-batches, which stay while the next one is computed.
+
+    The Trainer reduces them with the last micro-batch only (``no_sync``). Until then FSDP keeps them whole on each
+    rank, in the format it computes in (torch/distributed/fsdp/_runtime_utils.py, _post_backward_hook).
+    """
+    element = run.gathered_bytes if _is_sharded(run) else run.trained_bytes
+    held = element * run.num_trained if run.accumulation > 1 else 0.0
+    return _term("accumulated gradients", held, "bytes*T, whole under FSDP, too; none without accumulation")
+
+
+def _is_sharded(run: TorchRun) -> bool:
+    return run.sharding is not Sharding.NONE and run.num_gpus > 1
 
 
 def _in_fused_loss(run: TorchRun) -> MemoryTerm:
@@ -258,13 +266,14 @@ def _layer_gradients(run: TorchRun) -> tuple[MemoryTerm, ...]:
 def _at_the_end(run: TorchRun) -> tuple[MemoryTerm, ...]:
     """What the last layer of the backward pass finds: all gradients, and hardly any activations.
 
+    Gradients are added to those of earlier micro-batches; a reduction frees whole ones tensor by tensor.
     Where FSDP meets frozen parameters it hooks the inputs of each layer to know when to free its
     parameters; with reentrant checkpointing the hooks keep each layer's input and its gradient to
     the end (torch/distributed/fsdp/_runtime_utils.py, _register_post_backward_reshard_only_hook).
     """
     if run.trained.is_everything:
         owners = 1 if run.sharding is Sharding.NONE else run.num_gpus
-        gradients = run.trained_bytes * run.num_trained / owners
+        gradients = 0.0 if run.accumulation > 1 else run.trained_bytes * run.num_trained / owners
         one_layer = _term("activations of the last layer", _per_token(run, "layer"), "t*(bytes a layer keeps)")
         return (one_layer, _in_layer(run), _term("gradients", gradients, "bytes*T, /P when sharded"))
     hooked = run.sharding is Sharding.FULL and run.num_gpus > 1 and run.reentrant and run.coefficients.checkpointing

@@ -42,6 +42,9 @@ COEFFICIENTS = ActivationCoefficients(
 )
 
 
+MANY_LOGITS = replace(COEFFICIENTS, in_loss=(TokenBytes(vocab=1000.0),))
+
+
 def full(**changes: object) -> TorchRun:
     run = TorchRun(
         shape=SHAPE, trained=trained_part(SHAPE, None), coefficients=COEFFICIENTS, micro_batch=1, sequence_length=8
@@ -107,6 +110,22 @@ def test_fsdp_keeps_inputs_and_their_gradients_to_the_end_where_parameters_are_f
     assert hooked.peak_allocated_bytes > released.peak_allocated_bytes
 
 
+@pytest.mark.parametrize("sharding", [Sharding.FULL, Sharding.GRADIENTS])
+def test_fsdp_keeps_whole_gradients_until_the_last_micro_batch(sharding: Sharding) -> None:
+    """In the format FSDP computes in, on each rank; its reductions come with the last micro-batch."""
+    run = full(trained_bytes=4, sharding=sharding, num_gpus=4, micro_batch=64, coefficients=MANY_LOGITS)
+    once, summed = (predict_torch_memory(replace(run, accumulation=each)) for each in (1, 16))
+
+    assert summed.peak_allocated_bytes - once.peak_allocated_bytes == 2 * run.num_trained
+
+
+def test_one_gpu_keeps_the_sums_of_gradients_in_their_own_format() -> None:
+    run = full(trained_bytes=4, micro_batch=64, coefficients=MANY_LOGITS)
+    once, summed = (predict_torch_memory(replace(run, accumulation=each)) for each in (1, 2))
+
+    assert summed.peak_allocated_bytes - once.peak_allocated_bytes == 4 * run.num_trained
+
+
 def test_quantised_weights_take_less_than_plain_ones() -> None:
     plain = predict_torch_memory(adapted())
     quantised = predict_torch_memory(adapted(storage=WeightStorage.NF4_DOUBLE))
@@ -115,13 +134,14 @@ def test_quantised_weights_take_less_than_plain_ones() -> None:
 
 
 RUNS = st.builds(
-    lambda is_adapted, batch, length, sharding, gpus, storage, optimizer: (adapted if is_adapted else full)(
+    lambda is_adapted, batch, length, sharding, gpus, storage, optimizer, summed: (adapted if is_adapted else full)(
         micro_batch=batch,
         sequence_length=length,
         sharding=sharding,
         num_gpus=gpus,
         storage=storage if is_adapted else WeightStorage.PLAIN,
         optimizer=optimizer,
+        accumulation=summed,
     ),
     st.booleans(),
     st.integers(1, 64),
@@ -130,6 +150,7 @@ RUNS = st.builds(
     st.integers(1, 16),
     st.sampled_from(WeightStorage),
     st.sampled_from(TorchOptimizer),
+    st.integers(1, 4),
 )
 
 
