@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final
 
 from frenzy.core.values.units import GIB
 from frenzy.evaluation.accuracy import Bar
+from frenzy.evaluation.public_reports import JudgedReport, Verdict
 from frenzy.evaluation.score import Coverage, DatasetScore, Errors, ScoredRow
 from tools.accuracy.report import PublishedReport
 
@@ -193,14 +193,15 @@ def _reports(report: PublishedReport) -> str:
     wrong = [each for each in judged if not each.agrees]
     rows = [
         (
-            each.source.replace("github.com/", ""),
-            each.label.replace("|", " or "),
+            _thread(each),
             f"{each.required_bytes[0] / GIB:.1f} to {each.required_bytes[1] / GIB:.1f}",
             f"{each.capacity_bytes / GIB:.1f}",
             each.outcome,
+            each.explanation,
         )
         for each in wrong
     ]
+    open_ones = [(_thread(each), each.outcome, _why_open(each)) for each in report.reports if not each.is_judged]
     agree, dangerous = len(judged) - len(wrong), sum(each.is_dangerous for each in wrong)
     text = (
         f"## Public reports\n\n{len(report.reports)} runs of issue trackers; {len(judged)} can be judged. "
@@ -211,7 +212,25 @@ def _reports(report: PublishedReport) -> str:
         "named length was reached. Which remedy the planner would have chosen is not compared. "
         "Those that do not agree, GiB:\n\n"
     )
-    return text + _table(("report", "run", "required", "card", "outcome"), rows)
+    return (
+        text
+        + _table(("run", "required", "card", "outcome", "what is known"), rows)
+        + "\nThose that are not judged:\n\n"
+        + _table(("run", "outcome", "why"), open_ones)
+    )
+
+
+def _thread(each: JudgedReport) -> str:
+    return f"{each.source.replace('github.com/', '')}: {each.label.replace('|', ' or ')}"
+
+
+def _why_open(each: JudgedReport) -> str:
+    least, most = (f"{value / GIB:.1f}" for value in each.required_bytes)
+    reasons = {
+        Verdict.UNDECIDED: f"{least} to {most} of {each.capacity_bytes / GIB:.1f} GiB: what is not recorded decides",
+        Verdict.CONTRADICTED: "another report of the same settings ended otherwise",
+    }
+    return reasons.get(each.verdict, each.why)
 
 
 def _any_fit(score: DatasetScore) -> bool:
@@ -232,29 +251,11 @@ def _peers(report: PublishedReport) -> str:
     return text + _table(("data set", "estimate", "rows", "median", "95th", "worst", "signed median"), rows)
 
 
-_EXPLANATIONS: Final = {
-    "fms": "Mixtral's: how many tokens its busiest expert got is not recorded ([Experts](#experts)).",
-    "deepspeed-gpu": "Rows 8 and 9 (both offloads) are predicted far too high: at the printed micro-batch the logits "
-    "alone exceed what was measured. DeepSpeed of 2023 made its buckets before the backward pass, the installed one "
-    "with the first gradient: row 12 is two buckets too low.",
-    "deepspeed-reserved": "Reserved memory or the driver's figure, with start-up, context, NCCL and cache; old "
-    "releases kept frozen weights gathered after recomputation; Liger's other kernels are not modelled.",
-    "litgpt-hub": "LitGPT has modules of its own. Its phi computes GELU in one kernel, the traced module in nine "
-    "operations (predicted too high); its 4-bit linear maps keep more than those of the traced module (too low).",
-    "litgpt-tables": "As above.",
-    "nanotron": "The mode of tensor parallelism and the optimizer's settings are not recorded. With ZeRO-1 and one "
-    "sequence a micro-batch runs took about two bytes a parameter more than is modelled.",
-    "peft": "Compared with what the allocator had reserved, which is more than tensors took; batches are padded.",
-    "qwen": "The driver's figure, with the context and all cached memory.",
-}
-
-
 def _worst(report: PublishedReport) -> str:
     rows = [_worst_row(score, each) for score in report.memory.datasets for each in score.worst[:3]]
     table = _table(("data set", "row", "run", "predicted", "measured", "error", "peak at"), rows)
-    names = [each.name for each in report.memory.datasets if each.name in _EXPLANATIONS]
-    reasons = [f"- **{name}**: {_EXPLANATIONS[name]}" for name in names]
-    return "## Worst rows\n\n" + table + "\nWhy:\n\n" + "\n".join(reasons) + "\n"
+    reasons = [f"- **{each.dataset}**: {each.text} *{each.source}*" for each in report.explanations]
+    return "## Worst rows\n\n" + table + "\nWhy, and where it stands:\n\n" + "\n".join(reasons) + "\n"
 
 
 def _worst_row(score: DatasetScore, each: ScoredRow) -> tuple[str, ...]:

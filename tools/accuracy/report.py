@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from tools.accuracy.traced import read_traced, traced_errors
 
 DATA: Final = CHECKOUT / "tests/data/memory"
 _TRACE_BAR: Final = 0.01
+_EXPLAINED: Final = ("dataset", "explanation", "source")
 
 # By data set and estimate.
 PeerErrors = Mapping[str, Mapping[str, Errors]]
@@ -35,7 +37,7 @@ class PublishedReport:
     peers: errors of other published estimates, and of this model on the same rows. traced: errors of
     trace mode on the rows it was run on. learning: what five runs of each group teach about its other
     runs. speed: the time model's score. deepspeed_gpu_rows: rows that DeepSpeed ran on a GPU.
-    reports: public reports of runs that fitted or did not.
+    reports: public reports of runs that fitted or did not. explanations: what is known of worst rows.
     """
 
     memory: AccuracyReport
@@ -48,6 +50,22 @@ class PublishedReport:
     hooked_share: float
     deepspeed_gpu_rows: int
     reports: Sequence[JudgedReport]
+    explanations: Sequence[Explanation]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a data set's worst rows are off. source: where that stands."""
+
+    dataset: str
+    text: str
+    source: str
+
+
+def read_explanations(path: Path) -> Sequence[Explanation]:
+    """Every explanation of the file, in its order."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return tuple(Explanation(*(row[name] for name in _EXPLAINED)) for row in csv.DictReader(file))
 
 
 def published_report(folder: Path = DATA) -> PublishedReport:
@@ -66,6 +84,7 @@ def published_report(folder: Path = DATA) -> PublishedReport:
         hooked_share=fit_margin(memory.rows, replace(Margin(), hooked_share=0.0)).hooked_share,
         deepspeed_gpu_rows=sum(each.framework.startswith("DeepSpeed") and each.run is not None for each in memory.rows),
         reports=read_reports(folder / "reports/public_reports.csv", default_calibration(), memory.margin),
+        explanations=read_explanations(folder / "reports/worst_rows.csv"),
     )
 
 

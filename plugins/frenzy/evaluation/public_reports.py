@@ -1,16 +1,19 @@
 """Public reports of runs that fitted a card or did not, held to what the memory model would have said.
 
 A report names its run as a row of one's own runs does. What nobody recorded is a range however wide: a report is
-judged where its whole range fits, or none of it does, and is undecided in between.
+judged where its whole range fits, or none of it does, and is undecided in between. Two reports of the same settings
+contradict each other where one ran on a card no larger than that on which the other ran out of memory: something
+that neither records differed, no prediction can agree with both, and neither is judged.
 """
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
 from frenzy.core.memory.calibration import Calibration
 from frenzy.evaluation.cells import text
@@ -19,6 +22,8 @@ from frenzy.evaluation.predict import predict
 from frenzy.evaluation.published import Cells, UnknownRow
 from frenzy.evaluation.read_own import alternatives, capacity_of, run_of
 
+_BESIDE_SETTINGS: Final = frozenset({"source", "gpu", "outcome", "ended_with", "note", "explanation"})
+
 
 class Verdict(StrEnum):
     """What is predicted of a report's run."""
@@ -26,12 +31,17 @@ class Verdict(StrEnum):
     FITS = "ran"
     FAILS = "out of memory"
     UNDECIDED = "undecided"
+    CONTRADICTED = "contradicted"
     REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedReport:
-    """One report. outcome: what came of the run. required_bytes: least and most; why: of a refusal."""
+    """One report.
+
+    outcome: what came of the run. required_bytes: least and most. why: of a refusal. explanation: what is known of a
+    report that does not agree, as the file says. settings: of the run, whatever the card.
+    """
 
     source: str
     label: str
@@ -40,6 +50,8 @@ class JudgedReport:
     capacity_bytes: int = 0
     required_bytes: tuple[int, int] = (0, 0)
     why: str = ""
+    explanation: str = ""
+    settings: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_judged(self) -> bool:
@@ -60,7 +72,25 @@ class JudgedReport:
 def read_reports(path: Path, calibration: Calibration, margin: Margin) -> Sequence[JudgedReport]:
     """Every report of the file, judged."""
     with path.open(encoding="utf-8", newline="") as file:
-        return tuple(judged(row, calibration, margin) for row in csv.DictReader(file))
+        return without_contradictions([judged(row, calibration, margin) for row in csv.DictReader(file)])
+
+
+def without_contradictions(reports: Sequence[JudgedReport]) -> Sequence[JudgedReport]:
+    """``reports``, of which those that contradict another one are judged no more."""
+    return tuple(
+        replace(each, verdict=Verdict.CONTRADICTED)
+        if each.is_judged and any(_contradict(each, other) or _contradict(other, each) for other in reports)
+        else each
+        for each in reports
+    )
+
+
+def _contradict(ran: JudgedReport, failed: JudgedReport) -> bool:
+    return (
+        ran.settings == failed.settings
+        and (ran.outcome, failed.outcome) == (Verdict.FITS.value, Verdict.FAILS.value)
+        and ran.capacity_bytes <= failed.capacity_bytes
+    )
 
 
 def judged(cells: Cells, calibration: Calibration, margin: Margin) -> JudgedReport:
@@ -72,7 +102,10 @@ def judged(cells: Cells, calibration: Calibration, margin: Margin) -> JudgedRepo
         f"{text(cells, 'model')} {sharding} b{text(cells, 'micro_batch')} "
         f"s{text(cells, 'sequence_length')} x{text(cells, 'num_gpus', '1')} {text(cells, 'gpu')}"
     )
+    explanation = text(cells, "explanation", "")
     try:
+        if text(cells, "left_out", ""):
+            raise UnknownRow(text(cells, "left_out"))
         runs = [run_of(each, calibration) for each in alternatives(cells)]
         capacity = capacity_of(cells)
     except UnknownRow as error:
@@ -87,4 +120,6 @@ def judged(cells: Cells, calibration: Calibration, margin: Margin) -> JudgedRepo
         verdict=verdict,
         capacity_bytes=capacity,
         required_bytes=(least, most),
+        explanation=explanation,
+        settings=tuple(sorted((name, value) for name, value in cells.items() if name not in _BESIDE_SETTINGS)),
     )

@@ -93,6 +93,14 @@ def test_grade_a_rows_are_predicted_within_the_promised_errors(report: Published
     assert all((errors.worst or 1.0) <= 0.03 for errors in sets.values())
 
 
+def test_data_sets_with_rows_that_are_far_off_are_explained_beside_the_data(report: PublishedReport) -> None:
+    explained = {each.dataset for each in report.explanations}
+    far_off = {each.name for each in report.memory.datasets if (each.errors.worst or 0.0) > 0.05}
+
+    assert far_off <= explained <= {each.name for each in report.memory.datasets}
+    assert all(each.text and each.source for each in report.explanations)
+
+
 def test_no_published_run_that_failed_was_predicted_to_fit(report: PublishedReport) -> None:
     sets = [each.fits for each in report.memory.datasets if each.name.startswith("fms")]
 

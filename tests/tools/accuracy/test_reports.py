@@ -6,7 +6,8 @@ import pytest
 
 from frenzy.adapters.calibration_file import default_calibration
 from frenzy.evaluation.margin import Margin
-from frenzy.evaluation.public_reports import Verdict, judged
+from frenzy.evaluation.public_reports import JudgedReport, Verdict, judged, read_reports, without_contradictions
+from tools.accuracy.report import DATA
 
 REPORT = {
     "source": "a thread",
@@ -38,3 +39,40 @@ def test_report_is_judged_by_its_whole_range(
     found = judged({**REPORT, **changed}, default_calibration(), Margin())
 
     assert (found.verdict, found.agrees, found.is_dangerous) == (verdict, agrees, is_dangerous)
+
+
+def reported(**changed: str) -> JudgedReport:
+    return judged({**REPORT, **changed}, default_calibration(), Margin())
+
+
+@pytest.mark.parametrize(
+    ("other", "contradicts"),
+    [
+        ({"outcome": "ran"}, True),
+        ({"outcome": "ran", "gpu": "a100-40"}, True),
+        ({"outcome": "ran", "gpu": "h200"}, False),
+        ({"outcome": "ran", "sequence_length": "256"}, False),
+        ({}, False),
+    ],
+    ids=["the same card", "a smaller card", "a larger card", "other settings", "the same outcome"],
+)
+def test_reports_of_the_same_settings_that_contradict_each_other_are_not_judged(
+    other: dict[str, str], contradicts: bool
+) -> None:
+    found = without_contradictions([reported(), reported(**other, note="another thread")])
+
+    assert [each.verdict is Verdict.CONTRADICTED for each in found] == [contradicts, contradicts]
+    assert all(each.is_judged is not contradicts for each in found)
+
+
+def test_a_reason_beside_a_report_leaves_it_out() -> None:
+    found = reported(left_out="the script trains more than is told")
+
+    assert (found.verdict, found.why) == (Verdict.REFUSED, "the script trains more than is told")
+
+
+def test_every_report_that_does_not_agree_is_explained_beside_its_row() -> None:
+    found = read_reports(DATA / "reports/public_reports.csv", default_calibration(), Margin())
+
+    assert [each.source for each in found if each.is_judged and not each.agrees and not each.explanation] == []
+    assert [each.source for each in found if each.explanation and each.agrees] == []
