@@ -52,8 +52,13 @@ def plan(
     return plan_offline(known, settings, where, memory_policy or settings.memory_policy.value)
 
 
-def plan_offline(job: TrainingJob, settings: Settings, cluster_file: Path, policy: str) -> OfflinePlan:
-    """The plans of ``job`` on the cluster in ``cluster_file``. Raises PermanentError for a bad file or model."""
+def plan_offline(
+    job: TrainingJob, settings: Settings, cluster_file: Path, policy: str, *, every_plan: bool = False
+) -> OfflinePlan:
+    """The plans of ``job`` on the cluster in ``cluster_file``. Raises PermanentError for a bad file or model.
+
+    every_plan: also those that another one beats in everything, and all that are refused.
+    """
     from frenzy.adapters.calibration_file import family_calibration
     from frenzy.adapters.spec.cluster_file import load_cluster
     from frenzy.core.planning.marp import PlanRequest, plan_candidates, smallest_remedy
@@ -63,7 +68,7 @@ def plan_offline(job: TrainingJob, settings: Settings, cluster_file: Path, polic
     steps, note = _steps(job)
     request = PlanRequest(job=job, shape=shape, total_steps=steps)
     calibration = family_calibration(shape.family)
-    candidates = plan_candidates(request, there, calibration, policy)
+    candidates = plan_candidates(replace(request, every_plan=every_plan), there, calibration, policy)
     fits = any(each.feasible for each in candidates)
     return OfflinePlan(
         cluster_file=str(cluster_file),

@@ -1,4 +1,4 @@
-"""Cost of listing a job's plans: the closed form alone, and the whole search.
+"""Cost of listing a job's plans: the command from the shell, the closed form alone, and the whole search.
 
 Run it alone, or through ``make bench ARGS=marp``; it prints a table and writes
 ``build/bench/marp_search.json``, a list of {name, value, unit, goal, ok}. Figures are medians in
@@ -8,10 +8,13 @@ helps: a new job is what is timed.
 
 from __future__ import annotations
 
+import os
+import resource
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +37,7 @@ from frenzy.core.values.job import DataSpec, ModelSpec, TrainingJob, TrainingSpe
 from frenzy.core.values.units import GIB  # noqa: E402
 
 REPEATS: Final = 15
+SHELL_REPEATS: Final = 5
 STEPS: Final = 1000
 # The cluster of Frenzy's released simulator: 288 GPUs.
 PAPER_CLUSTER: Final = {"a100-40": 64, "a100-80": 32, "v100-32": 80, "rtx-3090": 80, "t4": 32}
@@ -70,7 +74,24 @@ class Case:
 
 def main() -> list[dict[str, Any]]:
     """Measure, print the table, write the JSON file, return its rows."""
-    return publish("marp_search", [row for case in cases() for row in measured(case)])
+    return publish("marp_search", [*from_the_shell(), *(row for case in cases() for row in measured(case))])
+
+
+def from_the_shell() -> Iterator[dict[str, Any]]:
+    """CPU time of ``frenzy plan`` as a process of its own, imports included."""
+    for options in ((), ("--all",), ("--fit", "1xRTX4090")):
+        taken_s = [shell_s(options) for _ in range(SHELL_REPEATS)]
+        yield figure(" ".join(("frenzy plan", *options)), statistics.median(taken_s), "s", 1.0)
+
+
+def shell_s(options: Sequence[str]) -> float:
+    job = ROOT / "include/jobs/tiny-shakespeare.yaml"
+    paths = os.pathsep.join((str(ROOT / "plugins"), os.environ.get("PYTHONPATH", "")))
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "frenzy.cli.main", "plan", str(job), *options]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def cases() -> Iterator[Case]:

@@ -336,8 +336,10 @@ def _paper_reason(plan: ResourcePlan, rank: int, best: ResourcePlan) -> Reason:
     )
 
 
-def refused_candidates(refused: Sequence[Refused]) -> tuple[Candidate, ...]:
-    """One refused plan for each GPU type, count and reason: the one that needs the least memory."""
+def refused_candidates(refused: Sequence[Refused], *, every: bool = False) -> tuple[Candidate, ...]:
+    """One refused plan for each GPU type, count and reason: the one that needs the least memory. Or every one."""
+    if every:
+        return tuple(Candidate(plan=each.plan, rank=None, reason=each.reason) for each in refused)
     kept: dict[tuple[str, int, ReasonCode], Refused] = {}
     for each in refused:
         key = (each.plan.gpu_type, each.plan.num_gpus, each.reason.code)

@@ -49,7 +49,7 @@ def closed_form_candidates(request: PlanRequest, cluster: Cluster, calibration: 
     found = [verdict for each in selections(request, cluster, calibration) for verdict in _verdicts(each)]
     feasible = sorted((each.plan for each in found if isinstance(each, Ranked)), key=plan_order(request))
     refused = [each for each in found if isinstance(each, Refused)]
-    return (*ranked_candidates(feasible, request), *refused_candidates(refused))
+    return (*ranked_candidates(feasible, request), *refused_candidates(refused, every=request.every_plan))
 
 
 def selections(request: PlanRequest, cluster: Cluster, calibration: Calibration) -> tuple[PlanSelection, ...]:

@@ -18,7 +18,8 @@ class PlanRequest:
     again. extra_bytes_per_gpu: memory seen beyond the prediction; every plan must have room for
     it. seconds_to_deadline: from now, when the job has a deadline. residuals: what runs of other
     jobs taught about the predictions. resumes_as: the plan that wrote the checkpoint of a script
-    that goes on in the same shape only.
+    that goes on in the same shape only. every_plan: list also what other plans beat, and all that is refused
+    for GPUs that there are.
     """
 
     job: TrainingJob
@@ -29,6 +30,7 @@ class PlanRequest:
     seconds_to_deadline: float | None = None
     residuals: Residuals = NOTHING_LEARNED
     resumes_as: PlanShape | None = None
+    every_plan: bool = False
 
     @property
     def residual_family(self) -> str:

@@ -149,7 +149,9 @@ class PlanSelection:
         return np.asarray(self.grid.offload & self.predicted.having(self.runnable & ~self.grid.offload), dtype=np.bool_)
 
     def listed(self) -> Integers:
-        """Feasible plans worth listing."""
+        """Feasible plans worth listing; all of them where every plan is asked for."""
+        if self.facts.request.every_plan:
+            return np.flatnonzero(self.runnable & ~self.spare)
         failed = self._on_failed_width
         rows = np.flatnonzero(self.runnable & (~self.spare | failed))
         return rows[self._undominated(rows) | failed[rows]]
@@ -187,10 +189,14 @@ class PlanSelection:
     def explaining(self) -> Integers:
         """Refused plans: for each number of GPUs and each kind of refusal the one nearest to running.
 
-        Beyond the cluster only the narrowest that would fit, and only where none runs inside it.
+        Beyond the cluster only the narrowest that would fit, and only where none runs inside it. Where every plan
+        is asked for, all that are refused inside it.
         """
-        refused = ~self.runnable & ~self.spare & ~self.excluded
         inside = self.num_gpus <= self.facts.num_gpus
+        if self.facts.request.every_plan:
+            rows = np.flatnonzero(~self.runnable & inside & ~self.spare)
+            return rows[np.argsort(self.num_gpus[rows], kind="stable")]
+        refused = ~self.runnable & ~self.spare & ~self.excluded
         fits = self.fits_gpu & self.fits_host
         short_of_host = refused & inside & self.fits_gpu & ~self.fits_host
         found = [

@@ -52,6 +52,18 @@ def test_table_and_json_name_the_same_best_plan(frenzy: Command, spec: Path, clu
     assert best["reason"]["detail"].split()[0] in table
 
 
+def test_all_lists_the_plans_that_others_beat_and_each_refusal_behind_the_same_best(
+    frenzy: Command, spec: Path, cluster_file: Path
+) -> None:
+    asked = ("plan", str(spec), "--cluster", str(cluster_file), "--json")
+    usual, everything = (json.loads(frenzy(*asked, *more).out)["candidates"] for more in ((), ("--all",)))
+    num_usual, num_all = (sum(each["rank"] is not None for each in found) for found in (usual, everything))
+
+    assert everything[0]["plan"] == usual[0]["plan"]
+    assert num_all > num_usual
+    assert len(everything) - num_all >= len(usual) - num_usual
+
+
 def test_impossible_job_ends_with_the_smallest_remedy(frenzy: Command, spec: Path, alone: Path) -> None:
     only_tiny = alone / "tiny.yaml"
     only_tiny.write_text(

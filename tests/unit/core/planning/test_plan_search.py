@@ -25,7 +25,7 @@ from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Checkpointing, LoraSpec, Objective
-from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.resource_plan import Candidate, ResourcePlan
 
 
 def every_plan(of: PlanRequest, facts: TypeFacts, most_gpus: int) -> list[ResourcePlan]:
@@ -84,6 +84,26 @@ def test_no_plan_outside_the_list_beats_the_first_and_none_in_it_is_refused(of: 
         )
         assert score >= first * (1 - 1e-9)
     assert {each.shape for each in listed} <= {each.shape for each in slow}
+
+
+@settings(max_examples=40, deadline=None)
+@given(requests(), clusters())
+def test_every_plan_that_could_run_is_listed_where_all_are_asked_for(of: PlanRequest, there: Cluster) -> None:
+    usual, everything = candidates(of, there), candidates(dataclasses.replace(of, every_plan=True), there)
+
+    fitting = [each.plan.shape for each in everything if each.feasible]
+    assert sorted(fitting, key=str) == sorted((each.shape for each in runnable(of, there)), key=str)
+    if fitting:
+        assert everything[0].plan == usual[0].plan
+    refused = [each.plan.shape for each in everything if not each.feasible]
+    assert len(set(refused)) == len(refused)
+    inside = {each.plan.shape for each in usual if not each.feasible and each.plan.num_gpus <= most_of(each, there)}
+    assert inside <= set(refused)
+
+
+def most_of(each: Candidate, there: Cluster) -> int:
+    """GPUs of the candidate's type."""
+    return sum(node.num_gpus for node in there.nodes if node.gpu_type == each.plan.gpu_type)
 
 
 @settings(max_examples=40, deadline=None)

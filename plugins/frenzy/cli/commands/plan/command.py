@@ -26,7 +26,9 @@ def plan(
     cluster: Annotated[Path | None, typer.Option(help="Cluster file; the settings' by default.")] = None,
     policy: Annotated[str | None, typer.Option(help="Memory model: closed-form or paper.")] = None,
     top: Annotated[int, typer.Option(min=1, help="Plans that fit to list, best first.")] = 10,
-    everything: Annotated[bool, typer.Option("--all", help="List every plan and every refusal.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="List every plan, also those that others beat, and every refusal.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the values as JSON.")] = False,
     manifest: Annotated[bool, typer.Option("--manifest", help="Print the pods of the chosen plan as YAML.")] = False,
     fit: Annotated[
@@ -44,7 +46,8 @@ def plan(
     settings = settings_at_hand()
     if fit is not None:
         return _show_fit(job, fit_offline(job, settings, fit, policy or settings.memory_policy.value), top, as_json)
-    planned = plan_offline(job, settings, cluster or settings.cluster_file, policy or settings.memory_policy.value)
+    where, model = cluster or settings.cluster_file, policy or settings.memory_policy.value
+    planned = plan_offline(job, settings, where, model, every_plan=everything)
     show_note(planned)
     if manifest:
         return show_manifest(job, settings, planned)
