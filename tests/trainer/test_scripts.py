@@ -134,6 +134,12 @@ def test_a_failing_script_says_how_it_ended(
     assert result.first_failing_rank == 0
 
 
+def test_a_script_that_refuses_its_data_ends_the_run_with_its_reason(server: LaunchServer, tmp_path: Path) -> None:
+    code = "import frenzy_agent; frenzy_agent.refuse('row 7: it has no answer')"
+    result = server.run(inline(code, tmp_path / "run"))
+    assert (result.exit_code, result.detail) == (ExitCode.BAD_CONFIG_OR_DATA, "rank 0 refused: row 7: it has no answer")
+
+
 def test_a_script_that_was_asked_to_stop_may_say_so_by_its_exit_code(server: LaunchServer, tmp_path: Path) -> None:
     code = (
         "import os, pathlib, time; stop = pathlib.Path(os.environ['FRENZY_AGENT_STOP_FILE'])\n"

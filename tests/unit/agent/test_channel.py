@@ -61,6 +61,15 @@ def test_a_resumed_script_does_not_report_steps_that_are_done(tmp_path: Path) ->
     assert [(each.kind, each.step) for each in said(tmp_path)] == [("hello", 0), ("step", 8)]
 
 
+def test_a_refusal_is_said_and_ends_the_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for agent in (channel(tmp_path), Channel({})):
+        with pytest.raises(SystemExit) as ended:
+            agent.refuse("row 7: it has no answer")
+        assert ended.value.code == 99
+        assert capsys.readouterr().err == "row 7: it has no answer\n"
+    assert [(each.kind, each.text("why")) for each in said(tmp_path)[1:]] == [("refused", "row 7: it has no answer")]
+
+
 def test_outside_frenzy_every_call_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     agent = Channel({})

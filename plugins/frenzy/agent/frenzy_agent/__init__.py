@@ -2,16 +2,17 @@
 
 Three calls for any loop, in every rank: ``step``, ``should_stop``, ``checkpointed``. ``FrenzyCallback`` for a
 ``transformers.Trainer`` and ``attach`` for a DeepSpeed engine make them for you. Outside Frenzy they do nothing.
+``refuse`` ends a run that cannot be.
 Needs the standard library only; torch is used where the script has imported it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from frenzy_agent.channel import CHANNEL
 
-__all__ = ["attach", "checkpointed", "is_active", "resume_from", "resume_step", "should_stop", "step"]
+__all__ = ["attach", "checkpointed", "is_active", "refuse", "resume_from", "resume_step", "should_stop", "step"]
 
 
 def is_active() -> bool:
@@ -64,6 +65,11 @@ def should_stop() -> bool:
 def checkpointed(path: Any, number: int | None = None) -> None:
     """A checkpoint of step ``number`` (default: the last reported) is whole at ``path``. Rank 0's word counts."""
     CHANNEL.checkpointed(str(path), number)
+
+
+def refuse(why: str) -> NoReturn:
+    """End this rank because its data or settings are wrong, so that no other try can help."""
+    CHANNEL.refuse(str(why))
 
 
 def attach(engine: Any) -> Any:

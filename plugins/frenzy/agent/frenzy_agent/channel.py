@@ -7,9 +7,11 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 _STATM_DATA = 5
+# What the trainer ends with when its data or settings are wrong.
+_BAD_CONFIG_OR_DATA = 99
 
 
 class Channel:
@@ -51,6 +53,13 @@ class Channel:
             place = path if "://" in path else str(Path(path).absolute())
             self._say("checkpoint", step=self._last_step if number is None else int(number), path=place)
             self._stepped_s = time.monotonic()
+
+    def refuse(self, why: str) -> NoReturn:
+        """The exit code counts because the reason was said."""
+        if self.is_active:
+            self._say("refused", why=why)
+        sys.stderr.write(f"{why}\n")
+        raise SystemExit(_BAD_CONFIG_OR_DATA)
 
     def _say(self, kind: str, **content: Any) -> None:
         line = json.dumps({"kind": kind, **content}, allow_nan=False)

@@ -18,7 +18,7 @@ from frenzy.core.values.launch import LaunchSpec, RunPaths
 from frenzy.trainer.checkpoint.store import CheckpointStore
 from frenzy.trainer.launch.local_ranks import LocalRanks
 from frenzy.trainer.launch.script.checkpoints import ScriptCheckpoint, newest, record
-from frenzy.trainer.launch.script.environment import ScriptRank, deepspeed_text
+from frenzy.trainer.launch.script.environment import ScriptRank, deepspeed_text, job_text
 from frenzy.trainer.launch.script.relay import RankWatch
 from frenzy.trainer.launch.script.reports import ReportFile
 from frenzy.trainer.telemetry.shared_progress import SharedProgress
@@ -60,6 +60,29 @@ def test_a_checkpoint_that_is_nowhere_is_passed_over(
     says(tmp_path, kind="checkpoint", step=2, path=str(tmp_path))
     watch.read()
     assert board.checkpoint_step(0) == 2
+
+
+@pytest.mark.parametrize("why", [None, 7, "", " \n"])
+def test_a_refusal_without_a_reason_is_none(watch: RankWatch, tmp_path: Path, why: object) -> None:
+    says(tmp_path, kind="refused", why=why)
+    watch.read()
+    assert not watch.refusal
+
+
+def test_a_refusal_is_one_line_of_bounded_length(watch: RankWatch, tmp_path: Path) -> None:
+    says(tmp_path, kind="refused", why="row 7:\n no answer " + "x" * 2000)
+    watch.read()
+    assert watch.refusal is not None
+    assert watch.refusal.startswith("row 7: no answer xxx")
+    assert len(watch.refusal) == 500
+
+
+def test_the_script_is_told_the_job_without_its_variables(spec: LaunchSpec) -> None:
+    job = replace(spec.job, env={"TOKEN": "hidden"}, secrets={"KEY": "env:HIDDEN"})
+    told = json.loads(job_text(replace(spec, job=job)))
+    assert sorted(told) == ["data", "model", "training"]
+    assert (told["model"]["config"], told["training"]["lora"]) == (spec.job.model.config, None)
+    assert "hidden" not in job_text(replace(spec, job=job)).lower()
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", "no JSON", json.dumps({"path": "no-such-scheme://a/b"})])

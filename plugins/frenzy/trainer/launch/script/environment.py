@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from frenzy.core.values import codec
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.launch import ADAMW_8BIT, LaunchSpec, RunPaths, deepspeed_config
 from frenzy.trainer.launch.local_ranks import LocalRanks
@@ -49,6 +50,10 @@ class ScriptRank:
     @property
     def deepspeed_file(self) -> Path:
         return self.scratch / "ds_config.json"
+
+    @property
+    def job_file(self) -> Path:
+        return self.scratch / "job.json"
 
     def environment(self, given: Mapping[str, str]) -> dict[str, str]:
         """``given`` with what the script is told."""
@@ -101,6 +106,7 @@ class ScriptRank:
         spec, resume = self.spec, self.resume
         variables = {
             "RUN_DIR": spec.run_dir,
+            "JOB_FILE": self.job_file,
             "DATA_PATH": spec.job.data.path,
             "CHECKPOINT_DIR": script_folder(spec),
             "CHECKPOINT_EVERY_STEPS": spec.job.checkpoint.every_steps,
@@ -112,6 +118,13 @@ class ScriptRank:
             "AGENT_STOP_FILE": self.stop_file,
         }
         return {f"FRENZY_{name}": str(value) for name, value in variables.items()}
+
+
+def job_text(spec: LaunchSpec) -> str:
+    """What the specification says of the training itself, defaults included; no variables, no secrets."""
+    job = spec.job
+    sections = {"model": job.model, "data": job.data, "training": job.training}
+    return json.dumps({name: codec.encode(each) for name, each in sections.items()}, indent=2)
 
 
 def deepspeed_text(spec: LaunchSpec) -> str:

@@ -32,7 +32,7 @@ from frenzy.trainer.launch.local_ranks import LocalRanks, StopRequest, local_ran
 from frenzy.trainer.launch.rank_failures import share_failures
 from frenzy.trainer.launch.rendezvous import find_rendezvous, open_rendezvous
 from frenzy.trainer.launch.script.checkpoints import ScriptCheckpoint, newest
-from frenzy.trainer.launch.script.environment import ScriptRank, deepspeed_text
+from frenzy.trainer.launch.script.environment import ScriptRank, deepspeed_text, job_text
 from frenzy.trainer.launch.script.relay import NodeWatch, RankWatch, bound
 from frenzy.trainer.launch.supervise import Ended, Supervisor
 from frenzy.trainer.outcome import CRASHED, budget_exceeded, describe_death
@@ -62,6 +62,7 @@ def run_script(spec: LaunchSpec, workload: WorkloadSpec, *, node_rank: int | Non
         (scratch / "ds_config.json").write_text(deepspeed_text(spec))
         if ranks.is_first_node:
             files.write_text(paths.ds_config(spec.attempt), deepspeed_text(spec))
+        (scratch / "job.json").write_text(job_text(spec))
         resume = newest(spec)
         baseline = _bytes_of_libraries(workload) if spec.gpu.kind is DeviceKind.VIRTUAL else 0
         own = _run(spec, workload, ranks, stop, logs, scratch, resume, baseline)
@@ -202,7 +203,11 @@ def _fold(
     ended = _as_failed(ended, asked=watch.is_asked_to_stop)
     if ended.first_failing is not None:
         rank = ranks.first + ended.first_failing
-        code, detail = _failure(spec, ended, rank, log_tail(log_file(logs, rank)))
+        refusal = watch.watches[ended.first_failing].refusal
+        if refusal and ended.codes[ended.first_failing] == ExitCode.BAD_CONFIG_OR_DATA:
+            code, detail = int(ExitCode.BAD_CONFIG_OR_DATA), f"refused: {refusal}"
+        else:
+            code, detail = _failure(spec, ended, rank, log_tail(log_file(logs, rank)))
         return replace(result, exit_code=code, first_failing_rank=rank, detail=f"rank {rank} {detail}")
     if any(each.is_stopping for each in watch.watches.values()) or ExitCode.CHECKPOINTED in ended.codes.values():
         detail = "stopped on request" + ("" if checkpoint is None else f" after the checkpoint of step {checkpoint}")
@@ -221,7 +226,8 @@ def _as_failed(ended: Ended, *, asked: bool) -> Ended:
 def _failure(spec: LaunchSpec, ended: Ended, rank: int, tail: str) -> tuple[int, str]:
     """Exit code and what happened: the script's own code, unless its last words name a known failure.
 
-    A code that is the trainer's by chance says nothing: the script did not mean its reason.
+    A code that is the trainer's by chance says nothing: the script did not mean its reason. The agent's ``refuse`` is
+    asked for before.
     """
     own = ended.codes[ended.first_failing or 0]
     code = CRASHED if own in REASON_BY_EXIT or own == ExitCode.CHECKPOINTED else own

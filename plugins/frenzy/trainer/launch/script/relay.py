@@ -30,6 +30,7 @@ logger = logging.getLogger("frenzy.trainer")
 
 _CONTROL_S: Final = 0.25
 _BEAT_S: Final = 5.0
+_LONGEST_REFUSAL: Final = 500
 _CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -44,6 +45,7 @@ class RankWatch:
         self._is_virtual = rank.spec.gpu.kind is DeviceKind.VIRTUAL
         self.has_agent = self.is_stopping = self.has_stepped = False
         self.peak_bytes = 0
+        self.refusal: str | None = None
 
     def read(self) -> None:
         """Take over what was said since the last call."""
@@ -79,6 +81,8 @@ class RankWatch:
             self._step(report)
         elif report.kind == "checkpoint":
             self._checkpoint(report)
+        elif report.kind == "refused":
+            self.refusal = " ".join(report.text("why").split())[:_LONGEST_REFUSAL]
 
     def _begin(self, report: Report) -> None:
         """From here on a virtual GPU's memory counts: after the script's libraries, before its model."""
