@@ -52,8 +52,8 @@ class TrainedPart:
 
 
 def trained_part(shape: ModelShape, lora: LoraSpec | None) -> TrainedPart:
-    """All parameters of ``shape``, or the adapters that ``lora`` adds to each layer."""
-    if lora is None:
+    """All parameters of ``shape``, or the adapters that ``lora`` adds to each layer, if any layer is known."""
+    if lora is None or not shape.layer:
         return TrainedPart(shape.embeddings, shape.layer, shape.head, is_everything=True)
     targets = adapter_targets(shape.family, lora)
     adapted = [each for each in shape.layer if each.is_linear and _is_target(each.name, targets)]

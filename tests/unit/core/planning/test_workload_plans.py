@@ -14,7 +14,7 @@ from frenzy.core.planning.declared_plans import UNNAMED_MODEL
 from frenzy.core.planning.marp import plan_candidates, smallest_remedy
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.errors import ReasonCode
-from frenzy.core.values.job import Checkpointing, ModelSpec, TrainingJob
+from frenzy.core.values.job import Checkpointing, LoraSpec, ModelSpec, TrainingJob
 from frenzy.core.values.resource_plan import Candidate, MemorySource, PlanShape, ResourcePlan
 from frenzy.core.values.workload import DeclaredMemory, Honour, WorkloadSpec
 
@@ -90,6 +90,13 @@ def test_declared_memory_is_what_decides_where_no_model_is_named() -> None:
     short = [each.reason for each in found if not each.feasible and each.plan.gpu_type == "a"]
     assert {each.code for each in short} == {ReasonCode.INSUFFICIENT_GPU_MEMORY}
     assert "memory.per_gpu as declared" in short[0].detail
+
+
+def test_adapters_of_a_model_that_nobody_names_change_no_plan() -> None:
+    with_adapters = asked("world_size", memory="100 MiB", of=job(lora=LoraSpec(rank=4)))
+    assert [each.shape for each in plans(with_adapters)] == [
+        each.shape for each in plans(asked("world_size", memory="100 MiB"))
+    ]
 
 
 def test_more_memory_than_any_gpu_has_is_refused_with_what_would_help() -> None:
