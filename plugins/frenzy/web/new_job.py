@@ -20,6 +20,8 @@ from frenzy.web.model_reader import ModelReader
 
 FOLDER: Final = CHECKOUT / "include/presets"
 _NAMES: Final = ("tiny", "1b-from-scratch", "8b-lora", "8b-full", "70b-qlora")
+# Of scripts with Hugging Face's trainers: include/recipes.
+_RECIPES: Final = ("chat-lora", "chat-full", "preferences", "classification", "continued-pretraining")
 # Of the places of the turnstile: a plan may take seconds, and whoever types is in no hurry.
 _NUM_AT_ONCE: Final = 2
 _AGAIN_S: Final = 1.0
@@ -61,8 +63,8 @@ class Drafter:
 
 
 def presets() -> tuple[Preset, ...]:
-    """The shipped specifications, smallest first; the title is the comment in the first line."""
-    texts = {name: (FOLDER / f"{name}.yaml").read_text(encoding="utf-8") for name in _NAMES}
+    """The shipped specifications, smallest first, then those of recipes; the title is the comment in the first line."""
+    texts = {name: (FOLDER / f"{name}.yaml").read_text(encoding="utf-8") for name in (*_NAMES, *_RECIPES)}
     return tuple(
         Preset(name=name, title=text.partition("\n")[0].removeprefix("# "), yaml_text=text)
         for name, text in texts.items()

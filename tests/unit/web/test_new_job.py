@@ -220,9 +220,13 @@ def test_two_are_planned_at_a_time_and_others_come_again(user: Users, models: Fa
 
 def test_presets_are_jobs_with_a_title_each(user: Users) -> None:
     found = user("viewer").ask("GET", "/presets", tuple[Preset, ...])
-    assert [each.name for each in found] == ["tiny", "1b-from-scratch", "8b-lora", "8b-full", "70b-qlora"]
+    builtin = ["tiny", "1b-from-scratch", "8b-lora", "8b-full", "70b-qlora"]
+    recipes = ["chat-lora", "chat-full", "preferences", "classification", "continued-pretraining"]
+    assert [each.name for each in found] == builtin + recipes
     for each in found:
-        assert job_from_yaml(each.yaml_text).model.config
+        job = job_from_yaml(each.yaml_text)
+        assert job.model.config or job.memory
+        assert (job.workload is None) == (each.name in builtin)
         assert each.title.endswith(".")
 
 

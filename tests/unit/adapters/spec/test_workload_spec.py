@@ -107,14 +107,31 @@ def test_the_script_folder_is_made_absolute_where_the_job_is_submitted(tmp_path:
     assert job.workload.folder == str(tmp_path / "scripts")
 
 
-@pytest.mark.parametrize("name", ["deepspeed-zero", "hf-trainer", "torchrun-ddp"])
+PREDICTED = ("scripts/hf-trainer", "recipes/pretrain", "recipes/sft-chat", "recipes/sft-chat-lora")
+DECLARED = ("scripts/deepspeed-zero", "scripts/torchrun-ddp", "recipes/classify", "recipes/dpo")
+
+
+@pytest.mark.parametrize("name", [*PREDICTED, *DECLARED])
 def test_the_example_jobs_find_their_scripts_and_have_a_plan_on_the_laptop_cluster(name: str) -> None:
-    spec = checked_spec(CHECKOUT / f"include/jobs/scripts/{name}.yaml")
-    assert spec.job.workload is not None
-    assert (Path(spec.job.workload.folder or "") / spec.job.workload.command[-1]).is_file()
+    spec = checked_spec(CHECKOUT / f"include/jobs/{name}.yaml")
+    workload = spec.job.workload
+    assert workload is not None
+    files = [each for each in workload.command if each.endswith((".py", ".json"))]
+    assert files[0] == workload.command[1]
+    assert all((Path(workload.folder or "") / each).is_file() for each in (*files, spec.job.data.path))
     assert job_from_yaml(spec.text) == spec.job
     found = plan(spec.job, cluster_file=CHECKOUT / "include/clusters/laptop.yaml")
     fitting = [each.plan for each in found.candidates if each.feasible]
     assert {1, 2} <= {each.num_gpus for each in fitting}
-    expected = MemorySource.PREDICTED if name == "hf-trainer" else MemorySource.DECLARED
+    expected = MemorySource.PREDICTED if name in PREDICTED else MemorySource.DECLARED
     assert {each.memory.source for each in fitting} == {expected}
+
+
+@pytest.mark.parametrize("name", ["axolotl", "torchtitan"])
+def test_jobs_for_programs_that_are_not_installed_here_say_so_and_are_specifications(name: str) -> None:
+    text = (CHECKOUT / f"include/jobs/recipes/{name}.yaml").read_text()
+    assert "NOT RUN here" in text.splitlines()[0]
+    job = job_from_yaml(text)
+    assert job.workload is not None
+    assert job.workload.command[:2] == ("sh", "-c")
+    assert job.workload.command[2].startswith("exec python -m ")
