@@ -9,6 +9,7 @@ import torch
 from tests.trainer.launching import Case
 
 from frenzy.core.values.job import TrainingSpec
+from frenzy.trainer.data.batches import BatchReader
 from frenzy.trainer.data.packing import SequenceReader, pack
 from frenzy.trainer.data.tokenizer import byte_tokenizer
 from frenzy.trainer.loop.learning_rate import batch_sequences, learning_rate
@@ -21,7 +22,7 @@ def train_plainly(case: Case, folder: Path) -> tuple[list[float], Any]:
     job = case.spec().job
     training = job.training
     data = pack(job, byte_tokenizer(), folder)
-    reader = SequenceReader(data)
+    reader = BatchReader(SequenceReader(data), job.data, 256)
     model = make_model(job, load_config(job.model, eos_token_id=256))
     optimizer = torch.optim.AdamW(_groups(model, training), lr=training.learning_rate)
     losses = []
@@ -32,10 +33,10 @@ def train_plainly(case: Case, folder: Path) -> tuple[list[float], Any]:
             global_batch_size=training.global_batch_size,
             num_sequences=data.num_train,
         )
-        tokens = torch.from_numpy(reader.read(order))
+        inputs = {name: torch.from_numpy(values) for name, values in reader.read(order).arguments()}
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(training, step=step, total_steps=case.num_steps)
-        loss = model(input_ids=tokens, labels=tokens).loss
+        loss = model(**inputs).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), training.gradient_clipping)
         optimizer.step()

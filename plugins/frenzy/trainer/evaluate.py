@@ -105,13 +105,13 @@ def evaluate(request: EvaluationRequest, scratch: Path) -> Evaluation:
     data = _data(request, tokenizer)
     model = _model(folder, job, request.model_config)
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
-    loss, num_sequences = _mean_loss(model, data, job.evaluation.max_sequences)
+    loss, num_sequences, num_tokens = _mean_loss(model, _reader(data, job, tokenizer), data, job)
     prompt, sample = _sample(model, tokenizer, data, job)
     return Evaluation(
         loss=loss,
         perplexity=math.exp(min(loss, 700.0)),
         num_sequences=num_sequences,
-        num_tokens=num_sequences * (data.sequence_length - 1),
+        num_tokens=num_tokens,
         held_out=data.num_validation > 0,
         prompt=prompt,
         sample=sample,
@@ -168,23 +168,32 @@ def _first_scored(data: Any) -> int:
     return int(data.num_train) if data.num_validation else 0
 
 
-def _mean_loss(model: Any, data: Any, max_sequences: int) -> tuple[float, int]:
-    """Mean loss per token over at most ``max_sequences`` sequences, one at a time."""
+def _reader(data: Any, job: TrainingJob, tokenizer: Any) -> Any:
+    from frenzy.trainer.data.batches import BatchReader
+    from frenzy.trainer.data.packing import SequenceReader
+
+    return BatchReader(SequenceReader(data), job.data, int(tokenizer.eos_token_id))
+
+
+def _mean_loss(model: Any, reader: Any, data: Any, job: TrainingJob) -> tuple[float, int, int]:
+    """Mean loss over the tokens that count, one sequence at a time; the numbers of sequences and of tokens."""
     import numpy as np
     import torch
 
-    from frenzy.trainer.data.packing import SequenceReader
-
     available = data.num_validation or data.num_train
-    first, count = _first_scored(data), min(available, max_sequences)
-    reader = SequenceReader(data)
-    total = 0.0
+    first, count = _first_scored(data), min(available, job.evaluation.max_sequences)
+    total, num_tokens = 0.0, 0
     with torch.inference_mode():
         for index in range(first, first + count):
-            tokens = torch.from_numpy(reader.read(np.array([index]))).to(model.device)
-            total += float(model(input_ids=tokens, labels=tokens).loss)
+            batch = reader.read(np.array([index]))
+            inputs = {name: torch.from_numpy(values).to(model.device) for name, values in batch.arguments()}
+            total += float(model(**inputs).loss) * batch.num_counted
+            num_tokens += batch.num_counted
     reader.close()
-    return total / count, count
+    if num_tokens == 0:
+        allowed = "none of these sequences has a token that counts; score more"
+        raise BadInputError("evaluation.max_sequences", job.evaluation.max_sequences, allowed)
+    return total / num_tokens, count, num_tokens
 
 
 def _sample(model: Any, tokenizer: Any, data: Any, job: TrainingJob) -> tuple[str, str]:

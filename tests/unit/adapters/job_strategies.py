@@ -59,6 +59,7 @@ data = st.builds(
     format=st.sampled_from(["auto", "text", "jsonl", "parquet"]),
     text_column=texts,
     sequence_length=st.integers(8, 1_048_576),
+    document_masks=st.booleans(),
     validation_fraction=_share(0.5),
 )
 loras = st.builds(

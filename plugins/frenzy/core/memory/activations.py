@@ -10,6 +10,7 @@ import numpy as np
 
 from frenzy.core.memory.activation_coefficients import ActivationCoefficients, Loss, TokenBytes
 from frenzy.core.memory.calibration import Calibration
+from frenzy.core.memory.document_masks import DocumentMasks
 from frenzy.core.memory.loss_chunks import loss_chunk_tokens
 from frenzy.core.memory.model_inputs import Array, PlanGrid, Workload
 from frenzy.core.memory.stage3_inputs import under_stage3
@@ -25,6 +26,7 @@ class Activations:
 
     one_layer: kept by each layer. outside: by embedding, last norm and loss.
     in_loss, in_backward: the highest extra. copies: weights of all layers in another format.
+    masks: what keeping documents apart adds to all of it.
     """
 
     one_layer: Array
@@ -32,6 +34,7 @@ class Activations:
     in_loss: Array
     in_backward: Array
     copies: Array
+    masks: DocumentMasks
 
     @classmethod
     def of(cls, workload: Workload, grid: PlanGrid, calibration: Calibration) -> Activations | None:
@@ -48,7 +51,12 @@ class Activations:
         (is_plain, plain), (_, checkpointed) = parts
         rows = np.where(is_plain, plain, _selected(workload, plain, checkpointed))
         one_layer, outside, in_loss, in_backward, copies = rows
-        return cls(one_layer, outside, in_loss, in_backward, copies)
+        return cls(one_layer, outside, in_loss, in_backward, copies, DocumentMasks.of(workload, grid))
+
+    def at_loss_bytes(self, num_layers: int) -> Array:
+        """All that is held when the loss goes backward."""
+        masks = num_layers * self.masks.one_layer + self.masks.outside
+        return num_layers * self.one_layer + self.outside + self.in_loss + masks
 
 
 def _selected(workload: Workload, plain: Array, checkpointed: Array) -> Array:

@@ -85,7 +85,7 @@ def activations_at_loss_bytes(workload: Workload, grid: PlanGrid, calibration: C
     found = Activations.of(workload, grid, calibration)
     if found is None:
         return None
-    return workload.shape.num_layers * found.one_layer + found.outside + found.in_loss
+    return found.at_loss_bytes(workload.shape.num_layers)
 
 
 def _resident_terms(

@@ -32,7 +32,8 @@ class Workload:
     overlap_comm: stages 1 and 2 reduce one bucket while the next one fills (stage 3 always does, with
     one), where there are several ranks and nothing is offloaded. pin_memory: offloaded tensors are
     page-locked. storage: of the frozen weights, beside which adapters are trained. adapter_dropout:
-    whether adapters drop out. copies_checkpoints: whether a rank's partition is copied to host memory,
+    whether adapters drop out. document_masks: whether the documents of a
+    packed sequence are kept apart. copies_checkpoints: whether a rank's partition is copied to host memory,
     to be written while training goes on. largest_shard_bytes: of the files that the weights are read
     from; 0 for random ones, None where nobody knows. checkpoint_every: one of so many layers is
     checkpointed in plans that do.
@@ -56,6 +57,7 @@ class Workload:
     storage: WeightStorage = WeightStorage.PLAIN
     attention: Attention = Attention.SDPA
     loss: Loss = Loss.TORCH
+    document_masks: bool = False
     adapter_dropout: bool = False
     largest_shard_bytes: int | None = None
     checkpoint_every: int = 1

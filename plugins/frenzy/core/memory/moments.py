@@ -145,11 +145,16 @@ def _in_layer_again(step: Step, layers_done: Array | float) -> Array:
 def _kept(step: Step, layers_done: Array | float = 0.0) -> tuple[Term, ...]:
     """Activations held when ``layers_done`` layers have gone backward."""
     activations = step.activations
-    left = (step.workload.shape.num_layers - layers_done) * activations.one_layer
+    layers = step.workload.shape.num_layers - layers_done
     return (
-        Term("activations of the layers", "layers*t*(bytes a layer keeps)", left),
+        Term("activations of the layers", "layers*t*(bytes a layer keeps)", layers * activations.one_layer),
         Term("activations outside the layers", "t*(embedding, last norm, log-probabilities)", activations.outside),
         Term("weights in another format", "2 bytes for each linear weight under autocast", activations.copies),
+        Term(
+            "document masks",
+            "sdpa: t*s, and layers*(4 or 2)*(t*s + t*(repeated key/value heads)) without checkpointing; 0 without them",
+            layers * activations.masks.one_layer + activations.masks.outside,
+        ),
     )
 
 
@@ -206,7 +211,11 @@ def _in_layer(name: str, step: Step, layers_done: Array | float, gradients: Arra
             _gradients_before(step),
             _gathered(step, _in_layer_again(step, layers_done)),
             *_kept(step, layers_done),
-            Term("backward pass of one layer", "t*(gradients, and what is recomputed)", step.activations.in_backward),
+            Term(
+                "backward pass of one layer",
+                "t*(gradients, and what is recomputed)",
+                step.activations.in_backward + step.activations.masks.in_backward,
+            ),
             Term("new gradients", "w*(head, bucket, partition, one linear map)", gradients + one_map),
             Term(
                 "quantised weight made plain",

@@ -17,7 +17,7 @@ from typing import Final
 from frenzy.core.models.parameters import ModelShape
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.hardware import DeviceKind
-from frenzy.core.values.job import Precision, TrainingSpec
+from frenzy.core.values.job import Precision, TrainingJob, TrainingSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +26,14 @@ class TrainedFamily:
 
     sdpa: with torch's fused attention; without it only eager attention runs. fused_loss: with the
     loss that holds no logits. tensor_parallel: split by AutoTP, and saved. nf4: with 4-bit weights.
+    document_masks: with documents of a packed sequence kept apart by their position ids.
     """
 
     sdpa: bool = True
     fused_loss: bool = True
     tensor_parallel: bool = True
     nf4: bool = True
+    document_masks: bool = True
 
 
 _WHOLE: Final = TrainedFamily(tensor_parallel=False)
@@ -42,8 +44,8 @@ TRAINED_FAMILIES: Final[Mapping[str, TrainedFamily]] = MappingProxyType(
         "gpt2": _WHOLE,
         "gpt_bigcode": _WHOLE,
         "gpt_neox": TrainedFamily(),
-        "opt": TrainedFamily(),
-        "mpt": TrainedFamily(sdpa=False, tensor_parallel=False),
+        "opt": TrainedFamily(document_masks=False),
+        "mpt": TrainedFamily(sdpa=False, tensor_parallel=False, document_masks=False),
         "llama": TrainedFamily(),
         "mistral": TrainedFamily(),
         "granite": TrainedFamily(),
@@ -80,14 +82,18 @@ class LaunchChoice:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    training: TrainingSpec
+    job: TrainingJob
     shape: ModelShape
     choice: LaunchChoice
     family: TrainedFamily
 
+    @property
+    def training(self) -> TrainingSpec:
+        return self.job.training
 
-def launch_refusal(training: TrainingSpec, shape: ModelShape, choice: LaunchChoice) -> Reason | None:
-    """Why the trainer cannot run ``choice`` of this job; None when it can.
+
+def launch_refusal(job: TrainingJob, shape: ModelShape, choice: LaunchChoice) -> Reason | None:
+    """Why the trainer cannot run ``choice`` of ``job``; None when it can.
 
     The reason's code is PREDICTED_NOT_LAUNCHABLE; its remedy is the smallest change of the job, where
     there is one.
@@ -95,7 +101,7 @@ def launch_refusal(training: TrainingSpec, shape: ModelShape, choice: LaunchChoi
     family = TRAINED_FAMILIES.get(shape.family)
     if shape.is_encoder or family is None:
         return _family_refusal(shape)
-    question = _Question(training, shape, choice, family)
+    question = _Question(job, shape, choice, family)
     return next((refusal for rule in _RULES if (refusal := rule(question)) is not None), None)
 
 
@@ -149,6 +155,13 @@ def _loss(question: _Question) -> Reason | None:
     return None
 
 
+def _document_masks(question: _Question) -> Reason | None:
+    if not question.job.data.document_masks or question.family.document_masks:
+        return None
+    detail = f"{question.shape.family} does not tell documents apart by their position ids."
+    return _refused(detail, "Set data.document_masks to false.")
+
+
 def _quantization(question: _Question) -> Reason | None:
     lora = question.training.lora
     if lora is None or lora.quantization == "none":
@@ -185,6 +198,7 @@ _RULES: Final[tuple[Callable[[_Question], Reason | None], ...]] = (
     _precision,
     _attention,
     _loss,
+    _document_masks,
     _quantization,
     _tensor_parallel,
     _offload,

@@ -27,6 +27,8 @@ LONGEST_NAME: Final = 256
 JOB_DAG_PREFIX: Final = "job_"
 # What the families call the linear map from the last hidden state to the vocabulary.
 OUTPUT_HEADS: Final = ("lm_head", "embed_out")
+# Implementations of attention that keep the documents of a packed sequence apart.
+MASKING_ATTENTION: Final = ("sdpa", "eager")
 
 
 class Precision(StrEnum):
@@ -84,6 +86,9 @@ class DataSpec(Closed):
         "text"
     )
     sequence_length: Annotated[int, Ge(8), Le(1_048_576), Doc("Tokens per packed sequence.", (256, 1024, 4096))] = 1024
+    document_masks: Annotated[
+        bool, Doc("Tokens attend to their own document alone, and positions begin anew with each; for sdpa and eager.")
+    ] = False
     validation_fraction: Annotated[float, Ge(0), Lt(0.5), Doc("Share kept for evaluation, from the end.")] = 0.02
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from frenzy.core.values.errors import Violation
 from frenzy.core.values.job import (
     LONGEST_NAME,
+    MASKING_ATTENTION,
     OUTPUT_HEADS,
     ConstraintsSpec,
     DataSpec,
@@ -41,6 +42,7 @@ def cross_field_violations(job: TrainingJob) -> tuple[Violation, ...]:
         )
     found += _schedule_violations(job.training)
     found += _option_violations(job.training)
+    found += _document_violations(job)
     found += _validation_violations(job.validation, job.data)
     if job.constraints.deadline is not None and not _is_time_with_zone(job.constraints.deadline):
         found.append(
@@ -115,6 +117,13 @@ def _option_violations(training: TrainingSpec) -> list[Violation]:
         allowed = f"the fused loss computes the output head itself; leave out {', '.join(heads)} or use loss = torch"
         found.append(_violation("training.lora.target_modules", heads, allowed))
     return found
+
+
+def _document_violations(job: TrainingJob) -> Iterator[Violation]:
+    """Attention that no document mask reaches: of several packed sequences FlashAttention here masks none."""
+    if job.data.document_masks and job.training.attention not in MASKING_ATTENTION:
+        allowed = f"data.document_masks needs {' or '.join(MASKING_ATTENTION)}"
+        yield _violation("training.attention", job.training.attention, allowed)
 
 
 def _validation_violations(validation: ValidationSpec, data: DataSpec) -> Iterator[Violation]:

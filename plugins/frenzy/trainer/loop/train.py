@@ -23,7 +23,9 @@ from frenzy.trainer.checkpoint.save import CheckpointSaver
 from frenzy.trainer.checkpoint.saved_state import TrainState
 from frenzy.trainer.checkpoint.store import PreparedCheckpoint, prepare_step
 from frenzy.trainer.collective import gathered_at_length
+from frenzy.trainer.data.batches import BatchReader
 from frenzy.trainer.data.packing import SequenceReader
+from frenzy.trainer.loop.batch_share import model_inputs, weighted_batches
 from frenzy.trainer.loop.control import ControlFile
 from frenzy.trainer.loop.learning_rate import batch_sequences, dropout_seed, learning_rate
 from frenzy.trainer.loop.pace import Pace, log_progress, log_validation
@@ -49,7 +51,7 @@ class TrainEnd:
 class _Loop:
     """What the steps of an attempt share."""
 
-    reader: SequenceReader
+    reader: BatchReader
     control: ControlFile
     telemetry: TelemetryWriter
     pace: Pace
@@ -85,7 +87,9 @@ def train(run: Run) -> TrainEnd:
     with TelemetryWriter(run.paths, run.spec.attempt, run.rank) as telemetry, _saver(run) as saver:
         saver.kept_steps = () if state is None else state.kept_after(start)
         loop = _Loop(
-            reader=SequenceReader(run.prepared.data, run.scratch),
+            reader=BatchReader(
+                SequenceReader(run.prepared.data, run.scratch), run.spec.job.data, run.prepared.eos_token_id
+            ),
             control=ControlFile(run.paths.control(run.spec.attempt)),
             telemetry=telemetry,
             pace=Pace(run.spec.gpu, run.rank),
@@ -168,7 +172,7 @@ def _one_step(run: Run, loop: _Loop, step: int, best: BestSoFar) -> StepEnd:
     return end
 
 
-def _validated(run: Run, reader: SequenceReader, end: StepEnd) -> tuple[StepEnd, float | None]:
+def _validated(run: Run, reader: BatchReader, end: StepEnd) -> tuple[StepEnd, float | None]:
     """``end`` with what a validation changes of it, and its loss; neither where none is due."""
     asked = run.spec.job.validation
     due = is_due(asked, step=end.step, total_steps=run.prepared.total_steps)
@@ -187,19 +191,20 @@ def _validated(run: Run, reader: SequenceReader, end: StepEnd) -> tuple[StepEnd,
     return changed, loss
 
 
-def _forward_backward(run: Run, step: int, reader: SequenceReader) -> torch.Tensor:
-    """Accumulate the rank's share of the global batch and step; the mean loss of the share."""
+def _forward_backward(run: Run, step: int, reader: BatchReader) -> torch.Tensor:
+    """Accumulate the rank's share of the global batch and step.
+
+    The share's loss; its mean over the ranks is the mean over all tokens that count in the global batch.
+    """
     plan, seed = run.spec.plan, run.spec.job.training.seed
     order = batch_sequences(
         seed=seed, step=step, global_batch_size=plan.global_batch_size, num_sequences=run.prepared.data.num_train
     )
     total = torch.zeros((), dtype=torch.float64, device=run.device.torch_device)
-    for turn in range(plan.accumulation_steps):
-        first = (turn * plan.dp + run.dp_rank) * plan.micro_batch_size
-        tokens = torch.from_numpy(reader.read(order[first : first + plan.micro_batch_size]))
-        tokens = tokens.to(run.device.torch_device, non_blocking=True)
+    for first, batch, weight in weighted_batches(run, reader, order):
         torch.manual_seed(dropout_seed(seed=seed, step=step, first_sample=first))
-        loss = run.engine(input_ids=tokens, labels=tokens, use_cache=False).loss
+        loss = run.engine(**model_inputs(batch, run.device.torch_device), use_cache=False).loss
+        loss = loss if weight is None else loss * weight
         total += loss.detach().double()
         run.engine.backward(loss)
         del loss

@@ -10,14 +10,13 @@ import torch
 from torch import distributed
 
 from frenzy.trainer import heartbeats
-from frenzy.trainer.data.packing import SequenceReader
+from frenzy.trainer.data.batches import BatchReader
+from frenzy.trainer.loop.batch_share import model_inputs
 from frenzy.trainer.loop.rank_run import Run
 
-_NOT_SCORED = -100  # the label that losses of torch and transformers leave out
 
-
-def validation_loss(run: Run, reader: SequenceReader) -> float:
-    """Mean loss per token over the held-out sequences, the same on all ranks. Collective.
+def validation_loss(run: Run, reader: BatchReader) -> float:
+    """Mean loss over the tokens that count in the held-out sequences, the same on all ranks. Collective.
 
     Batches have the training's shape, without gradients: no more memory than a step. Rows beyond the last sequence
     are there for their shape alone, and every rank takes every turn, as ZeRO-3 needs.
@@ -25,21 +24,19 @@ def validation_loss(run: Run, reader: SequenceReader) -> float:
     plan, data = run.spec.plan, run.prepared.data
     count = min(data.num_validation, run.spec.job.validation.max_sequences)
     device = run.device.torch_device
-    total = torch.zeros((), dtype=torch.float64, device=device)
+    total = torch.zeros(2, dtype=torch.float64, device=device)  # of losses, and of tokens
     run.engine.eval()
     with torch.no_grad():
         for first in _firsts(count, plan.dp, plan.micro_batch_size, run.dp_rank):
             held = max(0, min(plan.micro_batch_size, count - first))
             rows = np.minimum(np.arange(first, first + plan.micro_batch_size), count - 1)
-            tokens = torch.from_numpy(reader.read(data.num_train + rows)).to(device)
-            labels = tokens.clone()
-            labels[max(1, held) :] = _NOT_SCORED
-            loss = run.engine(input_ids=tokens, labels=labels, use_cache=False).loss
-            if held:
-                total += loss.double() * held
+            batch = reader.read(data.num_train + rows).counting(held)
+            loss = run.engine(**model_inputs(batch, device), use_cache=False).loss
+            if batch.num_counted:
+                total += torch.stack((loss.double(), torch.ones_like(total[1]))) * batch.num_counted
     run.engine.train()
     distributed.all_reduce(total)
-    return float(total) / (count * plan.tp)
+    return float(total[0] / total[1])
 
 
 def _firsts(count: int, dp: int, micro_batch_size: int, dp_rank: int) -> Iterator[int]:

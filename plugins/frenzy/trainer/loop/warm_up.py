@@ -67,8 +67,9 @@ def warm_up_kernels(job: TrainingJob, config: Any, *, micro_batch_size: int) -> 
     bare = replace(job, model=ModelSpec(config={}), checkpoint=CheckpointSpec())
     model = make_model(bare, _single_layer(config), share=WholeWeights(weights_dtype(precision)))
     tokens = torch.zeros((micro_batch_size, job.data.sequence_length), dtype=torch.long)
+    apart = {"position_ids": torch.zeros_like(tokens)} if job.data.document_masks else {}
     with torch.autocast("cpu", torch.bfloat16, enabled=precision is Precision.AUTOCAST_BF16):
-        loss = model(input_ids=tokens, labels=tokens, use_cache=False).loss
+        loss = model(input_ids=tokens, labels=tokens, use_cache=False, **apart).loss
     loss.backward()
     del model, loss
     gc.collect()

@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-parameters", type=float, default=100e6, help="no larger models")
     parser.add_argument("--family", action="append", help="model family (may be repeated); default gpt2 and llama")
     parser.add_argument("--calibration", type=Path, required=True, help="JSON file of the calibration")
-    parser.add_argument("--text", type=Path, help="a text file to train on")
+    parser.add_argument("--text", type=Path, help="a text file to train on, or jsonl")
     parser.add_argument("--output", type=Path, help="JSON lines of every measurement, added to")
     parser.add_argument("--replay", type=Path, help="predict the measurements of this file anew; nothing is run")
     parser.add_argument("--tight", action="store_true", help="give each GPU just the memory predicted as required")

@@ -46,6 +46,7 @@ class MeasureCase:
     attention: Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"] = "sdpa"
     loss: Literal["torch", "fused"] = "torch"
     offload_optimizer: bool = False
+    document_masks: bool = False
     checkpoint_every: int = 1
 
     @property
@@ -89,6 +90,7 @@ class MeasureCase:
             self.attention.removesuffix("_attention_2").replace("_attention_", "-"): self.attention != "sdpa",
             f"{self.loss}-loss": self.loss != "torch",
             "offload": self.offload_optimizer,
+            "docs": self.document_masks,
         }
         return [name for name, is_on in named.items() if is_on]
 
@@ -111,7 +113,7 @@ def job_of(case: MeasureCase, text: Path) -> TrainingJob:
     return TrainingJob(
         name="measure",
         model=ModelSpec(config=case.config),
-        data=DataSpec(path=str(text), format="text", sequence_length=case.sequence_length),
+        data=_data(case, text),
         training=TrainingSpec(
             global_batch_size=case.dp * case.micro_batch * case.accumulation,
             max_steps=NUM_STEPS,
@@ -123,6 +125,16 @@ def job_of(case: MeasureCase, text: Path) -> TrainingJob:
             lora=_adapters(case),
         ),
         checkpoint=CheckpointSpec(every_steps=1_000_000, resume="never"),
+    )
+
+
+def _data(case: MeasureCase, text: Path) -> DataSpec:
+    """The text: one document, or as many as a jsonl file has lines."""
+    return DataSpec(
+        path=str(text),
+        format="jsonl" if text.suffix == ".jsonl" else "text",
+        sequence_length=case.sequence_length,
+        document_masks=case.document_masks,
     )
 
 
@@ -138,7 +150,7 @@ def refusal_of(case: MeasureCase, kind: DeviceKind) -> Reason | None:
         detail = "ZeRO stage 0 is not offered: a run in it could not move to another number of GPUs."
         return Reason(code=ReasonCode.PREDICTED_NOT_LAUNCHABLE, detail=detail, remedy="Use stage 1, 2 or 3.")
     choice = LaunchChoice(kind=kind, zero_stage=case.zero_stage, tp=case.tp, offload_optimizer=case.offload_optimizer)
-    return launch_refusal(job_of(case, Path()).training, case.shape, choice)
+    return launch_refusal(job_of(case, Path()), case.shape, choice)
 
 
 def prediction_of(case: MeasureCase, calibration: Calibration, kind: DeviceKind) -> MemoryPrediction | None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from frenzy.core.models.flops import FlopsShape
+from frenzy.core.planning.launchable import TRAINED_FAMILIES
 from frenzy.core.values.job import ModelSpec, Precision, TrainingJob
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.trainer.model import four_bit
@@ -59,6 +60,10 @@ def check_fit(config: Any, job: TrainingJob, *, largest_token_id: int) -> None:
     if isinstance(positions, int) and job.data.sequence_length > positions:
         allowed = f"the model has {positions} positions; shorten the sequences or raise max_position_embeddings"
         raise BadInputError("data.sequence_length", job.data.sequence_length, allowed)
+    family = TRAINED_FAMILIES.get(config.model_type)
+    if job.data.document_masks and (family is None or not family.document_masks):
+        allowed = f"{config.model_type} does not tell documents apart by their position ids; use false"
+        raise BadInputError("data.document_masks", True, allowed)
 
 
 def check_plan(config: Any, job: TrainingJob, plan: ResourcePlan) -> None:

@@ -11,7 +11,7 @@ from frenzy.core.models.parameters import ModelShape
 from frenzy.core.planning.launchable import LaunchChoice, launch_refusal
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.hardware import DeviceKind
-from frenzy.core.values.job import LoraSpec, Precision, TrainingSpec
+from frenzy.core.values.job import DataSpec, LoraSpec, Precision, TrainingJob, TrainingSpec
 
 SHAPE = ModelShape(
     family="llama",
@@ -30,6 +30,7 @@ SHAPE = ModelShape(
     autotp=True,
 )
 TRAINING = TrainingSpec(max_steps=1)
+JOB = TrainingJob(name="job", training=TRAINING)
 GPU = LaunchChoice(kind=DeviceKind.CUDA, zero_stage=2)
 VIRTUAL = replace(GPU, kind=DeviceKind.VIRTUAL)
 
@@ -41,7 +42,7 @@ def on(compute_capability: str) -> LaunchChoice:
 @pytest.mark.parametrize("zero_stage", [1, 2, 3])
 @pytest.mark.parametrize("kind", DeviceKind)
 def test_the_default_training_runs_on_every_kind_and_stage(kind: DeviceKind, zero_stage: int) -> None:
-    assert launch_refusal(TRAINING, SHAPE, LaunchChoice(kind=kind, zero_stage=zero_stage)) is None
+    assert launch_refusal(JOB, SHAPE, LaunchChoice(kind=kind, zero_stage=zero_stage)) is None
 
 
 def with_lora(**choices: object) -> TrainingSpec:
@@ -80,7 +81,7 @@ def with_lora(**choices: object) -> TrainingSpec:
 def test_what_no_test_has_trained_is_refused_with_its_reason(
     training: TrainingSpec, shape: ModelShape, choice: LaunchChoice, words: str
 ) -> None:
-    refusal = launch_refusal(training, shape, choice)
+    refusal = launch_refusal(replace(JOB, training=training), shape, choice)
     assert refusal is not None
     assert refusal.code is ReasonCode.PREDICTED_NOT_LAUNCHABLE
     assert re.search(words, refusal.detail)
@@ -101,4 +102,15 @@ def test_what_no_test_has_trained_is_refused_with_its_reason(
     ],
 )
 def test_what_was_trained_or_the_user_installs_is_not_refused(training: TrainingSpec, choice: LaunchChoice) -> None:
-    assert launch_refusal(training, SHAPE, choice) is None
+    assert launch_refusal(replace(JOB, training=training), SHAPE, choice) is None
+
+
+@pytest.mark.parametrize("family", ["opt", "mpt"])
+def test_documents_are_not_kept_apart_in_a_family_that_reads_no_position_ids(family: str) -> None:
+    training = replace(TRAINING, attention="eager")
+    apart = replace(JOB, training=training, data=DataSpec(path="text", document_masks=True))
+    shape = replace(SHAPE, family=family)
+    refusal = launch_refusal(apart, shape, GPU)
+    assert refusal is not None
+    assert refusal.remedy == "Set data.document_masks to false."
+    assert launch_refusal(replace(JOB, training=training), shape, GPU) is None
