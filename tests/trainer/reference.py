@@ -21,7 +21,9 @@ def train_plainly(case: Case, folder: Path) -> tuple[list[float], Any]:
     """Losses of each step in fp32 with torch alone, and the trained model."""
     job = case.spec().job
     training = job.training
-    data = pack(job, byte_tokenizer(), folder)
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = None if job.data.messages is None else job.data.messages.template
+    data = pack(job, tokenizer, folder)
     reader = BatchReader(SequenceReader(data), job.data, 256)
     model = make_model(job, load_config(job.model, eos_token_id=256))
     optimizer = torch.optim.AdamW(_groups(model, training), lr=training.learning_rate)

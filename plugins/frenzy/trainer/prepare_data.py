@@ -38,7 +38,7 @@ _LEFT_FOR_S: Final = 6 * 3600.0
 
 def prepare(spec: PreparingSpec, scratch: Path) -> PreparedData:
     """Make, or find, what the run trains on. Raises BadInputError for data and tokenizers that cannot be used."""
-    from frenzy.trainer.data.encoding import Encoder
+    from frenzy.trainer.data.chat_tokens import encoder_of
     from frenzy.trainer.data.make_shards import key_of, prepare_shards
     from frenzy.trainer.data.packing import SURVEYING, packed_of
     from frenzy.trainer.data.run_data import Listing
@@ -48,7 +48,8 @@ def prepare(spec: PreparingSpec, scratch: Path) -> PreparedData:
     job = spec.job
     source = survey(job.data, on_progress=heartbeats.counting(SURVEYING))
     name = _tokenizer(spec, source.digest, scratch)
-    encoder = Encoder(load_tokenizer(files.fetch_folder(spec.data.tokenizer(name), scratch / "tokenizer")))
+    tokenizer = load_tokenizer(files.fetch_folder(spec.data.tokenizer(name), scratch / "tokenizer"))
+    encoder = encoder_of(job.data, tokenizer)
     key = key_of(source, encoder)
     place, width = spec.data.shards(key), encoder.dtype.itemsize
     _remove_left(place)
@@ -69,20 +70,23 @@ def prepare(spec: PreparingSpec, scratch: Path) -> PreparedData:
 def _tokenizer(spec: PreparingSpec, source_digest: str, scratch: Path) -> str:
     """The name of the tokenizer's folder. One that is trained on the same text is found by it, any other is loaded."""
     from frenzy.trainer.data.encoding import Encoder
-    from frenzy.trainer.data.run_data import tokenizer_texts
+    from frenzy.trainer.data.run_data import job_tokenizer
     from frenzy.trainer.data.source_parts import digest_of
-    from frenzy.trainer.data.tokenizer import READY_FILE, make_tokenizer
+    from frenzy.trainer.data.tokenizer import READY_FILE
 
-    model, heldout = spec.job.model, spec.job.data.validation_fraction
+    model, heldout, messages = spec.job.model, spec.job.data.validation_fraction, spec.job.data.messages
+    template = f" {messages.template}" if messages is not None and messages.template else ""
     trained = (
-        digest_of(f"{source_digest} {model.tokenizer_vocab_size} {heldout}") if model.tokenizer == "train" else None
+        digest_of(f"{source_digest} {model.tokenizer_vocab_size} {heldout}{template}")
+        if model.tokenizer == "train"
+        else None
     )
     if trained is not None and files.exists(f"{spec.data.tokenizer(trained)}/{READY_FILE}"):
         return trained
-    tokenizer = make_tokenizer(model, tokenizer_texts(spec.job))
+    tokenizer = job_tokenizer(spec.job)
     made = scratch / "made"
     tokenizer.save_pretrained(made)
-    name = trained or Encoder(tokenizer).digest
+    name = trained or (digest_of(f"{Encoder(tokenizer).digest}{template}") if template else Encoder(tokenizer).digest)
     files.publish_folder(made, spec.data.tokenizer(name), last=READY_FILE)
     return name
 

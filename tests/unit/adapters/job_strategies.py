@@ -13,6 +13,7 @@ from frenzy.core.values.job import (
     EvaluationSpec,
     LoraSpec,
     MemoryPressureSpec,
+    MessagesSpec,
     ModelSpec,
     Objective,
     Precision,
@@ -62,6 +63,17 @@ data = st.builds(
     document_masks=st.booleans(),
     validation_fraction=_share(0.5),
 )
+conversations = st.builds(
+    DataSpec,
+    path=some_text,
+    format=st.sampled_from(["auto", "jsonl", "parquet"]),
+    messages=st.builds(
+        MessagesSpec,
+        column=some_text,
+        roles=st.dictionaries(texts, texts, max_size=2),
+        template=texts.map("{}{{% generation %}}".format),
+    ),
+)
 loras = st.builds(
     LoraSpec,
     rank=st.integers(1, 1024),
@@ -106,7 +118,7 @@ jobs = st.builds(
     TrainingJob,
     name=names,
     model=models,
-    data=data,
+    data=data | conversations,
     training=trainings,
     checkpoint=st.builds(
         CheckpointSpec,

@@ -17,7 +17,7 @@ import pytest
 
 from frenzy.core.values import codec
 from frenzy.core.values.errors import PermanentError, ReasonCode
-from frenzy.core.values.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
+from frenzy.core.values.job import DataSpec, MessagesSpec, ModelSpec, TrainingJob, TrainingSpec
 from frenzy.core.values.launch import ExitCode
 from frenzy.core.values.prepared_data import PreparingResult, PreparingSpec
 from frenzy.core.values.telemetry import Heartbeat
@@ -195,3 +195,38 @@ def test_a_process_that_is_told_to_stop_leaves_no_half_of_a_shard(spec: Preparin
         process.send_signal(signal.SIGTERM)
     assert not list((tmp_path / "runs/.data").rglob(".shard-*.tmp"))
     assert run(spec).prepared is not None
+
+
+def chatting(spec: PreparingSpec, tmp_path: Path, template: str, *, bad_row: bool = False) -> PreparingSpec:
+    rows = [
+        [{"role": "user", "content": "to be?"}, {"role": "assistant", "content": "or not to be"}] for _ in range(40)
+    ]
+    if bad_row:
+        del rows[4][1]
+    (tmp_path / "chats.jsonl").write_text("\n".join(json.dumps({"messages": each}) for each in rows))
+    data = replace(spec.job.data, path=str(tmp_path / "chats.jsonl"), messages=MessagesSpec(template=template))
+    return replace(spec, job=replace(spec.job, data=data))
+
+
+MARKING = "{% for each in messages %}{% generation %}{{ each.content if each.role == 'assistant' }}{% endgeneration %}"
+
+
+def test_prepared_conversations_say_what_counts_and_bring_their_template(spec: PreparingSpec, tmp_path: Path) -> None:
+    chats = chatting(spec, tmp_path, MARKING + "{{ each.content if each.role == 'user' }}{% endfor %}")
+    prepared = run(chats).prepared
+    assert prepared is not None
+    packed = frozen_data(prepared, chats.data, chats.job.data)
+    tokens, counted, _ = SequenceReader(packed).read_marked(np.arange(packed.num_train))
+    assert counted is not None
+    assert bytes(tokens[0].tolist()).startswith(b"to be?or not to be")
+    assert bytes(tokens[counted].tolist()).startswith(b"or not to beor not to be")
+    again = run(chatting(spec, tmp_path, MARKING + "Q: {{ each.content if each.role == 'user' }}{% endfor %}")).prepared
+    assert again is not None
+    assert again.tokenizer != prepared.tokenizer
+    assert (frozen_tokenizer(again, chats.data, tmp_path / "copy") / "chat_template.jinja").exists()
+
+
+def test_a_row_without_an_answer_ends_the_preparation_with_its_number(spec: PreparingSpec, tmp_path: Path) -> None:
+    result = run(chatting(spec, tmp_path, MARKING + "{% endfor %}", bad_row=True))
+    assert result.exit_code == ExitCode.BAD_CONFIG_OR_DATA
+    assert "line 5" in result.detail

@@ -88,6 +88,7 @@ class ProfileOperator(FrenzyOperator):
     def _skip_preparing_if_small(self, context: Any, view: RunView, found: dict[str, Any]) -> None:
         """Workers prepare small data sooner than another task begins. Its task then ends here, without a process.
 
+        Conversations are prepared by the task, however few: what is wrong with a row is said before GPUs are held.
         So does that of a script which loads its data itself.
         """
         from airflow.sdk.exceptions import DownstreamTasksSkipped
@@ -98,7 +99,8 @@ class ProfileOperator(FrenzyOperator):
         num_tokens = view.run.data_facts.num_tokens
         if task_id not in self.downstream_task_ids:
             return
-        is_small = num_tokens is not None and num_tokens <= settings_of_airflow().prepare_above_tokens
+        is_text = view.run.job.data.messages is None
+        is_small = is_text and num_tokens is not None and num_tokens <= settings_of_airflow().prepare_above_tokens
         if is_small or view.run.job.brings_own_data:
             task = context["ti"]
             task.xcom_push(key="return_value", value=found)

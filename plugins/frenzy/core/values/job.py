@@ -29,6 +29,8 @@ JOB_DAG_PREFIX: Final = "job_"
 OUTPUT_HEADS: Final = ("lm_head", "embed_out")
 # Implementations of attention that keep the documents of a packed sequence apart.
 MASKING_ATTENTION: Final = ("sdpa", "eager")
+# What marks the assistant's part in a chat template.
+GENERATION_MARK: Final = r"\{%-?\s*generation\s*-?%\}"
 
 
 class Precision(StrEnum):
@@ -75,6 +77,25 @@ class ModelSpec(Closed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MessagesSpec(Closed):
+    """Conversations in the place of texts. A row is a list of messages, of which the assistant's are learnt."""
+
+    column: Annotated[str, Len(1, LONGEST_NAME), Doc("The column of the messages in jsonl, parquet and Arrow.")] = (
+        "messages"
+    )
+    role: Annotated[str, Len(1, LONGEST_NAME), Doc("What a message calls its role.")] = "role"
+    content: Annotated[str, Len(1, LONGEST_NAME), Doc("What a message calls its text.")] = "content"
+    roles: Annotated[
+        Mapping[str, str],
+        Len(0, 32),
+        Doc("Roles that the data call otherwise than the template does, as {human: user, gpt: assistant}."),
+    ] = field(default_factory=dict)
+    template: Annotated[
+        str, Len(0, 50_000), Doc("A chat template (Jinja) with {% generation %}; empty: the tokenizer's own.")
+    ] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DataSpec(Closed):
     """The training text and how it is cut into sequences."""
 
@@ -85,6 +106,9 @@ class DataSpec(Closed):
     text_column: Annotated[str, Len(0, LONGEST_NAME), Doc("The column of the text in jsonl, parquet and Arrow.")] = (
         "text"
     )
+    messages: Annotated[
+        MessagesSpec | None, Doc("The rows are conversations: only the assistant's tokens are learnt.")
+    ] = None
     sequence_length: Annotated[int, Ge(8), Le(1_048_576), Doc("Tokens per packed sequence.", (256, 1024, 4096))] = 1024
     document_masks: Annotated[
         bool, Doc("Tokens attend to their own document alone, and positions begin anew with each; for sdpa and eager.")

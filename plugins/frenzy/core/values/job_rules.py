@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import datetime
 
 from frenzy.core.values.errors import Violation
 from frenzy.core.values.job import (
+    GENERATION_MARK,
     LONGEST_NAME,
     MASKING_ATTENTION,
     OUTPUT_HEADS,
@@ -43,6 +45,7 @@ def cross_field_violations(job: TrainingJob) -> tuple[Violation, ...]:
     found += _schedule_violations(job.training)
     found += _option_violations(job.training)
     found += _document_violations(job)
+    found += _conversation_violations(job)
     found += _validation_violations(job.validation, job.data)
     if job.constraints.deadline is not None and not _is_time_with_zone(job.constraints.deadline):
         found.append(
@@ -75,6 +78,8 @@ def _workload_violations(job: TrainingJob) -> Iterator[Violation]:
         allowed = f"a number that one of {widths} divides (workload.min_gpus, max_gpus, honours)"
         yield _violation("training.global_batch_size", job.training.global_batch_size, allowed)
     theirs = (
+        ("data.messages", job.data.messages is not None),
+        ("data.document_masks", job.data.document_masks),
         ("training.epochs", job.training.epochs),
         ("training.callbacks", job.training.callbacks),
         ("checkpoint.warm_start", job.checkpoint.warm_start),
@@ -124,6 +129,21 @@ def _document_violations(job: TrainingJob) -> Iterator[Violation]:
     if job.data.document_masks and job.training.attention not in MASKING_ATTENTION:
         allowed = f"data.document_masks needs {' or '.join(MASKING_ATTENTION)}"
         yield _violation("training.attention", job.training.attention, allowed)
+
+
+def _conversation_violations(job: TrainingJob) -> Iterator[Violation]:
+    """Conversations that could not be told from texts, or their answers from their questions."""
+    asked = job.data.messages
+    if asked is None:
+        return
+    if job.data.format == "text":
+        yield _violation("data.format", "text", "data.messages needs jsonl, parquet or arrow")
+    if asked.template and not re.search(GENERATION_MARK, asked.template):
+        allowed = "put {% generation %} and {% endgeneration %} around the assistant's text: that is what is learnt"
+        yield Violation(path="data.messages.template", value="no {% generation %}", allowed=allowed)
+    if not asked.template and job.model.tokenizer in ("byte", "train"):
+        allowed = f"required: the tokenizer {job.model.tokenizer!r} has no chat template of its own"
+        yield Violation(path="data.messages.template", value="nothing", allowed=allowed)
 
 
 def _validation_violations(validation: ValidationSpec, data: DataSpec) -> Iterator[Violation]:

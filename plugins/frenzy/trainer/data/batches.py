@@ -1,6 +1,7 @@
 """Micro-batches of prepared sequences: what a model takes of them, and how many tokens its loss is the mean of.
 
-A document begins after the end-of-text token of the one before, or with its sequence. Where documents are kept apart,
+A document begins after the end-of-text token of the one before, a conversation where it is marked, each with its
+sequence at the latest. Of conversations the marked tokens count, of texts all. Where documents are kept apart,
 the positions of each begin at 0. transformers makes the attention mask of that, unless it is given a mask besides: so
 none is ever given. The first token of a document is not predicted from the document before.
 """
@@ -66,15 +67,16 @@ class BatchReader:
     @property
     def counts_vary(self) -> bool:
         """Whether the loss of one sequence may be the mean of more tokens than another's."""
-        return self._data.document_masks
+        return self._data.document_masks or self._data.messages is not None
 
     def read(self, indices: _Integers) -> Batch:
         """The sequences ``indices``."""
-        tokens = self._reader.read(indices)
+        tokens, counted, starts = self._reader.read_marked(indices)
+        labels = tokens if counted is None else np.where(counted, tokens, NOT_COUNTED)
         if not self._data.document_masks:
-            return Batch(tokens=tokens, labels=tokens)
-        positions = positions_of(_starts(tokens, self._end_id))
-        return Batch(tokens=tokens, labels=np.where(positions == 0, NOT_COUNTED, tokens), positions=positions)
+            return Batch(tokens=tokens, labels=labels)
+        positions = positions_of(_starts(tokens, self._end_id) if starts is None else starts)
+        return Batch(tokens=tokens, labels=np.where(positions == 0, NOT_COUNTED, labels), positions=positions)
 
     def close(self) -> None:
         self._reader.close()

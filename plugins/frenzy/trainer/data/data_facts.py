@@ -12,6 +12,7 @@ from typing import Final
 
 from frenzy.core.runs.ledger import DataFacts
 from frenzy.core.values.job import DataSpec, ModelSpec, TrainingJob
+from frenzy.trainer.data.conversations import words_of
 from frenzy.trainer.data.documents import list_files, pieces
 from frenzy.trainer.outcome import BadInputError
 
@@ -60,7 +61,7 @@ def _count(data: DataSpec) -> _Count:
     whole = True
     cost = 0
     for text, ends, num_characters in pieces(data):
-        size = len(text.encode())
+        size = len(words_of(data, text).encode())
         num_bytes, current, cost = num_bytes + size, current + size, cost + num_characters + _COST_OF_A_PIECE
         if ends:
             num_rows, longest, current = num_rows + 1, max(longest, current), 0

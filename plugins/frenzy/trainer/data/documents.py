@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from frenzy.core.values.job import DataSpec
+from frenzy.trainer.data.conversations import conversation_line
 from frenzy.trainer.outcome import BadInputError
 
 if TYPE_CHECKING:
@@ -68,18 +69,25 @@ def documents(data: DataSpec) -> Iterator[tuple[str, bool]]:
 def pieces(data: DataSpec) -> Iterator[tuple[str, bool, int]]:
     """As ``documents``, and what each took to read, in characters; what was read in vain is a piece of no document."""
     for place in list_files(data):
-        yield from read_part(Part(place=place, form=format_of(place, data)), data.text_column)
+        yield from read_part(Part(place=place, form=format_of(place, data)), data)
 
 
-def read_part(part: Part, column: str) -> Iterator[tuple[str, bool, int]]:
-    """The pieces of ``part``, as in ``pieces``. Raises BadInputError."""
+def read_part(part: Part, data: DataSpec) -> Iterator[tuple[str, bool, int]]:
+    """The pieces of ``part``, as in ``pieces``; a conversation is a line of JSON. Raises BadInputError."""
+    if part.form == "text" and data.messages is not None:
+        raise BadInputError("data.messages", part.place, "conversations are in jsonl, parquet or arrow, not in text")
     if part.form == "text":
         yield from ((text, ends, len(text)) for text, ends in _text_pieces(part.place))
     elif part.form == "jsonl":
-        yield from _jsonl_texts(part, column)
+        yield from _jsonl_texts(part, data)
     else:
-        rows = _parquet_texts(part, column) if part.form == "parquet" else _arrow_texts(part.place, column)
+        rows = _parquet_texts(part, data) if part.form == "parquet" else _arrow_texts(part.place, data)
         yield from ((text or "", bool(text), len(text or "")) for text in rows)
+
+
+def column_of(data: DataSpec) -> str:
+    """The column that is read."""
+    return data.text_column if data.messages is None else data.messages.column
 
 
 def is_compressed(place: str) -> bool:
@@ -201,7 +209,7 @@ def _too_long(place: str) -> BadInputError:
     return BadInputError("data.path", place, allowed)
 
 
-def _jsonl_texts(part: Part, column: str) -> Iterator[tuple[str, bool, int]]:
+def _jsonl_texts(part: Part, data: DataSpec) -> Iterator[tuple[str, bool, int]]:
     is_whole = part.start == 0 and part.stop is None
     where = part.place if not part.start else f"{part.place} after byte {part.start}"
     try:
@@ -209,7 +217,7 @@ def _jsonl_texts(part: Part, column: str) -> Iterator[tuple[str, bool, int]]:
             lines = iter(lambda: _read_line(file, part.place), "")
             for number, line in enumerate(lines, start=1):
                 holds = bool(line.strip())
-                yield _jsonl_text(line, column, f"{where} line {number}") if holds else "", holds, len(line)
+                yield _jsonl_text(line, data, f"{where} line {number}") if holds else "", holds, len(line)
     except UnicodeDecodeError as error:
         raise _no_text(part.place, error) from error
 
@@ -255,14 +263,17 @@ class _Range(io.RawIOBase):
         super().close()
 
 
-def _jsonl_text(line: str, column: str, where: str) -> str:
+def _jsonl_text(line: str, data: DataSpec, where: str) -> str:
+    column = column_of(data)
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise BadInputError("data.path", where, f"each line must be one JSON object ({error})") from error
     if not isinstance(row, dict) or column not in row:
         there = f"there are {_names(row)}" if isinstance(row, dict) else "it is no JSON object"
-        raise BadInputError("data.text_column", column, f"{where} has no such column; {there}")
+        raise BadInputError(_column_field(data), column, f"{where} has no such column; {there}")
+    if data.messages is not None:
+        return conversation_line(row[column], where, data.messages)
     if not isinstance(row[column], str):
         raise BadInputError("data.text_column", column, f"{where} holds a {type(row[column]).__name__} there, not text")
     text: str = row[column]
@@ -276,26 +287,33 @@ def _jsonl_text(line: str, column: str, where: str) -> str:
     return text
 
 
+def _column_field(data: DataSpec) -> str:
+    return "data.text_column" if data.messages is None else "data.messages.column"
+
+
 def _names(names: Iterable[str]) -> str:
     """Names of columns; what does not look like one may be a secret that a file of another kind holds."""
     usual = [each for each in sorted(names) if len(each) <= 40 and each.isprintable()]
     return ", ".join(usual[:_MOST_NAMES]) or "none"
 
 
-def _parquet_texts(part: Part, column: str) -> Iterator[str | None]:
+def _parquet_texts(part: Part, data: DataSpec) -> Iterator[str | None]:
     import fsspec
     from pyarrow import parquet
 
+    column = column_of(data)
     with fsspec.open(part.place, "rb") as file:
         footer = read_footer(file, part.place)
-        _check_column(footer.schema.to_arrow_schema(), column, part.place)
+        _check_column(footer.schema.to_arrow_schema(), data, part.place)
         groups = range(part.start, footer.num_row_groups if part.stop is None else part.stop)
         # A value that stands in very many rows is in memory once.
-        table = parquet.ParquetFile(file, metadata=footer, read_dictionary=[column], buffer_size=_READ_BYTES)
+        shared = [column] if data.messages is None else None
+        table = parquet.ParquetFile(file, metadata=footer, read_dictionary=shared, buffer_size=_READ_BYTES)
         yield from _texts_of(
             table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[column], row_groups=groups, use_threads=False),
-            column,
+            data,
             part.place,
+            rows_before=sum(footer.row_group(each).num_rows for each in range(part.start)),
         )
 
 
@@ -310,7 +328,7 @@ def read_footer(file: Any, place: str) -> Any:
         raise BadInputError("data.path", place, f"it must be a parquet file ({error})") from error
 
 
-def _arrow_texts(place: str, column: str) -> Iterator[str | None]:
+def _arrow_texts(place: str, data: DataSpec) -> Iterator[str | None]:
     """Rows of a stream of record batches, as ``datasets`` keeps them, or of an Arrow file."""
     import fsspec
     import pyarrow as arrow
@@ -323,25 +341,35 @@ def _arrow_texts(place: str, column: str) -> Iterator[str | None]:
             reader = ipc.open_file(file) if is_file else ipc.open_stream(file)
         except arrow.ArrowInvalid as error:
             raise BadInputError("data.path", place, f"it must be an Arrow file ({error})") from error
-        _check_column(reader.schema, column, place)
+        _check_column(reader.schema, data, place)
         batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
-        yield from _texts_of(batches, column, place)
+        yield from _texts_of(batches, data, place)
 
 
-def _texts_of(batches: Iterable[RecordBatch], column: str, place: str) -> Iterator[str | None]:
+def _texts_of(
+    batches: Iterable[RecordBatch], data: DataSpec, place: str, *, rows_before: int = 0
+) -> Iterator[str | None]:
+    number = rows_before
     for batch in batches:
-        for value in batch.column(column):
+        for value in batch.column(column_of(data)):
+            number += 1
             text: str | None = value.as_py()
+            if data.messages is not None:
+                text = conversation_line(text, f"{place} row {number}", data.messages)
             if text is not None and len(text) > _MOST_LINE_CHARACTERS:
                 raise _too_long(place)
             yield text
 
 
-def _check_column(schema: Schema, column: str, place: str) -> None:
+def _check_column(schema: Schema, data: DataSpec, place: str) -> None:
     from pyarrow import types
 
+    column = column_of(data)
     if column not in schema.names:
-        raise BadInputError("data.text_column", column, f"{place} has no such column; there are {_names(schema.names)}")
+        allowed = f"{place} has no such column; there are {_names(schema.names)}"
+        raise BadInputError(_column_field(data), column, allowed)
+    if data.messages is not None:
+        return  # each row is looked at
     kind = schema.field(column).type
     kind = kind.value_type if types.is_dictionary(kind) else kind
     if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):

@@ -103,17 +103,18 @@ def batches(
     pieces: Iterable[tuple[str, bool, int]],
     *,
     skip_texts: int = 0,
+    cuts: bool = True,
     num_characters_each: int = BATCH_CHARACTERS,
     on_skip: Callable[[int], None] = lambda _: None,
 ) -> Iterator[TextBatch]:
     """The segment's texts in batches, the first ``skip_texts`` left out; always the same ones beyond them.
 
-    on_skip: told the characters of each text that is left out.
+    on_skip: told the characters of each text that is left out. cuts: whether long texts are cut.
     """
     texts: list[tuple[str, bool]] = []
     num_characters = 0
     for text, ends, _ in pieces:
-        for each in _cut(text, ends=ends):
+        for each in _cut(text, ends=ends) if cuts else [(text, ends)] if text else []:
             if skip_texts:
                 skip_texts -= 1
                 on_skip(len(each[0]))

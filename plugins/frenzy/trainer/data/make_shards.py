@@ -107,13 +107,14 @@ class _Work:
                     segment,
                     pieces,
                     skip_texts=skip,
+                    cuts=self._data.messages is None,
                     num_characters_each=num_characters_each,
                     on_skip=counting("preparing the data: characters passed that are done"),
                 )
 
     def _pieces(self, parts: tuple[Part, ...]) -> Iterator[tuple[str, bool, int]]:
         for each in parts:
-            yield from read_part(each, self._data.text_column)
+            yield from read_part(each, self._data)
 
     def _is_own(self, segment: int) -> bool:
         return segment % self._share.count == self._share.rank

@@ -24,8 +24,9 @@ from frenzy.core.values.errors import ContractError, Reason, ReasonCode, Tempora
 from frenzy.core.values.job import DataSpec, TrainingJob
 from frenzy.core.values.resource_plan import short_hash
 from frenzy.trainer import files
+from frenzy.trainer.data.chat_tokens import MarkedTokens, encoder_of, unmarked
+from frenzy.trainer.data.conversations import words_of
 from frenzy.trainer.data.documents import documents
-from frenzy.trainer.data.encoding import Encoder
 from frenzy.trainer.data.make_shards import Note, Share, key_of, prepare_shards
 from frenzy.trainer.data.source_parts import Source, digest_of, survey
 from frenzy.trainer.data.token_shards import Shard
@@ -46,7 +47,7 @@ class PackedData:
     """Token ids in shards: ``num_train`` sequences to train on, then ``num_validation`` held out.
 
     place: folder or fsspec URL of the shards, which hold raw little-endian ids of ``num_bytes_per_token`` bytes
-    (2 or 4). num_tokens counts all. digest: of the tokens.
+    (2 or 4). num_tokens counts all. digest: of the tokens. is_marked: ids carry the marks of conversations.
     """
 
     place: str
@@ -57,6 +58,7 @@ class PackedData:
     num_validation: int
     num_tokens: int
     digest: str
+    is_marked: bool = False
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -90,12 +92,16 @@ class SequenceReader:
 
     def read(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Token ids of shape (len(indices), sequence_length)."""
+        return self.read_marked(indices).tokens
+
+    def read_marked(self, indices: NDArray[np.int64]) -> MarkedTokens:
+        """The same with their marks, if they carry any."""
         spans = [list(self._spans(int(index))) for index in indices]
         raw = self._fetch([span for each in spans for span in each])
-        found = np.empty((len(indices), self._packed.sequence_length), dtype=np.int64)
+        found = np.empty((len(indices), self._packed.sequence_length), dtype=self._packed.dtype)
         for row, each in enumerate(spans):
             found[row] = np.frombuffer(b"".join(next(raw) for _ in each), dtype=self._packed.dtype)
-        return found
+        return unmarked(found, is_marked=self._packed.is_marked)
 
     def close(self) -> None:
         if self._files is not None:
@@ -177,7 +183,7 @@ def pack(
     index = f"{folder}/{index_name(job, tokenizer)}"
     packed = find_packed(index, job.data)
     if packed is None:
-        encoder = Encoder(tokenizer)
+        encoder = encoder_of(job.data, tokenizer)
         source = source or survey(job.data, on_progress=counting(SURVEYING))
         place = f"{folder}/{key_of(source, encoder)}"
         shards = prepare_shards(job.data, source, encoder, place, share=share, note=note)
@@ -197,15 +203,19 @@ def training_texts(data: DataSpec, on_progress: files.OnProgress = lambda _: Non
     All is counted first, and on_progress told the characters of each piece.
     """
     total = 0
-    for text, _ in documents(data):
+    for text in _words(data):
         total += len(text)
         on_progress(len(text))
     allowed = round(total * (1 - data.validation_fraction))
-    for text, _ in documents(data):
+    for text in _words(data):
         if allowed <= 0:
             return
         yield text[:allowed]
         allowed -= len(text)
+
+
+def _words(data: DataSpec) -> Iterator[str]:
+    return (words_of(data, text) for text, _ in documents(data))
 
 
 def find_packed(index: str, data: DataSpec) -> PackedData | None:
@@ -254,6 +264,7 @@ def packed_of(data: DataSpec, place: str, shards: tuple[Shard, ...], num_bytes_p
         num_validation=num_validation,
         num_tokens=num_tokens,
         digest=digest_of(" ".join(each.digest for each in shards)),
+        is_marked=data.messages is not None,
     )
 
 

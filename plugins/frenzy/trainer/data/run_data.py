@@ -19,7 +19,7 @@ from frenzy.core.values.job import DataSpec, TrainingJob
 from frenzy.core.values.launch import RunPaths
 from frenzy.core.values.prepared_data import PreparedData, PreparedPaths
 from frenzy.trainer import files, heartbeats
-from frenzy.trainer.data.encoding import Encoder
+from frenzy.trainer.data.chat_tokens import encoder_of
 from frenzy.trainer.data.make_shards import Note, Share, key_of, prepare_shards
 from frenzy.trainer.data.packing import (
     SURVEYING,
@@ -82,7 +82,7 @@ def run_tokenizer(job: TrainingJob, paths: RunPaths, scratch: Path, *, attempt: 
     """A local folder with the run's tokenizer; the first node makes it. Raises BadInputError, and TemporaryError."""
     ready = f"{paths.tokenizer_dir}/{READY_FILE}"
     if share.rank == 0 and not files.exists(ready):
-        tokenizer = make_tokenizer(job.model, tokenizer_texts(job))
+        tokenizer = job_tokenizer(job)
         with tempfile.TemporaryDirectory(prefix="frenzy-tokenizer-") as made:
             tokenizer.save_pretrained(made)
             files.publish_folder(Path(made), paths.tokenizer_dir, last=READY_FILE)
@@ -105,7 +105,7 @@ def run_data(
         return pack(job, tokenizer, paths.data_dir, share=share, source=source, note=note)
     signs_at = paths.heartbeat(attempt, 0)
     source = codec.loads(Source, heartbeats.wait_for(announced, signs_at=signs_at, what="say what the data are"))
-    encoder = Encoder(tokenizer)
+    encoder = encoder_of(job.data, tokenizer)
     prepare_shards(job.data, source, encoder, f"{paths.data_dir}/{key_of(source, encoder)}", share=share)
     heartbeats.wait_for(index, signs_at=signs_at, what="prepare the data")
     packed = find_packed(index, job.data)
@@ -115,7 +115,15 @@ def run_data(
     return packed
 
 
-def tokenizer_texts(job: TrainingJob) -> Iterator[str]:
+def job_tokenizer(job: TrainingJob) -> Any:
+    """The tokenizer that ``job`` asks for, with the chat template that it gives."""
+    tokenizer = make_tokenizer(job.model, _tokenizer_texts(job))
+    if job.data.messages is not None and job.data.messages.template:
+        tokenizer.chat_template = job.data.messages.template
+    return tokenizer
+
+
+def _tokenizer_texts(job: TrainingJob) -> Iterator[str]:
     """What a tokenizer is made of, where it is to be trained; each text is told of."""
     tell = heartbeats.counting("making the tokenizer: characters counted")
     texts = training_texts(job.data, tell) if job.model.tokenizer == "train" else ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -46,12 +46,19 @@ def survey(
     works = [partial(_content_digest, fs, each) for each in places]
     digests = files.told(works, on_progress, num_threads=os.cpu_count() or 1)
     forms = [format_of(each, data) for each in places]
-    content = [data.text_column, *(f"{form} {digest}" for form, digest in zip(forms, digests, strict=True))]
+    content = [_reading(data), *(f"{form} {digest}" for form, digest in zip(forms, digests, strict=True))]
     return Source(
         digest=digest_of("\n".join(content)),
         segments=tuple(_segments(fs, places, forms, segment_bytes)),
         stamps=stamps,
     )
+
+
+def _reading(data: DataSpec) -> str:
+    """What of each row is read, and as what."""
+    if data.messages is None:
+        return data.text_column
+    return codec.dumps(replace(data.messages, template=""))
 
 
 def refuse_if_changed(data: DataSpec, source: Source) -> None:

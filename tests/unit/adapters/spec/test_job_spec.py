@@ -185,6 +185,18 @@ def test_an_unknown_key_is_refused_with_the_likely_one(document: str, path: str,
             "computes in 16 bits",
         ),
         (
+            changed(training={"attention": "flash_attention_2"}, data={"document_masks": True}),
+            "training.attention",
+            "data.document_masks needs sdpa or eager",
+        ),
+        (changed(data={"messages": {}}), "data.messages.template", "'byte' has no chat template of its own"),
+        (changed(data={"messages": {"template": "{{ messages }}"}}), "data.messages.template", "put {% generation %}"),
+        (
+            changed(data={"format": "text", "messages": {"template": "{% generation %}"}}),
+            "data.format",
+            "needs jsonl, parquet or arrow",
+        ),
+        (
             changed(training={"lora": {"double_quantization": True}}),
             "training.lora.double_quantization",
             "only with training.lora.quantization = nf4",

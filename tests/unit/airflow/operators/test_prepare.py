@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -179,10 +180,11 @@ def test_reconciliation_ends_what_prepares_for_a_run_that_is_over(world: World) 
     assert world.preparer.remains() == ()
 
 
-def profile_in_a_group(world: World, data: str) -> tuple[Any, list[Any]]:
+def profile_in_a_group(world: World, data: str, **data_section: Any) -> tuple[Any, list[Any]]:
     """The profile task of a group, run; and what it skipped."""
     with DAG("job_words"):
-        group = frenzy_training(spec_document(data))
+        document = spec_document(data)
+        group = frenzy_training({**document, "data": {**document["data"], **data_section}})
     pushed: list[Any] = []
     identity = registration("words").identity
     task = SimpleNamespace(
@@ -208,6 +210,15 @@ def test_small_data_are_left_to_the_workers(
     summary, found = profile_in_a_group(world, str(tmp_path / "words.txt"))
     assert summary["num_plans"] > 0
     assert found == skipped
+
+
+def test_conversations_are_prepared_before_gpus_are_held_however_few(world: World, tmp_path: Any) -> None:
+    row = {"messages": [{"role": "user", "content": "to be?"}, {"role": "assistant", "content": "or not"}]}
+    (tmp_path / "chats.jsonl").write_text("\n".join([json.dumps(row)] * 60), encoding="utf-8")
+    messages = {"template": "{% generation %}{{ messages }}{% endgeneration %}"}
+    summary, found = profile_in_a_group(world, str(tmp_path / "chats.jsonl"), messages=messages)
+    assert summary["num_plans"] > 0
+    assert found == []
 
 
 def test_a_report_for_a_run_that_nobody_knows_is_refused(world: World) -> None:

@@ -165,7 +165,7 @@ def test_each_line_belongs_to_one_range_wherever_a_file_is_cut(texts: list[str],
     found: list[str] = []
     for start, stop in zip(bounds, bounds[1:], strict=False):
         part = Part(place=place, form="jsonl", start=start or 0, stop=stop)
-        found += [text for text, ends, _ in read_part(part, "text") if ends]
+        found += [text for text, ends, _ in read_part(part, DataSpec(path=place)) if ends]
     assert found == texts
 
 
