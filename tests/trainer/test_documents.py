@@ -17,7 +17,10 @@ from tests.trainer.reference import train_plainly
 from frenzy.core.planning.launchable import TRAINED_FAMILIES
 from frenzy.core.values.job import MASKING_ATTENTION, ModelSpec
 from frenzy.core.values.launch import ExitCode
+from frenzy.trainer.data.batches import NOT_COUNTED
+from frenzy.trainer.loop.worker import checkpoint_activations
 from frenzy.trainer.model.loading import load_config
+from frenzy.trainer.model.making import make_model
 
 TOLERANCE = 2e-5
 VALIDATION = {"validation": {"every_steps": 2, "max_sequences": 5}}
@@ -57,6 +60,29 @@ def test_tokens_of_one_document_change_no_logit_of_another(family: str, attentio
     assert (found - beside_others).abs().max() < 1e-6
     assert (found - alone).abs().max() < 1e-5
     assert (with_ones - alone).abs().max() > 1e-2, "a mask of ones beside the positions no longer turns them off"
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # the adapters' library asks for it
+@pytest.mark.parametrize("choices", [{"lora": {"rank": 4}}, {"loss": "fused"}, {}], ids=["adapters", "fused", "layers"])
+def test_documents_stay_apart_under_adapters_a_fused_loss_and_checkpointed_layers(
+    lines: str, choices: dict[str, Any]
+) -> None:
+    job = Case(run_dir="", data=lines, model=LLAMA, training=choices).spec().job
+    model: Any = make_model(job, load_config(job.model, eos_token_id=256))
+    if not choices:
+        checkpoint_activations(model, 1)
+    tokens = torch.randint(5, 250, (2, 24), generator=torch.Generator().manual_seed(1))
+    others = tokens.clone()
+    others[:, :10] = (tokens[:, :10] + 1) % 250
+    labels = torch.where(torch.arange(24) < 11, NOT_COUNTED, tokens)
+    positions = torch.cat((torch.arange(10), torch.arange(14))).expand(2, -1)
+    losses = [
+        model(input_ids=each, position_ids=positions, labels=labels, use_cache=False).loss for each in (tokens, others)
+    ]
+    assert losses[0].item() == pytest.approx(losses[1].item(), abs=1e-6)
+    losses[0].backward()
+    found = [each.grad for each in model.parameters() if each.requires_grad]
+    assert any(each is not None and each.abs().sum() > 0 for each in found)
 
 
 def random_model(family: str, attention: str) -> Any:
