@@ -332,7 +332,10 @@ class RunStore(Protocol):
     def result(self, run_key: str, attempt: int) -> AttemptResult | None: ...
 
     def telemetry(self, run_key: str, attempt: int, cursor: TelemetryCursor) -> TelemetryPage:
-        """Records written since ``cursor``, in chunk order per rank; of very many the first, all ranks equally far."""
+        """Records written since ``cursor``, by step per rank; of very many the first, all nodes equally far.
+
+        Who looks less than every few seconds finds some of the last minute's as one for several steps.
+        """
         ...
 
     def heartbeats(self, run_key: str, attempt: int, *, num_nodes: int) -> tuple[Heartbeat, ...]:
@@ -340,7 +343,7 @@ class RunStore(Protocol):
         ...
 
     def telemetry_sample(self, run_key: str, attempt: int, *, most_records: int) -> tuple[StepRecord, ...]:
-        """About so many records at most, evenly spread over the attempt, in chunk order per rank."""
+        """About so many records at most, spread over the attempt, the newest among them, by step per rank."""
         ...
 
     def newest_checkpoint(self, run_key: str) -> int | None:
@@ -400,14 +403,19 @@ class RunStore(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryCursor:
-    """Next chunk to read for each rank, as (rank, chunk) pairs; empty: from the start of all ranks that are found."""
+    """How far telemetry was read.
+
+    next_chunks: of each node's history, as (node, chunk) pairs; empty: from the start of all nodes that are found.
+    steps: the newest of each rank, as (rank, step) pairs.
+    """
 
     next_chunks: tuple[tuple[int, int], ...] = ()
+    steps: tuple[tuple[int, int], ...] = ()
 
     @staticmethod
-    def start(num_ranks: int) -> TelemetryCursor:
-        """Before the first chunk of so many ranks, so that none has to be looked for."""
-        return TelemetryCursor(next_chunks=tuple((rank, 0) for rank in range(num_ranks)))
+    def start(num_nodes: int) -> TelemetryCursor:
+        """Before the first record of so many nodes, so that none has to be looked for."""
+        return TelemetryCursor(next_chunks=tuple((node, 0) for node in range(num_nodes)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from frenzy.adapters.memory import InMemoryRunStore
 from frenzy.core.values import codec
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.launch import FIRST_POD_LOG, AttemptResult, Control, ControlAction, RunPaths, deepspeed_config
-from frenzy.core.values.telemetry import Heartbeat, StepRecord
+from frenzy.core.values.telemetry import Heartbeat, StepRecord, latest_text, lines_of
 from frenzy.ports import RunStore, TelemetryCursor
 
 KEY = "0123456789ab"
@@ -28,7 +28,8 @@ START = TelemetryCursor()
 class Workers(Protocol):
     """The side of the run directory that workers write."""
 
-    def chunk(self, attempt: int, rank: int, number: int, records: list[StepRecord]) -> None: ...
+    def chunk(self, attempt: int, node: int, number: int, records: list[StepRecord]) -> None: ...
+    def latest(self, attempt: int, node: int, num_chunks: int, records: list[StepRecord]) -> None: ...
     def result(self, attempt: int, result: AttemptResult) -> None: ...
     def checkpoint(self, step: int) -> None: ...
     def log(self, attempt: int, rank: int, text: str) -> None: ...
@@ -39,8 +40,14 @@ class MemoryWorkers:
     def __init__(self, store: InMemoryRunStore) -> None:
         self._store = store
 
-    def chunk(self, attempt: int, rank: int, number: int, records: list[StepRecord]) -> None:
-        self._store.write_chunk(KEY, attempt, records)
+    def chunk(self, attempt: int, node: int, number: int, records: list[StepRecord]) -> None:
+        """Known with the newest that follow."""
+
+    def latest(self, attempt: int, node: int, num_chunks: int, records: list[StepRecord]) -> None:
+        known = {(each.rank, each.step) for each in self._store.telemetry(KEY, attempt, START).records}
+        for each in records:
+            if (each.rank, each.step) not in known:
+                self._store.write_chunk(KEY, attempt, [each])
 
     def result(self, attempt: int, result: AttemptResult) -> None:
         self._store.write_result(KEY, attempt, result)
@@ -75,9 +82,11 @@ class FileWorkers:
     def remove(self, path: str) -> None:
         self._fs.rm_file(path)
 
-    def chunk(self, attempt: int, rank: int, number: int, records: list[StepRecord]) -> None:
-        lines = "".join(f"{codec.dumps(each)}\n" for each in records)
-        self.put(self.paths.telemetry_chunk(attempt, rank, number), lines)
+    def chunk(self, attempt: int, node: int, number: int, records: list[StepRecord]) -> None:
+        self.put(self.paths.telemetry_chunk(attempt, node, number), lines_of(records))
+
+    def latest(self, attempt: int, node: int, num_chunks: int, records: list[StepRecord]) -> None:
+        self.put(self.paths.latest(attempt, node), latest_text(num_chunks, records))
 
     def result(self, attempt: int, result: AttemptResult) -> None:
         self.put(self.paths.result(attempt), codec.dumps(result))
@@ -151,19 +160,59 @@ def test_the_result_is_the_workers_own(both: tuple[RunStore, Workers]) -> None:
     assert store.result(KEY, 1) is None
 
 
-def test_telemetry_is_read_once_in_chunk_order_per_rank(both: tuple[RunStore, Workers]) -> None:
+def record(step: int, rank: int = 0) -> StepRecord:
+    return values.step_record(step, rank=rank)
+
+
+def test_telemetry_is_read_once_by_step_per_rank(both: tuple[RunStore, Workers]) -> None:
     store, workers = both
-    workers.chunk(1, 0, 0, [values.step_record(1), values.step_record(2)])
-    workers.chunk(1, 1, 0, [values.step_record(1, rank=1)])
-    workers.chunk(1, 0, 1, [values.step_record(3)])
+    workers.latest(1, 0, 0, [record(1), record(2), record(3), record(1, 1)])
     page = store.telemetry(KEY, 1, START)
     assert [(each.rank, each.step) for each in page.records] == [(0, 1), (0, 2), (0, 3), (1, 1)]
-    workers.chunk(1, 1, 1, [values.step_record(2, rank=1)])
-    workers.chunk(2, 0, 0, [values.step_record(9)])
+    workers.latest(1, 0, 0, [record(1), record(2), record(3), record(1, 1), record(2, 1)])
+    workers.latest(2, 0, 0, [record(9)])
     later = store.telemetry(KEY, 1, page.cursor)
-    assert later.records == (values.step_record(2, rank=1),)
+    assert later.records == (record(2, 1),)
     assert store.telemetry(KEY, 1, later.cursor).records == ()
     assert len(store.telemetry(KEY, 1, START).records) == 5
+
+
+def test_a_node_that_says_nothing_hides_no_other(both: tuple[RunStore, Workers]) -> None:
+    store, workers = both
+    workers.latest(1, 1, 0, [record(1, 2), record(1, 3)])
+    for cursor in (START, TelemetryCursor.start(2)):
+        assert [each.rank for each in store.telemetry(KEY, 1, cursor).records] == [2, 3]
+    assert [each.rank for each in store.telemetry_sample(KEY, 1, most_records=9)] == [2, 3]
+
+
+def test_history_gives_what_lies_before_the_newest_once(files: tuple[FsspecRunStore, FileWorkers]) -> None:
+    store, workers = files
+    workers.chunk(1, 0, 0, [record(1), record(2)])
+    workers.chunk(1, 0, 1, [record(3), record(4)])
+    workers.latest(1, 0, 2, [record(4), record(5)])
+    page = store.telemetry(KEY, 1, TelemetryCursor.start(1))
+    assert [each.step for each in page.records] == [1, 2, 3, 4, 5]
+    workers.chunk(1, 0, 2, [record(5), record(6), record(7)])
+    workers.latest(1, 0, 3, [record(7), record(8)])
+    assert [each.step for each in store.telemetry(KEY, 1, page.cursor).records] == [6, 7, 8]
+
+
+def test_history_that_was_lost_keeps_nobody_from_the_newest(files: tuple[FsspecRunStore, FileWorkers]) -> None:
+    store, workers = files
+    workers.latest(1, 0, 10**9, [record(7)])
+    page = store.telemetry(KEY, 1, TelemetryCursor.start(1))
+    assert [each.step for each in page.records] == [7]
+    assert [each.step for each in store.telemetry_sample(KEY, 1, most_records=9)] == [7]
+
+
+def test_attempts_with_a_chunk_for_each_rank_are_still_read(files: tuple[FsspecRunStore, FileWorkers]) -> None:
+    store, workers = files
+    for rank in (0, 1):
+        workers.chunk(1, rank, 0, [record(1, rank)])
+        workers.chunk(1, rank, 1, [record(2, rank)])
+    found = store.telemetry(KEY, 1, START).records
+    assert [(each.rank, each.step) for each in found] == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    assert store.telemetry_sample(KEY, 1, most_records=9) == found
 
 
 def test_a_nodes_newest_sign_of_progress_counts_and_goes_with_the_reports(both: tuple[RunStore, Workers]) -> None:
@@ -200,16 +249,15 @@ def test_checkpoints_ascend_and_can_be_forgotten(both: tuple[RunStore, Workers])
     assert store.newest_checkpoint(KEY) is None
 
 
-def test_telemetry_of_known_ranks_needs_no_rank_to_have_begun(both: tuple[RunStore, Workers]) -> None:
+def test_telemetry_of_known_nodes_needs_none_to_have_begun(both: tuple[RunStore, Workers]) -> None:
     store, workers = both
     page = store.telemetry(KEY, 1, TelemetryCursor.start(2))
     assert (page.records, page.cursor) == ((), TelemetryCursor.start(2))
-    workers.chunk(1, 1, 0, [values.step_record(1, rank=1)])
-    workers.chunk(1, 2, 0, [values.step_record(1, rank=2)])
+    workers.latest(1, 1, 0, [record(1, 1)])
     page = store.telemetry(KEY, 1, page.cursor)
-    assert page.records == (values.step_record(1, rank=1),), "there is no third rank"
-    workers.chunk(1, 0, 0, [values.step_record(1)])
-    assert store.telemetry(KEY, 1, page.cursor).records == (values.step_record(1),)
+    assert page.records == (record(1, 1),)
+    workers.latest(1, 0, 0, [record(1)])
+    assert store.telemetry(KEY, 1, page.cursor).records == (record(1),)
 
 
 def test_a_log_tail_is_the_end_of_one_rank(both: tuple[RunStore, Workers]) -> None:
@@ -283,36 +331,21 @@ def test_workers_find_spec_config_and_control_by_the_paths(files: tuple[FsspecRu
     assert codec.loads(Control, workers.read(workers.paths.control(1))) == control
 
 
-def test_a_chunk_cut_in_mid_line_waits_for_its_rest(files: tuple[FsspecRunStore, FileWorkers]) -> None:
+def test_a_record_cut_in_its_line_waits_for_its_rest(files: tuple[FsspecRunStore, FileWorkers]) -> None:
     store, workers = files
-    place = workers.paths.telemetry_chunk(1, 0, 0)
-    whole = "".join(f"{codec.dumps(values.step_record(step))}\n" for step in (1, 2))
+    place, whole = workers.paths.latest(1, 0), latest_text(0, [record(1), record(2)])
     workers.put(place, whole[:-10])
     page = store.telemetry(KEY, 1, START)
-    assert page.records == ()
+    assert page.records == (record(1),)
     workers.put(place, whole)
-    assert [each.step for each in store.telemetry(KEY, 1, page.cursor).records] == [1, 2]
-
-
-def test_whole_lines_of_a_cut_chunk_count_once_the_writer_has_gone_on_or_ended(
-    files: tuple[FsspecRunStore, FileWorkers],
-) -> None:
-    store, workers = files
-    cut = f"{codec.dumps(values.step_record(1))}\n" + '{"rank": 0, "st'
-    workers.put(workers.paths.telemetry_chunk(1, 0, 0), cut)
-    workers.chunk(1, 0, 1, [values.step_record(3)])
-    assert [each.step for each in store.telemetry(KEY, 1, START).records] == [1, 3]
-    workers.put(workers.paths.telemetry_chunk(2, 0, 0), cut)
-    assert store.telemetry(KEY, 2, START).records == ()
-    workers.result(2, RESULT)
-    assert [each.step for each in store.telemetry(KEY, 2, START).records] == [1]
+    assert store.telemetry(KEY, 1, page.cursor).records == (record(2),)
 
 
 def test_a_loss_that_is_no_number_is_telemetry_too(files: tuple[FsspecRunStore, FileWorkers]) -> None:
     store, workers = files
-    workers.chunk(1, 0, 0, [values.step_record(1, loss=float("nan"))])
-    (record,) = store.telemetry(KEY, 1, START).records
-    assert record.loss is None
+    workers.latest(1, 0, 0, [values.step_record(1, loss=float("nan"))])
+    (found,) = store.telemetry(KEY, 1, START).records
+    assert found.loss is None
 
 
 def test_a_checkpoint_without_manifest_or_with_a_short_file_does_not_exist(
@@ -374,7 +407,7 @@ def test_the_trainers_checkpoints_are_seen(tmp_path: Path) -> None:
 def filled(store: RunStore, workers: Workers) -> None:
     store.put_spec(values.launch_spec(store.run_dir(KEY), run_key=KEY))
     store.put_note(KEY, 1, "pods", "one")
-    workers.chunk(1, 0, 0, [values.step_record(1)])
+    workers.latest(1, 0, 0, [record(1)])
     workers.checkpoint(5)
     workers.log(1, 0, "training\n")
     workers.result(1, RESULT)

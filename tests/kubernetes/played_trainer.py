@@ -17,7 +17,7 @@ from frenzy.core.lifecycle.resume import ParallelLayout
 from frenzy.core.values import codec
 from frenzy.core.values.launch import AttemptResult, ExitCode, LaunchSpec, RunPaths
 from frenzy.core.values.peak_memory import PeakMemory
-from frenzy.core.values.telemetry import StepRecord
+from frenzy.core.values.telemetry import StepRecord, latest_text
 
 WAIT: Final = "wait"
 _STEPS_BEFORE_AN_END: Final = 3
@@ -63,10 +63,11 @@ class _Training:
         self.begun = max(saved, default=0)
 
     def steps_until(self, last: int) -> None:
-        for rank in range(self._spec.plan.num_gpus):
-            records = (self._record(rank, step) for step in range(self.begun + 1, last + 1))
-            text = "".join(f"{codec.dumps(each)}\n" for each in records)
-            self._put(self._paths.telemetry_chunk(self._spec.attempt, rank, 0), text)
+        for node, num_gpus in enumerate(self._spec.gpus_per_node):
+            first = sum(self._spec.gpus_per_node[:node])
+            ranks, steps = range(first, first + num_gpus), range(self.begun + 1, last + 1)
+            records = [self._record(rank, step) for rank in ranks for step in steps]
+            self._put(self._paths.latest(self._spec.attempt, node), latest_text(0, records))
 
     def save(self, step: int) -> None:
         layout = ParallelLayout(self._spec.plan.num_gpus, self._spec.plan.zero_stage)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from frenzy.adapters.files.run_store import FsspecRunStore
 from frenzy.core.values import codec
 from frenzy.core.values.cluster import NodeAllocation, Placement
 from frenzy.core.values.hardware import DeviceKind, GpuType
@@ -20,6 +21,7 @@ from frenzy.core.values.launch import AttemptResult, LaunchSpec, RunPaths
 from frenzy.core.values.resource_plan import MemoryPrediction, ResourcePlan
 from frenzy.core.values.telemetry import StepRecord
 from frenzy.core.values.units import MIB
+from frenzy.ports import telemetry_records
 from frenzy.trainer import env, files
 
 REPOSITORY = Path(__file__).parents[2]
@@ -200,10 +202,10 @@ class LaunchServer:
 
 
 def records(case: Case, rank: int = 0) -> list[StepRecord]:
-    """All records one rank has written, in the order of the chunks."""
-    folder = Path(RunPaths(case.run_dir).telemetry_dir(case.attempt))
-    chunks = sorted(folder.glob(f"{rank:05d}-*.jsonl"))
-    return [codec.loads(StepRecord, line) for chunk in chunks for line in chunk.read_text().splitlines()]
+    """All records one rank has written, by step."""
+    root, _, key = case.run_dir.rpartition("/")
+    found = telemetry_records(FsspecRunStore(root), key, case.attempt)
+    return [each for each in found if each.rank == rank]
 
 
 def losses(case: Case) -> list[float]:

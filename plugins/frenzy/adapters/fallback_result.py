@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from frenzy.core.values.launch import AttemptResult
-from frenzy.ports import RunStore, telemetry_records
+from frenzy.ports import RunStore
+
+# The newest are in every sample.
+_ENOUGH: Final = 1_000
 
 
 def put_fallback_result(store: RunStore, *, run_key: str, attempt: int, exit_code: int, detail: str) -> None:
     """Put result.json unless it is there; progress as telemetry and checkpoints tell it."""
     if store.result(run_key, attempt) is not None:
         return
-    records = telemetry_records(store, run_key, attempt)
+    records = store.telemetry_sample(run_key, attempt, most_records=_ENOUGH)
     newest = max(records, key=lambda each: each.step, default=None)
     store.put_result(
         run_key,

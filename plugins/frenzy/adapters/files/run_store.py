@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from heapq import heapify, heappop, heappush
+from dataclasses import replace
 from typing import Final, TypeVar
 
 import fsspec
 
+from frenzy.adapters.files.telemetry_files import MOST_SHOWN, TelemetryFiles, shown
 from frenzy.adapters.files.trees import LocalTree, RemoteTree, Tree
 from frenzy.core.lifecycle.checkpoint_manifest import complete_manifest, step_of_folder
 from frenzy.core.runs.log_part import LogPart, log_part_of, read_hiding
@@ -30,23 +29,13 @@ from frenzy.ports import TelemetryCursor, TelemetryPage
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_CHUNK_NAME: Final = re.compile(r"^(\d{5})-(\d{6,9})\.jsonl$")
 # What launchers remember lies beside the run directories, where workers that see only their own cannot write.
 _NOTES: Final = "{run_key}.notes"
-# A rank writes a chunk of a few hundred records.
-_MOST_CHUNK_BYTES: Final = 4 * 1024**2
 _MOST_DOCUMENT_BYTES: Final = 16 * 1024**2
 _MOST_HEARTBEAT_BYTES: Final = 4096
 _MOST_RESULT_BYTES: Final = 64 * 1024
-# The rest is left for the next look. A line costs about 50 us.
-_MOST_LINES_AT_ONCE: Final = 20_000
-# So does opening a chunk, and reading so much of it, however few lines it has.
-_BYTES_OF_A_LINE: Final = 64 * 1024**2 // _MOST_LINES_AT_ONCE
-# What follows in a chunk with so many lines that are no records is no telemetry.
-_MOST_BAD_LINES: Final = 100
 # A job keeps at most 100, and a manifest has about 200 bytes for each file; they are read at every look, newest first.
 _MOST_CHECKPOINTS: Final = 102
-_MOST_SHOWN: Final = 300
 _MOST_MANIFEST_BYTES: Final = 1024**2
 _MOST_BYTES_OF_MANIFESTS: Final = 4 * 1024**2
 
@@ -94,7 +83,7 @@ class FsspecRunStore:
         try:
             return None if text is None else codec.loads(kind, text)
         except ContractError as error:
-            logger.warning("%s cannot be read: %s", place, _shown(str(error)))
+            logger.warning("%s cannot be read: %s", place, shown(str(error)))
             return None
 
     def put_control(self, run_key: str, attempt: int, control: Control) -> None:
@@ -164,7 +153,7 @@ class FsspecRunStore:
         try:
             result = codec.loads(AttemptResult, text)
         except ContractError as error:
-            logger.warning("%s cannot be read: %s", place, _shown(str(error)))
+            logger.warning("%s cannot be read: %s", place, shown(str(error)))
             return None
         if result.checkpoint_step is None:
             return result
@@ -173,38 +162,7 @@ class FsspecRunStore:
         return result if known else replace(result, checkpoint_step=max(steps, default=None))
 
     def telemetry(self, run_key: str, attempt: int, cursor: TelemetryCursor) -> TelemetryPage:
-        """Records written since ``cursor``, in chunk order per rank, up to a bound: the rest is for the next call.
-
-        A rank's newest chunk that ends in mid-line is left for the next call, unless the attempt
-        has ended: then its whole lines count. What a chunk says of another rank than its name does is dropped.
-        Chunks of a rank are numbered, and asked for by their names: listing a folder that grows takes ever longer.
-        """
-        paths = RunPaths(run_key)
-        next_chunks = dict(cursor.next_chunks)
-        if not next_chunks:
-            found = self._chunks(paths.telemetry_dir(attempt))
-            next_chunks = {rank: chunk for chunk, rank, _ in reversed(found)}
-        records: list[StepRecord] = []
-        has_ended = self._files.size(paths.result(attempt)) is not None
-        waiting = [(chunk, rank) for rank, chunk in next_chunks.items()]
-        heapify(waiting)
-        problems, left = _Problems(), _MOST_LINES_AT_ONCE
-        while waiting and left > 0:
-            chunk, rank = heappop(waiting)
-            text = self._get(paths.telemetry_chunk(attempt, rank, chunk), _MOST_CHUNK_BYTES)
-            if text is None:
-                continue
-            read = _read_chunk(text, rank, problems, _MOST_LINES_AT_ONCE)
-            left -= read.cost_lines
-            if read.is_whole or has_ended or self._has_chunk(paths, attempt, rank, chunk + 1):
-                records += read.records
-                next_chunks[rank] = chunk + 1
-                heappush(waiting, (chunk + 1, rank))
-        problems.tell(f"The telemetry of {run_key} attempt {attempt}")
-        records.sort(key=lambda each: each.rank)
-        return TelemetryPage(
-            records=tuple(records), cursor=TelemetryCursor(next_chunks=tuple(sorted(next_chunks.items())))
-        )
+        return TelemetryFiles(self._files, RunPaths(run_key), attempt).since(cursor)
 
     def heartbeats(self, run_key: str, attempt: int, *, num_nodes: int) -> tuple[Heartbeat, ...]:
         """The last signs of progress of the nodes that gave any, in words of bounded length."""
@@ -217,25 +175,10 @@ class FsspecRunStore:
             found = None if text is None else codec.loads(Heartbeat, text)
         except ContractError:  # what it says is missed no more than one that is not there
             return None
-        return None if found is None else replace(found, phase=printable(found.phase)[:_MOST_SHOWN])
+        return None if found is None else replace(found, phase=printable(found.phase)[:MOST_SHOWN])
 
     def telemetry_sample(self, run_key: str, attempt: int, *, most_records: int) -> tuple[StepRecord, ...]:
-        """About so many records of the attempt, in whole chunks that are spread evenly over it."""
-        chunks = self._chunks(RunPaths(run_key).telemetry_dir(attempt))
-        numbers = sorted({chunk for chunk, _, _ in chunks})
-        spread = {number: int(f"{place:030b}"[::-1], 2) for place, number in enumerate(numbers)}
-        chunks.sort(key=lambda each: (spread[each[0]], each[1]))
-        found: list[tuple[int, int, _Chunk]] = []
-        problems, left = _Problems(), most_records
-        for chunk, rank, path in chunks:
-            read = _read_chunk(self._get(path, _MOST_CHUNK_BYTES) or "", rank, problems, most_records)
-            found.append((rank, chunk, read))
-            left -= read.cost_lines
-            if left <= 0:
-                break
-        problems.tell(f"The telemetry of {run_key} attempt {attempt}")
-        found.sort(key=lambda each: each[:2])
-        return tuple(record for _, _, read in found for record in read.records)
+        return TelemetryFiles(self._files, RunPaths(run_key), attempt).sample(most_records)
 
     def newest_checkpoint(self, run_key: str) -> int | None:
         """The newest step whose manifest is there with every file at its size."""
@@ -280,14 +223,6 @@ class FsspecRunStore:
 
     # files
 
-    def _chunks(self, folder: str) -> list[tuple[int, int, str]]:
-        """(chunk, rank, path) of all chunks, ascending."""
-        matches = filter(None, map(_CHUNK_NAME.match, self._files.names(folder)))
-        return sorted((int(match[2]), int(match[1]), f"{folder}/{match[0]}") for match in matches)
-
-    def _has_chunk(self, paths: RunPaths, attempt: int, rank: int, chunk: int) -> bool:
-        return self._files.size(paths.telemetry_chunk(attempt, rank, chunk)) is not None
-
     def _saved_steps(self, run_key: str) -> list[int]:
         """Steps with a folder of their own, newest first."""
         names = self._files.names(RunPaths(run_key).checkpoints_dir)
@@ -311,7 +246,7 @@ class FsspecRunStore:
         try:
             complete_manifest(text, step, sizes)
         except ContractError as error:
-            logger.warning("%s is passed over: %s", manifest, _shown(error.reason.sentence))
+            logger.warning("%s is passed over: %s", manifest, shown(error.reason.sentence))
             return False
         return True
 
@@ -328,61 +263,5 @@ class FsspecRunStore:
         self._files.write(path, text.encode())
 
 
-def _shown(problem: str) -> str:
-    """As much of it as a log takes at every look: what a run wrote stands in it."""
-    return printable(problem)[:_MOST_SHOWN]
-
-
-class _Problems:
-    """What was wrong with many lines, in one."""
-
-    def __init__(self) -> None:
-        self._first, self._num = "", 0
-
-    def add(self, problem: str) -> None:
-        self._first, self._num = self._first or problem, self._num + 1
-
-    def tell(self, of: str) -> None:
-        if self._num:
-            logger.warning("%s: %d lines cannot be read, the first: %s", of, self._num, _shown(self._first))
-
-
 def _note_path(run_key: str, attempt: int, name: str) -> str:
     return f"{_NOTES.format(run_key=run_key)}/attempt-{attempt}-{name}.json"
-
-
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    """cost_lines: what reading it took. is_whole: its writer was through with it."""
-
-    records: list[StepRecord]
-    cost_lines: int
-    is_whole: bool
-
-
-def _read_chunk(text: str, rank: int, problems: _Problems, most_lines: int) -> _Chunk:
-    """The records of a chunk's first whole lines, up to where too many are none."""
-    *lines, _ = text.split("\n", most_lines)
-    records: list[StepRecord] = []
-    num_lines = 0
-    for line in lines:
-        num_lines += 1
-        problem = _add_record(records, line, rank)
-        if problem is not None:
-            problems.add(problem)
-            if num_lines - len(records) >= _MOST_BAD_LINES:
-                break
-    cost_lines = 1 + max(num_lines, len(text) // _BYTES_OF_A_LINE)
-    return _Chunk(records, cost_lines, is_whole=text.endswith("\n"))
-
-
-def _add_record(records: list[StepRecord], line: str, rank: int) -> str | None:
-    """Add the record in ``line``; what is wrong with it, else."""
-    try:
-        record = codec.loads(StepRecord, line)
-    except ContractError as error:
-        return str(error)
-    if record.rank != rank:
-        return f"a record of rank {record.rank} in a file of rank {rank}"
-    records.append(record)
-    return None

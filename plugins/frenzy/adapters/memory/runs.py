@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from frenzy.core.runs.log_part import LogPart, log_part_of, read_hiding
@@ -65,17 +67,16 @@ class InMemoryRunStore:
         return self._results.get((run_key, attempt))
 
     def telemetry(self, run_key: str, attempt: int, cursor: TelemetryCursor) -> TelemetryPage:
-        next_chunks = dict(cursor.next_chunks)
-        records: list[StepRecord] = []
-        for key, chunks in sorted(self._chunks.items()):
-            rank = key[2]
-            if key[:2] == (run_key, attempt) and (rank in next_chunks or not cursor.next_chunks):
-                for chunk in chunks[next_chunks.get(rank, 0) :]:
-                    records += chunk
-                next_chunks[rank] = len(chunks)
-        return TelemetryPage(
-            records=tuple(records), cursor=TelemetryCursor(next_chunks=tuple(sorted(next_chunks.items())))
+        known = dict(cursor.steps)
+        records = tuple(
+            each
+            for key, chunks in sorted(self._chunks.items())
+            for each in chain.from_iterable(chunks)
+            if key[:2] == (run_key, attempt) and each.step > known.get(each.rank, 0)
         )
+        for each in records:
+            known[each.rank] = each.step
+        return TelemetryPage(records=records, cursor=replace(cursor, steps=tuple(sorted(known.items()))))
 
     def heartbeats(self, run_key: str, attempt: int, *, num_nodes: int) -> tuple[Heartbeat, ...]:
         found = (self._beats.get((run_key, attempt, node)) for node in range(num_nodes))
@@ -83,7 +84,7 @@ class InMemoryRunStore:
 
     def telemetry_sample(self, run_key: str, attempt: int, *, most_records: int) -> tuple[StepRecord, ...]:
         records = self.telemetry(run_key, attempt, TelemetryCursor()).records
-        return records[:: len(records) // most_records + 1]
+        return records[:: -(len(records) // most_records + 1)][::-1]
 
     def newest_checkpoint(self, run_key: str) -> int | None:
         return max(self._steps.get(run_key, ()), default=None)

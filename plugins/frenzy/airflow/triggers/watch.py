@@ -48,7 +48,7 @@ class Watch:
         self._running_since_s: float | None = None
         self._asked_s = float("-inf")
         self._state = MonitorState(num_ranks=spec.plan.num_gpus)
-        self._cursor = TelemetryCursor.start(spec.plan.num_gpus)
+        self._cursor = TelemetryCursor.start(len(spec.placement.allocations))
         self._checkpoint_step: int | None = None
         self._num_looks = 0
         self._reported_s = self._logged_s = float("-inf")

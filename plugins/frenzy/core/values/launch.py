@@ -182,8 +182,16 @@ class RunPaths:
     def telemetry_dir(self, attempt: int) -> str:
         return f"{self.attempt_dir(attempt)}/telemetry"
 
-    def telemetry_chunk(self, attempt: int, rank: int, chunk: int) -> str:
-        return f"{self.telemetry_dir(attempt)}/{rank:05d}-{chunk:06d}.jsonl"
+    def telemetry_chunk(self, attempt: int, node_rank: int, chunk: int) -> str:
+        """A part of the history of a node's ranks."""
+        return f"{self.telemetry_dir(attempt)}/{node_rank:05d}-{chunk:06d}.jsonl"
+
+    def latest_dir(self, attempt: int) -> str:
+        return f"{self.telemetry_dir(attempt)}/latest"
+
+    def latest(self, attempt: int, node_rank: int) -> str:
+        """The newest records of a node's ranks; overwritten."""
+        return f"{self.latest_dir(attempt)}/{node_rank:05d}.jsonl"
 
     def heartbeat(self, attempt: int, node_rank: int) -> str:
         return f"{self.telemetry_dir(attempt)}/node-{node_rank:05d}.json"

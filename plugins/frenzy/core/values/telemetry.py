@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from functools import reduce
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, reduce
+from itertools import groupby
 from operator import or_
 from typing import Final
 
+from frenzy.core.values import codec
 from frenzy.core.values.codec import Inlining
 from frenzy.core.values.peak_memory import KEYS_IN_A_STEP, PeakMemory
 
@@ -45,6 +48,44 @@ class StepRecord(Inlining):
     ecc_errors: int | None = None
     host_rss_bytes: int = 0
     validation_loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatestHead:
+    """First line of a node's newest records. num_chunks: of its history, as far as that was put."""
+
+    num_chunks: int
+
+
+def lines_of(records: Iterable[StepRecord]) -> str:
+    """A chunk of a node's history."""
+    return "".join(map(_line, records))
+
+
+@lru_cache(maxsize=4096)  # the newest records are written again and again
+def _line(record: StepRecord) -> str:
+    return f"{codec.dumps(record)}\n"
+
+
+def latest_text(num_chunks: int, records: Iterable[StepRecord]) -> str:
+    """A node's newest records behind the head that says how many chunks of history lie before them."""
+    return f"{codec.dumps(LatestHead(num_chunks=num_chunks))}\n{lines_of(records)}"
+
+
+def thinned(records: Sequence[StepRecord], every: int) -> list[StepRecord]:
+    """One record of a rank for each group of so many steps, with the peaks of the whole group.
+
+    Groups end at multiples of ``every``, so that those of different ranks are of the same steps. The first record and
+    the last group stay as they are.
+    """
+    groups = [list(each) for _, each in groupby(records[1:], key=lambda each: -(-each.step // every))]
+    whole = [reduce(_merged, each) for each in groups[:-1]]
+    return [*records[:1], *whole, *(groups[-1] if groups else ())]
+
+
+def _merged(earlier: StepRecord, later: StepRecord) -> StepRecord:
+    validated = later.validation_loss if later.validation_loss is not None else earlier.validation_loss
+    return replace(later, peaks=earlier.peaks | later.peaks, validation_loss=validated)
 
 
 # How the phases of a save begin, to be known by those who asked for it.

@@ -22,6 +22,7 @@ from frenzy.trainer.loop.worker import RankContext, run_rank
 from frenzy.trainer.model.libraries import import_libraries
 from frenzy.trainer.outcome import RankReport, describe_death
 from frenzy.trainer.telemetry.shared_progress import SharedProgress
+from frenzy.trainer.telemetry.writer import NodeTelemetry, RecordPipe
 
 logger = logging.getLogger("frenzy.trainer")
 
@@ -62,19 +63,32 @@ def _run_ranks(
         meeting = open_rendezvous(place, single_machine=ranks.is_only_machine)
     else:
         meeting = find_rendezvous(place, signs_at=RunPaths(spec.run_dir).heartbeat(spec.attempt, 0))
-    board = SharedProgress(ranks.count)
-    contexts = [_context(spec, prepared, board, ranks, meeting, scratch, local) for local in range(ranks.count)]
+    board, records = SharedProgress(ranks.count), RecordPipe()
+    contexts = [
+        _context(spec, prepared, board, records, ranks, meeting, scratch, local) for local in range(ranks.count)
+    ]
     pids = {each.local_rank: fork(_rank_main(each), log_file=log_file(logs, each.rank)) for each in contexts}
     if meeting.listener is not None:
         meeting.listener.close()
+    telemetry = NodeTelemetry(RunPaths(spec.run_dir), spec.attempt, ranks.node_rank)
+
+    def relay() -> None:
+        for each in records.read():
+            telemetry.add(each)
+        telemetry.turn()
+
     supervisor = Supervisor(
         pids,
         board,
         samples_memory=spec.gpu.kind is DeviceKind.VIRTUAL,
         stop_grace_s=env.stop_grace_s(),
         stop_requested=stop.received,
+        each_turn=relay,
     )
     ended = supervisor.wait()
+    relay()
+    telemetry.close()
+    records.close()
     own = _fold(contexts, ended, logs)
     return own if ranks.is_only_machine else share_failures(spec, node_rank=ranks.node_rank, own=own)
 
@@ -92,6 +106,7 @@ def _context(
     spec: LaunchSpec,
     prepared: Prepared,
     board: SharedProgress,
+    records: RecordPipe,
     ranks: LocalRanks,
     meeting: Rendezvous,
     scratch: Path,
@@ -101,6 +116,7 @@ def _context(
         spec=spec,
         prepared=prepared,
         board=board,
+        records=records,
         rank=ranks.first + local_rank,
         local_rank=local_rank,
         local_world_size=ranks.count,

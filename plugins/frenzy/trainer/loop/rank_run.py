@@ -13,6 +13,7 @@ from frenzy.trainer.callbacks import Callback
 from frenzy.trainer.loop.prepare import Prepared
 from frenzy.trainer.telemetry.device import Device
 from frenzy.trainer.telemetry.shared_progress import SharedProgress
+from frenzy.trainer.telemetry.writer import RecordPipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,7 @@ class Run:
     config: Any
     device: Device
     board: SharedProgress
+    records: RecordPipe
     rank: int
     local_rank: int
     callbacks: tuple[Callback, ...]

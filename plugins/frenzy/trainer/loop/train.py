@@ -34,7 +34,6 @@ from frenzy.trainer.loop.rank_run import Run
 from frenzy.trainer.loop.validation import validation_loss
 from frenzy.trainer.model.export import export_model
 from frenzy.trainer.telemetry.device import MemoryReading
-from frenzy.trainer.telemetry.writer import TelemetryWriter
 
 logger = logging.getLogger("frenzy.trainer")
 
@@ -53,7 +52,6 @@ class _Loop:
 
     reader: BatchReader
     control: ControlFile
-    telemetry: TelemetryWriter
     pace: Pace
     saver: CheckpointSaver
 
@@ -84,14 +82,13 @@ def train(run: Run) -> TrainEnd:
     last = start if is_over else run.prepared.total_steps
     run.board.set_plan(run.local_rank, total_steps=last, resumed_step=None if state is None else start)
     _each_callback(run, "on_train_begin", _context(run, step=start, loss=None))
-    with TelemetryWriter(run.paths, run.spec.attempt, run.rank) as telemetry, _saver(run) as saver:
+    with _saver(run) as saver:
         saver.kept_steps = () if state is None else state.kept_after(start)
         loop = _Loop(
             reader=BatchReader(
                 SequenceReader(run.prepared.data, run.scratch), run.spec.job.data, run.prepared.eos_token_id
             ),
             control=ControlFile(run.paths.control(run.spec.attempt)),
-            telemetry=telemetry,
             pace=Pace(run.spec.gpu, run.rank),
             saver=saver,
         )
@@ -103,7 +100,6 @@ def train(run: Run) -> TrainEnd:
             if not end.is_writing:
                 _publish(run, saver)
             if end.stop or end.is_due or end.is_last:
-                telemetry.flush()
                 heartbeats.beat(f"{SAVING} after step", step)
                 _save(run, end, saver, trains_on=not end.stop and not end.is_last)
             if end.is_last:
@@ -167,7 +163,7 @@ def _one_step(run: Run, loop: _Loop, step: int, best: BestSoFar) -> StepEnd:
     record = _record(run, end, reading, step_time_s=time.monotonic() - started_s, throttle_s=throttle_s)
     log_progress(record, total_steps=total, num_ranks=run.spec.plan.num_gpus)
     end, validated = _validated(run, loop.reader, end)
-    loop.telemetry.write(replace(record, validation_loss=validated))
+    run.records.write(replace(record, validation_loss=validated))
     run.board.set_progress(run.local_rank, step=step, loss=loss)
     return end
 

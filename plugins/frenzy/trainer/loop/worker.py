@@ -38,6 +38,7 @@ from frenzy.trainer.telemetry.device import CudaDevice, Device, VirtualDevice
 from frenzy.trainer.telemetry.memory_budget import TorchAllocator, capped
 from frenzy.trainer.telemetry.rank_facts import raise_limits, read_node_facts
 from frenzy.trainer.telemetry.shared_progress import SharedProgress
+from frenzy.trainer.telemetry.writer import RecordPipe
 
 logger = logging.getLogger("frenzy.trainer")
 
@@ -49,6 +50,7 @@ class RankContext:
     spec: LaunchSpec
     prepared: Prepared
     board: SharedProgress
+    records: RecordPipe
     rank: int
     local_rank: int
     local_world_size: int
@@ -150,6 +152,7 @@ def _train(context: RankContext, device: Device, stop: StopFlag) -> TrainEnd:
         config=config,
         device=device,
         board=context.board,
+        records=context.records,
         rank=context.rank,
         local_rank=context.local_rank,
         callbacks=load_callbacks(spec.job.training.callbacks),

@@ -13,7 +13,7 @@ import pytest
 
 from frenzy.core.values import codec
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
-from frenzy.core.values.launch import Control, ControlAction, ExitCode, RunPaths
+from frenzy.core.values.launch import Control, ControlAction, ExitCode
 from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.telemetry import StepRecord
 from frenzy.trainer import env, files
@@ -29,7 +29,6 @@ from frenzy.trainer.outcome import (
     write_termination_message,
 )
 from frenzy.trainer.telemetry.shared_progress import SharedProgress
-from frenzy.trainer.telemetry.writer import TelemetryWriter
 
 
 @pytest.mark.parametrize(
@@ -190,17 +189,6 @@ def _record(step: int) -> StepRecord:
         peaks=PeakMemory(allocated_bytes=1, reserved_bytes=1, device_used_bytes=1),
         capacity_bytes=1,
     )
-
-
-def test_telemetry_comes_in_numbered_chunks_and_none_is_lost(tmp_path: Path) -> None:
-    paths = RunPaths(str(tmp_path))
-    with TelemetryWriter(paths, 1, 3) as telemetry:
-        for step in range(1, 6):
-            telemetry.write(_record(step))
-    chunks = sorted((tmp_path / "attempt-1/telemetry").iterdir())
-    assert [each.name for each in chunks] == ["00003-000000.jsonl", "00003-000001.jsonl"]
-    lines = [line for each in chunks for line in each.read_text().splitlines()]
-    assert [codec.loads(StepRecord, line).step for line in lines] == [1, 2, 3, 4, 5]
 
 
 def test_control_file_is_obeyed_when_it_asks_and_ignored_when_it_is_broken(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from frenzy.trainer.launch.script.environment import ScriptRank, deepspeed_text,
 from frenzy.trainer.launch.script.relay import RankWatch
 from frenzy.trainer.launch.script.reports import ReportFile
 from frenzy.trainer.telemetry.shared_progress import SharedProgress
+from frenzy.trainer.telemetry.writer import NodeTelemetry
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def board() -> SharedProgress:
 def watch(spec: LaunchSpec, board: SharedProgress, tmp_path: Path) -> Iterator[RankWatch]:
     ranks = LocalRanks(first=0, count=1, node_rank=0, is_only_machine=True)
     rank = ScriptRank(spec=spec, ranks=ranks, local_rank=0, address="127.0.0.1", port=1, scratch=tmp_path, resume=None)
-    found = RankWatch(rank, os.getpid(), board, 0)
+    found = RankWatch(rank, os.getpid(), board, 0, NodeTelemetry(RunPaths(spec.run_dir), 1, 0))
     yield found
     found.close()
 

@@ -37,6 +37,7 @@ from frenzy.trainer.launch.script.relay import NodeWatch, RankWatch, bound
 from frenzy.trainer.launch.supervise import Ended, Supervisor
 from frenzy.trainer.outcome import CRASHED, budget_exceeded, describe_death
 from frenzy.trainer.telemetry.shared_progress import SharedProgress
+from frenzy.trainer.telemetry.writer import NodeTelemetry
 
 logger = logging.getLogger("frenzy.trainer")
 
@@ -87,8 +88,11 @@ def _run(
         each.local_rank: fork(_becoming(workload, each, baseline), log_file=log_file(logs, each.rank))
         for each in each_rank
     }
-    watches = {each.local_rank: RankWatch(each, pids[each.local_rank], board, baseline) for each in each_rank}
-    watch = NodeWatch(watches, each_rank[0], stop.received)
+    telemetry = NodeTelemetry(RunPaths(spec.run_dir), spec.attempt, ranks.node_rank)
+    watches = {
+        each.local_rank: RankWatch(each, pids[each.local_rank], board, baseline, telemetry) for each in each_rank
+    }
+    watch = NodeWatch(watches, each_rank[0], stop.received, telemetry)
     supervisor = Supervisor(
         pids,
         board,

@@ -24,7 +24,7 @@ from frenzy.trainer.launch.script.reports import Report, ReportFile
 from frenzy.trainer.loop.control import ControlFile
 from frenzy.trainer.telemetry.process_memory import ProcessMemory
 from frenzy.trainer.telemetry.shared_progress import SharedProgress
-from frenzy.trainer.telemetry.writer import TelemetryWriter
+from frenzy.trainer.telemetry.writer import NodeTelemetry
 
 logger = logging.getLogger("frenzy.trainer")
 
@@ -37,11 +37,13 @@ _CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
 class RankWatch:
     """One rank: its reports become its records. baseline_bytes: of a virtual GPU's process before it has a model."""
 
-    def __init__(self, rank: ScriptRank, pid: int, board: SharedProgress, baseline_bytes: int) -> None:
+    def __init__(
+        self, rank: ScriptRank, pid: int, board: SharedProgress, baseline_bytes: int, telemetry: NodeTelemetry
+    ) -> None:
         self._rank, self._pid, self._board, self._baseline_bytes = rank, pid, board, baseline_bytes
         self._reports = ReportFile(rank.reports)
         self._memory = ProcessMemory(pid)
-        self._writer = TelemetryWriter(RunPaths(rank.spec.run_dir), rank.spec.attempt, rank.rank)
+        self._telemetry = telemetry
         self._is_virtual = rank.spec.gpu.kind is DeviceKind.VIRTUAL
         self.has_agent = self.is_stopping = self.has_stepped = False
         self.peak_bytes = 0
@@ -51,11 +53,9 @@ class RankWatch:
         """Take over what was said since the last call."""
         for each in self._reports.new():
             self._take(each)
-        self._writer.flush_if_due()
 
     def close(self) -> None:
         self.read()
-        self._writer.flush()
         self._memory.close()
 
     def cpu_ticks(self) -> int:
@@ -106,7 +106,7 @@ class RankWatch:
         total = report.count("total_steps")
         if total:
             self._board.set_total(local, total)
-        self._writer.write(
+        self._telemetry.add(
             StepRecord(
                 rank=self._rank.rank,
                 step=report.step,
@@ -167,8 +167,14 @@ class RankWatch:
 class NodeWatch:
     """All ranks of this machine: called at each turn of the launcher's supervision."""
 
-    def __init__(self, watches: Mapping[int, RankWatch], rank: ScriptRank, stop_received: Callable[[], bool]) -> None:
-        self.watches, self._rank, self._stop_received = watches, rank, stop_received
+    def __init__(
+        self,
+        watches: Mapping[int, RankWatch],
+        rank: ScriptRank,
+        stop_received: Callable[[], bool],
+        telemetry: NodeTelemetry,
+    ) -> None:
+        self.watches, self._rank, self._stop_received, self._telemetry = watches, rank, stop_received, telemetry
         self._control = ControlFile(RunPaths(rank.spec.run_dir).control(rank.spec.attempt))
         self._asked_s = self._beat_s = 0.0
         self._ticks = 0
@@ -178,6 +184,7 @@ class NodeWatch:
         """Read what ranks say, pass on what is asked of them, and tell that something goes on."""
         for each in self.watches.values():
             each.read()
+        self._telemetry.turn()
         now = time.monotonic()
         if now - self._asked_s >= _CONTROL_S:
             self._asked_s = now
@@ -193,6 +200,7 @@ class NodeWatch:
     def close(self) -> None:
         for each in self.watches.values():
             each.close()
+        self._telemetry.close()
         peak = max((each.peak_bytes for each in self.watches.values()), default=0)
         if peak:
             logger.info("peak memory: %s of %s", format_bytes(peak), format_bytes(self._rank.spec.gpu.memory_bytes))
