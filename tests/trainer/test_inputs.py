@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas
 import pytest
+from tests.fake_hub import serving
 from tests.trainer.launching import GPT2, REPOSITORY, SENTENCES, Case, LaunchServer, losses
 
 from frenzy.adapters.model_config import resolve_model_config
@@ -253,3 +254,32 @@ def test_unreadable_spec_is_refused_at_once(tmp_path: Path) -> None:
     ended = subprocess.run(command, check=False, env=environment, stderr=subprocess.PIPE, text=True)
     assert ended.returncode == ExitCode.BAD_CONFIG_OR_DATA
     assert "spec.json of attempt 3 cannot be read" in ended.stderr
+
+
+def test_a_hubs_model_is_fetched_once_for_all_ranks_and_not_for_a_resume(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import AutoModelForCausalLM, GPT2Config
+
+    AutoModelForCausalLM.from_config(GPT2Config(**{**GPT2, "vocab_size": 257})).save_pretrained(tmp_path / "made")
+    with serving() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+        commit = hub.push("acme/tiny", {each.name: each.read_bytes() for each in (tmp_path / "made").iterdir()})
+        case = Case(
+            run_dir=str(tmp_path / "run"),
+            data=text,
+            model_section={"hub_id": "acme/tiny", "revision": commit},
+            num_gpus=2,
+            num_steps=2,
+            job={"checkpoint": {"every_steps": 1}},
+        )
+        for attempt, num_fetched in ((1, 1), (2, 0)):
+            hub.fetched.clear()
+            monkeypatch.setenv("HF_HOME", str(tmp_path / f"node-{attempt}"))
+            server = LaunchServer()
+            result = server.run(replace(case, attempt=attempt, num_steps=1 + attempt))
+            server.close()
+            assert result.exit_code == ExitCode.DONE, result
+            assert hub.fetched["model.safetensors"] == num_fetched
+            assert hub.fetched["config.json"] == 1

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -36,15 +37,18 @@ _READER: Final = """
 import json, os, sys, tempfile
 sys.modules["torch"] = None
 from transformers import AutoConfig
-asked = json.load(sys.stdin)
+from transformers.utils.hub import cached_file
+asked, commit = json.load(sys.stdin), None
 try:
     if "hub_id" in asked:
         with tempfile.TemporaryDirectory() as nowhere:  # elsewhere a folder of its name would be taken for it
             os.chdir(nowhere)
-            config = AutoConfig.from_pretrained(asked["hub_id"], trust_remote_code=False)
+            found = cached_file(asked["hub_id"], "config.json", revision=asked["revision"])
+            commit = os.path.basename(os.path.dirname(found))  # a folder for each in the cache of the hub's client
+            config = AutoConfig.from_pretrained(os.path.dirname(found), trust_remote_code=False)
     else:
         config = AutoConfig.for_model(asked["family"], **asked["options"])
-    answer = {"config": json.loads(config.get_text_config().to_json_string(use_diff=False))}
+    answer = {"config": json.loads(config.get_text_config().to_json_string(use_diff=False)), "commit": commit}
 except Exception as error:
     answer = {"error": str(error) or type(error).__name__}
 print(json.dumps(answer))
@@ -58,11 +62,17 @@ def resolve_model_config(model: ModelSpec, *, cache_folder: Path | None = None) 
     Raises SpecError when the spec's config or folder is refused, PermanentError when a hub id
     cannot be read.
     """
+    return resolve_model(model, cache_folder=cache_folder)[1]
+
+
+def resolve_model(model: ModelSpec, *, cache_folder: Path | None = None) -> tuple[ModelSpec, dict[str, Any]]:
+    """``model`` with the commit that its hub id and revision stand for now, and its config; else as above."""
     if model.config is not None:
-        return _complete(dict(model.config), "model.config", cache_folder)
+        return model, _complete(dict(model.config), "model.config", cache_folder)
     if model.path is not None:
-        return _complete(_read_folder(model.path), "model.path", cache_folder)
-    return _from_hub(model.hub_id or "")
+        return model, _complete(_read_folder(model.path), "model.path", cache_folder)
+    answer = _from_hub(model)
+    return replace(model, revision=answer["commit"]), answer["config"]
 
 
 def _complete(given: Mapping[str, Any], path: str, cache_folder: Path | None) -> dict[str, Any]:
@@ -150,18 +160,19 @@ def _read_folder(folder: str) -> dict[str, Any]:
     return document
 
 
-def _from_hub(hub_id: str) -> dict[str, Any]:
-    answer = _ask_transformers({"hub_id": hub_id})
+def _from_hub(model: ModelSpec) -> dict[str, Any]:
+    asked = {"hub_id": model.hub_id, "revision": model.revision or "main"}
+    answer = _ask_transformers(asked)
     if "config" not in answer:
+        of = "" if model.revision is None else f" at model.revision {model.revision!r}"
         raise PermanentError(
             Reason(
                 code=ReasonCode.BAD_CONFIG_OR_DATA,
-                detail=f"model.hub_id {hub_id!r} cannot be read: {_one_line(answer['error'])}",
-                remedy="Check the id and that the hub can be reached, or give model.path or model.config.",
+                detail=f"model.hub_id {model.hub_id!r}{of} cannot be read: {_one_line(answer['error'])}",
+                remedy="Check id, revision and that the hub can be reached, or give model.path or model.config.",
             )
         )
-    config: dict[str, Any] = answer["config"]
-    return config
+    return answer
 
 
 def _shown(given: Mapping[str, Any]) -> str:

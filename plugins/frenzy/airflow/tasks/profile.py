@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any, Final
@@ -21,18 +22,22 @@ _TABLE_WIDTH: Final = 320
 
 def registration(identity: RunIdentity, job: Any, data_facts: Any, *, masked: tuple[str, ...] = ()) -> RegisterRun:
     """The request that registers the run. Raises PermanentError for a bad spec, model or data."""
-    from frenzy.adapters.model_config import resolve_model_config
+    from frenzy.adapters.model_config import resolve_model
     from frenzy.adapters.source_settings import source_rules
     from frenzy.trainer.data.data_facts import data_facts as measure
     from frenzy.trainer.guarded import guarded
 
     spec, settings = job_of(job), load_settings(os.environ)
     with guarded(spec, source_rules(settings, os.environ)):
-        named, known = spec.names_a_model, _known(data_facts)
+        known = _known(data_facts)
+        model_config: Mapping[str, Any] = {}
+        if spec.names_a_model:
+            model, model_config = resolve_model(spec.model, cache_folder=settings.cache_folder)
+            spec = replace(spec, model=model)  # every attempt reads the same commit
         return RegisterRun(
             identity=identity,
             job=spec,
-            model_config=resolve_model_config(spec.model, cache_folder=settings.cache_folder) if named else {},
+            model_config=model_config,
             data_facts=known if spec.brings_own_data else measure(spec, known=known),
             masked=masked,
         )

@@ -60,6 +60,11 @@ class ModelSpec(Closed):
     hub_id: Annotated[
         str | None, Len(0, LONGEST_NAME), Doc("A model id on the Hugging Face hub, where one can be reached.")
     ] = None
+    revision: Annotated[
+        str | None,
+        Len(1, LONGEST_NAME),
+        Doc("Commit, branch or tag of hub_id. A run keeps the commit that it finds when it is profiled."),
+    ] = None
     tokenizer: Annotated[
         str,
         Len(0, _PATH),

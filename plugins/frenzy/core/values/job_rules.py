@@ -29,6 +29,8 @@ def cross_field_violations(job: TrainingJob) -> tuple[Violation, ...]:
     sources = job.model.sources
     if len(sources) > 1 or (not sources and job.workload is None):
         found.append(_violation("model", ", ".join(sources) or "no source", "give exactly one of config, path, hub_id"))
+    if job.model.revision is not None and job.model.hub_id is None:
+        found.append(_violation("model.revision", job.model.revision, "only model.hub_id has revisions; leave it out"))
     if not job.data.path and job.workload is None:
         found.append(Violation(path="data.path", value="nothing", allowed="required: a file, folder, glob or URL"))
     if job.model.config is not None and not isinstance(job.model.config.get("model_type"), str):

@@ -31,6 +31,7 @@ _WRAPPERS: Final = frozenset({"zip", "tar", "libarchive", "simplecache", "fileca
 _LONGEST_SHOWN: Final = 200
 _BARE_SCHEME: Final = re.compile(r"[a-z0-9_]+")
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_REVISION: Final = re.compile(r"[A-Za-z0-9][\w./-]*")
 _NO_AUTHORITY: Final = re.compile(r"[\\\s@\x00-\x1f]")
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 
@@ -78,6 +79,10 @@ def check_sources(job: TrainingJob, rules: SourceRules) -> None:
     hub_id = job.model.hub_id
     if hub_id is not None and not _HUB_ID.fullmatch(hub_id):
         violations.append(Violation(path="model.hub_id", value=repr(hub_id), allowed="give NAME or OWNER/NAME"))
+    revision = job.model.revision
+    if revision is not None and (not _REVISION.fullmatch(revision) or ".." in revision):
+        allowed = "give a commit, a branch or a tag of model.hub_id"
+        violations.append(Violation(path="model.revision", value=repr(revision), allowed=allowed))
     if violations:
         raise SpecError(violations)
 

@@ -56,12 +56,12 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int) -> Any:
     return _finish(core, use_regex=True)
 
 
-def load_tokenizer(folder: str | Path) -> Any:
-    """The tokenizer in ``folder`` (or of a hub id). Raises BadInputError when there is none."""
+def load_tokenizer(folder: str | Path, revision: str | None = None) -> Any:
+    """The tokenizer in ``folder`` (or of a hub id, at ``revision``). Raises BadInputError when there is none."""
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), revision=revision or "main", trust_remote_code=False)
     except Exception as error:
         allowed = f"it must be a folder or hub id with a tokenizer ({type(error).__name__})"
         raise BadInputError("model.tokenizer", str(folder), allowed) from error
@@ -82,7 +82,7 @@ def make_tokenizer(model: ModelSpec, texts: Iterable[str]) -> Any:
     if source is None:
         allowed = "'model' needs model.path or model.hub_id; with model.config use byte, train or a folder"
         raise BadInputError("model.tokenizer", "model", allowed)
-    return load_tokenizer(source)
+    return load_tokenizer(source, model.revision)
 
 
 def is_byte_tokenizer(tokenizer: Any) -> bool:

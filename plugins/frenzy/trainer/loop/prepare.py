@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from frenzy.core.lifecycle.resume import ParallelLayout
+from frenzy.core.values.job import ModelSpec
 from frenzy.core.values.launch import LaunchSpec, RunPaths
 from frenzy.trainer import heartbeats
 from frenzy.trainer.callbacks import load_callbacks
@@ -21,6 +22,7 @@ from frenzy.trainer.data.packing import PackedData
 from frenzy.trainer.data.run_data import frozen_data, frozen_tokenizer, run_data, run_tokenizer
 from frenzy.trainer.data.tokenizer import load_tokenizer
 from frenzy.trainer.loop.learning_rate import total_steps
+from frenzy.trainer.model.hub import fetch_weights_of, on_this_machine
 from frenzy.trainer.model.loading import (
     check_attention,
     check_builds,
@@ -37,8 +39,9 @@ logger = logging.getLogger("frenzy.trainer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """Local files and numbers every rank of this node starts from."""
+    """Local files and numbers every rank of this node starts from. model: the job's, a hub's in a folder."""
 
+    model: ModelSpec
     data: PackedData
     tokenizer_folder: Path
     eos_token_id: int
@@ -51,7 +54,8 @@ def prepare(spec: LaunchSpec, scratch: Path, *, share: Share) -> Prepared:
 
     share: which of the attempt's nodes this is; the first makes what there must be one of.
     """
-    paths, job = RunPaths(spec.run_dir), spec.job
+    paths, asked = RunPaths(spec.run_dir), spec.job.model
+    job = replace(spec.job, model=on_this_machine(asked))
     heartbeats.beat("checking the model")
     load_callbacks(job.training.callbacks)
     given = load_config(job.model)
@@ -80,7 +84,10 @@ def prepare(spec: LaunchSpec, scratch: Path, *, share: Share) -> Prepared:
     if resume is None and job.checkpoint.warm_start is not None:
         # Here, so that the ranks of the node find it and do not fetch it each.
         warm_start_folder(job.checkpoint.warm_start, os.path.dirname(spec.run_dir), scratch)  # noqa: PTH120  # may be a URL
+    elif resume is None:
+        fetch_weights_of(asked)
     return Prepared(
+        model=job.model,
         data=data,
         tokenizer_folder=folder,
         eos_token_id=eos,

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -120,7 +120,8 @@ def run_rank(context: RankContext) -> int:
 
 
 def _train(context: RankContext, device: Device, stop: StopFlag) -> TrainEnd:
-    spec, prepared = context.spec, context.prepared
+    prepared = context.prepared
+    spec = replace(context.spec, job=replace(context.spec.job, model=prepared.model))
     config = load_config(spec.job.model, eos_token_id=prepared.eos_token_id)
     settings = deepspeed_config(spec.job, spec.plan, spec.gpu.kind)
     warm_up(make_engine, settings, device.torch_device)

@@ -39,7 +39,7 @@ def _config_at(model: ModelSpec) -> Any:
 
     field, place = ("model.path", model.path) if model.path is not None else ("model.hub_id", model.hub_id)
     try:
-        return AutoConfig.from_pretrained(str(place), trust_remote_code=False)
+        return AutoConfig.from_pretrained(str(place), revision=model.revision or "main", trust_remote_code=False)
     except Exception as error:
         raise BadInputError(field, place, f"no model config can be read there ({one_line(error)})") from error
 

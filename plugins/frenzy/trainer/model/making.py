@@ -195,9 +195,9 @@ def _weights_place(job: TrainingJob, run_root: str, scratch: Path | None) -> str
     """Where the first weights come from; None for random ones."""
     if job.checkpoint.warm_start is not None:
         return warm_start_folder(job.checkpoint.warm_start, run_root, scratch or Path(tempfile.mkdtemp()))
-    if job.model.path is not None:
-        return job.model.path if _has_weights(job.model.path) else None
-    return job.model.hub_id
+    if job.model.path is not None and _has_weights(job.model.path):
+        return job.model.path
+    return None
 
 
 def warm_start_folder(given: str, run_root: str, scratch: Path) -> str:

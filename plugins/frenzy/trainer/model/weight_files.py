@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -69,26 +69,43 @@ class WeightFiles:
 
 
 def find_weight_files(place: str) -> tuple[Path, ...]:
-    """The safetensors files at ``place``, a folder or a name on the hub; none where it has no such files."""
+    """The safetensors files in the folder ``place``; none where it has no such files."""
     from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+
+    return _found(place, None, single=SAFE_WEIGHTS_NAME, index=SAFE_WEIGHTS_INDEX_NAME)
+
+
+def fetch_weights(hub_id: str, revision: str | None, on_file: Callable[[], None]) -> tuple[Path, ...]:
+    """The files of a hub's weights on this machine, fetched unless they are; safetensors where there are any."""
+    from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
+
+    return _found(hub_id, revision, single=SAFE_WEIGHTS_NAME, index=SAFE_WEIGHTS_INDEX_NAME, on_file=on_file) or _found(
+        hub_id, revision, single=WEIGHTS_NAME, index=WEIGHTS_INDEX_NAME, on_file=on_file
+    )
+
+
+def _found(
+    place: str, revision: str | None, *, single: str, index: str, on_file: Callable[[], None] = lambda: None
+) -> tuple[Path, ...]:
     from transformers.utils.hub import cached_file
 
     def find(name: str) -> str | None:
-        found: str | None = cached_file(place, name, _raise_exceptions_for_missing_entries=False)
+        found: str | None = cached_file(place, name, revision=revision, _raise_exceptions_for_missing_entries=False)
+        on_file()
         return found
 
     # As transformers does: an index may be left of another model.
-    single = find(SAFE_WEIGHTS_NAME)
-    if single is not None:
-        return (Path(single),)
-    index = find(SAFE_WEIGHTS_INDEX_NAME)
-    if index is None:
+    whole = find(single)
+    if whole is not None:
+        return (Path(whole),)
+    listing = find(index)
+    if listing is None:
         return ()
-    names = sorted(set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values()))
+    names = sorted(set(json.loads(Path(listing).read_text(encoding="utf-8"))["weight_map"].values()))
     found = {name: find(name) for name in names}
     missing = [name for name, each in found.items() if each is None]
     if missing:
-        raise BadInputError("model", place, f"{Path(index).name} names {missing[0]}, which is not there")
+        raise BadInputError("model", place, f"{index} names {missing[0]}, which is not there")
     return tuple(Path(each) for each in found.values() if each is not None)
 
 

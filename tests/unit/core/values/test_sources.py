@@ -134,6 +134,17 @@ def test_every_field_that_is_read_is_looked_at() -> None:
     ]
 
 
+@pytest.mark.parametrize("revision", ["../airflow", "/etc", "~", "a/../b", ""])
+def test_a_revision_is_no_path(revision: str) -> None:
+    with pytest.raises(SpecError, match=r"model\.revision"):
+        check_sources(replace(make_job(), model=ModelSpec(hub_id="acme/tiny", revision=revision)), RULES)
+
+
+def test_a_commit_a_branch_and_a_pull_request_are_revisions() -> None:
+    for revision in ("0123456789abcdef0123456789abcdef01234567", "main", "refs/pr/7", "v1.0-rc_2"):
+        check_sources(replace(make_job(), model=ModelSpec(hub_id="acme/tiny", revision=revision)), RULES)
+
+
 @pytest.mark.parametrize("hub_id", ["/etc", "../airflow", "~/x", "a/b/c", "."])
 def test_a_hub_id_is_no_path(hub_id: str) -> None:
     with pytest.raises(SpecError, match=r"model\.hub_id"):

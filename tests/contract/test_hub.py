@@ -1,0 +1,117 @@
+"""Models of a hub: a name and a branch become a commit, which every node fetches once; what goes wrong has a name."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fake_hub import FakeHub, serving
+
+import frenzy
+from frenzy.adapters.model_config import resolve_model
+from frenzy.core.values.errors import PermanentError, TemporaryError
+from frenzy.core.values.job import ModelSpec
+from frenzy.trainer.model.hub import refusal
+
+CONFIG = {"model_type": "gpt2", "n_embd": 32, "n_layer": 1, "n_head": 2, "vocab_size": 257}
+FETCHES = """
+import json, sys
+from frenzy.core.values.errors import FrenzyError
+from frenzy.core.values.job import ModelSpec
+from frenzy.trainer.model.hub import fetch_weights_of, on_this_machine
+for line in sys.stdin:
+    asked = ModelSpec(**json.loads(line))
+    try:
+        found = on_this_machine(asked)
+        fetch_weights_of(asked)
+        print(json.dumps({"path": found.path}))
+    except FrenzyError as error:
+        print(json.dumps({"kind": type(error).__name__, "said": str(error)}))
+"""
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
+    with serving() as found:
+        monkeypatch.setenv("HF_ENDPOINT", found.url)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+        yield found
+
+
+def config(**changed: Any) -> bytes:
+    return json.dumps({**CONFIG, **changed}).encode()
+
+
+def fetched(*asked: ModelSpec, **environment: str) -> list[dict[str, str]]:
+    """What a node makes of each model, in a process of its own."""
+    lines = "".join(f"{json.dumps(asdict(each))}\n" for each in asked)
+    command = [sys.executable, "-W", "ignore", "-c", FETCHES]
+    environment |= {"PYTHONPATH": str(Path(frenzy.__file__).parents[1])}
+    done = subprocess.run(
+        command, input=lines, env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_branch_becomes_the_commit_that_it_names_now(hub: FakeHub) -> None:
+    first = hub.push("acme/tiny", {"config.json": config()})
+    model, found = resolve_model(ModelSpec(hub_id="acme/tiny"))
+    assert (model.revision, found["n_embd"]) == (first, 32)
+    second = hub.push("acme/tiny", {"config.json": config(n_embd=64)})
+    assert resolve_model(model) == (model, found), "the branch has moved on, the run has not"
+    model, found = resolve_model(ModelSpec(hub_id="acme/tiny", revision="main"))
+    assert (model.revision, found["n_embd"]) == (second, 64)
+    with pytest.raises(PermanentError, match=r"model\.revision 'v2' cannot be read"):
+        resolve_model(ModelSpec(hub_id="acme/tiny", revision="v2"))
+
+
+def test_a_node_fetches_a_commit_once_and_needs_no_hub_afterwards(hub: FakeHub) -> None:
+    index = json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}).encode()
+    files = {
+        "config.json": config(),
+        "model.safetensors.index.json": index,
+        **{f"model-{n}.safetensors": bytes(99) for n in (1, 2)},
+    }
+    commit = hub.push("acme/tiny", files)
+    hub.push("acme/tiny", {"config.json": config(n_embd=64)})
+    asked = ModelSpec(hub_id="acme/tiny", revision=commit)
+    first, second = fetched(asked, asked)
+    assert first == second
+    folder = Path(first["path"])
+    assert {each.name for each in folder.iterdir()} == files.keys()
+    assert json.loads((folder / "config.json").read_text())["n_embd"] == 32
+    assert set(hub.fetched.values()) == {1}
+    assert fetched(asked, HF_ENDPOINT="http://127.0.0.1:9") == [first]
+
+
+def test_what_a_hub_refuses_names_the_field_and_what_to_do(hub: FakeHub) -> None:
+    hub.push("acme/gated", {"config.json": config()})
+    hub.push("acme/bare", {"config.json": config()})
+    hub.gated.add("acme/gated")
+    gone, moved, gated, bare = fetched(
+        ModelSpec(hub_id="acme/none"),
+        ModelSpec(hub_id="acme/bare", revision="v2"),
+        ModelSpec(hub_id="acme/gated"),
+        ModelSpec(hub_id="acme/bare"),
+    )
+    assert {each["kind"] for each in (gone, moved, gated, bare)} == {"BadInputError"}
+    assert "model.hub_id: 'acme/none' is refused; no such model is there for you" in gone["said"]
+    assert "model.revision: 'v2' is refused; give a commit, a branch or a tag of acme/bare" in moved["said"]
+    assert "accept its terms on the hub" in gated["said"]
+    assert "it has no weights" in bare["said"]
+
+
+def test_a_hub_that_cannot_be_reached_is_tried_again() -> None:
+    error = OSError("We couldn't connect to the hub")
+    error.__cause__ = ConnectionError("refused")
+    found = refusal(ModelSpec(hub_id="acme/tiny"), error)
+    assert isinstance(found, TemporaryError)
+    assert "The hub could not be reached for acme/tiny" in str(found)
