@@ -396,7 +396,7 @@ def test_the_trainers_checkpoints_are_seen(tmp_path: Path) -> None:
     written = CheckpointStore(RunPaths(store.run_dir(KEY)))
     written.upload(7, source)
     assert store.checkpoint_steps(KEY) == ()
-    entry = FileEntry(path="weights.bin", num_bytes=5, sha256="")
+    entry = FileEntry(path="weights.bin", num_bytes=5)
     layout = ParallelLayout(world_size=1, zero_stage=1)
     written.commit(CheckpointManifest(step=7, layout=layout, files=(entry,), save_id="a"))
     assert store.checkpoint_steps(KEY) == (7,)

@@ -185,5 +185,5 @@ def step_record(step: int, *, rank: int = 0, loss: float = 1.5) -> StepRecord:
 
 def manifest_text(step: int, sizes: Mapping[str, int] | None = None) -> str:
     """What the trainer puts last into a checkpoint with files of these sizes."""
-    files = tuple(FileEntry(path=name, num_bytes=size, sha256="") for name, size in (sizes or {}).items())
+    files = tuple(FileEntry(path=name, num_bytes=size) for name, size in (sizes or {}).items())
     return codec.dumps(CheckpointManifest(step=step, layout=ParallelLayout(1, 1), files=files, save_id="a"))

@@ -10,7 +10,6 @@ beside the tensors themselves. Reading executes nothing: there is no pickle anyw
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+import xxhash
 
 from frenzy.core.lifecycle.checkpoint_manifest import FileEntry
 from frenzy.core.values.errors import ContractError
@@ -99,7 +99,7 @@ def write_fragments(
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> FileEntry:
     """Write flat ``tensors`` to ``path``; the entry has its digest. on_progress: told of chunks."""
-    digest = hashlib.sha256()
+    digest = xxhash.xxh3_128()
     num_bytes = 0
     with path.open("wb", buffering=0) as file:
         for chunk in _chunks(tensors, metadata):
@@ -109,7 +109,7 @@ def write_fragments(
             while rest:
                 rest = rest[file.write(rest) :]
             on_progress(len(chunk))
-    return FileEntry(path=path.name, num_bytes=num_bytes, sha256=digest.hexdigest())
+    return FileEntry(path=path.name, num_bytes=num_bytes, xxh3_128=digest.hexdigest())
 
 
 def _chunks(tensors: Sequence[tuple[str, torch.Tensor]], metadata: Mapping[str, str]) -> Iterator[Any]:

@@ -20,11 +20,15 @@ _STEP_FOLDER: Final = re.compile(r"step-(0|[1-9][0-9]{0,11})")
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """One file of a checkpoint; ``path`` is relative to the checkpoint's folder."""
+    """One file of a checkpoint; ``path`` is relative to the checkpoint's folder.
+
+    xxh3_128: digest of its bytes, in hexadecimal digits. sha256: the same of files that were written before 2026-11-25.
+    """
 
     path: str
     num_bytes: int
-    sha256: str
+    xxh3_128: str = ""
+    sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,6 @@ What is not trained is written once: later checkpoints have the same file under 
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import shutil
 import tempfile
@@ -33,6 +32,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+import xxhash
 from deepspeed.utils import groups
 from torch import distributed
 
@@ -336,4 +336,4 @@ def _state_data(engine: Any, state: TrainState, layout: ParallelLayout) -> bytes
 
 def _write_data(file: Path, data: bytes) -> FileEntry:
     file.write_bytes(data)
-    return FileEntry(path=file.name, num_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+    return FileEntry(path=file.name, num_bytes=len(data), xxh3_128=xxhash.xxh3_128_hexdigest(data))

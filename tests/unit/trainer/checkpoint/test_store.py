@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.trainer.put_only_store import PutOnlyStore
@@ -42,7 +43,7 @@ def write_files(paths: RunPaths, step: int, save_id: str = "a") -> tuple[FileEnt
             file = Path(folder) / f"rank-{rank:05d}-{save_id}.safetensors"
             file.write_bytes(f"step {step} rank {rank} of {save_id}".encode() * 10)
             store.upload(step, file)
-            digest = hashlib.sha256(file.read_bytes()).hexdigest()
+            digest = xxhash.xxh3_128_hexdigest(file.read_bytes())
             entries.append(FileEntry(file.name, file.stat().st_size, digest))
     return tuple(entries)
 
@@ -117,6 +118,19 @@ def test_a_damaged_file_makes_the_one_before_the_newest_good(
     prepared = prepare_resume(paths, scratch, LAYOUT)
     assert prepared is not None and prepared.manifest == good
     assert words in caplog.text
+
+
+def test_checkpoints_with_the_digests_of_before_are_verified_by_them(paths: RunPaths, scratch: Path) -> None:
+    save(paths, 1)
+    store = CheckpointStore(paths)
+    for step in (2, 3):
+        content = {each.path: (folder(paths, step) / each.path).read_bytes() for each in write_files(paths, step)}
+        entries = tuple(FileEntry(n, len(c), sha256=hashlib.sha256(c).hexdigest()) for n, c in content.items())
+        store.commit(CheckpointManifest(step=step, layout=LAYOUT, files=entries, save_id="a"))
+    damaged = next(folder(paths, 3).glob("rank-00001-*"))
+    damaged.write_bytes(b"x" + damaged.read_bytes()[1:])
+    prepared = prepare_resume(paths, scratch, LAYOUT)
+    assert prepared is not None and prepared.step == 2
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"step": 2}', '{"schema_version": 99}'])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import xxhash
 from tests.trainer.launching import Case
 
 from frenzy.core.lifecycle.checkpoint_manifest import FileEntry
@@ -96,7 +96,7 @@ def test_the_newest_checkpoint_is_the_newest_whose_record_can_be_read(
     file.write_text(content)
     manifest = store.manifests()[0]
     store.upload(2, file)
-    entry = FileEntry(file.name, len(content), hashlib.sha256(content.encode()).hexdigest())
+    entry = FileEntry(file.name, len(content), xxhash.xxh3_128_hexdigest(content.encode()))
     store.commit(replace(manifest, files=(entry,)))
     assert newest(spec) == ScriptCheckpoint(step=1, path=str(tmp_path))
 

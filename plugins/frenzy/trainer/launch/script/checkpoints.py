@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import xxhash
 
 from frenzy.core.lifecycle.checkpoint_manifest import SCRIPT_FORMAT, CheckpointManifest, FileEntry
 from frenzy.core.lifecycle.resume import ParallelLayout
@@ -48,7 +49,7 @@ def record(spec: LaunchSpec, checkpoint: ScriptCheckpoint, scratch: Path) -> boo
     manifest = CheckpointManifest(
         step=checkpoint.step,
         layout=ParallelLayout(spec.plan.num_gpus, spec.plan.zero_stage, spec.plan.tp),
-        files=(FileEntry(_NAME, len(content), hashlib.sha256(content).hexdigest()),),
+        files=(FileEntry(_NAME, len(content), xxhash.xxh3_128_hexdigest(content)),),
         save_id=uuid.uuid4().hex,
         format=SCRIPT_FORMAT,
     )
