@@ -36,6 +36,7 @@ from frenzy.core.runs.protocol import (
     SubmitJob,
     SubmittedJob,
     Verdict,
+    WhatIf,
 )
 from frenzy.core.runs.usage import UsageBy, UsageView
 from frenzy.core.runs.views import (
@@ -49,6 +50,7 @@ from frenzy.core.runs.views import (
     QueueSnapshot,
     QueueView,
     SavedCheckpoint,
+    WhatIfView,
 )
 from frenzy.core.values.errors import ReasonCode
 
@@ -107,6 +109,8 @@ def run_view(run_key: str) -> RunView: ...
 def memory(run_key: str) -> MemoryView: ...
 @endpoint("GET", f"{_RUN}/explain", Need.SEE_RUN, "Why the run is where it is, in sentences.")
 def explain(run_key: str) -> Explanation: ...
+@endpoint("POST", f"{_RUN}/what-if", Need.MANAGE_RUN, "What the run's job would get with other values.")
+def what_if(run_key: str, message: WhatIf) -> WhatIfView: ...
 @endpoint("GET", f"{_RUN}/logs", Need.SEE_LOGS, "The end of one rank's log; of the newest attempt when none is named.")
 def logs(run_key: str, attempt: int | None = None, rank: Annotated[int, Ge(0), Le(1_000_000)] = 0) -> str: ...
 @endpoint("GET", f"{_RUN}/logs/part", Need.SEE_LOGS, "One rank's log from an offset on; its end when none is given.")

@@ -10,17 +10,22 @@ from frenzy.app.facts import newcomer, scheduling_facts
 from frenzy.app.plan_listing import ASSUMED_STEPS
 from frenzy.app.register import check_runs_read, planned, record_of
 from frenzy.app.services import Services
-from frenzy.app.stored_jobs import check_storable, dag_id_of
+from frenzy.app.stored_jobs import check_storable, check_use, dag_id_of
 from frenzy.core.runs.access import Caller
 from frenzy.core.runs.ledger import DataFacts, RunIdentity, RunRecord
-from frenzy.core.runs.protocol import RegisterRun
+from frenzy.core.runs.protocol import RegisterRun, WhatIf
 from frenzy.core.runs.views import DraftView
+from frenzy.core.values.errors import SpecError, Violation
 from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.resource_plan import Candidate
 from frenzy.core.values.scheduling_facts import Hold, Start
 
 _RUN_ID: Final = "draft"
 _MOST_SHOWN: Final = 30
+NOT_COUNTED: Final = DataFacts()
+_SECTIONS: Final = ("training.", "constraints.")
+_FIELDS: Final = ("data.sequence_length", "objective", "priority")
+_CHANGEABLE: Final = f"one of training.*, constraints.*, {', '.join(_FIELDS)}; for the rest write a new job"
 
 
 def check_draft(services: Services, job: TrainingJob, caller: Caller) -> bool:
@@ -32,19 +37,45 @@ def check_draft(services: Services, job: TrainingJob, caller: Caller) -> bool:
     return stored is not None
 
 
-def draft(services: Services, job: TrainingJob, model_config: Mapping[str, Any], *, shown: str) -> DraftView:
+def check_changes(message: WhatIf) -> None:
+    """Raises SpecError for a change after which what is known of the run's model and data would not hold."""
+    closed = [each for each in message.changes if not each.startswith(_SECTIONS) and each not in _FIELDS]
+    if closed:
+        raise SpecError([Violation(path=each, value="a change", allowed=_CHANGEABLE) for each in closed])
+
+
+def check_what_if(services: Services, job: TrainingJob, message: WhatIf, caller: Caller) -> None:
+    """Raises SpecError where ``job``, which has the changes of ``message``, is none that the caller may ask about."""
+    size, batch = message.micro_batch_size, job.training.global_batch_size
+    if size is not None and (job.workload is not None or batch % size):
+        allowed = f"a number that divides training.global_batch_size = {batch}, for the built-in trainer"
+        raise SpecError([Violation(path="micro_batch_size", value=str(size), allowed=allowed)])
+    check_use(services, caller, job)
+
+
+def draft(
+    services: Services,
+    job: TrainingJob,
+    model_config: Mapping[str, Any],
+    *,
+    shown: str,
+    data_facts: DataFacts = NOT_COUNTED,
+    micro_batch_size: int | None = None,
+) -> DraftView:
     """The plans of ``job``, and what the next pass would do with it. shown: its specification without its secrets.
 
     Planning and decision are those of a run; only what is not counted before there is one is assumed.
+    micro_batch_size: only plans with it.
     """
     identity = RunIdentity(dag_id=dag_id_of(job.name), run_id=_RUN_ID, task_group="")
-    request = RegisterRun(identity=identity, job=job, model_config=model_config, data_facts=DataFacts())
+    request = RegisterRun(identity=identity, job=job, model_config=model_config, data_facts=data_facts)
     run = record_of(request, services.clock.now_s())
-    preview = planned(services, run)
+    preview = planned(services, run, micro_batch_size)
     fitting = sorted((each for each in preview.candidates if each.feasible), key=lambda each: each.rank or 0)
     refused = [each for each in preview.candidates if not each.feasible]
     view = replace(
         unplanned(job, shown=shown, note=_note(run)),
+        total_steps=run.total_steps or ASSUMED_STEPS,
         candidates=(*fitting[:_MOST_SHOWN], *refused[:_MOST_SHOWN]),
         num_fitting=len(fitting),
         num_refused=len(refused),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from frenzy.app.services import Services
 from frenzy.core.lifecycle.reschedule import MEMORY_REASONS, final_state, is_as_wide, ladder
@@ -49,13 +49,15 @@ def plan_facts(tx: LedgerTx, services: Services, run_key: str) -> PlanFacts:
     return PlanFacts(cluster=tx.cluster(), residuals=Residuals(tx.residuals(versions=versions, except_run=run_key)))
 
 
-def first_plans(facts: PlanFacts, services: Services, run: RunRecord) -> tuple[tuple[Candidate, ...], Reason | None]:
+def first_plans(
+    facts: PlanFacts, services: Services, run: RunRecord, micro_batch_size: int | None = None
+) -> tuple[tuple[Candidate, ...], Reason | None]:
     """All candidates of a new run, and the refusal if none is feasible. Takes no part of the ledger: it may take long.
 
-    A model outside the memory model's support is a refusal too, not an error.
+    A model outside the memory model's support is a refusal too, not an error. micro_batch_size: only plans with it.
     """
     try:
-        request = _request(facts, services, run)
+        request = replace(_request(facts, services, run), micro_batch_size=micro_batch_size)
         candidates = plan_candidates(request, facts.cluster, services.calibration, services.marp_policy)
     except FrenzyError as error:
         return (), error.reason

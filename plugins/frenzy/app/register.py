@@ -116,11 +116,11 @@ def preview(services: Services, request: RegisterRun, caller: Caller) -> PlanPre
     return planned(services, record_of(request, services.clock.now_s()))
 
 
-def planned(services: Services, run: RunRecord) -> PlanPreview:
-    """The plans of ``run``, which need not be in the ledger, or why there are none."""
+def planned(services: Services, run: RunRecord, micro_batch_size: int | None = None) -> PlanPreview:
+    """The plans of ``run``, which need not be in the ledger, or why there are none; with the micro-batch, if given."""
     with services.ledger.reading() as tx:
         facts = plan_facts(tx, services, run.run_key)
-    candidates, reason = first_plans(facts, services, run)
+    candidates, reason = first_plans(facts, services, run, micro_batch_size)
     return PlanPreview(candidates=candidates, reason=reason)
 
 

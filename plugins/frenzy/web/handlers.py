@@ -37,9 +37,18 @@ from frenzy.app.settlement import decide, end_attempt
 from frenzy.app.stored_jobs import dag_id_of, job_text, remove_job, store_job
 from frenzy.app.worker_logs import log_part, log_tail
 from frenzy.core.runs.access import Caller, Sight, see_all
-from frenzy.core.runs.protocol import CancelRun, CleanedRun, CleanRun, EndedRun, RunView, SubmitJob, SubmittedJob
+from frenzy.core.runs.protocol import (
+    CancelRun,
+    CleanedRun,
+    CleanRun,
+    EndedRun,
+    RunView,
+    SubmitJob,
+    SubmittedJob,
+    WhatIf,
+)
 from frenzy.core.runs.usage import UsageBy, UsageView
-from frenzy.core.runs.views import FinishedModel
+from frenzy.core.runs.views import FinishedModel, WhatIfView
 from frenzy.core.values.errors import REASON_SENTENCES
 from frenzy.web.guards import person_of
 from frenzy.web.messages import Act, services_of, text_reply
@@ -121,6 +130,11 @@ def _cancel(asked: Asked, run_key: str, message: CancelRun) -> RunView:
     return asked.shown(view)[0]
 
 
+def _what_if(asked: Asked, run_key: str, message: WhatIf) -> WhatIfView:
+    found: WhatIfView = asked.app.state.drafter.what_if(asked.services, run_key, message, asked.caller)
+    return found
+
+
 def _ended_runs(asked: Asked, older_than_s: float = 0.0) -> tuple[EndedRun, ...]:
     return ended_runs(asked.services, older_than_s=older_than_s, caller=asked.caller)
 
@@ -190,6 +204,7 @@ HANDLERS: Final = dict(
         _of(api.clean_run, _clean_run),
         _case(api.memory, memory_view),
         _case(api.explain, explain),
+        _of(api.what_if, _what_if),
         _case(api.logs, log_tail),
         _case(api.log_part, log_part),
         _case(api.checkpoints, checkpoints),

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
-from frenzy.adapters.spec.job_spec import job_from_yaml, shown_yaml
-from frenzy.app.drafts import check_draft, draft, unplanned
-from frenzy.app.services import Services
+from frenzy.adapters.spec.job_spec import job_from_document, job_from_yaml, job_to_document, job_to_yaml, shown_yaml
+from frenzy.app.drafts import check_changes, check_draft, check_what_if, draft, unplanned
+from frenzy.app.services import Services, require_run
 from frenzy.core.runs.access import Caller
-from frenzy.core.runs.protocol import JobDraft
-from frenzy.core.runs.views import DraftView, Preset
+from frenzy.core.runs.masking import masked_at
+from frenzy.core.runs.protocol import JobDraft, WhatIf
+from frenzy.core.runs.views import DraftView, Preset, WhatIfView
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, SpecError, TemporaryError
 from frenzy.settings import CHECKOUT
 from frenzy.web.model_reader import ModelReader
@@ -51,6 +52,24 @@ class Drafter:
                 view = draft(services, job, config, shown=shown)
         return replace(view, replaces=replaces)
 
+    def what_if(self, services: Services, run_key: str, message: WhatIf, caller: Caller) -> WhatIfView:
+        """The draft of a run's job with other values; raises as ``view``."""
+        check_changes(message)
+        with services.ledger.reading() as tx:
+            run = require_run(tx, run_key)
+        job = job_from_document(_with_changes(job_to_document(run.job), message.changes))
+        check_what_if(services, job, message, caller)
+        with self._place():
+            view = draft(
+                services,
+                job,
+                run.model_config or {},
+                shown=shown_yaml(job),
+                data_facts=run.data_facts,
+                micro_batch_size=message.micro_batch_size,
+            )
+        return WhatIfView(draft=view, yaml_text=job_to_yaml(masked_at(job, run.masked)))
+
     @contextmanager
     def _place(self) -> Iterator[None]:
         if not self._places.acquire(blocking=False):
@@ -60,6 +79,19 @@ class Drafter:
             yield
         finally:
             self._places.release()
+
+
+def _with_changes(document: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """``document`` with each value at its dotted path; a null takes away what is there."""
+    for path, value in changes.items():
+        section, _, rest = path.partition(".")
+        if rest:
+            inner = document.get(section)
+            value = _with_changes(dict(inner) if isinstance(inner, Mapping) else {}, {rest: value})
+        document = {**document, section: value}
+        if value is None:
+            del document[section]
+    return document
 
 
 def presets() -> tuple[Preset, ...]:

@@ -35,7 +35,9 @@ STATIC_TYPES: Final = {
     "uPlot.LICENSE.txt": "text/plain; charset=utf-8",
     "uPlot.css": _SHEET,
     "uPlot.js": _SCRIPT,
+    "verdict.js": _SCRIPT,
     "virtual_table.js": _SCRIPT,
+    "what_if.js": _SCRIPT,
 }
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "

@@ -73,6 +73,7 @@ def _predict(request: PlanRequest, facts: list[TypeFacts], calibration: Calibrat
         ),
         max_tp=max_tp,
         max_micro_batch=_largest_micro_batch(request, workload, calibration, max_tp=max_tp, most_bytes=most_bytes),
+        micro_batch=request.micro_batch_size,
         # a virtual GPU's memory is the host's: nothing would be gained
         offload=workload.kind is not DeviceKind.VIRTUAL,
     )

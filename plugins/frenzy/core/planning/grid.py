@@ -20,13 +20,14 @@ _MAX_TENSOR_PARALLEL: Final = 64
 class GridLimits:
     """max_gpus: no plan is wider. max_tp: no tensor-parallel group is wider (one node's GPUs).
 
-    max_micro_batch: no micro-batch but 1 is larger. offload: also plans that keep the optimizer in
-    host memory.
+    max_micro_batch: no micro-batch but 1 is larger. micro_batch: the only one, however large. offload: also plans
+    that keep the optimizer in host memory.
     """
 
     max_gpus: int
     max_tp: int
     max_micro_batch: int
+    micro_batch: int | None = None
     offload: bool = False
 
 
@@ -71,8 +72,10 @@ def plan_grid(shape: ModelShape, global_batch: int, checkpointing: Checkpointing
 def _batch_splits(global_batch: int, limits: GridLimits) -> tuple[Integers, Integers]:
     """(data-parallel degree, micro-batch) of every way to cut the global batch evenly, both ascending."""
     degrees = np.asarray(divisors(global_batch, limits.max_gpus), dtype=np.int64)
-    sizes = np.asarray(divisors(global_batch, max(1, limits.max_micro_batch)), dtype=np.int64)
-    dp, micro_batch = np.meshgrid(degrees, sizes, indexing="ij")
+    sizes = divisors(global_batch, max(1, limits.max_micro_batch))
+    if limits.micro_batch is not None:
+        sizes = (limits.micro_batch,)
+    dp, micro_batch = np.meshgrid(degrees, np.asarray(sizes, dtype=np.int64), indexing="ij")
     whole = (global_batch // dp) % micro_batch == 0
     return dp[whole], micro_batch[whole]
 

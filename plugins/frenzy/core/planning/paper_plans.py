@@ -78,6 +78,8 @@ def paper_candidates(request: PlanRequest, cluster: Cluster, calibration: Calibr
     facts = sorted(gpu_facts(request, cluster, calibration), key=lambda each: (each.gpu.memory_bytes, each.gpu.name))
     found: list[Ranked | Refused] = []
     for plan in plans:
+        if request.micro_batch_size not in (None, max(1, request.global_batch_size // plan.dp)):
+            continue
         for each in facts:
             found.append(_verdict(request, each, plan))
     return explain_paper(found)

@@ -19,7 +19,7 @@ class PlanRequest:
     it. seconds_to_deadline: from now, when the job has a deadline. residuals: what runs of other
     jobs taught about the predictions. resumes_as: the plan that wrote the checkpoint of a script
     that goes on in the same shape only. every_plan: list also what other plans beat, and all that is refused
-    for GPUs that there are.
+    for GPUs that there are. micro_batch_size: of the only plans that are looked at.
     """
 
     job: TrainingJob
@@ -31,6 +31,7 @@ class PlanRequest:
     residuals: Residuals = NOTHING_LEARNED
     resumes_as: PlanShape | None = None
     every_plan: bool = False
+    micro_batch_size: int | None = None
 
     @property
     def residual_family(self) -> str:

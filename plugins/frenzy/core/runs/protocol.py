@@ -217,6 +217,18 @@ class JobDraft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """The job of a run with other values.
+
+    changes: by the dotted path of a field; null leaves it out. micro_batch_size: of the plans that are looked at. It is
+    the plan's to choose, so no specification names it.
+    """
+
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    micro_batch_size: Annotated[int, Ge(1), Le(1_000_000)] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubmittedJob:
     name: str
     dag_id: str

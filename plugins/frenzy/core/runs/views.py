@@ -99,6 +99,14 @@ class DraftView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIfView:
+    """What would become of a run's job with other values; yaml_text: its specification then."""
+
+    draft: DraftView
+    yaml_text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PreparingRow:
     """A run whose data are being prepared; progress: what goes on, and how far it is."""
 

@@ -1,21 +1,19 @@
 // The page New job: a specification, what would become of it, and the button that runs it.
-import { Refusal, Shown, actionButton, bytes, clock, duration, el, get, loadSentences, notice, post, reason, runLink, table } from "./page.js";
+import { Refusal, Shown, actionButton, bytes, duration, el, get, loadSentences, notice, post, reason, runLink } from "./page.js";
 import { planId, plansOf } from "./plans.js";
-import { parsed, trigger } from "./starting.js";
+import { handedOver, parsed, trigger } from "./starting.js";
+import { isRefused, planOf, refusal, startOf, trainsFor } from "./verdict.js";
 
 const PAUSE_MS = 500;
 const AGAIN_MS = 1000;
 
 function facts(draft) {
-  const best = draft.candidates.find((each) => each.rank === 1)?.plan;
-  const plan = draft.candidates.map((each) => each.plan).find((each) => planId(each) === draft.plan_id) || best;
+  const plan = planOf(draft);
   if (!plan) return null;
-  const start = draft.plan_id ? "now" : `it would wait, as number ${draft.position ?? "–"} in the queue`
-    + (draft.expected_start_s ? `; expected at ${clock(draft.expected_start_s)}` : "");
   const rows = [
-    ["starts", start],
+    ["starts", startOf(draft)],
     [draft.plan_id ? "with" : "best plan", [el("code", {}, planId(plan)), ` ${plan.num_gpus} × ${plan.gpu_type}`]],
-    ["trains", `${duration(plan.predicted_run_s)} for ${draft.total_steps.toLocaleString("en")} steps, ${duration(plan.step_time_s)} each`],
+    ["trains", `${trainsFor(plan, draft)}, ${duration(plan.step_time_s)} each`],
     ["cost", plan.predicted_cost.toFixed(4)],
     ["memory", `${bytes(plan.memory.required_bytes)} of ${bytes(plan.gpu_memory_bytes)} on each GPU`],
     ["why", reason(draft.reason)],
@@ -28,20 +26,6 @@ function summary(draft) {
     draft.replaces ? notice(`Running it replaces the stored job ${draft.name}; give it another name to keep that.`, null, "warn") : null,
     draft.note ? notice(draft.note, null, "warn") : null,
     isRefused(draft) ? el("div", { class: "notice bad" }, reason(draft.reason)) : facts(draft),
-  ];
-}
-
-// A run of it would end at once: no plan fits, or there is none for its model.
-function isRefused(draft) {
-  return Boolean(draft.reason) && !draft.num_fitting;
-}
-
-function refusal({ message, remedy, violations }) {
-  if (!violations?.length) return [notice(message, remedy, "bad")];
-  return [
-    notice(`Refused: ${violations.length} field${violations.length === 1 ? "" : "s"}.`, remedy, "bad"),
-    table([["field", (each) => el("code", {}, each.path)], ["value", (each) => el("code", {}, each.value)],
-      ["allowed", (each) => each.allowed, "why"]], violations),
   ];
 }
 
@@ -67,6 +51,7 @@ class NewJob {
         el("div", {}, el("label", { for: "job", class: "faint" }, "Specification (YAML)"), this.text),
         el("div", {}, el("p", { class: "run" }, this.run), this.verdict.node)),
       this.plans.node);
+    this.text.value = handedOver() || "";
     this.changed(0);
   }
 

@@ -78,18 +78,26 @@ export function reason(value) {
 // A link to Airflow's page of the DAG run, its tab Training open. It leaves the frame, whose sandbox lets no link do so:
 // the page around it, of the same origin, follows it.
 export function runLink(dagId, runId, attributes, ...children) {
-  const href = `../../dags/${encodeURIComponent(dagId)}/runs/${encodeURIComponent(runId)}/plugin/frenzy_training`;
-  const link = el("a", { target: "_top", href, ...attributes }, ...children);
+  return airflowLink(`dags/${encodeURIComponent(dagId)}/runs/${encodeURIComponent(runId)}/plugin/frenzy_training`, attributes, ...children);
+}
+
+// The same to any of Airflow's pages.
+export function airflowLink(path, attributes, ...children) {
+  const link = el("a", { target: "_top", href: `../../${path}`, ...attributes }, ...children);
   link.addEventListener("click", (event) => {
     if (window.top === window || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
-    const outside = window.top.document.createElement("a");
-    outside.href = link.href;
-    window.top.document.body.append(outside);
-    outside.click();
-    outside.remove();
+    leaveTo(link.href);
   });
   return link;
+}
+
+export function leaveTo(href) {
+  const outside = window.top.document.createElement("a");
+  outside.href = new URL(href, location.href).href;
+  window.top.document.body.append(outside);
+  outside.click();
+  outside.remove();
 }
 
 const ASKS_FOR_MS = 8000;

@@ -5,7 +5,7 @@ const SHOWN = 8;
 const BAR = { width: 260, height: 16 };
 const NUM_COLOURS = 8;
 
-function termNames(candidates) {
+export function termNames(candidates) {
   const totals = new Map();
   for (const { plan } of candidates) {
     for (const term of plan.memory.terms) totals.set(term.name, (totals.get(term.name) || 0) + term.num_bytes);
@@ -43,14 +43,14 @@ function hostTerms(memory) {
     `${term.name}: ${bytes(term.num_bytes)} a ${term.of_each_rank ? "rank" : "node"}`).join("\n");
 }
 
-function memoryCell(plan, names) {
+export function memoryCell(plan, names) {
   const { peak_allocated_bytes: peak, required_bytes: required, host_bytes: host, at } = plan.memory;
   return [memoryBar(plan, names),
     el("div", { title: at ? `peak at ${at}` : null }, `peak ${bytes(peak)}, needs ${bytes(required)} of ${bytes(plan.gpu_memory_bytes)}`),
     host ? el("div", { class: "faint", title: hostTerms(plan.memory) || null }, `host memory of a node ${bytes(host)}`) : null];
 }
 
-function settings(plan) {
+export function settings(plan) {
   const parts = [`ZeRO ${plan.zero_stage}`, `micro-batch ${plan.micro_batch_size} × ${plan.accumulation_steps}`];
   if (plan.tp > 1) parts.push(`tensor parallel ${plan.tp}`);
   if (plan.activation_checkpointing) parts.push("checkpointing");

@@ -5,6 +5,20 @@ const PATIENCE_S = 120;
 const POLL_MS = 500;
 const SILENCE_S = 3;
 
+const HANDED_OVER = "frenzy.specification";
+
+// A specification for the page New job, of the same tab.
+export function handOver(text) {
+  sessionStorage.setItem(HANDED_OVER, text);
+}
+
+// What was handed over; once.
+export function handedOver() {
+  const text = sessionStorage.getItem(HANDED_OVER);
+  sessionStorage.removeItem(HANDED_OVER);
+  return text;
+}
+
 function airflow(path, body = null) {
   const options = body ? { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } } : {};
   return fetchJson(`../../api/v2/dags/${path}`, options);

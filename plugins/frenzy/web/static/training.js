@@ -6,6 +6,7 @@ import { Shown, actionButton, el, get, isFinal, notice, post, repeat, runLink, r
 import { attemptsTable, plansOf } from "./plans.js";
 import { resume, runAgain } from "./starting.js";
 import { range, timeline } from "./timeline.js";
+import { WhatIf } from "./what_if.js";
 
 const EVERY_MS = 2000;
 const EVALUATION_S = 600;
@@ -15,13 +16,14 @@ class Training {
     this.runKey = runKey;
     this.charts = new Charts();
     this.logs = new Logs(runKey);
+    this.whatIf = new WhatIf(runKey);
     this.places = Object.fromEntries(["head", "actions", "why", "when", "model", "memory", "attempts", "plans"].map((name) => [name, new Shown()]));
     const { head, actions, why, when, model, memory, attempts, plans } = this.places;
     this.curves = el("div", { hidden: "" }, this.charts.node, memory.node);
     this.output = el("details", { hidden: "" }, el("summary", {}, "Workers' output"), this.logs.node);
     this.output.addEventListener("toggle", () => this.output.open && this.logs.begin());
     this.node = el("section", { id: `run-${runKey}` },
-      head.node, actions.node, why.node, when.node, model.node, this.curves, attempts.node, plans.node, this.output);
+      head.node, actions.node, why.node, when.node, model.node, this.curves, attempts.node, plans.node, this.whatIf.node, this.output);
   }
 
   async update(view) {
@@ -35,6 +37,7 @@ class Training {
     when.show([Math.round(range(view)[1]), attempts.length, run.state], () => [timeline(view)]);
     tried.show(attempts, () => (attempts.length ? [el("h2", {}, "Attempts"), attemptsTable(attempts)] : []));
     plans.show([run.candidates, attempts.map((each) => each.plan)], () => (run.candidates.length ? plansOf(view) : []));
+    this.whatIf.update(view);
     this.curves.hidden = this.output.hidden = !attempts.length;
     if (!attempts.length) return;
     await this.draw(view, memory);

@@ -1,0 +1,162 @@
+"""What the page Training asks: what a run's job would get with other values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.installation import CONFIG, in_memory_services
+from tests.unit.web.conftest import ApiUser, registration
+
+from frenzy.adapters.calibration_file import default_calibration
+from frenzy.adapters.spec.job_spec import job_from_yaml
+from frenzy.app.drafts import draft
+from frenzy.app.services import Services
+from frenzy.core.runs.protocol import PlaceView, RunView, WhatIf
+from frenzy.core.runs.views import WhatIfView
+from frenzy.core.values.errors import ReasonCode
+
+Users = Callable[[str | None], ApiUser]
+
+
+@pytest.fixture
+def services() -> Services:
+    return in_memory_services(marp_policy="closed-form", calibration=default_calibration())
+
+
+@pytest.fixture
+def run(user: Users) -> RunView:
+    return user("op").registered(name="words")
+
+
+def asked(user: ApiUser, run: RunView, changes: dict[str, Any] | None = None, size: int | None = None) -> WhatIfView:
+    message = WhatIf(changes=changes or {}, micro_batch_size=size)
+    return user.ask("POST", f"/runs/{run.run.run_key}/what-if", WhatIfView, message)
+
+
+def refused(user: ApiUser, run: RunView, changes: dict[str, Any], size: int | None = None) -> tuple[int, list[str]]:
+    message = WhatIf(changes=changes, micro_batch_size=size)
+    response = user.send("POST", f"/runs/{run.run.run_key}/what-if", message)
+    return response.status_code, [each["path"] for each in response.json()["detail"]["violations"]]
+
+
+def test_without_a_change_the_plans_are_the_run_s_own(user: Users, run: RunView) -> None:
+    view = asked(user("op"), run)
+    assert {each.plan.plan_id for each in view.draft.candidates} == {each.plan.plan_id for each in run.run.candidates}
+    assert job_from_yaml(view.yaml_text) == run.run.job
+
+
+def test_longer_sequences_need_more_memory_and_fewer_of_them_less(user: Users, run: RunView) -> None:
+    def least_bytes(changes: dict[str, Any]) -> int:
+        plans = asked(user("op"), run, changes, 1).draft.candidates
+        return min(each.plan.memory.peak_allocated_bytes for each in plans)
+
+    assert least_bytes({"data.sequence_length": 16}) < least_bytes({}) < least_bytes({"training.attention": "eager"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"training.loss": "fused"}, ("training", "loss", "fused")),
+        ({"constraints.gpu_types": ["large"]}, ("constraints", "gpu_types", ("large",))),
+        ({"data.sequence_length": 64}, ("data", "sequence_length", 64)),
+    ],
+)
+def test_the_changed_text_is_the_run_s_with_those_values(
+    changes: dict[str, Any], field: tuple[str, str, Any], user: Users, run: RunView
+) -> None:
+    section, name, value = field
+    job, before = job_from_yaml(asked(user("op"), run, changes).yaml_text), run.run.job
+    assert job == replace(before, **{section: replace(getattr(before, section), **{name: value})})
+
+
+def test_adapters_come_with_their_rank_and_go_with_null(user: Users, run: RunView) -> None:
+    with_lora = asked(user("op"), run, {"training.lora.rank": 4, "training.lora.quantization": "nf4"})
+    lora = job_from_yaml(with_lora.yaml_text).training.lora
+    assert lora is not None and (lora.rank, lora.quantization) == (4, "nf4")
+    other = user("op").registered(name="adapted").run
+    without = WhatIf(changes={"training.lora": None})
+    view = user("op").ask("POST", f"/runs/{other.run_key}/what-if", WhatIfView, without)
+    assert job_from_yaml(view.yaml_text).training.lora is None
+
+
+def test_only_plans_with_the_micro_batch_are_looked_at(user: Users, run: RunView) -> None:
+    for size in (1, 2, 8):
+        plans = [each.plan for each in asked(user("op"), run, size=size).draft.candidates]
+        assert plans and {each.micro_batch_size for each in plans} == {size}
+
+
+@given(batch=st.integers(1, 64), size=st.integers(1, 64), length=st.sampled_from((16, 128)))
+def test_every_micro_batch_that_divides_the_batch_has_plans_or_a_reason(batch: int, size: int, length: int) -> None:
+    services, job = in_memory_services(marp_policy="closed-form", calibration=default_calibration()), registration().job
+    size = max(each for each in range(1, size + 1) if batch % each == 0)
+    training = replace(job.training, global_batch_size=batch)
+    job = replace(job, training=training, data=replace(job.data, sequence_length=length))
+    view = draft(services, job, CONFIG, shown="", micro_batch_size=size)
+    assert all(each.plan.micro_batch_size == size for each in view.candidates)
+    assert view.num_fitting or view.reason is not None
+
+
+@pytest.mark.parametrize("policy", ["closed-form", "paper"])
+def test_a_micro_batch_for_which_there_is_no_card_is_refused_with_its_reason(policy: str) -> None:
+    job = registration().job
+    job = replace(job, training=replace(job.training, global_batch_size=4096))
+    services = in_memory_services(marp_policy=policy, calibration=default_calibration())
+    view = draft(services, job, CONFIG, shown="", micro_batch_size=4096)
+    assert (view.num_fitting, view.plan_id) == (0, None)
+    assert view.reason is not None
+    assert {each.plan.micro_batch_size for each in view.candidates} <= {4096}
+
+
+def test_steps_are_those_of_the_run_s_own_data(user: Users) -> None:
+    run = user("op").registered(name="counted")
+    steps = {length: asked(user("op"), run, _epochs(length)).draft for length in (64, 128)}
+    assert steps[64].total_steps == pytest.approx(2 * steps[128].total_steps, rel=0.01)
+    assert steps[128].note is None
+
+
+def _epochs(length: int) -> dict[str, Any]:
+    return {"training.max_steps": None, "training.epochs": 1.0, "data.sequence_length": length}
+
+
+def test_it_is_decided_as_for_a_newcomer_behind_all_who_wait(user: Users, run: RunView) -> None:
+    for number in range(5):
+        view = user("op").registered(name=f"holder-{number}")
+        user("op").ask("POST", f"/runs/{view.run.run_key}/enqueue", PlaceView)
+    found = asked(user("op"), run).draft
+    assert (found.plan_id, found.reason is None) == (None, False)
+    assert found.position is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "size", "path"),
+    [
+        ({"model.path": "/etc"}, None, "model.path"),
+        ({"data.path": "/etc/passwd"}, None, "data.path"),
+        ({"name": "other"}, None, "name"),
+        ({"env": {"A": "b"}}, None, "env"),
+        ({"training.lora.rank": -1}, None, "training.lora.rank"),
+        ({"training.nothing": 1}, None, "training.nothing"),
+        ({}, 3, "micro_batch_size"),
+    ],
+)
+def test_what_may_not_change_is_refused_by_its_name(
+    changes: dict[str, Any], size: int | None, path: str, user: Users, run: RunView
+) -> None:
+    assert refused(user("op"), run, changes, size) == (400, [path])
+
+
+def test_only_who_manages_the_run_may_ask(user: Users, run: RunView) -> None:
+    for name in ("viewer", "eve"):
+        assert user(name).send("POST", f"/runs/{run.run.run_key}/what-if", WhatIf()).status_code == 403
+    assert user("op").send("POST", "/runs/none/what-if", WhatIf()).status_code == 404
+
+
+def test_a_job_that_would_fit_nowhere_says_why(user: Users, run: RunView) -> None:
+    found = asked(user("op"), run, {"data.sequence_length": 65536}).draft
+    assert found.num_fitting == 0
+    assert found.reason is not None and found.reason.code is ReasonCode.BAD_CONFIG_OR_DATA
