@@ -51,6 +51,14 @@ def writer(page: Browser, stack: Stack) -> Iterator[Browser]:
     page.cookie(stack.base_url, "_token", stack.token("viewer"))
 
 
+@pytest.fixture
+def admin(page: Browser, stack: Stack) -> Iterator[Browser]:
+    """Who may see all of every run; then the viewer again."""
+    page.cookie(stack.base_url, "_token", stack.token("admin"))
+    yield page
+    page.cookie(stack.base_url, "_token", stack.token("viewer"))
+
+
 @pytest.fixture(scope="module")
 def trained(walker: Walker) -> RunView:
     """A run that has ended."""
@@ -107,6 +115,20 @@ def test_workers_output_is_shown_to_who_may_read_it(page: Browser, trained: RunV
     page.cookie(stack.base_url, "_token", stack.token("viewer"))
 
 
+def test_what_if_is_answered_beside_the_run_s_own_plan_and_opens_as_a_new_job(
+    admin: Browser, trained: RunView, stack: Stack
+) -> None:
+    admin.open(tab_of(trained, stack, "training"))
+    admin.wait_for(f"{FRAMED} && {is_there('.what-if:not([hidden])')}")
+    admin.evaluate(f"{element('.what-if')}.open = true")
+    admin.wait_for(is_there(".answer table"))
+    types(admin, ".controls input", "16")
+    admin.wait_for(f"{element('.answer')}.innerText.includes('%')")
+    press(admin, "Open in New job")
+    admin.wait_for(f"{FRAMED} && {is_there('#job')} && {element('#job')}.value.includes('sequence_length: 16')")
+    admin.wait_for(f"{element('#verdict')}.innerText.includes('BEST_PLAN')")
+
+
 def test_new_job_is_planned_while_it_is_written_and_run_from_its_page(
     writer: Browser, walker: Walker, stack: Stack
 ) -> None:
@@ -122,25 +144,35 @@ def test_new_job_is_planned_while_it_is_written_and_run_from_its_page(
     assert writer.evaluate(f"{element('.run button')}.disabled")
     assert [each for each in writer.complaints if "400" not in each and ("/frenzy/" in each or "dialog" in each)] == []
     writes(writer, "max_steps: none", "max_steps: 2000")
+    choose(writer, ".schedule select", "cron")
+    types(writer, ".schedule input", "0 0 30 2 *")
+    writer.wait_for(f"{element('#verdict')}.innerText.includes('trigger.cron')")
+    choose(writer, ".schedule select", "assets")
+    types(writer, ".schedule input", "frenzy://models/nobodys")
+    press(writer, "Save as job")
+    writer.wait_for(is_there(".run a[href$='dags/job_ada-tiny']"))
+    dag = walker.airflow("GET", "/dags/job_ada-tiny")
+    assert "Asset" in dag["timetable_summary"] or "nobodys" in dag["timetable_summary"]
+    assert not dag["is_paused"]
     press(writer, "Run once")
-    writer.wait_for(is_there(".run a"))
-    writer.evaluate(f"{element('.run a')}.click()")
-    writer.wait_for(f"location.pathname.includes('/dags/job_tiny/runs/') && {FRAMED}")
+    writer.wait_for(is_there(".run a[href*='/runs/']"))
+    writer.evaluate(f"{element('.run a[href*=runs]')}.click()")
+    writer.wait_for(f"location.pathname.includes('/dags/job_ada-tiny/runs/') && {FRAMED}")
     run_id = str(writer.evaluate("decodeURIComponent(location.pathname.split('/runs/')[1].split('/')[0])"))
-    assert walker.wait_for_step("job_tiny", run_id, 1).run.owner == "ada"
+    assert walker.wait_for_step("job_ada-tiny", run_id, 1).run.owner == "ada"
     press(writer, "Cancel the run")
     press(writer, "Really cancel it")
-    walker.wait_for_state("job_tiny", run_id, JobState.CANCELLED)
+    walker.wait_for_state("job_ada-tiny", run_id, JobState.CANCELLED)
     press(writer, "Resume")
-    walker.wait_for_state("job_tiny", run_id, JobState.QUEUED, JobState.STARTING, JobState.RUNNING)
+    walker.wait_for_state("job_ada-tiny", run_id, JobState.QUEUED, JobState.STARTING, JobState.RUNNING)
     press(writer, "Cancel the run")
     press(writer, "Really cancel it")
-    walker.wait_for_end("job_tiny", run_id)
+    walker.wait_for_end("job_ada-tiny", run_id)
     press(writer, "Run again")
     writer.wait_for(f"{DOCUMENT}.body.innerText.includes('Open the new run')")
-    runs = walker.airflow("GET", "/dags/job_tiny/dagRuns")["dag_runs"]
+    runs = walker.airflow("GET", "/dags/job_ada-tiny/dagRuns")["dag_runs"]
     (again,) = {each["dag_run_id"] for each in runs} - {run_id}
-    walker.cancel("job_tiny", again)
+    walker.cancel("job_ada-tiny", again)
 
 
 def test_new_job_says_to_a_viewer_that_they_may_not(viewer: Browser, stack: Stack) -> None:
@@ -163,6 +195,13 @@ def is_there(selector: str) -> str:
 def choose(browser: Browser, selector: str, value: str) -> None:
     browser.evaluate(
         f"(e => {{ e.value = {value!r}; e.dispatchEvent(new Event('change')); }})({element(selector)})",
+    )
+
+
+def types(browser: Browser, selector: str, text: str) -> None:
+    browser.evaluate(
+        f"(e => {{ e.value = {text!r}; e.dispatchEvent(new Event('input', {{ bubbles: true }})); }})"
+        f"({element(selector)})",
     )
 
 

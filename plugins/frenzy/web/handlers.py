@@ -215,7 +215,7 @@ HANDLERS: Final = dict(
         _of(api.remove_job, _remove_job),
         _of(api.plan, lambda asked, request: preview(asked.services, request, asked.caller)),
         _of(api.draft, lambda asked, message: asked.app.state.drafter.view(asked.services, message, asked.caller)),
-        _of(api.presets, lambda asked: presets()),
+        _of(api.presets, lambda asked: presets(asked.caller.name)),
         _of(api.queue, lambda asked: queue_view(asked.services, asked.sees)),
         _case(api.queue_snapshot, queue_snapshot),
         _of(api.gpus, lambda asked: gpus_view(asked.services, asked.sees)),

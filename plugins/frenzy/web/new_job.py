@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from frenzy.adapters.spec.job_spec import job_from_document, job_from_yaml, job_to_document, job_to_yaml, shown_yaml
+from frenzy.adapters.spec.schedule import next_starts
 from frenzy.app.drafts import check_changes, check_draft, check_what_if, draft, unplanned
 from frenzy.app.services import Services, require_run
 from frenzy.core.runs.access import Caller
@@ -20,12 +22,16 @@ from frenzy.settings import CHECKOUT
 from frenzy.web.model_reader import ModelReader
 
 FOLDER: Final = CHECKOUT / "include/presets"
+# Of a job.
+_LONGEST_NAME: Final = 63
 _NAMES: Final = ("tiny", "1b-from-scratch", "8b-lora", "8b-full", "70b-qlora")
 # Of scripts with Hugging Face's trainers: include/recipes.
 _RECIPES: Final = ("chat-lora", "chat-full", "preferences", "classification", "continued-pretraining")
 # Of the places of the turnstile: a plan may take seconds, and whoever types is in no hurry.
 _NUM_AT_ONCE: Final = 2
 _AGAIN_S: Final = 1.0
+# Of a schedule, as many as tell whether it is the one that was meant.
+_NUM_STARTS: Final = 3
 
 
 class Drafter:
@@ -50,7 +56,8 @@ class Drafter:
                 view = unplanned(job, shown=shown, note=note)
             else:
                 view = draft(services, job, config, shown=shown)
-        return replace(view, replaces=replaces)
+        starts_s = next_starts(job.trigger, services.clock.now_s(), _NUM_STARTS)
+        return replace(view, replaces=replaces, trigger=job.trigger, next_starts_s=starts_s)
 
     def what_if(self, services: Services, run_key: str, message: WhatIf, caller: Caller) -> WhatIfView:
         """The draft of a run's job with other values; raises as ``view``."""
@@ -94,10 +101,20 @@ def _with_changes(document: dict[str, Any], changes: Mapping[str, Any]) -> dict[
     return document
 
 
-def presets() -> tuple[Preset, ...]:
-    """The shipped specifications, smallest first, then those of recipes; the title is the comment in the first line."""
+def presets(user: str = "") -> tuple[Preset, ...]:
+    """The shipped specifications, smallest first, then those of recipes; the title is the comment in the first line.
+
+    The name of each begins with ``user``: jobs of two users that begin with the same preset are two jobs.
+    """
+    owner = re.sub("[^a-z0-9]+", "-", user.partition("@")[0].lower()).strip("-")
     texts = {name: (FOLDER / f"{name}.yaml").read_text(encoding="utf-8") for name in (*_NAMES, *_RECIPES)}
     return tuple(
-        Preset(name=name, title=text.partition("\n")[0].removeprefix("# "), yaml_text=text)
+        Preset(name=name, title=text.partition("\n")[0].removeprefix("# "), yaml_text=_named(text, owner, name))
         for name, text in texts.items()
     )
+
+
+def _named(text: str, owner: str, preset: str) -> str:
+    """``text`` with the name of a job of ``owner``; as it is where that has no letter or digit."""
+    name = f"{owner[: _LONGEST_NAME - len(preset) - 1]}-{preset}"
+    return re.sub("^name: .*$", f"name: {name}", text, count=1, flags=re.MULTILINE) if owner else text

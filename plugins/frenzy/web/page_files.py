@@ -28,6 +28,7 @@ STATIC_TYPES: Final = {
     "node_map.js": _SCRIPT,
     "page.js": _SCRIPT,
     "plans.js": _SCRIPT,
+    "schedule.js": _SCRIPT,
     "starting.js": _SCRIPT,
     "theme.js": _SCRIPT,
     "timeline.js": _SCRIPT,

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from frenzy.app.services import Services
 from frenzy.core.runs.protocol import JobDraft, PlaceView, SubmitJob, SubmittedJob
 from frenzy.core.runs.views import DraftView, Preset, QueueView
 from frenzy.core.values.errors import FrenzyError, PermanentError, Reason, ReasonCode, SpecError
-from frenzy.core.values.job import TrainingJob
+from frenzy.core.values.job import TrainingJob, TriggerSpec
 from frenzy.core.values.queue_rules import QueueRule, QueueRules
 from frenzy.core.values.sources import SourceRules
 from frenzy.offline import plan_offline
@@ -228,6 +229,40 @@ def test_presets_are_jobs_with_a_title_each(user: Users) -> None:
         assert job.model.config or job.memory
         assert (job.workload is None) == (each.name in builtin)
         assert each.title.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("user", "name"),
+    [
+        ("ada", "ada-tiny"),
+        ("Ada.Lovelace@example.com", "ada-lovelace-tiny"),
+        ("-__-", "tiny"),
+        ("", "tiny"),
+        ("u" * 80, "u" * 58 + "-tiny"),
+    ],
+)
+def test_a_preset_becomes_a_job_of_the_user_s_own_name(user: str, name: str) -> None:
+    named, shipped = (job_from_yaml(each[0].yaml_text) for each in (presets(user), presets()))
+    assert named == replace(shipped, name=name)
+
+
+def test_presets_are_named_after_who_asks(user: Users) -> None:
+    found = user("ada").ask("GET", "/presets", tuple[Preset, ...])
+    assert {job_from_yaml(each.yaml_text).name for each in found} == {f"ada-{each.name}" for each in found}
+
+
+def test_a_schedule_is_shown_with_its_next_starts(user: Users) -> None:
+    plain, timed = drafted(user("ada")), drafted(user("ada"), f"{YAML}trigger: {{cron: '@daily'}}\n")
+    assert (plain.trigger, plain.next_starts_s) == (TriggerSpec(), ())
+    assert timed.trigger.cron == "@daily"
+    assert [later - each for each, later in pairwise(timed.next_starts_s)] == [86400.0, 86400.0]
+
+
+def test_a_schedule_that_airflow_would_not_take_is_no_job(user: Users) -> None:
+    text = f"{YAML}trigger: {{cron: '0 3 * *'}}\n"
+    status, detail = refused(user("ada"), text)
+    assert (status, [each["path"] for each in detail["violations"]]) == (400, ["trigger.cron"])
+    assert user("ada").send("POST", "/jobs", SubmitJob(yaml_text=text)).status_code == 400
 
 
 @pytest.mark.parametrize("preset", presets(), ids=lambda preset: preset.name)

@@ -20,6 +20,7 @@ from pydantic_core import ErrorDetails
 from frenzy.adapters.spec.fields import allowed_text, field_at, job_adapter, job_schema
 from frenzy.adapters.spec.job_form import FormField, document_from_params, job_params, job_to_params
 from frenzy.adapters.spec.refusals import field_path, refused, shown
+from frenzy.adapters.spec.schedule import trigger_violations
 from frenzy.adapters.spec.yaml_core import check_plain, dump_yaml, load_yaml
 from frenzy.core.runs.masking import NAMES_ONLY, masked_at
 from frenzy.core.values.codec import encode
@@ -52,7 +53,7 @@ def job_from_document(document: Any) -> TrainingJob:
         violations += (_violation(each) for each in islice(problems, MOST_VIOLATIONS))
     violations += [*_missing_sections(document), *_pattern_violations(document)]
     if job is not None and not violations:
-        violations += cross_field_violations(job)
+        violations += [*cross_field_violations(job), *trigger_violations(job.trigger)]
     if violations or job is None:
         raise SpecError(sorted(violations, key=lambda each: _place(each.path)))
     return job

@@ -13,7 +13,7 @@ from typing import Any
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.scheduling.queue_usage import QuotaRow, ShareRow
 from frenzy.core.values.errors import Reason
-from frenzy.core.values.job import TrainingJob
+from frenzy.core.values.job import TrainingJob, TriggerSpec
 from frenzy.core.values.queue_rules import NO_RULES, QueueRules
 from frenzy.core.values.resource_plan import Candidate, PlanShape
 from frenzy.core.values.scheduling_facts import SchedulingFacts
@@ -80,7 +80,8 @@ class DraftView:
     shown: the specification as its DAG shows it. total_steps: what times are for. note: what is not known yet.
     candidates: those that fit, best first, then refused ones; long lists are cut, so ``num_fitting`` and
     ``num_refused`` count all. reason: why none fits, with a remedy; else why the next pass would start it with
-    ``plan_id``, or would not. replaces: whether a job of its name is stored already.
+    ``plan_id``, or would not. replaces: whether a job of its name is stored already. trigger: when its DAG runs by
+    itself; next_starts_s: the next moments of its schedule, seconds of the epoch.
     """
 
     name: str
@@ -96,6 +97,8 @@ class DraftView:
     plan_id: str | None = None
     position: int | None = None
     expected_start_s: float | None = None
+    trigger: TriggerSpec = TriggerSpec()
+    next_starts_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

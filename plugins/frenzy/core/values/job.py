@@ -281,7 +281,11 @@ class EvaluationSpec(Closed):
 class TriggerSpec(Closed):
     """When the job's own DAG runs by itself. At most one of the two."""
 
-    cron: Annotated[str | None, Len(0, LONGEST_NAME), Doc("A cron expression, UTC.", ("0 3 * * *",))] = None
+    cron: Annotated[
+        str | None,
+        Len(0, LONGEST_NAME),
+        Doc("A cron expression of five fields, UTC, or @hourly, @daily and so on.", ("0 3 * * *", "@daily")),
+    ] = None
     assets: Annotated[tuple[str, ...], Len(0, 64), Doc("URIs of Assets; the job runs when all were updated.")] = ()
     max_active_runs: Annotated[int, Ge(1), Le(100), Doc("Runs of this job that may overlap.")] = 4
 

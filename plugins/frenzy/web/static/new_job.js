@@ -1,7 +1,8 @@
 // The page New job: a specification, what would become of it, and the button that runs it.
-import { Refusal, Shown, actionButton, bytes, duration, el, get, loadSentences, notice, post, reason, runLink } from "./page.js";
+import { Refusal, Shown, actionButton, airflowLink, bytes, duration, el, get, loadSentences, notice, post, reason, runLink } from "./page.js";
 import { planId, plansOf } from "./plans.js";
-import { handedOver, parsed, trigger } from "./starting.js";
+import { Schedule, scheduleWords } from "./schedule.js";
+import { handedOver, parsed, trigger, unpause } from "./starting.js";
 import { isRefused, planOf, refusal, startOf, trainsFor } from "./verdict.js";
 
 const PAUSE_MS = 500;
@@ -17,6 +18,7 @@ function facts(draft) {
     ["cost", plan.predicted_cost.toFixed(4)],
     ["memory", `${bytes(plan.memory.required_bytes)} of ${bytes(plan.gpu_memory_bytes)} on each GPU`],
     ["why", reason(draft.reason)],
+    ["runs", scheduleWords(draft)],
   ];
   return el("dl", { class: "facts" }, rows.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
 }
@@ -41,7 +43,12 @@ class NewJob {
     this.verdict = new Shown();
     this.plans = new Shown();
     this.run = actionButton("Run once", (say) => this.start(say));
-    this.button = this.run.querySelector("button");
+    this.save = actionButton("Save as job", (say) => this.store(say));
+    this.buttons = [this.run, this.save].map((each) => each.querySelector("button"));
+    this.schedule = new Schedule((edit) => {
+      this.text.value = edit(this.text.value);
+      this.changed(PAUSE_MS);
+    });
     Object.assign(this.verdict.node, { id: "verdict" }).setAttribute("aria-live", "polite");
     this.preset.addEventListener("change", () => this.choose());
     this.text.addEventListener("input", () => this.changed(PAUSE_MS));
@@ -49,7 +56,7 @@ class NewJob {
       el("div", { class: "bar" }, el("label", { for: "preset" }, "Start from "), this.preset, this.title),
       el("div", { class: "editor" },
         el("div", {}, el("label", { for: "job", class: "faint" }, "Specification (YAML)"), this.text),
-        el("div", {}, el("p", { class: "run" }, this.run), this.verdict.node)),
+        el("div", {}, el("p", { class: "run" }, this.run, this.save, this.schedule.node), this.verdict.node)),
       this.plans.node);
     this.text.value = handedOver() || "";
     this.changed(0);
@@ -73,7 +80,9 @@ class NewJob {
   }
 
   allow() {
-    this.button.disabled = !this.draft || isRefused(this.draft);
+    const [run, save] = this.buttons;
+    save.disabled = !this.draft;
+    run.disabled = !this.draft || isRefused(this.draft);
     this.verdict.node.classList.toggle("stale", !this.draft);
     this.plans.node.classList.toggle("stale", !this.draft);
     this.verdict.node.setAttribute("aria-busy", String(!this.draft));
@@ -89,6 +98,7 @@ class NewJob {
       const draft = await post("draft", { yaml_text });
       if (number !== this.asked) return;
       this.draft = draft;
+      this.schedule.follow(draft.trigger);
       this.show(draft, () => summary(draft), draft.candidates);
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;
@@ -110,14 +120,34 @@ class NewJob {
     this.verdict.node.setAttribute("aria-busy", "false");
   }
 
+  // Its DAG's id, once Airflow has the DAG of this very text, and whether that is paused.
+  async stored(draft, say) {
+    say("The job is being stored.");
+    const job = await post("jobs", { yaml_text: this.text.value });
+    say("The job is stored. Airflow reads its DAG: some seconds, up to a minute where it is busy.");
+    return [job, await parsed(job.dag_id, draft.shown, say)];
+  }
+
+  // One that was there may have been paused on purpose.
+  async store(say) {
+    const { draft } = this;
+    if (!draft) return;
+    try {
+      const [job, isPaused] = await this.stored(draft, say);
+      const link = airflowLink(`dags/${encodeURIComponent(job.dag_id)}`, {}, `Open the DAG ${job.dag_id}`);
+      const isHeld = isPaused && (draft.replaces || !await unpause(job.dag_id));
+      const isTimed = draft.trigger.cron && !draft.replaces;
+      say(link, isHeld ? "; it is paused: unpause it in Airflow." : isTimed ? "; Airflow starts it at once for the time that passed last." : "");
+    } finally {
+      this.allow();
+    }
+  }
+
   async start(say) {
     const { draft } = this;
     if (!draft) return;
-    const yaml_text = this.text.value;
     try {
-      say("The job is being stored.");
-      const job = await post("jobs", { yaml_text });
-      const isPaused = await parsed(job.dag_id, draft.shown, say);
+      const [job, isPaused] = await this.stored(draft, say);
       const runId = await trigger(job.dag_id, {}, "Started on the page New job.");
       say(runLink(job.dag_id, runId, {}, `Open the run of ${job.name}`), isPaused ? "; its DAG is paused: unpause it in Airflow." : "");
     } finally {

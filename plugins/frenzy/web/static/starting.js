@@ -19,8 +19,8 @@ export function handedOver() {
   return text;
 }
 
-function airflow(path, body = null) {
-  const options = body ? { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } } : {};
+function airflow(path, body = null, method = "POST") {
+  const options = body ? { method, body: JSON.stringify(body), headers: { "Content-Type": "application/json" } } : {};
   return fetchJson(`../../api/v2/dags/${path}`, options);
 }
 
@@ -65,6 +65,17 @@ export async function parsed(dagId, shown, say) {
     }
     if (waited > SILENCE_S) say(`Airflow is reading the job's DAG, for ${waited.toFixed(0)} s.`);
     await new Promise((done) => setTimeout(done, POLL_MS));
+  }
+}
+
+// Lets its schedule start runs; whether the reader may say so.
+export async function unpause(dagId) {
+  try {
+    await airflow(`${encodeURIComponent(dagId)}?update_mask=is_paused`, { is_paused: false }, "PATCH");
+    return true;
+  } catch (error) {
+    if (!(error instanceof Refusal)) throw error;
+    return false;
   }
 }
 
