@@ -20,6 +20,7 @@ from tests.bench.report import figure, publish
 from tests.e2e.browser import Browser, browser
 
 from frenzy.core.runs.ledger import JobState
+from frenzy.core.runs.usage import UsageBy, UsageHistory, UsageRow, UsageSeries, UsageView
 from frenzy.core.runs.views import GpusView, GpuTypeRow, HolderRow, NodeRow, QueueRow, QueueView, RunningRow
 from frenzy.core.values.codec import dumps
 from frenzy.core.values.errors import Reason, ReasonCode
@@ -116,6 +117,16 @@ def gpus_view() -> GpusView:
     return GpusView(types=types, nodes=nodes)
 
 
+def history_view() -> UsageHistory:
+    """A day of all types, an hour in each part."""
+    since_s = time.time() - 24 * 3600
+    rows = tuple(UsageRow(name=name, gpu_hours=24_000.0, cost=1e5, num_runs=400) for name in TYPES)
+    total = UsageRow(name="all", gpu_hours=96_000.0, cost=4e5, num_runs=1600)
+    whole = UsageView(since_s=since_s, until_s=since_s + 24 * 3600, by=UsageBy.GPU_TYPE, rows=rows, total=total)
+    series = tuple(UsageSeries(name=name, gpu_hours=(1000.0,) * 24, cost=(4000.0,) * 24) for name in TYPES)
+    return UsageHistory(edges_s=tuple(since_s + 3600 * each for each in range(25)), series=series, whole=whole)
+
+
 class Answers(BaseHTTPRequestHandler):
     """The pages' files and the views; each refresh finds a part of the rows changed."""
 
@@ -137,6 +148,8 @@ class Answers(BaseHTTPRequestHandler):
         if name == "queue":
             Answers.turn += 1
             return dumps(queue_view(Answers.turn))
+        if name == "history":
+            return dumps(history_view())
         return dumps(gpus_view()) if name == "gpus" else "[]" if name == "runs" else "{}"
 
     def _send(self, body: bytes, kind: str) -> None:

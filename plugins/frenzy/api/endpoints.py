@@ -38,7 +38,7 @@ from frenzy.core.runs.protocol import (
     Verdict,
     WhatIf,
 )
-from frenzy.core.runs.usage import UsageBy, UsageView
+from frenzy.core.runs.usage import UsageBy, UsageHistory, UsageView
 from frenzy.core.runs.views import (
     DraftView,
     Explanation,
@@ -156,6 +156,13 @@ def gpus() -> GpusView: ...
 def metrics() -> str: ...
 @endpoint("GET", f"{API}/usage", Need.VISIT, "GPU-hours and cost since a moment, by team, owner, job, type or day.")
 def usage(since_s: _Moment, until_s: _Moment | None = None, by: UsageBy = UsageBy.TEAM) -> UsageView: ...
+@endpoint("GET", f"{API}/usage/history", Need.VISIT, "The same in equal parts of that time.")
+def usage_history(
+    since_s: _Moment,
+    until_s: _Moment | None = None,
+    by: UsageBy = UsageBy.TEAM,
+    num_parts: Annotated[int, Ge(1), Le(200)] = 24,
+) -> UsageHistory: ...
 @endpoint("GET", f"{API}/reasons", Need.VISIT, "The general sentence of every reason code.")
 def reasons() -> dict[ReasonCode, str]: ...
 @endpoint("GET", f"{API}/reconcile", Need.SERVICE, "The held leases whose workers should be looked at.")

@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from frenzy.app.facts import scheduling_facts
 from frenzy.app.queries import gpus_view, queue_view
 from frenzy.app.services import Services
 from frenzy.core.runs.access import Sight, see_all
-from frenzy.core.runs.ledger import FINAL_STATES, JobState
-from frenzy.core.runs.usage import UsageBy, UsageView, gpu_usage
+from frenzy.core.runs.ledger import FINAL_STATES, JobState, RunRecord
+from frenzy.core.runs.usage import LeaseSpan, UsageBy, UsageHistory, UsageView, gpu_usage, usage_history
 from frenzy.core.runs.views import FleetMetrics, GpuTypeRow, PeakRow
 from frenzy.core.values.errors import ReasonCode
 
@@ -85,8 +85,33 @@ def usage(
     sees: Sight = see_all,
 ) -> UsageView:
     """GPU-hours and cost of the runs that may be shown, between two moments; until now where none is named."""
+    return gpu_usage(*_leases(services, since_s, sees), by=by, since_s=since_s, until_s=_end_s(services, until_s))
+
+
+def history(
+    services: Services,
+    *,
+    since_s: float,
+    until_s: float | None = None,
+    by: UsageBy = UsageBy.TEAM,
+    num_parts: int,
+    sees: Sight = see_all,
+) -> UsageHistory:
+    """The same in equal parts of that time."""
+    end_s = max(since_s, _end_s(services, until_s))
+    found = _leases(services, since_s, sees)
+    return usage_history(*found, by=by, since_s=since_s, until_s=end_s, num_parts=num_parts)
+
+
+def _end_s(services: Services, until_s: float | None) -> float:
     now_s = services.clock.now_s()
-    end_s = now_s if until_s is None else min(until_s, now_s)
+    return now_s if until_s is None else min(until_s, now_s)
+
+
+def _leases(
+    services: Services, since_s: float, sees: Sight
+) -> tuple[tuple[LeaseSpan, ...], Mapping[str, RunRecord], Mapping[str, float]]:
+    """Who held GPUs since then, the runs of them that may be shown, and what an hour of each type costs."""
     with services.ledger.reading() as tx:
         spans = tx.lease_spans(since_s)
         tx.read_ahead({each.run_key for each in spans})
@@ -94,5 +119,4 @@ def usage(
         prices = {each.name: each.price_per_hour for each in tx.cluster().gpu_types}
     known = {key: run for key, run in found.items() if run is not None}
     seen = sees({run.identity.dag_id for run in known.values()})
-    runs = {key: run for key, run in known.items() if run.identity.dag_id in seen}
-    return gpu_usage(spans, runs, prices, by=by, since_s=since_s, until_s=end_s)
+    return spans, {key: run for key, run in known.items() if run.identity.dag_id in seen}, prices

@@ -15,7 +15,7 @@ from frenzy.api.declaration import Endpoint
 from frenzy.app.cancellation import cancel
 from frenzy.app.cleaning import clean_run, ended_runs
 from frenzy.app.finished import checkpoints, models
-from frenzy.app.gauges import fleet_metrics, usage
+from frenzy.app.gauges import fleet_metrics, history, usage
 from frenzy.app.observe import attempt_launching, attempt_started, report_pressure, report_progress
 from frenzy.app.place import enqueue, place_status
 from frenzy.app.preparing import prepared, preparing
@@ -47,7 +47,7 @@ from frenzy.core.runs.protocol import (
     SubmittedJob,
     WhatIf,
 )
-from frenzy.core.runs.usage import UsageBy, UsageView
+from frenzy.core.runs.usage import UsageBy, UsageHistory, UsageView
 from frenzy.core.runs.views import FinishedModel, WhatIfView
 from frenzy.core.values.errors import REASON_SENTENCES
 from frenzy.web.guards import person_of
@@ -115,6 +115,12 @@ def _metrics(asked: Asked) -> Response:
 
 def _usage(asked: Asked, since_s: float, until_s: float | None = None, by: UsageBy = UsageBy.TEAM) -> UsageView:
     return usage(asked.services, since_s=since_s, until_s=until_s, by=by, sees=asked.sees)
+
+
+def _history(
+    asked: Asked, since_s: float, until_s: float | None = None, by: UsageBy = UsageBy.TEAM, num_parts: int = 24
+) -> UsageHistory:
+    return history(asked.services, since_s=since_s, until_s=until_s, by=by, num_parts=num_parts, sees=asked.sees)
 
 
 def _runs_of_dag_run(asked: Asked, dag_id: str, run_id: str) -> tuple[RunView, ...]:
@@ -221,6 +227,7 @@ HANDLERS: Final = dict(
         _of(api.gpus, lambda asked: gpus_view(asked.services, asked.sees)),
         _of(api.metrics, _metrics),
         _of(api.usage, _usage),
+        _of(api.usage_history, _history),
         _of(api.reasons, lambda asked: dict(REASON_SENTENCES)),
         _case(api.reconcile_targets, reconcile_targets),
         _case(api.reconcile, reconcile),

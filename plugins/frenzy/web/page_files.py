@@ -36,6 +36,7 @@ STATIC_TYPES: Final = {
     "uPlot.LICENSE.txt": "text/plain; charset=utf-8",
     "uPlot.css": _SHEET,
     "uPlot.js": _SCRIPT,
+    "usage.js": _SCRIPT,
     "verdict.js": _SCRIPT,
     "virtual_table.js": _SCRIPT,
     "what_if.js": _SCRIPT,

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.web.conftest import ApiUser
 
 from frenzy.core.runs.protocol import Directive, EndReport, PlaceView, ProgressReport, RunView
+from frenzy.core.runs.usage import UsageBy, UsageHistory
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.settings import CHECKOUT
@@ -75,6 +76,17 @@ def test_the_alerts_are_about_metrics_that_there_are_and_say_what_to_do(http: Te
     rules = yaml.safe_load((MONITORING / "prometheus-rules.yaml").read_text(encoding="utf-8"))["groups"][0]["rules"]
     assert names_in([each["expr"] for each in rules]) <= set(scraped(http))
     assert all(each["annotations"].keys() == {"summary", "action"} for each in rules)
+
+
+def test_a_history_is_of_what_one_may_see_within_its_bounds(op: ApiUser, http: TestClient) -> None:
+    key = op.registered().run.run_key
+    op.ask("POST", f"/runs/{key}/enqueue", PlaceView)
+    found = op.ask("GET", "/usage/history?since_s=0&by=owner&num_parts=3", UsageHistory)
+    assert (len(found.edges_s), found.edges_s[0], found.whole.by) == (4, 0.0, UsageBy.OWNER)
+    assert ApiUser(http=http, name="zoe").ask("GET", "/usage/history?since_s=0", UsageHistory).series == ()
+    assert op.ask("GET", "/usage/history?since_s=1e11", UsageHistory).whole.total.gpu_hours == 0.0
+    for bad in ("since_s=0&num_parts=0", "since_s=0&num_parts=201", "since_s=-1", "num_parts=3"):
+        assert op.send("GET", f"/usage/history?{bad}").status_code in (400, 422), bad
 
 
 def test_usage_is_counted_from_the_leases_of_what_one_may_see(op: ApiUser, http: TestClient) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import pairwise
 from typing import Final
 
 from frenzy.core.runs.ledger import RunRecord
@@ -14,6 +15,8 @@ from frenzy.core.runs.ledger import RunRecord
 _DAY_S: Final = 86400.0
 _HOUR_S: Final = 3600.0
 NOBODY: Final = "-"
+OTHERS: Final = "others"
+_MOST_NAMES: Final = 8
 
 
 class UsageBy(StrEnum):
@@ -59,6 +62,28 @@ class UsageView:
     total: UsageRow
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageSeries:
+    """What one name had in each part of a time, in their order."""
+
+    name: str
+    gpu_hours: tuple[float, ...]
+    cost: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageHistory:
+    """GPU time in equal parts of a time. edges_s: where they begin, and the end.
+
+    series: of the names that had the most, then of all others together (``OTHERS``), if there are any. whole: of the
+    same names in the whole time.
+    """
+
+    edges_s: tuple[float, ...]
+    series: tuple[UsageSeries, ...]
+    whole: UsageView
+
+
 @dataclass(slots=True)
 class _Sum:
     gpu_hours: float = 0.0
@@ -86,7 +111,8 @@ def gpu_usage(
     for span in spans:
         if span.run_key not in runs:
             continue
-        start_s, end_s = max(span.granted_s, since_s), min(span.ended_s or until_s, until_s)
+        ended_s = until_s if span.ended_s is None else span.ended_s
+        start_s, end_s = max(span.granted_s, since_s), min(ended_s, until_s)
         for name, length_s in _parts(span, runs[span.run_key], by, start_s, end_s):
             hours, price = span.num_gpus * length_s / _HOUR_S, prices.get(span.gpu_type)
             sums[name].add(hours, price)
@@ -96,6 +122,62 @@ def gpu_usage(
     rows = [_row(name, each, len(who[name])) for name, each in sums.items()]
     rows.sort(key=lambda row: (row.name,) if by is UsageBy.DAY else (-row.gpu_hours, row.name))
     return UsageView(since_s=since_s, until_s=until_s, by=by, rows=tuple(rows), total=_row("all", total, len(every)))
+
+
+def usage_history(
+    spans: Iterable[LeaseSpan],
+    runs: Mapping[str, RunRecord],
+    prices: Mapping[str, float],
+    *,
+    by: UsageBy,
+    since_s: float,
+    until_s: float,
+    num_parts: int,
+) -> UsageHistory:
+    """``gpu_usage`` of each of ``num_parts`` equal parts of the time between the two moments."""
+    spans = tuple(spans)
+    whole = gpu_usage(spans, runs, prices, by=by, since_s=since_s, until_s=until_s)
+    edges_s = tuple(since_s + (until_s - since_s) * each / num_parts for each in range(num_parts + 1))
+    parts = [
+        gpu_usage(_within(spans, start_s, end_s), runs, prices, by=by, since_s=start_s, until_s=end_s)
+        for start_s, end_s in pairwise(edges_s)
+    ]
+    most = [row.name for row in whole.rows[:_MOST_NAMES]]
+    cut = [_cut(each, most) for each in (whole, *parts)]
+    series = tuple(_series(name, cut[1:]) for name in cut[0])
+    return UsageHistory(edges_s=edges_s, series=series, whole=replace(whole, rows=tuple(cut[0].values())))
+
+
+def _within(spans: tuple[LeaseSpan, ...], start_s: float, end_s: float) -> Iterator[LeaseSpan]:
+    """Those that reach into the part; what has not ended goes on beyond it."""
+    for each in spans:
+        if each.granted_s < end_s and (each.ended_s is None or each.ended_s > start_s):
+            yield each
+
+
+def _cut(view: UsageView, names: list[str]) -> dict[str, UsageRow]:
+    """The rows of ``names`` in that order, and all others as one."""
+    found = {row.name: row for row in view.rows if row.name in names}
+    rows = {name: found[name] for name in names if name in found}
+    others = [row for row in view.rows if row.name not in found]
+    if others:
+        costs = [row.cost for row in others if row.cost is not None]
+        rows[OTHERS] = UsageRow(
+            name=OTHERS,
+            gpu_hours=sum(row.gpu_hours for row in others),
+            cost=sum(costs) if len(costs) == len(others) else None,
+            num_runs=sum(row.num_runs for row in others),
+        )
+    return rows
+
+
+def _series(name: str, parts: Iterable[Mapping[str, UsageRow]]) -> UsageSeries:
+    rows = [part.get(name) for part in parts]
+    return UsageSeries(
+        name=name,
+        gpu_hours=tuple(0.0 if row is None else row.gpu_hours for row in rows),
+        cost=tuple(0.0 if row is None else row.cost for row in rows),
+    )
 
 
 def _row(name: str, found: _Sum, num_runs: int) -> UsageRow:

@@ -22,7 +22,7 @@ function short(value) {
 }
 
 const WAITING = [
-  ["place", (row) => row.position, "number", "6ch"],
+  ["place", (row) => row.position, "number", "7ch"],
   ["job", job, null, "24ch"],
   ["state", (row) => state(row.state), null, "13ch"],
   ["waits", (row) => duration(Math.max(0, now - row.waiting_since_s)), "number", "13ch"],
@@ -38,7 +38,7 @@ const RUNNING = [
   ["GPUs", (row) => [`${row.num_gpus} × ${row.gpu_type}`, el("div", { class: "faint", title: row.nodes.join(", ") }, row.nodes.join(", "))], null, "26ch"],
   ["step", (row) => (row.total_steps ? `${row.last_step} / ${row.total_steps}` : row.last_step), "number", "14ch"],
   ["loss", (row) => (row.last_loss === null ? "–" : row.last_loss.toFixed(4)), "number", "10ch"],
-  ["memory, measured of", (row) => [bytes(row.measured_peak_bytes), el("div", { class: "faint" }, `of ${bytes(row.capacity_bytes)}`)], "number", "14ch"],
+  ["memory", (row) => [el("span", { title: "the highest that was measured on one GPU" }, bytes(row.measured_peak_bytes)), el("div", { class: "faint" }, `of ${bytes(row.capacity_bytes)}`)], "number", "14ch"],
   ["moved", (row) => row.num_reschedules, "number", "8ch"],
   ["held until", (row) => clock(row.expected_end_s), "number", "14ch"],
   ["note", (row) => short(row.reason), "why", "auto"],
@@ -129,10 +129,11 @@ class Page {
     this.map = new NodeMap((key) => names.get(key) || "a run that you may not see");
     this.waiting = new VirtualTable(WAITING);
     this.running = new VirtualTable(RUNNING);
+    this.usage = el("div");
     this.headings = [el("h2", {}, "Waiting"), el("h2", {}, "Running")];
     main.replaceChildren(el("h1", {}, "GPUs"), this.totals.node, this.types.node, el("h2", {}, "Nodes"), this.map.node,
       el("div", { class: "bar" }, this.search), this.headings[0], this.waiting.node, this.headings[1], this.running.node,
-      this.preparing.node, this.rules.node, el("h2", {}, "Ended"), this.ended.node);
+      this.preparing.node, this.rules.node, this.usage, el("h2", {}, "Ended"), this.ended.node);
   }
 
   update(queue, gpus, runs) {
@@ -169,10 +170,21 @@ class Page {
   }
 }
 
+// Charts come after the tables: their library is the largest file of all.
+async function showUsage(page, gpus) {
+  if (!page.charts) {
+    const { Usage } = await import("./usage.js");
+    page.charts ??= new Usage();
+    page.usage.replaceChildren(page.charts.node);
+  }
+  page.charts.refresh(gpus.types.reduce((all, row) => all + row.num_gpus, 0));
+}
+
 let page = null;
 repeat(async (main) => {
   const [queue, gpus, runs] = await Promise.all([get("queue"), get("gpus"), get("runs?limit=60")]);
   page ??= new Page(main);
   page.update(queue, gpus, runs);
+  showUsage(page, gpus);
   return true;
 }, EVERY_MS);

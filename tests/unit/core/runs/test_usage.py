@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.contract import values
 
-from frenzy.core.runs.usage import LeaseSpan, UsageBy, gpu_usage
+from frenzy.core.runs.usage import OTHERS, LeaseSpan, UsageBy, gpu_usage, usage_history
 
 DAY_S = 86400.0
 HOUR_S = 3600.0
@@ -65,3 +65,34 @@ def test_the_rows_are_the_whole_whatever_it_is_added_up_by(spans: list[LeaseSpan
     found = gpu_usage(spans, RUNS, PRICES, by=by, since_s=DAY_S, until_s=4 * DAY_S)
     assert sum(row.gpu_hours for row in found.rows) == pytest.approx(found.total.gpu_hours)
     assert found.total.gpu_hours <= sum(each.num_gpus for each in spans) * 72 + 1e-6
+
+
+def test_a_history_has_what_each_name_had_in_each_part() -> None:
+    spans = [span("a", 0, 3 * HOUR_S, gpus=2), span("b", HOUR_S, None, gpu_type="large")]
+    found = usage_history(spans, RUNS, PRICES, by=UsageBy.GPU_TYPE, since_s=0, until_s=4 * HOUR_S, num_parts=4)
+    assert found.edges_s == (0.0, HOUR_S, 2 * HOUR_S, 3 * HOUR_S, 4 * HOUR_S)
+    assert [(each.name, each.gpu_hours, each.cost) for each in found.series] == [
+        ("small", (2.0, 2.0, 2.0, 0.0), (4.0, 4.0, 4.0, 0.0)),
+        ("large", (0.0, 1.0, 1.0, 1.0), (0.0, 10.0, 10.0, 10.0)),
+    ]
+    assert found.whole.rows == gpu_usage(spans, RUNS, PRICES, by=UsageBy.GPU_TYPE, since_s=0, until_s=4 * HOUR_S).rows
+
+
+def test_names_that_had_less_are_one_line() -> None:
+    runs = {f"r{each}": replace(RUNS["b"], owner=f"user-{each:02}") for each in range(12)}
+    spans = [span(key, 0, HOUR_S, gpus=12 - index) for index, key in enumerate(runs)]
+    spans.append(span("r11", 0, HOUR_S, gpu_type="gone"))
+    found = usage_history(spans, runs, PRICES, by=UsageBy.OWNER, since_s=0, until_s=HOUR_S, num_parts=1)
+    assert [each.name for each in found.series] == [*(f"user-{each:02}" for each in range(8)), OTHERS]
+    others = found.whole.rows[-1]
+    assert (others.gpu_hours, others.cost, others.num_runs) == (4.0 + 3.0 + 2.0 + 2.0, None, 4)
+
+
+@given(st.lists(SPANS, max_size=6), st.integers(1, 30), st.sampled_from(list(UsageBy)))
+def test_the_parts_of_a_history_are_the_whole(spans: list[LeaseSpan], num_parts: int, by: UsageBy) -> None:
+    found = usage_history(spans, RUNS, PRICES, by=by, since_s=DAY_S, until_s=6 * DAY_S, num_parts=num_parts)
+    whole = gpu_usage(spans, RUNS, PRICES, by=by, since_s=DAY_S, until_s=6 * DAY_S)
+    assert found.whole.total == whole.total
+    assert sum(sum(each.gpu_hours) for each in found.series) == pytest.approx(whole.total.gpu_hours, abs=1e-6)
+    assert [each.name for each in found.series] == [row.name for row in found.whole.rows]
+    assert all(len(each.gpu_hours) == len(each.cost) == num_parts for each in found.series)
