@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from tests.e2e.accessibility import faults, keyboard_faults
 from tests.e2e.browser import Browser, browser
 from tests.e2e.walker import MODEL, Walker
 
@@ -19,6 +20,8 @@ from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
 from frenzy.core.values.units import format_bytes
 
+# What is there once a page has all that it shows.
+SHOWN = {"training": ".uplot canvas", "gpus": ".usage .uplot canvas", "new_job": "#preset option[value=tiny]"}
 # No slash: Airflow's DAG ids have none.
 HOSTILE = '"><img src=x onerror=alert(1)><svg onload=alert(2)>'
 FRAMED = "Array.from(document.querySelectorAll('iframe')).some((f) => f.contentDocument?.querySelector('h1'))"
@@ -56,6 +59,7 @@ def admin(page: Browser, stack: Stack) -> Iterator[Browser]:
     """Who may see all of every run; then the viewer again."""
     page.cookie(stack.base_url, "_token", stack.token("admin"))
     yield page
+    page.dark(False)
     page.cookie(stack.base_url, "_token", stack.token("viewer"))
 
 
@@ -230,15 +234,24 @@ def test_gpus_page_hangs_in_the_navigation(viewer: Browser, trained: RunView, st
         assert word in text
 
 
-def test_pages_make_no_complaint(viewer: Browser, trained: RunView, stack: Stack) -> None:
-    viewer.complaints.clear()
-    viewer.open(tab_of(trained, stack, "training"))
-    viewer.wait_for(FRAMED)
-    viewer.open(f"{stack.base_url}/plugin/frenzy_gpus")
-    viewer.wait_for(FRAMED)
-    viewer.open(f"{stack.base_url}/plugin/frenzy_new_job")
-    viewer.wait_for(FRAMED)
-    assert [each for each in viewer.complaints if "/frenzy/" in each or "dialog" in each] == []
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("name", ["training", "gpus", "new_job"])
+def test_a_page_is_read_and_used_by_everybody_and_makes_no_complaint(
+    name: str, dark: bool, admin: Browser, trained: RunView, stack: Stack
+) -> None:
+    identity = trained.run.identity
+    query = f"dag_id={identity.dag_id}&run_id={quote(identity.run_id, safe='')}"
+    admin.complaints.clear()
+    admin.dark(dark)
+    admin.open(f"{stack.base_url}/frenzy/pages/{name}?{query}")
+    admin.wait_for(f"location.pathname.endsWith('/{name}') && Boolean(document.querySelector(\"main h1\"))")
+    admin.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+    admin.wait_for(f"Boolean(document.querySelector('{SHOWN[name]}'))")
+    assert faults(admin) == []
+    assert keyboard_faults(admin) == []
+    assert [each for each in admin.complaints if "favicon" not in each] == []
+    admin.evaluate("document.documentElement.style.setProperty('--faint', 'var(--line)')")
+    assert any(each.startswith("contrast") for each in faults(admin)), "letters in the colour of lines would be found"
 
 
 def test_hostile_names_are_text(viewer: Browser, walker: Walker, stack: Stack) -> None:
