@@ -112,7 +112,10 @@ trainings = lengths.flatmap(
 )
 triggers = st.one_of(
     st.builds(TriggerSpec, cron=st.none() | st.just("0 3 * * *"), max_active_runs=st.integers(1, 100)),
-    st.builds(TriggerSpec, assets=st.lists(some_text, max_size=2).map(tuple)),
+    st.builds(
+        TriggerSpec,
+        assets=st.lists(st.from_regex(r"frenzy://models/[a-z0-9-]{1,20}", fullmatch=True), max_size=2).map(tuple),
+    ),
 )
 jobs = st.builds(
     TrainingJob,
