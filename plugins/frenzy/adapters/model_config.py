@@ -37,10 +37,10 @@ _READER: Final = """
 import json, os, sys, tempfile
 sys.modules["torch"] = None
 from transformers import AutoConfig
-from transformers.utils.hub import cached_file
 asked, commit = json.load(sys.stdin), None
 try:
     if "hub_id" in asked:
+        from transformers.utils.hub import cached_file
         with tempfile.TemporaryDirectory() as nowhere:  # elsewhere a folder of its name would be taken for it
             os.chdir(nowhere)
             found = cached_file(asked["hub_id"], "config.json", revision=asked["revision"])
