@@ -119,6 +119,9 @@ def test_fine_tuning_with_packed_chats_goes_on_with_another_number_of_gpus(
     assert (model / "model.safetensors").is_file()
 
 
+@pytest.mark.xfail(
+    strict=False, reason="a rank sometimes aborts while its interpreter ends (exit 134): docs/known-limits.md"
+)
 @pytest.mark.thorough
 def test_preferences_with_adapters_go_on_with_another_number_of_gpus(
     server: LaunchServer, rows: list[dict[str, Any]], tmp_path: Path
