@@ -166,4 +166,8 @@ def _planned(tx: LedgerTx, run: RunRecord, plans: tuple[tuple[Candidate, ...], R
 
 
 def _trains_the_same(before: TrainingJob, after: TrainingJob) -> bool:
-    return all(getattr(before, each) == getattr(after, each) for each in ("model", "data", "training", "workload"))
+    # A branch of the hub that went on, or a record from before commits were kept, costs no checkpoint.
+    same_model = replace(before.model, revision=None) == replace(after.model, revision=None)
+    return same_model and all(
+        getattr(before, each) == getattr(after, each) for each in ("data", "training", "workload")
+    )
