@@ -187,7 +187,8 @@ def _mean_loss(model: Any, reader: Any, data: Any, job: TrainingJob) -> tuple[fl
         for index in range(first, first + count):
             batch = reader.read(np.array([index]))
             inputs = {name: torch.from_numpy(values).to(model.device) for name, values in batch.arguments()}
-            total += float(model(**inputs).loss) * batch.num_counted
+            # With a cache, transformers makes no block mask of the positions.
+            total += float(model(**inputs, use_cache=False).loss) * batch.num_counted
             num_tokens += batch.num_counted
     reader.close()
     if num_tokens == 0:
