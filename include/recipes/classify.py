@@ -12,20 +12,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+import recipe_parts as recipe
 from datasets import Dataset
 from peft import get_peft_model
-from recipe_parts import (
-    adapters,
-    command_line,
-    model_of,
-    need_columns,
-    refuse_row,
-    rows_of,
-    section,
-    setting,
-    tokenizer_of,
-    trainer_settings,
-)
 from transformers import (
     AutoModelForSequenceClassification,
     DataCollatorWithPadding,
@@ -39,7 +28,7 @@ import frenzy_agent
 
 
 def parsed() -> argparse.Namespace:
-    parser = command_line(__doc__)
+    parser = recipe.command_line(__doc__)
     parser.add_argument("--label", default="label", help="the column of the class; the text's is data.text_column")
     return parser.parse_args()
 
@@ -48,18 +37,20 @@ def classes_of(rows: Dataset, column: str, text: str) -> list[str]:
     """The classes in order; every row is looked at before any training."""
     for index, row in enumerate(rows):
         if isinstance(row[column], bool) or not isinstance(row[column], str | int) or row[column] == "":
-            refuse_row(index, f"{column} = {row[column]!r} is neither a text nor a whole number")
+            recipe.refuse_row(index, f"{column}, a {type(row[column]).__name__}, is neither a text nor a whole number")
         if not isinstance(row[text], str) or not row[text]:
-            refuse_row(index, f"{text} has no text")
-    found = sorted({str(each) for each in rows[column]})
+            recipe.refuse_row(index, f"{text} has no text")
+    # whole numbers as numbers: 10 comes after 9
+    values = sorted(set(rows[column]), key=lambda each: (isinstance(each, str), each))
+    found = list(dict.fromkeys(map(str, values)))
     if len(found) < 2:
-        refuse_row(0, f"{column} is {found[0]!r} in every row, so that nothing can be told apart")
+        recipe.refuse_row(0, f"{column} is {found[0]!r} in every row, so that nothing can be told apart")
     return found
 
 
 def tokens_of(rows: Dataset, tokenizer: PreTrainedTokenizerBase, text: str, column: str, classes: list[str]) -> Dataset:
     numbers = {name: number for number, name in enumerate(classes)}
-    length = int(section("data").get("sequence_length", 256))
+    length = int(recipe.section("data").get("sequence_length", 256))
 
     def one(row: dict[str, Any]) -> dict[str, Any]:
         found = tokenizer(row[text], truncation=True, max_length=length)
@@ -74,19 +65,19 @@ def accuracy(predicted: EvalPrediction) -> dict[str, float]:
 
 def main() -> None:
     words = parsed()
-    text = section("data").get("text_column", "text")
-    tokenizer = tokenizer_of(words.model)
-    rows = rows_of(words.data)
-    need_columns(rows, text, words.label)
+    text = recipe.section("data").get("text_column", "text")
+    tokenizer = recipe.tokenizer_of(words.model)
+    rows = recipe.rows_of(words.data)
+    recipe.need_columns(rows, text, words.label)
     classes = classes_of(rows, words.label, text)
     names = dict(enumerate(classes))
     labels = {"id2label": names, "label2id": {name: number for number, name in names.items()}}
-    model = model_of(AutoModelForSequenceClassification, words.model, tokenizer, **labels)
-    lora = adapters("SEQ_CLS")
-    arguments = TrainingArguments(**trainer_settings())
+    model = recipe.model_of(AutoModelForSequenceClassification, words.model, tokenizer, **labels)
+    lora = recipe.adapters("SEQ_CLS")
+    arguments = TrainingArguments(**recipe.trainer_settings())
     with arguments.main_process_first():
         tokens = tokens_of(rows, tokenizer, text, words.label, classes)
-    num_held_out = int(len(tokens) * section("data").get("validation_fraction", 0.02))
+    num_held_out = int(len(tokens) * recipe.section("data").get("validation_fraction", 0.02))
     trainer = Trainer(
         model=model if lora is None else get_peft_model(model, lora),
         args=arguments,
@@ -97,11 +88,8 @@ def main() -> None:
         compute_metrics=accuracy,
         callbacks=[frenzy_agent.FrenzyCallback()],
     )
-    trainer.train(resume_from_checkpoint=frenzy_agent.resume_from())
-    if trainer.state.global_step == arguments.max_steps:
-        if num_held_out:
-            print(trainer.evaluate())
-        trainer.save_model(setting("MODEL_DIR", "build/recipe/model"))
+    if recipe.train(trainer) and num_held_out:
+        print(trainer.evaluate())
 
 
 if __name__ == "__main__":

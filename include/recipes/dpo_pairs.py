@@ -13,19 +13,8 @@ import argparse
 import copy
 from typing import Any
 
+import recipe_parts as recipe
 from datasets import Dataset
-from recipe_parts import (
-    adapters,
-    command_line,
-    model_of,
-    need_columns,
-    refuse_row,
-    rows_of,
-    section,
-    setting,
-    tokenizer_of,
-    trainer_settings,
-)
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 from trl import DPOConfig, DPOTrainer
 
@@ -35,7 +24,7 @@ COLUMNS = ("prompt", "chosen", "rejected")
 
 
 def parsed() -> argparse.Namespace:
-    parser = command_line(__doc__)
+    parser = recipe.command_line(__doc__)
     parser.add_argument("--beta", type=float, default=0.1, help="how dear it is to leave the reference")
     for name in COLUMNS:
         parser.add_argument(f"--{name}", default=name, help=f"the column of what is {name} in TRL's words")
@@ -54,26 +43,26 @@ def pairs_of(rows: Dataset, names: tuple[str, ...], tokenizer: PreTrainedTokeniz
         values = [row[name] for name in names]
         for name, value in zip(names, values, strict=True):
             if not is_chat(value) and not (isinstance(value, str) and value):
-                refuse_row(index, f"{name} is neither a text nor a list of messages")
+                recipe.refuse_row(index, f"{name} is neither a text nor a list of messages")
         if len({is_chat(each) for each in values}) > 1:
-            refuse_row(index, f"{', '.join(names)} are not of one kind, all texts or all lists of messages")
+            recipe.refuse_row(index, f"{', '.join(names)} are not of one kind, all texts or all lists of messages")
         if is_chat(values[0]) and not tokenizer.chat_template:
-            refuse_row(index, "the tokenizer has no chat template, so that no chat can be written")
+            recipe.refuse_row(index, "the tokenizer has no chat template, so that no chat can be written")
         if values[1] == values[2]:
-            refuse_row(index, f"{names[1]} and {names[2]} are the same, so that nothing is preferred")
+            recipe.refuse_row(index, f"{names[1]} and {names[2]} are the same, so that nothing is preferred")
     return rows.rename_columns({old: new for old, new in zip(names, COLUMNS, strict=True) if old != new})
 
 
 def main() -> None:
     words = parsed()
-    length = int(section("data").get("sequence_length", 256))
+    length = int(recipe.section("data").get("sequence_length", 256))
     names = tuple(getattr(words, each) for each in COLUMNS)
-    tokenizer = tokenizer_of(words.model)
-    rows = rows_of(words.data)
-    need_columns(rows, *names)
+    tokenizer = recipe.tokenizer_of(words.model)
+    rows = recipe.rows_of(words.data)
+    recipe.need_columns(rows, *names)
     pairs = pairs_of(rows, names, tokenizer)
-    model, lora = model_of(AutoModelForCausalLM, words.model, tokenizer), adapters("CAUSAL_LM")
-    arguments = DPOConfig(**trainer_settings(), max_length=length, beta=words.beta)
+    model, lora = recipe.model_of(AutoModelForCausalLM, words.model, tokenizer), recipe.adapters("CAUSAL_LM")
+    arguments = DPOConfig(**recipe.trainer_settings(), max_length=length, beta=words.beta)
     trainer = DPOTrainer(
         model=model,
         ref_model=copy.deepcopy(model) if lora is None else None,
@@ -83,9 +72,7 @@ def main() -> None:
         peft_config=lora,
         callbacks=[frenzy_agent.FrenzyCallback()],
     )
-    trainer.train(resume_from_checkpoint=frenzy_agent.resume_from())
-    if trainer.state.global_step == arguments.max_steps:
-        trainer.save_model(setting("MODEL_DIR", "build/recipe/model"))
+    recipe.train(trainer)
 
 
 if __name__ == "__main__":

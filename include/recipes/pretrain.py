@@ -11,20 +11,9 @@ from __future__ import annotations
 from itertools import chain
 from typing import Any
 
+import recipe_parts as recipe
 from datasets import Dataset
 from peft import get_peft_model
-from recipe_parts import (
-    adapters,
-    command_line,
-    model_of,
-    need_columns,
-    refuse_row,
-    rows_of,
-    section,
-    setting,
-    tokenizer_of,
-    trainer_settings,
-)
 from transformers import (
     AutoModelForCausalLM,
     PreTrainedTokenizerBase,
@@ -42,7 +31,7 @@ def sequences_of(rows: Dataset, tokenizer: PreTrainedTokenizerBase, column: str,
     def tokens(texts: dict[str, list[Any]], indices: list[int]) -> dict[str, list[list[int]]]:
         for index, text in zip(indices, texts[column], strict=True):
             if not isinstance(text, str):
-                refuse_row(index, f"{column} = {text!r} is no text")
+                recipe.refuse_row(index, f"{column}, a {type(text).__name__}, is no text")
         found = tokenizer(texts[column], add_special_tokens=False)["input_ids"]
         line = list(chain.from_iterable([*each, tokenizer.eos_token_id] for each in found))
         cut = [line[start : start + length] for start in range(0, len(line) - length + 1, length)]
@@ -52,18 +41,18 @@ def sequences_of(rows: Dataset, tokenizer: PreTrainedTokenizerBase, column: str,
 
 
 def main() -> None:
-    words = command_line(__doc__).parse_args()
-    length = int(section("data").get("sequence_length", 256))
-    column = section("data").get("text_column", "text")
-    tokenizer = tokenizer_of(words.model)
-    rows = rows_of(words.data)
-    need_columns(rows, column)
-    arguments = TrainingArguments(**trainer_settings())
+    words = recipe.command_line(__doc__).parse_args()
+    length = int(recipe.section("data").get("sequence_length", 256))
+    column = recipe.section("data").get("text_column", "text")
+    tokenizer = recipe.tokenizer_of(words.model)
+    rows = recipe.rows_of(words.data)
+    recipe.need_columns(rows, column)
+    arguments = TrainingArguments(**recipe.trainer_settings())
     with arguments.main_process_first():
         sequences = sequences_of(rows, tokenizer, column, length)
     if len(sequences) == 0:
         frenzy_agent.refuse(f"the data has fewer tokens than data.sequence_length = {length}")
-    model, lora = model_of(AutoModelForCausalLM, words.model, tokenizer), adapters("CAUSAL_LM")
+    model, lora = recipe.model_of(AutoModelForCausalLM, words.model, tokenizer), recipe.adapters("CAUSAL_LM")
     trainer = Trainer(
         model=model if lora is None else get_peft_model(model, lora),
         args=arguments,
@@ -72,9 +61,7 @@ def main() -> None:
         data_collator=default_data_collator,
         callbacks=[frenzy_agent.FrenzyCallback()],
     )
-    trainer.train(resume_from_checkpoint=frenzy_agent.resume_from())
-    if trainer.state.global_step == arguments.max_steps:
-        trainer.save_model(setting("MODEL_DIR", "build/recipe/model"))
+    recipe.train(trainer)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from datasets import Dataset, DatasetDict, disable_progress_bars, load_dataset, 
 from peft import LoraConfig
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast, Trainer
 
 READERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".arrow": "arrow", ".txt": "text"}
 OPTIMIZERS = {"adamw": "adamw_torch", "adamw-8bit": "adamw_8bit"}
@@ -100,6 +100,17 @@ def trainer_settings() -> dict[str, Any]:
         "report_to": "none",
         "disable_tqdm": True,
     }
+
+
+def train(trainer: Trainer) -> bool:
+    """Train from the checkpoint, if there is one, and save the model; False where the run was asked to stop before."""
+    import frenzy_agent
+
+    trainer.train(resume_from_checkpoint=frenzy_agent.resume_from())
+    is_done = trainer.state.global_step == trainer.args.max_steps
+    if is_done:
+        trainer.save_model(setting("MODEL_DIR", "build/recipe/model"))
+    return is_done
 
 
 def _known(name: str, allowed: dict[str, str], otherwise: str) -> str:

@@ -11,20 +11,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+import recipe_parts as recipe
 from datasets import Dataset
 from jinja2 import TemplateError
-from recipe_parts import (
-    adapters,
-    command_line,
-    model_of,
-    need_columns,
-    refuse_row,
-    rows_of,
-    section,
-    setting,
-    tokenizer_of,
-    trainer_settings,
-)
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 from trl import SFTConfig, SFTTrainer
 from trl.chat_template_utils import get_training_chat_template, has_generation_markers
@@ -35,7 +24,7 @@ IGNORED = -100
 
 
 def command(words: list[str] | None = None) -> argparse.Namespace:
-    parser = command_line(__doc__)
+    parser = recipe.command_line(__doc__)
     parser.add_argument("--packing", action="store_true", help="several chats in one sequence")
     parser.add_argument("--column", default="messages", help="the column of the chat, a list of messages")
     parser.add_argument("--role-key", default="role", help="of a message: who speaks")
@@ -50,11 +39,11 @@ def messages_of(chat: Any, index: int, words: argparse.Namespace) -> list[dict[s
     """The chat with the keys and roles that templates know."""
     roles = dict(each.split("=", 1) for each in words.role)
     if not isinstance(chat, list) or not chat:
-        refuse_row(index, f"{words.column} is no list of messages")
+        recipe.refuse_row(index, f"{words.column} is no list of messages")
     for number, each in enumerate(chat, start=1):
         for key in (words.role_key, words.content_key):
             if not isinstance(each, dict) or not isinstance(each.get(key), str):
-                refuse_row(index, f"message {number} has no text in {key!r}")
+                recipe.refuse_row(index, f"message {number} has no text in {key!r}")
     return [
         {"role": roles.get(each[words.role_key], each[words.role_key]), "content": each[words.content_key]}
         for each in chat
@@ -64,13 +53,13 @@ def messages_of(chat: Any, index: int, words: argparse.Namespace) -> list[dict[s
 def template_with_masks(tokenizer: PreTrainedTokenizerBase) -> str:
     """The tokenizer's template if it marks the answers, or TRL's edition of it that does."""
     if not tokenizer.chat_template:
-        refuse_row(0, "the tokenizer has no chat template, so that no chat can be written")
+        recipe.refuse_row(0, "the tokenizer has no chat template, so that no chat can be written")
     if has_generation_markers(tokenizer.chat_template):
         return tokenizer.chat_template
     try:
         return get_training_chat_template(tokenizer)
     except ValueError:
-        refuse_row(
+        recipe.refuse_row(
             0,
             "the chat template has no {% generation %}, so that nobody can tell the answers' tokens from the others; "
             "put {% generation %} and {% endgeneration %} around them in the tokenizer's chat_template",
@@ -88,11 +77,11 @@ def tokens_of(rows: Dataset, tokenizer: PreTrainedTokenizerBase, words: argparse
                 messages, chat_template=template, return_dict=True, return_assistant_tokens_mask=True
             )
         except TemplateError as error:
-            refuse_row(index, f"the chat template cannot write it: {error}")
+            recipe.refuse_row(index, f"the chat template cannot write it: {error}")
         ids, masks = found["input_ids"], found["assistant_masks"]
         if not any(masks):
             roles = ", ".join(dict.fromkeys(each["role"] for each in messages))
-            refuse_row(index, f"no token of it is an answer; its roles are {roles} (--role THEIRS=assistant)")
+            recipe.refuse_row(index, f"no token of it is an answer; its roles are {roles} (--role THEIRS=assistant)")
         labels = [token if counts else IGNORED for token, counts in zip(ids, masks, strict=True)]
         return {"input_ids": ids, "labels": labels}
 
@@ -101,24 +90,22 @@ def tokens_of(rows: Dataset, tokenizer: PreTrainedTokenizerBase, words: argparse
 
 def main() -> None:
     words = command()
-    length = int(section("data").get("sequence_length", 256))
-    tokenizer = tokenizer_of(words.model)
-    rows = rows_of(words.data)
-    need_columns(rows, words.column)
-    arguments = SFTConfig(**trainer_settings(), max_length=length, packing=words.packing)
+    length = int(recipe.section("data").get("sequence_length", 256))
+    tokenizer = recipe.tokenizer_of(words.model)
+    rows = recipe.rows_of(words.data)
+    recipe.need_columns(rows, words.column)
+    arguments = SFTConfig(**recipe.trainer_settings(), max_length=length, packing=words.packing)
     with arguments.main_process_first():
         chats = tokens_of(rows, tokenizer, words)
     trainer = SFTTrainer(
-        model=model_of(AutoModelForCausalLM, words.model, tokenizer),
+        model=recipe.model_of(AutoModelForCausalLM, words.model, tokenizer),
         args=arguments,
         train_dataset=chats,
         processing_class=tokenizer,
-        peft_config=adapters("CAUSAL_LM"),
+        peft_config=recipe.adapters("CAUSAL_LM"),
         callbacks=[frenzy_agent.FrenzyCallback()],
     )
-    trainer.train(resume_from_checkpoint=frenzy_agent.resume_from())
-    if trainer.state.global_step == arguments.max_steps:
-        trainer.save_model(setting("MODEL_DIR", "build/recipe/model"))
+    recipe.train(trainer)
 
 
 if __name__ == "__main__":

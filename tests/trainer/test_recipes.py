@@ -119,9 +119,6 @@ def test_fine_tuning_with_packed_chats_goes_on_with_another_number_of_gpus(
     assert (model / "model.safetensors").is_file()
 
 
-@pytest.mark.xfail(
-    strict=False, reason="a rank sometimes aborts while its interpreter ends (exit 134): docs/known-limits.md"
-)
 @pytest.mark.thorough
 def test_preferences_with_adapters_go_on_with_another_number_of_gpus(
     server: LaunchServer, rows: list[dict[str, Any]], tmp_path: Path
@@ -236,7 +233,7 @@ def test_a_recipe_refuses_preferences_by_their_row(
 @pytest.mark.parametrize(
     ("row", "why"),
     [
-        ({"text": "a", "label": None}, "row 2: label = None is neither a text nor a whole number"),
+        ({"text": "a", "label": None}, "row 2: label, a NoneType, is neither a text nor a whole number"),
         ({"text": "", "label": "a"}, "row 2: text has no text"),
         ({"text": "a", "label": "b"}, "row 1: label is 'b' in every row, so that nothing can be told apart"),
     ],
@@ -248,10 +245,21 @@ def test_a_recipe_refuses_labels_by_their_row(
     assert why_refused(capsys, lambda: scripts.classify.classes_of(rows, "label", "text")) == why
 
 
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [([10, 9, 0, 11, 2], ["0", "2", "9", "10", "11"]), (["b", "a", "b"], ["a", "b"])],
+)
+def test_a_recipe_numbers_classes_in_the_order_of_their_labels(
+    scripts: SimpleNamespace, labels: list[Any], classes: list[str]
+) -> None:
+    rows = Dataset.from_list([{"text": "To be", "label": each} for each in labels])
+    assert scripts.classify.classes_of(rows, "label", "text") == classes
+
+
 def test_a_recipe_refuses_texts_by_their_row(scripts: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
     tokenizer, rows = scripts.recipe_parts.tokenizer_of(None), Dataset.from_list([{"text": "To be"}, {"text": None}])
     why = why_refused(capsys, lambda: scripts.pretrain.sequences_of(rows, tokenizer, "text", 8))
-    assert why == "row 2: text = None is no text"
+    assert why == "row 2: text, a NoneType, is no text"
 
 
 def test_packed_chats_of_a_recipe_do_not_see_each_other(scripts: SimpleNamespace) -> None:

@@ -193,3 +193,27 @@ def test_half_a_line_is_read_once_it_is_whole(tmp_path: Path) -> None:
         writer.flush()
     assert [each.step for each in file.new()] == [1]
     assert list(file.new()) == []
+
+
+@pytest.mark.parametrize(
+    ("last_lines", "kinds"),
+    [
+        ("os.kill(os.getpid(), signal.SIGABRT)", ["hello"]),
+        ("raise ValueError('no')", ["hello"]),
+        ("atexit._run_exitfuncs(); os.kill(os.getpid(), signal.SIGABRT)", ["hello", "ended"]),
+        ("", ["hello", "ended"]),
+    ],
+)
+def test_a_script_that_reached_its_last_line_says_so(tmp_path: Path, last_lines: str, kinds: list[str]) -> None:
+    own = {"FRENZY_AGENT_REPORTS": str(tmp_path / "reports"), "FRENZY_AGENT_STOP_FILE": str(tmp_path / "stop")}
+    code = f"import atexit, os, signal\nimport frenzy_agent\n{last_lines}"
+    variables = {**os.environ, **own, "PYTHONPATH": str(AGENT)}
+    subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, check=False)
+    assert [each.kind for each in said(tmp_path)] == kinds
+
+
+def test_a_long_reason_and_none_are_told_all_the_same(tmp_path: Path) -> None:
+    for why in ("x" * 100_000, ""):
+        with pytest.raises(SystemExit):
+            channel(tmp_path).refuse(why)
+    assert [each.text("why") for each in said(tmp_path) if each.kind == "refused"] == ["x" * 500, "It gave no reason."]

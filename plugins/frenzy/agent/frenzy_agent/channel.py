@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 _STATM_DATA = 5
 # What the trainer ends with when its data or settings are wrong.
 _BAD_CONFIG_OR_DATA = 99
+# Of a reason; the launcher passes over lines that are too long.
+_LONGEST_REASON = 500
 
 
 class Channel:
@@ -57,9 +61,15 @@ class Channel:
     def refuse(self, why: str) -> NoReturn:
         """The exit code counts because the reason was said."""
         if self.is_active:
-            self._say("refused", why=why)
+            self._say("refused", why=why[:_LONGEST_REASON] or "It gave no reason.")
         sys.stderr.write(f"{why}\n")
         raise SystemExit(_BAD_CONFIG_OR_DATA)
+
+    def leave(self) -> None:
+        """The script has reached its end: what its libraries do while the interpreter goes is no failure of it."""
+        if not hasattr(sys, "last_value"):
+            with suppress(OSError):
+                self._say("ended")
 
     def _say(self, kind: str, **content: Any) -> None:
         line = json.dumps({"kind": kind, **content}, allow_nan=False)
@@ -121,3 +131,5 @@ def _data_bytes() -> int | None:
 
 
 CHANNEL = Channel(os.environ)
+if CHANNEL.is_active:
+    atexit.register(CHANNEL.leave)

@@ -35,7 +35,10 @@ class Ended:
 
 
 class Supervisor:
-    """Runs until every child of ``pids`` (local rank to pid) has ended. each_turn: called every 20 ms meanwhile."""
+    """Runs until every child of ``pids`` (local rank to pid) has ended. each_turn: called every 20 ms meanwhile.
+
+    judged: the exit code that the end of a local rank with some code counts as.
+    """
 
     def __init__(
         self,
@@ -46,13 +49,14 @@ class Supervisor:
         stop_grace_s: float,
         stop_requested: Callable[[], bool],
         each_turn: Callable[[], None] = lambda: None,
+        judged: Callable[[int, int], int] = lambda _rank, code: code,
     ) -> None:
         self._running = dict(pids)
         self._board = board
         self._memories = {rank: ProcessMemory(pid) for rank, pid in pids.items()} if samples_memory else {}
         self._stop_grace_s = stop_grace_s
         self._stop_requested = stop_requested
-        self._each_turn = each_turn
+        self._each_turn, self._judged = each_turn, judged
         self._kill_at_s: float | None = None
         self._has_killed = False
         self._ended = Ended()
@@ -86,7 +90,7 @@ class Supervisor:
         for rank, pid in list(self._running.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
-                new[rank] = exit_code_of(status)
+                new[rank] = self._judged(rank, exit_code_of(status))
                 del self._running[rank]
                 self._forget(rank)
         self._ended.codes.update(new)

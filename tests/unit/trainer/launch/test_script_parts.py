@@ -122,3 +122,9 @@ def test_the_config_names_no_optimizer_that_deepspeed_does_not_know(
     config = json.loads(deepspeed_text(replace(spec, job=job)))
     assert config.get("optimizer", {}).get("type") == named
     assert config["zero_optimization"]["stage"] == spec.plan.zero_stage
+
+
+def test_a_crash_counts_unless_the_script_had_reached_its_end(watch: RankWatch, tmp_path: Path) -> None:
+    assert [watch.judged(code) for code in (0, 1, 134)] == [0, 1, 134]
+    says(tmp_path, kind="ended")
+    assert [watch.judged(code) for code in (0, 1, 134, 137, 139)] == [0, 1, 0, 137, 0]

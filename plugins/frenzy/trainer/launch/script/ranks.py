@@ -100,6 +100,7 @@ def _run(
         stop_grace_s=env.stop_grace_s(),
         stop_requested=stop.received,
         each_turn=watch.turn,
+        judged=lambda local, code: watches[local].judged(code),
     )
     ended = supervisor.wait()
     watch.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from frenzy.core.values.hardware import DeviceKind
-from frenzy.core.values.launch import RunPaths
+from frenzy.core.values.launch import ExitCode, RunPaths, how_ended
 from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.telemetry import StepRecord
 from frenzy.core.values.units import format_bytes
@@ -31,6 +31,8 @@ logger = logging.getLogger("frenzy.trainer")
 _CONTROL_S: Final = 0.25
 _BEAT_S: Final = 5.0
 _LONGEST_REFUSAL: Final = 500
+# Of C++ threads, streams and contexts that a library left to the end of the process.
+_CRASHES: Final = tuple(128 + each for each in (signal.SIGABRT, signal.SIGBUS, signal.SIGSEGV))
 _CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -45,7 +47,7 @@ class RankWatch:
         self._memory = ProcessMemory(pid)
         self._telemetry = telemetry
         self._is_virtual = rank.spec.gpu.kind is DeviceKind.VIRTUAL
-        self.has_agent = self.is_stopping = self.has_stepped = False
+        self.has_agent = self.is_stopping = self.has_stepped = self._has_ended = False
         self.peak_bytes = 0
         self.refusal: str | None = None
 
@@ -57,6 +59,14 @@ class RankWatch:
     def close(self) -> None:
         self.read()
         self._memory.close()
+
+    def judged(self, code: int) -> int:
+        """``code``, but 0 of a rank whose libraries crashed after the script had reached its end."""
+        self.read()
+        if not self._has_ended or code not in _CRASHES:
+            return code
+        logger.warning("rank %d: its script had ended; %s while it shut down", self._rank.rank, how_ended(code))
+        return int(ExitCode.DONE)
 
     def cpu_ticks(self) -> int:
         """Processor time so far: what shows that a script without the agent does something."""
@@ -81,6 +91,8 @@ class RankWatch:
             self._step(report)
         elif report.kind == "checkpoint":
             self._checkpoint(report)
+        elif report.kind == "ended":
+            self._has_ended = True
         elif report.kind == "refused":
             self.refusal = " ".join(report.text("why").split())[:_LONGEST_REFUSAL]
 

@@ -23,7 +23,7 @@ _MOST_BYTES: Final = 2**50
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One line. kind: hello, step, checkpoint, stopping or refused."""
+    """One line. kind: hello, step, checkpoint, stopping, refused or ended."""
 
     kind: str
     step: int
