@@ -88,8 +88,8 @@ class ProfileOperator(FrenzyOperator):
     def _skip_preparing_if_small(self, context: Any, view: RunView, found: dict[str, Any]) -> None:
         """Workers prepare small data sooner than another task begins. Its task then ends here, without a process.
 
-        Conversations are prepared by the task, however few: what is wrong with a row is said before GPUs are held.
-        So does that of a script which loads its data itself.
+        So does that of a script which loads its data itself. Conversations are prepared by the task, however few: what
+        is wrong with a row is said before GPUs are held.
         """
         from airflow.sdk.exceptions import DownstreamTasksSkipped
 
