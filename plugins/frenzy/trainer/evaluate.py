@@ -186,6 +186,8 @@ def _mean_loss(model: Any, reader: Any, data: Any, job: TrainingJob) -> tuple[fl
     with torch.inference_mode():
         for index in range(first, first + count):
             batch = reader.read(np.array([index]))
+            if not batch.num_counted:  # its mean would be none
+                continue
             inputs = {name: torch.from_numpy(values).to(model.device) for name, values in batch.arguments()}
             # With a cache, transformers makes no block mask of the positions.
             total += float(model(**inputs, use_cache=False).loss) * batch.num_counted

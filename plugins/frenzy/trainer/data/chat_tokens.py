@@ -1,6 +1,6 @@
 """Conversations to tokens by a chat template, with marks: which tokens are learnt, and where a conversation begins.
 
-A template says with ``{% generation %}`` what the assistant gives. A token counts where it begins within that; without
+A template says with ``{% generation %}`` what the assistant gives. A token counts where it overlaps that; without
 the marks nothing tells an answer from a question, so the row is refused. Marks are the two highest bits of an id.
 """
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from frenzy.core.values.job import GENERATION_MARK, DataSpec
 from frenzy.trainer.data.conversations import parsed_line
+from frenzy.trainer.data.documents import MOST_CHARACTERS
 from frenzy.trainer.data.encoding import Encoder, TextBatch, TokenBatch
 from frenzy.trainer.data.source_parts import digest_of
 from frenzy.trainer.outcome import BadInputError, one_line
@@ -23,6 +24,7 @@ COUNTED: Final = 1 << 31
 START: Final = 1 << 30
 _IDS: Final = START - 1
 _FIELD: Final = "data.messages.template"
+_IN_SET_BLOCK: Final = re.compile(r"\{%-?\s*set\s+\w+\s*-?%\}(?:(?!endset).)*" + GENERATION_MARK, re.DOTALL)
 
 
 class MarkedTokens(NamedTuple):
@@ -51,7 +53,9 @@ class ConversationEncoder(Encoder):
     def __init__(self, tokenizer: Any) -> None:
         super().__init__(tokenizer)
         self.dtype = np.dtype("<u4")
-        self._template: str = tokenizer.chat_template or ""
+        given = tokenizer.chat_template or ""
+        # some tokenizers have several by name
+        self._template: str = given if isinstance(given, str) else given.get("default", "")
         self._rendering = threading.Lock()  # a compiled template notes its marks in one place for all callers
 
     @property
@@ -90,26 +94,30 @@ class ConversationEncoder(Encoder):
                 )
         except Exception as error:  # a template raises what it likes
             raise BadInputError(_FIELD, where, f"it cannot be applied there ({one_line(error)})") from error
-        texts, spans = found
-        return texts[0], spans[0]
+        (text,), (answers,) = found
+        if len(text) > MOST_CHARACTERS:
+            raise BadInputError(_FIELD, where, f"it writes more than {MOST_CHARACTERS // 1_000_000} million characters")
+        return text, answers
 
     def _check(self, where: str) -> None:
         if not self._template:
             allowed = "the tokenizer has no chat template; give one, with {% generation %} around the answers"
         elif not re.search(GENERATION_MARK, self._template):
             allowed = "the chat template has no {% generation %} around the answers, so none can be told; give one"
+        elif re.search(_IN_SET_BLOCK, self._template):
+            allowed = "{% generation %} stands within a {% set %} block, where its place is not known; write it outside"
         elif self._rust is None:
-            allowed = "the tokenizer is a slow one, which does not say where a token begins; save it as a fast one"
+            allowed = "the tokenizer is a slow one, which does not say where a token stands; save it as a fast one"
         else:
             return
         raise BadInputError(_FIELD, where, allowed)
 
     def _marked(self, encoding: Any, answers: list[tuple[int, int]], where: str) -> NDArray[Any]:
         ids = np.array(encoding.ids, dtype=self.dtype)
-        begins = np.array([start for start, _ in encoding.offsets], dtype=np.int64)
+        begins, ends = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2).T
         counted = np.zeros(ids.shape, dtype=np.bool_)
         for start, stop in answers:
-            counted |= (begins >= start) & (begins < stop)
+            counted |= (begins < stop) & (ends > start)
         if not counted.any():
             allowed = "the template marks no answer in it: it needs a message of the assistant's; mend or drop the row"
             raise BadInputError("data.messages", where, allowed)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from frenzy.core.values.job import DataSpec, MessagesSpec
 from frenzy.trainer.outcome import BadInputError
 
 _WHERE, _MESSAGES = "where", "messages"
+_ROLES: Final = ("system", "developer", "user", "assistant", "tool")
+_CALLS: Final = "tool_calls"
 
 
 def conversation_line(row: object, where: str, asked: MessagesSpec) -> str:
@@ -20,10 +22,15 @@ def conversation_line(row: object, where: str, asked: MessagesSpec) -> str:
     if not isinstance(row, Sequence) or isinstance(row, str) or not row:
         raise _refused("data.messages.column", where, f"it holds {_kind(row)} there, not a list of messages")
     messages = [_message(each, where, asked) for each in row]
-    line = json.dumps({_WHERE: where, _MESSAGES: messages}, ensure_ascii=False, default=str)
+    said = [each for each in messages if each["role"] == "assistant"]
+    if said and not any(each["content"] or each.get(_CALLS) for each in said):
+        raise _refused("data.messages.content", where, f"its assistant says nothing in {asked.content!r}")
     try:
+        line = json.dumps({_WHERE: where, _MESSAGES: messages}, ensure_ascii=False, default=str, allow_nan=False)
         line.encode()
-    except UnicodeEncodeError as error:
+    except (TypeError, ValueError) as error:
+        if not isinstance(error, UnicodeEncodeError):
+            raise _refused("data.messages.column", where, f"a message of it is no JSON ({error})") from error
         allowed = "its text has half of a character (a lone surrogate); mend or drop the row"
         raise _refused("data.path", where, allowed) from error
     return line
@@ -45,12 +52,29 @@ def words_of(data: DataSpec, text: str) -> str:
 def _message(given: object, where: str, asked: MessagesSpec) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         raise _refused("data.messages.column", where, f"a message of it is {_kind(given)}, not a mapping")
-    others = {key: each for key, each in given.items() if each is not None}
-    role, content = others.pop(asked.role, None), others.pop(asked.content, "")
+    others = _without_nulls(given)
+    role, content = others.pop(asked.role, None), others.pop(asked.content, None)
+    if content is None and others.get(_CALLS):
+        content = ""
     for field, key, value in (("role", asked.role, role), ("content", asked.content, content)):
         if not isinstance(value, str):
-            raise _refused(f"data.messages.{field}", where, f"a message of it has {_kind(value)} as {key!r}, not text")
-    return {**others, "role": asked.roles.get(str(role), role), "content": content}
+            keys = ", ".join(map(str, given))
+            allowed = f"a message of it has {_kind(value)} as {key!r}, not text; its keys are {keys}"
+            raise _refused(f"data.messages.{field}", where, allowed)
+    known = asked.roles.get(role, role)
+    if known not in (*_ROLES, *asked.roles.values()):
+        allowed = f"a message of it has the role {role!r}; map it to one of {', '.join(_ROLES)}, or to itself"
+        raise _refused("data.messages.roles", where, allowed)
+    return {**others, "role": known, "content": content}
+
+
+def _without_nulls(value: Any) -> Any:
+    """Columns of mappings have every key that any row has; a template would write the empty ones."""
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list | tuple):
+        return [_without_nulls(each) for each in value]
+    return value
 
 
 def _kind(value: object) -> str:

@@ -38,7 +38,7 @@ _TRAINING_SPLIT: Final = "train"
 _COMPRESSIONS: Final = (".gz", ".bz2", ".xz", ".zst")
 _PIECE_CHARACTERS: Final = 8_000_000
 # A compressed file of a few kB may hold lines of any length.
-_MOST_LINE_CHARACTERS: Final = 16_000_000
+MOST_CHARACTERS: Final = 16_000_000
 _ROWS_AT_ONCE: Final = 64
 _MOST_NAMES: Final = 20
 _READ_BYTES: Final = 2**20
@@ -198,14 +198,14 @@ def _read_lines(file: Any, place: str) -> str:
 
 
 def _read_line(file: Any, place: str) -> str:
-    line: str = file.readline(_MOST_LINE_CHARACTERS)
-    if len(line) == _MOST_LINE_CHARACTERS:
+    line: str = file.readline(MOST_CHARACTERS)
+    if len(line) == MOST_CHARACTERS:
         raise _too_long(place)
     return line
 
 
 def _too_long(place: str) -> BadInputError:
-    allowed = f"a line or text in it is longer than {_MOST_LINE_CHARACTERS // 1_000_000} million characters; split it"
+    allowed = f"a line or text in it is longer than {MOST_CHARACTERS // 1_000_000} million characters; split it"
     return BadInputError("data.path", place, allowed)
 
 
@@ -356,7 +356,7 @@ def _texts_of(
             text: str | None = value.as_py()
             if data.messages is not None:
                 text = conversation_line(text, f"{place} row {number}", data.messages)
-            if text is not None and len(text) > _MOST_LINE_CHARACTERS:
+            if text is not None and len(text) > MOST_CHARACTERS:
                 raise _too_long(place)
             yield text
 

@@ -5,6 +5,7 @@ Local shards are read with plain reads, never mapped: the memory of a virtual GP
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -188,13 +189,40 @@ def pack(
         place = f"{folder}/{key_of(source, encoder)}"
         shards = prepare_shards(job.data, source, encoder, place, share=share, note=note)
         packed = packed_of(job.data, place, shards, encoder.dtype.itemsize)
+        _check_held_out(job, packed)
         files.write_text(index, codec.dumps(packed))
     return packed
 
 
 def index_name(job: TrainingJob, tokenizer: Any) -> str:
     """The file that says which prepared tokens the job trains on."""
-    return f"tokens-{short_hash(codec.dumps(job.data), str(len(tokenizer)), job.model.tokenizer)}.json"
+    document = json.loads(codec.dumps(job.data))
+    # Unless they say something: an index that was made before there were these fields is found again.
+    for name in ("messages", "document_masks"):
+        if not document[name]:
+            del document[name]
+    return f"tokens-{short_hash(json.dumps(document), str(len(tokenizer)), job.model.tokenizer)}.json"
+
+
+def _check_held_out(job: TrainingJob, packed: PackedData) -> None:
+    """Raises BadInputError where no answer is in what a validation or the evaluation is to score."""
+    asked = [job.validation.max_sequences] if job.validation.every_steps is not None else []
+    asked += [job.evaluation.max_sequences] if job.evaluation.enabled else []
+    if not packed.is_marked or not asked:
+        return
+    first = packed.num_train if packed.num_validation else 0
+    count = min(*asked, packed.num_validation or packed.num_train)
+    reader = SequenceReader(packed)
+    has_answers = any(_has_counted(reader, index) for index in range(first, first + count))
+    reader.close()
+    if not has_answers:
+        allowed = f"no answer is in the {count} sequences that are to be scored; hold out more, or score more of them"
+        raise BadInputError("data.validation_fraction", job.data.validation_fraction, allowed)
+
+
+def _has_counted(reader: SequenceReader, index: int) -> bool:
+    counted = reader.read_marked(np.array([index])).counted
+    return counted is None or bool(counted.any())
 
 
 def training_texts(data: DataSpec, on_progress: files.OnProgress = lambda _: None) -> Iterator[str]:

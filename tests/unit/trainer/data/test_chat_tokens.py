@@ -18,7 +18,7 @@ from pyarrow import parquet
 from frenzy.core.values.job import DataSpec, MessagesSpec, ModelSpec, TrainingJob, TrainingSpec
 from frenzy.trainer.data.batches import NOT_COUNTED, BatchReader
 from frenzy.trainer.data.chat_tokens import COUNTED, START, ConversationEncoder, unmarked
-from frenzy.trainer.data.conversations import conversation_line
+from frenzy.trainer.data.conversations import conversation_line, parsed_line
 from frenzy.trainer.data.data_facts import data_facts
 from frenzy.trainer.data.encoding import TextBatch
 from frenzy.trainer.data.packing import PackedData, SequenceReader, pack, training_texts
@@ -138,6 +138,26 @@ REFUSED: dict[str, tuple[Any, MessagesSpec, str]] = {
     "no list": ("hello", ASKED, "line 3.*holds a str there, not a list of messages"),
     "no text": ([{"role": "user", "content": [{"type": "image"}]}], ASKED, "line 3.*a list as 'content', not text"),
     "no role": ([{"content": "x"}], ASKED, "line 3.*has nothing as 'role', not text"),
+    "content under another key": (
+        [{"role": "user", "value": "hi"}, {"role": "assistant", "value": "hello"}],
+        ASKED,
+        "line 3.*nothing as 'content', not text; its keys are role, value",
+    ),
+    "silent assistant": (
+        [{"role": "user", "content": "hi"}, {"role": "assistant", "content": ""}],
+        ASKED,
+        "line 3.*its assistant says nothing",
+    ),
+    "unknown role": (
+        [{"role": "user", "content": "hi"}, {"role": "Assistant", "content": "hello"}],
+        ASKED,
+        "data.messages.roles.*line 3.*the role 'Assistant'; map it to one of system",
+    ),
+    "no number": (
+        [{"role": "user", "content": "hi", "score": float("nan")}, {"role": "assistant", "content": "x"}],
+        ASKED,
+        "line 3.*no JSON",
+    ),
     "not applied": (
         [{"role": "tool", "content": "x"}],
         replace(
@@ -181,3 +201,50 @@ def test_another_template_makes_other_tokens_under_another_name(tmp_path: Path) 
     first, second = (packed(job_of(file, each), tmp_path) for each in (ASKED, other))
     assert first.place != second.place
     assert first.digest != second.digest
+
+
+def test_a_token_that_reaches_into_an_answer_is_learnt() -> None:
+    tokenizer = train_tokenizer(["A: yes it is"] * 50, vocab_size=300)
+    tokenizer.chat_template = "{% for m in messages %}A: {% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
+    line = conversation_line([{"role": "assistant", "content": "yes"}], "row 1", ASKED)
+    ids = ConversationEncoder(tokenizer).encode(TextBatch(segment=0, texts=((line, True),))).ids
+    tokens, counted, _ = unmarked(ids, is_marked=True)
+    assert counted is not None
+    assert tokenizer.decode(tokens[counted]).strip() == "yes"
+
+
+def test_of_several_named_templates_the_default_is_taken(tmp_path: Path) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = {"default": TEMPLATE, "tool_use": "none"}
+    data = pack(job_of(as_jsonl(tmp_path, CHATS * 8), MessagesSpec()), tokenizer, tmp_path / "data")
+    assert answers(data)[1].startswith("4;oui")
+
+
+def test_a_mark_within_a_set_block_is_refused(tmp_path: Path) -> None:
+    template = (
+        "{% for m in messages %}{% set x %}{% generation %}{{ m.content }}{% endgeneration %}{% endset %}{{ x }}"
+        "{% endfor %}"
+    )
+    with pytest.raises(BadInputError, match="line 1.*within a {% set %} block"):
+        packed(job_of(as_jsonl(tmp_path, CHATS), MessagesSpec(template=template)), tmp_path)
+
+
+def test_what_is_empty_in_other_rows_is_no_part_of_a_message() -> None:
+    call = {"function": {"name": "f", "arguments": {"a": 1, "b": None}}, "id": None}
+    chat = [{"role": "assistant", "content": None, "tool_calls": [call], "name": None}]
+    _, (message,) = parsed_line(conversation_line(chat, "row 1", ASKED))
+    assert message == {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}],
+    }
+
+
+def test_held_out_text_without_an_answer_is_refused_where_it_is_to_be_scored(tmp_path: Path) -> None:
+    long_question = [{"role": "user", "content": "why " * 200}, {"role": "assistant", "content": "x"}]
+    rows = as_jsonl(tmp_path, [*CHATS * 20, long_question])
+    job = job_of(rows)
+    job = replace(job, data=replace(job.data, validation_fraction=0.2))
+    with pytest.raises(BadInputError, match="data.validation_fraction.*no answer is in the 2 sequences"):
+        packed(replace(job, evaluation=replace(job.evaluation, max_sequences=2)), tmp_path)
+    assert packed(replace(job, evaluation=replace(job.evaluation, enabled=False)), tmp_path).num_validation > 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from frenzy.core.values.errors import TemporaryError
-from frenzy.core.values.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
+from frenzy.core.values.job import DataSpec, MessagesSpec, ModelSpec, TrainingJob, TrainingSpec
 from frenzy.trainer import files
 from frenzy.trainer.data.documents import documents, list_files, pieces
 from frenzy.trainer.data.encoding import batches
-from frenzy.trainer.data.packing import SequenceReader, find_packed, pack, split, training_texts
+from frenzy.trainer.data.packing import SequenceReader, find_packed, index_name, pack, split, training_texts
 from frenzy.trainer.data.source_parts import survey
 from frenzy.trainer.data.tokenizer import byte_tokenizer, train_tokenizer
 from frenzy.trainer.outcome import BadInputError
@@ -173,3 +174,11 @@ def test_an_index_that_was_written_by_somebody_else_is_not_believed(
     size = told["num_tokens"] * told["num_bytes_per_token"]
     os.truncate(Path(first.place) / first.shards[0].name, size)
     assert pack(_job(tmp_path / "a.txt"), tokenizer, tmp_path / "out") == first
+
+
+def test_tokens_that_were_prepared_before_there_were_conversations_are_found_again() -> None:
+    data = DataSpec(path="/data/words.txt", sequence_length=64)
+    job = TrainingJob(name="x", model=ModelSpec(config={}), data=data, training=TrainingSpec(max_steps=1))
+    assert index_name(job, range(257)) == "tokens-0be473797c11.json", "the name of the release before"
+    of_chats = replace(job, data=replace(data, messages=MessagesSpec()))
+    assert index_name(of_chats, range(257)) != index_name(job, range(257))
