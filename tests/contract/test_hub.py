@@ -16,6 +16,9 @@ from tests.fake_hub import FakeHub, serving
 
 import frenzy
 from frenzy.adapters.model_config import resolve_model
+from frenzy.airflow.tasks.profile import registration
+from frenzy.app.register import record_of
+from frenzy.core.runs.ledger import RunIdentity, RunRecord
 from frenzy.core.values.errors import PermanentError, TemporaryError
 from frenzy.core.values.job import ModelSpec
 from frenzy.trainer.model.hub import refusal
@@ -115,3 +118,25 @@ def test_a_hub_that_cannot_be_reached_is_tried_again() -> None:
     found = refusal(ModelSpec(hub_id="acme/tiny"), error)
     assert isinstance(found, TemporaryError)
     assert "The hub could not be reached for acme/tiny" in str(found)
+
+
+def test_a_cleared_run_reads_the_commit_that_it_began_with(hub: FakeHub, tmp_path: Path) -> None:
+    text = tmp_path / "words.txt"
+    text.write_text("to be or not to be\n", encoding="utf-8")
+    identity = RunIdentity(dag_id="job_words", run_id="r", task_group="train")
+
+    def asked(before: RunRecord | None, **model: str) -> RunRecord:
+        job = {
+            "name": "words",
+            "model": {"hub_id": "acme/tiny", **model},
+            "data": {"path": str(text), "sequence_length": 64},
+            "training": {"max_steps": 10, "global_batch_size": 4},
+        }
+        return record_of(registration(identity, job, None, before=before), 0.0)
+
+    first = hub.push("acme/tiny", {"config.json": config()})
+    run = asked(None)
+    second = hub.push("acme/tiny", {"config.json": config(n_embd=64)})
+    cleared = asked(run)
+    assert (cleared.commit, cleared.model_config, cleared.asked_model) == (first, run.model_config, run.asked_model)
+    assert asked(run, revision=second).commit == second

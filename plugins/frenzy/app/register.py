@@ -38,6 +38,7 @@ def register_run(services: Services, request: RegisterRun) -> RunView:
             return known
         _checked_owner(tx, services, request, fresh.run_key)
         refresh_inventory(tx, services)
+        fresh = _at_its_commit(tx.run(fresh.run_key), fresh)
         facts = plan_facts(tx, services, fresh.run_key)
     # Between two transactions: nobody waits for the ledger while this run is planned. Plans are made anew before
     # the run is queued, so that a cluster that changes meanwhile is none of its business.
@@ -137,14 +138,23 @@ def record_of(request: RegisterRun, now_s: float) -> RunRecord:
         data_facts=request.data_facts,
         total_steps=total_steps(request.job, request.data_facts),
         masked=request.masked,
+        asked_model=request.asked_model,
     )
+
+
+def _at_its_commit(before: RunRecord | None, run: RunRecord) -> RunRecord:
+    """``run`` with the commit that it began with, wherever a branch is now, unless another model is asked for."""
+    if before is None or before.commit is None or not before.was_asked_for(run.job.model, run.asked_model):
+        return run
+    model = replace(run.job.model, revision=before.commit)
+    return replace(run, job=replace(run.job, model=model), model_config=before.model_config or run.model_config)
 
 
 def _pending(tx: LedgerTx, services: Services, run: RunRecord) -> RunRecord:
     before = tx.run(run.run_key)
     if before is not None:
         run = replace(run, num_attempts=before.num_attempts, generation=before.generation + 1)
-        if not _trains_the_same(before.job, run.job) or before.model_config != run.model_config:
+        if not _trains_the_same(before, run) or before.model_config != run.model_config:
             services.runs.clear_checkpoints(run.run_key)
         else:
             run = replace(run, prepared_before=before.prepared or before.prepared_before)
@@ -165,9 +175,11 @@ def _planned(tx: LedgerTx, run: RunRecord, plans: tuple[tuple[Candidate, ...], R
     return move(tx, run, JobState.PLANNED, now_s, reason)
 
 
-def _trains_the_same(before: TrainingJob, after: TrainingJob) -> bool:
-    # A branch of the hub that went on, or a record from before commits were kept, costs no checkpoint.
-    same_model = replace(before.model, revision=None) == replace(after.model, revision=None)
-    return same_model and all(
-        getattr(before, each) == getattr(after, each) for each in ("data", "training", "workload")
+def _trains_the_same(before: RunRecord, after: RunRecord) -> bool:
+    # Of a hub's model the asked revision counts: a record from before commits were kept costs no checkpoint.
+    model = replace(before.job.model, revision=after.job.model.revision)
+    return (
+        model == after.job.model
+        and before.was_asked_for(after.job.model, after.asked_model)
+        and all(getattr(before.job, each) == getattr(after.job, each) for each in ("data", "training", "workload"))
     )

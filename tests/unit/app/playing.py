@@ -51,10 +51,13 @@ class Airflow:
     clock: FakeClock
     key: str = ""
 
-    def register(self, job: TrainingJob, run_id: str = "r1") -> RunView:
+    def register(self, job: TrainingJob, run_id: str = "r1", asked_model: str = "") -> RunView:
         identity = RunIdentity(dag_id=f"job_{job.name}", run_id=run_id, task_group="train")
         self.key = identity.run_key
-        request = RegisterRun(identity=identity, job=job, model_config=CONFIG, data_facts=DataFacts(num_tokens=10**6))
+        facts = DataFacts(num_tokens=10**6)
+        request = RegisterRun(
+            identity=identity, job=job, model_config=CONFIG, data_facts=facts, asked_model=asked_model
+        )
         return register_run(self.services, request)
 
     def place(self) -> PlaceView:

@@ -72,13 +72,15 @@ class ProfileOperator(FrenzyOperator):
 
     def execute(self, context: Any) -> dict[str, Any]:
         from frenzy.airflow.failures import airflow_errors
-        from frenzy.airflow.tasks.profile import log_plans, refuse_if_over, registration, summary
+        from frenzy.airflow.tasks.profile import known_run, log_plans, refuse_if_over, registration, summary
         from frenzy.api import endpoints as api
 
         with airflow_errors():
             job = self._given(context["params"]) if callable(self._given) else self._given
-            request = registration(identity_of(context["ti"]), job, self.data_facts, masked=self._masked)
-            view = self.api_client().send(api.register(request))
+            client, identity = self.api_client(), identity_of(context["ti"])
+            before = known_run(client, identity.run_key)
+            request = registration(identity, job, self.data_facts, masked=self._masked, before=before)
+            view = client.send(api.register(request))
         log_plans(self.log, view)
         refuse_if_over(view)
         found = summary(view)

@@ -4,35 +4,51 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from frenzy.airflow.failures import fail
-from frenzy.core.runs.ledger import FINAL_STATES, DataFacts, RunIdentity
+from frenzy.api import endpoints as api
+from frenzy.core.runs.ledger import FINAL_STATES, DataFacts, RunIdentity, RunRecord, asked_model
 from frenzy.core.runs.protocol import RegisterRun, RunView
 from frenzy.core.values.codec import decode
 from frenzy.core.values.errors import SpecError, Violation
-from frenzy.core.values.job import TrainingJob
+from frenzy.core.values.job import ModelSpec, TrainingJob
 from frenzy.settings import CHECKOUT, load_settings
+
+if TYPE_CHECKING:
+    from frenzy.adapters.api_client import ApiClient
 
 _TABLE_WIDTH: Final = 320
 
 
-def registration(identity: RunIdentity, job: Any, data_facts: Any, *, masked: tuple[str, ...] = ()) -> RegisterRun:
-    """The request that registers the run. Raises PermanentError for a bad spec, model or data."""
+def registration(
+    identity: RunIdentity,
+    job: Any,
+    data_facts: Any,
+    *,
+    masked: tuple[str, ...] = (),
+    before: RunRecord | None = None,
+) -> RegisterRun:
+    """The request that registers the run. Raises PermanentError for a bad spec, model or data.
+
+    before: the run as it was, if its tasks were cleared; it goes on with its commit of a hub's model.
+    """
     from frenzy.adapters.model_config import resolve_model
     from frenzy.adapters.source_settings import source_rules
     from frenzy.trainer.data.data_facts import data_facts as measure
     from frenzy.trainer.guarded import guarded
 
     spec, settings = job_of(job), load_settings(os.environ)
+    asked = asked_model(spec.model)
     with guarded(spec, source_rules(settings, os.environ)):
         known = _known(data_facts)
         model_config: Mapping[str, Any] = {}
         if spec.names_a_model:
-            model, model_config = resolve_model(spec.model, cache_folder=settings.cache_folder)
+            model, model_config = resolve_model(_at_its_commit(spec.model, before), cache_folder=settings.cache_folder)
             spec = replace(spec, model=model)  # every attempt reads the same commit
         return RegisterRun(
             identity=identity,
@@ -40,7 +56,23 @@ def registration(identity: RunIdentity, job: Any, data_facts: Any, *, masked: tu
             model_config=model_config,
             data_facts=known if spec.brings_own_data else measure(spec, known=known),
             masked=masked,
+            asked_model=asked,
         )
+
+
+def _at_its_commit(model: ModelSpec, before: RunRecord | None) -> ModelSpec:
+    if before is None or before.commit is None or not before.was_asked_for(model, asked_model(model)):
+        return model
+    return replace(model, revision=before.commit)
+
+
+def known_run(client: ApiClient, run_key: str) -> RunRecord | None:
+    """The run, if it was registered before: its tasks were cleared."""
+    from frenzy.adapters.api_client import NotFoundError
+
+    with suppress(NotFoundError):
+        return client.send(api.run_view(run_key)).run
+    return None
 
 
 def job_of(job: Any) -> TrainingJob:

@@ -6,6 +6,7 @@ lease is suspect, not free: its slots stay held until its workers are proved gon
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -19,7 +20,7 @@ from frenzy.core.values.cluster import Placement
 from frenzy.core.values.codec import OMITTED_IF_EMPTY, Inlining
 from frenzy.core.values.errors import ContractError, Reason
 from frenzy.core.values.hardware import DeviceKind
-from frenzy.core.values.job import TrainingJob
+from frenzy.core.values.job import ModelSpec, TrainingJob
 from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.peak_memory import KEYS_IN_A_SAMPLE, KEYS_IN_AN_ATTEMPT, PeakMemory
 from frenzy.core.values.prepared_data import PreparedData
@@ -27,6 +28,7 @@ from frenzy.core.values.resource_plan import Candidate, PlanShape, ResourcePlan,
 from frenzy.core.values.telemetry import Heartbeat
 
 RUN_KEY_LENGTH: Final = 12
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 
 class JobState(StrEnum):
@@ -122,6 +124,7 @@ class RunRecord:
     masked: paths of the spec's texts that came from a connection or a variable; see ``frenzy.core.runs.masking``.
     prepared: the data it trains on, frozen; None where its workers prepare them. prepared_before: those that its
     checkpoints were trained on, until it is known what it trains on since its tasks were cleared.
+    asked_model: ``asked_model`` of the job that was given, whose revision may be a branch; the job here has a commit.
     """
 
     run_key: str
@@ -143,6 +146,30 @@ class RunRecord:
     masked: tuple[str, ...] = ()
     prepared: PreparedData | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     prepared_before: PreparedData | None = field(default=None, metadata=OMITTED_IF_EMPTY)
+    asked_model: str = field(default="", metadata=OMITTED_IF_EMPTY)
+
+    @property
+    def commit(self) -> str | None:
+        """The commit of a hub's model that the run trains, if it is known."""
+        revision = self.job.model.revision
+        return revision if revision is not None and _COMMIT.fullmatch(revision) else None
+
+    def was_asked_for(self, model: ModelSpec, asked: str) -> bool:
+        """Whether the run was given the same model of a hub; ``model`` may have its commit already.
+
+        Of a run from before ``asked_model`` was kept the commit may be all that is known: then only another commit,
+        asked for as such, is another model.
+        """
+        known = self.asked_model or ("" if self.commit else asked_model(self.job.model))
+        if known and asked:
+            return known == asked
+        is_other = model.revision != self.commit and _COMMIT.fullmatch(model.revision or "") is not None
+        return model.hub_id == self.job.model.hub_id and not (is_other and asked == asked_model(model))
+
+
+def asked_model(model: ModelSpec) -> str:
+    """A digest of the hub id and revision that are asked for; empty for other models."""
+    return "" if model.hub_id is None else short_hash(model.hub_id, model.revision or "main", length=RUN_KEY_LENGTH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, Le, Len, Lt
 
 from frenzy.core.runs.ledger import (
+    RUN_KEY_LENGTH,
     Attempt,
     DataFacts,
     Event,
@@ -25,7 +26,7 @@ from frenzy.core.runs.ledger import (
     RunIdentity,
     RunRecord,
 )
-from frenzy.core.values.codec import Inlining
+from frenzy.core.values.codec import OMITTED_IF_EMPTY, Inlining
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.launch import AttemptResult, LaunchSpec, Step
@@ -40,13 +41,14 @@ _MoreBytes = Annotated[int, Ge(-(2**50)), Le(2**50)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterRun:
-    """model_config: the complete Hugging Face config. masked: as in RunRecord."""
+    """model_config: the complete Hugging Face config. masked, asked_model: as in RunRecord."""
 
     identity: RunIdentity
     job: TrainingJob
     model_config: Mapping[str, Any]
     data_facts: DataFacts
     masked: tuple[str, ...] = ()
+    asked_model: Annotated[str, Len(0, RUN_KEY_LENGTH)] = field(default="", metadata=OMITTED_IF_EMPTY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
