@@ -215,6 +215,21 @@ def test_attempts_with_a_chunk_for_each_rank_are_still_read(files: tuple[FsspecR
     assert store.telemetry_sample(KEY, 1, most_records=9) == found
 
 
+def test_who_watches_an_attempt_with_a_chunk_for_each_rank_sees_it_go_on(
+    files: tuple[FsspecRunStore, FileWorkers],
+) -> None:
+    store, workers = files
+    cursor, seen = TelemetryCursor.start(1), []
+    for step in (1, 2, 3):
+        for rank in (0, 1):
+            workers.chunk(1, rank, step - 1, [record(step, rank)])
+        page = store.telemetry(KEY, 1, cursor)
+        cursor = page.cursor
+        seen += [(each.rank, each.step) for each in page.records]
+    assert seen == [(rank, step) for step in (1, 2, 3) for rank in (0, 1)]
+    assert store.telemetry(KEY, 1, cursor).records == ()
+
+
 def test_a_nodes_newest_sign_of_progress_counts_and_goes_with_the_reports(both: tuple[RunStore, Workers]) -> None:
     store, workers = both
     assert store.heartbeats(KEY, 1, num_nodes=2) == ()

@@ -86,15 +86,17 @@ class TelemetryFiles:
         return frozenset(node for _, node in waiting)
 
     def _latest_of(self, nodes: Iterable[int]) -> dict[int, _Latest]:
-        """The newest records of ``nodes``; of all that are found if that is none."""
+        """The newest records of ``nodes``; of all that are found if that is none.
+
+        Attempts before 2026-11-25 have chunks for each rank, and nothing else: the ranks stand for nodes.
+        """
         found = tuple(nodes) or self._nodes()
-        if found:
-            return {
-                node: _latest(self._get(self._paths.latest(self._attempt, node), _MOST_LATEST_BYTES)) for node in found
-            }
-        # Attempts before 2026-11-25 have chunks for each rank, and nothing else.
+        texts = {node: self._get(self._paths.latest(self._attempt, node), _MOST_LATEST_BYTES) for node in found}
+        latest = {node: _latest(text) for node, text in texts.items()}
+        if any(text is not None for text in texts.values()):
+            return latest
         chunks = sorted(self._chunks(self._paths.telemetry_dir(self._attempt)))
-        return {rank: _Latest(num_chunks=chunk + 1) for rank, chunk in chunks}
+        return latest | {rank: _Latest(num_chunks=chunk + 1) for rank, chunk in chunks}
 
     def _nodes(self) -> tuple[int, ...]:
         names = map(_LATEST_NAME.match, self._files.names(self._paths.latest_dir(self._attempt)))
