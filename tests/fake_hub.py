@@ -13,12 +13,17 @@ from threading import Thread
 
 @dataclass
 class FakeHub:
-    """files: of each model by commit. branches: commit by name. fetched: how often each file was sent."""
+    """files: of each model by commit. branches: commit by name. fetched: how often each file was sent.
+
+    away_after: the file after which it answers nothing more.
+    """
 
     files: dict[str, dict[str, dict[str, bytes]]] = field(default_factory=dict)
     branches: dict[str, dict[str, str]] = field(default_factory=dict)
     gated: set[str] = field(default_factory=set)
     fetched: Counter[str] = field(default_factory=Counter)
+    away_after: str = ""
+    is_away: bool = False
     url: str = ""
 
     def push(self, model: str, files: dict[str, bytes], branch: str = "main") -> str:
@@ -59,6 +64,9 @@ def serving() -> Iterator[FakeHub]:
             self._answer(with_content=True)
 
         def _answer(self, *, with_content: bool) -> None:
+            if hub.is_away:
+                self.close_connection = True
+                return
             status, headers, content = hub.find(self.path)
             self.send_response(status)
             for name, value in headers.items():
@@ -68,6 +76,7 @@ def serving() -> Iterator[FakeHub]:
             if with_content and status == 200:
                 hub.fetched[self.path.rpartition("/")[2]] += 1
                 self.wfile.write(content)
+                hub.is_away = self.path.endswith(f"/{hub.away_after}")
 
         def log_message(self, format: str, *arguments: object) -> None:
             """Tests need none of it."""

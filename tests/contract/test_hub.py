@@ -38,6 +38,13 @@ for line in sys.stdin:
     except FrenzyError as error:
         print(json.dumps({"kind": type(error).__name__, "said": str(error)}))
 """
+TELLS = """
+import json, sys
+from frenzy.trainer.model.weight_files import fetch_weights
+told = []
+assert fetch_weights("acme/tiny", sys.stdin.read(), told.append)
+print(json.dumps(told))
+"""
 
 
 @pytest.fixture
@@ -56,12 +63,16 @@ def config(**changed: Any) -> bytes:
 def fetched(*asked: ModelSpec, **environment: str) -> list[dict[str, str]]:
     """What a node makes of each model, in a process of its own."""
     lines = "".join(f"{json.dumps(asdict(each))}\n" for each in asked)
-    command = [sys.executable, "-W", "ignore", "-c", FETCHES]
+    return [json.loads(line) for line in said(FETCHES, lines, **environment).splitlines()]
+
+
+def said(program: str, given: str, **environment: str) -> str:
+    """What ``program`` prints; the hub's client reads its environment but once."""
+    command = [sys.executable, "-W", "ignore", "-c", program]
     environment |= {"PYTHONPATH": str(Path(frenzy.__file__).parents[1])}
-    done = subprocess.run(
-        command, input=lines, env={**os.environ, **environment}, capture_output=True, text=True, check=True
-    )
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return subprocess.run(
+        command, input=given, env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    ).stdout
 
 
 def test_a_branch_becomes_the_commit_that_it_names_now(hub: FakeHub) -> None:
@@ -110,6 +121,27 @@ def test_what_a_hub_refuses_names_the_field_and_what_to_do(hub: FakeHub) -> None
     assert "model.revision: 'v2' is refused; give a commit, a branch or a tag of acme/bare" in moved["said"]
     assert "accept its terms on the hub" in gated["said"]
     assert "it has no weights" in bare["said"]
+
+
+@pytest.mark.parametrize("last", ["config.json", "model-1.safetensors"])
+def test_a_hub_that_goes_away_between_two_files_is_tried_again(hub: FakeHub, last: str) -> None:
+    index = json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}).encode()
+    shards = {f"model-{n}.safetensors": bytes([n] * 99) for n in (1, 2)}
+    commit = hub.push("acme/tiny", {"config.json": config(), "model.safetensors.index.json": index, **shards})
+    hub.away_after = last
+    asked = ModelSpec(hub_id="acme/tiny", revision=commit)
+    (away,) = fetched(asked, HF_HUB_DOWNLOAD_TIMEOUT="1")
+    assert away["kind"] == "TemporaryError", away
+    assert "The hub could not be reached for acme/tiny" in away["said"]
+    hub.away_after, hub.is_away = "", False
+    assert Path(fetched(asked)[0]["path"]).name == commit
+    assert set(hub.fetched.values()) == {1}
+
+
+def test_bytes_are_told_of_while_a_file_comes(hub: FakeHub) -> None:
+    commit = hub.push("acme/tiny", {"model.safetensors": bytes(25 * 1024**2)})
+    told = json.loads(said(TELLS, commit))
+    assert (len(told) > 1, sum(told)) == (True, 25 * 1024**2)
 
 
 def test_a_hub_that_cannot_be_reached_is_tried_again() -> None:

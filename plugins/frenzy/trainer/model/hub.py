@@ -11,7 +11,7 @@ from typing import Final
 from frenzy.core.values.errors import FrenzyError, Reason, ReasonCode, TemporaryError
 from frenzy.core.values.job import ModelSpec
 from frenzy.trainer import heartbeats
-from frenzy.trainer.model.weight_files import fetch_weights
+from frenzy.trainer.model.weight_files import fetch_weights, file_if_any
 from frenzy.trainer.outcome import BadInputError, one_line
 
 _TRY_AGAIN_S: Final = 60.0
@@ -32,9 +32,7 @@ def on_this_machine(model: ModelSpec) -> ModelSpec:
     heartbeats.beat(f"fetching the model {model.hub_id}")
     with _named(model):
         config = cached_file(model.hub_id, CONFIG_NAME, revision=model.revision)
-        cached_file(
-            model.hub_id, GENERATION_CONFIG_NAME, revision=model.revision, _raise_exceptions_for_missing_entries=False
-        )
+        file_if_any(model.hub_id, GENERATION_CONFIG_NAME, revision=model.revision)
         if model.tokenizer == "model":
             AutoTokenizer.from_pretrained(model.hub_id, revision=model.revision or "main", trust_remote_code=False)
     return replace(model, path=str(Path(str(config)).parent), hub_id=None, revision=None)
@@ -46,7 +44,7 @@ def fetch_weights_of(model: ModelSpec) -> None:
         return
     with _named(model):
         weights = fetch_weights(
-            model.hub_id, model.revision, lambda: heartbeats.beat(f"fetching the weights of {model.hub_id}")
+            model.hub_id, model.revision, heartbeats.counting(f"fetching the weights of {model.hub_id}")
         )
     if not weights:
         raise BadInputError("model.hub_id", model.hub_id, "it has no weights of safetensors or torch")
@@ -73,7 +71,9 @@ def refusal(model: ModelSpec, error: Exception) -> FrenzyError:
     if "RepositoryNotFoundError" in kinds:
         allowed = "no such model is there for you: check the name, or give a token: secrets: {HF_TOKEN: ...}"
         return BadInputError("model.hub_id", model.hub_id, allowed)
-    if kinds & {"EntryNotFoundError", "RemoteEntryNotFoundError"} or not isinstance(error, OSError):
+    # A transfer that is cut ends in an error of the HTTP library that the hub's client has, which is no OSError.
+    is_of_transfer = isinstance(error, OSError) or "TransportError" in {each.__name__ for each in type(error).__mro__}
+    if kinds & {"EntryNotFoundError", "RemoteEntryNotFoundError"} or not is_of_transfer:
         return BadInputError("model.hub_id", model.hub_id, f"no model can be read there ({one_line(error)})")
     detail = f"The hub could not be reached for {model.hub_id} ({one_line(error)})."
     return TemporaryError(Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail), retry_after_s=_TRY_AGAIN_S)

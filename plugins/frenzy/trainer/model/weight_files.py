@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 
 from frenzy.trainer.outcome import BadInputError
 from frenzy.trainer.tensor_file import StoredTensor, read_header
+
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 
 class Values(Protocol):
@@ -72,37 +75,70 @@ def find_weight_files(place: str) -> tuple[Path, ...]:
     """The safetensors files in the folder ``place``; none where it has no such files."""
     from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-    return _found(place, None, single=SAFE_WEIGHTS_NAME, index=SAFE_WEIGHTS_INDEX_NAME)
+    return _found(place, single=SAFE_WEIGHTS_NAME, index=SAFE_WEIGHTS_INDEX_NAME)
 
 
-def fetch_weights(hub_id: str, revision: str | None, on_file: Callable[[], None]) -> tuple[Path, ...]:
-    """The files of a hub's weights on this machine, fetched unless they are; safetensors where there are any."""
+def fetch_weights(hub_id: str, revision: str | None, on_bytes: Callable[[int], None]) -> tuple[Path, ...]:
+    """The files of a hub's weights on this machine, fetched unless they are; safetensors where there are any.
+
+    on_bytes: is told of bytes as they come.
+    """
     from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
 
-    return _found(hub_id, revision, single=SAFE_WEIGHTS_NAME, index=SAFE_WEIGHTS_INDEX_NAME, on_file=on_file) or _found(
-        hub_id, revision, single=WEIGHTS_NAME, index=WEIGHTS_INDEX_NAME, on_file=on_file
+    options: dict[str, Any] = {"revision": revision, "tqdm_class": _telling(on_bytes)}
+    return _found(hub_id, single=SAFE_WEIGHTS_NAME, index=SAFE_WEIGHTS_INDEX_NAME, **options) or _found(
+        hub_id, single=WEIGHTS_NAME, index=WEIGHTS_INDEX_NAME, **options
     )
 
 
-def _found(
-    place: str, revision: str | None, *, single: str, index: str, on_file: Callable[[], None] = lambda: None
-) -> tuple[Path, ...]:
-    from transformers.utils.hub import cached_file
+def file_if_any(place: str, name: str, *, revision: str | None = None, tqdm_class: Any = None) -> str | None:
+    """Where the file ``name`` of a folder or of a hub's model lies, fetched unless it is; None where there is none.
 
-    def find(name: str) -> str | None:
-        found: str | None = cached_file(place, name, revision=revision, _raise_exceptions_for_missing_entries=False)
-        on_file()
-        return found
+    Raises what the hub's client raises where it cannot tell: a hub that is away is not one without the file.
+    """
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
+    if Path(place).is_dir():
+        return str(Path(place, name)) if Path(place, name).is_file() else None
+    if _COMMIT.fullmatch(revision or ""):
+        known = try_to_load_from_cache(place, name, revision=revision)
+        if known is not None:
+            return known if isinstance(known, str) else None  # else the hub said that there is none
+    try:
+        return str(hf_hub_download(place, name, revision=revision, tqdm_class=tqdm_class))
+    except LocalEntryNotFoundError:
+        raise
+    except EntryNotFoundError:
+        return None
+
+
+def _telling(on_bytes: Callable[[int], None]) -> type:
+    """A progress bar for the hub's client that shows nothing, and tells of bytes."""
+    from huggingface_hub.utils.tqdm import tqdm
+
+    class Telling(tqdm):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **{**named, "disable": True})  # type: ignore[no-untyped-call]
+
+        def update(self, n: float | None = 1) -> bool | None:
+            if n is not None and n > 0:  # a look that finds nothing new is no progress
+                on_bytes(int(n))
+            return None
+
+    return Telling
+
+
+def _found(place: str, *, single: str, index: str, **options: Any) -> tuple[Path, ...]:
     # As transformers does: an index may be left of another model.
-    whole = find(single)
+    whole = file_if_any(place, single, **options)
     if whole is not None:
         return (Path(whole),)
-    listing = find(index)
+    listing = file_if_any(place, index, **options)
     if listing is None:
         return ()
     names = sorted(set(json.loads(Path(listing).read_text(encoding="utf-8"))["weight_map"].values()))
-    found = {name: find(name) for name in names}
+    found = {name: file_if_any(place, name, **options) for name in names}
     missing = [name for name, each in found.items() if each is None]
     if missing:
         raise BadInputError("model", place, f"{index} names {missing[0]}, which is not there")
