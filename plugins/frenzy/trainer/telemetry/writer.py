@@ -28,6 +28,8 @@ _HISTORY_S: Final = 60.0
 _STORE_S: Final = 2.0
 # A folder of this machine may be written to as often as demonstrations and quick steps need it.
 _LOCAL_S: Final = 0.4
+# The longest pause after a store took nothing, several times on end.
+_LONGEST_PAUSE_S: Final = 60.0
 # Of each rank: who looks every few seconds sees every step; who looks less often sees groups of steps.
 _NEWEST: Final = 32
 _GROUPS: Final = 32
@@ -110,6 +112,7 @@ class NodeTelemetry:
     ) -> None:
         self._paths, self._attempt, self._node_rank, self._clock = paths, attempt, node_rank, clock
         self._interval_s = _STORE_S if files.local_path(paths.run_dir) is None else _LOCAL_S
+        self._pause_s = self._interval_s
         self._ranks: dict[int, _RankRecords] = {}
         self._waiting: deque[list[StepRecord]] = deque(maxlen=_MOST_WAITING)
         self._most_in_a_chunk = most_in_a_chunk
@@ -126,7 +129,7 @@ class NodeTelemetry:
     def turn(self) -> None:
         """Put what is due."""
         now_s = self._clock()
-        if not self._is_new or now_s - self._put_s < self._interval_s:
+        if not self._is_new or now_s - self._put_s < self._pause_s:
             return
         if self._putting is not None and not self._putting.done():
             return
@@ -143,7 +146,7 @@ class NodeTelemetry:
             self._thread.shutdown()
         if any(each.new for each in self._ranks.values()):
             self._end_chunk()
-        if self._waiting:
+        if self._waiting or self._is_new:
             self._put(self._shown())
 
     def _shown(self) -> list[StepRecord]:
@@ -166,8 +169,11 @@ class NodeTelemetry:
                 self._num_chunks += 1
                 self._waiting.popleft()
             files.write_text(self._paths.latest(self._attempt, self._node_rank), latest_text(self._num_chunks, shown))
+            self._pause_s = self._interval_s
         except Exception as error:  # stores raise errors of their own, and the training goes on
             logger.warning("telemetry could not be written: %s", error)
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            self._is_new = True
 
 
 def _power_of_two(least: float) -> int:

@@ -61,6 +61,7 @@ class CountedPuts(MemoryFileSystem):
     protocol = "puts"
     puts: Counter[str] = Counter()
     is_away = False
+    num_refused = 0
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
@@ -68,6 +69,7 @@ class CountedPuts(MemoryFileSystem):
 
     def pipe_file(self, path: str, value: bytes, **options: Any) -> Any:
         if CountedPuts.is_away:
+            CountedPuts.num_refused += 1
             raise OSError("away")
         self.puts[path.rpartition("telemetry/")[2]] += 1
         return super().pipe_file(path, value, **options)
@@ -79,7 +81,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
 
     fsspec.register_implementation(CountedPuts.protocol, CountedPuts, clobber=True)
     CountedPuts.puts.clear()
-    CountedPuts.is_away = False
+    CountedPuts.is_away, CountedPuts.num_refused = False, 0
     return Node(f"puts://{tmp_path.name}/runs")
 
 
@@ -151,6 +153,22 @@ def test_history_waits_while_the_store_is_away(node: Node) -> None:
     node.steps(50, step_s=2.0)
     node.telemetry.close()
     assert [each.step for each in node.read() if each.rank == 0] == list(range(1, 201))
+
+
+def test_what_a_store_did_not_take_is_put_again_without_another_step(node: Node) -> None:
+    CountedPuts.is_away = True
+    node.steps(1, step_s=5.0)
+    for _ in range(100):
+        node.now_s += 1.0
+        node.telemetry.turn()
+    assert 3 <= CountedPuts.num_refused <= 8, "at growing intervals"
+    CountedPuts.is_away = False
+    node.now_s += 60.0
+    node.telemetry.turn()
+    assert [each.step for each in node.read()] == [1, 1]
+    node.now_s += 60.0
+    node.telemetry.turn()
+    assert CountedPuts.puts["latest/00000.jsonl"] == 1
 
 
 def test_very_quick_steps_make_no_larger_chunks(tmp_path: Path) -> None:
