@@ -72,15 +72,15 @@ def latest_text(num_chunks: int, records: Iterable[StepRecord]) -> str:
     return f"{codec.dumps(LatestHead(num_chunks=num_chunks))}\n{lines_of(records)}"
 
 
-def thinned(records: Sequence[StepRecord], every: int) -> list[StepRecord]:
+def thinned(records: Sequence[StepRecord], every: int, *, keeps_last: bool = True) -> list[StepRecord]:
     """One record of a rank for each group of so many steps, with the peaks of the whole group.
 
     Groups end at multiples of ``every``, so that those of different ranks are of the same steps. The first record and
-    the last group stay as they are.
+    the last group stay as they are; the latter unless not ``keeps_last``.
     """
     groups = [list(each) for _, each in groupby(records[1:], key=lambda each: -(-each.step // every))]
-    whole = [reduce(_merged, each) for each in groups[:-1]]
-    return [*records[:1], *whole, *(groups[-1] if groups else ())]
+    last = groups.pop() if groups and keeps_last else []
+    return [*records[:1], *(reduce(_merged, each) for each in groups), *last]
 
 
 def _merged(earlier: StepRecord, later: StepRecord) -> StepRecord:

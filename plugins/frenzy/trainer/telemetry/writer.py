@@ -83,16 +83,24 @@ class _RankRecords:
         self.new.append(record)
         self.newest.append(record)
 
+    def snapshot(self) -> _RankRecords:
+        """As it is now, for another thread."""
+        return _RankRecords(self.new.copy(), self.newest.copy())
+
     def shown(self) -> list[StepRecord]:
-        """The newest one by one, what else is new in groups of steps."""
+        """The newest one by one, what else is new in groups of steps: some hundred records, however many are new."""
         older = self.new[:-_NEWEST]
-        if not older:
-            return list(self.newest)
-        every = _power_of_two(len(older) / _GROUPS)
-        cut = older[-1].step // every * every  # groups are whole
-        return thinned([each for each in older if each.step <= cut], every) + [
-            each for each in self.new if each.step > cut
-        ]
+        return _grouped(older) + self.new[-_NEWEST:] if older else list(self.newest)
+
+
+def _grouped(records: list[StepRecord]) -> list[StepRecord]:
+    """In whole groups of steps, and what is left at the end in smaller ones."""
+    every = _power_of_two(len(records) / _GROUPS)
+    if every == 1:
+        return records
+    cut = records[-1].step // every * every
+    whole, rest = [each for each in records if each.step <= cut], [each for each in records if each.step > cut]
+    return thinned(whole, every, keeps_last=False) + (_grouped(rest) if whole else thinned(rest, every))
 
 
 class NodeTelemetry:
@@ -138,7 +146,7 @@ class NodeTelemetry:
         if now_s - self._history_s >= _HISTORY_S:
             self._end_chunk()
         self._is_new, self._put_s = False, now_s
-        self._putting = self._thread.submit(self._put, self._shown())
+        self._putting = self._thread.submit(self._put, self._snapshot())
 
     def close(self) -> None:
         """Put all that is left."""
@@ -147,10 +155,10 @@ class NodeTelemetry:
         if any(each.new for each in self._ranks.values()):
             self._end_chunk()
         if self._waiting or self._is_new:
-            self._put(self._shown())
+            self._put(self._snapshot())
 
-    def _shown(self) -> list[StepRecord]:
-        return [record for each in self._ranks.values() for record in each.shown()]
+    def _snapshot(self) -> list[_RankRecords]:
+        return [each.snapshot() for each in self._ranks.values()]
 
     def _end_chunk(self) -> None:
         by_rank = [each.new for each in self._ranks.values()]
@@ -160,7 +168,7 @@ class NodeTelemetry:
         for each in self._ranks.values():
             each.new = []
 
-    def _put(self, shown: list[StepRecord]) -> None:
+    def _put(self, ranks: list[_RankRecords]) -> None:
         """History first: the newest records say how much of it is there."""
         try:
             while self._waiting:
@@ -168,6 +176,7 @@ class NodeTelemetry:
                 files.write_text(place, lines_of(self._waiting[0]))
                 self._num_chunks += 1
                 self._waiting.popleft()
+            shown = [record for each in ranks for record in each.shown()]
             files.write_text(self._paths.latest(self._attempt, self._node_rank), latest_text(self._num_chunks, shown))
             self._pause_s = self._interval_s
         except Exception as error:  # stores raise errors of their own, and the training goes on

@@ -171,6 +171,16 @@ def test_what_a_store_did_not_take_is_put_again_without_another_step(node: Node)
     assert CountedPuts.puts["latest/00000.jsonl"] == 1
 
 
+def test_the_newest_records_stay_few_however_quick_the_steps_are(tmp_path: Path) -> None:
+    node = Node(str(tmp_path / "runs"))
+    place, most = tmp_path / "runs" / KEY / "attempt-1/telemetry/latest/00000.jsonl", 0
+    for _ in range(25):
+        node.steps(223, step_s=0.01, peak_of=lambda step: 1_000 if step == 1_003 else 1)
+        most = max(most, len(place.read_text().splitlines()))
+    assert most <= 2 * 128
+    assert max(each.peaks.allocated_bytes for each in node.read()) == 1_000
+
+
 def test_very_quick_steps_make_no_larger_chunks(tmp_path: Path) -> None:
     node = Node(str(tmp_path / "runs"), most_in_a_chunk=100)
     node.steps(700, step_s=0.05)
