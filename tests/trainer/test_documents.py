@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.trainer.families import config_of
 from tests.trainer.launching import LLAMA, SENTENCES, Case, LaunchServer, losses, records
 from tests.trainer.reference import train_plainly
+from torch.nn.functional import cross_entropy
 
 from frenzy.core.planning.launchable import TRAINED_FAMILIES
 from frenzy.core.values.job import MASKING_ATTENTION, ModelSpec
 from frenzy.core.values.launch import ExitCode
-from frenzy.trainer.data.batches import NOT_COUNTED
+from frenzy.trainer.data.batches import NOT_COUNTED, BatchReader
+from frenzy.trainer.data.packing import SequenceReader, pack
+from frenzy.trainer.data.run_data import job_tokenizer
+from frenzy.trainer.evaluate import mean_loss
 from frenzy.trainer.loop.worker import checkpoint_activations
 from frenzy.trainer.model.loading import load_config
 from frenzy.trainer.model.making import make_model
@@ -83,6 +89,26 @@ def test_documents_stay_apart_under_adapters_a_fused_loss_and_checkpointed_layer
     losses[0].backward()
     found = [each.grad for each in model.parameters() if each.requires_grad]
     assert any(each is not None and each.abs().sum() > 0 for each in found)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_the_evaluation_scores_each_document_as_if_it_were_alone(lines: str, family: str, tmp_path: Path) -> None:
+    job = Case(run_dir="", data=lines, data_section=DOCUMENTS, job={"evaluation": {"max_sequences": 5}}).spec().job
+    data = pack(job, job_tokenizer(job), tmp_path)
+    model, reader = random_model(family, "sdpa"), BatchReader(SequenceReader(data), job.data, 256)
+    model.config.use_cache = True  # as the export leaves it
+    batch = reader.read(np.arange(data.num_train, data.num_train + 5))
+    assert batch.positions is not None
+    total = 0.0
+    for tokens, labels, positions in zip(batch.tokens, batch.labels, batch.positions, strict=True):
+        ends = [*np.flatnonzero(positions == 0)[1:].tolist(), len(tokens)]
+        for start, end in itertools.pairwise([0, *ends]):
+            with torch.no_grad():
+                logits = model(input_ids=torch.from_numpy(tokens[None, start:end]), use_cache=False).logits[0, :-1]
+            total += cross_entropy(logits, torch.from_numpy(labels[start + 1 : end]), reduction="sum").item()
+    found, count, num_tokens = mean_loss(model, reader, data, job)
+    assert (count, num_tokens) == (5, batch.num_counted)
+    assert found == pytest.approx(total / num_tokens, abs=1e-5)
 
 
 def random_model(family: str, attention: str) -> Any:

@@ -105,7 +105,7 @@ def evaluate(request: EvaluationRequest, scratch: Path) -> Evaluation:
     data = _data(request, tokenizer)
     model = _model(folder, job, request.model_config)
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
-    loss, num_sequences, num_tokens = _mean_loss(model, _reader(data, job, tokenizer), data, job)
+    loss, num_sequences, num_tokens = mean_loss(model, _reader(data, job, tokenizer), data, job)
     prompt, sample = _sample(model, tokenizer, data, job)
     return Evaluation(
         loss=loss,
@@ -175,7 +175,7 @@ def _reader(data: Any, job: TrainingJob, tokenizer: Any) -> Any:
     return BatchReader(SequenceReader(data), job.data, int(tokenizer.eos_token_id))
 
 
-def _mean_loss(model: Any, reader: Any, data: Any, job: TrainingJob) -> tuple[float, int, int]:
+def mean_loss(model: Any, reader: Any, data: Any, job: TrainingJob) -> tuple[float, int, int]:
     """Mean loss over the tokens that count, one sequence at a time; the numbers of sequences and of tokens."""
     import numpy as np
     import torch
