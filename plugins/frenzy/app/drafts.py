@@ -23,6 +23,9 @@ from frenzy.core.values.scheduling_facts import Hold, Start
 _RUN_ID: Final = "draft"
 _MOST_SHOWN: Final = 30
 NOT_COUNTED: Final = DataFacts()
+# Of a change: deeper and longer than any field.
+_MOST_NAMES: Final = 6
+_LONGEST_PATH: Final = 200
 _SECTIONS: Final = ("training.", "constraints.")
 _FIELDS: Final = ("data.sequence_length", "objective", "priority")
 _CHANGEABLE: Final = f"one of training.*, constraints.*, {', '.join(_FIELDS)}; for the rest write a new job"
@@ -39,9 +42,17 @@ def check_draft(services: Services, job: TrainingJob, caller: Caller) -> bool:
 
 def check_changes(message: WhatIf) -> None:
     """Raises SpecError for a change after which what is known of the run's model and data would not hold."""
-    closed = [each for each in message.changes if not each.startswith(_SECTIONS) and each not in _FIELDS]
+    closed = [each for each in message.changes if not _is_changeable(each)]
     if closed:
-        raise SpecError([Violation(path=each, value="a change", allowed=_CHANGEABLE) for each in closed])
+        raise SpecError(
+            [Violation(path=each[:_LONGEST_PATH], value="a change", allowed=_CHANGEABLE) for each in closed]
+        )
+
+
+def _is_changeable(path: str) -> bool:
+    names = path.split(".")
+    is_short = len(path) <= _LONGEST_PATH and len(names) <= _MOST_NAMES and all(names)
+    return is_short and (path.startswith(_SECTIONS) or path in _FIELDS)
 
 
 def check_what_if(services: Services, job: TrainingJob, message: WhatIf, caller: Caller) -> None:

@@ -9,6 +9,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from frenzy.app.facts import scheduling_facts
 from frenzy.app.queries import gpus_view, queue_view
@@ -19,6 +20,7 @@ from frenzy.core.runs.usage import LeaseSpan, UsageBy, UsageHistory, UsageView, 
 from frenzy.core.runs.views import FleetMetrics, GpuTypeRow, PeakRow
 from frenzy.core.values.errors import ReasonCode
 
+_LONGEST_HISTORY_S: Final = 400 * 86_400.0
 # Of the waits of jobs that wait now.
 QUANTILES = (0.5, 0.9, 1.0)
 OOM_KINDS = {
@@ -97,8 +99,9 @@ def history(
     num_parts: int,
     sees: Sight = see_all,
 ) -> UsageHistory:
-    """The same in equal parts of that time."""
+    """The same in equal parts of that time, of which the last 400 days are looked at."""
     end_s = max(since_s, _end_s(services, until_s))
+    since_s = max(since_s, end_s - _LONGEST_HISTORY_S)
     found = _leases(services, since_s, sees)
     return usage_history(*found, by=by, since_s=since_s, until_s=end_s, num_parts=num_parts)
 

@@ -14,7 +14,7 @@ from frenzy.adapters.spec.schedule import next_starts
 from frenzy.app.drafts import check_changes, check_draft, check_what_if, draft, unplanned
 from frenzy.app.services import Services, require_run
 from frenzy.core.runs.access import Caller
-from frenzy.core.runs.masking import masked_at
+from frenzy.core.runs.masking import masked_at, without_masked
 from frenzy.core.runs.protocol import JobDraft, WhatIf
 from frenzy.core.runs.views import DraftView, Preset, WhatIfView
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, SpecError, TemporaryError
@@ -64,18 +64,22 @@ class Drafter:
         check_changes(message)
         with services.ledger.reading() as tx:
             run = require_run(tx, run_key)
-        job = job_from_document(_with_changes(job_to_document(run.job), message.changes))
-        check_what_if(services, job, message, caller)
         with self._place():
+            try:
+                job = job_from_document(_with_changes(job_to_document(run.job), message.changes))
+                check_what_if(services, job, message, caller)
+            except SpecError as error:
+                raise SpecError(without_masked(error.violations, run)) from None
+            masked = masked_at(job, run.masked)
             view = draft(
                 services,
                 job,
                 run.model_config or {},
-                shown=shown_yaml(job),
+                shown=shown_yaml(masked),
                 data_facts=run.data_facts,
                 micro_batch_size=message.micro_batch_size,
             )
-        return WhatIfView(draft=view, yaml_text=job_to_yaml(masked_at(job, run.masked)))
+        return without_masked(WhatIfView(draft=view, yaml_text=job_to_yaml(masked)), run)
 
     @contextmanager
     def _place(self) -> Iterator[None]:

@@ -142,6 +142,9 @@ def test_it_is_decided_as_for_a_newcomer_behind_all_who_wait(user: Users, run: R
         ({"training.lora.rank": -1}, None, "training.lora.rank"),
         ({"training.nothing": 1}, None, "training.nothing"),
         ({}, 3, "micro_batch_size"),
+        ({"training.a.b.c.d.e.f": 1}, None, "training.a.b.c.d.e.f"),
+        ({"training." + ".".join("a" * 1100): 1}, None, "changes"),
+        ({"training..loss": 1}, None, "training..loss"),
     ],
 )
 def test_what_may_not_change_is_refused_by_its_name(
@@ -160,3 +163,19 @@ def test_a_job_that_would_fit_nowhere_says_why(user: Users, run: RunView) -> Non
     found = asked(user("op"), run, {"data.sequence_length": 65536}).draft
     assert found.num_fitting == 0
     assert found.reason is not None and found.reason.code is ReasonCode.BAD_CONFIG_OR_DATA
+
+
+def test_texts_that_are_hidden_of_the_run_are_hidden_here_and_in_refusals(services: Services, user: Users) -> None:
+    plain, hidden = registration("hidden"), "s3://of-a-connection/words"
+    job = replace(plain.job, data=replace(plain.job.data, path=hidden))
+    run = user("op").ask("POST", "/runs", RunView, replace(plain, job=job, masked=("data.path",)))
+    assert hidden not in repr(asked(user("op"), run))
+    response = user("op").send("POST", f"/runs/{run.run.run_key}/what-if", WhatIf(changes={"data.sequence_length": 1}))
+    assert response.status_code == 400
+    assert hidden not in response.text
+
+
+def test_so_many_changes_are_none_of_a_person_s(user: Users, run: RunView) -> None:
+    changes = {f"training.x{number}": 1 for number in range(65)}
+    response = user("op").send("POST", f"/runs/{run.run.run_key}/what-if", WhatIf(changes=changes))
+    assert response.status_code == 400

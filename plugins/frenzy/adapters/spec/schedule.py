@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from types import MappingProxyType
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from frenzy.core.values.errors import Violation
 from frenzy.core.values.job import TriggerSpec
@@ -25,6 +26,9 @@ PRESETS: Final[Mapping[str, str]] = MappingProxyType(
 )
 _NUM_FIELDS: Final = 5
 _LONGEST_URI: Final = 1500
+_KEPT: Final = "/:?#[]@!$&'()*+,;=%~"
+# croniter's R and H: another moment at each look.
+_BY_CHANCE: Final = re.compile(r"(?i)(?<![a-z])[rh](?![a-z])")
 _CRON: Final = f"five fields (minute, hour, day, month, weekday; UTC) that some day meets, or {', '.join(PRESETS)}"
 _URI: Final = f"a URI of at most {_LONGEST_URI} characters, e.g. frenzy://models/NAME, and not airflow:..."
 
@@ -41,7 +45,7 @@ def trigger_violations(trigger: TriggerSpec) -> Iterator[Violation]:
 def next_starts(trigger: TriggerSpec, now_s: float, number: int) -> tuple[float, ...]:
     """The next moments, seconds of the epoch, at which the schedule starts a run; none where there is none."""
     cron = PRESETS.get(trigger.cron or "", trigger.cron or "")
-    if len(cron.split()) != _NUM_FIELDS:
+    if len(cron.split()) != _NUM_FIELDS or _BY_CHANCE.search(cron):
         return ()
     return tuple(islice(_moments(cron, now_s), number))
 
@@ -62,4 +66,6 @@ def _is_uri(text: str) -> bool:
         scheme = urlsplit(text).scheme
     except ValueError:
         return False
-    return bool(text.strip()) and text.isprintable() and len(text) <= _LONGEST_URI and scheme != "airflow"
+    # Airflow looks at the length after it has encoded the text and closed the name of a host.
+    is_short = len(quote(text, safe=_KEPT)) + 1 <= _LONGEST_URI
+    return bool(text.strip()) and text.isprintable() and is_short and scheme != "airflow"

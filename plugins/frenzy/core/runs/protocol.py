@@ -226,7 +226,7 @@ class WhatIf:
     the plan's to choose, so no specification names it.
     """
 
-    changes: Mapping[str, Any] = field(default_factory=dict)
+    changes: Annotated[Mapping[str, Any], Len(0, 64)] = field(default_factory=dict)
     micro_batch_size: Annotated[int, Ge(1), Le(1_000_000)] | None = None
 
 

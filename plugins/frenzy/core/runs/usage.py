@@ -15,7 +15,7 @@ from frenzy.core.runs.ledger import RunRecord
 _DAY_S: Final = 86400.0
 _HOUR_S: Final = 3600.0
 NOBODY: Final = "-"
-OTHERS: Final = "others"
+OTHERS: Final = "(others)"
 _MOST_NAMES: Final = 8
 
 
@@ -142,7 +142,8 @@ def usage_history(
         gpu_usage(_within(spans, start_s, end_s), runs, prices, by=by, since_s=start_s, until_s=end_s)
         for start_s, end_s in pairwise(edges_s)
     ]
-    most = [row.name for row in whole.rows[:_MOST_NAMES]]
+    named = [row.name for row in whole.rows if row.name != OTHERS]
+    most = named if by is UsageBy.DAY else named[:_MOST_NAMES]
     cut = [_cut(each, most) for each in (whole, *parts)]
     series = tuple(_series(name, cut[1:]) for name in cut[0])
     return UsageHistory(edges_s=edges_s, series=series, whole=replace(whole, rows=tuple(cut[0].values())))

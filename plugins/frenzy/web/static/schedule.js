@@ -11,6 +11,19 @@ const USUAL_ACTIVE_RUNS = 4;
 const EXAMPLES = { cron: "30 3 * * 1-5", assets: "frenzy://models/base, s3://bucket/corpus" };
 const FIRST = { cron: "30 3 * * *", assets: "frenzy://models/base" };
 
+// Whether its sections can be told by their lines: a mapping in block style, and nothing behind its end.
+export function hasPlainSections(text) {
+  const [first = ""] = text.split("\n").filter((line) => line.trim() && !/^(#|---\s*$)/.test(line));
+  const [value = ""] = text.match(/^(["']?)trigger\1\s*:\s*[[{].*$/m) ?? [];
+  return !/^\s*[{[]/.test(first) && !/^(\.\.\.|--- )/m.test(text) && (!value || /[\]}]\s*(#.*)?$/.test(value));
+}
+
+// A line of comment within a section: something indented follows.
+function isWithin(lines, at) {
+  const next = lines.slice(at).find((line) => line.trim() && !line.startsWith("#"));
+  return lines[at].startsWith("#") && next !== undefined && /^\s/.test(next);
+}
+
 // The text with another section `trigger`; the rest stays as it is written.
 export function withTrigger(text, { cron, assets, max_active_runs: runs }) {
   const lines = text.trimEnd().split("\n");
@@ -20,7 +33,7 @@ export function withTrigger(text, { cron, assets, max_active_runs: runs }) {
   const section = fresh.length ? ["trigger:", ...fresh] : [];
   if (from < 0) return [...lines, ...section, ""].join("\n");
   let to = from + 1;
-  while (to < lines.length && /^(\s|$)/.test(lines[to])) to += 1;
+  while (to < lines.length && (/^(\s|$)/.test(lines[to]) || isWithin(lines, to))) to += 1;
   while (to > from + 1 && !lines[to - 1].trim()) to -= 1;
   return [...lines.slice(0, from), ...section, ...lines.slice(to), ""].join("\n");
 }
@@ -38,7 +51,8 @@ export class Schedule {
     this.trigger = { cron: null, assets: [], max_active_runs: USUAL_ACTIVE_RUNS };
     this.kind = el("select", {}, Object.entries(KINDS).map(([words, value]) => el("option", { value }, words)));
     this.value = el("input", { type: "text", size: "34", spellcheck: "false", hidden: "", "aria-label": "cron expression or Assets" });
-    this.node = el("span", { class: "schedule" }, el("label", {}, "It runs ", this.kind), this.value);
+    this.byHand = el("span", { class: "faint", hidden: "" }, " This text is not in block style: write its section trigger by hand.");
+    this.node = el("span", { class: "schedule" }, el("label", {}, "It runs ", this.kind), this.value, this.byHand);
     this.kind.addEventListener("change", () => this.chosen());
     this.value.addEventListener("input", () => this.typed());
   }
@@ -56,7 +70,10 @@ export class Schedule {
     const trigger = { ...this.trigger, cron: null, assets: [] };
     if (kind === "assets") trigger.assets = text.split(/[\s,]+/).filter(Boolean);
     else if (cron) trigger.cron = cron;
-    this.write((before) => withTrigger(before, trigger));
+    this.write((before) => {
+      this.byHand.hidden = hasPlainSections(before);
+      return this.byHand.hidden ? withTrigger(before, trigger) : before;
+    });
   }
 
   look(kind) {

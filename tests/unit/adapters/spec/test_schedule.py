@@ -26,6 +26,7 @@ def starts(cron: str, number: int = 2) -> list[str]:
 
 def test_a_schedule_names_its_next_moments_in_utc() -> None:
     assert starts("30 3 * * 1-5") == ["2026-11-25 03:30", "2026-11-26 03:30"]
+    assert starts("0 3 * MAR THU", 1) == ["2027-03-04 03:00"]
     assert starts("@quarterly") == ["2027-01-01 00:00", "2027-04-01 00:00"]
     assert starts("0 0 29 2 *", 1) == ["2028-02-29 00:00"]
 
@@ -40,7 +41,8 @@ def test_presets_are_those_of_airflow() -> None:
 
 
 @pytest.mark.parametrize(
-    "cron", ["", "0 3 * *", "61 * * * *", "0 0 30 2 *", "@once", "@reboot", "H * * * *", "* * * * * *", "daily", "3 am"]
+    "cron",
+    ["", "0 3 * *", "61 * * * *", "0 0 30 2 *", "@once", "H * * * *", "R R * * *", "* * * * * *", "daily", "3 am"],
 )
 def test_a_schedule_that_never_starts_a_run_is_refused_with_what_is_allowed(cron: str) -> None:
     (violation,) = trigger_violations(TriggerSpec(cron=cron))
@@ -54,7 +56,9 @@ def test_airflow_takes_every_schedule_that_is_not_refused(cron: str) -> None:
         CronTriggerTimetable(cron, timezone="UTC").validate()
 
 
-@pytest.mark.parametrize("uri", ["", "  ", "airflow://x", "a" * 1501, "s3://[", "a\nb"])
+@pytest.mark.parametrize(
+    "uri", ["", "  ", "airflow://x", "a" * 1501, "s3://" + "b" * 1495, "s3://b?x=" + "é" * 900, "s3://[", "a\nb"]
+)
 def test_what_is_no_asset_is_refused_by_its_place(uri: str) -> None:
     (violation,) = trigger_violations(TriggerSpec(assets=("frenzy://models/base", uri)))
     assert violation.path == "trigger.assets[1]"

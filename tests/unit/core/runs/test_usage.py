@@ -88,6 +88,17 @@ def test_names_that_had_less_are_one_line() -> None:
     assert (others.gpu_hours, others.cost, others.num_runs) == (4.0 + 3.0 + 2.0 + 2.0, None, 4)
 
 
+def test_a_name_like_that_of_the_rest_is_part_of_it_and_no_day_is_left_out() -> None:
+    runs = {f"r{each}": replace(RUNS["b"], owner=OTHERS if each == 0 else f"user-{each:02}") for each in range(10)}
+    spans = [span(key, 0, HOUR_S, gpus=10 - index) for index, key in enumerate(runs)]
+    found = usage_history(spans, runs, PRICES, by=UsageBy.OWNER, since_s=0, until_s=HOUR_S, num_parts=1)
+    assert [each.name for each in found.series] == [*(f"user-{each:02}" for each in range(1, 9)), OTHERS]
+    assert found.whole.rows[-1].gpu_hours == 10.0 + 1.0
+    days = [span("a", each * DAY_S, each * DAY_S + HOUR_S) for each in range(12)]
+    by_day = usage_history(days, RUNS, PRICES, by=UsageBy.DAY, since_s=0, until_s=12 * DAY_S, num_parts=1)
+    assert len(by_day.series) == 12
+
+
 @given(st.lists(SPANS, max_size=6), st.integers(1, 30), st.sampled_from(list(UsageBy)))
 def test_the_parts_of_a_history_are_the_whole(spans: list[LeaseSpan], num_parts: int, by: UsageBy) -> None:
     found = usage_history(spans, RUNS, PRICES, by=by, since_s=DAY_S, until_s=6 * DAY_S, num_parts=num_parts)
