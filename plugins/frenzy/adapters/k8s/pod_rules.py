@@ -45,6 +45,29 @@ OWN_MOUNTS: Final[Mapping[str, str]] = {
 }
 HOME: Final = OWN_MOUNTS[HOME_VOLUME]
 
+# Labels that say what a node is part of, from the widest on: those of Kubernetes, clouds and NVIDIA's topograph, and
+# feature discovery's for what NVLink connects.
+TOPOLOGY: Final = (
+    "topology.kubernetes.io/zone",
+    "network.topology.nvidia.com/core",
+    "network.topology.nvidia.com/spine",
+    "network.topology.nvidia.com/leaf",
+    "cloud.google.com/gce-topology-block",
+    "cloud.google.com/gce-topology-subblock",
+    "topology.k8s.aws/network-node-layer-1",
+    "topology.k8s.aws/network-node-layer-2",
+    "topology.k8s.aws/network-node-layer-3",
+    "oci.oraclecloud.com/rdma.hpc_island_id",
+    "oci.oraclecloud.com/rdma.network_block_id",
+    "oci.oraclecloud.com/rdma.local_block_id",
+    "backend.coreweave.cloud/fabric",
+    "backend.coreweave.cloud/superpod",
+    "backend.coreweave.cloud/leafgroup-name",
+    "topology.kubernetes.io/rack",
+    "network.topology.nvidia.com/accelerator",
+    "nvidia.com/gpu.clique",
+)
+
 _OBJECT_NAME: Final = r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$"
 _VOLUME_NAME: Final = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 _VARIABLE: Final = r"^[A-Za-z_][A-Za-z0-9_]*$"
@@ -177,7 +200,8 @@ class PodRules:
     cpu_limit_per_gpu: the most. preparing_*: of a pod that prepares data, which requests so many CPUs and uses what
     is idle beyond; its node_selector is that of all pods unless it has one of its own. ephemeral_storage_bytes: the
     most that a pod may write; it requests
-    ``requested_disk_bytes``. architectures, torch_build: what the image is built for. python: what
+    ``requested_disk_bytes``. architectures, torch_build: what the image is built for. topology: labels of nodes
+    that say what they are part of, from the widest on. python: what
     runs ``-m frenzy.trainer.launch``. network_interface:
     which gloo and NCCL are to use, if they choose wrong. scheduling_patience_s: how long a pod may
     find no node, or not get its image or its container; autoscaling_patience_s: how long one may find no
@@ -198,6 +222,7 @@ class PodRules:
     tolerations: tuple[Toleration, ...] = ()
     labels: Mapping[_LabelName, _LabelValue] = field(default_factory=dict)
     annotations: Mapping[_LabelName, str] = field(default_factory=dict)
+    topology: tuple[_LabelName, ...] = TOPOLOGY
     kueue_queue: _LabelValue | None = None
     architectures: Annotated[tuple[Architecture, ...], Field(min_length=1)] = (Architecture.AMD64,)
     torch_build: TorchBuild = LOCKED

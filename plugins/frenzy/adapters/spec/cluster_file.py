@@ -161,6 +161,7 @@ class _Machine(_Strict):
     gpus: Annotated[int, Field(ge=1, le=1024, strict=True)]
     cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     host_memory: _Size | None = None
+    topology: tuple[Annotated[str, Field(min_length=1)], ...] = ()
 
 
 class _NodeEntry(_Machine):
@@ -272,6 +273,7 @@ def _nodes(entry: _NodeEntry, gpu_type: GpuType) -> Iterator[Node]:
             num_cpus=entry.cpus or DEFAULT_CPUS_PER_GPU * entry.gpus,
             state=entry.state,
             labels=entry.labels,
+            topology=entry.topology,
         )
 
 

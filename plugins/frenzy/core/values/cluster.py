@@ -26,7 +26,8 @@ class Node:
     """One machine with ``num_gpus`` GPUs of one type.
 
     num_taken: GPUs that work which is none of ours holds, for as long as it likes. host_memory_bytes,
-    num_cpus: what we may use.
+    num_cpus: what we may use. topology: what the node is part of, from the widest on, such as zone, rack and
+    NVLink domain.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Node:
     state: NodeState = NodeState.READY
     labels: Mapping[str, str] = field(default_factory=dict)
     num_taken: int = 0
+    topology: tuple[str, ...] = ()
 
     @property
     def num_usable(self) -> int:

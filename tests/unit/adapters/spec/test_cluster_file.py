@@ -98,12 +98,13 @@ def test_counts_number_the_nodes() -> None:
         nodes:
           - {name: t, count: 2, gpu_type: t4, gpus: 1}
           - {name: "rack{i:02}-l", count: 3, gpu_type: l4, gpus: 1, state: draining, labels: {zone: b}}
-          - {name: one, gpu_type: l4, gpus: 1}
+          - {name: one, gpu_type: l4, gpus: 1, topology: [z, r]}
         """
     )
     assert [node.name for node in cluster.nodes] == ["t-1", "t-2", "rack01-l", "rack02-l", "rack03-l", "one"]
     assert cluster.nodes_by_name["rack02-l"].state is NodeState.DRAINING
     assert cluster.nodes_by_name["rack02-l"].labels == {"zone": "b"}
+    assert [node.topology for node in cluster.nodes] == [(), (), (), (), (), ("z", "r")]
 
 
 NODE = "nodes: [{name: n, gpu_type: t4, gpus: 1}]"

@@ -26,12 +26,6 @@ _KEPT_LABELS: Final = (
     "topology.kubernetes.io/region",
     "topology.kubernetes.io/zone",
     "node.kubernetes.io/instance-type",
-    # what a node is near to: the same NVLink domain, the same leaf switches
-    "nvidia.com/gpu.clique",
-    "backend.coreweave.cloud/leafgroup-name",
-    "cloud.google.com/gce-topology-block",
-    "cloud.google.com/gce-topology-subblock",
-    "topology.k8s.aws/network-node-layer-3",
 )
 # What numbers that cannot be lead to. Any other error is ours, and is not to take every node out of the cluster.
 _ODD: Final = (ArithmeticError, ValueError)
@@ -81,9 +75,14 @@ def nodes_as_declared(cluster: Cluster, rules: PodRules) -> Found:
 
 
 def _set_aside(node: Node, gpu: GpuType, rules: PodRules) -> Node:
-    """A described node with what is left of its host memory for what plans predict."""
+    """A described node with what is left of its host memory for what plans predict, where its labels say it is."""
     set_aside = node.num_gpus * rules.host_bytes_per_gpu(gpu)
-    return replace(node, host_memory_bytes=max(0, node.host_memory_bytes - set_aside))
+    topology = node.topology or _topology(node.labels, rules)
+    return replace(node, host_memory_bytes=max(0, node.host_memory_bytes - set_aside), topology=topology)
+
+
+def _topology(found: Mapping[str, str], rules: PodRules) -> tuple[str, ...]:
+    return tuple(f"{name}={found[name]}" for name in rules.topology if found.get(name))
 
 
 def nodes_from(nodes: Iterable[NodeFacts], pods: Iterable[PodUse], rules: PodRules, declared: Declared) -> Found:
@@ -258,6 +257,7 @@ def _node(
         num_cpus=round(host.free_cpus, 3),
         state=NodeState.LOST if kind.is_lost else _state(machine, rules),
         labels=_labels(machine, kind),
+        topology=_topology(machine.labels, rules),
     )
 
 

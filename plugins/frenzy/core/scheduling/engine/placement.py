@@ -1,4 +1,4 @@
-"""Where a plan goes: exact fit, then best fit, then the fewest nodes."""
+"""Where a plan goes: exact fit, then best fit, then the fewest nodes, near to each other if as few are."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ def place(room: FreeOfType, need: Need) -> Placement | None:
     """The placement of ``need`` in ``room``, or None when there is none.
 
     One node is preferred, and of those the one with the fewest idle GPUs that suffice, so that
-    odd single GPUs go first and whole nodes stay whole. Over several nodes: as few as possible.
+    odd single GPUs go first and whole nodes stay whole. Over several nodes: as few as possible, and of those
+    within the narrowest domain of the topology that has so few, of such domains in the one with the fewest idle GPUs.
     Ties go to the first name. Tensor-parallel groups are never split. Whenever some placement
     of whole groups exists, one is found.
     """
     if need.num_gpus > room.idle_gpus:
         return None
-    return _on_one_node(room, need) or _on_fewest_nodes(room, need)
+    return _on_one_node(room, need) or _near_each_other(room, need)
 
 
 def place_in(room: FreeCapacity, need: Need) -> Placement | None:
@@ -45,6 +46,19 @@ def _on_one_node(room: FreeOfType, need: Need) -> Placement | None:
             if need.gpus_in(room.free[name]) >= need.num_gpus and name not in need.excluded_nodes:
                 return Placement(allocations=(NodeAllocation(node=name, num_gpus=need.num_gpus),))
     return None
+
+
+def _near_each_other(room: FreeOfType, need: Need) -> Placement | None:
+    anywhere = _on_fewest_nodes(room, need)
+    if anywhere is None:
+        return None
+    for level in room.domains:
+        parts = sorted((room.part(names) for names in level), key=lambda part: part.idle_gpus)
+        for part in parts:
+            placement = _on_fewest_nodes(part, need) if part.idle_gpus >= need.num_gpus else None
+            if placement is not None and len(placement.allocations) == len(anywhere.allocations):
+                return placement
+    return anywhere
 
 
 def _on_fewest_nodes(room: FreeOfType, need: Need) -> Placement | None:

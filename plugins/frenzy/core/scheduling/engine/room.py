@@ -70,8 +70,24 @@ class Need(NamedTuple):
 _FEW_NODES: Final = 16
 
 
+# Names of nodes that are near to each other, for each level of the topology, the narrowest level first.
+Domains = tuple[tuple[tuple[str, ...], ...], ...]
+
+
 def full_capacity(node: Node) -> Free:
     return Free(node.num_usable, node.host_memory_bytes, round(node.num_cpus * 1000))
+
+
+def domains_of(nodes: Iterable[Node]) -> Domains:
+    """What several of ``nodes``, which have one GPU type, are part of."""
+    levels: dict[int, dict[tuple[str, ...], list[str]]] = {}
+    for node in nodes:
+        for depth in range(1, len(node.topology) + 1):
+            levels.setdefault(depth, {}).setdefault(node.topology[:depth], []).append(node.name)
+    by_level = (
+        tuple(tuple(names) for names in levels[depth].values() if len(names) > 1) for depth in sorted(levels)[::-1]
+    )
+    return tuple(level for level in by_level if level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,29 +95,35 @@ class FreeOfType:
     """Free capacity of all nodes of one GPU type.
 
     free: of every node, also of those that take no new work; negative where more is held than
-    the node has. by_idle[i]: names of the ready nodes with i idle GPUs, ascending.
+    the node has. by_idle[i]: names of the ready nodes with i idle GPUs, ascending. domains: as of ``domains_of``.
     """
 
     free: Mapping[str, Free]
     not_ready: frozenset[str]
     by_idle: tuple[tuple[str, ...], ...]
     idle_gpus: int
+    domains: Domains = ()
 
     @staticmethod
-    def of(free: Mapping[str, Free], not_ready: frozenset[str]) -> FreeOfType:
+    def of(free: Mapping[str, Free], not_ready: frozenset[str], domains: Domains = ()) -> FreeOfType:
         """The index of ``free``."""
         buckets: dict[int, list[str]] = {}
         for name in sorted(free):
             if name not in not_ready and free[name].num_gpus > 0:
                 buckets.setdefault(free[name].num_gpus, []).append(name)
         by_idle = tuple(tuple(buckets.get(idle, ())) for idle in range(max(buckets, default=0) + 1))
-        return FreeOfType(dict(free), not_ready, by_idle, sum(idle * len(names) for idle, names in enumerate(by_idle)))
+        idle_gpus = sum(idle * len(names) for idle, names in enumerate(by_idle))
+        return FreeOfType(dict(free), not_ready, by_idle, idle_gpus, domains)
 
     def changed(self, changed: Mapping[str, Free]) -> FreeOfType:
         """The same room with the nodes in ``changed`` set to new values, however many these are."""
         if len(changed) <= _FEW_NODES:
             return self.with_free(changed)
-        return FreeOfType.of({**self.free, **changed}, self.not_ready)
+        return FreeOfType.of({**self.free, **changed}, self.not_ready, self.domains)
+
+    def part(self, names: Iterable[str]) -> FreeOfType:
+        """What is free on the nodes called ``names`` alone."""
+        return FreeOfType.of({name: self.free[name] for name in names}, self.not_ready)
 
     def with_free(self, changed: Mapping[str, Free]) -> FreeOfType:
         """The same room with the nodes in ``changed`` set to new values."""
@@ -117,7 +139,7 @@ class FreeOfType:
                 _move(buckets, name, before, after)
         while len(buckets) > 1 and not buckets[-1]:
             buckets.pop()
-        return FreeOfType(free, self.not_ready, tuple(buckets), idle_gpus)
+        return FreeOfType(free, self.not_ready, tuple(buckets), idle_gpus, self.domains)
 
 
 def _move(buckets: list[tuple[str, ...]], name: str, before: int, after: int) -> None:
@@ -222,6 +244,7 @@ def _empty(same: Same) -> FreeCapacity:
             gpu_type: FreeOfType.of(
                 {node.name: full_capacity(node) for node in nodes},
                 frozenset(node.name for node in nodes if node.state is not NodeState.READY),
+                domains_of(nodes),
             )
             for gpu_type, nodes in names.items()
         },

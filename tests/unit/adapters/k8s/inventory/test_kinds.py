@@ -92,11 +92,6 @@ def test_slices_of_several_profiles_are_nodes_of_their_own_that_share_the_machin
     assert small.num_cpus + large.num_cpus == pytest.approx(96, abs=0.01)
 
 
-def test_the_nvlink_domain_of_a_node_is_kept() -> None:
-    (node,) = of("gb300").cluster.nodes
-    assert node.labels["nvidia.com/gpu.clique"] == "7f1b0c3e.0"
-
-
 def test_an_estimate_is_marked_on_the_node_until_the_cluster_file_describes_the_type() -> None:
     fixture = BY_NAME["newer-than-the-catalogue"]
     node = node_object(labels=fixture["labels"], resources=fixture["resources"])

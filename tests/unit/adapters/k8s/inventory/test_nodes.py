@@ -267,3 +267,36 @@ def test_nodes_of_the_cluster_file_that_the_image_has_no_kernels_for_are_left_ou
     told = nodes_as_declared(Cluster(tuple(types.values()), nodes), RULES)
     assert names(told) == ["with-a100-80"]
     assert [each.node for each in told.notices] == ["all nodes", "with-v100-16"]
+
+
+# topology
+
+
+def test_a_node_is_part_of_what_its_labels_say_the_widest_first() -> None:
+    near = {
+        "nvidia.com/gpu.clique": "7f1b.0",
+        "cloud.google.com/gce-topology-subblock": "s",
+        "topology.kubernetes.io/zone": "eu-1a",
+        "cloud.google.com/gce-topology-block": "b",
+        "topology.kubernetes.io/rack": "",
+    }
+    assert only(found(node_object(labels=A100 | near))).topology == (
+        "topology.kubernetes.io/zone=eu-1a",
+        "cloud.google.com/gce-topology-block=b",
+        "cloud.google.com/gce-topology-subblock=s",
+        "nvidia.com/gpu.clique=7f1b.0",
+    )
+
+
+def test_the_pod_rules_name_other_labels_in_the_place_of_the_known_ones() -> None:
+    near = {"topology.kubernetes.io/zone": "eu-1a", "example.org/rack": "r1", "example.org/row": "2"}
+    rules = replace(RULES, topology=("example.org/row", "example.org/rack"))
+    node = only(found(node_object(labels=A100 | near), rules=rules))
+    assert node.topology == ("example.org/row=2", "example.org/rack=r1")
+
+
+def test_nodes_of_a_cluster_file_say_it_themselves_or_by_their_labels() -> None:
+    said = Node(name="n1", gpu_type="t4", num_gpus=1, host_memory_bytes=64 * GIB, num_cpus=8, topology=("r1",))
+    labelled = replace(said, name="n2", topology=(), labels={"topology.kubernetes.io/zone": "a"})
+    told = nodes_as_declared(Cluster((CATALOGUE["t4"].gpu,), (said, labelled)), RULES)
+    assert [each.topology for each in told.cluster.nodes] == [("r1",), ("topology.kubernetes.io/zone=a",)]
