@@ -1,7 +1,8 @@
 """Where this installation keeps things and how it behaves: environment before Connection before default.
 
 ``load_settings(os.environ)`` is called once by an entry point; everything else gets the value. Processes of
-Airflow add what its Connection ``frenzy_default`` says (``frenzy.adapters.connection_settings``).
+Airflow add what the section [frenzy] of its configuration and then its Connection ``frenzy_default`` say
+(``frenzy.adapters.connection_settings``).
 ``Settings.environment()`` is its inverse, so a child process sees the very same settings.
 """
 
@@ -89,6 +90,7 @@ class Settings:
     ``min_run_s`` the least time between two moves, ``max_moves`` their number in a run, to which every
     ``move_refill_s`` of running adds one.
     ``data_schemes``, ``data_hosts``, ``data_folders``: lists with commas, of what Airflow's processes read for users.
+    ``notifiers``: ``module:name`` of the ``frenzy.Notifiers`` of all trainings whose DAG names none.
     """
 
     home: Path = _DEFAULT_HOME
@@ -120,6 +122,7 @@ class Settings:
     data_schemes: str = ",".join(DATA_SCHEMES)
     data_hosts: str = ANY_PUBLIC_HOST
     data_folders: str | None = None
+    notifiers: str | None = None
 
     @property
     def airflow_home(self) -> Path:
@@ -308,6 +311,12 @@ def _positive_duration_s(text: str) -> float:
     return seconds
 
 
+def _object_path(text: str) -> str:
+    if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", text) is None:
+        raise ValueError(text)
+    return text
+
+
 def _listed(text: str) -> str:
     names = [each.strip() for each in text.split(",")]
     if not all(names) or any("://" in each for each in names):
@@ -387,6 +396,12 @@ _VARIABLES: Final = (
     _seconds("FRENZY_MIN_RUN_S", "min_run_s"),
     _Variable(name="FRENZY_MAX_MOVES", field="max_moves", parse=_count, allowed="give a whole number from 0 on"),
     _seconds("FRENZY_MOVE_REFILL_S", "move_refill_s"),
+    _Variable(
+        name="FRENZY_NOTIFIERS",
+        field="notifiers",
+        parse=_object_path,
+        allowed="give module:name of a frenzy.Notifiers, as in company.notices:told",
+    ),
     _Variable(
         name="FRENZY_DATA_SCHEMES",
         field="data_schemes",

@@ -53,6 +53,7 @@ settings = st.builds(
     move_refill_s=durations_s,
     data_schemes=st.lists(st.sampled_from(DATA_SCHEMES), min_size=1).map(",".join),
     data_hosts=st.lists(names, min_size=1).map(",".join),
+    notifiers=st.none() | st.just("company.notices:told"),
     data_folders=st.none() | names.map(lambda name: f"/srv/{name},/data"),
 )
 

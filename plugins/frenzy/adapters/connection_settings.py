@@ -1,4 +1,5 @@
-"""The settings of a process of Airflow: its environment, then what the Connection ``frenzy_default`` says.
+"""The settings of a process of Airflow: its environment, then the section [frenzy] of Airflow's configuration, then
+what the Connection ``frenzy_default`` says.
 
 Airflow resolves Connections in another way in each kind of process (environment, secrets backend, then its
 database or the execution API). It is asked once in a process, at the first need: a change is seen by every
@@ -15,13 +16,15 @@ import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from frenzy.core.values.errors import FrenzyError, Reason, ReasonCode, SpecError, TemporaryError, Violation
-from frenzy.settings import CONN_ID, EXTRAS_PATH, Settings, load_settings
+from frenzy.settings import CONN_ID, EXTRAS_PATH, Settings, load_settings, variable_names
 
 log = logging.getLogger(__name__)
 
+CONFIG_SECTION: Final = "frenzy"
 _RETRY_AFTER_S: Final = 5.0
 _LOGIN_KEPT_S: Final = 60.0
 _DATABASE_URL: Final = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
@@ -35,20 +38,25 @@ _SET_UP_BY: Final = (
 
 
 class ConnectionSettings:
-    """Settings from an environment and the Connection, whose extras ``look`` returns (None: no such Connection).
+    """Settings from an environment, the section [frenzy] that ``configured`` returns, and the Connection, whose extras
+    ``look`` returns (None: no such Connection).
 
     Asked once; again where it failed or its answer is refused, so that what a person corrects is seen. Several
     threads at the start may each ask: none holds a lock that an event loop could wait for.
     """
 
-    def __init__(self, look: Callable[[], str | None]) -> None:
-        self._look = look
+    def __init__(
+        self,
+        look: Callable[[], str | None],
+        configured: Callable[[], Mapping[str, object]] = lambda: MappingProxyType({}),
+    ) -> None:
+        self._look, self._configured = look, configured
         self._extras: Mapping[str, object] | None = None
 
     def of(self, environ: Mapping[str, str]) -> Settings:
         """For what acts on them. Raises SpecError, and TemporaryError rather than take a failure for no Connection."""
         extras = extras_in(self._asked()) if self._extras is None else self._extras
-        settings = load_settings(environ, extras)
+        settings = load_settings(_with_section(environ, self._configured()), extras)
         self._extras = extras
         return settings
 
@@ -61,7 +69,7 @@ class ConnectionSettings:
             return self.of(environ)
         except TemporaryError as error:
             log.warning("%s The settings are those of the environment.", error)
-            return load_settings(environ)
+            return load_settings(_with_section(environ, self._configured()))
 
     def _asked(self) -> str | None:
         try:
@@ -86,6 +94,35 @@ def extras_in(text: str | None) -> Mapping[str, object]:
     return found
 
 
+def _with_section(environ: Mapping[str, str], section: Mapping[str, object]) -> Mapping[str, str]:
+    """``environ``, below it the options of ``section``. Raises SpecError for one that is none.
+
+    An option is called like its variable, without FRENZY_ and in small letters.
+    """
+    options = {option_of(name): name for name in variable_names(shared_only=True)}
+    unknown = [each for each in section if each not in options]
+    if unknown:
+        allowed = f"allowed: {', '.join(options)}"
+        paths = [f"{each} in the section [{CONFIG_SECTION}] of Airflow's configuration" for each in unknown]
+        raise SpecError([Violation(path=each, value="no setting", allowed=allowed) for each in paths])
+    given = {options[name]: str(value) for name, value in section.items() if value is not None}
+    return {**given, **{name: value for name, value in environ.items() if value.strip() or name not in given}}
+
+
+def option_of(variable: str) -> str:
+    """A shared variable's name in the section [frenzy]: ``FRENZY_LEASE_S`` is ``lease_s``."""
+    return variable.removeprefix("FRENZY_").lower()
+
+
+def configured() -> Mapping[str, object]:
+    """The section [frenzy], where this process belongs to an Airflow that is set up."""
+    if "airflow.configuration" not in sys.modules and not _is_set_up(os.environ):
+        return {}
+    from airflow.configuration import conf
+
+    return conf.getsection(CONFIG_SECTION) or {}
+
+
 def ask_airflow() -> str | None:
     """The extras, in the way of this process: through its supervisor, from the database, or not at all.
 
@@ -100,7 +137,7 @@ def ask_airflow() -> str | None:
     return None
 
 
-_OF_THIS_PROCESS: Final = ConnectionSettings(ask_airflow)
+_OF_THIS_PROCESS: Final = ConnectionSettings(ask_airflow, configured)
 
 
 def service_login() -> str | None:

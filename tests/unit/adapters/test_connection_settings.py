@@ -49,6 +49,23 @@ def test_without_a_connection_or_extras_the_environment_says_all_and_nobody_asks
     assert look.num_looks == 1
 
 
+def test_the_section_of_airflow_s_configuration_stands_between_environment_and_connection() -> None:
+    extras = '{"FRENZY_POLICY": "fifo", "FRENZY_LEASE_S": 70, "FRENZY_MAX_MOVES": 7}'
+    section = {"policy": "backfill", "lease_s": 80, "queues": None}
+    found = ConnectionSettings(Answers([extras]), lambda: section).of({"FRENZY_LEASE_S": "90", "FRENZY_POLICY": ""})
+    assert (found.lease_s, found.placement_policy, found.max_moves) == (90.0, PlacementPolicy.BACKFILL, 7)
+    assert found.queue_file is None
+
+
+@pytest.mark.parametrize("option", ["polcy", "frenzy_policy", "home"])
+def test_an_option_of_the_section_that_is_no_shared_setting_is_refused(option: str) -> None:
+    with pytest.raises(SpecError) as refusal:
+        ConnectionSettings(Answers([None]), lambda: {option: "x"}).of({})
+    (found,) = refusal.value.violations
+    assert found.path == f"{option} in the section [frenzy] of Airflow's configuration"
+    assert "policy" in found.allowed
+
+
 def test_a_failure_to_ask_is_no_absence_and_the_next_look_may_find_it() -> None:
     known = ConnectionSettings(Answers([OSError("no route"), '{"FRENZY_LAUNCHER": "kubernetes"}']))
     with pytest.raises(TemporaryError, match=r"frenzy_default could not be read: OSError: no route"):

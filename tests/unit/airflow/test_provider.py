@@ -14,11 +14,19 @@ from tests.unit.airflow.conftest import World
 from frenzy.airflow.connection import close_clients
 from frenzy.airflow.hook import FrenzyHook
 from frenzy.airflow.provider import get_provider_info
+from frenzy.settings import variable_names
 
 
 def test_the_metadata_is_what_airflow_s_schema_asks_for() -> None:
     schema = json.loads((Path(airflow_file).parent / "provider_info.schema.json").read_text(encoding="utf-8"))
     assert not list(Draft7Validator(schema).iter_errors(get_provider_info()))
+
+
+def test_airflow_s_pages_describe_every_setting_that_its_configuration_may_hold() -> None:
+    options = get_provider_info()["config"]["frenzy"]["options"]
+    assert [f"FRENZY_{each.upper()}" for each in options] == [*variable_names(shared_only=True)]
+    assert all(each["description"].endswith(".") for each in options.values())
+    assert options["hang_s"]["description"].endswith("Default: 600.0.")
 
 
 def test_airflow_finds_the_hook_of_the_connection_type() -> None:

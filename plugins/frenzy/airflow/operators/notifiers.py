@@ -3,11 +3,14 @@
 from airflow.providers.slack.notifications.slack import SlackNotifier
 told = Notifiers(moved=[SlackNotifier(text="{{ frenzy.job }} goes on elsewhere: {{ frenzy.reason }}")])
 frenzy_training("include/jobs/small.yaml", notifiers=told)
+
+A training whose DAG names none has those of the installation (``FRENZY_NOTIFIERS``).
 """
 
 from __future__ import annotations
 
 import copy
+import importlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -49,6 +52,22 @@ class Notifiers:
         """Those to be told of what follows after an attempt."""
         by_memory = self.out_of_memory if verdict.reason.code in _OUT_OF_MEMORY else ()
         return (*by_memory, *(self.moved if verdict.kind is VerdictKind.RETRY else self.ended))
+
+
+class NoNotifiersError(Exception):
+    """What ``FRENZY_NOTIFIERS`` names cannot be had; the message says why."""
+
+
+def notifiers_at(path: str) -> Notifiers:
+    """The value that ``path``, ``module:name``, names. Raises NoNotifiersError, whatever its module does."""
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except Exception as error:
+        raise NoNotifiersError(f"FRENZY_NOTIFIERS is {path!r}: {type(error).__name__}: {error}") from error
+    if not isinstance(found, Notifiers):
+        raise NoNotifiersError(f"FRENZY_NOTIFIERS is {path!r}, a {type(found).__name__}; it must be a frenzy.Notifiers")
+    return found
 
 
 def facts(view: RunView) -> dict[str, Any]:

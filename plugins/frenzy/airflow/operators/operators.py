@@ -146,12 +146,30 @@ class PrepareOperator(PrepareWait, FrenzyOperator):
         return None if spec is None else self._settled(context, preparation.watch(spec))
 
 
-class PlaceOperator(FrenzyOperator):
-    """Queues the run for its next attempt and waits, deferred, until it has its GPUs."""
+class NotifyingOperator(FrenzyOperator):
+    """A task that tells people of the run: by its own notifiers, or where it has None by the installation's."""
 
     def __init__(self, *, notifiers: Notifiers | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.notifiers = notifiers
+
+    def told(self) -> Notifiers:
+        """Whom to tell. Those of the installation that cannot be had are in the log, and keep nothing from going on."""
+        from frenzy.adapters.connection_settings import settings_at_hand
+        from frenzy.airflow.operators.notifiers import NoNotifiersError, Notifiers, notifiers_at
+
+        if self.notifiers is not None:
+            return self.notifiers
+        path = settings_at_hand().notifiers
+        try:
+            return Notifiers() if path is None else notifiers_at(path)
+        except NoNotifiersError as error:
+            self.log.error("Nobody is told: %s", error)
+            return Notifiers()
+
+
+class PlaceOperator(NotifyingOperator):
+    """Queues the run for its next attempt and waits, deferred, until it has its GPUs."""
 
     def execute(self, context: Any) -> dict[str, Any]:
         from frenzy.airflow.failures import airflow_errors, fail
@@ -163,7 +181,7 @@ class PlaceOperator(FrenzyOperator):
         with airflow_errors():
             view = self.api_client().send(api.enqueue(run_key))
         if view.status is PlaceStatus.WAITING:
-            after_s = None if self.notifiers is None else self.notifiers.notice_after_s
+            after_s = self.told().notice_after_s
             trigger = PlaceTrigger(run_key=run_key, conn_id=self.frenzy_conn_id, notice_after_s=after_s)
             self.defer(trigger=trigger, method_name="resume")
         if view.status is not PlaceStatus.PLACED or view.spec is None:
@@ -182,8 +200,7 @@ class PlaceOperator(FrenzyOperator):
             run_key = identity_of(context["ti"]).run_key
             view = self.api_client().send(api.place(run_key))
         if view.status is PlaceStatus.WAITING:
-            if self.notifiers is not None:
-                _tell(self, self.notifiers.waiting_long, context, run_key)
+            _tell(self, self.told().waiting_long, context, run_key)
             self.defer(trigger=PlaceTrigger(run_key=run_key, conn_id=self.frenzy_conn_id), method_name="resume")
         if view.status is not PlaceStatus.PLACED or view.spec is None:
             fail(view.reason, f"The run is {view.status}.")
@@ -270,17 +287,16 @@ class MonitorOperator(FrenzyOperator):
         """As for the launch task: only ``dag.test`` comes here."""
 
 
-class DecideOperator(FrenzyOperator):
+class DecideOperator(NotifyingOperator):
     """After an attempt: done, failed, or once more; then it clears the attempt's tasks and tries again.
 
     It is rescheduled, and its trigger rule lets it wait until the tasks it cleared are through. Tasks after it see the
     real end only.
     """
 
-    def __init__(self, *, attempt_tasks: Sequence[str], notifiers: Notifiers | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, attempt_tasks: Sequence[str], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.attempt_tasks = tuple(attempt_tasks)
-        self.notifiers = notifiers
 
     def execute(self, context: Any) -> dict[str, Any]:
         from frenzy.airflow.failures import airflow_errors, fail, said
@@ -290,7 +306,7 @@ class DecideOperator(FrenzyOperator):
         identity = identity_of(context["ti"])
         with airflow_errors():
             verdict = settled_verdict(self.api_client(), identity.run_key, self.log)
-        told = () if self.notifiers is None else self.notifiers.of_verdict(verdict)
+        told = self.told().of_verdict(verdict)
         if verdict.kind is VerdictKind.RETRY:
             self.log.info("The run goes on in another attempt; this is no error. %s", said(verdict.reason))
             self._clear_attempt(identity)
@@ -343,6 +359,8 @@ def _wait_within_this_try() -> NoReturn:
 class PublishOperator(FrenzyOperator):
     """Says that the model is there: an Asset event with what is worth knowing of it."""
 
+    _published: tuple[RunView, dict[str, Any]] | None = None
+
     def execute(self, context: Any) -> dict[str, Any]:
         from frenzy.airflow.failures import airflow_errors
         from frenzy.airflow.tasks.model_asset import emit, model_facts
@@ -352,7 +370,14 @@ class PublishOperator(FrenzyOperator):
             view = self.api_client().send(api.run_view(identity_of(context["ti"]).run_key))
         facts = model_facts(view)
         emit(context["outlet_events"], self.outlets, view.run.job.name, facts)
+        self._published = view, facts
         return facts
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Called by Airflow's OpenLineage provider, where there is one; the name is its own."""
+        from frenzy.airflow.tasks.lineage import training_lineage
+
+        return None if self._published is None else training_lineage(*self._published)
 
 
 class EvaluateOperator(FrenzyOperator):

@@ -73,6 +73,30 @@ def test_a_notifier_that_fails_fails_nothing_else(world: World) -> None:
     assert (result["reason"], kept) == ("COMPLETED", ["SUCCEEDED"])
 
 
+INSTALLED = Notifiers(ended=[lambda context: KEPT.append(context["frenzy"]["job"])])
+KEPT: list[str] = []
+
+
+@pytest.mark.parametrize(
+    ("own", "path", "told"),
+    [
+        (None, f"{__name__}:INSTALLED", ["job"]),
+        (Notifiers(), f"{__name__}:INSTALLED", []),
+        (None, f"{__name__}:KEPT", []),
+        (None, "no.such.module:told", []),
+    ],
+)
+def test_a_training_without_notifiers_has_those_of_the_installation_if_they_can_be_had(
+    world: World, monkeypatch: pytest.MonkeyPatch, own: Notifiers | None, path: str, told: list[str]
+) -> None:
+    monkeypatch.setenv("FRENZY_NOTIFIERS", path)
+    KEPT.clear()
+    spec, context = started(world)
+    ended(world, spec, 0)
+    result = DecideOperator(task_id="decide", attempt_tasks=TASKS, notifiers=own).execute(context)
+    assert (result["reason"], KEPT) == ("COMPLETED", told)
+
+
 def test_a_long_wait_is_told_once_and_goes_on(world: World, run_async: Run) -> None:
     view = world.waiting()
     kept: list[str] = []
