@@ -240,7 +240,9 @@ def test_samples_come_newest_first_by_family_and_limit(ledger: LedgerStore) -> N
 
 def test_residuals_are_those_of_other_runs_with_the_same_libraries(ledger: LedgerStore) -> None:
     versions = {"torch": "2"}
-    learned = replace(values.sample("a", time_s=1.0), kind=DeviceKind.CUDA, adapters=True, censored=True)
+    learned = replace(
+        values.sample("a", time_s=1.0), kind=DeviceKind.CUDA, adapters=True, censored=True, step_time_s=0.75
+    )
     newer = replace(
         values.sample("b", 2, time_s=2.0),
         kind=DeviceKind.VIRTUAL,
@@ -259,6 +261,7 @@ def test_residuals_are_those_of_other_runs_with_the_same_libraries(ledger: Ledge
         assert newer in tx.samples()
     assert learned.residual is not None
     assert learned.residual.group.family == "gpt2+lora"
+    assert learned.residual.step_ratio == 0.75 / values.plan().step_time_s
 
 
 def test_a_new_cluster_replaces_the_old_in_its_order(ledger: LedgerStore) -> None:

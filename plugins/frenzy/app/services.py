@@ -14,6 +14,7 @@ from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.queue_rules import NO_RULES, QueueRules
 from frenzy.core.values.scheduling_facts import Action, SchedulingFacts
 from frenzy.core.values.sources import SourceRules
+from frenzy.core.values.utilisation import shares_digest
 from frenzy.ports import Clock, Inventory, JobStore, LedgerStore, LedgerTx, QueueSource, RunStore
 
 
@@ -60,7 +61,7 @@ class Services:
     @property
     def predictor_versions(self) -> Mapping[str, str]:
         """What a prediction depends on beside the plan: what one predictor got wrong says nothing about another."""
-        return {**self.calibration.versions, "marp_policy": self.marp_policy}
+        return {**self.calibration.versions, "marp_policy": self.marp_policy, "time_model": shares_digest()}
 
 
 class NotFound(PermanentError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from frenzy.app.observe import merge_progress
 from frenzy.app.place import next_attempt_of
@@ -30,6 +31,8 @@ from frenzy.core.values.errors import Reason, ReasonCode, TemporaryError
 from frenzy.core.values.launch import AttemptResult
 from frenzy.ports import LedgerTx
 
+# The first steps of an attempt are not its pace: kernels are chosen and memory is reserved.
+_LEAST_STEPS: Final = 8
 _OUT_OF_MEMORY = frozenset({ReasonCode.CUDA_OUT_OF_MEMORY, ReasonCode.BUDGET_EXCEEDED})
 
 
@@ -127,8 +130,13 @@ def _learn(tx: LedgerTx, run: RunRecord, ended: Attempt, versions: Mapping[str, 
             kind=None if gpu is None else gpu.kind,
             adapters=run.job.training.lora is not None,
             peaks=ended.peaks,
+            step_time_s=ended.step_time_s if _num_steps(ended) >= _LEAST_STEPS else None,
         )
     )
+
+
+def _num_steps(ended: Attempt) -> int:
+    return ended.last_step - (ended.next_attempt.checkpoint_step or 0)
 
 
 def _model_fell_short(ended: Attempt) -> bool:

@@ -8,14 +8,18 @@ import pytest
 from tests.unit.app.playing import Airflow, make_job
 
 from frenzy.adapters.calibration_file import default_calibration
+from frenzy.adapters.memory import FixedInventory
 from frenzy.app.settlement import end_attempt
 from frenzy.core.runs.ledger import CalibrationSample
 from frenzy.core.runs.protocol import EndReport, ProgressReport
+from frenzy.core.values.cluster import Cluster, Node
+from frenzy.core.values.gpu_catalogue import CATALOGUE
+from frenzy.core.values.hardware import DeviceKind, GpuType
 from frenzy.core.values.job import CallbackSpec, TrainingJob
 from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.resource_plan import ResourcePlan
-from frenzy.core.values.units import MIB
+from frenzy.core.values.units import GIB, MIB
 
 DONE, OUT_OF_MEMORY = 0, 97
 
@@ -35,20 +39,26 @@ def attempt(
     exit_code: int = DONE,
     job: TrainingJob | None = None,
     growth_step: int | None = None,
+    pace: float | None = None,
+    last_step: int = 10,
 ) -> ResourcePlan:
-    """One run whose first attempt peaks at ``ratio`` times the model's prediction; its plan."""
+    """One run whose first attempt peaks at ``ratio`` times the model's prediction; its plan.
+
+    pace: what its steps take, as a multiple of the time model's prediction.
+    """
     airflow.register(job or make_job(name))
     spec = airflow.place().spec
     assert spec is not None
     airflow.launch(1)
     peak = round(spec.plan.memory.model_peak_bytes * ratio)
     progress = ProgressReport(
-        last_step=10,
+        last_step=last_step,
+        step_time_s=None if pace is None else pace * (spec.plan.model_step_s or spec.plan.step_time_s),
         peaks=PeakMemory(allocated_bytes=peak, reserved_bytes=peak + MIB, device_used_bytes=peak + 2 * MIB),
         explained_peak_bytes=peak,
         growth_step=growth_step,
     )
-    result = AttemptResult(exit_code=exit_code, last_step=10, total_steps=100)
+    result = AttemptResult(exit_code=exit_code, last_step=last_step, total_steps=100)
     end_attempt(airflow.services, airflow.key, 1, EndReport(result=result, progress=progress))
     return spec.plan
 
@@ -148,3 +158,46 @@ def test_what_the_papers_formula_got_wrong_says_nothing_about_the_closed_form(le
         attempt(paper, f"job{index}", ratio=1.5)
     view = learner.register(make_job("next"))
     assert all(each.plan.memory.learned_factor == 1.0 for each in view.run.candidates)
+
+
+def on_a_node_of(learner: Airflow, gpu: GpuType) -> Airflow:
+    node = Node(name="a", gpu_type=gpu.name, num_gpus=2, host_memory_bytes=512 * GIB, num_cpus=64)
+    cluster = Cluster(gpu_types=(gpu,), nodes=(node,))
+    with learner.services.ledger.transaction() as tx:
+        tx.put_cluster(cluster)
+    return replace(learner, services=replace(learner.services, inventory=FixedInventory(cluster)))
+
+
+@pytest.fixture
+def on_cards(learner: Airflow) -> Airflow:
+    """The same on a node of real cards."""
+    return on_a_node_of(learner, CATALOGUE["a100-80"].gpu)
+
+
+def test_runs_that_took_longer_make_the_next_jobs_plan_longer_and_say_so(on_cards: Airflow) -> None:
+    plans = [attempt(on_cards, f"job{index}", pace=1.4) for index in range(5)]
+    after = same_plan(on_cards, plans[-1], "next")
+    assert after.model_step_s == pytest.approx(plans[0].step_time_s)
+    assert after.step_time_s == pytest.approx(1.4 * plans[0].step_time_s, rel=0.05)
+    assert after.predicted_cost == pytest.approx(1.4 * plans[0].predicted_cost, rel=0.05)
+    best = next(each for each in on_cards.register(make_job("last")).run.candidates if each.rank == 1)
+    assert "times the model's" in best.reason.detail
+
+
+def test_a_learned_pace_does_not_feed_on_itself(on_cards: Airflow) -> None:
+    for index in range(12):
+        attempt(on_cards, f"job{index}", pace=1.4)
+    ratios = [each.residual.step_ratio for each in samples(on_cards) if each.residual]
+    assert ratios == pytest.approx([1.4] * 12)
+
+
+def test_an_attempt_that_hardly_began_teaches_no_pace(on_cards: Airflow) -> None:
+    plans = [attempt(on_cards, f"job{index}", pace=3.0, last_step=4) for index in range(5)]
+    assert same_plan(on_cards, plans[0], "next").model_step_s is None
+
+
+def test_the_load_of_this_machine_teaches_no_pace(learner: Airflow) -> None:
+    throttled = GpuType(name="small", memory_bytes=4 * GIB, flops_per_s=1e12, kind=DeviceKind.VIRTUAL)
+    virtual = on_a_node_of(learner, throttled)
+    plans = [attempt(virtual, f"job{index}", pace=3.0) for index in range(5)]
+    assert same_plan(virtual, plans[0], "next").step_time_s == plans[0].step_time_s

@@ -179,6 +179,7 @@ residual = Table(
     Column("predicted_bytes", BigInteger, nullable=False),
     Column("measured_bytes", BigInteger, nullable=False),
     Column("censored", Boolean, nullable=False),
+    Column("step_ratio", Double, nullable=True),
     Index("ix_frenzy_residual_versions_time_s", "versions", "time_s"),
 )
 

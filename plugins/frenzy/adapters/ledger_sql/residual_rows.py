@@ -21,6 +21,7 @@ def values_of(sample: CalibrationSample, residual: Residual) -> dict[str, Any]:
         "predicted_bytes": residual.predicted_bytes,
         "measured_bytes": residual.measured_bytes,
         "censored": residual.censored,
+        "step_ratio": residual.step_ratio,
     }
 
 
@@ -38,4 +39,5 @@ def residual_of(row: Row[Any]) -> Residual:
         predicted_bytes=row.predicted_bytes,
         measured_bytes=row.measured_bytes,
         censored=row.censored,
+        step_ratio=row.step_ratio,
     )

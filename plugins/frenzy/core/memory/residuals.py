@@ -1,4 +1,4 @@
-"""What finished runs teach the memory model: by how much a group's peaks differ from the prediction.
+"""What finished runs teach: by how much a group's peaks, and its steps on a GPU type, differ from the prediction.
 
 A residual is the logarithm of measured over predicted peak. Runs are grouped by device kind, model
 family, GPU type, ZeRO stage and checkpointing; a group's parents drop the last of these, one by one.
@@ -12,6 +12,8 @@ family, GPU type, ZeRO stage and checkpointing; a group's parents drop the last 
 - **Out of memory** is a censored run: its peak is only known to lie above the card. It counts as
   higher than every measured one, and the group's bound is above that card until so many other runs
   fitted that the quantile does not reach it. It is kept to its own group.
+- **Pace**: the median ratio of measured to predicted step times of a GPU type's family, drawn towards that of all
+  families on the type as above. One type says nothing of another.
 
 Nothing depends on the order of the runs.
 """
@@ -66,13 +68,15 @@ class ResidualGroup:
 class Residual:
     """One ended attempt. predicted_bytes: by the model alone, without what was learned.
 
-    measured_bytes: the peak, or the card's memory for an out-of-memory (``censored``).
+    measured_bytes: the peak, or the card's memory for an out-of-memory (``censored``). step_ratio: measured over
+    predicted step time; None where it teaches nothing.
     """
 
     group: ResidualGroup
     predicted_bytes: int
     measured_bytes: int
     censored: bool = False
+    step_ratio: float | None = None
 
     @property
     def log_ratio(self) -> float:
@@ -131,6 +135,22 @@ class Residuals:
     def _corrections(self) -> dict[ResidualGroup, Correction]:
         return {}
 
+    @cached_property
+    def _steps(self) -> Mapping[_Key, Sequence[float]]:
+        """Ascending log ratios of step times, by GPU type, and by GPU type and family."""
+        found: dict[_Key, list[float]] = {}
+        for each in self.residuals:
+            if each.step_ratio is not None and each.step_ratio > 0:
+                kind, family, gpu_type = each.group.key[:3]
+                for key in ((kind, gpu_type), (kind, gpu_type, family)):
+                    found.setdefault(key, []).append(math.log(each.step_ratio))
+        return {key: sorted(ratios) for key, ratios in found.items()}
+
+    def pace(self, kind: DeviceKind, family: str, gpu_type: str) -> float:
+        """How many times the predicted step time the next run of ``family`` on ``gpu_type`` will take."""
+        keys: tuple[_Key, ...] = ((kind.value, gpu_type), (kind.value, gpu_type, family))
+        return math.exp(_shrunken_median([self._steps.get(key, ()) for key in keys]))
+
     def correction(self, group: ResidualGroup) -> Correction:
         """The factors for the next run of ``group``."""
         if group not in self._corrections:
@@ -174,15 +194,7 @@ class Residuals:
         return self._runs.get(key, _Runs())
 
     def _location(self, key: _Key) -> float:
-        """The shrunken median residual; a group with just its parent's runs is its parent."""
-        if not key:
-            return 0.0
-        parent, measured = self._location(key[:-1]), self._of(key).measured
-        num_runs = len(measured)
-        if num_runs < 2 or (len(key) > 1 and num_runs == len(self._of(key[:-1]).measured)):
-            return parent
-        weight = (num_runs - 1) / (num_runs - 1 + _SHRINKAGE_RUNS)
-        return weight * _median_towards(measured, parent) + (1 - weight) * parent
+        return _shrunken_median([self._of(key[:length]).measured for length in range(1, len(key) + 1)])
 
     def _excess(self, key: _Key) -> tuple[float | None, float | None]:
         """How far above its location a group's runs reach, and the coverage where it can be stated."""
@@ -205,6 +217,21 @@ NOTHING_LEARNED: Final = Residuals()
 def residual_family(model_type: str, *, adapters: bool) -> str:
     """The family of a run: its model type, apart for adapters."""
     return f"{model_type}+lora" if adapters else model_type
+
+
+def _shrunken_median(nested: Sequence[Sequence[float]]) -> float:
+    """Of ascending values in groups from the most general to the most specific; 0 where nothing is known.
+
+    A group with just its parent's runs is its parent.
+    """
+    location, num_above = 0.0, -1
+    for ascending in nested:
+        num_runs = len(ascending)
+        if num_runs >= 2 and num_runs != num_above:
+            weight = (num_runs - 1) / (num_runs - 1 + _SHRINKAGE_RUNS)
+            location = weight * _median_towards(ascending, location) + (1 - weight) * location
+        num_above = num_runs
+    return location
 
 
 def _median_towards(ascending: Sequence[float], target: float) -> float:

@@ -71,10 +71,15 @@ class TypeFacts:
             between_bytes_per_s=self.gpu.node_link_bytes_per_s or self.calibration.internode_bytes_per_s,
         )
 
+    @cached_property
+    def pace(self) -> float:
+        """By what earlier runs on this type multiply predicted step times."""
+        return self.request.residuals.pace(self.gpu.kind, self.request.residual_family, self.gpu.name)
+
     def step_times_s(self, grid: PlanGrid) -> Array:
         """Predicted seconds of an optimizer step for each plan of ``grid`` on this type."""
         computed = step_times_s(self.workload, grid, self.gpu, self.link, self.calibration)
-        return computed + offload_times_s(self.workload, grid, self.gpus_per_node)
+        return self.pace * (computed + offload_times_s(self.workload, grid, self.gpus_per_node))
 
     def allowed(self, grid: PlanGrid, step_s: Array) -> NDArray[np.bool_]:
         """Plans that ``refusal`` has nothing against, but for those that failed: the same rules for all at once."""
@@ -123,6 +128,7 @@ class TypeFacts:
             samples_per_s=row.dp * row.micro_batch * row.accumulation / step_time_s,
             predicted_run_s=run_s,
             predicted_cost=num_gpus * run_s / 3600.0 * self.gpu.price_per_hour,
+            model_step_s=None if self.pace == 1.0 else step_time_s / self.pace,
         )
 
     def refusal(self, plan: ResourcePlan) -> Reason | None:

@@ -185,12 +185,19 @@ def _best_reason(plan: ResourcePlan, num_plans: int, *, by_cost: bool) -> Reason
     what = best if num_plans > 1 else "The only plan that fits"
     tightest = plan.memory.terms[0]
     detail = (
-        f"{what}: {format_duration(plan.step_time_s)} a step, "
+        f"{what}: {format_duration(plan.step_time_s)} a step{_learned_pace(plan)}, "
         f"{format_duration(plan.predicted_run_s)} in all, cost {plan.predicted_cost:.3g}; "
         f"needs {format_bytes(plan.memory.required_bytes)} of {format_bytes(plan.gpu_memory_bytes)}, "
         f"peak at {plan.memory.at}, most of it {tightest.name}."
     )
     return Reason(code=ReasonCode.BEST_PLAN, detail=detail)
+
+
+def _learned_pace(plan: ResourcePlan) -> str:
+    if plan.model_step_s is None:
+        return ""
+    ratio = plan.step_time_s / plan.model_step_s
+    return f" ({ratio:.2f} times the model's {format_duration(plan.model_step_s)}, as earlier runs took)"
 
 
 def _later_reason(plan: ResourcePlan, best: ResourcePlan, *, by_cost: bool) -> Reason:

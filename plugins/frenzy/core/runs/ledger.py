@@ -309,6 +309,7 @@ class CalibrationSample(Inlining):
 
     predicted_bytes: by the memory model alone. measured_bytes: held by tensors, before growth that
     no plan explains, or the card's memory when censored. peaks: as in Attempt. kind: None if the GPU type is gone.
+    step_time_s: of the attempt's last steps; None where it did too few.
     """
 
     run_key: str
@@ -324,6 +325,7 @@ class CalibrationSample(Inlining):
     kind: DeviceKind | None = None
     adapters: bool = False
     peaks: PeakMemory | None = field(default=None, metadata=KEYS_IN_A_SAMPLE)
+    step_time_s: float | None = field(default=None, metadata=OMITTED_IF_EMPTY)
 
     @property
     def residual(self) -> Residual | None:
@@ -342,7 +344,15 @@ class CalibrationSample(Inlining):
             predicted_bytes=self.predicted_bytes,
             measured_bytes=self.measured_bytes,
             censored=self.censored,
+            step_ratio=self._step_ratio,
         )
+
+    @property
+    def _step_ratio(self) -> float | None:
+        """A virtual GPU is as fast as its throttle lets it be: what differs is the machine's other load."""
+        predicted_s = self.plan.model_step_s or self.plan.step_time_s
+        is_told = self.kind is DeviceKind.CUDA and self.step_time_s is not None and predicted_s > 0
+        return (self.step_time_s or 0.0) / predicted_s if is_told else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

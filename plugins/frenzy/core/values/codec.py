@@ -192,6 +192,8 @@ def _spread(kind: Any, document: Mapping[str, Any]) -> dict[str, Any]:
     """``document`` with the fields of inlined values in their places."""
     spread: dict[str, Any] = {}
     for field in dataclasses.fields(kind):
+        if field.name not in document:  # omitted
+            continue
         item = document[field.name]
         _, keys = field.metadata.get(_INLINED, (None, None))
         spread |= {field.name: item} if keys is None else {key: item and item[own] for own, key in keys.items()}

@@ -102,7 +102,8 @@ class ResourcePlan:
 
     global batch = dp * micro_batch_size * accumulation_steps, exactly.
     predicted_run_s covers the whole remaining job; predicted_cost = GPU-hours * price.
-    bucket_elements sizes DeepSpeed's ZeRO buffers (``zero_buckets``).
+    bucket_elements sizes DeepSpeed's ZeRO buffers (``zero_buckets``). model_step_s: step time by the time model
+    alone, where what earlier runs took says otherwise.
     """
 
     gpu_type: str
@@ -121,6 +122,7 @@ class ResourcePlan:
     samples_per_s: float
     predicted_run_s: float
     predicted_cost: float
+    model_step_s: float | None = field(default=None, metadata=OMITTED_IF_EMPTY)
 
     @property
     def global_batch_size(self) -> int:

@@ -7,7 +7,9 @@ published rows takes the values of the nearest one that has some.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -80,6 +82,13 @@ def architecture_of(gpu: GpuType) -> Architecture:
     """The measured generation nearest to ``gpu``, by compute capability (Ampere when it is not known)."""
     capability = float(gpu.compute_capability or 0)
     return next(each for each in ARCHITECTURES if capability >= each.first_capability)
+
+
+@cache
+def shares_digest() -> str:
+    """Changes with any of the values: what runs taught about others holds no more."""
+    known = (ARCHITECTURES, FSDP, NANOTRON, TRANSFORMERS, LAUNCH_S_PER_LAYER, INSIDE, STATE_PASSES)
+    return hashlib.sha256(repr(known).encode()).hexdigest()[:12]
 
 
 def utilisation(gpu: GpuType, software: Software = TRANSFORMERS) -> Utilisation:

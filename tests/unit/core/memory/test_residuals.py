@@ -141,3 +141,40 @@ def test_plans_of_a_grid_get_the_factors_of_their_group() -> None:
 def test_there_are_no_factors_where_no_run_of_the_kind_is_known() -> None:
     grid = grid_of([(2, 1, 2, 1, 1, False)])
     assert Residuals((ran(1.1),)).factors(DeviceKind.VIRTUAL, "llama", "a100-80", grid) is None
+
+
+def took(ratio: float, group: ResidualGroup = GROUP) -> Residual:
+    return replace(ran(1.0, group), step_ratio=ratio)
+
+
+def pace(*residuals: Residual, group: ResidualGroup = GROUP) -> float:
+    return Residuals(residuals).pace(group.kind, group.family, group.gpu_type)
+
+
+def test_runs_that_took_longer_slow_their_family_on_their_type_and_no_other() -> None:
+    slow = [took(ratio) for ratio in (1.3, 1.31, 1.29, 1.3, 1.3)]
+    assert pace(*slow) == pytest.approx(1.3, abs=0.04)
+    assert pace(*slow, group=SIBLING) == pace(*slow)
+    assert pace(*slow, group=replace(GROUP, gpu_type="h100")) == 1.0
+    assert pace(*slow, group=replace(GROUP, kind=DeviceKind.VIRTUAL)) == 1.0
+
+
+def test_another_family_on_the_type_begins_where_the_type_stands() -> None:
+    slow = [took(ratio) for ratio in (1.3, 1.31, 1.29, 1.3, 1.3)]
+    assert pace(*slow, group=OTHER_FAMILY) == pytest.approx(1.3, abs=0.04)
+    quick = [took(0.9, OTHER_FAMILY) for _ in range(5)]
+    assert pace(*slow, *quick, group=OTHER_FAMILY) < 1.0 < pace(*slow, *quick)
+
+
+def test_one_run_s_steps_and_runs_without_steps_move_no_pace() -> None:
+    assert pace(took(2.0)) == 1.0
+    assert pace(*(ran(1.1) for _ in range(5))) == 1.0
+
+
+@given(st.lists(st.floats(0.2, 5.0), max_size=12), st.randoms(use_true_random=False))
+def test_the_pace_lies_among_the_runs_whatever_their_order(ratios: list[float], random: Random) -> None:
+    runs = [took(ratio) for ratio in ratios]
+    found = pace(*runs)
+    assert min([1.0, *ratios]) - 1e-9 <= found <= max([1.0, *ratios]) + 1e-9
+    random.shuffle(runs)
+    assert pace(*runs) == found
