@@ -58,6 +58,17 @@ def test_its_progress_and_its_end_are_read(store: FsspecRunStore) -> None:
     assert store.preparing_result(replace(spec, number=2)) is None
 
 
+def test_what_helpers_made_counts_as_far_as_they_do_the_same(store: FsspecRunStore) -> None:
+    spec = spec_of(store)
+    store.put_preparing(spec)
+    put(spec.signs_of_helper(1), codec.dumps(replace(SIGN, done=10)))
+    put(spec.signs_of_helper(2), codec.dumps(Heartbeat(phase="reading", time_s=1.0, done=100)))
+    put(spec.signs_of_helper(3), "{")
+    assert store.preparing_sign(spec) is None
+    put(spec.signs, codec.dumps(SIGN))
+    assert store.preparing_sign(spec) == replace(SIGN, done=17)
+
+
 def test_what_was_there_before_the_process_began_is_none_of_its(store: FsspecRunStore) -> None:
     """Workers of an earlier pass may write the run's folder."""
     spec = spec_of(store)

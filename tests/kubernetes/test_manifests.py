@@ -119,9 +119,10 @@ def test_the_api_server_keeps_every_field_of_a_pod_that_prepares(
 
 def test_a_pod_that_prepares_is_made_once_found_and_removed(core_api: client.CoreV1Api, kube_namespace: str) -> None:
     spec, rules = preparing(kube_namespace)
-    preparer = KubernetesPreparer(rules, core_api=lambda: core_api)
+    preparer = KubernetesPreparer(replace(rules, preparing_pods=3), core_api=lambda: core_api)
     for _ in range(2):
         preparer.start(spec, lambda _: None)
+    assert len(core_api.list_namespaced_pod(kube_namespace).items) == 3
     assert preparer.found(spec.run_key) == 1
     assert preparer.account(spec).state is WorkersState.ALIVE
     assert preparer.remains() == (spec.run_key,)

@@ -22,7 +22,8 @@ from frenzy.core.values.launch import ExitCode
 from frenzy.core.values.prepared_data import PreparingResult, PreparingSpec
 from frenzy.core.values.telemetry import Heartbeat
 from frenzy.trainer.data.packing import SequenceReader
-from frenzy.trainer.data.run_data import Listing, frozen_data, frozen_tokenizer
+from frenzy.trainer.data.run_data import Announcement, Listing, frozen_data, frozen_tokenizer
+from frenzy.trainer.data.source_parts import survey
 from frenzy.trainer.prepare_data import run
 
 TEXT = "To be, or not to be, that is the question. " * 400
@@ -146,6 +147,51 @@ def test_what_killed_processes_left_is_removed_and_may_be_gone_before(spec: Prep
 def _replace_by_link(place: Path, target: str | None = None) -> None:
     away = place.rename(place.with_name(f"away-{place.name}"))
     place.symlink_to(target or away)
+
+
+def announced(spec: PreparingSpec, tmp_path: Path, num_files: int) -> Announcement:
+    """Work of as many segments, as the first preparer announces it, with nothing done yet."""
+    (tmp_path / "many").mkdir()
+    for number in range(num_files):
+        (tmp_path / f"many/{number}.txt").write_text(TEXT)
+    first = run(spec).prepared
+    assert first is not None
+    data = replace(spec.job.data, path=str(tmp_path / "many"))
+    work = Announcement(source=survey(data, segment_bytes=len(TEXT)), tokenizer=first.tokenizer)
+    Path(spec.announced).parent.mkdir(parents=True, exist_ok=True)
+    Path(spec.announced).write_text(codec.dumps(work))
+    return work
+
+
+def made_by_helper(spec: PreparingSpec, tmp_path: Path, *, rank: int, num_files: int) -> list[str]:
+    work = announced(spec, tmp_path, num_files)
+    before = set((tmp_path / "runs/.data").rglob("*.bin"))
+    data = replace(spec.job.data, path=str(tmp_path / "many"))
+    helped = run(replace(spec, job=replace(spec.job, data=data)), rank=rank, count=3)
+    assert (helped.exit_code, helped.prepared, len(work.source.segments)) == (ExitCode.DONE, None, num_files)
+    return sorted(each.name for each in {*(tmp_path / "runs/.data").rglob("*.bin")} - before)
+
+
+def test_a_helper_makes_what_the_first_announced_and_tells_what_it_made(spec: PreparingSpec, tmp_path: Path) -> None:
+    made = made_by_helper(spec, tmp_path, rank=1, num_files=4)
+    assert made == [f"{number:06}-000000.bin" for number in range(4)]
+    sign = codec.loads(Heartbeat, Path(spec.signs_of_helper(1)).read_text())
+    assert sign.done is not None
+
+
+def test_a_helper_without_a_segment_of_its_own_is_not_needed(spec: PreparingSpec, tmp_path: Path) -> None:
+    assert made_by_helper(spec, tmp_path, rank=2, num_files=2) == []
+
+
+def test_a_helper_waits_for_the_first_and_leaves_the_end_to_it(spec: PreparingSpec, tmp_path: Path) -> None:
+    alone = run(replace(spec, run_dir=str(tmp_path / "elsewhere/r1")))
+    Path(spec.request).parent.mkdir(parents=True)
+    Path(spec.request).write_text(codec.dumps(spec))
+    command = [sys.executable, "-m", "frenzy.trainer.prepare_data", "--request", spec.request, "--count", "2"]
+    with subprocess.Popen([*command, "--rank", "1"], stdout=subprocess.DEVNULL) as helper:
+        first = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (first.returncode, helper.returncode) == (ExitCode.DONE, ExitCode.DONE), first.stdout
+    assert codec.loads(PreparingResult, Path(spec.result).read_text()) == alone
 
 
 def test_data_that_cannot_be_used_say_why(spec: PreparingSpec) -> None:

@@ -22,7 +22,7 @@ from frenzy.core.runs.log_part import LogPart, log_part_of, read_hiding
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError
 from frenzy.core.values.launch import FIRST_POD_LOG, AttemptResult, Control, LaunchSpec, RunPaths, deepspeed_config
-from frenzy.core.values.prepared_data import PreparingResult, PreparingSpec
+from frenzy.core.values.prepared_data import HELPERS_SIGNS, MOST_PREPARERS, PreparingResult, PreparingSpec
 from frenzy.core.values.telemetry import Heartbeat, StepRecord, printable
 from frenzy.ports import TelemetryCursor, TelemetryPage
 
@@ -72,7 +72,15 @@ class FsspecRunStore:
         self._put(spec.request.removeprefix(root), codec.dumps(spec, indent=2))
 
     def preparing_sign(self, spec: PreparingSpec) -> Heartbeat | None:
-        return self._decoded(Heartbeat, spec.signs, _MOST_HEARTBEAT_BYTES)
+        sign = self._decoded(Heartbeat, spec.signs, _MOST_HEARTBEAT_BYTES)
+        if sign is None or sign.done is None:
+            return sign
+        names = self._files.names(spec.folder.removeprefix(f"{self._root}/"))
+        helpers = sorted(each for each in names if each.startswith(HELPERS_SIGNS))[:MOST_PREPARERS]
+        found = (self._decoded(Heartbeat, f"{spec.folder}/{each}", _MOST_HEARTBEAT_BYTES) for each in helpers)
+        return replace(
+            sign, done=sign.done + sum(each.done or 0 for each in found if each and each.phase == sign.phase)
+        )
 
     def preparing_result(self, spec: PreparingSpec) -> PreparingResult | None:
         return self._decoded(PreparingResult, spec.result, _MOST_RESULT_BYTES)

@@ -30,6 +30,7 @@ JOB: Final = "frenzy.dev/job"
 # On pods that prepare data: the run, and which of its tries. They hold no GPU, so that the ledger counts none of them.
 PREPARING: Final = "frenzy.dev/preparing"
 PREPARING_NUMBER: Final = "frenzy.dev/preparing-number"
+PREPARING_RANK: Final = "frenzy.dev/preparing-rank"
 
 PREDICTED_BYTES: Final = "frenzy.dev/predicted-bytes"
 LEASE: Final = "frenzy.dev/lease"

@@ -29,6 +29,7 @@ from frenzy.adapters.spec.refusals import Location, file_text, refused, shown, v
 from frenzy.adapters.spec.yaml_core import FILE, load_yaml
 from frenzy.core.values.errors import SpecError, Violation
 from frenzy.core.values.hardware import DeviceKind, GpuType
+from frenzy.core.values.prepared_data import MOST_PREPARERS
 from frenzy.core.values.torch_builds import LOCKED, TorchBuild
 from frenzy.core.values.units import GIB, parse_bytes, parse_duration_s
 
@@ -197,12 +198,11 @@ class PodRules:
     run_directory: None where the run root is an object store. extra_host_memory_per_gpu_bytes: for each
     rank beside what the plan predicts, /dev/shm and a virtual GPU's budget. cpus_per_gpu: requested, and
     what the scheduler counts with;
-    cpu_limit_per_gpu: the most. preparing_*: of a pod that prepares data, which requests so many CPUs and uses what
-    is idle beyond; its node_selector is that of all pods unless it has one of its own. ephemeral_storage_bytes: the
-    most that a pod may write; it requests
-    ``requested_disk_bytes``. architectures, torch_build: what the image is built for. topology: labels of nodes
-    that say what they are part of, from the widest on. python: what
-    runs ``-m frenzy.trainer.launch``. network_interface:
+    cpu_limit_per_gpu: the most. preparing_pods: how many prepare the data of a run. preparing_*: of each, which
+    requests so many CPUs and uses what is idle beyond; its node_selector is that of all pods unless it has one of its
+    own. ephemeral_storage_bytes: the most that a pod may write; it requests ``requested_disk_bytes``. architectures,
+    torch_build: what the image is built for. topology: labels of nodes that say what they are part of, from the widest
+    on. python: what runs ``-m frenzy.trainer.launch``. network_interface:
     which gloo and NCCL are to use, if they choose wrong. scheduling_patience_s: how long a pod may
     find no node, or not get its image or its container; autoscaling_patience_s: how long one may find no
     node that is placed on a group whose nodes an autoscaler adds, unless the former is longer.
@@ -235,6 +235,7 @@ class PodRules:
     network_interface: Annotated[str, Field(pattern=_INTERFACE)] | None = None
     cpus_per_gpu: _Cpus = 1.0
     cpu_limit_per_gpu: _Cpus = 8.0
+    preparing_pods: Annotated[int, Field(ge=1, le=MOST_PREPARERS, strict=True)] = 1
     preparing_cpus: _Cpus = 2.0
     preparing_memory_bytes: _Size = 4 * GIB
     preparing_node_selector: Mapping[_LabelName, _LabelValue] | None = None

@@ -18,6 +18,9 @@ from frenzy.core.values.job import MAX_STEPS, TrainingJob
 from frenzy.core.values.resource_plan import short_hash
 
 FOLDER: Final = ".data"
+HELPERS_SIGNS: Final = "progress-"
+# As many as may help, and more than a data set of 4 GiB has work for.
+MOST_PREPARERS: Final = 64
 _NAME: Final = re.compile(r"[0-9a-f]{32}")
 _Name = Annotated[str, Len(32, 32)]
 _Count = Annotated[int, Ge(0), Le(10**15)]
@@ -109,6 +112,15 @@ class PreparingSpec:
     def signs(self) -> str:
         """Where its Heartbeat is."""
         return f"{self.folder}/progress.json"
+
+    def signs_of_helper(self, rank: int) -> str:
+        """Where the Heartbeat is of one that helps, from rank 1 on; it counts what that one made."""
+        return f"{self.folder}/{HELPERS_SIGNS}{rank}.json"
+
+    @property
+    def announced(self) -> str:
+        """Where those who help read what there is to make."""
+        return f"{self.folder}/announced.json"
 
     @property
     def result(self) -> str:

@@ -22,7 +22,10 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """This preparer is number ``rank`` of ``count``; it begins with its own segments and helps with the others."""
+    """This preparer is number ``rank`` of ``count``; it begins with its own segments and helps with the others.
+
+    The first one tells what was there before; what each of the others tells is what it made.
+    """
 
     rank: int = 0
     count: int = 1
@@ -76,7 +79,7 @@ class _Work:
         self._tell()
         draft: ShardDraft | None = None
         try:
-            num_tokens = self._num_tokens()
+            num_tokens = self._num_tokens() if self._share.rank == 0 else 0
             for batch in encode_all(self._batches(min(BATCH_CHARACTERS, shard_characters)), encoder):
                 num_tokens += len(batch.ids)
                 beat("preparing the data: tokens made", num_tokens)
@@ -97,7 +100,8 @@ class _Work:
         numbers = range(len(self._source.segments))
         own = [each for each in numbers if self._is_own(each)]
         others = [each for each in reversed(numbers) if not self._is_own(each)]
-        for segment in (*own, *others):
+        first = len(others) * self._share.rank // self._share.count  # not where another helper is
+        for segment in (*own, *others[first:], *others[:first]):
             if not self._is_own(segment) and not self._is_done(segment):
                 self._kept[segment] = self._shelf.kept_of(segment)
             if not self._is_done(segment):

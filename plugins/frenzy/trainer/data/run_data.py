@@ -46,6 +46,14 @@ class Listing:
     shards: tuple[Shard, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announcement:
+    """What the first of several preparers found, for the others; tokenizer: the name of its folder."""
+
+    source: Source
+    tokenizer: str
+
+
 def frozen_tokenizer(prepared: PreparedData, paths: PreparedPaths, scratch: Path) -> Path:
     """A local folder with the tokenizer that was prepared. Raises PermanentError where it is gone."""
     place = paths.tokenizer(prepared.tokenizer)

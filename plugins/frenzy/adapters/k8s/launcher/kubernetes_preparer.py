@@ -1,4 +1,4 @@
-"""Prepares data in a pod: found again by its labels, whoever made it."""
+"""Prepares data in a pod: found again by its labels, whoever made it. Others may help it; nothing waits for these."""
 
 from __future__ import annotations
 
@@ -35,23 +35,22 @@ class KubernetesPreparer:
         self._pods = Pods(rules.namespace, core_api)
 
     def found(self, run_key: str) -> int | None:
-        """That of a pod which is neither over nor on its way out."""
-        at_work = (PodStage.WAITING, PodStage.RUNNING)
-        return max(
-            (_number(each) for each in self._of(run_key) if see(each, asked=True).stage in at_work), default=None
-        )
+        """That of a first pod which is neither over nor on its way out."""
+        first = (each for each in self._of(run_key) if _is_first(each))
+        return max((_number(each) for each in first if see(each, asked=True).stage in _AT_WORK), default=None)
 
     def start(self, spec: PreparingSpec, tell: Callable[[str], None]) -> None:
-        """Make the pod. Raises TemporaryError (QUOTA_EXCEEDED, API_UNREACHABLE) or PermanentError."""
+        """Make the pods. Raises TemporaryError (QUOTA_EXCEEDED, API_UNREACHABLE) or PermanentError."""
         pod = preparing_pod(spec, self._rules)
         check_runs_read(spec)
         if self._pods.create(pod) is None and self.found(spec.run_key) != spec.number:
             detail = f"A pod that prepared the data of {spec.run_key} has yet to leave."
             raise TemporaryError(Reason(code=ReasonCode.WAITING_FOR_OLD_WORKERS, detail=detail), retry_after_s=_AGAIN_S)
+        self._add_helpers(spec, tell)
 
     def account(self, spec: PreparingSpec) -> PreparerAccount:
         try:
-            pods = [each for each in self._of(spec.run_key) if _number(each) == spec.number]
+            pods = [each for each in self._of(spec.run_key) if _is_first(each) and _number(each) == spec.number]
             return self._look(pods[0]) if pods else PreparerAccount(state=WorkersState.GONE, reason=_deleted(spec))
         except FrenzyError as error:
             log.warning("The pod that prepares the data of %s could not be looked at: %s", spec.run_key, error)
@@ -63,6 +62,13 @@ class KubernetesPreparer:
     def remains(self) -> tuple[str, ...]:
         found = [(each["metadata"].get("labels") or {}).get(labels.PREPARING) for each in self._pods.list(labels.OURS)]
         return tuple(sorted({each for each in found if each is not None}))
+
+    def _add_helpers(self, spec: PreparingSpec, tell: Callable[[str], None]) -> None:
+        try:
+            for rank in range(1, self._rules.preparing_pods):
+                self._pods.create(preparing_pod(spec, self._rules, rank))
+        except FrenzyError as error:
+            tell(f"Fewer pods than preparing_pods prepare the data: {error}")
 
     def _of(self, run_key: str) -> tuple[PodJson, ...]:
         pods = self._pods.list(f"{labels.OURS},{labels.PREPARING}={labels.label_value(run_key)}")
@@ -94,6 +100,10 @@ class KubernetesPreparer:
 
 def _number(pod: PodJson) -> int:
     return int(pod["metadata"]["labels"][labels.PREPARING_NUMBER])
+
+
+def _is_first(pod: PodJson) -> bool:
+    return labels.PREPARING_RANK not in pod["metadata"]["labels"]
 
 
 def _made_s(pod: PodJson) -> float:

@@ -40,35 +40,37 @@ _TERMINATION_LOG: Final = "/dev/termination-log"
 _MOUNTS: Final = {name: OWN_MOUNTS[name] for name in (TMP_VOLUME, HOME_VOLUME)}
 
 
-def preparing_pod(spec: PreparingSpec, rules: PodRules) -> Manifest:
-    """The pod for one try. Raises PermanentError when the run directory is on no volume of the pods, and for a secret
-    that pods cannot refer to.
+def preparing_pod(spec: PreparingSpec, rules: PodRules, rank: int = 0) -> Manifest:
+    """The pod of that ``rank`` for one try; those from 1 on help the first.
+
+    Raises PermanentError when the run directory is on no volume of the pods, and for secrets that pods cannot refer to.
     """
     check_run_directory(spec, rules)
+    helper = {labels.PREPARING_RANK: str(rank)} if rank else {}
     pod: Manifest = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": without_nothing(
             {
-                "name": labels.name_part(f"frenzy-{spec.run_key}-p{spec.number}"),
+                "name": labels.name_part(f"frenzy-{spec.run_key}-p{spec.number}{f'-{rank}' if rank else ''}"),
                 "namespace": rules.namespace,
-                "labels": {**rules.labels, **labels.preparing_labels(spec)},
+                "labels": {**rules.labels, **labels.preparing_labels(spec), **helper},
                 "annotations": dict(rules.annotations),
             }
         ),
-        "spec": _pod_spec(spec, rules),
+        "spec": _pod_spec(spec, rules, rank),
     }
     return with_overlays_of_all(pod, rules.overlays, queue=spec.job.queue)
 
 
-def _pod_spec(spec: PreparingSpec, rules: PodRules) -> Manifest:
+def _pod_spec(spec: PreparingSpec, rules: PodRules, rank: int) -> Manifest:
     selector = rules.node_selector if rules.preparing_node_selector is None else rules.preparing_node_selector
     given: Manifest = {
         **common_spec(rules),
         "nodeSelector": {**selector, **_architecture(rules)},
         "tolerations": [toleration(each) for each in rules.tolerations],
         "securityContext": pod_security(rules),
-        "containers": [_container(spec, rules)],
+        "containers": [_container(spec, rules, rank)],
         "volumes": [*_own_volumes(spec, rules), *(volume(each) for each in rules.volumes)],
     }
     return without_nothing(given)
@@ -79,13 +81,14 @@ def _architecture(rules: PodRules) -> Mapping[str, str]:
     return {labels.ARCHITECTURE: rules.architectures[0].value} if len(rules.architectures) == 1 else {}
 
 
-def _container(spec: PreparingSpec, rules: PodRules) -> Manifest:
+def _container(spec: PreparingSpec, rules: PodRules, rank: int) -> Manifest:
+    share = ("--rank", str(rank), "--count", str(rules.preparing_pods)) if rules.preparing_pods > 1 else ()
     given: Manifest = {
         "name": labels.CONTAINER,
         "image": rules.image,
         "imagePullPolicy": rules.image_pull_policy.value,
         "command": [literal(each) for each in (*rules.python, *_MODULE)],
-        "args": [literal(each) for each in ("--request", spec.request)],
+        "args": [literal(each) for each in ("--request", spec.request, *share)],
         "env": list(_environment(spec, rules)),
         "envFrom": [{"secretRef": {"name": each}} for each in rules.env_from_secrets],
         "resources": _resources(rules),

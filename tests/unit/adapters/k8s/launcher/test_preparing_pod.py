@@ -16,7 +16,7 @@ from frenzy.adapters.k8s import labels
 from frenzy.adapters.k8s.launcher.kubernetes_preparer import KubernetesPreparer
 from frenzy.adapters.k8s.launcher.pod_manifest import pods_of
 from frenzy.adapters.k8s.launcher.preparing_pod import preparing_pod
-from frenzy.adapters.k8s.pod_rules import parse_pod_rules
+from frenzy.adapters.k8s.pod_rules import PodRules, parse_pod_rules
 from frenzy.adapters.memory import FakeClock
 from frenzy.core.values.errors import PermanentError, ReasonCode
 from frenzy.core.values.job import ModelSpec
@@ -28,6 +28,7 @@ FOUND = PreparedData(
     shards="a" * 32, tokenizer="b" * 32, digest="c" * 32, num_tokens=9, num_train=1, num_validation=0, total_steps=10
 )
 RULES = parse_pod_rules(PLAIN)
+SHARED = parse_pod_rules(f"{PLAIN}preparing_pods: 3\n")
 
 
 def mounts(pod: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -103,6 +104,16 @@ def test_nodes_for_it_may_be_chosen_apart_from_those_of_workers() -> None:
     assert container(pod)["resources"]["limits"]["memory"] == "8192Mi"
 
 
+def test_pods_that_share_the_work_are_alike_but_for_name_rank_and_arguments() -> None:
+    first, second = (preparing_pod(SPEC, SHARED, rank) for rank in (0, 1))
+    assert container(first)["args"][-4:] == ["--rank", "0", "--count", "3"]
+    assert container(second)["args"][-4:] == ["--rank", "1", "--count", "3"]
+    assert second["metadata"]["name"] == f"{first['metadata']['name']}-1"
+    assert second["metadata"]["labels"] == {**first["metadata"]["labels"], labels.PREPARING_RANK: "1"}
+    assert {**container(second), "args": []} == {**container(first), "args": []}
+    assert {**second["spec"], "containers": []} == {**first["spec"], "containers": []}
+
+
 def test_the_ledger_counts_it_as_no_attempts_pod() -> None:
     assert not labels.is_ours(preparing_pod(SPEC, RULES)["metadata"]["labels"])
 
@@ -111,12 +122,13 @@ def test_the_ledger_counts_it_as_no_attempts_pod() -> None:
 
 
 class Bench:
-    def __init__(self) -> None:
+    def __init__(self, rules: PodRules = RULES) -> None:
         self.core, self.clock = FakeCore(), FakeClock()
-        self.preparer = KubernetesPreparer(RULES, core_api=lambda: cast(CoreV1Api, self.core), now_s=self.clock.now_s)
+        self.told: list[str] = []
+        self.preparer = KubernetesPreparer(rules, core_api=lambda: cast(CoreV1Api, self.core), now_s=self.clock.now_s)
 
     def started(self) -> KubernetesPreparer:
-        self.preparer.start(SPEC, lambda _: None)
+        self.preparer.start(SPEC, self.told.append)
         return self.preparer
 
     def ended(self, code: int, reason: str = "Error") -> None:
@@ -147,6 +159,40 @@ def test_a_pod_at_work_is_found_by_whoever_comes_later(bench: Bench) -> None:
     assert len(bench.core.pods) == 1
     assert bench.preparer.account(SPEC).state is WorkersState.ALIVE
     assert bench.preparer.remains() == (RUN_KEY,)
+
+
+def test_several_pods_are_made_once_and_removed_together() -> None:
+    bench = Bench(SHARED)
+    for _ in range(2):
+        bench.started()
+    assert len(bench.core.pods) == 3
+    assert bench.preparer.remains() == (RUN_KEY,)
+    bench.preparer.stop(RUN_KEY)
+    assert bench.core.pods == {}
+
+
+def test_the_end_is_that_of_the_first_pod_whatever_its_helpers_do() -> None:
+    bench = Bench(SHARED)
+    bench.started()
+    first, *helpers = sorted(bench.core.pods)
+    ended = {"terminated": {"exitCode": 1, "reason": "Error", "finishedAt": "2026-03-01T12:05:00Z"}}
+    over = {"phase": "Failed", "containerStatuses": [{"name": labels.CONTAINER, "state": ended}]}
+    for name in helpers:
+        bench.core.pods[name]["status"] = over
+    assert bench.preparer.account(SPEC).state is WorkersState.ALIVE
+    bench.core.set_status(running("2026-03-01T12:00:05Z"))
+    bench.core.pods[first]["status"] = over
+    assert bench.preparer.account(SPEC).exit_code == 1
+    assert bench.preparer.found(RUN_KEY) is None
+
+
+def test_a_quota_that_has_no_room_for_helpers_leaves_the_work_to_the_first() -> None:
+    bench = Bench(SHARED)
+    bench.core.refusals = [None, (403, 'pods "x" is forbidden: exceeded quota: few, requested: cpu=2')]
+    bench.started()
+    assert len(bench.core.pods) == 1
+    assert "exceeded quota" in bench.told[-1]
+    assert bench.preparer.found(RUN_KEY) == SPEC.number
 
 
 def test_its_end_is_told_by_its_exit_code_and_its_last_words(bench: Bench) -> None:
