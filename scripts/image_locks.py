@@ -3,8 +3,8 @@
     python scripts/image_locks.py           write docker/*/requirements.lock
     python scripts/image_locks.py --check   exit status 1 when one of them is not what it should be
 
-The trainer's packages are those that frenzy.core and frenzy.trainer import; Airflow's are the project's
-dependencies with the extra ``postgres``. Both with all that these need, read from this environment.
+The trainer's packages are those that frenzy.core and frenzy.trainer import, with the extra ``trackers``; Airflow's are
+the project's dependencies with the extra ``postgres``. Both with all that these need, read from this environment.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 
@@ -61,13 +62,23 @@ def trainer_roots() -> tuple[Requirement, ...]:
     """The distributions whose packages the trainer's image imports."""
     by_package = packages_distributions()
     modules = sorted({module for file in _trainer_files() for module in _imported(file)} & set(by_package))
-    return tuple(Requirement(name) for module in modules for name in by_package[module] if _name(name) != PROJECT)
+    imported = (Requirement(name) for module in modules for name in by_package[module] if _name(name) != PROJECT)
+    return (*imported, *_requirements(_project()["optional-dependencies"]["trackers"]))
 
 
 def project_roots() -> tuple[Requirement, ...]:
     """The project's own dependencies, and those of the extra ``postgres``."""
-    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return tuple(map(Requirement, (*project["dependencies"], *project["optional-dependencies"]["postgres"])))
+    project = _project()
+    return _requirements((*project["dependencies"], *project["optional-dependencies"]["postgres"]))
+
+
+def _project() -> dict[str, Any]:
+    project: dict[str, Any] = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return project
+
+
+def _requirements(texts: Iterable[str]) -> tuple[Requirement, ...]:
+    return tuple(map(Requirement, texts))
 
 
 def _trainer_files() -> Iterator[Path]:

@@ -26,6 +26,7 @@ from frenzy.core.runs.ledger import (
     RunRecord,
 )
 from frenzy.core.runs.log_part import LogPart
+from frenzy.core.runs.tracked_run import TrackedRun
 from frenzy.core.runs.usage import LeaseSpan
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import Reason
@@ -354,6 +355,10 @@ class RunStore(Protocol):
         """Steps of complete checkpoints, ascending."""
         ...
 
+    def tracked(self, run_key: str) -> tuple[TrackedRun, ...]:
+        """What trackers have of the run, as its workers tell it."""
+        ...
+
     def model_bytes(self, run_key: str) -> int:
         """Size of the finished model; 0 where there is none, or no more."""
         ...
@@ -389,7 +394,7 @@ class RunStore(Protocol):
         ...
 
     def clear_checkpoints(self, run_key: str) -> None:
-        """Forget all checkpoints: the run starts over with another spec."""
+        """Forget all checkpoints, and how trackers call the run: it starts over with another spec."""
         ...
 
     def clean(self, run_key: str, *, keep_model: bool, dry_run: bool) -> int:

@@ -14,6 +14,7 @@ from tests.contract import values
 
 from frenzy.adapters.files.run_store import FsspecRunStore
 from frenzy.adapters.memory import InMemoryRunStore
+from frenzy.core.runs.tracked_run import TrackedRun
 from frenzy.core.values import codec
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.launch import FIRST_POD_LOG, AttemptResult, Control, ControlAction, RunPaths, deepspeed_config
@@ -34,6 +35,7 @@ class Workers(Protocol):
     def checkpoint(self, step: int) -> None: ...
     def log(self, attempt: int, rank: int, text: str) -> None: ...
     def heartbeat(self, attempt: int, node_rank: int, beat: Heartbeat) -> None: ...
+    def tracked(self, tracked: TrackedRun) -> None: ...
 
 
 class MemoryWorkers:
@@ -60,6 +62,9 @@ class MemoryWorkers:
 
     def heartbeat(self, attempt: int, node_rank: int, beat: Heartbeat) -> None:
         self._store.write_heartbeat(KEY, attempt, node_rank, beat)
+
+    def tracked(self, tracked: TrackedRun) -> None:
+        self._store.write_tracked(KEY, tracked)
 
 
 class FileWorkers:
@@ -104,6 +109,9 @@ class FileWorkers:
 
     def heartbeat(self, attempt: int, node_rank: int, beat: Heartbeat) -> None:
         self.put(self.paths.heartbeat(attempt, node_rank), codec.dumps(beat))
+
+    def tracked(self, tracked: TrackedRun) -> None:
+        self.put(self.paths.tracked(tracked.kind), codec.dumps(tracked))
 
 
 def _memory(_: Path) -> tuple[RunStore, Workers]:
@@ -262,6 +270,23 @@ def test_checkpoints_ascend_and_can_be_forgotten(both: tuple[RunStore, Workers])
     store.clear_checkpoints(KEY)
     assert store.checkpoint_steps(KEY) == ()
     assert store.newest_checkpoint(KEY) is None
+
+
+def test_what_trackers_have_is_known_until_the_run_starts_over(both: tuple[RunStore, Workers]) -> None:
+    store, workers = both
+    assert store.tracked(KEY) == ()
+    known = TrackedRun(kind="mlflow", tracker_run="7", place="https://there/7", last_step=3)
+    workers.tracked(known)
+    assert store.tracked(KEY) == (known,)
+    store.clear_checkpoints(KEY)
+    assert store.tracked(KEY) == ()
+
+
+def test_what_workers_say_of_trackers_is_bounded(files: tuple[FsspecRunStore, FileWorkers]) -> None:
+    store, workers = files
+    workers.put(workers.paths.tracked("wandb"), "[]")
+    workers.tracked(TrackedRun(kind="mlflow", tracker_run="7", place="\x1b[2Jhere", problem="x" * 1000))
+    assert store.tracked(KEY) == (TrackedRun(kind="mlflow", tracker_run="7", place="[2Jhere", problem="x" * 300),)
 
 
 def test_telemetry_of_known_nodes_needs_none_to_have_begun(both: tuple[RunStore, Workers]) -> None:

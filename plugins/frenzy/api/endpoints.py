@@ -38,6 +38,7 @@ from frenzy.core.runs.protocol import (
     Verdict,
     WhatIf,
 )
+from frenzy.core.runs.tracked_run import TrackedRun
 from frenzy.core.runs.usage import UsageBy, UsageHistory, UsageView
 from frenzy.core.runs.views import (
     DraftView,
@@ -122,6 +123,8 @@ def log_part(
 ) -> LogLines: ...
 @endpoint("GET", f"{_RUN}/checkpoints", Need.SEE_RUN, "The run's complete checkpoints, oldest first.")
 def checkpoints(run_key: str) -> tuple[SavedCheckpoint, ...]: ...
+@endpoint("GET", f"{_RUN}/trackers", Need.SEE_RUN, "Where trackers show the run's curves, and how far they are.")
+def trackers(run_key: str) -> tuple[TrackedRun, ...]: ...
 @endpoint("GET", f"{API}/models", Need.VISIT, "Models of the newest runs that succeeded, or of one; at most 100.")
 def models(limit: int = 50, run_key: str | None = None) -> tuple[FinishedModel, ...]: ...
 @endpoint("GET", f"{API}/ended", Need.VISIT, "Runs that ended so long ago and that the caller may clean, oldest first.")

@@ -1,10 +1,12 @@
-"""What runs leave: models and checkpoints."""
+"""What runs leave: models, checkpoints, and curves at trackers."""
 
 from __future__ import annotations
 
 from frenzy.app.services import Services, require_run
 from frenzy.core.runs.access import Sight, see_all
 from frenzy.core.runs.ledger import Attempt, JobState, RunRecord
+from frenzy.core.runs.masking import without_masked
+from frenzy.core.runs.tracked_run import TrackedRun
 from frenzy.core.runs.views import FinishedModel, SavedCheckpoint
 from frenzy.core.values.launch import RunPaths
 from frenzy.ports import LedgerTx
@@ -50,6 +52,13 @@ def _model(services: Services, run: RunRecord, attempts: tuple[Attempt, ...]) ->
         num_gpus=last.plan.num_gpus,
         run_s=sum((each.ended_s or run.updated_s) - (each.started_s or each.created_s) for each in attempts),
     )
+
+
+def trackers(services: Services, run_key: str) -> tuple[TrackedRun, ...]:
+    """Where the run's curves are, and how far. Raises NotFound."""
+    with services.ledger.reading() as tx:
+        run = require_run(tx, run_key)
+    return without_masked(services.runs.tracked(run_key), run)
 
 
 def checkpoints(services: Services, run_key: str) -> tuple[SavedCheckpoint, ...]:

@@ -193,8 +193,8 @@ def upload_file(source: Path, place: str) -> None:
     temporary.replace(path)
 
 
-def publish_folder(source: Path, place: str, *, last: str) -> None:
-    """Put the files of ``source`` under ``place``, the file named ``last`` after all others.
+def publish_folder(source: Path, place: str, *, last: str = "") -> None:
+    """Put the files of ``source`` under ``place``, a file named ``last`` after all others.
 
     A reader that waits for ``last`` sees a complete folder, also on stores without rename.
     """

@@ -14,7 +14,7 @@ from frenzy.api import endpoints as api
 from frenzy.api.declaration import Endpoint
 from frenzy.app.cancellation import cancel
 from frenzy.app.cleaning import clean_run, ended_runs
-from frenzy.app.finished import checkpoints, models
+from frenzy.app.finished import checkpoints, models, trackers
 from frenzy.app.gauges import fleet_metrics, history, usage
 from frenzy.app.observe import attempt_launching, attempt_started, report_pressure, report_progress
 from frenzy.app.place import enqueue, place_status
@@ -214,6 +214,7 @@ HANDLERS: Final = dict(
         _case(api.logs, log_tail),
         _case(api.log_part, log_part),
         _case(api.checkpoints, checkpoints),
+        _case(api.trackers, trackers),
         _of(api.models, _models),
         _of(api.submit, _submit),
         _of(api.jobs, _jobs),

@@ -19,6 +19,7 @@ from frenzy.adapters.files.telemetry_files import MOST_SHOWN, TelemetryFiles, sh
 from frenzy.adapters.files.trees import LocalTree, RemoteTree, Tree
 from frenzy.core.lifecycle.checkpoint_manifest import complete_manifest, step_of_folder
 from frenzy.core.runs.log_part import LogPart, log_part_of, read_hiding
+from frenzy.core.runs.tracked_run import TRACKERS, TrackedRun
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError
 from frenzy.core.values.launch import FIRST_POD_LOG, AttemptResult, Control, LaunchSpec, RunPaths, deepspeed_config
@@ -117,8 +118,10 @@ class FsspecRunStore:
             self._files.remove(path)
 
     def clear_checkpoints(self, run_key: str) -> None:
-        """Forget all checkpoints, manifests first: what is left of a broken deletion is none."""
+        """Manifests first: what is left of a broken deletion is no checkpoint."""
         paths = RunPaths(run_key)
+        for kind in TRACKERS:
+            self._files.remove(paths.tracked(kind))
         for step in self._saved_steps(run_key):
             self._files.remove(paths.checkpoint_manifest(step))
         self._files.remove(paths.checkpoints_dir)
@@ -196,6 +199,13 @@ class FsspecRunStore:
         """All such steps, ascending; of very many the newest."""
         return tuple(self._complete_steps(run_key))[::-1]
 
+    def tracked(self, run_key: str) -> tuple[TrackedRun, ...]:
+        """In words of bounded length."""
+        found = {
+            kind: self._decoded(TrackedRun, RunPaths(run_key).tracked(kind), _MOST_HEARTBEAT_BYTES) for kind in TRACKERS
+        }
+        return tuple(_shown(replace(each, kind=kind)) for kind, each in found.items() if each is not None)
+
     def model_bytes(self, run_key: str) -> int:
         """Size of the finished model; 0 where there is none, or no more."""
         return self._num_bytes(RunPaths(run_key).model_dir)
@@ -269,6 +279,15 @@ class FsspecRunStore:
 
     def _put(self, path: str, text: str) -> None:
         self._files.write(path, text.encode())
+
+
+def _shown(tracked: TrackedRun) -> TrackedRun:
+    return replace(
+        tracked,
+        tracker_run=printable(tracked.tracker_run)[:MOST_SHOWN],
+        place=printable(tracked.place),
+        problem=printable(tracked.problem)[:MOST_SHOWN],
+    )
 
 
 def _note_path(run_key: str, attempt: int, name: str) -> str:

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 from frenzy.core.runs.log_part import LogPart, log_part_of, read_hiding
+from frenzy.core.runs.tracked_run import TrackedRun
 from frenzy.core.values.launch import FIRST_POD_LOG, AttemptResult, Control, LaunchSpec
 from frenzy.core.values.prepared_data import PreparingResult, PreparingSpec
 from frenzy.core.values.telemetry import Heartbeat, StepRecord
@@ -25,6 +26,7 @@ class InMemoryRunStore:
         self._steps: dict[str, set[int]] = {}
         self._logs: dict[tuple[str, int, int], str] = {}
         self._models: dict[str, int] = {}
+        self._tracked: dict[str, tuple[TrackedRun, ...]] = {}
         self._notes: dict[tuple[str, int, str], str] = {}
         self.preparing_signs: dict[str, Heartbeat] = {}
         self.preparing_results: dict[str, PreparingResult] = {}
@@ -100,6 +102,13 @@ class InMemoryRunStore:
 
     def clear_checkpoints(self, run_key: str) -> None:
         self._steps.pop(run_key, None)
+        self._tracked.pop(run_key, None)
+
+    def tracked(self, run_key: str) -> tuple[TrackedRun, ...]:
+        return self._tracked.get(run_key, ())
+
+    def write_tracked(self, run_key: str, tracked: TrackedRun) -> None:
+        self._tracked[run_key] = (*self.tracked(run_key), tracked)
 
     def clean_data(self, folders: Iterable[str], *, dry_run: bool) -> int:
         found = set(folders) & set(self.data)

@@ -16,9 +16,10 @@ from frenzy.api import endpoints
 from frenzy.cli.commands.references import find_run
 from frenzy.cli.commands.server import Api, connect
 from frenzy.cli.render.console import out, print_json
-from frenzy.cli.render.tables import grid, local_date, size
+from frenzy.cli.render.tables import grid, local_date, size, tracked_lines
 from frenzy.core.runs.ledger import JobState, RunIdentity
 from frenzy.core.runs.protocol import RunView
+from frenzy.core.runs.tracked_run import TrackedRun
 from frenzy.core.runs.views import FinishedModel
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.telemetry import printable
@@ -29,11 +30,12 @@ _EVALUATION: str = "EvaluateOperator"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
-    """A model, its scores by evaluating task (perplexity, sample and more), and Airflow's page of the run."""
+    """A model, its scores by evaluating task (perplexity, sample and more), Airflow's page of the run, its trackers."""
 
     model: FinishedModel
     evaluations: Mapping[str, Mapping[str, Any]]
     url: str
+    tracked: tuple[TrackedRun, ...] = ()
 
 
 def models(
@@ -91,7 +93,8 @@ def outcome_of(api: Api, run_key: str) -> RunOutcome:
         raise _no_model(view)
     model = found[0]
     url = calls.dag_page(api.base_url, model.dag_id, model.run_id)
-    return RunOutcome(model=model, evaluations=_evaluations(api, view.run.identity), url=url)
+    tracked = api.ask(endpoints.trackers(run_key))
+    return RunOutcome(model=model, evaluations=_evaluations(api, view.run.identity), url=url, tracked=tracked)
 
 
 def _finished_run(api: Api, reference: str) -> RunView:
@@ -141,6 +144,7 @@ def show_outcome(console: Console, outcome: RunOutcome) -> None:
         lines.append((f"Perplexity{whose}", f"{_number(found.get('perplexity'))} on {held_out}"))
         lines.append((f"Sample{whose}", printable(f"{found.get('prompt', '')}{found.get('sample', '')}").strip()))
     lines.append(("Page", outcome.url))
+    lines += tracked_lines(outcome.tracked)
     for name, text in lines:
         console.print(Text.assemble((f"{name:<11}", "bold"), text), soft_wrap=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -20,8 +21,10 @@ from frenzy.cli.render.tables import (
     reason_text,
     runs_table,
     state_text,
+    tracked_lines,
 )
 from frenzy.core.runs.protocol import RunView
+from frenzy.core.runs.tracked_run import TrackedRun
 
 
 def status(
@@ -41,10 +44,11 @@ def status(
                 out().print(runs_table(views) if views else "No training has been submitted yet.")
             return 0
         view = find_run(api, run)
+        tracked = api.ask(endpoints.trackers(view.run.run_key)) if view.attempts and not as_json else ()
     if as_json:
         print_json(view)
     else:
-        show_run(view)
+        show_run(view, tracked)
     return 0
 
 
@@ -61,8 +65,8 @@ def tell_troubles() -> None:
         out().print(f"Airflow's {each.name}: {'; '.join(filter(None, [*state, restarts_of(each)]))}", style="yellow")
 
 
-def show_run(view: RunView) -> None:
-    """One run: state, reason, attempts, events."""
+def show_run(view: RunView, tracked: Sequence[TrackedRun] = ()) -> None:
+    """One run: state, reason, attempts, where trackers show it, events."""
     console, run = out(), view.run
     console.print(Text.assemble((run.job.name, "bold"), " ", run.run_key, " ", state_text(run.state)))
     console.print(f"DAG run {run.identity.dag_id} / {run.identity.run_id}", style="dim")
@@ -78,6 +82,8 @@ def show_run(view: RunView) -> None:
     if view.attempts:
         console.print()
         console.print(attempts_table(view.attempts))
+    for name, text in tracked_lines(tracked):
+        console.print(Text.assemble((f"{name}: ", "bold"), text), soft_wrap=True)
     console.print()
     rows = [(local_time(each.time_s), str(each.attempt or ""), each.kind, each.text) for each in view.events]
     console.print(grid("History", ("time", "attempt", "kind", "what"), rows, right="attempt"))

@@ -16,6 +16,7 @@ from rich.text import Text
 from frenzy.core.lifecycle.monitor import progress_text
 from frenzy.core.runs.ledger import Attempt, JobState, Preparation
 from frenzy.core.runs.protocol import RunView
+from frenzy.core.runs.tracked_run import TrackedRun
 from frenzy.core.runs.views import GpusView, QueueView
 from frenzy.core.scheduling.queue_usage import QuotaRow
 from frenzy.core.values.errors import Reason
@@ -308,6 +309,13 @@ def _preparing_table(view: QueueView) -> Grid:
         for row, age in zip(view.preparing, since, strict=True)
     ]
     return grid("Data being prepared", ("run", "job", "since", "queue", "team", "how far"), rows, right="since")
+
+
+def tracked_lines(tracked: Iterable[TrackedRun]) -> Iterator[tuple[str, str]]:
+    """For each tracker its name, and where the curves are and how far."""
+    for each in tracked:
+        problem = f"; it gets no more: {each.problem}" if each.problem else ""
+        yield each.kind, f"{each.place or 'nothing yet'} to step {each.last_step}{problem}"
 
 
 def preparation_text(preparation: Preparation | None) -> str | None:

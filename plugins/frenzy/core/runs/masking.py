@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 
 from frenzy.core.runs.access import HIDDEN
 from frenzy.core.runs.ledger import Event
+from frenzy.core.runs.tracked_run import TrackedRun
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.launch import AttemptResult
@@ -24,7 +25,7 @@ NAMES_ONLY: Final = ("env", "secrets")
 ALWAYS_SHOWN: Final = frozenset({"name", "queue", "team", "constraints"})
 # A shorter text stands in too many sentences by chance.
 _LEAST_CHARACTERS: Final = 5
-_SENTENCES: Final = (AttemptResult, Event, Reason)
+_SENTENCES: Final = (AttemptResult, Event, Reason, TrackedRun)
 
 T = TypeVar("T")
 

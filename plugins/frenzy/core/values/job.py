@@ -278,6 +278,28 @@ class EvaluationSpec(Closed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrackerSpec(Closed):
+    """Where the training's curves go beside Frenzy's own pages."""
+
+    kind: Annotated[
+        Literal["wandb", "mlflow", "tensorboard"], Doc("Weights & Biases, an MLflow server, or TensorBoard's files.")
+    ]
+    project: Annotated[
+        str,
+        Len(0, LONGEST_NAME),
+        Doc("W&B's project or entity/project, MLflow's experiment; nothing: frenzy.", ("language-models",)),
+    ] = ""
+    uri: Annotated[
+        str | None,
+        Len(1, _PATH),
+        Doc("The server: MLflow's, or one of W&B that is not wandb.ai.", ("https://mlflow.example.org",)),
+    ] = None
+    mode: Annotated[Literal["online", "offline"], Doc("offline writes into the run directory, and asks no server.")] = (
+        "online"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerSpec(Closed):
     """When the job's own DAG runs by itself. At most one of the two."""
 
@@ -307,6 +329,9 @@ class TrainingJob(Closed):
     checkpoint: Annotated[CheckpointSpec, Doc("Checkpoints")] = CheckpointSpec()
     validation: Annotated[ValidationSpec, Doc("Validation")] = ValidationSpec()
     evaluation: Annotated[EvaluationSpec, Doc("Evaluation")] = EvaluationSpec()
+    tracking: Annotated[
+        tuple[TrackerSpec, ...], Len(0, 3), Doc("Trackers that get the training's curves; each at most once.")
+    ] = ()
     objective: Annotated[Objective, Doc("What the plan minimises: the time to the end, or its cost.")] = Objective.TIME
     constraints: Annotated[ConstraintsSpec, Doc("Constraints")] = ConstraintsSpec()
     on_memory_pressure: Annotated[MemoryPressureSpec, Doc("Memory pressure")] = MemoryPressureSpec()

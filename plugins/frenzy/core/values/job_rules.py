@@ -15,6 +15,7 @@ from frenzy.core.values.job import (
     ConstraintsSpec,
     DataSpec,
     Precision,
+    TrackerSpec,
     TrainingJob,
     TrainingSpec,
     ValidationSpec,
@@ -49,6 +50,7 @@ def cross_field_violations(job: TrainingJob) -> tuple[Violation, ...]:
     found += _document_violations(job)
     found += _conversation_violations(job)
     found += _validation_violations(job.validation, job.data)
+    found += _tracking_violations(job.tracking)
     if job.constraints.deadline is not None and not _is_time_with_zone(job.constraints.deadline):
         found.append(
             _violation(
@@ -159,6 +161,29 @@ def _validation_violations(validation: ValidationSpec, data: DataSpec) -> Iterat
         for name in ("patience", "keep_best"):
             if getattr(validation, name):
                 yield _violation(f"validation.{name}", getattr(validation, name), "only with validation.every_steps")
+
+
+def _tracking_violations(tracking: tuple[TrackerSpec, ...]) -> Iterator[Violation]:
+    """Trackers that nobody could reach, and addresses that hold a password."""
+    kinds = [each.kind for each in tracking]
+    for index, each in enumerate(tracking):
+        path = f"tracking[{index}]"
+        if each.kind in kinds[:index]:
+            yield _violation(f"{path}.kind", each.kind, "give each tracker once")
+        if each.kind == "mlflow" and each.mode == "online" and each.uri is None:
+            yield Violation(path=f"{path}.uri", value="nothing", allowed="required: MLflow's server, or mode: offline")
+        if each.uri is not None:
+            yield from _address_violations(f"{path}.uri", each)
+        if each.kind == "tensorboard" and each.project:
+            yield _violation(f"{path}.project", each.project, "TensorBoard's files lie in the run directory; leave out")
+
+
+def _address_violations(path: str, tracker: TrackerSpec) -> Iterator[Violation]:
+    if tracker.kind == "tensorboard" or tracker.mode == "offline":
+        yield Violation(path=path, value="an address", allowed="its files lie in the run directory; leave it out")
+    elif not re.fullmatch(r"https?://[^\s/@]+(/[^\s@?#]*)?", tracker.uri or ""):
+        allowed = "http(s)://host[:port][/path], without a password: give that by a reference in secrets"
+        yield Violation(path=path, value="another address", allowed=allowed)
 
 
 def _type_name_violations(constraints: ConstraintsSpec) -> list[Violation]:

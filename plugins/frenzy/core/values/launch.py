@@ -216,6 +216,15 @@ class RunPaths:
         return f"{self.run_dir}/model"
 
     @property
+    def tracking_dir(self) -> str:
+        """What trackers write here: a folder each, and what is known of each beside it."""
+        return f"{self.run_dir}/tracking"
+
+    def tracked(self, kind: str) -> str:
+        """What is known of one tracker's run; overwritten."""
+        return f"{self.tracking_dir}/{kind}.json"
+
+    @property
     def data_dir(self) -> str:
         """The prepared tokens."""
         return f"{self.run_dir}/data"

@@ -17,6 +17,7 @@ from frenzy.trainer.launch.local_ranks import LocalRanks, StopRequest, local_ran
 from frenzy.trainer.launch.rank_failures import share_failures
 from frenzy.trainer.launch.rendezvous import Rendezvous, find_rendezvous, open_rendezvous
 from frenzy.trainer.launch.supervise import Ended, Supervisor
+from frenzy.trainer.launch.tracking import begin_tracking
 from frenzy.trainer.loop.prepare import Prepared, prepare
 from frenzy.trainer.loop.worker import RankContext, run_rank
 from frenzy.trainer.model.libraries import import_libraries
@@ -70,7 +71,8 @@ def _run_ranks(
     pids = {each.local_rank: fork(_rank_main(each), log_file=log_file(logs, each.rank)) for each in contexts}
     if meeting.listener is not None:
         meeting.listener.close()
-    telemetry = NodeTelemetry(RunPaths(spec.run_dir), spec.attempt, ranks.node_rank)
+    tracking = begin_tracking(spec, ranks.node_rank, logs, scratch)
+    telemetry = NodeTelemetry(RunPaths(spec.run_dir), spec.attempt, ranks.node_rank, beside=tracking)
 
     def relay() -> None:
         for each in records.read():
@@ -90,6 +92,7 @@ def _run_ranks(
     telemetry.close()
     records.close()
     own = _fold(contexts, ended, logs)
+    tracking.end(own.exit_code)
     return own if ranks.is_only_machine else share_failures(spec, node_rank=ranks.node_rank, own=own)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError
@@ -103,10 +103,18 @@ def _grouped(records: list[StepRecord]) -> list[StepRecord]:
     return thinned(whole, every, keeps_last=False) + (_grouped(rest) if whole else thinned(rest, every))
 
 
+class Follower(Protocol):
+    """Who is handed the records as well."""
+
+    def add(self, record: StepRecord) -> None: ...
+    def turn(self) -> None: ...
+
+
 class NodeTelemetry:
     """Puts the records of a node's ranks: the newest whenever there are new ones, but not too often, and history.
 
     ``turn`` is called many times a second; a thread does what may take long. History that a store did not take waits.
+    beside: is handed the same.
     """
 
     def __init__(
@@ -117,7 +125,9 @@ class NodeTelemetry:
         clock: Callable[[], float] = time.monotonic,
         thread: Executor | None = None,
         most_in_a_chunk: int = _MOST_IN_A_CHUNK,
+        beside: Follower | None = None,
     ) -> None:
+        self._beside = beside
         self._paths, self._attempt, self._node_rank, self._clock = paths, attempt, node_rank, clock
         self._interval_s = _STORE_S if files.local_path(paths.run_dir) is None else _LOCAL_S
         self._pause_s = self._interval_s
@@ -133,9 +143,13 @@ class NodeTelemetry:
     def add(self, record: StepRecord) -> None:
         self._ranks.setdefault(record.rank, _RankRecords()).add(record)
         self._is_new = True
+        if self._beside is not None:
+            self._beside.add(record)
 
     def turn(self) -> None:
         """Put what is due."""
+        if self._beside is not None:
+            self._beside.turn()
         now_s = self._clock()
         if not self._is_new or now_s - self._put_s < self._pause_s:
             return

@@ -17,9 +17,9 @@ class Training {
     this.charts = new Charts();
     this.logs = new Logs(runKey);
     this.whatIf = new WhatIf(runKey);
-    this.places = Object.fromEntries(["head", "actions", "why", "when", "model", "memory", "attempts", "plans"].map((name) => [name, new Shown()]));
+    this.places = Object.fromEntries(["head", "actions", "why", "when", "model", "memory", "trackers", "attempts", "plans"].map((name) => [name, new Shown()]));
     const { head, actions, why, when, model, memory, attempts, plans } = this.places;
-    this.curves = el("div", { hidden: "" }, this.charts.node, memory.node);
+    this.curves = el("div", { hidden: "" }, this.charts.node, memory.node, this.places.trackers.node);
     this.output = el("details", { hidden: "" }, el("summary", {}, "Workers' output"), this.logs.node);
     this.output.addEventListener("toggle", () => this.output.open && this.logs.begin());
     this.node = el("section", { id: `run-${runKey}` },
@@ -84,7 +84,22 @@ class Training {
     this.charts.update(columns, range(view), view.attempts.map((each) => [each.created_s, each.ended_s ?? until]));
     const words = outlook(view.attempts);
     memory.show(words, () => (words ? [notice(words, null, "warn")] : []));
+    await this.showTrackers();
   }
+
+  async showTrackers() {
+    const tracked = await get(`runs/${encodeURIComponent(this.runKey)}/trackers`);
+    this.places.trackers.show(tracked, () => (tracked.length ? [el("h2", {}, "Trackers"), trackersList(tracked)] : []));
+  }
+}
+
+// What workers wrote stands in it: only an address of the web becomes a link.
+function trackersList(tracked) {
+  const place = (each) => (/^https?:\/\//.test(each.place)
+    ? el("a", { href: each.place, target: "_blank", rel: "noopener noreferrer" }, each.place) : el("code", {}, each.place || "–"));
+  return el("dl", { class: "facts" }, tracked.map((each) => [
+    el("dt", {}, each.kind),
+    el("dd", {}, place(each), ` to step ${each.last_step}`, each.problem ? notice("It gets no more of this run.", each.problem, "warn") : null)]));
 }
 
 function preparationText({ progress }) {

@@ -15,6 +15,7 @@ from frenzy.adapters.memory import InMemoryRunStore
 from frenzy.app.cancellation import cancel
 from frenzy.cli.commands.metrics import server
 from frenzy.cli.commands.server import connect
+from frenzy.core.runs.tracked_run import TrackedRun
 from frenzy.core.values.errors import Reason, ReasonCode
 
 Command = Callable[..., Said]
@@ -53,6 +54,16 @@ def test_of_one_model_path_perplexity_sample_and_page_are_told(name: str, online
     told = json.loads(online("models", run_key, "--json").out)
     assert told["evaluations"]["evaluate"]["perplexity"] == 12.5
     world.airflow.evaluation = None
+
+
+def test_where_trackers_show_a_run_is_told(online: Command, world: World) -> None:
+    run_key = finished(world, "tracked")
+    assert isinstance(world.services.runs, InMemoryRunStore)
+    known = TrackedRun(kind="wandb", tracker_run="7", place="https://there/7", last_step=3, problem="no key")
+    world.services.runs.write_tracked(run_key, known)
+    for command in ("models", "status"):
+        assert "https://there/7 to step 3; it gets no more: no key" in online(command, run_key).out
+    assert json.loads(online("models", run_key, "--json").out)["tracked"][0]["place"] == "https://there/7"
 
 
 def test_a_model_that_was_cleaned_away_is_said_to_be(online: Command, world: World) -> None:

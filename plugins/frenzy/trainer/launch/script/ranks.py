@@ -35,6 +35,7 @@ from frenzy.trainer.launch.script.checkpoints import ScriptCheckpoint, newest
 from frenzy.trainer.launch.script.environment import ScriptRank, deepspeed_text, job_text
 from frenzy.trainer.launch.script.relay import NodeWatch, RankWatch, bound
 from frenzy.trainer.launch.supervise import Ended, Supervisor
+from frenzy.trainer.launch.tracking import begin_tracking
 from frenzy.trainer.outcome import CRASHED, budget_exceeded, describe_death
 from frenzy.trainer.telemetry.shared_progress import SharedProgress
 from frenzy.trainer.telemetry.writer import NodeTelemetry
@@ -88,7 +89,8 @@ def _run(
         each.local_rank: fork(_becoming(workload, each, baseline), log_file=log_file(logs, each.rank))
         for each in each_rank
     }
-    telemetry = NodeTelemetry(RunPaths(spec.run_dir), spec.attempt, ranks.node_rank)
+    tracking = begin_tracking(spec, ranks.node_rank, logs, scratch)
+    telemetry = NodeTelemetry(RunPaths(spec.run_dir), spec.attempt, ranks.node_rank, beside=tracking)
     watches = {
         each.local_rank: RankWatch(each, pids[each.local_rank], board, baseline, telemetry) for each in each_rank
     }
@@ -105,7 +107,9 @@ def _run(
     ended = supervisor.wait()
     watch.close()
     _end_groups(pids.values())
-    return _fold(spec, ranks, board, watch, ended, logs, resume)
+    own = _fold(spec, ranks, board, watch, ended, logs, resume)
+    tracking.end(own.exit_code)
+    return own
 
 
 def _script_ranks(
