@@ -1,4 +1,6 @@
-"""Puts include/ and dags/ into wheels, as frenzy/checkout/: an installed package finds there what a checkout has.
+"""Puts include/, dags/ and the pages of docs/ into wheels, as frenzy/checkout/.
+
+An installed package finds there what a checkout has.
 
 All else about the package is in pyproject.toml.
 """
@@ -24,6 +26,10 @@ class BuildWithFiles(build_py):
         for name in FOLDERS:
             target = Path(self.build_lib) / "frenzy/checkout" / name
             shutil.copytree(name, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+        pages = Path(self.build_lib) / "frenzy/checkout/docs"
+        pages.mkdir(exist_ok=True)
+        for each in Path("docs").glob("*.md"):
+            shutil.copy(each, pages)
 
 
 setup(cmdclass={"build_py": BuildWithFiles})

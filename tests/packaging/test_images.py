@@ -108,7 +108,17 @@ def test_everything_that_is_copied_is_there_and_reaches_the_builder(image: str) 
 
 def test_what_a_build_from_the_context_needs_reaches_the_builder() -> None:
     kept = {line[1:] for line in (CHECKOUT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    assert {"pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "dags", "include", "plugins"} <= kept
+    assert {
+        "pyproject.toml",
+        "setup.py",
+        "MANIFEST.in",
+        "README.md",
+        "LICENSE",
+        "dags",
+        "docs",
+        "include",
+        "plugins",
+    } <= kept
     assert not {each for each in kept if not (CHECKOUT / each).exists()}
 
 

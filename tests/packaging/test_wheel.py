@@ -101,6 +101,7 @@ def test_the_wheel_carries_what_lies_outside_the_package_and_no_tests(wheel: Pat
             if path.is_file() and "__pycache__" not in path.parts
         }
         assert wanted <= names
+    assert {f"frenzy/checkout/docs/{each.name}" for each in (CHECKOUT / "docs").glob("*.md")} <= names
     package = CHECKOUT / "plugins/frenzy"
     files = [each for each in package.rglob("*") if each.is_file() and each.suffix != ".pyc"]
     assert {f"frenzy/{each.relative_to(package)}" for each in files} <= names

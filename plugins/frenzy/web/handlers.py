@@ -51,6 +51,7 @@ from frenzy.core.runs.usage import UsageBy, UsageHistory, UsageView
 from frenzy.core.runs.views import FinishedModel, WhatIfView
 from frenzy.core.values.errors import REASON_SENTENCES
 from frenzy.web.guards import person_of
+from frenzy.web.manual import get_manual
 from frenzy.web.messages import Act, services_of, text_reply
 from frenzy.web.metrics_text import CONTENT_TYPE, metrics_text
 from frenzy.web.new_job import presets
@@ -190,6 +191,7 @@ HANDLERS: Final = dict(
     (
         _of(api.page, lambda asked, name: get_page(name)),
         _of(api.static, lambda asked, name: get_static(name)),
+        _of(api.manual, lambda asked, name: get_manual(name)),
         _of(api.openapi, lambda asked: document_of(asked.app)),
         _case(api.register, register_run),
         _of(api.runs, _runs),

@@ -41,6 +41,7 @@ STATIC_TYPES: Final = {
     "virtual_table.js": _SCRIPT,
     "what_if.js": _SCRIPT,
 }
+_LOADING: Final = '<p class="faint">Loading…</p><noscript>This page needs JavaScript.</noscript>'
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
@@ -54,7 +55,15 @@ def get_page(name: str) -> Response:
     """The page of that name; 404 for any other."""
     if name not in PAGES:
         raise HTTPException(404, f"There is no page {name!r}; pages are {', '.join(PAGES)}.")
-    page = Template(_content("page.html").decode()).substitute(name=name, title=PAGES[name])
+    script = f'<script type="module" src="../static/{name}.js"></script>'
+    return document(
+        PAGES[name], '<p class="faint">Loading…</p><noscript>This page needs JavaScript.</noscript>', script
+    )
+
+
+def document(title: str, main: str, script: str = "") -> Response:
+    """A page with ``main`` in it; all three are markup."""
+    page = Template(_content("page.html").decode()).substitute(title=title, main=main, script=script)
     return Response(page, media_type="text/html; charset=utf-8", headers=_HEADERS)
 
 

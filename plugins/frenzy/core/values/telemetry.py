@@ -106,7 +106,10 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPeak(Inlining):
-    """One step over all ranks: the worst memory, the mean loss (None if a rank has none), the slowest time."""
+    """One step over all ranks: the worst memory, the mean loss (None if a rank has none), the slowest time.
+
+    least_peak_bytes: what tensors held at most on the GPU that was filled least.
+    """
 
     step: int
     time_s: float
@@ -119,6 +122,7 @@ class StepPeak(Inlining):
     num_ranks: int
     learning_rate: float = 0.0
     validation_loss: float | None = None
+    least_peak_bytes: int = 0
 
 
 def fold_steps(records: tuple[StepRecord, ...]) -> tuple[StepPeak, ...]:
@@ -143,6 +147,7 @@ def _fold(ranks: list[StepRecord]) -> StepPeak:
         num_ranks=len(ranks),
         learning_rate=ranks[0].learning_rate,
         validation_loss=ranks[0].validation_loss,
+        least_peak_bytes=min(each.peaks.allocated_bytes for each in ranks),
     )
 
 

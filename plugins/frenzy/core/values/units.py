@@ -75,7 +75,9 @@ def parse_duration_s(text: str | float) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """``seconds`` as a person would say it: ``"8.2 s"``, ``"3 min 05 s"``, ``"2 h 10 min"``."""
+    """``seconds`` as a person would say it: ``"29.5 ms"``, ``"8.2 s"``, ``"3 min 05 s"``, ``"2 h 10 min"``."""
+    if 0 < seconds < 0.1:
+        return f"{1000 * seconds:.1f} ms"
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,8 +1,10 @@
 // Loss, speed and memory of a run over one axis of time, with uPlot. A cursor in one chart shows in all.
 import uPlot from "./uPlot.js";
-import { bytes, el } from "./page.js";
+import { bytes, el, hours, zone } from "./page.js";
 
-const HEIGHT = { loss: 190, speed: 150, memory: 230 };
+const HEIGHT = { loss: 200, speed: 160, memory: 250 };
+// Of what a run took until now: how far beyond it a forecast is drawn at most.
+const AHEAD = 0.2;
 
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
@@ -10,7 +12,7 @@ function colour(name) {
 
 // All attempts' steps one after the other; a step of nothing parts them. Times only go up.
 export function points(memory, attempts) {
-  const columns = { time: [], step: [], loss: [], validation: [], speed: [], foreseen: [], measured: [], predicted: [], required: [], capacity: [] };
+  const columns = { time: [], step: [], loss: [], validation: [], speed: [], foreseen: [], measured: [], least: [], predicted: [], required: [], capacity: [], forecast: [] };
   const push = (values) => { for (const key of Object.keys(columns)) columns[key].push(values[key] ?? null); };
   let last = 0;
   for (const attempt of memory.attempts) {
@@ -22,12 +24,34 @@ export function points(memory, attempts) {
       push({
         time: last, step: each.step, loss: each.loss, validation: each.validation_loss, speed: each.tokens_per_s,
         foreseen: tokens && each.step_time_s ? (each.tokens_per_s * each.step_time_s) / tokens : null,
-        measured: each.allocated_peak_bytes, predicted: attempt.predicted_peak_bytes,
+        measured: each.allocated_peak_bytes, least: each.least_peak_bytes || each.allocated_peak_bytes, predicted: attempt.predicted_peak_bytes,
         required: attempt.required_bytes, capacity: attempt.capacity_bytes,
       });
     }
   }
   return columns;
+}
+
+// Where an attempt's memory was going when it was last looked at: [from, bytes, until, bytes], at most to the card's end.
+// The forecast is of the run's end, so the line is drawn to where that was to be.
+export function forecasts(memory, attempts, totalSteps) {
+  const found = [];
+  for (const attempt of attempts) {
+    const last = memory.attempts.find((each) => each.attempt === attempt.attempt)?.steps.at(-1);
+    const more = attempt.forecast_extra_bytes_per_gpu - attempt.extra_bytes_per_gpu;
+    const left = (totalSteps - (last?.step ?? totalSteps)) * (attempt.step_time_s || 0);
+    if (!last || !(more > 0) || !(left > 0)) continue;
+    const room = Math.max(0, attempt.plan.gpu_memory_bytes - last.allocated_peak_bytes);
+    const part = Math.min(1, room / more);
+    found.push([last.time_s, last.allocated_peak_bytes, last.time_s + part * left, last.allocated_peak_bytes + part * more]);
+  }
+  return found;
+}
+
+// The ends of the axis of time, with room for the forecast of a run that is on.
+export function ahead([begin, until], lines, isOn) {
+  const most = until + AHEAD * (until - begin);
+  return [begin, isOn ? Math.min(most, Math.max(until, ...lines.map((each) => each[2]))) : until];
 }
 
 function gibTicks(_, low, high) {
@@ -36,9 +60,6 @@ function gibTicks(_, low, high) {
   for (let value = Math.ceil(low / unit) * unit; value <= high; value += unit) ticks.push(value);
   return ticks;
 }
-
-const two = (number) => String(number).padStart(2, "0");
-const hours = (s) => { const at = new Date(s * 1000); return `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`; };
 
 function line(label, name, value, more) {
   return { label, stroke: colour(name), width: 1.6, value: (_, v) => (v === null || v === undefined ? "–" : value(v)), ...more };
@@ -49,24 +70,47 @@ const DASH = { predicted: { ...QUIET, dash: [7, 4] }, required: { ...QUIET, dash
 
 const KINDS = {
   loss: {
-    title: "loss", keys: ["loss", "validation"], scale: {},
+    title: "Loss", label: "nats per token", keys: ["loss", "validation"], scale: {},
     series: () => [line("training", "measured", (v) => v.toFixed(4)),
       line("validation", "predicted", (v) => `${v.toFixed(4)} (perplexity ${Math.exp(v).toFixed(2)})`, { spanGaps: true, points: { show: true } })],
     axis: {},
   },
   speed: {
-    title: "tokens per second", keys: ["speed", "foreseen"], scale: { range: (_, low, high) => [0, (high || 1) * 1.1] },
+    title: "Speed, all GPUs together", label: "tokens / s", keys: ["speed", "foreseen"], scale: { range: (_, low, high) => [0, (high || 1) * 1.1] },
     series: () => [line("measured", "measured", (v) => v.toFixed(0)),
       line("predicted", "predicted", (v) => v.toFixed(0), DASH.predicted)], axis: {},
   },
   memory: {
-    title: "memory of one GPU", keys: ["measured", "predicted", "required", "capacity"],
+    title: "Memory of one GPU", label: "memory, held by tensors", keys: ["measured", "least", "predicted", "required", "capacity", "forecast"],
     scale: { range: (_, low, high) => [0, (high || 1) * 1.06] },
-    series: () => [line("measured, worst GPU", "measured", bytes), line("predicted peak", "predicted", bytes, DASH.predicted),
-      line("required with margin", "required", bytes, DASH.required), line("capacity", "capacity", bytes, QUIET)],
+    series: () => [line("measured, fullest GPU", "measured", bytes), line("emptiest GPU", "measured", bytes, { ...QUIET, width: 0.8 }),
+      line("predicted peak", "predicted", bytes, DASH.predicted), line("required with margin", "required", bytes, DASH.required),
+      line("capacity", "capacity", bytes, QUIET), line("forecast", "saving", bytes, { ...QUIET, dash: [3, 3] })],
+    bands: [["measured", "least", "measured"], ["required", "predicted", "predicted"]],
     axis: { splits: (u, _, low, high) => gibTicks(u, low, high), values: (_, ticks) => ticks.map(bytes) },
   },
 };
+
+// The forecast of each attempt: it leads where there are no points yet.
+function outlooks(linesNow) {
+  return (u) => {
+    const { ctx } = u;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height);
+    ctx.clip();
+    ctx.strokeStyle = colour("saving");
+    ctx.lineWidth = 1.6 * devicePixelRatio;
+    ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
+    for (const [from, low, until, high] of linesNow()) {
+      ctx.beginPath();
+      ctx.moveTo(u.valToPos(from, "x", true), u.valToPos(low, "y", true));
+      ctx.lineTo(u.valToPos(until, "x", true), u.valToPos(high, "y", true));
+      ctx.stroke();
+    }
+    ctx.restore();
+  };
+}
 
 // The attempts as bands behind the lines, each with its number.
 function bands(spansNow) {
@@ -85,11 +129,23 @@ function bands(spansNow) {
   };
 }
 
-// A run without validations has no line for them.
-function shown(kind, columns) {
+// A run without validations has no line for them, nor one GPU a second line, nor a steady run a forecast.
+function shown(kind, columns, lines) {
   const { keys, series } = KINDS[kind];
-  const kept = keys.map((key) => key !== "validation" || columns[key].some((value) => value !== null));
+  const isThere = {
+    validation: () => columns.validation.some((value) => value !== null),
+    least: () => columns.least.some((value, index) => value !== columns.measured[index]),
+    forecast: () => lines.length > 0,
+  };
+  const kept = keys.map((key) => isThere[key]?.() ?? true);
   return { keys: keys.filter((_, index) => kept[index]), series: series().filter((_, index) => kept[index]) };
+}
+
+// Between two lines; the first two columns are time and step.
+function filled(kind, keys) {
+  const at = (key) => keys.indexOf(key) + 2;
+  return (KINDS[kind].bands || []).filter(([upper, lower]) => keys.includes(upper) && keys.includes(lower))
+    .map(([upper, lower, name]) => ({ series: [at(upper), at(lower)], fill: `color-mix(in srgb, ${colour(name)} 14%, transparent)` }));
 }
 
 export class Charts {
@@ -99,39 +155,42 @@ export class Charts {
     this.shape = "";
   }
 
-  // span: the ends of the axis of time. spans: of the attempts.
-  update(columns, span, spans) {
+  // span: the ends of the axis of time. spans: of the attempts. lines: as `forecasts` finds them.
+  update(columns, span, spans, lines) {
     this.spans = spans;
-    const shape = JSON.stringify([document.documentElement.dataset.theme, this.node.clientWidth, shown("loss", columns).keys]);
+    this.lines = lines;
+    const keys = Object.keys(KINDS).map((kind) => shown(kind, columns, lines).keys);
+    const shape = JSON.stringify([document.documentElement.dataset.theme, this.node.clientWidth, zone(), keys]);
     if (shape !== this.shape) this.draw(columns, shape);
-    for (const [kind, plot] of this.plots) {
-      plot.setData([columns.time, columns.step, ...shown(kind, columns).keys.map((key) => columns[key])], false);
+    this.plots.forEach((plot, index) => {
+      plot.setData([columns.time, columns.step, ...keys[index].map((key) => columns[key])], false);
       plot.setScale("x", { min: span[0], max: span[1] });
-    }
+    });
   }
 
   draw(columns, shape) {
-    for (const [, plot] of this.plots) plot.destroy();
+    for (const plot of this.plots) plot.destroy();
     this.shape = shape;
-    const width = Math.max(420, this.node.clientWidth);
+    const [width, here] = [Math.max(420, this.node.clientWidth), zone()];
     this.node.replaceChildren();
-    this.plots = Object.entries(KINDS).map(([kind, { title, scale, axis }]) => {
-      const { keys, series } = shown(kind, columns);
-      const ink = { stroke: colour("faint"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") } };
+    this.plots = Object.entries(KINDS).map(([kind, { title, label, scale, axis }]) => {
+      const { keys, series } = shown(kind, columns, this.lines);
+      const ink = { stroke: colour("faint"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") }, labelGap: 2 };
       const figure = el("figure", {}, el("figcaption", {}, title));
-      const plot = new uPlot({
+      this.node.append(figure);
+      return new uPlot({
         width, height: HEIGHT[kind], padding: [8, 8, 0, 0],
         cursor: { sync: { key: "training" }, drag: { x: false, y: false } },
-        legend: { live: true },
+        legend: { live: true }, bands: filled(kind, keys),
+        tzDate: (s) => uPlot.tzDate(new Date(s * 1000), here),
         scales: { x: { time: true }, y: scale, step: { auto: false, range: [0, 1] } },
-        axes: [{ ...ink, values: (_, ticks) => ticks.map(hours) }, { ...ink, size: 84, ...axis }],
+        axes: [{ ...ink, label: `time, ${here}`, labelSize: 18, size: 34, space: 84, values: (_, ticks) => ticks.map(hours) },
+          { ...ink, label, labelSize: 20, size: 72, ...axis }],
         series: [{ label: "time", value: (_, v) => (v ? hours(v) : "–") },
           { label: "step", scale: "step", show: true, width: 0, points: { show: false }, value: (_, v) => v ?? "–" },
           ...series.map((each) => ({ spanGaps: false, ...each }))],
-        hooks: { drawClear: [bands(() => this.spans)] },
+        hooks: { drawClear: [bands(() => this.spans)], draw: kind === "memory" ? [outlooks(() => this.lines)] : [] },
       }, [columns.time, columns.step, ...keys.map((key) => columns[key])], figure);
-      this.node.append(figure);
-      return [kind, plot];
     });
   }
 }

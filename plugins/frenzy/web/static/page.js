@@ -48,11 +48,38 @@ export function duration(seconds) {
   return `${Math.floor(minutes / 60)} h ${two(minutes % 60)} min`;
 }
 
+// The time zone that the reader chose in Airflow, which keeps it in this origin's storage; else the browser's.
+export function zone() {
+  try {
+    const chosen = JSON.parse(localStorage.getItem("timezone"));
+    if (chosen) return new Intl.DateTimeFormat("en", { timeZone: chosen }).resolvedOptions().timeZone;
+  } catch { /* storage may be closed to a framed page, or the name unknown to this browser */ }
+  return Intl.DateTimeFormat().resolvedOptions().timeZone;
+}
+
+let formats = { of: null };
+
+// The parts of a moment there, two digits each but for the year; 24 hours.
+export function parts(epochSeconds) {
+  const here = zone();
+  if (formats.of !== here) {
+    const two = Object.fromEntries(["month", "day", "hour", "minute", "second"].map((each) => [each, "2-digit"]));
+    formats = { of: here, all: new Intl.DateTimeFormat("en", { timeZone: here, hourCycle: "h23", year: "numeric", ...two }) };
+  }
+  return Object.fromEntries(formats.all.formatToParts(epochSeconds * 1000).map(({ type, value }) => [type, value]));
+}
+
+export function hours(epochSeconds) {
+  const { hour, minute, second } = parts(epochSeconds);
+  return `${hour}:${minute}:${second}`;
+}
+
+// The time of today, else with its day.
 export function clock(epochSeconds) {
   if (!epochSeconds) return "–";
-  const at = new Date(epochSeconds * 1000);
-  const day = at.toDateString() === new Date().toDateString() ? "" : `${at.getMonth() + 1}/${at.getDate()} `;
-  return day + at.toLocaleTimeString([], { hourCycle: "h23" });
+  const day = ({ year, month, day: number }) => `${year}-${month}-${number}`;
+  const at = parts(epochSeconds);
+  return day(at) === day(parts(Date.now() / 1000)) ? hours(epochSeconds) : `${day(at)} ${at.hour}:${at.minute}`;
 }
 
 export function percent(part, whole) {
@@ -71,8 +98,19 @@ export async function loadSentences() {
 export function reason(value) {
   if (!value) return el("span", { class: "faint" }, "–");
   const words = value.detail || sentences?.[value.code] || "";
-  return el("div", {}, words, " ", el("code", { class: "faint" }, value.code),
+  return el("div", {}, words, " ", codeLink(value.code),
     value.remedy ? el("div", { class: "remedy" }, value.remedy) : null);
+}
+
+// A reason code, which leads to its section of the runbook, in a page of its own.
+export function codeLink(code) {
+  const link = el("a", { class: "faint", href: `../manual/runbook#${code.toLowerCase()}`, target: "_blank" }, el("code", {}, code));
+  link.addEventListener("click", (event) => {
+    if (window.top === window) return;
+    event.preventDefault();
+    leaveTo(link.href, "_blank");
+  });
+  return link;
 }
 
 // A link to Airflow's page of the DAG run, its tab Training open. It leaves the frame, whose sandbox lets no link do so:
@@ -92,9 +130,10 @@ export function airflowLink(path, attributes, ...children) {
   return link;
 }
 
-export function leaveTo(href) {
+export function leaveTo(href, target = "") {
   const outside = window.top.document.createElement("a");
   outside.href = new URL(href, location.href).href;
+  outside.target = target;
   window.top.document.body.append(outside);
   outside.click();
   outside.remove();

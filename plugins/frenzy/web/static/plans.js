@@ -109,6 +109,11 @@ function took(attempt) {
   return duration((attempt.ended_s || Date.now() / 1000) - began);
 }
 
+// Measured, and in grey below it what was predicted.
+function both(measured, predicted, ...more) {
+  return [measured, [`predicted ${predicted}`, ...more].map((each) => el("div", { class: "faint" }, each))];
+}
+
 export function attemptsTable(attempts) {
   return table([
     ["attempt", (each) => each.attempt, "number"],
@@ -117,15 +122,31 @@ export function attemptsTable(attempts) {
     ["because", (each) => reason(each.next_attempt.reason), "why"],
     ["up to step", (each) => each.last_step, "number"],
     ["trained", took, "number"],
-    ["step, predicted", (each) => duration(each.plan.step_time_s), "number"],
-    ["step, measured", (each) => duration(each.step_time_s), "number"],
-    ["peak, predicted", (each) => bytes(each.plan.memory.peak_allocated_bytes), "number"],
-    ["measured", (each) => bytes(each.explained_peak_bytes), "number"],
-    ["off by", offBy, "number"],
-    ["highest", (each) => bytes(each.measured_peak_bytes), "number"],
-    ["capacity", (each) => bytes(each.plan.gpu_memory_bytes), "number"],
+    ["step", (each) => both(duration(each.step_time_s), duration(each.plan.step_time_s)), "number"],
+    ["peak of one GPU", (each) => both(bytes(each.explained_peak_bytes), bytes(each.plan.memory.peak_allocated_bytes), `off by ${offBy(each)}`), "number"],
+    ["highest", (each) => [bytes(each.measured_peak_bytes), el("div", { class: "faint" }, `of ${bytes(each.plan.gpu_memory_bytes)}`)], "number"],
     ["outcome", (each) => (each.outcome ? reason(each.outcome) : "under way"), "why"],
   ], attempts);
+}
+
+const sum = (attempts, each) => attempts.reduce((all, one) => all + each(one), 0);
+const held = (attempt) => (attempt.ended_s || Date.now() / 1000) - attempt.created_s;
+const price = (plan) => (plan.predicted_run_s ? plan.predicted_cost / plan.predicted_run_s : 0);
+
+// The whole run beside what its first plan promised; a run that is on has not spent all yet.
+export function account(attempts, isOver) {
+  const [first] = attempts;
+  const trained = attempts.filter((each) => each.first_step_s);
+  const rows = [
+    ["training", first.plan.predicted_run_s, sum(trained, (each) => (each.ended_s || Date.now() / 1000) - each.first_step_s), duration],
+    ["GPU-hours", (first.plan.num_gpus * first.plan.predicted_run_s) / 3600, sum(attempts, (each) => (each.plan.num_gpus * held(each)) / 3600), (value) => value.toPrecision(3)],
+    ["cost", first.plan.predicted_cost, sum(attempts, (each) => price(each.plan) * held(each)), (value) => value.toPrecision(3)],
+  ];
+  return table([
+    ["", ([name]) => name], ["predicted", ([, predicted, , words]) => words(predicted), "number"],
+    [isOver ? "measured" : "until now", ([, , measured, words]) => words(measured), "number"],
+    ["difference", ([, predicted, measured]) => (isOver && predicted ? percent(measured, predicted) : "–"), "number"],
+  ], rows, { narrow: true });
 }
 
 // counts: of all that fit and of all that do not, where the view has not all of them.

@@ -1,5 +1,5 @@
 // The whole run on one axis of time: what it did when, attempt by attempt.
-import { clock, duration, el, isFinal } from "./page.js";
+import { clock, duration, el, isFinal, zone } from "./page.js";
 
 const PHASES = {
   planning: "planned, its data prepared",
@@ -46,19 +46,28 @@ function place(node, from, to, [begin, until]) {
   return node;
 }
 
-const EVENTS = { pressure: "memory", pool: "pool", lease: "lease" };
+const EVENTS = ["pressure", "pool", "lease"];
 
+// What went wrong, and steps that are made again.
 function marks(view, span) {
-  return view.events.filter((each) => EVENTS[each.kind]).map((each) => place(
-    el("i", { class: "mark", title: `${clock(each.time_s)}  ${each.text}` }), each.time_s, each.time_s, span));
+  const mark = (at, text) => place(el("i", { class: "mark", title: `${clock(at)}  ${text}` }), at, at, span);
+  const lost = view.attempts.slice(1).map((attempt, index) => [view.attempts[index], lostSteps(view.attempts[index], attempt)]);
+  return [...view.events.filter((each) => EVENTS.includes(each.kind)).map((each) => mark(each.time_s, each.text)),
+    ...lost.filter(([, steps]) => steps).map(([before, steps]) => mark(before.ended_s, `${steps} steps are made again`))];
 }
 
-export function timeline(view) {
-  const span = range(view);
+// Of one attempt, those that the next one makes again.
+export function lostSteps(before, after) {
+  return Math.max(0, before.last_step - (after.next_attempt.checkpoint_step ?? 0));
+}
+
+// span: the ends of the axis, those of the charts below.
+export function timeline(view, span = range(view)) {
+  const until = range(view)[1];
   const bands = view.attempts.map((attempt) => place(
     el("span", { class: "band", title: `attempt ${attempt.attempt}: ${attempt.outcome?.detail || attempt.outcome?.code || "under way"}` },
       String(attempt.attempt)),
-    attempt.created_s, attempt.ended_s ?? span[1], span));
+    attempt.created_s, attempt.ended_s ?? until, span));
   const parts = segments(view).map(([from, to, phase, attempt]) => place(
     el("span", { class: `phase ${phase}`, title: `${PHASES[phase]}${attempt ? ` (attempt ${attempt.attempt})` : ""}: `
       + `${clock(from)} to ${clock(to)}, ${duration(to - from)}` }), from, to, span));
@@ -68,7 +77,7 @@ export function timeline(view) {
     el("div", { class: "bands", "aria-hidden": "true" }, bands),
     el("div", { class: "phases", role: "img", "aria-label": Array.from(spent, ([phase, s]) => `${PHASES[phase]} ${duration(s)}`).join(", ") },
       parts, marks(view, span)),
-    el("div", { class: "ends faint" }, el("span", {}, clock(span[0])), el("span", {}, clock(span[1]))),
+    el("div", { class: "ends faint" }, el("span", {}, clock(span[0])), el("span", {}, `${clock(span[1])} ${zone()}`)),
     el("div", { class: "legend" }, Array.from(spent, ([phase, s]) =>
       el("span", { class: `swatch phase-${phase}` }, el("i", {}, `${PHASES[phase]} ${duration(s)}`)))));
 }

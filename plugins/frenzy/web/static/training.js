@@ -1,9 +1,9 @@
 // The tab Training of a DAG run: why it is where it is, what it did, how it goes, what was planned, what was written.
-import { Charts, outlook, points } from "./charts.js";
+import { Charts, ahead, forecasts, outlook, points } from "./charts.js";
 import { Logs } from "./logs.js";
 import { modelCard, modelOf } from "./model.js";
-import { Shown, actionButton, el, get, isFinal, notice, post, repeat, runLink, runsOfPage, state } from "./page.js";
-import { attemptsTable, plansOf } from "./plans.js";
+import { Shown, actionButton, codeLink, el, get, isFinal, notice, post, repeat, runLink, runsOfPage, state } from "./page.js";
+import { account, attemptsTable, plansOf } from "./plans.js";
 import { resume, runAgain } from "./starting.js";
 import { range, timeline } from "./timeline.js";
 import { WhatIf } from "./what_if.js";
@@ -17,24 +17,27 @@ class Training {
     this.charts = new Charts();
     this.logs = new Logs(runKey);
     this.whatIf = new WhatIf(runKey);
-    this.places = Object.fromEntries(["head", "actions", "why", "when", "model", "memory", "trackers", "attempts", "plans"].map((name) => [name, new Shown()]));
-    const { head, actions, why, when, model, memory, attempts, plans } = this.places;
+    this.places = Object.fromEntries(["head", "actions", "why", "when", "model", "memory", "trackers", "account", "attempts", "plans"].map((name) => [name, new Shown()]));
+    const { head, actions, why, when, model, memory, account: spent, attempts, plans } = this.places;
     this.curves = el("div", { hidden: "" }, this.charts.node, memory.node, this.places.trackers.node);
     this.output = el("details", { hidden: "" }, el("summary", {}, "Workers' output"), this.logs.node);
     this.output.addEventListener("toggle", () => this.output.open && this.logs.begin());
     this.node = el("section", { id: `run-${runKey}` },
-      head.node, actions.node, why.node, when.node, model.node, this.curves, attempts.node, plans.node, this.whatIf.node, this.output);
+      head.node, actions.node, why.node, when.node, model.node, this.curves, spent.node, attempts.node, plans.node, this.whatIf.node, this.output);
   }
 
   async update(view) {
     const { run, attempts } = view;
-    const { head, actions, why, when, memory, attempts: tried, plans } = this.places;
+    const { head, actions, why, when, memory, account: spent, attempts: tried, plans } = this.places;
     head.show([run.job.name, run.state], () => [heading(run)]);
     actions.show(isFinal(run.state) ? run.state : "on", () => [el("p", {}, this.actionsOf(run))]);
     const words = view.why || (view.preparation ? "Its data are being prepared; it holds no GPU meanwhile." : "It is being planned.");
     const far = view.preparation ? preparationText(view.preparation) : null;
     why.show([words, far, run.reason, run.state], () => [notice(words, far, tone(run.state)), code(run.reason)]);
-    when.show([Math.round(range(view)[1]), attempts.length, run.state], () => [timeline(view)]);
+    when.show([(this.span ?? range(view)).map(Math.round), attempts.length, run.state], () => [timeline(view, this.span)]);
+    spent.show([attempts, isFinal(run.state) || Math.round(Date.now() / 10000)], () => (attempts.length
+      ? [el("h2", {}, "Predicted and measured"), account(attempts, isFinal(run.state)),
+        el("p", { class: "faint" }, "Predicted by the first plan, without starting and without moves; GPU-hours and cost count all the time that GPUs were held.")] : []));
     tried.show(attempts, () => (attempts.length ? [el("h2", {}, "Attempts"), attemptsTable(attempts)] : []));
     plans.show([run.candidates, attempts.map((each) => each.plan)], () => (run.candidates.length ? plansOf(view) : []));
     this.whatIf.update(view);
@@ -80,8 +83,10 @@ class Training {
     const columns = points(found, view.attempts);
     this.curves.hidden = !columns.time.length;
     if (!columns.time.length) return;
-    const until = range(view)[1];
-    this.charts.update(columns, range(view), view.attempts.map((each) => [each.created_s, each.ended_s ?? until]));
+    const lines = forecasts(found, view.attempts, view.run.total_steps);
+    const [begin, until] = range(view);
+    this.span = ahead([begin, until], lines, !isFinal(view.run.state));
+    this.charts.update(columns, this.span, view.attempts.map((each) => [each.created_s, each.ended_s ?? until]), lines);
     const words = outlook(view.attempts);
     memory.show(words, () => (words ? [notice(words, null, "warn")] : []));
     await this.showTrackers();
@@ -112,7 +117,7 @@ function tone(name) {
 }
 
 function code(reason) {
-  return reason ? el("p", { class: "faint" }, "reason ", el("code", {}, reason.code)) : null;
+  return reason ? el("p", { class: "faint" }, "reason ", codeLink(reason.code)) : null;
 }
 
 function heading(run) {
