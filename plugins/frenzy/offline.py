@@ -134,7 +134,7 @@ def _shape_of(job: TrainingJob, settings: Settings) -> ModelShape:
     """The job's model; that of no model where its memory is declared. Raises PermanentError for a bad one."""
     from frenzy.adapters.model_config import resolve_model_config
     from frenzy.core.models.shape import model_shape
-    from frenzy.core.planning.declared_plans import UNNAMED_MODEL
+    from frenzy.core.planning.script_plans import UNNAMED_MODEL
 
     if not job.names_a_model:
         return UNNAMED_MODEL

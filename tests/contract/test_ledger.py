@@ -264,6 +264,17 @@ def test_residuals_are_those_of_other_runs_with_the_same_libraries(ledger: Ledge
     assert learned.residual.step_ratio == 0.75 / values.plan().step_time_s
 
 
+def test_a_scripts_sample_is_read_back_by_its_key_and_is_no_residual(ledger: LedgerStore) -> None:
+    other = replace(values.sample("other"), kind=DeviceKind.VIRTUAL)
+    sample = replace(other, run_key="script", family="script-1", predicted_bytes=0, is_whole=True)
+    with ledger.transaction() as tx:
+        tx.add_sample(sample)
+        tx.add_sample(other)
+    with ledger.reading() as tx:
+        assert tx.samples(family="script-1") == (sample,)
+        assert len(tx.residuals(versions=versions_key(sample.versions), except_run="own")) == 1
+
+
 def test_a_new_cluster_replaces_the_old_in_its_order(ledger: LedgerStore) -> None:
     changed = Cluster(gpu_types=(values.LARGE,), nodes=(values.node("z", "large"), values.node("a", "large")))
     with ledger.transaction() as tx:

@@ -9,6 +9,7 @@ import pytest
 from tests.e2e.growing import check_moves, plans_of
 from tests.e2e.walker import Walker
 
+from frenzy.core.runs.protocol import RunView
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.resource_plan import MemorySource
 from frenzy.settings import CHECKOUT
@@ -66,3 +67,57 @@ def test_a_script_whose_memory_grows_is_moved_and_goes_on_from_its_own_checkpoin
     assert (last.result.last_step, last.result.total_steps) == (40, 40)
     assert last.result.resumed_from_step == first.checkpoint_step
     assert last.last_loss is not None
+
+
+# The recipe as it is, slow enough to be stopped.
+SLOW = """
+import time
+import torch
+import torchrun_ddp
+import frenzy_agent
+
+report = frenzy_agent.step
+
+def step(*given, **named):
+    time.sleep(0.4)
+    report(*given, **named)
+
+frenzy_agent.step = step
+torchrun_ddp.main()
+"""
+
+
+@pytest.mark.thorough
+def test_a_script_of_unknown_memory_is_rehearsed_once_and_its_next_run_is_planned_from_what_it_took(
+    walker: Walker, tmp_path: Path
+) -> None:
+    shutil.copy(RECIPE, tmp_path)
+    (tmp_path / "slow.py").write_text(SLOW, encoding="utf-8")
+
+    def run(name: str) -> RunView:
+        dag_id, run_id = walker.start(
+            name,
+            model=NO_MODEL,
+            workload={
+                "command": ["python", "slow.py"],
+                "folder": str(tmp_path),
+                "resumable": True,
+                "honours": ["micro_batch", "world_size"],
+            },
+            training={"max_steps": 30},
+            checkpoint={"every_steps": 100},
+        )
+        return walker.succeed(dag_id, run_id)
+
+    first = run("rehearsed-script")
+    assert [each.plan.memory.source for each in first.attempts][:2] == [MemorySource.REHEARSAL, MemorySource.LEARNT]
+    rehearsal, after = first.attempts[:2]
+    assert rehearsal.outcome is not None
+    assert rehearsal.outcome.code is ReasonCode.REHEARSED
+    assert 3 <= rehearsal.last_step < 30
+    assert after.result is not None
+    assert after.result.resumed_from_step == rehearsal.checkpoint_step
+    assert first.run.num_reschedules == 0
+    again = run("learnt-script")
+    assert {each.plan.memory.source for each in again.attempts} == {MemorySource.LEARNT}
+    assert again.attempts[0].plan.memory.learnt_from >= 1

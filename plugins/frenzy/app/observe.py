@@ -14,9 +14,11 @@ from frenzy.app.states import move
 from frenzy.core.lifecycle.evidence import believed_reason, bounds_of, check_pressure, check_progress
 from frenzy.core.lifecycle.moves import ElasticRules
 from frenzy.core.lifecycle.reschedule import KILLING_REASONS, follow_up
+from frenzy.core.planning.script_plans import REHEARSAL_STEPS
 from frenzy.core.runs.ledger import Attempt, JobState, Lease, LeaseState, RunRecord, since_registered
 from frenzy.core.runs.protocol import AttemptStarted, Directive, DirectiveKind, PressureReport, ProgressReport
 from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.units import format_bytes
 from frenzy.ports import LeasedAttempt, LedgerTx
 
 _T = TypeVar("_T")
@@ -60,7 +62,8 @@ def report_progress(services: Services, run_key: str, attempt: int, message: Pro
 
     def change(tx: LedgerTx, run: RunRecord, record: Attempt, now_s: float) -> Attempt:
         check_progress(message, bounds_of(run, record, now_s))
-        return _progressed(tx, run, record, message, now_s)
+        changed = _progressed(tx, run, record, message, now_s)
+        return _end_rehearsal(tx, changed, now_s) if _is_rehearsed(run, changed) else changed
 
     return _report(services, run_key, attempt, change)
 
@@ -133,13 +136,33 @@ def _heartbeat(services: Services, run_key: str, attempt: int, message: Progress
         return directive_of(run, record)
     check_progress(message, bounds_of(run, record, now_s))
     progressed = merge_progress(record, message)
-    if lease is None or lease.state is not LeaseState.LIVE or _begins(run, message):
+    needs_more = _begins(run, message) or _is_rehearsed(run, progressed)
+    if lease is None or lease.state is not LeaseState.LIVE or needs_more:
         return None
     if _has_become_movable(record, progressed, services.elastic, lease.heartbeat_s, now_s):
         return None
     before = LeasedAttempt(attempt=record, lease=lease)
     after = LeasedAttempt(attempt=progressed, lease=_renewed(lease, services, now_s))
     return directive_of(run, record) if services.ledger.renew(before, after) else None
+
+
+def _is_rehearsed(run: RunRecord, record: Attempt) -> bool:
+    """Whether a rehearsal has shown what it was made for, and another plan may be better than to go on."""
+    if not record.plan.memory.is_rehearsal or record.stop_reason is not None or not record.explained_peak_bytes:
+        return False
+    steps = record.last_step - (record.next_attempt.checkpoint_step or 0)
+    has_others = bool(run.job.workload is not None and run.job.workload.honours) or any(
+        each.feasible and each.plan.gpu_type != record.plan.gpu_type for each in run.candidates
+    )
+    return steps >= REHEARSAL_STEPS and has_others
+
+
+def _end_rehearsal(tx: LedgerTx, record: Attempt, now_s: float) -> Attempt:
+    taken = format_bytes(record.explained_peak_bytes or 0)
+    detail = f"{record.plan.plan_id} took {taken} in its first {record.last_step} steps; plans are made with that."
+    reason = Reason(code=ReasonCode.REHEARSED, detail=detail)
+    move(tx, _fresh(tx, record.run_key), JobState.CHECKPOINTING, now_s, reason)
+    return replace(record, stop_reason=reason, stop_asked_s=now_s)
 
 
 def _begins(run: RunRecord, message: ProgressReport) -> bool:

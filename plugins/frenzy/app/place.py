@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from frenzy.app.plan_listing import next_plans
 from frenzy.app.preparing import with_data
@@ -26,6 +27,9 @@ from frenzy.core.runs.protocol import PlaceStatus, PlaceView
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.launch import LaunchSpec
 from frenzy.ports import LedgerTx
+
+# Attempts that ended for them count against no budget of failures.
+_NO_FAILURES: Final = MOVE_REASONS | LOSS_REASONS | {ReasonCode.REHEARSED}
 
 
 def enqueue(services: Services, run_key: str) -> PlaceView:
@@ -62,7 +66,7 @@ def _enqueue_next(tx: LedgerTx, services: Services, run: RunRecord, now_s: float
         tx.put_run(run)
         move(tx, run, choice.final_state, now_s, choice.refusal)
         return
-    if following.previous is not None and following.reason.code not in MOVE_REASONS | LOSS_REASONS:
+    if following.previous is not None and following.reason.code not in _NO_FAILURES:
         run = replace(run, num_reschedules=run.num_reschedules + 1)
     move(tx, run, JobState.QUEUED, now_s, following.reason if following.previous else None)
     tx.put_queue_entry(

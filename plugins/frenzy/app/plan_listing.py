@@ -6,15 +6,17 @@ from dataclasses import dataclass, replace
 
 from frenzy.app.services import Services
 from frenzy.core.lifecycle.reschedule import MEMORY_REASONS, final_state, is_as_wide, ladder
+from frenzy.core.memory.measured_runs import NOTHING_MEASURED, MeasuredRuns
 from frenzy.core.memory.residuals import Residuals
 from frenzy.core.models.shape import model_shape
-from frenzy.core.planning.declared_plans import UNNAMED_MODEL
 from frenzy.core.planning.marp import PlanRequest, plan_candidates, smallest_remedy
-from frenzy.core.runs.ledger import JobState, NextAttempt, RunRecord, versions_key
+from frenzy.core.planning.script_plans import UNNAMED_MODEL
+from frenzy.core.runs.ledger import CalibrationSample, JobState, NextAttempt, RunRecord, versions_key
+from frenzy.core.runs.script_key import measured_runs, script_key
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import FrenzyError, Reason, ReasonCode
 from frenzy.core.values.job import deadline_s
-from frenzy.core.values.resource_plan import Candidate, PlanShape, ResourcePlan
+from frenzy.core.values.resource_plan import Candidate, MemorySource, PlanShape, ResourcePlan
 from frenzy.ports import LedgerTx
 
 # Steps assumed for predicted times where the number of steps is not known yet.
@@ -37,16 +39,37 @@ class PlanChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFacts:
-    """What planning reads of the ledger. residuals: what runs of other jobs taught."""
+    """What planning reads of the ledger. residuals: what runs of other jobs taught. measured: runs of its script."""
 
     cluster: Cluster
     residuals: Residuals
+    measured: MeasuredRuns = NOTHING_MEASURED
 
 
-def plan_facts(tx: LedgerTx, services: Services, run_key: str) -> PlanFacts:
+def plan_facts(tx: LedgerTx, services: Services, run: RunRecord) -> PlanFacts:
     """The facts for the run's plans as they are now."""
     versions = versions_key(services.predictor_versions)
-    return PlanFacts(cluster=tx.cluster(), residuals=Residuals(tx.residuals(versions=versions, except_run=run_key)))
+    return PlanFacts(
+        cluster=tx.cluster(),
+        residuals=Residuals(tx.residuals(versions=versions, except_run=run.run_key)),
+        measured=_measured(tx, run, versions),
+    )
+
+
+def _measured(tx: LedgerTx, run: RunRecord, versions: str) -> MeasuredRuns:
+    """What runs of its script took with the same libraries, its own among them; of a model's, nothing: it is predicted.
+
+    What it ran out of itself with declared memory is in its next attempt.
+    """
+    key = script_key(run)
+    if not key:
+        return NOTHING_MEASURED
+    known = (each for each in tx.samples(family=key) if versions_key(each.versions) == versions)
+    return measured_runs(run, tuple(each for each in known if not _is_in_next_attempt(run, each)))
+
+
+def _is_in_next_attempt(run: RunRecord, sample: CalibrationSample) -> bool:
+    return sample.run_key == run.run_key and sample.plan.memory.source is MemorySource.DECLARED
 
 
 def first_plans(
@@ -68,7 +91,7 @@ def first_plans(
 
 def next_plans(tx: LedgerTx, services: Services, run: RunRecord, following: NextAttempt) -> PlanChoice:
     """The plans for ``following``: all feasible ones, or the ladder's rung after memory ran short."""
-    facts = plan_facts(tx, services, run.run_key)
+    facts = plan_facts(tx, services, run)
     candidates = plan_candidates(
         _request(facts, services, run, following), facts.cluster, services.calibration, services.marp_policy
     )
@@ -94,14 +117,18 @@ def _request(facts: PlanFacts, services: Services, run: RunRecord, following: Ne
         extra_bytes_per_gpu=following.extra_bytes_per_gpu if following is not None else 0,
         seconds_to_deadline=None if deadline is None else deadline - services.clock.now_s(),
         residuals=facts.residuals,
+        measured_runs=facts.measured,
         resumes_as=_written_by(run, following),
     )
 
 
 def _written_by(run: RunRecord, following: NextAttempt | None) -> PlanShape | None:
     """The plan that wrote the checkpoint, if the run's script goes on in its shape only."""
-    if run.job.can_change_width or following is None or following.checkpoint_step is None:
+    only_in_its_shape = run.job.can_move and not run.job.can_change_width
+    if not only_in_its_shape or following is None or following.checkpoint_step is None:
         return None
+    if following.reason.code is ReasonCode.REHEARSED:
+        return None  # its few steps are taken anew
     return None if following.previous is None else following.previous.shape
 
 

@@ -39,7 +39,7 @@ def register_run(services: Services, request: RegisterRun) -> RunView:
         _checked_owner(tx, services, request, fresh.run_key)
         refresh_inventory(tx, services)
         fresh = _at_its_commit(tx.run(fresh.run_key), fresh)
-        facts = plan_facts(tx, services, fresh.run_key)
+        facts = plan_facts(tx, services, fresh)
     # Between two transactions: nobody waits for the ledger while this run is planned. Plans are made anew before
     # the run is queued, so that a cluster that changes meanwhile is none of its business.
     plans = first_plans(facts, services, fresh)
@@ -120,7 +120,7 @@ def preview(services: Services, request: RegisterRun, caller: Caller) -> PlanPre
 def planned(services: Services, run: RunRecord, micro_batch_size: int | None = None) -> PlanPreview:
     """The plans of ``run``, which need not be in the ledger, or why there are none; with the micro-batch, if given."""
     with services.ledger.reading() as tx:
-        facts = plan_facts(tx, services, run.run_key)
+        facts = plan_facts(tx, services, run)
     candidates, reason = first_plans(facts, services, run, micro_batch_size)
     return PlanPreview(candidates=candidates, reason=reason)
 
@@ -139,6 +139,7 @@ def record_of(request: RegisterRun, now_s: float) -> RunRecord:
         total_steps=total_steps(request.job, request.data_facts),
         masked=request.masked,
         asked_model=request.asked_model,
+        script_content=request.script_content,
     )
 
 

@@ -16,7 +16,7 @@ from frenzy.app.services import Services, live_attempt, log_event, require_attem
 from frenzy.app.states import move
 from frenzy.core.lifecycle.disruptions import with_node_of_rank
 from frenzy.core.lifecycle.evidence import believed_end, bounds_of
-from frenzy.core.lifecycle.reschedule import DONE_REASONS, MEMORY_REASONS, classify, final_state
+from frenzy.core.lifecycle.reschedule import DONE_REASONS, MEMORY_REASONS, OUT_OF_MEMORY, classify, final_state
 from frenzy.core.runs.ledger import (
     FINAL_STATES,
     Attempt,
@@ -27,13 +27,13 @@ from frenzy.core.runs.ledger import (
 )
 from frenzy.core.runs.masking import without_masked
 from frenzy.core.runs.protocol import EndReport, RunView, Verdict, VerdictKind
+from frenzy.core.runs.script_key import script_key
 from frenzy.core.values.errors import Reason, ReasonCode, TemporaryError
 from frenzy.core.values.launch import AttemptResult
 from frenzy.ports import LedgerTx
 
 # The first steps of an attempt are not its pace: kernels are chosen and memory is reserved.
 _LEAST_STEPS: Final = 8
-_OUT_OF_MEMORY = frozenset({ReasonCode.CUDA_OUT_OF_MEMORY, ReasonCode.BUDGET_EXCEEDED})
 
 
 def end_attempt(services: Services, run_key: str, attempt: int, report: EndReport) -> RunView:
@@ -106,11 +106,14 @@ def release(tx: LedgerTx, run_key: str, attempt: int, reason: Reason, now_s: flo
 def _learn(tx: LedgerTx, run: RunRecord, ended: Attempt, versions: Mapping[str, str], now_s: float) -> None:
     """Keep predicted against measured, if the attempt ran at all and held nothing but the job.
 
-    What a user's callback holds is no error of the model, and nobody can tell it from one.
+    What a user's callback holds is no error of the model, and nobody can tell it from one. A script whose model nobody
+    names is measured for its own next runs; one that names its model may hold what no model predicts.
     """
-    if run.job.workload is not None or run.job.training.callbacks or not _began_to_train(ended):
+    key, censored = script_key(run), _model_fell_short(ended)
+    if run.job.training.callbacks or (run.job.workload is not None and not key):
         return
-    censored = _model_fell_short(ended)
+    if not _began_to_train(ended) and not (key and censored):
+        return
     measured = ended.plan.gpu_memory_bytes if censored else ended.explained_peak_bytes
     if not measured:
         return
@@ -120,10 +123,10 @@ def _learn(tx: LedgerTx, run: RunRecord, ended: Attempt, versions: Mapping[str, 
             run_key=run.run_key,
             attempt=ended.attempt,
             time_s=now_s,
-            family=str((run.model_config or {}).get("model_type", "unknown")),
+            family=key or str((run.model_config or {}).get("model_type", "unknown")),
             gpu_type=ended.plan.gpu_type,
             plan=ended.plan,
-            predicted_bytes=ended.plan.memory.model_peak_bytes,
+            predicted_bytes=0 if key else ended.plan.memory.model_peak_bytes,
             measured_bytes=measured,
             censored=censored,
             versions=versions,
@@ -131,6 +134,7 @@ def _learn(tx: LedgerTx, run: RunRecord, ended: Attempt, versions: Mapping[str, 
             adapters=run.job.training.lora is not None,
             peaks=ended.peaks,
             step_time_s=ended.step_time_s if _num_steps(ended) >= _LEAST_STEPS else None,
+            is_whole=ended.outcome is not None and ended.outcome.code in DONE_REASONS,
         )
     )
 
@@ -141,7 +145,7 @@ def _num_steps(ended: Attempt) -> int:
 
 def _model_fell_short(ended: Attempt) -> bool:
     """The attempt ran out of memory by itself: no growth explains it."""
-    if ended.outcome is None or ended.outcome.code not in _OUT_OF_MEMORY:
+    if ended.outcome is None or ended.outcome.code not in OUT_OF_MEMORY:
         return False
     return ended.growth_step is None
 

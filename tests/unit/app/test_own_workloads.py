@@ -15,22 +15,51 @@ from frenzy.app.settlement import end_attempt
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import DirectiveKind, EndReport, ProgressReport, VerdictKind
 from frenzy.core.values.errors import ReasonCode
-from frenzy.core.values.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
+from frenzy.core.values.job import ConstraintsSpec, DataSpec, ModelSpec, TrainingJob, TrainingSpec
 from frenzy.core.values.launch import AttemptResult
+from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.resource_plan import MemorySource
 from frenzy.core.values.units import MIB
 from frenzy.core.values.workload import DeclaredMemory, WorkloadSpec
 
+ONLY_SMALL = ConstraintsSpec(gpu_types=("small",))
 
-def script(per_gpu: str = "100 MiB", *, steps: int | None = 100, **workload: Any) -> TrainingJob:
+
+def script(per_gpu: str | None = "100 MiB", *, steps: int | None = 100, **workload: Any) -> TrainingJob:
     return replace(
         make_job("script"),
         model=ModelSpec(),
         data=DataSpec(path=""),
         training=TrainingSpec(max_steps=steps, global_batch_size=8),
         workload=WorkloadSpec(command=("python", "train.py"), honours=("world_size",), **workload),
-        memory=DeclaredMemory(per_gpu=per_gpu),
+        memory=None if per_gpu is None else DeclaredMemory(per_gpu=per_gpu),
     )
+
+
+def take_steps(airflow: Airflow, attempt: int, step: int, peak: int, checkpoint: int | None = None) -> DirectiveKind:
+    """Report ``step`` with a peak of so many bytes; what is wanted of the attempt."""
+    progress = ProgressReport(
+        last_step=step,
+        first_step_s=airflow.clock.now_s(),
+        peaks=PeakMemory(allocated_bytes=peak, reserved_bytes=peak, device_used_bytes=peak),
+        explained_peak_bytes=peak,
+        checkpoint_step=checkpoint,
+    )
+    return report_progress(airflow.services, airflow.key, attempt, progress).kind
+
+
+def rehearse(airflow: Airflow, job: TrainingJob, peak: int = 200 * MIB) -> None:
+    """Bring ``job`` to the end of its rehearsal."""
+    airflow.register(job)
+    airflow.place()
+    airflow.launch(1)
+    assert take_steps(airflow, 1, 2, peak) is DirectiveKind.CONTINUE
+    assert take_steps(airflow, 1, 3, peak) is DirectiveKind.CHECKPOINT_AND_STOP
+    airflow.end(1, 98, last_step=3)
+
+
+def sources(airflow: Airflow) -> set[MemorySource]:
+    return {each.plan.memory.source for each in run_view(airflow.services, airflow.key).run.candidates if each.feasible}
 
 
 def test_a_script_without_a_model_is_planned_run_and_done(airflow: Airflow) -> None:
@@ -92,3 +121,83 @@ def test_after_a_crash_a_script_goes_on_in_the_shapes_that_read_its_checkpoint(
     assert widths <= {each.plan.num_gpus for each in entry if each.feasible}
     queued = [each for facts in scheduler.seen for each in facts.queued if each.run_key == run.key]
     assert widths == {plan.num_gpus for plan in queued[-1].plans} & {1, 2}
+
+
+def test_a_script_of_unknown_memory_rehearses_three_steps_and_goes_on_with_what_they_took(airflow: Airflow) -> None:
+    rehearse(airflow, script(None, resumable=True))
+    verdict = airflow.decide()
+    assert (verdict.kind, verdict.reason.code) == (VerdictKind.RETRY, ReasonCode.REHEARSED)
+    placed = airflow.place()
+    assert placed.spec is not None
+    memory = placed.spec.plan.memory
+    assert memory.source is MemorySource.LEARNT
+    assert memory.peak_allocated_bytes <= 200 * MIB * 5 / 4
+    view = run_view(airflow.services, airflow.key)
+    assert [each.plan.memory.source for each in view.attempts] == [MemorySource.REHEARSAL, MemorySource.LEARNT]
+    assert view.run.num_reschedules == 0
+
+
+def test_the_next_run_of_the_script_needs_no_rehearsal_and_another_script_does(airflow: Airflow) -> None:
+    rehearse(airflow, script(None))
+    again, other = airflow.another(), airflow.another()
+    again.register(replace(script(None), name="again"))
+    assert sources(again) == {MemorySource.LEARNT}
+    changed = replace(script(None), name="other")
+    assert changed.workload is not None
+    other.register(replace(changed, workload=replace(changed.workload, command=("python", "other.py"))))
+    assert sources(other) == {MemorySource.REHEARSAL}
+
+
+def test_a_rehearsal_that_runs_out_of_memory_goes_on_elsewhere_and_never_with_the_same_plan(airflow: Airflow) -> None:
+    shapes = []
+    for attempt in (1, 2, 3):
+        if attempt == 1:
+            airflow.register(script(None))
+        spec = airflow.place().spec
+        assert spec is not None
+        shapes.append(spec.plan.shape)
+        airflow.launch(attempt)
+        airflow.end(attempt, 97, last_step=0)
+        if airflow.decide().kind is not VerdictKind.RETRY:
+            break
+    assert len(shapes) > 1
+    assert len(set(shapes)) == len(shapes)
+
+
+def test_a_rehearsal_without_a_word_of_the_script_is_the_run(airflow: Airflow) -> None:
+    airflow.begun(script(None))
+    airflow.end(1, 0, last_step=100)
+    assert airflow.decide().kind is VerdictKind.DONE
+
+
+def test_a_script_that_can_run_on_one_plan_only_is_not_stopped_to_be_measured(airflow: Airflow) -> None:
+    only = replace(script(None), constraints=ConstraintsSpec(gpu_types=("large",)))
+    assert only.workload is not None
+    only = replace(only, workload=replace(only.workload, honours=()))
+    airflow.register(only)
+    airflow.place()
+    airflow.launch(1)
+    assert take_steps(airflow, 1, 3, 200 * MIB) is DirectiveKind.CONTINUE
+
+
+def test_a_rehearsal_is_not_moved_by_choice(airflow: Airflow, scheduler: ScriptedScheduler) -> None:
+    stays = replace(airflow, services=replace(airflow.services, schedule=scheduler))
+    run_on(stays, scheduler, replace(script(None, resumable=True), constraints=ONLY_SMALL), 1, step=1)
+    assert pinned(stays)
+
+
+def test_what_a_declared_script_really_took_is_learnt_once_it_is_done(airflow: Airflow) -> None:
+    airflow.begun(script())
+    take_steps(airflow, 1, 90, 150 * MIB)
+    airflow.end(1, 0, last_step=100)
+    after = airflow.another()
+    after.register(replace(script(), name="after"))
+    assert MemorySource.LEARNT in sources(after)
+
+
+def test_a_same_world_script_starts_anew_after_its_rehearsal_on_any_plan(airflow: Airflow) -> None:
+    rehearse(airflow, script(None, resumable="same-world"))
+    airflow.decide()
+    airflow.place()
+    found = run_view(airflow.services, airflow.key).run.candidates
+    assert {each.plan.num_gpus for each in found if each.feasible} == {1, 2}

@@ -39,6 +39,7 @@ def registration(
     """
     from frenzy.adapters.model_config import resolve_model
     from frenzy.adapters.source_settings import source_rules
+    from frenzy.adapters.spec.script_content import script_content
     from frenzy.trainer.data.data_facts import data_facts as measure
     from frenzy.trainer.guarded import guarded
 
@@ -57,6 +58,7 @@ def registration(
             data_facts=known if spec.brings_own_data else measure(spec, known=known),
             masked=masked,
             asked_model=asked,
+            script_content=script_content(spec),
         )
 
 

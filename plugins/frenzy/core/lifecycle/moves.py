@@ -102,6 +102,7 @@ def is_movable(run: RunRecord, attempt: Attempt, lease: Lease, cluster: Cluster)
         and lease.state is LeaseState.LIVE
         and attempt.stop_reason is None
         and attempt.last_step > 0
+        and not attempt.plan.memory.is_rehearsal
         and has_room(attempt.plan, measured_extra_bytes(attempt))
         and not _is_on_lost_node(attempt.placement, cluster)
     )

@@ -20,7 +20,7 @@ from frenzy.core.runs.ledger import Attempt, JobState, NextAttempt, RunRecord
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.failure_classes import NextStep, codes_of
 from frenzy.core.values.launch import REASON_BY_EXIT, AttemptResult, ExitCode
-from frenzy.core.values.resource_plan import Candidate, PlanShape, ResourcePlan
+from frenzy.core.values.resource_plan import Candidate, MemorySource, PlanShape, ResourcePlan
 from frenzy.core.values.units import format_bytes
 
 MEMORY_REASONS: Final = frozenset(
@@ -34,6 +34,7 @@ MEMORY_REASONS: Final = frozenset(
 )
 # A stop for one of these is not asked for at a checkpoint: the workers are ended.
 KILLING_REASONS: Final = frozenset({ReasonCode.WORKER_HUNG, ReasonCode.LAUNCH_FAILED, ReasonCode.CANCELLED_BY_USER})
+OUT_OF_MEMORY: Final = frozenset({ReasonCode.CUDA_OUT_OF_MEMORY, ReasonCode.BUDGET_EXCEEDED})
 # How a training ends well.
 DONE_REASONS: Final = frozenset({ReasonCode.COMPLETED, ReasonCode.STOPPED_EARLY})
 _FATAL_REASONS: Final = codes_of(NextStep.USER) | {
@@ -43,6 +44,8 @@ _FATAL_REASONS: Final = codes_of(NextStep.USER) | {
     ReasonCode.DATA_NOT_PREPARED,
     ReasonCode.NODE_LIMITS_TOO_LOW,
 }
+# What workers are asked to stop for.
+_STOP_REASONS: Final = MEMORY_REASONS | MOVE_REASONS | {ReasonCode.REHEARSED}
 # The user did nothing wrong and nothing was learned: the same plan may be tried again.
 _SAME_CRASH_LIMIT: Final = 2
 # A plan whose room grew by less than this share of the card would soon be under pressure again.
@@ -90,7 +93,7 @@ def classify(result: AttemptResult | None, stop_reason: Reason | None, known: Re
         return stop_reason
     if known is not None:
         return known
-    if result.exit_code > 128 and stop_reason is not None and stop_reason.code in MEMORY_REASONS | MOVE_REASONS:
+    if result.exit_code > 128 and stop_reason is not None and stop_reason.code in _STOP_REASONS:
         return stop_reason  # they did not stop in time; what they were to stop for holds all the same
     return Reason(code=_code_of_exit(result.exit_code), detail=result.detail)
 
@@ -110,7 +113,7 @@ def follow_up(run: RunRecord, attempts: tuple[Attempt, ...]) -> NextAttempt | Re
     outcome = last.outcome or Reason(code=ReasonCode.WORKERS_LOST)
     if outcome.code in DONE_REASONS | _FATAL_REASONS:
         return outcome
-    if outcome.code in MOVE_REASONS:
+    if outcome.code in MOVE_REASONS or outcome.code is ReasonCode.REHEARSED:
         return _next_attempt(attempts, outcome)
     if outcome.code in LOSS_REASONS:
         return outcome if is_hopeless(attempts) else _next_attempt(attempts, outcome)
@@ -163,10 +166,11 @@ def extra_bytes(attempt: Attempt, outcome: Reason) -> tuple[int, int]:
     """(seen, forecast) memory on each GPU beyond ``attempt``'s prediction.
 
     An out-of-memory is a censored measurement: the true need was above the card. If memory grew
-    before it, growth is taken to go on at its pace until the run's last step.
+    before it, growth is taken to go on at its pace until the run's last step. Where plans are bounds
+    from measured runs, the attempt is one of these itself.
     """
     seen, forecast = attempt.extra_bytes_per_gpu, attempt.forecast_extra_bytes_per_gpu
-    if outcome.code in (ReasonCode.CUDA_OUT_OF_MEMORY, ReasonCode.BUDGET_EXCEEDED):
+    if outcome.code in OUT_OF_MEMORY and not _is_measured(attempt.plan):
         seen = max(seen, room_bytes(attempt.plan))
         forecast = max(forecast, seen + _growth_to_come(attempt))
     return seen, max(seen, forecast)
@@ -245,6 +249,8 @@ def ladder(candidates: tuple[Candidate, ...], next_attempt: NextAttempt) -> Ladd
         )
     if previous is None or next_attempt.reason.code not in MEMORY_REASONS:
         return Ladder(rung=None, plans=feasible)
+    if next_attempt.reason.code in OUT_OF_MEMORY and _is_measured(previous):
+        return _lowest_rung(previous, feasible)  # the candidates are what is left after its measurement
     least_room = room_bytes(previous) + round(_LEAST_GAIN_SHARE * previous.gpu_memory_bytes)
     roomier = tuple(plan for plan in feasible if room_bytes(plan) > least_room)
     for extra in (next_attempt.forecast_extra_bytes_per_gpu, next_attempt.extra_bytes_per_gpu):
@@ -252,6 +258,10 @@ def ladder(candidates: tuple[Candidate, ...], next_attempt: NextAttempt) -> Ladd
         if found.plans:
             return found
     return Ladder(rung=None, plans=())
+
+
+def _is_measured(plan: ResourcePlan) -> bool:
+    return plan.memory.source in (MemorySource.LEARNT, MemorySource.REHEARSAL)
 
 
 def _not_excluded(candidates: Iterable[Candidate], next_attempt: NextAttempt) -> tuple[ResourcePlan, ...]:

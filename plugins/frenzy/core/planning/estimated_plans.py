@@ -36,7 +36,7 @@ from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Checkpointing, Objective
-from frenzy.core.values.resource_plan import Candidate, ResourcePlan
+from frenzy.core.values.resource_plan import Candidate, MemoryPrediction, MemorySource, ResourcePlan
 from frenzy.core.values.units import format_bytes, format_duration
 from frenzy.core.values.workload import Honour
 
@@ -183,12 +183,11 @@ def ranked_candidates(plans: list[ResourcePlan], request: PlanRequest) -> tuple[
 def _best_reason(plan: ResourcePlan, num_plans: int, *, by_cost: bool) -> Reason:
     best = f"{'Cheapest' if by_cost else 'Fastest'} of {num_plans} plans that fit"
     what = best if num_plans > 1 else "The only plan that fits"
-    tightest = plan.memory.terms[0]
     detail = (
         f"{what}: {format_duration(plan.step_time_s)} a step{_learned_pace(plan)}, "
         f"{format_duration(plan.predicted_run_s)} in all, cost {plan.predicted_cost:.3g}; "
         f"needs {format_bytes(plan.memory.required_bytes)} of {format_bytes(plan.gpu_memory_bytes)}, "
-        f"peak at {plan.memory.at}, most of it {tightest.name}."
+        f"{_whence(plan.memory)}."
     )
     return Reason(code=ReasonCode.BEST_PLAN, detail=detail)
 
@@ -198,6 +197,15 @@ def _learned_pace(plan: ResourcePlan) -> str:
         return ""
     ratio = plan.step_time_s / plan.model_step_s
     return f" ({ratio:.2f} times the model's {format_duration(plan.model_step_s)}, as earlier runs took)"
+
+
+def _whence(memory: MemoryPrediction) -> str:
+    """Where the numbers are from."""
+    if memory.source is MemorySource.LEARNT:
+        return f"{memory.terms[0].name}, with a margin of {memory.margin_share:.0%}"
+    if memory.source is MemorySource.PREDICTED:
+        return f"peak at {memory.at}, most of it {memory.terms[0].name}"
+    return memory.terms[0].name
 
 
 def _later_reason(plan: ResourcePlan, best: ResourcePlan, *, by_cost: bool) -> Reason:

@@ -16,11 +16,11 @@ from types import MappingProxyType
 from typing import Final
 
 from frenzy.core.memory.calibration import Calibration
-from frenzy.core.planning.declared_plans import declared_candidates
 from frenzy.core.planning.estimated_plans import closed_form_candidates
 from frenzy.core.planning.paper_plans import paper_candidates
 from frenzy.core.planning.plan_remedies import Remedy, first_remedy, refusal_of
 from frenzy.core.planning.request import PlanRequest
+from frenzy.core.planning.script_plans import script_candidates
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.resource_plan import Candidate
@@ -115,7 +115,7 @@ def _candidates(
     """By the policy; a script's plans are the same by every policy."""
     if request.job.workload is None:
         return solve(request, cluster, calibration)
-    own = closed_form_candidates if request.job.names_a_model else declared_candidates
+    own = closed_form_candidates if request.job.names_a_model else script_candidates
     return own(request, cluster, calibration)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from frenzy.core.memory.measured_runs import NOTHING_MEASURED, MeasuredRuns
 from frenzy.core.memory.residuals import NOTHING_LEARNED, Residuals, residual_family
 from frenzy.core.models.parameters import ModelShape
 from frenzy.core.values.job import TrainingJob
@@ -19,7 +20,8 @@ class PlanRequest:
     it. seconds_to_deadline: from now, when the job has a deadline. residuals: what runs of other
     jobs taught about the predictions. resumes_as: the plan that wrote the checkpoint of a script
     that goes on in the same shape only. every_plan: list also what other plans beat, and all that is refused
-    for GPUs that there are. micro_batch_size: of the only plans that are looked at.
+    for GPUs that there are. micro_batch_size: of the only plans that are looked at. measured_runs: what runs of the
+    same script took, where nobody names its model.
     """
 
     job: TrainingJob
@@ -32,6 +34,7 @@ class PlanRequest:
     resumes_as: PlanShape | None = None
     every_plan: bool = False
     micro_batch_size: int | None = None
+    measured_runs: MeasuredRuns = NOTHING_MEASURED
 
     @property
     def residual_family(self) -> str:

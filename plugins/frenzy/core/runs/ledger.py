@@ -15,6 +15,7 @@ from typing import Annotated, Final
 
 from annotated_types import Ge, Le, Len, Lt
 
+from frenzy.core.memory.measured_runs import MeasuredRun
 from frenzy.core.memory.residuals import Residual, ResidualGroup, residual_family
 from frenzy.core.values.cluster import Placement
 from frenzy.core.values.codec import OMITTED_IF_EMPTY, Inlining
@@ -125,6 +126,7 @@ class RunRecord:
     prepared: the data it trains on, frozen; None where its workers prepare them. prepared_before: those that its
     checkpoints were trained on, until it is known what it trains on since its tasks were cleared.
     asked_model: ``asked_model`` of the job that was given, whose revision may be a branch; the job here has a commit.
+    script_content: a digest of its script's folder; empty where there is none, or whoever registered it cannot read it.
     """
 
     run_key: str
@@ -147,6 +149,7 @@ class RunRecord:
     prepared: PreparedData | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     prepared_before: PreparedData | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     asked_model: str = field(default="", metadata=OMITTED_IF_EMPTY)
+    script_content: str = field(default="", metadata=OMITTED_IF_EMPTY)
 
     @property
     def commit(self) -> str | None:
@@ -307,9 +310,10 @@ class Attempt(Inlining):
 class CalibrationSample(Inlining):
     """Predicted and measured peak of one ended attempt; censored when it ran out of memory.
 
-    predicted_bytes: by the memory model alone. measured_bytes: held by tensors, before growth that
-    no plan explains, or the card's memory when censored. peaks: as in Attempt. kind: None if the GPU type is gone.
-    step_time_s: of the attempt's last steps; None where it did too few.
+    predicted_bytes: by the memory model alone; 0 of a script, whose family is its ``script_key``. measured_bytes: held
+    by tensors, before growth that no plan explains, or the card's memory when censored. peaks: as in Attempt. kind:
+    None if the GPU type is gone. step_time_s: of the attempt's last steps; None where it did too few. is_whole: the
+    attempt came to its end.
     """
 
     run_key: str
@@ -326,11 +330,25 @@ class CalibrationSample(Inlining):
     adapters: bool = False
     peaks: PeakMemory | None = field(default=None, metadata=KEYS_IN_A_SAMPLE)
     step_time_s: float | None = field(default=None, metadata=OMITTED_IF_EMPTY)
+    is_whole: bool = False
+
+    @property
+    def measured_run(self) -> MeasuredRun | None:
+        """What it says of the script's other plans; None where the kind of GPU is not known."""
+        if self.kind is None:
+            return None
+        return MeasuredRun(
+            kind=self.kind,
+            shape=self.plan.shape,
+            peak_bytes=self.measured_bytes,
+            ran_out=self.censored,
+            is_whole=self.is_whole,
+        )
 
     @property
     def residual(self) -> Residual | None:
-        """What the next plan learns from it; None where the kind of GPU is not known."""
-        if self.kind is None:
+        """What the next plan learns from it; None where nothing was predicted, or the kind of GPU is not known."""
+        if self.kind is None or not self.predicted_bytes:
             return None
         return Residual(
             group=ResidualGroup(

@@ -41,7 +41,7 @@ _MoreBytes = Annotated[int, Ge(-(2**50)), Le(2**50)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterRun:
-    """model_config: the complete Hugging Face config. masked, asked_model: as in RunRecord."""
+    """model_config: the complete Hugging Face config. masked, asked_model, script_content: as in RunRecord."""
 
     identity: RunIdentity
     job: TrainingJob
@@ -49,6 +49,7 @@ class RegisterRun:
     data_facts: DataFacts
     masked: tuple[str, ...] = ()
     asked_model: Annotated[str, Len(0, RUN_KEY_LENGTH)] = field(default="", metadata=OMITTED_IF_EMPTY)
+    script_content: Annotated[str, Len(0, RUN_KEY_LENGTH)] = field(default="", metadata=OMITTED_IF_EMPTY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,6 +65,7 @@ class ReasonCode(StrEnum):
     COMPLETED = "COMPLETED"
     STOPPED_EARLY = "STOPPED_EARLY"
     CHECKPOINTED_ON_REQUEST = "CHECKPOINTED_ON_REQUEST"
+    REHEARSED = "REHEARSED"
     HOST_OUT_OF_MEMORY = "HOST_OUT_OF_MEMORY"
     GPU_FAULT = "GPU_FAULT"
     GPU_UNAVAILABLE = "GPU_UNAVAILABLE"
@@ -147,6 +148,7 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = MappingProxyType(
         ReasonCode.COMPLETED: "The training reached its last step.",
         ReasonCode.STOPPED_EARLY: "The training ended because its validation loss fell no more.",
         ReasonCode.CHECKPOINTED_ON_REQUEST: "The training saved a checkpoint and stopped when asked.",
+        ReasonCode.REHEARSED: "A few steps have shown what the script takes; its plans are made anew.",
         ReasonCode.HOST_OUT_OF_MEMORY: "A worker ran out of host memory, or was killed for it.",
         ReasonCode.GPU_FAULT: "A GPU or its link reported a fault of the hardware.",
         ReasonCode.GPU_UNAVAILABLE: "A GPU of the node could not be used.",

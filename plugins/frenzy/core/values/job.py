@@ -322,9 +322,10 @@ class TrainingJob(Closed):
     workload: Annotated[
         WorkloadSpec | None, Doc("A script of yours that trains, in the place of the built-in trainer.")
     ] = None
-    memory: Annotated[DeclaredMemory | None, Doc("What a workload needs, where the specification names no model.")] = (
-        None
-    )
+    memory: Annotated[
+        DeclaredMemory | None,
+        Doc("What a workload needs, where no model is named; nothing: as its runs took, or three steps show."),
+    ] = None
     training: Annotated[TrainingSpec, Doc("Training")] = TrainingSpec()
     checkpoint: Annotated[CheckpointSpec, Doc("Checkpoints")] = CheckpointSpec()
     validation: Annotated[ValidationSpec, Doc("Validation")] = ValidationSpec()

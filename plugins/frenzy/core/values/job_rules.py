@@ -73,9 +73,6 @@ def _workload_violations(job: TrainingJob) -> Iterator[Violation]:
     yield from workload_violations(job.workload)
     if job.memory is not None:
         yield from memory_violations(job.memory)
-    if not job.names_a_model and job.memory is None:
-        allowed = "required: a workload names its model, so that its memory is predicted, or gives memory.per_gpu"
-        yield Violation(path="memory", value="nothing", allowed=allowed)
     if not any(job.training.global_batch_size % each == 0 for each in _widths(job.workload, job.training)):
         most = job.workload.most_gpus
         widths = f"{job.workload.min_gpus} to {'any number of' if most is None else most} GPUs"

@@ -39,10 +39,12 @@ class HostTerm:
 
 
 class MemorySource(StrEnum):
-    """Where a plan's memory is from: the memory model, or the specification."""
+    """Where a plan's memory is from: the memory model, earlier runs, the specification, or nowhere yet."""
 
     PREDICTED = "predicted"
+    LEARNT = "learnt"
     DECLARED = "declared"
+    REHEARSAL = "rehearsal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +56,8 @@ class MemoryPrediction:
     host_bytes: host memory of a node with as many of the plan's ranks as it may get.
     host_terms: addends of the host memory, largest first; none where only the sum is known.
     at: the point in time of the peak. terms: addends of the peak, largest first, summing to it.
-    is_declared: by the specification, not predicted.
+    is_declared: by the specification, not predicted. learnt_from: so many runs of the same script; 0 is none.
+    is_rehearsal: nothing is known of it, the whole card is for it, and a few steps are to show what it takes.
     learned_factor: what earlier runs put on the model's own peak; the peak divided by it is the model's.
     """
 
@@ -66,11 +69,22 @@ class MemoryPrediction:
     host_terms: tuple[HostTerm, ...] = field(default=(), metadata=OMITTED_IF_EMPTY)
     learned_factor: float = 1.0
     is_declared: bool = field(default=False, metadata=OMITTED_IF_EMPTY)
+    learnt_from: int = field(default=0, metadata=OMITTED_IF_EMPTY)
+    is_rehearsal: bool = field(default=False, metadata=OMITTED_IF_EMPTY)
 
     @property
     def source(self) -> MemorySource:
         """Where the numbers are from."""
+        if self.is_rehearsal:
+            return MemorySource.REHEARSAL
+        if self.learnt_from:
+            return MemorySource.LEARNT
         return MemorySource.DECLARED if self.is_declared else MemorySource.PREDICTED
+
+    @property
+    def margin_share(self) -> float:
+        """By what share of the peak the requirement is above it."""
+        return self.required_bytes / self.peak_allocated_bytes - 1.0 if self.peak_allocated_bytes else 0.0
 
     @property
     def model_peak_bytes(self) -> int:

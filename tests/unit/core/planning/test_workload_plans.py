@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.core.marp_values import CALIBRATION, job, mixed_cluster, request
 
-from frenzy.core.planning.declared_plans import UNNAMED_MODEL
+from frenzy.core.memory.measured_runs import MeasuredRun, MeasuredRuns
 from frenzy.core.planning.marp import plan_candidates, smallest_remedy
 from frenzy.core.planning.request import PlanRequest
+from frenzy.core.planning.script_plans import UNNAMED_MODEL
 from frenzy.core.values.errors import ReasonCode
+from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Checkpointing, LoraSpec, ModelSpec, TrainingJob
 from frenzy.core.values.resource_plan import Candidate, MemorySource, PlanShape, ResourcePlan
 from frenzy.core.values.workload import DeclaredMemory, Honour, WorkloadSpec
@@ -29,6 +31,17 @@ def asked(*honours: str, memory: str | None = None, of: TrainingJob | None = Non
         return request(of=script)
     unnamed = replace(script, model=ModelSpec(), memory=DeclaredMemory(per_gpu=memory))
     return request(UNNAMED_MODEL, unnamed)
+
+
+def unmeasured(*honours: str, runs: tuple[MeasuredRun, ...] = ()) -> PlanRequest:
+    """Of a script of whose memory only ``runs`` are known."""
+    unnamed = replace(job(), workload=WorkloadSpec(command=COMMAND, honours=honours), model=ModelSpec())
+    known = MeasuredRuns(runs=runs, divides_states=Honour.ZERO in honours)
+    return replace(request(UNNAMED_MODEL, unnamed), measured_runs=known)
+
+
+def took(mib: int, shape: PlanShape, *, ran_out: bool = False, whole: bool = True) -> MeasuredRun:
+    return MeasuredRun(kind=DeviceKind.VIRTUAL, shape=shape, peak_bytes=mib * 1024**2, ran_out=ran_out, is_whole=whole)
 
 
 def candidates(of: PlanRequest, policy: str = "closed-form") -> tuple[Candidate, ...]:
@@ -119,3 +132,70 @@ def test_a_checkpoint_of_the_same_shape_only_keeps_width_and_stage(memory: str |
     found = plans(replace(asked("world_size", "micro_batch", memory=memory), resumes_as=written))
     assert {(each.num_gpus, each.zero_stage) for each in found} == {(2, 1)}
     assert {each.gpu_type for each in found} == {"a", "b"}
+
+
+def test_a_script_of_which_nothing_is_known_rehearses_on_one_whole_card_the_largest_first() -> None:
+    found = plans(unmeasured(*EVERYTHING))
+    assert {each.memory.source for each in found} == {MemorySource.REHEARSAL}
+    assert {(each.num_gpus, each.micro_batch_size) for each in found} == {(1, 1)}
+    assert all(each.memory.required_bytes == each.gpu_memory_bytes for each in found)
+    assert [each.gpu_memory_bytes for each in found] == sorted((each.gpu_memory_bytes for each in found), reverse=True)
+
+
+def test_what_a_rehearsal_took_makes_plans_of_all_widths_with_a_wide_margin() -> None:
+    first = plans(unmeasured(*EVERYTHING))[0]
+    found = plans(unmeasured(*EVERYTHING, runs=(took(40, first.shape, whole=False),)))
+    assert {each.memory.source for each in found} == {MemorySource.LEARNT}
+    assert {each.num_gpus for each in found} == {1, 2, 4}
+    own = next(each for each in found if each.shape == first.shape)
+    assert own.memory.margin_share == pytest.approx(2 * CALIBRATION.headroom_share, abs=0.11)
+    assert "learnt from 1 run" in candidates(unmeasured(*EVERYTHING, runs=(took(40, first.shape),)))[0].reason.sentence
+
+
+def test_a_whole_run_of_the_very_plan_has_half_the_margin() -> None:
+    shape = plans(unmeasured())[0].shape
+
+    def margin(whole: bool) -> float:
+        runs = (took(200, shape, whole=whole),)
+        return next(each for each in plans(unmeasured(runs=runs)) if each.shape == shape).memory.margin_share
+
+    assert margin(True) == pytest.approx(margin(False) / 2, rel=0.01)
+
+
+def test_a_plan_that_ran_on_a_card_stays_one_however_little_was_left() -> None:
+    first = plans(unmeasured())[0]
+    full = took(first.gpu_memory_bytes // 1024**2 - 1, first.shape, whole=False)
+    assert first.shape in [each.shape for each in plans(unmeasured(runs=(full,)))]
+
+
+def test_after_a_rehearsal_ran_out_the_next_saves_memory_and_never_the_same() -> None:
+    first = plans(unmeasured(*EVERYTHING))[0]
+    out = took(first.gpu_memory_bytes // 1024**2, first.shape, ran_out=True)
+    found = plans(unmeasured(*EVERYTHING, runs=(out,)))
+    assert first.shape not in [each.shape for each in found]
+    assert {each.memory.source for each in found} == {MemorySource.REHEARSAL}
+    assert all(each.activation_checkpointing for each in found if each.num_gpus == 1)
+
+
+def test_a_rehearsal_that_nothing_can_follow_is_refused_with_what_it_took_at_least() -> None:
+    first = plans(unmeasured())[0]
+    out = took(first.gpu_memory_bytes // 1024**2, first.shape, ran_out=True)
+    of = unmeasured(runs=(out,))
+    assert not plans(of)
+    assert smallest_remedy(of, mixed_cluster(), CALIBRATION).code is ReasonCode.INSUFFICIENT_GPU_MEMORY
+
+
+def test_runs_of_a_script_come_before_what_it_declares() -> None:
+    of = asked("world_size", memory="300 MiB")
+    shape = plans(of)[0].shape
+    found = plans(replace(of, measured_runs=MeasuredRuns(runs=(took(100, shape),))))
+    assert {each.memory.source for each in found if each.num_gpus == shape.num_gpus} == {MemorySource.LEARNT}
+
+
+def test_declared_memory_is_no_less_than_what_was_run_out_of() -> None:
+    of = asked("world_size", memory="100 MiB")
+    first = plans(of)[0]
+    out = took(first.gpu_memory_bytes // 1024**2, first.shape, ran_out=True)
+    found = plans(replace(of, measured_runs=MeasuredRuns(runs=(out,))))
+    assert first.shape not in [each.shape for each in found]
+    assert found

@@ -48,7 +48,7 @@ def record(spec: LaunchSpec, checkpoint: ScriptCheckpoint, scratch: Path) -> boo
     store.upload(checkpoint.step, file)
     manifest = CheckpointManifest(
         step=checkpoint.step,
-        layout=ParallelLayout(spec.plan.num_gpus, spec.plan.zero_stage, spec.plan.tp),
+        layout=_layout(spec),
         files=(FileEntry(_NAME, len(content), xxhash.xxh3_128_hexdigest(content)),),
         save_id=uuid.uuid4().hex,
         format=SCRIPT_FORMAT,
@@ -66,6 +66,8 @@ def newest(spec: LaunchSpec) -> ScriptCheckpoint | None:
     for manifest in store.manifests():
         if manifest.format != SCRIPT_FORMAT or store.mismatch(manifest) is not None:
             continue
+        if manifest.layout != _layout(spec) and not spec.job.can_change_width:
+            continue
         place = f"{RunPaths(spec.run_dir).checkpoints_dir}/{manifest.folder}/{_NAME}"
         try:
             path = str(json.loads(files.read_bytes(place, most_bytes=_MOST_BYTES))["path"])
@@ -76,6 +78,10 @@ def newest(spec: LaunchSpec) -> ScriptCheckpoint | None:
             continue
         logger.warning("the checkpoint of step %d is no longer at %s", manifest.step, path)
     return None
+
+
+def _layout(spec: LaunchSpec) -> ParallelLayout:
+    return ParallelLayout(spec.plan.num_gpus, spec.plan.zero_stage, spec.plan.tp)
 
 
 def _is_there(path: str) -> bool:
