@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from frenzy.core.memory.model_inputs import Array
+from frenzy.core.memory.model_inputs import Array, PlanRow
 from frenzy.core.planning.grid import grid_of
 from frenzy.core.planning.throughput import StepParts, step_parts, step_seconds
 from frenzy.core.values.utilisation import Utilisation, architecture_of
@@ -30,18 +30,38 @@ _BOUNDS: Final[Mapping[str, tuple[float, float, float]]] = {
     "hidden_passes FSDP": (100, 1, 900),
     "hidden_passes nanotron": (50, 1, 900),
     "hidden_passes transformers": (100, 1, 900),
+    "norm_passes transformers": (100, 1, 900),
     "vocab_passes FSDP": (20, 1, 300),
     "vocab_passes nanotron": (50, 1, 300),
-    "inside": (0.8, 0.2, 1.0),
+    "adapter_passes transformers": (10, 0, 200),
+    "adapter_passes fused kernels": (10, 0, 200),
+    "launch_s_per_layer FSDP": (0.004, 1e-4, 0.04),
+    "hook_s_per_layer DeepSpeed": (0.004, 0, 0.04),
+    "attention_factor transformers": (1.0, 0.3, 2.1),
+    "unpacking": (1.0, 0.1, 20.0),
+    "inside FSDP": (0.8, 0.2, 1.0),
+    "inside DeepSpeed": (0.8, 0.05, 1.0),
     "between FSDP": (0.9, 0.05, 1.0),
     "between nanotron": (0.3, 0.05, 1.0),
     "overlap FSDP": (0.3, 0.0, 1.0),
     "overlap nanotron": (0.3, 0.0, 1.0),
-    "launch_s_per_layer": (0.004, 1e-4, 0.02),
+    "overlap DeepSpeed": (0.3, 0.0, 1.0),
     "state_passes": (1.0, 0.5, 10.0),
 }
-# What the rows of the trainer's own libraries cannot tell (one node, one vocabulary) is taken from FSDP's.
-_BORROWED: Final = {"transformers": "FSDP"}
+# What the rows of a program cannot tell (one node, one vocabulary, no adapters) is taken from another's.
+_BORROWED: Final = {
+    "transformers": "FSDP",
+    "fused kernels": "transformers",
+    "nanotron": "FSDP",
+    "DeepSpeed": "transformers",
+}
+_NONE: Final = {
+    "norm_passes": ("FSDP", "nanotron", "fused kernels"),
+    "adapter_passes": ("FSDP", "nanotron"),
+    "hook_s_per_layer": ("FSDP", "nanotron", "fused kernels", "transformers"),
+}
+# Beside the first program's, whose kernels are those of the generation's share.
+_GIVEN: Final = {"attention_factor FSDP": 1.0}
 _SOFT_SCALE: Final = 0.05
 _ROUNDS: Final = 300
 
@@ -55,8 +75,8 @@ def parts_of(runs: Sequence[PublishedRun]) -> StepParts:
 
 
 def _parts(run: PublishedRun) -> StepParts:
-    grid = grid_of([(run.dp, run.tp, run.zero_stage, run.micro_batch, run.accumulation, run.checkpointing)])
-    return step_parts(run.work, grid, run.gpu, run.link)
+    plan = PlanRow(run.dp, run.tp, run.zero_stage, run.micro_batch, run.accumulation, run.checkpointing, run.offload)
+    return step_parts(run.work, grid_of([plan]), run.gpu, run.link)
 
 
 def fitted_values(runs: Sequence[PublishedRun]) -> dict[str, float]:
@@ -107,25 +127,32 @@ def _shares(values: Mapping[str, float], runs: Sequence[PublishedRun]) -> Utilis
     generation = [architecture_of(run.gpu).name for run in runs]
 
     def column(name: str, owners: Sequence[str]) -> Array:
-        keys = {owner: _key(values, name, owner) for owner in set(owners)}
-        return np.asarray([values[keys[owner]] for owner in owners])
+        found = {owner: _value(values, name, owner) for owner in set(owners)}
+        return np.asarray([found[owner] for owner in owners])
 
     return Utilisation(
         matmul=column("matmul", generation),
-        attention=column("attention", generation),
+        attention=column("attention", generation) * column("attention_factor", software),
         hidden_passes=column("hidden_passes", software),
+        norm_passes=column("norm_passes", software),
         vocab_passes=column("vocab_passes", software),
-        launch_s_per_layer=values["launch_s_per_layer"],
-        inside=values["inside"],
+        adapter_passes=column("adapter_passes", software),
+        unpacking=values["unpacking"],
+        launch_s_per_layer=column("launch_s_per_layer", software),
+        hook_s_per_layer=column("hook_s_per_layer", software),
+        inside=column("inside", software),
         between=column("between", software),
         overlap=column("overlap", software),
         state_passes=values["state_passes"],
     )
 
 
-def _key(values: Mapping[str, float], name: str, owner: str) -> str:
-    own = f"{name} {owner}"
-    return own if own in values else f"{name} {_BORROWED[owner]}"
+def _value(values: Mapping[str, float], name: str, owner: str) -> float:
+    """Its own, or that of whom it borrows from; 0 of what a program does not have."""
+    if owner in _NONE.get(name, ()):
+        return 0.0
+    own = {**_GIVEN, **values}.get(f"{name} {owner}")
+    return _value(values, name, _BORROWED[owner]) if own is None else own
 
 
 def main(arguments: Sequence[str]) -> int:

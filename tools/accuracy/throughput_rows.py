@@ -10,23 +10,29 @@ import csv
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from frenzy.core.models.flops import FlopsShape
+from frenzy.core.models.trainable import trained_part
+from frenzy.core.models.weight_storage import WeightStorage
+from frenzy.core.planning.step_work import model_work
 from frenzy.core.planning.throughput import Link, StepWork
 from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.hardware import GpuType
-from frenzy.core.values.job import Precision
-from frenzy.core.values.utilisation import FSDP, NANOTRON, TRANSFORMERS, Software
+from frenzy.core.values.job import LoraSpec, Precision
+from frenzy.core.values.utilisation import DEEPSPEED, FSDP, FUSED, NANOTRON, TRANSFORMERS, Software
+from frenzy.evaluation.model_names import published_name
+from frenzy.evaluation.read_fms import Framework
+from frenzy.evaluation.settings_of_runs import shape_of
 
 Row = Mapping[str, str]
 
 SPLIT: Final = "fitted when the first 32 bits of the SHA-256 of the row's identity are below one half, else scored"
 _GPUS_PER_NODE: Final = 8
 # llm-foundry states 1600 Gbit/s for its A100 clusters; eight 400 Gbit/s adapters are usual for H100 nodes.
-_NODE_LINK_BYTES_PER_S: Final = {"a100-40": 200e9, "a100-80": 200e9, "h100": 400e9}
+_NODE_LINK_BYTES_PER_S: Final = {"a100-40": 200e9, "a100-80": 200e9, "a800-80": 200e9, "h100": 400e9}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +56,7 @@ class PublishedRun:
     accumulation: int
     checkpointing: bool
     step_s: float
+    offload: bool = False
 
     @property
     def is_fitted(self) -> bool:
@@ -213,46 +220,38 @@ def _nanotron(row: Row) -> PublishedRun | _LeftOut:
     )
 
 
-# fms-acceleration: Hugging Face models
-
-_FMS_MODELS: Final = {
-    "bigcode/gpt_bigcode-santacoder": (
-        _Model(num_layers=24, hidden_size=2048, vocab_size=49280, num_parameters=1_124_886_528),
-        2048,
-    ),
-    "mistralai/Mistral-7B-v0.1": (
-        _Model(num_layers=32, hidden_size=4096, vocab_size=32000, num_parameters=7_241_732_096),
-        4096,
-    ),
-    "NousResearch/Llama-2-70b-hf": (
-        _Model(num_layers=80, hidden_size=8192, vocab_size=32000, num_parameters=68_976_648_192),
-        4096,
-    ),
-}
+# Hugging Face models, by the shapes of their own configurations
 
 
 def _fms(row: Row) -> PublishedRun | _LeftOut:
-    """One row of fms-acceleration's benchmark: activation checkpointing throughout, FSDP on two GPUs."""
-    name, framework = row["model_name_or_path"], row["framework_config"]
+    """One row of fms-acceleration's benchmark: activation checkpointing throughout, FSDP on several GPUs."""
+    framework = Framework.of(row["framework_config"])
     if not row["train_samples_per_second"]:
         return _LeftOut("out of memory or failed: no speed")
-    if "foak" in framework:
-        return _LeftOut("fused kernels that the trainer does not have")
-    if "autogptq" in framework:
+    if "autogptq" in framework.base:
         return _LeftOut("GPTQ kernels that the trainer does not have")
-    if name not in _FMS_MODELS:
+    name = row["model_name_or_path"]
+    shape = shape_of(published_name(name))
+    if shape.num_experts:
         return _LeftOut("mixture of experts: routing is outside the time model")
-    model, length = _FMS_MODELS[name]
+    lora = None
+    if row["peft_method"] == "lora":
+        lora = LoraSpec(rank=round(float(row["r"])), target_modules=tuple(row["target_modules"].split()))
+    storage = WeightStorage.NF4_DOUBLE if framework.base.endswith("-bnb") else WeightStorage.PLAIN
     num_gpus, micro_batch = int(row["num_gpus"]), int(row["per_device_train_batch_size"])
     keys = ("framework_config", "model_name_or_path", "num_gpus", "per_device_train_batch_size", "peft_method")
     return PublishedRun(
         dataset="fms-acceleration",
         identity="|".join(("fms", *(row[key] for key in keys))),
-        question="|".join((name, framework, row["peft_method"], str(num_gpus), str(num_gpus * micro_batch))),
-        software=TRANSFORMERS,
+        question="|".join((name, row["framework_config"], row["peft_method"], str(num_gpus), str(micro_batch))),
+        software=FUSED if framework.kernels or framework.liger else TRANSFORMERS,
         gpu=CATALOGUE["a100-80"].gpu,
         link=_link("a100-80"),
-        work=model.work(length, 2.0, _adapter_elements(row, model)),
+        work=replace(
+            model_work(shape, trained_part(shape, lora), storage, 2048 if "santacoder" in name else 4096),
+            # peft's preparation for 4-bit training leads to hidden states in fp32, which FSDP's mixed precision undoes
+            stream_bytes=4.0 if framework.base == "baseline-peft-bnb" and num_gpus == 1 else 2.0,
+        ),
         dp=num_gpus,
         tp=1,
         zero_stage=3 if num_gpus > 1 else 0,
@@ -263,12 +262,35 @@ def _fms(row: Row) -> PublishedRun | _LeftOut:
     )
 
 
-def _adapter_elements(row: Row, model: _Model) -> int | None:
-    """Trained elements of low-rank adapters on square maps; None when everything is trained."""
-    if row["peft_method"] != "lora":
-        return None
-    num_targets = max(1, len(row["target_modules"].split(",")))
-    return round(2 * float(row["r"] or 0) * model.hidden_size * num_targets * model.num_layers)
+def _speeds(row: Row) -> PublishedRun | _LeftOut:
+    """One row of the table of speeds from several sources."""
+    if row["left_out"]:
+        return _LeftOut(row["left_out"])
+    shape, card = shape_of(row["model"]), row["gpu"]
+    lora = None
+    if row["lora_rank"]:
+        lora = LoraSpec(rank=int(row["lora_rank"]), target_modules=tuple(row["lora_targets"].split()))
+    dp, micro_batch, accumulation = (int(row[key]) for key in ("num_gpus", "micro_batch", "accumulation"))
+    batch, length = dp * micro_batch * accumulation, int(row["sequence_length"])
+    source = row["source"].split()[0]
+    settings = [key for key in row if key not in {"source", "speed", "unit", "left_out"}]
+    return PublishedRun(
+        dataset="training-speed",
+        identity="|".join((source, *(row[key] for key in settings))),
+        question=f"{source} {row['model']} {row['lora_rank']} length {length} on {dp} {card}, batch {batch}",
+        software=DEEPSPEED if row["framework"] == "deepspeed" else TRANSFORMERS,
+        gpu=CATALOGUE[card].gpu,
+        link=_link(card),
+        work=model_work(shape, trained_part(shape, lora), WeightStorage.PLAIN, length),
+        dp=dp,
+        tp=1,
+        zero_stage=int(row["zero_stage"] or 0),
+        micro_batch=micro_batch,
+        accumulation=accumulation,
+        checkpointing=row["checkpointing"] == "true",
+        offload=row["offload_optimizer"] == "true",
+        step_s=float(row["speed"]) if row["unit"] == "s/step" else batch / float(row["speed"]),
+    )
 
 
 _Reader = Callable[[Row], PublishedRun | _LeftOut]
@@ -276,6 +298,8 @@ _READERS: Final[Mapping[str, _Reader]] = {
     "llmfoundry_mpt_fits_configs.csv": _llm_foundry,
     "nanotron_ultrascale_5d_bench.csv": _nanotron,
     "fms_a100_80gb.csv": _fms,
+    "fms_a100_80gb_liger.csv": _fms,
+    "speed/training_speed.csv": _speeds,
 }
 
 

@@ -72,17 +72,17 @@ def _pinned(workload: Workload, terms: tuple[Term, ...]) -> Array:
     return np.asarray(beyond.sum(axis=0) * workload.pin_memory, dtype=np.float64)
 
 
-def offload_times_s(workload: Workload, grid: PlanGrid, gpus_per_node: int) -> Array:
+def offload_times_s(num_trained: int, weight_bytes: float, grid: PlanGrid, gpus_per_node: int) -> Array:
     """Seconds that offloading adds to a step of each plan: the way over PCIe, and the update by the CPU.
 
     Each element's fp32 gradient goes down (4 bytes) and its weight comes up (w bytes); gradients of
     earlier micro-batches go down in the weights' format and come up again to be added to. A node's
     ranks share its CPU.
     """
-    elements = workload.trained.num_elements(workload.shape.num_layers) / (grid.dp * grid.tp)
-    earlier = 2.0 * workload.weight_bytes * (grid.accumulation - 1)
+    elements = num_trained / (grid.dp * grid.tp)
+    earlier = 2.0 * weight_bytes * (grid.accumulation - 1)
     # stage 1 sums on the GPU and sends once
-    moved = 4.0 + workload.weight_bytes + np.where(grid.zero_stage == 1, 0.0, earlier)
+    moved = 4.0 + weight_bytes + np.where(grid.zero_stage == 1, 0.0, earlier)
     updated = elements * ranks_per_node(grid, gpus_per_node)
     seconds = elements * moved / _HOST_LINK_BYTES_PER_S + updated / _HOST_ADAM_ELEMENTS_PER_S
     return np.asarray(np.where(grid.offload, seconds, 0.0), dtype=np.float64)

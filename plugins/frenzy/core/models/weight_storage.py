@@ -53,11 +53,7 @@ def stored_tensor(tensor: ParameterTensor, storage: WeightStorage, weight_bytes:
     number for each input (the layout of AutoGPTQ's quantised linear map).
     """
     size = tensor.num_elements
-    quantised = tensor.is_linear or tensor.is_expert
-    if storage in {WeightStorage.NF4, WeightStorage.NF4_DOUBLE}:
-        # A row of inputs that is no multiple of the block stays plain (``trainer.four_bit``).
-        quantised = quantised and tensor.columns % _NF4_BLOCK == 0
-    if storage is WeightStorage.PLAIN or not quantised:
+    if not is_packed(tensor, storage):
         return StoredBytes(sharded=float(weight_bytes * size))
     if storage in {WeightStorage.GPTQ, WeightStorage.GPTQ_UNGROUPED}:
         groups = size / (_GPTQ_GROUP if storage is WeightStorage.GPTQ else tensor.columns)
@@ -65,6 +61,15 @@ def stored_tensor(tensor: ParameterTensor, storage: WeightStorage, weight_bytes:
     scales = size / _NF4_BLOCK
     beside = 4.0 * scales if storage is WeightStorage.NF4 else scales + 4.0 * scales / _DOUBLE_BLOCK
     return StoredBytes(sharded=size / 2, beside=beside + _NF4_TABLES_BYTES)
+
+
+def is_packed(tensor: ParameterTensor, storage: WeightStorage) -> bool:
+    """Whether a parameter of a layer is kept in 4 bits."""
+    if storage is WeightStorage.PLAIN or not (tensor.is_linear or tensor.is_expert):
+        return False
+    # A row of inputs that is no multiple of the block stays plain (``trainer.four_bit``).
+    is_nf4 = storage in {WeightStorage.NF4, WeightStorage.NF4_DOUBLE}
+    return not is_nf4 or tensor.columns % _NF4_BLOCK == 0
 
 
 def stored_layer(shape: ModelShape, storage: WeightStorage, weight_bytes: int) -> StoredBytes:

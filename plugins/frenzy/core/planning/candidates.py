@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from frenzy.core.memory.activation_coefficients import Attention, Loss
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.closed_form import Integers, PlanGrid, PlanRow, Workload
-from frenzy.core.memory.host_offload import offload_times_s
 from frenzy.core.models.trainable import trained_part
 from frenzy.core.models.weight_storage import WeightStorage
 from frenzy.core.planning.grid import grid_of
@@ -78,8 +77,7 @@ class TypeFacts:
 
     def step_times_s(self, grid: PlanGrid) -> Array:
         """Predicted seconds of an optimizer step for each plan of ``grid`` on this type."""
-        computed = step_times_s(self.workload, grid, self.gpu, self.link, self.calibration)
-        return self.pace * (computed + offload_times_s(self.workload, grid, self.gpus_per_node))
+        return self.pace * step_times_s(self.workload, grid, self.gpu, self.link, self.calibration)
 
     def allowed(self, grid: PlanGrid, step_s: Array) -> NDArray[np.bool_]:
         """Plans that ``refusal`` has nothing against, but for those that failed: the same rules for all at once."""

@@ -6,12 +6,15 @@ their throttle holds them to, from the same FLOP count, and what the ranks wait 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.closed_form import PlanGrid, Workload
 from frenzy.core.models.flops import training_flops
+from frenzy.core.planning.step_work import model_work
 from frenzy.core.planning.throughput import Link, StepWork, step_parts, step_seconds
 from frenzy.core.values.hardware import DeviceKind, GpuType
 from frenzy.core.values.utilisation import utilisation
@@ -31,11 +34,8 @@ def step_times_s(workload: Workload, grid: PlanGrid, gpu: GpuType, link: Link, c
 
 def step_work(workload: Workload) -> StepWork:
     """What ``workload`` computes in a step; DeepSpeed communicates gradients in the format of the weights."""
-    return StepWork(
-        flops=workload.shape.flops_shape(_num_trainable(workload)),
-        hidden_size=workload.shape.hidden_size,
-        vocab_size=workload.shape.vocab_size,
-        sequence_length=workload.sequence_length,
+    return replace(
+        model_work(workload.shape, workload.trained, workload.storage, workload.sequence_length),
         precision=workload.precision,
         weight_bytes=workload.weight_bytes,
         gradient_bytes=workload.weight_bytes,

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from frenzy.core.memory.host_offload import offload_times_s
 from frenzy.core.memory.model_inputs import Array, PlanGrid
 from frenzy.core.models.flops import FlopsShape, attention_flops_per_token, weight_flops_per_token
 from frenzy.core.values.hardware import GpuType
@@ -20,6 +21,9 @@ from frenzy.core.values.utilisation import Utilisation
 _ACTIVATION_BYTES: Final = 2.0
 # Adam in mixed precision: gradient, master weight and two states are read, the latter three and the weight written.
 _STATE_BYTES: Final = 28.0
+# A 4-bit element is read and written in 16 bits, forward, repeated and backward.
+_PACKED_BYTES: Final = 0.5
+_UNPACKED_BYTES: Final = _PACKED_BYTES + 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +44,9 @@ class StepWork:
     """What is computed in a step, whatever the plan.
 
     weight_bytes, gradient_bytes: of one element when it is communicated. repeated: share of the layers
-    that checkpointing computes again.
+    that checkpointing computes again. stream_bytes: of an element of the hidden states. has_rms_norms:
+    the family's norms and rotary embeddings are chains of kernels, not one each. num_packed: parameters
+    in 4 bits, which every pass unpacks. adapted_width: inputs and outputs of all maps with adapters.
     """
 
     flops: FlopsShape
@@ -51,25 +57,35 @@ class StepWork:
     weight_bytes: float
     gradient_bytes: float
     repeated: float = 1.0
+    stream_bytes: float = 2.0
+    has_rms_norms: bool = False
+    num_packed: int = 0
+    adapted_width: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepParts:
-    """Seconds of each part of a step at the datasheet's rates, an entry for each plan; launches counts layers.
+    """Seconds of each part of a step at the datasheet's rates, an entry for each plan; launches counts layers,
+    hooks those of stage 3.
 
-    hidden, vocabulary: one pass over them. states: nothing where they are in host memory, whose time
-    ``host_offload`` adds.
+    hidden, norms, vocabulary, adapted, packed: one pass over them. states: nothing where they are in
+    host memory; host: what that adds (``host_offload``).
     """
 
     matmul: Array
     attention: Array
     hidden: Array
+    norms: Array
     vocabulary: Array
+    adapted: Array
+    packed: Array
     tensor_parallel: Array
     launches: Array
     inside: Array
     between: Array
     states: Array
+    host: Array
+    hooks: Array
 
 
 def step_parts(work: StepWork, grid: PlanGrid, gpu: GpuType, link: Link) -> StepParts:
@@ -84,20 +100,28 @@ def step_parts(work: StepWork, grid: PlanGrid, gpu: GpuType, link: Link) -> Step
     again = grid.checkpointing.astype(np.float64) * work.repeated
     share = tokens / (grid.tp * peak)
     activation_s = tokens * _ACTIVATION_BYTES / memory
+    passes = 1.0 + again / 3.0
+    hidden = tokens * work.stream_bytes / memory * work.flops.num_layers * work.hidden_size * passes
     communicated = _collective_bytes(work, grid)
     crosses_nodes = grid.dp * grid.tp > link.gpus_per_node
     inside_s = communicated / grid.tp / link.inside_bytes_per_s
     between_s = np.maximum(communicated / link.between_bytes_per_s, inside_s)
+    launches = np.asarray(grid.accumulation * float(work.flops.num_layers), dtype=np.float64)
     return StepParts(
         matmul=share * _weight_flops(work, again),
         attention=share * _attention_flops(work, again),
-        hidden=activation_s * work.flops.num_layers * work.hidden_size * (1.0 + again / 3.0),
+        hidden=hidden,
+        norms=hidden * float(work.has_rms_norms),
         vocabulary=activation_s * work.vocab_size / grid.tp,
+        adapted=activation_s * work.adapted_width * passes / grid.tp,
+        packed=_UNPACKED_BYTES * work.num_packed * grid.accumulation * (2.0 + again) / (memory * grid.tp),
         tensor_parallel=_tensor_parallel_bytes(work, grid, tokens) / link.inside_bytes_per_s,
-        launches=np.asarray(grid.accumulation * float(work.flops.num_layers), dtype=np.float64),
+        launches=launches,
+        hooks=np.where(grid.zero_stage == 3, launches, 0.0),
         inside=np.where(crosses_nodes, 0.0, inside_s),
         between=np.where(crosses_nodes, between_s, 0.0),
         states=_states(work, grid) * (_STATE_BYTES / memory),
+        host=offload_times_s(work.flops.num_trainable, work.weight_bytes, grid, link.gpus_per_node),
     )
 
 
@@ -110,13 +134,18 @@ def step_seconds(parts: StepParts, reached: Utilisation) -> Array:
         parts.matmul / reached.matmul
         + parts.attention / reached.attention
         + parts.hidden * reached.hidden_passes
+        + parts.norms * reached.norm_passes
         + parts.vocabulary * reached.vocab_passes
+        + parts.adapted * reached.adapter_passes
+        + parts.packed * reached.unpacking
         + parts.tensor_parallel / reached.inside
     )
-    busy = np.maximum(compute, parts.launches * reached.launch_s_per_layer)
+    launching = parts.launches * reached.launch_s_per_layer + parts.hooks * reached.hook_s_per_layer
+    busy = np.maximum(compute, launching)
     collectives = parts.inside / reached.inside + parts.between / reached.between
     exposed = np.maximum((1.0 - reached.overlap) * collectives, collectives - busy)
-    return np.asarray(busy + exposed + parts.states * reached.state_passes, dtype=np.float64)
+    update = parts.states * reached.state_passes + parts.host
+    return np.asarray(busy + exposed + update, dtype=np.float64)
 
 
 def _weight_flops(work: StepWork, again: Array) -> Array:
@@ -141,7 +170,8 @@ def _collective_bytes(work: StepWork, grid: PlanGrid) -> Array:
     """
     ring = (grid.dp - 1) / grid.dp
     gradients = work.gradient_bytes * work.flops.num_trainable
-    updated, weights = work.weight_bytes * work.flops.num_trainable, work.weight_bytes * work.flops.num_parameters
+    updated = work.weight_bytes * work.flops.num_trainable
+    weights = work.weight_bytes * work.flops.num_parameters - (work.weight_bytes - _PACKED_BYTES) * work.num_packed
     reductions = np.where(grid.zero_stage >= 2, grid.accumulation, 1)
     divided = 2 * gradients * reductions + np.where(grid.zero_stage > 0, updated, 0.0)
     gathered = grid.accumulation * (gradients + 2.0 * weights)

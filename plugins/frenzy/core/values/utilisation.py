@@ -8,7 +8,7 @@ published rows takes the values of the nearest one that has some.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
@@ -26,18 +26,24 @@ class Utilisation:
 
     matmul, attention: share of the card's peak in products with weights, and in attention (whose
     count includes the causal half that kernels skip). hidden_passes: how often a layer reads or
-    writes a micro-batch's hidden states outside matrix products, in 16 bit; vocab_passes: the same
-    of the logits. launch_s_per_layer: least time of one layer's kernels, forward and backward.
-    inside, between: share of the link's rate that ring collectives reach inside a node and between
-    nodes. overlap: share of communication that may hide behind compute. state_passes: how often the
+    writes a micro-batch's hidden states outside matrix products, in 16 bit; norm_passes: how often more where
+    norms are chains of kernels; vocab_passes, adapter_passes: the same of the logits, and of inputs and outputs
+    of maps with adapters. unpacking: how much longer than its memory traffic the unpacking of 4-bit weights
+    takes. launch_s_per_layer: least time of one layer's kernels, forward and backward; hook_s_per_layer: what
+    stage 3 adds to it. inside, between: share of the link's rate that ring collectives reach inside a node and
+    between nodes. overlap: share of communication that may hide behind compute. state_passes: how often the
     optimizer step moves its states (28 bytes a parameter). Arrays have an entry for each plan or run.
     """
 
     matmul: Measured
     attention: Measured
     hidden_passes: Measured
+    norm_passes: Measured
     vocab_passes: Measured
+    adapter_passes: Measured
+    unpacking: Measured
     launch_s_per_layer: Measured
+    hook_s_per_layer: Measured
     inside: Measured
     between: Measured
     overlap: Measured
@@ -56,26 +62,48 @@ class Architecture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Software:
-    """What one kind of training program adds to the same card."""
+    """What one kind of training program adds to the same card.
+
+    attention_factor: on the generation's share of attention, where the kernel is another one.
+    """
 
     name: str
     hidden_passes: float
+    norm_passes: float = 0.0
     vocab_passes: float
+    adapter_passes: float = 0.0
+    attention_factor: float = 1.0
+    launch_s_per_layer: float
+    hook_s_per_layer: float = 0.0
+    inside: float
     between: float
     overlap: float
 
 
-LAUNCH_S_PER_LAYER: Final = 0.00452
-INSIDE: Final = 1.0
-STATE_PASSES: Final = 2.63
+UNPACKING: Final = 1.634
+STATE_PASSES: Final = 2.751
 ARCHITECTURES: Final = (
-    Architecture(name="Hopper", first_capability=9.0, matmul=0.715, attention=0.310),
-    Architecture(name="Ampere", first_capability=0.0, matmul=0.828, attention=0.587),
+    Architecture(name="Hopper", first_capability=9.0, matmul=0.742, attention=0.313),
+    Architecture(name="Ampere", first_capability=0.0, matmul=0.867, attention=0.586),
 )
-FSDP: Final = Software(name="FSDP", hidden_passes=180.4, vocab_passes=23.4, between=0.988, overlap=0.0)
-NANOTRON: Final = Software(name="nanotron", hidden_passes=23.7, vocab_passes=101.0, between=0.246, overlap=0.075)
-# Hugging Face models ran on one node only: what crosses nodes, and the logits, are as with FSDP.
-TRANSFORMERS: Final = Software(name="transformers", hidden_passes=420.7, vocab_passes=23.4, between=0.988, overlap=0.0)
+FSDP: Final = Software(
+    name="FSDP",
+    hidden_passes=204.3,
+    vocab_passes=20.35,
+    launch_s_per_layer=0.00451,
+    inside=0.953,
+    between=0.933,
+    overlap=0.0,
+)
+NANOTRON: Final = replace(FSDP, name="nanotron", hidden_passes=23.7, vocab_passes=105.8, between=0.237, overlap=0.106)
+# Hugging Face models ran on one node only, and their vocabularies hardly differ: the rest is FSDP's.
+TRANSFORMERS: Final = replace(
+    FSDP, name="transformers", hidden_passes=380.4, norm_passes=160.8, adapter_passes=16.6, attention_factor=2.1
+)
+# The same with fms-acceleration's kernels for norms, rotary embeddings, loss and adapters.
+FUSED: Final = replace(TRANSFORMERS, name="fused kernels", norm_passes=0.0, adapter_passes=5.19)
+# The same under DeepSpeed: what this project's trainer runs.
+DEEPSPEED: Final = replace(TRANSFORMERS, name="DeepSpeed", hook_s_per_layer=0.00649, inside=0.4725, overlap=0.117)
 
 
 def architecture_of(gpu: GpuType) -> Architecture:
@@ -87,20 +115,24 @@ def architecture_of(gpu: GpuType) -> Architecture:
 @cache
 def shares_digest() -> str:
     """Changes with any of the values: what runs taught about others holds no more."""
-    known = (ARCHITECTURES, FSDP, NANOTRON, TRANSFORMERS, LAUNCH_S_PER_LAYER, INSIDE, STATE_PASSES)
+    known = (ARCHITECTURES, DEEPSPEED, UNPACKING, STATE_PASSES)
     return hashlib.sha256(repr(known).encode()).hexdigest()[:12]
 
 
-def utilisation(gpu: GpuType, software: Software = TRANSFORMERS) -> Utilisation:
+def utilisation(gpu: GpuType, software: Software = DEEPSPEED) -> Utilisation:
     """The shares that ``software`` reaches on ``gpu``; the default is what this project's trainer runs."""
     generation = architecture_of(gpu)
     return Utilisation(
         matmul=generation.matmul,
-        attention=generation.attention,
+        attention=generation.attention * software.attention_factor,
         hidden_passes=software.hidden_passes,
+        norm_passes=software.norm_passes,
         vocab_passes=software.vocab_passes,
-        launch_s_per_layer=LAUNCH_S_PER_LAYER,
-        inside=INSIDE,
+        adapter_passes=software.adapter_passes,
+        unpacking=UNPACKING,
+        launch_s_per_layer=software.launch_s_per_layer,
+        hook_s_per_layer=software.hook_s_per_layer,
+        inside=software.inside,
         between=software.between,
         overlap=software.overlap,
         state_passes=STATE_PASSES,

@@ -108,7 +108,8 @@ def test_the_way_over_the_host_link_and_the_hosts_update_take_time_only_when_off
     workload = workload_of(asked(), DeviceKind.CUDA)
     plain, offloaded = PlanRow(2, 1, 2, 1, 8, False), PlanRow(2, 1, 2, 1, 8, False, offload=True)
     narrow, wide = offloaded, PlanRow(8, 1, 2, 1, 2, False, offload=True)
-    seconds = offload_times_s(workload, grid_of([plain, narrow, wide]), 8)
+    trained = workload.trained.num_elements(workload.shape.num_layers)
+    seconds = offload_times_s(trained, workload.weight_bytes, grid_of([plain, narrow, wide]), 8)
     assert seconds[0] == 0.0
     assert seconds[1] > seconds[2] > 0.0
 

@@ -9,10 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frenzy.core.models.flops import FlopsShape
+from frenzy.core.models.shape import model_shape
+from frenzy.core.models.trainable import trained_part
+from frenzy.core.models.weight_storage import WeightStorage
 from frenzy.core.planning.grid import grid_of
+from frenzy.core.planning.step_work import model_work
 from frenzy.core.planning.throughput import Link, StepWork, step_parts, step_seconds
 from frenzy.core.values.gpu_catalogue import CATALOGUE, CatalogueEntry
-from frenzy.core.values.job import Precision
+from frenzy.core.values.job import LoraSpec, Precision
 from frenzy.core.values.utilisation import ARCHITECTURES, TRANSFORMERS, architecture_of, utilisation
 
 WORK = StepWork(
@@ -87,3 +91,53 @@ def test_a_newer_card_is_faster_and_an_older_one_slower_in_bf16() -> None:
 @pytest.mark.parametrize("entry", CATALOGUE.values(), ids=CATALOGUE.keys())
 def test_every_card_has_an_architecture_that_was_measured(entry: CatalogueEntry) -> None:
     assert architecture_of(entry.gpu) in ARCHITECTURES
+
+
+def llama(lora: LoraSpec | None = None, storage: WeightStorage = WeightStorage.PLAIN) -> StepWork:
+    shape = model_shape(
+        {
+            "model_type": "llama",
+            "hidden_size": 4096,
+            "intermediate_size": 11008,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 32,
+            "vocab_size": 32000,
+            "max_position_embeddings": 4096,
+            "tie_word_embeddings": False,
+        }
+    )
+    return model_work(shape, trained_part(shape, lora), storage, 4096)
+
+
+ADAPTERS = LoraSpec(rank=16, target_modules=("q_proj", "v_proj"))
+
+
+def test_adapters_take_time_for_each_map_that_has_one() -> None:
+    plan = (1, 1, 1, 4, 1, True)
+    more = replace(ADAPTERS, target_modules=("q_proj", "k_proj", "v_proj", "o_proj"))
+    assert seconds(plan, work=llama(ADAPTERS)) < seconds(plan, work=llama(more)) < seconds(plan, work=llama())
+
+
+def test_unpacking_4_bit_weights_takes_longest_where_the_micro_batch_is_small() -> None:
+    def slower(micro_batch: int) -> float:
+        plan = (1, 1, 1, micro_batch, 1, True)
+        return seconds(plan, work=llama(ADAPTERS, WeightStorage.NF4)) / seconds(plan, work=llama(ADAPTERS))
+
+    assert slower(1) > slower(8) > 1.0
+
+
+def test_embeddings_that_are_looked_up_cost_no_products() -> None:
+    work = llama()
+    assert work.flops.num_parameters - work.flops.num_active == 32000 * 4096
+
+
+def test_the_hooks_of_stage_3_hold_up_small_micro_batches_of_deepspeed_alone() -> None:
+    short = replace(WORK, sequence_length=128, hidden_size=512)
+    short = replace(short, flops=replace(short.flops, num_parameters=10**8, num_trainable=10**8, attention_width=512))
+    stage_2, stage_3 = ((1, 1, stage, 1, 4, False) for stage in (2, 3))
+    assert seconds(stage_3, work=short) > seconds(stage_2, work=short)
+    gpu = CATALOGUE["a100-80"].gpu
+    parts = step_parts(short, grid_of([stage_2, stage_3]), gpu, LINK)
+    alike = step_seconds(parts, utilisation(gpu, TRANSFORMERS))
+    assert alike[0] == pytest.approx(alike[1])
