@@ -96,10 +96,11 @@ def _row(
     release = release_of_row(cells, of_file)
     try:
         row = known.read_row(cells, number, release.calibration(calibrations))
-    except UnknownRow as refusal:
+    except (UnknownRow, PermanentError) as refusal:
+        why = refusal.reason.detail if isinstance(refusal, PermanentError) else str(refusal)
         if known.refused is None:
-            raise _unreadable(known, number, file, str(refusal)) from refusal
-        row = known.refused(cells, number, str(refusal))
+            raise _unreadable(known, number, file, why) from refusal
+        row = known.refused(cells, number, why)
     except KeyError as error:
         raise _unreadable(known, number, file, f"{error.args[0]!r} is no known column or value") from error
     except (ArithmeticError, TypeError, ValueError) as error:
