@@ -69,7 +69,7 @@ def run_of(row: PublishedRow) -> TorchRun:
         ({"model_name_or_path": ""}, "model_name_or_path is not recorded"),
         ({"train_tokens_per_second": "1934", "train_samples_per_second": "5"}, "max_seq_length is not recorded"),
         ({"target_modules": " , "}, "target_modules is not recorded"),
-        ({"target_modules": "q_proj, c_attn"}, "c_attn is no linear map of mistral's layers"),
+        ({"target_modules": "sideways"}, "sideways is no linear map of mistral's layers"),
         ({"torch_dtype": "int8"}, "torch_dtype 'int8'"),
         ({"torch_dtype": "float32"}, "torch_dtype 'float32'"),
         ({"bf16": "perhaps"}, "bf16 'perhaps'"),
