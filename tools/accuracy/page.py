@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Final
 
 from frenzy.core.values.units import GIB
 from frenzy.evaluation.accuracy import Bar
@@ -291,7 +292,7 @@ Wished for: a median of 10 %, nine rows in ten within 25 %, and a first choice w
 first two are met by every set, the last is not: of nanotron's four misses one is a network that was ten times slower
 for one of two like plans, two are plans on 32 nodes, and one misses by 6 %.
 
-What was done after a look at rows: the speeds of fms-liger and of training_speed were added on 2026-11-25, and were in the
+What was done after a look at rows: speeds of fms-liger and training_speed were added on 2026-11-25, and were in the
 tree before a prediction was made of the latter. Five forms of the model were fitted to the fitted part; its errors
 chose among them, and those of the scored part were printed beside. The share of attention of Hugging Face's models is
 held at 2.1 times that of the older kernels, which is what FlashAttention 2 reaches on an A100 at most: a free fit goes
