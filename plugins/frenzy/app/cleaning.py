@@ -90,7 +90,8 @@ def _user_of_model(tx: LedgerTx, run_dir: str) -> RunRecord | None:
 
 
 def _paths_of(run: RunRecord) -> tuple[str, ...]:
-    given = (run.job.checkpoint.warm_start, run.job.model.path, run.job.model.tokenizer, run.job.data.path)
+    job = run.job
+    given = (job.checkpoint.warm_start, job.model.path, job.model.tokenizer, job.data.path, job.validation.path)
     return tuple(each for each in given if each)
 
 

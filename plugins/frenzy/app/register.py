@@ -96,6 +96,7 @@ def check_runs_read(tx: LedgerTx, services: Services, caller: Caller, job: Train
     given = (
         ("checkpoint.warm_start", job.checkpoint.warm_start),
         ("data.path", job.data.path),
+        ("validation.path", job.validation.path),
         ("model.path", job.model.path),
         ("model.tokenizer", job.model.tokenizer),
     )

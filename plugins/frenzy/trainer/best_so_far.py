@@ -10,17 +10,21 @@ from frenzy.core.values.job import ValidationSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestSoFar:
-    """The lowest validation loss, the step it was measured after, and the validations since. None before the first."""
+    """The lowest validation loss, the step it was measured after, and the validations since. None before the first.
+
+    is_owed: a stop came before the validation that was due; whoever goes on begins with it.
+    """
 
     loss: float | None = None
     step: int = 0
     num_since: int = 0
+    is_owed: bool = False
 
     def after(self, asked: ValidationSpec, *, step: int, loss: float) -> BestSoFar:
         """With the validation after ``step``. What is no finite number is never the lowest."""
         if math.isfinite(loss) and (self.loss is None or loss < self.loss - asked.min_improvement):
             return BestSoFar(loss=loss, step=step)
-        return replace(self, num_since=self.num_since + 1)
+        return replace(self, num_since=self.num_since + 1, is_owed=False)
 
     def ends_training(self, asked: ValidationSpec) -> bool:
         """Whether the loss has not fallen for as many validations as the job has patience for."""

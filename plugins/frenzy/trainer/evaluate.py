@@ -128,18 +128,19 @@ def _prepared_folders(request: EvaluationRequest) -> list[Path]:
 
 
 def _data(request: EvaluationRequest, tokenizer: Any) -> Any:
-    """What the model was trained on. Only found: Airflow's machine does not prepare a data set again."""
+    """What the model is scored on. Only found: Airflow's machine does not prepare a data set again."""
     from frenzy.trainer.data.packing import find_packed, index_name
-    from frenzy.trainer.data.run_data import frozen_data
+    from frenzy.trainer.data.run_data import as_held_out, frozen_data
 
-    job = request.job
-    if request.prepared is not None:
+    held_out = request.job.held_out
+    job = held_out or request.job
+    if request.prepared is not None and held_out is None:
         return frozen_data(request.prepared, PreparedPaths.beside(request.run_dir, job.team), job.data)
     index = f"{RunPaths(request.run_dir).data_dir}/{index_name(job, tokenizer)}"
     data = find_packed(index, job.data)
     if data is None:  # the run's code may have removed them
         raise BadInputError("run_dir", index, "the run's prepared data are gone or not whole; train again to evaluate")
-    return data
+    return data if held_out is None else as_held_out(data)
 
 
 def _model(folder: Path, job: TrainingJob, model_config: Mapping[str, Any]) -> Any:

@@ -26,6 +26,7 @@ class BadInputError(PermanentError):
     """The configuration or the data cannot be trained on; the sentence names the remedy."""
 
     def __init__(self, path: str, value: object, allowed: str) -> None:
+        self.path, self.value, self.allowed = path, value, allowed
         super().__init__(
             Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=f"{path}: {_short(value)} is refused; {allowed}")
         )

@@ -54,6 +54,12 @@ def test_validations_follow_every_so_many_steps_and_the_last() -> None:
     assert not is_due(ValidationSpec(), step=25, total_steps=25)
 
 
+def test_a_validation_that_is_owed_is_paid_once() -> None:
+    owing = replace(after(3.0), is_owed=True)
+    for loss in (2.0, 4.0):
+        assert not owing.after(ASKED, step=20, loss=loss).is_owed
+
+
 def test_it_goes_through_a_checkpoint_unchanged() -> None:
-    for best in (BestSoFar(), after(3.0, 2.0, 2.5)):
+    for best in (BestSoFar(), after(3.0, 2.0, 2.5), BestSoFar(is_owed=True)):
         assert codec.loads(BestSoFar, codec.dumps(best)) == best

@@ -14,6 +14,7 @@ from frenzy.core.values.job import TrainingJob
 
 PATH_FIELDS: Final = (
     ("data", "path"),
+    ("validation", "path"),
     ("model", "path"),
     ("model", "tokenizer"),
     ("checkpoint", "warm_start"),

@@ -8,7 +8,7 @@ generated. Rules that span fields are in ``job_rules``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
@@ -251,6 +251,11 @@ class MemoryPressureSpec(Closed):
 class ValidationSpec(Closed):
     """The loss on the held-out text while the training goes on."""
 
+    path: Annotated[
+        str | None,
+        Len(1, _PATH),
+        Doc("Held-out data of their own, read like data.path, in the place of a share of those."),
+    ] = None
     every_steps: Annotated[
         int | None, Ge(1), Le(MAX_STEPS), Doc("Steps between validations, of which one follows the last step; or none.")
     ] = None
@@ -363,6 +368,13 @@ class TrainingJob(Closed):
     def brings_own_data(self) -> bool:
         """Whether the script loads the data itself: nothing is counted or prepared for it."""
         return self.workload is not None
+
+    @property
+    def held_out(self) -> TrainingJob | None:
+        """The job whose data are all that is held out, where they have a place of their own."""
+        if self.validation.path is None:
+            return None
+        return replace(self, data=replace(self.data, path=self.validation.path, validation_fraction=0.0))
 
     @property
     def names_a_model(self) -> bool:

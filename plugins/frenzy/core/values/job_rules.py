@@ -85,6 +85,7 @@ def _workload_violations(job: TrainingJob) -> Iterator[Violation]:
         ("training.callbacks", job.training.callbacks),
         ("checkpoint.warm_start", job.checkpoint.warm_start),
         ("validation.every_steps", job.validation.every_steps),
+        ("validation.path", job.validation.path),
     )
     for path, value in theirs:
         if value:
@@ -149,8 +150,11 @@ def _conversation_violations(job: TrainingJob) -> Iterator[Violation]:
 
 def _validation_violations(validation: ValidationSpec, data: DataSpec) -> Iterator[Violation]:
     """What cannot be had without a validation, and what a validation cannot do without."""
-    if validation.every_steps is not None and data.validation_fraction == 0:
-        allowed = "no text is held out; give data.validation_fraction above 0"
+    if validation.path is not None and data.validation_fraction:
+        allowed = "0 beside validation.path: all of data.path is trained on"
+        yield _violation("data.validation_fraction", data.validation_fraction, allowed)
+    if validation.every_steps is not None and validation.path is None and data.validation_fraction == 0:
+        allowed = "no text is held out; give data.validation_fraction above 0, or validation.path"
         yield _violation("validation.every_steps", validation.every_steps, allowed)
     if validation.final_model == "best" and not validation.keep_best:
         yield _violation("validation.final_model", "best", "only with validation.keep_best = true")

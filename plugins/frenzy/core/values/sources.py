@@ -91,6 +91,8 @@ def sources(job: TrainingJob) -> Iterator[tuple[str, str]]:
     """Field and place of all that is read for ``job``."""
     if job.data.path:
         yield "data.path", job.data.path
+    if job.validation.path is not None:
+        yield "validation.path", job.validation.path
     if job.model.path is not None:
         yield "model.path", job.model.path
     if job.model.tokenizer not in _WORDS_OF_TOKENIZER:

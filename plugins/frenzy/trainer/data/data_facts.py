@@ -42,6 +42,7 @@ def data_facts(job: TrainingJob, *, known: DataFacts = _NOTHING) -> DataFacts:
 
     Raises BadInputError for a missing file, an unknown ending, a missing or non-text column.
     """
+    _check_held_out(job)
     vocab_size = known.vocab_size or _vocab_size(job.model)
     if known.num_tokens is not None:
         list_files(job.data)
@@ -54,6 +55,16 @@ def data_facts(job: TrainingJob, *, known: DataFacts = _NOTHING) -> DataFacts:
         longest_sequence_tokens=known.longest_sequence_tokens or math.ceil(count.longest_bytes / per_token) + 1,
         vocab_size=vocab_size,
     )
+
+
+def _check_held_out(job: TrainingJob) -> None:
+    """Of held-out data with a place of their own, the first piece is read."""
+    if job.held_out is None:
+        return
+    try:
+        next(pieces(job.held_out.data), None)
+    except BadInputError as error:
+        raise BadInputError(error.path.replace("data.path", "validation.path"), error.value, error.allowed) from error
 
 
 def _count(data: DataSpec) -> _Count:

@@ -208,7 +208,7 @@ def _check_held_out(job: TrainingJob, packed: PackedData) -> None:
     """Raises BadInputError where no answer is in what a validation or the evaluation is to score."""
     asked = [job.validation.max_sequences] if job.validation.every_steps is not None else []
     asked += [job.evaluation.max_sequences] if job.evaluation.enabled else []
-    if not packed.is_marked or not asked:
+    if not packed.is_marked or not asked or job.data.path != (job.validation.path or job.data.path):
         return
     first = packed.num_train if packed.num_validation else 0
     count = min(*asked, packed.num_validation or packed.num_train)
@@ -217,7 +217,8 @@ def _check_held_out(job: TrainingJob, packed: PackedData) -> None:
     reader.close()
     if not has_answers:
         allowed = f"no answer is in the {count} sequences that are to be scored; hold out more, or score more of them"
-        raise BadInputError("data.validation_fraction", job.data.validation_fraction, allowed)
+        own, share = job.validation.path, job.data.validation_fraction
+        raise BadInputError("validation.path" if own else "data.validation_fraction", own or share, allowed)
 
 
 def _has_counted(reader: SequenceReader, index: int) -> bool:

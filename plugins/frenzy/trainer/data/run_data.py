@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +34,7 @@ from frenzy.trainer.data.packing import (
 from frenzy.trainer.data.source_parts import Source, survey
 from frenzy.trainer.data.token_shards import Shard
 from frenzy.trainer.data.tokenizer import READY_FILE, make_tokenizer
+from frenzy.trainer.outcome import BadInputError
 
 _MOST_LISTING_BYTES: Final = 64 * 1024**2
 
@@ -102,7 +103,8 @@ def run_data(
     job: TrainingJob, tokenizer: Any, paths: RunPaths, *, attempt: int, share: Share, note: Note = lambda _: None
 ) -> PackedData:
     """The tokens that are frozen, else those that all nodes prepare now. Raises BadInputError, TemporaryError."""
-    index, announced = f"{paths.data_dir}/{index_name(job, tokenizer)}", f"{paths.attempt_dir(attempt)}/source.json"
+    name = index_name(job, tokenizer)
+    index, announced = f"{paths.data_dir}/{name}", f"{paths.attempt_dir(attempt)}/source-of-{name}"
     found = find_packed(index, job.data)
     if found is not None:
         return found
@@ -121,6 +123,28 @@ def run_data(
         detail = f"What the first node prepared at {index} is not whole."
         raise TemporaryError(Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail), retry_after_s=60)
     return packed
+
+
+def held_out_data(
+    job: TrainingJob, tokenizer: Any, paths: RunPaths, *, attempt: int, share: Share, note: Note = lambda _: None
+) -> PackedData | None:
+    """What is held out and has a place of its own; None where it is a share of the training's. As ``run_data``."""
+    if job.held_out is None:
+        return None
+    try:
+        found = run_data(job.held_out, tokenizer, paths, attempt=attempt, share=share, note=note)
+    except BadInputError as error:
+        raise held_out_refusal(error) from error
+    return as_held_out(found)
+
+
+def as_held_out(packed: PackedData) -> PackedData:
+    return replace(packed, num_train=0, num_validation=packed.num_train)
+
+
+def held_out_refusal(error: BadInputError) -> BadInputError:
+    """``error`` of reading held-out data, by the field that names them."""
+    return BadInputError("validation.path" if error.path == "data.path" else error.path, error.value, error.allowed)
 
 
 def job_tokenizer(job: TrainingJob) -> Any:

@@ -19,7 +19,7 @@ from frenzy.trainer.callbacks import load_callbacks
 from frenzy.trainer.checkpoint.store import PreparedCheckpoint, prepare_resume
 from frenzy.trainer.data.make_shards import Progress, Share
 from frenzy.trainer.data.packing import PackedData
-from frenzy.trainer.data.run_data import frozen_data, frozen_tokenizer, run_data, run_tokenizer
+from frenzy.trainer.data.run_data import frozen_data, frozen_tokenizer, held_out_data, run_data, run_tokenizer
 from frenzy.trainer.data.tokenizer import load_tokenizer
 from frenzy.trainer.loop.learning_rate import total_steps
 from frenzy.trainer.model.hub import fetch_weights_of, on_this_machine
@@ -39,10 +39,14 @@ logger = logging.getLogger("frenzy.trainer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """Local files and numbers every rank of this node starts from. model: the job's, a hub's in a folder."""
+    """Local files and numbers every rank of this node starts from.
+
+    model: the job's, a hub's in a folder. held_out: ``data``, or what is held out and has a place of its own.
+    """
 
     model: ModelSpec
     data: PackedData
+    held_out: PackedData
     tokenizer_folder: Path
     eos_token_id: int
     total_steps: int
@@ -76,7 +80,8 @@ def prepare(spec: LaunchSpec, scratch: Path, *, share: Share) -> Prepared:
         data = frozen_data(frozen, spec.data, job.data)
     else:
         data = run_data(job, tokenizer, paths, attempt=spec.attempt, share=share, note=_log)
-    if job.validation.every_steps is not None and data.num_validation == 0:
+    held_out = held_out_data(job, tokenizer, paths, attempt=spec.attempt, share=share, note=_log) or data
+    if job.validation.every_steps is not None and held_out.num_validation == 0:
         allowed = "the text fills one sequence, so none is held out to validate on; give more text"
         raise BadInputError("validation.every_steps", job.validation.every_steps, allowed)
     heartbeats.beat("reading the checkpoint")
@@ -89,6 +94,7 @@ def prepare(spec: LaunchSpec, scratch: Path, *, share: Share) -> Prepared:
     return Prepared(
         model=job.model,
         data=data,
+        held_out=held_out,
         tokenizer_folder=folder,
         eos_token_id=eos,
         total_steps=frozen.total_steps if frozen else total_steps(job.training, num_sequences=data.num_train),

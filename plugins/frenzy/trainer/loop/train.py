@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 
 import torch
 from torch import distributed
@@ -24,7 +26,7 @@ from frenzy.trainer.checkpoint.saved_state import TrainState
 from frenzy.trainer.checkpoint.store import PreparedCheckpoint, prepare_step
 from frenzy.trainer.collective import gathered_at_length
 from frenzy.trainer.data.batches import BatchReader
-from frenzy.trainer.data.packing import SequenceReader
+from frenzy.trainer.data.packing import PackedData, SequenceReader
 from frenzy.trainer.loop.batch_share import model_inputs, weighted_batches
 from frenzy.trainer.loop.control import ControlFile
 from frenzy.trainer.loop.learning_rate import batch_sequences, dropout_seed, learning_rate
@@ -51,6 +53,7 @@ class _Loop:
     """What the steps of an attempt share."""
 
     reader: BatchReader
+    held_out: BatchReader
     control: ControlFile
     pace: Pace
     saver: CheckpointSaver
@@ -78,6 +81,9 @@ def train(run: Run) -> TrainEnd:
     state = _restore(run)
     heartbeats.beat("first step")
     start, best, last_loss = (0, BestSoFar(), None) if state is None else (state.step, state.best, None)
+    reader, held_out = _readers(run)
+    if best.is_owed and run.spec.rehearsal is None:
+        best = best.after(run.spec.job.validation, step=start, loss=_validation(run, held_out, start))
     is_over = best.ends_training(run.spec.job.validation)
     last = start if is_over else run.prepared.total_steps
     run.board.set_plan(run.local_rank, total_steps=last, resumed_step=None if state is None else start)
@@ -85,9 +91,8 @@ def train(run: Run) -> TrainEnd:
     with _saver(run) as saver:
         saver.kept_steps = () if state is None else state.kept_after(start)
         loop = _Loop(
-            reader=BatchReader(
-                SequenceReader(run.prepared.data, run.scratch), run.spec.job.data, run.prepared.eos_token_id
-            ),
+            reader=reader,
+            held_out=held_out,
             control=ControlFile(run.paths.control(run.spec.attempt)),
             pace=Pace(run.spec.gpu, run.rank),
             saver=saver,
@@ -110,7 +115,7 @@ def train(run: Run) -> TrainEnd:
     if run.spec.rehearsal is not None:
         return TrainEnd(code=ExitCode.DONE)
     run.board.set_total(run.local_rank, last)
-    model_step = _finish(run, last, last_loss, best)
+    model_step = _finish(run, last, last_loss, (best.step, *saver.kept_steps))
     return TrainEnd(code=ExitCode.DONE, detail=" ".join(_account(run, last, model_step, best)))
 
 
@@ -162,7 +167,7 @@ def _one_step(run: Run, loop: _Loop, step: int, best: BestSoFar) -> StepEnd:
     reading = run.device.read_step()
     record = _record(run, end, reading, step_time_s=time.monotonic() - started_s, throttle_s=throttle_s)
     log_progress(record, total_steps=total, num_ranks=run.spec.plan.num_gpus)
-    end, validated = _validated(run, loop.reader, end)
+    end, validated = _validated(run, loop.held_out, end)
     run.records.write(replace(record, validation_loss=validated))
     run.board.set_progress(run.local_rank, step=step, loss=loss)
     return end
@@ -174,8 +179,9 @@ def _validated(run: Run, reader: BatchReader, end: StepEnd) -> tuple[StepEnd, fl
     due = is_due(asked, step=end.step, total_steps=run.prepared.total_steps)
     if not due or run.spec.rehearsal is not None:
         return end, None
-    loss = validation_loss(run, reader)
-    log_validation(end.step, loss)
+    if end.stop and not end.is_last:  # whoever asked waits, and the next attempt has the same weights
+        return replace(end, best=replace(end.best, is_owed=True)), None
+    loss = _validation(run, reader, end.step)
     best = end.best.after(asked, step=end.step, loss=loss)
     is_better = best.step == end.step
     changed = replace(
@@ -185,6 +191,24 @@ def _validated(run: Run, reader: BatchReader, end: StepEnd) -> tuple[StepEnd, fl
         is_last=end.is_last or best.ends_training(asked),
     )
     return changed, loss
+
+
+def _validation(run: Run, held_out: BatchReader, step: int) -> float:
+    loss = validation_loss(run, held_out)
+    log_validation(step, loss)
+    return loss
+
+
+def _readers(run: Run) -> tuple[BatchReader, BatchReader]:
+    """Of what is trained on, and of what is held out: the same, unless that has a place of its own."""
+    prepared = run.prepared
+    reader = _reader(run, prepared.data, run.scratch)
+    is_apart = run.spec.job.held_out is not None
+    return reader, _reader(run, prepared.held_out, run.scratch / "held-out") if is_apart else reader
+
+
+def _reader(run: Run, data: PackedData, cache: Path) -> BatchReader:
+    return BatchReader(SequenceReader(data, cache), run.spec.job.data, run.prepared.eos_token_id)
 
 
 def _forward_backward(run: Run, step: int, reader: BatchReader) -> torch.Tensor:
@@ -310,11 +334,11 @@ def _publish(run: Run, saver: CheckpointSaver) -> None:
     run.board.set_checkpoint(run.local_rank, step)
 
 
-def _finish(run: Run, last: int, last_loss: float | None, best: BestSoFar) -> int:
-    """Export the model; the step it is of."""
+def _finish(run: Run, last: int, last_loss: float | None, best_steps: Sequence[int]) -> int:
+    """Export the model; the step it is of. best_steps: of the best checkpoint, then of those that were before."""
     _each_callback(run, "on_train_end", _context(run, step=last, loss=last_loss))
-    wants_best = run.spec.job.validation.final_model == "best" and best.step not in (0, last)
-    step = best.step if wants_best and _bring_back(run, best.step) else last
+    wants_best = run.spec.job.validation.final_model == "best"
+    step = model_step(best_steps, last, partial(_bring_back, run)) if wants_best else last
     heartbeats.beat("saving the finished model")
     with run.device.host_work():
         export_model(
@@ -328,6 +352,13 @@ def _finish(run: Run, last: int, last_loss: float | None, best: BestSoFar) -> in
     return step
 
 
+def model_step(best_steps: Sequence[int], last: int, bring_back: Callable[[int], bool]) -> int:
+    """The first of ``best_steps`` that can be brought back; the last step where that is best, or none can."""
+    if best_steps[0] in (0, last):
+        return last
+    return next((step for step in dict.fromkeys(best_steps) if bring_back(step)), last)
+
+
 def _bring_back(run: Run, step: int) -> bool:
     """Load the checkpoint of ``step``, which one rank of each node brings near. False where it is gone. Collective."""
     heartbeats.beat("loading the best checkpoint")
@@ -337,7 +368,7 @@ def _bring_back(run: Run, step: int) -> bool:
         near = dict(each for each in of_ranks if each is not None)
         found = near[first]
         if found is None or None in near.values():
-            logger.warning("the best checkpoint, of step %d, is gone or not whole: the model is the last one", step)
+            logger.warning("the checkpoint of step %d, which is wanted as the model, is gone or not whole", step)
             return False
         load_checkpoint(run.engine, found, layout_of(run.spec))
     return True

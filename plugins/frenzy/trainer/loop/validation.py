@@ -18,10 +18,12 @@ from frenzy.trainer.loop.rank_run import Run
 def validation_loss(run: Run, reader: BatchReader) -> float:
     """Mean loss over the tokens that count in the held-out sequences, the same on all ranks. Collective.
 
+    reader: of the held-out data.
+
     Batches have the training's shape, without gradients: no more memory than a step. Rows beyond the last sequence
     are there for their shape alone, and every rank takes every turn, as ZeRO-3 needs.
     """
-    plan, data = run.spec.plan, run.prepared.data
+    plan, data = run.spec.plan, run.prepared.held_out
     count = min(data.num_validation, run.spec.job.validation.max_sequences)
     device = run.device.torch_device
     total = torch.zeros(2, dtype=torch.float64, device=device)  # of losses, and of tokens

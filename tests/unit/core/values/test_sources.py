@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.app.playing import make_job
 
 from frenzy.core.values.errors import SpecError
-from frenzy.core.values.job import CheckpointSpec, DataSpec, ModelSpec
+from frenzy.core.values.job import CheckpointSpec, DataSpec, ModelSpec, ValidationSpec
 from frenzy.core.values.sources import SourceRules, address_problem, check_sources, links, path_problem
 
 RULES = SourceRules(closed=("/srv/frenzy/airflow", "/srv/frenzy/jobs"), run_root="/srv/frenzy/runs")
@@ -168,3 +168,9 @@ def test_schemes_are_told_as_fsspec_tells_them(place: str) -> None:
 
 def test_a_folder_whose_name_begins_like_a_closed_one_is_not_closed() -> None:
     assert path_problem("/procession", RULES) is None
+
+
+def test_held_out_data_are_a_source_like_the_training_data() -> None:
+    with pytest.raises(SpecError) as refused:
+        check_sources(replace(make_job(), validation=ValidationSpec(path="/srv/frenzy/airflow/airflow.db")), RULES)
+    assert [each.path for each in refused.value.violations] == ["validation.path"]

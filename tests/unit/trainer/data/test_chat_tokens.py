@@ -248,3 +248,16 @@ def test_held_out_text_without_an_answer_is_refused_where_it_is_to_be_scored(tmp
     with pytest.raises(BadInputError, match="data.validation_fraction.*no answer is in the 2 sequences"):
         packed(replace(job, evaluation=replace(job.evaluation, max_sequences=2)), tmp_path)
     assert packed(replace(job, evaluation=replace(job.evaluation, enabled=False)), tmp_path).num_validation > 2
+
+
+def test_held_out_conversations_without_an_answer_are_refused_by_their_own_field(tmp_path: Path) -> None:
+    silent = tmp_path / "silent.jsonl"
+    long_question = [{"role": "user", "content": "why " * 200}, {"role": "assistant", "content": "x"}]
+    silent.write_text(json.dumps({"messages": long_question}))
+    job = job_of(as_jsonl(tmp_path, CHATS * 20))
+    job = replace(job, validation=replace(job.validation, path=str(silent)))
+    job = replace(job, evaluation=replace(job.evaluation, max_sequences=2))
+    assert packed(job, tmp_path).num_validation == 0
+    assert job.held_out is not None
+    with pytest.raises(BadInputError, match="validation.path.*no answer is in the 2 sequences"):
+        packed(job.held_out, tmp_path)

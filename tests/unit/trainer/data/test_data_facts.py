@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from pyarrow import parquet
 
 from frenzy.core.runs.ledger import DataFacts
-from frenzy.core.values.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec
+from frenzy.core.values.job import DataSpec, ModelSpec, TrainingJob, TrainingSpec, ValidationSpec
 from frenzy.settings import CHECKOUT
 from frenzy.trainer.data import data_facts as module
 from frenzy.trainer.data.data_facts import data_facts
@@ -186,3 +187,10 @@ print(sorted({{"torch", "transformers", "airflow", "pydantic"}} & set(sys.module
     environ = {**os.environ, "PYTHONPATH": str(CHECKOUT / "plugins")}
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_held_out_data_that_are_not_there_are_refused_before_anything_is_counted(tmp_path: Path) -> None:
+    asked = job(as_text(tmp_path))
+    asked = replace(asked, validation=ValidationSpec(path=str(tmp_path / "none.txt")))
+    with pytest.raises(BadInputError, match=r"validation\.path: .*none\.txt"):
+        data_facts(asked)

@@ -13,7 +13,7 @@ from tests.trainer.put_only_store import PutOnlyStore
 from frenzy.core.values.job import ValidationSpec
 from frenzy.core.values.launch import RunPaths
 from frenzy.trainer.best_so_far import BestSoFar
-from frenzy.trainer.loop.train import _account, _near
+from frenzy.trainer.loop.train import _account, _near, model_step
 
 
 class UnreadableStore(PutOnlyStore):
@@ -34,6 +34,14 @@ def test_a_best_checkpoint_that_its_store_refuses_counts_as_gone(
     run: Any = SimpleNamespace(paths=RunPaths(f"unreadable://{tmp_path}/run"), scratch=tmp_path)
     assert _near(run, 3) is None
     assert "AccessDenied" in caplog.text
+
+
+def test_the_model_is_that_of_the_best_checkpoint_that_is_there() -> None:
+    there = {3, 7}
+    assert model_step((9, 7, 3), 12, there.__contains__) == 7, "the checkpoint of the best could not be written"
+    assert model_step((9,), 12, there.__contains__) == 12
+    assert model_step((12, 7), 12, there.__contains__) == 12, "the last step is the best"
+    assert model_step((0,), 12, there.__contains__) == 12, "no validation has found any"
 
 
 def test_the_account_names_the_best_checkpoint_that_the_model_is_not_of() -> None:
