@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +23,7 @@ from frenzy.adapters.k8s.launcher.pod_outcome import (
 )
 from frenzy.core.values.errors import ReasonCode
 
+REPORTED = yaml.safe_load((Path(__file__).parents[4] / "data/kubernetes/pod_statuses.yaml").read_text(encoding="utf-8"))
 ENDED_AT = "2026-03-01T12:00:10Z"
 
 
@@ -47,6 +50,11 @@ def disrupted(reason: str) -> list[dict[str, str]]:
 def code_of(status: dict[str, Any], *, asked: bool = False, deleted: bool = False) -> ReasonCode | None:
     end = see(pod(status, deleted=deleted), asked=asked).end
     return None if end is None else end.code
+
+
+@pytest.mark.parametrize("report", REPORTED, ids=[each["name"] for each in REPORTED])
+def test_what_newer_clusters_left_in_reports_of_their_users_has_its_reason(report: dict[str, Any]) -> None:
+    assert code_of(report["status"], deleted=report.get("deleted", False)) == report["code"]
 
 
 @pytest.mark.parametrize(
