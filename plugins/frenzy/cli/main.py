@@ -18,6 +18,7 @@ from frenzy.cli.commands.down import down
 from frenzy.cli.commands.explain import explain
 from frenzy.cli.commands.gpus import gpus
 from frenzy.cli.commands.init import init
+from frenzy.cli.commands.jobs import jobs
 from frenzy.cli.commands.logs import logs
 from frenzy.cli.commands.marp.group import HELP as MARP_HELP
 from frenzy.cli.commands.marp.group import VERBS as MARP_VERBS
@@ -37,6 +38,7 @@ from frenzy.cli.render.error_text import guarded
 _VERBS: Final[tuple[Callable[..., int], ...]] = (
     submit,
     sweep,
+    jobs,
     plan,
     status,
     logs,
