@@ -38,7 +38,9 @@ def main() -> int:
     judged = [each for each in report.reports if each.is_judged]
     out().print(
         f"Public reports: {sum(each.agrees for each in judged)} of {len(judged)} agree; "
-        f"out of memory but predicted to fit: {sum(each.is_dangerous for each in judged)}"
+        f"out of memory but predicted to fit: {sum(each.is_dangerous for each in judged)}; "
+        f"the planner does what the thread did: {sum(each.does_the_same for each in report.remedies)} "
+        f"of {len(report.remedies)}"
     )
     for table in (*accuracy_tables(report.memory), bars_table(report.bars)):
         out().print(table)

@@ -210,7 +210,7 @@ def _reports(report: PublishedReport) -> str:
         f"and {dangerous} that ran out of memory are predicted to fit (wished for: none).** "
         "Nothing is fitted to them, and they are no goal that "
         "fails `make accuracy`: a thread seldom says which step failed, what else was on the card, or whether the "
-        "named length was reached. Which remedy the planner would have chosen is not compared. "
+        "named length was reached. "
         "Those that do not agree, GiB:\n\n"
     )
     return (
@@ -218,6 +218,24 @@ def _reports(report: PublishedReport) -> str:
         + _table(("run", "required", "card", "outcome", "what is known"), rows)
         + "\nThose that are not judged:\n\n"
         + _table(("run", "outcome", "why"), open_ones)
+        + _remedies(report)
+    )
+
+
+def _remedies(report: PublishedReport) -> str:
+    """What threads ended up doing, and what the planner answers to the same job."""
+    rows = [
+        (each.source.replace("github.com/", ""), each.ended_with, each.answer, "yes" if each.does_the_same else "no")
+        for each in report.remedies
+    ]
+    same = sum(each.does_the_same for each in report.remedies)
+    return (
+        f"\nOf {len(rows)} runs that ran out of memory the thread tells what ended that. The planner was asked for the "
+        "same job on the same cards, with twice their memory on the host; stage, micro-batch, checkpointing and "
+        f"offload are its own choice. **{same} answers do what the thread did.** The others are other plans that it "
+        "predicts to fit: the product sizes ZeRO's buffers by the plan and updates in place. "
+        "Nobody ran them. Parameters on the host are not offered.\n\n"
+        + _table(("run", "the thread ended with", "the planner's answer", "the same"), rows)
     )
 
 

@@ -19,10 +19,12 @@ from frenzy.settings import CHECKOUT
 from tools.accuracy.expert_load import ExpertLoads, expert_loads
 from tools.accuracy.learning import LearningCurve, Triple, learning_curve
 from tools.accuracy.peers import PEERS, full_run
+from tools.accuracy.thread_remedies import ThreadRemedy, thread_remedies
 from tools.accuracy.throughput import ThroughputReport, score_throughput
 from tools.accuracy.traced import read_traced, traced_errors
 
 DATA: Final = CHECKOUT / "tests/data/memory"
+_REPORTS: Final = "reports/public_reports.csv"
 _TRACE_BAR: Final = 0.01
 _EXPLAINED: Final = ("dataset", "explanation", "source")
 
@@ -37,7 +39,8 @@ class PublishedReport:
     peers: errors of other published estimates, and of this model on the same rows. traced: errors of
     trace mode on the rows it was run on. learning: what five runs of each group teach about its other
     runs. speed: the time model's score. deepspeed_gpu_rows: rows that DeepSpeed ran on a GPU.
-    reports: public reports of runs that fitted or did not. explanations: what is known of worst rows.
+    reports: public reports of runs that fitted or did not. remedies: what the planner answers to some of
+    them. explanations: what is known of worst rows.
     """
 
     memory: AccuracyReport
@@ -50,6 +53,7 @@ class PublishedReport:
     hooked_share: float
     deepspeed_gpu_rows: int
     reports: Sequence[JudgedReport]
+    remedies: Sequence[ThreadRemedy]
     explanations: Sequence[Explanation]
 
 
@@ -83,7 +87,8 @@ def published_report(folder: Path = DATA) -> PublishedReport:
         experts=expert_loads(memory.rows),
         hooked_share=fit_margin(memory.rows, replace(Margin(), hooked_share=0.0)).hooked_share,
         deepspeed_gpu_rows=sum(each.framework.startswith("DeepSpeed") and each.run is not None for each in memory.rows),
-        reports=read_reports(folder / "reports/public_reports.csv", default_calibration(), memory.margin),
+        reports=read_reports(folder / _REPORTS, default_calibration(), memory.margin),
+        remedies=thread_remedies(folder / _REPORTS, default_calibration()),
         explanations=read_explanations(folder / "reports/worst_rows.csv"),
     )
 

@@ -22,7 +22,7 @@ from frenzy.evaluation.predict import predict
 from frenzy.evaluation.published import Cells, UnknownRow
 from frenzy.evaluation.read_own import alternatives, capacity_of, run_of
 
-_BESIDE_SETTINGS: Final = frozenset({"source", "gpu", "outcome", "ended_with", "note", "explanation"})
+_BESIDE_SETTINGS: Final = frozenset({"source", "gpu", "outcome", "ended_with", "ended_settings", "note", "explanation"})
 
 
 class Verdict(StrEnum):

@@ -1,0 +1,45 @@
+"""The planner's answers to reports, beside what their threads did."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from frenzy.adapters.calibration_file import default_calibration
+from tools.accuracy.report import DATA
+from tools.accuracy.thread_remedies import ThreadRemedy, thread_remedies
+
+REPORTS = DATA / "reports/public_reports.csv"
+
+
+def answer(tmp_path: Path, **changed: str) -> ThreadRemedy:
+    """Of the first report of which the thread tells what ended it, with other cells."""
+    with REPORTS.open(encoding="utf-8", newline="") as file:
+        row = next(each for each in csv.DictReader(file) if each["ended_settings"]) | changed
+    path = tmp_path / "reports.csv"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, row)
+        writer.writeheader()
+        writer.writerow(row)
+    (found,) = thread_remedies(path, default_calibration())
+    return found
+
+
+def test_the_planner_that_offloads_as_the_thread_did_does_the_same(tmp_path: Path) -> None:
+    tight = {"model": "Llama-3.2-3B", "gpu": "rtx-4090", "num_gpus": "1", "precision": "bf16"}
+    found = answer(tmp_path, **tight, ended_settings="offload_optimizer=true")
+
+    assert found.does_the_same
+    assert "offload" in found.answer
+
+
+def test_parameters_on_the_host_are_never_the_planners_answer(tmp_path: Path) -> None:
+    assert not answer(tmp_path, ended_settings="offload_parameters=true").does_the_same
+
+
+def test_only_runs_out_of_memory_whose_thread_tells_settings_are_compared() -> None:
+    with REPORTS.open(encoding="utf-8", newline="") as file:
+        told = [row for row in csv.DictReader(file) if row["ended_settings"]]
+
+    assert {row["outcome"] for row in told} == {"out of memory"}
+    assert len(thread_remedies(REPORTS, default_calibration())) == len(told)
