@@ -11,7 +11,7 @@ from typing import Final
 from frenzy.adapters.calibration_file import default_calibration
 from frenzy.evaluation.accuracy import AccuracyReport, Bar, accuracy_report, at_most
 from frenzy.evaluation.datasets import release_calibrations
-from frenzy.evaluation.margin import Margin, fit_margin
+from frenzy.evaluation.margin import Margin, fit_margin, is_fitted
 from frenzy.evaluation.public_reports import JudgedReport, read_reports
 from frenzy.evaluation.published import Outcome
 from frenzy.evaluation.score import Errors, ScoredRow, scored_rows
@@ -39,6 +39,7 @@ class PublishedReport:
     peers: errors of other published estimates, and of this model on the same rows. traced: errors of
     trace mode on the rows it was run on. learning: what five runs of each group teach about its other
     runs. speed: the time model's score. deepspeed_gpu_rows: rows that DeepSpeed ran on a GPU.
+    reserved_as_peak: errors of those whose reserved memory alone is known, with the peak as a point.
     reports: public reports of runs that fitted or did not. remedies: what the planner answers to some of
     them. explanations: what is known of worst rows.
     """
@@ -52,6 +53,7 @@ class PublishedReport:
     experts: ExpertLoads
     hooked_share: float
     deepspeed_gpu_rows: int
+    reserved_as_peak: Errors
     reports: Sequence[JudgedReport]
     remedies: Sequence[ThreadRemedy]
     explanations: Sequence[Explanation]
@@ -87,10 +89,17 @@ def published_report(folder: Path = DATA) -> PublishedReport:
         experts=expert_loads(memory.rows),
         hooked_share=fit_margin(memory.rows, replace(Margin(), hooked_share=0.0)).hooked_share,
         deepspeed_gpu_rows=sum(each.framework.startswith("DeepSpeed") and each.run is not None for each in memory.rows),
+        reserved_as_peak=_reserved_as_peak(scored),
         reports=read_reports(folder / _REPORTS, default_calibration(), memory.margin),
         remedies=thread_remedies(folder / _REPORTS, default_calibration()),
         explanations=read_explanations(folder / "reports/worst_rows.csv"),
     )
+
+
+def _reserved_as_peak(scored: Iterable[ScoredRow]) -> Errors:
+    """Of DeepSpeed's scored rows of which only reserved memory is known, with the peak as a point."""
+    rows = [each for each in scored if each.row.dataset == "deepspeed-reserved" and not is_fitted(each.row)]
+    return Errors.of([each.error_of_peak for each in rows if each.error_of_peak is not None])
 
 
 def _peers(scored: Iterable[ScoredRow]) -> PeerErrors:
@@ -98,10 +107,10 @@ def _peers(scored: Iterable[ScoredRow]) -> PeerErrors:
     found: dict[str, dict[str, list[float]]] = {}
     for each in scored:
         full = full_run(each.row.run) if each.row.run else None
-        if each.error is None or full is None:
+        if each.error_of_peak is None or full is None:
             continue
         errors = found.setdefault(each.row.dataset, {name: [] for name in ("this model", *PEERS)})
-        errors["this model"].append(each.error)
+        errors["this model"].append(each.error_of_peak)
         for name, formula in PEERS.items():
             errors[name].append(formula(full) / (each.measured_bytes or 1) - 1.0)
     return {name: {peer: Errors.of(values) for peer, values in own.items()} for name, own in found.items()}

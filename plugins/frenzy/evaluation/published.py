@@ -13,6 +13,8 @@ from frenzy.evaluation.deepspeed_run import DeepSpeedRun
 
 ModelledRun = TorchRun | MegatronRun | DeepSpeedRun
 T = TypeVar("T")
+# What is not recorded may make a prediction a range as wide as this share of its lower end.
+WIDEST_RANGE: Final = 0.15
 OWN_RUNS: Final = "own runs"
 
 

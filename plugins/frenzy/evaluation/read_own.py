@@ -30,11 +30,19 @@ from frenzy.evaluation.cells import choice, flag, number, optional_number, text,
 from frenzy.evaluation.deepspeed_run import DeepSpeedRun
 from frenzy.evaluation.model_names import published_name
 from frenzy.evaluation.predict import predict
-from frenzy.evaluation.published import OWN_RUNS, Cells, Grade, ModelledRun, Outcome, PublishedRow, UnknownRow
+from frenzy.evaluation.published import (
+    OWN_RUNS,
+    WIDEST_RANGE,
+    Cells,
+    Grade,
+    ModelledRun,
+    Outcome,
+    PublishedRow,
+    UnknownRow,
+)
 from frenzy.evaluation.settings_of_runs import RunSetting, shape_of, torch_run
 
 COLUMNS: Final = ("model", "framework", "micro_batch", "sequence_length")
-WIDEST_RANGE: Final = 0.15
 _EITHER: Final = "|"
 _MOST_COMBINATIONS: Final = 64
 _FREE_TEXT: Final = ("source", "note", "dataset", "label", "left_out", "explanation", "ended_with")

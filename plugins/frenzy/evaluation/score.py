@@ -13,7 +13,7 @@ from scipy.stats import binomtest
 from frenzy.core.values.resource_plan import MemoryPrediction
 from frenzy.evaluation.margin import Margin, is_fitted
 from frenzy.evaluation.predict import predict
-from frenzy.evaluation.published import Grade, Outcome, PublishedRow
+from frenzy.evaluation.published import WIDEST_RANGE, Grade, Outcome, PublishedRow
 
 _NUM_WORST: Final = 5
 _CONFIDENCE: Final = 0.95
@@ -39,14 +39,24 @@ class ScoredRow:
 
     @property
     def error(self) -> float | None:
-        """Relative error of the peak, positive when predicted too high; None for a run that failed.
+        """Relative error, positive when predicted too high; None for a run that failed.
 
-        Where the prediction is a range: the distance to it.
+        Where the prediction is a range: the distance to it. What was reserved has the allocator's cache in it, and
+        perhaps the context, which nobody recorded: the requirement is the upper end then, as far as a range may reach.
         """
+        peak = self.prediction.peak_allocated_bytes
+        widest = round(peak * (1.0 + WIDEST_RANGE))
+        return self._distance(peak if self.row.peak_bytes is not None else min(max(peak, self.required_bytes), widest))
+
+    @property
+    def error_of_peak(self) -> float | None:
+        """The same where the peak is held for all that was reserved."""
+        return self._distance(self.prediction.peak_allocated_bytes)
+
+    def _distance(self, most: int) -> float | None:
         if not self.measured_bytes or self.row.outcome is not Outcome.RAN:
             return None
-        most = self.prediction.peak_allocated_bytes
-        least = most if self.least_bytes is None else self.least_bytes
+        least = self.prediction.peak_allocated_bytes if self.least_bytes is None else self.least_bytes
         return min(max(self.measured_bytes, least), most) / self.measured_bytes - 1.0
 
     @property

@@ -246,6 +246,24 @@ def test_a_run_that_failed_has_no_error_to_count() -> None:
     assert score.errors.worst == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize(
+    ("reserved", "error"),
+    [(0.5, 1.0), (1.0, 0.0), (1.1, 0.0), (2.0, -0.425)],
+    ids=["below the peak", "the peak", "within the range", "beyond it"],
+)
+def test_what_was_reserved_is_compared_with_a_range_of_15_percent_at_most(reserved: float, error: float) -> None:
+    row = a_row(1)
+    assert row.run is not None
+    peak = predict(row.run).peak_allocated_bytes
+    only_reserved = replace(row, peak_bytes=None, reserved_bytes=round(peak * reserved))
+    wide = Margin(peak_share=0.5)
+
+    (found,) = scored_rows([only_reserved], wide)
+
+    assert found.error == pytest.approx(error, abs=1e-3)
+    assert found.error_of_peak == pytest.approx(1 / reserved - 1, abs=1e-3)
+
+
 def test_the_margin_grows_until_every_fitted_failure_is_refused() -> None:
     hooked = a_row(2, ran=False, micro_batch=8, hooked=True)  # type: ignore[arg-type]
     assert hooked.run is not None
