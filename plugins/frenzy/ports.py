@@ -359,6 +359,10 @@ class RunStore(Protocol):
         """What trackers have of the run, as its workers tell it."""
         ...
 
+    def checkpoint_rate(self, run_key: str) -> float | None:
+        """Bytes in a second that the slowest rank of the newest complete checkpoint wrote; None where unmeasured."""
+        ...
+
     def model_bytes(self, run_key: str) -> int:
         """Size of the finished model; 0 where there is none, or no more."""
         ...

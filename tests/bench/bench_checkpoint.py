@@ -4,6 +4,7 @@ Two real ranks on a CPU train one step of a Llama-shaped bf16 model, save once a
 the background to take the host memory, and once more while they train on. The pause is what ``begin`` and ``finish``
 take of the training; what the writer's thread takes of busy cores is told apart, as the share by which steps are
 longer meanwhile. The goal for the pause is a tenth of the write; it is a gate where a core is left for the writer.
+Two new ranks then resume at stage 3; the bytes that they read beside those that they need are a gate everywhere.
 A case that the free memory might not hold is left out, and says so.
 """
 
@@ -28,6 +29,9 @@ from tests.bench.report import figure, publish  # noqa: E402
 from frenzy.core.values.units import GIB  # noqa: E402
 
 GOAL: Final = 0.10
+READ_GOAL: Final = 1.2
+SAVED_STAGE: Final = 2
+RESUMED_STAGE: Final = 3
 NUM_RANKS: Final = 2
 _ROUNDS: Final = 3
 
@@ -42,7 +46,7 @@ class Saving:
 
     @property
     def name(self) -> str:
-        return f"{self.size} {'LoRA' if self.lora else 'full'}, stage 2, {NUM_RANKS} ranks"
+        return f"{self.size} {'LoRA' if self.lora else 'full'}, stage {SAVED_STAGE}, {NUM_RANKS} ranks"
 
 
 CASES: Final = (Saving("0.35B", 14 * GIB), Saving("1.1B", 9 * GIB, lora=True))
@@ -60,7 +64,16 @@ class Times:
     written_bytes: int
 
 
-def rank_main(case: Saving, folder: str, rank: int, port: int, results: Any) -> None:
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the first of new ranks read of a checkpoint, and what it needed of it."""
+
+    read_bytes: int
+    needed_bytes: int
+    read_s: float
+
+
+def rank_main(case: Saving, folder: str, stage: int, rank: int, port: int, results: Any) -> None:
     os.environ.update(DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1")
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(NUM_RANKS))
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
@@ -86,6 +99,7 @@ def rank_main(case: Saving, folder: str, rank: int, port: int, results: Any) -> 
         num_gpus=NUM_RANKS,
         global_batch_size=NUM_RANKS,
         micro_batch_size=1,
+        zero_stage=stage,
         training=training,
     ).spec()
     settings = deepspeed_config(spec.job, spec.plan, spec.gpu.kind)
@@ -93,8 +107,12 @@ def rank_main(case: Saving, folder: str, rank: int, port: int, results: Any) -> 
     # Weights are left as they are made, for nothing here depends on them.
     engine = make_engine(make_model(spec.job, load_config(spec.job.model), share=share, resumes=True), settings)
     train_step(engine)
-    with CheckpointSaver(engine, RunPaths(folder), layout_of(spec), keep=1) as saver:
-        found = times(engine, saver)
+    found: Times | Reading
+    if stage == RESUMED_STAGE:
+        found = reading(engine, RunPaths(folder), layout_of(spec))
+    else:
+        with CheckpointSaver(engine, RunPaths(folder), layout_of(spec), keep=1) as saver:
+            found = times(engine, saver)
     if rank == 0:
         results.put(found)
     torch.distributed.barrier()
@@ -156,35 +174,69 @@ def someone_writes(saver: Any) -> bool:
     return bool(flag > 0)
 
 
-def measure(case: Saving, folder: Path) -> Times:
+def reading(engine: Any, paths: Any, layout: Any) -> Reading:
+    """Resume, and what this rank holds afterwards of what a checkpoint holds."""
+    from frenzy.trainer.checkpoint import zero_fragments
+    from frenzy.trainer.checkpoint.load import load_checkpoint
+    from frenzy.trainer.checkpoint.store import prepare_resume
+
+    prepared = prepare_resume(paths, Path(paths.run_dir), layout)
+    assert prepared is not None, "a checkpoint was saved"
+    before, start = bytes_by_calls(), time.perf_counter()
+    load_checkpoint(engine, prepared, layout)
+    read, read_s = bytes_by_calls() - before, time.perf_counter() - start
+    trained = sum(
+        shard.numel * 4 * (1 + len(partition.flat_states()))
+        for partition in zero_fragments.partitions(engine)
+        for shard in partition.shards
+    )
+    frozen = sum(each.values.nbytes for each in zero_fragments.frozen_parameters(engine))
+    return Reading(read, trained + frozen, read_s)
+
+
+def bytes_by_calls() -> int:
+    """What this process has read so far, from files that lie in memory, too."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def measure(case: Saving, folder: Path, stage: int) -> Any:
+    """Times of saving, or what is read where ``stage`` is the one that resumes; of the first rank."""
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
     ranks = [
-        context.Process(target=rank_main, args=(case, str(folder), rank, port, results)) for rank in range(NUM_RANKS)
+        context.Process(target=rank_main, args=(case, str(folder), stage, rank, port, results))
+        for rank in range(NUM_RANKS)
     ]
     for each in ranks:
         each.start()
     try:
-        measured: Times = results.get(timeout=500)
-        return measured
+        return results.get(timeout=500)
     finally:
         for each in ranks:
             each.join(30)
             each.kill()
 
 
-def rows_of(case: Saving, found: Times) -> list[dict[str, Any]]:
+def rows_of(case: Saving, found: Times, resumed: Reading) -> list[dict[str, Any]]:
     load = os.getloadavg()[0]
     goal = GOAL if (os.cpu_count() or 1) - load > NUM_RANKS else None
+    needed = f"{resumed.needed_bytes / GIB:.2f} GiB"
     size = f"{found.written_bytes / GIB:.2f} GiB"
     return [
         figure(f"{case.name}: a write that training waits for ({size})", found.write_s, "s"),
         figure(f"{case.name}: pause, of the write", found.pause_s / found.write_s, "ratio", goal),
         figure(f"{case.name}: first pause, taking memory, of the write", found.first_pause_s / found.write_s, "ratio"),
         figure(f"{case.name}: a step meanwhile, of a step alone", found.step_meanwhile_s / found.step_s, "ratio"),
+        figure(
+            f"{case.name}: bytes read to resume at stage {RESUMED_STAGE}, of {needed} needed",
+            resumed.read_bytes / resumed.needed_bytes,
+            "ratio",
+            READ_GOAL,
+        ),
+        figure(f"{case.name}: time of that resume", resumed.read_s, "s"),
     ]
 
 
@@ -196,8 +248,10 @@ def main(sizes: tuple[str, ...] = ()) -> list[dict[str, Any]]:
             print(f"{case.name}: left out, it may need {case.needs_bytes / GIB:.0f} GiB")
             continue
         with tempfile.TemporaryDirectory(prefix="frenzy-checkpoint-") as folder:
-            rows += rows_of(case, measure(case, Path(folder)))
-        print(*(f"{each['name']} {each['value']:.3g}" for each in rows[-4:]), sep="\n", flush=True)
+            times_of = measure(case, Path(folder), SAVED_STAGE)
+            found = rows_of(case, times_of, measure(case, Path(folder), RESUMED_STAGE))
+        print(*(f"{each['name']} {each['value']:.3g}" for each in found), sep="\n", flush=True)
+        rows += found
     return publish("checkpoint", rows)
 
 

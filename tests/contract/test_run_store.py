@@ -32,7 +32,7 @@ class Workers(Protocol):
     def chunk(self, attempt: int, node: int, number: int, records: list[StepRecord]) -> None: ...
     def latest(self, attempt: int, node: int, num_chunks: int, records: list[StepRecord]) -> None: ...
     def result(self, attempt: int, result: AttemptResult) -> None: ...
-    def checkpoint(self, step: int) -> None: ...
+    def checkpoint(self, step: int, rate: float | None = None) -> None: ...
     def log(self, attempt: int, rank: int, text: str) -> None: ...
     def heartbeat(self, attempt: int, node_rank: int, beat: Heartbeat) -> None: ...
     def tracked(self, tracked: TrackedRun) -> None: ...
@@ -54,8 +54,8 @@ class MemoryWorkers:
     def result(self, attempt: int, result: AttemptResult) -> None:
         self._store.write_result(KEY, attempt, result)
 
-    def checkpoint(self, step: int) -> None:
-        self._store.write_checkpoint(KEY, step)
+    def checkpoint(self, step: int, rate: float | None = None) -> None:
+        self._store.write_checkpoint(KEY, step, rate)
 
     def log(self, attempt: int, rank: int, text: str) -> None:
         self._store.write_log(KEY, attempt, text, rank=rank)
@@ -96,13 +96,13 @@ class FileWorkers:
     def result(self, attempt: int, result: AttemptResult) -> None:
         self.put(self.paths.result(attempt), codec.dumps(result))
 
-    def checkpoint(self, step: int) -> None:
+    def checkpoint(self, step: int, rate: float | None = None) -> None:
         manifest = self.paths.checkpoint_manifest(step)
         folder = manifest.rpartition("/")[0]
         files = {"optim.bin": "x" * 100, "state.json": "{}"}
         for name, text in files.items():
             self.put(f"{folder}/{name}", text)
-        self.put(manifest, values.manifest_text(step, {name: len(text) for name, text in files.items()}))
+        self.put(manifest, values.manifest_text(step, {name: len(text) for name, text in files.items()}, rate))
 
     def log(self, attempt: int, rank: int, text: str) -> None:
         self.put(self.paths.rank_log(attempt, rank), text)
@@ -287,6 +287,17 @@ def test_what_workers_say_of_trackers_is_bounded(files: tuple[FsspecRunStore, Fi
     workers.put(workers.paths.tracked("wandb"), "[]")
     workers.tracked(TrackedRun(kind="mlflow", tracker_run="7", place="\x1b[2Jhere", problem="x" * 1000))
     assert store.tracked(KEY) == (TrackedRun(kind="mlflow", tracker_run="7", place="[2Jhere", problem="x" * 300),)
+
+
+def test_the_rate_of_the_newest_checkpoint_is_known_where_it_was_measured(both: tuple[RunStore, Workers]) -> None:
+    store, workers = both
+    assert store.checkpoint_rate(KEY) is None
+    workers.checkpoint(5)
+    assert store.checkpoint_rate(KEY) is None
+    workers.checkpoint(7, 2.5e6)
+    assert store.checkpoint_rate(KEY) == 2.5e6
+    store.clear_checkpoints(KEY)
+    assert store.checkpoint_rate(KEY) is None
 
 
 def test_telemetry_of_known_nodes_needs_none_to_have_begun(both: tuple[RunStore, Workers]) -> None:

@@ -183,7 +183,10 @@ def step_record(step: int, *, rank: int = 0, loss: float = 1.5) -> StepRecord:
     )
 
 
-def manifest_text(step: int, sizes: Mapping[str, int] | None = None) -> str:
+def manifest_text(step: int, sizes: Mapping[str, int] | None = None, rate: float | None = None) -> str:
     """What the trainer puts last into a checkpoint with files of these sizes."""
     files = tuple(FileEntry(path=name, num_bytes=size) for name, size in (sizes or {}).items())
-    return codec.dumps(CheckpointManifest(step=step, layout=ParallelLayout(1, 1), files=files, save_id="a"))
+    layout = ParallelLayout(1, 1)
+    return codec.dumps(
+        CheckpointManifest(step=step, layout=layout, files=files, save_id="a", rank_bytes_per_s=rate or 0.0)
+    )

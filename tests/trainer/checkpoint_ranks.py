@@ -29,7 +29,7 @@ from frenzy.core.lifecycle.resume import ParallelLayout
 from frenzy.core.values.job import TrainingSpec
 from frenzy.core.values.launch import RunPaths
 from frenzy.trainer.checkpoint.fragment_index import FragmentIndex
-from frenzy.trainer.checkpoint.load import load_checkpoint, tensor_files
+from frenzy.trainer.checkpoint.load import load_checkpoint
 from frenzy.trainer.checkpoint.save import CheckpointSaver
 from frenzy.trainer.checkpoint.saved_state import TrainState
 from frenzy.trainer.checkpoint.store import PreparedCheckpoint
@@ -267,7 +267,7 @@ def train_state(step: int) -> TrainState:
 
 def whole_state(prepared: PreparedCheckpoint) -> dict[tuple[str, str], torch.Tensor]:
     """Every tensor of a checkpoint in one piece, by what it is and by parameter (no tensor parallelism)."""
-    index = FragmentIndex.of_files(tensor_files(prepared), {})
+    index = FragmentIndex.of_files(prepared.tensor_files, {})
     whole = {}
     for state, name in sorted(index.tensors()):
         tensor = torch.empty(index.numel(state, name, 0))

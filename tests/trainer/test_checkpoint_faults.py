@@ -45,18 +45,36 @@ def resumed_from(run_dir: str, scratch: Path, setup: Setup = TWO) -> tuple[int, 
     return state.step, losses
 
 
-def flip_a_byte(file: Path) -> None:
+def flip_a_byte(file: Path, at: int) -> None:
     content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
+    content[at] ^= 1
     file.write_bytes(content)
 
 
-def test_a_corrupt_newest_checkpoint_is_skipped_for_the_one_before(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("stage", [1, 3])
+@pytest.mark.parametrize("store", ["", "putonly://"], ids=["local", "remote"])
+def test_damage_that_a_rank_finds_fails_the_attempt_and_the_next_passes_the_checkpoint_over(
+    tmp_path: Path, store: str, stage: int
 ) -> None:
-    run_dir = str(tmp_path)
+    run_dir, one = f"{store}{tmp_path}", TWO.on(1, stage)
     control = run_ranks(TWO, train_and_save, run_dir, (2, 3), 4)[0]
-    flip_a_byte(next(tmp_path.glob("checkpoints/step-3/rank-00001-*")))
+    flip_a_byte(next(tmp_path.glob("checkpoints/step-3/rank-00001-*")), at=-1)
+    with pytest.raises(
+        AssertionError, match=r"TemporaryError.*step 3 is damaged: rank-00001-.* does not have its digest"
+    ):
+        resumed_from(run_dir, tmp_path, one)
+    step, losses = resumed_from(run_dir, tmp_path, one)
+    assert step == 2
+    assert losses == pytest.approx(control[2:], rel=0, abs=1e-6)
+
+
+@pytest.mark.parametrize("store", ["", "putonly://"], ids=["local", "remote"])
+def test_a_corrupt_newest_checkpoint_is_skipped_for_the_one_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, store: str
+) -> None:
+    run_dir = f"{store}{tmp_path}"
+    control = run_ranks(TWO, train_and_save, run_dir, (2, 3), 4)[0]
+    flip_a_byte(next(tmp_path.glob("checkpoints/step-3/rank-00001-*")), at=100)
     step, losses = resumed_from(run_dir, tmp_path)
     assert (step, losses) == (2, control[2:])
     assert "checkpoint at step 3 skipped" in caplog.text
@@ -196,7 +214,7 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
 def test_a_run_that_went_back_leaves_no_later_checkpoint_behind(tmp_path: Path) -> None:
     run_dir = str(tmp_path)
     run_ranks(TWO, train_and_save, run_dir, (1, 4), 4)
-    flip_a_byte(next(tmp_path.glob("checkpoints/step-4/state-*")))
+    flip_a_byte(next(tmp_path.glob("checkpoints/step-4/state-*")), at=20)
     prepared = prepare_resume(RunPaths(run_dir), tmp_path, TWO.layout)
     assert prepared is not None and prepared.step == 1
     run_ranks(TWO, resume_and_save, prepared, run_dir, (2,), 2, 1)
@@ -226,7 +244,7 @@ def test_a_remote_run_directory_needs_neither_append_nor_rename(tmp_path: Path) 
     step, losses = resumed_from(run_dir, tmp_path / "scratch", one)
     assert step == 2
     assert losses == pytest.approx(control[2:], rel=0, abs=1e-6)
-    assert (tmp_path / "scratch" / "step-2").is_dir()
+    assert not (tmp_path / "scratch").exists(), "ranks read the store itself"
 
 
 @pytest.mark.parametrize("stage", [2, 3])

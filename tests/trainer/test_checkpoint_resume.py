@@ -20,7 +20,6 @@ from tests.trainer.checkpoint_ranks import (
 )
 
 from frenzy.core.values.launch import RunPaths
-from frenzy.trainer.checkpoint.load import state_file
 from frenzy.trainer.checkpoint.store import PreparedCheckpoint, prepare_resume
 
 SAVED, LAST = 3, 5
@@ -192,7 +191,7 @@ def test_the_loss_scale_goes_on_where_it_was(saved: Saved, tmp_path: Path) -> No
     run_ranks(target, resume_and_save, prepared, str(tmp_path), (SAVED,), LAST)
     again = prepare_resume(RunPaths(str(tmp_path)), tmp_path, source.layout)
     assert again is not None
-    first, second = (json.loads(state_file(each).read_text()) for each in (prepared, again))
+    first, second = (json.loads(Path(each.state_file).read_text()) for each in (prepared, again))
     assert first == second
     assert first["loss_scaler"]["cur_iter"] == SAVED
     assert first["loss_scaler"]["cur_scale"] != 2**12  # it had moved

@@ -6,8 +6,10 @@ Writes are all-or-nothing: a local file is renamed into place, an object store p
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +23,9 @@ from frenzy.core.values.errors import ContractError
 T = TypeVar("T")
 OnProgress = Callable[[int], None]
 _FILE_SCHEME: Final = "file://"
+_WAITS_S: Final = (0.1, 1.0, 5.0)
+
+logger = logging.getLogger(__name__)
 
 
 def local_path(place: str) -> Path | None:
@@ -126,6 +131,17 @@ def read_ranges(ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
     return found
 
 
+def patiently(read: Callable[[], T]) -> T:
+    """What ``read`` gives, tried a few times: stores go away for a moment. Raises OSError."""
+    for wait_s in _WAITS_S:
+        try:
+            return read()
+        except OSError as error:
+            logger.warning("tried again in %.0f s: %s", wait_s, error)
+            time.sleep(wait_s)
+    return read()
+
+
 def told(works: Sequence[Callable[[OnProgress], T]], on_progress: OnProgress, *, num_threads: int = 1) -> list[T]:
     """The results of ``works``, done in other threads; the sizes that they tell arrive in this one."""
     heard: SimpleQueue[int | None] = SimpleQueue()
@@ -159,10 +175,10 @@ def _telling(tell: OnProgress) -> Any:
     return Telling()
 
 
-def download_file(place: str, target: Path) -> None:
-    """Copy what is on another store to a local file."""
+def download_file(place: str, target: Path, on_progress: OnProgress = lambda _: None) -> None:
+    """Copy what is on another store to a local file, told by its bytes."""
     fs, key = _remote(place)
-    fs.get_file(key, str(target))
+    told([partial(_get, fs, key, target)], on_progress)
 
 
 def write_text(place: str, text: str) -> None:

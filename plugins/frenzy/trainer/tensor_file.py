@@ -2,10 +2,6 @@
 
 A rank may live under a hard memory limit, so neither direction holds more than one chunk
 beside the tensors themselves. Reading executes nothing: there is no pickle anywhere.
-
-    8 bytes  length of the header, little endian
-    header   JSON: tensor key -> dtype, shape, offsets; "__metadata__" -> strings
-    data     the tensors' bytes, in the order of the header
 """
 
 from __future__ import annotations
@@ -23,8 +19,20 @@ import xxhash
 
 from frenzy.core.lifecycle.checkpoint_manifest import FileEntry
 from frenzy.core.values.errors import ContractError
+from frenzy.trainer.files import local_path
+from frenzy.trainer.verified_file import (
+    BLOCKS,
+    WINDOW_BYTES,
+    Extent,
+    TensorEntry,
+    block_bytes,
+    digests_of,
+    no_digests,
+    read_head,
+    read_into,
+)
 
-CHUNK_BYTES: Final = 4 * 1024**2
+CHUNK_BYTES: Final = WINDOW_BYTES
 
 _DTYPE_NAMES: Final[Mapping[torch.dtype, str]] = {
     torch.float64: "F64",
@@ -43,12 +51,11 @@ _DTYPES: Final = {name: dtype for dtype, name in _DTYPE_NAMES.items()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTensor:
-    """Where a tensor lies in a file, row by row: ``offset_bytes`` counts from the file's start."""
+    """A tensor in a file, row by row."""
 
-    path: Path
     dtype: torch.dtype
     shape: tuple[int, ...]
-    offset_bytes: int
+    extent: Extent
 
     @property
     def numel(self) -> int:
@@ -61,35 +68,28 @@ class StoredTensor:
         return flat.view(self.shape)
 
     def read_into(self, target: torch.Tensor, start: int = 0) -> None:
-        """Fill the flat ``target`` with elements from ``start`` on, converting its dtype and device."""
-        with self.path.open("rb", buffering=0) as file:
-            file.seek(self.offset_bytes + start * self.dtype.itemsize)
-            if target.device.type == "cpu" and target.dtype == self.dtype and target.is_contiguous():
-                _read_exactly(file, _bytes_of(target), self.path)
-            else:
-                self._read_by_chunks(file, target)
+        """Fill the flat ``target`` with elements from ``start`` on, converting its dtype and device.
 
-    def _read_by_chunks(self, file: Any, target: torch.Tensor) -> None:
-        staging = torch.empty(max(1, CHUNK_BYTES // self.dtype.itemsize), dtype=self.dtype)
-        window = _bytes_of(staging)
-        for done in range(0, target.numel(), staging.numel()):
-            numel = min(staging.numel(), target.numel() - done)
-            _read_exactly(file, window[: numel * self.dtype.itemsize], self.path)
-            target.narrow(0, done, numel).copy_(staging[:numel])
+        Raises DamagedError where blocks with a digest are not what was written.
+        """
+        first, extent = start * self.dtype.itemsize, self.extent
+        straight = local_path(extent.place) is not None and not extent.digests
+        if straight and target.device.type == "cpu" and target.dtype == self.dtype and target.is_contiguous():
+            read_into(extent.place, extent.offset_bytes + first, _bytes_of(target))
+        else:
+            self._read_by_windows(target, first, first + target.numel() * self.dtype.itemsize)
+
+    def _read_by_windows(self, target: torch.Tensor, first: int, end: int) -> None:
+        size = self.dtype.itemsize
+        for at, window in self.extent.windows(first, end):
+            low, high = max(at, first), min(at + len(window), end)
+            values = torch.frombuffer(window[low - at : high - at], dtype=self.dtype)
+            target.narrow(0, (low - first) // size, values.numel()).copy_(values)
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
     """The memory of a flat, contiguous host tensor, to be read or written in place."""
     return memoryview(tensor.detach().view(torch.uint8).numpy())  # type: ignore[arg-type]  # the stubs' Buffer is 3.12's
-
-
-def _read_exactly(file: Any, window: memoryview, path: Path) -> None:
-    done = 0
-    while done < len(window):
-        num_bytes = file.readinto(window[done:])
-        if not num_bytes:
-            raise ContractError(f"{path.name} ends too early")
-        done += num_bytes
 
 
 def write_fragments(
@@ -98,24 +98,29 @@ def write_fragments(
     metadata: Mapping[str, str],
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> FileEntry:
-    """Write flat ``tensors`` to ``path``; the entry has its digest. on_progress: told of chunks."""
-    digest = xxhash.xxh3_128()
-    num_bytes = 0
+    """Write flat ``tensors`` to ``path``, with a digest for each block. on_progress: told of chunks."""
+    shapes = [(key, each.dtype, (each.numel(),)) for key, each in tensors]
+    head = _header(shapes, {**metadata, BLOCKS: "".join(no_digests(each.nbytes) for _, each in tensors)})
+    digests, num_bytes = [], len(head)
     with path.open("wb", buffering=0) as file:
-        for chunk in _chunks(tensors, metadata):
-            digest.update(chunk)
+        _write(file, head)
+        on_progress(len(head))
+        for block, chunk in ((block_bytes(each.nbytes), piece) for _, each in tensors for piece in _pieces(each)):
+            digests.append(digests_of(chunk, block))
+            _write(file, chunk)
             num_bytes += len(chunk)
-            rest = memoryview(chunk)
-            while rest:
-                rest = rest[file.write(rest) :]
             on_progress(len(chunk))
-    return FileEntry(path=path.name, num_bytes=num_bytes, xxh3_128=digest.hexdigest())
+        head = _header(shapes, {**metadata, BLOCKS: "".join(digests)})
+        file.seek(0)
+        _write(file, head)
+    digest = xxhash.xxh3_128_hexdigest(head)
+    return FileEntry(path=path.name, num_bytes=num_bytes, xxh3_128=digest, head_bytes=len(head))
 
 
-def _chunks(tensors: Sequence[tuple[str, torch.Tensor]], metadata: Mapping[str, str]) -> Iterator[Any]:
-    yield _header([(key, each.dtype, (each.numel(),)) for key, each in tensors], metadata)
-    for _, tensor in tensors:
-        yield from _pieces(tensor)
+def _write(file: Any, data: bytes | memoryview) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def _pieces(tensor: torch.Tensor) -> Iterator[memoryview]:
@@ -164,25 +169,17 @@ class TensorWriter:
         self._file.close()
 
 
-def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
-    """The tensors of ``path`` by key, and its metadata. Raises ContractError, and OSError where it cannot be read."""
+def read_header(place: str, entry: FileEntry | None = None) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+    """The tensors of the file at ``place`` by key, and its metadata: see ``read_head``, which says what it raises."""
+    tensors, metadata = read_head(place, entry)
     try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(min(length, path.stat().st_size)))
-        metadata = header.pop("__metadata__", {})
-        return {key: _stored(path, 8 + length, each) for key, each in header.items()}, metadata
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ContractError(f"{path.name} is not a fragment file ({error})") from error
+        return {key: _stored(each) for key, each in tensors.items()}, metadata
+    except (ValueError, KeyError, TypeError) as error:
+        raise ContractError(f"{place.rpartition('/')[2]} is not a fragment file ({error})") from error
 
 
-def _stored(path: Path, data_start: int, entry: Mapping[str, Any]) -> StoredTensor:
-    stored = StoredTensor(
-        path=path,
-        dtype=_DTYPES[entry["dtype"]],
-        shape=tuple(entry["shape"]),
-        offset_bytes=data_start + entry["data_offsets"][0],
-    )
-    if stored.numel * stored.dtype.itemsize != entry["data_offsets"][1] - entry["data_offsets"][0]:
+def _stored(entry: TensorEntry) -> StoredTensor:
+    stored = StoredTensor(dtype=_DTYPES[entry.dtype], shape=entry.shape, extent=entry.extent)
+    if stored.numel * stored.dtype.itemsize != entry.extent.num_bytes:
         raise ValueError("a tensor's bytes are not those of its shape")
     return stored

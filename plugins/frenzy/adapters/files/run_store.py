@@ -17,7 +17,7 @@ import fsspec
 
 from frenzy.adapters.files.telemetry_files import MOST_SHOWN, TelemetryFiles, shown
 from frenzy.adapters.files.trees import LocalTree, RemoteTree, Tree
-from frenzy.core.lifecycle.checkpoint_manifest import complete_manifest, step_of_folder
+from frenzy.core.lifecycle.checkpoint_manifest import CheckpointManifest, complete_manifest, step_of_folder
 from frenzy.core.runs.log_part import LogPart, log_part_of, read_hiding
 from frenzy.core.runs.tracked_run import TRACKERS, TrackedRun
 from frenzy.core.values import codec
@@ -193,11 +193,16 @@ class FsspecRunStore:
 
     def newest_checkpoint(self, run_key: str) -> int | None:
         """The newest step whose manifest is there with every file at its size."""
-        return next(self._complete_steps(run_key), None)
+        return next((each.step for each in self._complete(run_key)), None)
 
     def checkpoint_steps(self, run_key: str) -> tuple[int, ...]:
         """All such steps, ascending; of very many the newest."""
-        return tuple(self._complete_steps(run_key))[::-1]
+        return tuple(each.step for each in self._complete(run_key))[::-1]
+
+    def checkpoint_rate(self, run_key: str) -> float | None:
+        """As the newest such checkpoint says."""
+        newest = next(self._complete(run_key), None)
+        return newest.rank_bytes_per_s or None if newest is not None else None
 
     def tracked(self, run_key: str) -> tuple[TrackedRun, ...]:
         """In words of bounded length."""
@@ -246,7 +251,7 @@ class FsspecRunStore:
         names = self._files.names(RunPaths(run_key).checkpoints_dir)
         return sorted((step for step in map(step_of_folder, names) if step is not None), reverse=True)
 
-    def _complete_steps(self, run_key: str) -> Iterator[int]:
+    def _complete(self, run_key: str) -> Iterator[CheckpointManifest]:
         """Newest first, up to where too much has been read."""
         left = _MOST_BYTES_OF_MANIFESTS
         for step in self._saved_steps(run_key)[:_MOST_CHECKPOINTS]:
@@ -255,18 +260,18 @@ class FsspecRunStore:
             left -= len(text or "")
             if left < 0:
                 return
-            if text is not None and self._is_complete(manifest, step, text):
-                yield step
+            found = None if text is None else self._if_complete(manifest, step, text)
+            if found is not None:
+                yield found
 
-    def _is_complete(self, manifest: str, step: int, text: str) -> bool:
+    def _if_complete(self, manifest: str, step: int, text: str) -> CheckpointManifest | None:
         folder = manifest.rpartition("/")[0]
         sizes = {path.removeprefix(f"{folder}/"): size for path, size in self._files.sizes(folder).items()}
         try:
-            complete_manifest(text, step, sizes)
+            return complete_manifest(text, step, sizes)
         except ContractError as error:
             logger.warning("%s is passed over: %s", manifest, shown(error.reason.sentence))
-            return False
-        return True
+            return None
 
     def _num_bytes(self, place: str) -> int:
         size = self._files.size(place)

@@ -24,6 +24,7 @@ class InMemoryRunStore:
         self._chunks: dict[tuple[str, int, int], list[tuple[StepRecord, ...]]] = {}
         self._beats: dict[tuple[str, int, int], Heartbeat] = {}
         self._steps: dict[str, set[int]] = {}
+        self._rates: dict[str, float] = {}
         self._logs: dict[tuple[str, int, int], str] = {}
         self._models: dict[str, int] = {}
         self._tracked: dict[str, tuple[TrackedRun, ...]] = {}
@@ -94,6 +95,9 @@ class InMemoryRunStore:
     def checkpoint_steps(self, run_key: str) -> tuple[int, ...]:
         return tuple(sorted(self._steps.get(run_key, ())))
 
+    def checkpoint_rate(self, run_key: str) -> float | None:
+        return self._rates.get(run_key)
+
     def clear_reports(self, run_key: str, attempt: int) -> None:
         self._results.pop((run_key, attempt), None)
         for documents in (self._chunks, self._beats, self._logs):
@@ -102,6 +106,7 @@ class InMemoryRunStore:
 
     def clear_checkpoints(self, run_key: str) -> None:
         self._steps.pop(run_key, None)
+        self._rates.pop(run_key, None)
         self._tracked.pop(run_key, None)
 
     def tracked(self, run_key: str) -> tuple[TrackedRun, ...]:
@@ -172,9 +177,11 @@ class InMemoryRunStore:
         """What the node-0 launcher does."""
         self.put_result(run_key, attempt, result)
 
-    def write_checkpoint(self, run_key: str, step: int) -> None:
-        """A complete checkpoint."""
+    def write_checkpoint(self, run_key: str, step: int, rate: float | None = None) -> None:
+        """A complete checkpoint. rate: as the newest one's is to be."""
         self._steps.setdefault(run_key, set()).add(step)
+        if rate is not None:
+            self._rates[run_key] = rate
 
     def write_log(self, run_key: str, attempt: int, text: str, *, rank: int = 0) -> None:
         """More output of a rank."""

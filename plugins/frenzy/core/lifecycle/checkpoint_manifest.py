@@ -15,6 +15,8 @@ MANIFEST_NAME: Final = "manifest.json"
 STATE_FORMAT: Final = "frenzy-fragments-1"
 # Of a script of the user's own: where its checkpoint is, which only the script can read.
 SCRIPT_FORMAT: Final = "frenzy-script-1"
+# How files begin that hold what is not trained.
+FROZEN_FILES: Final = "frozen-"
 _STEP_FOLDER: Final = re.compile(r"step-(0|[1-9][0-9]{0,11})")
 
 
@@ -22,21 +24,23 @@ _STEP_FOLDER: Final = re.compile(r"step-(0|[1-9][0-9]{0,11})")
 class FileEntry:
     """One file of a checkpoint; ``path`` is relative to the checkpoint's folder.
 
-    xxh3_128: digest of its bytes, in hexadecimal digits. sha256: the same of files that were written before 2026-11-25.
+    xxh3_128: digest in hexadecimal digits, of its first ``head_bytes``, which have digests of all that follows, or of
+    the whole file where that is 0. sha256: of whole files that were written before 2026-11-25.
     """
 
     path: str
     num_bytes: int
     xxh3_128: str = ""
     sha256: str = ""
+    head_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointManifest:
     """A complete checkpoint: where it was written from, and every file with size and digest.
 
-    save_id tells two saves of the same step apart. state is a copy of what the state file says,
-    so that a reader without the files knows the position.
+    save_id tells two saves of the same step apart. rank_bytes_per_s: what the slowest rank wrote in a second, 0 where
+    nobody measured.
     """
 
     step: int
@@ -45,6 +49,7 @@ class CheckpointManifest:
     save_id: str
     tokens_seen: int = 0
     format: str = STATE_FORMAT
+    rank_bytes_per_s: float = 0.0
 
     @property
     def num_bytes(self) -> int:
@@ -54,6 +59,11 @@ class CheckpointManifest:
     def folder(self) -> str:
         """Name of the checkpoint's folder inside the checkpoints folder."""
         return step_folder(self.step)
+
+    @property
+    def damage_note(self) -> str:
+        """Name of the file in the folder by which a rank says that it found damage: the checkpoint is none any more."""
+        return f"damaged-{self.save_id}.txt"
 
 
 def step_folder(step: int) -> str:
@@ -79,6 +89,8 @@ def complete_manifest(text: str | bytes | None, step: int, sizes: Mapping[str, i
         raise ContractError(f"its format is {manifest.format!r}, this release reads {STATE_FORMAT!r}")
     if manifest.step != step:
         raise ContractError(f"its manifest is of step {manifest.step}")
+    if manifest.damage_note in sizes:
+        raise ContractError(f"a rank found damage, which {manifest.damage_note} tells")
     for each in manifest.files:
         if "/" in each.path or each.path.startswith("."):
             raise ContractError("its manifest names a file outside the checkpoint's folder")

@@ -16,6 +16,7 @@ from frenzy.core.memory.model_inputs import Array, PlanGrid, Workload
 from frenzy.core.memory.model_states import StateElements
 from frenzy.core.memory.table import HostTerms, Term
 from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.resource_plan import CHECKPOINT_STAGING
 from frenzy.core.values.units import GIB, MIB
 
 # The launcher with the libraries that its forked ranks share, and what each rank has of its own once it has
@@ -38,7 +39,7 @@ def host_terms(workload: Workload, grid: PlanGrid, states: StateElements) -> Hos
     """All host memory of the plans of ``grid``."""
     resting = resting_terms(workload, grid)
     equation = "2 chunks of 4 MiB; the masters and states, 4*S each, where they are copied"
-    staged = Term("checkpoint staging", equation, staging_bytes(workload, grid, states))
+    staged = Term(CHECKPOINT_STAGING, equation, staging_bytes(workload, grid, states))
     return HostTerms((*resting.of_rank, *offload_terms(workload, grid, states), staged), resting.of_node)
 
 

@@ -9,10 +9,14 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from frenzy.core.values.codec import OMITTED_IF_EMPTY
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.zero_buckets import DEEPSPEED_BUCKET_ELEMENTS
+
+# The term of the copy of what a rank saves.
+CHECKPOINT_STAGING: Final = "checkpoint staging"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

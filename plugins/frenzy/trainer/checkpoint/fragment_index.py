@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import torch
 from deepspeed.checkpoint.affine import SCALE_POWER_BY_STATE, ParamAffineMap
 
+from frenzy.core.lifecycle.checkpoint_manifest import FileEntry
 from frenzy.core.values.errors import ContractError
 from frenzy.trainer.tensor_file import StoredTensor, read_header
 
@@ -49,16 +49,17 @@ class FragmentIndex:
     _states: dict[str, set[str]] = field(default_factory=dict)
 
     @classmethod
-    def of_files(cls, files: Iterable[Path], tensor_parallel_maps: Mapping[str, Any]) -> FragmentIndex:
+    def of_files(cls, files: Mapping[str, FileEntry], tensor_parallel_maps: Mapping[str, Any]) -> FragmentIndex:
+        """files: each place, and what the manifest says of it."""
         index = cls(tensor_parallel_maps)
-        for path in files:
-            index._add(path)
+        for place, entry in files.items():
+            index._add(place, entry)
         for pieces in index._pieces.values():
             pieces.sort(key=lambda each: each.start)
         return index
 
-    def _add(self, path: Path) -> None:
-        tensors, metadata = read_header(path)
+    def _add(self, place: str, entry: FileEntry) -> None:
+        tensors, metadata = read_header(place, entry)
         if "rng" in metadata:  # frozen weights have files of their own, without
             self.rng_by_rank[int(metadata["rank"])] = metadata["rng"]
         tp_rank = int(metadata["tp_rank"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import distributed
 from frenzy.core.lifecycle.resume import ParallelLayout, can_resume
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError, PermanentError, Reason, ReasonCode, TemporaryError
+from frenzy.trainer import files
 from frenzy.trainer.checkpoint import zero_fragments
 from frenzy.trainer.checkpoint.fragment_index import BUFFER, FROZEN, WEIGHTS, FragmentIndex, ShardReader
 from frenzy.trainer.checkpoint.rng import restore_rng, restore_rng_as_new_rank
@@ -20,11 +20,14 @@ from frenzy.trainer.checkpoint.store import PreparedCheckpoint
 from frenzy.trainer.checkpoint.zero_fragments import tensor_parallel_rank
 from frenzy.trainer.collective import RETRY_AFTER_S
 from frenzy.trainer.heartbeats import counting
+from frenzy.trainer.verified_file import DamagedError
 
 
 def load_checkpoint(engine: Any, prepared: PreparedCheckpoint, layout: ParallelLayout | None = None) -> TrainState:
     """Bring a fresh engine to the state of ``prepared``; returns the trainer's own state. Collective.
 
+    Each rank reads what it needs, and verifies it. Raises TemporaryError on a rank that finds damage, once it has
+    noted that, so that the next attempt goes on from the checkpoint before.
     Raises PermanentError when the engine's layout or model is not one the checkpoint can fill.
     """
     target = layout or layout_of_engine(engine)
@@ -32,8 +35,18 @@ def load_checkpoint(engine: Any, prepared: PreparedCheckpoint, layout: ParallelL
     if refusal is not None:
         raise PermanentError(refusal)
     _require_same_everywhere(prepared)
-    saved = codec.loads(SavedState, state_file(prepared).read_bytes())
-    index = FragmentIndex.of_files(tensor_files(prepared), saved.tensor_parallel_maps)
+    try:
+        return _load(engine, prepared, target)
+    except DamagedError as error:
+        prepared.note_damage(error.reason.sentence)
+        found = f"The checkpoint of step {prepared.step} is damaged: {error.reason.sentence}."
+        detail = f"{found} The next attempt goes on from the one before."
+        raise TemporaryError(Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail)) from error
+
+
+def _load(engine: Any, prepared: PreparedCheckpoint, target: ParallelLayout) -> TrainState:
+    saved = codec.loads(SavedState, files.read_text(prepared.state_file))
+    index = FragmentIndex.of_files(prepared.tensor_files, saved.tensor_parallel_maps)
     reader = ShardReader(
         index=index,
         source_tp=prepared.manifest.layout.tp,
@@ -85,16 +98,6 @@ def _restore_generators(index: FragmentIndex) -> None:
         restore_rng(index.rng_by_rank[rank])
     else:
         restore_rng_as_new_rank(index.rng_by_rank[0], rank)
-
-
-def tensor_files(prepared: PreparedCheckpoint) -> list[Path]:
-    """Where a checkpoint keeps its tensors."""
-    return [prepared.directory / each.path for each in prepared.manifest.files if each.path.endswith(".safetensors")]
-
-
-def state_file(prepared: PreparedCheckpoint) -> Path:
-    """Where a checkpoint keeps what is not a tensor."""
-    return prepared.directory / f"state-{prepared.manifest.save_id}.json"
 
 
 def layout_of_engine(engine: Any) -> ParallelLayout:

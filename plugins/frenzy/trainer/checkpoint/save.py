@@ -36,7 +36,7 @@ import xxhash
 from deepspeed.utils import groups
 from torch import distributed
 
-from frenzy.core.lifecycle.checkpoint_manifest import CheckpointManifest, FileEntry
+from frenzy.core.lifecycle.checkpoint_manifest import FROZEN_FILES, CheckpointManifest, FileEntry
 from frenzy.core.lifecycle.resume import ParallelLayout
 from frenzy.core.values import codec
 from frenzy.core.values.launch import RunPaths
@@ -78,7 +78,15 @@ class Pending:
 
     state: TrainState
     save_id: str
-    written: Future[tuple[FileEntry, ...]]
+    written: Future[Written]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A rank's files of a checkpoint. bytes_per_s: of those that it wrote."""
+
+    entries: tuple[FileEntry, ...]
+    bytes_per_s: float
 
 
 class Abandoned(Exception):
@@ -119,6 +127,8 @@ class CheckpointSaver:
 
     def __exit__(self, *_: object) -> None:
         self._is_abandoned = True
+        if self._tidied is not None:  # the last checkpoint's: it may not have begun
+            wait([self._tidied])
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._snapshot.close()
 
@@ -155,16 +165,18 @@ class CheckpointSaver:
         """
         pending, self._pending = self._pending, None
         assert pending is not None, "no checkpoint was begun"
-        entries, error = attempt(lambda: self._wait(pending.written))
+        mine, error = attempt(lambda: self._wait(pending.written))
         gathered: list[Any] = [None] * distributed.get_world_size()
-        distributed.all_gather_object(gathered, (entries, failure_of(error)))
+        distributed.all_gather_object(gathered, (mine, failure_of(error)))
         raise_if_failed([failure for _, failure in gathered], error)
+        written: list[Written] = [each for each, _ in gathered]
         manifest = CheckpointManifest(
             step=pending.state.step,
             layout=self._layout,
-            files=tuple(entry for written, _ in gathered for entry in written),
+            files=tuple(entry for each in written for entry in each.entries),
             save_id=pending.save_id,
             tokens_seen=pending.state.tokens_seen,
+            rank_bytes_per_s=min(each.bytes_per_s for each in written),
         )
         from_rank0(lambda: self._publish(manifest, pending.state.kept_steps))
         self._newest, self.kept_steps = manifest, pending.state.kept_after(manifest.step)
@@ -199,8 +211,8 @@ class CheckpointSaver:
         finally:
             threading.stack_size(before)
 
-    def _wait(self, written: Future[tuple[FileEntry, ...]]) -> tuple[FileEntry, ...]:
-        """The entries of the files. What is written meanwhile is a sign of progress."""
+    def _wait(self, written: Future[Written]) -> Written:
+        """The files. What is written meanwhile is a sign of progress."""
         told = -1
         while not written.done():
             if told != self._num_written:
@@ -221,18 +233,20 @@ class CheckpointSaver:
 
     # in the thread
 
-    def _write(self, files: RankFiles | None, error: Exception | None) -> tuple[FileEntry, ...]:
+    def _write(self, files: RankFiles | None, error: Exception | None) -> Written:
         """Write this rank's files, into place on a local store, else by way of a scratch folder."""
         if files is None:
             assert error is not None
             raise error
         if files.rank == 0:
             self._store.remove_half_written(but_step=files.step)
+        started_s = time.monotonic()
         with self._folder(files.step) as folder:
             entries = self._write_files(files, folder)
             for entry in entries:
                 self._store.make_durable(files.step, folder / entry.path, self._tell)
-        return entries + self._frozen(files)
+        rate = sum(each.num_bytes for each in entries) / max(time.monotonic() - started_s, 1e-6)
+        return Written(entries + self._frozen(files), rate)
 
     @contextmanager
     def _folder(self, step: int) -> Iterator[Path]:
@@ -266,7 +280,7 @@ class CheckpointSaver:
             except (OSError, NotImplementedError) as error:
                 logger.warning("frozen weights are written again: %s", error)
         with self._folder(files.step) as folder:
-            file = folder / f"{FROZEN}-{files.rank:05d}-{files.save_id}.safetensors"
+            file = folder / f"{FROZEN_FILES}{files.rank:05d}-{files.save_id}.safetensors"
             with _own_stream(files.frozen[0][1]):
                 entry = write_fragments(file, files.frozen, files.metadata, self._tell)
             self._store.make_durable(files.step, file, self._tell)
@@ -274,7 +288,7 @@ class CheckpointSaver:
 
     def _known_frozen(self, rank: int) -> FileEntry | None:
         files = () if self._newest is None else self._newest.files
-        return next((each for each in files if each.path.startswith(f"{FROZEN}-{rank:05d}-")), None)
+        return next((each for each in files if each.path.startswith(f"{FROZEN_FILES}{rank:05d}-")), None)
 
     def _tell(self, num_bytes: int) -> None:
         if self._is_abandoned:

@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
@@ -20,6 +20,7 @@ import fsspec
 import xxhash
 
 from frenzy.core.lifecycle.checkpoint_manifest import (
+    FROZEN_FILES,
     MANIFEST_NAME,
     CheckpointManifest,
     FileEntry,
@@ -31,8 +32,10 @@ from frenzy.core.lifecycle.resume import ParallelLayout, can_resume
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError, PermanentError
 from frenzy.core.values.launch import RunPaths
+from frenzy.trainer import files
 from frenzy.trainer.files import OnProgress, put_file
 from frenzy.trainer.heartbeats import counting
+from frenzy.trainer.verified_file import damage_of
 
 logger = logging.getLogger(__name__)
 
@@ -41,14 +44,33 @@ _CHUNK_BYTES: Final = 4 * 1024**2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedCheckpoint:
-    """A verified checkpoint whose files lie in the local folder ``directory``."""
+    """A checkpoint to load, whose tensors are verified as they are read.
 
-    directory: Path
+    folder: where it is, a path or a URL. near: files that lie on this machine, too, and where, by their name.
+    """
+
+    folder: str
     manifest: CheckpointManifest
+    near: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def step(self) -> int:
         return self.manifest.step
+
+    @property
+    def tensor_files(self) -> dict[str, FileEntry]:
+        """Where its tensors are, and what the manifest says of each place."""
+        found = (each for each in self.manifest.files if each.path.endswith(".safetensors"))
+        return {self.near.get(each.path, f"{self.folder}/{each.path}"): each for each in found}
+
+    @property
+    def state_file(self) -> str:
+        """Where it keeps what is not a tensor."""
+        return f"{self.folder}/state-{self.manifest.save_id}.json"
+
+    def note_damage(self, detail: str) -> None:
+        """Let it be no checkpoint any more, for a rank found it damaged."""
+        files.write_text(f"{self.folder}/{self.manifest.damage_note}", detail)
 
 
 class CheckpointStore:
@@ -56,11 +78,16 @@ class CheckpointStore:
 
     def __init__(self, paths: RunPaths) -> None:
         self._fs, self._root = fsspec.core.url_to_fs(paths.checkpoints_dir)
+        self._place = paths.checkpoints_dir
         protocol = self._fs.protocol
         self.is_local = "file" in ((protocol,) if isinstance(protocol, str) else protocol)
 
     def folder(self, step: int) -> str:
         return f"{self._root}/{step_folder(step)}"
+
+    def place(self, step: int) -> str:
+        """The checkpoint's folder, a path or a URL."""
+        return f"{self._place}/{step_folder(step)}"
 
     def local_folder(self, step: int) -> Path:
         """The checkpoint's folder as a path; only on a local store."""
@@ -95,33 +122,28 @@ class CheckpointStore:
             _skip(step, f"its manifest cannot be read ({error})")
         return None
 
-    def mismatch(self, manifest: CheckpointManifest, on_progress: OnProgress = lambda _: None) -> str | None:
-        """What is wrong with the files' content; None when every digest is right. on_progress: told bytes read."""
+    def mismatch(
+        self, manifest: CheckpointManifest, on_progress: OnProgress = lambda _: None, *, whole: bool = True
+    ) -> str | None:
+        """What is wrong with the files' content; None when every digest is right. on_progress: told bytes read.
+
+        whole: read all of it; else only the heads of files with a digest for each block, which who reads one verifies.
+        """
         for each in manifest.files:
             try:
-                with self._fs.open(f"{self.folder(manifest.step)}/{each.path}", "rb") as source:
-                    is_right = _has_digest(source, each, on_progress)
+                problem = self._problem(manifest.step, each, on_progress, whole=whole)
             except OSError as error:
                 return f"{each.path} cannot be read ({error})"
-            if not is_right:
-                return f"{each.path} does not have its digest"
+            if problem is not None:
+                return problem
         return None
 
-    def fetch(self, manifest: CheckpointManifest, into: Path, on_progress: OnProgress = lambda _: None) -> str | None:
-        """Copy the files to the folder ``into``; says what is wrong, None when every digest is right."""
-        into.mkdir(parents=True, exist_ok=True)
-        for each in manifest.files:
-            try:
-                with (
-                    self._fs.open(f"{self.folder(manifest.step)}/{each.path}", "rb") as source,
-                    (into / each.path).open("wb") as target,
-                ):
-                    is_right = _has_digest(source, each, on_progress, target)
-            except OSError as error:
-                return f"{each.path} cannot be fetched ({error})"
-            if not is_right:
-                return f"{each.path} does not have its digest"
-        return None
+    def _problem(self, step: int, entry: FileEntry, on_progress: OnProgress, *, whole: bool) -> str | None:
+        if entry.head_bytes:
+            return damage_of(f"{self.place(step)}/{entry.path}", entry, on_progress, only_head=not whole)
+        with self._fs.open(f"{self.folder(step)}/{entry.path}", "rb") as source:
+            is_right = _has_digest(source, entry, on_progress)
+        return None if is_right else f"{entry.path} does not have its digest"
 
     # writing
 
@@ -229,46 +251,61 @@ def newest_good(paths: RunPaths) -> CheckpointManifest | None:
 
 
 def prepare_resume(paths: RunPaths, scratch_dir: Path, target: ParallelLayout) -> PreparedCheckpoint | None:
-    """The newest good checkpoint, with its files on local disk; None when there is none.
+    """The newest checkpoint that is good as far as its heads tell; None when there is none.
 
     Called once on each node, before the ranks start. Raises PermanentError when a checkpoint
     exists that ``target`` cannot resume from.
     """
     store = CheckpointStore(paths)
-    for manifest in store.manifests():
-        directory, problem = _bring_near(store, manifest, scratch_dir)
-        if problem is not None:
-            _skip(manifest.step, problem)
-            continue
-        refusal = can_resume(manifest.layout, target)
-        if refusal is not None:
-            raise PermanentError(refusal)
-        return PreparedCheckpoint(directory=directory, manifest=manifest)
-    return None
+    found = (_prepared(store, each, scratch_dir, target, whole=False) for each in store.manifests())
+    return next((each for each in found if each is not None), None)
 
 
-def prepare_step(paths: RunPaths, scratch_dir: Path, step: int) -> PreparedCheckpoint | None:
-    """The checkpoint of ``step``, with its files on local disk; None where it is not there, or not whole."""
+def prepare_step(paths: RunPaths, scratch_dir: Path, step: int, target: ParallelLayout) -> PreparedCheckpoint | None:
+    """The checkpoint of ``step``, all of which is verified; None where it is not there, or not whole."""
     store = CheckpointStore(paths)
-    for manifest in store.manifests():
-        if manifest.step == step:
-            directory, problem = _bring_near(store, manifest, scratch_dir)
-            if problem is None:
-                return PreparedCheckpoint(directory=directory, manifest=manifest)
-            _skip(step, problem)
-    return None
+    found = (each for each in store.manifests() if each.step == step)
+    return next((_prepared(store, each, scratch_dir, target, whole=True) for each in found), None)
+
+
+def _prepared(
+    store: CheckpointStore, manifest: CheckpointManifest, scratch_dir: Path, target: ParallelLayout, *, whole: bool
+) -> PreparedCheckpoint | None:
+    tell = counting(f"reading the checkpoint of step {manifest.step}: bytes read")
+    problem = store.mismatch(manifest, tell, whole=whole)
+    if problem is not None:
+        _skip(manifest.step, problem)
+        return None
+    refusal = can_resume(manifest.layout, target)
+    if refusal is not None:
+        raise PermanentError(refusal)
+    try:
+        near = {} if store.is_local or target.zero_stage == 3 else _frozen_near(store, manifest, scratch_dir, tell)
+    except (OSError, ContractError) as error:
+        _skip(manifest.step, f"frozen weights cannot be fetched ({error})")
+        return None
+    return PreparedCheckpoint(folder=store.place(manifest.step), manifest=manifest, near=near)
+
+
+def _frozen_near(
+    store: CheckpointStore, manifest: CheckpointManifest, scratch_dir: Path, on_progress: OnProgress
+) -> dict[str, str]:
+    """Below stage 3 every rank needs all frozen weights: a node fetches them once."""
+    near = {}
+    for each in manifest.files:
+        if each.path.startswith(FROZEN_FILES):
+            local = scratch_dir / manifest.folder / each.path
+            local.parent.mkdir(parents=True, exist_ok=True)
+            files.download_file(f"{store.place(manifest.step)}/{each.path}", local, on_progress)
+            problem = damage_of(str(local), each) if each.head_bytes else None
+            if problem is not None:
+                raise ContractError(problem)
+            near[each.path] = str(local)
+    return near
 
 
 def _skip(step: int, why: str) -> None:
     logger.warning("checkpoint at step %d skipped: %s", step, why)
-
-
-def _bring_near(store: CheckpointStore, manifest: CheckpointManifest, scratch_dir: Path) -> tuple[Path, str | None]:
-    tell = counting(f"reading the checkpoint of step {manifest.step}: bytes read")
-    if store.is_local:
-        return store.local_folder(manifest.step), store.mismatch(manifest, tell)
-    directory = scratch_dir / manifest.folder
-    return directory, store.fetch(manifest, directory, tell)
 
 
 def _sync(path: Path) -> None:
@@ -280,13 +317,10 @@ def _sync(path: Path) -> None:
         os.close(opened)
 
 
-def _has_digest(source: IO[bytes], entry: FileEntry, on_progress: OnProgress, copy_to: IO[bytes] | None = None) -> bool:
-    """Whether ``source`` holds what was written; it is read once, and copied meanwhile."""
+def _has_digest(source: IO[bytes], entry: FileEntry, on_progress: OnProgress) -> bool:
     digest = xxhash.xxh3_128() if entry.xxh3_128 else hashlib.sha256()
     while chunk := source.read(_CHUNK_BYTES):
         digest.update(chunk)
-        if copy_to is not None:
-            copy_to.write(chunk)
         on_progress(len(chunk))
     return digest.hexdigest() == (entry.xxh3_128 or entry.sha256)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -38,7 +37,6 @@ SURVEYING: Final = "reading what the data are: bytes read"
 _MOST_OPEN_FILES: Final = 256
 # Some 200 bytes for each shard of 64 MiB: a hundred times 100 GB of text.
 _MOST_INDEX_BYTES: Final = 64 * 1024**2
-_WAITS_S: Final = (0.1, 1.0, 5.0)
 # Sequences are read in no order: of a larger data set each read would fetch a shard.
 _MOST_COPIED_BYTES: Final = 4 * 1024**3
 
@@ -130,15 +128,11 @@ class SequenceReader:
 
 
 def _read_ranges(ranges: list[tuple[str, int, int]]) -> list[bytes]:
-    """As ``files.read_ranges``, tried a few times. Raises TemporaryError."""
-    for wait_s in (*_WAITS_S, None):
-        try:
-            return files.read_ranges(ranges)
-        except OSError as error:
-            if wait_s is None:
-                raise _away(ranges[0][0], error) from error
-            time.sleep(wait_s)
-    raise AssertionError
+    """As ``files.read_ranges``. Raises TemporaryError."""
+    try:
+        return files.patiently(lambda: files.read_ranges(ranges))
+    except OSError as error:
+        raise _away(ranges[0][0], error) from error
 
 
 def _away(place: str, error: OSError) -> TemporaryError:

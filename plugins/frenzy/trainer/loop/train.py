@@ -376,7 +376,7 @@ def _bring_back(run: Run, step: int) -> bool:
 
 def _near(run: Run, step: int) -> PreparedCheckpoint | None:
     try:
-        return prepare_step(run.paths, run.scratch / "best", step)
+        return prepare_step(run.paths, run.scratch / "best", step, layout_of(run.spec))
     except Exception as error:  # stores raise errors of their own, and there is the last model
         logger.warning("the checkpoint of step %d cannot be read: %s", step, error)
         return None

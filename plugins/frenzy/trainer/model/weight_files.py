@@ -150,7 +150,7 @@ def weight_files(model: Any, paths: tuple[Path, ...], place: str) -> WeightFiles
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
 
-    stored = {key: each for path in paths for key, each in read_header(path)[0].items()}
+    stored = {key: each for path in paths for key, each in read_header(str(path))[0].items()}
     known = model.state_dict()
     conversions = get_model_conversion_mapping(model)
     renamings = [each for each in conversions if isinstance(each, WeightRenaming)]

@@ -18,6 +18,7 @@ from frenzy.core.lifecycle.resume import ParallelLayout
 from frenzy.core.values import codec
 from frenzy.core.values.errors import PermanentError, ReasonCode
 from frenzy.core.values.launch import RunPaths
+from frenzy.trainer import files
 from frenzy.trainer.checkpoint.saved_state import TrainState
 from frenzy.trainer.checkpoint.store import CheckpointStore, list_checkpoints, newest_good, prepare_resume
 
@@ -57,13 +58,11 @@ def save(paths: RunPaths, step: int, keep: int = 100, save_id: str = "a") -> Che
     return manifest
 
 
-def test_bytes_of_a_checkpoint_are_told_as_they_are_read(paths: RunPaths, scratch: Path) -> None:
+def test_bytes_of_a_checkpoint_are_told_as_they_are_read(paths: RunPaths) -> None:
     manifest, store = save(paths, 1), CheckpointStore(paths)
     read: list[int] = []
-    fetched: list[int] = []
     assert store.mismatch(manifest, read.append) is None
-    assert store.fetch(manifest, scratch, fetched.append) is None
-    assert read == fetched == [each.num_bytes for each in manifest.files]
+    assert read == [each.num_bytes for each in manifest.files]
 
 
 def folder(paths: RunPaths, step: int) -> Path:
@@ -152,12 +151,29 @@ def test_a_manifest_cannot_name_files_elsewhere(paths: RunPaths, path: str) -> N
     assert newest_good(paths) is None
 
 
-def test_a_prepared_checkpoint_lies_on_local_disk(paths: RunPaths, scratch: Path) -> None:
+def test_a_prepared_checkpoint_is_read_where_it_lies(paths: RunPaths, scratch: Path) -> None:
     manifest = save(paths, 3)
     prepared = prepare_resume(paths, scratch, LAYOUT)
     assert prepared is not None and prepared.step == 3
-    for each in manifest.files:
-        assert (prepared.directory / each.path).stat().st_size == each.num_bytes
+    assert {place: files.size(place) for place in prepared.tensor_files} == {
+        f"{paths.checkpoints_dir}/step-3/{each.path}": each.num_bytes for each in manifest.files
+    }
+    assert not scratch.exists()
+
+
+def test_a_checkpoint_in_which_a_rank_found_damage_is_none_until_it_is_saved_again(
+    paths: RunPaths, scratch: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for step in (1, 2):
+        save(paths, step)
+    prepared = prepare_resume(paths, scratch, LAYOUT)
+    assert prepared is not None and prepared.step == 2
+    prepared.note_damage("a block does not have its digest")
+    assert steps(paths) == [1]
+    assert "a rank found damage, which damaged-a.txt tells" in caplog.text
+    save(paths, 2, save_id="b")
+    assert steps(paths) == [2, 1]
+    assert not list(folder(paths, 2).glob("damaged-*"))
 
 
 def test_a_plan_that_cannot_go_on_is_refused_with_the_reason(paths: RunPaths, scratch: Path) -> None:

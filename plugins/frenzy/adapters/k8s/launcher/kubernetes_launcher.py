@@ -88,7 +88,7 @@ class KubernetesLauncher:
         reference = f"kubernetes:{self._rules.namespace}/{labels.pod_name(spec.run_key, spec.attempt, 0)}"
         if self._note(spec) is not None or self._is_stopped(spec):
             return reference
-        pods = pods_of(spec, self._rules)
+        pods = pods_of(spec, self._rules, self._runs.checkpoint_rate(spec.run_key))
         check_runs_read(spec)
         if self._runs.spec(spec.run_key, spec.attempt) is None:
             self._runs.put_spec(spec)

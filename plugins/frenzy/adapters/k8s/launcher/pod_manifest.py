@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import posixpath
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from frenzy.adapters.k8s import labels
@@ -42,6 +43,7 @@ from frenzy.adapters.k8s.pod_rules import (
     TMP_VOLUME,
     PodRules,
 )
+from frenzy.core.lifecycle.stop_grace import stop_grace_s
 from frenzy.core.values.cluster import Node
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.launch import LaunchSpec
@@ -53,16 +55,28 @@ _TRAINER: Final = ("-m", "frenzy.trainer.launch")
 _KUEUE_ROLES: Final = 8
 
 
-def pods_of(spec: LaunchSpec, rules: PodRules) -> tuple[Manifest, ...]:
+def pods_of(spec: LaunchSpec, rules: PodRules, checkpoint_rate: float | None = None) -> tuple[Manifest, ...]:
     """One pod for each node of the placement, in the order of the node ranks.
 
+    checkpoint_rate: bytes that a rank of the run was seen to write in a second.
     Raises PermanentError when the run directory is on no volume of the pods, for a secret that pods
     cannot refer to, for an image that a job may not name, or for more nodes than a pod group of Kueue may have.
     """
     check_run_directory(spec, rules)
     _check_pod_group(spec, rules)
-    pods = (_pod(spec, rules, node_rank) for node_rank in range(len(spec.placement.allocations)))
+    graces = (replace(rules, stop_grace_s=_grace_s(spec, rules, each, checkpoint_rate)) for each in spec.gpus_per_node)
+    pods = (_pod(spec, its_rules, node_rank) for node_rank, its_rules in enumerate(graces))
     return tuple(with_overlays(each, rules.overlays, spec, node_rank) for node_rank, each in enumerate(pods))
+
+
+def _grace_s(spec: LaunchSpec, rules: PodRules, num_ranks: int, checkpoint_rate: float | None) -> float:
+    return stop_grace_s(
+        spec.plan,
+        num_ranks=num_ranks,
+        bytes_per_s=checkpoint_rate,
+        least_s=rules.stop_grace_s,
+        most_s=rules.startup_s,
+    )
 
 
 def _pod(spec: LaunchSpec, rules: PodRules, node_rank: int) -> Manifest:

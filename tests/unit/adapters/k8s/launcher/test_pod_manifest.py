@@ -22,7 +22,7 @@ from frenzy.adapters.k8s.pod_rules import parse_pod_rules
 from frenzy.adapters.spec.yaml_core import load_yaml
 from frenzy.core.values.cluster import Node, NodeAllocation, Placement
 from frenzy.core.values.errors import PermanentError
-from frenzy.core.values.resource_plan import HostTerm
+from frenzy.core.values.resource_plan import CHECKPOINT_STAGING, HostTerm
 from frenzy.core.values.units import GIB, MIB
 from frenzy.core.values.workload import WorkloadSpec
 
@@ -171,6 +171,18 @@ def test_grace_of_the_pod_is_longer_than_the_workers_own() -> None:
     (pod,) = pods_of(spec(A100, node("a", A100, 1)), rules)
     assert pod["spec"]["terminationGracePeriodSeconds"] > 90.5
     assert environment(pod)["FRENZY_STOP_GRACE_S"] == "90.5"
+
+
+def test_grace_follows_the_checkpoint_of_the_nodes_ranks_and_the_rate_that_was_measured() -> None:
+    asked = spec(A100, node("a", A100, 4))
+    staged = (HostTerm(CHECKPOINT_STAGING, 10**9),)
+    asked = replace(
+        asked, plan=replace(asked.plan, step_time_s=5.0, memory=replace(asked.plan.memory, host_terms=staged))
+    )
+    (first,), (later,) = pods_of(asked, RULES), pods_of(asked, RULES, checkpoint_rate=1e9)
+    assert environment(first)["FRENZY_STOP_GRACE_S"] == "120", "30, two steps, and 2 x 4 GB at 100 MB/s"
+    assert environment(later)["FRENZY_STOP_GRACE_S"] == "42"
+    assert later["spec"]["terminationGracePeriodSeconds"] == 42 + 15
 
 
 # the image of a job's own script
