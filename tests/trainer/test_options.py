@@ -44,6 +44,7 @@ SAME: dict[str, dict[str, Any]] = {
     "fused loss, accumulation": {"training": {"loss": "fused"}, "micro_batch_size": 2},
     "fused loss, checkpointing": {"training": {"loss": "fused"}, "num_gpus": 2, "activation_checkpointing": True},
     "eager, stage 2": {"training": {"attention": "eager"}, "num_gpus": 2},
+    "compiled, checkpointing": {"training": {"compile": True}, "activation_checkpointing": True},
     "offload, stage 1": {"offload_optimizer": True, "zero_stage": 1, "num_gpus": 2, "micro_batch_size": 2},
     "offload, stage 2": {"offload_optimizer": True, "zero_stage": 2, "num_gpus": 2, "micro_batch_size": 2},
     "offload, stage 3": {"offload_optimizer": True, "zero_stage": 3, "num_gpus": 2, "micro_batch_size": 2},
@@ -104,6 +105,7 @@ MOVES: dict[str, Moved] = {
     "off the host, stage 3 to 2": Moved(training={}, before=TWO | OFFLOAD | {"zero_stage": 3}),
     "onto the host, split": Moved(training={}, after=SPLIT | OFFLOAD, model=WIDE_LLAMA),
     "adapters, off the host": Moved(training={"lora": LORA, **ADAPTERS_RATE}, before=TWO | OFFLOAD),
+    "compiled": Moved(training={"compile": True}, before={"zero_stage": 2}, after={"zero_stage": 1}, model=WIDE_LLAMA),
     "8 bits on the host": Moved(training=EIGHT_BIT, before=OFFLOAD, after=OFFLOAD, tolerance=1e-6),
 }
 
@@ -167,6 +169,12 @@ def test_attention_without_its_kernels_is_refused_before_the_first_step(
     result = server.run(Case(run_dir=str(tmp_path), data=text, training=training))
     assert result.exit_code == ExitCode.BAD_CONFIG_OR_DATA
     assert f"training.attention: '{attention}' is refused" in result.detail
+
+
+def test_liger_without_a_gpu_is_refused_before_the_first_step(server: LaunchServer, text: str, tmp_path: Path) -> None:
+    result = server.run(Case(run_dir=str(tmp_path), data=text, model=WIDE_LLAMA, training={"kernels": "liger"}))
+    assert result.exit_code == ExitCode.BAD_CONFIG_OR_DATA
+    assert "training.kernels: 'liger' is refused; liger-kernel and a GPU for it are not there" in result.detail
 
 
 def test_attention_that_a_family_lacks_is_refused_with_the_one_it_has(

@@ -2,8 +2,8 @@
 
 A combination counts as launchable when a test has trained it (``tests/trainer``): on the CPU, where
 the trainer runs the same code as on a GPU. What has no kernels there is not launchable until it was
-trained on a GPU; attention that the user installed is the exception. Everything else may be
-predicted, is never chosen, and says why.
+trained on a GPU; attention and kernels that the user installed are the exception. Everything else
+may be predicted, is never chosen, and says why.
 """
 
 from __future__ import annotations
@@ -64,6 +64,11 @@ TRAINED_FAMILIES: Final[Mapping[str, TrainedFamily]] = MappingProxyType(
 
 # Compute capabilities, first and first beyond. FlashAttention 2: Ampere and newer; 3: Hopper (their READMEs).
 _FLASH_CAPABILITIES: Final = {"flash_attention_2": (8.0, math.inf), "flash_attention_3": (9.0, 10.0)}
+
+# Families of which liger-kernel 0.8 replaces norms, RoPE and SwiGLU, all three, in a model that is already made.
+LIGER_FAMILIES: Final = ("granite", "llama", "mistral", "phi3", "qwen2", "qwen3")
+# Families whose layers a test has compiled.
+COMPILED_FAMILIES: Final = ("gpt2", "llama")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +160,42 @@ def _loss(question: _Question) -> Reason | None:
     return None
 
 
+def _kernels(question: _Question) -> Reason | None:
+    """What liger-kernel needs. Whether it is installed, the trainer says before it loads anything."""
+    if question.training.kernels != "liger":
+        return None
+    remedy = "Set training.kernels to torch."
+    if question.shape.family not in LIGER_FAMILIES:
+        families = ", ".join(LIGER_FAMILIES)
+        return _refused(f"liger-kernel is offered for {families}; the model is {question.shape.family}.", remedy)
+    if question.choice.kind is DeviceKind.VIRTUAL:
+        return _refused("liger-kernel has no kernels for a CPU.", remedy)
+    if question.choice.tp > 1:
+        return _refused("liger-kernel's layers were not validated under tensor parallelism.", remedy)
+    return None
+
+
+def _compile(question: _Question) -> Reason | None:
+    """What was compiled in tests: layers of ranks that hold their weights whole."""
+    if not question.training.compile:
+        return None
+    if question.shape.family not in COMPILED_FAMILIES:
+        families = " and ".join(COMPILED_FAMILIES)
+        detail = f"Layers of {families} were compiled in tests; the model is {question.shape.family}."
+        return _refused(detail, "Set training.compile to false.")
+    if question.choice.kind is DeviceKind.VIRTUAL:
+        detail = "A virtual GPU's memory is the process's, of which the compiler takes more than a small model."
+        return _refused(detail, "Set training.compile to false.")
+    if question.choice.zero_stage == 3:
+        return _refused("Compiled layers were not validated under ZeRO stage 3, which gathers weights inside them.")
+    if question.choice.tp > 1:
+        return _refused("Compiled layers were not validated under tensor parallelism.")
+    lora = question.training.lora
+    if lora is not None and lora.quantization != "none":
+        return _refused("Compiled layers were not validated with 4-bit weights.", "Set training.compile to false.")
+    return None
+
+
 def _document_masks(question: _Question) -> Reason | None:
     if not question.job.data.document_masks or question.family.document_masks:
         return None
@@ -198,6 +239,8 @@ _RULES: Final[tuple[Callable[[_Question], Reason | None], ...]] = (
     _precision,
     _attention,
     _loss,
+    _kernels,
+    _compile,
     _document_masks,
     _quantization,
     _tensor_parallel,

@@ -192,6 +192,13 @@ class TrainingSpec(Closed):
     loss: Annotated[
         Literal["torch", "fused"], Doc("fused computes the same loss without ever holding the logits of all tokens.")
     ] = "torch"
+    kernels: Annotated[
+        Literal["torch", "liger"],
+        Doc("liger computes norms, RoPE and SwiGLU by the kernels of liger-kernel, which has to be installed."),
+    ] = "torch"
+    compile: Annotated[
+        bool, Doc("Compile each layer with torch.compile: faster steps, after minutes in the first one.")
+    ] = False
     lora: Annotated[LoraSpec | None, Doc("Train low-rank adapters instead of all weights.")] = None
     seed: Annotated[int, Ge(0), Le(2**31 - 1), Doc("Seed of weights, dropout and data order.")] = 0
     callbacks: Annotated[

@@ -119,6 +119,8 @@ def _option_violations(training: TrainingSpec) -> list[Violation]:
         found.append(
             _violation("training.lora.double_quantization", True, "only with training.lora.quantization = nf4")
         )
+    if training.compile and training.kernels == "liger":
+        found.append(_violation("training.compile", True, "not with training.kernels = liger; use one of the two"))
     heads = [each for each in (lora.target_modules if lora else ()) if each.rsplit(".", 1)[-1] in OUTPUT_HEADS]
     if training.loss == "fused" and heads:
         allowed = f"the fused loss computes the output head itself; leave out {', '.join(heads)} or use loss = torch"

@@ -27,6 +27,7 @@ from frenzy.trainer.model.loading import (
     check_attention,
     check_builds,
     check_fit,
+    check_kernels,
     check_plan,
     check_precision,
     load_config,
@@ -65,6 +66,7 @@ def prepare(spec: LaunchSpec, scratch: Path, *, share: Share) -> Prepared:
     given = load_config(job.model)
     check_plan(given, job, spec.plan)
     check_attention(job.training.attention)
+    check_kernels(job.training)
     check_builds(given, job.training.attention)
     check_precision(job.training.precision)
     frozen = spec.prepared

@@ -29,6 +29,7 @@ from frenzy.trainer.loop.rank_run import Run
 from frenzy.trainer.loop.train import TrainEnd, train
 from frenzy.trainer.loop.warm_up import warm_up, warm_up_kernels
 from frenzy.trainer.model.eight_bit_adam import make_adamw_8bit
+from frenzy.trainer.model.faster_layers import compile_layers, layers_of
 from frenzy.trainer.model.loading import flops_shape, load_config
 from frenzy.trainer.model.making import make_model, weights_dtype
 from frenzy.trainer.model.rank_share import RankShare, SlicedWeights, WholeWeights
@@ -141,6 +142,8 @@ def _train(context: RankContext, device: Device, stop: StopFlag) -> TrainEnd:
         shape = flops_shape(model, config)
     if spec.plan.activation_checkpointing:
         checkpoint_activations(model, spec.job.training.checkpoint_every_layers)
+    if spec.job.training.compile:
+        compile_layers(model)
     heartbeats.beat("building the engine")
     # Tensor parallelism cuts the whole model to this rank's part while the engine is made.
     with device.host_work() if spec.plan.tp > 1 else contextlib.nullcontext():
@@ -191,15 +194,12 @@ def rank_share(spec: LaunchSpec, settings: dict[str, Any], device: torch.device)
 
 def checkpoint_activations(model: Any, every: int) -> None:
     """Keep only the input of one of ``every`` layers, the first among them, and compute the rest of it again."""
-    from transformers.modeling_layers import GradientCheckpointingLayer
-
     settings = {"use_reentrant": False}
     if hasattr(model, "activation_checkpointing_enable"):
         model.activation_checkpointing_enable(activation_checkpointing_kwargs=settings)
     else:  # older releases of transformers
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
-    layers = (each for each in model.modules() if isinstance(each, GradientCheckpointingLayer))
-    for index, layer in enumerate(layers):
+    for index, layer in enumerate(layers_of(model)):
         layer.gradient_checkpointing = index % every == 0
     if hasattr(model, "peft_config"):
         model.enable_input_require_grads()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 
 from frenzy.core.models.flops import FlopsShape
 from frenzy.core.planning.launchable import TRAINED_FAMILIES
-from frenzy.core.values.job import ModelSpec, Precision, TrainingJob
+from frenzy.core.values.job import ModelSpec, Precision, TrainingJob, TrainingSpec
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.trainer.model import four_bit
 from frenzy.trainer.model.making import model_without_weights
@@ -124,6 +126,16 @@ def check_attention(attention: str) -> None:
     package, is_there = packages.get(attention, ("", bool))
     if package and not is_there():
         raise BadInputError("training.attention", attention, f"{package} and a GPU for it are not there; use sdpa")
+
+
+def check_kernels(training: TrainingSpec) -> None:
+    """Refuse kernels and compilers that are not on this node. Raises BadInputError."""
+    if training.kernels == "liger" and not (find_spec("liger_kernel") and torch.cuda.is_available()):
+        raise BadInputError("training.kernels", "liger", "liger-kernel and a GPU for it are not there; use torch")
+    compiler = "gcc" if torch.cuda.is_available() else "g++"
+    if training.compile and shutil.which(compiler) is None:
+        allowed = f"torch.compile needs {compiler}, which is not on this node; install it or use false"
+        raise BadInputError("training.compile", True, allowed)
 
 
 def flops_shape(model: torch.nn.Module, config: Any) -> FlopsShape:

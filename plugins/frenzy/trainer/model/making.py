@@ -18,6 +18,7 @@ from frenzy.core.values.resource_plan import short_hash
 from frenzy.trainer import files
 from frenzy.trainer.heartbeats import beat, counting
 from frenzy.trainer.model import four_bit
+from frenzy.trainer.model.faster_layers import use_liger
 from frenzy.trainer.model.fused_loss import fuse_loss
 from frenzy.trainer.model.rank_share import RankShare, WholeWeights
 from frenzy.trainer.model.seeded_weights import SeededWeights
@@ -59,6 +60,8 @@ def make_model(
     model = _first_model(job, config, share, place, resumes=resumes)
     if job.training.loss == "fused":
         fuse_loss(model)
+    if job.training.kernels == "liger":
+        use_liger(model)
     if lora is not None:
         torch.manual_seed(job.training.seed)
         model = _with_adapters(model, job)

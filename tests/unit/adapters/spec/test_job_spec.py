@@ -192,6 +192,11 @@ def test_an_unknown_key_is_refused_with_the_likely_one(document: str, path: str,
         (changed(training={"lr_min_share": 0.1}), "training.lr_min_share", "constant has no decay"),
         (changed(training={"warmup_steps": 1, "warmup_share": 0.1}), "training.warmup_share", "at most one"),
         (
+            changed(training={"compile": True, "kernels": "liger"}),
+            "training.compile",
+            "not with training.kernels = liger",
+        ),
+        (
             changed(training={"attention": "flash_attention_2", "precision": "fp32"}),
             "training.attention",
             "computes in 16 bits",
