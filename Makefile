@@ -41,9 +41,13 @@ endif
 
 # CHECKED=1: after `make check`, which has run the first three folders.
 test-all: $(STAMP) ## every test but test-k8s-full: components killed, packaging, PostgreSQL, and Kubernetes (test-k8s)
+ifdef ARGS
+	@$(PYTEST) $(ARGS)
+else
 	@$(PYTEST) $(PARALLEL) $(if $(CHECKED),,tests/unit tests/tools tests/contract) tests/trainer
 	@$(PYTEST) tests/packaging tests/e2e --durations 20
 	@$(MAKE) test-k8s
+endif
 
 coverage: $(STAMP) ## lines and branches of the package that unit, tools, contract and trainer tests run
 	@mkdir -p build/coverage

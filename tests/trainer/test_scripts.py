@@ -39,7 +39,7 @@ def inline(code: str, run_dir: Path, **of_case: Any) -> Case:
 
 
 @pytest.mark.parametrize("name", ["torchrun_ddp.py", "hf_trainer.py"])
-def test_a_script_is_trained_watched_and_leaves_its_model(
+def test_a_recipe_is_trained_watched_and_leaves_its_model(
     server: LaunchServer, text: str, tmp_path: Path, name: str
 ) -> None:
     case = recipe(name, tmp_path / "run", text, num_gpus=2)
@@ -55,7 +55,7 @@ def test_a_script_is_trained_watched_and_leaves_its_model(
 
 
 @pytest.mark.parametrize("name", ["torchrun_ddp.py", "hf_trainer.py"])
-def test_a_script_that_is_asked_to_stop_goes_on_with_another_number_of_gpus(
+def test_a_recipe_that_is_asked_to_stop_goes_on_with_another_number_of_gpus(
     server: LaunchServer, text: str, tmp_path: Path, name: str
 ) -> None:
     case = recipe(name, tmp_path / "run", text, num_gpus=2, num_steps=40)
@@ -170,7 +170,7 @@ def test_a_command_that_is_not_there_is_the_users_mistake(server: LaunchServer, 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("before", "after"), [((2, 2), (1, 3)), ((1, 3), (2, 2))], ids=["2z2-1z3", "1z3-2z2"])
-def test_a_deepspeed_script_goes_on_with_other_ranks_and_another_stage_as_if_nothing_had_been(
+def test_the_deepspeed_recipe_goes_on_with_other_ranks_and_another_stage_as_if_nothing_had_been(
     server: LaunchServer, text: str, tmp_path: Path, before: tuple[int, int], after: tuple[int, int]
 ) -> None:
     def case(name: str, plan: tuple[int, int], **of_case: Any) -> Case:
