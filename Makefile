@@ -45,7 +45,7 @@ ifdef ARGS
 	@$(PYTEST) $(ARGS)
 else
 	@$(PYTEST) $(PARALLEL) $(if $(CHECKED),,tests/unit tests/tools tests/contract) tests/trainer
-	@$(PYTEST) tests/packaging tests/e2e --durations 20
+	@$(PYTEST) tests/packaging tests/pages tests/e2e --durations 20
 	@$(MAKE) test-k8s
 endif
 
@@ -117,6 +117,7 @@ gpu-pack: $(STAMP) ## wheels for scripts/gpu_proof.py on a GPU machine without a
 	@PYTHONPATH=plugins $(BIN)/python -m tools.gpu_proof.wheel_pack $(if $(PRESENT),--present $(PRESENT))
 
 docs-assets: $(STAMP) ## run the demo and take the pictures in docs/images (needs Chromium)
+	@$(BIN)/python -m tests.pages.pictures
 	@$(BIN)/python -m tests.e2e.docs_assets $(ARGS)
 
 up: $(STAMP) ## start Airflow here and print address and logins

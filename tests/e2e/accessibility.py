@@ -73,3 +73,44 @@ def keyboard_faults(page: Browser) -> list[str]:
             found.append(f"focus is not seen: {focused['html']}")
     reached = int(page.evaluate("(window.reached ?? []).length"))
     return [*found, *([f"Tab reaches {reached} of {wanted} controls"] if reached < wanted else [])]
+
+
+# Words that lie upon other words: of each text what its clipping ancestors leave of it.
+_OVERLAPS: Final = r"""
+(() => {
+  const clipped = (rect, element) => {
+    let [left, top, right, bottom] = [rect.left, rect.top, rect.right, rect.bottom];
+    for (let each = element; each && each !== document.body; each = each.parentElement) {
+      if (getComputedStyle(each).overflow === "visible") continue;
+      const box = each.getBoundingClientRect();
+      [left, top] = [Math.max(left, box.left), Math.max(top, box.top)];
+      [right, bottom] = [Math.min(right, box.right), Math.min(bottom, box.bottom)];
+    }
+    return { left, top, right, bottom };
+  };
+  const found = [];
+  const walker = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const { currentNode: text } = walker;
+    const within = text.parentElement;
+    // the head of a virtual table lies upon its rows
+    if (!text.data.trim() || !within.checkVisibility() || within.closest("option, pre, table.virtual")) continue;
+    const range = document.createRange();
+    range.selectNodeContents(text);
+    for (const each of range.getClientRects()) {
+      const box = clipped(each, within), words = text.data.trim().slice(0, 30);
+      if (box.right - box.left > 1 && box.bottom - box.top > 1) found.push({ words, ...box });
+    }
+  }
+  const over = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
+    && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3;
+  return found.flatMap((one, index) => found.slice(index + 1).filter((other) => over(one, other))
+    .map((other) => `${one.words} / ${other.words}`));
+})()
+"""
+_WIDER: Final = "document.documentElement.scrollWidth > innerWidth ? ['the page is wider than its window'] : []"
+
+
+def layout_faults(page: Browser) -> list[str]:
+    """Words upon words, and what stands beyond the window's edge."""
+    return [*page.evaluate(_OVERLAPS), *page.evaluate(_WIDER)]

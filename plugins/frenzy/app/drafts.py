@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from frenzy.app.facts import newcomer, scheduling_facts
-from frenzy.app.plan_listing import ASSUMED_STEPS
+from frenzy.app.plan_listing import ASSUMED_STEPS, plan_facts, tuned_request
 from frenzy.app.register import check_runs_read, planned, record_of
 from frenzy.app.services import Services
 from frenzy.app.stored_jobs import check_storable, check_use, dag_id_of
@@ -78,9 +78,7 @@ def draft(
     Planning and decision are those of a run; only what is not counted before there is one is assumed.
     micro_batch_size: only plans with it.
     """
-    identity = RunIdentity(dag_id=dag_id_of(job.name), run_id=_RUN_ID, task_group="")
-    request = RegisterRun(identity=identity, job=job, model_config=model_config, data_facts=data_facts)
-    run = record_of(request, services.clock.now_s())
+    run = _run_of(services, job, model_config, data_facts)
     preview = planned(services, run, micro_batch_size)
     fitting = sorted((each for each in preview.candidates if each.feasible), key=lambda each: each.rank or 0)
     refused = [each for each in preview.candidates if not each.feasible]
@@ -93,6 +91,39 @@ def draft(
         reason=preview.reason,
     )
     return _with_decision(services, view, run, fitting) if fitting else view
+
+
+def _run_of(services: Services, job: TrainingJob, config: Mapping[str, Any], data_facts: DataFacts) -> RunRecord:
+    """The run that would be registered."""
+    identity = RunIdentity(dag_id=dag_id_of(job.name), run_id=_RUN_ID, task_group="")
+    request = RegisterRun(identity=identity, job=job, model_config=config, data_facts=data_facts)
+    return record_of(request, services.clock.now_s())
+
+
+def tuned(
+    services: Services,
+    job: TrainingJob,
+    model_config: Mapping[str, Any],
+    *,
+    data_facts: DataFacts = NOT_COUNTED,
+    extra_bytes_per_gpu: int = 0,
+) -> tuple[TrainingJob, tuple[str, ...]]:
+    """``job`` changed as little as makes a plan fit, and what was changed: nothing where it fits, or nothing helps.
+
+    extra_bytes_per_gpu: memory beyond the prediction that it was seen to need.
+    """
+    run = _run_of(services, job, model_config, data_facts)
+    with services.ledger.reading() as tx:
+        facts = plan_facts(tx, services, run)
+    remedy = tuned_request(facts, services, run, extra_bytes_per_gpu)
+    return (job, ()) if remedy is None else (remedy.request.job, tuple(str(each) for each in remedy.changes))
+
+
+def memory_to_spare(services: Services, run_key: str) -> int:
+    """What the newest attempt of the run needed on each GPU beyond its plan; 0 before there is one."""
+    with services.ledger.reading() as tx:
+        attempts = tx.attempts(run_key)
+    return attempts[-1].extra_bytes_per_gpu if attempts else 0
 
 
 def unplanned(job: TrainingJob, *, shown: str, note: str | None) -> DraftView:

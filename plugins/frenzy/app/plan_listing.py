@@ -9,7 +9,8 @@ from frenzy.core.lifecycle.reschedule import MEMORY_REASONS, final_state, is_as_
 from frenzy.core.memory.measured_runs import NOTHING_MEASURED, MeasuredRuns
 from frenzy.core.memory.residuals import Residuals
 from frenzy.core.models.shape import model_shape
-from frenzy.core.planning.marp import PlanRequest, plan_candidates, smallest_remedy
+from frenzy.core.planning.marp import PlanRequest, plan_candidates, remedies, smallest_remedy
+from frenzy.core.planning.plan_remedies import Remedy
 from frenzy.core.planning.script_plans import UNNAMED_MODEL
 from frenzy.core.runs.ledger import CalibrationSample, JobState, NextAttempt, RunRecord, versions_key
 from frenzy.core.runs.script_key import measured_runs, script_key
@@ -87,6 +88,21 @@ def first_plans(
     if any(each.feasible for each in candidates):
         return candidates, None
     return candidates, smallest_remedy(request, facts.cluster, services.calibration, services.marp_policy, candidates)
+
+
+def tuned_request(facts: PlanFacts, services: Services, run: RunRecord, extra_bytes_per_gpu: int) -> Remedy | None:
+    """The least change of the run's job after which a plan fits the cluster as it is, with so much memory to spare.
+
+    None where none is needed, or none was found. Takes no part of the ledger.
+    """
+    try:
+        request = replace(_request(facts, services, run), extra_bytes_per_gpu=extra_bytes_per_gpu)
+        known = plan_candidates(request, facts.cluster, services.calibration, services.marp_policy)
+    except FrenzyError:
+        return None
+    if any(each.feasible for each in known):
+        return None
+    return remedies(request, facts.cluster, services.calibration, services.marp_policy, within=True)
 
 
 def next_plans(tx: LedgerTx, services: Services, run: RunRecord, following: NextAttempt) -> PlanChoice:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from frenzy.adapters.spec.job_spec import job_from_document, job_from_yaml, job_to_document, job_to_yaml, shown_yaml
 from frenzy.adapters.spec.schedule import next_starts
-from frenzy.app.drafts import check_changes, check_draft, check_what_if, draft, unplanned
+from frenzy.app.drafts import check_changes, check_draft, check_what_if, draft, memory_to_spare, tuned, unplanned
 from frenzy.app.services import Services, require_run
 from frenzy.core.runs.access import Caller
 from frenzy.core.runs.masking import masked_at, without_masked
@@ -55,7 +55,11 @@ class Drafter:
                 note = f"Its plans are made when the run begins: the model cannot be read here. {error.reason.sentence}"
                 view = unplanned(job, shown=shown, note=note)
             else:
-                view = draft(services, job, config, shown=shown)
+                changes: tuple[str, ...] = ()
+                if message.tune:
+                    job, changes = tuned(services, job, config)
+                view = draft(services, job, config, shown=shown_yaml(job))
+                view = replace(view, tuned=changes, tuned_yaml=job_to_yaml(job) if changes else None)
         starts_s = next_starts(job.trigger, services.clock.now_s(), _NUM_STARTS)
         return replace(view, replaces=replaces, trigger=job.trigger, next_starts_s=starts_s)
 
@@ -70,6 +74,10 @@ class Drafter:
                 check_what_if(services, job, message, caller)
             except SpecError as error:
                 raise SpecError(without_masked(error.violations, run)) from None
+            changes: tuple[str, ...] = ()
+            if message.tune:
+                extra, config = memory_to_spare(services, run_key), run.model_config or {}
+                job, changes = tuned(services, job, config, data_facts=run.data_facts, extra_bytes_per_gpu=extra)
             masked = masked_at(job, run.masked)
             view = draft(
                 services,
@@ -79,7 +87,7 @@ class Drafter:
                 data_facts=run.data_facts,
                 micro_batch_size=message.micro_batch_size,
             )
-        return without_masked(WhatIfView(draft=view, yaml_text=job_to_yaml(masked)), run)
+        return without_masked(WhatIfView(draft=replace(view, tuned=changes), yaml_text=job_to_yaml(masked)), run)
 
     @contextmanager
     def _place(self) -> Iterator[None]:

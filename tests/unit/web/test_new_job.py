@@ -280,6 +280,18 @@ def test_a_config_in_the_job_is_completed() -> None:
     assert "layer_norm_epsilon" in config
 
 
+def test_a_job_that_fits_nowhere_is_tuned_on_request_and_no_other_is(user: Users) -> None:
+    late = f"{YAML}constraints: {{deadline: '1970-01-12T00:00:00+00:00'}}\n"
+    assert drafted(user("op"), late).num_fitting == 0
+    message = JobDraft(yaml_text=late, tune=True)
+    view = user("op").ask("POST", "/draft", DraftView, message)
+    assert view.tuned_yaml is not None and view.num_fitting > 0
+    assert view.shown == shown_yaml(job_from_yaml(view.tuned_yaml))
+    assert drafted(user("op"), view.tuned_yaml).num_fitting == view.num_fitting
+    fits = user("op").ask("POST", "/draft", DraftView, replace(message, yaml_text=YAML))
+    assert (fits.tuned, fits.tuned_yaml) == ((), None)
+
+
 def test_a_folder_is_read_within_the_rules_relative_to_the_folders(tmp_path: Path) -> None:
     folder = tmp_path / "models/words"
     folder.mkdir(parents=True)

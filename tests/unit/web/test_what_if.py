@@ -14,11 +14,14 @@ from tests.unit.web.conftest import ApiUser, registration
 
 from frenzy.adapters.calibration_file import default_calibration
 from frenzy.adapters.spec.job_spec import job_from_yaml
-from frenzy.app.drafts import draft
+from frenzy.app.drafts import draft, tuned
 from frenzy.app.services import Services
+from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import PlaceView, RunView, WhatIf
 from frenzy.core.runs.views import WhatIfView
 from frenzy.core.values.errors import ReasonCode
+from frenzy.core.values.job import ConstraintsSpec
+from frenzy.core.values.units import GIB
 
 Users = Callable[[str | None], ApiUser]
 
@@ -163,6 +166,30 @@ def test_a_job_that_would_fit_nowhere_says_why(user: Users, run: RunView) -> Non
     found = asked(user("op"), run, {"data.sequence_length": 65536}).draft
     assert found.num_fitting == 0
     assert found.reason is not None and found.reason.code is ReasonCode.BAD_CONFIG_OR_DATA
+
+
+def test_tuned_it_has_the_least_change_that_fits(user: Users) -> None:
+    run = user("op").registered(name="late", constraints=ConstraintsSpec(deadline="1970-01-12T00:00:00+00:00"))
+    assert run.run.state is JobState.FAILED_NO_RESOURCE
+    view = user("op").ask("POST", f"/runs/{run.run.run_key}/what-if", WhatIfView, WhatIf(tune=True))
+    assert view.draft.num_fitting > 0
+    assert [each.partition(":")[0] for each in view.draft.tuned] == ["constraints.deadline"]
+    changed, own = job_from_yaml(view.yaml_text), run.run.job
+    assert changed.constraints.deadline != own.constraints.deadline
+    assert replace(changed, constraints=own.constraints) == own
+
+
+def test_a_job_that_fits_is_not_tuned(user: Users, run: RunView) -> None:
+    view = user("op").ask("POST", f"/runs/{run.run.run_key}/what-if", WhatIfView, WhatIf(tune=True))
+    assert view.draft.tuned == ()
+    assert job_from_yaml(view.yaml_text) == run.run.job
+
+
+def test_memory_that_a_run_was_seen_to_need_beyond_its_plan_is_kept_free(services: Services, run: RunView) -> None:
+    extra = 10 * GIB  # more than any card of the cluster has
+    job, changes = tuned(services, run.run.job, CONFIG, extra_bytes_per_gpu=extra)
+    assert (job, changes) == (run.run.job, ())
+    assert tuned(services, run.run.job, CONFIG)[1] == ()
 
 
 def test_texts_that_are_hidden_of_the_run_are_hidden_here_and_in_refusals(services: Services, user: Users) -> None:

@@ -214,9 +214,10 @@ class SubmitJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDraft:
-    """A specification as it is being written."""
+    """A specification as it is being written. tune: change it as little as makes a plan fit."""
 
     yaml_text: str
+    tune: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,11 +225,12 @@ class WhatIf:
     """The job of a run with other values.
 
     changes: by the dotted path of a field; null leaves it out. micro_batch_size: of the plans that are looked at. It is
-    the plan's to choose, so no specification names it.
+    the plan's to choose, so no specification names it. tune: as in JobDraft, after the changes.
     """
 
     changes: Annotated[Mapping[str, Any], Len(0, 64)] = field(default_factory=dict)
     micro_batch_size: Annotated[int, Ge(1), Le(1_000_000)] | None = None
+    tune: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,7 +81,8 @@ class DraftView:
     candidates: those that fit, best first, then refused ones; long lists are cut, so ``num_fitting`` and
     ``num_refused`` count all. reason: why none fits, with a remedy; else why the next pass would start it with
     ``plan_id``, or would not. replaces: whether a job of its name is stored already. trigger: when its DAG runs by
-    itself; next_starts_s: the next moments of its schedule, seconds of the epoch.
+    itself; next_starts_s: the next moments of its schedule, seconds of the epoch. tuned: what was changed so that a
+    plan fits, where that was asked for; tuned_yaml: the specification with it.
     """
 
     name: str
@@ -99,6 +100,8 @@ class DraftView:
     expected_start_s: float | None = None
     trigger: TriggerSpec = TriggerSpec()
     next_starts_s: tuple[float, ...] = ()
+    tuned: tuple[str, ...] = ()
+    tuned_yaml: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

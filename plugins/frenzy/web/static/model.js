@@ -1,5 +1,5 @@
 // What a run leaves: the model's place and size, how good it is, and what it writes.
-import { Refusal, bytes, duration, el, fetchJson, get } from "./page.js";
+import { Refusal, airflowLink, bytes, duration, el, fetchJson, get } from "./page.js";
 
 const EVALUATION = "EvaluateOperator";
 
@@ -24,10 +24,23 @@ function score(found) {
   return `${found.perplexity?.toFixed(2) ?? "–"} on ${found.held_out ? "held-out text" : "training text"}`;
 }
 
+// The Assets that its DAG run updated, its model among them; nothing where the reader may not see them in Airflow.
+async function assets({ dag_id, run_id }) {
+  const of = `source_dag_id=${encodeURIComponent(dag_id)}&source_run_id=${encodeURIComponent(run_id)}`;
+  try {
+    const { asset_events: events } = await fetchJson(`../../api/v2/assets/events?${of}&limit=50`);
+    return Array.from(new Map(events.map((each) => [each.uri, each.asset_id])), ([uri, id]) => ({ uri, id }));
+  } catch (error) {
+    if (error instanceof Refusal) return [];
+    throw error;
+  }
+}
+
 export async function modelOf({ run_key, identity }) {
   const [model] = await get(`models?run_key=${encodeURIComponent(run_key)}`);
   if (!model) return null;
-  return { ...model, evaluations: await evaluations(identity) };
+  const [found, updated] = await Promise.all([evaluations(identity), assets(identity)]);
+  return { ...model, evaluations: found, assets: updated };
 }
 
 export function modelCard(model) {
@@ -39,6 +52,7 @@ export function modelCard(model) {
     ...model.evaluations.flatMap((each) => [
       ["perplexity", score(each)],
       ["sample", el("pre", { class: "sample" }, `${each.prompt ?? ""}${each.sample ?? ""}`)]]),
+    ...(model.assets.length ? [["Assets", model.assets.map(({ uri, id }) => el("div", {}, airflowLink(`assets/${id}`, {}, uri)))]] : []),
   ];
   return el("dl", { class: "facts" }, rows.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
 }

@@ -23,11 +23,14 @@ function facts(draft) {
   return el("dl", { class: "facts" }, rows.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
 }
 
-function summary(draft) {
+// tune(say): changes the text as little as makes it fit.
+function summary(draft, tune) {
   return [
     draft.replaces ? notice(`Running it replaces the stored job ${draft.name}; give it another name to keep that.`, null, "warn") : null,
     draft.note ? notice(draft.note, null, "warn") : null,
+    draft.tuned.length ? notice("Changed so that it fits:", draft.tuned.join("; ")) : null,
     isRefused(draft) ? el("div", { class: "notice bad" }, reason(draft.reason)) : facts(draft),
+    isRefused(draft) ? el("p", {}, actionButton("Tune to fit", tune)) : null,
   ];
 }
 
@@ -88,6 +91,20 @@ class NewJob {
     this.verdict.node.setAttribute("aria-busy", String(!this.draft));
   }
 
+  async tune(say) {
+    const draft = await post("draft", { yaml_text: this.text.value, tune: true });
+    if (!draft.tuned_yaml) return say("No change of the job was found that makes it fit this cluster.");
+    this.asked += 1;
+    this.text.value = draft.tuned_yaml;
+    this.accept(draft);
+  }
+
+  accept(draft) {
+    this.draft = draft;
+    this.schedule.follow(draft.trigger);
+    this.show(draft, () => summary(draft, (say) => this.tune(say)), draft.candidates);
+  }
+
   async ask(number) {
     const yaml_text = this.text.value;
     if (!yaml_text.trim()) {
@@ -97,9 +114,7 @@ class NewJob {
     try {
       const draft = await post("draft", { yaml_text });
       if (number !== this.asked) return;
-      this.draft = draft;
-      this.schedule.follow(draft.trigger);
-      this.show(draft, () => summary(draft), draft.candidates);
+      this.accept(draft);
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;
       if (number !== this.asked) return;

@@ -26,13 +26,15 @@ function cells(node) {
 }
 
 export class NodeMap {
-  constructor(nameOf) {
+  // pick(node): what a click asks for.
+  constructor(nameOf, pick) {
     this.nameOf = nameOf;
     this.canvas = el("canvas", { role: "img" });
-    this.words = el("div", { class: "readout", "aria-live": "polite" }, "Point at a node to see who holds it.");
+    this.words = el("div", { class: "readout", "aria-live": "polite" }, "Each square is a GPU, each colour a job; empty is free, grey is not to be seen. Point at a node to see who holds it; a click shows its jobs.");
     this.picture = el("div", { class: "map" }, this.canvas);
     this.node = el("figure", {}, this.picture, this.words);
     this.canvas.addEventListener("mousemove", (event) => this.point(event));
+    this.canvas.addEventListener("click", (event) => { const found = this.at(event); if (found) pick(found.node.node); });
     this.boxes = [];
   }
 
@@ -104,10 +106,13 @@ export class NodeMap {
     return { labels, height: Math.max(LABEL, y) };
   }
 
-  point(event) {
-    const { offsetX, offsetY } = event;
-    const found = this.boxes.find((each) => offsetX >= each.x - GAP && offsetX <= each.x + each.wide + GAP
+  at({ offsetX, offsetY }) {
+    return this.boxes.find((each) => offsetX >= each.x - GAP && offsetX <= each.x + each.wide + GAP
       && offsetY >= each.y - GAP && offsetY <= each.y + each.tall + GAP);
+  }
+
+  point(event) {
+    const found = this.at(event);
     if (!found) return;
     const { node } = found;
     const who = node.holders.map((each) => `${each.num_gpus} by ${this.nameOf(each.run_key)}`).join(", ");

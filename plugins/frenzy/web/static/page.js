@@ -50,23 +50,33 @@ export function duration(seconds) {
 
 // The time zone that the reader chose in Airflow, which keeps it in this origin's storage; else the browser's.
 export function zone() {
-  try {
-    const chosen = JSON.parse(localStorage.getItem("timezone"));
-    if (chosen) return new Intl.DateTimeFormat("en", { timeZone: chosen }).resolvedOptions().timeZone;
-  } catch { /* storage may be closed to a framed page, or the name unknown to this browser */ }
-  return Intl.DateTimeFormat().resolvedOptions().timeZone;
+  return format().resolvedOptions().timeZone;
 }
 
-let formats = { of: null };
+// Making a format takes longer than using it a hundred times.
+const formats = new Map();
+const TWO = Object.fromEntries(["month", "day", "hour", "minute", "second"].map((each) => [each, "2-digit"]));
+
+function format() {
+  let chosen = null;
+  try {
+    chosen = localStorage.getItem("timezone");
+  } catch { /* storage may be closed to a framed page */ }
+  if (!formats.has(chosen)) formats.set(chosen, formatOf(chosen));
+  return formats.get(chosen);
+}
+
+function formatOf(chosen) {
+  const options = { hourCycle: "h23", year: "numeric", ...TWO };
+  try {
+    return new Intl.DateTimeFormat("en", { timeZone: JSON.parse(chosen) || undefined, ...options });
+  } catch { /* a zone that this browser does not know */ }
+  return new Intl.DateTimeFormat("en", options);
+}
 
 // The parts of a moment there, two digits each but for the year; 24 hours.
 export function parts(epochSeconds) {
-  const here = zone();
-  if (formats.of !== here) {
-    const two = Object.fromEntries(["month", "day", "hour", "minute", "second"].map((each) => [each, "2-digit"]));
-    formats = { of: here, all: new Intl.DateTimeFormat("en", { timeZone: here, hourCycle: "h23", year: "numeric", ...two }) };
-  }
-  return Object.fromEntries(formats.all.formatToParts(epochSeconds * 1000).map(({ type, value }) => [type, value]));
+  return Object.fromEntries(format().formatToParts(epochSeconds * 1000).map(({ type, value }) => [type, value]));
 }
 
 export function hours(epochSeconds) {
@@ -211,6 +221,7 @@ export class Refusal extends Error {
 
 // Python writes NaN and Infinity, which JSON does not know; they are read as null.
 function parse(text) {
+  if (!/NaN|Infinity/.test(text)) return JSON.parse(text);
   return JSON.parse(text.replace(/([:[,]\s*)(?:NaN|-?Infinity)(?=\s*[,}\]])/g, "$1null"));
 }
 

@@ -163,6 +163,6 @@ export function plansOf(view, counts = null) {
     candidates.length ? legend(names) : null,
     feasible.length ? show(feasible.slice(0, SHOWN)) : null,
     feasible.length > SHOWN ? folded(`${feasible.length - SHOWN} more`, show(feasible.slice(SHOWN))) : null,
-    refused.length ? folded(`${unfit} refused, and why`, show(refused)) : null,
+    !refused.length ? null : fit ? folded(`${unfit} refused, and why`, show(refused)) : show(refused),
   ];
 }

@@ -2,14 +2,15 @@
 import { Charts, ahead, forecasts, outlook, points } from "./charts.js";
 import { Logs } from "./logs.js";
 import { modelCard, modelOf } from "./model.js";
-import { Shown, actionButton, codeLink, el, get, isFinal, notice, post, repeat, runLink, runsOfPage, state } from "./page.js";
+import { Shown, actionButton, codeLink, el, get, isFinal, leaveTo, notice, post, repeat, runLink, runsOfPage, state } from "./page.js";
 import { account, attemptsTable, plansOf } from "./plans.js";
-import { resume, runAgain } from "./starting.js";
+import { handOver, resume, runAgain } from "./starting.js";
 import { range, timeline } from "./timeline.js";
 import { WhatIf } from "./what_if.js";
 
 const EVERY_MS = 2000;
 const EVALUATION_S = 600;
+const TUNED = ["FAILED_NO_RESOURCE", "FAILED_OOM", "FAILED_HOST_OOM"];
 
 class Training {
   constructor(runKey) {
@@ -34,7 +35,7 @@ class Training {
     const words = view.why || (view.preparation ? "Its data are being prepared; it holds no GPU meanwhile." : "It is being planned.");
     const far = view.preparation ? preparationText(view.preparation) : null;
     why.show([words, far, run.reason, run.state], () => [notice(words, far, tone(run.state)), code(run.reason)]);
-    when.show([(this.span ?? range(view)).map(Math.round), attempts.length, run.state], () => [timeline(view, this.span)]);
+    when.show([(this.span ?? range(view)).map(Math.round), attempts.length, run.state], () => (isFinal(run.state) && !attempts.length ? [] : [timeline(view, this.span)]));
     spent.show([attempts, isFinal(run.state) || Math.round(Date.now() / 10000)], () => (attempts.length
       ? [el("h2", {}, "Predicted and measured"), account(attempts, isFinal(run.state)),
         el("p", { class: "faint" }, "Predicted by the first plan, without starting and without moves; GPU-hours and cost count all the time that GPUs were held.")] : []));
@@ -70,12 +71,22 @@ class Training {
       say(runLink(run.identity.dag_id, runId, {}, "Open the new run"));
     });
     if (run.state === "SUCCEEDED") return [again];
+    const tune = TUNED.includes(run.state) && run.model_config !== null ? actionButton("Tune to fit", (say) => this.tune(say)) : null;
     return [actionButton("Resume", async (say) => {
       await resume(run.identity);
       say("It goes on from its newest checkpoint.");
       this.isResumed = true;
       look();
-    }), again];
+    }), again, tune];
+  }
+
+  // The least change with which it fits, for the page New job, where it is looked at and run.
+  async tune(say) {
+    const { draft, yaml_text: text } = await post(`runs/${encodeURIComponent(this.runKey)}/what-if`, { tune: true });
+    const open = actionButton("Open in New job, to run it", () => { handOver(text); leaveTo("../../plugin/frenzy_new_job"); });
+    if (draft.tuned.length) say(`It would fit with ${draft.tuned.join(" and ")}. `, open);
+    else if (draft.num_fitting) say("It fits as it is, by what is known now: run it again.");
+    else say("No change of the job was found that makes it fit this cluster. ", draft.reason?.remedy || "");
   }
 
   async draw(view, memory) {

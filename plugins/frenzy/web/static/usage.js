@@ -1,6 +1,6 @@
 // Who had how many GPUs when, from the leases of the ledger: stacked over time, and in a table.
 import uPlot from "./uPlot.js";
-import { Refusal, Shown, el, get, notice, table } from "./page.js";
+import { Refusal, Shown, el, get, hours, notice, parts, table, zone } from "./page.js";
 
 const EVERY_MS = 60_000;
 const HOUR_S = 3600;
@@ -16,9 +16,8 @@ function colour(name) {
 }
 
 const ink = (index) => (index < NUM_COLOURS ? colour(`term-${index}`) : colour("faint"));
-const two = (value) => String(value).padStart(2, "0");
-const hour = (s) => { const at = new Date(s * 1000); return `${two(at.getHours())}:${two(at.getMinutes())}`; };
-const day = (s) => { const at = new Date(s * 1000); return `${at.getMonth() + 1}/${at.getDate()}`; };
+const hour = (s) => hours(s).slice(0, -3);
+const day = (s) => { const { month, day: number } = parts(s); return `${month}-${number}`; };
 const moment = (s) => `${day(s)} ${hour(s)}`;
 const figure = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 2 : 1 }));
 const costOf = (row) => (row.cost === null ? "–" : figure(row.cost));
@@ -33,7 +32,7 @@ class Stack {
 
   // values: by name. unit: of an axis; line: a constant to compare with, [words, value].
   update(edges, values, unit, line = null) {
-    const mark = JSON.stringify([edges, values, unit, line, document.documentElement.dataset.theme, this.node.clientWidth]);
+    const mark = JSON.stringify([edges, values, unit, line, zone(), document.documentElement.dataset.theme, this.node.clientWidth]);
     if (mark === this.mark || !this.node.clientWidth) return;
     this.mark = mark;
     this.plot?.destroy();
@@ -55,10 +54,11 @@ class Stack {
       value: (_, __, ___, at) => (at === null ? "–" : figure(own[Math.min(at, own.length - 1)])),
     })).reverse();
     if (line) series.push({ label: line[0], stroke: colour("capacity"), width: 1.6, dash: [6, 4], points: { show: false }, value: () => figure(line[1]) });
+    const here = zone();
     return {
-      width: Math.max(420, this.node.clientWidth), height: HEIGHT, padding: [8, 8, 0, 0], cursor: { drag: { x: false, y: false } },
+      width: Math.max(420, this.node.clientWidth), height: HEIGHT, tzDate: (s) => uPlot.tzDate(new Date(s * 1000), here), padding: [8, 8, 0, 0], cursor: { drag: { x: false, y: false } },
       scales: { x: { time: true }, y: { range: (_, __, high) => [0, (high || 1) * 1.08] } },
-      axes: [{ ...axis, label: "time", labelSize: 18, size: 34, values: (_, ticks) => ticks.map(isLong ? day : hour), ...(isLong ? { incrs: DAYS } : {}) }, { ...axis, label: unit, labelSize: 20, size: 64 }],
+      axes: [{ ...axis, label: `time, ${here}`, labelSize: 18, size: 34, values: (_, ticks) => ticks.map(isLong ? day : hour), ...(isLong ? { incrs: DAYS } : {}) }, { ...axis, label: unit, labelSize: 20, size: 64 }],
       series: [{ label: "from", value: (_, at) => (at ? moment(at) : "–") }, ...series],
     };
   }
@@ -98,10 +98,10 @@ export class Usage {
 
   async ask() {
     this.asked = Date.now();
-    const [hours, parts] = PERIODS[this.period.value];
-    this.partWords = hours === parts ? "hour" : `${hours / parts} hours`;
+    const [numHours, numParts] = PERIODS[this.period.value];
+    this.partWords = numHours === numParts ? "hour" : `${numHours / numParts} hours`;
     try {
-      [this.day, this.found] = await Promise.all([history(24, 24, "gpu_type"), history(hours, parts, BY[this.by.value])]);
+      [this.day, this.found] = await Promise.all([history(24, 24, "gpu_type"), history(numHours, numParts, BY[this.by.value])]);
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;
       this.words.show(error.message, () => [notice(error.message, error.remedy, "bad")]);
@@ -123,7 +123,7 @@ export class Usage {
   }
 }
 
-function history(hours, parts, by) {
-  const since = Math.max(0, Math.floor(Date.now() / 1000) - hours * HOUR_S);
-  return get(`usage/history?since_s=${since}&by=${by}&num_parts=${parts}`);
+function history(numHours, numParts, by) {
+  const since = Math.max(0, Math.floor(Date.now() / 1000) - numHours * HOUR_S);
+  return get(`usage/history?since_s=${since}&by=${by}&num_parts=${numParts}`);
 }

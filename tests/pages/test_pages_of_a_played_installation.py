@@ -1,0 +1,156 @@
+"""The pages in a browser, without Airflow around them: what is there, whether all can read it, and where links lead."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+from tests.e2e.accessibility import faults, keyboard_faults, layout_faults
+from tests.e2e.browser import Browser
+from tests.pages.stage import Stage, stage
+
+RUNS = ("moved", "crashed", "refused", "running", "waiting")
+PAGES = [("gpus", None), ("new_job", None), *(("training", each) for each in RUNS)]
+WIDTHS = {1440: False, 1024: True}
+"""Windows that the pages are looked at in; the narrow one in dark colours."""
+
+
+def show(page: Browser, address: str, *, width: int = 1440, dark: bool = False, heading: bool = True) -> None:
+    page.open("about:blank")
+    page.wait_for("location.href === 'about:blank'")
+    page.complaints.clear()
+    page.window(width, 900)
+    page.dark(dark)
+    page.open(address)
+    page.wait_for(f"location.href === {json.dumps(address)}")
+    if heading:
+        page.wait_for("Boolean(document.querySelector('main h1'))")
+
+
+def press(page: Browser, title: str) -> None:
+    found = f"Array.from(document.querySelectorAll('button')).find((e) => e.textContent === {title!r} && !e.disabled)"
+    page.wait_for(f"Boolean({found})")
+    page.evaluate(f"{found}.click()")
+
+
+def says(page: Browser, words: str) -> None:
+    page.wait_for(f"document.body?.innerText.includes({words!r})")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(("name", "run"), PAGES, ids=lambda each: each)
+def test_everybody_can_read_and_use_a_page_and_nothing_lies_upon_anything(
+    name: str, run: str | None, width: int, page: Browser, played: Stage
+) -> None:
+    show(page, played.page(name, run), width=width, dark=WIDTHS[width])
+    if run in ("moved", "running"):
+        page.wait_for("document.querySelectorAll('.charts canvas').length === 3")
+    assert layout_faults(page) == []
+    assert faults(page) == []
+    assert keyboard_faults(page) == []
+    assert page.complaints == []
+
+
+def test_a_run_that_moved_says_what_it_took_and_where_its_memory_was_going(page: Browser, played: Stage) -> None:
+    show(page, played.page("training", "moved"))
+    says(page, "Predicted and measured")
+    page.wait_for("document.querySelectorAll('.charts canvas').length === 3")
+    legends = page.evaluate("Array.from(document.querySelectorAll('.charts .u-legend'), (e) => e.innerText).join(' ')")
+    for line in ("validation", "predicted", "required with margin", "capacity", "forecast"):
+        assert line in legends
+    assert page.evaluate("document.querySelectorAll('.timeline .band').length") == 2
+    for words in ("perplexity", "frenzy://models/moved", "GPU-hours", "goes on from step 90"):
+        says(page, words)
+
+
+def test_words_upon_words_would_be_found(page: Browser, played: Stage) -> None:
+    show(page, played.page("training", "moved"))
+    says(page, "Predicted and measured")
+    page.evaluate(
+        "for (const each of document.querySelectorAll('h2')) { each.style.position = 'fixed'; each.style.top = 0; }"
+    )
+    assert any("Attempts" in each for each in layout_faults(page))
+
+
+def test_lines_that_a_run_does_not_have_are_not_in_its_legend(page: Browser, played: Stage) -> None:
+    show(page, played.page("training", "running"))
+    page.wait_for("document.querySelectorAll('.charts canvas').length === 3")
+    legend = page.evaluate("document.querySelectorAll('.charts .u-legend')[2].innerText")
+    assert "emptiest GPU" in legend
+    assert "forecast" not in legend
+
+
+def test_a_reason_leads_to_its_section_of_the_runbook(page: Browser, played: Stage) -> None:
+    show(page, played.page("training", "crashed"))
+    says(page, "WORKER_CRASHED")
+    address = str(page.evaluate("document.querySelector('a[href$=\"#worker_crashed\"]').href"))
+    show(page, address)
+    assert page.evaluate("document.querySelector(':target').textContent") == "WORKER_CRASHED"
+    assert page.complaints == []
+
+
+def test_times_are_in_the_zone_that_was_chosen_in_airflow(page: Browser, played: Stage) -> None:
+    show(page, played.page("training", "moved"))
+    page.evaluate("localStorage.setItem('timezone', JSON.stringify('Asia/Tokyo'))")
+    show(page, played.page("training", "moved"))
+    says(page, "Asia/Tokyo")
+    told = page.evaluate("document.querySelector('.timeline .ends span').textContent")
+    began = datetime.fromtimestamp(played.runs["moved"].began_s, ZoneInfo("Asia/Tokyo"))
+    assert f"{began:%H:%M:%S}" in str(told)
+    page.evaluate("localStorage.removeItem('timezone')")
+
+
+def test_a_job_that_fits_nowhere_is_tuned_and_handed_to_new_job(page: Browser, played: Stage) -> None:
+    show(page, played.page("training", "refused"))
+    press(page, "Tune to fit")
+    says(page, "It would fit with constraints.max_cost")
+    page.evaluate("sessionStorage.setItem('frenzy.specification', 'name: other')")
+    press(page, "Open in New job, to run it")
+    assert "max_cost" in page.evaluate("sessionStorage.getItem('frenzy.specification')")
+    page.evaluate("sessionStorage.clear()")
+
+
+def test_a_specification_is_tuned_where_it_is_written(page: Browser, played: Stage) -> None:
+    show(page, played.page("new_job"))
+    page.wait_for("Boolean(document.querySelector('#preset option[value=tiny]'))")
+    script = "(e => {{ e.value = {0}; e.dispatchEvent(new Event({1!r})); }})(document.querySelector({2!r}))"
+    page.evaluate(script.format("'tiny'", "change", "#preset"))
+    says(page, "that fit, best first")
+    page.evaluate(script.format("e.value + 'constraints:\\n  max_cost: 1.0e-9\\n'", "input", "#job"))
+    press(page, "Tune to fit")
+    says(page, "Changed so that it fits:")
+    assert "1.0e-9" not in page.evaluate("document.querySelector('#job').value")
+    assert not page.evaluate("document.querySelector('.run button').disabled")
+
+
+def test_what_is_chosen_narrows_the_tables(page: Browser, played: Stage) -> None:
+    show(page, played.page("gpus"))
+    says(page, "Waiting: 2")
+    script = "(e => {{ e.value = {0!r}; e.dispatchEvent(new Event({1!r})); }})(document.querySelector({2!r}))"
+    page.evaluate(script.format("last-in", "input", "input[type=search]"))
+    says(page, "Waiting: 1 of 2")
+    page.evaluate(script.format("", "input", "input[type=search]"))
+    page.evaluate(script.format("WAITING_FOR_GPUS", "change", "select[aria-label=reason]"))
+    says(page, "Running: 0 of 1")
+
+
+@pytest.mark.parametrize("name", ["gpus", "training"])
+def test_where_nothing_ever_ran_the_page_says_so(name: str, page: Browser) -> None:
+    with stage(empty=True) as bare:
+        query = "?dag_id=job_none&run_id=none" if name == "training" else ""
+        show(page, bare.page(name) + query, heading=False)
+        says(page, "no training run yet" if name == "training" else "Nothing has ended yet.")
+        assert layout_faults(page) == []
+        assert page.complaints == []
+
+
+@pytest.mark.parametrize("name", ["gpus", "new_job"])
+def test_a_server_that_does_not_answer_is_told_and_asked_again(name: str, page: Browser, played: Stage) -> None:
+    page.call("Network.setBlockedURLs", urls=["*/api/v1/*"])
+    show(page, played.page(name), heading=False)
+    says(page, "Airflow's API server does not answer.")
+    page.call("Network.setBlockedURLs", urls=[])
+    if name == "gpus":
+        says(page, "Waiting: 2")
