@@ -53,9 +53,10 @@ def _near_each_other(room: FreeOfType, need: Need) -> Placement | None:
     if anywhere is None:
         return None
     for level in room.domains:
-        parts = sorted((room.part(names) for names in level), key=lambda part: part.idle_gpus)
-        for part in parts:
-            placement = _on_fewest_nodes(part, need) if part.idle_gpus >= need.num_gpus else None
+        idle = {names: room.idle_on(names) for names in level}
+        large_enough = sorted((each for each in level if idle[each] >= need.num_gpus), key=idle.__getitem__)
+        for names in large_enough:
+            placement = _on_fewest_nodes(room.part(names), need)
             if placement is not None and len(placement.allocations) == len(anywhere.allocations):
                 return placement
     return anywhere

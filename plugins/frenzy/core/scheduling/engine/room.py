@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -78,14 +78,15 @@ def full_capacity(node: Node) -> Free:
     return Free(node.num_usable, node.host_memory_bytes, round(node.num_cpus * 1000))
 
 
-def domains_of(nodes: Iterable[Node]) -> Domains:
-    """What several of ``nodes``, which have one GPU type, are part of."""
+def domains_of(nodes: Collection[Node]) -> Domains:
+    """What several of ``nodes``, which have one GPU type, are part of, but not all of them."""
     levels: dict[int, dict[tuple[str, ...], list[str]]] = {}
     for node in nodes:
         for depth in range(1, len(node.topology) + 1):
             levels.setdefault(depth, {}).setdefault(node.topology[:depth], []).append(node.name)
     by_level = (
-        tuple(tuple(names) for names in levels[depth].values() if len(names) > 1) for depth in sorted(levels)[::-1]
+        tuple(tuple(names) for names in levels[depth].values() if 1 < len(names) < len(nodes))
+        for depth in sorted(levels)[::-1]
     )
     return tuple(level for level in by_level if level)
 
@@ -120,6 +121,10 @@ class FreeOfType:
         if len(changed) <= _FEW_NODES:
             return self.with_free(changed)
         return FreeOfType.of({**self.free, **changed}, self.not_ready, self.domains)
+
+    def idle_on(self, names: Iterable[str]) -> int:
+        """Idle GPUs of the nodes called ``names`` that take new work."""
+        return sum(max(0, self.free[name].num_gpus) for name in names if name not in self.not_ready)
 
     def part(self, names: Iterable[str]) -> FreeOfType:
         """What is free on the nodes called ``names`` alone."""
