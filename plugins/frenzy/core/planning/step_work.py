@@ -12,7 +12,7 @@ from frenzy.core.models.weight_storage import WeightStorage, is_packed
 from frenzy.core.planning.throughput import StepWork
 from frenzy.core.values.job import Precision
 
-# Their norms are one kernel, and they have no rotary embeddings or few; in all other families a norm is a chain.
+# Their norms are one kernel, and they have no rotary embeddings. Phi and GPT-NeoX, which have, are not among them.
 _LAYER_NORM_FAMILIES: Final = frozenset({"gpt2", "gpt_bigcode", "opt", "mpt", "bert", "roberta"})
 
 
