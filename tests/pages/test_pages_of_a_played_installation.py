@@ -88,6 +88,7 @@ def test_a_reason_leads_to_its_section_of_the_runbook(page: Browser, played: Sta
     address = str(page.evaluate("document.querySelector('a[href$=\"#worker_crashed\"]').href"))
     show(page, address)
     assert page.evaluate("document.querySelector(':target').textContent") == "WORKER_CRASHED"
+    assert faults(page) == []
     assert page.complaints == []
 
 

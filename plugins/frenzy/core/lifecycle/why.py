@@ -13,7 +13,12 @@ from frenzy.core.values.units import format_bytes
 
 def why(run: RunRecord, attempts: Sequence[Attempt], entry: QueueEntry | None) -> str:
     """Sentences about now, then about the newest change. attempts: of the run, oldest first."""
-    return " ".join((*_now(run, attempts, entry), *_last_change(attempts)))
+    return " ".join(_closed(each) for each in (*_now(run, attempts, entry), *_last_change(attempts)))
+
+
+def _closed(sentence: str) -> str:
+    """What a worker's error says may end without a full stop."""
+    return sentence if sentence.rstrip().endswith((".", "!", "?", ":")) else f"{sentence.rstrip()}."
 
 
 def _now(run: RunRecord, attempts: Sequence[Attempt], entry: QueueEntry | None) -> Iterator[str]:

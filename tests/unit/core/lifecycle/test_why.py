@@ -7,6 +7,9 @@ from tests.unit.app.conftest import airflow as airflow
 from tests.unit.app.playing import Airflow, make_job
 
 from frenzy.app.queries import run_view
+from frenzy.app.settlement import end_attempt
+from frenzy.core.runs.protocol import EndReport
+from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.units import MIB
 
 OUT_OF_SPACE = 85
@@ -41,6 +44,15 @@ def test_a_move_says_why_and_what_it_cost(airflow: Airflow, last: int, saved: in
     airflow.place()
     assert "Attempt 1 ended at step" in why(airflow)
     assert said in why(airflow)
+
+
+def test_a_worker_s_words_are_a_sentence_of_their_own(airflow: Airflow) -> None:
+    airflow.begun()
+    result = AttemptResult(exit_code=1, last_step=5, total_steps=100, detail="ValueError: the model has 1,000 tokens")
+    end_attempt(airflow.services, airflow.key, 1, EndReport(result=result))
+    airflow.decide()
+    airflow.place()
+    assert "the model has 1,000 tokens. Attempt 2" in why(airflow)
 
 
 def test_a_run_that_is_done_says_how_far_it_came(airflow: Airflow) -> None:
