@@ -176,7 +176,7 @@ class Page {
     this.queue = queue;
     names = new Map(queue.running.map((row) => [row.run_key, row.job_name]));
     this.totals.show([queue.waiting.length, queue.running.length, gpus.types, gpus.nodes.map((row) => row.state)], () => [totals(queue, gpus)]);
-    this.types.show(gpus.types, () => [types(gpus)]);
+    this.types.show(gpus.types.map((each) => [each, notReady(gpus, each.gpu_type)]), () => [types(gpus)]);
     const nodes = JSON.stringify(gpus.nodes);
     if (nodes !== this.nodes) {
       this.nodes = nodes;

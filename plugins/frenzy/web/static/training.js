@@ -35,7 +35,8 @@ class Training {
     const words = view.why || (view.preparation ? "Its data are being prepared; it holds no GPU meanwhile." : "It is being planned.");
     const far = view.preparation ? preparationText(view.preparation) : null;
     why.show([words, far, run.reason, run.state], () => [notice(words, far, tone(run.state)), code(run.reason)]);
-    when.show([(this.span ?? range(view)).map(Math.round), attempts.length, run.state], () => (isFinal(run.state) && !attempts.length ? [] : [timeline(view, this.span)]));
+    const span = isFinal(run.state) ? range(view) : this.span ?? range(view);
+    when.show([span.map(Math.round), attempts.length, run.state], () => (isFinal(run.state) && !attempts.length ? [] : [timeline(view, span)]));
     spent.show([attempts, isFinal(run.state) || Math.round(Date.now() / 10000)], () => (attempts.length
       ? [el("h2", {}, "Predicted and measured"), account(attempts, isFinal(run.state)),
         el("p", { class: "faint" }, "Predicted by the first plan, without starting and without moves; GPU-hours and cost count all the time that GPUs were held.")] : []));
