@@ -31,6 +31,11 @@ class BadInputError(PermanentError):
             Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=f"{path}: {_short(value)} is refused; {allowed}")
         )
 
+    def of_held_out(self) -> BadInputError:
+        """The same of data that ``validation.path`` names, which are read as if they were ``data.path``."""
+        path = "validation.path" if self.path == "data.path" else self.path
+        return BadInputError(path, self.value, self.allowed)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankReport:

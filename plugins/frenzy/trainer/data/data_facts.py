@@ -64,7 +64,7 @@ def _check_held_out(job: TrainingJob) -> None:
     try:
         next(pieces(job.held_out.data), None)
     except BadInputError as error:
-        raise BadInputError(error.path.replace("data.path", "validation.path"), error.value, error.allowed) from error
+        raise error.of_held_out() from error
 
 
 def _count(data: DataSpec) -> _Count:

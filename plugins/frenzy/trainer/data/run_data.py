@@ -134,17 +134,12 @@ def held_out_data(
     try:
         found = run_data(job.held_out, tokenizer, paths, attempt=attempt, share=share, note=note)
     except BadInputError as error:
-        raise held_out_refusal(error) from error
+        raise error.of_held_out() from error
     return as_held_out(found)
 
 
 def as_held_out(packed: PackedData) -> PackedData:
     return replace(packed, num_train=0, num_validation=packed.num_train)
-
-
-def held_out_refusal(error: BadInputError) -> BadInputError:
-    """``error`` of reading held-out data, by the field that names them."""
-    return BadInputError("validation.path" if error.path == "data.path" else error.path, error.value, error.allowed)
 
 
 def job_tokenizer(job: TrainingJob) -> Any:
