@@ -11,6 +11,8 @@ from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.resource_plan import Candidate
 
 if TYPE_CHECKING:
+    from frenzy.adapters.library_process import Told
+    from frenzy.core.memory.model_trace import ModelTrace
     from frenzy.core.models.parameters import ModelShape
     from frenzy.core.planning.remedy_changes import Change
     from frenzy.settings import Settings
@@ -53,20 +55,27 @@ def plan(
 
 
 def plan_offline(
-    job: TrainingJob, settings: Settings, cluster_file: Path, policy: str, *, every_plan: bool = False
+    job: TrainingJob,
+    settings: Settings,
+    cluster_file: Path,
+    policy: str,
+    *,
+    every_plan: bool = False,
+    told: Told | None = None,
 ) -> OfflinePlan:
     """The plans of ``job`` on the cluster in ``cluster_file``. Raises PermanentError for a bad file or model.
 
-    every_plan: also those that another one beats in everything, and all that are refused.
+    every_plan: also those that another one beats in everything, and all that are refused. told: called
+    with how many parts of a trace are done, and of how many.
     """
     from frenzy.adapters.calibration_file import family_calibration
     from frenzy.adapters.spec.cluster_file import load_cluster
     from frenzy.core.planning.marp import PlanRequest, plan_candidates, smallest_remedy
 
     there = load_cluster(cluster_file)
-    shape = _shape_of(job, settings)
+    shape, trace = _model_of(job, settings, told)
     steps, note = _steps(job)
-    request = PlanRequest(job=job, shape=shape, total_steps=steps)
+    request = PlanRequest(job=job, shape=shape, total_steps=steps, trace=trace)
     calibration = family_calibration(shape.family)
     candidates = plan_candidates(replace(request, every_plan=every_plan), there, calibration, policy)
     fits = any(each.feasible for each in candidates)
@@ -96,7 +105,9 @@ class FitAnswer:
     candidates: tuple[Candidate, ...]
 
 
-def fit_offline(job: TrainingJob, settings: Settings, cards: str, policy: str) -> FitAnswer:
+def fit_offline(
+    job: TrainingJob, settings: Settings, cards: str, policy: str, *, told: Told | None = None
+) -> FitAnswer:
     """The change of the least effect with which ``job`` fits ``cards``, such as ``1xRTX4090``; verified by its plan.
 
     Raises PermanentError for cards that are not known, or a bad model.
@@ -108,9 +119,9 @@ def fit_offline(job: TrainingJob, settings: Settings, cards: str, policy: str) -
     there = node_of_cards(cards)
     # the user names the cards: what the job says of types and their number does not hold here
     free = replace(job, constraints=replace(job.constraints, gpu_types=(), max_gpus=None))
-    shape = _shape_of(job, settings)
+    shape, trace = _model_of(job, settings, told)
     request, calibration = (
-        PlanRequest(job=free, shape=shape, total_steps=_steps(job)[0]),
+        PlanRequest(job=free, shape=shape, total_steps=_steps(job)[0], trace=trace),
         family_calibration(shape.family),
     )
     candidates = plan_candidates(request, there, calibration, policy)
@@ -130,15 +141,20 @@ def fit_offline(job: TrainingJob, settings: Settings, cards: str, policy: str) -
     )
 
 
-def _shape_of(job: TrainingJob, settings: Settings) -> ModelShape:
-    """The job's model; that of no model where its memory is declared. Raises PermanentError for a bad one."""
-    from frenzy.adapters.model_config import resolve_model_config
+def _model_of(job: TrainingJob, settings: Settings, told: Told | None) -> tuple[ModelShape, ModelTrace | None]:
+    """The job's model; that of no model where its memory is declared. Raises PermanentError for a bad one.
+
+    Of a family without a closed form, also its trace.
+    """
+    from frenzy.adapters.traced_config import planned_config
+    from frenzy.core.memory.model_trace import trace_in
     from frenzy.core.models.shape import model_shape
     from frenzy.core.planning.script_plans import UNNAMED_MODEL
 
     if not job.names_a_model:
-        return UNNAMED_MODEL
-    return model_shape(resolve_model_config(job.model, cache_folder=settings.cache_folder))
+        return UNNAMED_MODEL, None
+    config = planned_config(job.model, job.training, cache_folder=settings.cache_folder, told=told)[1]
+    return model_shape(config), trace_in(config)
 
 
 def _steps(job: TrainingJob) -> tuple[int, str | None]:

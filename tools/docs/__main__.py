@@ -186,9 +186,11 @@ def models_page(calibration: Calibration) -> str:
         "# Models the planner covers",
         _NOTE,
         "A family is a Hugging Face `model_type`. The closed form of memory needs coefficients that were traced on "
-        "the family's own module with the releases below. A job outside this table is refused in its first task "
-        "with [`MODEL_NOT_SUPPORTED`](runbook.md#model_not_supported); it is never planned on a guess. What of it "
-        "the trainer runs is another question: [what a test trained](decisions/launchable-is-what-a-test-trained.md).",
+        "the family's own module with the releases below. A model of any other family is "
+        "[traced by itself](memory.md#families-without-a-closed-form); nothing is planned on a guess. A precision, "
+        "dropout or loss outside a family's row is refused with "
+        "[`MODEL_NOT_SUPPORTED`](runbook.md#model_not_supported). What of it the trainer runs is another question: "
+        "[what a test trained](decisions/launchable-is-what-a-test-trained.md).",
         f"Traced with {_versions_text(calibration)}.",
         _table(_MODEL_HEADINGS, _model_rows(calibration.activations)),
         "Every row holds with and without activation checkpointing. `fp16` uses the coefficients of `bf16`, which has "
@@ -200,9 +202,10 @@ def models_page(calibration: Calibration) -> str:
     if rest:
         parts.append(f"Parameters can be counted, but nothing is traced yet, so jobs are refused: {', '.join(rest)}.")
     parts += [
-        "Any other causal model whose parameters are embeddings, equal layers and a head is read by the parameters its "
-        "module registers; it is planned once `python -m tools.calibration OUTPUT --template FILE`, in a checkout, "
-        "has traced it. What a model needs without either, `frenzy marp trace` says.",
+        "Any other causal model is read by the parameters that its module registers. They must be embeddings, layers "
+        "that are equal or come again in the same order (up to eight first ones may differ), and a head. It is planned "
+        "from a trace, or by a closed form of its family once `python -m tools.calibration OUTPUT --template FILE`, in "
+        "a checkout, has made one.",
         "## Other releases",
         "Published measurements were made with older libraries, which keep other tensors. Coefficients of these are "
         "used to score them, never to plan.",

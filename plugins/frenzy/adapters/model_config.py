@@ -10,10 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import resource
-import subprocess
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -21,18 +17,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from frenzy.adapters.local.worker_environment import helper_environment
-from frenzy.core.models.module_tree import MODULE_TREE
-from frenzy.core.models.shape import SUPPORTED_FAMILIES
+from frenzy.adapters.library_process import ask
+from frenzy.core.memory.model_trace import library_config
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, SpecError, Violation
 from frenzy.core.values.job import ModelSpec
 
 _CONFIG_FILE: Final = "config.json"
 _MOST_CHARACTERS: Final = 4 * 1024**2
-_TIMEOUT_S: Final = 60.0
-# Of the process that is asked: a config may have layers without number, and each is a Python object at least.
-# What it holds is counted, not what it maps: the libraries of a GPU alone map more.
-_MOST_MEMORY_BYTES: Final = 4 * 1024**3
 _READER: Final = """
 import json, os, sys, tempfile
 sys.modules["torch"] = None
@@ -80,51 +71,15 @@ def _complete(given: Mapping[str, Any], path: str, cache_folder: Path | None) ->
     if kept is not None and kept.is_file():
         document: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
         return document
+    given = library_config(given)  # what is measured of a model is not the user's to say
     options = dict(given)
-    answer = _ask_transformers({"family": str(options.pop("model_type", "")), "options": options})
+    answer = ask(_READER, {"family": str(options.pop("model_type", "")), "options": options})
     if "config" not in answer:
         raise SpecError([Violation(path=path, value=_shown(given), allowed=_one_line(answer["error"]))])
-    answer["config"] |= _measured_tree(given)
     if kept is not None:
-        _keep(kept, answer["config"])
+        keep(kept, answer["config"])
     config: dict[str, Any] = answer["config"]
     return config
-
-
-def _measured_tree(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a model of a family that has no reader; nothing where it cannot be built here."""
-    if str(given.get("model_type", "")) in SUPPORTED_FAMILIES:
-        return {}
-    options = dict(given)
-    asked = {"family": str(options.pop("model_type", "")), "options": options}
-    answer = _ask("from frenzy.trainer.model.list_modules import main; main()", asked)
-    return {MODULE_TREE: answer[MODULE_TREE]} if MODULE_TREE in answer else {}
-
-
-def _ask_transformers(asked: Mapping[str, Any]) -> dict[str, Any]:
-    return _ask(_READER, asked)
-
-
-def _ask(program: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-    allowed = [each for each in resource.getrlimit(resource.RLIMIT_DATA) if each != resource.RLIM_INFINITY]
-    limit = min([_MOST_MEMORY_BYTES, *allowed])
-    limited = f"import resource; resource.setrlimit(resource.RLIMIT_DATA, ({limit},) * 2)\n"
-    command = [sys.executable, "-W", "ignore", "-c", limited + program]
-    try:
-        done = subprocess.run(
-            command,
-            input=json.dumps(asked, default=str),
-            env=helper_environment(os.environ),
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=True,
-        )
-    except (subprocess.SubprocessError, OSError) as error:
-        words = getattr(error, "stderr", None) or str(error)
-        return {"error": f"transformers could not be asked: {words[-300:]}"}
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
 
 
 def _digest(given: Mapping[str, Any]) -> str:
@@ -132,7 +87,8 @@ def _digest(given: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _keep(place: Path, config: Mapping[str, Any]) -> None:
+def keep(place: Path, config: Mapping[str, Any]) -> None:
+    """Write what was found to ``place``, whole or not at all."""
     draft = place.with_suffix(f".{hashlib.sha256(str(id(config)).encode()).hexdigest()[:8]}")
     # It only saves time: where nothing may be written, transformers is asked again.
     with suppress(OSError):
@@ -162,7 +118,7 @@ def _read_folder(folder: str) -> dict[str, Any]:
 
 def _from_hub(model: ModelSpec) -> dict[str, Any]:
     asked = {"hub_id": model.hub_id, "revision": model.revision or "main"}
-    answer = _ask_transformers(asked)
+    answer: dict[str, Any] = ask(_READER, asked)
     if "config" not in answer:
         of = "" if model.revision is None else f" at model.revision {model.revision!r}"
         raise PermanentError(

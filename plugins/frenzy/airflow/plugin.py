@@ -29,7 +29,7 @@ def api_app() -> dict[str, Any]:
 
     settings = load_settings(os.environ)
     ensure_loaders(settings.jobs_folder)
-    models = ModelReader(folders=(settings.dags_folder.parent, CHECKOUT))
+    models = ModelReader(folders=(settings.dags_folder.parent, CHECKOUT), cache_folder=settings.cache_folder)
     return {
         "app": create_app(services, airflow_person, on_job_changed=parse_soon, on_act=note_act, models=models),
         "url_prefix": URL_PREFIX,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from frenzy.app.services import Services
 from frenzy.core.lifecycle.reschedule import MEMORY_REASONS, final_state, is_as_wide, ladder
 from frenzy.core.memory.measured_runs import NOTHING_MEASURED, MeasuredRuns
+from frenzy.core.memory.model_trace import trace_in
 from frenzy.core.memory.residuals import Residuals
 from frenzy.core.models.shape import model_shape
 from frenzy.core.planning.marp import PlanRequest, plan_candidates, remedies, smallest_remedy
@@ -135,6 +136,7 @@ def _request(facts: PlanFacts, services: Services, run: RunRecord, following: Ne
         residuals=facts.residuals,
         measured_runs=facts.measured,
         resumes_as=_written_by(run, following),
+        trace=trace_in(run.model_config),
     )
 
 

@@ -10,6 +10,7 @@ from frenzy.app.queries import view_of
 from frenzy.app.services import Services, log_event
 from frenzy.app.states import move
 from frenzy.app.stored_jobs import check_job, check_managed, check_use
+from frenzy.core.memory.model_trace import library_config
 from frenzy.core.planning.selection import fitting
 from frenzy.core.runs.access import Caller, Forbidden, may_manage, record_of_started
 from frenzy.core.runs.ledger import FINAL_STATES, RUN_KEY_LENGTH, JobState, RunRecord
@@ -156,13 +157,18 @@ def _pending(tx: LedgerTx, services: Services, run: RunRecord) -> RunRecord:
     before = tx.run(run.run_key)
     if before is not None:
         run = replace(run, num_attempts=before.num_attempts, generation=before.generation + 1)
-        if not _trains_the_same(before, run) or before.model_config != run.model_config:
+        if not _trains_the_same(before, run) or not _is_the_same_model(before, run):
             services.runs.clear_checkpoints(run.run_key)
         else:
             run = replace(run, prepared_before=before.prepared or before.prepared_before)
     tx.put_run(run)
     log_event(tx, run.run_key, run.created_s, "state", f"PENDING: job {run.job.name!r} registered, its spec is frozen.")
     return run
+
+
+def _is_the_same_model(before: RunRecord, run: RunRecord) -> bool:
+    """Whatever was measured of it since."""
+    return library_config(before.model_config or {}) == library_config(run.model_config or {})
 
 
 def _planned(tx: LedgerTx, run: RunRecord, plans: tuple[tuple[Candidate, ...], Reason | None]) -> RunRecord:

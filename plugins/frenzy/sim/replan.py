@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from frenzy.adapters.calibration_file import default_calibration
+from frenzy.core.memory.model_trace import trace_in
 from frenzy.core.models.shape import model_shape
 from frenzy.core.planning.marp import PlanRequest, plan_candidates
 from frenzy.core.runs.views import PlanningFacts, QueueSnapshot
@@ -84,6 +85,7 @@ def all_plans(
         excluded_shapes=planning.excluded_shapes,
         extra_bytes_per_gpu=planning.extra_bytes_per_gpu,
         seconds_to_deadline=seconds_to_deadline,
+        trace=trace_in(planning.model_config),
     )
     candidates = plan_candidates(request, cluster, default_calibration(), marp_policy)
     return tuple(each.plan for each in candidates if each.feasible)

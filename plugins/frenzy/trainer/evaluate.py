@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from frenzy.core.models.module_tree import MODULE_TREE
+from frenzy.core.memory.model_trace import library_config
 from frenzy.core.values import codec
 from frenzy.core.values.errors import FrenzyError
 from frenzy.core.values.job import TrainingJob
@@ -150,8 +150,7 @@ def _model(folder: Path, job: TrainingJob, model_config: Mapping[str, Any]) -> A
 
     if (folder / "adapter_config.json").exists():  # it names another model to load
         raise BadInputError("run_dir", str(folder), "a finished model is whole; its adapters are in its folder adapter")
-    options = {name: value for name, value in model_config.items() if name not in ("model_type", MODULE_TREE)}
-    config = AutoConfig.for_model(model_config["model_type"], **options)
+    config = AutoConfig.for_model(**library_config(model_config))
     model = AutoModelForCausalLM.from_pretrained(
         folder,
         config=config,

@@ -1,7 +1,8 @@
 """The config of the model of a job that is being written, for its plans before there is a run.
 
 It is completed, or read from a folder or a hub, by a process of its own, briefly and within its memory: whoever may
-start runs names what is read, and what holds the reading to the rules holds for a whole process.
+start runs names what is read, and what holds the reading to the rules holds for a whole process. A model of a family
+without a closed form is traced there, once for a config.
 """
 
 from __future__ import annotations
@@ -20,15 +21,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from frenzy.adapters.local.worker_environment import helper_environment
-from frenzy.adapters.model_config import resolve_model_config
 from frenzy.adapters.spec.job_paths import anchored
 from frenzy.adapters.spec.job_spec import job_from_document, job_to_document
+from frenzy.adapters.traced_config import planned_config
 from frenzy.core.values.codec import decode, encode
 from frenzy.core.values.errors import FrenzyError, PermanentError, Reason, ReasonCode, SpecError, Violation
-from frenzy.core.values.job import ModelSpec, TrainingJob
+from frenzy.core.values.job import ModelSpec, TrainingJob, TrainingSpec
 from frenzy.core.values.sources import SourceRules
 
-_TIMEOUT_S: Final = 30.0
+# A trace is most of it.
+_TIMEOUT_S: Final = 90.0
 # Of what each of its processes holds: less than an API server's container has.
 _MOST_MEMORY_BYTES: Final = 1024**3
 _NUM_REMEMBERED: Final = 16
@@ -38,9 +40,10 @@ _READ: Final = "from frenzy.web.model_reader import main; main()"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReader:
-    """Reads configs. folders: where relative paths are looked for."""
+    """Reads configs. folders: where relative paths are looked for. cache_folder: where answers are kept."""
 
     folders: Sequence[Path] = ()
+    cache_folder: Path | None = None
 
     def config_of(self, job: TrainingJob, rules: SourceRules) -> Mapping[str, Any]:
         """The complete config; empty where ``job`` names no model.
@@ -49,9 +52,11 @@ class ModelReader:
         """
         if not job.names_a_model:
             return {}
+        kept = {} if self.cache_folder is None else {"cache_folder": str(self.cache_folder)}
         if job.model.config is not None:
-            return _completed(json.dumps({"config": dict(job.model.config)}))
-        asked = {"job": job_to_document(anchored(job, self.folders)), "rules": encode(rules)}
+            training = {"precision": job.training.precision, "attention": job.training.attention}
+            return _completed(json.dumps({"config": dict(job.model.config), "training": training, **kept}))
+        asked = {"job": job_to_document(anchored(job, self.folders)), "rules": encode(rules), **kept}
         return _read_apart(json.dumps(asked))
 
 
@@ -75,11 +80,14 @@ def main() -> None:
 def _config(asked: Mapping[str, Any]) -> Mapping[str, Any]:
     from frenzy.trainer.guarded import guarded
 
+    folder = asked.get("cache_folder")
+    cache_folder = None if folder is None else Path(folder)
     if "config" in asked:
-        return resolve_model_config(ModelSpec(config=asked["config"]))
+        training = decode(TrainingSpec, asked["training"])
+        return planned_config(ModelSpec(config=asked["config"]), training, cache_folder=cache_folder)[1]
     job, rules = job_from_document(asked["job"]), decode(SourceRules, asked["rules"])
     with guarded(job, rules):
-        return resolve_model_config(job.model)
+        return planned_config(job.model, job.training, cache_folder=cache_folder)[1]
 
 
 @lru_cache(_NUM_REMEMBERED)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.airflow_secrets import SECRET, hold_secrets
 
-from frenzy.adapters import model_config
+from frenzy.adapters import library_process
 from frenzy.adapters.model_config import resolve_model_config
 from frenzy.core.values.errors import SpecError
 from frenzy.core.values.job import ModelSpec
@@ -80,6 +80,19 @@ def test_the_process_that_reads_a_users_config_sees_nothing_that_airflow_holds(
     assert SECRET not in str(seen)
 
 
+def test_the_process_that_is_asked_has_only_so_much_time() -> None:
+    answer = library_process.ask("import time; time.sleep(60)", {}, timeout_s=0.2)
+    assert answer["error"].endswith("it did not answer within 0.2 s")
+
+
+@pytest.mark.parametrize(
+    "program", ["import sys; sys.exit('no such thing')", "import sys; print('{'); sys.exit('no such thing')"]
+)
+def test_a_process_that_ends_without_an_answer_is_quoted(program: str) -> None:
+    answer = library_process.ask(program, {"much": "x" * 2**20})
+    assert answer["error"].endswith("no such thing")
+
+
 def test_the_process_that_is_asked_has_only_so_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_config, "_MOST_MEMORY_BYTES", 256 * 1024**2)
-    assert "MemoryError" in model_config._ask("print(len(bytearray(2**30)))", {})["error"]
+    monkeypatch.setattr(library_process, "MOST_MEMORY_BYTES", 256 * 1024**2)
+    assert "MemoryError" in library_process.ask("print(len(bytearray(2**30)))", {})["error"]

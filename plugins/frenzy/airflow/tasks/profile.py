@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from frenzy.adapters.api_client import ApiClient
 
 _TABLE_WIDTH: Final = 320
+logger = logging.getLogger(__name__)
 
 
 def registration(
@@ -37,9 +39,9 @@ def registration(
 
     before: the run as it was, if its tasks were cleared; it goes on with its commit of a hub's model.
     """
-    from frenzy.adapters.model_config import resolve_model
     from frenzy.adapters.source_settings import source_rules
     from frenzy.adapters.spec.script_content import script_content
+    from frenzy.adapters.traced_config import planned_config
     from frenzy.trainer.data.data_facts import data_facts as measure
     from frenzy.trainer.guarded import guarded
 
@@ -49,7 +51,12 @@ def registration(
         known = _known(data_facts)
         model_config: Mapping[str, Any] = {}
         if spec.names_a_model:
-            model, model_config = resolve_model(_at_its_commit(spec.model, before), cache_folder=settings.cache_folder)
+            model, model_config = planned_config(
+                _at_its_commit(spec.model, before),
+                spec.training,
+                cache_folder=settings.cache_folder,
+                told=_say_traced,
+            )
             spec = replace(spec, model=model)  # every attempt reads the same commit
         return RegisterRun(
             identity=identity,
@@ -60,6 +67,10 @@ def registration(
             asked_model=asked,
             script_content=script_content(spec),
         )
+
+
+def _say_traced(done: int, of: int) -> None:
+    logger.info("The model's family has no closed form: its own module is traced, %d of %d parts done.", done, of)
 
 
 def _at_its_commit(model: ModelSpec, before: RunRecord | None) -> ModelSpec:

@@ -244,6 +244,14 @@ def find_coefficients(
     return found
 
 
+def with_fused_loss_of(
+    others: Iterable[ActivationCoefficients], own: ActivationCoefficients
+) -> ActivationCoefficients | None:
+    """``own`` with the fused loss, as ``others`` (of another family) tell of it: the code of the head is the same."""
+    head = _change_of_head(tuple(others), own.setting)
+    return None if head is None else _with_fused_loss(own, *head)
+
+
 def _as_traced(known: tuple[ActivationCoefficients, ...], setting: ActivationSetting) -> ActivationSetting:
     """``setting`` in the terms that sets are traced for."""
     adapters = setting.adapters

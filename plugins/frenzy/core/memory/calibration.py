@@ -70,6 +70,10 @@ class Calibration:
     virtual_utilisation: float = 1.0
     internode_bytes_per_s: float = 1.25e9
 
+    def of_family(self, family: str) -> tuple[ActivationCoefficients, ...]:
+        """All coefficients of ``family``."""
+        return self._by_family.get(family, ())
+
     @cached_property
     def _by_family(self) -> Mapping[str, tuple[ActivationCoefficients, ...]]:
         families = dict.fromkeys(each.family for each in self.activations)
@@ -80,7 +84,7 @@ class Calibration:
         hidden_dropout = max(shape.embedding_dropout, shape.residual_dropout) > 0
         key = (shape.family, shape.attention_dropout > 0, hidden_dropout, setting)
         if key not in self._answers:
-            self._answers[key] = find_coefficients(self._by_family.get(shape.family, ()), shape, setting)
+            self._answers[key] = find_coefficients(self.of_family(shape.family), shape, setting)
         return self._answers[key]
 
     @cached_property

@@ -163,7 +163,7 @@ class TypeFacts:
             compute_capability=self.gpu.compute_capability,
         )
         is_own = self.request.job.workload is None  # what a script can run, it says itself
-        refusal = launch_refusal(self.request.job, self.request.shape, choice) if is_own else None
+        refusal = launch_refusal(self.request.job, self.request.shape, choice, self.request.trace) if is_own else None
         if refusal is None and tp > self.gpus_per_node:
             problem = f"Tensor parallel {tp} does not fit one node of {self.gpus_per_node} {self.gpu.name}."
             return Reason(code=ReasonCode.PREDICTED_NOT_LAUNCHABLE, detail=problem)

@@ -117,6 +117,8 @@ def _learned(facts: TypeFacts, predicted: PredictedGrid) -> PredictedGrid:
 
 
 def _unsupported(request: PlanRequest, calibration: Calibration) -> PermanentError:
+    if request.trace is not None and request.trace.problem is not None:
+        return _untraced(request.shape.family, request.trace.problem)
     covered = sorted({each.family for each in calibration.activations})
     training, dropout = request.job.training, request.shape.has_dropout
     return PermanentError(
@@ -130,6 +132,12 @@ def _unsupported(request: PlanRequest, calibration: Calibration) -> PermanentErr
             remedy="Use a covered family and precision; frenzy marp trace SPEC tells what this one would take.",
         )
     )
+
+
+def _untraced(family: str, problem: str) -> PermanentError:
+    detail = f"The memory model has no coefficients for {family}, and its module could not be traced: {problem}"
+    remedy = "Use a covered family, or declare its memory as a script of your own (docs/bring-your-script.md)."
+    return PermanentError(Reason(code=ReasonCode.MODEL_NOT_SUPPORTED, detail=detail, remedy=remedy))
 
 
 def _verdicts(selection: PlanSelection) -> Iterator[Ranked | Refused]:
@@ -172,7 +180,10 @@ def ranked_candidates(plans: list[ResourcePlan], request: PlanRequest) -> tuple[
     if not plans:
         return ()
     best, by_cost = plans[0], request.job.objective is Objective.COST
-    first = Candidate(plan=best, rank=1, reason=_best_reason(best, len(plans), by_cost=by_cost))
+    reason = _best_reason(best, len(plans), by_cost=by_cost)
+    if request.trace is not None:
+        reason = replace(reason, detail=f"{reason.detail} {request.trace.sentence}")
+    first = Candidate(plan=best, rank=1, reason=reason)
     rest = (
         Candidate(plan=plan, rank=rank, reason=_later_reason(plan, best, by_cost=by_cost))
         for rank, plan in enumerate(plans[1:], start=2)

@@ -2,8 +2,9 @@
 
 A combination counts as launchable when a test has trained it (``tests/trainer``): on the CPU, where
 the trainer runs the same code as on a GPU. What has no kernels there is not launchable until it was
-trained on a GPU; attention and kernels that the user installed are the exception. Everything else
-may be predicted, is never chosen, and says why.
+trained on a GPU; attention and kernels that the user installed are the exception. A family that the memory
+model has no coefficients for runs as far as its trace did: with the options that every causal model of the
+library has. Everything else may be predicted, is never chosen, and says why.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from frenzy.core.memory.model_trace import ModelTrace
 from frenzy.core.models.parameters import ModelShape
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.hardware import DeviceKind
@@ -97,17 +99,28 @@ class _Question:
         return self.job.training
 
 
-def launch_refusal(job: TrainingJob, shape: ModelShape, choice: LaunchChoice) -> Reason | None:
+def launch_refusal(
+    job: TrainingJob, shape: ModelShape, choice: LaunchChoice, trace: ModelTrace | None = None
+) -> Reason | None:
     """Why the trainer cannot run ``choice`` of ``job``; None when it can.
 
     The reason's code is PREDICTED_NOT_LAUNCHABLE; its remedy is the smallest change of the job, where
-    there is one.
+    there is one. trace: of a model whose family is not in the table.
     """
-    family = TRAINED_FAMILIES.get(shape.family)
+    family = TRAINED_FAMILIES.get(shape.family) or _as_traced(trace)
     if shape.is_encoder or family is None:
         return _family_refusal(shape)
     question = _Question(job, shape, choice, family)
     return next((refusal for rule in _RULES if (refusal := rule(question)) is not None), None)
+
+
+def _as_traced(trace: ModelTrace | None) -> TrainedFamily | None:
+    """What the trainer runs of a model whose own class ran in a trace."""
+    if trace is None or not trace.activations:
+        return None
+    return TrainedFamily(
+        sdpa=trace.has_sdpa, fused_loss=trace.fuses_loss, tensor_parallel=False, nf4=False, document_masks=False
+    )
 
 
 def _refused(detail: str, remedy: str | None = None) -> Reason:
@@ -153,7 +166,7 @@ def _loss(question: _Question) -> Reason | None:
     if question.training.loss != "fused":
         return None
     if not question.family.fused_loss:
-        return _refused(f"{question.shape.family} caps its logits before the loss.", "Set training.loss to torch.")
+        return _refused(f"{question.shape.family} changes its logits before the loss.", "Set training.loss to torch.")
     if question.choice.tp > 1:
         detail = "Tensor parallelism splits the output head, which the fused loss applies whole."
         return _refused(detail, "Set training.loss to torch.")
@@ -199,7 +212,7 @@ def _compile(question: _Question) -> Reason | None:
 def _document_masks(question: _Question) -> Reason | None:
     if not question.job.data.document_masks or question.family.document_masks:
         return None
-    detail = f"{question.shape.family} does not tell documents apart by their position ids."
+    detail = f"{question.shape.family} is not known to tell documents apart by their position ids."
     return _refused(detail, "Set data.document_masks to false.")
 
 
@@ -208,7 +221,7 @@ def _quantization(question: _Question) -> Reason | None:
     if lora is None or lora.quantization == "none":
         return None
     if not question.family.nf4:
-        detail = f"The experts of {question.shape.family} are not quantised."
+        detail = f"Weights of {question.shape.family} are not quantised."
         return _refused(detail, "Set training.lora.quantization to none.")
     if question.choice.kind is DeviceKind.CUDA and question.choice.zero_stage == 3:
         return _refused("4-bit weights under ZeRO stage 3 were not validated on a GPU.")

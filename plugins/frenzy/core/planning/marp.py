@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Final
 
 from frenzy.core.memory.calibration import Calibration
+from frenzy.core.memory.model_trace import calibrated
 from frenzy.core.planning.estimated_plans import closed_form_candidates
 from frenzy.core.planning.paper_plans import paper_candidates
 from frenzy.core.planning.plan_remedies import Remedy, first_remedy, refusal_of
@@ -112,7 +113,8 @@ def _first_remedy(
 def _candidates(
     solve: Policy, request: PlanRequest, cluster: Cluster, calibration: Calibration
 ) -> tuple[Candidate, ...]:
-    """By the policy; a script's plans are the same by every policy."""
+    """By the policy; a script's plans are the same by every policy. A traced model brings its own coefficients."""
+    calibration = calibrated(calibration, request.trace)
     if request.job.workload is None:
         return solve(request, cluster, calibration)
     own = closed_form_candidates if request.job.names_a_model else script_candidates

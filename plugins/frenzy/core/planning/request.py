@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from frenzy.core.memory.measured_runs import NOTHING_MEASURED, MeasuredRuns
+from frenzy.core.memory.model_trace import ModelTrace
 from frenzy.core.memory.residuals import NOTHING_LEARNED, Residuals, residual_family
 from frenzy.core.models.parameters import ModelShape
 from frenzy.core.values.job import TrainingJob
@@ -21,7 +22,7 @@ class PlanRequest:
     jobs taught about the predictions. resumes_as: the plan that wrote the checkpoint of a script
     that goes on in the same shape only. every_plan: list also what other plans beat, and all that is refused
     for GPUs that there are. micro_batch_size: of the only plans that are looked at. measured_runs: what runs of the
-    same script took, where nobody names its model.
+    same script took, where nobody names its model. trace: of a model whose family has no coefficients.
     """
 
     job: TrainingJob
@@ -35,6 +36,7 @@ class PlanRequest:
     every_plan: bool = False
     micro_batch_size: int | None = None
     measured_runs: MeasuredRuns = NOTHING_MEASURED
+    trace: ModelTrace | None = None
 
     @property
     def residual_family(self) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -10,7 +12,9 @@ from typing import Any, Final, Literal
 
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.closed_form import Workload, predict_memory
-from frenzy.core.models.shape import ModelShape, model_shape
+from frenzy.core.memory.model_trace import MODEL_TRACE, ModelTrace, calibrated, trace_in
+from frenzy.core.models.module_tree import MODULE_TREE
+from frenzy.core.models.shape import SUPPORTED_FAMILIES, ModelShape, model_shape
 from frenzy.core.planning.candidates import workload_of
 from frenzy.core.planning.grid import grid_of
 from frenzy.core.planning.launchable import LaunchChoice, launch_refusal
@@ -22,6 +26,7 @@ from frenzy.core.values.job import CheckpointSpec, DataSpec, LoraSpec, ModelSpec
 from frenzy.core.values.resource_plan import MemoryPrediction, ResourcePlan
 
 NUM_STEPS: Final = 3
+Attention = Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"]
 # The trainer reads no prediction: a case that cannot be predicted is measured with this one.
 _UNPREDICTED: Final = MemoryPrediction(peak_allocated_bytes=0, required_bytes=0, host_bytes=0, at="")
 
@@ -43,7 +48,7 @@ class MeasureCase:
     quantization: Literal["none", "nf4"] = "none"
     double_quantization: bool = False
     optimizer: Literal["adamw", "adamw-8bit", "sgd"] = "adamw"
-    attention: Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"] = "sdpa"
+    attention: Attention = "sdpa"
     loss: Literal["torch", "fused"] = "torch"
     offload_optimizer: bool = False
     document_masks: bool = False
@@ -59,7 +64,12 @@ class MeasureCase:
 
     @property
     def shape(self) -> ModelShape:
-        return _shape(json.dumps(self.config))
+        return _model(json.dumps(self.config), self.precision, self.attention)[0]
+
+    @property
+    def trace(self) -> ModelTrace | None:
+        """Of a model whose family has no closed form."""
+        return _model(json.dumps(self.config), self.precision, self.attention)[1]
 
     @property
     def num_parameters(self) -> int:
@@ -96,16 +106,30 @@ class MeasureCase:
 
 
 @lru_cache(maxsize=1024)
-def _shape(config: str) -> ModelShape:
+def _model(config: str, precision: Precision, attention: Attention) -> tuple[ModelShape, ModelTrace | None]:
     """The shape of the config with the library's defaults. Raises PermanentError for one that is not supported."""
-    return model_shape(_full_config(config))
+    full = _full_config(json.loads(config), precision, attention)
+    return model_shape(full), trace_in(full)
 
 
-def _full_config(config: str) -> dict[str, Any]:
+def _full_config(config: dict[str, Any], precision: Precision, attention: Attention) -> dict[str, Any]:
     from transformers import AutoConfig
 
-    full: dict[str, Any] = AutoConfig.for_model(**json.loads(config)).to_dict()
-    return full
+    full: dict[str, Any] = AutoConfig.for_model(**config).to_dict()
+    return full if full["model_type"] in SUPPORTED_FAMILIES else {**full, **_traced(full, precision, attention)}
+
+
+def _traced(full: dict[str, Any], precision: Precision, attention: Attention) -> dict[str, Any]:
+    """The parameters and the trace of a model whose family has no closed form, as the planner has them made."""
+    from transformers import AutoConfig
+
+    from frenzy.trainer.model.list_modules import module_tree
+
+    tree = module_tree(AutoConfig.for_model(**full))
+    asked = {"config": full, MODULE_TREE: tree, "precision": precision, "attentions": [attention]}
+    command = [sys.executable, "-W", "ignore", "-m", "frenzy.trainer.trace.one_model"]
+    ended = subprocess.run(command, input=json.dumps(asked), stdout=subprocess.PIPE, text=True, check=True)
+    return {MODULE_TREE: tree, MODEL_TRACE: json.loads(ended.stdout.splitlines()[-1])}
 
 
 def job_of(case: MeasureCase, text: Path) -> TrainingJob:
@@ -150,7 +174,7 @@ def refusal_of(case: MeasureCase, kind: DeviceKind) -> Reason | None:
         detail = "ZeRO stage 0 is not offered: a run in it could not move to another number of GPUs."
         return Reason(code=ReasonCode.PREDICTED_NOT_LAUNCHABLE, detail=detail, remedy="Use stage 1, 2 or 3.")
     choice = LaunchChoice(kind=kind, zero_stage=case.zero_stage, tp=case.tp, offload_optimizer=case.offload_optimizer)
-    return launch_refusal(job_of(case, Path()), case.shape, choice)
+    return launch_refusal(job_of(case, Path()), case.shape, choice, case.trace)
 
 
 def prediction_of(case: MeasureCase, calibration: Calibration, kind: DeviceKind) -> MemoryPrediction | None:
@@ -159,7 +183,7 @@ def prediction_of(case: MeasureCase, calibration: Calibration, kind: DeviceKind)
     grid = grid_of([row])
     if case.offload_optimizer:
         grid = replace(grid, offload=~grid.offload)
-    memory = predict_memory(_workload(case, kind), grid, calibration)
+    memory = predict_memory(_workload(case, kind), grid, calibrated(calibration, case.trace))
     return None if memory is None else memory.prediction(0)
 
 

@@ -33,7 +33,8 @@ def _takes_memory(tensor: torch.Tensor) -> bool:
     return not tensor.is_meta if device is None else device.type != "meta"
 
 
-def _call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run_operation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """As torch does it."""
     return func(*args, **kwargs)
 
 
@@ -49,7 +50,7 @@ class StorageLog(TorchDispatchMode):
         self,
         *,
         granule: int = 1,
-        call: Operation = _call,
+        call: Operation = run_operation,
         size_of: Callable[[Any, int, torch.Tensor], int | None] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

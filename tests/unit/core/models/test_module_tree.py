@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from frenzy.core.models.module_tree import MODULE_TREE
+from frenzy.core.models.module_tree import MODULE_TREE, LayerPattern, layer_pattern
 from frenzy.core.models.shape import model_shape
 from frenzy.core.values.errors import PermanentError, ReasonCode
 
@@ -53,11 +53,37 @@ def test_the_config_says_what_parameters_cannot() -> None:
     assert (shape.max_positions, shape.attention_dropout) == (64, 0.1)
 
 
+def test_first_layers_of_their_own_count_with_the_embeddings() -> None:
+    rows = [TABLE, *layer(0, inner=400), *layer(1), *layer(2), *layer(3), NORM, OUTPUT]
+    shape = model_shape(config(rows))
+    assert shape.num_layers == 3
+    assert shape.num_parameters == sum(row[1][0] * (row[1] + [1])[1] for row in rows)
+    assert [each.name for each in shape.embeddings][1:3] == [row[0] for row in layer(0)][:2]
+
+
+def test_layers_that_come_again_in_turn_are_one_layer() -> None:
+    rows = [TABLE, *(row for at in range(6) for row in layer(at, inner=400 if at % 2 else 200)), NORM, OUTPUT]
+    shape = model_shape(config(rows))
+    assert (shape.num_layers, len(shape.layer)) == (3, 8)
+    assert shape.num_parameters == sum(row[1][0] * (row[1] + [1])[1] for row in rows)
+    assert layer_pattern(rows) == LayerPattern("model.blocks", 0, 2, 3)
+
+
+def test_experts_that_a_token_does_not_visit_are_told_apart() -> None:
+    def expert(at: int) -> list[Row]:
+        return [*layer(at), [f"model.blocks.{at}.mlp.experts.up", [4, 96, 50], False]]
+
+    rows = [TABLE, *expert(0), *expert(1), NORM, OUTPUT]
+    shape = model_shape(config(rows, num_local_experts=4, num_experts_per_tok=1))
+    assert shape.num_inactive_parameters == 2 * 3 * 96 * 50
+    assert model_shape(config(rows)).num_inactive_parameters == 0
+
+
 @pytest.mark.parametrize(
     ("rows", "fields", "said"),
     [
         ([TABLE, NORM, OUTPUT], {}, "no numbered layers"),
-        ([TABLE, *layer(0), *layer(1, inner=400), NORM], {}, "layer 1 of model.blocks is not like the first"),
+        ([TABLE, *layer(0), *layer(1, inner=400), NORM], {}, "layers model.blocks.* are neither alike nor come again"),
         ([TABLE, *layer(0), NORM, *layer(1)], {}, "mixed with others"),
         ([*layer(0), *layer(1), NORM], {}, "no embedding"),
         (PLAIN, {"num_attention_heads": 7}, "heads that divide the width 96"),

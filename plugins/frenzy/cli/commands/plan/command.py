@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from frenzy.adapters.spec.spec_file import checked_spec
+from frenzy.cli.commands.plan.tracing import TraceProgress
 from frenzy.cli.render.console import err, out, print_json
 from frenzy.cli.render.error_text import FAILED, show_reason
 from frenzy.cli.render.tables import candidates_table, memory_breakdown
@@ -44,10 +45,14 @@ def plan(
 
     job = checked_spec(spec).job
     settings = settings_at_hand()
-    if fit is not None:
-        return _show_fit(job, fit_offline(job, settings, fit, policy or settings.memory_policy.value), top, as_json)
     where, model = cluster or settings.cluster_file, policy or settings.memory_policy.value
-    planned = plan_offline(job, settings, where, model, every_plan=everything)
+    with TraceProgress() as progress:
+        if fit is not None:
+            answer = fit_offline(job, settings, fit, model, told=progress.told)
+        else:
+            planned = plan_offline(job, settings, where, model, every_plan=everything, told=progress.told)
+    if fit is not None:
+        return _show_fit(job, answer, top, as_json)
     show_note(planned)
     if manifest:
         return show_manifest(job, settings, planned)

@@ -18,7 +18,7 @@ from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision
 from frenzy.trainer.trace.cuda import cuda_choices
 from frenzy.trainer.trace.kernels import bytes_on_cuda
-from frenzy.trainer.trace.storages import StorageLog
+from frenzy.trainer.trace.storages import Operation, StorageLog, run_operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +37,27 @@ class ActivationTrace:
     kept_bytes: int
 
 
-def trace_activations(model: Any, inputs: torch.Tensor, setting: ActivationSetting) -> ActivationTrace:
+def trace_activations(
+    model: Any,
+    inputs: torch.Tensor,
+    setting: ActivationSetting,
+    *,
+    stack: str | None = None,
+    call: Operation = run_operation,
+) -> ActivationTrace:
     """One forward and backward pass of ``model`` (a Hugging Face language model) on token ``inputs``.
 
     Weights are in the format of ``setting.precision`` already, adapters are in place. A setting of
-    kind CUDA takes the kernels that CUDA takes.
+    kind CUDA takes the kernels that CUDA takes. stack: name of the list of layers, else the first one is
+    taken. call: what runs an operation, where tensors have no data.
     """
     model.train()
     _prepare(model, setting)
     on_cuda = setting.kind is DeviceKind.CUDA
-    log = StorageLog(size_of=bytes_on_cuda if on_cuda else None)
+    log = StorageLog(call=call, size_of=bytes_on_cuda if on_cuda else None)
     log.ignore([*model.parameters(), *model.buffers(), inputs])
     marks: dict[str, int] = {}
-    num_layers = _mark_layers(model, log, marks)
+    num_layers = _mark_layers(stack_of_layers(model, stack), log, marks)
     with cuda_choices() if on_cuda else contextlib.nullcontext(), log:
         with _autocast(setting.precision):
             loss = model(input_ids=inputs, labels=inputs).loss
@@ -90,21 +98,23 @@ def _drop_gradient(parameter: torch.Tensor) -> None:
     parameter.grad = None
 
 
-def _mark_layers(model: torch.nn.Module, log: StorageLog, marks: dict[str, int]) -> int:
+Stack = tuple[torch.nn.Module, torch.nn.ModuleList]
+
+
+def _mark_layers(found: Stack, log: StorageLog, marks: dict[str, int]) -> int:
     """Have each layer's end and the head's backward pass noted; the number of layers."""
-    stack, layers = stack_of_layers(model)
+    stack, layers = found
     for index, layer in enumerate(layers):
         layer.register_forward_hook(_marking(marks, log, f"layer {index}"))
     stack.register_forward_hook(_head_marking(marks, log))
     return len(layers)
 
 
-def stack_of_layers(model: torch.nn.Module) -> tuple[torch.nn.Module, torch.nn.ModuleList]:
-    """The module that runs the layers one after the other, and the layers."""
-    for module in model.modules():
-        for child in module.children():
-            if isinstance(child, torch.nn.ModuleList):
-                return module, child
+def stack_of_layers(model: torch.nn.Module, name: str | None = None) -> Stack:
+    """The module that runs the layers one after the other, and the layers: the list of this name, or the first."""
+    for path, module in model.named_modules():
+        if isinstance(module, torch.nn.ModuleList) and name in (None, path):
+            return model.get_submodule(path.rpartition(".")[0]), module
     raise ValueError("the model has no list of layers")
 
 

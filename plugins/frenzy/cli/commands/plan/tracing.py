@@ -1,0 +1,38 @@
+"""What is shown while a model of a family without a closed form is traced."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Final
+
+from frenzy.cli.render.console import err
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+_WORDS: Final = "No closed form covers this model: its own module is traced, once for this config."
+
+
+class TraceProgress:
+    """A sentence and a bar on stderr as soon as there is something to wait for; the bar is gone in the end."""
+
+    def __init__(self) -> None:
+        self._shown: Progress | None = None
+
+    def __enter__(self) -> TraceProgress:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self._shown is not None:
+            self._shown.stop()
+
+    def told(self, done: int, of: int) -> None:
+        """Show that so many of its parts are done."""
+        from rich.progress import Progress
+
+        if self._shown is None:
+            err().print(_WORDS, soft_wrap=True)
+            self._shown = Progress(console=err(), transient=True)
+            self._shown.add_task("Tracing")
+            self._shown.start()
+        self._shown.update(self._shown.task_ids[0], completed=done, total=of)

@@ -1,0 +1,69 @@
+"""Families without a closed form: traced, launched, and measured within the margin that they are planned with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.trainer.test_memory_prediction import TEXT, measured
+
+from frenzy.core.memory.model_trace import HEADROOM_SHARE
+
+pytestmark = pytest.mark.thorough
+
+_COMMON: dict[str, Any] = {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "vocab_size": 2048,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+    "pad_token_id": None,
+}
+_DEEPSEEK: dict[str, Any] = {
+    **_COMMON,
+    "num_key_value_heads": 4,
+    "moe_intermediate_size": 128,
+    "n_routed_experts": 8,
+    "n_group": 2,
+    "topk_group": 1,
+    "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 64,
+    "kv_lora_rank": 32,
+    "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 32,
+    "v_head_dim": 32,
+}
+CASES = {
+    "olmo2": (_COMMON, "sdpa"),
+    "bloom": ({"hidden_size": 256, "n_layer": 4, "n_head": 4, "vocab_size": 2048}, "eager"),
+    "deepseek_v3": (_DEEPSEEK, "sdpa"),
+}
+
+
+@pytest.mark.parametrize("family", CASES)
+def test_a_family_that_has_no_closed_form_peaks_within_its_margin(tmp_path: Path, family: str) -> None:
+    config, attention = CASES[family]
+    case = {
+        "config": {"model_type": family, **config},
+        "attention": attention,
+        "sequence_length": 256,
+        "precision": "bf16",
+        "dp": 1,
+        "accumulation": 1,
+    }
+    layouts = [
+        {"zero_stage": 2, "checkpointing": False, "micro_batch": 4},
+        {"zero_stage": 1, "checkpointing": True, "micro_batch": 8},
+    ]
+    (tmp_path / "cases.jsonl").write_text("\n".join(json.dumps(case | each) for each in layouts))
+    files = ["--text", str(TEXT), "--case-file", str(tmp_path / "cases.jsonl")]
+    ended = measured("--tight", "--tolerance", str(HEADROOM_SHARE), *files)
+    assert ended.returncode == 0, ended.stdout + ended.stderr[-2000:]
+    assert "2 cases" in ended.stdout

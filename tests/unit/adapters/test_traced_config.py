@@ -1,0 +1,45 @@
+"""A model of a family without a closed form is traced once, apart from the caller; what is found is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from frenzy.adapters.model_config import resolve_model
+from frenzy.adapters.traced_config import planned_config
+from frenzy.core.memory.model_trace import MODEL_TRACE, trace_in
+from frenzy.core.models.module_tree import MODULE_TREE
+from frenzy.core.models.shape import model_shape
+from frenzy.core.values.job import ModelSpec, TrainingSpec
+
+TRAINING = TrainingSpec(max_steps=1)
+WIDTHS = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "vocab_size": 300}
+STABLELM = {"model_type": "stablelm", **WIDTHS, "num_key_value_heads": 2, "num_hidden_layers": 2}
+
+
+def test_a_known_family_is_not_traced() -> None:
+    model = ModelSpec(config={"model_type": "llama", **WIDTHS, "num_key_value_heads": 2})
+    assert planned_config(model, TRAINING)[1].keys().isdisjoint({MODULE_TREE, MODEL_TRACE})
+
+
+def test_another_family_is_traced_with_its_progress_and_what_is_found_is_kept(tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    model, config = planned_config(
+        ModelSpec(config=STABLELM), TRAINING, cache_folder=tmp_path, told=lambda done, of: told.append((done, of))
+    )
+    trace = trace_in(config)
+    assert trace is not None and len(trace.activations) == 4
+    assert told == [(done, 4) for done in range(4)]
+    assert model_shape(config).num_layers == 2
+    assert planned_config(model, TRAINING, cache_folder=tmp_path, told=lambda done, of: told.clear())[1] == config
+    assert len(told) == 4
+
+
+def test_what_a_user_says_was_measured_is_not_believed() -> None:
+    given = {**STABLELM, MODEL_TRACE: {"problem": "mine"}, MODULE_TREE: [["mine", [1], False]]}
+    config = resolve_model(ModelSpec(config=given))[1]
+    assert config.keys().isdisjoint({MODULE_TREE, MODEL_TRACE})
+
+
+def test_a_model_that_cannot_be_built_here_is_left_to_be_refused() -> None:
+    config = planned_config(ModelSpec(config={"model_type": "t5"}), TRAINING)[1]
+    assert config.keys().isdisjoint({MODULE_TREE, MODEL_TRACE})

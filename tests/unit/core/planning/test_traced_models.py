@@ -1,0 +1,82 @@
+"""Models of families without a closed form: planned from their trace as far as it ran, and said so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.unit.core.marp_values import CALIBRATION, job, llama_config, mixed_cluster, request
+
+from frenzy.core.memory.activation_coefficients import ActivationCoefficients, Attention, TokenBytes
+from frenzy.core.memory.model_trace import ModelTrace
+from frenzy.core.models.shape import model_shape
+from frenzy.core.planning.marp import plan_candidates
+from frenzy.core.planning.request import PlanRequest
+from frenzy.core.values.errors import PermanentError, ReasonCode
+from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.job import Precision
+from frenzy.core.values.resource_plan import Candidate
+
+SHAPE = replace(model_shape(llama_config()), family="later", autotp=False)
+
+
+def traced(attention: Attention = Attention.SDPA, **fields: Any) -> ModelTrace:
+    sets = tuple(
+        ActivationCoefficients(
+            family="later",
+            precision=Precision.BF16,
+            checkpointing=checkpointing,
+            attention_dropout=True,
+            hidden_dropout=True,
+            layer=TokenBytes(constant=4000.0),
+            outside=TokenBytes(constant=1000.0, vocab=4.0),
+            in_loss=(TokenBytes(vocab=8.0),),
+            in_backward=(TokenBytes(constant=3000.0, vocab=-4.0),),
+            kind=kind,
+            attention=attention,
+        )
+        for kind in DeviceKind
+        for checkpointing in (False, True)
+    )
+    return ModelTrace(activations=sets, versions={"transformers": "5.23"}, **fields)
+
+
+def asked(trace: ModelTrace | None, **choices: Any) -> PlanRequest:
+    of = job()
+    training = replace(of.training, **{"precision": Precision.BF16, **choices})
+    return replace(request(SHAPE, replace(of, training=training)), trace=trace)
+
+
+def candidates_of(trace: ModelTrace, **choices: Any) -> tuple[Candidate, ...]:
+    return plan_candidates(asked(trace, **choices), mixed_cluster(), CALIBRATION)
+
+
+def test_its_plans_are_from_the_trace_and_the_best_says_so() -> None:
+    found = candidates_of(traced())
+    assert found[0].feasible
+    assert found[0].reason.detail.endswith("with transformers 5.23, with a margin of 10%.")
+    memory = found[0].plan.memory
+    assert memory.required_bytes >= 1.1 * memory.peak_allocated_bytes - 1
+
+
+def test_no_plan_splits_its_tensors() -> None:
+    assert all(each.plan.tp == 1 for each in candidates_of(traced()) if each.feasible)
+
+
+def test_attention_and_loss_that_its_trace_did_not_run_are_not_launchable() -> None:
+    (eager, *_), fused = candidates_of(traced(Attention.EAGER)), candidates_of(traced(fuses_loss=True), loss="fused")
+    assert eager.reason.code is ReasonCode.PREDICTED_NOT_LAUNCHABLE
+    assert "no attention of torch's own" in eager.reason.detail
+    assert fused[0].feasible
+
+
+def test_a_model_that_could_not_be_traced_is_refused_with_what_stopped_the_trace() -> None:
+    with pytest.raises(PermanentError, match="its module could not be traced: no rule for it") as caught:
+        candidates_of(ModelTrace(problem="no rule for it"))
+    assert caught.value.reason.code is ReasonCode.MODEL_NOT_SUPPORTED
+
+
+def test_another_precision_than_the_traced_one_is_refused() -> None:
+    with pytest.raises(PermanentError, match="no coefficients for later in fp32"):
+        candidates_of(traced(), precision=Precision.FP32)
