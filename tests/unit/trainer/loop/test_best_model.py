@@ -31,7 +31,8 @@ fsspec.register_implementation(UnreadableStore.protocol, UnreadableStore, clobbe
 def test_a_best_checkpoint_that_its_store_refuses_counts_as_gone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run: Any = SimpleNamespace(paths=RunPaths(f"unreadable://{tmp_path}/run"), scratch=tmp_path)
+    spec = SimpleNamespace(plan=SimpleNamespace(num_gpus=1, zero_stage=2, tp=1))
+    run: Any = SimpleNamespace(paths=RunPaths(f"unreadable://{tmp_path}/run"), scratch=tmp_path, spec=spec)
     assert _near(run, 3) is None
     assert "AccessDenied" in caplog.text
 
