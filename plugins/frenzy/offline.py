@@ -12,6 +12,7 @@ from frenzy.core.values.resource_plan import Candidate
 
 if TYPE_CHECKING:
     from frenzy.adapters.library_process import Told
+    from frenzy.core.memory.calibration import Calibration
     from frenzy.core.memory.model_trace import ModelTrace
     from frenzy.core.models.parameters import ModelShape
     from frenzy.core.planning.remedy_changes import Change
@@ -68,7 +69,6 @@ def plan_offline(
     every_plan: also those that another one beats in everything, and all that are refused. told: called
     with how many parts of a trace are done, and of how many.
     """
-    from frenzy.adapters.calibration_file import family_calibration
     from frenzy.adapters.spec.cluster_file import load_cluster
     from frenzy.core.planning.marp import PlanRequest, plan_candidates, smallest_remedy
 
@@ -76,7 +76,7 @@ def plan_offline(
     shape, trace = _model_of(job, settings, told)
     steps, note = _steps(job)
     request = PlanRequest(job=job, shape=shape, total_steps=steps, trace=trace)
-    calibration = family_calibration(shape.family)
+    calibration = _calibration_of(job, shape)
     candidates = plan_candidates(replace(request, every_plan=every_plan), there, calibration, policy)
     fits = any(each.feasible for each in candidates)
     return OfflinePlan(
@@ -112,7 +112,6 @@ def fit_offline(
 
     Raises PermanentError for cards that are not known, or a bad model.
     """
-    from frenzy.adapters.calibration_file import family_calibration
     from frenzy.core.planning.asked_cards import node_of_cards
     from frenzy.core.planning.marp import PlanRequest, plan_candidates, remedies
 
@@ -122,7 +121,7 @@ def fit_offline(
     shape, trace = _model_of(job, settings, told)
     request, calibration = (
         PlanRequest(job=free, shape=shape, total_steps=_steps(job)[0], trace=trace),
-        family_calibration(shape.family),
+        _calibration_of(job, shape),
     )
     candidates = plan_candidates(request, there, calibration, policy)
     changes: tuple[Change, ...] | None = ()
@@ -155,6 +154,14 @@ def _model_of(job: TrainingJob, settings: Settings, told: Told | None) -> tuple[
         return UNNAMED_MODEL, None
     config = planned_config(job.model, job.training, cache_folder=settings.cache_folder, told=told)[1]
     return model_shape(config), trace_in(config)
+
+
+def _calibration_of(job: TrainingJob, shape: ModelShape) -> Calibration:
+    """The coefficients of the model's family, or those of the release that the job's script runs."""
+    from frenzy.adapters.calibration_file import calibration_of_release, family_calibration
+
+    release = None if job.workload is None else job.workload.transformers_release
+    return family_calibration(shape.family) if release is None else calibration_of_release(release)
 
 
 def _steps(job: TrainingJob) -> tuple[int, str | None]:

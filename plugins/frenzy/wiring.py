@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from frenzy.adapters.calibration_file import default_calibration
+from frenzy.adapters.calibration_file import calibration_of_release, default_calibration
 from frenzy.adapters.connection_settings import settings_of_airflow
 from frenzy.adapters.files.job_store import FolderJobStore
 from frenzy.adapters.files.run_store import FsspecRunStore
@@ -124,6 +124,7 @@ def services_for(settings: Settings, database_url: str) -> Services:
         jobs=FolderJobStore(settings.jobs_folder),
         inventory=inventory(settings),
         calibration=default_calibration(),
+        of_release=calibration_of_release,
         policy=policy_named(settings.placement_policy.value, cpus_per_gpu=cpus_per_gpu(settings)),
         marp_policy=settings.memory_policy.value,
         lease_s=settings.lease_s,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Final
 
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.values import codec
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 
 DEFAULT_FILE: Final = Path(__file__).with_name("calibration.json")
+_OF_TRANSFORMERS: Final = "transformers-"
 OTHER_RELEASES: Final = Path(__file__).with_name("calibrations")
 
 
@@ -52,6 +55,33 @@ def load_calibration(release: str) -> Calibration:
         versions=found.versions,
         measured_on=found.measured_on,
     )
+
+
+def calibration_of_release(release: str) -> Calibration:
+    """The calibration for ``release`` of transformers, such as 4.48.1: of the newest kept release not above it.
+
+    Raises PermanentError where none is kept: what newer ones keep would be too little.
+    """
+    asked = _numbers(release)
+    if asked >= _numbers(default_calibration().versions["transformers"]):
+        return default_calibration()
+    kept = {_numbers(name.removeprefix(_OF_TRANSFORMERS)): name for name in calibrated_releases()}
+    older = [each for each in kept if each <= asked]
+    if not older:
+        releases = ", ".join(name.removeprefix(_OF_TRANSFORMERS) for name in kept.values())
+        raise PermanentError(
+            Reason(
+                code=ReasonCode.MODEL_NOT_SUPPORTED,
+                detail=f"No coefficients of transformers {release} are kept; there are those of {releases}.",
+                remedy="Leave model out of the specification: the script's memory is then measured, and learnt.",
+            )
+        )
+    return load_calibration(kept[max(older)])
+
+
+def _numbers(release: str) -> tuple[int, int]:
+    major, minor, *_ = release.split(".")
+    return int(major), int(re.match(r"[0-9]*", minor)[0] or 0)  # type: ignore[index]  # matches anything
 
 
 def read_calibration(file: Path) -> Calibration:

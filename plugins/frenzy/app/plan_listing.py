@@ -83,12 +83,13 @@ def first_plans(
     """
     try:
         request = replace(_request(facts, services, run), micro_batch_size=micro_batch_size)
-        candidates = plan_candidates(request, facts.cluster, services.calibration, services.marp_policy)
+        calibration = services.calibration_for(run.job)
+        candidates = plan_candidates(request, facts.cluster, calibration, services.marp_policy)
     except FrenzyError as error:
         return (), error.reason
     if any(each.feasible for each in candidates):
         return candidates, None
-    return candidates, smallest_remedy(request, facts.cluster, services.calibration, services.marp_policy, candidates)
+    return candidates, smallest_remedy(request, facts.cluster, calibration, services.marp_policy, candidates)
 
 
 def tuned_request(facts: PlanFacts, services: Services, run: RunRecord, extra_bytes_per_gpu: int) -> Remedy | None:
@@ -109,9 +110,8 @@ def tuned_request(facts: PlanFacts, services: Services, run: RunRecord, extra_by
 def next_plans(tx: LedgerTx, services: Services, run: RunRecord, following: NextAttempt) -> PlanChoice:
     """The plans for ``following``: all feasible ones, or the ladder's rung after memory ran short."""
     facts = plan_facts(tx, services, run)
-    candidates = plan_candidates(
-        _request(facts, services, run, following), facts.cluster, services.calibration, services.marp_policy
-    )
+    request, calibration = _request(facts, services, run, following), services.calibration_for(run.job)
+    candidates = plan_candidates(request, facts.cluster, calibration, services.marp_policy)
     rung = ladder(candidates, following)
     if rung.plans:
         climbed = following.previous is not None and following.reason.code in MEMORY_REASONS

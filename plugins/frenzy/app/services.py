@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,6 +11,7 @@ from frenzy.core.memory.calibration import Calibration
 from frenzy.core.runs.ledger import Attempt, Event, RunRecord
 from frenzy.core.scheduling import Policy, schedule, with_queues
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.queue_rules import NO_RULES, QueueRules
 from frenzy.core.values.scheduling_facts import Action, SchedulingFacts
 from frenzy.core.values.sources import SourceRules
@@ -36,7 +37,8 @@ class Services:
     """The ports, and the policies that the settings chose.
 
     policy: without queues and quotas, which may change while the service runs (``current_policy``). lease_s: a
-    lease without a heartbeat for so long is suspect. sources: from where data may be read for users.
+    lease without a heartbeat for so long is suspect. sources: from where data may be read for users. of_release: the
+    calibration for another release of transformers, which scripts may have.
     """
 
     clock: Clock
@@ -52,11 +54,17 @@ class Services:
     queues: QueueSource = _NoQueues()
     sources: SourceRules = SourceRules()
     schedule: Scheduler = schedule
+    of_release: Callable[[str], Calibration] | None = None
 
     @property
     def current_policy(self) -> Policy:
         """The scheduling policy, with the queues and quotas of this moment."""
         return with_queues(self.policy, self.queues.rules())
+
+    def calibration_for(self, job: TrainingJob) -> Calibration:
+        """The coefficients that hold for what ``job`` runs. Raises PermanentError where none do."""
+        release = None if job.workload is None else job.workload.transformers_release
+        return self.calibration if release is None or self.of_release is None else self.of_release(release)
 
     @property
     def predictor_versions(self) -> Mapping[str, str]:

@@ -6,7 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from frenzy.adapters.calibration_file import default_calibration, family_calibration
+from frenzy.adapters.calibration_file import (
+    calibration_of_release,
+    default_calibration,
+    family_calibration,
+    load_calibration,
+)
+from frenzy.core.memory.activation_coefficients import Loss
+from frenzy.core.memory.calibration import Calibration
+from frenzy.core.values.errors import PermanentError
+from frenzy.core.values.hardware import DeviceKind
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "mixtral"])
@@ -19,3 +28,27 @@ def test_a_familys_own_calibration_is_its_part_of_the_whole(family: str) -> None
 
 def test_a_family_without_coefficients_gets_the_whole_which_names_those_there_are() -> None:
     assert family_calibration("unheard-of") == default_calibration()
+
+
+def test_a_script_with_another_release_is_predicted_with_its_coefficients_or_refused() -> None:
+    assert calibration_of_release("5.99") is default_calibration()
+    assert calibration_of_release("4.48.3") == load_calibration("transformers-4.48")
+    assert calibration_of_release("4.57.1") == load_calibration("transformers-4.48")
+    assert calibration_of_release("4.46.0") == load_calibration("transformers-4.45")
+
+
+@pytest.mark.parametrize("release", ["4.41.2", "4.44.2", "3.0"])
+def test_a_release_that_keeps_more_than_any_that_was_traced_is_never_said_to_fit(release: str) -> None:
+    with pytest.raises(PermanentError, match="No coefficients of transformers") as refused:
+        calibration_of_release(release)
+    assert refused.value.reason.remedy is not None
+    assert "Leave model out" in refused.value.reason.remedy
+
+
+def test_an_older_release_keeps_more_of_the_logits() -> None:
+    def at_loss(calibration: Calibration) -> float:
+        of_llama = (each for each in calibration.activations if each.family == "llama" and each.loss is Loss.TORCH)
+        plain = [each for each in of_llama if not each.checkpointing and each.kind is DeviceKind.CUDA]
+        return max(each.outside.vocab + max(part.vocab for part in each.in_loss) for each in plain)
+
+    assert at_loss(calibration_of_release("4.48.1")) > at_loss(default_calibration())

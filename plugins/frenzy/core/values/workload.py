@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import posixpath
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
@@ -16,6 +17,8 @@ from frenzy.core.values.job_fields import Closed, Doc
 from frenzy.core.values.units import counted, parse_bytes
 
 _TEXT: Final = 4096
+_TRANSFORMERS: Final = "transformers"
+_RELEASE: Final = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}[0-9a-z.+]{0,20}")
 # They start ranks themselves, and their exit code is always 1: the launcher does both.
 _LAUNCHERS: Final = frozenset({"torchrun", "deepspeed", "accelerate", "mpirun", "srun"})
 _LAUNCHER_MODULES: Final = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
@@ -63,6 +66,17 @@ class WorkloadSpec(Closed):
         Doc(f"What the script takes from its plan: {', '.join(Honour)}. Plans vary in nothing else."),
     ] = ()
 
+    packages: Annotated[
+        Mapping[str, str],
+        Len(0, 1),
+        Doc("The script's own release of transformers, where it is not the trainer's: its model is predicted for it."),
+    ] = field(default_factory=dict)
+
+    @property
+    def transformers_release(self) -> str | None:
+        """The release that the script runs; None where it is the trainer's."""
+        return self.packages.get(_TRANSFORMERS)
+
     def takes(self, what: Honour) -> bool:
         """Whether plans may vary in it."""
         return what in self.honours
@@ -92,6 +106,7 @@ def workload_violations(workload: WorkloadSpec) -> Iterator[Violation]:
             near = difflib.get_close_matches(name.lower().replace("-", "_"), tuple(Honour), n=1)
             allowed = f"did you mean {near[0]}?" if near else f"one of {', '.join(Honour)}"
             yield Violation(path=f"workload.honours[{index}]", value=repr(name), allowed=allowed)
+    yield from _package_violations(workload.packages)
     most = workload.max_gpus
     if most is not None and most < workload.min_gpus:
         yield Violation(path="workload.max_gpus", value=str(most), allowed=f"at least min_gpus = {workload.min_gpus}")
@@ -101,6 +116,16 @@ def workload_violations(workload: WorkloadSpec) -> Iterator[Violation]:
             "add world_size to workload.honours, or leave max_gpus out"
         )
         yield Violation(path="workload.max_gpus", value=str(most), allowed=allowed)
+
+
+def _package_violations(packages: Mapping[str, str]) -> Iterator[Violation]:
+    """What no coefficients can be kept for, and what is no release."""
+    for name, release in packages.items():
+        if name != _TRANSFORMERS:
+            yield Violation(path=f"workload.packages.{name}", value=repr(release), allowed="only transformers is known")
+        elif not _RELEASE.fullmatch(release):
+            allowed = "a release such as '4.48.1'"
+            yield Violation(path=f"workload.packages.{name}", value=repr(release), allowed=allowed)
 
 
 def memory_violations(memory: DeclaredMemory) -> Iterator[Violation]:

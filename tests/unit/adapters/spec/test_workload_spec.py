@@ -66,6 +66,8 @@ def test_what_resumable_may_be_is_named() -> None:
         ({"comand": ["x"]}, "workload.comand", "did you mean workload.command?"),
         ({"min_gpus": 4, "max_gpus": 2}, "workload.max_gpus", "at least min_gpus = 4"),
         ({"min_gpus": 1, "max_gpus": 2}, "workload.max_gpus", "add world_size to workload.honours"),
+        ({"packages": {"deepspeed": "0.15"}}, "workload.packages.deepspeed", "only transformers is known"),
+        ({"packages": {"transformers": "new"}}, "workload.packages.transformers", "a release such as '4.48.1'"),
         ({"min_gpus": 3}, "training.global_batch_size", "one of 3 to 3 GPUs divides"),
     ],
 )
