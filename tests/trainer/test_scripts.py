@@ -187,6 +187,55 @@ def test_the_deepspeed_recipe_goes_on_with_other_ranks_and_another_stage_as_if_n
     assert mean_losses(second) == pytest.approx(mean_losses(whole)[3:], abs=1e-5)
 
 
+def zero_trainer(run_dir: Path, text: str, plan: tuple[int, int], *options: str, **of_case: Any) -> Case:
+    """A Trainer over DeepSpeed, with (GPUs, ZeRO stage); six steps in all."""
+    command = ["python", "zero_trainer.py", *options]
+    job = script(command, folder=str(REPOSITORY / "tests/trainer/user_code"), resumable=True, framework="hf-trainer")
+    given = {"num_gpus": plan[0], "zero_stage": plan[1], "micro_batch_size": 8 // plan[0], **of_case}
+    return Case(
+        run_dir=str(run_dir),
+        data=text,
+        num_steps=6,
+        memory_bytes=2048 * MIB,
+        job={**job, "checkpoint": {"every_steps": 100}},
+        **given,
+    )
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("plans", "options", "precision", "tolerance"),
+    [
+        (((4, 2), (2, 3), (1, 2)), (), "fp32", 1e-5),
+        (((2, 3), (1, 2)), ("--adapters",), "fp32", 1e-5),
+        (((2, 2), (2, 3)), (), "bf16", 5e-4),
+    ],
+    ids=["4z2-2z3-1z2", "adapters-2z3-1z2", "bf16-2z2-2z3"],
+)
+def test_an_unchanged_trainer_over_deepspeed_goes_on_with_other_ranks_and_stages(
+    server: LaunchServer,
+    text: str,
+    tmp_path: Path,
+    plans: tuple[tuple[int, int], ...],
+    options: tuple[str, ...],
+    precision: str,
+    tolerance: float,
+) -> None:
+    training = {"precision": precision}
+    whole = zero_trainer(tmp_path / "whole", text, plans[0], *options, training=training)
+    result = server.run(whole)
+    assert result.exit_code == ExitCode.DONE, result
+    found: list[float] = []
+    for number, plan in enumerate(plans, start=1):
+        stop = ("--stop-at", str(2 * number)) if number < len(plans) else ()
+        part = zero_trainer(tmp_path / "moved", text, plan, *options, *stop, attempt=number, training=training)
+        result = server.run(part)
+        assert result.exit_code == ExitCode.DONE, result
+        assert result.resumed_from_step == (2 * number - 2 or None), result
+        found += losses(part)
+    assert found == pytest.approx(losses(whole), abs=tolerance)
+
+
 def mean_losses(case: Case) -> list[float]:
     """Of each step the mean over all ranks."""
     by_rank = [[each.loss or 0.0 for each in records(case, rank)] for rank in range(case.num_gpus)]

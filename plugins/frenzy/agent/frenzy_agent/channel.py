@@ -29,14 +29,20 @@ class Channel:
         self._last_step = self.resume_step
         self._stepped_s = time.monotonic()
         self._stops = False
+        self._is_on_cpu = variables.get("FRENZY_DEVICE") == "cpu"
         if self.is_active:
-            if variables.get("FRENZY_DEVICE") == "cpu":
-                _without_compiler()
+            self.spare_compiler()
             self._say("hello", data_bytes=_data_bytes() if "torch" in sys.modules else None)
 
     @property
     def is_active(self) -> bool:
         return bool(self._reports)
+
+    def spare_compiler(self) -> None:
+        """DeepSpeed's collectives for a CPU are compiled at their first use, which takes minutes and a compiler."""
+        ops = getattr(sys.modules.get("deepspeed"), "ops", None)
+        if self._is_on_cpu and ops is not None:
+            ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
     def step(self, number: int, *, loss: Any = None, **known: Any) -> None:
         if not self.is_active or number <= self._last_step:
@@ -75,13 +81,6 @@ class Channel:
         line = json.dumps({"kind": kind, **content}, allow_nan=False)
         with Path(self._reports).open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
-
-
-def _without_compiler() -> None:
-    """DeepSpeed's collectives for a CPU are compiled at their first use, which takes minutes and a compiler."""
-    ops = getattr(sys.modules.get("deepspeed"), "ops", None)
-    if ops is not None:
-        ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 def _number(value: Any) -> float | None:

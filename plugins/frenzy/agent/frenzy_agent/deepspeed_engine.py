@@ -42,6 +42,25 @@ def attached(engine: Any, channel: Channel) -> Any:
     return engine
 
 
+def put_behind_all(channel: Channel) -> None:
+    """Put Frenzy's checkpoints behind every engine that ``deepspeed.initialize`` makes from now on."""
+    import deepspeed
+
+    channel.spare_compiler()
+    make = deepspeed.initialize
+    if getattr(make, "_is_frenzys", False):
+        return
+
+    @functools.wraps(make)
+    def initialize(*given: Any, **named: Any) -> Any:
+        made = make(*given, **named)
+        _put_behind(made[0])
+        return made
+
+    initialize._is_frenzys = True  # type: ignore[attr-defined]
+    deepspeed.initialize = initialize
+
+
 def _put_behind(engine: Any) -> None:
     """Frenzy's files in the place of DeepSpeed's, if its package is there as well."""
     try:

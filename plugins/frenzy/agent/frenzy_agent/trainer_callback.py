@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
 
 from frenzy_agent.channel import CHANNEL, Channel
+from frenzy_agent.deepspeed_engine import put_behind_all
 
 
 class FrenzyCallback(TrainerCallback):
@@ -18,6 +20,13 @@ class FrenzyCallback(TrainerCallback):
         self._loss: float | None = None
         self._learning_rate: float | None = None
         self._told = 0
+        if channel.is_active and "deepspeed" in sys.modules:
+            put_behind_all(channel)
+
+    def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """A Trainer over DeepSpeed makes its engine, and has it load a checkpoint, before it calls any other event."""
+        if self._channel.is_active and getattr(args, "hf_deepspeed_config", None) is not None:
+            put_behind_all(self._channel)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """When asked to stop, save at the end of this step; its loss is made known only afterwards."""
