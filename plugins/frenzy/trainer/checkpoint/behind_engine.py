@@ -26,6 +26,7 @@ from frenzy.trainer.checkpoint.saved_state import TrainState
 from frenzy.trainer.checkpoint.store import prepare_resume
 from frenzy.trainer.collective import from_rank0
 
+_STAGE_3: Final = 3
 _LATEST: Final = "latest"
 _GROUPS, _SCHEDULE, _CLIENT = "param_groups", "lr_scheduler", "client_state"
 
@@ -48,6 +49,7 @@ def put_behind(engine: Any) -> Any:
         given = _arguments(load_call, positional, named)
         found = _tagged(Path(given["load_dir"]), given["tag"])
         if found is None or not (found / "checkpoints").is_dir():  # of DeepSpeed's own
+            _check_import(engine)
             result: tuple[str | None, Any] = own_load(*positional, **named)
             return result
         if given["load_module_only"] or not given["load_optimizer_states"]:
@@ -59,6 +61,16 @@ def put_behind(engine: Any) -> Any:
 
     engine.save_checkpoint, engine.load_checkpoint = save, load
     return engine
+
+
+def _check_import(engine: Any) -> None:
+    """Raises ContractError for a universal checkpoint that DeepSpeed would load otherwise than it was saved."""
+    groups = engine.optimizer.param_groups
+    if engine.load_universal_checkpoint() and engine.zero_optimization_stage() == _STAGE_3 and len(groups) > 1:
+        raise ContractError(
+            f"a universal checkpoint with {len(groups)} parameter groups cannot be loaded at stage 3: DeepSpeed gives "
+            "all of them the settings of the first; load it at stage 1 or 2, and save it from there"
+        )
 
 
 def _arguments(call: inspect.Signature, positional: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:

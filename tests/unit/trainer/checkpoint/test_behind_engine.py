@@ -1,60 +1,51 @@
-"""Frenzy's checkpoints behind an engine: the calls are DeepSpeed's, with what fragments cannot do refused."""
+"""What is loaded behind a DeepSpeed engine of a user's, where the files are DeepSpeed's own."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from deepspeed.runtime.engine import DeepSpeedEngine
 
 from frenzy.core.values.errors import ContractError
 from frenzy.trainer.checkpoint.behind_engine import put_behind
 
 
 class Engine:
-    """An engine whose own calls take what DeepSpeed's take, and which tells how it was asked."""
+    """As much of an engine as decides what it loads."""
+
+    def __init__(self, *, stage: int, num_groups: int, universal: bool) -> None:
+        self._stage, self._universal, self.loaded = stage, universal, ""
+        self.optimizer = SimpleNamespace(param_groups=[{"lr": 0.1}] * num_groups)
 
     def zero_optimization_stage(self) -> int:
-        return 2
+        return self._stage
 
-    save_checkpoint = DeepSpeedEngine.save_checkpoint
+    def load_universal_checkpoint(self) -> bool:
+        return self._universal
 
-    def load_checkpoint(  # noqa: PLR0913
-        self,
-        load_dir: str,
-        tag: str | None = None,
-        load_module_strict: bool = True,
-        load_optimizer_states: bool = True,
-        load_lr_scheduler_states: bool = True,
-        load_module_only: bool = False,
-        custom_load_fn: Any = None,
-    ) -> tuple[str, Any]:
-        return load_dir, (tag, load_module_strict, load_optimizer_states, load_module_only)
+    def save_checkpoint(
+        self, save_dir: Any, tag: Any = None, client_state: Any = None, save_latest: bool = True
+    ) -> bool:
+        raise AssertionError("nothing is saved here")
+
+    def load_checkpoint(self, load_dir: Any, tag: Any = None) -> tuple[str, dict[str, Any]]:
+        self.loaded = str(load_dir)
+        return self.loaded, {}
 
 
-def test_checkpoints_of_deepspeeds_own_are_loaded_as_they_are_asked_for(tmp_path: Path) -> None:
-    engine = put_behind(Engine())
-    found = engine.load_checkpoint(str(tmp_path), "one", False, False, load_module_only=True)
-    assert found == (str(tmp_path), ("one", False, False, True))
+def test_a_universal_checkpoint_of_several_groups_is_refused_at_stage_3(tmp_path: Path) -> None:
+    engine = put_behind(Engine(stage=3, num_groups=2, universal=True))
+    with pytest.raises(ContractError, match="2 parameter groups cannot be loaded at stage 3"):
+        engine.load_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("positional", "named"),
-    [((), {"load_module_only": True}), ((), {"load_optimizer_states": False}), ((True, False), {})],
+    ("stage", "num_groups", "universal"), [(2, 2, True), (3, 1, True), (3, 2, False)], ids=["stage", "group", "own"]
 )
-def test_half_of_a_checkpoint_of_fragments_is_refused(
-    tmp_path: Path, positional: tuple[Any, ...], named: dict[str, Any]
+def test_other_files_of_deepspeeds_own_are_loaded_by_deepspeed(
+    tmp_path: Path, stage: int, num_groups: int, universal: bool
 ) -> None:
-    (tmp_path / "one/checkpoints").mkdir(parents=True)
-    engine = put_behind(Engine())
-    with pytest.raises(ContractError, match=r"loaded whole.*call load_checkpoint without"):
-        engine.load_checkpoint(str(tmp_path), "one", *positional, **named)
-
-
-def test_calls_that_deepspeed_does_not_know_are_refused(tmp_path: Path) -> None:
-    engine = put_behind(Engine())
-    with pytest.raises(TypeError, match="load_everything"):
-        engine.load_checkpoint(str(tmp_path), load_everything=True)
-    with pytest.raises(TypeError, match="keep_all"):
-        engine.save_checkpoint(str(tmp_path), None, {}, True, False, keep_all=True)
+    engine = put_behind(Engine(stage=stage, num_groups=num_groups, universal=universal))
+    assert engine.load_checkpoint(tmp_path) == (str(tmp_path), {})
