@@ -29,15 +29,14 @@ VARIANTS: Final[Mapping[str, HasPolicy]] = {
     "slowdown 50": HasPolicy(slowdown=50.0),
     "hysteresis 0.7": HasPolicy(hysteresis=0.7),
     "hysteresis 0.9": HasPolicy(hysteresis=0.9),
-    "disturbance 12": HasPolicy(disturbance=12.0),
-    "disturbance 24": HasPolicy(disturbance=24.0),
+    "disturbance 6": HasPolicy(disturbance=6.0),
+    "disturbance 14": HasPolicy(disturbance=14.0),
     "gain_without_budget 1.2": HasPolicy(gain_without_budget=1.2),
     "gain_without_budget 3": HasPolicy(gain_without_budget=3.0),
     "overrun_share 0.3": HasPolicy(overrun_share=0.3),
     "overrun_share 2": HasPolicy(overrun_share=2.0),
     "payback 1.5": HasPolicy(payback=1.5),
     "payback 8": HasPolicy(payback=8.0),
-    "size_exponent 0.1": HasPolicy(size_exponent=0.1),
 }
 
 

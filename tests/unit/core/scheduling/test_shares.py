@@ -27,7 +27,6 @@ policies = st.builds(
     hysteresis=st.sampled_from((0.8, 0.95)),
     disturbance=st.sampled_from((0.0, 6.0)),
     payback=st.sampled_from((0.01, 1.0, 100.0)),
-    size_exponent=st.sampled_from((0.0, 0.3)),
     queues=st.sampled_from((NO_RULES, team_quotas(red=2), team_quotas(red=2, blue=4))),
 )
 
@@ -53,10 +52,8 @@ class Plain:
                 found[entry.run_key] = entry.current
                 self.keep(entry, entry.current, 1)
         free = [entry for entry in self.entries if not entry.is_fixed]
-        behind = sum(entry.weight for entry in free)
-        for entry in free:
-            behind -= entry.weight
-            found[entry.run_key] = self.serve(entry, max(0.0, behind))
+        for at, entry in enumerate(free, start=1):
+            found[entry.run_key] = self.serve(entry, len(free) - at)
             is_first = entry.due_s <= NOW_S or entry.job.priority > free[-1].job.priority
             if entry.current is None and found[entry.run_key] is None and is_first:
                 self.reserve(entry)
@@ -83,11 +80,11 @@ class Plain:
         self.effective -= sign * choice.gpus * num_gpus / choice.num_gpus
         self.by_team[entry.job.team] = self.by_team.get(entry.job.team, 0) + sign * choice.num_gpus
 
-    def serve(self, entry: Entry, behind: float) -> RankedPlan | None:
+    def serve(self, entry: Entry, behind: int) -> RankedPlan | None:
         current = entry.current
         if current is not None and (entry.is_displaced or not entry.has_moves):
             self.keep(entry, current, -1)
-        price = self.policy.urgency * behind / (entry.weight * max(self.effective, 1e-9))
+        price = self.policy.urgency * behind / max(self.effective, 1e-9)
         open_choices = [each for each in choices_of(entry) if self.is_open(entry, each)]
         best = open_choices[0] if open_choices and entry.in_order else None
         if best is None:
@@ -113,8 +110,39 @@ class Plain:
             return choice.plan.predicted_cost * takes_s / choice.unit_s
         if stays:
             return entry.run_s(choice) * self.policy.hysteresis * (1.0 + price * choice.gpus)
-        disturbs_s = 0.0 if self.is_idle(entry, choice) else self.disturbance_s
+        disturbs_s = 0.0 if self.is_idle(entry, choice) else self.disturbance_s + self.lost_by_others_s(entry, choice)
         return moved_s * (1.0 + price * choice.gpus) + disturbs_s
+
+    def lost_by_others_s(self, entry: Entry, choice: RankedPlan) -> float:
+        """Of those that hold such GPUs and are served after it, the last ones give up what it lacks."""
+        behind = [
+            each
+            for each in self.entries[self.entries.index(entry) + 1 :]
+            if each.current is not None and not each.is_fixed and each.has_moves and not each.is_displaced
+        ]
+        missing = min(choice.num_gpus, choice.num_gpus - self.at_hand(entry, choice.gpu_type))
+        lost_s = 0.0
+        for other in reversed([each for each in behind if each.current and each.current.gpu_type == choice.gpu_type]):
+            kept = max(0, other.num_held - missing)
+            if missing > 0:
+                lost_s += self.lost_s(other, kept, entry.run_s(choice) + entry.restart_s)
+            missing -= other.num_held - kept
+        return lost_s
+
+    def lost_s(self, other: Entry, kept: int, while_s: float) -> float:
+        """A restart, and where it runs slower, that until its end or, with one more, until it is back."""
+        assert other.current is not None
+        own = other.current
+        possible = [
+            each.unit_s
+            for each in other.others.plans
+            if each.num_gpus <= (kept if each.gpu_type == own.gpu_type else self.idle.get(each.gpu_type, 0))
+        ]
+        share = own.unit_s / min(possible, default=math.inf)
+        if share >= 1:
+            return other.restart_s
+        to_the_end_s = other.run_s(own) / share - other.run_s(own) if share else math.inf
+        return other.restart_s + min(to_the_end_s, other.restart_s + (1 - share) * while_s)
 
     def breaks_quota(self, entry: Entry, choice: RankedPlan) -> bool:
         quota = next((each.quota.max_gpus for each in self.policy.queues.teams if each.name == entry.job.team), None)
@@ -130,9 +158,11 @@ class Plain:
         return pays and self.is_idle(entry, choice)
 
     def is_idle(self, entry: Entry, choice: RankedPlan) -> bool:
-        current = entry.current
-        own = entry.num_held if current is not None and current.gpu_type == choice.gpu_type else 0
-        return choice.num_gpus <= self.idle.get(choice.gpu_type, 0) + own
+        return choice.num_gpus <= self.at_hand(entry, choice.gpu_type)
+
+    def at_hand(self, entry: Entry, gpu_type: str) -> int:
+        own = entry.num_held if entry.current is not None and entry.current.gpu_type == gpu_type else 0
+        return self.idle.get(gpu_type, 0) + own
 
     def grow(self, entry: Entry, chosen: RankedPlan) -> RankedPlan:
         if entry.by_cost or entry.in_order:

@@ -17,7 +17,7 @@ class Entry(NamedTuple):
     current: what it holds. others: what it could hold instead. left: of the job, in multiples of its
     plans' ``unit_s``. is_fixed: it keeps what it has whatever happens. has_moves: others may make it move;
     without, it may only grow into idle GPUs. work: effective GPU-seconds that are left with its most
-    efficient plan. weight: of a second of its time against others'. is_displaced: it runs on a node that
+    efficient plan. is_displaced: it runs on a node that
     takes no new work, and should go elsewhere. in_order: its plans are in an order that is not one of
     speed; it takes the first that can be had. by_cost: it goes by cost, not by time. due_s: see
     ``due_s``. num_held: GPUs it holds on nodes that are there and take new work. by_s: time until its deadline, if
@@ -33,7 +33,6 @@ class Entry(NamedTuple):
     has_moves: bool
     restart_s: float
     work: float
-    weight: float
     is_displaced: bool
     in_order: bool
     by_cost: bool
@@ -79,7 +78,6 @@ def waiting_entry(job: QueuedJob, tables: Tables, capacity: Capacity, policy: Ba
         True,
         elasticity.restart_s if elasticity is not None and job.work_done > 0 else 0.0,
         work,
-        _weight(work, policy),
         False,
         job.ordered,
         job.objective is Objective.COST,
@@ -117,7 +115,6 @@ def running_entry(job: RunningJob, now_s: float, tables: Tables, capacity: Capac
         has_moves,
         elasticity.restart_s if elasticity is not None else 0.0,
         work,
-        _weight(work, policy),
         is_displaced,
         False,
         job.objective is Objective.COST,
@@ -154,7 +151,3 @@ def believed_left(left: float, done: float, policy: BackfillPolicy) -> float:
     longer it ran, the longer it will (so it is with run times of heavy tail).
     """
     return left if left > 0 else max(policy.overrun_share * done, 1e-9)
-
-
-def _weight(work: float, policy: BackfillPolicy) -> float:
-    return math.pow(max(work, 1e-9), policy.size_exponent) if policy.size_exponent else 1.0

@@ -43,37 +43,37 @@ def held_by_queue(jobs: Iterable[RunningJob], capacity: Capacity) -> dict[str, f
 
 @dataclass(slots=True)
 class _QueueEntries:
-    """The entries of one queue in their order, ``at`` the next. right, held: effective GPUs. behind: weight of all
-    from ``at`` on.
+    """The entries of one queue in their order, ``at`` the next. right, held: effective GPUs. behind: how many
+    there are from ``at`` on.
     """
 
     entries: list[Entry]
     weight: float
     right: float
     held: float = 0.0
-    behind: float = field(init=False)
+    behind: int = field(init=False)
     at: int = 0
 
     def __post_init__(self) -> None:
-        self.behind = sum(each.weight for each in self.entries)
+        self.behind = len(self.entries)
 
     def skip_waiting(self) -> None:
         """On to the next job that holds GPUs."""
         while self.at < len(self.entries) and self.entries[self.at].current is None:
-            self.behind -= self.entries[self.at].weight
+            self.behind -= 1
             self.at += 1
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Who is served. allowance: effective GPUs it may have. behind: weight of those behind it in its queue.
+    """Who is served. allowance: effective GPUs it may have. behind: how many are behind it in its queue.
     right: effective GPUs that its queue has left by right. is_due: it has waited long enough, and its queue has less
     than its right.
     """
 
     entry: Entry
     allowance: float
-    behind: float
+    behind: int
     right: float
     is_due: bool
 
@@ -126,7 +126,7 @@ class ShareTurns:
             queue = self._queues[name]
             entry = queue.entries[queue.at]
             queue.at += 1
-            queue.behind -= entry.weight
+            queue.behind -= 1
             yield self._turn(queue, entry)
             if self._none_left:
                 for each in self._queues.values():
@@ -151,7 +151,7 @@ class ShareTurns:
         left = queue.right - queue.held + own
         is_due = self._is_due(queue, entry)
         allowance = max(0.0, left, _smallest(entry) if is_due else 0.0) * (1 + _ROUNDING)
-        return Turn(entry, allowance, max(0.0, queue.behind), max(left, _ROUNDING), is_due)
+        return Turn(entry, allowance, queue.behind, max(left, _ROUNDING), is_due)
 
     def _is_due(self, queue: _QueueEntries, entry: Entry) -> bool:
         return entry.due_s <= self._now_s and queue.held < queue.right * (1 - _ROUNDING)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from frenzy.core.scheduling.engine.entries import Entry
@@ -45,11 +45,11 @@ class Missed:
 class Sweep:
     """Capacity in the course of one sweep.
 
-    left: GPUs that no entry earlier in line has; idle: of these, held by nobody. disturbance_s: what it is
-    worth not to make another job move. places: for how many there are any, of a plan that earlier sweeps
-    could not place for all. quotas: GPUs claimed against them, if there are any. reserved: GPU types of which
-    some are kept for a job that must not be overtaken. allowance: effective GPUs that the job whose turn it is
-    may have.
+    left: GPUs that no entry earlier in line has; idle: of these, held by nobody. disturbance_s: what it is worth
+    not to make another job move, beside what that one loses. places: for how many there are any, of a plan that
+    earlier sweeps could not place for all. quotas: GPUs claimed against them, if there are any. reserved: GPU types
+    of which some are kept for a job that must not be overtaken. allowance: effective GPUs that the job whose turn
+    it is may have. holders: see ``ServiceOrder``.
     missed: of each waiting job that took nothing, by run key. _placed: how many of ``places`` are taken.
     _full: asks of which nothing fits into ``left``; emptied whenever ``left`` grows.
     """
@@ -63,6 +63,7 @@ class Sweep:
     quotas: QuotaUse | None
     capacity: Capacity
     allowance: float = math.inf
+    holders: Mapping[str, Sequence[Entry]] = field(default_factory=dict)
     reserved: dict[str, Kept] = field(default_factory=dict)
     missed: dict[str, Missed] = field(default_factory=dict)
     _placed: Counter[tuple[str, object]] = field(default_factory=Counter)

@@ -34,7 +34,6 @@ class BackfillPolicy(_AnyPolicy):
 
     urgency: how much a job counts the delay of those behind it when it chooses a plan; 0: not at all.
     slowdown: a job is due this many times later than the whole cluster would take for it alone.
-    size_exponent: jobs weigh with this power of their work; 0: each the same, which favours short ones.
     overrun_share: of a job that outlived its estimate this share of what it did is believed to be left.
     deadline_slack: a deadline is at risk with less time left than so many times what the job's plan takes that
     uses GPUs best.
@@ -48,7 +47,7 @@ class BackfillPolicy(_AnyPolicy):
     hysteresis: a faster plan, or a move, must leave less than this share of the time to the end (restart included).
     payback: a move that nothing forces must pay for itself before the job has run so many times as long as it has with
     its present plan.
-    disturbance: a plan that makes another job move must save so many restarts' time.
+    disturbance: a plan that makes others move must save what these lose by it, and so many restarts' time.
     gain_without_budget: a job without moves left may still grow into idle GPUs when that divides the
     time to its end by so much.
     """
@@ -56,7 +55,6 @@ class BackfillPolicy(_AnyPolicy):
     name: ClassVar[str] = "backfill"
     urgency: float = 0.4
     slowdown: float = 1.0
-    size_exponent: float = 0.0
     overrun_share: float = 1.0
     deadline_slack: float = 2.0
     queues: QueueRules = NO_RULES
@@ -64,7 +62,7 @@ class BackfillPolicy(_AnyPolicy):
     max_wait_share: float = 0.5
     hysteresis: float = 0.8
     payback: float = 12.0
-    disturbance: float = 18.0
+    disturbance: float = 9.0
     gain_without_budget: float = 1.5
 
 

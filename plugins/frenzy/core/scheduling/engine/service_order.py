@@ -6,8 +6,7 @@ import math
 import statistics
 from bisect import bisect_right
 from dataclasses import dataclass
-from itertools import accumulate
-from operator import attrgetter, sub
+from operator import attrgetter
 
 from frenzy.core.scheduling.engine.deadlines import possible_plans, with_deadline
 from frenzy.core.scheduling.engine.entries import Entry, running_entry
@@ -18,16 +17,16 @@ from frenzy.core.scheduling.engine.state import SchedulingState
 class ServiceOrder:
     """Entries in the order they are served, and what every sweep over them needs.
 
-    free: those that are not fixed. behind: for each of these the weight of all that come after it. holding: the
-    places in ``free`` of jobs that hold GPUs. kept: jobs that hold what they have until their turn comes, if ever.
+    free: those that are not fixed. holding: the places in ``free`` of jobs that hold GPUs. holders: of these, by GPU
+    type, those that others may make move. kept: jobs that hold what they have until their turn comes, if ever.
     restart_s: the median of what a move costs a job that runs. num_asks: different ones, of the jobs that wait.
     least_priority: of those that are not fixed. now_s: when it is decided.
     """
 
     entries: list[Entry]
     free: list[Entry]
-    behind: list[float]
     holding: list[int]
+    holders: dict[str, list[Entry]]
     kept: list[Entry]
     restart_s: float
     num_asks: int
@@ -40,13 +39,12 @@ class ServiceOrder:
         running = [entry for entry in entries if entry.current is not None]
         # Only a job that runs is ever fixed.
         free = [entry for entry in entries if not entry.is_fixed]
-        weights = [entry.weight for entry in free]
         costs = [entry.restart_s for entry in running if not entry.is_fixed]
         return ServiceOrder(
             entries,
             free,
-            list(accumulate(weights, sub, initial=sum(weights)))[1:],
             [at for at, entry in enumerate(free) if entry.current is not None],
+            _holders(free),
             [entry for entry in running if entry.is_fixed or not entry.has_moves or entry.is_displaced],
             statistics.median_low(costs) if costs else 0.0,
             len({id(entry.others.ask) for entry in entries if entry.current is None}),
@@ -62,6 +60,14 @@ class ServiceOrder:
         """The place in ``free`` of the next job after ``at`` that holds GPUs; the end if there is none."""
         found = bisect_right(self.holding, at)
         return self.holding[found] if found < len(self.holding) else len(self.free)
+
+
+def _holders(free: list[Entry]) -> dict[str, list[Entry]]:
+    found: dict[str, list[Entry]] = {}
+    for entry in free:
+        if entry.current is not None and entry.has_moves and not entry.is_displaced:
+            found.setdefault(entry.current.gpu_type, []).append(entry)
+    return found
 
 
 def must_not_be_overtaken(entry: Entry, now_s: float, least_priority: float) -> bool:

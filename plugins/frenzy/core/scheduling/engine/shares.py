@@ -4,14 +4,14 @@ To finish jobs soon on average, the next job in line should take a plan whose ga
 it causes: a GPU-second it uses delays every job behind it by one part in the remaining capacity. So a
 plan with n (effective) GPUs that takes t seconds costs
 
-    t * (1 + price * n),   price = urgency * (weight of the jobs behind) / (own weight * capacity left)
+    t * (1 + price * n),   price = urgency * (number of jobs behind) / (capacity left)
 
 and the cheapest is taken. For jobs that speed up with GPUs to the power p this gives the nearly
 optimal shares of heSRPT (Berg, Vesilo, Harchol-Balter 2020), without solving anything: for n GPUs the
 minimum is at n = p/(1-p) / price. With nobody behind the price is nothing, and the job runs as fast as
 it can. A job that runs keeps its plan unless another is better by ``hysteresis``, restart included, and with it the
-restarts that are likely to follow before its end. A plan for which another job would have to move costs ``disturbance``
-restarts more: minutes saved by a short job are not worth those that a large one loses.
+restarts that are likely to follow before its end. A plan for which other jobs would have to move costs what these lose
+by it, and ``disturbance`` restarts more: minutes saved by a short job are not worth those that a large one loses.
 """
 
 from __future__ import annotations
@@ -47,13 +47,12 @@ def targets(
         capacity.effective,
         QuotaUse(policy.queues) if policy.queues else None,
         capacity,
+        holders=line.holders,
     )
-    for entry in line.kept:
-        assert entry.current is not None
-        sweep.take(entry, entry.current)
     held: dict[str, float] = {}
     for entry in line.kept:
         assert entry.current is not None
+        sweep.take(entry, entry.current)
         held[entry.job.queue] = held.get(entry.job.queue, 0.0) + entry.current.gpus
     return serve(sweep, line, held), sweep.missed
 
@@ -72,11 +71,11 @@ def _served(sweep: Sweep, line: ServiceOrder) -> list[tuple[Entry, RankedPlan | 
     served: list[tuple[Entry, RankedPlan | None]] = []
     at, free = 0, line.free
     while at < len(free):
-        entry, behind = free[at], max(0.0, line.behind[at])
+        entry, behind = free[at], len(free) - at - 1
         if entry.current is None and sweep.is_full(entry.others.ask):
             following = line.next_holding(at) if sweep.num_full >= line.num_asks else at + 1
             sweep.passed(free[at:following])
-            sweep.keep_for(entry, line, _price(sweep, entry, behind))
+            sweep.keep_for(entry, line, _price(sweep, behind))
             at = following
             continue
         chosen = _serve(sweep, entry, behind)
@@ -84,7 +83,7 @@ def _served(sweep: Sweep, line: ServiceOrder) -> list[tuple[Entry, RankedPlan | 
             served.append((entry, chosen))
         else:
             sweep.passed([entry])
-            sweep.keep_for(entry, line, _price(sweep, entry, behind))
+            sweep.keep_for(entry, line, _price(sweep, behind))
         at += 1
     return served
 
@@ -118,7 +117,7 @@ def _put_off(sweep: Sweep, line: ServiceOrder, turn: Turn, later: list[Entry]) -
     """It may borrow at the end. What a due job lacks is kept first, or others take it within their rights for ever."""
     later.append(turn.entry)
     if turn.is_due and turn.entry.current is None and sweep.keeps_before_borrowing():
-        sweep.keep_for(turn.entry, line, _price(sweep, turn.entry, turn.behind, turn.right))
+        sweep.keep_for(turn.entry, line, _price(sweep, turn.behind, turn.right))
 
 
 def _borrowed(sweep: Sweep, line: ServiceOrder, turns: ShareTurns) -> list[tuple[Entry, RankedPlan | None]]:
@@ -127,7 +126,7 @@ def _borrowed(sweep: Sweep, line: ServiceOrder, turns: ShareTurns) -> list[tuple
         entry = turn.entry
         if entry.current is None and sweep.is_full(entry.others.ask):
             sweep.passed([entry])
-            sweep.keep_for(entry, line, _price(sweep, entry, turn.behind))
+            sweep.keep_for(entry, line, _price(sweep, turn.behind))
             if sweep.num_full >= line.num_asks:
                 turns.none_left()
             continue
@@ -137,14 +136,14 @@ def _borrowed(sweep: Sweep, line: ServiceOrder, turns: ShareTurns) -> list[tuple
             served.append((entry, chosen))
         else:
             sweep.passed([entry])
-            sweep.keep_for(entry, line, _price(sweep, entry, turn.behind))
+            sweep.keep_for(entry, line, _price(sweep, turn.behind))
     return served
 
 
-def _price(sweep: Sweep, entry: Entry, behind: float, right: float | None = None) -> float:
+def _price(sweep: Sweep, behind: int, right: float | None = None) -> float:
     """What an effective GPU costs for each second: see the module's text."""
     effective = sweep.effective if right is None else right
-    return sweep.policy.urgency * behind / (entry.weight * max(effective, 1e-9))
+    return sweep.policy.urgency * behind / max(effective, 1e-9)
 
 
 def _settled(sweep: Sweep, entry: Entry, chosen: RankedPlan | None) -> RankedPlan | None:
@@ -154,10 +153,10 @@ def _settled(sweep: Sweep, entry: Entry, chosen: RankedPlan | None) -> RankedPla
     return _grown(sweep, entry, chosen)
 
 
-def _serve(sweep: Sweep, entry: Entry, behind: float, *, right: float | None = None) -> RankedPlan | None:
+def _serve(sweep: Sweep, entry: Entry, behind: int, *, right: float | None = None) -> RankedPlan | None:
     """The cheapest plan of ``entry`` in what is left; it is taken.
 
-    Its price depends on behind, the weight of the jobs behind it, and on the effective GPUs that are left; where it
+    Its price depends on behind, the number of jobs behind it, and on the effective GPUs that are left; where it
     has its turn by right, on ``right``, what its queue has left.
     """
     current = entry.current
@@ -165,7 +164,7 @@ def _serve(sweep: Sweep, entry: Entry, behind: float, *, right: float | None = N
         sweep.give_back(entry, current)
     if sweep.is_over(entry):
         return None
-    price = _price(sweep, entry, behind, right)
+    price = _price(sweep, behind, right)
     best = _cheapest(sweep, entry, price, entry.by_s)
     if best is None and entry.by_s < math.inf:
         best = _nearest(sweep, entry)
@@ -209,11 +208,37 @@ def _cheapest(sweep: Sweep, entry: Entry, price: float, by_s: float) -> RankedPl
         if entry.in_order:
             return ranked
         if not by_cost and not _is_idle(sweep, entry, ranked):
-            cost += sweep.disturbance_s
+            cost += sweep.disturbance_s + _lost_by_others_s(sweep, entry, ranked, takes_s)
         if cost < least:
             best, least = ranked, cost
             never_cheaper = math.inf if by_cost or not table.is_by_speed else least
     return best
+
+
+def _lost_by_others_s(sweep: Sweep, entry: Entry, ranked: RankedPlan, takes_s: float) -> float:
+    """What the jobs lose that are served last of those that hold what ``ranked`` lacks, until they have it back."""
+    gpu_type, lost_s = ranked.gpu_type, 0.0
+    lacks = min(ranked.num_gpus, ranked.num_gpus - _at_hand(sweep, entry, gpu_type))
+    for other in reversed(sweep.holders.get(gpu_type, ())):
+        if lacks <= 0 or other.place <= entry.place:
+            break
+        taken = min(other.num_held, lacks)
+        lost_s += _lost_s(sweep, other, other.num_held - taken, takes_s)
+        lacks -= taken
+    return lost_s
+
+
+def _lost_s(sweep: Sweep, entry: Entry, num_kept: int, takes_s: float) -> float:
+    """What ``entry`` loses where it keeps ``num_kept`` GPUs for ``takes_s``, or moves to what is idle elsewhere."""
+    current = entry.current
+    assert current is not None, "only a job that holds GPUs loses any"
+    room = {**sweep.idle, current.gpu_type: num_kept}
+    possible = (each.unit_s for each in entry.others.plans if each.num_gpus <= room.get(each.gpu_type, 0))
+    slower = min(possible, default=math.inf) / max(current.unit_s, 1e-9)
+    if slower <= 1.0:
+        return entry.restart_s
+    until_back_s = entry.restart_s + (1.0 - 1.0 / slower) * takes_s
+    return entry.restart_s + min(entry.run_s(current) * (slower - 1.0), until_back_s)
 
 
 def _nearest(sweep: Sweep, entry: Entry) -> RankedPlan | None:
@@ -257,9 +282,14 @@ def _is_open(sweep: Sweep, entry: Entry, ranked: RankedPlan) -> bool:
 
 def _is_idle(sweep: Sweep, entry: Entry, ranked: RankedPlan) -> bool:
     """Whether no other job has to move for ``ranked``."""
+    return ranked.num_gpus <= _at_hand(sweep, entry, ranked.gpu_type)
+
+
+def _at_hand(sweep: Sweep, entry: Entry, gpu_type: str) -> int:
+    """GPUs of ``gpu_type`` that are idle, or its own; less those for which others have to move already."""
     current = entry.current
-    own = entry.num_held if current is not None and current.gpu_type == ranked.gpu_type else 0
-    return ranked.num_gpus <= sweep.idle.get(ranked.gpu_type, 0) + own
+    own = entry.num_held if current is not None and current.gpu_type == gpu_type else 0
+    return sweep.idle.get(gpu_type, 0) + own
 
 
 def _grown(sweep: Sweep, entry: Entry, chosen: RankedPlan) -> RankedPlan:
