@@ -13,7 +13,7 @@ from frenzy.core.memory.model_trace import HEADROOM_SHARE
 
 pytestmark = pytest.mark.thorough
 
-_COMMON: dict[str, Any] = {
+_STABLELM: dict[str, Any] = {
     "hidden_size": 256,
     "intermediate_size": 512,
     "num_hidden_layers": 4,
@@ -25,25 +25,9 @@ _COMMON: dict[str, Any] = {
     "eos_token_id": 0,
     "pad_token_id": None,
 }
-_DEEPSEEK: dict[str, Any] = {
-    **_COMMON,
-    "num_key_value_heads": 4,
-    "moe_intermediate_size": 128,
-    "n_routed_experts": 8,
-    "n_group": 2,
-    "topk_group": 1,
-    "num_experts_per_tok": 2,
-    "first_k_dense_replace": 1,
-    "q_lora_rank": 64,
-    "kv_lora_rank": 32,
-    "qk_rope_head_dim": 16,
-    "qk_nope_head_dim": 32,
-    "v_head_dim": 32,
-}
 CASES = {
-    "olmo2": (_COMMON, "sdpa"),
+    "stablelm": (_STABLELM, "sdpa"),
     "bloom": ({"hidden_size": 256, "n_layer": 4, "n_head": 4, "vocab_size": 2048}, "eager"),
-    "deepseek_v3": (_DEEPSEEK, "sdpa"),
 }
 
 
