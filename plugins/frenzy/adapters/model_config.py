@@ -8,10 +8,11 @@ are kept in a folder.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -68,6 +69,24 @@ def resolve_model(model: ModelSpec, *, cache_folder: Path | None = None) -> tupl
 
 def _complete(given: Mapping[str, Any], path: str, cache_folder: Path | None) -> dict[str, Any]:
     kept = None if cache_folder is None else cache_folder / f"{_digest(given)}.json"
+    with _turn(kept):
+        return _kept_or_asked(given, path, kept)
+
+
+@contextmanager
+def _turn(kept: Path | None) -> Iterator[None]:
+    """One process at a time asks for the same config: the runs of a sweep do so all at once."""
+    with ExitStack() as stack:
+        # It only saves time: where nothing may be written, each asks.
+        with suppress(OSError):
+            if kept is not None and not kept.is_file():
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                turn = stack.enter_context(kept.with_suffix(".lock").open("w"))
+                fcntl.flock(turn, fcntl.LOCK_EX)
+        yield
+
+
+def _kept_or_asked(given: Mapping[str, Any], path: str, kept: Path | None) -> dict[str, Any]:
     if kept is not None and kept.is_file():
         document: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
         return document

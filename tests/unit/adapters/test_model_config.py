@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,7 @@ def test_defaults_come_from_transformers_and_follow_what_is_given() -> None:
 
 def test_an_answer_is_kept_and_used_again(tmp_path: Path) -> None:
     first = resolve_model_config(ModelSpec(config=TINY), cache_folder=tmp_path)
-    (kept,) = tmp_path.iterdir()
+    (kept,) = tmp_path.glob("*.json")
     kept.write_text(json.dumps({**first, "hidden_size": 99}), encoding="utf-8")
     assert resolve_model_config(ModelSpec(config=TINY), cache_folder=tmp_path)["hidden_size"] == 99
 
@@ -96,3 +98,17 @@ def test_a_process_that_ends_without_an_answer_is_quoted(program: str) -> None:
 def test_the_process_that_is_asked_has_only_so_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library_process, "MOST_MEMORY_BYTES", 256 * 1024**2)
     assert "MemoryError" in library_process.ask("print(len(bytearray(2**30)))", {})["error"]
+
+
+def test_whoever_asks_for_a_config_that_another_asks_for_takes_that_answer(tmp_path: Path) -> None:
+    given = {"model_type": "gpt2", "n_layer": 3}
+    resolve_model_config(ModelSpec(config=given), cache_folder=tmp_path)
+    (kept,) = tmp_path.glob("*.json")
+    kept.unlink()
+    with kept.with_suffix(".lock").open("w") as turn, ThreadPoolExecutor(1) as threads:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        second = threads.submit(resolve_model_config, ModelSpec(config=given), cache_folder=tmp_path)
+        kept.with_suffix(".draft").write_text(json.dumps({"answer": "the first one's"}))
+        kept.with_suffix(".draft").replace(kept)
+        fcntl.flock(turn, fcntl.LOCK_UN)
+        assert second.result() == {"answer": "the first one's"}
