@@ -1,4 +1,4 @@
-"""The roles of `deploy/kubernetes/rbac.yaml`, installed for one test."""
+"""The roles of `deploy/kubernetes/rbac.yaml`, and of `executor.yaml` beside it, installed for one test."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ ACCOUNT: Final = "frenzy"
 
 
 class Installation:
-    """Our roles in a namespace of the test, with names of their own where they are the cluster's."""
+    """Our roles in namespaces of the test, with names of their own where they are the cluster's.
 
-    def __init__(self, api: client.ApiClient, namespace: str) -> None:
+    namespace: of the trainers' pods. airflow: of Airflow, hence of the service account; the same unless it is given.
+    """
+
+    def __init__(self, api: client.ApiClient, namespace: str, *, airflow: str | None = None) -> None:
         self._rights, self._namespace = client.RbacAuthorizationV1Api(api), namespace
+        self._places = {"frenzy-jobs": namespace, "frenzy": airflow or namespace}
         self._made: list[tuple[str, str]] = []
 
-    def install(self, *, without: tuple[str, ...] = ()) -> None:
-        text = (CHECKOUT / "deploy/kubernetes/rbac.yaml").read_text(encoding="utf-8")
+    def install(self, file: str = "rbac.yaml", *, without: tuple[str, ...] = ()) -> None:
+        text = (CHECKOUT / "deploy/kubernetes" / file).read_text(encoding="utf-8")
         for each in yaml.safe_load_all(text):
             if each["metadata"]["name"] not in without and each["kind"] not in ("Namespace", "ServiceAccount"):
                 self._put(each)
@@ -28,11 +32,11 @@ class Installation:
     def _put(self, given: dict[str, Any]) -> None:
         kind, metadata = given["kind"], given["metadata"]
         for subject in given.get("subjects", ()):
-            subject["namespace"] = self._namespace
+            subject["namespace"] = self._places[subject["namespace"]]
         if kind in ("Role", "RoleBinding"):
-            metadata["namespace"] = self._namespace
+            place = metadata["namespace"] = self._places[metadata["namespace"]]
             name = {"Role": "role", "RoleBinding": "role_binding"}[kind]
-            getattr(self._rights, f"create_namespaced_{name}")(self._namespace, given)
+            getattr(self._rights, f"create_namespaced_{name}")(place, given)
             return
         metadata["name"] += f"-{self._namespace}"
         if kind == "ClusterRoleBinding":

@@ -65,7 +65,7 @@ def place(
         serving=control_plane.serving(),
         sends_heartbeats=not control_plane.is_own or control_plane.node is not None,
     )
-    nodes.add(_labelled(each) for each in CLUSTER["nodes"])
+    nodes.add(gpu_node(each) for each in CLUSTER["nodes"])
     nodes.play(Performs(body=played_trainer))
     rights = Installation(core_api.api_client, namespace)
     rights.install()
@@ -75,7 +75,7 @@ def place(
     core_api.delete_namespace(namespace)
 
 
-def _labelled(node: dict[str, Any]) -> FakeNode:
+def gpu_node(node: dict[str, Any]) -> FakeNode:
     """The test cluster's node as an administrator would label it: virtual GPUs are in no driver's labels."""
     given = {labels.GPU_TYPE: node["gpu_type"], labels.GPU_COUNT: str(node["gpus"])}
     return FakeNode(name=node["name"], labels=given)
