@@ -26,12 +26,13 @@ class KeptRun:
 
 @dataclass
 class MlflowServer:
-    """url, and what clients put there. authorizations: of all calls."""
+    """url, and what clients put there. authorizations: of all calls. refuses: calls that are refused for now."""
 
     url: str = ""
     runs: dict[str, KeptRun] = field(default_factory=dict)
     experiments: list[str] = field(default_factory=list)
     authorizations: set[str | None] = field(default_factory=set)
+    refuses: list[str] = field(default_factory=list)
 
     def answer(self, call: str, given: dict[str, Any]) -> dict[str, Any] | None:
         """None where there is no such thing."""
@@ -82,8 +83,10 @@ def mlflow_server() -> Iterator[MlflowServer]:
         def _reply(self, given: dict[str, Any]) -> None:
             kept.authorizations.add(self.headers.get("Authorization"))
             call = urlsplit(self.path).path.partition("/mlflow/")[2]
-            found = kept.answer(call, given)
-            body = json.dumps({"error_code": "RESOURCE_DOES_NOT_EXIST"} if found is None else found).encode()
+            is_refused = call in kept.refuses
+            found = None if is_refused else kept.answer(call, given)
+            code = "REFUSED" if is_refused else "RESOURCE_DOES_NOT_EXIST"
+            body = json.dumps({"error_code": code} if found is None else found).encode()
             self.send_response(404 if found is None else 200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))

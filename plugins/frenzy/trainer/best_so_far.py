@@ -26,6 +26,10 @@ class BestSoFar:
             return BestSoFar(loss=loss, step=step)
         return replace(self, num_since=self.num_since + 1, is_owed=False)
 
+    def owes(self, asked: ValidationSpec) -> bool:
+        """Whether a validation comes first; not where the job asks for none any more, and holds no text out."""
+        return self.is_owed and asked.every_steps is not None
+
     def ends_training(self, asked: ValidationSpec) -> bool:
         """Whether the loss has not fallen for as many validations as the job has patience for."""
         return asked.patience is not None and self.num_since >= asked.patience

@@ -54,6 +54,13 @@ def test_validations_follow_every_so_many_steps_and_the_last() -> None:
     assert not is_due(ValidationSpec(), step=25, total_steps=25)
 
 
+def test_a_validation_is_owed_only_while_the_job_asks_for_one() -> None:
+    owing = replace(after(3.0), is_owed=True)
+    assert owing.owes(ASKED)
+    assert not owing.owes(ValidationSpec())
+    assert not after(3.0).owes(ASKED)
+
+
 def test_a_validation_that_is_owed_is_paid_once() -> None:
     owing = replace(after(3.0), is_owed=True)
     for loss in (2.0, 4.0):

@@ -184,7 +184,7 @@ def _tracking_violations(tracking: tuple[TrackerSpec, ...]) -> Iterator[Violatio
 def _address_violations(path: str, tracker: TrackerSpec) -> Iterator[Violation]:
     if tracker.kind == "tensorboard" or tracker.mode == "offline":
         yield Violation(path=path, value="an address", allowed="its files lie in the run directory; leave it out")
-    elif not re.fullmatch(r"https?://[^\s/@]+(/[^\s@?#]*)?", tracker.uri or ""):
+    elif not re.fullmatch(r"https?://[^\s/@?#]+(/[^\s@?#]*)?", tracker.uri or ""):
         allowed = "http(s)://host[:port][/path], without a password: give that by a reference in secrets"
         yield Violation(path=path, value="another address", allowed=allowed)
 

@@ -16,6 +16,7 @@ from typing import Final
 from frenzy.core.runs.tracked_run import TrackedRun
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError
+from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.launch import LaunchSpec, RunPaths
 from frenzy.core.values.telemetry import StepRecord
 from frenzy.trainer import files
@@ -39,6 +40,8 @@ _MOST_LINES: Final = 20_000
 _GRACE_S: Final = {Ending.DONE: 30.0, Ending.FAILED: 10.0, Ending.GOES_ON: 5.0}
 _POLL_S: Final = 0.05
 _MOST_NOTE_BYTES: Final = 16 * 1024
+# A shorter value stands in too many sentences by chance.
+_LEAST_HIDDEN: Final = 5
 
 
 class Tracking:
@@ -131,15 +134,29 @@ def _following(attempt: TrackedAttempt) -> Following:
         lambda known: files.write_text(place, codec.dumps(known)),
         num_gpus=attempt.spec.plan.num_gpus,
         keep_files=attempt.keep_files,
+        hidden=own_values(attempt.spec.job, os.environ),
     )
+
+
+def own_values(job: TrainingJob, environ: Mapping[str, str]) -> list[str]:
+    """The values of the job's own variables, line by line, the longest first."""
+    lines = (line.strip() for name in (*job.env, *job.secrets) for line in environ.get(name, "").splitlines())
+    return sorted({line for line in lines if len(line) >= _LEAST_HIDDEN}, key=len, reverse=True)
 
 
 def _known(attempt: TrackedAttempt, place: str) -> TrackedRun:
     """What earlier attempts left; else a run of its own, whose name no other installation has."""
     try:
-        return codec.loads(TrackedRun, files.read_bytes(place, most_bytes=_MOST_NOTE_BYTES, links=False))
-    except FileNotFoundError:
-        pass
+        found = files.patiently(lambda: _note(place))
+        if found is not None:
+            return codec.loads(TrackedRun, found)
     except ContractError as error:
         logger.warning("%s is passed over: %s", place, error)
     return TrackedRun(kind=attempt.tracker.kind, tracker_run=f"{attempt.spec.run_key}-{secrets.token_hex(4)}")
+
+
+def _note(place: str) -> bytes | None:
+    try:
+        return files.read_bytes(place, most_bytes=_MOST_NOTE_BYTES, links=False)
+    except FileNotFoundError:
+        return None

@@ -82,7 +82,7 @@ def train(run: Run) -> TrainEnd:
     heartbeats.beat("first step")
     start, best, last_loss = (0, BestSoFar(), None) if state is None else (state.step, state.best, None)
     reader, held_out = _readers(run)
-    if best.is_owed and run.spec.rehearsal is None:
+    if best.owes(run.spec.job.validation) and run.spec.rehearsal is None:
         best = best.after(run.spec.job.validation, step=start, loss=_validation(run, held_out, start))
     is_over = best.ends_training(run.spec.job.validation)
     last = start if is_over else run.prepared.total_steps

@@ -7,11 +7,12 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Final
 
+from frenzy.core.runs.access import HIDDEN
 from frenzy.core.runs.tracked_run import TrackedRun
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError
@@ -37,7 +38,7 @@ _LONGEST_PROBLEM: Final = 500
 class Following:
     """Hands ``tracker`` the records that it lacks, and has ``keep`` remember how far that is.
 
-    keep_files: copies the tracker's files to where they are kept.
+    keep_files: copies the tracker's files to where they are kept. hidden: what stands in no problem that is told.
     """
 
     def __init__(
@@ -48,10 +49,11 @@ class Following:
         *,
         num_gpus: int,
         keep_files: Callable[[], None] = lambda: None,
+        hidden: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tracker, self._known, self._keep, self._num_gpus = tracker, known, keep, num_gpus
-        self._keep_files, self._clock = keep_files, clock
+        self._keep_files, self._hidden, self._clock = keep_files, hidden, clock
         self._waiting: deque[StepRecord] = deque(maxlen=_MOST_WAITING)
         self._is_open = False
         self._pause_s, self._next_s, self._files_s = _PAUSE_S, float("-inf"), clock()
@@ -62,7 +64,7 @@ class Following:
     def turn(self) -> None:
         """Hand over what waits, if it is time."""
         if self._waiting and self._clock() >= self._next_s:
-            self._try(self._hand_over)
+            self._try_to_hand_over()
             self._next_s = self._clock() + self._pause_s
         if self._is_open and self._clock() - self._files_s >= _FILES_S:
             self._files_s = self._clock()
@@ -71,7 +73,7 @@ class Following:
     def end(self, ending: Ending) -> None:
         """Hand over all that is left."""
         if self._waiting:
-            self._try(self._hand_over)
+            self._try_to_hand_over()
         if self._is_open:
             self._try(lambda: self._tracker.close(ending))
             self._try(self._keep_files)
@@ -90,14 +92,19 @@ class Following:
             self._note(replace(self._known, last_step=max(self._known.last_step, part[-1].step), problem=""))
         self._pause_s = _PAUSE_S
 
-    def _try(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except Exception as error:  # libraries raise errors of their own, and the training goes on
+    def _try_to_hand_over(self) -> None:
+        if not self._try(self._hand_over):
             # What a server has of the last points, it is asked when the run is opened again.
             self._is_open = False
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
-            self._tell(_problem_of(self._known.kind, error))
+
+    def _try(self, work: Callable[[], None]) -> bool:
+        try:
+            work()
+        except Exception as error:  # libraries raise errors of their own, and the training goes on
+            self._tell(_problem_of(self._known.kind, error, self._hidden))
+            return False
+        return True
 
     def _tell(self, problem: str) -> None:
         if problem != self._known.problem:
@@ -114,10 +121,13 @@ class Following:
             logger.warning("what %s has of this run could not be noted: %s", known.kind, error)
 
 
-def _problem_of(kind: str, error: Exception) -> str:
+def _problem_of(kind: str, error: Exception, hidden: Sequence[str]) -> str:
     if isinstance(error, ImportError):
         return f"{error}; it has to be installed where the workers run: pip install 'frenzy-airflow[trackers]'"
-    text = " ".join(printable(str(error)).split())[:_LONGEST_PROBLEM]
+    said = printable(str(error))
+    for each in hidden:  # a key that cannot be sent is quoted by those who were to send it
+        said = said.replace(each, HIDDEN)
+    text = " ".join(said.split())[:_LONGEST_PROBLEM]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

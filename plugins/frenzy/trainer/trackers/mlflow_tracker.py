@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -14,6 +15,8 @@ _LAST_STEP: Final = "frenzy.last_step"
 # What a server takes in one request.
 _MOST_PARAMS: Final = 100
 _LONGEST_PARAM: Final = 500
+_LONGEST_NAME: Final = 250
+_NOT_IN_NAMES: Final = re.compile(r"[^\w.\- ]")
 _STATUS: Final = {Ending.DONE: "FINISHED", Ending.GOES_ON: "SCHEDULED", Ending.FAILED: "FAILED"}
 
 
@@ -32,15 +35,19 @@ class MlflowTracker:
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
         from mlflow import MlflowClient
+        from mlflow.utils import credentials
 
-        if self._attempt.is_offline:
+        # Only what the job refers to: no passwords of whoever Airflow runs as.
+        credentials._get_credentials_path = lambda: os.devnull
+        if self._attempt.is_offline and self._client is None:  # later, what is here is newer than what was kept
             self._attempt.bring_files()
         self._client = MlflowClient(tracking_uri=self._attempt.tracker.uri or self._attempt.folder.as_uri())
         if known.place:
             return self._go_on(known)
         experiment = self._experiment()
-        run = self._client.create_run(experiment, run_name=self._attempt.name, tags=self._attempt.facts())
-        self._run_id = run.info.run_id
+        if not self._run_id:  # a try after one that failed goes on with its run
+            run = self._client.create_run(experiment, run_name=self._attempt.name, tags=self._attempt.facts())
+            self._run_id = run.info.run_id
         self._put_settings()
         return replace(known, tracker_run=self._run_id, place=self._place(experiment))
 
@@ -59,7 +66,8 @@ class MlflowTracker:
     def _put_settings(self) -> None:
         from mlflow.entities import Param
 
-        params = [Param(name, value[:_LONGEST_PARAM]) for name, value in flat(self._attempt.settings())]
+        settings = {_NOT_IN_NAMES.sub("_", name)[:_LONGEST_NAME]: text for name, text in flat(self._attempt.settings())}
+        params = [Param(name, text[:_LONGEST_PARAM]) for name, text in settings.items()]
         for first in range(0, len(params), _MOST_PARAMS):
             self._client.log_batch(self._run_id, params=params[first : first + _MOST_PARAMS])
 

@@ -181,6 +181,7 @@ def test_an_unknown_key_is_refused_with_the_likely_one(document: str, path: str,
         (changed(tracking=[{"kind": "mlflow"}]), "tracking[0].uri", "MLflow's server"),
         (changed(tracking=[{"kind": "wandb"}, {"kind": "wandb"}]), "tracking[1].kind", "once"),
         (changed(tracking=[{"kind": "wandb", "uri": "https://me:pass@w.org"}]), "tracking[0].uri", "secrets"),
+        (changed(tracking=[{"kind": "mlflow", "uri": "http://a.org?key=1"}]), "tracking[0].uri", "secrets"),
         (changed(tracking=[{"kind": "mlflow", "uri": "file:///etc"}]), "tracking[0].uri", "http(s)://"),
         (
             changed(tracking=[{"kind": "mlflow", "uri": "http://a.org", "mode": "offline"}]),

@@ -122,6 +122,36 @@ def test_a_failure_is_told_once_and_made_good_later(
     ]
 
 
+def test_a_key_that_cannot_be_sent_stands_in_no_problem(
+    notes: list[TrackedRun], watch: Watch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = ValueError("return character(s) in header value: 'Bearer abc-123\\n'")
+    following = Following(Played(failures=[refused]), NEW, notes.append, num_gpus=1, hidden=["abc-123"], clock=watch)
+    following.add(record(1))
+    following.turn()
+    assert "abc-123" not in caplog.text
+    assert notes[-1].problem == "ValueError: return character(s) in header value: 'Bearer ***\\n'"
+
+
+def test_files_that_cannot_be_kept_now_are_kept_at_the_end_and_open_nothing_anew(
+    notes: list[TrackedRun], watch: Watch
+) -> None:
+    kept: list[float] = []
+
+    def keep_files() -> None:
+        kept.append(watch.now_s)
+        if watch.now_s < 200.0:
+            raise OSError("away")
+
+    tracker = Played()
+    following = Following(tracker, NEW, notes.append, num_gpus=1, keep_files=keep_files, clock=watch)
+    following.add(record(1))
+    for watch.now_s in (0.0, 100.0, 200.0):
+        following.turn()
+    following.end(Ending.DONE)
+    assert (tracker.opened, tracker.endings, kept) == ([1], [Ending.DONE], [100.0, 200.0, 200.0])
+
+
 def test_a_library_that_is_missing_is_named_with_what_installs_it(notes: list[TrackedRun], watch: Watch) -> None:
     tracker = Played(failures=[ModuleNotFoundError("No module named 'wandb'")])
     following = followed(tracker, notes, watch)
