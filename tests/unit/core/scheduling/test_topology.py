@@ -59,6 +59,11 @@ def test_what_others_hold_leaves_its_domain_without_room() -> None:
     assert placed(nodes, 16, running("r", plan("h100", 1), ("n1", 1))) == {"n3": 8, "n4": 8}
 
 
+@given(st.permutations([at("n1", "z", "r1"), at("n2", "z", "r2"), at("n3", "z", "r1"), at("n4", "z", "r2")]))
+def test_of_equal_domains_that_of_the_first_name_is_taken_in_whatever_order_nodes_are_listed(nodes: list[Node]) -> None:
+    assert placed(nodes, 16) == {"n1": 8, "n3": 8}
+
+
 def test_a_node_that_leaves_is_in_no_domain() -> None:
     leaving = replace(at("n2", "r1"), state=NodeState.DRAINING)
     assert placed([at("n1", "r1"), leaving, at("n3", "r2"), at("n4", "r2")], 16) == {"n3": 8, "n4": 8}

@@ -81,7 +81,7 @@ def full_capacity(node: Node) -> Free:
 def domains_of(nodes: Collection[Node]) -> Domains:
     """What several of ``nodes``, which have one GPU type, are part of, but not all of them."""
     levels: dict[int, dict[tuple[str, ...], list[str]]] = {}
-    for node in nodes:
+    for node in sorted(nodes, key=lambda each: each.name):
         for depth in range(1, len(node.topology) + 1):
             levels.setdefault(depth, {}).setdefault(node.topology[:depth], []).append(node.name)
     by_level = (
