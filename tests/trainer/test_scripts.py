@@ -206,11 +206,11 @@ def zero_trainer(run_dir: Path, text: str, plan: tuple[int, int], *options: str,
 @pytest.mark.parametrize(
     ("plans", "options", "precision", "tolerance"),
     [
-        (((4, 2), (2, 3), (1, 2)), (), "fp32", 1e-5),
+        (((2, 3), (1, 2)), (), "fp32", 1e-5),
         (((2, 3), (1, 2)), ("--adapters",), "fp32", 1e-5),
         (((2, 2), (2, 3)), (), "bf16", 5e-4),
     ],
-    ids=["4z2-2z3-1z2", "adapters-2z3-1z2", "bf16-2z2-2z3"],
+    ids=["2z3-1z2", "adapters-2z3-1z2", "bf16-2z2-2z3"],
 )
 def test_an_unchanged_trainer_over_deepspeed_goes_on_with_other_ranks_and_stages(
     server: LaunchServer,

@@ -147,8 +147,15 @@ def _heartbeat(services: Services, run_key: str, attempt: int, message: Progress
 
 
 def _is_rehearsed(run: RunRecord, record: Attempt) -> bool:
-    """Whether a rehearsal has shown what it was made for, and another plan may be better than to go on."""
+    """Whether a rehearsal has shown what it was made for, and another plan may be better than to go on.
+
+    One after which the same plan had to be rehearsed again goes on: its stops are counted by no budget.
+    """
     if not record.plan.memory.is_rehearsal or record.stop_reason is not None or not record.explained_peak_bytes:
+        return False
+    before = record.next_attempt
+    was_same = before.previous is not None and before.previous.shape == record.plan.shape
+    if before.reason.code is ReasonCode.REHEARSED and was_same:
         return False
     steps = record.last_step - (record.next_attempt.checkpoint_step or 0)
     has_others = bool(run.job.workload is not None and run.job.workload.honours) or any(

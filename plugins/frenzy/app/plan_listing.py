@@ -99,12 +99,13 @@ def tuned_request(facts: PlanFacts, services: Services, run: RunRecord, extra_by
     """
     try:
         request = replace(_request(facts, services, run), extra_bytes_per_gpu=extra_bytes_per_gpu)
-        known = plan_candidates(request, facts.cluster, services.calibration, services.marp_policy)
+        calibration = services.calibration_for(run.job)
+        known = plan_candidates(request, facts.cluster, calibration, services.marp_policy)
     except FrenzyError:
         return None
     if any(each.feasible for each in known):
         return None
-    return remedies(request, facts.cluster, services.calibration, services.marp_policy, within=True)
+    return remedies(request, facts.cluster, calibration, services.marp_policy, within=True)
 
 
 def next_plans(tx: LedgerTx, services: Services, run: RunRecord, following: NextAttempt) -> PlanChoice:

@@ -17,6 +17,7 @@ from frenzy.app.states import move
 from frenzy.core.lifecycle.disruptions import with_node_of_rank
 from frenzy.core.lifecycle.evidence import believed_end, bounds_of
 from frenzy.core.lifecycle.reschedule import DONE_REASONS, MEMORY_REASONS, OUT_OF_MEMORY, classify, final_state
+from frenzy.core.planning.script_plans import REHEARSAL_STEPS
 from frenzy.core.runs.ledger import (
     FINAL_STATES,
     Attempt,
@@ -107,14 +108,19 @@ def _learn(tx: LedgerTx, run: RunRecord, ended: Attempt, versions: Mapping[str, 
     """Keep predicted against measured, if the attempt ran at all and held nothing but the job.
 
     What a user's callback holds is no error of the model, and nobody can tell it from one. A script whose model nobody
-    names is measured for its own next runs; one that names its model may hold what no model predicts.
+    names is measured for its own next runs, by as many steps as a rehearsal has at least; what a whole run grew by, the
+    next one needs too. One that names its model may hold what no model predicts.
     """
     key, censored = script_key(run), _model_fell_short(ended)
     if run.job.training.callbacks or (run.job.workload is not None and not key):
         return
     if not _began_to_train(ended) and not (key and censored):
         return
-    measured = ended.plan.gpu_memory_bytes if censored else ended.explained_peak_bytes
+    is_whole = ended.outcome is not None and ended.outcome.code in DONE_REASONS
+    if key and not is_whole and not censored and _num_steps(ended) < REHEARSAL_STEPS:
+        return
+    explained = ended.measured_peak_bytes if key and is_whole else ended.explained_peak_bytes
+    measured = ended.plan.gpu_memory_bytes if censored else explained
     if not measured:
         return
     gpu = tx.cluster().types_by_name.get(ended.plan.gpu_type)
@@ -134,7 +140,7 @@ def _learn(tx: LedgerTx, run: RunRecord, ended: Attempt, versions: Mapping[str, 
             adapters=run.job.training.lora is not None,
             peaks=ended.peaks,
             step_time_s=ended.step_time_s if _num_steps(ended) >= _LEAST_STEPS else None,
-            is_whole=ended.outcome is not None and ended.outcome.code in DONE_REASONS,
+            is_whole=is_whole,
         )
     )
 

@@ -201,3 +201,38 @@ def test_a_same_world_script_starts_anew_after_its_rehearsal_on_any_plan(airflow
     airflow.place()
     found = run_view(airflow.services, airflow.key).run.candidates
     assert {each.plan.num_gpus for each in found if each.feasible} == {1, 2}
+
+
+def test_a_rehearsal_that_was_ended_before_its_steps_teaches_nothing(airflow: Airflow) -> None:
+    airflow.register(script(None, resumable=True))
+    airflow.place()
+    airflow.launch(1)
+    assert take_steps(airflow, 1, 1, 80 * MIB) is DirectiveKind.CONTINUE
+    airflow.end(1, 98, last_step=1)
+    assert airflow.decide().kind is VerdictKind.RETRY
+    airflow.place()
+    assert sources(airflow) == {MemorySource.REHEARSAL}
+
+
+def test_what_a_whole_run_grew_by_is_learnt(airflow: Airflow) -> None:
+    airflow.begun(script(None))
+    peaks = PeakMemory(allocated_bytes=900 * MIB, reserved_bytes=900 * MIB, device_used_bytes=900 * MIB)
+    grown = ProgressReport(last_step=100, peaks=peaks, explained_peak_bytes=300 * MIB, growth_step=40)
+    report_progress(airflow.services, airflow.key, 1, grown)
+    airflow.end(1, 0, last_step=100)
+    after = airflow.another()
+    after.register(replace(script(None), name="after"))
+    plans = [each.plan for each in run_view(after.services, after.key).run.candidates]
+    assert min(each.memory.peak_allocated_bytes for each in plans) == 900 * MIB
+
+
+def test_a_plan_is_not_rehearsed_over_and_over(airflow: Airflow) -> None:
+    """What its runs took counts no more once the service has other libraries."""
+    rehearse(airflow, replace(script(None), constraints=ConstraintsSpec(gpu_types=("large",))))
+    calibration = replace(airflow.services.calibration, versions={"torch": "9.9"})
+    later = replace(airflow, services=replace(airflow.services, calibration=calibration))
+    later.decide()
+    later.place()
+    later.launch(2)
+    assert run_view(later.services, later.key).attempts[1].plan.memory.source is MemorySource.REHEARSAL
+    assert take_steps(later, 2, 6, 200 * MIB) is DirectiveKind.CONTINUE

@@ -6,7 +6,7 @@ From a measured peak to another plan's, one factor for each difference, none whe
 - activation checkpointing, a higher ZeRO stage, offload: no more, and nothing is known of the way back;
 - where states are divided, fewer ranks take at most as many times more, and more ranks no more;
 - where they are not, any number takes the same, but the second rank brings a copy of the gradients
-  (DistributedDataParallel's buckets): a quarter of weights, gradients and Adam's moments, half without moments.
+  (DistributedDataParallel's buckets): a quarter of weights, gradients and Adam's moments, half where moments are less.
 
 A run that ran out of memory bounds from below: what needs at least as much needs more than its card had. Tensors are
 as large on any card of a kind, so runs on other types count, with twice the margin.
@@ -23,7 +23,7 @@ from frenzy.core.values.resource_plan import PlanShape
 
 _ABOVE_CARD: Final = 1.01
 GRADIENT_COPY: Final = 1.25
-GRADIENT_COPY_WITHOUT_MOMENTS: Final = 1.5
+GRADIENT_COPY_OF_SMALL_STATES: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Final
 
 from frenzy.core.memory.measured_runs import (
     GRADIENT_COPY,
-    GRADIENT_COPY_WITHOUT_MOMENTS,
+    GRADIENT_COPY_OF_SMALL_STATES,
     MeasuredRuns,
 )
 from frenzy.core.runs.ledger import CalibrationSample, RunRecord
@@ -67,5 +67,5 @@ def measured_runs(run: RunRecord, samples: tuple[CalibrationSample, ...]) -> Mea
     return MeasuredRuns(
         runs=tuple(each for each in found if each is not None),
         divides_states=workload is not None and workload.takes(Honour.ZERO),
-        gradient_copy=GRADIENT_COPY_WITHOUT_MOMENTS if training.optimizer == "sgd" else GRADIENT_COPY,
+        gradient_copy=GRADIENT_COPY if training.optimizer == "adamw" else GRADIENT_COPY_OF_SMALL_STATES,
     )

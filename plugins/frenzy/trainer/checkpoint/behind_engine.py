@@ -65,8 +65,10 @@ def put_behind(engine: Any) -> Any:
 
 def _check_import(engine: Any) -> None:
     """Raises ContractError for a universal checkpoint that DeepSpeed would load otherwise than it was saved."""
+    if not engine.load_universal_checkpoint() or engine.zero_optimization_stage() != _STAGE_3:
+        return
     groups = engine.optimizer.param_groups
-    if engine.load_universal_checkpoint() and engine.zero_optimization_stage() == _STAGE_3 and len(groups) > 1:
+    if len(groups) > 1:
         raise ContractError(
             f"a universal checkpoint with {len(groups)} parameter groups cannot be loaded at stage 3: DeepSpeed gives "
             "all of them the settings of the first; load it at stage 1 or 2, and save it from there"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,3 +42,29 @@ def test_a_folder_that_cannot_be_read_has_no_digest(job: TrainingJob) -> None:
     assert script_content(replace(job, workload=replace(job.workload, folder="/no/such/folder"))) == ""
     assert script_content(replace(job, workload=replace(job.workload, folder=None))) == ""
     assert script_content(make_job()) == ""
+
+
+def test_a_folder_named_almost_like_one_of_runs_is_code(job: TrainingJob, tmp_path: Path) -> None:
+    before = script_content(job)
+    (tmp_path / "checkpointing").mkdir()
+    (tmp_path / "checkpointing/keep.py").write_text("ON = True")
+    assert script_content(job) != before
+
+
+def test_names_of_any_bytes_links_to_nothing_and_environments_do_no_harm(job: TrainingJob, tmp_path: Path) -> None:
+    (tmp_path / "gone.py").symlink_to("nowhere.py")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv/pyvenv.cfg").write_text("home = /usr")
+    before = script_content(job)
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/not-utf8-\xff.py")).write_text("1")
+    assert len({before, script_content(job)}) == 2
+
+
+def test_of_a_folder_of_data_little_is_read(job: TrainingJob, tmp_path: Path) -> None:
+    for number in range(70):
+        with (tmp_path / f"rows-{number:02}.json").open("wb") as file:
+            file.truncate(2**20)
+    before = script_content(job)
+    (tmp_path / "rows-69.json").write_text("changed")
+    assert script_content(job) == before
