@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from frenzy.adapters.model_config import resolve_model_config
+from frenzy.core.models.module_tree import MODULE_TREE
 from frenzy.core.models.shape import SUPPORTED_FAMILIES, model_shape
 from frenzy.core.values.job import ModelSpec
+from frenzy.trainer.model.list_modules import module_tree
 
 COMMON = {
     "hidden_size": 96,
@@ -86,7 +88,8 @@ UNKNOWN: list[dict[str, Any]] = [
 def test_a_family_without_a_reader_is_read_from_its_module(config: dict[str, Any]) -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    shape = model_shape(resolve_model_config(ModelSpec(config=config)))
+    full, built = resolve_model_config(ModelSpec(config=config)), transformers.AutoConfig.for_model(**config)
+    shape = model_shape({**full, MODULE_TREE: module_tree(built)})
     with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**config))
+        model = transformers.AutoModelForCausalLM.from_config(built)
     assert [each.num_elements for _, each in shape.all_tensors()] == [each.numel() for each in model.parameters()]
