@@ -11,9 +11,11 @@ needs the head and the range's blocks. Other files have no digests, nor have che
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import xxhash
@@ -79,17 +81,19 @@ class Extent:
         memory = memoryview(bytearray(min(size, max(0, high - low))))
         for at in range(low, high, size):
             window = memory[: min(size, high - at)]
-            read_into(self.place, self.offset_bytes + at, window)
-            self._verify(at, window)
+            # What came wrong once may be right: damage costs the whole checkpoint.
+            if not (self._is_read(at, window) or self._is_read(at, window)):
+                raise DamagedError(f"{_name(self.place)} does not have its digest at byte {self.offset_bytes + at}")
             yield at, window
 
-    def _verify(self, at: int, window: memoryview) -> None:
+    def _is_read(self, at: int, window: memoryview) -> bool:
+        """Fill ``window``; whether its blocks have their digests, where there are any."""
+        read_into(self.place, self.offset_bytes + at, window)
         if not self.digests:
-            return
+            return True
         block = block_bytes(self.num_bytes)
         found, start = digests_of(window, block), at // block * _DIGEST_LETTERS
-        if found != self.digests[start : start + len(found)]:
-            raise DamagedError(f"{_name(self.place)} does not have its digest at byte {self.offset_bytes + at}")
+        return found == self.digests[start : start + len(found)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +106,10 @@ class TensorEntry:
 
 
 def read_into(place: str, start: int, window: memoryview) -> None:
-    """Fill ``window`` with the bytes of ``place`` from ``start`` on. Raises ContractError where it ends before."""
+    """Fill ``window`` with the bytes of ``place`` from ``start`` on.
+
+    Raises DamagedError where it ends before, or lies on a disk that cannot read it any more.
+    """
     path = files.local_path(place)
     if path is None:
         parts = range(0, len(window), WINDOW_BYTES)
@@ -111,13 +118,22 @@ def read_into(place: str, start: int, window: memoryview) -> None:
         for at, part in zip(parts, found, strict=True):
             window[at : at + len(part)] = part
         return
+    try:
+        _fill(path, start, window)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        raise DamagedError(f"{path.name} cannot be read at byte {start} ({error})") from error
+
+
+def _fill(path: Path, start: int, window: memoryview) -> None:
     with path.open("rb", buffering=0) as file:
         file.seek(start)
         done = 0
         while done < len(window):
             num_bytes = file.readinto(window[done:])
             if not num_bytes:
-                raise ContractError(f"{path.name} ends too early")
+                raise DamagedError(f"{path.name} ends too early")
             done += num_bytes
 
 

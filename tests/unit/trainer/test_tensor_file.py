@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 import tempfile
 from pathlib import Path
+from typing import Any, ClassVar
 
+import fsspec
 import numpy as np
 import pytest
 import torch
 import xxhash
+from fsspec.implementations.local import LocalFileSystem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
@@ -20,9 +23,29 @@ from frenzy.trainer import files, tensor_file
 from frenzy.trainer.checkpoint.fragment_index import FragmentIndex, ShardReader, tensor_key
 from frenzy.trainer.checkpoint.rng import capture_rng, restore_rng, restore_rng_as_new_rank
 from frenzy.trainer.tensor_file import CHUNK_BYTES, read_header, write_fragments
-from frenzy.trainer.verified_file import DamagedError, block_bytes, damage_of
+from frenzy.trainer.verified_file import DamagedError, block_bytes, damage_of, read_into
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.uint8, torch.bool]
+
+
+WRITTEN = torch.randn(1_500_007)
+
+
+class MisreadStore(LocalFileSystem):  # type: ignore[misc]
+    """Addressed as ``misread:///folder``; the next ``num_wrong`` windows that it gives have a wrong bit."""
+
+    protocol = "misread"
+    num_wrong: ClassVar[int] = 0
+
+    def cat_ranges(self, *arguments: Any, **options: Any) -> Any:
+        found = super().cat_ranges(*arguments, **options)
+        if MisreadStore.num_wrong:
+            MisreadStore.num_wrong -= 1
+            found[0] = bytes([found[0][0] ^ 1]) + found[0][1:]
+        return found
+
+
+fsspec.register_implementation(MisreadStore.protocol, MisreadStore, clobber=True)
 
 
 def rank_metadata(rank: int, tp_rank: int = 0) -> dict[str, str]:
@@ -66,8 +89,25 @@ def test_a_file_that_ends_too_early_is_refused(tmp_path: Path) -> None:
     write_fragments(tmp_path / "f", [("a", torch.ones(100))], {})
     stored = read_header(str(tmp_path / "f"))[0]["a"]
     (tmp_path / "f").write_bytes((tmp_path / "f").read_bytes()[:-4])
-    with pytest.raises(ContractError, match="ends too early"):
+    with pytest.raises(DamagedError, match="ends too early"):
         stored.read_into(torch.empty(100))
+
+
+def test_a_file_that_its_disk_cannot_read_is_damaged() -> None:
+    # Nothing is mapped at a process's first address, so its memory gives an EIO there.
+    with pytest.raises(DamagedError, match="mem cannot be read at byte 0"):
+        read_into("/proc/self/mem", 0, memoryview(bytearray(8)))
+
+
+def test_a_block_that_comes_wrong_once_costs_no_checkpoint(tmp_path: Path) -> None:
+    entry = write_fragments(tmp_path / "f", [("a", WRITTEN)], {})
+    place = f"misread://{tmp_path}/f"
+    stored = read_header(place, entry)[0]["a"]
+    MisreadStore.num_wrong = 1
+    assert torch.equal(stored.whole(), WRITTEN)
+    MisreadStore.num_wrong = 2
+    with pytest.raises(DamagedError, match="f does not have its digest at byte"):
+        stored.whole()
 
 
 @pytest.mark.parametrize("num_chunks", [1, 3])
@@ -124,7 +164,6 @@ def test_a_gap_between_the_pieces_is_told_and_never_filled(tmp_path: Path) -> No
         index.read("exp_avg", "a:w", 0, 0, torch.empty(5))
 
 
-WRITTEN = torch.randn(1_500_007)
 LARGE = torch.arange(5_000_007, dtype=torch.int32)
 
 

@@ -40,7 +40,7 @@ class CheckpointManifest:
     """A complete checkpoint: where it was written from, and every file with size and digest.
 
     save_id tells two saves of the same step apart. rank_bytes_per_s: what the slowest rank wrote in a second, 0 where
-    nobody measured.
+    nobody measured, or too little was written to tell.
     """
 
     step: int

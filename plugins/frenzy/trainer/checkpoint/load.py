@@ -40,7 +40,7 @@ def load_checkpoint(engine: Any, prepared: PreparedCheckpoint, layout: ParallelL
     except DamagedError as error:
         prepared.note_damage(error.reason.sentence)
         found = f"The checkpoint of step {prepared.step} is damaged: {error.reason.sentence}."
-        detail = f"{found} The next attempt goes on from the one before."
+        detail = f"{found} From now on it is passed over."
         raise TemporaryError(Reason(code=ReasonCode.LAUNCH_FAILED, detail=detail)) from error
 
 

@@ -49,7 +49,7 @@ from frenzy.trainer.checkpoint.saved_state import TrainState, capture_state
 from frenzy.trainer.checkpoint.store import CheckpointStore
 from frenzy.trainer.collective import attempt, failure_of, from_rank0, raise_if_failed
 from frenzy.trainer.heartbeats import beat
-from frenzy.trainer.tensor_file import write_fragments
+from frenzy.trainer.tensor_file import CHUNK_BYTES, write_fragments
 
 logger = logging.getLogger(__name__)
 
@@ -83,10 +83,11 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A rank's files of a checkpoint. bytes_per_s: of those that it wrote."""
+    """A rank's files of a checkpoint. num_bytes, took_s: of those that hold what training changes."""
 
     entries: tuple[FileEntry, ...]
-    bytes_per_s: float
+    num_bytes: int
+    took_s: float
 
 
 class Abandoned(Exception):
@@ -176,7 +177,7 @@ class CheckpointSaver:
             files=tuple(entry for each in written for entry in each.entries),
             save_id=pending.save_id,
             tokens_seen=pending.state.tokens_seen,
-            rank_bytes_per_s=min(each.bytes_per_s for each in written),
+            rank_bytes_per_s=rank_bytes_per_s(written),
         )
         from_rank0(lambda: self._publish(manifest, pending.state.kept_steps))
         self._newest, self.kept_steps = manifest, pending.state.kept_after(manifest.step)
@@ -245,8 +246,8 @@ class CheckpointSaver:
             entries = self._write_files(files, folder)
             for entry in entries:
                 self._store.make_durable(files.step, folder / entry.path, self._tell)
-        rate = sum(each.num_bytes for each in entries) / max(time.monotonic() - started_s, 1e-6)
-        return Written(entries + self._frozen(files), rate)
+        num_bytes, took_s = sum(each.num_bytes for each in entries), time.monotonic() - started_s
+        return Written(entries + self._frozen(files), num_bytes, took_s)
 
     @contextmanager
     def _folder(self, step: int) -> Iterator[Path]:
@@ -294,6 +295,13 @@ class CheckpointSaver:
         if self._is_abandoned:
             raise Abandoned
         self._num_written += num_bytes
+
+
+def rank_bytes_per_s(written: Sequence[Written]) -> float:
+    """What a rank writes in a second: the largest part in the longest time. 0 where no part is large enough to tell."""
+    largest = max(each.num_bytes for each in written)
+    took_s = max(*(each.took_s for each in written), 1e-6)
+    return largest / took_s if largest >= CHUNK_BYTES else 0.0
 
 
 def save_checkpoint(

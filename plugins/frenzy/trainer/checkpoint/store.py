@@ -11,7 +11,6 @@ import hashlib
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
@@ -168,8 +167,8 @@ class CheckpointStore:
         if source == target:
             return
         if self.is_local:
-            with suppress(FileExistsError):  # of a save of this step before: a name stands for one content
-                Path(target).hardlink_to(source)
+            Path(target).unlink(missing_ok=True)  # of a save of this step before, which may be damaged
+            Path(target).hardlink_to(source)
         else:
             self._fs.cp_file(source, target)
 

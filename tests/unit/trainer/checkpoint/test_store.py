@@ -176,6 +176,14 @@ def test_a_checkpoint_in_which_a_rank_found_damage_is_none_until_it_is_saved_aga
     assert not list(folder(paths, 2).glob("damaged-*"))
 
 
+def test_a_file_that_is_repeated_takes_the_place_of_a_damaged_one(paths: RunPaths) -> None:
+    good, _ = (save(paths, step) for step in (1, 2))
+    file = good.files[0].path
+    (folder(paths, 2) / file).write_bytes(b"damaged")
+    CheckpointStore(paths).repeat(file, of_step=1, step=2)
+    assert (folder(paths, 2) / file).read_bytes() == (folder(paths, 1) / file).read_bytes()
+
+
 def test_a_plan_that_cannot_go_on_is_refused_with_the_reason(paths: RunPaths, scratch: Path) -> None:
     save(paths, 3)
     with pytest.raises(PermanentError) as caught:
