@@ -72,14 +72,15 @@ def draft(
     shown: str,
     data_facts: DataFacts = NOT_COUNTED,
     micro_batch_size: int | None = None,
+    extra_bytes_per_gpu: int = 0,
 ) -> DraftView:
     """The plans of ``job``, and what the next pass would do with it. shown: its specification without its secrets.
 
     Planning and decision are those of a run; only what is not counted before there is one is assumed.
-    micro_batch_size: only plans with it.
+    micro_batch_size, extra_bytes_per_gpu: as of ``first_plans``.
     """
     run = _run_of(services, job, model_config, data_facts)
-    preview = planned(services, run, micro_batch_size)
+    preview = planned(services, run, micro_batch_size=micro_batch_size, extra_bytes_per_gpu=extra_bytes_per_gpu)
     fitting = sorted((each for each in preview.candidates if each.feasible), key=lambda each: each.rank or 0)
     refused = [each for each in preview.candidates if not each.feasible]
     view = replace(

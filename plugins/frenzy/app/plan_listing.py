@@ -75,14 +75,21 @@ def _is_in_next_attempt(run: RunRecord, sample: CalibrationSample) -> bool:
 
 
 def first_plans(
-    facts: PlanFacts, services: Services, run: RunRecord, micro_batch_size: int | None = None
+    facts: PlanFacts,
+    services: Services,
+    run: RunRecord,
+    *,
+    micro_batch_size: int | None = None,
+    extra_bytes_per_gpu: int = 0,
 ) -> tuple[tuple[Candidate, ...], Reason | None]:
     """All candidates of a new run, and the refusal if none is feasible. Takes no part of the ledger: it may take long.
 
     A model outside the memory model's support is a refusal too, not an error. micro_batch_size: only plans with it.
+    extra_bytes_per_gpu: only plans with so much memory to spare.
     """
     try:
-        request = replace(_request(facts, services, run), micro_batch_size=micro_batch_size)
+        asked = _request(facts, services, run)
+        request = replace(asked, micro_batch_size=micro_batch_size, extra_bytes_per_gpu=extra_bytes_per_gpu)
         calibration = services.calibration_for(run.job)
         candidates = plan_candidates(request, facts.cluster, calibration, services.marp_policy)
     except FrenzyError as error:

@@ -119,11 +119,15 @@ def preview(services: Services, request: RegisterRun, caller: Caller) -> PlanPre
     return planned(services, record_of(request, services.clock.now_s()))
 
 
-def planned(services: Services, run: RunRecord, micro_batch_size: int | None = None) -> PlanPreview:
-    """The plans of ``run``, which need not be in the ledger, or why there are none; with the micro-batch, if given."""
+def planned(
+    services: Services, run: RunRecord, *, micro_batch_size: int | None = None, extra_bytes_per_gpu: int = 0
+) -> PlanPreview:
+    """The plans of ``run``, which need not be in the ledger, or why there are none; the rest as of ``first_plans``."""
     with services.ledger.reading() as tx:
         facts = plan_facts(tx, services, run)
-    candidates, reason = first_plans(facts, services, run, micro_batch_size)
+    candidates, reason = first_plans(
+        facts, services, run, micro_batch_size=micro_batch_size, extra_bytes_per_gpu=extra_bytes_per_gpu
+    )
     return PlanPreview(candidates=candidates, reason=reason)
 
 

@@ -75,17 +75,19 @@ class Drafter:
             except SpecError as error:
                 raise SpecError(without_masked(error.violations, run)) from None
             changes: tuple[str, ...] = ()
+            config, extra = run.model_config or {}, 0
             if message.tune:
-                extra, config = memory_to_spare(services, run_key), run.model_config or {}
+                extra = memory_to_spare(services, run_key)
                 job, changes = tuned(services, job, config, data_facts=run.data_facts, extra_bytes_per_gpu=extra)
             masked = masked_at(job, run.masked)
             view = draft(
                 services,
                 job,
-                run.model_config or {},
+                config,
                 shown=shown_yaml(masked),
                 data_facts=run.data_facts,
                 micro_batch_size=message.micro_batch_size,
+                extra_bytes_per_gpu=extra,
             )
         return without_masked(WhatIfView(draft=replace(view, tuned=changes), yaml_text=job_to_yaml(masked)), run)
 

@@ -15,6 +15,7 @@ from tests.unit.web.conftest import ApiUser, registration
 from frenzy.adapters.calibration_file import default_calibration
 from frenzy.adapters.spec.job_spec import job_from_yaml
 from frenzy.app.drafts import draft, tuned
+from frenzy.app.place import enqueue
 from frenzy.app.services import Services
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import PlaceView, RunView, WhatIf
@@ -190,6 +191,17 @@ def test_memory_that_a_run_was_seen_to_need_beyond_its_plan_is_kept_free(service
     job, changes = tuned(services, run.run.job, CONFIG, extra_bytes_per_gpu=extra)
     assert (job, changes) == (run.run.job, ())
     assert tuned(services, run.run.job, CONFIG)[1] == ()
+
+
+def test_a_run_that_needs_more_than_any_card_has_is_not_said_to_fit(
+    services: Services, user: Users, run: RunView
+) -> None:
+    key = run.run.run_key
+    enqueue(services, key)
+    with services.ledger.transaction() as tx:
+        tx.put_attempt(replace(tx.attempts(key)[-1], extra_bytes_per_gpu=10 * GIB))
+    view = user("op").ask("POST", f"/runs/{key}/what-if", WhatIfView, WhatIf(tune=True))
+    assert (view.draft.tuned, view.draft.num_fitting) == ((), 0)
 
 
 def test_texts_that_are_hidden_of_the_run_are_hidden_here_and_in_refusals(services: Services, user: Users) -> None:

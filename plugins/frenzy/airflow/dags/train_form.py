@@ -1,7 +1,7 @@
 """The form of ``frenzy_train``: the specification as Airflow Params, presets, and saving it as a job.
 
 A preset is a specification in ``include/jobs``. A field that is left at the form's own default is
-taken from the preset, any other overrides it.
+taken from the preset, any other overrides it. Each run says its name: without one Airflow makes no run.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from airflow.sdk import Param, get_current_context
+from airflow.sdk import Param, get_current_context, get_parsing_context
 
 from frenzy.adapters.spec.job_form import FormField, document_from_params, job_params, job_to_params
 from frenzy.adapters.spec.job_spec import job_from_document, job_from_yaml, job_to_yaml
@@ -21,6 +21,7 @@ PRESET: Final = "preset"
 SAVE_AS_JOB: Final = "save_as_job"
 _NO_PRESET: Final = "none"
 _OWN_FIELDS: Final = frozenset({PRESET, SAVE_AS_JOB})
+_REQUIRED: Final = "name"
 # Of each of these a specification has one; choosing another takes back the preset's.
 _ALTERNATIVES: Final = (
     {"model__config", "model__path", "model__hub_id"},
@@ -37,7 +38,7 @@ def form(presets: Path) -> dict[str, Param]:
     names = [_NO_PRESET, *sorted(each.stem for each in presets.glob("*.yaml"))]
     preset = Param(
         _NO_PRESET,
-        type="string",
+        type=["string", "null"],
         enum=names,
         title="Preset",
         section=_START,
@@ -45,7 +46,7 @@ def form(presets: Path) -> dict[str, Param]:
     )
     save = Param(
         False,
-        type="boolean",
+        type=["boolean", "null"],
         title="Save as job",
         section=_AFTERWARDS,
         description_md="Also store the specification: the job gets a DAG of its own, `job_<name>`.",
@@ -81,9 +82,14 @@ def save_job(presets: str) -> str:
 
 
 def _param(field: FormField) -> Param:
-    """A field that must be filled in may be left empty where a preset has it: the task checks again."""
+    """Airflow marks what may not be null, and refuses it empty. All but the name have a default, or a preset's value.
+
+    Whether that is so the task checks: of a form Airflow checks each field for itself. For a task, which Airflow checks
+    the form again for, the name is none of these: a run of an earlier release may have its preset's.
+    """
     schema = dict(field.schema)
-    if not field.has_default and isinstance(schema.get("type"), str):
+    may_be_empty = field.name != _REQUIRED or get_parsing_context().task_id is not None
+    if may_be_empty and isinstance(schema.get("type"), str):
         schema["type"] = [schema["type"], "null"]
     return Param(field.default, description_md=field.description, **schema)
 

@@ -208,8 +208,9 @@ class Page {
   }
 
   pick(kind, value) {
-    if (this.choices[kind]) this.choices[kind].value = value;
-    else this.search.value = value;
+    const select = this.choices[kind];
+    if (select && !Array.from(select.options, (each) => each.value).includes(value)) select.append(el("option", { value }, value));
+    (select ?? this.search).value = value;
     this.tables();
     this.search.scrollIntoView({ block: "nearest" });
   }

@@ -92,7 +92,9 @@ class NewJob {
   }
 
   async tune(say) {
-    const draft = await post("draft", { yaml_text: this.text.value, tune: true });
+    const yaml_text = this.text.value;
+    const draft = await post("draft", { yaml_text, tune: true });
+    if (yaml_text !== this.text.value) throw new Refusal("The text has changed meanwhile, and is left as it is.", "Press again to tune it.");
     if (!draft.tuned_yaml) return say("No change of the job was found that makes it fit this cluster.");
     this.asked += 1;
     this.text.value = draft.tuned_yaml;

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.definitions.param import ParamsDict
+from airflow.serialization.serialized_objects import DagSerialization
 
 from frenzy.adapters.spec.job_spec import job_from_yaml
 from frenzy.airflow.dags.train_form import PRESET, SAVE_AS_JOB, form, job_of_form
@@ -31,12 +34,45 @@ def submitted(presets: Path, **changed: Any) -> dict[str, Any]:
     return {**{name: param.value for name, param in form(presets).items()}, **changed}
 
 
-def test_an_untouched_form_is_valid_to_airflow_and_every_field_has_a_section(presets: Path) -> None:
+def test_every_field_has_a_section_and_those_of_the_form_say_what_they_take(presets: Path) -> None:
     params = form(presets)
-    ParamsDict(params).validate()
     assert all(param.schema.get("section") for param in params.values())
     assert params[PRESET].schema["enum"] == ["none", "base"]
-    assert params[SAVE_AS_JOB].schema["type"] == "boolean"
+    assert "boolean" in params[SAVE_AS_JOB].schema["type"]
+
+
+def test_only_the_name_has_a_star(presets: Path) -> None:
+    assert {name for name, each in form(presets).items() if "null" not in each.schema["type"]} == {"name"}
+
+
+def test_airflow_makes_no_run_of_an_untouched_form_and_one_of_a_preset_with_a_name(presets: Path) -> None:
+    with DAG("frenzy_train", schedule=None, params=form(presets)) as dag:
+        pass
+    served = DagSerialization.from_dict(DagSerialization.to_dict(dag)).params
+    with pytest.raises(Exception, match="Invalid input for param name"):
+        served.deep_merge({}).validate()
+    with pytest.raises(Exception, match="Invalid input for param name"):
+        served.deep_merge({PRESET: "base", "name": ""}).validate()
+    filled = served.deep_merge({PRESET: "base", "name": "mine"}).validate()
+    assert job_of_form(filled, presets) == replace(job_from_yaml(PRESET_TEXT), name="mine")
+
+
+def test_a_task_of_a_run_without_a_name_goes_on_with_its_presets(
+    presets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_TASK_ID", "train.monitor")
+    params = ParamsDict(form(presets))
+    params.update({PRESET: "base", "name": None})
+    assert job_of_form(params.validate(), presets) == job_from_yaml(PRESET_TEXT)
+
+
+def test_a_field_that_is_emptied_has_its_default(presets: Path) -> None:
+    emptied = {name: None for name in form(presets) if name != "name"}
+    params = ParamsDict({name: each for name, each in form(presets).items() if "enum" not in each.schema})
+    params.update({name: value for name, value in {**emptied, "name": "mine"}.items() if name in params})
+    params.validate()
+    job = job_of_form({**emptied, PRESET: "base", "name": "mine"}, presets)
+    assert job == replace(job_from_yaml(PRESET_TEXT), name="mine")
 
 
 @pytest.mark.parametrize(
