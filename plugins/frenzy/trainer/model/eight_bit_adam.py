@@ -58,6 +58,10 @@ class EightBitMoment:
     def numel(self) -> int:
         return self.count
 
+    @property
+    def nbytes(self) -> int:
+        return self.count * self.dtype.itemsize
+
     def detach(self) -> EightBitMoment:
         return self
 
