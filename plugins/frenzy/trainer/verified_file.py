@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import xxhash
-
 from frenzy.core.lifecycle.checkpoint_manifest import FileEntry
 from frenzy.core.values.errors import ContractError
 from frenzy.core.values.units import KIB, MIB
@@ -49,8 +47,17 @@ def no_digests(num_bytes: int) -> str:
     return "0" * _num_letters(num_bytes)
 
 
+def xxh3_128(data: bytes = b"") -> Any:
+    """The digest of whole files and heads. Its library is imported here, for the image of a script may lack it."""
+    import xxhash
+
+    return xxhash.xxh3_128(data)
+
+
 def digests_of(data: Any, block: int) -> str:
     """The digests of the blocks of ``data``, one after another."""
+    import xxhash
+
     view = memoryview(data)
     return "".join(xxhash.xxh3_64_hexdigest(view[at : at + block]) for at in range(0, len(view), block))
 
@@ -155,7 +162,7 @@ def read_head(place: str, entry: FileEntry | None = None) -> tuple[dict[str, Ten
 def _head(place: str, entry: FileEntry | None) -> bytes:
     if entry is not None and entry.head_bytes:
         head = _read(place, 0, entry.head_bytes)
-        if xxhash.xxh3_128_hexdigest(head) != entry.xxh3_128:
+        if xxh3_128(head).hexdigest() != entry.xxh3_128:
             raise DamagedError(f"{_name(place)} does not have its digest")
         return head
     size = files.size(place) or 0

@@ -25,7 +25,7 @@ class FileEntry:
     """One file of a checkpoint; ``path`` is relative to the checkpoint's folder.
 
     xxh3_128: digest in hexadecimal digits, of its first ``head_bytes``, which have digests of all that follows, or of
-    the whole file where that is 0. sha256: of whole files that were written before 2026-11-25.
+    the whole file where that is 0. sha256: of whole files that were written before 2026-11-25, and of scripts' records.
     """
 
     path: str

@@ -24,13 +24,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from frenzy.core.memory.model_inputs import Array, PlanGrid
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.units import MIB
+
+# The image of a user's script, whose launcher knows the ledger's types, may lack numpy.
+if TYPE_CHECKING:
+    from frenzy.core.memory.model_inputs import Array, PlanGrid
 
 COVERAGE: Final = 0.95
 _SHRINKAGE_RUNS: Final = 0.5
@@ -161,6 +162,8 @@ class Residuals:
         """Expected and bound factors of each plan in ``grid``; None when no run of this kind is known."""
         if not any(key[0] == kind.value for key in self._runs):
             return None
+        import numpy as np
+
         codes = 4 * grid.zero_stage + 2 * grid.checkpointing + grid.offload
         expected, bound = np.ones(_NUM_CODES), np.zeros(_NUM_CODES)
         for code in np.flatnonzero(np.bincount(codes, minlength=_NUM_CODES)).tolist():

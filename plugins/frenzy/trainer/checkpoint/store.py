@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import IO, Final
 
 import fsspec
-import xxhash
 
 from frenzy.core.lifecycle.checkpoint_manifest import (
     FROZEN_FILES,
@@ -34,7 +33,7 @@ from frenzy.core.values.launch import RunPaths
 from frenzy.trainer import files
 from frenzy.trainer.files import OnProgress, put_file
 from frenzy.trainer.heartbeats import counting
-from frenzy.trainer.verified_file import damage_of
+from frenzy.trainer.verified_file import damage_of, xxh3_128
 
 logger = logging.getLogger(__name__)
 
@@ -317,7 +316,7 @@ def _sync(path: Path) -> None:
 
 
 def _has_digest(source: IO[bytes], entry: FileEntry, on_progress: OnProgress) -> bool:
-    digest = xxhash.xxh3_128() if entry.xxh3_128 else hashlib.sha256()
+    digest = xxh3_128() if entry.xxh3_128 else hashlib.sha256()
     while chunk := source.read(_CHUNK_BYTES):
         digest.update(chunk)
         on_progress(len(chunk))

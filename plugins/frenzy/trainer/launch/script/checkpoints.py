@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-import xxhash
 
 from frenzy.core.lifecycle.checkpoint_manifest import SCRIPT_FORMAT, CheckpointManifest, FileEntry
 from frenzy.core.lifecycle.resume import ParallelLayout
@@ -49,7 +48,7 @@ def record(spec: LaunchSpec, checkpoint: ScriptCheckpoint, scratch: Path) -> boo
     manifest = CheckpointManifest(
         step=checkpoint.step,
         layout=_layout(spec),
-        files=(FileEntry(_NAME, len(content), xxhash.xxh3_128_hexdigest(content)),),
+        files=(FileEntry(_NAME, len(content), sha256=hashlib.sha256(content).hexdigest()),),
         save_id=uuid.uuid4().hex,
         format=SCRIPT_FORMAT,
     )
