@@ -53,6 +53,8 @@ OWN_PREFIX: Final = "frenzy.dev/"
 MANAGER: Final = "frenzy"
 TRAINER: Final = "frenzy-trainer"
 CONTAINER: Final = "trainer"
+# Puts the launcher of scripts into a pod whose image may lack it.
+COPYING_CONTAINER: Final = "frenzy-launcher"
 
 _MAX_LABEL_CHARACTERS: Final = 63
 _HASH_CHARACTERS: Final = 8

@@ -129,6 +129,7 @@ _CLOSED: Final = tuple(
             "what the plan asks for; extra_host_memory_per_gpu, cpus_per_gpu",
         ),
         (rf"{_ANY_CONTAINER}\.resources\.(?:limits|requests)\.(?:{_GPUS})", "GPUs are the plan's"),
+        (rf"spec\.initContainers\[{labels.COPYING_CONTAINER}\]", "another name"),
     )
 )
 _PRIVILEGED: Final = tuple(

@@ -45,6 +45,11 @@ OWN_MOUNTS: Final[Mapping[str, str]] = {
     HOME_VOLUME: "/home/frenzy",
 }
 HOME: Final = OWN_MOUNTS[HOME_VOLUME]
+# And of pods whose image is that of a script.
+LAUNCHER_VOLUME: Final = "frenzy-launcher"
+LAUNCHER_MOUNT: Final = "/opt/frenzy-launcher"
+_VOLUMES: Final = frozenset({*OWN_MOUNTS, RUNS_VOLUME, LAUNCHER_VOLUME})
+_MOUNTS: Final = frozenset({*OWN_MOUNTS.values(), LAUNCHER_MOUNT})
 
 # Labels that say what a node is part of, from the widest on: those of Kubernetes, clouds and NVIDIA's topograph, and
 # feature discovery's for what NVLink connects.
@@ -365,8 +370,8 @@ def _run_directory_violations(runs: RunDirectory | None) -> Iterator[Violation]:
 
 
 def _volume_violations(rules: PodRules) -> Iterator[Violation]:
-    names = {*OWN_MOUNTS, RUNS_VOLUME}
-    places = {*OWN_MOUNTS.values(), *([rules.run_directory.mount_path] if rules.run_directory else [])}
+    names = set(_VOLUMES)
+    places = {*_MOUNTS, *([rules.run_directory.mount_path] if rules.run_directory else [])}
     for index, each in enumerate(rules.volumes):
         path = f"volumes[{index}]"
         sources = [each.claim, each.host_path, each.config_map, each.secret]
@@ -388,8 +393,8 @@ def _volume_violations(rules: PodRules) -> Iterator[Violation]:
 
 def _overlay_violations(rules: PodRules) -> Iterator[Violation]:
     runs = [rules.run_directory.mount_path] if rules.run_directory else []
-    volumes = {*OWN_MOUNTS, RUNS_VOLUME, *(each.name for each in rules.volumes)}
-    mounts = {*OWN_MOUNTS.values(), *runs, *(each.mount_path for each in rules.volumes)}
+    volumes = {*_VOLUMES, *(each.name for each in rules.volumes)}
+    mounts = {*_MOUNTS, *runs, *(each.mount_path for each in rules.volumes)}
     for index, each in enumerate(rules.overlays):
         claim = rules.run_directory.claim if rules.run_directory else None
         yield from violations(f"overlays[{index}]", each, volumes=volumes, mounts=mounts, runs_claim=claim)

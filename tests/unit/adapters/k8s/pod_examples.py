@@ -21,6 +21,7 @@ from frenzy.core.values.job import CheckpointSpec, DataSpec, ModelSpec, Training
 from frenzy.core.values.launch import LaunchSpec
 from frenzy.core.values.resource_plan import MemoryPrediction, ResourcePlan
 from frenzy.core.values.units import GIB, MIB
+from frenzy.core.values.workload import WorkloadSpec
 
 FOLDER: Final = Path(__file__).parents[3] / "data/kubernetes/pods"
 RUN_KEY: Final = "123e45678901"
@@ -251,6 +252,14 @@ EXAMPLES: Final[Mapping[str, Example]] = {
     ),
     "virtual-gpus-that-are-a-resource": Example(
         spec=spec(VIRTUAL, node("lap-1", VIRTUAL, 2), node("lap-2", VIRTUAL, 1))
+    ),
+    "script-in-an-image-of-its-own": Example(
+        spec=spec(
+            A100,
+            node("gpu-1", A100, 2),
+            workload=WorkloadSpec(command=("python", "train.py"), image="ghcr.io/me/train:1"),
+        ),
+        rules_yaml=f"{PLAIN}workload_images: ['ghcr.io/me/*']\n",
     ),
     "autoscaled-group": Example(
         spec=spec(

@@ -148,6 +148,7 @@ def test_what_a_pod_does_not_have_is_refused_with_its_place(patch: dict[str, Any
         helper(resources={"limits": {"nvidia.com/gpu": "8"}}),
         helper(resources={"limits": {"amd.com/gpu": "1"}}),
         helper("initContainers", resources={"requests": {"frenzy.dev/vgpu": "1"}}),
+        {"spec": {"initContainers": [{"name": "frenzy-launcher", "env": [{"name": "PYTHONPATH", "value": "/mine"}]}]}},
     ],
 )
 def test_what_frenzy_decides_is_closed_whatever_is_allowed(patch: dict[str, Any]) -> None:

@@ -93,6 +93,8 @@ def test_every_violation_is_told_at_once_with_path_value_and_what_is_allowed() -
         ("volumes: [{name: a, mount_path: /a, claim: b, secret: c}]\n", "volumes[0]"),
         ("volumes: [{name: a, mount_path: /a, host_path: /b, read_only: false}]\n", "volumes[0].read_only"),
         ("volumes: [{name: frenzy-tmp, mount_path: /a, claim: b}]\n", "volumes[0].name"),
+        ("volumes: [{name: frenzy-launcher, mount_path: /a, claim: b}]\n", "volumes[0].name"),
+        ("volumes: [{name: a, mount_path: /opt/frenzy-launcher, claim: b}]\n", "volumes[0].mount_path"),
         ("volumes: [{name: a, mount_path: /tmp, claim: b}]\n", "volumes[0].mount_path"),
         (
             "run_directory: {mount_path: /r, claim: a}\nvolumes: [{name: a, mount_path: /a, claim: a}]\n",

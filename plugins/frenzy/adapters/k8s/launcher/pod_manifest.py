@@ -37,6 +37,8 @@ from frenzy.adapters.k8s.pod_overlay import with_overlays
 from frenzy.adapters.k8s.pod_rules import (
     HOME,
     HOME_VOLUME,
+    LAUNCHER_MOUNT,
+    LAUNCHER_VOLUME,
     OWN_MOUNTS,
     RUNS_VOLUME,
     SHM_VOLUME,
@@ -47,10 +49,15 @@ from frenzy.core.lifecycle.stop_grace import stop_grace_s
 from frenzy.core.values.cluster import Node
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.launch import LaunchSpec
+from frenzy.core.values.units import MIB
 
 NVIDIA_GPU: Final = "nvidia.com/gpu"
 TERMINATION_LOG: Final = "/dev/termination-log"
 _TRAINER: Final = ("-m", "frenzy.trainer.launch")
+# In the image of a script, that may lack the package, the launcher is a folder that an init container of ours writes.
+_COPYING: Final = ("-m", "frenzy.trainer.launch.copy_launcher")
+_COPY: Final = f"{LAUNCHER_MOUNT}/launcher"
+_COPY_BYTES: Final = 64 * MIB
 # Pods that differ in what the scheduler looks at, as those for different nodes do, are roles of their own.
 _KUEUE_ROLES: Final = 8
 
@@ -133,6 +140,7 @@ def _pod_spec(spec: LaunchSpec, rules: PodRules, node_rank: int) -> Manifest:
         "affinity": {"nodeAffinity": _node_affinity(spec, node_rank)},
         "tolerations": [toleration(each) for each in rules.all_tolerations],
         "securityContext": pod_security(rules),
+        "initContainers": [_copying(spec, rules, node_rank)] if _image_of_script(spec) else [],
         "containers": [_container(spec, rules, node_rank)],
         "volumes": [*_own_volumes(spec, rules, node_rank), *(volume(each) for each in rules.volumes)],
     }
@@ -155,16 +163,17 @@ def _node_affinity(spec: LaunchSpec, node_rank: int) -> Manifest:
 
 
 def _container(spec: LaunchSpec, rules: PodRules, node_rank: int) -> Manifest:
+    launcher = _TRAINER if _image_of_script(spec) is None else (_COPY,)
     arguments = ("--run-dir", spec.run_dir, "--attempt", str(spec.attempt), "--node-rank", str(node_rank))
     given: Manifest = {
         "name": labels.CONTAINER,
         "image": _image(spec, rules),
         "imagePullPolicy": rules.image_pull_policy.value,
-        "command": [literal(each) for each in (*rules.python, *_TRAINER)],
+        "command": [literal(each) for each in (*rules.python, *launcher)],
         "args": [literal(each) for each in arguments],
         "env": list(_environment(spec, rules)),
         "envFrom": [{"secretRef": {"name": each}} for each in rules.env_from_secrets],
-        "resources": _resources(spec, rules, node_rank),
+        "resources": _resources(spec, rules, node_rank, devices=_devices(spec, node_rank)),
         "volumeMounts": [*_own_mounts(spec, rules), *(mount(each) for each in rules.volumes)],
         "securityContext": container_security(rules),
         "terminationMessagePath": TERMINATION_LOG,
@@ -175,14 +184,37 @@ def _container(spec: LaunchSpec, rules: PodRules, node_rank: int) -> Manifest:
 
 def _image(spec: LaunchSpec, rules: PodRules) -> str:
     """The rules' own, or that of the job's script if the rules allow it."""
-    workload = spec.job.workload
-    if workload is None or workload.image is None:
+    image = _image_of_script(spec)
+    if image is None:
         return rules.image
-    if not rules.allows_image(workload.image):
+    if not rules.allows_image(image):
         allowed = ", ".join(rules.workload_images) or "none"
-        detail = f"workload.image {workload.image!r} is not among the workload_images of the pod rules ({allowed})."
+        detail = f"workload.image {image!r} is not among the workload_images of the pod rules ({allowed})."
         raise refused(detail, "Leave workload.image out, or ask the administrator to allow it.")
-    return workload.image
+    return image
+
+
+def _image_of_script(spec: LaunchSpec) -> str | None:
+    """What the job runs in, where that is not the rules' own image."""
+    return None if spec.job.workload is None else spec.job.workload.image
+
+
+def _copying(spec: LaunchSpec, rules: PodRules, node_rank: int) -> Manifest:
+    """Puts the launcher where the workers find it, from the trainer's image.
+
+    It asks for no more than they, so that the pod is as large as without it, and is told nothing.
+    """
+    return {
+        "name": labels.COPYING_CONTAINER,
+        "image": rules.image,
+        "imagePullPolicy": rules.image_pull_policy.value,
+        "command": [literal(each) for each in (*rules.python, *_COPYING)],
+        "args": [_COPY],
+        "resources": _resources(spec, rules, node_rank, devices={}),
+        "volumeMounts": [{"name": LAUNCHER_VOLUME, "mountPath": LAUNCHER_MOUNT}],
+        "securityContext": container_security(rules),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
 
 
 # resources
@@ -196,11 +228,14 @@ def gpu_resource(spec: LaunchSpec, node_rank: int) -> str | None:
     return None if spec.gpu.kind is DeviceKind.VIRTUAL else NVIDIA_GPU
 
 
-def _resources(spec: LaunchSpec, rules: PodRules, node_rank: int) -> Manifest:
+def _devices(spec: LaunchSpec, node_rank: int) -> Manifest:
+    resource = gpu_resource(spec, node_rank)
+    return {} if resource is None else {resource: str(spec.gpus_per_node[node_rank])}
+
+
+def _resources(spec: LaunchSpec, rules: PodRules, node_rank: int, *, devices: Manifest) -> Manifest:
     """What the scheduler of GPUs counted on. Host memory cannot be given back, hence the limit is the request."""
     num_gpus = spec.gpus_per_node[node_rank]
-    resource = gpu_resource(spec, node_rank)
-    devices = {} if resource is None else {resource: str(num_gpus)}
     planned = spec.plan.memory.host_bytes_of(num_gpus)
     memory = mebibytes(planned + num_gpus * rules.host_bytes_per_gpu(spec.gpu))
     return {
@@ -275,6 +310,8 @@ def _own_volumes(spec: LaunchSpec, rules: PodRules, node_rank: int) -> Iterator[
     yield {"name": SHM_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": mebibytes(shm_bytes)}}
     for name in (TMP_VOLUME, HOME_VOLUME):
         yield {"name": name, "emptyDir": {"sizeLimit": mebibytes(rules.ephemeral_storage_bytes)}}
+    if _image_of_script(spec):
+        yield {"name": LAUNCHER_VOLUME, "emptyDir": {"sizeLimit": mebibytes(_COPY_BYTES)}}
     runs = rules.run_directory
     if runs is not None and run_path(spec) is not None:
         yield {"name": RUNS_VOLUME, **source(claim=runs.claim, host_path=runs.host_path)}
@@ -289,6 +326,8 @@ def _own_mounts(spec: LaunchSpec, rules: PodRules) -> Iterator[Manifest]:
     """
     for name, place in OWN_MOUNTS.items():
         yield {"name": name, "mountPath": place}
+    if _image_of_script(spec):
+        yield {"name": LAUNCHER_VOLUME, "mountPath": LAUNCHER_MOUNT, "readOnly": True}
     path = run_path(spec)
     if rules.run_directory is not None and path is not None:
         top = posixpath.normpath(rules.run_directory.mount_path)

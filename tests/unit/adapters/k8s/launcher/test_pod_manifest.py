@@ -78,16 +78,16 @@ def test_every_field_is_one_of_the_newest_api_that_the_client_library_knows(name
 @pytest.mark.parametrize("name", [name for name, each in EXAMPLES.items() if not each.allows])
 def test_pods_are_confined_and_carry_no_token(name: str) -> None:
     for pod in pods_of(EXAMPLES[name].spec, EXAMPLES[name].rules):
-        inside = container(pod)
         assert pod["spec"]["automountServiceAccountToken"] is False
         assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
         assert pod["spec"]["securityContext"]["runAsUser"] > 0
         assert pod["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert inside["securityContext"] == {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }
+        for each in (container(pod), *pod["spec"].get("initContainers", ())):
+            assert each["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
         assert not {"hostNetwork", "hostPID", "hostIPC", "nodeName"} & pod["spec"].keys()
 
 
@@ -200,7 +200,28 @@ def test_a_script_runs_in_an_image_that_the_rules_allow_under_the_same_confineme
     own = WorkloadSpec(command=("train", "$(id)"), image="ghcr.io/me/train:1")
     (pod,) = pods_of(spec(A100, node("a", A100, 1), workload=own), rules)
     (plain,) = pods_of(spec(A100, node("a", A100, 1)), rules)
-    assert container(pod) == {**container(plain), "image": "ghcr.io/me/train:1"}
+    changed = {key: value for key, value in container(pod).items() if container(plain)[key] != value}
+    assert changed.keys() == {"image", "command", "volumeMounts"}
+    assert pod["spec"]["securityContext"] == plain["spec"]["securityContext"]
+
+
+def test_the_launcher_is_put_into_the_image_of_a_script_which_cannot_change_it() -> None:
+    (pod,) = pods_of(EXAMPLES["script-in-an-image-of-its-own"].spec, EXAMPLES["script-in-an-image-of-its-own"].rules)
+    (first,), workers = pod["spec"]["initContainers"], container(pod)
+    (written,) = first["volumeMounts"]
+    read = next(each for each in workers["volumeMounts"] if each["name"] == written["name"])
+    assert read == {**written, "readOnly": True}
+    assert first["args"] == workers["command"][1:] == ["/opt/frenzy-launcher/launcher"]
+    assert first["image"] == RULES.image
+    assert "env" not in first, "secrets of the job are for its workers"
+    for kind, asked in workers["resources"].items():
+        assert first["resources"][kind] == {name: each for name, each in asked.items() if name != "nvidia.com/gpu"}
+
+
+@every_example
+def test_only_the_image_of_a_script_is_given_the_launcher(name: str) -> None:
+    for pod in pods_of(EXAMPLES[name].spec, EXAMPLES[name].rules):
+        assert ("initContainers" in pod["spec"]) == (EXAMPLES[name].spec.job.workload is not None)
 
 
 # environment and secrets
