@@ -15,7 +15,7 @@ import pytest
 from frenzy.settings import CHECKOUT
 
 PROJECT = "frenzy_airflow"
-_SOURCES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "dags", "include", "plugins")
+_SOURCES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "dags", "docs", "include", "plugins")
 
 
 @dataclass(frozen=True, slots=True)
