@@ -22,6 +22,7 @@ from frenzy.core.values.launch import AttemptResult, ExitCode, LaunchSpec, Rehea
 from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.telemetry import StepRecord, fold_steps
 from frenzy.core.values.units import GIB, MIB
+from frenzy.trainer import env
 from frenzy.trainer.measure.case import NUM_STEPS, MeasureCase, job_of, plan_of, prediction_of, refusal_of
 from frenzy.trainer.measure.record import Measurement, Outcome
 from frenzy.trainer.telemetry.memory_budget import smallest_budget
@@ -152,6 +153,7 @@ def _spec(case: MeasureCase, bench: Bench, budget_bytes: int, folder: Path) -> L
 
 
 def _run(spec: LaunchSpec, folder: Path) -> AttemptResult:
+    env.import_deepspeed()
     from frenzy.trainer.launch.child import call_in_child
     from frenzy.trainer.launch.node import run_node
 

@@ -7,12 +7,14 @@ import logging
 import warnings
 
 from frenzy.core.values.job import ModelSpec, TrainingSpec
+from frenzy.trainer import env
 from frenzy.trainer.model.loading import load_config
 from frenzy.trainer.outcome import BadInputError
 
 
 def import_libraries(model: ModelSpec, training: TrainingSpec | None = None) -> None:
     """torch, DeepSpeed, the model's own code and the options' libraries, for every forked rank to find loaded."""
+    env.import_deepspeed()
     import deepspeed
     import functorch.compile  # noqa: F401  # DeepSpeed's engine imports it when it is made, in every rank
     import transformers

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.launch import Control, ControlAction, ExitCode
 from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.telemetry import StepRecord
+from frenzy.settings import CHECKOUT
 from frenzy.trainer import env, files
 from frenzy.trainer.launch.child import call_in_child, fork
 from frenzy.trainer.launch.rendezvous import find_rendezvous, open_rendezvous
@@ -222,3 +225,16 @@ def test_ranks_on_cards_share_the_cores_and_let_segments_grow() -> None:
 @pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
 def test_an_allocator_that_somebody_set_is_left_alone(name: str) -> None:
     assert "PYTORCH_ALLOC_CONF" not in env.card_defaults({name: "max_split_size_mb:128"}, 1)
+
+
+def test_deepspeed_is_loaded_without_mlflow_which_may_be_imported_afterwards() -> None:
+    load = "import sys; from frenzy.trainer import env; env.import_deepspeed()"
+    ask = f"{load}; print('mlflow' in sys.modules); import mlflow"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", ask],
+        env={**os.environ, **env.settled(virtual=True), "PYTHONPATH": str(CHECKOUT / "plugins")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "False"
