@@ -8,15 +8,16 @@ from __future__ import annotations
 import json
 import os
 import resource
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from frenzy.adapters.local.worker_environment import helper_environment
+from frenzy.core.values.errors import Reason, ReasonCode, TemporaryError
 
 # A config may have layers without number, and each is a Python object at least.
 # What the process holds is counted, not what it maps: the libraries of a GPU alone map more.
@@ -29,6 +30,7 @@ def ask(program: str, asked: Mapping[str, Any], *, timeout_s: float = _TIMEOUT_S
     """The answer of ``program``, the last line of JSON that it prints, or ``{"error": why there is none}``.
 
     told: called with how much is done, and of how much, as often as the program says so in a line of its own.
+    Raises TemporaryError when it did not answer in time: that says more of the machine than of what was asked.
     """
     allowed = [each for each in resource.getrlimit(resource.RLIMIT_DATA) if each != resource.RLIM_INFINITY]
     limit = min([MOST_MEMORY_BYTES, *allowed])
@@ -44,32 +46,53 @@ def ask(program: str, asked: Mapping[str, Any], *, timeout_s: float = _TIMEOUT_S
             text=True,
         )
         with process:
-            answer = _conversation(process, json.dumps(asked, default=str), timeout_s, told)
+            answer, is_late = _conversation(process, json.dumps(asked, default=str), timeout_s, told)
         complaints.seek(0)
         words = complaints.read()[-300:].strip()
     if answer is not None and process.returncode == 0:
         return answer
-    why = f"it did not answer within {timeout_s:g} s" if process.returncode == -signal.SIGKILL else words
-    return {"error": f"transformers could not be asked: {why}"}
+    if is_late:
+        raise _late(timeout_s)
+    return {"error": f"transformers could not be asked: {words or 'its process was ended'}"}
 
 
-def _conversation(process: subprocess.Popen[str], asked: str, timeout_s: float, told: Told | None) -> Any:
-    """The last line that it says; None where that is none of JSON, or it ends before it is asked."""
+def _late(timeout_s: float) -> TemporaryError:
+    detail = f"transformers could not be asked: it did not answer within {timeout_s:g} s."
+    remedy = "Try again when the machine has less to do."
+    return TemporaryError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy=remedy))
+
+
+def _conversation(process: subprocess.Popen[str], asked: str, timeout_s: float, told: Told | None) -> tuple[Any, bool]:
+    """(the last line of JSON that it says, None where there is none; whether its time was over before it ended)."""
     assert process.stdin is not None and process.stdout is not None
-    watch = threading.Timer(timeout_s, process.kill)
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        process.kill()
+
+    watch = threading.Timer(timeout_s, end)
     watch.start()
-    answer = None
+    answer: dict[str, Any] | None = None
     try:
         with process.stdin:
             process.stdin.write(asked)
         for line in process.stdout:
-            answer = json.loads(line)
-            if told is not None and answer.keys() == {"done", "of"}:
+            answer = _object(line) or answer
+            if told is not None and answer is not None and answer.keys() == {"done", "of"}:
                 told(answer["done"], answer["of"])
         process.wait()
-    except (BrokenPipeError, ValueError):
-        return None
+    except BrokenPipeError:
+        return None, late.is_set()
     finally:
         watch.cancel()
         process.kill()  # where it goes on although nobody listens
-    return answer
+    return answer, late.is_set()
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    """None for a library's own words."""
+    with suppress(ValueError):
+        said = json.loads(line)
+        return said if isinstance(said, dict) else None
+    return None

@@ -11,12 +11,13 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from frenzy.adapters.library_process import ask
 from frenzy.core.memory.model_trace import library_config
@@ -25,6 +26,7 @@ from frenzy.core.values.job import ModelSpec
 
 _CONFIG_FILE: Final = "config.json"
 _MOST_CHARACTERS: Final = 4 * 1024**2
+logger = logging.getLogger(__name__)
 _READER: Final = """
 import json, os, sys, tempfile
 sys.modules["torch"] = None
@@ -69,35 +71,51 @@ def resolve_model(model: ModelSpec, *, cache_folder: Path | None = None) -> tupl
 
 def _complete(given: Mapping[str, Any], path: str, cache_folder: Path | None) -> dict[str, Any]:
     kept = None if cache_folder is None else cache_folder / f"{_digest(given)}.json"
-    with _turn(kept):
+    with turn(kept):
         return _kept_or_asked(given, path, kept)
 
 
 @contextmanager
-def _turn(kept: Path | None) -> Iterator[None]:
-    """One process at a time asks for the same config: the runs of a sweep do so all at once."""
+def turn(kept: Path | None) -> Iterator[None]:
+    """One process at a time finds out what is ``kept``: the runs of a sweep do so all at once."""
     with ExitStack() as stack:
         # It only saves time: where nothing may be written, each asks.
         with suppress(OSError):
             if kept is not None and not kept.is_file():
                 kept.parent.mkdir(parents=True, exist_ok=True)
-                turn = stack.enter_context(kept.with_suffix(".lock").open("w"))
-                fcntl.flock(turn, fcntl.LOCK_EX)
+                lock = stack.enter_context(kept.with_suffix(".lock").open("w"))
+                _wait_for(lock)
         yield
 
 
+def _wait_for(lock: TextIO) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        logger.info("Another process asks about the same model: its answer is waited for.")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+def known(kept: Path | None) -> dict[str, Any] | None:
+    """What is kept there; None where it is nothing, or cannot be read."""
+    if kept is not None:
+        with suppress(OSError, ValueError):
+            document: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
+            return document
+    return None
+
+
 def _kept_or_asked(given: Mapping[str, Any], path: str, kept: Path | None) -> dict[str, Any]:
-    if kept is not None and kept.is_file():
-        document: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
+    if (document := known(kept)) is not None:
         return document
-    given = library_config(given)  # what is measured of a model is not the user's to say
+    given = library_config(given)
     options = dict(given)
     answer = ask(_READER, {"family": str(options.pop("model_type", "")), "options": options})
     if "config" not in answer:
         raise SpecError([Violation(path=path, value=_shown(given), allowed=_one_line(answer["error"]))])
+    config = library_config(answer["config"])  # what is measured of a model is not the user's to say
     if kept is not None:
-        keep(kept, answer["config"])
-    config: dict[str, Any] = answer["config"]
+        keep(kept, config)
     return config
 
 
@@ -147,7 +165,7 @@ def _from_hub(model: ModelSpec) -> dict[str, Any]:
                 remedy="Check id, revision and that the hub can be reached, or give model.path or model.config.",
             )
         )
-    return answer
+    return {**answer, "config": library_config(answer["config"])}
 
 
 def _shown(given: Mapping[str, Any]) -> str:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 from frenzy.adapters.library_process import Told, ask
-from frenzy.adapters.model_config import keep, resolve_model
+from frenzy.adapters.model_config import keep, known, resolve_model, turn
 from frenzy.core.memory.model_trace import MODEL_TRACE, ModelTrace
 from frenzy.core.models.module_tree import MODULE_TREE
 from frenzy.core.models.shape import SUPPORTED_FAMILIES
@@ -24,7 +23,7 @@ from frenzy.core.values.job import ModelSpec, TrainingSpec
 
 _TRACE_TIMEOUT_S: Final = 300.0
 # Of what is kept: another number where a trace finds something else in the same model.
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _EAGER: Final = "eager"
 
 
@@ -33,7 +32,8 @@ def planned_config(
 ) -> tuple[ModelSpec, dict[str, Any]]:
     """``model`` with its commit, and its complete config with all that planning needs.
 
-    told: called with how many parts of a trace are done, and of how many. Raises as ``resolve_model``.
+    told: called with how many parts of a trace are done, and of how many. Raises as ``resolve_model``, and
+    TemporaryError where a trace took too long.
     """
     model, config = resolve_model(model, cache_folder=cache_folder)
     if str(config.get("model_type", "")) in SUPPORTED_FAMILIES:
@@ -49,10 +49,11 @@ def planned_config(
 def _measured(asked: Mapping[str, Any], cache_folder: Path | None, told: Told | None) -> dict[str, Any]:
     """Parameters and trace; the former alone, or nothing, where the model cannot be built here."""
     kept = None if cache_folder is None else cache_folder / f"trace-{_digest(asked)}.json"
-    if kept is not None:
-        with suppress(OSError, ValueError):
-            known: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
-            return known
+    with turn(kept):
+        return known(kept) or _traced(asked, kept, told)
+
+
+def _traced(asked: Mapping[str, Any], kept: Path | None, told: Told | None) -> dict[str, Any]:
     options = dict(asked["config"])
     question = {"family": str(options.pop("model_type", "")), "options": options}
     listed = ask("from frenzy.trainer.model.list_modules import main; main()", question)

@@ -12,7 +12,7 @@ from tests.unit.airflow_secrets import SECRET, hold_secrets
 
 from frenzy.adapters import library_process
 from frenzy.adapters.model_config import resolve_model_config
-from frenzy.core.values.errors import SpecError
+from frenzy.core.values.errors import SpecError, TemporaryError
 from frenzy.core.values.job import ModelSpec
 
 TINY = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4}
@@ -83,8 +83,13 @@ def test_the_process_that_reads_a_users_config_sees_nothing_that_airflow_holds(
 
 
 def test_the_process_that_is_asked_has_only_so_much_time() -> None:
-    answer = library_process.ask("import time; time.sleep(60)", {}, timeout_s=0.2)
-    assert answer["error"].endswith("it did not answer within 0.2 s")
+    with pytest.raises(TemporaryError, match=r"it did not answer within 0\.2 s"):
+        library_process.ask("import time; time.sleep(60)", {}, timeout_s=0.2)
+
+
+def test_what_a_library_prints_beside_the_answer_is_none() -> None:
+    program = """print('Downloading'); print('{"a": 1}'); print('bye'); print(5)"""
+    assert library_process.ask(program, {}, told=lambda done, of: None) == {"a": 1}
 
 
 @pytest.mark.parametrize(
@@ -93,6 +98,34 @@ def test_the_process_that_is_asked_has_only_so_much_time() -> None:
 def test_a_process_that_ends_without_an_answer_is_quoted(program: str) -> None:
     answer = library_process.ask(program, {"much": "x" * 2**20})
     assert answer["error"].endswith("no such thing")
+
+
+_MEASURED_BY_ITS_OWNER = """
+import json
+
+class AutoConfig:
+    @classmethod
+    def for_model(cls, family, **options):
+        return cls()
+
+    def get_text_config(self):
+        return self
+
+    def to_json_string(self, use_diff):
+        return json.dumps({"model_type": "gpt2", "model_trace": {"problem": "mine"}, "module_tree": []})
+"""
+
+
+def test_what_an_inner_config_says_was_measured_is_not_believed_and_a_broken_answer_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "transformers.py").write_text(_MEASURED_BY_ITS_OWNER, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    asked, folder = ModelSpec(config={"model_type": "wrapper", "text_config": {}}), tmp_path / "cache"
+    assert resolve_model_config(asked, cache_folder=folder) == {"model_type": "gpt2"}
+    (kept,) = folder.glob("*.json")
+    kept.write_text("{", encoding="utf-8")
+    assert resolve_model_config(asked, cache_folder=folder) == {"model_type": "gpt2"}
 
 
 def test_the_process_that_is_asked_has_only_so_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from frenzy.adapters.model_config import resolve_model
@@ -32,6 +35,15 @@ def test_another_family_is_traced_with_its_progress_and_what_is_found_is_kept(tm
     assert model_shape(config).num_layers == 2
     assert planned_config(model, TRAINING, cache_folder=tmp_path, told=lambda done, of: told.clear())[1] == config
     assert len(told) == 4
+    (kept,) = tmp_path.glob("trace-*.json")
+    kept.unlink()
+    with kept.with_suffix(".lock").open("w") as turn, ThreadPoolExecutor(1) as threads:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        second = threads.submit(planned_config, model, TRAINING, cache_folder=tmp_path)
+        kept.with_suffix(".draft").write_text(json.dumps({"trace": "of the first one"}))
+        kept.with_suffix(".draft").replace(kept)
+        fcntl.flock(turn, fcntl.LOCK_UN)
+        assert second.result()[1]["trace"] == "of the first one"
 
 
 def test_what_a_user_says_was_measured_is_not_believed() -> None:

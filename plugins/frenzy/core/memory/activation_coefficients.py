@@ -256,8 +256,8 @@ def _as_traced(known: tuple[ActivationCoefficients, ...], setting: ActivationSet
     """``setting`` in the terms that sets are traced for."""
     adapters = setting.adapters
     if adapters is not None:
-        adapters = replace(adapters, frozen=_same_width(adapters.frozen))
-    asked = replace(setting, precision=_same_width(setting.precision), adapters=adapters)
+        adapters = replace(adapters, frozen=same_width(adapters.frozen))
+    asked = replace(setting, precision=same_width(setting.precision), adapters=adapters)
     attentions = {each.attention for each in known}
     if attentions == {Attention.EAGER}:
         return replace(asked, attention=Attention.EAGER)
@@ -280,7 +280,8 @@ def _beyond(known: ActivationCoefficients) -> tuple[int, int]:
     return (known.attention_dropout + known.hidden_dropout, adapted)
 
 
-def _same_width(precision: Precision) -> Precision:
+def same_width(precision: Precision) -> Precision:
+    """The precision whose sets hold for ``precision``, too."""
     return Precision.BF16 if precision is Precision.FP16 else precision
 
 

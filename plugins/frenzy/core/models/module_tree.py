@@ -43,6 +43,7 @@ class _Parameter:
         rows = prod(self.dimensions[:-1]) if len(self.dimensions) > 1 else prod(self.dimensions)
         columns = self.dimensions[-1] if len(self.dimensions) > 1 else 1
         is_expert = _OF_EXPERTS.search(self.name) is not None
+        name = name.removesuffix(".weight") if self.is_linear else name  # a map is called by its module
         return ParameterTensor(name, rows, columns, is_linear=self.is_linear, is_expert=is_expert)
 
 

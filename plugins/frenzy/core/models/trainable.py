@@ -64,7 +64,7 @@ def trained_part(shape: ModelShape, lora: LoraSpec | None) -> TrainedPart:
 
 
 def _nothing_adapted(shape: ModelShape, targets: tuple[str, ...]) -> PermanentError:
-    known = ", ".join(each.name.rsplit(".", 1)[-1] for each in shape.layer if each.is_linear)
+    known = ", ".join(dict.fromkeys(each.name.rsplit(".", 1)[-1] for each in shape.layer if each.is_linear))
     return PermanentError(
         Reason(
             code=ReasonCode.BAD_CONFIG_OR_DATA,
@@ -80,7 +80,7 @@ def adapter_targets(family: str, lora: LoraSpec) -> tuple[str, ...]:
 
 
 def _is_target(name: str, targets: tuple[str, ...]) -> bool:
-    return any(name == target or name.rsplit(".", 1)[-1] == target for target in targets)
+    return any(f".{name}".endswith(f".{target}") for target in targets)
 
 
 def _adapter(linear: ParameterTensor, rank: int) -> tuple[ParameterTensor, ParameterTensor]:

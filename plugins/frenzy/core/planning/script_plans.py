@@ -169,7 +169,9 @@ class _Type:
 
     def _plan(self, row: PlanRow, memory: MemoryPrediction, fastest: float) -> ResourcePlan:
         slower = (_AGAIN if row.checkpointing else 1.0) * (_TO_HOST if row.offload else 1.0)
-        return self.facts.plan(row, memory, slower * _ASSUMED_STEP_S * fastest / self.facts.gpu.flops_per_s / row.dp)
+        step_s = slower * _ASSUMED_STEP_S * fastest / self.facts.gpu.flops_per_s / row.dp
+        # what runs of models took says nothing of an assumed time
+        return replace(self.facts.plan(row, memory, step_s), model_step_s=None)
 
     def _with_host(self, row: PlanRow, memory: MemoryPrediction) -> MemoryPrediction:
         """Of the host, a process for each rank, which shares no libraries with another."""

@@ -18,7 +18,7 @@ def module_tree(config: Any) -> list[tuple[str, list[int], bool]]:
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False, attn_implementation="eager")
     linear = {id(each.weight) for each in model.modules() if isinstance(each, torch.nn.Linear)}
     tables = {id(each.weight) for each in model.modules() if isinstance(each, torch.nn.Embedding)}
     return [

@@ -29,6 +29,7 @@ from frenzy.core.memory.activation_coefficients import (
     ActivationSetting,
     Attention,
     TokenBytes,
+    same_width,
 )
 from frenzy.core.memory.model_trace import ModelTrace
 from frenzy.core.models.module_tree import MODULE_TREE, LayerPattern, layer_pattern
@@ -94,6 +95,7 @@ def traced(model: OneModel, precision: Precision, attentions: Iterable[Attention
 
     Raises PermanentError for a model that cannot be traced.
     """
+    precision = same_width(precision)
     usable = [each for each in attentions if _can_be_built(model, precision, each)] or [Attention.EAGER]
     settings = [
         ActivationSetting(precision=precision, checkpointing=checkpointing, kind=kind, attention=attention)

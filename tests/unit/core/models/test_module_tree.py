@@ -8,7 +8,9 @@ import pytest
 
 from frenzy.core.models.module_tree import MODULE_TREE, LayerPattern, layer_pattern
 from frenzy.core.models.shape import model_shape
+from frenzy.core.models.trainable import trained_part
 from frenzy.core.values.errors import PermanentError, ReasonCode
+from frenzy.core.values.job import LoraSpec
 
 Row = list[Any]
 
@@ -36,7 +38,7 @@ def test_embeddings_equal_layers_and_a_head_make_a_shape() -> None:
     shape = model_shape(config(PLAIN))
     assert (shape.family, shape.num_layers, shape.hidden_size, shape.vocab_size) == ("new", 3, 96, 301)
     assert shape.num_parameters == sum(row[1][0] * (row[1] + [1])[1] for row in PLAIN)
-    assert [each.name for each in shape.layer if each.is_linear] == ["attention.weight", "up.weight", "down.weight"]
+    assert [each.name for each in shape.layer if each.is_linear] == ["attention", "up", "down"]
     assert shape.intermediate_size == 288
 
 
@@ -96,3 +98,24 @@ def test_anything_else_is_refused_with_what_is_in_the_way(rows: list[Row], field
         model_shape(config(rows, **fields))
     assert caught.value.reason.code is ReasonCode.MODEL_NOT_SUPPORTED
     assert "frenzy marp trace" in (caught.value.reason.remedy or "")
+
+
+@pytest.mark.parametrize(
+    ("targets", "adapted"), [((), ["0.self_attn.q_proj", "1.self_attn.q_proj"]), (("up",), ["0.up"])]
+)
+def test_adapters_are_on_the_linear_maps_that_peft_finds_by_the_same_names(
+    targets: tuple[str, ...], adapted: list[str]
+) -> None:
+    def turn(index: int, *more: Row) -> list[Row]:
+        return [[f"model.blocks.{index}.self_attn.q_proj.weight", [96, 96], True], *more]
+
+    ups: list[list[Row]] = [[[f"model.blocks.{index}.up.weight", [200, 96], True]] for index in (0, 2)]
+    rows = [TABLE, *turn(0, *ups[0]), *turn(1), *turn(2, *ups[1]), *turn(3), NORM, OUTPUT]
+    trained = trained_part(model_shape(config(rows)), LoraSpec(rank=4, target_modules=targets))
+    assert [each.name.removesuffix(".lora_A") for each in trained.layer[::2]] == adapted
+
+
+def test_adapters_on_nothing_are_refused_with_the_names_of_the_linear_maps() -> None:
+    with pytest.raises(PermanentError) as caught:
+        trained_part(model_shape(config(PLAIN)), LoraSpec(target_modules=("q_proj",)))
+    assert caught.value.reason.remedy == "Choose among attention, up, down."

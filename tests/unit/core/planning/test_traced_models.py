@@ -80,3 +80,8 @@ def test_a_model_that_could_not_be_traced_is_refused_with_what_stopped_the_trace
 def test_another_precision_than_the_traced_one_is_refused() -> None:
     with pytest.raises(PermanentError, match="no coefficients for later in fp32"):
         candidates_of(traced(), precision=Precision.FP32)
+
+
+def test_fp16_is_planned_by_what_was_traced_for_bf16() -> None:
+    (first, *_) = candidates_of(traced(), precision=Precision.FP16)
+    assert first.reason.detail == "DeepSpeed refuses fp16 on a CPU."

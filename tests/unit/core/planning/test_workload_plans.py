@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.core.marp_values import CALIBRATION, job, mixed_cluster, request
 
 from frenzy.core.memory.measured_runs import MeasuredRun, MeasuredRuns
+from frenzy.core.memory.residuals import Residual, ResidualGroup, Residuals
 from frenzy.core.planning.marp import plan_candidates, smallest_remedy
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.planning.script_plans import UNNAMED_MODEL
@@ -199,3 +200,17 @@ def test_declared_memory_is_no_less_than_what_was_run_out_of() -> None:
     found = plans(replace(of, measured_runs=MeasuredRuns(runs=(out,))))
     assert first.shape not in [each.shape for each in found]
     assert found
+
+
+def test_what_steps_of_models_took_says_nothing_of_a_script_without_one() -> None:
+    types = [each.name for each in mixed_cluster().gpu_types]
+    groups = [
+        ResidualGroup(kind=DeviceKind.VIRTUAL, family="llama", gpu_type=each, zero_stage=1, checkpointing=False)
+        for each in types
+    ]
+    slow = tuple(
+        Residual(group=each, predicted_bytes=1, measured_bytes=1, step_ratio=2.0) for each in groups for _ in range(5)
+    )
+    known = replace(asked(memory="50 MiB"), residuals=Residuals(slow))
+    assert known.residuals.pace(DeviceKind.VIRTUAL, "any", types[0]) > 1.5
+    assert {each.model_step_s for each in plans(known)} == {None}

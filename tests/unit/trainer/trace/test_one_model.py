@@ -135,12 +135,18 @@ def test_the_process_says_how_far_it_is_and_then_what_it_found(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config, tree = asked("olmo2")
-    question = {"config": config, MODULE_TREE: tree, "precision": "bf16", "attentions": ["sdpa"]}
+    question = {"config": config, MODULE_TREE: tree, "precision": "fp16", "attentions": ["sdpa"]}
     *progress, found = answered(monkeypatch, capsys, question)
     assert progress == [{"done": done, "of": 4} for done in range(4)]
     trace = decode(ModelTrace, found)
     assert (trace.has_sdpa, trace.fuses_loss, trace.problem) == (True, True, None)
+    assert {each.precision for each in trace.activations} == {Precision.BF16}, "what is looked for where fp16 is asked"
     assert trace.versions.keys() == {"torch", "transformers"}
+
+
+def test_a_config_that_names_attention_from_elsewhere_brings_none() -> None:
+    tree = asked("stablelm", attn_implementation="somebody/kernels", intermediate_size=64)[1]
+    assert tree == asked("stablelm", intermediate_size=64)[1]
 
 
 def test_a_model_that_cannot_be_traced_is_an_answer_too(
