@@ -35,7 +35,7 @@ def model_work(shape: ModelShape, trained: TrainedPart, storage: WeightStorage, 
 
 def _multiplied(shape: ModelShape, flops: FlopsShape) -> FlopsShape:
     """Embeddings are looked up, not multiplied with, unless the head is tied to them."""
-    looked_up = sum(each.num_elements for each in shape.embeddings)
+    looked_up = sum(each.num_elements for each in shape.embeddings if not each.is_linear)
     tied = shape.vocab_size * shape.hidden_size if shape.tied_embeddings else 0
     return replace(flops, num_inactive=flops.num_inactive + max(0, looked_up - tied))
 

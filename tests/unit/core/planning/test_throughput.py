@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frenzy.core.models.flops import FlopsShape
-from frenzy.core.models.shape import model_shape
+from frenzy.core.models.shape import ModelShape, model_shape
 from frenzy.core.models.trainable import trained_part
 from frenzy.core.models.weight_storage import WeightStorage
 from frenzy.core.planning.grid import grid_of
@@ -93,8 +93,8 @@ def test_every_card_has_an_architecture_that_was_measured(entry: CatalogueEntry)
     assert architecture_of(entry.gpu) in ARCHITECTURES
 
 
-def llama(lora: LoraSpec | None = None, storage: WeightStorage = WeightStorage.PLAIN) -> StepWork:
-    shape = model_shape(
+def llama_shape() -> ModelShape:
+    return model_shape(
         {
             "model_type": "llama",
             "hidden_size": 4096,
@@ -107,7 +107,22 @@ def llama(lora: LoraSpec | None = None, storage: WeightStorage = WeightStorage.P
             "tie_word_embeddings": False,
         }
     )
+
+
+def llama(lora: LoraSpec | None = None, storage: WeightStorage = WeightStorage.PLAIN) -> StepWork:
+    shape = llama_shape()
     return model_work(shape, trained_part(shape, lora), storage, 4096)
+
+
+def test_tables_are_looked_up_and_first_layers_that_count_with_them_are_multiplied_with() -> None:
+    shape = llama_shape()
+    first = replace(shape, num_layers=31, embeddings=(*shape.embeddings, *shape.layer))
+    like_others, own = (
+        model_work(each, trained_part(each, None), WeightStorage.PLAIN, 4096) for each in (shape, first)
+    )
+    norms = sum(each.num_elements for each in shape.layer if not each.is_linear)
+    assert like_others.flops.num_inactive == 32000 * 4096
+    assert own.flops.num_inactive == like_others.flops.num_inactive + norms
 
 
 ADAPTERS = LoraSpec(rank=16, target_modules=("q_proj", "v_proj"))
