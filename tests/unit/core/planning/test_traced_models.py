@@ -84,4 +84,4 @@ def test_another_precision_than_the_traced_one_is_refused() -> None:
 
 def test_fp16_is_planned_by_what_was_traced_for_bf16() -> None:
     (first, *_) = candidates_of(traced(), precision=Precision.FP16)
-    assert first.reason.detail == "DeepSpeed refuses fp16 on a CPU."
+    assert first.reason.detail.endswith("DeepSpeed refuses fp16 on a CPU.")
