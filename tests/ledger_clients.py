@@ -42,12 +42,16 @@ _SPAWN: Final = multiprocessing.get_context("fork")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one client, or all of them, saw: seconds of each operation by kind; faults are never expected."""
+    """What one client, or all of them, saw: seconds of each operation by kind; faults are never expected.
+
+    took_s: from the moment at which all clients were connected until the last one had ended.
+    """
 
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     faults: list[str] = field(default_factory=list)
     num_granted: int = 0
     num_refused: int = 0
+    took_s: float = 0.0
 
 
 def cluster() -> Cluster:
@@ -62,17 +66,20 @@ def play(url: str, num_clients: int, num_rounds: int) -> Outcome:
         tx.put_cluster(cluster())
     ledger.close()
     in_use = _SPAWN.Array("i", NUM_NODES)
-    start, results = _SPAWN.Barrier(num_clients), _SPAWN.SimpleQueue()
+    start, results = _SPAWN.Barrier(num_clients + 1), _SPAWN.SimpleQueue()
     clients = [
         _SPAWN.Process(target=_client, args=(url, number, num_rounds, start, in_use, results))
         for number in range(num_clients)
     ]
     for each in clients:
         each.start()
+    start.wait()
+    began = time.perf_counter()
     found = [results.get() for _ in clients]
+    took_s = time.perf_counter() - began
     for each in clients:
         each.join()
-    return _together(found)
+    return replace(_together(found), took_s=took_s)
 
 
 def _together(found: list[Outcome]) -> Outcome:
@@ -94,6 +101,8 @@ def _client(url: str, number: int, num_rounds: int, start: Any, in_use: Any, res
     granted = refused = 0
     draw = random.Random(number)
     ledger = SqlLedger.at(url)
+    with ledger.reading():  # connected by then
+        pass
     start.wait()
     try:
         for turn in range(num_rounds):

@@ -39,10 +39,10 @@ def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], An
     return lambda: postgres_world(request.getfixturevalue("postgres_server"))
 
 
-def filled(world: SqlWorld, num_waiting: int, num_running: int) -> Services:
+def filled(world: SqlWorld, num_waiting: int, num_running: int, num_nodes: int = NUM_NODES) -> Services:
     """Services on a ledger with so many jobs, and a few that have just ended an attempt."""
     with world.ledger.transaction() as tx:
-        tx.put_cluster(values.cluster(*(values.node(f"n{number}") for number in range(NUM_NODES))))
+        tx.put_cluster(values.cluster(*(values.node(f"n{number}") for number in range(num_nodes))))
         for number in range(num_waiting):
             run = values.run(f"waiting{number}")
             tx.put_run(run)
@@ -50,8 +50,8 @@ def filled(world: SqlWorld, num_waiting: int, num_running: int) -> Services:
         for number in range(num_running):
             run = values.run(f"running{number}", state=JobState.RUNNING)
             tx.put_run(run)
-            tx.put_attempt(running_attempt(run.run_key, f"n{number % NUM_NODES}"))
-            tx.put_lease(values.lease(run.run_key, **{f"n{number % NUM_NODES}": 1}))
+            tx.put_attempt(running_attempt(run.run_key, f"n{number % num_nodes}"))
+            tx.put_lease(values.lease(run.run_key, **{f"n{number % num_nodes}": 1}))
         for number in range(num_waiting // 10):
             tx.put_run(values.run(f"recovering{number}", state=JobState.RECOVERING))
     return replace(in_memory_services(), ledger=world.ledger)

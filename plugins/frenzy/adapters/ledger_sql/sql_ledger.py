@@ -30,6 +30,11 @@ logger = logging.getLogger(__name__)
 _LOCK_ROW: Final = 1
 _RETRY_AFTER_S: Final = 2.0
 _FROZEN_WRITER_MS: Final = 60_000
+# For this transaction alone: a pooler may give the session to somebody else.
+_LIMITS: Final = text(
+    f"SELECT set_config('lock_timeout', '{int(BUSY_TIMEOUT_S * 1000)}', true),"
+    f" set_config('idle_in_transaction_session_timeout', '{_FROZEN_WRITER_MS}', true)"
+)
 _MISSING_TABLE_TEXTS: Final = ("no such table", "does not exist")
 
 
@@ -87,8 +92,7 @@ class SqlLedger:
         if self._is_sqlite:
             return
         if connection.dialect.name == "postgresql":
-            connection.execute(text(f"SET LOCAL lock_timeout = '{int(BUSY_TIMEOUT_S * 1000)}'"))
-            connection.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{_FROZEN_WRITER_MS}'"))
+            connection.execute(_LIMITS)
         wanted = select(tables.lock.c.id).where(tables.lock.c.id == _LOCK_ROW).with_for_update()
         if connection.execute(wanted).first() is None:
             _make_lock_row(connection)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar, cast
 
-from sqlalchemy import Connection, Select, Table, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, Executable, Select, Table, bindparam, delete, func, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
 from frenzy.adapters.lease_rules import check_lease, takes_slots
@@ -204,7 +205,7 @@ class SqlTransaction:
         try:
             with self._savepoint():
                 self._put_lease_row(lease)
-                if takes or lease.state is LeaseState.ENDED:
+                if before is not None and (takes or lease.state is LeaseState.ENDED):
                     slots.release(self._connection, lease)
                 if takes:
                     slots.hold(self._connection, lease, cluster)
@@ -356,19 +357,17 @@ class SqlTransaction:
     # rows
 
     def _one(self, kind: type[T], table: Table, **key: str | int) -> T | None:
-        wanted = select(table.c.document).where(*(table.c[name] == value for name, value in key.items()))
-        document = self._connection.scalar(wanted)
+        document = self._connection.scalar(_document_at(table, tuple(key)), key)
         return None if document is None else _load(kind, document)
 
     def _all(self, kind: type[T], wanted: Select[Any]) -> tuple[T, ...]:
         return tuple(_load(kind, document) for document in self._connection.scalars(wanted))
 
     def _put(self, table: Table, key: Mapping[str, str | int], values: Mapping[str, object]) -> None:
-        """Update the row or insert it; nobody else can in between, under the writers' lock."""
+        """Insert the row, or update the one with the same key."""
         self._check_writable()
-        same = [table.c[name] == value for name, value in key.items()]
-        if self._connection.execute(update(table).where(*same).values(**values)).rowcount == 0:
-            self._connection.execute(insert(table).values(**key, **values))
+        put = _put_at(table, tuple(key), tuple(values), self._connection.dialect.name)
+        self._connection.execute(put, {**key, **values})
 
     def _replace_all(self, table: Table, rows: Sequence[Mapping[str, object]]) -> None:
         self._check_writable()
@@ -383,6 +382,19 @@ class SqlTransaction:
     def _check_writable(self) -> None:
         if not self._writable:
             raise ReadOnlyLedgerError("writing needs LedgerStore.transaction(), not reading()")
+
+
+@cache
+def _document_at(table: Table, key: tuple[str, ...]) -> Select[Any]:
+    return select(table.c.document).where(*(table.c[name] == bindparam(name) for name in key))
+
+
+@cache
+def _put_at(table: Table, key: tuple[str, ...], names: tuple[str, ...], dialect: str) -> Executable:
+    """Made once: to make and compile a statement takes longer than the database takes for it."""
+    put: Any = (postgresql if dialect == "postgresql" else sqlite).insert(table)
+    done: Executable = put.on_conflict_do_update(index_elements=key, set_={name: put.excluded[name] for name in names})
+    return done
 
 
 class ReadOnlyLedgerError(RuntimeError):

@@ -60,20 +60,33 @@ class TextLimits:
 
 def encode(value: object) -> Json:
     """``value`` as plain JSON types (dict, list, str, int, float, bool, None)."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        held = ((each, getattr(value, each.name)) for each in dataclasses.fields(value))
-        document = {each.name: encode(item) for each, item in held if item or _OMITTED not in each.metadata}
-        return _spread(type(value), document) if isinstance(value, Inlining) else document
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, Mapping):
-        return {str(key): encode(item) for key, item in value.items()}
-    if isinstance(value, tuple | list | frozenset | set):
-        items = sorted(value) if isinstance(value, frozenset | set) else value
-        return [encode(item) for item in items]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    return _encoder(type(value))(value)
+
+
+def _encoder_for(kind: type) -> Callable[[Any], Json]:
+    if dataclasses.is_dataclass(kind):
+        return _encoder_of_fields(kind)
+    if issubclass(kind, Enum):
+        return lambda value: value.value
+    if issubclass(kind, Mapping):
+        return lambda value: {str(key): encode(item) for key, item in value.items()}
+    if issubclass(kind, frozenset | set):
+        return lambda value: [encode(item) for item in sorted(value)]
+    if issubclass(kind, tuple | list):
+        return lambda value: [encode(item) for item in value]
+    if issubclass(kind, float):
+        return lambda value: value if math.isfinite(value) else None
+    return lambda value: value
+
+
+def _encoder_of_fields(kind: type) -> Callable[[Any], Json]:
+    fields = [(each.name, _OMITTED in each.metadata) for each in dataclasses.fields(kind)]
+
+    def encoded(value: Any) -> Json:
+        held = ((name, getattr(value, name), is_omitted) for name, is_omitted in fields)
+        return {name: _encoder(type(item))(item) for name, item, is_omitted in held if item or not is_omitted}
+
+    return (lambda value: _spread(kind, encoded(value))) if issubclass(kind, Inlining) else encoded
 
 
 def dumps(value: object, *, indent: int | None = None) -> str:
@@ -105,7 +118,7 @@ def _no_number(_: str) -> None:
 def decode(kind: type[T], document: Json) -> T:
     """The value of type ``kind`` in parsed JSON. Raises ContractError."""
     try:
-        result: T = _decode(kind, _of_this_version(kind, document), kind.__name__)
+        result: T = _decoder(kind)(_of_this_version(kind, document), (None, kind.__name__))
     except RecursionError as error:  # it could be parsed, but a message that shows it needs more frames
         raise ContractError(f"{kind.__name__}: nested too deep") from error
     return result
@@ -120,72 +133,110 @@ def _of_this_version(kind: type, document: Json) -> Json:
     return {key: item for key, item in document.items() if key != VERSION_KEY}
 
 
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+# Where a part stands: the path of its owner, and its name, its index, or None for a member of a set.
+_Path = tuple[Any, str | int | None]
+_Decoder = Callable[[Json, _Path], Any]
 
 
-def _decode(kind: Any, document: Json, path: str) -> Any:
+def _text(path: _Path) -> str:
+    owner, name = path
+    if owner is None:
+        return str(name)
+    return _text(owner) + (f".{name}" if isinstance(name, str) else "[]" if name is None else f"[{name}]")
+
+
+def _decoder_for(kind: Any) -> _Decoder:
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any or kind is object:
-        return document
-    origin = typing.get_origin(kind)
+        return lambda document, _: document
     if origin in (typing.Union, types.UnionType):
-        return _decode_optional(kind, document, path)
+        return _decoder_of_optional(args)
     if origin is tuple:
-        return _decode_tuple(typing.get_args(kind), document, path)
+        return _decoder_of_tuple(args)
     if origin is frozenset:
-        return frozenset(_decode(typing.get_args(kind)[0], item, f"{path}[]") for item in _expect(list, document, path))
-    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
-        item_kind = typing.get_args(kind)[1]
-        return {k: _decode(item_kind, v, f"{path}.{k}") for k, v in _expect(dict, document, path).items()}
+        return lambda document, path: frozenset(
+            _decoder(args[0])(item, (path, None)) for item in _expect(list, document, path)
+        )
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return lambda document, path: {
+            key: _decoder(args[1])(item, (path, key)) for key, item in _expect(dict, document, path).items()
+        }
     if origin is typing.Literal:
-        if document not in typing.get_args(kind):
-            raise ContractError(f"{path}: {document!r} is not one of {typing.get_args(kind)}")
-        return document
+        return lambda document, path: _chosen(args, document, path)
     if dataclasses.is_dataclass(kind):
-        return _decode_dataclass(kind, document, path)
-    return _decode_plain(kind, document, path)
+        return _decoder_of_fields(kind)
+    return _decoder_of_plain(kind)
 
 
-def _decode_optional(kind: Any, document: Json, path: str) -> Any:
-    members = [member for member in typing.get_args(kind) if member is not type(None)]
-    if document is None and len(members) < len(typing.get_args(kind)):
-        return None
-    if len(members) == 1:
-        return _decode(members[0], document, path)
-    for member in members:
-        try:
-            return _decode(member, document, path)
-        except ContractError:
-            continue
-    raise ContractError(f"{path}: {document!r} is none of {members}")
+# A pass writes and reads thousands of documents: what depends on the type alone is found out once.
+_encoder: Callable[[Any], Callable[[Any], Json]] = cache(_encoder_for)
+_decoder: Callable[[Any], _Decoder] = cache(_decoder_for)
 
 
-def _decode_tuple(args: tuple[Any, ...], document: Json, path: str) -> tuple[Any, ...]:
-    items = _expect(list, document, path)
+def _chosen(allowed: tuple[Any, ...], document: Json, path: _Path) -> Any:
+    if document not in allowed:
+        raise ContractError(f"{_text(path)}: {document!r} is not one of {allowed}")
+    return document
+
+
+def _decoder_of_optional(args: tuple[Any, ...]) -> _Decoder:
+    members = [member for member in args if member is not type(None)]
+    has_none = len(members) < len(args)
+
+    def decoded(document: Json, path: _Path) -> Any:
+        if document is None and has_none:
+            return None
+        if len(members) == 1:
+            return _decoder(members[0])(document, path)
+        for member in members:
+            try:
+                return _decoder(member)(document, path)
+            except ContractError:
+                continue
+        raise ContractError(f"{_text(path)}: {document!r} is none of {members}")
+
+    return decoded
+
+
+def _decoder_of_tuple(args: tuple[Any, ...]) -> _Decoder:
     if len(args) == 2 and args[1] is Ellipsis:
-        return tuple(_decode(args[0], item, f"{path}[{i}]") for i, item in enumerate(items))
-    if len(items) != len(args):
-        raise ContractError(f"{path}: {len(items)} items, expected {len(args)}")
-    return tuple(_decode(arg, item, f"{path}[{i}]") for i, (arg, item) in enumerate(zip(args, items, strict=True)))
+        return lambda document, path: tuple(
+            [_decoder(args[0])(item, (path, index)) for index, item in enumerate(_expect(list, document, path))]
+        )
+
+    def decoded(document: Json, path: _Path) -> Any:
+        items = _expect(list, document, path)
+        if len(items) != len(args):
+            raise ContractError(f"{_text(path)}: {len(items)} items, expected {len(args)}")
+        pairs = enumerate(zip(args, items, strict=True))
+        return tuple(_decoder(arg)(item, (path, index)) for index, (arg, item) in pairs)
+
+    return decoded
 
 
-def _decode_dataclass(kind: Any, document: Json, path: str) -> Any:
-    mapping = _expect(dict, document, path)
-    if issubclass(kind, Inlining):
-        mapping = _gathered(kind, mapping, path)
-    hints = _hints(kind)
-    names = {f.name for f in dataclasses.fields(kind)}
-    unknown = sorted(set(mapping) - names)
-    if unknown:
-        raise ContractError(f"{path}: unknown key {unknown[0]!r}", "See that both sides are of the same release.")
-    missing = [f.name for f in dataclasses.fields(kind) if _is_required(f) and f.name not in mapping]
-    if missing:
-        raise ContractError(f"{path} lacks the key {missing[0]!r}")
-    try:
-        return kind(**{name: _decode(hints[name], mapping[name], f"{path}.{name}") for name in names & set(mapping)})
-    except TypeError as error:
-        raise ContractError(f"{path}: {error}") from error
+def _decoder_of_fields(kind: Any) -> _Decoder:
+    fields, hints = dataclasses.fields(kind), typing.get_type_hints(kind)
+    names = {each.name for each in fields}
+    required = [each.name for each in fields if _is_required(each)]
+
+    def decoded(document: Json, path: _Path) -> Any:
+        mapping = _expect(dict, document, path)
+        if issubclass(kind, Inlining):
+            mapping = _gathered(kind, mapping, path)
+        if not mapping.keys() <= names:
+            unknown = min(mapping.keys() - names)
+            raise ContractError(
+                f"{_text(path)}: unknown key {unknown!r}", "See that both sides are of the same release."
+            )
+        for name in required:
+            if name not in mapping:
+                raise ContractError(f"{_text(path)} lacks the key {name!r}")
+        try:
+            return kind(**{name: _decoder(hints[name])(item, (path, name)) for name, item in mapping.items()})
+        except TypeError as error:
+            raise ContractError(f"{_text(path)}: {error}") from error
+
+    return decoded
 
 
 def _spread(kind: Any, document: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,16 +251,16 @@ def _spread(kind: Any, document: Mapping[str, Any]) -> dict[str, Any]:
     return spread
 
 
-def _gathered(kind: Any, document: Mapping[str, Any], path: str) -> dict[str, Any]:
+def _gathered(kind: Any, document: Mapping[str, Any], path: _Path) -> dict[str, Any]:
     """The opposite of ``_spread``. Raises ContractError for a key that is missing, or of no document."""
     found = dict(document)
     for field in dataclasses.fields(kind):
         _, keys = field.metadata.get(_INLINED, (None, {}))
         if keys and field.name in found:
-            raise ContractError(f"{path}: unknown key {field.name!r}")
+            raise ContractError(f"{_text(path)}: unknown key {field.name!r}")
         missing = [key for key in keys.values() if key not in found]
         if missing and _is_required(field):
-            raise ContractError(f"{path} lacks the key {missing[0]!r}")
+            raise ContractError(f"{_text(path)} lacks the key {missing[0]!r}")
         given = {own: found.pop(key, None) for own, key in keys.items()}
         known = {own: item for own, item in given.items() if item is not None or _is_required(field)}
         found |= {field.name: known} if known else {}
@@ -234,29 +285,40 @@ def _is_required(field: dataclasses.Field[Any]) -> bool:
     return field.init and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
-def _decode_plain(kind: Any, document: Json, path: str) -> Any:
+def _decoder_of_plain(kind: Any) -> _Decoder:
     if isinstance(kind, type) and issubclass(kind, Enum):
-        try:
-            return kind(document)
-        except ValueError as error:
-            raise ContractError(f"{path}: {document!r} is not a {kind.__name__}") from error
-    if kind is float and isinstance(document, int) and not isinstance(document, bool):
-        return _float(document, path)
-    if isinstance(document, float) and not math.isfinite(document):  # 1e999 is one, too
-        raise ContractError(f"{path}: {document!r} is not a finite number")
-    return _expect(kind, document, path)
+        return lambda document, path: _member(kind, document, path)
+    if kind is float:
+        return _finite
+    if kind is int or kind is str or kind is bool:
+
+        def decoded(document: Json, path: _Path) -> Any:
+            return document if type(document) is kind else _expect(kind, document, path)
+
+        return decoded
+    return lambda document, path: _expect(kind, document, path)
 
 
-def _float(number: int, path: str) -> float:
+def _member(kind: type[Enum], document: Json, path: _Path) -> Enum:
     try:
-        return float(number)
-    except OverflowError as error:
-        raise ContractError(f"{path}: a number of {number.bit_length()} bits is not a float") from error
+        return kind(document)
+    except ValueError as error:
+        raise ContractError(f"{_text(path)}: {document!r} is not a {kind.__name__}") from error
 
 
-def _expect(kind: Any, document: Json, path: str) -> Any:
-    if isinstance(document, bool) and kind is not bool:
-        raise ContractError(f"{path}: {document!r} is not a {kind.__name__}")
-    if not isinstance(document, kind):
-        raise ContractError(f"{path}: {document!r} is not a {kind.__name__}")
+def _finite(document: Json, path: _Path) -> Any:
+    if isinstance(document, int) and not isinstance(document, bool):
+        try:
+            return float(document)
+        except OverflowError as error:
+            detail = f"a number of {document.bit_length()} bits is not a float"
+            raise ContractError(f"{_text(path)}: {detail}") from error
+    if isinstance(document, float) and not math.isfinite(document):  # 1e999 is one, too
+        raise ContractError(f"{_text(path)}: {document!r} is not a finite number")
+    return _expect(float, document, path)
+
+
+def _expect(kind: Any, document: Json, path: _Path) -> Any:
+    if not isinstance(document, kind) or (isinstance(document, bool) and kind is not bool):
+        raise ContractError(f"{_text(path)}: {document!r} is not a {kind.__name__}")
     return document
