@@ -123,6 +123,21 @@ def test_what_a_hub_refuses_names_the_field_and_what_to_do(hub: FakeHub) -> None
     assert "it has no weights" in bare["said"]
 
 
+def test_weights_without_room_are_refused_before_they_are_fetched(hub: FakeHub, tmp_path: Path) -> None:
+    """A kubelet would end the pod in the midst of it, on one node after another."""
+    described = {"metadata": {"total_size": 140e9}, "weight_map": {"a": "model-1.safetensors"}}
+    files = {"model.safetensors.index.json": json.dumps(described).encode(), "model-1.safetensors": bytes(99)}
+    hub.push("acme/large", {"config.json": config(), **files})
+    asked = ModelSpec(hub_id="acme/large")
+    (refused,) = fetched(asked, HOME=str(tmp_path), FRENZY_DISK_BYTES=str(16 * 2**30))
+    assert refused["kind"] == "BadInputError"
+    assert "model.hub_id: 'acme/large' is refused; 130 GiB would be fetched" in refused["said"]
+    assert "a worker may write 16.0 GiB: raise ephemeral_storage in the pod rules, or mount a volume" in refused["said"]
+    assert not hub.fetched["model-1.safetensors"]
+    (on_a_volume,) = fetched(asked, HOME="/nowhere", TMPDIR="/usr", FRENZY_DISK_BYTES=str(16 * 2**30))
+    assert on_a_volume["path"], "the limit is not of a volume"
+
+
 @pytest.mark.parametrize("last", ["config.json", "model-1.safetensors"])
 def test_a_hub_that_goes_away_between_two_files_is_tried_again(hub: FakeHub, last: str) -> None:
     index = json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}).encode()

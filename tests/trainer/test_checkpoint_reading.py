@@ -80,3 +80,17 @@ def test_frozen_weights_that_all_ranks_need_are_fetched_once_on_a_node(tmp_path:
         for needed, read, losses in run_ranks(after, load_and_count, prepared):
             assert read < frozen / 4 if is_near else read <= ALLOWED * needed
             assert losses == pytest.approx(control[1:], rel=0, abs=2e-6)
+
+
+def test_ranks_read_frozen_weights_from_the_store_where_their_disk_has_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup, run_dir = Setup(2, 2, lora=True), f"counting://{tmp_path / 'store'}"
+    control = run_ranks(setup, train_and_save, run_dir, (1,), 3)[0]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("FRENZY_DISK_BYTES", "1000")
+    prepared = prepare_resume(RunPaths(run_dir), tmp_path / "scratch", setup.layout)
+    assert prepared is not None
+    assert not prepared.near
+    for _, _, losses in run_ranks(setup, load_and_count, prepared):
+        assert losses == pytest.approx(control[1:], rel=0, abs=2e-6)

@@ -15,6 +15,7 @@ _NODE_ADDRESS: Final = "FRENZY_NODE_ADDRESS"
 _STOP_GRACE_S: Final = "FRENZY_STOP_GRACE_S"
 _COLLECTIVE_TIMEOUT_S: Final = "FRENZY_COLLECTIVE_TIMEOUT_S"
 _STARTUP_S: Final = "FRENZY_STARTUP_S"
+_DISK_BYTES: Final = "FRENZY_DISK_BYTES"
 
 _COMMON: Final[Mapping[str, str]] = {
     "TOKENIZERS_PARALLELISM": "false",
@@ -144,3 +145,9 @@ def collective_timeout_s() -> float:
 def startup_s() -> float:
     """Seconds for which another node that starts may show no progress."""
     return float(os.environ.get(_STARTUP_S, "900"))
+
+
+def disk_bytes() -> int | None:
+    """What this node's processes may write to their own disk, together; None where nobody counts."""
+    given = os.environ.get(_DISK_BYTES)
+    return int(given) if given else None

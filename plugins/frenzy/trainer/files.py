@@ -236,6 +236,14 @@ def _get(fs: Any, key: str, target: Path, tell: OnProgress) -> None:
     fs.get_file(key, str(target), callback=_telling(tell))
 
 
+def folder_bytes(place: str) -> int:
+    """What ``fetch_folder`` would fetch of ``place``."""
+    if local_path(place) is not None:
+        return 0
+    fs, key = _remote(place)
+    return int(fs.du(key))
+
+
 def remove_file(place: str) -> None:
     """Remove ``place`` if it is there."""
     path = local_path(place)

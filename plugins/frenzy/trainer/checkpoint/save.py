@@ -10,6 +10,9 @@ and no file is ever unpickled.
                                   /state-<save id>.json             counters, scalars, the trainer's state
                                   /manifest.json                    put last: the checkpoint exists
 
+A run directory that is not local gets a rank's tensors in parts, ``rank-<r>-<save id>-<part>.safetensors``: each is
+written to a scratch folder first, and the disk of a pod holds no checkpoint.
+
 What training changes is copied to host memory first; a thread writes the copy. (A thread, for
 hashing, writing and syncing leave the interpreter to the others, and only a process with the
 GPU's context can read frozen weights from it.) The ranks meet again when all have written.
@@ -41,6 +44,7 @@ from frenzy.core.lifecycle.resume import ParallelLayout
 from frenzy.core.values import codec
 from frenzy.core.values.launch import RunPaths
 from frenzy.core.values.telemetry import SAVING
+from frenzy.core.values.units import GIB
 from frenzy.trainer.checkpoint import zero_fragments
 from frenzy.trainer.checkpoint.fragment_index import BUFFER, FROZEN, WEIGHTS, tensor_key
 from frenzy.trainer.checkpoint.host_copies import Snapshot
@@ -57,6 +61,8 @@ logger = logging.getLogger(__name__)
 _STACK_BYTES: Final = 2**20
 _LOOK_S: Final = 0.2
 
+Tensors = Sequence[tuple[str, torch.Tensor]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFiles:
@@ -65,8 +71,8 @@ class RankFiles:
     save_id: str
     step: int
     rank: int
-    tensors: list[tuple[str, torch.Tensor]]
-    frozen: list[tuple[str, torch.Tensor]]
+    tensors: Tensors
+    frozen: Tensors
     metadata: dict[str, str]
     rng: str
     state_data: bytes | None
@@ -100,6 +106,7 @@ class CheckpointSaver:
     ``begin`` and ``finish`` are collective. scratch_dir: local folder used on the way to a remote run
     directory. The newest ``keep`` checkpoints are kept. begun_s: when one was begun last, on the monotonic clock.
     resumed: the checkpoint that the engine was brought to. kept_steps: see ``TrainState``; of the newest that is whole.
+    part_bytes: of a file on its way to a remote run directory, which may be twice as large.
     """
 
     def __init__(
@@ -110,9 +117,10 @@ class CheckpointSaver:
         keep: int,
         scratch_dir: Path | None = None,
         resumed: CheckpointManifest | None = None,
+        part_bytes: int = GIB // 2,
     ) -> None:
         self._engine, self._layout, self._keep = engine, layout, keep
-        self._store, self._scratch_dir = CheckpointStore(paths), scratch_dir
+        self._store, self._scratch_dir, self._part_bytes = CheckpointStore(paths), scratch_dir, part_bytes
         self._snapshot = Snapshot()
         self._newest = resumed if resumed is not None and resumed.layout == layout else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -242,12 +250,33 @@ class CheckpointSaver:
         if files.rank == 0:
             self._store.remove_half_written(but_step=files.step)
         started_s = time.monotonic()
-        with self._folder(files.step) as folder:
-            entries = self._write_files(files, folder)
-            for entry in entries:
-                self._store.make_durable(files.step, folder / entry.path, self._tell)
+        entries = self._put(files, "rank-", files.tensors, {**files.metadata, "rng": files.rng}) + self._put_state(
+            files
+        )
         num_bytes, took_s = sum(each.num_bytes for each in entries), time.monotonic() - started_s
         return Written(entries + self._frozen(files), num_bytes, took_s)
+
+    def _put(self, files: RankFiles, kind: str, tensors: Tensors, metadata: dict[str, str]) -> tuple[FileEntry, ...]:
+        """``tensors`` in the checkpoint: in one file where it lies, else in parts that need little room on the way.
+
+        kind: how the files' names begin.
+        """
+        stem, entries = f"{kind}{files.rank:05d}-{files.save_id}", []
+        for number, part in enumerate([tensors] if self._store.is_local else parts(tensors, self._part_bytes)):
+            with self._folder(files.step) as folder:
+                file = folder / f"{stem}{f'-{number}' if number else ''}.safetensors"
+                entries.append(write_fragments(file, part, metadata, self._tell))
+                self._store.make_durable(files.step, file, self._tell)
+        return tuple(entries)
+
+    def _put_state(self, files: RankFiles) -> tuple[FileEntry, ...]:
+        if files.state_data is None:
+            return ()
+        with self._folder(files.step) as folder:
+            file = folder / f"state-{files.save_id}.json"
+            entry = _write_data(file, files.state_data)
+            self._store.make_durable(files.step, file, self._tell)
+        return (entry,)
 
     @contextmanager
     def _folder(self, step: int) -> Iterator[Path]:
@@ -262,39 +291,49 @@ class CheckpointSaver:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _write_files(self, files: RankFiles, folder: Path) -> tuple[FileEntry, ...]:
-        file = folder / f"rank-{files.rank:05d}-{files.save_id}.safetensors"
-        entries = [write_fragments(file, files.tensors, {**files.metadata, "rng": files.rng}, self._tell)]
-        if files.state_data is not None:
-            entries.append(_write_data(folder / f"state-{files.save_id}.json", files.state_data))
-        return tuple(entries)
-
     def _frozen(self, files: RankFiles) -> tuple[FileEntry, ...]:
-        """This rank's part of what is not trained, by the newest checkpoint's file where it has one."""
+        """This rank's part of what is not trained, by the newest checkpoint's files where it has them."""
         if not files.frozen:
             return ()
-        known = self._known_frozen(files.rank)
-        if self._newest is not None and known is not None:
+        newest, known = self._newest, self._known_frozen(files.rank)
+        if newest is not None and known:
             try:
-                self._store.repeat(known.path, of_step=self._newest.step, step=files.step)
-                return (known,)
+                for each in known:
+                    self._store.repeat(each.path, of_step=newest.step, step=files.step)
+                return known
             except (OSError, NotImplementedError) as error:
                 logger.warning("frozen weights are written again: %s", error)
-        with self._folder(files.step) as folder:
-            file = folder / f"{FROZEN_FILES}{files.rank:05d}-{files.save_id}.safetensors"
-            with _own_stream(files.frozen[0][1]):
-                entry = write_fragments(file, files.frozen, files.metadata, self._tell)
-            self._store.make_durable(files.step, file, self._tell)
-        return (entry,)
+        with _own_stream(files.frozen[0][1]):
+            return self._put(files, FROZEN_FILES, files.frozen, files.metadata)
 
-    def _known_frozen(self, rank: int) -> FileEntry | None:
+    def _known_frozen(self, rank: int) -> tuple[FileEntry, ...]:
         files = () if self._newest is None else self._newest.files
-        return next((each for each in files if each.path.startswith(f"{FROZEN_FILES}{rank:05d}-")), None)
+        return tuple(each for each in files if each.path.startswith(f"{FROZEN_FILES}{rank:05d}-"))
 
     def _tell(self, num_bytes: int) -> None:
         if self._is_abandoned:
             raise Abandoned
         self._num_written += num_bytes
+
+
+def parts(tensors: Tensors, most_bytes: int) -> Sequence[Tensors]:
+    """``tensors`` in groups of less than twice ``most_bytes``, the large ones cut; one group at least."""
+    groups: list[list[tuple[str, torch.Tensor]]] = [[]]
+    room = most_bytes
+    for each in (piece for key, tensor in tensors for piece in _pieces(key, tensor, most_bytes)):
+        if room <= 0:
+            groups.append([])
+            room = most_bytes
+        groups[-1].append(each)
+        room -= each[1].nbytes
+    return groups
+
+
+def _pieces(key: str, tensor: torch.Tensor, most_bytes: int) -> Iterator[tuple[str, torch.Tensor]]:
+    state, start, name = key.split(":", 2)
+    most = max(1, most_bytes // tensor.dtype.itemsize)
+    for done in range(0, max(1, tensor.numel()), most):
+        yield tensor_key(state, int(start) + done, name), tensor.narrow(0, done, min(most, tensor.numel() - done))
 
 
 def rank_bytes_per_s(written: Sequence[Written]) -> float:

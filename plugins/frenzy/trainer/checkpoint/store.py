@@ -31,6 +31,7 @@ from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError, PermanentError
 from frenzy.core.values.launch import RunPaths
 from frenzy.trainer import files
+from frenzy.trainer.disk_room import has_room
 from frenzy.trainer.files import OnProgress, put_file
 from frenzy.trainer.heartbeats import counting
 from frenzy.trainer.verified_file import damage_of, xxh3_128
@@ -288,17 +289,19 @@ def _prepared(
 def _frozen_near(
     store: CheckpointStore, manifest: CheckpointManifest, scratch_dir: Path, on_progress: OnProgress
 ) -> dict[str, str]:
-    """Below stage 3 every rank needs all frozen weights: a node fetches them once."""
+    """Below stage 3 every rank needs all frozen weights: a node fetches them once, where it has the room."""
+    frozen = [each for each in manifest.files if each.path.startswith(FROZEN_FILES)]
+    if not has_room(scratch_dir, sum(each.num_bytes for each in frozen)):
+        return {}
     near = {}
-    for each in manifest.files:
-        if each.path.startswith(FROZEN_FILES):
-            local = scratch_dir / manifest.folder / each.path
-            local.parent.mkdir(parents=True, exist_ok=True)
-            files.download_file(f"{store.place(manifest.step)}/{each.path}", local, on_progress)
-            problem = damage_of(str(local), each) if each.head_bytes else None
-            if problem is not None:
-                raise ContractError(problem)
-            near[each.path] = str(local)
+    for each in frozen:
+        local = scratch_dir / manifest.folder / each.path
+        local.parent.mkdir(parents=True, exist_ok=True)
+        files.download_file(f"{store.place(manifest.step)}/{each.path}", local, on_progress)
+        problem = damage_of(str(local), each) if each.head_bytes else None
+        if problem is not None:
+            raise ContractError(problem)
+        near[each.path] = str(local)
     return near
 
 

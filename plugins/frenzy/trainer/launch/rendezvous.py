@@ -24,9 +24,7 @@ class Rendezvous:
 def open_rendezvous(place: str, *, single_machine: bool) -> Rendezvous:
     """Bind a free port on node 0 and publish it at ``place``."""
     address = env.node_address(single_machine=single_machine)
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.bind(("127.0.0.1" if address == "127.0.0.1" else "", 0))
-    listener.listen(_BACKLOG)
+    listener = _listener("127.0.0.1" if address == "127.0.0.1" else "")
     port = int(listener.getsockname()[1])
     files.write_text(place, json.dumps({"address": address, "port": port}))
     return Rendezvous(address=address, port=port, listener=listener)
@@ -36,3 +34,10 @@ def find_rendezvous(place: str, *, signs_at: str) -> Rendezvous:
     """Wait for node 0's word; signs_at: where its signs of progress are. Raises TemporaryError when none comes."""
     found = json.loads(heartbeats.wait_for(place, signs_at=signs_at, what="say where the ranks meet"))
     return Rendezvous(address=str(found["address"]), port=int(found["port"]), listener=None)
+
+
+def _listener(address: str) -> socket.socket:
+    """A bound socket, for both kinds of addresses where other machines come: pods may have the newer kind alone."""
+    if address or not socket.has_dualstack_ipv6():
+        return socket.create_server((address, 0), backlog=_BACKLOG)
+    return socket.create_server(("", 0), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True)

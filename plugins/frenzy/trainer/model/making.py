@@ -16,6 +16,7 @@ from frenzy.core.values.errors import Reason, ReasonCode, TemporaryError
 from frenzy.core.values.job import Precision, TrainingJob
 from frenzy.core.values.resource_plan import short_hash
 from frenzy.trainer import files
+from frenzy.trainer.disk_room import check_room
 from frenzy.trainer.heartbeats import beat, counting
 from frenzy.trainer.model import four_bit
 from frenzy.trainer.model.faster_layers import use_liger
@@ -218,6 +219,7 @@ def warm_start_folder(given: str, run_root: str, scratch: Path) -> str:
 def _fetched(place: str, scratch: Path) -> Path:
     target = scratch / f"warm-start-{short_hash(place)}"
     if not target.exists():
+        check_room(scratch, files.folder_bytes(place), field="checkpoint.warm_start", value=place)
         # What was fetched in part has another name.
         part = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
         found = files.fetch_folder(place, part, counting("fetching the weights to start from: bytes"))

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
+from frenzy.trainer.disk_room import check_room
 from frenzy.trainer.outcome import BadInputError
 from frenzy.trainer.tensor_file import StoredTensor, read_header
 
@@ -137,7 +138,11 @@ def _found(place: str, *, single: str, index: str, **options: Any) -> tuple[Path
     listing = file_if_any(place, index, **options)
     if listing is None:
         return ()
-    names = sorted(set(json.loads(Path(listing).read_text(encoding="utf-8"))["weight_map"].values()))
+    described = json.loads(Path(listing).read_text(encoding="utf-8"))
+    names = sorted(set(described["weight_map"].values()))
+    if not all(Path(listing).with_name(name).exists() for name in names):
+        num_bytes = int(described.get("metadata", {}).get("total_size", 0))
+        check_room(Path(listing), num_bytes, field="model.hub_id", value=place)
     found = {name: file_if_any(place, name, **options) for name in names}
     missing = [name for name, each in found.items() if each is None]
     if missing:

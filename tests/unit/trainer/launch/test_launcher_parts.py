@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed import TCPStore
 
 from frenzy.core.values import codec
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
@@ -213,6 +215,20 @@ def test_nodes_find_the_first_nodes_port(tmp_path: Path) -> None:
     assert opened.listener is not None
     opened.listener.close()
     assert (found.address, found.port, found.listener) == ("127.0.0.1", opened.port, None)
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, *([socket.AF_INET6] if socket.has_dualstack_ipv6() else [])])
+def test_ranks_of_other_nodes_meet_by_either_kind_of_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: socket.AddressFamily
+) -> None:
+    """The pods of some clusters have no other address than one of IPv6."""
+    place, loopback = str(tmp_path / "rendezvous.json"), "127.0.0.1" if family is socket.AF_INET else "::1"
+    monkeypatch.setenv("FRENZY_NODE_ADDRESS", "node-0")  # what it is called is not where it listens
+    opened = open_rendezvous(place, single_machine=False)
+    assert opened.listener is not None
+    store = TCPStore(loopback, opened.port, is_master=True, master_listen_fd=opened.listener.detach())
+    TCPStore(loopback, opened.port).set("met", "yes")
+    assert store.get("met") == b"yes"
 
 
 def test_ranks_on_cards_share_the_cores_and_let_segments_grow() -> None:

@@ -106,6 +106,20 @@ def test_a_warm_start_never_takes_another_runs_weights(tmp_path: Path) -> None:
     assert len(list(scratch.iterdir())) == 2
 
 
+def test_a_warm_start_without_room_is_refused_before_it_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, place, scratch = published("llama", tmp_path / "a"), f"memory://{tmp_path}/a", tmp_path / "scratch"
+    files.publish_folder(tmp_path / "a", place)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("FRENZY_DISK_BYTES", "1000")
+    with pytest.raises(BadInputError, match=r"checkpoint\.warm_start.*a worker may write 1000 B"):
+        make_model(
+            replace(job, checkpoint=replace(job.checkpoint, warm_start=place)), load_config(job.model), scratch=scratch
+        )
+    assert not scratch.exists()
+
+
 def test_an_index_that_is_left_beside_whole_weights_is_not_followed(tmp_path: Path) -> None:
     published("llama", tmp_path, shard="1GB")
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "gone.safetensors"}}')

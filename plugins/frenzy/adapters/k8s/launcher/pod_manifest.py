@@ -299,6 +299,7 @@ def _fixed_environment(spec: LaunchSpec, rules: PodRules) -> dict[str, str]:
         "FRENZY_STOP_GRACE_S": f"{rules.stop_grace_s:g}",
         "FRENZY_STARTUP_S": f"{rules.startup_s:g}",
         "FRENZY_COLLECTIVE_TIMEOUT_S": f"{rules.collective_timeout_s:g}",
+        "FRENZY_DISK_BYTES": str(rules.ephemeral_storage_bytes),
     }
 
 
