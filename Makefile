@@ -11,7 +11,7 @@ PARALLEL ?= -n logical --maxprocesses 4 --dist worksteal
 # Ahead of the tests, whose time is limited. Where it cannot be built they say why, and are skipped.
 k8s-build = [ -n "$$KUBECONFIG" ] || $(BIN)/python -m tests.kubernetes.build $(1) >/dev/null || true
 
-.PHONY: help env demo demo-elastic demo-swap test test-all coverage test-k8s test-k8s-full check lint types imports audit fmt accuracy bench bench-k8s bench-schedule bench-jct bench-mix docs docs-site docs-assets gpu-pack up down status lock clean fuzz
+.PHONY: help env demo demo-elastic demo-swap test test-all coverage test-k8s test-k8s-full check lint types imports audit fmt accuracy bench bench-k8s bench-schedule bench-jct bench-mix docs docs-site docs-assets gpu-pack images up down status lock clean fuzz
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -115,6 +115,9 @@ docs-site: ## the documentation as a site with search, in build/docs-site; a lin
 
 gpu-pack: $(STAMP) ## wheels for scripts/gpu_proof.py on a GPU machine without a network, in build/gpu-pack
 	@PYTHONPATH=plugins $(BIN)/python -m tools.gpu_proof.wheel_pack $(if $(PRESENT),--present $(PRESENT))
+
+images: ## build the images without a registry and try each; as root, with buildah and mmdebstrap (ARGS=trainer)
+	@scripts/build_images.sh $(ARGS)
 
 docs-assets: $(STAMP) ## run the demo and take the pictures in docs/images (needs Chromium)
 	@$(BIN)/python -m tests.pages.pictures

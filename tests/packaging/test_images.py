@@ -147,6 +147,56 @@ def test_the_entrypoint_hides_the_passwords_it_writes(tmp_path: Path) -> None:
     assert (file.read_text(encoding="utf-8"), file.stat().st_mode & 0o777) == (passwords, 0o600)
 
 
+# built without a registry
+
+
+@pytest.fixture
+def played_builder(tmp_path: Path) -> Path:
+    """A folder of programs that only note how they are called; root, for ``id``."""
+    folder, said = tmp_path / "bin", tmp_path / "said"
+    folder.mkdir()
+    for name, more in (("buildah", 'case "$1" in inspect) exit 1;; from) echo held;; esac'), ("mmdebstrap", "")):
+        (folder / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{said}\n{more}\n')
+    (folder / "id").write_text("#!/bin/sh\necho 0\n")
+    for each in folder.iterdir():
+        each.chmod(0o755)
+    return folder
+
+
+def build_images(builder: Path, *images: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [CHECKOUT / "scripts/build_images.sh", *images],
+        env={"PATH": f"{builder}:/usr/bin:/bin", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_images_are_built_from_a_base_of_their_own_and_tried(played_builder: Path) -> None:
+    done = build_images(played_builder, FRENZY_BUILD_OPTIONS="--volume /a:/a:ro")
+    assert done.returncode == 0, done.stderr
+    said = (played_builder.parent / "said").read_text(encoding="utf-8").splitlines()
+    (base,) = (each for each in said if each.startswith("mmdebstrap"))
+    assert " bookworm " in base and "python3-venv" in base
+    builds = [each for each in said if each.startswith("buildah build ")]
+    assert [re.findall(r"--file (\S+) --tag (\S+)", each)[0] for each in builds] == [
+        (f"docker/{image}/Dockerfile", f"localhost/frenzy-{image}:{_version()}") for image in ("trainer", "airflow")
+    ]
+    for each in builds:
+        assert "--build-arg PYTHON_IMAGE=localhost/frenzy-base:bookworm --build-arg FRENZY_TORCH=cpu" in each
+        assert each.endswith("--volume /a:/a:ro .")
+    tried = [each.partition(" -- ")[2] for each in said if each.startswith("buildah run")]
+    assert tried == ["python /smoke.py trainer", "python /smoke.py airflow"]
+
+
+def test_an_image_that_there_is_not_is_refused_before_anything_is_made(played_builder: Path) -> None:
+    done = build_images(played_builder, "train")
+    assert done.returncode == 1
+    assert "there is no docker/train/Dockerfile; images: airflow trainer" in done.stderr
+    assert not (played_builder.parent / "said").exists()
+
+
 # locks
 
 
@@ -323,16 +373,7 @@ def test_the_charts_settings_are_accepted() -> None:
     assert settings.lease_s == Settings().lease_s
 
 
-def test_every_pod_of_the_chart_may_be_made_under_pod_security_restricted() -> None:
-    """statsd's image is none of Airflow's, and the chart gives it none of the common settings."""
-    for given in (VALUES["securityContexts"], VALUES["statsd"]["securityContexts"]):
-        assert given["pod"]["runAsNonRoot"] is True
-        assert given["pod"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert given["container"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-
-
-def test_the_chart_grants_no_right_to_launch_pods_and_has_no_key_that_it_calls_deprecated() -> None:
-    assert VALUES["allowPodLaunching"] is False
+def test_the_values_have_no_key_that_the_chart_calls_deprecated() -> None:
     assert set(VALUES["workers"]) <= {"celery", "kubernetes"}
 
 
