@@ -33,6 +33,7 @@ from frenzy.trainer.checkpoint.load import load_checkpoint
 from frenzy.trainer.checkpoint.save import CheckpointSaver
 from frenzy.trainer.checkpoint.saved_state import TrainState
 from frenzy.trainer.checkpoint.store import PreparedCheckpoint
+from frenzy.trainer.model.flat_groups import groups_for_card
 from frenzy.trainer.model.weight_decay import parameter_groups
 
 with warnings.catch_warnings():
@@ -71,6 +72,7 @@ class Setup:
     accumulation: int = 2
     fp32_sums: bool = False
     weight_decay_on: Literal["all", "matrices"] = "all"
+    group_bytes: int | None = None
 
     @property
     def layout(self) -> ParallelLayout:
@@ -146,6 +148,8 @@ def make_engine(setup: Setup) -> Any:
         ((name, each) for name, each in model.named_parameters() if each.requires_grad),
         TrainingSpec(weight_decay=0.9, weight_decay_on=setup.weight_decay_on),
     )
+    if setup.group_bytes is not None:
+        trained = groups_for_card(trained, free_bytes=0, group_bytes=setup.group_bytes)
     engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=setup.config)
     return engine
 

@@ -157,6 +157,24 @@ def test_gradients_summed_in_fp32_resume_on_every_stage(
     assert resumed_losses_differ_by(saved, source, source.on(*target)) <= tolerance
 
 
+@pytest.mark.parametrize(
+    ("whole", "tolerance"),
+    [
+        (Setup(2, 2), 1e-6),
+        (Setup(2, 1, weight_decay_on="matrices"), 1e-6),
+        (Setup(2, 1, precision="bf16", fp32_sums=True), 5e-4),
+    ],
+    ids=str,
+)
+def test_groups_cut_for_a_card_without_room_train_and_resume_as_whole_ones(
+    saved: Saved, whole: Setup, tolerance: float
+) -> None:
+    cut = replace(whole, group_bytes=2000)
+    assert saved.run(cut)[1] == pytest.approx(saved.run(whole)[1], rel=0, abs=tolerance)
+    assert resumed_losses_differ_by(saved, whole, cut) <= tolerance
+    assert resumed_losses_differ_by(saved, cut, whole.on(1, 3)) <= tolerance
+
+
 @pytest.mark.parametrize("lora", [False, True])
 def test_every_stage_sums_in_fp32_alike(saved: Saved, lora: bool) -> None:
     first, *others = (
