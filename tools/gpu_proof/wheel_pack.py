@@ -1,6 +1,7 @@
 """The wheels that a GPU machine without a network lacks: ``python -m tools.gpu_proof.wheel_pack``.
 
-They are the trainer's locked packages but for those that are there, for Python 3.12 on x86-64, in the lock's versions.
+They are the trainer's locked packages but for those that are there and those of trackers, for Python 3.12 on x86-64, in
+the lock's versions.
 A package without wheels is built here: DeepSpeed without its kernels, which the product does not use.
 """
 
@@ -21,6 +22,7 @@ from frenzy.core.values.units import MIB
 CHECKOUT: Final = Path(__file__).parents[2]
 LOCK: Final = CHECKOUT / "docker/trainer/requirements.lock"
 PRESENT: Final = Path(__file__).with_name("present_packages.txt")
+TRACKERS: Final = Path(__file__).with_name("tracker_packages.txt")
 _PYTHON: Final = "3.12"
 # pip takes each name of a platform as it is written.
 _PLATFORMS: Final = (*(f"manylinux_2_{minor}_x86_64" for minor in (28, 27, 24, 17)), "manylinux2014_x86_64")
@@ -35,7 +37,8 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=CHECKOUT / "build/gpu-pack", help="made anew")
     parser.add_argument("--present", type=Path, default=PRESENT, help="names of packages that are there, one a line")
     arguments = parser.parse_args()
-    wanted = lacking(pins(LOCK.read_text(encoding="utf-8")), pins(arguments.present.read_text(encoding="utf-8")))
+    locked, present, trackers = (pins(each.read_text(encoding="utf-8")) for each in (LOCK, arguments.present, TRACKERS))
+    wanted = lacking(locked, present | trackers)
     shutil.rmtree(arguments.folder, ignore_errors=True)
     gather(wanted, arguments.folder)
     return report(arguments.folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tools.gpu_proof.parts import PARTS
 from tools.gpu_proof.parts.long_sequence import options
 from tools.gpu_proof.parts.matrix import PRECISIONS, STAGES, VARIANTS, Cell, spread
 from tools.gpu_proof.this_machine import known_gpu
-from tools.gpu_proof.wheel_pack import LOCK, PRESENT, lacking, pins
+from tools.gpu_proof.wheel_pack import LOCK, PRESENT, TRACKERS, lacking, pins
 
 CHECKOUT = Path(__file__).parents[3]
 
@@ -80,9 +81,23 @@ def test_pack_is_what_the_trainer_needs_and_the_machine_lacks() -> None:
     locked, present = pins(LOCK.read_text()), pins(PRESENT.read_text())
     assert present.keys() <= locked.keys()
     assert not {"torch", "transformers", "huggingface-hub", "tokenizers"} - present.keys()
-    packed = lacking(locked, present)
+    trackers = pins(TRACKERS.read_text())
+    packed = lacking(locked, present | trackers)
     assert {f"{name}=={locked[name]}" for name in ("deepspeed", "pydantic", "bitsandbytes")} <= set(packed)
-    assert {each.partition("==")[0] for each in packed} | present.keys() == locked.keys()
+    assert {each.partition("==")[0] for each in packed} | present.keys() | trackers.keys() == locked.keys()
+
+
+def test_packages_of_trackers_are_those_that_nothing_else_needs() -> None:
+    """With them the pack is twice as large as it may be."""
+    found = importlib.util.spec_from_file_location("image_locks", CHECKOUT / "scripts/image_locks.py")
+    assert found is not None
+    assert found.loader is not None
+    locks = importlib.util.module_from_spec(found)
+    found.loader.exec_module(locks)
+    named = pins("wandb\nmlflow-skinny\ntensorboard\n")
+    others = [each for each in locks.trainer_roots() if not pins(each.name).keys() & named.keys()]
+    needed = locks._closure(others, locks.locked_pins(CHECKOUT / "requirements.lock"))
+    assert pins(TRACKERS.read_text()).keys() == pins(LOCK.read_text()).keys() - needed
 
 
 def test_versions_in_a_list_of_what_is_there_are_read_past() -> None:
