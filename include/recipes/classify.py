@@ -82,7 +82,7 @@ def main() -> None:
         model=model if lora is None else get_peft_model(model, lora),
         args=arguments,
         train_dataset=tokens.select(range(len(tokens) - num_held_out)),
-        eval_dataset=tokens.select(range(len(tokens) - num_held_out, len(tokens))),
+        eval_dataset=tokens.select(range(len(tokens) - num_held_out, len(tokens))) if num_held_out else None,
         processing_class=tokenizer,
         data_collator=DataCollatorWithPadding(tokenizer),
         compute_metrics=accuracy,

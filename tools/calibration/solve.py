@@ -20,7 +20,7 @@ from frenzy.core.memory.activation_coefficients import ActivationCoefficients, A
 from frenzy.core.models.module_tree import MODULE_TREE
 from frenzy.core.models.shape import SUPPORTED_FAMILIES, ModelShape, model_shape
 from frenzy.trainer.model.list_modules import module_tree
-from frenzy.trainer.trace.activations import ActivationTrace, trace_activations
+from frenzy.trainer.trace.held_bytes import ActivationTrace, trace_activations
 from tools.calibration.families import NUM_EXPERTS, NUM_LAYERS, SIZES, Family, small_config
 from tools.calibration.models import (
     ADAPTER_RANKS,

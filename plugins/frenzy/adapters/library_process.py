@@ -22,11 +22,11 @@ from frenzy.core.values.errors import Reason, ReasonCode, TemporaryError
 # A config may have layers without number, and each is a Python object at least.
 # What the process holds is counted, not what it maps: the libraries of a GPU alone map more.
 MOST_MEMORY_BYTES: Final = 4 * 1024**3
-_TIMEOUT_S: Final = 60.0
+TIMEOUT_S: Final = 60.0
 Told = Callable[[int, int], None]
 
 
-def ask(program: str, asked: Mapping[str, Any], *, timeout_s: float = _TIMEOUT_S, told: Told | None = None) -> Any:
+def ask(program: str, asked: Mapping[str, Any], *, timeout_s: float = TIMEOUT_S, told: Told | None = None) -> Any:
     """The answer of ``program``, the last line of JSON that it prints, or ``{"error": why there is none}``.
 
     told: called with how much is done, and of how much, as often as the program says so in a line of its own.
@@ -58,7 +58,10 @@ def ask(program: str, asked: Mapping[str, Any], *, timeout_s: float = _TIMEOUT_S
 
 def _late(timeout_s: float) -> TemporaryError:
     detail = f"transformers could not be asked: it did not answer within {timeout_s:g} s."
-    remedy = "Try again when the machine has less to do."
+    remedy = (
+        "Try again: the next try has up to twice the time. Where the machine always has much to do, run `frenzy plan` "
+        "with this job once while it has less; the answer is kept."
+    )
     return TemporaryError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy=remedy))
 
 

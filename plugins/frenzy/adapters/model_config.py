@@ -19,13 +19,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from frenzy.adapters.library_process import ask
+from frenzy.adapters.library_process import TIMEOUT_S, ask
 from frenzy.core.memory.model_trace import library_config
-from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, SpecError, Violation
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, SpecError, TemporaryError, Violation
 from frenzy.core.values.job import ModelSpec
 
 _CONFIG_FILE: Final = "config.json"
 _MOST_CHARACTERS: Final = 4 * 1024**2
+# Of the time that an answer has, after as many that came too late.
+_MOST_DOUBLED: Final = 3
 logger = logging.getLogger(__name__)
 _READER: Final = """
 import json, os, sys, tempfile
@@ -96,6 +98,22 @@ def _wait_for(lock: TextIO) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
 
 
+def ask_patiently(program: str, asked: Mapping[str, Any], kept: Path | None, **of_ask: Any) -> Any:
+    """The answer of ``ask``. What took too long is remembered beside ``kept``: the next try has twice the time."""
+    late = None if kept is None else kept.with_suffix(".late")
+    tries = min(_MOST_DOUBLED, (known(late) or {}).get("tries", 0))
+    timeout_s = of_ask.pop("timeout_s", TIMEOUT_S) * 2**tries
+    try:
+        answer = ask(program, asked, timeout_s=timeout_s, **of_ask)
+    except TemporaryError:
+        if late is not None:
+            keep(late, {"tries": tries + 1})
+        raise
+    if late is not None and tries:
+        late.unlink(missing_ok=True)
+    return answer
+
+
 def known(kept: Path | None) -> dict[str, Any] | None:
     """What is kept there; None where it is nothing, or cannot be read."""
     if kept is not None:
@@ -110,7 +128,7 @@ def _kept_or_asked(given: Mapping[str, Any], path: str, kept: Path | None) -> di
         return document
     given = library_config(given)
     options = dict(given)
-    answer = ask(_READER, {"family": str(options.pop("model_type", "")), "options": options})
+    answer = ask_patiently(_READER, {"family": str(options.pop("model_type", "")), "options": options}, kept)
     if "config" not in answer:
         raise SpecError([Violation(path=path, value=_shown(given), allowed=_one_line(answer["error"]))])
     config = library_config(answer["config"])  # what is measured of a model is not the user's to say

@@ -6,15 +6,18 @@ the config came from. What was found is kept in a folder, for the libraries' rel
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from frenzy.adapters.library_process import Told, ask
-from frenzy.adapters.model_config import keep, known, resolve_model, turn
+from frenzy.adapters.library_process import Told
+from frenzy.adapters.model_config import ask_patiently, keep, known, resolve_model, turn
 from frenzy.core.memory.model_trace import MODEL_TRACE, ModelTrace
 from frenzy.core.models.module_tree import MODULE_TREE
 from frenzy.core.models.shape import SUPPORTED_FAMILIES
@@ -22,6 +25,8 @@ from frenzy.core.values.codec import encode
 from frenzy.core.values.job import ModelSpec, TrainingSpec
 
 _TRACE_TIMEOUT_S: Final = 300.0
+# Traces on one machine: in tasks and API servers that share a folder for what is kept.
+_MOST_AT_ONCE: Final = 2
 # Of what is kept: another number where a trace finds something else in the same model.
 _FORMAT: Final = 2
 _EAGER: Final = "eager"
@@ -56,21 +61,35 @@ def _measured(asked: Mapping[str, Any], cache_folder: Path | None, told: Told | 
 def _traced(asked: Mapping[str, Any], kept: Path | None, told: Told | None) -> dict[str, Any]:
     options = dict(asked["config"])
     question = {"family": str(options.pop("model_type", "")), "options": options}
-    listed = ask("from frenzy.trainer.model.list_modules import main; main()", question)
+    listed = ask_patiently("from frenzy.trainer.model.list_modules import main; main()", question, kept)
     if MODULE_TREE not in listed:
         return {}
-    trace = ask(
-        "from frenzy.trainer.trace.one_model import main; main()",
-        {**asked, MODULE_TREE: listed[MODULE_TREE]},
-        timeout_s=_TRACE_TIMEOUT_S,
-        told=told,
-    )
+    with _place(kept):
+        trace = ask_patiently(
+            "from frenzy.trainer.trace.one_model import main; main()",
+            {**asked, MODULE_TREE: listed[MODULE_TREE]},
+            kept,
+            timeout_s=_TRACE_TIMEOUT_S,
+            told=told,
+        )
     if "error" in trace:
         trace = encode(ModelTrace(problem=trace["error"]))
     found = {MODULE_TREE: listed[MODULE_TREE], MODEL_TRACE: trace}
     if kept is not None and trace["problem"] is None:
         keep(kept, found)
     return found
+
+
+@contextmanager
+def _place(kept: Path | None) -> Iterator[None]:
+    """One of the few traces that a machine makes at a time: each may hold gigabytes. Whoever comes later waits."""
+    with ExitStack() as stack:
+        with suppress(OSError):
+            if kept is not None:
+                number = os.getpid() % _MOST_AT_ONCE
+                place = stack.enter_context(kept.with_name(f"tracing-{number}.lock").open("w"))
+                fcntl.flock(place, fcntl.LOCK_EX)
+        yield
 
 
 def _digest(asked: Mapping[str, Any]) -> str:

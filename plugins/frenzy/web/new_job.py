@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,11 +13,14 @@ from frenzy.adapters.spec.job_spec import job_from_document, job_from_yaml, job_
 from frenzy.adapters.spec.schedule import next_starts
 from frenzy.app.drafts import check_changes, check_draft, check_what_if, draft, memory_to_spare, tuned, unplanned
 from frenzy.app.services import Services, require_run
+from frenzy.core.memory.model_trace import trace_in
 from frenzy.core.runs.access import Caller
+from frenzy.core.runs.ledger import RunRecord
 from frenzy.core.runs.masking import masked_at, without_masked
 from frenzy.core.runs.protocol import JobDraft, WhatIf
 from frenzy.core.runs.views import DraftView, Preset, WhatIfView
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, SpecError, TemporaryError
+from frenzy.core.values.job import TrainingJob
 from frenzy.settings import CHECKOUT
 from frenzy.web.model_reader import ModelReader
 
@@ -75,7 +78,7 @@ class Drafter:
             except SpecError as error:
                 raise SpecError(without_masked(error.violations, run)) from None
             changes: tuple[str, ...] = ()
-            config, extra = run.model_config or {}, 0
+            config, extra = self._config_of(services, run, job), 0
             if message.tune:
                 extra = memory_to_spare(services, run_key)
                 job, changes = tuned(services, job, config, data_facts=run.data_facts, extra_bytes_per_gpu=extra)
@@ -90,6 +93,16 @@ class Drafter:
                 extra_bytes_per_gpu=extra,
             )
         return without_masked(WhatIfView(draft=replace(view, tuned=changes), yaml_text=job_to_yaml(masked)), run)
+
+    def _config_of(self, services: Services, run: RunRecord, job: TrainingJob) -> Mapping[str, Any]:
+        """The run's config; traced anew where the run's trace was made for another precision or attention."""
+        config, before = run.model_config or {}, run.job.training
+        same = (before.precision, before.attention) == (job.training.precision, job.training.attention)
+        if same or trace_in(config) is None:
+            return config
+        with suppress(PermanentError):  # without it, the refusal says what was traced
+            return self._models.config_of(job, services.sources)
+        return config
 
     @contextmanager
     def _place(self) -> Iterator[None]:

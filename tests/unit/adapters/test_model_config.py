@@ -11,7 +11,7 @@ import pytest
 from tests.unit.airflow_secrets import SECRET, hold_secrets
 
 from frenzy.adapters import library_process
-from frenzy.adapters.model_config import resolve_model_config
+from frenzy.adapters.model_config import ask_patiently, resolve_model_config
 from frenzy.core.values.errors import SpecError, TemporaryError
 from frenzy.core.values.job import ModelSpec
 
@@ -85,6 +85,16 @@ def test_the_process_that_reads_a_users_config_sees_nothing_that_airflow_holds(
 def test_the_process_that_is_asked_has_only_so_much_time() -> None:
     with pytest.raises(TemporaryError, match=r"it did not answer within 0\.2 s"):
         library_process.ask("import time; time.sleep(60)", {}, timeout_s=0.2)
+
+
+def test_what_came_too_late_has_twice_the_time_at_its_next_try_and_no_longer_once_it_came(tmp_path: Path) -> None:
+    kept, slow = tmp_path / "config.json", "import time; time.sleep(60)"
+    for allowed_s in (0.1, 0.2):
+        with pytest.raises(TemporaryError, match=rf"it did not answer within {allowed_s:g} s.*frenzy plan"):
+            ask_patiently(slow, {}, kept, timeout_s=0.1)
+    assert ask_patiently("""print('{"a": 1}')""", {}, kept) == {"a": 1}
+    with pytest.raises(TemporaryError, match=r"within 0\.1 s"):
+        ask_patiently(slow, {}, kept, timeout_s=0.1)
 
 
 def test_what_a_library_prints_beside_the_answer_is_none() -> None:

@@ -13,6 +13,7 @@ from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.document_masks import DocumentMasks
 from frenzy.core.memory.loss_chunks import loss_chunk_tokens
 from frenzy.core.memory.model_inputs import Array, PlanGrid, Workload
+from frenzy.core.memory.script_heads import tile_bytes, with_head
 from frenzy.core.memory.stage3_inputs import under_stage3
 from frenzy.core.models.weight_storage import WeightStorage
 
@@ -82,8 +83,8 @@ def _coefficients(
     setting = workload.activation_setting(checkpointing=checkpointing)
     found = calibration.activation(workload.shape, setting)
     if found is None and setting.adapters is not None:
-        return calibration.activation(workload.shape, replace(setting, adapters=None))
-    return found
+        found = calibration.activation(workload.shape, replace(setting, adapters=None))
+    return None if found is None else with_head(found, workload)
 
 
 def _rows(workload: Workload, grid: PlanGrid, calibration: Calibration, coefficients: ActivationCoefficients) -> Array:
@@ -101,6 +102,7 @@ def _activation_rows(workload: Workload, grid: PlanGrid, coefficients: Activatio
     """(one layer, outside, in the loss, in the backward pass, weight copies) of every plan."""
     shape = workload.shape
     head = shape.vocab_size * shape.hidden_size
+    copied = head if shape.has_output_matrix and not workload.task.has_tiles else 0
     head_gradient = coefficients.head_copies * head if workload.trained.is_everything else 0.0
     linear = np.zeros(int(grid.tp.max(initial=0)) + 1)
     for tp in np.unique(grid.tp).tolist():
@@ -109,11 +111,20 @@ def _activation_rows(workload: Workload, grid: PlanGrid, coefficients: Activatio
         [
             _highest([coefficients.layer], workload, grid),
             _highest([coefficients.outside], workload, grid),
-            _highest(coefficients.in_loss, workload, grid) + head_gradient,
+            _in_loss(coefficients, workload, grid, head_gradient),
             _highest(coefficients.in_backward, workload, grid),
-            coefficients.weight_copies * (linear[grid.tp] * shape.num_layers + head),
+            coefficients.weight_copies * (linear[grid.tp] * shape.num_layers + copied),
         ]
     )
+
+
+def _in_loss(coefficients: ActivationCoefficients, workload: Workload, grid: PlanGrid, head_gradient: float) -> Array:
+    """The highest extra of head and loss. The last operation is the head's own where a task has tiles."""
+    if not workload.task.has_tiles:
+        return _highest(coefficients.in_loss, workload, grid) + head_gradient
+    *others, head = coefficients.in_loss
+    with_tile = _highest([head], workload, grid) + head_gradient + tile_bytes(workload, grid)
+    return np.maximum(_highest(others, workload, grid), with_tile) if others else with_tile
 
 
 def _highest(rows: Iterable[TokenBytes], workload: Workload, grid: PlanGrid) -> Array:

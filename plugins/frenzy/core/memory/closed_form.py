@@ -9,6 +9,8 @@ length tokens, L layers.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from frenzy.core.memory.activations import Activations
@@ -29,7 +31,9 @@ from frenzy.core.memory.moments import (
     in_optimizer_step,
     in_reduction,
 )
-from frenzy.core.memory.table import MemoryTable, Term
+from frenzy.core.memory.script_heads import as_passed
+from frenzy.core.memory.table import MemoryTable, Moment, Term
+from frenzy.core.memory.undivided import undivided_moments, undivided_terms
 from frenzy.core.models.weight_storage import WeightStorage, stored_layer, stored_outside
 from frenzy.core.values.zero_buckets import zero_buckets
 
@@ -48,7 +52,7 @@ __all__ = [
 
 def predict_memory(workload: Workload, grid: PlanGrid, calibration: Calibration) -> MemoryTable | None:
     """Memory of every plan in ``grid``; None when no coefficients cover this family and precision."""
-    activations = Activations.of(workload, grid, calibration)
+    activations = Activations.of(workload, as_passed(grid, workload), calibration)
     if activations is None:
         return None
     buckets = workload.buckets or zero_buckets(workload.bucket_elements)
@@ -58,21 +62,14 @@ def predict_memory(workload: Workload, grid: PlanGrid, calibration: Calibration)
         grid=grid,
         states=states,
         buckets=buckets,
-        resident=_resident_terms(workload, grid, states, calibration),
+        resident=(),
         frozen_bytes=_frozen_bytes(workload, grid, states),
         activations=activations,
     )
-    moments = (
-        at_start(step),
-        in_loss(step),
-        in_first_layer(step),
-        in_later_layer(step),
-        at_backward_end(step),
-        in_reduction(step),
-        in_optimizer_step(step),
-    )
+    of_states = _state_terms if workload.divides_states else undivided_terms
+    step = replace(step, resident=(*of_states(step), *_beside_states(workload, grid, calibration)))
     return MemoryTable(
-        moments,
+        _zero_moments(step) if workload.divides_states else undivided_moments(step),
         calibration.headroom_share,
         calibration.headroom_bytes,
         host=host_terms(workload, grid, states),
@@ -82,19 +79,28 @@ def predict_memory(workload: Workload, grid: PlanGrid, calibration: Calibration)
 
 def activations_at_loss_bytes(workload: Workload, grid: PlanGrid, calibration: Calibration) -> Array | None:
     """Activations alone at the loss: less than any plan's peak, and much quicker to know."""
-    found = Activations.of(workload, grid, calibration)
+    found = Activations.of(workload, as_passed(grid, workload), calibration)
     if found is None:
         return None
     return found.at_loss_bytes(workload.shape.num_layers)
 
 
-def _resident_terms(
-    workload: Workload, grid: PlanGrid, states: StateElements, calibration: Calibration
-) -> tuple[Term, ...]:
-    """What is there all the time from the first optimizer step on."""
+def _zero_moments(step: Step) -> tuple[Moment, ...]:
+    return (
+        at_start(step),
+        in_loss(step),
+        in_first_layer(step),
+        in_later_layer(step),
+        at_backward_end(step),
+        in_reduction(step),
+        in_optimizer_step(step),
+    )
+
+
+def _state_terms(step: Step) -> tuple[Term, ...]:
+    """What ZeRO holds all the time from the first optimizer step on."""
+    workload, grid, states, buckets, frozen = step.workload, step.grid, step.states, step.buckets, step.frozen_bytes
     weight, stage3 = workload.weight_bytes, grid.zero_stage == 3
-    buckets = workload.buckets or zero_buckets(workload.bucket_elements)
-    frozen = _frozen_bytes(workload, grid, states)
     trained = np.where(stage3, states.partition, states.trained)
     persistent = np.where(stage3 & (grid.dp > 1), states.persistent, 0)
     kept = np.where(grid.offload, 0.0, states.partition)
@@ -114,6 +120,12 @@ def _resident_terms(
         ),
         Term("gradient partition and bucket", "stage 3: a*S + w*B, w*B offloaded", np.where(stage3, reserved, 0.0)),
         Term("buffer for offloaded gradients", "stages 1 and 2 offloaded: w*(largest tensor)", staged),
+    )
+
+
+def _beside_states(workload: Workload, grid: PlanGrid, calibration: Calibration) -> tuple[Term, ...]:
+    """What libraries hold all the time."""
+    return (
         Term(
             "cuBLAS workspaces",
             "on a card: one for each of two threads",

@@ -17,6 +17,7 @@ from frenzy.core.models.weight_storage import WeightStorage
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision
 from frenzy.core.values.recipe import is_fused, is_summed_in_fp32
+from frenzy.core.values.workload import Task
 from frenzy.core.values.zero_buckets import ZeroBuckets
 
 Array = NDArray[np.float64]
@@ -43,6 +44,9 @@ class Workload:
     buffers other than those that go with bucket_elements. updates_in_place: whether AdamW makes
     no temporaries (DeepSpeed's own, torch's fused). overlaps_offloaded: reductions overlap where the optimizer
     is offloaded, too.
+
+    task: what a script trains for. divides_states: whether ZeRO holds the states; else torch's own optimizer does,
+    all of them on each rank.
     """
 
     shape: ModelShape
@@ -66,6 +70,8 @@ class Workload:
     buckets: ZeroBuckets | None = None
     updates_in_place: bool | None = None
     overlaps_offloaded: bool = False
+    task: Task = Task.LANGUAGE_MODEL
+    divides_states: bool = True
 
     def activation_setting(self, *, checkpointing: bool) -> ActivationSetting:
         """What the activations' coefficients depend on."""

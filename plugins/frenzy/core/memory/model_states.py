@@ -135,13 +135,14 @@ def _counts(request: StateRequest, sizes: _Sizes, tp: int) -> dict[str, int]:
     shape, trained = request.shape, request.trained
     table = shape.embeddings[0].num_elements
     full, tied = trained.is_everything, shape.tied_embeddings
+    head = table if shape.has_output_matrix else 0
     return {
         "trained": sizes.total,
         # adapters come on top of the model; without them every parameter is trained
         "frozen": 0 if full else shape.parameters_per_rank(tp),
         "table": table,
-        "head": table,
-        "head_gradient": table if full and not tied else 0,
+        "head": head,
+        "head_gradient": head if full and not tied else 0,
         "tied_gradient": table if full and tied else 0,
         "table_gradients": (3 if tied else 1) * table if full else 0,
         "layer": sum(each.elements_per_rank(tp) for each in trained.layer),

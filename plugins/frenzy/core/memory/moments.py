@@ -142,7 +142,7 @@ def _in_layer_again(step: Step, layers_done: Array | float) -> Array:
     return np.asarray(np.maximum(kept, step.states.last_linear), dtype=np.float64)
 
 
-def _kept(step: Step, layers_done: Array | float = 0.0) -> tuple[Term, ...]:
+def kept_terms(step: Step, layers_done: Array | float = 0.0) -> tuple[Term, ...]:
     """Activations held when ``layers_done`` layers have gone backward."""
     activations = step.activations
     layers = step.workload.shape.num_layers - layers_done
@@ -166,7 +166,7 @@ def in_loss(step: Step) -> Moment:
             *step.resident,
             _gradients_before(step),
             _gathered(step, step.states.head + _soon_again(step)),
-            *_kept(step),
+            *kept_terms(step),
             Term("gradient of the loss", "t*V*(logits' gradients)", step.activations.in_loss),
         ),
     )
@@ -210,7 +210,7 @@ def _in_layer(name: str, step: Step, layers_done: Array | float, gradients: Arra
             *step.resident,
             _gradients_before(step),
             _gathered(step, _in_layer_again(step, layers_done)),
-            *_kept(step, layers_done),
+            *kept_terms(step, layers_done),
             Term(
                 "backward pass of one layer",
                 "t*(gradients, and what is recomputed)",

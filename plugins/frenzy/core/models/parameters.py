@@ -70,6 +70,7 @@ class ModelShape:
     autotp: whether DeepSpeed's AutoTP is known to split this family.
     num_experts, experts_per_token: 0 without experts; with them ``intermediate_size`` is one expert's.
     is_encoder: trained to fill in masked tokens, not to continue a text.
+    has_output_matrix: tied or not; without it the head is a map to a few scores.
     attention_window: positions attended to at most, where the family limits them.
     """
 
@@ -93,6 +94,7 @@ class ModelShape:
     num_experts: int = 0
     experts_per_token: int = 0
     is_encoder: bool = False
+    has_output_matrix: bool = True
     attention_window: int | None = None
 
     @property

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from frenzy.core.memory.activation_coefficients import Attention, Loss
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.closed_form import Integers, PlanGrid, PlanRow, Workload
-from frenzy.core.models.trainable import trained_part
+from frenzy.core.memory.script_heads import with_classes
+from frenzy.core.models.trainable import TrainedPart, trained_part
 from frenzy.core.models.weight_storage import WeightStorage
 from frenzy.core.planning.grid import grid_of
 from frenzy.core.planning.launchable import LaunchChoice, launch_refusal
@@ -22,10 +23,11 @@ from frenzy.core.planning.step_time import Array, Link, step_times_s
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.hardware import DeviceKind, GpuType
-from frenzy.core.values.job import LoraSpec, TrainingJob
+from frenzy.core.values.job import LoraSpec, Precision, TrainingJob
 from frenzy.core.values.recipe import is_overlapped, is_pinned
 from frenzy.core.values.resource_plan import Candidate, MemoryPrediction, PlanShape, ResourcePlan
 from frenzy.core.values.units import counted, format_bytes, format_duration, round_up
+from frenzy.core.values.workload import Task
 from frenzy.core.values.zero_buckets import bucket_elements_for
 
 
@@ -77,7 +79,8 @@ class TypeFacts:
 
     def step_times_s(self, grid: PlanGrid) -> Array:
         """Predicted seconds of an optimizer step for each plan of ``grid`` on this type."""
-        return self.pace * step_times_s(self.workload, grid, self.gpu, self.link, self.calibration)
+        seconds = step_times_s(self.workload, grid, self.gpu, self.link, self.calibration)
+        return self.pace * self.workload.task.work * seconds
 
     def allowed(self, grid: PlanGrid, step_s: Array) -> NDArray[np.bool_]:
         """Plans that ``refusal`` has nothing against, but for those that failed: the same rules for all at once."""
@@ -239,16 +242,18 @@ class TypeFacts:
 
 def workload_of(request: PlanRequest, kind: DeviceKind) -> Workload:
     """What ``request`` trains, on devices of ``kind``."""
-    training = request.job.training
-    trained = trained_part(request.shape, training.lora)
+    training, script = request.job.training, request.job.workload
+    task = Task.LANGUAGE_MODEL if script is None else script.task
+    shape = with_classes(request.shape) if task.has_classes else request.shape
+    trained = trained_part(shape, training.lora)
     virtual = kind is DeviceKind.VIRTUAL
     return Workload(
-        shape=request.shape,
+        shape=shape,
         trained=trained,
-        precision=training.precision,
+        precision=_precision(request.job, trained),
         optimizer=training.optimizer,
         attention=Attention(training.attention),
-        loss=Loss(training.loss),
+        loss=Loss.TORCH if task.has_tiles or task.has_classes else Loss(training.loss),
         document_masks=request.job.data.document_masks,
         adapter_dropout=training.lora is not None and training.lora.dropout > 0,
         sequence_length=request.sequence_length,
@@ -259,8 +264,18 @@ def workload_of(request: PlanRequest, kind: DeviceKind) -> Workload:
         storage=_storage(request.job.training.lora),
         largest_shard_bytes=0 if virtual and _is_random(request.job) else None,
         copies_checkpoints=copies_checkpoints(request.job),
-        bucket_elements=bucket_elements_for(trained.num_elements(request.shape.num_layers), virtual=virtual),
+        bucket_elements=bucket_elements_for(trained.num_elements(shape.num_layers), virtual=virtual),
+        task=task,
+        divides_states=script is None or script.divides_states,
     )
+
+
+def _precision(job: TrainingJob, trained: TrainedPart) -> Precision:
+    """Of the computation. Where ZeRO keeps no master weights, those that are trained are in fp32 themselves."""
+    precision, script = job.training.precision, job.workload
+    if script is None or script.divides_states or not trained.is_everything or precision is Precision.FP32:
+        return precision
+    return Precision.AUTOCAST_BF16
 
 
 def copies_checkpoints(job: TrainingJob) -> bool:

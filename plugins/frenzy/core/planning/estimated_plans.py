@@ -19,6 +19,7 @@ from frenzy.core.memory.closed_form import (
     activations_at_loss_bytes,
     predict_memory,
 )
+from frenzy.core.memory.model_trace import ModelTrace
 from frenzy.core.memory.residuals import NOTHING_LEARNED
 from frenzy.core.planning.candidates import (
     Ranked,
@@ -119,6 +120,8 @@ def _learned(facts: TypeFacts, predicted: PredictedGrid) -> PredictedGrid:
 def _unsupported(request: PlanRequest, calibration: Calibration) -> PermanentError:
     if request.trace is not None and request.trace.problem is not None:
         return _untraced(request.shape.family, request.trace.problem)
+    if request.trace is not None:
+        return _traced_otherwise(request, request.trace)
     covered = sorted({each.family for each in calibration.activations})
     training, dropout = request.job.training, request.shape.has_dropout
     return PermanentError(
@@ -132,6 +135,18 @@ def _unsupported(request: PlanRequest, calibration: Calibration) -> PermanentErr
             remedy="Use a covered family and precision; frenzy marp trace SPEC tells what this one would take.",
         )
     )
+
+
+def _traced_otherwise(request: PlanRequest, trace: ModelTrace) -> PermanentError:
+    """A trace holds for the precision and the attention that it was made in."""
+    training = request.job.training
+    known = ", ".join(dict.fromkeys(f"{each.precision} and {each.attention}" for each in trace.activations))
+    detail = (
+        f"This {request.shape.family} was traced in {known} attention; nothing is known of it in "
+        f"{training.precision}, {training.attention} attention and {training.loss} loss."
+    )
+    remedy = "Plan the changed job as a new one, by New job or frenzy plan: then it is traced as it asks."
+    return PermanentError(Reason(code=ReasonCode.MODEL_NOT_SUPPORTED, detail=detail, remedy=remedy))
 
 
 def _untraced(family: str, problem: str) -> PermanentError:

@@ -37,8 +37,8 @@ def honoured(grid: PlanGrid, request: PlanRequest) -> PlanGrid:
 
 
 def as_held(grid: PlanGrid, workload: WorkloadSpec | None) -> PlanGrid:
-    """``grid`` as far as its memory goes: where a script divides no states over its ranks, each rank holds all."""
-    if workload is None or workload.takes(Honour.ZERO):
+    """``grid`` as far as ZeRO's memory goes: where a script does not take its stage, each rank holds all states."""
+    if workload is None or workload.takes(Honour.ZERO) or not workload.divides_states:
         return grid
     return replace(grid, dp=np.ones_like(grid.dp))
 

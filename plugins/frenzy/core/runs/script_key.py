@@ -37,8 +37,8 @@ _NOT_OF_MEMORY: Final = frozenset(
         "weight_decay_on",
     }
 )
-# Of a plan's limits nothing depends: a run on more GPUs is of the same script.
-_NOT_OF_SCRIPT: Final = frozenset({"folder", "min_gpus", "max_gpus", "resumable"})
+# Of a plan's limits nothing depends: a run on more GPUs is of the same script. Of its task only predictions do.
+_NOT_OF_SCRIPT: Final = frozenset({"folder", "min_gpus", "max_gpus", "resumable", "task"})
 
 
 def script_key(run: RunRecord) -> str:

@@ -34,6 +34,46 @@ class Honour(StrEnum):
     WORLD_SIZE = "world_size"
 
 
+class Task(StrEnum):
+    """What a script trains its model for, as far as memory and time go. Trainers are those of TRL and transformers.
+
+    language-model: the next token, with the model's own loss. sft: the same by SFTTrainer, whose loss never holds all
+    logits. dpo: DPOTrainer's preferences, with a reference. reward: RewardTrainer's. classification: a class for each
+    text.
+    """
+
+    LANGUAGE_MODEL = "language-model"
+    SFT = "sft"
+    DPO = "dpo"
+    REWARD = "reward"
+    CLASSIFICATION = "classification"
+
+    @property
+    def has_tiles(self) -> bool:
+        """Whether the loss is computed tile by tile, by TRL's function."""
+        return self in (Task.SFT, Task.DPO)
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether a small head stands in the place of the output matrix."""
+        return self in (Task.REWARD, Task.CLASSIFICATION)
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether a frozen model is asked beside the trained one; with adapters it is the same without them."""
+        return self is Task.DPO
+
+    @property
+    def sequences(self) -> int:
+        """Of one sample: what was chosen and what was rejected go through the model together."""
+        return 2 if self in (Task.DPO, Task.REWARD) else 1
+
+    @property
+    def work(self) -> float:
+        """Times the work of one sequence: a reference adds a pass forward, a third of what training takes."""
+        return self.sequences * (4 / 3 if self.has_reference else 1.0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSpec(Closed):
     """A script of yours that trains, in the place of the built-in trainer."""
@@ -48,6 +88,12 @@ class WorkloadSpec(Closed):
     framework: Annotated[Literal["torchrun", "deepspeed", "hf-trainer"], Doc("What the script is written for.")] = (
         "torchrun"
     )
+    task: Annotated[
+        Task,
+        Doc(
+            "What its model is trained for: its predicted memory depends on it. sft, dpo and reward are TRL's trainers."
+        ),
+    ] = Task.LANGUAGE_MODEL
     image: Annotated[
         str | None, Len(1, 512), Doc("On Kubernetes, an image that the pod rules allow; nothing: their own.")
     ] = None
@@ -80,6 +126,11 @@ class WorkloadSpec(Closed):
     def takes(self, what: Honour) -> bool:
         """Whether plans may vary in it."""
         return what in self.honours
+
+    @property
+    def divides_states(self) -> bool:
+        """Whether ZeRO is what trains; else each rank holds all states, of torch's own optimizer."""
+        return self.framework == "deepspeed" or self.takes(Honour.ZERO)
 
     @property
     def most_gpus(self) -> int | None:

@@ -38,8 +38,8 @@ from frenzy.core.values.codec import encode
 from frenzy.core.values.errors import FrenzyError
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision
-from frenzy.trainer.trace.activations import ActivationTrace, trace_activations
 from frenzy.trainer.trace.cuda import Answers, unsupported
+from frenzy.trainer.trace.held_bytes import ActivationTrace, trace_activations
 from frenzy.trainer.trace.traced_model import masks_as_with_data, traced_model
 
 # Repetitions of the pattern that are built: the last one's bytes are what each further one adds.

@@ -78,7 +78,7 @@ def test_a_model_that_could_not_be_traced_is_refused_with_what_stopped_the_trace
 
 
 def test_another_precision_than_the_traced_one_is_refused() -> None:
-    with pytest.raises(PermanentError, match="no coefficients for later in fp32"):
+    with pytest.raises(PermanentError, match="traced in bf16 and sdpa attention; nothing is known of it in fp32"):
         candidates_of(traced(), precision=Precision.FP32)
 
 

@@ -19,7 +19,7 @@ from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Checkpointing, LoraSpec, ModelSpec, TrainingJob
 from frenzy.core.values.resource_plan import Candidate, MemorySource, PlanShape, ResourcePlan
-from frenzy.core.values.workload import DeclaredMemory, Honour, WorkloadSpec
+from frenzy.core.values.workload import DeclaredMemory, Honour, Task, WorkloadSpec
 
 COMMAND = ("python", "train.py")
 EVERYTHING = tuple(str(each) for each in Honour)
@@ -214,3 +214,12 @@ def test_what_steps_of_models_took_says_nothing_of_a_script_without_one() -> Non
     known = replace(asked(memory="50 MiB"), residuals=Residuals(slow))
     assert known.residuals.pace(DeviceKind.VIRTUAL, "any", types[0]) > 1.5
     assert {each.model_step_s for each in plans(known)} == {None}
+
+
+def test_pairs_and_a_reference_take_more_than_single_sequences_and_a_head_of_classes_less_than_logits() -> None:
+    def peak(task: Task, of: TrainingJob | None = None) -> int:
+        return max(each.plan.memory.peak_allocated_bytes for each in candidates(asked(task=task, of=of)))
+
+    assert peak(Task.DPO) > peak(Task.DPO, job(lora=LoraSpec())) > peak(Task.SFT, job(lora=LoraSpec()))
+    assert peak(Task.REWARD) > peak(Task.CLASSIFICATION)
+    assert peak(Task.LANGUAGE_MODEL) > peak(Task.CLASSIFICATION)
