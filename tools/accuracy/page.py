@@ -220,7 +220,26 @@ def _reports(report: PublishedReport) -> str:
         + _table(("run", "required", "card", "outcome", "what is known"), rows)
         + "\nThose that are not judged:\n\n"
         + _table(("run", "outcome", "why"), open_ones)
+        + _wider(report)
         + _remedies(report)
+    )
+
+
+def _wider(report: PublishedReport) -> str:
+    """Whether a wider margin would refuse those that ran out of memory."""
+    rows = [
+        (
+            _percent(each.more, 0),
+            str(each.dangerous),
+            str(each.reports_refused),
+            f"{each.rows_refused} of {each.rows_that_ran}",
+        )
+        for each in report.wider
+    ]
+    headings = ("more", "reports: fit, **failed**", "reports: no fit, **ran**", "data sets, scored: no fit, **ran**")
+    return (
+        "\nWhat it would buy to require more than the requirement, and whom it would refuse, on all reports that do "
+        "not contradict each other:\n\n" + _table(headings, rows)
     )
 
 

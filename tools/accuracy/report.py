@@ -22,6 +22,7 @@ from tools.accuracy.peers import PEERS, full_run
 from tools.accuracy.thread_remedies import ThreadRemedy, thread_remedies
 from tools.accuracy.throughput import ThroughputReport, score_throughput
 from tools.accuracy.traced import read_traced, traced_errors
+from tools.accuracy.wider import WiderMargin, wider_margins
 
 DATA: Final = CHECKOUT / "tests/data/memory"
 _REPORTS: Final = "reports/public_reports.csv"
@@ -41,7 +42,7 @@ class PublishedReport:
     runs. speed: the time model's score. deepspeed_gpu_rows: rows that DeepSpeed ran on a GPU.
     reserved_as_peak: errors of those whose reserved memory alone is known, with the peak as a point.
     reports: public reports of runs that fitted or did not. remedies: what the planner answers to some of
-    them. explanations: what is known of worst rows.
+    them. wider: what more than the requirement would buy and cost. explanations: what is known of worst rows.
     """
 
     memory: AccuracyReport
@@ -56,6 +57,7 @@ class PublishedReport:
     reserved_as_peak: Errors
     reports: Sequence[JudgedReport]
     remedies: Sequence[ThreadRemedy]
+    wider: Sequence[WiderMargin]
     explanations: Sequence[Explanation]
 
 
@@ -78,6 +80,7 @@ def published_report(folder: Path = DATA) -> PublishedReport:
     """Read and score every data set in ``folder``."""
     memory = accuracy_report(sorted(folder.glob("*.csv")), release_calibrations())
     scored = scored_rows(memory.rows, memory.margin)
+    reports = read_reports(folder / _REPORTS, default_calibration(), memory.margin)
     traced = Errors.of(traced_errors(memory.rows, read_traced(folder)))
     return PublishedReport(
         memory=memory,
@@ -90,8 +93,9 @@ def published_report(folder: Path = DATA) -> PublishedReport:
         hooked_share=fit_margin(memory.rows, replace(Margin(), hooked_share=0.0)).hooked_share,
         deepspeed_gpu_rows=sum(each.framework.startswith("DeepSpeed") and each.run is not None for each in memory.rows),
         reserved_as_peak=_reserved_as_peak(scored),
-        reports=read_reports(folder / _REPORTS, default_calibration(), memory.margin),
+        reports=reports,
         remedies=thread_remedies(folder / _REPORTS, default_calibration()),
+        wider=wider_margins(reports, scored),
         explanations=read_explanations(folder / "reports/worst_rows.csv"),
     )
 
