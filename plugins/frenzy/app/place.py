@@ -56,7 +56,7 @@ def _enqueue_next(tx: LedgerTx, services: Services, run: RunRecord, now_s: float
     if run.state in FINAL_STATES and run.state is not JobState.FAILED_NO_RESOURCE:
         run = move(tx, replace(run, num_reschedules=0), JobState.QUEUED, now_s)
     run = with_data(tx, services, run, run.prepared, now_s)
-    following = next_attempt_of(tx, run)
+    following = next_attempt_of(tx, services, run)
     if isinstance(following, Reason):
         move(tx, run, final_state(following), now_s, following)
         return
@@ -81,13 +81,20 @@ def _enqueue_next(tx: LedgerTx, services: Services, run: RunRecord, now_s: float
     )
 
 
-def next_attempt_of(tx: LedgerTx, run: RunRecord) -> NextAttempt | Reason:
-    """The next attempt's facts; attempts of earlier generations (before a clear) only give its number."""
+def next_attempt_of(tx: LedgerTx, services: Services, run: RunRecord) -> NextAttempt | Reason:
+    """The next attempt's facts; attempts of earlier generations (before a clear) only give its number.
+
+    What they saved counts: where the run trains something else now, registering it has removed their checkpoints.
+    """
     attempts = since_registered(run, tx.attempts(run.run_key))
     recovering = run.state is JobState.RECOVERING
     if attempts and recovering:
         return follow_up(run, attempts)
-    return NextAttempt(attempt=run.num_attempts + 1, reason=Reason(code=ReasonCode.BEST_PLAN, detail="First attempt."))
+    return NextAttempt(
+        attempt=run.num_attempts + 1,
+        reason=Reason(code=ReasonCode.BEST_PLAN, detail="First attempt."),
+        checkpoint_step=services.runs.newest_checkpoint(run.run_key) if run.num_attempts else None,
+    )
 
 
 def _place_view(tx: LedgerTx, services: Services, run_key: str) -> PlaceView:

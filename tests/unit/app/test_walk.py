@@ -8,12 +8,13 @@ import pytest
 from tests.unit.app.playing import Airflow, make_job
 from tests.unit.installation import small_cluster
 
-from frenzy.adapters.memory import FixedInventory
+from frenzy.adapters.memory import FixedInventory, InMemoryRunStore
 from frenzy.app.cancellation import cancel
 from frenzy.app.place import place_status
 from frenzy.app.queries import explain, gpus_view, queue_view, run_view
 from frenzy.app.reconciliation import reconcile, reconcile_targets
 from frenzy.app.settlement import UnsettledError, end_attempt
+from frenzy.core.lifecycle.why import why
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import DirectiveKind, EndReport, PlaceStatus, ReconcileReport, VerdictKind
 from frenzy.core.values.cluster import Cluster, NodeAllocation, Placement
@@ -209,6 +210,23 @@ def test_a_run_that_failed_runs_again_when_its_tasks_are_cleared(airflow: Airflo
     assert placed.spec is not None
     assert placed.spec.attempt == 2
     assert placed.spec.job.training.global_batch_size == 16
+
+
+@pytest.mark.parametrize(("batch", "step", "told"), [(8, 10, "goes on from step 10"), (16, None, "starts again")])
+def test_a_cleared_run_knows_the_checkpoint_that_it_goes_on_from(
+    airflow: Airflow, batch: int, step: int | None, told: str
+) -> None:
+    airflow.begun(make_job(batch=8, max_reschedules=0))
+    assert isinstance(airflow.services.runs, InMemoryRunStore)
+    airflow.services.runs.write_checkpoint(airflow.key, 10)
+    airflow.end(1, 97)
+    airflow.decide()
+    airflow.clock.advance(10)
+    airflow.register(make_job(batch=batch, max_reschedules=0))
+    airflow.place()
+    view = run_view(airflow.services, airflow.key)
+    assert view.attempts[-1].next_attempt.checkpoint_step == step
+    assert told in why(view.run, view.attempts, None)
 
 
 def test_every_state_has_an_explanation(airflow: Airflow) -> None:
