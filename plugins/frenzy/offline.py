@@ -26,7 +26,7 @@ _ASSUMED_STEPS: Final = 1000
 class OfflinePlan:
     """MARP's answer: ``candidates`` as ranked; ``refusal`` when none fits, with its remedy.
 
-    note: why ``total_steps`` is assumed; None when it is known.
+    note: why ``total_steps`` is assumed, or why data on this machine would be refused; None when all is well.
     """
 
     cluster_file: str
@@ -165,16 +165,29 @@ def _calibration_of(job: TrainingJob, shape: ModelShape) -> Calibration:
 
 
 def _steps(job: TrainingJob) -> tuple[int, str | None]:
-    """Optimizer steps of the whole job, as far as they can be known here, and why they are assumed."""
+    """Optimizer steps of the whole job, as far as they can be known here; why they are assumed, or data refused."""
     from frenzy.core.runs.ledger import DataFacts
     from frenzy.core.runs.steps import total_steps
     from frenzy.trainer.data.data_facts import data_facts
 
     if job.training.max_steps is not None:
-        return job.training.max_steps, None
+        return job.training.max_steps, _trouble_with_data(job)
     if job.brings_own_data:
         return _ASSUMED_STEPS, f"Without training.max_steps, times are for {_ASSUMED_STEPS} steps."
     try:
         return total_steps(job, data_facts(job) or DataFacts()) or _ASSUMED_STEPS, None
     except FrenzyError as error:
-        return _ASSUMED_STEPS, f"{error.reason.sentence} Times are for {_ASSUMED_STEPS} steps."
+        return _ASSUMED_STEPS, f"{error.reason.sentence}. Times are for {_ASSUMED_STEPS} steps."
+
+
+def _trouble_with_data(job: TrainingJob) -> str | None:
+    """Why a run that begins here would refuse its data, as far as the first of them show it; URLs are not asked."""
+    from frenzy.trainer.data.documents import pieces
+
+    if job.brings_own_data or "://" in job.data.path:
+        return None
+    try:
+        next(pieces(job.data), None)
+    except FrenzyError as error:
+        return f"{error.reason.sentence}. A run here would be refused for it; the plans do not depend on it."
+    return None

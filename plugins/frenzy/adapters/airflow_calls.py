@@ -25,6 +25,11 @@ def dag_run(dag_id: str, run_id: str) -> Call[Any]:
     return airflow_call("GET", _run(dag_id, run_id))
 
 
+def newest_dag_runs(dag_id: str) -> Call[Any]:
+    """The DAG's newest run, as a list; empty where there is none."""
+    return airflow_call("GET", f"/dags/{_part(dag_id)}/dagRuns?order_by=-run_after&limit=1")
+
+
 def trigger(dag_id: str, run_id: str, conf: Mapping[str, Any], note: str) -> Call[Any]:
     """Start a run of the DAG now. The caller names it, so that a call that is repeated starts no second one."""
     body = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf), "note": note}

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from difflib import get_close_matches
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -25,6 +26,8 @@ from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, SpecEr
 from frenzy.core.values.job import ModelSpec
 
 _CONFIG_FILE: Final = "config.json"
+# So transformers begins the list of all families when it does not know one.
+_BEFORE_FAMILIES: Final = "Should contain one of "
 _MOST_CHARACTERS: Final = 4 * 1024**2
 # Of the time that an answer has, after as many that came too late.
 _MOST_DOUBLED: Final = 3
@@ -130,11 +133,22 @@ def _kept_or_asked(given: Mapping[str, Any], path: str, kept: Path | None) -> di
     options = dict(given)
     answer = ask_patiently(_READER, {"family": str(options.pop("model_type", "")), "options": options}, kept)
     if "config" not in answer:
-        raise SpecError([Violation(path=path, value=_shown(given), allowed=_one_line(answer["error"]))])
+        raise SpecError([_violation(given, path, str(answer["error"]))])
     config = library_config(answer["config"])  # what is measured of a model is not the user's to say
     if kept is not None:
         keep(kept, config)
     return config
+
+
+def _violation(given: Mapping[str, Any], path: str, error: str) -> Violation:
+    """What transformers says; of a family that it does not know, the nearest ones in place of all."""
+    _, is_unknown, families = error.partition(_BEFORE_FAMILIES)
+    if not is_unknown:
+        return Violation(path=path, value=_shown(given), allowed=_one_line(error))
+    family = str(given.get("model_type"))
+    near = get_close_matches(family, families.split(", "))
+    allowed = f"did you mean {' or '.join(near)}?" if near else "a model_type that transformers knows, such as llama"
+    return Violation(path=f"{path}.model_type", value=repr(family), allowed=allowed)
 
 
 def _digest(given: Mapping[str, Any]) -> str:

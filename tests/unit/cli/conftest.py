@@ -72,6 +72,7 @@ class FakeAirflow:
         app.post("/auth/token", status_code=201)(lambda: {"access_token": "x.y.z"})
         app.get("/api/v2/dags/{dag_id}/details")(self.details)
         app.post("/api/v2/dags/{dag_id}/dagRuns")(self.trigger)
+        app.get("/api/v2/dags/job_{name}/dagRuns")(self.newest)
         run = "/api/v2/dags/{dag_id}/dagRuns/{run_id}"
         app.get(run)(lambda: {"state": self.state, "conf": self.conf})
         app.get(f"{run}/taskInstances")(self.tasks)
@@ -94,14 +95,19 @@ class FakeAirflow:
         self.triggered.append((dag_id, body))
         return {"dag_run_id": body["dag_run_id"]}
 
+    def newest(self, name: str) -> dict[str, Any]:
+        runs = [body["dag_run_id"] for known, body in self.triggered if known == f"job_{name}"]
+        return {"dag_runs": [{"dag_run_id": each, "state": self.state} for each in runs[-1:]]}
+
     def clear(self, dag_id: str, body: dict[str, Any]) -> dict[str, Any]:
         self.cleared.append((dag_id, body))
         return {"task_instances": []}
 
     def tasks(self, state: str | None = None) -> dict[str, Any]:
         profile = {"task_id": "train.profile", "try_number": 2, "map_index": -1, "state": "failed", "operator": "P"}
+        decide = {**profile, "task_id": "train.decide"}
         evaluate = {"task_id": "evaluate", "map_index": -1, "state": "success", "operator": "EvaluateOperator"}
-        known = [profile, *([evaluate] if self.evaluation is not None else [])]
+        known = [profile, decide, *([evaluate] if self.evaluation is not None else [])]
         return {"task_instances": [each for each in known if state in (None, each["state"])]}
 
     def log(self) -> dict[str, Any]:

@@ -114,6 +114,34 @@ def test_submitting_stores_the_spec_and_starts_a_run_of_it(online: Command, worl
     assert "# beside this file" in stored
 
 
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ("failed", "failed. train.profile: SPEC_REFUSED: data.path: '/x' is refused"),
+        ("running", "is running."),
+        (None, "it was not started yet."),
+    ],
+)
+def test_a_stored_job_without_a_training_run_is_told_why(
+    state: str | None, told: str, online: Command, world: World, spec: Path
+) -> None:
+    name = f"runless-{state or 'idle'}"
+    spec.write_text(spec.read_text().replace("name: words", f"name: {name}"))
+    world.airflow.error = "SPEC_REFUSED: data.path: '/x' is refused"
+    online("submit", str(spec), *(["--no-trigger"] if state is None else []))
+    world.airflow.state = state or "success"
+    for verb in ("status", "explain", "logs", "models"):
+        said = online(verb, name)
+        assert said.status == 2
+        assert f"The job '{name}' is stored, but has no training run" in said.err
+        assert told in said.err
+
+
+def test_submitting_without_trigger_tells_that_a_schedule_starts_runs(online: Command, spec: Path) -> None:
+    spec.write_text(f"{spec.read_text()}trigger: {{cron: '0 3 * * *'}}\n")
+    assert "starts its runs: 0 3 * * * (UTC), and one at once" in online("submit", str(spec), "--no-trigger").out
+
+
 def test_submitting_without_trigger_only_stores(online: Command, world: World, spec: Path) -> None:
     before = len(world.airflow.triggered)
     said = online("submit", str(spec), "--no-trigger", "--json")

@@ -104,9 +104,16 @@ def _last_name(task: Any) -> str:
     return str(task["task_id"]).rpartition(".")[2]
 
 
+def _group(task: Any) -> tuple[str, int]:
+    return str(task["task_id"]).rpartition(".")[0], task["map_index"]
+
+
 def task_errors(api: Api, dag_id: str, run_id: str) -> tuple[str, ...]:
     """Why the DAG run's failed tasks failed, a line each: what refuses a job before its run is known."""
     failed = api.ask(calls.tasks_of(dag_id, run_id, "failed"))["task_instances"]
+    refused = {_group(each) for each in failed if _last_name(each) == "profile"}
+    # Where nothing was registered, decide fails for want of a run.
+    failed = [each for each in failed if _last_name(each) != "decide" or _group(each) not in refused]
     return tuple(printable(f"{each['task_id']}: {_error_in_log(api, dag_id, run_id, each)}") for each in failed)
 
 

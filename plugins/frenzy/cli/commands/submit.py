@@ -12,6 +12,7 @@ from frenzy.cli.commands.server import connect
 from frenzy.cli.commands.submission import Started, submit_spec
 from frenzy.cli.commands.until_end import until_end
 from frenzy.cli.render.console import err, out, print_json
+from frenzy.core.values.job import TrainingJob
 
 
 def submit(
@@ -27,15 +28,18 @@ def submit(
         if as_json:
             print_json(started)
         else:
-            _show(started)
+            _show(started, checked.job)
         if not wait or started.run_id is None:
             return 0
         return until_end(api, started.job.dag_id, started.run_id, as_json=as_json)
 
 
-def _show(started: Started) -> None:
+def _show(started: Started, spec: TrainingJob) -> None:
     job = started.job
     change = "stored" if job.changed else "unchanged"
     out().print(f"Job {job.name}: spec {change}, DAG {job.dag_id}.")
     if started.run_id is not None:
         out().print(f"Run {started.run_id} started. Follow it: frenzy status {job.name}", soft_wrap=True)
+    elif spec.trigger.cron is not None:
+        when = f"{spec.trigger.cron} (UTC)"
+        out().print(f"Airflow starts its runs: {when}, and one at once for the time that passed last.", soft_wrap=True)

@@ -32,7 +32,7 @@ def up(
         console.print(f"Starting Airflow in {stack.settings.home} ...", style="dim")
     stack.start()
     show_address(stack)
-    console.print("Stop it with: frenzy down", style="dim")
+    console.print("Stop it with: frenzy down (in a checkout: make down)", style="dim")
     return 0
 
 

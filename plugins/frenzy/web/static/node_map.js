@@ -84,7 +84,7 @@ export class NodeMap {
     const types = new Map();
     for (const node of this.nodes) types.set(node.gpu_type, [...(types.get(node.gpu_type) || []), node]);
     for (const [type, nodes] of types) {
-      labels.push({ text: `${type}: ${nodes.length} nodes`, x: 0, y: y + LABEL - 4 });
+      labels.push({ text: `${type}: ${nodes.length} ${nodes.length === 1 ? "node" : "nodes"}`, x: 0, y: y + LABEL - 4 });
       y += LABEL;
       let x = 0;
       let tallest = 0;

@@ -212,3 +212,15 @@ def test_fit_of_an_unknown_card_is_refused_with_words(frenzy: Command, spec: Pat
     said = frenzy("plan", str(spec), "--fit", "1xAbacus")
     assert said.status == 2
     assert "not known" in said.err
+
+
+def test_data_that_are_not_there_are_told_although_the_plans_need_none(
+    frenzy: Command, spec: Path, cluster_file: Path
+) -> None:
+    asked = ("plan", str(spec), "--cluster", str(cluster_file))
+    assert "Note" not in frenzy(*asked).err
+    (spec.parent / "words.txt").unlink()
+    said = frenzy(*asked)
+    assert said.status == 0
+    assert "no data file is there" in said.err
+    assert "A run here would be refused for it" in said.err

@@ -28,7 +28,7 @@ def findings(settings: Settings) -> Iterator[Finding]:
     yield from install()
     yield from checked("settings", lambda: files(settings), "Correct the file that the sentence names.")
     yield from storage(settings.run_root)
-    yield from checked("driver", lambda: driver(settings), "Install NVIDIA's driver, or correct the cluster file.")
+    yield from checked("driver", lambda: driver(settings), "Correct the cluster file: it says what is needed.")
 
 
 def install(requirements: Callable[[], list[str]] = lambda: metadata.requires(_PACKAGE) or []) -> Iterator[Finding]:

@@ -74,7 +74,7 @@ def _show_fit(job: TrainingJob, answer: FitAnswer, top: int, as_json: bool) -> i
 
 
 def show_note(planned: OfflinePlan) -> None:
-    """Say that the times are for an assumed number of steps, and why, where they are."""
+    """Say why the number of steps is assumed, or the data would be refused, where that is so."""
     if planned.note is not None:
         err().print(f"Note: {planned.note}", style="yellow", soft_wrap=True)
 
