@@ -115,12 +115,21 @@ def option_of(variable: str) -> str:
 
 
 def configured() -> Mapping[str, object]:
-    """The section [frenzy], where this process belongs to an Airflow that is set up."""
+    """The section [frenzy], where this process belongs to an Airflow that is set up. Raises SpecError.
+
+    Airflow runs commands and asks secrets backends for options that are secret; none of ours is.
+    """
     if "airflow.configuration" not in sys.modules and not _is_set_up(os.environ):
         return {}
     from airflow.configuration import conf
+    from airflow.exceptions import AirflowConfigException
 
-    return conf.getsection(CONFIG_SECTION) or {}
+    try:
+        return conf.getsection(CONFIG_SECTION) or {}
+    except AirflowConfigException as error:
+        allowed = f"give each option's value itself, not AIRFLOW__{CONFIG_SECTION.upper()}__..._CMD or ..._SECRET"
+        path = f"section [{CONFIG_SECTION}] of Airflow's configuration"
+        raise SpecError([Violation(path=path, value=str(error), allowed=allowed)]) from error
 
 
 def ask_airflow() -> str | None:

@@ -63,7 +63,7 @@ def notifiers_at(path: str) -> Notifiers:
     module, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise NoNotifiersError(f"FRENZY_NOTIFIERS is {path!r}: {type(error).__name__}: {error}") from error
     if not isinstance(found, Notifiers):
         raise NoNotifiersError(f"FRENZY_NOTIFIERS is {path!r}, a {type(found).__name__}; it must be a frenzy.Notifiers")

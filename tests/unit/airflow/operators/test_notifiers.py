@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.unit.airflow.conftest import World
 from tests.unit.airflow.operators.test_operators import TASKS, ended, started
 
 from frenzy import Notifiers
+from frenzy.airflow.operators.notifiers import NoNotifiersError, notifiers_at
 from frenzy.airflow.operators.operators import DecideOperator, PlaceOperator
 from frenzy.airflow.triggers.triggers import PlaceTrigger
 
@@ -95,6 +97,15 @@ def test_a_training_without_notifiers_has_those_of_the_installation_if_they_can_
     ended(world, spec, 0)
     result = DecideOperator(task_id="decide", attempt_tasks=TASKS, notifiers=own).execute(context)
     assert (result["reason"], KEPT) == ("COMPLETED", told)
+
+
+def test_notifiers_whose_module_leaves_python_keep_nothing_from_going_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "leaves_python.py").write_text("raise SystemExit(3)\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(NoNotifiersError, match="SystemExit: 3"):
+        notifiers_at("leaves_python:told")
 
 
 def test_a_long_wait_is_told_once_and_goes_on(world: World, run_async: Run) -> None:
