@@ -296,6 +296,18 @@ class Preparer(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFile:
+    """A file to be handed on, however large. version: another one once its content is.
+
+    parts: its bytes from one offset to another, a few MiB at a time. Raises OSError where it changes meanwhile.
+    """
+
+    num_bytes: int
+    version: str
+    parts: Callable[[int, int], Iterator[bytes]]
+
+
 class RunStore(Protocol):
     """The run directory: the only thing that workers and Airflow share."""
 
@@ -363,8 +375,12 @@ class RunStore(Protocol):
         """Bytes in a second that the slowest rank of the newest complete checkpoint wrote; None where unmeasured."""
         ...
 
-    def model_bytes(self, run_key: str) -> int:
-        """Size of the finished model; 0 where there is none, or no more."""
+    def model_files(self, run_key: str) -> Mapping[str, int]:
+        """Sizes of the model's files by their paths in its folder; none where there is no model, or no more."""
+        ...
+
+    def model_file(self, run_key: str, name: str) -> StoredFile | None:
+        """One of them; None for any other name, wherever that leads."""
         ...
 
     def log_tail(self, run_key: str, attempt: int, *, rank: int = 0, max_bytes: int = 65536) -> str:

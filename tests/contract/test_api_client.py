@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -224,3 +225,38 @@ def test_a_map_index_names_one_instance_of_a_task() -> None:
     body = json.loads(clear_tasks("d", "r", ["g.place"], map_index=2).body or "")
     assert body["task_ids"] == [["g.place", 2]]
     assert RunIdentity(dag_id="d", run_id="r", task_group="g", map_index=2).run_key
+
+
+def test_a_file_s_transfer_goes_on_where_it_broke_and_begins_anew_with_another_file(server: Server) -> None:
+    class Broken(httpx.SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            yield b"01234"
+            raise httpx.ReadError("gone")
+
+    server.answers = [
+        ok(),
+        httpx.Response(200, stream=Broken(), headers={"ETag": '"1"'}),
+        httpx.Response(206, content=b"567", headers={"ETag": '"1"'}),
+        httpx.Response(200, stream=Broken(), headers={"ETag": '"2"'}),
+        httpx.Response(503, headers={"Retry-After": "0"}),
+        httpx.Response(200, content=b"all", headers={"ETag": '"3"'}),
+    ]
+    told: list[int] = []
+    with ApiClient(ADDRESS, transport=httpx.MockTransport(server)) as client:
+        client.send(LAUNCHING)
+        for expected in (b"01234567", b"all"):
+            target = io.BytesIO()
+            client.fetch(api.model_file("0123", "a/b"), target, tell=told.append)
+            assert target.getvalue() == expected
+    assert told == [5, 8, 5, 3]
+    assert [each.headers.get("range") for each in server.seen[1:]] == [None, "bytes=5-", None, "bytes=5-", "bytes=5-"]
+    assert server.seen[2].headers["if-range"] == '"1"'
+    assert {each.headers["authorization"] for each in server.seen} == {"Bearer x.y.z"}
+
+
+def test_a_file_that_may_not_be_taken_is_refused_with_its_reason(server: Server) -> None:
+    server.answers = [ok(), error(403, "FORBIDDEN", "It is another's.")]
+    with ApiClient(ADDRESS, transport=httpx.MockTransport(server)) as client:
+        client.send(LAUNCHING)
+        with pytest.raises(PermanentError, match="It is another's"):
+            client.fetch(api.model_file("0123", "a"), io.BytesIO(), tell=lambda _: None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -66,6 +66,9 @@ class MemoryWorkers:
     def tracked(self, tracked: TrackedRun) -> None:
         self._store.write_tracked(KEY, tracked)
 
+    def model(self, files: Mapping[str, bytes]) -> None:
+        self._store.write_model(KEY, files)
+
 
 class FileWorkers:
     """Writes by the paths alone, as the trainer does; knows nothing of the store."""
@@ -112,6 +115,10 @@ class FileWorkers:
 
     def tracked(self, tracked: TrackedRun) -> None:
         self.put(self.paths.tracked(tracked.kind), codec.dumps(tracked))
+
+    def model(self, files: Mapping[str, bytes]) -> None:
+        for name, content in files.items():
+            self.put(f"{self.paths.model_dir}/{name}", content.decode())
 
 
 def _memory(_: Path) -> tuple[RunStore, Workers]:
@@ -492,7 +499,7 @@ def test_the_finished_model_stays_unless_it_is_to_go(files: tuple[FsspecRunStore
     workers.put(model, "x" * 1000)
     whole = store.clean(KEY, keep_model=False, dry_run=True)
     assert store.clean(KEY, keep_model=True, dry_run=False) == whole - 1000
-    assert (store.model_bytes(KEY), store.model_bytes("another")) == (1000, 0)
+    assert (store.model_files(KEY), store.model_files("another")) == ({"model.safetensors": 1000}, {})
     assert workers.exists(model)
     assert not workers.exists(workers.paths.result(1))
     assert store.clean(KEY, keep_model=False, dry_run=False) == 1000
@@ -504,3 +511,60 @@ def test_no_empty_folder_is_left_of_a_cleaned_run(tmp_path: Path) -> None:
     filled(store, workers)
     store.clean(KEY, keep_model=True, dry_run=False)
     assert list((tmp_path / "runs").iterdir()) == []
+
+
+MODEL = {"config.json": b"{}", "model.safetensors": b"0123456789" * 1000, "tokenizer/vocab.json": b'{"a": 0}'}
+
+
+def test_the_finished_model_is_handed_on_file_by_file(both: tuple[RunStore, Workers]) -> None:
+    store, workers = both
+    assert (store.model_files(KEY), store.model_file(KEY, "config.json")) == ({}, None)
+    workers.model(MODEL)
+    assert store.model_files(KEY) == {name: len(content) for name, content in MODEL.items()}
+    for name, content in MODEL.items():
+        found = store.model_file(KEY, name)
+        assert found is not None
+        assert (found.num_bytes, b"".join(found.parts(0, found.num_bytes))) == (len(content), content)
+        assert b"".join(found.parts(1, 7)) == content[1:7]
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "../attempt-1/spec.json", "/etc/passwd", "tokenizer", "tokenizer/../config.json"]
+)
+def test_only_what_the_listing_names_is_handed_on(name: str, both: tuple[RunStore, Workers]) -> None:
+    store, workers = both
+    workers.model(MODEL)
+    store.put_spec(values.launch_spec(store.run_dir(KEY), run_key=KEY))
+    assert store.model_file(KEY, name) is None
+
+
+def test_a_file_that_is_replaced_is_another_version_and_never_half_of_one(both: tuple[RunStore, Workers]) -> None:
+    store, workers = both
+    workers.model(MODEL)
+    before = store.model_file(KEY, "config.json")
+    workers.model({"config.json": b"[1, 2]"})
+    after = store.model_file(KEY, "config.json")
+    assert before is not None and after is not None
+    assert before.version != after.version
+    assert b"".join(after.parts(0, 6)) == b"[1, 2]"
+
+
+def test_a_transfer_breaks_where_its_file_was_replaced(files: tuple[FsspecRunStore, FileWorkers]) -> None:
+    store, workers = files
+    workers.model(MODEL)
+    found = store.model_file(KEY, "config.json")
+    workers.model({"config.json": b"[1, 2]"})
+    assert found is not None
+    with pytest.raises(OSError, match="was replaced"):
+        b"".join(found.parts(0, 2))
+
+
+def test_a_large_file_is_read_a_few_mebibytes_at_a_time(files: tuple[FsspecRunStore, FileWorkers]) -> None:
+    store, workers = files
+    content = b"0123456789abcdef" * 2**16 * 9
+    workers.model({"model.safetensors": content})
+    found = store.model_file(KEY, "model.safetensors")
+    assert found is not None
+    parts = list(found.parts(5, len(content)))
+    assert max(map(len, parts)) <= 4 * 2**20
+    assert b"".join(parts) == content[5:]

@@ -330,3 +330,26 @@ def test_what_launchers_note_is_not_in_the_run_directory(store: FsspecRunStore, 
     store.put_note(KEY, 1, "stopped", "yes")
     assert store.note(KEY, 1, "stopped") == "yes"
     assert [each.name for each in attempt.parent.rglob("*stopped*")] == []
+
+
+def test_a_model_s_file_that_is_a_link_is_neither_listed_nor_handed_on(store: FsspecRunStore, secrets: Path) -> None:
+    linked(Path(store.run_dir(KEY)) / "model/config.json", secrets / "secrets.json")
+    assert (store.model_files(KEY), store.model_file(KEY, "config.json")) == ({}, None)
+
+
+def test_a_model_s_file_that_became_a_link_hands_on_nothing_of_what_it_leads_to(
+    store: FsspecRunStore, secrets: Path
+) -> None:
+    place = Path(store.run_dir(KEY)) / "model/config.json"
+    place.parent.mkdir(parents=True)
+    place.write_text("{}")
+    found = store.model_file(KEY, "config.json")
+    linked(place, secrets / "secrets.json")
+    assert found is not None
+    with pytest.raises(OSError):
+        b"".join(found.parts(0, 2))
+
+
+def test_a_model_s_folder_that_is_a_link_is_no_model(store: FsspecRunStore, secrets: Path) -> None:
+    linked(Path(store.run_dir(KEY)) / "model", secrets)
+    assert (store.model_files(KEY), store.model_file(KEY, "secrets.json")) == ({}, None)

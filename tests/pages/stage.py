@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import uvicorn
 from fastapi import FastAPI
+from fastapi.responses import HTMLResponse
 from tests.unit.installation import CONFIG, in_memory_services
 from tests.unit.web.conftest import PEOPLE, FakePerson
 
@@ -60,6 +61,7 @@ RUN_ID: Final = "manual__2026-11-25T02:00:00+00:00"
 _STEPS: Final = 200
 # What is played, by its clock: it ends about now.
 _TAKES_S: Final = 325
+MODEL: Final = {"config.json": b"{}", "model.safetensors": bytes(13 * 2**20), "tokenizer/vocab.json": b'{"a": 0}'}
 _NODES: Final = (("small-1", "v-small", 4), ("small-2", "v-small", 4), ("large-1", "v-large", 2))
 
 
@@ -228,7 +230,7 @@ def play(services: Services, clock: FakeClock, runs: InMemoryRunStore) -> dict[s
     moved.trains(110)
     clock.advance(5)
     moved.ends(0)
-    runs.write_model(moved.key, 13 * 2**20)
+    runs.write_model(moved.key, MODEL)
     crashed = run("crashed")
     crashed.waits()
     for number in range(3):
@@ -270,6 +272,11 @@ def airflow_answers(app: FastAPI) -> None:
     @app.get("/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/return_value")
     def xcom(dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
         return {"value": EVALUATION}
+
+    @app.get("/around", response_class=HTMLResponse)
+    def around() -> str:
+        """A page without any policy, for a frame like Airflow's."""
+        return "<main></main>"
 
     @app.get("/api/v2/assets/events")
     def events(source_dag_id: str, source_run_id: str) -> dict[str, Any]:

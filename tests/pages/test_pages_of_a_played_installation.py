@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
 from tests.e2e.accessibility import faults, keyboard_faults, layout_faults
 from tests.e2e.browser import Browser
-from tests.pages.stage import Stage, stage
+from tests.pages.stage import MODEL, Stage, stage
 
 RUNS = ("moved", "crashed", "refused", "running", "waiting")
 PAGES = [("gpus", None), ("new_job", None), *(("training", each) for each in RUNS)]
@@ -63,6 +64,38 @@ def test_a_run_that_moved_says_what_it_took_and_where_its_memory_was_going(page:
     assert page.evaluate("document.querySelectorAll('.timeline .band').length") == 2
     for words in ("perplexity", "frenzy://models/moved", "GPU-hours", "goes on from step 90"):
         says(page, words)
+
+
+def test_the_finished_model_is_downloaded_from_a_frame_like_airflow_s(
+    page: Browser, played: Stage, tmp_path: Path
+) -> None:
+    show(page, f"{played.root.removesuffix('/frenzy')}/around", heading=False)
+    page.wait_for("Boolean(document.querySelector('main'))")
+    page.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    address = json.dumps(played.page("training", "moved"))
+    page.evaluate(
+        "(f => { f.sandbox = 'allow-scripts allow-same-origin allow-forms allow-downloads';"
+        f" f.src = {address}; document.body.replaceChildren(f); }})(document.createElement('iframe'))"
+    )
+    link = "document.querySelector('iframe').contentDocument?.querySelector('a[download=\"model.safetensors\"]')"
+    page.wait_for(f"Boolean({link})")
+    assert f"frenzy models {played.runs['moved'].key} --download moved" in page.text()
+    page.evaluate(f"{link}.click()")
+    place, content = tmp_path / "model.safetensors", MODEL["model.safetensors"]
+    for _ in range(100):
+        if place.is_file() and place.stat().st_size == len(content):
+            break
+        page.evaluate("new Promise((done) => setTimeout(done, 100))")
+    assert place.read_bytes() == content
+    assert [each for each in page.complaints if "favicon" not in each] == []
+
+
+def test_who_may_not_take_the_model_is_told_so(page: Browser) -> None:
+    with stage(person="viewer") as seen:
+        show(page, seen.page("training", "moved"))
+        says(page, "perplexity")
+        says(page, "is another's")
+        assert page.evaluate("document.querySelectorAll('a[download]').length") == 0
 
 
 def test_words_upon_words_would_be_found(page: Browser, played: Stage) -> None:

@@ -15,11 +15,11 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, cast
+from typing import Any, BinaryIO, Final, Self, TypeVar, cast
 
 import httpx
 
@@ -80,23 +80,23 @@ class _Login(httpx.Auth):
 
     def __init__(self, address: ApiAddress) -> None:
         self._address = address
-        self._token: str | None = None
+        self.token: str | None = None
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         login = {"username": self._address.login, "password": self._address.password}
         for _ in range(2):
-            if self._token is None:
+            if self.token is None:
                 reply = yield httpx.Request("POST", f"{self._address.base_url}{_TOKEN_PATH}", json=login)
                 if reply.is_error:
                     return
-                self._token = str(reply.json()["access_token"])
-            sent = self._token
+                self.token = str(reply.json()["access_token"])
+            sent = self.token
             request.headers["Authorization"] = f"Bearer {sent}"
             reply = yield request
             if reply.status_code != HTTPStatus.UNAUTHORIZED:
                 return
-            if self._token == sent:  # no other call has renewed it since
-                self._token = None
+            if self.token == sent:  # no other call has renewed it since
+                self.token = None
 
 
 class _Patience:
@@ -196,12 +196,60 @@ def _options(address: ApiAddress) -> dict[str, Any]:
     }
 
 
+def _write(reply: httpx.Response, target: BinaryIO, tell: Callable[[int], None]) -> None:
+    """A reply that is no part is of another file than the one before, or the first."""
+    if reply.status_code != HTTPStatus.PARTIAL_CONTENT:
+        target.seek(0)
+        target.truncate()
+    for part in reply.iter_bytes():
+        target.write(part)
+        tell(target.tell())
+
+
 class ApiClient:
     """Blocking. ``transport`` replaces the network in tests."""
 
     def __init__(self, address: ApiAddress, *, transport: httpx.BaseTransport | None = None) -> None:
         self.address = address
-        self._http = httpx.Client(transport=transport, **_options(address))
+        self._login = _Login(address)
+        self._http = httpx.Client(transport=transport, **{**_options(address), "auth": self._login})
+
+    def fetch(
+        self,
+        call: Call[bytes],
+        target: BinaryIO,
+        *,
+        patience_s: float = DEFAULT_PATIENCE_S,
+        tell: Callable[[int], None],
+    ) -> None:
+        """Write what the call answers into ``target``, part by part; a broken transfer goes on where it ended.
+
+        tell: how many bytes there are now. It carries the token of the last ``send``. Raises as that.
+        """
+        etag, patience = "", _Patience(self.address, call, patience_s)
+        while True:
+            before = target.tell()
+            try:
+                with self._http.stream(call.method, call.path, headers=self._headers(before, etag), auth=None) as reply:
+                    if reply.is_success:
+                        etag = reply.headers.get("ETag", "")
+                        _write(reply, target, tell)
+                        return
+                    reply.read()
+                    met: _Reply = reply
+            except httpx.TransportError as error:
+                met = error
+            if target.tell() > before:
+                patience = _Patience(self.address, call, patience_s)
+            pause_s = patience.pause_s(met)
+            if pause_s is None:
+                assert isinstance(met, httpx.Response)
+                raise _refusal(call, met.status_code, met.text)
+            time.sleep(pause_s)
+
+    def _headers(self, start: int, etag: str) -> dict[str, str]:
+        carried = {"Authorization": f"Bearer {self._login.token}"}
+        return {**carried, "Range": f"bytes={start}-", "If-Range": etag} if start and etag else carried
 
     def send(self, call: Call[T], *, patience_s: float = DEFAULT_PATIENCE_S) -> T:
         """The decoded reply. Raises PermanentError, or TemporaryError after ``patience_s``."""

@@ -32,12 +32,14 @@ class Need(StrEnum):
     VISIT: use Airflow at all; lists then show what the caller may see. SEE_RUN: look at runs of the DAG of the run in
     the path. SEE_DAG_RUN: look at runs of the DAG in the path. MANAGE_RUN, MANAGE_JOB: own the run or job in the path,
     be of its team, or administer. SEE_LOGS: the same, and look at task logs: workers may write anything into theirs.
-    START: create DAG runs, hence jobs. ADMIN: administer. SERVICE: be Frenzy's own tasks and triggers.
+    TAKE_MODEL: as MANAGE_RUN, and look at the run. START: create DAG runs, hence jobs. ADMIN: administer. SERVICE: be
+    Frenzy's own tasks and triggers.
     """
 
     VISIT = "visit"
     SEE_RUN = "see_run"
     SEE_LOGS = "see_logs"
+    TAKE_MODEL = "take_model"
     SEE_DAG_RUN = "see_dag_run"
     MANAGE_RUN = "manage_run"
     MANAGE_JOB = "manage_job"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from frenzy.app.services import Services, require_run
+from frenzy.app.services import NotFound, Services, require_run
 from frenzy.core.runs.access import Sight, see_all
 from frenzy.core.runs.ledger import Attempt, JobState, RunRecord
 from frenzy.core.runs.masking import without_masked
 from frenzy.core.runs.tracked_run import TrackedRun
-from frenzy.core.runs.views import FinishedModel, SavedCheckpoint
+from frenzy.core.runs.views import FinishedModel, ModelFile, SavedCheckpoint
+from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.launch import RunPaths
-from frenzy.ports import LedgerTx
+from frenzy.ports import LedgerTx, StoredFile
 
 
 def models(
@@ -34,7 +35,7 @@ def _one(tx: LedgerTx, run_key: str, sees: Sight) -> tuple[RunRecord, ...]:
 
 
 def _model(services: Services, run: RunRecord, attempts: tuple[Attempt, ...]) -> FinishedModel:
-    last, num_bytes = attempts[-1], services.runs.model_bytes(run.run_key)
+    last, num_bytes = attempts[-1], sum(services.runs.model_files(run.run_key).values())
     return FinishedModel(
         run_key=run.run_key,
         job_name=run.job.name,
@@ -54,11 +55,40 @@ def _model(services: Services, run: RunRecord, attempts: tuple[Attempt, ...]) ->
     )
 
 
+def model_files(services: Services, run_key: str) -> tuple[ModelFile, ...]:
+    """The files of the finished model, by name. Raises NotFound."""
+    _require_finished(services, run_key)
+    return tuple(ModelFile(name=name, num_bytes=size) for name, size in services.runs.model_files(run_key).items())
+
+
+def model_file(services: Services, run_key: str, name: str) -> StoredFile:
+    """The file that ``model_files`` lists by that name. Raises NotFound."""
+    _require_finished(services, run_key)
+    found = services.runs.model_file(run_key, name)
+    if found is None:
+        raise _no_file(f"The model of run {run_key!r} has no file {name!r}.", f"See: frenzy models {run_key}")
+    return found
+
+
+def _require_finished(services: Services, run_key: str) -> None:
+    """What lies in the folder before the run has succeeded is no model."""
+    with services.ledger.reading() as tx:
+        run = require_run(tx, run_key)
+    if run.state is not JobState.SUCCEEDED:
+        raise _no_file(
+            f"The run {run_key} of {run.job.name} is {run.state}: it has left no model.", "See: frenzy models"
+        )
+
+
+def _no_file(detail: str, remedy: str) -> NotFound:
+    return NotFound(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy=remedy))
+
+
 def trackers(services: Services, run_key: str) -> tuple[TrackedRun, ...]:
     """Where the run's curves are, and how far. Raises NotFound."""
     with services.ledger.reading() as tx:
         run = require_run(tx, run_key)
-    return without_masked(services.runs.tracked(run_key), run)
+    return without_masked(services.runs.tracked(run_key), run) if run.job.tracking else ()
 
 
 def checkpoints(services: Services, run_key: str) -> tuple[SavedCheckpoint, ...]:

@@ -114,6 +114,7 @@ _CHECKS: Final[dict[Need, Callable[[Person, Request], bool]]] = {
     Need.VISIT: lambda who, request: who.may_visit(),
     Need.SEE_RUN: _may_to_run(Action.SEE_RUNS),
     Need.SEE_LOGS: _manages_run(Action.SEE_LOGS),
+    Need.TAKE_MODEL: _manages_run(Action.SEE_RUNS),
     Need.SEE_DAG_RUN: lambda who, request: (
         who.caller.is_service or who.may(Action.SEE_RUNS, request.path_params["dag_id"])
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
@@ -14,7 +14,7 @@ from frenzy.api import endpoints as api
 from frenzy.api.declaration import Endpoint
 from frenzy.app.cancellation import cancel
 from frenzy.app.cleaning import clean_run, ended_runs
-from frenzy.app.finished import checkpoints, models, trackers
+from frenzy.app.finished import checkpoints, model_file, model_files, models, trackers
 from frenzy.app.gauges import fleet_metrics, history, usage
 from frenzy.app.observe import attempt_launching, attempt_started, report_pressure, report_progress
 from frenzy.app.place import enqueue, place_status
@@ -50,6 +50,7 @@ from frenzy.core.runs.protocol import (
 from frenzy.core.runs.usage import UsageBy, UsageHistory, UsageView
 from frenzy.core.runs.views import FinishedModel, WhatIfView
 from frenzy.core.values.errors import REASON_SENTENCES
+from frenzy.web.file_reply import file_reply
 from frenzy.web.guards import person_of
 from frenzy.web.manual import get_manual
 from frenzy.web.messages import Act, services_of, text_reply
@@ -82,6 +83,10 @@ class Asked:
         """Which DAGs' runs lists may show: Frenzy's tasks look after all of them."""
         return see_all if self.caller.is_service else self._person.sees
 
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._request.headers
+
     def shown(self, *views: RunView) -> tuple[RunView, ...]:
         """``views`` with no specification that is not the caller's to see."""
         return tuple(shown_to(self.services, self.caller, each) for each in views)
@@ -108,6 +113,10 @@ _MOST_MODELS: Final = 100
 
 def _models(asked: Asked, limit: int = 50, run_key: str | None = None) -> tuple[FinishedModel, ...]:
     return models(asked.services, limit=max(1, min(limit, _MOST_MODELS)), run_key=run_key, sees=asked.sees)
+
+
+def _model_file(asked: Asked, run_key: str, name: str) -> Response:
+    return file_reply(asked.headers, name, model_file(asked.services, run_key, name))
 
 
 def _metrics(asked: Asked) -> Response:
@@ -218,6 +227,8 @@ HANDLERS: Final = dict(
         _case(api.checkpoints, checkpoints),
         _case(api.trackers, trackers),
         _of(api.models, _models),
+        _case(api.model_files, model_files),
+        _of(api.model_file, _model_file),
         _of(api.submit, _submit),
         _of(api.jobs, _jobs),
         _of(api.job, lambda asked, name: text_reply(job_text(asked.services, name), "application/yaml")),

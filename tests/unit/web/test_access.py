@@ -45,6 +45,7 @@ MAY: Final = {
     Need.VISIT: EVERYBODY,
     Need.SEE_RUN: EVERYBODY - {"zoe"},
     Need.SEE_LOGS: {"ada", "ben", "admin", SERVICE},
+    Need.TAKE_MODEL: {"ada", "ben", "admin", SERVICE},
     Need.SEE_DAG_RUN: EVERYBODY - {"zoe"},
     Need.MANAGE_RUN: {"ada", "ben", "admin", SERVICE},
     Need.MANAGE_JOB: {"ada", "ben", "admin", SERVICE},

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -25,7 +25,7 @@ from frenzy.core.values.errors import ContractError
 from frenzy.core.values.launch import FIRST_POD_LOG, AttemptResult, Control, LaunchSpec, RunPaths, deepspeed_config
 from frenzy.core.values.prepared_data import HELPERS_SIGNS, MOST_PREPARERS, PreparingResult, PreparingSpec
 from frenzy.core.values.telemetry import Heartbeat, StepRecord, printable
-from frenzy.ports import TelemetryCursor, TelemetryPage
+from frenzy.ports import StoredFile, TelemetryCursor, TelemetryPage
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -211,9 +211,14 @@ class FsspecRunStore:
         }
         return tuple(_shown(replace(each, kind=kind)) for kind, each in found.items() if each is not None)
 
-    def model_bytes(self, run_key: str) -> int:
-        """Size of the finished model; 0 where there is none, or no more."""
-        return self._num_bytes(RunPaths(run_key).model_dir)
+    def model_files(self, run_key: str) -> Mapping[str, int]:
+        folder = f"{RunPaths(run_key).model_dir}/"
+        return {path.removeprefix(folder): size for path, size in sorted(self._files.sizes(folder[:-1]).items())}
+
+    def model_file(self, run_key: str, name: str) -> StoredFile | None:
+        """Only what the listing of the folder names is opened."""
+        known = name in self.model_files(run_key)
+        return self._files.stored(f"{RunPaths(run_key).model_dir}/{name}") if known else None
 
     def log_tail(self, run_key: str, attempt: int, *, rank: int = 0, max_bytes: int = 65536) -> str:
         """The end of a rank's output, at most ``max_bytes`` of it, from the start of a line."""

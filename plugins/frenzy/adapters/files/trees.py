@@ -13,9 +13,12 @@ import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Protocol
+
+from frenzy.ports import StoredFile
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +27,8 @@ _MOST_NAMES: Final = 1_000_000
 # Of these each is looked at, at every look: files and folders together, so many folders below the one asked for.
 _MOST_SIZES: Final = 100_000
 _MOST_DEPTH: Final = 32
+# Of a file that is handed on, as much as is in memory at a time.
+_PART_BYTES: Final = 4 * 1024**2
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READING: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITING: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -37,6 +42,7 @@ class Tree(Protocol):
         ...
 
     def size(self, path: str) -> int | None: ...
+    def stored(self, path: str) -> StoredFile | None: ...
     def names(self, folder: str) -> Iterator[str]:
         """Names of what is in ``folder``, in no order."""
         ...
@@ -75,6 +81,26 @@ class LocalTree:
             found = os.stat(name, dir_fd=folder, follow_symlinks=False)
             return found.st_size if stat.S_ISREG(found.st_mode) else None
         return None
+
+    def stored(self, path: str) -> StoredFile | None:
+        with suppress(OSError), self._folder_of(path) as (folder, name):
+            found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISREG(found.st_mode):
+                version = _version_of(found)
+                return StoredFile(num_bytes=found.st_size, version=version, parts=partial(self._parts, path, version))
+        return None
+
+    def _parts(self, path: str, version: str, start: int, stop: int) -> Iterator[bytes]:
+        """Of the file as it was opened: one that takes its place meanwhile is another."""
+        with self._folder_of(path) as (folder, name):
+            opened = os.open(name, _READING, dir_fd=folder)
+        with os.fdopen(opened, "rb", buffering=0) as file:
+            if _version_of(os.fstat(opened)) != version:
+                raise _changed(path)
+            file.seek(start)
+            while start < stop and (part := file.read(min(_PART_BYTES, stop - start))):
+                yield part
+                start += len(part)
 
     def names(self, folder: str) -> Iterator[str]:
         with suppress(OSError), self._opened(folder) as opened, os.scandir(opened) as found:
@@ -172,6 +198,23 @@ class RemoteTree:
             return int(found["size"] or 0) if found["type"] == "file" else None
         return None
 
+    def stored(self, path: str) -> StoredFile | None:
+        size = self.size(path)
+        if size is None:
+            return None
+        version = f"{size}-{self._fs.modified(self._at(path))}"
+        return StoredFile(num_bytes=size, version=version, parts=partial(self._parts, path, version))
+
+    def _parts(self, path: str, version: str, start: int, stop: int) -> Iterator[bytes]:
+        """The last part only of a file that is as it was: nobody gets one made of two."""
+        for first in range(start, stop, _PART_BYTES):
+            part = bytes(self._fs.cat_file(self._at(path), start=first, end=min(stop, first + _PART_BYTES)))
+            if first + _PART_BYTES >= stop:
+                now = self.stored(path)
+                if now is None or now.version != version:
+                    raise _changed(path)
+            yield part
+
     def names(self, folder: str) -> Iterator[str]:
         self._fs.invalidate_cache(self._at(folder))
         with suppress(FileNotFoundError):
@@ -199,6 +242,14 @@ class RemoteTree:
 
 def _warn_of_too_many(folder: str) -> None:
     logger.warning("%s holds %d files and folders or more; what is beyond is not counted.", folder, _MOST_SIZES)
+
+
+def _version_of(found: os.stat_result) -> str:
+    return f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}"
+
+
+def _changed(path: str) -> OSError:
+    return OSError(f"{path} was replaced while it was read")
 
 
 def _read(opened: int, start: int, most_bytes: int) -> bytes:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -12,7 +13,7 @@ from frenzy.core.runs.tracked_run import TrackedRun
 from frenzy.core.values.launch import FIRST_POD_LOG, AttemptResult, Control, LaunchSpec
 from frenzy.core.values.prepared_data import PreparingResult, PreparingSpec
 from frenzy.core.values.telemetry import Heartbeat, StepRecord
-from frenzy.ports import TelemetryCursor, TelemetryPage
+from frenzy.ports import StoredFile, TelemetryCursor, TelemetryPage
 
 
 class InMemoryRunStore:
@@ -26,7 +27,7 @@ class InMemoryRunStore:
         self._steps: dict[str, set[int]] = {}
         self._rates: dict[str, float] = {}
         self._logs: dict[tuple[str, int, int], str] = {}
-        self._models: dict[str, int] = {}
+        self._models: dict[str, dict[str, bytes]] = {}
         self._tracked: dict[str, tuple[TrackedRun, ...]] = {}
         self._notes: dict[tuple[str, int, str], str] = {}
         self.preparing_signs: dict[str, Heartbeat] = {}
@@ -138,8 +139,17 @@ class InMemoryRunStore:
             del documents[key]
         return num_bytes
 
-    def model_bytes(self, run_key: str) -> int:
-        return self._models.get(run_key, 0)
+    def model_files(self, run_key: str) -> Mapping[str, int]:
+        return {name: len(content) for name, content in sorted(self._models.get(run_key, {}).items())}
+
+    def model_file(self, run_key: str, name: str) -> StoredFile | None:
+        content = self._models.get(run_key, {}).get(name)
+        if content is None:
+            return None
+        version = hashlib.sha256(content).hexdigest()
+        return StoredFile(
+            num_bytes=len(content), version=version, parts=lambda start, stop: iter((content[start:stop],))
+        )
 
     def log_tail(self, run_key: str, attempt: int, *, rank: int = 0, max_bytes: int = 65536) -> str:
         return self.log_part(run_key, attempt, rank=rank, max_bytes=max_bytes).text
@@ -188,6 +198,6 @@ class InMemoryRunStore:
         key = (run_key, attempt, rank)
         self._logs[key] = self._logs.get(key, "") + text
 
-    def write_model(self, run_key: str, num_bytes: int) -> None:
+    def write_model(self, run_key: str, files: Mapping[str, bytes]) -> None:
         """The finished model."""
-        self._models[run_key] = num_bytes
+        self._models[run_key] = dict(files)

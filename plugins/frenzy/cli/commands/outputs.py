@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ from rich.text import Text
 
 from frenzy.adapters import airflow_calls as calls
 from frenzy.api import endpoints
+from frenzy.cli.commands.model_files import fetch_model
 from frenzy.cli.commands.references import find_run
 from frenzy.cli.commands.server import Api, connect
 from frenzy.cli.render.console import out, print_json
@@ -21,7 +23,7 @@ from frenzy.core.runs.ledger import JobState, RunIdentity
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.runs.tracked_run import TrackedRun
 from frenzy.core.runs.views import FinishedModel
-from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, SpecError, Violation
 from frenzy.core.values.telemetry import printable
 from frenzy.core.values.units import counted, format_duration
 
@@ -41,12 +43,17 @@ class RunOutcome:
 def models(
     run: Annotated[str | None, typer.Argument(help="A run's key, a job's name, or a DAG run's id.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Newest models to list.")] = 20,
+    download: Annotated[Path | None, typer.Option(help="Fetch the model's files into this new folder.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the values as JSON.")] = False,
 ) -> int:
-    """Finished models, newest first; of one run its path, perplexity, sample and metrics."""
+    """Finished models, newest first; of one run its path, perplexity, sample and metrics, or its files."""
+    if download is not None and run is None:
+        raise SpecError([Violation(path="RUN", value="missing", allowed="name the run whose model is to be fetched")])
     with connect() as api:
         if run is not None:
             outcome = outcome_of(api, _finished_run(api, run).run.run_key)
+            if download is not None:
+                fetch_model(api, outcome.model.run_key, download)
             if as_json:
                 print_json(outcome)
             else:

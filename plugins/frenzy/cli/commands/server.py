@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, BinaryIO, Final, TypeVar
 
 from frenzy.adapters.api_client import ApiAddress, ApiClient
 from frenzy.api.declaration import Call
@@ -14,6 +14,8 @@ T = TypeVar("T")
 
 # A person waits at the terminal; a server that restarts is back within this.
 PATIENCE_S: Final = 4.0
+# A large file is worth more of it.
+FETCH_PATIENCE_S: Final = 60.0
 _VARIABLES: Final = ("FRENZY_URL", "FRENZY_USER", "FRENZY_PASSWORD")
 
 
@@ -28,6 +30,10 @@ class Api:
     def ask(self, call: Call[T]) -> T:
         """The decoded reply. Raises PermanentError or TemporaryError."""
         return self._client.send(call, patience_s=self._patience_s)
+
+    def fetch(self, call: Call[bytes], target: BinaryIO, tell: Callable[[int], None]) -> None:
+        """Write what the call answers into ``target``; after an ``ask``. Raises PermanentError or TemporaryError."""
+        self._client.fetch(call, target, patience_s=FETCH_PATIENCE_S, tell=tell)
 
     def close(self) -> None:
         self._client.close()

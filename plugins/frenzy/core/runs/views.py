@@ -276,6 +276,14 @@ class FinishedModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFile:
+    """A file of a finished model. name: its path in the model's folder."""
+
+    name: str
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCheckpoint:
     """A complete checkpoint of a run; it resumes from the newest."""
 

@@ -182,6 +182,22 @@ export function actionButton(title, act, question = null) {
   return el("span", { class: "action" }, button, words);
 }
 
+// A text to be taken along, with a button that does so; selected, where the browser does not let the page copy.
+export function copied(text) {
+  const words = el("code", {}, text);
+  const copy = actionButton("Copy", async (say) => {
+    try {
+      await navigator.clipboard.writeText(text);
+      say("Copied.");
+    } catch {
+      getSelection().selectAllChildren(words);
+      say("Selected: press Ctrl+C.");
+    }
+    copy.querySelector("button").disabled = false;
+  });
+  return el("span", { class: "copied" }, words, " ", copy);
+}
+
 const TONES = { SUCCEEDED: "good", RECOVERING: "warn", CHECKPOINTING: "warn", CANCELLED: "warn" };
 
 export function state(name) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.unit.cli.conftest import Said, World
@@ -19,9 +20,9 @@ from frenzy.core.values.launch import AttemptResult
 Command = Callable[..., Said]
 
 
-def written(world: World, name: str, *texts: str) -> str:
+def written(world: World, name: str, *texts: str, **job: Any) -> str:
     """A run on GPUs whose rank 0 wrote each of ``texts`` in an attempt of its own; all have ended."""
-    run_key = world.registered(name).run.run_key
+    run_key = world.registered(name, **job).run.run_key
     assert isinstance(world.services.runs, InMemoryRunStore)
     enqueue(world.services, run_key)
     attempt_launching(world.services, run_key, 1)

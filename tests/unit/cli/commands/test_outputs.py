@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -17,15 +19,16 @@ from frenzy.cli.commands.metrics import server
 from frenzy.cli.commands.server import connect
 from frenzy.core.runs.tracked_run import TrackedRun
 from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.job import TrackerSpec
 
 Command = Callable[..., Said]
 SCORES = {"perplexity": 12.5, "loss": 2.53, "held_out": True, "prompt": "To be", "sample": " or not\x1b[2J"}
 
 
-def finished(world: World, name: str) -> str:
-    run_key = written(world, name, "trained\n")
+def finished(world: World, name: str, **job: Any) -> str:
+    run_key = written(world, name, "trained\n", **job)
     assert isinstance(world.services.runs, InMemoryRunStore)
-    world.services.runs.write_model(run_key, 2 * 1024**2)
+    world.services.runs.write_model(run_key, {"model.safetensors": bytes(2 * 1024**2)})
     return run_key
 
 
@@ -56,8 +59,36 @@ def test_of_one_model_path_perplexity_sample_and_page_are_told(name: str, online
     world.airflow.evaluation = None
 
 
+def test_a_model_is_fetched_whole_into_a_new_folder_and_never_mixed_with_another(
+    online: Command, world: World, tmp_path: Path
+) -> None:
+    run_key = finished(world, "fetched")
+    assert isinstance(world.services.runs, InMemoryRunStore)
+    files = {"config.json": b"{}", "model.safetensors": bytes(range(256)) * 64, "tokenizer/vocab.json": b"[]"}
+    world.services.runs.write_model(run_key, files)
+    folder = tmp_path / "mine"
+    assert online("models", "fetched", "--download", str(folder)).status == 0
+    found = {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+    assert found == files
+    said = online("models", run_key, "--download", str(folder))
+    assert (said.status, "files of two models would mix" in said.err) == (2, True)
+    assert "name the run" in online("models", "--download", str(folder)).err
+
+
+@pytest.mark.parametrize("name", ["../outside", "/outside", "inside/../../outside"])
+def test_no_name_in_a_store_leads_a_download_out_of_its_folder(
+    name: str, online: Command, world: World, tmp_path: Path
+) -> None:
+    run_key = finished(world, f"leads-out-{len(name)}")
+    assert isinstance(world.services.runs, InMemoryRunStore)
+    world.services.runs.write_model(run_key, {name: b"x"})
+    said = online("models", run_key, "--download", str(tmp_path / "mine"))
+    assert (said.status, "leads out of its folder" in " ".join(said.err.split())) == (2, True), said.err
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_where_trackers_show_a_run_is_told(online: Command, world: World) -> None:
-    run_key = finished(world, "tracked")
+    run_key = finished(world, "tracked", tracking=(TrackerSpec(kind="wandb"),))
     assert isinstance(world.services.runs, InMemoryRunStore)
     known = TrackedRun(kind="wandb", tracker_run="7", place="https://there/7", last_step=3, problem="no key")
     world.services.runs.write_tracked(run_key, known)
