@@ -115,6 +115,18 @@ def test_lines_that_a_run_does_not_have_are_not_in_its_legend(page: Browser, pla
     assert "forecast" not in legend
 
 
+def test_the_memory_of_each_rank_is_told_the_fullest_first(page: Browser, played: Stage) -> None:
+    show(page, played.page("training", "running"))
+    summary = "[...document.querySelectorAll('summary')].find((each) => each.innerText.startsWith('Memory of each'))"
+    page.wait_for(f"Boolean({summary})")
+    page.evaluate(f"{summary}.click()")
+    cells = "[...each.children].map((cell) => cell.innerText)"
+    rows = page.evaluate(f"[...document.querySelectorAll('details[open] tbody tr')].map((each) => {cells})")
+    assert [row[0] for row in rows] == sorted(row[0] for row in rows) and len(rows) > 1
+    assert all(row[1] and row[3].endswith(" %") for row in rows)
+    assert layout_faults(page) == []
+
+
 def test_a_reason_leads_to_its_section_of_the_runbook(page: Browser, played: Stage) -> None:
     show(page, played.page("training", "crashed"))
     says(page, "WORKER_CRASHED")

@@ -38,11 +38,12 @@ from frenzy.core.runs.views import (
     PreparingRow,
     QueueRow,
     QueueView,
+    RankMemory,
     RunningRow,
 )
 from frenzy.core.scheduling import explain as explain_placement
 from frenzy.core.scheduling.queue_usage import QueueUsage, usage_of
-from frenzy.core.values.telemetry import StepPeak, fold_steps
+from frenzy.core.values.telemetry import StepPeak, StepRecord, fold_steps
 from frenzy.core.values.units import format_bytes
 from frenzy.ports import LedgerTx
 
@@ -283,6 +284,29 @@ def _attempt_memory(services: Services, run: RunRecord, attempt: Attempt, *, mos
         growth_step=attempt.growth_step,
         outcome=attempt.outcome,
         steps=_thinned(fold_steps(records)),
+        ranks=_ranks(records, attempt),
+    )
+
+
+def _ranks(records: Iterable[StepRecord], attempt: Attempt) -> tuple[RankMemory, ...]:
+    """Ranks are counted through the placement's nodes, in order."""
+    nodes = [each.node for each in attempt.placement.allocations for _ in range(each.num_gpus)]
+    by_rank: dict[int, list[StepRecord]] = {}
+    for each in records:
+        by_rank.setdefault(each.rank, []).append(each)
+    return tuple(_rank(rank, nodes[rank : rank + 1], by_rank[rank]) for rank in sorted(by_rank))
+
+
+def _rank(rank: int, node: Sequence[str], records: Sequence[StepRecord]) -> RankMemory:
+    last = max(records, key=lambda each: each.step)
+    return RankMemory(
+        rank=rank,
+        node=next(iter(node), None),
+        peak_bytes=max(each.peaks.allocated_bytes for each in records),
+        last_bytes=last.peaks.allocated_bytes,
+        last_step=last.step,
+        capacity_bytes=last.capacity_bytes,
+        num_alloc_retries=sum(each.num_alloc_retries for each in records),
     )
 
 

@@ -114,8 +114,16 @@ def test_memory_shows_only_steps_that_the_run_has(airflow: Airflow) -> None:
         peaks=PeakMemory(allocated_bytes=1, reserved_bytes=1, device_used_bytes=1),
         capacity_bytes=10,
     )
+    other = replace(real, rank=1, step=2, peaks=PeakMemory(allocated_bytes=4), num_alloc_retries=3)
+    runs.write_chunk(airflow.key, 1, [replace(other, step=1, peaks=PeakMemory(allocated_bytes=7)), other])
     runs.write_chunk(
         airflow.key, 1, [real, replace(real, step=BILLION), replace(real, peaks=PeakMemory(allocated_bytes=-5), step=2)]
     )
     (shown,) = memory_view(airflow.services, airflow.key).attempts
-    assert [each.step for each in shown.steps] == [1]
+    assert [each.step for each in shown.steps] == [1, 2]
+    told = [(each.rank, each.peak_bytes, each.last_bytes, each.last_step) for each in shown.ranks]
+    assert told == [(0, 1, 1, 1), (1, 7, 4, 2)]
+    assert (shown.ranks[0].node, shown.ranks[1].num_alloc_retries) == (
+        attempt(airflow).placement.allocations[0].node,
+        6,
+    )

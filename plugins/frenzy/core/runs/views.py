@@ -209,8 +209,23 @@ class GpusView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankMemory:
+    """What tensors held on one rank's GPU: at most, and in its last step. num_alloc_retries: how often
+    the allocator had to give back what it kept and try again.
+    """
+
+    rank: int
+    node: str | None
+    peak_bytes: int
+    last_bytes: int
+    last_step: int
+    capacity_bytes: int
+    num_alloc_retries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptMemory:
-    """One attempt's memory curve: what was predicted, what each step measured, what there was."""
+    """One attempt's memory curve: what was predicted, what each step measured, what there was; and of each rank."""
 
     attempt: int
     plan_id: str
@@ -221,6 +236,7 @@ class AttemptMemory:
     growth_step: int | None
     outcome: Reason | None
     steps: tuple[StepPeak, ...]
+    ranks: tuple[RankMemory, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 import { Charts, ahead, forecasts, outlook, points } from "./charts.js";
 import { Logs } from "./logs.js";
 import { modelCard, modelOf } from "./model.js";
-import { Shown, actionButton, codeLink, el, get, isFinal, leaveTo, notice, post, repeat, runLink, runsOfPage, state } from "./page.js";
+import { Shown, actionButton, bytes, codeLink, el, get, isFinal, leaveTo, notice, post, repeat, runLink, runsOfPage, state, table } from "./page.js";
 import { account, attemptsTable, plansOf } from "./plans.js";
 import { handOver, resume, runAgain } from "./starting.js";
 import { range, timeline } from "./timeline.js";
@@ -18,9 +18,9 @@ class Training {
     this.charts = new Charts();
     this.logs = new Logs(runKey);
     this.whatIf = new WhatIf(runKey);
-    this.places = Object.fromEntries(["head", "actions", "why", "when", "model", "memory", "trackers", "account", "attempts", "plans"].map((name) => [name, new Shown()]));
+    this.places = Object.fromEntries(["head", "actions", "why", "when", "model", "memory", "ranks", "trackers", "account", "attempts", "plans"].map((name) => [name, new Shown()]));
     const { head, actions, why, when, model, memory, account: spent, attempts, plans } = this.places;
-    this.curves = el("div", { hidden: "" }, this.charts.node, memory.node, this.places.trackers.node);
+    this.curves = el("div", { hidden: "" }, this.charts.node, memory.node, this.places.ranks.node, this.places.trackers.node);
     this.output = el("details", { hidden: "" }, el("summary", {}, "Workers' output"), this.logs.node);
     this.output.addEventListener("toggle", () => this.output.open && this.logs.begin());
     this.node = el("section", { id: `run-${runKey}` },
@@ -101,6 +101,8 @@ class Training {
     this.charts.update(columns, this.span, view.attempts.map((each) => [each.created_s, each.ended_s ?? until]), lines);
     const words = outlook(view.attempts);
     memory.show(words, () => (words ? [notice(words, null, "warn")] : []));
+    const last = [...found.attempts].reverse().find((each) => each.ranks.length > 1);
+    this.places.ranks.show(last?.ranks, () => (last ? [ranksTable(last, this.places.ranks.node)] : []));
     await this.showTrackers();
   }
 
@@ -108,6 +110,19 @@ class Training {
     const tracked = await get(`runs/${encodeURIComponent(this.runKey)}/trackers`);
     this.places.trackers.show(tracked, () => (tracked.length ? [el("h2", {}, "Trackers"), trackersList(tracked)] : []));
   }
+}
+
+// Memory of every rank, the fullest first: which GPU is the one that the plan has to be made for. It stays open while it goes on.
+function ranksTable({ attempt, ranks, num_gpus: total }, before) {
+  const rows = [...ranks].sort((one, other) => other.peak_bytes - one.peak_bytes || one.rank - other.rank);
+  const share = (each) => `${(100 * each.peak_bytes / each.capacity_bytes).toFixed(0)} %`;
+  const columns = [
+    ["rank", (each) => each.rank, "number"], ["node", (each) => each.node ?? "–"], ["peak", (each) => bytes(each.peak_bytes), "number"],
+    ["of its memory", share, "number"], ["last step", (each) => `${bytes(each.last_bytes)} (step ${each.last_step})`, "number"]];
+  if (rows.some((each) => each.num_alloc_retries)) columns.push(["allocator retries", (each) => each.num_alloc_retries, "number"]);
+  const [{ rank, peak_bytes: peak }] = rows;
+  const words = `Memory of each rank in attempt ${attempt}: ${rows.length} of ${total}, rank ${rank} the fullest with ${bytes(peak)}`;
+  return el("details", { open: before.querySelector("details")?.open ? "" : null }, el("summary", {}, words), table(columns, rows, { narrow: true }));
 }
 
 // What workers wrote stands in it: only an address of the web becomes a link.
