@@ -1,4 +1,4 @@
-"""One embedded Airflow for all end-to-end tests that do not break it."""
+"""One embedded Airflow for all end-to-end tests that do not break it, on PostgreSQL where there is one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
+from tests.e2e.growing import Moved, move_for_memory
+from tests.e2e.together import Together, hand_in
 from tests.e2e.walker import Walker, write_cluster, write_corpus
 
 from frenzy.cli.embedded.airflow_env import CONNECTION_VARIABLE, USERS_VARIABLE
@@ -14,6 +16,11 @@ from frenzy.cli.embedded.stack import Stack
 
 # Short, so that a test can outlast one.
 LEASE_S = 15
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with an Airflow of their own come first: the shared one is not up beside it."""
+    items.sort(key=lambda item: "stack" in getattr(item, "fixturenames", ()))
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +45,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory, stack_settings: Callable[[st
         CONNECTION_VARIABLE: json.dumps({"conn_type": "http", "extra": {**extras, "FRENZY_QUEUES": str(queues)}}),
         USERS_VARIABLE: "admin:admin,frenzy:user,viewer:viewer,ada:user,ben:user,eve:user",
     }
-    with Stack.running(tmp_path_factory.mktemp("stack"), env={**env, **stack_settings("sqlite")}) as running:
+    with Stack.running(tmp_path_factory.mktemp("stack"), env={**env, **stack_settings("postgresql")}) as running:
         yield running
 
 
@@ -48,6 +55,16 @@ def walker(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[W
     user = Walker(stack, write_corpus(tmp_path_factory.mktemp("corpus")))
     yield user
     user.http.close()
+
+
+@pytest.fixture(scope="session")
+def together(walker: Walker, tmp_path_factory: pytest.TempPathFactory) -> Together:
+    return hand_in(walker, tmp_path_factory.mktemp("together"))
+
+
+@pytest.fixture(scope="session")
+def moved(walker: Walker) -> Moved:
+    return move_for_memory(walker)
 
 
 @pytest.fixture(scope="session")

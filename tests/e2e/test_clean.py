@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.e2e.together import Together
 from tests.e2e.walker import Walker
 
 from frenzy.cli.embedded.airflow_env import CONNECTION_VARIABLE
@@ -15,8 +16,8 @@ from frenzy.core.values.codec import encode
 pytestmark = pytest.mark.thorough
 
 
-def test_of_a_cleaned_run_the_model_is_left(walker: Walker) -> None:
-    dag_id, run_id = walker.start("cleaned")
+def test_of_a_cleaned_run_the_model_is_left(walker: Walker, together: Together) -> None:
+    dag_id, run_id = together.plain[-1]
     view = walker.succeed(dag_id, run_id)
     variables = walker.stack.environment()
     extras = json.loads(json.loads(variables[CONNECTION_VARIABLE])["extra"])

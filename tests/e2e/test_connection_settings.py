@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.e2e.together import Together
 from tests.e2e.walker import Walker, write_cluster
 
 pytestmark = pytest.mark.thorough
@@ -147,13 +148,12 @@ def test_a_refused_setting_is_no_fault_of_the_request_that_meets_it(home: Home) 
     assert "FRENZY_POLICY in the extras of the Connection frenzy_default: 'best' is refused" in answer
 
 
-def test_tasks_the_triggerer_and_the_pages_of_one_airflow_take_them(walker: Walker) -> None:
+def test_tasks_the_triggerer_and_the_pages_of_one_airflow_take_them(walker: Walker, together: Together) -> None:
     """The shared Airflow is started with its Connection alone (see conftest)."""
     variables = walker.stack.environment()
     extras = json.loads(json.loads(variables["AIRFLOW_CONN_FRENZY_DEFAULT"])["extra"])
     assert not set(extras) & set(variables), "nothing but the Connection says it"
-    dag_id, run_id = walker.start("settled-by-connection")
-    view = walker.succeed(dag_id, run_id)
+    view = walker.succeed(*together.plain[0])
     folder = Path(extras["FRENZY_RUN_ROOT"]) / view.run.run_key
     assert list(folder.rglob("result.json")), "the task launched the workers there, and the triggerer saw them end"
     assert not list((walker.stack.settings.home / "runs").glob("*"))

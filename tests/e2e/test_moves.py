@@ -10,17 +10,17 @@ import math
 import signal
 
 import pytest
-from tests.e2e.growing import check_moves, growing, plans_of
+from tests.e2e.growing import Moved, check_moves, growing, plans_of, rungs_of
+from tests.e2e.together import Run, Together
 from tests.e2e.walker import MODEL, Walker
 
-from frenzy.core.lifecycle.reschedule import Rung, rung_of
+from frenzy.core.lifecycle.reschedule import Rung
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.values.errors import ReasonCode
 
 
-def test_rising_memory_is_forecast_and_the_run_moves_before_it_fails(walker: Walker) -> None:
-    dag_id, run_id = walker.start("rising", training=growing(60, max_steps=60))
-    view = walker.succeed(dag_id, run_id)
+def test_rising_memory_is_forecast_and_the_run_moves_before_it_fails(walker: Walker, moved: Moved) -> None:
+    view = moved.view
     check_moves(view)
     first = view.attempts[0]
     assert first.outcome is not None
@@ -29,7 +29,15 @@ def test_rising_memory_is_forecast_and_the_run_moves_before_it_fails(walker: Wal
     assert first.result.exit_code == 98
     assert view.attempts[-1].plan.gpu_memory_bytes > first.plan.gpu_memory_bytes
     assert all(a.outcome is not None and a.outcome.code is not ReasonCode.BUDGET_EXCEEDED for a in view.attempts)
-    check_decide_never_failed(walker, dag_id, run_id)
+    check_decide_never_failed(walker, moved.dag_id, moved.run_id)
+
+
+def test_the_launch_task_holds_its_slots_in_the_pool_of_its_gpu_type_on_every_attempt(moved: Moved) -> None:
+    plans = [attempt.plan for attempt in moved.view.attempts[:2]]
+    assert [(each.pool, each.num_slots) for each in moved.slots] == [
+        (f"gpu_{plan.gpu_type}", plan.num_gpus) for plan in plans
+    ]
+    assert all(each.num_given >= each.num_slots for each in moved.slots)
 
 
 def check_decide_never_failed(walker: Walker, dag_id: str, run_id: str) -> None:
@@ -46,11 +54,8 @@ def check_decide_never_failed(walker: Walker, dag_id: str, run_id: str) -> None:
 
 
 @pytest.mark.thorough
-def test_predicted_and_measured_peak_agree_before_growth(walker: Walker) -> None:
-    # Large enough that a virtual GPU's own resolution, about 2 MiB, is a small part of it.
-    larger = {"config": {**MODEL, "n_embd": 256, "n_layer": 6}}
-    dag_id, run_id = walker.start("agreeing", model=larger, training={"max_steps": 8})
-    (attempt,) = walker.succeed(dag_id, run_id).attempts
+def test_predicted_and_measured_peak_agree_before_growth(walker: Walker, together: Together) -> None:
+    (attempt,) = walker.succeed(*together.evaluated).attempts
     assert attempt.explained_peak_bytes is not None
     assert math.isclose(attempt.explained_peak_bytes, attempt.plan.memory.peak_allocated_bytes, rel_tol=0.08)
 
@@ -68,16 +73,14 @@ def test_an_out_of_memory_that_happens_is_recovered_from_the_last_checkpoint(wal
     assert view.attempts[0].result.exit_code == 96
 
 
-ONE_SMALL = {"constraints": {"gpu_types": ["t-small"], "max_gpus": 1}}
+# test_sweep has the lowest rung.
 LADDER = {
-    # A batch that can be cut: half of it leaves room for all snapshots.
-    Rung.MICRO_BATCH: {"training": growing(40, max_steps=26, global_batch_size=16), **ONE_SMALL},
     # One long sequence: nothing to cut, but activations to compute again.
     Rung.CHECKPOINTING: {
         "model": {"config": {**MODEL, "n_positions": 512}, "tokenizer": "byte"},
         "data": {"sequence_length": 512},
         "training": growing(40, max_steps=34, global_batch_size=1),
-        **ONE_SMALL,
+        "constraints": {"gpu_types": ["t-small"], "max_gpus": 1},
     },
     # Deep, short and not to be recomputed: only sharding the weights is left.
     Rung.ZERO_STAGE: {
@@ -89,14 +92,18 @@ LADDER = {
 }
 
 
+@pytest.fixture(scope="module")
+def ladder(walker: Walker) -> dict[Rung, Run]:
+    """A run for each rung; they train beside each other."""
+    return {rung: walker.start(f"rung-{rung.name.lower()}", **sections) for rung, sections in LADDER.items()}
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("rung", LADDER)
-def test_each_lower_rung_of_the_ladder_is_really_run(walker: Walker, rung: Rung) -> None:
-    dag_id, run_id = walker.start(f"rung-{rung.name.lower()}", **LADDER[rung])
-    view = walker.succeed(dag_id, run_id)
+def test_each_lower_rung_of_the_ladder_is_really_run(walker: Walker, ladder: dict[Rung, Run], rung: Rung) -> None:
+    view = walker.succeed(*ladder[rung])
     check_moves(view)
-    taken = [rung_of(a.plan, b.plan) for a, b in zip(view.attempts, view.attempts[1:], strict=False)]
-    assert taken[0] is rung, plans_of(view)
+    assert rungs_of(view)[0] is rung, plans_of(view)
 
 
 def test_a_trainer_killed_in_mid_step_goes_on_from_its_last_checkpoint(walker: Walker) -> None:

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from tests.e2e.accessibility import faults, keyboard_faults
 from tests.e2e.browser import Browser, browser
+from tests.e2e.together import Together
 from tests.e2e.walker import MODEL, Walker
 
 from frenzy.cli.embedded.airflow_env import SERVICE_USER
@@ -64,9 +65,9 @@ def admin(page: Browser, stack: Stack) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def trained(walker: Walker) -> RunView:
+def trained(walker: Walker, together: Together) -> RunView:
     """A run that has ended."""
-    return walker.succeed(*walker.start("pages", evaluation={"enabled": True, "max_new_tokens": 8}))
+    return walker.succeed(*together.evaluated)
 
 
 def tab_of(view: RunView, stack: Stack, tab: str) -> str:

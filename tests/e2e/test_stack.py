@@ -8,7 +8,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -103,46 +103,6 @@ def test_starting_a_running_stack_changes_nothing(stack: Stack) -> None:
     Stack(stack.settings).start()
 
     assert [each.pid for each in stack.status()] == before
-
-
-@pytest.fixture(scope="module")
-def own_stack(
-    tmp_path_factory: pytest.TempPathFactory, stack_settings: Callable[[str], dict[str, str]]
-) -> Iterator[Stack]:
-    """A stack for the tests that break it, in the order they stand here."""
-    with Stack.running(tmp_path_factory.mktemp("own"), env=stack_settings("sqlite")) as running:
-        yield running
-
-
-@pytest.mark.thorough
-def test_each_component_can_be_killed_and_restarted(own_stack: Stack) -> None:
-    for name in COMPONENTS:
-        own_stack.kill(name)
-        assert [each.name for each in own_stack.status() if each.pid is None] == [name]
-        own_stack.restart(name)
-
-    assert all(each.is_healthy for each in own_stack.status())
-    with httpx.Client(
-        base_url=f"{own_stack.base_url}/api/v2", headers=own_stack.headers("admin"), timeout=30.0, trust_env=False
-    ) as airflow:
-        add_dag(own_stack, airflow, "after_restart")
-        assert run_to_its_end(airflow, "after_restart") == "success"
-
-
-@pytest.mark.thorough
-def test_stop_leaves_no_process_even_without_its_records(own_stack: Stack) -> None:
-    home, port = own_stack.settings.home, own_stack.port
-    assert len(live(home)) >= len(COMPONENTS)
-    own_stack.kill("scheduler")
-    for record in own_stack.settings.pid_folder.iterdir():
-        record.unlink()
-
-    Stack(own_stack.settings).stop()
-
-    assert live(home) == []
-    with socket.socket() as free:
-        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        free.bind(("127.0.0.1", port))
 
 
 def test_stopping_what_never_ran_is_no_error_and_makes_no_folder(tmp_path: Path) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from tests.e2e.walker import Walker, long_training, write_cluster, write_corpus
 
@@ -119,3 +122,23 @@ def test_what_is_left_at_a_stop_is_told_and_goes_on_after_the_next_start(mortal:
     ended = mortal.wait_for_end(*run).attempts[1]
     assert ended.result is not None
     assert ended.result.resumed_from_step == saved
+
+
+def test_stop_leaves_no_process_even_without_its_records(mortal: Walker) -> None:
+    stack = mortal.stack
+    home, port = stack.settings.home, stack.port
+    assert len(live(home)) >= len(COMPONENTS)
+    stack.kill("scheduler")
+    for record in stack.settings.pid_folder.iterdir():
+        record.unlink()
+
+    Stack(stack.settings).stop()
+
+    assert live(home) == []
+    with socket.socket() as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        free.bind(("127.0.0.1", port))
+
+
+def live(home: Path) -> list[psutil.Process]:
+    return marked_processes(STACK_MARK, str(home))

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.e2e.growing import check_moves, growing
+from tests.e2e.growing import check_moves, growing, plans_of, rungs_of
 from tests.e2e.walker import Walker, job_text
 
+from frenzy.core.lifecycle.reschedule import Rung
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.values.codec import decode
@@ -45,6 +46,7 @@ def swept(walker: Walker) -> str:
 
     text = DAG_FILE.format(
         job=document("swept"),
+        # A batch that can be cut: half of it leaves room for all snapshots.
         growing=document(
             "swept-growing",
             training=growing(40, max_steps=26, global_batch_size=16),
@@ -78,6 +80,11 @@ def test_every_mapped_instance_is_a_run_that_ends_by_itself(walker: Walker, swep
     assert len({view.run.run_key for view in views.values()}) == 3
     check_moves(views["swept-growing"])
     assert all(view.lease is None for view in views.values())
+
+
+def test_the_lowest_rung_of_the_ladder_is_a_smaller_micro_batch(walker: Walker, swept: str) -> None:
+    view = runs(walker, swept)["swept-growing"]
+    assert rungs_of(view)[0] is Rung.MICRO_BATCH, plans_of(view)
 
 
 def test_the_comparison_has_the_best_run_first(walker: Walker, swept: str) -> None:

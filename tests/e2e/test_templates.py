@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from sqlalchemy import create_engine, inspect, text
 from tests.e2e.walker import MODEL, Walker, job_text
 
 from frenzy.cli.embedded.airflow_env import CONNECTION_VARIABLE
@@ -115,11 +115,11 @@ def shown(walker: Walker, dag_id: str, run_id: str) -> Iterator[tuple[str, str]]
 
 def database(walker: Walker) -> Iterator[tuple[str, str]]:
     """Every row of Airflow's database, and of the ledger in it, by table; Airflow encrypts what it keeps of secrets."""
-    (path,) = walker.stack.settings.airflow_home.glob("*.db")
-    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as reader:
-        tables = [name for (name,) in reader.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        for table in tables:
-            yield table, str(reader.execute(f'SELECT * FROM "{table}"').fetchall())
+    engine = create_engine(walker.database)
+    with engine.connect() as reader:
+        for table in inspect(engine).get_table_names():
+            yield table, str(reader.execute(text(f'SELECT * FROM "{table}"')).all())
+    engine.dispose()
 
 
 def folder_of(walker: Walker, dag_id: str, run_id: str) -> Path:

@@ -3,67 +3,123 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 import pytest
 from tests.e2e.conftest import LEASE_S
 from tests.e2e.growing import growing
+from tests.e2e.together import Run, Together
 from tests.e2e.walker import Walker, job_text, long_training
 
+from frenzy.cli.embedded.stack import COMPONENTS
 from frenzy.core.runs.ledger import JobState
+from frenzy.core.runs.protocol import RunView
 from frenzy.core.values.errors import ReasonCode
 
 CANCEL_S = 30.0
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("component", ["triggerer", "scheduler", "api-server"])
-def test_a_run_outlives_the_death_of_a_part_of_airflow(walker: Walker, component: str) -> None:
-    dag_id, run_id = walker.start(f"outlives-{component}", training={"max_steps": 40})
-    walker.wait_for_step(dag_id, run_id, 3)
-    walker.stack.kill(component)
-    walker.stack.restart(component)
-    view = walker.succeed(dag_id, run_id)
-    assert len(view.attempts) == 1, "the workers never noticed"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ordeal:
+    """A run at its end, during which its spec was edited and all of Airflow killed.
+
+    num_free: GPUs when the triggerer had been away for longer than a lease. num_alive: components after the last was
+    killed. healthy: all that were, started again.
+    """
+
+    view: RunView
+    num_free: int
+    num_alive: int
+    healthy: tuple[str, ...]
 
 
-@pytest.mark.thorough
-def test_a_triggerer_away_for_longer_than_a_lease_does_no_harm(walker: Walker) -> None:
-    dag_id, run_id = walker.start("away", training={"max_steps": 150})
-    walker.wait_for_step(dag_id, run_id, 3)
-    walker.stack.kill("triggerer")
+@pytest.fixture(scope="module")
+def ordeal(walker: Walker) -> Ordeal:
+    stack = walker.stack
+    run = walker.start("ordeal", training={"max_steps": 300})
+    walker.wait_for_step(*run, 3)
+    walker.store(job_text("ordeal", walker.corpus, training={"max_steps": 9, "learning_rate": 0.5}))
+    stack.kill("triggerer")
     time.sleep(LEASE_S + 5)
-    assert walker.num_free() < walker.num_gpus(), "a lease without a heartbeat is suspect, not free"
-    walker.stack.restart("triggerer")
-    view = walker.succeed(dag_id, run_id)
-    assert len(view.attempts) == 1
-
-
-def test_cancelling_a_running_job_frees_its_gpus_and_ends_its_processes(walker: Walker) -> None:
-    dag_id, run_id = walker.start("cancel-running", training=long_training())
-    view = walker.wait_for_step(dag_id, run_id, 2)
-    walker.cancel(dag_id, run_id)
-    walker.eventually("GPUs free", lambda: walker.num_free() == walker.num_gpus(), CANCEL_S)
-    walker.no_workers_of(view.run.run_key)
-    walker.wait_for_state(dag_id, run_id, JobState.CANCELLED)
+    num_free = walker.num_free()
+    for name in COMPONENTS:
+        stack.kill(name)
+    num_alive = sum(each.pid is not None for each in stack.status())
+    # The others' health is asked of the server, which comes last.
+    for name in reversed(tuple(COMPONENTS)):
+        stack.restart(name)
+    healthy = tuple(each.name for each in stack.status() if each.is_healthy)
+    return Ordeal(view=walker.succeed(*run), num_free=num_free, num_alive=num_alive, healthy=healthy)
 
 
 @pytest.mark.thorough
-def test_cancelling_a_queued_job_takes_it_out_of_the_queue(walker: Walker) -> None:
-    holders = [walker.start(f"holder-{n}", training=long_training()) for n in range(4)]
-    waiting = None
-    while waiting is None:
-        dag_id, run_id = walker.start(f"queued-{len(holders)}", training=long_training())
-        view = walker.wait_for_state(dag_id, run_id, JobState.QUEUED, JobState.RUNNING)
-        waiting = (dag_id, run_id) if view.run.state is JobState.QUEUED else None
-        holders += [] if waiting else [(dag_id, run_id)]
-    assert view.queue_entry is not None
-    assert view.queue_entry.hold is not None, "who waits has a reason"
-    walker.cancel(*waiting)
-    walker.wait_for_state(*waiting, JobState.CANCELLED)
-    assert all(row.run_key != view.run.run_key for row in walker.queue().waiting)
-    for holder in holders:
-        walker.cancel(*holder)
-    walker.eventually("GPUs free", lambda: walker.num_free() == walker.num_gpus(), 2 * CANCEL_S)
+def test_a_run_outlives_the_death_of_every_part_of_airflow(ordeal: Ordeal) -> None:
+    assert ordeal.num_alive == 0
+    assert ordeal.healthy == tuple(COMPONENTS)
+    assert len(ordeal.view.attempts) == 1, "the workers never noticed"
+
+
+@pytest.mark.thorough
+def test_a_lease_of_a_triggerer_away_for_longer_is_suspect_and_not_free(walker: Walker, ordeal: Ordeal) -> None:
+    assert ordeal.num_free < walker.num_gpus()
+
+
+@pytest.mark.thorough
+def test_a_spec_edited_in_mid_run_changes_nothing_in_that_run(ordeal: Ordeal) -> None:
+    assert ordeal.view.run.job.training.max_steps == 300
+    assert ordeal.view.attempts[-1].last_step == 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """Three jobs want the last GPU of a type: one has it, one waits, one is cancelled while it waits.
+
+    hold: why it waited. waiting: who still did after that, by their keys. second: who had the GPU once its holder was
+    cancelled.
+    """
+
+    holder: RunView
+    cancelled: RunView
+    hold: ReasonCode
+    waiting: tuple[str, ...]
+    second: RunView
+
+
+@pytest.fixture(scope="module")
+def contest(walker: Walker) -> Contest:
+    only = {"constraints": {"gpu_types": ["t-large"]}}
+    first = walker.start("first-of-three", training=long_training(), elastic="off", **only)
+    walker.wait_for_step(*first, 2)
+    second, third = (walker.start(f"{name}-of-three", **only) for name in ("second", "third"))
+    hold = walker.eventually("a reason to wait", lambda: _hold(walker, third))
+    walker.cancel(*third)
+    cancelled = walker.wait_for_state(*third, JobState.CANCELLED)
+    waiting = tuple(row.run_key for row in walker.queue().waiting)
+    walker.cancel(*first)
+    holder = walker.wait_for_state(*first, JobState.CANCELLED)
+    return Contest(holder=holder, cancelled=cancelled, hold=hold, waiting=waiting, second=walker.succeed(*second))
+
+
+def test_cancelling_a_queued_job_takes_it_out_of_the_queue(contest: Contest) -> None:
+    assert contest.hold in (ReasonCode.WAITING_FOR_GPUS, ReasonCode.WAITING_FOR_GPU_MEMORY)
+    assert contest.cancelled.attempts == ()
+    assert contest.waiting == (contest.second.run.run_key,)
+
+
+def test_cancelling_a_running_job_ends_its_processes_and_its_gpu_is_that_of_who_waited(
+    walker: Walker, contest: Contest
+) -> None:
+    walker.no_workers_of(contest.holder.run.run_key)
+    (ended,), (begun,) = contest.holder.attempts, contest.second.attempts
+    assert ended.placement == begun.placement
+    walker.eventually("GPUs free", lambda: walker.num_free() == walker.num_gpus(), CANCEL_S)
+
+
+def _hold(walker: Walker, run: Run) -> ReasonCode | None:
+    view = walker.view(*run)
+    if view is None or view.queue_entry is None or view.queue_entry.hold is None:
+        return None
+    return view.queue_entry.hold.code
 
 
 @pytest.mark.thorough
@@ -78,16 +134,6 @@ def test_cancelling_a_job_while_it_is_moved_leaves_nothing(walker: Walker) -> No
     walker.no_workers_of(view.run.run_key)
 
 
-@pytest.mark.thorough
-def test_a_spec_edited_in_mid_run_changes_nothing_in_that_run(walker: Walker) -> None:
-    dag_id, run_id = walker.start("edited", training={"max_steps": 40})
-    walker.wait_for_step(dag_id, run_id, 2)
-    walker.store(job_text("edited", walker.corpus, training={"max_steps": 9, "learning_rate": 0.5}))
-    view = walker.succeed(dag_id, run_id)
-    assert view.run.job.training.max_steps == 40
-    assert view.attempts[-1].last_step == 40
-
-
 def test_an_impossible_job_fails_in_its_profile_task_with_what_would_help(walker: Walker) -> None:
     model = {"config": {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 1024, "n_layer": 24, "n_head": 16}}
     dag_id, run_id = walker.start("impossible", model={**model, "tokenizer": "byte"})
@@ -99,30 +145,7 @@ def test_an_impossible_job_fails_in_its_profile_task_with_what_would_help(walker
     assert view.attempts == ()
 
 
-@pytest.mark.thorough
-def test_two_jobs_compete_for_the_last_gpu_and_the_second_has_it_when_the_first_is_gone(walker: Walker) -> None:
-    only = {"constraints": {"gpu_types": ["t-large"]}}
-    first = walker.start("first-of-two", training=long_training(), elastic="off", **only)
-    walker.wait_for_step(*first, 2)
-    second = walker.start("second-of-two", **only)
-    waiting = walker.wait_for_state(*second, JobState.QUEUED)
-    assert waiting.queue_entry is not None
-    hold = walker.eventually("a reason to wait", lambda: _hold(walker, second))
-    assert hold in (ReasonCode.WAITING_FOR_GPUS, ReasonCode.WAITING_FOR_GPU_MEMORY)
-    walker.cancel(*first)
-    walker.succeed(*second)
-
-
-def _hold(walker: Walker, run: tuple[str, str]) -> ReasonCode | None:
-    view = walker.view(*run)
-    if view is None or view.queue_entry is None or view.queue_entry.hold is None:
-        return None
-    return view.queue_entry.hold.code
-
-
-def test_more_jobs_at_once_than_gpus_all_end(walker: Walker) -> None:
-    # Six GPUs are of types that a job need not name.
-    runs = [walker.start(f"many-{n}", training={"max_steps": 3}) for n in range(7)]
-    for run in runs:
+def test_more_jobs_at_once_than_gpus_all_end(walker: Walker, together: Together) -> None:
+    for run in together.runs:
         walker.succeed(*run)
     assert walker.num_free() == walker.num_gpus()

@@ -123,6 +123,11 @@ class Walker:
         self.stack, self.corpus = stack, corpus
         self.http = httpx.Client(base_url=stack.base_url, headers=stack.headers("admin"), timeout=60.0, trust_env=False)
 
+    @property
+    def database(self) -> str:
+        """The URL of Airflow's and the ledger's database."""
+        return self.stack.environment()["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"]
+
     # waiting
 
     def eventually(self, what: str, look: Callable[[], T | None], patience_s: float = PATIENCE_S) -> T:
