@@ -107,6 +107,7 @@ def check_moved(server: LaunchServer, whole: Case, run_dir: Path) -> None:
     assert losses(first) + losses(second) == pytest.approx(losses(whole), abs=1e-5)
 
 
+@pytest.mark.thorough
 def test_fine_tuning_with_packed_chats_goes_on_with_another_number_of_gpus(
     server: LaunchServer, chats: str, tmp_path: Path
 ) -> None:
@@ -120,18 +121,20 @@ def test_fine_tuning_with_packed_chats_goes_on_with_another_number_of_gpus(
 
 
 @pytest.mark.thorough
-def test_preferences_with_adapters_go_on_with_another_number_of_gpus(
+def test_preferences_with_adapters_are_learnt_on_two_ranks(
     server: LaunchServer, rows: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     data = tmp_path / "pairs.jsonl"
     data.write_text("".join(json.dumps({"ask": r["prompt"], **r}) + "\n" for r in rows[:400]))
     words = ["dpo_pairs.py", "--prompt", "ask"]
-    whole = recipe(words, tmp_path / "whole", str(data), num_steps=30, training={"lora": {"rank": 4}})
-    check_moved(server, whole, tmp_path / "moved")
-    assert losses(whole)[0] == pytest.approx(0.6931, abs=1e-3), "policy and reference are one before the first step"
-    assert (Path(RunPaths(whole.run_dir).model_dir) / "adapter_model.safetensors").is_file()
+    case = recipe(words, tmp_path / "run", str(data), num_gpus=2, training={"lora": {"rank": 4}})
+    trained(server, case)
+    assert losses(case)[0] == pytest.approx(0.6931, abs=1e-3), "policy and reference are one before the first step"
+    assert losses(case)[-1] < losses(case)[0]
+    assert (Path(RunPaths(case.run_dir).model_dir) / "adapter_model.safetensors").is_file()
 
 
+@pytest.mark.thorough
 def test_fine_tuning_with_adapters_leaves_the_base_as_it_was(server: LaunchServer, chats: str, tmp_path: Path) -> None:
     case = recipe(["sft_chat.py", *SHARE_GPT], tmp_path / "run", chats, training={"lora": {"rank": 4}})
     trained(server, case)

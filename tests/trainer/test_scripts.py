@@ -169,10 +169,11 @@ def test_a_command_that_is_not_there_is_the_users_mistake(server: LaunchServer, 
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("before", "after"), [((2, 2), (1, 3)), ((1, 3), (2, 2))], ids=["2z2-1z3", "1z3-2z2"])
-def test_the_deepspeed_recipe_goes_on_with_other_ranks_and_another_stage_as_if_nothing_had_been(
-    server: LaunchServer, text: str, tmp_path: Path, before: tuple[int, int], after: tuple[int, int]
+def test_the_deepspeed_recipe_goes_on_with_more_ranks_and_another_stage_as_if_nothing_had_been(
+    server: LaunchServer, text: str, tmp_path: Path
 ) -> None:
+    before, after = (1, 3), (2, 2)
+
     def case(name: str, plan: tuple[int, int], **of_case: Any) -> Case:
         given = {"num_gpus": plan[0], "zero_stage": plan[1], "micro_batch_size": 2, **of_case}
         return recipe("deepspeed_zero.py", tmp_path / name, text, **given)
@@ -206,11 +207,10 @@ def zero_trainer(run_dir: Path, text: str, plan: tuple[int, int], *options: str,
 @pytest.mark.parametrize(
     ("plans", "options", "precision", "tolerance"),
     [
-        (((2, 3), (1, 2)), (), "fp32", 1e-5),
         (((2, 3), (1, 2)), ("--adapters",), "fp32", 1e-5),
         (((2, 2), (2, 3)), (), "bf16", 5e-4),
     ],
-    ids=["2z3-1z2", "adapters-2z3-1z2", "bf16-2z2-2z3"],
+    ids=["adapters-2z3-1z2", "bf16-2z2-2z3"],
 )
 def test_an_unchanged_trainer_over_deepspeed_goes_on_with_other_ranks_and_stages(
     server: LaunchServer,

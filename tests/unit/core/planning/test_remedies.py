@@ -55,7 +55,7 @@ HARDER: Final[dict[str, Callable[[PlanRequest], PlanRequest]]] = {
 }
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20)
 @given(requests(), clusters(), st.sampled_from(sorted(HARDER)))
 def test_applying_the_remedy_of_any_job_that_fits_nowhere_makes_a_plan_feasible(
     of: PlanRequest, there: Cluster, how: str
@@ -70,7 +70,7 @@ def test_applying_the_remedy_of_any_job_that_fits_nowhere_makes_a_plan_feasible(
     assert all(str(each) in remedy.sentence for each in remedy.changes)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12)
 @given(requests(), clusters(), st.sampled_from(["too little money", "too few GPUs", "too soon"]))
 def test_less_than_the_remedy_would_not_do(of: PlanRequest, there: Cluster, how: str) -> None:
     asked = HARDER[how](of)
@@ -168,7 +168,7 @@ def one_type(gpus: int) -> Cluster:
     return Cluster((virtual("a", 700),), tuple(node(f"n{index}", "a", 1) for index in range(gpus)))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10)
 @given(configs, clusters())
 def test_a_family_that_the_trainer_does_not_run_has_no_remedy(config: dict[str, object], there: Cluster) -> None:
     strange = dataclasses.replace(request(model_shape(config)), shape=model_shape(config))

@@ -26,7 +26,7 @@ from frenzy.core.values.scheduling_facts import (
 EASY = Elasticity(restart_s=10.0, moves_left=50.0)
 POLICIES = (HasPolicy(), BackfillPolicy())
 each_policy = pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
-thorough = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+thorough = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 ONE = plan("g", 1, run_s=1000.0, cost=10.0)
 TWO = plan("g", 2, run_s=600.0, cost=12.0)

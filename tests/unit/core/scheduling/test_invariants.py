@@ -32,7 +32,7 @@ from frenzy.core.values.scheduling_facts import Action, Hold, QueuedJob, Schedul
 WAITING_CODES = {code for code in ReasonCode if code.startswith("WAITING_")} | {ReasonCode.NEVER_FITS}
 NEVER_STARTS = {ReasonCode.NEVER_FITS, ReasonCode.WAITING_FOR_NODES, ReasonCode.WAITING_FOR_OLD_WORKERS}
 
-thorough = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+thorough = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def _overloaded(facts: SchedulingFacts, cpus_per_gpu: float, new: set[str]) -> list[str]:
@@ -294,7 +294,7 @@ def test_who_shares_plans_with_whom_changes_neither_decisions_nor_reasons(
     assert schedule(shared, NOW_S, policy) == schedule(apart, NOW_S, policy)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(all_facts(), policies)
 def test_an_explanation_agrees_with_what_is_done(facts: SchedulingFacts, policy: Policy) -> None:
     actions = schedule(facts, NOW_S, policy)

@@ -29,7 +29,7 @@ from frenzy.core.values.scheduling_facts import Elasticity, Preempt, QueuedJob, 
 
 EASY = Elasticity(restart_s=10.0, moves_left=50.0)
 KEEPING = (HasPolicy, BackfillPolicy)
-thorough = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+thorough = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def job(name: str, *plans: ResourcePlan, queue: str = "a", team: str = "default", **fields: float) -> QueuedJob:

@@ -33,7 +33,7 @@ from frenzy.core.values.scheduling_facts import Hold, SchedulingFacts
 from frenzy.core.values.units import GIB, MIB
 
 HAS = HasPolicy()
-thorough = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+thorough = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 with_rules = st.sampled_from(
     (
         HasPolicy(queues=team_quotas(red=2)),

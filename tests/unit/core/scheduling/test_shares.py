@@ -188,7 +188,7 @@ def choices_of(entry: Entry) -> Iterator[RankedPlan]:
     yield from entry.others.plans
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(elastic_facts(), policies)
 def test_short_cuts_change_no_target(there: SchedulingFacts, policy: HasPolicy) -> None:
     state = SchedulingState.of(there, policy)
