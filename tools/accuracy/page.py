@@ -8,8 +8,8 @@ from typing import Final
 
 from frenzy.core.values.units import GIB
 from frenzy.evaluation.accuracy import Bar
-from frenzy.evaluation.public_reports import JudgedReport, Verdict
 from frenzy.evaluation.score import Coverage, DatasetScore, Errors, ScoredRow
+from tools.accuracy.public_reports import JudgedReport, Verdict
 from tools.accuracy.report import PublishedReport
 
 

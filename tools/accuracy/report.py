@@ -12,13 +12,13 @@ from frenzy.adapters.calibration_file import default_calibration
 from frenzy.evaluation.accuracy import AccuracyReport, Bar, accuracy_report, at_most
 from frenzy.evaluation.datasets import release_calibrations
 from frenzy.evaluation.margin import Margin, fit_margin, is_fitted
-from frenzy.evaluation.public_reports import JudgedReport, read_reports
 from frenzy.evaluation.published import Outcome
 from frenzy.evaluation.score import Errors, ScoredRow, scored_rows
 from frenzy.settings import CHECKOUT
 from tools.accuracy.expert_load import ExpertLoads, expert_loads
 from tools.accuracy.learning import LearningCurve, Triple, learning_curve
 from tools.accuracy.peers import PEERS, full_run
+from tools.accuracy.public_reports import JudgedReport, read_reports
 from tools.accuracy.thread_remedies import ThreadRemedy, thread_remedies
 from tools.accuracy.throughput import ThroughputReport, score_throughput
 from tools.accuracy.traced import read_traced, traced_errors

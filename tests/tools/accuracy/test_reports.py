@@ -6,7 +6,7 @@ import pytest
 
 from frenzy.adapters.calibration_file import default_calibration
 from frenzy.evaluation.margin import Margin
-from frenzy.evaluation.public_reports import JudgedReport, Verdict, judged, read_reports, without_contradictions
+from tools.accuracy.public_reports import JudgedReport, Verdict, judged, read_reports, without_contradictions
 from tools.accuracy.report import DATA
 
 REPORT = {
