@@ -118,7 +118,8 @@ def database(walker: Walker) -> Iterator[tuple[str, str]]:
     engine = create_engine(walker.database)
     with engine.connect() as reader:
         for table in inspect(engine).get_table_names():
-            yield table, str(reader.execute(text(f'SELECT * FROM "{table}"')).all())
+            # A row of SQLAlchemy shows no more than the ends of long texts.
+            yield table, str([tuple(row) for row in reader.execute(text(f'SELECT * FROM "{table}"'))])
     engine.dispose()
 
 

@@ -26,6 +26,7 @@ MAY = {
     Need.VISIT: set(USERS),
     Need.SEE_RUN: set(USERS),
     Need.SEE_LOGS: PEOPLE_OF_THE_RUN,
+    Need.TAKE_MODEL: PEOPLE_OF_THE_RUN,
     Need.SEE_DAG_RUN: set(USERS),
     Need.MANAGE_RUN: PEOPLE_OF_THE_RUN,
     Need.MANAGE_JOB: PEOPLE_OF_THE_RUN,
