@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from frenzy.evaluation.margin import is_fitted
-from frenzy.evaluation.public_reports import JudgedReport, Verdict
 from frenzy.evaluation.published import Outcome
 from frenzy.evaluation.score import ScoredRow
+from tools.accuracy.public_reports import JudgedReport, Verdict
 
 # Of the requirement, in addition to it.
 MORE: Final = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)

@@ -7,8 +7,8 @@ from frenzy.core.values.units import GIB
 from frenzy.evaluation.accuracy import accuracy_report
 from frenzy.evaluation.datasets import release_calibrations
 from frenzy.evaluation.margin import Margin
-from frenzy.evaluation.public_reports import JudgedReport, Verdict, read_reports
 from frenzy.evaluation.score import scored_rows
+from tools.accuracy.public_reports import JudgedReport, Verdict, read_reports
 from tools.accuracy.report import DATA
 from tools.accuracy.wider import wider_margins
 
