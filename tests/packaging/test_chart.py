@@ -6,14 +6,13 @@ elsewhere the snapshot of an earlier rendering of the same values.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
+from tests.script_files import load_script
 
 from frenzy.settings import CHECKOUT
 
@@ -21,16 +20,7 @@ ASK_HELM = ("FRENZY_TEST_HELM", "FRENZY_TEST_AIRFLOW_CHART")
 COMPONENTS = ("airflow-api-server", "airflow-dag-processor", "airflow-scheduler", "airflow-triggerer", "task")
 
 
-def chart_snapshot() -> ModuleType:
-    found = importlib.util.spec_from_file_location("chart_snapshot", CHECKOUT / "scripts/chart_snapshot.py")
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
-
-
-SCRIPT = chart_snapshot()
+SCRIPT = load_script(CHECKOUT / "scripts/chart_snapshot.py")
 KEPT: dict[str, Any] = yaml.safe_load(SCRIPT.SNAPSHOT.read_text(encoding="utf-8"))
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import zipfile
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from tests.script_files import load_script
 
 from frenzy.settings import CHECKOUT
 
@@ -17,16 +16,7 @@ CUDA = ("nvidia-cudnn-cu13==9.1; platform_system == 'Linux'", "triton==3.9")
 ELSEWHERE = ("nvidia-cudnn-cu13==9.1; platform_system == 'Windows'", "sympy>=1", "nvidia-thing; extra == 'more'")
 
 
-def load_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("torch_wheel", CHECKOUT / "scripts/torch_wheel.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-torch_wheel = load_script()
+torch_wheel = load_script(CHECKOUT / "scripts/torch_wheel.py")
 
 
 @pytest.fixture

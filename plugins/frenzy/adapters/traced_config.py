@@ -64,7 +64,7 @@ def _traced(asked: Mapping[str, Any], kept: Path | None, told: Told | None) -> d
     listed = ask_patiently("from frenzy.trainer.model.list_modules import main; main()", question, kept)
     if MODULE_TREE not in listed:
         return {}
-    with _place(kept):
+    with place_to_trace(kept):
         trace = ask_patiently(
             "from frenzy.trainer.trace.one_model import main; main()",
             {**asked, MODULE_TREE: listed[MODULE_TREE]},
@@ -81,7 +81,7 @@ def _traced(asked: Mapping[str, Any], kept: Path | None, told: Told | None) -> d
 
 
 @contextmanager
-def _place(kept: Path | None) -> Iterator[None]:
+def place_to_trace(kept: Path | None) -> Iterator[None]:
     """One of the few traces that a machine makes at a time: each may hold gigabytes. Whoever comes later waits."""
     with ExitStack() as stack:
         with suppress(OSError):

@@ -37,11 +37,11 @@ def enqueue(services: Services, run_key: str) -> PlaceView:
 
     Repeated calls are harmless: a queued or placed run stays as it is.
     """
-    now_s = services.clock.now_s()
+    now_s, saved_step = services.clock.now_s(), _saved_before(services, run_key)
     with services.ledger.transaction() as tx:
         run = require_run(tx, run_key)
         if tx.queue_entry(run_key) is None and live_attempt(tx, run_key) is None and not run.cancel_requested:
-            _enqueue_next(tx, services, run, now_s)
+            _enqueue_next(tx, services, run, now_s, saved_step)
             run_pass(tx, services, now_s)
         return _place_view(tx, services, run_key)
 
@@ -52,11 +52,22 @@ def place_status(services: Services, run_key: str) -> PlaceView:
         return _place_view(tx, services, run_key)
 
 
-def _enqueue_next(tx: LedgerTx, services: Services, run: RunRecord, now_s: float) -> None:
+def _saved_before(services: Services, run_key: str) -> int | None:
+    """The step of the newest checkpoint that attempts before a clear have left.
+
+    Asked outside the transaction: it may take a store far away to know.
+    """
+    with services.ledger.reading() as tx:
+        run = require_run(tx, run_key)
+    goes_on = run.state is JobState.RECOVERING
+    return services.runs.newest_checkpoint(run_key) if run.num_attempts and not goes_on else None
+
+
+def _enqueue_next(tx: LedgerTx, services: Services, run: RunRecord, now_s: float, saved_step: int | None) -> None:
     if run.state in FINAL_STATES and run.state is not JobState.FAILED_NO_RESOURCE:
         run = move(tx, replace(run, num_reschedules=0), JobState.QUEUED, now_s)
     run = with_data(tx, services, run, run.prepared, now_s)
-    following = next_attempt_of(tx, services, run)
+    following = next_attempt_of(tx, run, saved_step)
     if isinstance(following, Reason):
         move(tx, run, final_state(following), now_s, following)
         return
@@ -81,10 +92,10 @@ def _enqueue_next(tx: LedgerTx, services: Services, run: RunRecord, now_s: float
     )
 
 
-def next_attempt_of(tx: LedgerTx, services: Services, run: RunRecord) -> NextAttempt | Reason:
+def next_attempt_of(tx: LedgerTx, run: RunRecord, saved_step: int | None = None) -> NextAttempt | Reason:
     """The next attempt's facts; attempts of earlier generations (before a clear) only give its number.
 
-    What they saved counts: where the run trains something else now, registering it has removed their checkpoints.
+    saved_step: of their newest checkpoint. Where the run trains something else now, registering it has removed them.
     """
     attempts = since_registered(run, tx.attempts(run.run_key))
     recovering = run.state is JobState.RECOVERING
@@ -93,7 +104,7 @@ def next_attempt_of(tx: LedgerTx, services: Services, run: RunRecord) -> NextAtt
     return NextAttempt(
         attempt=run.num_attempts + 1,
         reason=Reason(code=ReasonCode.BEST_PLAN, detail="First attempt."),
-        checkpoint_step=services.runs.newest_checkpoint(run.run_key) if run.num_attempts else None,
+        checkpoint_step=saved_step,
     )
 
 

@@ -212,7 +212,7 @@ class UnsettledError(TemporaryError):
 
 
 def _follow(tx: LedgerTx, services: Services, run: RunRecord, now_s: float) -> Verdict:
-    following = next_attempt_of(tx, services, run)
+    following = next_attempt_of(tx, run)
     if isinstance(following, Reason):
         ended = move(tx, run, _failed_state(run, following), now_s, following)
         return _verdict_of(ended)

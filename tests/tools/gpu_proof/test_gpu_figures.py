@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 from pathlib import Path
 
 import pytest
+from tests.script_files import load_script
 
 from frenzy.core.values.errors import PermanentError
 from frenzy.core.values.units import GIB
@@ -89,11 +89,7 @@ def test_pack_is_what_the_trainer_needs_and_the_machine_lacks() -> None:
 
 def test_packages_of_trackers_are_those_that_nothing_else_needs() -> None:
     """With them the pack is twice as large as it may be."""
-    found = importlib.util.spec_from_file_location("image_locks", CHECKOUT / "scripts/image_locks.py")
-    assert found is not None
-    assert found.loader is not None
-    locks = importlib.util.module_from_spec(found)
-    found.loader.exec_module(locks)
+    locks = load_script(CHECKOUT / "scripts/image_locks.py")
     named = pins("wandb\nmlflow-skinny\ntensorboard\n")
     others = [each for each in locks.trainer_roots() if not pins(each.name).keys() & named.keys()]
     needed = locks._closure(others, locks.locked_pins(CHECKOUT / "requirements.lock"))

@@ -7,8 +7,10 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from frenzy.adapters.model_config import resolve_model
-from frenzy.adapters.traced_config import planned_config
+from frenzy.adapters.traced_config import place_to_trace, planned_config
 from frenzy.core.memory.model_trace import MODEL_TRACE, trace_in
 from frenzy.core.models.module_tree import MODULE_TREE
 from frenzy.core.models.shape import model_shape
@@ -44,6 +46,16 @@ def test_another_family_is_traced_with_its_progress_and_what_is_found_is_kept(tm
         kept.with_suffix(".draft").replace(kept)
         fcntl.flock(turn, fcntl.LOCK_UN)
         assert second.result()[1]["trace"] == "of the first one"
+
+
+def test_whoever_traces_holds_one_of_two_places_that_all_of_a_machine_share(tmp_path: Path) -> None:
+    with place_to_trace(tmp_path / "trace-mine.json"):
+        (place,) = tmp_path.glob("tracing-*.lock")
+        assert place.name in ("tracing-0.lock", "tracing-1.lock")
+        with place.open("w") as same, pytest.raises(BlockingIOError):
+            fcntl.flock(same, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with place.open("w") as same:
+        fcntl.flock(same, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_what_a_user_says_was_measured_is_not_believed() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from fastapi import FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.installation import CONFIG, in_memory_services
@@ -17,12 +18,17 @@ from frenzy.adapters.spec.job_spec import job_from_yaml
 from frenzy.app.drafts import draft, tuned
 from frenzy.app.place import enqueue
 from frenzy.app.services import Services
+from frenzy.core.memory.model_trace import MODEL_TRACE, ModelTrace
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import PlaceView, RunView, WhatIf
 from frenzy.core.runs.views import WhatIfView
+from frenzy.core.values.codec import encode
 from frenzy.core.values.errors import ReasonCode
-from frenzy.core.values.job import ConstraintsSpec
+from frenzy.core.values.job import ConstraintsSpec, Precision, TrainingJob
+from frenzy.core.values.sources import SourceRules
 from frenzy.core.values.units import GIB
+from frenzy.web.model_reader import ModelReader
+from frenzy.web.new_job import Drafter
 
 Users = Callable[[str | None], ApiUser]
 
@@ -86,6 +92,27 @@ def test_adapters_come_with_their_rank_and_go_with_null(user: Users, run: RunVie
     without = WhatIf(changes={"training.lora": None})
     view = user("op").ask("POST", f"/runs/{other.run_key}/what-if", WhatIfView, without)
     assert job_from_yaml(view.yaml_text).training.lora is None
+
+
+class Reader(ModelReader):
+    """Plays the process that traces models; keeps the precision that it was asked for."""
+
+    asked: ClassVar[list[Precision]] = []
+
+    def config_of(self, job: TrainingJob, rules: SourceRules) -> Mapping[str, Any]:
+        self.asked.append(job.training.precision)
+        return CONFIG
+
+
+def test_a_traced_model_is_traced_anew_for_another_precision_and_for_nothing_else(app: FastAPI, user: Users) -> None:
+    app.state.drafter = Drafter(Reader())
+    Reader.asked.clear()
+    traced = {**CONFIG, MODEL_TRACE: encode(ModelTrace())}
+    run = user("op").ask("POST", "/runs", RunView, replace(registration(name="traced"), model_config=traced))
+    asked(user("op"), run, {"data.sequence_length": 64})
+    assert Reader.asked == []
+    assert asked(user("op"), run, {"training.precision": "fp32"}).draft.candidates
+    assert Reader.asked == [Precision.FP32]
 
 
 def test_only_plans_with_the_micro_batch_are_looked_at(user: Users, run: RunView) -> None:

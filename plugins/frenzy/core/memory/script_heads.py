@@ -62,7 +62,7 @@ def tile_bytes(workload: Workload, grid: PlanGrid) -> Array:
 
 def as_passed(grid: PlanGrid, workload: Workload) -> PlanGrid:
     """``grid`` with the sequences that go through the model together."""
-    return replace(grid, micro_batch=grid.micro_batch * workload.task.sequences)
+    return replace(grid, micro_batch=grid.micro_batch * workload.task.num_sequences)
 
 
 def with_classes(shape: ModelShape) -> ModelShape:

@@ -80,7 +80,7 @@ class TypeFacts:
     def step_times_s(self, grid: PlanGrid) -> Array:
         """Predicted seconds of an optimizer step for each plan of ``grid`` on this type."""
         seconds = step_times_s(self.workload, grid, self.gpu, self.link, self.calibration)
-        return self.pace * self.workload.task.work * seconds
+        return self.pace * self.workload.task.relative_work * seconds
 
     def allowed(self, grid: PlanGrid, step_s: Array) -> NDArray[np.bool_]:
         """Plans that ``refusal`` has nothing against, but for those that failed: the same rules for all at once."""

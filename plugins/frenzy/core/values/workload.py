@@ -64,14 +64,14 @@ class Task(StrEnum):
         return self is Task.DPO
 
     @property
-    def sequences(self) -> int:
+    def num_sequences(self) -> int:
         """Of one sample: what was chosen and what was rejected go through the model together."""
         return 2 if self in (Task.DPO, Task.REWARD) else 1
 
     @property
-    def work(self) -> float:
-        """Times the work of one sequence: a reference adds a pass forward, a third of what training takes."""
-        return self.sequences * (4 / 3 if self.has_reference else 1.0)
+    def relative_work(self) -> float:
+        """In units of the work of one sequence: a reference adds a pass forward, a third of what training takes."""
+        return self.num_sequences * (4 / 3 if self.has_reference else 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from frenzy.trainer.loop.train import TrainEnd, train
 from frenzy.trainer.loop.warm_up import warm_up, warm_up_kernels
 from frenzy.trainer.model.eight_bit_adam import make_adamw_8bit
 from frenzy.trainer.model.faster_layers import compile_layers, layers_of
-from frenzy.trainer.model.flat_groups import groups_for_card
+from frenzy.trainer.model.flat_groups import groups_for_card, least_free_bytes
 from frenzy.trainer.model.loading import flops_shape, load_config
 from frenzy.trainer.model.making import make_model, weights_dtype
 from frenzy.trainer.model.rank_share import RankShare, SlicedWeights, WholeWeights
@@ -175,8 +175,7 @@ def make_engine(model: torch.nn.Module, settings: dict[str, Any], training: Trai
     named = ((name, each) for name, each in model.named_parameters() if each.requires_grad)
     trainable = parameter_groups(named, training or TrainingSpec())
     if settings["zero_optimization"]["stage"] < 3 and next(model.parameters()).is_cuda:
-        torch.cuda.empty_cache()
-        trainable = groups_for_card(trainable, free_bytes=torch.cuda.mem_get_info()[0])
+        trainable = groups_for_card(trainable, free_bytes=least_free_bytes())
     own = settings["optimizer"]["type"] == ADAMW_8BIT
     engine, *_ = deepspeed.initialize(
         model=model,

@@ -32,6 +32,23 @@ def groups_for_card(groups: Groups, *, free_bytes: int, group_bytes: int = _GROU
     return [{**group, "params": part} for group in whole for part in _parts(group["params"], group_bytes)]
 
 
+def least_free_bytes() -> int:
+    """Free memory of the card that has least of it: ranks that cut their groups otherwise than others would wait for
+    them for ever.
+    """
+    torch.cuda.empty_cache()
+    return least_of_all(torch.cuda.mem_get_info()[0], torch.device("cuda", torch.cuda.current_device()))
+
+
+def least_of_all(number: int, device: torch.device) -> int:
+    """The least ``number`` of all ranks; collective where there are several."""
+    if not torch.distributed.is_initialized():
+        return number
+    least = torch.tensor(number, dtype=torch.int64, device=device)
+    torch.distributed.all_reduce(least, op=torch.distributed.ReduceOp.MIN)
+    return int(least)
+
+
 def _parts(parameters: Iterable[torch.nn.Parameter], most_bytes: int) -> Iterator[Sequence[torch.nn.Parameter]]:
     """Runs of ``parameters`` of at most ``most_bytes`` each, or of one alone."""
     part: list[torch.nn.Parameter] = []
