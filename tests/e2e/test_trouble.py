@@ -11,7 +11,7 @@ from tests.e2e.growing import growing
 from tests.e2e.together import Run, Together
 from tests.e2e.walker import Walker, job_text, long_training
 
-from frenzy.cli.embedded.stack import COMPONENTS
+from frenzy.cli.embedded.stack import COMPONENTS, Stack
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.values.errors import ReasonCode
@@ -48,8 +48,14 @@ def ordeal(walker: Walker) -> Ordeal:
     # The others' health is asked of the server, which comes last.
     for name in reversed(tuple(COMPONENTS)):
         stack.restart(name)
-    healthy = tuple(each.name for each in stack.status() if each.is_healthy)
+    # The server hears of each in its own time.
+    healthy = walker.eventually("all of them healthy", lambda: _all_healthy(stack))
     return Ordeal(view=walker.succeed(*run), num_free=num_free, num_alive=num_alive, healthy=healthy)
+
+
+def _all_healthy(stack: Stack) -> tuple[str, ...] | None:
+    found = tuple(each.name for each in stack.status() if each.is_healthy)
+    return found if len(found) == len(COMPONENTS) else None
 
 
 @pytest.mark.thorough
