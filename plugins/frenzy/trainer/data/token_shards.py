@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, BinaryIO, Final
 
 from annotated_types import Ge
 
@@ -104,7 +104,9 @@ class Shelf:
 
 
 class ShardDraft:
-    """A shard under way: nobody else sees it before ``publish``."""
+    """A shard under way: nobody else sees it before ``publish``. Its file begins with the first tokens: whoever is told
+    to stop while a draft is made has nothing to discard.
+    """
 
     def __init__(self, place: str, width: int, segment: int, number: int) -> None:
         self._place, self._width, self._segment, self._number = place, width, segment, number
@@ -114,11 +116,11 @@ class ShardDraft:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
         self._file = Path(folder or tempfile.gettempdir()) / f".shard-{uuid.uuid4().hex}.tmp"
-        self._out = self._file.open("xb")
+        self._out: BinaryIO | None = None
         self.num_characters = 0
 
     def add(self, ids: bytes, *, num_texts: int, num_characters: int) -> None:
-        self._out.write(ids)
+        self._opened().write(ids)
         self._digest.update(ids)
         self._num_bytes += len(ids)
         self._num_texts += num_texts
@@ -134,9 +136,9 @@ class ShardDraft:
             is_last=is_last,
             digest=self._digest.hexdigest(),
         )
-        self._out.flush()
-        os.fsync(self._out.fileno())  # or a node that loses its power keeps the manifest alone
-        self._out.close()
+        with self._opened() as out:
+            out.flush()
+            os.fsync(out.fileno())  # or a node that loses its power keeps the manifest alone
         place = files.local_path(f"{self._place}/{shard.name}")
         if place is not None:
             self._file.replace(place)
@@ -148,5 +150,11 @@ class ShardDraft:
 
     def discard(self) -> None:
         """Leave nothing behind of what was not published."""
-        self._out.close()
+        if self._out is not None:
+            self._out.close()
         self._file.unlink(missing_ok=True)
+
+    def _opened(self) -> BinaryIO:
+        if self._out is None:
+            self._out = self._file.open("xb")
+        return self._out
