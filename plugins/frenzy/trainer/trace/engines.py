@@ -152,6 +152,7 @@ def _answering(step: Callable[..., Any], answers: Answers) -> Callable[..., Any]
 def one_of(num_ranks: int, rank: int = 0) -> Iterator[None]:
     """This process as ``rank`` of ``num_ranks`` whose messages go nowhere. Raises PermanentError in a real group."""
     from torch import distributed
+    from torch.nn import functional
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     if distributed.is_initialized():
@@ -174,6 +175,7 @@ def one_of(num_ranks: int, rank: int = 0) -> Iterator[None]:
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=num_ranks)
     remembered = [(module, dict(vars(module))) for module in (coordinator, groups, comm)]
+    linear = functional.linear
     coordinator.assert_ints_same_as_other_ranks = _nothing  # the other ranks say nothing
     try:
         with warnings.catch_warnings():
@@ -183,6 +185,7 @@ def one_of(num_ranks: int, rank: int = 0) -> Iterator[None]:
     finally:
         for module, names in remembered:  # the library keeps its groups in globals
             vars(module).update(names)
+        functional.linear = linear  # stage 3 puts its own there for good, which keeps other tensors under autocast
         distributed.destroy_process_group()
 
 

@@ -210,6 +210,13 @@ def test_deepspeed_between_steps_holds_what_its_partitioning_says(zero_stage: in
     assert part(result, "between steps", "fp32 master weights") == pytest.approx(partitioned * 4 / 12, rel=0.01)
 
 
+def test_a_trace_of_stage_three_leaves_nothing_that_changes_the_next_one() -> None:
+    choices = replace(SHORT, precision=Precision.AUTOCAST_BF16)
+    before = traced_run(LLAMA, choices)
+    traced_run(LLAMA, SHORT, zero_settings(3, 8, 20_000), num_ranks=8)
+    assert traced_run(LLAMA, choices) == before
+
+
 def test_only_the_first_stage_holds_all_gradients_until_they_are_reduced() -> None:
     held = [
         part(traced_run(LLAMA, SHORT, zero_settings(stage, 8, 20_000), num_ranks=8), "reduction", "gradients")
