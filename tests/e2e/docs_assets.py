@@ -79,7 +79,7 @@ def take_terminal(page: Browser, lines: list[str]) -> None:
 def take_airflow(page: Browser, stack: Stack) -> None:
     """The newest run's graph with its task group open, and the page of its tab Training."""
     run = newest_run(stack)
-    page.cookie(stack.base_url, "_token", stack.token("viewer"))
+    page.cookie(stack.base_url, "_token", stack.token("admin"))
     page.window(1400, 760)
     page.open(stack.base_url)
     page.wait_for(f"location.origin === {json.dumps(stack.base_url)}")
