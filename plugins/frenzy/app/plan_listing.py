@@ -145,6 +145,7 @@ def _request(facts: PlanFacts, services: Services, run: RunRecord, following: Ne
         measured_runs=facts.measured,
         resumes_as=_written_by(run, following),
         trace=trace_in(run.model_config),
+        known_tokens=run.data_facts.vocab_size,
     )
 
 

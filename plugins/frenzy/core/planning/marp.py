@@ -41,10 +41,11 @@ def plan_candidates(
     """All plans worth knowing of, best first; refused ones last.
 
     Raises PermanentError when the model is outside the memory model's support, cannot take the
-    job's sequences, or the policy is unknown.
+    job's sequences or tokens, or the policy is unknown.
     """
     solve = _policy(policy)
     _check_positions(request)
+    _check_vocabulary(request)
     return _candidates(solve, request, cluster, calibration)
 
 
@@ -56,6 +57,20 @@ def _check_positions(request: PlanRequest) -> None:
                 code=ReasonCode.BAD_CONFIG_OR_DATA,
                 detail=f"data.sequence_length is {length}, but the model has {positions} positions.",
                 remedy=f"data.sequence_length: {length} -> {positions}, or a model with more positions.",
+            )
+        )
+
+
+def _check_vocabulary(request: PlanRequest) -> None:
+    """A script brings a tokenizer of its own."""
+    model, words = request.job.model, request.shape.vocab_size
+    tokens = model.tokenizer_size or request.known_tokens
+    if request.job.workload is None and tokens is not None and words < tokens:
+        raise PermanentError(
+            Reason(
+                code=ReasonCode.BAD_CONFIG_OR_DATA,
+                detail=f"vocab_size is {words}, but model.tokenizer {model.tokenizer!r} has {tokens} tokens.",
+                remedy=f"vocab_size: {words} -> {tokens}, or a tokenizer with at most {words} tokens.",
             )
         )
 

@@ -22,7 +22,8 @@ class PlanRequest:
     jobs taught about the predictions. resumes_as: the plan that wrote the checkpoint of a script
     that goes on in the same shape only. every_plan: list also what other plans beat, and all that is refused
     for GPUs that there are. micro_batch_size: of the only plans that are looked at. measured_runs: what runs of the
-    same script took, where nobody names its model. trace: of a model whose family has no coefficients.
+    same script took, where nobody names its model. trace: of a model whose family has no coefficients. known_tokens:
+    of a tokenizer that exists already, where its size is known.
     """
 
     job: TrainingJob
@@ -37,6 +38,7 @@ class PlanRequest:
     micro_batch_size: int | None = None
     measured_runs: MeasuredRuns = NOTHING_MEASURED
     trace: ModelTrace | None = None
+    known_tokens: int | None = None
 
     @property
     def residual_family(self) -> str:

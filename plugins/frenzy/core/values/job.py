@@ -29,6 +29,8 @@ JOB_DAG_PREFIX: Final = "job_"
 OUTPUT_HEADS: Final = ("lm_head", "embed_out")
 # Implementations of attention that keep the documents of a packed sequence apart.
 MASKING_ATTENTION: Final = ("sdpa", "eager")
+# Each byte is a token, and one ends a text.
+BYTE_TOKENS: Final = 257
 # What marks the assistant's part in a chat template.
 GENERATION_MARK: Final = r"\{%-?\s*generation\s*-?%\}"
 
@@ -74,6 +76,11 @@ class ModelSpec(Closed):
         ),
     ] = "byte"
     tokenizer_vocab_size: Annotated[int, Ge(260), Le(1_000_000), Doc("Vocabulary of a trained tokenizer.")] = 4096
+
+    @property
+    def tokenizer_size(self) -> int | None:
+        """Tokens of a tokenizer that the trainer makes; None of one that exists already."""
+        return {"byte": BYTE_TOKENS, "train": self.tokenizer_vocab_size}.get(self.tokenizer)
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -40,6 +40,7 @@ def cross_field_violations(job: TrainingJob) -> tuple[Violation, ...]:
                 "model.config.model_type", job.model.config.get("model_type"), "name the family, e.g. gpt2 or llama"
             )
         )
+    found += _vocabulary_violations(job)
     found += _workload_violations(job)
     if job.workload is None and (job.training.max_steps is None) == (job.training.epochs is None):
         found.append(
@@ -62,6 +63,15 @@ def cross_field_violations(job: TrainingJob) -> tuple[Violation, ...]:
         found.append(_violation("trigger", "cron and assets", "give at most one of cron and assets"))
     found += environment_violations(job.env, job.secrets)
     return tuple(found)
+
+
+def _vocabulary_violations(job: TrainingJob) -> Iterator[Violation]:
+    """A model that has no row for some of its tokenizer's tokens."""
+    words, tokens = (job.model.config or {}).get("vocab_size"), job.model.tokenizer_size
+    if job.workload is None and isinstance(words, int) and tokens is not None and words < tokens:
+        size = " (model.tokenizer_vocab_size)" if job.model.tokenizer == "train" else ""
+        allowed = f"at least {tokens}, the tokens of the tokenizer {job.model.tokenizer!r}{size}"
+        yield _violation("model.config.vocab_size", words, allowed)
 
 
 def _workload_violations(job: TrainingJob) -> Iterator[Violation]:

@@ -20,7 +20,6 @@ _MOST_BYTES: Final = 256 * 1024**2
 # Characters that are no text count, too, and each row as many more: it takes time however short it is.
 _MOST_COST: Final = 2 * _MOST_BYTES
 _COST_OF_A_PIECE: Final = 100
-_BYTE_VOCABULARY: Final = 257
 # Bytes of English text per token of a byte-level BPE: 2.5 at 1,024 tokens, 4.4 at GPT-2's 50,257;
 # in between it goes with the logarithm of the vocabulary.
 _BYTES_PER_TOKEN_AT_1024: Final = 2.5
@@ -43,7 +42,7 @@ def data_facts(job: TrainingJob, *, known: DataFacts = _NOTHING) -> DataFacts:
     Raises BadInputError for a missing file, an unknown ending, a missing or non-text column.
     """
     _check_held_out(job)
-    vocab_size = known.vocab_size or _vocab_size(job.model)
+    vocab_size = known.vocab_size or job.model.tokenizer_size
     if known.num_tokens is not None:
         list_files(job.data)
         return replace(known, vocab_size=vocab_size)
@@ -100,12 +99,6 @@ def _share_read(data: DataSpec, num_bytes: int) -> float | None:
 
 def _scaled(value: float, share: float | None) -> int | None:
     return None if share is None else math.ceil(value / min(share, 1.0))
-
-
-def _vocab_size(model: ModelSpec) -> int | None:
-    if model.tokenizer == "byte":
-        return _BYTE_VOCABULARY
-    return model.tokenizer_vocab_size if model.tokenizer == "train" else None
 
 
 def _bytes_per_token(model: ModelSpec, vocab_size: int | None) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from frenzy.core.values.job import ModelSpec
+from frenzy.core.values.job import BYTE_TOKENS, ModelSpec
 from frenzy.trainer.outcome import BadInputError
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def make_tokenizer(model: ModelSpec, texts: Iterable[str]) -> Any:
 
 def is_byte_tokenizer(tokenizer: Any) -> bool:
     """Whether token ids are simply the bytes of the text (then encoding needs no library)."""
-    return len(tokenizer) == 257 and tokenizer.eos_token_id == 256
+    return len(tokenizer) == BYTE_TOKENS and tokenizer.eos_token_id == 256
 
 
 def _pieces(texts: Iterable[str]) -> Iterator[str]:

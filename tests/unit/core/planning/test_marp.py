@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -24,7 +25,7 @@ from frenzy.core.planning.marp import plan_candidates, remedies, smallest_remedy
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import PermanentError, ReasonCode
-from frenzy.core.values.job import Checkpointing, ConstraintsSpec, Objective, Precision
+from frenzy.core.values.job import Checkpointing, ConstraintsSpec, ModelSpec, Objective, Precision
 from frenzy.core.values.resource_plan import Candidate
 
 batches = st.sampled_from([1, 2, 6, 7, 16, 24, 60])
@@ -185,6 +186,27 @@ def test_sequences_longer_than_the_models_positions_are_refused_with_the_length_
     with pytest.raises(PermanentError, match="1024 positions") as caught:
         plan_candidates(request(of=job(sequence_length=2048)), mixed_cluster(), CALIBRATION)
     assert "2048 -> 1024" in (caught.value.reason.remedy or "")
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "known_tokens", "tokens"),
+    [("byte", None, 257), ("byte", 50_257, 257), ("train", None, 4096), ("a-folder", 300, 300)],
+)
+def test_a_vocabulary_without_all_tokens_of_the_tokenizer_is_refused(
+    tokenizer: str, known_tokens: int | None, tokens: int
+) -> None:
+    given = replace(job(), model=ModelSpec(path="m", tokenizer=tokenizer))
+    enough, short = (model_shape(gpt2_config(vocab=each)) for each in (tokens, tokens - 1))
+    with pytest.raises(PermanentError, match=f"is {tokens - 1}, but model.tokenizer '{tokenizer}'") as caught:
+        plan_candidates(request(short, given, known_tokens=known_tokens), mixed_cluster(), CALIBRATION)
+    assert f"{tokens - 1} -> {tokens}" in (caught.value.reason.remedy or "")
+    assert plan_candidates(request(enough, given, known_tokens=known_tokens), mixed_cluster(), CALIBRATION)
+
+
+@pytest.mark.parametrize("tokenizer", ["model", "a-folder"])
+def test_a_tokenizer_of_unknown_size_is_left_to_the_workers(tokenizer: str) -> None:
+    given = replace(job(), model=ModelSpec(path="m", tokenizer=tokenizer))
+    assert plan_candidates(request(model_shape(gpt2_config(vocab=10)), given), mixed_cluster(), CALIBRATION)
 
 
 def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
