@@ -48,6 +48,7 @@ from frenzy.core.values.units import format_bytes
 from frenzy.ports import LedgerTx
 
 _MAX_POINTS = 600
+_PLANS_NAMED = 3
 # Of all attempts that one answer shows: a record costs about 50 us.
 _MOST_RECORDS = 20_000
 
@@ -330,7 +331,7 @@ def explain(services: Services, run_key: str) -> Explanation:
         run = require_run(tx, run_key)
         attempts = tx.attempts(run_key)
         lines = [f"Job {run.job.name!r} is {run.state}."]
-        lines += _plan_lines(run)
+        lines += _plan_lines(run, tx.queue_entry(run_key))
         lines += [line for attempt in attempts for line in _attempt_lines(attempt)]
         if run.state is JobState.CHECKPOINTING and run.reason is not None:
             lines.append(f"It is saving a checkpoint to stop: {run.reason.code}: {run.reason.sentence}")
@@ -347,12 +348,16 @@ def explain(services: Services, run_key: str) -> Explanation:
     return Explanation(run_key=run_key, state=run.state, reason=without_masked(run.reason, run), lines=shown)
 
 
-def _plan_lines(run: RunRecord) -> Iterable[str]:
+def _plan_lines(run: RunRecord, entry: QueueEntry | None) -> Iterable[str]:
+    """After an attempt the first of all plans is no news: what it wants now, or why it runs what it runs, is."""
     feasible = [each for each in run.candidates if each.feasible]
     if not run.candidates:
         return
-    refused = len(run.candidates) - len(feasible)
-    yield f"{fitting(len(feasible))} the cluster; refused: {refused}."
+    listed = f"{fitting(len(feasible))} the cluster; refused: {len(run.candidates) - len(feasible)}."
+    if run.num_attempts > 1 or entry is not None and run.num_attempts:
+        yield f"Planned anew after attempt {run.num_attempts - (entry is None)}: {listed}"
+        return
+    yield listed
     for best in sorted(feasible, key=lambda each: each.rank or 0)[:1]:
         memory = best.plan.memory
         yield (
@@ -379,6 +384,11 @@ def _waiting_lines(tx: LedgerTx, services: Services, run_key: str, now_s: float)
     entry = tx.queue_entry(run_key)
     if entry is None:
         return
+    after = entry.next_attempt.previous
+    if after is not None:
+        plans = ", ".join(each.plan_id for each in entry.plans[:_PLANS_NAMED])
+        more = len(entry.plans) - _PLANS_NAMED
+        yield f"After {after.plan_id} it takes {plans}{f' or one of {more} more' if more > 0 else ''}."
     if entry.hold is not None:
         yield f"It waits: {entry.hold.code}: {entry.hold.sentence}"
         if entry.hold.remedy:

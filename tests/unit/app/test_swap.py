@@ -78,6 +78,12 @@ def test_what_both_were_told_can_be_read_later(holder: Airflow, scheduler: Scrip
     waiting = "\n".join(explain(pressed.services, pressed.key).lines)
     assert "MEMORY_PRESSURE_FORECAST" in waiting
     assert "It waits: WAITING_FOR_MOVE: Starts as " in waiting
+    with pressed.services.ledger.reading() as tx:
+        entry = tx.queue_entry(pressed.key)
+    assert entry is not None
+    assert f"After {run_view(pressed.services, pressed.key).attempts[0].plan.plan_id} it takes " in waiting
+    assert entry.plans[0].plan_id in waiting
+    assert "Ranked first" not in waiting
     holder.end(1, STOPPED, last_step=22)
     holder.decide()
     holder.place()
