@@ -391,9 +391,9 @@ def _waiting_lines(tx: LedgerTx, services: Services, run_key: str, now_s: float)
         yield f"After {after.plan_id} it takes {plans}{f' or one of {more} more' if more > 0 else ''}."
     if entry.hold is not None:
         yield f"It waits: {entry.hold.code}: {entry.hold.sentence}"
-        if entry.hold.remedy:
-            yield f"What would help: {entry.hold.remedy}"
     yield from _placement_lines(tx, services, run_key, now_s)
+    if entry.hold is not None and entry.hold.remedy:
+        yield f"What would help: {entry.hold.remedy}"
 
 
 def _placement_lines(tx: LedgerTx, services: Services, run_key: str, now_s: float) -> Iterable[str]:

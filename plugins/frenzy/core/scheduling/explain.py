@@ -16,8 +16,9 @@ from frenzy.core.scheduling.better_plans import better_plans
 from frenzy.core.scheduling.engine.deadlines import running_sentence
 from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy, Policy
+from frenzy.core.scheduling.engine.state import SchedulingState, end_of
 from frenzy.core.scheduling.engine.swap import refusals
-from frenzy.core.scheduling.engine.wording import listed
+from frenzy.core.scheduling.engine.wording import about, listed
 from frenzy.core.scheduling.reasons.holds import Judge
 from frenzy.core.scheduling.reasons.remedies import Trials, Untold, smallest_of_each_type
 from frenzy.core.scheduling.reasons.rule_changes import least_weight
@@ -27,9 +28,11 @@ from frenzy.core.values.cluster import Placement
 from frenzy.core.values.errors import Reason, ReasonCode, SpecError, Violation
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob, SchedulingFacts, Start
+from frenzy.core.values.units import counted
 
 _MAX_OPTIONS_SHOWN = 5
 _MAX_HOLDERS_SHOWN = 5
+_MAX_TYPES_HELD = 3
 # Each try is a whole decision: seconds in all for a queue of thousands.
 _MAX_TYPES_TRIED = 4
 _MOST_LOOKS = 200_000
@@ -54,9 +57,9 @@ class Explanation:
     """What the scheduler does with one job, and why.
 
     plan, placement: of a job that runs or would start. position, expected_start_s: of one that
-    waits. deadline: what comes of it. counterfactuals: changes that were tried and would start it now, or move it
-    to a better plan, one sentence each. holders: who does not move for it, though its memory exceeded its GPUs,
-    likewise.
+    waits. deadline: what comes of it. held: who has the GPUs that it could take, and for how long.
+    counterfactuals: changes that were tried and would start it now, or move it to a better plan, one sentence each.
+    holders: who does not move for it, though its memory exceeded its GPUs, likewise.
     """
 
     run_key: str
@@ -69,6 +72,7 @@ class Explanation:
     expected_start_s: float | None = None
     deadline: str | None = None
     options: tuple[OptionView, ...] = ()
+    held: tuple[str, ...] = ()
     counterfactuals: tuple[str, ...] = ()
     holders: tuple[str, ...] = ()
 
@@ -80,7 +84,7 @@ class Explanation:
         shown = tuple(ranked.sentence for ranked in self.options[:_MAX_OPTIONS_SHOWN])
         left = len(self.options) - len(shown)
         rest = (f"{left} more {'plan needs' if left == 1 else 'plans need'} other GPUs.",) if left > 0 else ()
-        return (*position, *deadline, *shown, *rest, *self.holders, *self.counterfactuals)
+        return (*position, *deadline, *shown, *rest, *self.held, *self.holders, *self.counterfactuals)
 
 
 def explain(facts: SchedulingFacts, run_key: str, now_s: float, policy: Policy) -> Explanation:
@@ -104,6 +108,7 @@ def explain(facts: SchedulingFacts, run_key: str, now_s: float, policy: Policy) 
         expected_start_s=hold.expected_start_s,
         deadline=judge.deadline(entry),
         options=_options(judge, entry),
+        held=tuple(_held(decision.after, entry, now_s)),
         counterfactuals=_counterfactuals(Trials(facts, facts, now_s, policy, decide, _MOST_LOOKS), entry),
         holders=tuple(islice(_who_stays(facts, entry, now_s, policy), _MAX_HOLDERS_SHOWN)),
     )
@@ -114,6 +119,21 @@ def _options(judge: Judge, entry: Entry) -> tuple[OptionView, ...]:
     if entry.job.run_key in judge.record.after.running:
         return ()
     return tuple(OptionView(plan=each.plan, sentence=judge.option(entry, each)) for each in entry.others.listed)
+
+
+def _held(state: SchedulingState, entry: Entry, now_s: float) -> Iterator[str]:
+    """Who has the GPUs of each type that it could take, those first that end soonest."""
+    types = dict.fromkeys(ranked.gpu_type for ranked in entry.others.listed)
+    for gpu_type in islice(types, _MAX_TYPES_HELD):
+        jobs = (job for job in state.running.values() if job.plan.gpu_type == gpu_type)
+        ends = [_until(job, now_s) for job in sorted(jobs, key=end_of)]
+        if ends:
+            yield f"{gpu_type} is held by {listed(ends, last='and')}."
+
+
+def _until(job: RunningJob, now_s: float) -> str:
+    left = "" if job.expected_end_s is None else f", for {about(job.expected_end_s - now_s)} more"
+    return f"{job.job_name} ({counted(job.plan.num_gpus, 'GPU')}{left})"
 
 
 def _who_stays(facts: SchedulingFacts, entry: Entry, now_s: float, policy: Policy) -> Iterator[str]:

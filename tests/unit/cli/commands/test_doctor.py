@@ -182,6 +182,13 @@ def test_a_gpu_without_a_driver_is_a_problem_where_workers_run_here(tmp_path: Pa
     assert [each.level for each in this_machine.driver(in_pods)] == [Level.OK]
 
 
+def test_a_cluster_file_that_is_not_there_is_one_problem_and_no_word_of_a_driver(tmp_path: Path) -> None:
+    settings = replace(Settings(), run_root=str(tmp_path / "runs"), cluster_file=tmp_path / "nowhere.yaml")
+    found = list(this_machine.findings(settings))
+    assert [each.check for each in found if "nowhere.yaml" in each.detail] == ["settings"]
+    assert not [each for each in found if each.check == "driver"]
+
+
 def test_rights_that_are_lacking_are_named() -> None:
     assert [each.level for each in pod_rights.rights(lambda *asked: True, "jobs")] == [Level.OK]
     lacking, blind = pod_rights.rights(lambda verb, resource, namespace: verb == "get", "jobs")

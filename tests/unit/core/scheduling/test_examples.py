@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.unit.core.has_world import facts, gpu_type, held, node, plan, running, started, waiting, where
+from tests.unit.core.has_world import elastic, facts, gpu_type, held, node, plan, running, started, waiting, where
 
 from frenzy.core.scheduling import (
     BackfillPolicy,
     HasPolicy,
     Outcome,
     PaperPolicy,
+    Policy,
     SchedulingState,
     apply_actions,
     explain,
@@ -87,7 +88,7 @@ class TestPlacement:
         assert where(started(schedule(facts(nodes, [spread]), 0.0, HAS))["a"]) == {"n3": 4, "n2": 2}
         reason = hold_of(facts(nodes[:1], [waiting("a", plan("v100", 1, host_gib=6, host_gib_per_gpu=2))]), "a").reason
         assert reason.code is ReasonCode.NEVER_FITS
-        assert "6.0 GiB of host memory, 2.0 GiB more and 1 CPU for each GPU on a node" in reason.detail
+        assert "6.0 GiB of host memory, and 2.0 GiB and 1 CPU more for each GPU on a node" in reason.detail
 
     def test_what_running_ranks_hold_of_a_nodes_host_memory_is_not_given_twice(self) -> None:
         nodes = [node("n1", "v100", 4, host_gib=24)]
@@ -289,7 +290,7 @@ class TestReasons:
         nodes = [node("n1", "v100", 2), node("n2", "v100", 2)]
         reason = hold_of(facts(nodes, [waiting("a", plan("v100", 4, tp=4))]), "a").reason
         assert reason.code is ReasonCode.NEVER_FITS
-        assert reason.remedy == "4 more v100 on one further node in the cluster"
+        assert reason.remedy == "4 more v100 in the cluster on one further node"
 
     def test_a_fragmented_cluster_asks_for_a_whole_group_on_one_node(self) -> None:
         nodes = [node("n1", "v100", 2), node("n2", "v100", 2)]
@@ -297,7 +298,7 @@ class TestReasons:
         reason = hold_of(facts(nodes, [waiting("a", plan("v100", 2, tp=2))], run), "a").reason
         assert reason.code is ReasonCode.WAITING_FOR_GPUS
         assert reason.detail == "Needs 2 v100 in groups of 2 on one node; idle: 2 of 4 v100."
-        assert reason.remedy == "2 more v100 on one further node free"
+        assert reason.remedy == "2 more v100 free on one further node"
 
     def test_idle_gpus_that_are_too_small_are_named_as_such(self) -> None:
         types = (gpu_type("a100", memory_gib=40), gpu_type("t4", memory_gib=16))
@@ -344,6 +345,20 @@ class TestExplain:
         assert (found.outcome, found.position) == (Outcome.WAITS, 2)
         assert found.counterfactuals == ("With 3 more idle v100 it would start now.",)
         assert found.options[0].sentence == "2xv100-z2-mb1 needs 2 v100; 1 is idle."
+        assert found.held == ("v100 is held by job-r (2 GPUs, for about 10 min more).",)
+        assert found.lines[0] == "It is number 2 in the queue."
+        remedy = hold_of(snapshot, "last").reason.remedy or ""
+        assert remedy.startswith("3 more v100 free (other jobs take some of them first)")
+
+    @pytest.mark.parametrize("policy", [HAS, BackfillPolicy()])
+    def test_it_says_who_holds_what_the_job_waits_for_and_until_when(self, policy: Policy) -> None:
+        ends = {"late": 7200.0, "soon": 30.0, "open": None}
+        run = [running(name, plan("v100", 1), ("n1", 1), end_s=end) for name, end in ends.items()]
+        snapshot = facts([node("n1", "v100", 3)], [elastic(waiting("a", plan("v100", 2)))], run)
+        assert explain(snapshot, "a", 0.0, policy).held == (
+            "v100 is held by job-soon (1 GPU, for less than a minute more), job-late (1 GPU, for about 2.0 h more) "
+            "and job-open (1 GPU).",
+        )
 
     def test_a_run_that_starts_is_told_why_there(self) -> None:
         nodes = [node("n1", "v100", 2), node("n2", "v100", 1)]

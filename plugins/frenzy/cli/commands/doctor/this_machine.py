@@ -26,9 +26,11 @@ _LEAST_PYTHON: Final = (3, 11)
 def findings(settings: Settings) -> Iterator[Finding]:
     """Of everything that can be asked without a server."""
     yield from install()
-    yield from checked("settings", lambda: files(settings), "Correct the file that the sentence names.")
+    read = tuple(checked("settings", lambda: files(settings), "Correct the file that the sentence names."))
+    yield from read
     yield from storage(settings.run_root)
-    yield from checked("driver", lambda: driver(settings), "Correct the cluster file: it says what is needed.")
+    if not any(each.remedy for each in read):  # the cluster file says whether a driver is needed
+        yield from driver(settings)
 
 
 def install(requirements: Callable[[], list[str]] = lambda: metadata.requires(_PACKAGE) or []) -> Iterator[Finding]:

@@ -83,7 +83,7 @@ class SchedulingState:
         for job in new.values():
             room = room.hold(self.rules.need(job.plan), job.placement)
             for gpu_type in room.types_of(job.placement):
-                added.setdefault(gpu_type, []).append(_end(job))
+                added.setdefault(gpu_type, []).append(end_of(job))
         waiting, running = self.waiting.without(new), {**self.running, **new}
         return replace(
             self,
@@ -102,7 +102,7 @@ class SchedulingState:
         job = running.pop(run_key)
         ends = dict(self.ends)
         for gpu_type in self.room.types_of(job.placement):
-            at = bisect_left(ends[gpu_type], _end(job))
+            at = bisect_left(ends[gpu_type], end_of(job))
             ends[gpu_type] = ends[gpu_type][:at] + ends[gpu_type][at + 1 :]
             if not ends[gpu_type]:
                 del ends[gpu_type]
@@ -126,11 +126,12 @@ def _ends(room: FreeCapacity, jobs: Iterable[RunningJob]) -> dict[str, tuple[End
     ends: dict[str, list[End]] = {}
     for job in jobs:
         for gpu_type in room.types_of(job.placement):
-            ends.setdefault(gpu_type, []).append(_end(job))
+            ends.setdefault(gpu_type, []).append(end_of(job))
     return {gpu_type: tuple(sorted(on_type)) for gpu_type, on_type in ends.items()}
 
 
-def _end(job: RunningJob) -> End:
+def end_of(job: RunningJob) -> End:
+    """When it is expected to end; last, where nobody knows."""
     return (math.inf if job.expected_end_s is None else job.expected_end_s, job.run_key)
 
 

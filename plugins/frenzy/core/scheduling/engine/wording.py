@@ -38,15 +38,18 @@ def asked(need: Need) -> str:
 
 
 def host_needs(need: Need) -> str:
-    """``"6 GiB of host memory, 1.3 GiB more and 1 CPU for each GPU"``."""
-    node = [f"{format_bytes(need.host_bytes_per_node)} of host memory"] if need.host_bytes_per_node else []
+    """``"6 GiB of host memory, and 1.3 GiB and 1 CPU more for each GPU"``."""
+    node = f"{format_bytes(need.host_bytes_per_node)} of host memory" if need.host_bytes_per_node else ""
     each: list[str] = []
     if need.host_bytes_per_gpu:
-        each.append(f"{format_bytes(need.host_bytes_per_gpu)} {'more' if node else 'of host memory'}")
+        each.append(f"{format_bytes(need.host_bytes_per_gpu)}{'' if node else ' of host memory'}")
     if need.millicpus_per_gpu:
         cpus = need.millicpus_per_gpu / 1000
         each.append(f"{cpus:g} CPU{'' if cpus == 1 else 's'}")
-    return listed([*node, *each], last="and") + (" for each GPU" if each else "")
+    for_each = listed(each, last="and")
+    if not node or not each:
+        return node or f"{for_each} for each GPU"
+    return f"{node}, and {for_each} more for each GPU"
 
 
 def are(count: int) -> str:

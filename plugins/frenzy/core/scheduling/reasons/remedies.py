@@ -97,9 +97,9 @@ class Trials:
             if host is not None:
                 yield host
                 return
-        gpus = self._gpus(entry)
+        gpus = self._gpus(entry, "in the cluster" if code is ReasonCode.NEVER_FITS else "free")
         if gpus is not None:
-            yield f"{gpus} in the cluster" if code is ReasonCode.NEVER_FITS else f"{gpus} free"
+            yield gpus
         if code is ReasonCode.WAITING_BEHIND_HEAD:
             priority = self.priority(entry.queued)
             if priority is not None:
@@ -123,14 +123,14 @@ class Trials:
                 return priority
         return None
 
-    def _gpus(self, entry: Entry) -> str | None:
-        """The fewest idle GPUs of any type that would start the job."""
+    def _gpus(self, entry: Entry, where: str) -> str | None:
+        """The fewest idle GPUs of any type that would start the job; where: they are to be."""
         options = smallest_of_each_type(entry, self.facts.cluster)
         most = {each.need.gpu_type: gpus_wanted(self.facts, each.need.gpu_type) for each in options}
         for num_gpus in range(1, max(most.values(), default=0) + 1):
             for ranked in options:
                 if num_gpus <= most[ranked.gpu_type] and self.starts_with(entry, ranked, num_gpus):
-                    return _more(num_gpus, entry, ranked)
+                    return _more(num_gpus, entry, ranked, where)
         return None
 
     def starts_with(self, entry: Entry, ranked: RankedPlan, num_gpus: int) -> bool:
@@ -157,11 +157,13 @@ def smallest_of_each_type(entry: Entry, cluster: Cluster) -> list[RankedPlan]:
     return one_for_each_type(sorted(entry.others.listed, key=lambda each: each.need.num_gpus), cluster)
 
 
-def _more(num_gpus: int, entry: Entry, ranked: RankedPlan) -> str:
+def _more(num_gpus: int, entry: Entry, ranked: RankedPlan, where: str) -> str:
+    """Where they are more than it takes itself, others are served before it."""
     need = ranked.need
     grouped = any(each.need.group_size > 1 for each in entry.others.listed if each.need.gpu_type == need.gpu_type)
-    host = f" with {host_needs(need)}" if need.host_bytes_per_node or need.host_bytes_per_gpu else ""
-    return f"{num_gpus} more {need.gpu_type}{' on one further node' if grouped else ''}{host}"
+    shared = " (other jobs take some of them first)" if num_gpus > need.num_gpus else ""
+    host = f", with {host_needs(need)}" if need.host_bytes_per_node or need.host_bytes_per_gpu else ""
+    return f"{num_gpus} more {need.gpu_type} {where}{' on one further node' if grouped else ''}{shared}{host}"
 
 
 def _nearest_lack(room: FreeOfType, need: Need) -> tuple[str, Free] | None:
