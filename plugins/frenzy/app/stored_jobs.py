@@ -12,10 +12,13 @@ from frenzy.core.runs.access import (
     task_acts_for,
     use_refusals,
 )
-from frenzy.core.values.errors import Reason, ReasonCode, SpecError
+from frenzy.core.runs.ledger import FINAL_STATES, JobState
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, SpecError
 from frenzy.core.values.job import JOB_DAG_PREFIX, TrainingJob
 from frenzy.core.values.sources import check_sources
 from frenzy.ports import LedgerTx
+
+_NAMED = 5
 
 
 def check_job(services: Services, job: TrainingJob) -> None:
@@ -100,8 +103,17 @@ def job_text(services: Services, name: str) -> str:
 
 
 def remove_job(services: Services, name: str) -> None:
-    """Take the job's spec out of the folder; its DAG goes with the next parse. Raises NotFound."""
+    """Take the job's spec out of the folder; its DAG goes with the next parse.
+
+    Raises NotFound, and PermanentError where a run of it has not ended: its DAG would be gone from under it.
+    """
     with services.ledger.transaction() as tx:
+        active = tx.runs(states=[each for each in JobState if each not in FINAL_STATES], dag_ids=[dag_id_of(name)])
+        if active:
+            detail = f"Runs of {name} have not ended: {', '.join(each.run_key for each in active[:_NAMED])}."
+            raise PermanentError(
+                Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy="Wait for them, or: frenzy cancel RUN")
+            )
         tx.drop_job(name)
         if not services.jobs.remove(name):
             raise _not_found(name)

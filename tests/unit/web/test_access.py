@@ -195,6 +195,9 @@ def test_a_team_mate_s_change_leaves_the_job_its_owner(user: Users, run_key: str
 
 
 def test_a_removed_job_s_name_is_free_and_its_runs_stay_its_owner_s(user: Users, run_key: str) -> None:
+    refused = user("ada").send("DELETE", "/jobs/words")
+    assert (refused.status_code, f"Runs of words have not ended: {run_key}" in refused.text) == (400, True)
+    assert user("ada").send("POST", f"/runs/{run_key}/cancel", CancelRun(reason=REASON)).status_code < 300
     assert user("ada").send("DELETE", "/jobs/words").status_code == 204
     free = YAML.replace("fast", "default").replace("readers", "default")
     assert user("eve").ask("POST", "/jobs", SubmittedJob, SubmitJob(yaml_text=free)).changed
