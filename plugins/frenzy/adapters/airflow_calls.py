@@ -30,6 +30,11 @@ def newest_dag_runs(dag_id: str) -> Call[Any]:
     return airflow_call("GET", f"/dags/{_part(dag_id)}/dagRuns?order_by=-run_after&limit=1")
 
 
+def dags(prefix: str, offset: int = 0) -> Call[Any]:
+    """DAGs whose ids begin so, at most 100, with their schedules; ``total_entries`` says how many there are."""
+    return airflow_call("GET", f"/dags?dag_id_prefix_pattern={_part(prefix)}&order_by=dag_id&limit=100&offset={offset}")
+
+
 def trigger(dag_id: str, run_id: str, conf: Mapping[str, Any], note: str) -> Call[Any]:
     """Start a run of the DAG now. The caller names it, so that a call that is repeated starts no second one."""
     body = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf), "note": note}

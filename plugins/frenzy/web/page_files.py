@@ -16,15 +16,17 @@ from fastapi import HTTPException, Response
 
 PAGES: Final = MappingProxyType({"gpus": "GPUs", "new_job": "New job", "training": "Training"})
 _SCRIPT, _SHEET = "text/javascript; charset=utf-8", "text/css; charset=utf-8"
+_ICON = "image/svg+xml"
 # uPlot draws the charts: version 1.6.32, MIT (https://github.com/leeoniya/uPlot).
 STATIC_TYPES: Final = {
     "charts.js": _SCRIPT,
     "frenzy.css": _SHEET,
     "gpus.js": _SCRIPT,
-    "icon.svg": "image/svg+xml",
+    "gpus.svg": _ICON,
     "logs.js": _SCRIPT,
     "model.js": _SCRIPT,
     "new_job.js": _SCRIPT,
+    "new_job.svg": _ICON,
     "node_map.js": _SCRIPT,
     "page.js": _SCRIPT,
     "plans.js": _SCRIPT,
@@ -33,6 +35,7 @@ STATIC_TYPES: Final = {
     "theme.js": _SCRIPT,
     "timeline.js": _SCRIPT,
     "training.js": _SCRIPT,
+    "training.svg": _ICON,
     "uPlot.LICENSE.txt": "text/plain; charset=utf-8",
     "uPlot.css": _SHEET,
     "uPlot.js": _SCRIPT,

@@ -66,10 +66,13 @@ class FakeAirflow:
     conf: dict[str, Any] = field(default_factory=dict)
     evaluation: dict[str, Any] | None = None
     closed: str = ""
+    schedules: dict[str, str] = field(default_factory=dict)
+    stored_meanwhile: str | None = None
 
     def routes(self) -> FastAPI:
         app = FastAPI()
         app.post("/auth/token", status_code=201)(lambda: {"access_token": "x.y.z"})
+        app.get("/api/v2/dags")(self.dags)
         app.get("/api/v2/dags/{dag_id}/details")(self.details)
         app.post("/api/v2/dags/{dag_id}/dagRuns")(self.trigger)
         app.get("/api/v2/dags/job_{name}/dagRuns")(self.newest)
@@ -82,9 +85,17 @@ class FakeAirflow:
         app.get("/api/v2/importErrors")(lambda: {"import_errors": []})
         return app
 
+    def dags(self, offset: int) -> dict[str, Any]:
+        """Two to a page."""
+        known = sorted(self.schedules.items())
+        page = [{"dag_id": each, "timetable_summary": cron, "is_paused": "nightly" in each} for each, cron in known]
+        return {"dags": page[offset : offset + 2], "total_entries": len(page)}
+
     def details(self, dag_id: str) -> dict[str, Any]:
         if dag_id == self.closed:
             raise HTTPException(403, "Forbidden")
+        if self.stored_meanwhile is not None:
+            self.services.jobs.put(dag_id.removeprefix("job_"), self.stored_meanwhile)
         text = self.services.jobs.get(dag_id.removeprefix("job_"))
         self.looks_until_parsed -= 1
         if text is None or self.looks_until_parsed > 0:

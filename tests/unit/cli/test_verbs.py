@@ -137,6 +137,21 @@ def test_a_stored_job_without_a_training_run_is_told_why(
         assert told in said.err
 
 
+def test_a_submission_that_another_replaced_is_told_so_and_starts_nothing(
+    online: Command, world: World, spec: Path
+) -> None:
+    text = spec.read_text().replace("name: words", "name: twice")
+    spec.write_text(text)
+    before, world.airflow.looks_until_parsed = len(world.airflow.triggered), 1000
+    world.airflow.stored_meanwhile = text.replace("max_steps: 10", "max_steps: 11")
+    said = online("submit", str(spec))
+    world.airflow.looks_until_parsed, world.airflow.stored_meanwhile = 2, None
+    assert said.status == 2
+    assert "Another submission has replaced the job 'twice'" in said.err
+    assert "name of its own" in said.err
+    assert len(world.airflow.triggered) == before
+
+
 def test_submitting_without_trigger_tells_that_a_schedule_starts_runs(online: Command, spec: Path) -> None:
     spec.write_text(f"{spec.read_text()}trigger: {{cron: '0 3 * * *'}}\n")
     assert "starts its runs: 0 3 * * * (UTC), and one at once" in online("submit", str(spec), "--no-trigger").out

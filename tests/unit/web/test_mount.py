@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from importlib.resources import files
+
 import pytest
 
 from frenzy.web.mount import external_views, serves_api
+from frenzy.web.page_files import STATIC_TYPES
 
 
 @pytest.mark.parametrize(
@@ -37,6 +41,24 @@ def test_views_are_one_run_tab_and_two_nav_pages_below_the_server_s_root() -> No
     assert views[0]["href"].endswith("?dag_id={DAG_ID}&run_id={RUN_ID}")
     assert [each["nav_top_level"] for each in views] == [False, True, True]
     assert [each["url_route"] for each in views] == ["frenzy_training", "frenzy_gpus", "frenzy_new_job"]
+
+
+def test_each_view_has_an_icon_of_its_own_that_stands_out_from_any_ground() -> None:
+    names = [each["icon"].removeprefix("/frenzy/static/") for each in external_views("")]
+    assert names == ["training.svg", "gpus.svg", "new_job.svg"]
+    for name in names:
+        assert name in STATIC_TYPES
+        drawn = files("frenzy.web").joinpath("static", name).read_text(encoding="utf-8")
+        rim, ink = (luminance(each) for each in re.findall(r'stroke="#(\w{6})"', drawn))
+        assert (rim + 0.05) / (ink + 0.05) > 4.5
+        assert len(set(re.findall(r' d="([^"]+)"', drawn))) == 1, "the rim has the shape of the ink"
+
+
+def luminance(colour: str) -> float:
+    """Of WCAG 2."""
+    shares = [int(colour[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    linear = [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in shares]
+    return sum(weight * each for weight, each in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 def test_views_of_a_server_at_the_root() -> None:

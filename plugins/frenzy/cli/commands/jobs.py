@@ -1,29 +1,41 @@
-"""``frenzy jobs``: which jobs are stored, and to be rid of them."""
+"""``frenzy jobs``: which jobs are stored, what starts them and how they stand; and to be rid of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from frenzy.adapters import airflow_calls as calls
 from frenzy.api import endpoints
 from frenzy.cli.commands.server import Api, connect
 from frenzy.cli.render.console import out, print_json
-from frenzy.core.runs.ledger import FINAL_STATES
+from frenzy.cli.render.tables import Grid, grid, local_date, local_time, state_text
+from frenzy.core.runs.ledger import FINAL_STATES, JobState, RunRecord
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
+from frenzy.core.values.job import JOB_DAG_PREFIX
 
 _MOST_RUNS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredJob:
-    """A job that is stored, or was until now."""
+    """A job that is stored, or was until now.
+
+    schedule: what starts it, as Airflow says it; None where nothing does, or it is not known yet. run_key, state,
+    began_s: of its newest training run, if one is known.
+    """
 
     job: str
     deleted: bool
+    schedule: str | None = None
+    is_paused: bool = False
+    run_key: str | None = None
+    state: JobState | None = None
+    began_s: float | None = None
 
 
 def jobs(
@@ -33,7 +45,7 @@ def jobs(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the values as JSON.")] = False,
 ) -> int:
-    """The stored jobs, or those of some names; with --delete they are deleted."""
+    """The stored jobs, or those of some names, with schedule and newest run; with --delete they are deleted."""
     if delete and not names:
         raise _refused("--delete is for named jobs alone.", "Name them, or: frenzy jobs 'mine-*' --delete")
     with connect() as api:
@@ -43,13 +55,55 @@ def jobs(
             _check_idle(api, chosen)
             for each in chosen:
                 api.ask(endpoints.remove_job(each))
+            found = [StoredJob(job=each, deleted=True) for each in chosen]
+        else:
+            found = _described(api, chosen) if chosen else []
     if as_json:
-        print_json(tuple(StoredJob(job=each, deleted=delete) for each in chosen))
-    elif chosen:
-        out().print("\n".join(f"{each} deleted" if delete else each for each in chosen))
+        print_json(found)
+    elif delete:
+        out().print("\n".join(f"{each} deleted" for each in chosen))
     else:
-        out().print("No job is stored.")
+        out().print(_table(found) if found else "No job is stored.")
     return 0
+
+
+def _described(api: Api, names: Sequence[str]) -> list[StoredJob]:
+    """With what Airflow says of their DAGs, and their newest training runs."""
+    dags = {each["dag_id"]: each for each in _dags(api)}
+    newest_first = api.ask(endpoints.runs(_MOST_RUNS))
+    runs = {view.run.identity.dag_id: view.run for view in reversed(newest_first)}
+    return [_stored(each, dags.get(JOB_DAG_PREFIX + each, {}), runs.get(JOB_DAG_PREFIX + each)) for each in names]
+
+
+def _dags(api: Api) -> Iterator[dict[str, Any]]:
+    offset = 0
+    while True:
+        page = api.ask(calls.dags(JOB_DAG_PREFIX, offset))
+        yield from page["dags"]
+        offset += len(page["dags"])
+        if not page["dags"] or offset >= page["total_entries"]:
+            return
+
+
+def _stored(name: str, dag: Mapping[str, Any], run: RunRecord | None) -> StoredJob:
+    known = StoredJob(
+        job=name, deleted=False, schedule=dag.get("timetable_summary"), is_paused=bool(dag.get("is_paused"))
+    )
+    return known if run is None else replace(known, run_key=run.run_key, state=run.state, began_s=run.created_s)
+
+
+def _table(found: Sequence[StoredJob]) -> Grid:
+    rows = (
+        (
+            each.job,
+            f"{each.schedule or '-'}{', paused' if each.is_paused else ''}",
+            each.run_key or "-",
+            "-" if each.state is None else state_text(each.state),
+            "-" if each.began_s is None else f"{local_date(each.began_s)} {local_time(each.began_s)}",
+        )
+        for each in found
+    )
+    return grid("", ("job", "schedule", "newest_run", "state", "since"), rows)
 
 
 def _chosen(stored: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:

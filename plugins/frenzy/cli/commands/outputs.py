@@ -67,8 +67,8 @@ def models(
             (each.job_name, each.run_key, local_date(each.ended_s), str(each.steps), _number(each.loss), _where(each))
             for each in found
         )
-        headings = ("job", "run", "ended", "steps", "loss", "model")
-        out().print(grid(f"{counted(len(found), 'model')}", headings, rows, right="steps loss"))
+        headings = ("job", "run", "ended", "steps", "training_loss", "model")
+        out().print(grid(f"{counted(len(found), 'model')}", headings, rows, right="steps training_loss"))
     else:
         out().print("No run has finished a model yet.")
     return 0
@@ -143,17 +143,19 @@ def show_outcome(console: Console, outcome: RunOutcome) -> None:
         ("Model", model.path or "removed by frenzy clean"),
         ("Size", size(model.num_bytes)),
         ("Trained", f"{counted(model.steps, 'step')} in {format_duration(model.run_s)} on {model.plan_id}"),
-        ("Loss", _number(model.loss)),
+        ("Training loss", f"{_number(model.loss)} in the last step"),
     ]
     for task, found in outcome.evaluations.items():
         whose = f" ({task})" if len(outcome.evaluations) > 1 else ""
         held_out = "held-out text" if found.get("held_out") else "training text"
-        lines.append((f"Perplexity{whose}", f"{_number(found.get('perplexity'))} on {held_out}"))
-        lines.append((f"Sample{whose}", printable(f"{found.get('prompt', '')}{found.get('sample', '')}").strip()))
+        score = f"{_number(found.get('perplexity'))} on {held_out} (loss {_number(found.get('loss'))})"
+        lines.append((f"Perplexity{whose}", score))
+        lines.append((f"Prompt{whose}", printable(found.get("prompt", "")).strip() or "none"))
+        lines.append((f"Sample{whose}", printable(found.get("sample", "")).strip()))
     lines.append(("Page", outcome.url))
     lines += tracked_lines(outcome.tracked)
     for name, text in lines:
-        console.print(Text.assemble((f"{name:<11}", "bold"), text), soft_wrap=True)
+        console.print(Text.assemble((f"{name:<14}", "bold"), text), soft_wrap=True)
 
 
 def _number(value: float | None) -> str:

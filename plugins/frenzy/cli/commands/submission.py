@@ -16,7 +16,7 @@ from urllib.parse import quote
 from frenzy.adapters import airflow_calls as calls
 from frenzy.adapters.airflow_calls import airflow_call
 from frenzy.adapters.api_client import NotFoundError
-from frenzy.adapters.spec.job_spec import shown_yaml
+from frenzy.adapters.spec.job_spec import job_from_yaml, shown_yaml
 from frenzy.adapters.spec.spec_file import SpecFile
 from frenzy.api import endpoints
 from frenzy.cli.commands.server import Api
@@ -52,7 +52,8 @@ def submit_spec(
     """Store the spec and, with ``trigger``, start a run once the DAG of this very spec is there.
 
     tell: given a line whenever the wait for the DAG has been silent for some seconds. Raises SpecError for a refused
-    spec, PermanentError when the DAG does not import, and TemporaryError when it does not appear in time.
+    spec, PermanentError when the DAG does not import or another submission replaced the spec, and TemporaryError when
+    it does not appear in time.
     """
     job = api.ask(endpoints.submit(SubmitJob(yaml_text=spec.text)))
     if not trigger:
@@ -67,6 +68,8 @@ def wait_for_dag(api: Api, dag_id: str, spec: TrainingJob, *, timeout_s: float, 
     shown = shown_yaml(spec)
     while not _is_parsed(api, dag_id, shown):
         now_s = time.monotonic()
+        if job_from_yaml(api.ask(endpoints.job(spec.name))) != spec:
+            raise _replaced(spec.name)
         if now_s - began_s > timeout_s:
             raise _never_appeared(api, dag_id, timeout_s)
         if now_s - told_s >= SILENCE_S:
@@ -114,6 +117,12 @@ def _is_parsed(api: Api, dag_id: str, shown: str) -> bool:
     except NotFoundError:
         return False
     return not dag.get("is_stale") and shown in (dag.get("doc_md") or "")
+
+
+def _replaced(name: str) -> PermanentError:
+    detail = f"Another submission has replaced the job {name!r} before Airflow read this one: no run of it was started."
+    remedy = "Give this one a name of its own, or submit it again."
+    return PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail, remedy=remedy))
 
 
 def _never_appeared(api: Api, dag_id: str, timeout_s: float) -> Exception:

@@ -27,8 +27,16 @@ def usage(
     if as_json:
         print_json(found)
     else:
-        out().print(_table(found) if found.rows else "No run held a GPU in that time.")
+        _show(found)
     return 0
+
+
+def _show(found: UsageView) -> None:
+    if not found.rows:
+        out().print("No run held a GPU in that time.")
+        return
+    out().print(_table(found))
+    out().print("cost: GPU-hours at each type's price_per_hour in the cluster file as it is now, in its currency")
 
 
 def _table(found: UsageView) -> Grid:

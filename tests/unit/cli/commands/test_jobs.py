@@ -33,6 +33,22 @@ def test_the_jobs_of_a_pattern_are_deleted_and_no_others(online: Command, stored
     assert "sweep-a" not in left
 
 
+def test_a_job_is_listed_with_its_schedule_and_its_newest_run(
+    online: Command, stored: Callable[[str], None], world: World
+) -> None:
+    for name in ("by-nightly", "by-hand", "by-never"):
+        stored(name)
+    world.airflow.schedules = {"job_a": "", "job_aa": "", "job_by-hand": None, "job_by-nightly": "0 3 * * *"}
+    stopped(world, "by-nightly")
+    newest = world.registered("by-nightly", run_id="second").run
+    found = {each["job"]: each for each in json.loads(online("jobs", "by-*", "--json").out)}
+    assert [each["schedule"] for each in found.values()] == [None, None, "0 3 * * *"]
+    assert (found["by-nightly"]["run_key"], found["by-nightly"]["state"]) == (newest.run_key, newest.state)
+    assert found["by-never"]["state"] is None
+    said = " ".join(online("jobs", "by-*").out.split())
+    assert f"by-hand - - - - by-never - - - - by-nightly 0 3 * * *, paused {newest.run_key} {newest.state}" in said
+
+
 def test_a_name_that_is_no_jobs_and_a_deletion_of_all_are_refused(online: Command) -> None:
     assert "no stored job 'nobodys'" in online("jobs", "nobodys", "--delete").err
     said = online("jobs", "--delete")

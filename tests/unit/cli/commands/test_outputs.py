@@ -51,9 +51,18 @@ def test_of_one_model_path_perplexity_sample_and_page_are_told(name: str, online
     run_key = finished(world, f"one-model-{name}")
     world.airflow.evaluation = SCORES
     said = online("models", run_key if name == "key" else f"one-model-{name}").out
-    for text in (f"{run_key}/model", "2.0 MiB", "12.5000 on held-out text", "To be or not", f"{world.url}/dags/job_"):
+    for text in (
+        f"{run_key}/model",
+        "2.0 MiB",
+        "12.5000 on held-out text (loss 2.5300)",
+        " or not",
+        f"{world.url}/dags/job_",
+    ):
         assert text in said
     assert "\x1b" not in said
+    lines = {each[:14].strip(): each[14:] for each in said.splitlines()}
+    assert (lines["Prompt"], lines["Sample"]) == ("To be", "or not[2J")
+    assert lines["Training loss"].endswith("in the last step")
     told = json.loads(online("models", run_key, "--json").out)
     assert told["evaluations"]["evaluate"]["perplexity"] == 12.5
     world.airflow.evaluation = None
@@ -151,7 +160,8 @@ def test_a_job_is_run_anew_with_what_its_run_was_started_with(online: Command, w
 def test_gpu_time_is_told_with_its_total(online: Command, world: World) -> None:
     written(world, "used", "x\n")
     lines = online("usage", "--by", "job").out.splitlines()
-    assert "GPU-hours" in lines[1] and lines[-1].startswith("all")
+    assert "GPU-hours" in lines[1] and lines[-2].startswith("all")
+    assert "price_per_hour" in lines[-1]
     assert any(line.startswith("used") for line in lines)
     assert online("usage", "--days", "0").out.startswith("No run held")
 
