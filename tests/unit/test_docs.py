@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,27 @@ def test_options_exist(page: Path) -> None:
         words = call.split()
         given = {word.partition("=")[0] for word in words if word.startswith("--")}
         assert given <= options_of(words), call
+
+
+@every_page
+def test_commands_are_understood_with_their_arguments(page: Path) -> None:
+    for call in _CALL.findall("\n".join((*blocks(page, "bash"), *blocks(page, "sh")))):
+        understand(typer.main.get_group(make_cli()), shlex.split(call, comments=True))
+
+
+def test_a_command_with_a_wrong_value_is_not_understood() -> None:
+    with pytest.raises(typer.BadParameter):
+        understand(typer.main.get_group(make_cli()), ["logs", "RUN", "--rank", "first"])
+
+
+def understand(group: Any, words: Sequence[str]) -> None:
+    """Raises where the command line would; runs nothing."""
+    with group.make_context("frenzy", list(words)) as context:
+        name, command, left = group.resolve_command(context, [*context._protected_args, *context.args])
+        if hasattr(command, "commands"):
+            understand(command, left)
+        else:
+            command.make_context(name, left, parent=context).close()
 
 
 def options_of(words: Sequence[str]) -> set[str]:
