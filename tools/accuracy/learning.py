@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.residuals import Residual, ResidualGroup, Residuals
 from frenzy.core.values.hardware import DeviceKind
 
@@ -45,7 +46,7 @@ class LearningCurve:
     points: tuple[LearningPoint, ...]
 
 
-def learning_curve(triples: Iterable[Triple], *, margin: float = 0.05) -> LearningCurve | None:
+def learning_curve(triples: Iterable[Triple], *, margin: float = Calibration.headroom_share) -> LearningCurve | None:
     """Errors after none to five runs of each group of (group, predicted bytes, measured bytes).
 
     The first five by the hash of (group, predicted, measured) are learned from, all others judged; each

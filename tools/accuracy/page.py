@@ -78,10 +78,10 @@ def _bars(report: PublishedReport) -> str:
     text = (
         "\nWhat these do not show: llm-foundry publishes only runs that ran, so its half of *no fit and ran* says that "
         "the model is not too careful, not that it is careful enough. The coverage is a share of few rows; its "
-        "interval is under *Fit or no fit*. Plans of the product add a margin of the same kind, with NCCL's buffers, "
-        "which no published row scores. DeepSpeed's goals on GPUs are judged on the few scored rows whose tensors' "
-        "peak is known; what was reserved, or shown by the driver, is no goal. One of these rows (row 7) was seen "
-        "while a term was mended, so its error is not that of an unseen row.\n"
+        "interval is under *Fit or no fit*. Plans of the product add the same share of the peak, and NCCL's buffers, "
+        "which no published row of FSDP scores. DeepSpeed's goals on GPUs are judged on the few scored rows whose "
+        "tensors' peak is known; what was reserved, or shown by the driver, is no goal. One of these rows (row 7) was "
+        "seen while a term was mended, so its error is not that of an unseen row.\n"
     )
     return "## Goals\n\n" + _table(("what", "found", "goal", ""), rows) + text
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.cuda_memory import CONTEXT_BYTES
 from frenzy.core.values.resource_plan import MemoryPrediction
 from frenzy.evaluation.deepspeed_run import DeepSpeedRun
@@ -21,13 +22,14 @@ _MOST: Final = 1.0
 class Margin:
     """Context, and two shares for what the allocator cannot use.
 
-    peak_share: of the peak, for rounding and fragments. hooked_share: of the activations that stay
-    until the end of the backward pass, among which every later allocation has to find its place.
+    peak_share: of the peak, for rounding and fragments, as in plans of the product. hooked_share: of the
+    activations that stay until the end of the backward pass, among which every later allocation has to
+    find its place.
     The values hold for every file; ``fit_margin`` finds the second one again from the fitting half.
     """
 
     context_bytes: int = CONTEXT_BYTES
-    peak_share: float = 0.07
+    peak_share: float = Calibration.headroom_share
     hooked_share: float = 0.25
 
     def required_bytes(self, run: ModelledRun, prediction: MemoryPrediction) -> int:

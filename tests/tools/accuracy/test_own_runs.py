@@ -145,7 +145,7 @@ def test_offloaded_parameters_leave_the_card_what_is_gathered(tmp_path: Path) ->
 
     share = 2 * 6_738_415_616 // 8
     assert before.peak_allocated_bytes - after.peak_allocated_bytes == share
-    assert before.required_bytes - after.required_bytes == pytest.approx(1.05 * share, abs=1)
+    assert before.required_bytes - after.required_bytes == pytest.approx(1.07 * share, abs=1)
     assert sum(each.num_bytes for each in after.terms) == after.peak_allocated_bytes
 
 

@@ -62,7 +62,7 @@ class Calibration:
     activations: tuple[ActivationCoefficients, ...] = ()
     outside: tuple[OutsideBytes, ...] = ()
     tensor_parallel_bytes: int = 0
-    headroom_share: float = 0.05
+    headroom_share: float = 0.07
     headroom_bytes: int = 8 * 1024**2
     micro_batch_overhead_s: float = 0.004
     collective_latency_s: float = 5e-5
