@@ -364,11 +364,16 @@ class PublishOperator(FrenzyOperator):
     def execute(self, context: Any) -> dict[str, Any]:
         from frenzy.airflow.failures import airflow_errors
         from frenzy.airflow.tasks.model_asset import emit, model_facts
+        from frenzy.airflow.tasks.workers import workers
         from frenzy.api import endpoints as api
+        from frenzy.core.values.launch import RunPaths
 
+        run_key = identity_of(context["ti"]).run_key
         with airflow_errors():
-            view = self.api_client().send(api.run_view(identity_of(context["ti"]).run_key))
-        facts = model_facts(view)
+            view = self.api_client().send(api.run_view(run_key))
+            validates = view.run.job.validation.every_steps is not None
+            memory = self.api_client().send(api.memory(run_key)) if validates else None
+        facts = model_facts(view, memory, RunPaths(workers().runs.run_dir(run_key)).model_dir)
         emit(context["outlet_events"], self.outlets, view.run.job.name, facts)
         self._published = view, facts
         return facts

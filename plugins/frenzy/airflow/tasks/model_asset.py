@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any, Final
 
 from frenzy.core.runs.protocol import RunView
-from frenzy.core.values.launch import RunPaths
+from frenzy.core.runs.views import MemoryView
 
 MODELS_ALIAS: Final = "frenzy_models"
+# Its perplexity is still a number that JSON has.
+_MOST_LOSS: Final = 700.0
 
 
 def model_uri(name: str) -> str:
@@ -29,22 +32,39 @@ def model_asset(name: str) -> Any:
     return Asset(name=model_uri(name), uri=model_uri(name), group="frenzy")
 
 
-def model_facts(view: RunView) -> dict[str, Any]:
-    """What the event says of the model; small JSON."""
-    from frenzy.airflow.tasks.workers import workers
+def model_facts(view: RunView, memory: MemoryView | None, path: str) -> dict[str, Any]:
+    """What the event says of the model in the folder ``path``; small JSON.
 
-    run = view.run
+    memory: the run's curves, where it validated.
+    """
+    run, validated = view.run, None if memory is None else validation_loss(view, memory)
     last = view.attempts[-1] if view.attempts else None
     return {
         "run_key": run.run_key,
         "job": run.job.name,
-        "path": RunPaths(workers().runs.run_dir(run.run_key)).model_dir,
+        "path": path,
         "steps": None if last is None else last.last_step,
         "loss": None if last is None else last.last_loss,
+        "validation_loss": validated,
+        "perplexity": None if validated is None else math.exp(validated),
+        "data_digest": None if run.prepared is None else run.prepared.digest,
         "plan": None if last is None else last.plan.plan_id,
         "attempts": len(view.attempts),
         "reschedules": run.num_reschedules,
     }
+
+
+def validation_loss(view: RunView, memory: MemoryView) -> float | None:
+    """Of the model that the run left, as its curves show it: the least where it left its best one, else the last.
+
+    None where that is no number.
+    """
+    steps = (step for attempt in memory.attempts for step in attempt.steps)
+    losses = [step.validation_loss for step in steps if step.validation_loss is not None]
+    if view.run.job.validation.final_model == "best":
+        losses.sort()
+        losses = losses[:1]
+    return losses[-1] if losses and losses[-1] < _MOST_LOSS else None
 
 
 def emit(outlet_events: Any, outlets: Iterable[Any], name: str, facts: dict[str, Any]) -> None:

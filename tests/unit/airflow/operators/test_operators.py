@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 from tests.unit.airflow.conftest import World
+from tests.unit.airflow.triggering import report, steps
 from tests.unit.installation import CONFIG
 from tests.unit.web.conftest import registration
 
@@ -23,9 +26,11 @@ from frenzy.airflow.operators.operators import (
     MonitorOperator,
     PlaceOperator,
     ProfileOperator,
+    PublishOperator,
     ReconcileOperator,
 )
 from frenzy.airflow.operators.pod_operator import PodLaunchOperator
+from frenzy.airflow.tasks.model_asset import model_asset
 from frenzy.airflow.triggers.triggers import LaunchTrigger, MonitorTrigger, PlaceTrigger
 from frenzy.app.cancellation import cancel
 from frenzy.app.observe import attempt_launching
@@ -34,6 +39,7 @@ from frenzy.app.settlement import end_attempt
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import EndReport, PlaceStatus
 from frenzy.core.values.errors import Reason, ReasonCode, TemporaryError
+from frenzy.core.values.job import ValidationSpec
 from frenzy.core.values.launch import AttemptResult
 from frenzy.ports import WorkersState
 
@@ -187,6 +193,22 @@ def test_decide_is_done_after_success(world: World) -> None:
     ended(world, spec, 0)
     assert decide(context)["reason"] == ReasonCode.COMPLETED
     assert world.airflow.cleared == []
+
+
+@pytest.mark.parametrize("validates", [True, False])
+def test_publish_tells_the_models_asset_how_good_it_is(world: World, validates: bool) -> None:
+    spec, context = started(world, validation=ValidationSpec(every_steps=50 if validates else None))
+    reported = (replace(each, validation_loss=2.0) for each in steps(spec, 100, 100))
+    report(world, spec, tuple(reported))
+    ended(world, spec, 0)
+    decide(context)
+    asset = model_asset("job")
+    event = SimpleNamespace(extra=None)
+    publish = PublishOperator(task_id="publish", outlets=[asset])
+    facts = publish.execute({**context, "outlet_events": {asset: event}})
+    assert event.extra == facts
+    assert facts["path"] == f"{world.runs.run_dir(spec.run_key)}/model"
+    assert facts["perplexity"] == (pytest.approx(math.exp(2.0)) if validates else None)
 
 
 def test_decide_clears_the_attempts_tasks_and_waits_for_them_without_a_failed_try(world: World) -> None:
