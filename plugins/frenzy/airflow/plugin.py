@@ -13,6 +13,7 @@ from typing import Any
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
+from frenzy.airflow import preload
 from frenzy.api import URL_PREFIX
 from frenzy.web.mount import external_views, serves_api
 
@@ -58,11 +59,13 @@ def turnstile() -> list[dict[str, Any]]:
     return [{"name": "Frenzy's turnstile", "middleware": Turnstile, "kwargs": {"lanes": lanes}}]
 
 
-def cancelling_listeners() -> list[Any]:
-    """Hooks that run where people end runs and tasks: in the API server."""
-    from frenzy.airflow import listener
+def listeners() -> list[Any]:
+    """Hooks where people end runs and tasks, in the API server, and where tasks are forked from."""
+    if serves_api(sys.argv):
+        from frenzy.airflow import listener
 
-    return [listener]
+        return [listener]
+    return [preload] if preload.forks_tasks(sys.argv, conf.get("core", "executor")) else []
 
 
 def task_links() -> list[Any]:
@@ -78,4 +81,4 @@ class FrenzyPlugin(AirflowPlugin):
     fastapi_root_middlewares = turnstile() if serves_api(sys.argv) else []
     external_views = external_views(conf.get("api", "base_url", fallback=""))
     operator_extra_links = task_links() if serves_api(sys.argv) else []
-    listeners = cancelling_listeners() if serves_api(sys.argv) else []
+    listeners = listeners()

@@ -143,6 +143,15 @@ def _local_files(rules: SourceRules) -> type[Any]:
 
 
 def _client_maker(rules: SourceRules) -> Any:
+    async def client(loop: Any, **options: Any) -> Any:
+        import aiohttp  # only here: most sources are files
+
+        return aiohttp.ClientSession(loop=loop, **{**options, "connector": _connector(rules), "trust_env": False})
+
+    return client
+
+
+def _connector(rules: SourceRules) -> Any:
     import aiohttp
     from aiohttp.resolver import ThreadedResolver
 
@@ -162,8 +171,4 @@ def _client_maker(rules: SourceRules) -> Any:
                 raise _refused("source", str(req.url), problem)
             return await super().connect(req, *rest, **options)
 
-    async def client(loop: Any, **options: Any) -> Any:
-        connector = Connector(resolver=PublicAddresses(), use_dns_cache=False)
-        return aiohttp.ClientSession(loop=loop, **{**options, "connector": connector, "trust_env": False})
-
-    return client
+    return Connector(resolver=PublicAddresses(), use_dns_cache=False)

@@ -18,9 +18,8 @@ from frenzy.core.runs.ledger import Attempt, JobState, Preparation
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.runs.tracked_run import TrackedRun
 from frenzy.core.runs.views import GpusView, QueueView
-from frenzy.core.scheduling.queue_usage import QuotaRow
 from frenzy.core.values.errors import Reason
-from frenzy.core.values.queue_rules import ANY_OTHER
+from frenzy.core.values.queue_rules import ANY_OTHER, QuotaRow
 from frenzy.core.values.resource_plan import Candidate, MemoryPrediction, ResourcePlan
 from frenzy.core.values.units import format_bytes, format_duration
 

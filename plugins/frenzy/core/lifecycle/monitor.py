@@ -13,10 +13,12 @@ Pressure is one of
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
 from typing import Final
-
-import numpy as np
 
 from frenzy.core.lifecycle.trend import Trend, theil_sen
 from frenzy.core.runs.protocol import PressureReport, ProgressReport
@@ -174,7 +176,7 @@ def _progress(state: MonitorState, checkpoint_step: int | None) -> ProgressRepor
     return ProgressReport(
         last_step=last.step,
         last_loss=last.loss,
-        step_time_s=float(np.median([each.step_time_s for each in state.steps[-32:]])),
+        step_time_s=median(each.step_time_s for each in state.steps[-32:]),
         first_step_s=state.first_step_s,
         peaks=state.peaks,
         explained_peak_bytes=state.explained_peak_bytes,
@@ -202,7 +204,7 @@ def _hung(
         return None
     allowed_s, last_sign_s = policy.startup_s, running_since_s or 0.0
     if state.steps:
-        step_time_s = float(np.median([each.step_time_s for each in state.steps[-32:]]))
+        step_time_s = median(each.step_time_s for each in state.steps[-32:])
         last_sign_s = state.steps[-1].time_s
         allowed_s = max(policy.hang_s, policy.hang_steps * step_time_s)
         if remaining == 0 or (beat is not None and beat.time_s > last_sign_s):  # something large is being saved
@@ -253,10 +255,7 @@ def _trends(state: MonitorState, policy: MonitorPolicy) -> tuple[Trend, ...]:
         window = settled[-width:]
         if len(window) < _LEAST_POINTS:
             continue
-        trend = theil_sen(
-            np.array([each.step for each in window], dtype=np.float64),
-            np.array([each.peaks.reserved_bytes for each in window], dtype=np.float64),
-        )
+        trend = theil_sen([(each.step, each.peaks.reserved_bytes) for each in window])
         if trend.significant(policy.least_rise_share * window[-1].capacity_bytes):
             found.append(trend)
     return tuple(found)
@@ -276,7 +275,7 @@ def _forecast(state: MonitorState, remaining: int | None, policy: MonitorPolicy)
     if not trends or not _still_rising(state):
         return None
     last = state.steps[-1]
-    believed = [each for each in trends if np.isfinite(each.steps_until(last.capacity_bytes))]
+    believed = [each for each in trends if math.isfinite(each.steps_until(last.capacity_bytes))]
     steps_left = min(
         *(each.steps_until(last.capacity_bytes) for each in believed),
         _steps_until_full(state),
@@ -284,7 +283,7 @@ def _forecast(state: MonitorState, remaining: int | None, policy: MonitorPolicy)
     )
     if remaining is not None and steps_left > remaining:
         return None
-    step_time_s = float(np.median([each.step_time_s for each in state.steps[-policy.window_steps :]]))
+    step_time_s = median(each.step_time_s for each in state.steps[-policy.window_steps :])
     if steps_left > policy.horizon_steps and steps_left * step_time_s > policy.horizon_s:
         return None
     room_bytes = last.capacity_bytes - last.peaks.reserved_bytes
@@ -304,7 +303,7 @@ def _still_rising(state: MonitorState) -> bool:
     """Whether growth set in and its last rise is as recent as its pace says."""
     if state.growth_step is None:
         return False
-    pace = float(np.median(np.diff(state.rise_steps[-8:])))
+    pace = _distance(state.rise_steps[-8:])
     return state.steps[-1].step - state.rise_steps[-1] <= 2 * pace + 1
 
 
@@ -318,9 +317,14 @@ def _growth_pace(state: MonitorState) -> float:
     """Bytes gained in each step since growth set in; a trend's window may still hold steps before it."""
     if state.growth_step is None:
         return 0.0
-    distance = float(np.median(np.diff(state.rise_steps)))
+    distance = _distance(state.rise_steps)
     steps = state.steps[-1].step - state.growth_step + distance
     return max(0.0, (state.steps[-1].peaks.allocated_bytes - state.peak_before_rise_bytes) / steps)
+
+
+def _distance(steps: Sequence[int]) -> float:
+    """The median distance of two neighbours."""
+    return float(median(b - a for a, b in pairwise(steps)))
 
 
 def _steps_until_jump(state: MonitorState, policy: MonitorPolicy) -> float:
@@ -342,7 +346,7 @@ def _steps_until_jump(state: MonitorState, policy: MonitorPolicy) -> float:
     if len(jumps) < 2:
         return float("inf")
     size = max(each[1] for each in jumps)
-    distance = float(np.median(np.diff([each[0] for each in jumps])))
+    distance = _distance([step for step, _ in jumps])
     room = last.capacity_bytes - last.peaks.reserved_bytes
     whole_jumps = max(0, int(room // size))
     return max(0.0, jumps[-1][0] + (whole_jumps + 1) * distance - last.step)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from statistics import median
 from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
 
 _BELIEVED_SPANS: Final = 2.0
 
@@ -43,19 +43,17 @@ class Trend:
         return steps if steps <= _BELIEVED_SPANS * self.span else float("inf")
 
 
-def theil_sen(steps: NDArray[np.float64], values: NDArray[np.float64]) -> Trend:
+def theil_sen(points: Sequence[tuple[int, int]]) -> Trend:
     """The Theil-Sen estimate (Sen 1968): the median of all pairwise slopes.
 
-    Shapes: both (n,), n >= 2, ``steps`` ascending. Up to 29 % of the points may be outliers.
+    points: two or more, by ascending step. Up to 29 % of them may be outliers.
     """
-    rows, columns = np.triu_indices(len(steps), k=1)
-    slopes = (values[columns] - values[rows]) / (steps[columns] - steps[rows])
-    slope = float(np.median(slopes))
-    intercept = float(np.median(values - slope * steps))
-    residuals = values - (slope * steps + intercept)
+    slope = median((b - a) / (end - start) for (start, a), (end, b) in combinations(points, 2))
+    intercept = median(value - slope * step for step, value in points)
+    first, last = points[0][0], points[-1][0]
     return Trend(
-        level=slope * float(steps[-1]) + intercept,
+        level=slope * last + intercept,
         slope=slope,
-        noise=float(np.median(np.abs(residuals))),
-        span=float(steps[-1] - steps[0]),
+        noise=median(abs(value - (slope * step + intercept)) for step, value in points),
+        span=float(last - first),
     )

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from frenzy.core.runs.ledger import JobState
-from frenzy.core.scheduling.queue_usage import QuotaRow, ShareRow
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.job import TrainingJob, TriggerSpec
-from frenzy.core.values.queue_rules import NO_RULES, QueueRules
+from frenzy.core.values.queue_rules import NO_RULES, QueueRules, QuotaRow, ShareRow
 from frenzy.core.values.resource_plan import Candidate, PlanShape
 from frenzy.core.values.scheduling_facts import SchedulingFacts
 from frenzy.core.values.telemetry import StepPeak

@@ -6,36 +6,8 @@ from dataclasses import dataclass
 
 from frenzy.core.scheduling.engine.fair_share import held_by_queue, rights
 from frenzy.core.scheduling.engine.plan_tables import Capacity
-from frenzy.core.values.queue_rules import QueueRules
+from frenzy.core.values.queue_rules import QueueRules, QuotaRow, ShareRow
 from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob, SchedulingFacts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareRow:
-    """One queue. held, share: effective GPUs (GPUs times the speed of their type, of the fastest), of ``total``.
-
-    share: what it has a right to now; of a queue without jobs, what it would have once it had one.
-    """
-
-    queue: str
-    weight: float
-    num_waiting: int
-    num_running: int
-    num_gpus: int
-    held: float
-    share: float
-    total: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaRow:
-    """One limit. holder: "queue" or "team". gpu_type: None for all types together."""
-
-    holder: str
-    name: str
-    gpu_type: str | None
-    held: int
-    max_gpus: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""What an administrator sets about queues and teams: shares, quotas, who may use them, and with which secrets.
+"""What an administrator sets about queues and teams: shares, quotas, who may use them, and with which secrets;
+and the rows that tell how they stand.
 
 A queue's share is its weight over the weights of all queues that have jobs; what others leave idle it
 may borrow. A quota is a hard limit, whatever is idle. A secret that no rule of a job's queue or team names
@@ -136,3 +137,31 @@ NO_RULES: Final = QueueRules()
 def _limits(holder: str, name: str, quota: Quota) -> list[Limit]:
     limits = [] if quota.max_gpus is None else [Limit(holder, name, None, quota.max_gpus)]
     return limits + [Limit(holder, name, gpu_type, num_gpus) for gpu_type, num_gpus in quota.max_gpus_by_type]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareRow:
+    """One queue. held, share: effective GPUs (GPUs times the speed of their type, of the fastest), of ``total``.
+
+    share: what it has a right to now; of a queue without jobs, what it would have once it had one.
+    """
+
+    queue: str
+    weight: float
+    num_waiting: int
+    num_running: int
+    num_gpus: int
+    held: float
+    share: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaRow:
+    """One limit. holder: "queue" or "team". gpu_type: None for all types together."""
+
+    holder: str
+    name: str
+    gpu_type: str | None
+    held: int
+    max_gpus: int

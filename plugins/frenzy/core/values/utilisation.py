@@ -10,14 +10,15 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final
 
 from frenzy.core.values.hardware import GpuType
 
-Measured = float | NDArray[np.float64]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Measured = float | NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

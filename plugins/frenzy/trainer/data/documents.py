@@ -180,9 +180,10 @@ def _learn_zstandard() -> None:
 
     if "zstd" in compression.compr:
         return
-    import pyarrow as arrow
 
     def opened(infile: Any, mode: str = "rb", **_: Any) -> Any:
+        import pyarrow as arrow
+
         return arrow.CompressedInputStream(arrow.PythonFile(infile, mode=mode.rstrip("b")), "zstd")
 
     compression.register_compression("zstd", opened, "zst")

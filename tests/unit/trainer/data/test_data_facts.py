@@ -182,7 +182,7 @@ import sys
 from frenzy.core.values.job import DataSpec, ModelSpec, TrainingJob
 from frenzy.trainer.data.data_facts import data_facts
 data_facts(TrainingJob(name="x", model=ModelSpec(config={{}}), data=DataSpec(path={str(as_text(tmp_path))!r})))
-print(sorted({{"torch", "transformers", "airflow", "pydantic"}} & set(sys.modules)))
+print(sorted({{"torch", "transformers", "airflow", "pydantic", "pyarrow", "numpy"}} & set(sys.modules)))
 """
     environ = {**os.environ, "PYTHONPATH": str(CHECKOUT / "plugins")}
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
