@@ -154,7 +154,9 @@ def test_a_submission_that_another_replaced_is_told_so_and_starts_nothing(
 
 def test_submitting_without_trigger_tells_that_a_schedule_starts_runs(online: Command, spec: Path) -> None:
     spec.write_text(f"{spec.read_text()}trigger: {{cron: '0 3 * * *'}}\n")
-    assert "starts its runs: 0 3 * * * (UTC), and one at once" in online("submit", str(spec), "--no-trigger").out
+    told = "0 3 * * * (UTC); of a new job also one at once"
+    assert f"starts its runs: {told}" in online("submit", str(spec), "--no-trigger").out
+    assert f"starts further runs: {told}" in online("submit", str(spec)).out
 
 
 def test_submitting_without_trigger_only_stores(online: Command, world: World, spec: Path) -> None:

@@ -40,6 +40,7 @@ def _show(started: Started, spec: TrainingJob) -> None:
     out().print(f"Job {job.name}: spec {change}, DAG {job.dag_id}.")
     if started.run_id is not None:
         out().print(f"Run {started.run_id} started. Follow it: frenzy status {job.name}", soft_wrap=True)
-    elif spec.trigger.cron is not None:
-        when = f"{spec.trigger.cron} (UTC)"
-        out().print(f"Airflow starts its runs: {when}, and one at once for the time that passed last.", soft_wrap=True)
+    if spec.trigger.cron is not None:
+        which = "its runs" if started.run_id is None else "further runs"
+        when = f"{spec.trigger.cron} (UTC); of a new job also one at once, for the time that passed last"
+        out().print(f"Airflow starts {which}: {when}.", soft_wrap=True)
