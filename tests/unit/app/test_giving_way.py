@@ -48,7 +48,11 @@ def test_a_job_that_cannot_shrink_gives_way_waits_with_a_reason_and_resumes(
     waiting = patient.place()
     assert waiting.status is PlaceStatus.WAITING
     assert waiting.reason is not None
-    assert any(line.startswith("It waits: WAITING_FOR_GPUS") for line in explain(patient.services, patient.key).lines)
+    lines = explain(patient.services, patient.key).lines
+    assert any(line.startswith("It waits: WAITING_FOR_GPUS") for line in lines)
+    place, held = (next(at for at, each in enumerate(lines) if said in each) for said in ("It is number", " more)"))
+    assert place < held < len(lines) - 1, "what would help comes last"
+    assert lines[-1].startswith("What would help: ")
     others[0].launch(1)
     others[0].end(1, 0, last_step=100)
     again = place_status(patient.services, patient.key)

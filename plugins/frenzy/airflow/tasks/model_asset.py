@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from frenzy.core.runs.protocol import RunView
-from frenzy.core.runs.views import MemoryView
+
+if TYPE_CHECKING:  # DAG files import this module, and the views are many
+    from frenzy.core.runs.views import MemoryView
 
 MODELS_ALIAS: Final = "frenzy_models"
 # Its perplexity is still a number that JSON has.
