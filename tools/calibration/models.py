@@ -132,14 +132,16 @@ def _flash_replaced(model: Any) -> Iterator[None]:
     own = type(model.get_base_model() if hasattr(model, "get_base_model") else model).__module__
     names = [own] if chooses_attention_when_built() else _FLASH_MODULES
     modules = [sys.modules.get(name) or importlib.import_module(name) for name in names]
-    before = [getattr(module, "_flash_attention_forward", None) for module in modules]
+    # Releases before 4.43 have a method of each class in its place, which calls the kernel's own function.
+    stand_ins = {"_flash_attention_forward": _flash, "flash_attn_func": flash_attention}
+    before = [{name: getattr(module, name, None) for name in stand_ins} for module in modules]
     for module in modules:
-        module._flash_attention_forward = _flash  # type: ignore[attr-defined]
+        vars(module).update(stand_ins)
     try:
         yield
     finally:
-        for module, function in zip(modules, before, strict=True):
-            module._flash_attention_forward = function  # type: ignore[attr-defined]
+        for module, functions in zip(modules, before, strict=True):
+            vars(module).update(functions)
 
 
 def _flash(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from frenzy.core.memory.calibration import Calibration
+from frenzy.core.memory.model_trace import release_numbers
 from frenzy.core.values import codec
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 
@@ -62,10 +62,10 @@ def calibration_of_release(release: str) -> Calibration:
 
     Raises PermanentError where none is kept: what newer ones keep would be too little.
     """
-    asked = _numbers(release)
-    if asked >= _numbers(default_calibration().versions["transformers"]):
+    asked = release_numbers(release)
+    if asked >= release_numbers(default_calibration().versions["transformers"]):
         return default_calibration()
-    kept = {_numbers(name.removeprefix(_OF_TRANSFORMERS)): name for name in calibrated_releases()}
+    kept = {release_numbers(name.removeprefix(_OF_TRANSFORMERS)): name for name in calibrated_releases()}
     older = [each for each in kept if each <= asked]
     if not older:
         releases = ", ".join(name.removeprefix(_OF_TRANSFORMERS) for name in kept.values())
@@ -77,11 +77,6 @@ def calibration_of_release(release: str) -> Calibration:
             )
         )
     return load_calibration(kept[max(older)])
-
-
-def _numbers(release: str) -> tuple[int, int]:
-    major, minor, *_ = release.split(".")
-    return int(major), int(re.match(r"[0-9]*", minor)[0] or 0)  # type: ignore[index]  # matches anything
 
 
 def read_calibration(file: Path) -> Calibration:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,8 @@ from frenzy.core.memory.activation_coefficients import Loss
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.values.errors import PermanentError
 from frenzy.core.values.hardware import DeviceKind
+from frenzy.evaluation.predict import predict
+from frenzy.evaluation.read_own import run_of
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "mixtral"])
@@ -35,9 +38,11 @@ def test_a_script_with_another_release_is_predicted_with_its_coefficients_or_ref
     assert calibration_of_release("4.48.3") == load_calibration("transformers-4.48")
     assert calibration_of_release("4.57.1") == load_calibration("transformers-4.48")
     assert calibration_of_release("4.46.0") == load_calibration("transformers-4.45")
+    assert calibration_of_release("4.41.2") == load_calibration("transformers-4.41")
+    assert calibration_of_release("4.44.2") == load_calibration("transformers-4.41")
 
 
-@pytest.mark.parametrize("release", ["4.41.2", "4.44.2", "3.0"])
+@pytest.mark.parametrize("release", ["4.40.2", "3.0"])
 def test_a_release_that_keeps_more_than_any_that_was_traced_is_never_said_to_fit(release: str) -> None:
     with pytest.raises(PermanentError, match="No coefficients of transformers") as refused:
         calibration_of_release(release)
@@ -52,3 +57,18 @@ def test_an_older_release_keeps_more_of_the_logits() -> None:
         return max(each.outside.vocab + max(part.vocab for part in each.in_loss) for each in plain)
 
     assert at_loss(calibration_of_release("4.48.1")) > at_loss(default_calibration())
+
+
+@pytest.mark.parametrize("release", ["4.41.2", "4.44.2"])
+@pytest.mark.parametrize("model", ["Llama-3-8B", "Qwen2.5-7B"])
+def test_what_a_release_from_4_41_to_4_44_keeps_more_is_not_said_to_fit(model: str, release: str) -> None:
+    def peak_bytes(calibration: Calibration, attention: str, checkpointing: str) -> int:
+        cells = {"model": model, "framework": "deepspeed", "micro_batch": "4", "sequence_length": "4096"}
+        settings = {"zero_stage": "3", "num_gpus": "8", "attention": attention, "checkpointing": checkpointing}
+        return predict(run_of({**cells, **settings}, calibration)).peak_allocated_bytes
+
+    older, own = calibration_of_release(release), default_calibration()
+    for attention, checkpointing in itertools.product(("eager", "sdpa"), ("true", "false")):
+        assert peak_bytes(older, attention, checkpointing) >= peak_bytes(own, attention, checkpointing)
+    # Keys and values are repeated for each head that shares them, and kept.
+    assert peak_bytes(older, "sdpa", "false") > 1.03 * peak_bytes(own, "sdpa", "false")

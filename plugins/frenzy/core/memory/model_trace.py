@@ -6,6 +6,7 @@ makes it (``frenzy.trainer.trace.one_model``). Its coefficients hold for that mo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -44,6 +45,17 @@ class ModelTrace:
         """What a plan says of it."""
         made_with = ", ".join(f"{name} {version}" for name, version in sorted(self.versions.items()))
         return f"From a trace of this very model with {made_with}, with a margin of {HEADROOM_SHARE:.0%}."
+
+    def is_newer_than(self, release: str) -> bool:
+        """Whether ``release`` of transformers may keep more than the trace, which a newer one made, found."""
+        own = self.versions.get("transformers")
+        return own is not None and release_numbers(release) < release_numbers(own)
+
+
+def release_numbers(release: str) -> tuple[int, int]:
+    """The first two numbers of a release such as 4.48.1, which tell what it keeps."""
+    major, minor, *_ = release.split(".")
+    return int(major), int(re.match(r"[0-9]*", minor)[0] or 0)  # type: ignore[index]  # matches anything
 
 
 def trace_in(config: Mapping[str, Any] | None) -> ModelTrace | None:

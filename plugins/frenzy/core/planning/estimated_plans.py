@@ -149,6 +149,16 @@ def _traced_otherwise(request: PlanRequest, trace: ModelTrace) -> PermanentError
     return PermanentError(Reason(code=ReasonCode.MODEL_NOT_SUPPORTED, detail=detail, remedy=remedy))
 
 
+def traced_with_another(trace: ModelTrace, release: str) -> PermanentError:
+    """The refusal of a script with ``release`` of transformers, an older one than ``trace`` was made with."""
+    detail = (
+        f"This model was traced with transformers {trace.versions['transformers']}; the script runs {release}, which "
+        "may keep more."
+    )
+    remedy = "Leave model out of the specification: the script's memory is then measured, and learnt."
+    return PermanentError(Reason(code=ReasonCode.MODEL_NOT_SUPPORTED, detail=detail, remedy=remedy))
+
+
 def _untraced(family: str, problem: str) -> PermanentError:
     detail = f"The memory model has no coefficients for {family}, and its module could not be traced: {problem}"
     remedy = "Use a covered family, or declare its memory as a script of your own (docs/bring-your-script.md)."

@@ -17,7 +17,7 @@ from typing import Final
 
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.model_trace import calibrated
-from frenzy.core.planning.estimated_plans import closed_form_candidates
+from frenzy.core.planning.estimated_plans import closed_form_candidates, traced_with_another
 from frenzy.core.planning.paper_plans import paper_candidates
 from frenzy.core.planning.plan_remedies import Remedy, first_remedy, refusal_of
 from frenzy.core.planning.request import PlanRequest
@@ -130,8 +130,12 @@ def _candidates(
 ) -> tuple[Candidate, ...]:
     """By the policy; a script's plans are the same by every policy. A traced model brings its own coefficients."""
     calibration = calibrated(calibration, request.trace)
-    if request.job.workload is None:
+    script = request.job.workload
+    if script is None:
         return solve(request, cluster, calibration)
+    release = script.transformers_release
+    if request.trace is not None and release is not None and request.trace.is_newer_than(release):
+        raise traced_with_another(request.trace, release)
     own = closed_form_candidates if request.job.names_a_model else script_candidates
     return own(request, cluster, calibration)
 

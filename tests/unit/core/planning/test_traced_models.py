@@ -17,6 +17,7 @@ from frenzy.core.values.errors import PermanentError, ReasonCode
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision
 from frenzy.core.values.resource_plan import Candidate
+from frenzy.core.values.workload import WorkloadSpec
 
 SHAPE = replace(model_shape(llama_config()), family="later", autotp=False)
 
@@ -85,3 +86,14 @@ def test_another_precision_than_the_traced_one_is_refused() -> None:
 def test_fp16_is_planned_by_what_was_traced_for_bf16() -> None:
     (first, *_) = candidates_of(traced(), precision=Precision.FP16)
     assert first.reason.detail.endswith("DeepSpeed refuses fp16 on a CPU.")
+
+
+def test_a_trace_is_not_taken_for_a_script_that_runs_an_older_release() -> None:
+    def of_script(release: str) -> PlanRequest:
+        script = WorkloadSpec(command=("python", "train.py"), framework="deepspeed", packages={"transformers": release})
+        wanted = asked(traced())
+        return replace(wanted, job=replace(wanted.job, workload=script))
+
+    with pytest.raises(PermanentError, match=r"traced with transformers 5.23; the script runs 4.44.2, which may keep"):
+        plan_candidates(of_script("4.44.2"), mixed_cluster(), CALIBRATION)
+    assert plan_candidates(of_script("5.23.1"), mixed_cluster(), CALIBRATION)[0].feasible
