@@ -212,7 +212,9 @@ def _reports(report: PublishedReport) -> str:
         f"and {dangerous} that ran out of memory are predicted to fit (wished for: none).** "
         "Nothing is fitted to them, and they are no goal that "
         "fails `make accuracy`: a thread seldom says which step failed, what else was on the card, or whether the "
-        "named length was reached. "
+        "named length was reached. Holes are what `python -m tools.accuracy.holes` shows: torch's allocator is played "
+        "with its default settings, step by step. They are in no prediction. The product's trainer asks for segments "
+        "that grow, which leave fewer. "
         "Those that do not agree, GiB:\n\n"
     )
     return (
