@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import torch
 from datasets import Dataset, DatasetDict, disable_progress_bars, load_dataset, load_from_disk
-from peft import LoraConfig
+from peft import LoraConfig, PeftModel
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast, Trainer
@@ -109,8 +109,16 @@ def train(trainer: Trainer) -> bool:
     trainer.train(resume_from_checkpoint=frenzy_agent.resume_from())
     is_done = trainer.state.global_step == trainer.args.max_steps
     if is_done:
+        trainer.model = loadable(trainer.model)
         trainer.save_model(setting("MODEL_DIR", "build/recipe/model"))
     return is_done
+
+
+def loadable(model: Any) -> Any:
+    """The model to save: adapters are merged into a base that was made of a config, since it is kept nowhere else."""
+    if not isinstance(model, PeftModel) or model.active_peft_config.base_model_name_or_path:
+        return model
+    return model.merge_and_unload()
 
 
 def _known(name: str, allowed: dict[str, str], otherwise: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
+from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors import safe_open
 from tests.script_files import load_script
 from tests.trainer.launching import REPOSITORY, Case, LaunchServer, losses, records
@@ -120,12 +121,49 @@ def test_preferences_with_adapters_go_on_with_another_number_of_gpus(
     whole = recipe(words, tmp_path / "whole", str(data), num_steps=30, training={"lora": {"rank": 4}})
     check_moved(server, whole, tmp_path / "moved")
     assert losses(whole)[0] == pytest.approx(0.6931, abs=1e-3), "policy and reference are one before the first step"
-    assert (Path(RunPaths(whole.run_dir).model_dir) / "adapter_model.safetensors").is_file()
+    model, told = AutoModelForCausalLM.from_pretrained(RunPaths(whole.run_dir).model_dir, output_loading_info=True)
+    assert (model.config.hidden_size, told["missing_keys"]) == (LLAMA["hidden_size"], set())
+
+
+def base(scripts: SimpleNamespace) -> Any:
+    return scripts.recipe_parts.model_of(
+        AutoModelForCausalLM, str(RECIPES / "tiny-llama.json"), scripts.recipe_parts.tokenizer_of(None)
+    )
+
+
+def with_adapters(model: Any) -> PeftModel:
+    """As if they had been trained."""
+    return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=4, init_lora_weights=False)).eval()
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # the adapters' library asks for it
+def test_adapters_on_a_config_are_saved_with_the_base_that_exists_nowhere_else(
+    scripts: SimpleNamespace, tmp_path: Path
+) -> None:
+    adapted, tokens = with_adapters(base(scripts)), torch.arange(8)[None]
+    with torch.no_grad():
+        expected = adapted(tokens).logits
+        scripts.recipe_parts.loadable(adapted).save_pretrained(tmp_path)
+        found = AutoModelForCausalLM.from_pretrained(tmp_path)(tokens).logits
+    assert not (tmp_path / "adapter_config.json").exists()
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # the adapters' library asks for it
+def test_adapters_on_a_folder_of_weights_are_saved_alone(scripts: SimpleNamespace, tmp_path: Path) -> None:
+    base(scripts).save_pretrained(tmp_path)
+    adapted = with_adapters(AutoModelForCausalLM.from_pretrained(tmp_path))
+    assert scripts.recipe_parts.loadable(adapted) is adapted
 
 
 @pytest.mark.thorough
-def test_fine_tuning_with_adapters_leaves_the_base_as_it_was(server: LaunchServer, chats: str, tmp_path: Path) -> None:
+def test_fine_tuning_with_adapters_leaves_the_base_as_it_was(
+    server: LaunchServer, scripts: SimpleNamespace, chats: str, tmp_path: Path
+) -> None:
+    for each in (scripts.recipe_parts.tokenizer_of(None), base(scripts)):
+        each.save_pretrained(tmp_path / "model")
     case = recipe(["sft_chat.py", *SHARE_GPT], tmp_path / "run", chats, training={"lora": {"rank": 4}})
+    case = replace(case, model_section={"path": str(tmp_path / "model"), "tokenizer": "model"})
     trained(server, case)
     with safe_open(Path(RunPaths(case.run_dir).model_dir) / "adapter_model.safetensors", "pt") as file:
         assert all("lora_" in name for name in file.keys())  # noqa: SIM118  # no mapping
@@ -148,8 +186,7 @@ def test_pre_training_goes_on_from_a_folder_of_weights_on_a_saved_dataset(
     server: LaunchServer, scripts: SimpleNamespace, tmp_path: Path
 ) -> None:
     Dataset.from_dict({"words": PLAYS.PLAYS.read_text().split("\n\n")}).save_to_disk(tmp_path / "data")
-    tokenizer = scripts.recipe_parts.tokenizer_of(None)
-    model = scripts.recipe_parts.model_of(AutoModelForCausalLM, str(RECIPES / "tiny-llama.json"), tokenizer)
+    tokenizer, model = scripts.recipe_parts.tokenizer_of(None), base(scripts)
     torch.nn.init.zeros_(model.lm_head.weight)
     for each in (tokenizer, model):
         each.save_pretrained(tmp_path / "model")
