@@ -66,6 +66,32 @@ def test_a_run_that_moved_says_what_it_took_and_where_its_memory_was_going(page:
         says(page, words)
 
 
+def test_a_resumed_run_shows_its_first_attempts_and_no_phase_between_its_end_and_the_resume(
+    page: Browser, played: Stage
+) -> None:
+    show(page, played.page("training", "moved"))
+    phases = page.evaluate(
+        """(async () => {
+          const { timeline } = await import('../static/timeline.js');
+          const attempt = (number, from, step, until) => ({ attempt: number, created_s: from, first_step_s: step,
+            ended_s: until, last_step: 9, next_attempt: { checkpoint_step: 9 } });
+          const run = { created_s: 600, updated_s: 1100, state: 'SUCCEEDED' };
+          const attempts = [attempt(1, 100, 200, 350), attempt(2, 700, 800, 1100)];
+          const drawn = timeline({ run, events: [], attempts });
+          return Array.from(drawn.querySelectorAll('.phase'), (e) => [e.className.split(' ')[1],
+            Math.round(10 * parseFloat(e.style.left)), Math.round(10 * parseFloat(e.style.width))]);
+        })()"""
+    )
+    # 100 s to 1,100 s are the axis; per mille of it: where each phase begins, and how long it is.
+    assert phases == [
+        ["starting", 0, 100],
+        ["training", 100, 150],
+        ["waiting", 500, 100],
+        ["starting", 600, 100],
+        ["training", 700, 300],
+    ]
+
+
 def test_the_finished_model_is_downloaded_from_a_frame_like_airflow_s(
     page: Browser, played: Stage, tmp_path: Path
 ) -> None:

@@ -103,9 +103,15 @@ def next_attempt_of(tx: LedgerTx, run: RunRecord, saved_step: int | None = None)
         return follow_up(run, attempts)
     return NextAttempt(
         attempt=run.num_attempts + 1,
-        reason=Reason(code=ReasonCode.BEST_PLAN, detail="First attempt."),
+        reason=Reason(code=ReasonCode.BEST_PLAN, detail=_why_it_begins(run, saved_step)),
         checkpoint_step=saved_step,
     )
+
+
+def _why_it_begins(run: RunRecord, saved_step: int | None) -> str:
+    if not run.num_attempts:
+        return "First attempt."
+    return "Started again, without a checkpoint." if not saved_step else f"Resumed from step {saved_step}."
 
 
 def _place_view(tx: LedgerTx, services: Services, run_key: str) -> PlaceView:

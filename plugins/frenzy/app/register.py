@@ -166,7 +166,9 @@ def _pending(tx: LedgerTx, services: Services, run: RunRecord) -> RunRecord:
         else:
             run = replace(run, prepared_before=before.prepared or before.prepared_before)
     tx.put_run(run)
-    log_event(tx, run.run_key, run.created_s, "state", f"PENDING: job {run.job.name!r} registered, its spec is frozen.")
+    again = "" if before is None else " again"
+    registered = f"PENDING: job {run.job.name!r} registered{again}, its spec is frozen."
+    log_event(tx, run.run_key, run.created_s, "state", registered)
     return run
 
 

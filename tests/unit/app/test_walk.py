@@ -225,8 +225,12 @@ def test_a_cleared_run_knows_the_checkpoint_that_it_goes_on_from(
     airflow.register(make_job(batch=batch, max_reschedules=0))
     airflow.place()
     view = run_view(airflow.services, airflow.key)
-    assert view.attempts[-1].next_attempt.checkpoint_step == step
+    following = view.attempts[-1].next_attempt
+    assert following.checkpoint_step == step
+    assert following.reason.detail == (f"Resumed from step {step}." if step else "Started again, without a checkpoint.")
     assert told in why(view.run, view.attempts, None)
+    with airflow.services.ledger.reading() as tx:
+        assert "registered again, its spec is frozen." in " ".join(each.text for each in tx.events(airflow.key))
 
 
 def test_every_state_has_an_explanation(airflow: Airflow) -> None:

@@ -9,15 +9,16 @@ const PHASES = {
   saving: "saves and stops",
 };
 
-// From when to when, in seconds of the epoch. A run that goes on ends now.
+// From when to when, in seconds of the epoch. A run that goes on ends now. A resumed run was made anew after its first attempts.
 export function range(view) {
   const { run, attempts } = view;
+  const begin = Math.min(run.created_s, ...attempts.map((each) => each.created_s));
   const last = Math.max(run.updated_s, ...attempts.map((each) => each.ended_s || 0));
   const until = isFinal(run.state) ? last : Date.now() / 1000;
-  return [run.created_s, Math.max(until, run.created_s + 1)];
+  return [begin, Math.max(until, begin + 1)];
 }
 
-// [from, to, phase, attempt] without gaps: what is no part of an attempt is planning or waiting.
+// [from, to, phase, attempt]: what is no part of an attempt is planning or waiting. A gap is between the end and a resume.
 function segments(view) {
   const [begin, until] = range(view);
   const found = [];
@@ -28,13 +29,16 @@ function segments(view) {
     at = Math.max(at, stop);
   };
   const queued = view.queue_entry?.submitted_s ?? view.attempts[0]?.created_s;
+  const resumed = () => { at = Math.max(at, view.run.created_s); };
   for (const attempt of view.attempts) {
+    if (attempt.created_s >= view.run.created_s) resumed();
     upTo(attempt.created_s, attempt.attempt === 1 ? "planning" : "waiting", null);
     const ended = attempt.ended_s ?? until;
     upTo(Math.min(attempt.first_step_s ?? ended, attempt.stop_asked_s ?? ended, ended), "starting", attempt);
     upTo(Math.min(attempt.stop_asked_s ?? ended, ended), "training", attempt);
     upTo(ended, "saving", attempt);
   }
+  resumed();
   if (!isFinal(view.run.state)) upTo(until, queued === undefined ? "planning" : "waiting", null);
   return found;
 }
