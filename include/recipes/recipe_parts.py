@@ -149,7 +149,9 @@ def model_of(kind: Any, given: str | None, tokenizer: PreTrainedTokenizerBase, *
     config = section("model").get("config") or (given and json.loads(Path(given).read_text(encoding="utf-8")))
     if not config:
         refuse("no model: name it in the job (model.config, path or hub_id), or give --model")
-    shape = AutoConfig.for_model(**{**config, **own, "eos_token_id": tokenizer.eos_token_id})
+    # a config that was copied from a model names that one, whose weights are not taken
+    own |= {"eos_token_id": tokenizer.eos_token_id, "_name_or_path": ""}
+    shape = AutoConfig.for_model(**{**config, **own})
     if len(tokenizer) > shape.vocab_size:
         words = f"{shape.vocab_size}: the tokenizer has {len(tokenizer)} tokens"
         refuse(f"model.config.vocab_size = {words}")

@@ -125,10 +125,8 @@ def test_preferences_with_adapters_go_on_with_another_number_of_gpus(
     assert (model.config.hidden_size, told["missing_keys"]) == (LLAMA["hidden_size"], set())
 
 
-def base(scripts: SimpleNamespace) -> Any:
-    return scripts.recipe_parts.model_of(
-        AutoModelForCausalLM, str(RECIPES / "tiny-llama.json"), scripts.recipe_parts.tokenizer_of(None)
-    )
+def base(scripts: SimpleNamespace, config: Path = RECIPES / "tiny-llama.json") -> Any:
+    return scripts.recipe_parts.model_of(AutoModelForCausalLM, str(config), scripts.recipe_parts.tokenizer_of(None))
 
 
 def with_adapters(model: Any) -> PeftModel:
@@ -147,6 +145,17 @@ def test_adapters_on_a_config_are_saved_with_the_base_that_exists_nowhere_else(
         found = AutoModelForCausalLM.from_pretrained(tmp_path)(tokens).logits
     assert not (tmp_path / "adapter_config.json").exists()
     assert torch.allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # the adapters' library asks for it
+def test_a_config_that_names_the_model_it_was_copied_from_does_not_make_it_the_base_of_adapters(
+    scripts: SimpleNamespace, tmp_path: Path
+) -> None:
+    copied = tmp_path / "copied.json"
+    copied.write_text(
+        json.dumps({**json.loads((RECIPES / "tiny-llama.json").read_text()), "_name_or_path": "some/hub"})
+    )
+    assert not isinstance(scripts.recipe_parts.loadable(with_adapters(base(scripts, copied))), PeftModel)
 
 
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # the adapters' library asks for it
