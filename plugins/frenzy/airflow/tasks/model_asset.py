@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from frenzy.core.runs.protocol import RunView
 
 if TYPE_CHECKING:  # DAG files import this module, and the views are many
     from frenzy.core.runs.views import MemoryView
+    from frenzy.core.values.telemetry import StepPeak
 
 MODELS_ALIAS: Final = "frenzy_models"
 # Its perplexity is still a number that JSON has.
@@ -57,16 +59,25 @@ def model_facts(view: RunView, memory: MemoryView | None, path: str) -> dict[str
 
 
 def validation_loss(view: RunView, memory: MemoryView) -> float | None:
-    """Of the model that the run left, as its curves show it: the least where it left its best one, else the last.
+    """Of the model that the run left, as its curves show it: the best one's where it left that, else the last step's.
 
-    None where that is no number.
+    None where that is no number: training ends with a validation, so that a last step without one has diverged.
     """
-    steps = (step for attempt in memory.attempts for step in attempt.steps)
-    losses = [step.validation_loss for step in steps if step.validation_loss is not None]
-    if view.run.job.validation.final_model == "best":
-        losses.sort()
-        losses = losses[:1]
-    return losses[-1] if losses and losses[-1] < _MOST_LOSS else None
+    asked, losses = view.run.job.validation, [step.validation_loss for step in _steps_to_model(memory)]
+    loss = losses[-1] if losses else None
+    if asked.final_model == "best":
+        finite = (each for each in losses if each is not None and math.isfinite(each))
+        loss = reduce(lambda best, each: each if each < best - asked.min_improvement else best, finite, math.inf)
+    return None if loss is None or not loss < _MOST_LOSS else loss
+
+
+def _steps_to_model(memory: MemoryView) -> list[StepPeak]:
+    """The steps that the model comes from: those after a checkpoint that an attempt went on from are lost."""
+    found: list[StepPeak] = []
+    for attempt in memory.attempts:
+        first = attempt.steps[0].step if attempt.steps else math.inf
+        found = [*(each for each in found if each.step < first), *attempt.steps]
+    return found
 
 
 def emit(outlet_events: Any, outlets: Iterable[Any], name: str, facts: dict[str, Any]) -> None:

@@ -77,12 +77,24 @@ def test_the_event_has_place_metrics_and_data_of_the_model() -> None:
     }
 
 
-def test_of_the_best_model_the_least_validation_loss_is_told() -> None:
-    of = view(keep_best=True, final_model="best")
-    assert model_facts(of, curves(of, (3.0, 1.0), (2.5, 2.0)), PATH)["validation_loss"] == 1.0
+@pytest.mark.parametrize(
+    ("attempts", "told"),
+    [
+        (((3.0, 1.0, 2.0),), 1.0),
+        (((3.0, math.nan, 1.0),), 1.0),
+        (((3.0, 2.0, 1.95),), 2.0),  # no improvement for the trainer
+        (((3.0, 1.0), (3.0, 2.5)), 2.5),  # the second attempt began anew
+        (((None,),), None),
+    ],
+)
+def test_of_the_best_model_the_loss_that_the_trainer_kept_it_for_is_told(
+    attempts: tuple[tuple[float | None, ...], ...], told: float | None
+) -> None:
+    of = view(keep_best=True, final_model="best", min_improvement=0.1)
+    assert model_facts(of, curves(of, *attempts), PATH)["validation_loss"] == told
 
 
-@pytest.mark.parametrize("losses", [(), (None,), (float("nan"),), (float("inf"),), (1e4,)])
+@pytest.mark.parametrize("losses", [(), (None,), (float("nan"),), (2.0, None), (float("inf"),), (1e4,)])
 def test_without_a_validation_or_after_one_that_diverged_no_figure_is_told(losses: tuple[float | None, ...]) -> None:
     facts = model_facts(view(), curves(view(), losses), PATH)
     assert (facts["validation_loss"], facts["perplexity"]) == (None, None)
