@@ -87,6 +87,8 @@ class FakeAirflow:
 
     def dags(self, offset: int) -> dict[str, Any]:
         """Two to a page."""
+        if self.closed == "~":
+            raise HTTPException(403, "Forbidden")
         known = sorted(self.schedules.items())
         page = [{"dag_id": each, "timetable_summary": cron, "is_paused": "nightly" in each} for each, cron in known]
         return {"dags": page[offset : offset + 2], "total_entries": len(page)}

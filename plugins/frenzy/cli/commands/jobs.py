@@ -76,9 +76,13 @@ def _described(api: Api, names: Sequence[str]) -> list[StoredJob]:
 
 
 def _dags(api: Api) -> Iterator[dict[str, Any]]:
+    """None where Airflow refuses their list, as it may to whom single DAGs alone are shown."""
     offset = 0
     while True:
-        page = api.ask(calls.dags(JOB_DAG_PREFIX, offset))
+        try:
+            page = api.ask(calls.dags(JOB_DAG_PREFIX, offset))
+        except PermanentError:
+            return
         yield from page["dags"]
         offset += len(page["dags"])
         if not page["dags"] or offset >= page["total_entries"]:

@@ -49,6 +49,17 @@ def test_a_job_is_listed_with_its_schedule_and_its_newest_run(
     assert f"by-hand - - - - by-never - - - - by-nightly 0 3 * * *, paused {newest.run_key} {newest.state}" in said
 
 
+def test_jobs_are_listed_to_whom_airflow_refuses_the_list_of_dags(
+    online: Command, stored: Callable[[str], None], world: World
+) -> None:
+    stored("closed-one")
+    stopped(world, "closed-one")
+    world.airflow.schedules, world.airflow.closed = {"job_closed-one": "0 3 * * *"}, "~"
+    (found,) = json.loads(online("jobs", "closed-*", "--json").out)
+    world.airflow.closed = ""
+    assert (found["job"], found["schedule"], found["state"] is None) == ("closed-one", None, False)
+
+
 def test_a_name_that_is_no_jobs_and_a_deletion_of_all_are_refused(online: Command) -> None:
     assert "no stored job 'nobodys'" in online("jobs", "nobodys", "--delete").err
     said = online("jobs", "--delete")
