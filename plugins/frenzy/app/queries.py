@@ -355,7 +355,7 @@ def _plan_lines(run: RunRecord, entry: QueueEntry | None) -> Iterable[str]:
         return
     listed = f"{fitting(len(feasible))} the cluster; refused: {len(run.candidates) - len(feasible)}."
     if run.num_attempts > 1 or entry is not None and run.num_attempts:
-        yield f"Planned anew after attempt {run.num_attempts - (entry is None)}: {listed}"
+        yield f"Planned anew after an attempt: {listed}"
         return
     yield listed
     for best in sorted(feasible, key=lambda each: each.rank or 0)[:1]:

@@ -153,6 +153,19 @@ def test_two_jobs_for_the_last_gpus_run_one_after_the_other(airflow: Airflow) ->
     assert place_status(waiter.services, waiter.key).status is PlaceStatus.PLACED
 
 
+def test_a_run_that_is_planned_anew_is_explained_without_its_first_plan(airflow: Airflow) -> None:
+    airflow.begun()
+    airflow.press(1, extra=20 * MIB)
+    airflow.end(1, 98)
+    airflow.place()
+    cancel(airflow.services, airflow.key, BY_USER)
+    resumed = airflow.register(make_job())
+    lines = "\n".join(explain(airflow.services, airflow.key).lines)
+    assert (resumed.run.state, resumed.run.num_attempts) == (JobState.PLANNED, 2)
+    assert "Planned anew after an attempt: 4 plans fit" in lines
+    assert "Ranked first" not in lines
+
+
 def test_a_queued_run_is_cancelled_at_once(airflow: Airflow) -> None:
     airflow.register(make_job())
     cancel(airflow.services, airflow.key, BY_USER)
