@@ -5,6 +5,7 @@ Counterfactuals are not argued but tried: the facts are changed and scheduled ag
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -126,9 +127,10 @@ def _held(state: SchedulingState, entry: Entry, now_s: float) -> Iterator[str]:
     types = dict.fromkeys(ranked.gpu_type for ranked in entry.others.listed)
     for gpu_type in islice(types, _MAX_TYPES_HELD):
         jobs = (job for job in state.running.values() if job.plan.gpu_type == gpu_type)
-        ends = [_until(job, now_s) for job in sorted(jobs, key=end_of)]
-        if ends:
-            yield f"{gpu_type} is held by {listed(ends, last='and')}."
+        alike = Counter(_until(job, now_s) for job in sorted(jobs, key=end_of))
+        holders = [each if count == 1 else f"{count} runs of {each}" for each, count in alike.items()]
+        if holders:
+            yield f"{gpu_type} is held by {listed(holders, last='and')}."
 
 
 def _until(job: RunningJob, now_s: float) -> str:

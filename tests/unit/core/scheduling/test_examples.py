@@ -360,6 +360,12 @@ class TestExplain:
             "and job-open (1 GPU).",
         )
 
+    def test_runs_of_one_job_that_hold_alike_are_counted(self) -> None:
+        run = [replace(running(name, plan("v100", 1), ("n1", 1)), job_name="nightly") for name in ("r1", "r2")]
+        snapshot = facts([node("n1", "v100", 2)], [waiting("a", plan("v100", 2))], run)
+        (held_by,) = explain(snapshot, "a", 0.0, HAS).held
+        assert held_by.startswith("v100 is held by 2 runs of nightly (1 GPU")
+
     def test_a_run_that_starts_is_told_why_there(self) -> None:
         nodes = [node("n1", "v100", 2), node("n2", "v100", 1)]
         found = explain(facts(nodes, [waiting("a", plan("v100", 1))]), "a", 0.0, HAS)
