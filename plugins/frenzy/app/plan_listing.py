@@ -16,7 +16,7 @@ from frenzy.core.planning.script_plans import UNNAMED_MODEL
 from frenzy.core.runs.ledger import CalibrationSample, JobState, NextAttempt, RunRecord, versions_key
 from frenzy.core.runs.script_key import measured_runs, script_key
 from frenzy.core.values.cluster import Cluster
-from frenzy.core.values.errors import FrenzyError, Reason, ReasonCode
+from frenzy.core.values.errors import FrenzyError, PermanentError, Reason, ReasonCode
 from frenzy.core.values.job import deadline_s
 from frenzy.core.values.resource_plan import Candidate, MemorySource, PlanShape, ResourcePlan
 from frenzy.ports import LedgerTx
@@ -116,10 +116,16 @@ def tuned_request(facts: PlanFacts, services: Services, run: RunRecord, extra_by
 
 
 def next_plans(tx: LedgerTx, services: Services, run: RunRecord, following: NextAttempt) -> PlanChoice:
-    """The plans for ``following``: all feasible ones, or the ladder's rung after memory ran short."""
+    """The plans for ``following``: all feasible ones, or the ladder's rung after memory ran short.
+
+    What an earlier release planned this one may refuse: that is a refusal, too, and no error of whoever reports.
+    """
     facts = plan_facts(tx, services, run)
-    request, calibration = _request(facts, services, run, following), services.calibration_for(run.job)
-    candidates = plan_candidates(request, facts.cluster, calibration, services.marp_policy)
+    try:
+        request, calibration = _request(facts, services, run, following), services.calibration_for(run.job)
+        candidates = plan_candidates(request, facts.cluster, calibration, services.marp_policy)
+    except PermanentError as error:
+        return PlanChoice(candidates=run.candidates, plans=(), refusal=error.reason)
     rung = ladder(candidates, following)
     if rung.plans:
         climbed = following.previous is not None and following.reason.code in MEMORY_REASONS

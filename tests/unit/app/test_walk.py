@@ -166,6 +166,30 @@ def test_a_run_that_is_planned_anew_is_explained_without_its_first_plan(airflow:
     assert "Ranked first" not in lines
 
 
+def refused_today(airflow: Airflow) -> None:
+    """As a release without a check would have left the run."""
+    with airflow.services.ledger.transaction() as tx:
+        run = tx.run(airflow.key)
+        assert run is not None
+        tx.put_run(replace(run, model_config={**(run.model_config or {}), "vocab_size": 200}))
+
+
+def test_a_run_that_an_earlier_release_planned_is_refused_in_its_place_by_name(airflow: Airflow) -> None:
+    airflow.register(make_job())
+    refused_today(airflow)
+    airflow.place()
+    run = run_view(airflow.services, airflow.key).run
+    assert run.state is JobState.FAILED_NO_RESOURCE
+    assert run.reason is not None and "vocab_size is 200" in run.reason.sentence
+
+
+def test_a_run_that_an_earlier_release_started_trains_on_and_is_not_moved(airflow: Airflow) -> None:
+    airflow.begun()
+    refused_today(airflow)
+    assert airflow.press(1, extra=20 * MIB).kind is DirectiveKind.CONTINUE
+    assert airflow.end(1, 0, last_step=100).run.state is JobState.SUCCEEDED
+
+
 def test_a_queued_run_is_cancelled_at_once(airflow: Airflow) -> None:
     airflow.register(make_job())
     cancel(airflow.services, airflow.key, BY_USER)
