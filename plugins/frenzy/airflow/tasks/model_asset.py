@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from frenzy.core.runs.protocol import RunView
@@ -63,11 +62,16 @@ def validation_loss(view: RunView, memory: MemoryView) -> float | None:
 
     None where that is no number: training ends with a validation, so that a last step without one has diverged.
     """
-    asked, losses = view.run.job.validation, [step.validation_loss for step in _steps_to_model(memory)]
-    loss = losses[-1] if losses else None
+    from frenzy.trainer.best_so_far import BestSoFar
+
+    asked, steps = view.run.job.validation, _steps_to_model(memory)
+    loss = steps[-1].validation_loss if steps else None
     if asked.final_model == "best":
-        finite = (each for each in losses if each is not None and math.isfinite(each))
-        loss = reduce(lambda best, each: each if each < best - asked.min_improvement else best, finite, math.inf)
+        best = BestSoFar()
+        for each in steps:
+            if each.validation_loss is not None:
+                best = best.after(asked, step=each.step, loss=each.validation_loss)
+        loss = best.loss
     return None if loss is None or not loss < _MOST_LOSS else loss
 
 
