@@ -17,6 +17,7 @@ import statistics
 import time
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -74,8 +75,8 @@ def against_sia() -> list[dict[str, Any]]:
 
 def _call_of(name: str, facts: SchedulingFacts, extra: QueuedJob, now_s: float) -> Callable[[], object]:
     scheduler = scheduler_named(name)
-    state = SchedulingState.of(facts, scheduler.rules)
-    states = cycle((state, state.submit(extra)))
+    both = (facts, replace(facts, queued=(*facts.queued, extra)))
+    states = cycle([SchedulingState.of(each, scheduler.rules) for each in both])
     return lambda: scheduler.decide(next(states), now_s)
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from frenzy.core.scheduling import SchedulingState
-from frenzy.core.scheduling.engine.plan_tables import Rules
-from frenzy.core.scheduling.engine.rigid import could_hold, rigid_plans
-from frenzy.core.scheduling.engine.room import Need
+from frenzy.core.scheduling.engine.placement import place_in
+from frenzy.core.scheduling.engine.plan_tables import Rules, rigid_plans
+from frenzy.core.scheduling.engine.room import FreeCapacity, Need
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob
 
@@ -120,10 +120,9 @@ def configurations(
 ) -> tuple[Configuration, ...]:
     """What ``job`` may be given: for each GPU type and count its fastest plan, if the cluster can hold it."""
 
-    def fits(plan: ResourcePlan) -> bool:
-        return could_hold(state.cluster, rules.need(plan, job.excluded_nodes))
-
-    plans = rigid_plans(job.plans, job.asked_gpus, fits) if rigid else list(job.plans)
+    whole = FreeCapacity.whole(state.cluster)
+    fitting = [plan for plan in job.plans if place_in(whole, rules.need(plan, job.excluded_nodes)) is not None]
+    plans = rigid_plans(job.plans, job.asked_gpus, fitting) if rigid else job.plans
     fastest: dict[tuple[str, int], ResourcePlan] = {}
     for plan in plans:
         key = (plan.gpu_type, plan.num_gpus)
@@ -132,5 +131,5 @@ def configurations(
     return tuple(
         Configuration(plan, rules.need(plan, job.excluded_nodes))
         for _, plan in sorted(fastest.items(), key=lambda each: each[0])
-        if fits(plan)
+        if any(plan is each for each in fitting)
     )

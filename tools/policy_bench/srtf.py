@@ -17,11 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from frenzy.core.scheduling import HasPolicy, Policy, SchedulingState
+from frenzy.core.scheduling import HasPolicy, Policy, SchedulingState, apply_actions
 from frenzy.core.scheduling.engine.entries import is_settled
 from frenzy.core.scheduling.engine.placement import place_in
 from frenzy.core.scheduling.engine.room import FreeCapacity, Need
-from frenzy.core.scheduling.engine.state import restarted
 from frenzy.core.values.cluster import Placement
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.resource_plan import ResourcePlan
@@ -29,6 +28,8 @@ from frenzy.core.values.scheduling_facts import Action, Preempt, QueuedJob, Resi
 from tools.policy_bench.capped import capped_plans
 
 Choices = tuple[tuple[ResourcePlan, Need], ...]
+
+_STOPPED = Reason(code=ReasonCode.PREEMPTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,7 @@ class _Turn:
     moved: set[str] = field(default_factory=set)
 
     def start_what_fits(self) -> bool:
-        started, room, full = list[RunningJob](), self.state.room, set[Need]()
+        starts, room, full = list[Start](), self.state.room, set[Need]()
         for job in self._waiting():
             for plan, need in self._choices(job):
                 if need in full or need.num_gpus > room.idle_gpus(need.gpu_type):
@@ -114,10 +115,10 @@ class _Turn:
                     full.add(need)
                     continue
                 room = room.hold(need, placement)
-                started.append(restarted(job, plan, placement, now_s=self.now_s))
+                starts.append(Start(run_key=job.run_key, plan=plan, placement=placement))
                 break
-        self.state = self.state.start(started) if started else self.state
-        return bool(started)
+        self.state = self.state.after(starts, self.now_s)
+        return bool(starts)
 
     def _waiting(self) -> list[QueuedJob]:
         """Whose old workers are gone, in the order they are served."""
@@ -223,8 +224,8 @@ class _Turn:
     def _evict(self, job: QueuedJob, plan: ResourcePlan, placement: Placement, victims: list[RunningJob]) -> None:
         for victim in victims:
             self.moved.add(victim.run_key)
-            self.state = self.state.requeue(victim.stopped(self.now_s))
-        self.state = self.state.start([restarted(job, plan, placement, now_s=self.now_s)])
+        stops = [Preempt(run_key=victim.run_key, reason=_STOPPED) for victim in victims]
+        self._do(*stops, Start(run_key=job.run_key, plan=plan, placement=placement))
 
     def _may_gain(self, job: RunningJob) -> bool:
         """Whether the fastest of its options would do, wherever it is; most jobs run with it already."""
@@ -258,7 +259,11 @@ class _Turn:
 
     def _move(self, job: RunningJob, plan: ResourcePlan, placement: Placement) -> None:
         self.moved.add(job.run_key)
-        self.state = self.state.move(restarted(job.stopped(self.now_s), plan, placement, now_s=self.now_s))
+        self._do(Resize(run_key=job.run_key, plan=plan, placement=placement))
+
+    def _do(self, *actions: Action) -> None:
+        facts = apply_actions(self.state.facts, actions, now_s=self.now_s)
+        self.state = SchedulingState.of(facts, self.scheduler.rules)
 
 
 def _restart_s(job: RunningJob) -> float:

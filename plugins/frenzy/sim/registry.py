@@ -14,6 +14,7 @@ from typing import Final
 from frenzy.core.scheduling import POLICIES, PaperPolicy, Policy, with_queues
 from frenzy.core.values.errors import SpecError, Violation
 from frenzy.core.values.queue_rules import NO_RULES, QueueRule, QueueRules
+from frenzy.sim.published import PublishedScheduler
 from frenzy.sim.schedulers import ProductScheduler, Scheduler
 
 _SOME_RULES: Final = QueueRules(queues=(QueueRule(name="any"),))
@@ -53,6 +54,6 @@ def _product(policy: Policy, name: str = "") -> Callable[[], Scheduler]:
 
 _SCHEDULERS: Final[dict[str, Callable[[], Scheduler]]] = {
     **{name: _product(policy) for name, policy in POLICIES.items()},
-    "frenzy-paper": _product(PaperPolicy(launchable_only=False)),
+    "frenzy-paper": PublishedScheduler,
     "frenzy-paper-launchable": _product(PaperPolicy(), "frenzy-paper-launchable"),
 }

@@ -12,8 +12,9 @@ from types import MappingProxyType
 from typing import Final
 
 from frenzy.core.runs.ledger import Attempt, NextAttempt
+from frenzy.core.scheduling.engine.placement import place_in
 from frenzy.core.scheduling.engine.plan_tables import Rules
-from frenzy.core.scheduling.engine.rigid import could_hold
+from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.values.cluster import Cluster, NodeAllocation
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.failure_classes import NextStep, codes_of
@@ -101,8 +102,8 @@ def with_nodes_to_spare(
     """
     if not following.excluded_nodes:
         return following
-    needs = [rules.need(plan, following.excluded_nodes) for plan in plans]
-    if any(could_hold(cluster, need, only_ready=True) for need in needs):
+    empty = FreeCapacity.of(cluster)
+    if any(place_in(empty, rules.need(plan, following.excluded_nodes)) is not None for plan in plans):
         return following
     return replace(following, excluded_nodes=())
 

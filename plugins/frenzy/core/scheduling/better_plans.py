@@ -11,7 +11,7 @@ from frenzy.core.scheduling.engine.plan_tables import RankedPlan, Tables
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy, Policy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.wording import about
-from frenzy.core.scheduling.reasons.what_if import least, one_for_each_type, with_idle_gpus
+from frenzy.core.scheduling.reasons.remedies import one_for_each_type, with_idle_gpus
 from frenzy.core.scheduling.schedule import decide
 from frenzy.core.values.job import Objective
 from frenzy.core.values.scheduling_facts import Elasticity, Preempt, Resize, RunningJob, SchedulingFacts
@@ -89,7 +89,7 @@ class _Asked:
                 return False
             return move.plan.gpu_type == gpu_type and move.plan.predicted_run_s < self.job.plan.predicted_run_s
 
-        num_gpus = least(moves_there, limit=most)
+        num_gpus = next(filter(moves_there, range(1, most + 1)), None)
         gain = f"With {ranked.plan.plan_id} it would end {about(self.gain_s(ranked))} sooner, its restart counted"
         if num_gpus is not None:
             return f"{gain}; {num_gpus} more idle {gpu_type} would make it move to that type's GPUs now."

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
 from itertools import islice
 
 from frenzy.core.scheduling.better_plans import better_plans
@@ -20,11 +19,9 @@ from frenzy.core.scheduling.engine.policy_settings import HasPolicy, Policy
 from frenzy.core.scheduling.engine.state import SchedulingState, end_of
 from frenzy.core.scheduling.engine.swap import refusals
 from frenzy.core.scheduling.engine.wording import about, listed
-from frenzy.core.scheduling.reasons.holds import Judge
+from frenzy.core.scheduling.reasons.holds import Decision, Judge, why_this_plan
 from frenzy.core.scheduling.reasons.remedies import Trials, Untold, smallest_of_each_type
-from frenzy.core.scheduling.reasons.rule_changes import least_weight
-from frenzy.core.scheduling.reasons.what_if import gpus_wanted, least
-from frenzy.core.scheduling.schedule import Decision, as_state, decide, decision_of, holds
+from frenzy.core.scheduling.schedule import as_state, decide, decision_of, holds
 from frenzy.core.values.cluster import Placement
 from frenzy.core.values.errors import Reason, ReasonCode, SpecError, Violation
 from frenzy.core.values.resource_plan import ResourcePlan
@@ -97,8 +94,8 @@ def explain(facts: SchedulingFacts, run_key: str, now_s: float, policy: Policy) 
     start = next((each for each in decision.actions if isinstance(each, Start) and each.run_key == run_key), None)
     if start is not None:
         return _starting(waiting, start, decision)
-    judge = decision.judge
-    hold = next(each for each in holds(decision, now_s) if each.run_key == run_key)
+    judge = Judge(decision)
+    hold = next(each for each in holds(decision) if each.run_key == run_key)
     entry = next(each for each in decision.after.waiting if each.run_key == run_key)
     return Explanation(
         run_key=run_key,
@@ -108,7 +105,8 @@ def explain(facts: SchedulingFacts, run_key: str, now_s: float, policy: Policy) 
         position=hold.position,
         expected_start_s=hold.expected_start_s,
         deadline=judge.deadline(entry),
-        options=_options(judge, entry),
+        # None of a job whose old workers are still there: it had no turn.
+        options=() if run_key in decision.after.running else _options(judge, entry),
         held=tuple(_held(decision.after, entry, now_s)),
         counterfactuals=_counterfactuals(Trials(facts, facts, now_s, policy, decide, _MOST_LOOKS), entry),
         holders=tuple(islice(_who_stays(facts, entry, now_s, policy), _MAX_HOLDERS_SHOWN)),
@@ -116,9 +114,6 @@ def explain(facts: SchedulingFacts, run_key: str, now_s: float, policy: Policy) 
 
 
 def _options(judge: Judge, entry: Entry) -> tuple[OptionView, ...]:
-    """Nothing of a job whose old workers are still there: it had no turn."""
-    if entry.job.run_key in judge.record.after.running:
-        return ()
     return tuple(OptionView(plan=each.plan, sentence=judge.option(entry, each)) for each in entry.others.listed)
 
 
@@ -172,7 +167,7 @@ def _code_of_running(job: RunningJob) -> ReasonCode:
 
 
 def _starting(job: QueuedJob, start: Start, decision: Decision) -> Explanation:
-    why = decision.why_this_plan(job, start.plan)
+    why = why_this_plan(decision, job, start.plan)
     which = ", its best plan," if why.code is ReasonCode.BEST_PLAN else ""
     where = "one node" if len(start.placement.allocations) == 1 else "the fewest nodes that hold it"
     detail = f"{job.job_name} starts {start.plan.plan_id}{which} on {where}: {_nodes(start.placement)}. {why.detail}"
@@ -201,13 +196,12 @@ def _counterfactuals(trials: Trials, entry: Entry) -> tuple[str, ...]:
 def _helpful(trials: Trials, entry: Entry) -> Iterator[str]:
     job = entry.queued
     for ranked in smallest_of_each_type(entry, trials.facts.cluster)[:_MAX_TYPES_TRIED]:
-        gpu_type = ranked.gpu_type
-        num_gpus = least(partial(trials.starts_with, entry, ranked), limit=gpus_wanted(trials.facts, gpu_type))
+        num_gpus = trials.fewest(entry, ranked.gpu_type)
         if num_gpus is not None:
-            yield f"With {num_gpus} more idle {gpu_type} it would start now."
+            yield f"With {num_gpus} more idle {ranked.gpu_type} it would start now."
     for quota in trials.quotas(job):
         yield f"With {quota} it would start now."
-    weights = least_weight(job, trials.policy, lambda policy: trials.starts(job.run_key, None, policy))
+    weights = trials.weight(job)
     if weights is not None:
         yield f"With weight {weights[1]:g} instead of {weights[0]:g} for queue {job.queue} it would start now."
     priority = trials.priority(job)

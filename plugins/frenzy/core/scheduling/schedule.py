@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 
 from frenzy.core.scheduling.engine import elastic, starts
@@ -12,47 +12,11 @@ from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.policy_settings import Policy
 from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.scheduling.engine.state import SchedulingState, apply_actions
-from frenzy.core.scheduling.policies import paper
-from frenzy.core.scheduling.reasons.chosen_plans import why_this_plan
-from frenzy.core.scheduling.reasons.holds import Judge, Record
+from frenzy.core.scheduling.reasons.holds import Decision, Judge, why_this_plan
 from frenzy.core.scheduling.reasons.remedies import Trials
-from frenzy.core.values.errors import Reason
-from frenzy.core.values.resource_plan import ResourcePlan
-from frenzy.core.values.scheduling_facts import Action, Hold, QueuedJob, SchedulingFacts, Start
+from frenzy.core.values.scheduling_facts import Action, Hold, SchedulingFacts, Start
 
 _MAX_FORECAST_ENDS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What is done, and the record from which every reason is read. facts: what was decided on."""
-
-    facts: SchedulingFacts
-    actions: tuple[Action, ...]
-    judge: Judge
-
-    def trials(self, now_s: float) -> Trials:
-        """What would start its waiting jobs."""
-        then = apply_actions(self.facts, self.actions, now_s=now_s) if self.actions else self.facts
-        return Trials(self.facts, then, now_s, self.after.rules.policy, decide)
-
-    @property
-    def told(self) -> tuple[Action, ...]:
-        """The actions, each start with the reason for its plan."""
-        jobs = {job.run_key: job for job in self.facts.queued}
-        return tuple(
-            replace(each, reason=self.why_this_plan(jobs[each.run_key], each.plan)) if isinstance(each, Start) else each
-            for each in self.actions
-        )
-
-    def why_this_plan(self, job: QueuedJob, plan: ResourcePlan) -> Reason:
-        """Why ``job`` starts with ``plan``."""
-        return why_this_plan(job.plans, plan, self.after.rules.policy, may_move=self.judge.record.moves)
-
-    @property
-    def after(self) -> SchedulingState:
-        """The state to which the actions lead, in which only those wait that no action serves."""
-        return self.judge.record.after
 
 
 def schedule(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Policy) -> tuple[Action, ...]:
@@ -64,7 +28,14 @@ def schedule(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Pol
     actions applied. Raises ValueError for a state made under another policy.
     """
     decision = decision_of(facts, now_s, policy)
-    return (*decision.told, *holds(decision, now_s))
+    jobs = {job.run_key: job for job in decision.facts.queued}
+    told = (
+        replace(each, reason=why_this_plan(decision, jobs[each.run_key], each.plan))
+        if isinstance(each, Start)
+        else each
+        for each in decision.actions
+    )
+    return (*told, *holds(decision))
 
 
 def decision_of(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Policy) -> Decision:
@@ -72,50 +43,15 @@ def decision_of(facts: SchedulingFacts | SchedulingState, now_s: float, policy: 
     state = as_state(facts, policy)
     if elastic.is_elastic(state):
         actions, missed = elastic.decide(state, now_s)
-        record = Record(elastic.with_what_can_start(state, actions, now_s), now_s, missed, moves=True)
-    elif state.rules.counts_gpus_only:
-        actions, after = paper.decide(state, now_s)
-        record = Record(after, now_s, {})
-    else:
-        actions, after, last = starts.decide(state, now_s)
-        record = Record(after, now_s, last.missed, last.own_promises)
-    return Decision(state.facts, actions, Judge(record))
-
-
-def holds(decision: Decision, now_s: float) -> list[Hold]:
-    """One hold for each waiting job, in the order they are served."""
-    judge, room = decision.judge, decision.after.room.by_type.__getitem__
-    expected = expected_starts(judge.record)
-    trials = decision.trials(now_s)
-    found = []
-    for position, entry in enumerate(_in_service_order(judge.record), start=1):
-        key, reason = entry.run_key, judge.reason(entry)
-        remedy = trials.remedy(entry, reason, room) or reason.remedy
-        if remedy is not None and key in expected:
-            remedy = f"{remedy}; {judge.when(key, expected[key])}"
-        if remedy != reason.remedy:
-            reason = replace(reason, remedy=remedy)
-        found.append(Hold(run_key=key, reason=reason, position=position, expected_start_s=expected.get(key)))
-    return found
-
-
-def _in_service_order(record: Record) -> Iterable[Entry]:
-    """Where jobs move, and in the published algorithm, the queue's own order. Those whose old workers are still there
-    are not served, and come last.
-    """
-    waiting = record.after.waiting
-    if record.moves or record.after.rules.counts_gpus_only:
-        return waiting
-    place = {key: at for at, key in enumerate(starts.service_order(record.after, record.now_s))}
-    return sorted(waiting, key=lambda each: place.get(each.job.run_key, len(place)))
+        return Decision(state.facts, actions, state.after(actions, now_s), now_s, missed, moves=True)
+    begun, after, last = starts.decide(state, now_s)
+    return Decision(state.facts, begun, after, now_s, last.missed, last.own_promises)
 
 
 def decide(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Policy) -> tuple[Action, ...]:
     """The starts and moves of ``schedule``, without the holds, which cost more than the decision."""
     state = as_state(facts, policy)
-    if elastic.is_elastic(state):
-        return elastic.decide(state, now_s)[0]
-    return paper.decide(state, now_s)[0] if state.rules.counts_gpus_only else starts.decide(state, now_s)[0]
+    return elastic.decide(state, now_s)[0] if elastic.is_elastic(state) else starts.decide(state, now_s)[0]
 
 
 def as_state(facts: SchedulingFacts | SchedulingState, policy: Policy) -> SchedulingState:
@@ -127,30 +63,55 @@ def as_state(facts: SchedulingFacts | SchedulingState, policy: Policy) -> Schedu
     return facts
 
 
-def expected_starts(record: Record) -> dict[str, float]:
+def holds(decision: Decision) -> list[Hold]:
+    """One hold for each waiting job, in the order they are served."""
+    judge, facts, now_s = Judge(decision), decision.facts, decision.now_s
+    then = apply_actions(facts, decision.actions, now_s=now_s) if decision.actions else facts
+    trials = Trials(facts, then, now_s, decision.policy, decide)
+    expected = expected_starts(decision)
+    found = []
+    for position, entry in enumerate(_in_service_order(decision), start=1):
+        key, reason = entry.run_key, judge.reason(entry)
+        remedy = trials.remedy(entry, reason, decision.after.room) or reason.remedy
+        if remedy is not None and key in expected:
+            remedy = f"{remedy}; {judge.when(key, expected[key])}"
+        if remedy != reason.remedy:
+            reason = replace(reason, remedy=remedy)
+        found.append(Hold(run_key=key, reason=reason, position=position, expected_start_s=expected.get(key)))
+    return found
+
+
+def _in_service_order(decision: Decision) -> Iterable[Entry]:
+    """Where jobs move, the queue's own order. Those whose old workers are still there are not served, and come last."""
+    waiting = decision.after.waiting
+    if decision.moves:
+        return waiting
+    place = {key: at for at, key in enumerate(starts.service_order(decision.after, decision.now_s))}
+    return sorted(waiting, key=lambda each: place.get(each.run_key, len(place)))
+
+
+def expected_starts(decision: Decision) -> dict[str, float]:
     """When waiting jobs are expected to start, by run key.
 
     The front of the queue (``num_forecasts`` jobs) is played forward from one expected end to the
     next with the same sweeps; what is promised already keeps its promise.
     """
-    if record.moves or record.after.rules.counts_gpus_only:
+    if decision.moves:
         return {}
-    promised = {key: each.start_s for key, each in record.promises.items() if each.is_kept and each.start_s < math.inf}
-    return {**_played_forward(record), **promised}
+    promised = {key: each.start_s for key, each in decision.promises.items() if each.is_kept}
+    return {**_played_forward(decision), **{key: at_s for key, at_s in promised.items() if at_s < math.inf}}
 
 
-def _played_forward(record: Record) -> dict[str, float]:
-    front = starts.service_order(record.after, record.now_s)[: record.after.rules.policy.num_forecasts]
-    state = record.after.with_only(frozenset(front))
-    found: dict[str, float] = {}
-    now_s = record.now_s
+def _played_forward(decision: Decision) -> dict[str, float]:
+    state, now_s, found = decision.after, decision.now_s, dict[str, float]()
+    front = starts.service_order(state, now_s)[: decision.policy.num_forecasts]
+    state = replace(state, waiting=tuple([each for each in state.waiting if each.run_key in front]))
     for _ in range(_MAX_FORECAST_ENDS):
         next_s = max(now_s, min((ends[0][0] for ends in state.ends.values()), default=math.inf))
         if not state.waiting or next_s == math.inf:
             break
         now_s = next_s
-        for run_key in sorted(_ended_by(state, now_s)):
-            state = state.finish(run_key)
+        state = state.without(_ended_by(state, now_s))
         if any(_may_fit(entry, state.room) for entry in state.waiting):
             begun, state, _ = starts.decide(state, now_s)
             found |= {each.run_key: now_s for each in begun}

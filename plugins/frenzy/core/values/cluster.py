@@ -87,15 +87,6 @@ class Cluster:
         return {each.name: each for each in self.nodes}
 
     @cached_property
-    def memory_classes(self) -> tuple[tuple[int, ...], tuple[tuple[str, ...], ...]]:
-        """Memory sizes of the GPU types, ascending, and for each the names of the types that have it."""
-        names: dict[int, list[str]] = {}
-        for each in self.gpu_types:
-            names.setdefault(each.memory_bytes, []).append(each.name)
-        sizes = tuple(sorted(names))
-        return sizes, tuple(tuple(names[size]) for size in sizes)
-
-    @cached_property
     def num_gpus_by_type(self) -> Mapping[str, int]:
         """All GPUs of each type, also on nodes that are drained or lost."""
         totals = dict.fromkeys((each.name for each in self.gpu_types), 0)

@@ -40,10 +40,10 @@ def test_of_jobs_that_ask_for_the_same_each_is_judged_by_its_own_run_time_at_eve
     policy = IN_ORDER
     run = [running("r", plan("v100", 3), ("n1", 3), end_s=100.0)]
     queue = [waiting("head", plan("v100", 4), submitted_s=1), waiting("a", plan("v100", 1, run_s=80.0), submitted_s=2)]
-    state = SchedulingState.of(facts([node("n1", "v100", 4)], queue, run), policy)
-    state = state.submit(waiting("b", plan("v100", 1, run_s=500.0), submitted_s=1.5))
-    assert list(started(schedule(state, 10.0, policy))) == ["a"]
-    without_a = state.withdraw("a").submit(waiting("c", plan("v100", 1, run_s=91.0), submitted_s=3))
+    queue.append(waiting("b", plan("v100", 1, run_s=500.0), submitted_s=1.5))
+    assert list(started(schedule(facts([node("n1", "v100", 4)], queue, run), 10.0, policy))) == ["a"]
+    queue[1] = waiting("c", plan("v100", 1, run_s=91.0), submitted_s=3)
+    without_a = facts([node("n1", "v100", 4)], queue, run)
     assert not started(schedule(without_a, 10.0, policy))
     assert list(started(schedule(without_a, 9.0, policy))) == ["c"]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.unit.core.has_world import facts, held, node, plan, running, started, waiting, where
 
 from frenzy.core.scheduling import FifoPolicy, explain, schedule
-from frenzy.core.scheduling.engine.rigid import rigid_plans
+from frenzy.core.scheduling.engine.plan_tables import rigid_plans
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import QueuedJob
@@ -37,14 +37,14 @@ def test_without_a_plan_of_exactly_that_count_the_next_larger_then_the_next_smal
     by_count = {count: plan("v100", count) for count in (1, 2, 4, 8)}
 
     def chosen(asked: int | None, *fitting: int) -> list[ResourcePlan]:
-        return rigid_plans(list(by_count.values()), asked, lambda each: each.num_gpus in fitting)
+        return rigid_plans(list(by_count.values()), asked, [by_count[count] for count in fitting])
 
     assert chosen(3, 1, 2, 4, 8) == [by_count[4]]
     assert chosen(3, 1, 2) == [by_count[2]]
     assert chosen(16, 1, 2, 4) == [by_count[4]]
     assert chosen(None, 2, 4) == [by_count[2]]
     assert chosen(2) == [by_count[2]]
-    assert rigid_plans([], 2, lambda _: True) == []
+    assert rigid_plans([], 2, []) == []
 
 
 def test_the_head_of_the_line_blocks_a_later_job_that_would_fit() -> None:

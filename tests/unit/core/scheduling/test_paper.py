@@ -11,8 +11,7 @@ from frenzy.core.values.cluster import Node
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import Start
 
-LAUNCHABLE = PaperPolicy()
-PUBLISHED = PaperPolicy(launchable_only=False)
+PAPER = PaperPolicy()
 TYPES = (
     gpu_type("a100", memory_gib=40, tflops=312),
     gpu_type("rtx", memory_gib=24, tflops=70),
@@ -30,8 +29,8 @@ def on_any_type(num_gpus: int, required_gib: float, **settings: int) -> tuple[Re
     )
 
 
-def only_start(nodes: list[Node], *plans: ResourcePlan, policy: PaperPolicy) -> Start:
-    return started(schedule(facts(nodes, [waiting("a", *plans)], types=TYPES), 0.0, policy))["a"]
+def only_start(nodes: list[Node], *plans: ResourcePlan) -> Start:
+    return started(schedule(facts(nodes, [waiting("a", *plans)], types=TYPES), 0.0, PAPER))["a"]
 
 
 def test_plans_go_by_gpus_then_memory_whatever_their_speed() -> None:
@@ -39,57 +38,39 @@ def test_plans_go_by_gpus_then_memory_whatever_their_speed() -> None:
     fast = plan("a100", 4, run_s=10, gpu_memory_gib=40)
     lean = plan("a100", 2, run_s=500, required_gib=6, gpu_memory_gib=40)
     rich = plan("a100", 2, run_s=300, required_gib=12, micro_batch_size=2, gpu_memory_gib=40)
-    assert only_start(nodes, fast, rich, lean, policy=LAUNCHABLE).plan == lean
+    assert only_start(nodes, fast, rich, lean).plan == lean
 
 
 def test_the_smallest_class_that_fits_is_taken() -> None:
     nodes = [node("n1", "a100", 1), node("n2", "rtx", 1), node("n3", "t4", 1)]
-    assert where(only_start(nodes, *on_any_type(1, 12), policy=LAUNCHABLE)) == {"n3": 1}
-    assert where(only_start(nodes, *on_any_type(1, 20), policy=LAUNCHABLE)) == {"n2": 1}
-    assert where(only_start(nodes, *on_any_type(1, 30), policy=PUBLISHED)) == {"n1": 1}
-
-
-def test_inside_a_class_the_best_fit_wins_and_of_equals_the_faster_node() -> None:
-    nodes = [node("n1", "rtx", 4), node("n2", "rtx", 2), node("n3", "l4", 2)]
-    assert where(only_start(nodes, *on_any_type(2, 20), policy=PUBLISHED)) == {"n3": 2}
-    assert where(only_start(nodes, *on_any_type(3, 20), policy=PUBLISHED)) == {"n1": 3}
-
-
-def test_without_a_covering_node_the_most_idle_is_taken_whole_then_the_best_fit_again() -> None:
-    nodes = [node("n1", "rtx", 4), node("n2", "rtx", 3), node("n3", "rtx", 1)]
-    assert where(only_start(nodes, *on_any_type(5, 20), policy=PUBLISHED)) == {"n1": 4, "n3": 1}
-
-
-def test_as_published_the_next_larger_class_fills_up_what_is_missing() -> None:
-    nodes = [node("n1", "t4", 1), node("n2", "rtx", 1), node("n3", "a100", 4)]
-    assert where(only_start(nodes, *on_any_type(3, 12), policy=PUBLISHED)) == {"n1": 1, "n2": 1, "n3": 1}
+    assert where(only_start(nodes, *on_any_type(1, 12))) == {"n3": 1}
+    assert where(only_start(nodes, *on_any_type(1, 20))) == {"n2": 1}
 
 
 def test_to_be_launchable_a_job_keeps_to_one_type_and_whole_groups() -> None:
     nodes = [node("n1", "t4", 1), node("n2", "rtx", 1), node("n3", "a100", 4)]
-    assert where(only_start(nodes, *on_any_type(3, 12), policy=LAUNCHABLE)) == {"n3": 3}
+    assert where(only_start(nodes, *on_any_type(3, 12))) == {"n3": 3}
     split = [node("n1", "rtx", 1), node("n2", "rtx", 1)]
     snapshot = facts(split, [waiting("a", plan("rtx", 2, tp=2))], types=TYPES)
-    assert started(schedule(snapshot, 0.0, LAUNCHABLE)) == {}
-    assert where(started(schedule(snapshot, 0.0, PUBLISHED))["a"]) == {"n1": 1, "n2": 1}
+    assert started(schedule(snapshot, 0.0, PAPER)) == {}
 
 
 def test_a_job_that_does_not_fit_is_passed_over_without_a_reservation() -> None:
     nodes = [node("n1", "rtx", 4)]
     run = [running("r", plan("rtx", 2), ("n1", 2), end_s=10.0)]
     jobs = [waiting("big", plan("rtx", 4)), waiting("long", plan("rtx", 1, run_s=1e6), submitted_s=1)]
-    actions = schedule(facts(nodes, jobs, run, types=TYPES), 2.0, LAUNCHABLE)
+    actions = schedule(facts(nodes, jobs, run, types=TYPES), 2.0, PAPER)
     assert set(started(actions)) == {"long"}
     assert set(held(actions)) == {"big"}
 
 
 def test_it_knows_no_priority() -> None:
     jobs = [waiting("late", plan("rtx", 1), submitted_s=2, priority=9), waiting("early", plan("rtx", 1), submitted_s=1)]
-    actions = schedule(facts([node("n1", "rtx", 1)], jobs, types=TYPES), 3.0, LAUNCHABLE)
+    actions = schedule(facts([node("n1", "rtx", 1)], jobs, types=TYPES), 3.0, PAPER)
     assert set(started(actions)) == {"early"}
 
 
 def test_after_memory_ran_short_the_ladders_order_is_kept() -> None:
     nodes = [node("n1", "rtx", 4)]
     job = replace(waiting("a", plan("rtx", 4), plan("rtx", 1)), ordered=True)
-    assert started(schedule(facts(nodes, [job], types=TYPES), 0.0, LAUNCHABLE))["a"].plan == job.plans[0]
+    assert started(schedule(facts(nodes, [job], types=TYPES), 0.0, PAPER))["a"].plan == job.plans[0]

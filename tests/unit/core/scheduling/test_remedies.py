@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.core.has_strategies import NOW_S, all_facts, elastic_facts, policies
@@ -27,6 +28,7 @@ from tests.unit.core.has_world import (
 
 from frenzy.core.scheduling import BackfillPolicy, HasPolicy, Policy, apply_actions, explain, schedule
 from frenzy.core.scheduling.engine.policy_settings import with_queues
+from frenzy.core.scheduling.reasons.remedies import gpus_wanted
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.scheduling_facts import Hold, SchedulingFacts
@@ -187,3 +189,9 @@ def test_no_number_is_named_where_trials_would_take_long() -> None:
     jobs = [elastic(waiting(f"j{at:04}", plan("g", 4), submitted_s=float(at))) for at in range(1200)]
     hold = held(schedule(facts([node("n", "g", 4)], jobs), 2000.0, HAS))["j0500"]
     assert hold.reason.remedy == "more idle g"
+
+
+@pytest.mark.parametrize(("num_jobs", "tried"), [(3, 24), (1000, 64)])
+def test_no_more_gpus_are_tried_than_all_jobs_take_or_an_answer_may_ask_for(num_jobs: int, tried: int) -> None:
+    jobs = [waiting(f"j{at}", plan("g", 8), plan("g", 2), plan("other", 16)) for at in range(num_jobs)]
+    assert gpus_wanted(facts([node("n", "g", 1)], jobs), "g") == tried

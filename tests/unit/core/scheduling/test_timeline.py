@@ -41,8 +41,7 @@ def one_by_one(state: SchedulingState, now_s: float) -> list[tuple[float, tuple[
     found = []
     for time_s in sorted({*expected.values(), math.inf}):
         names = sorted(run_key for run_key, end_s in expected.items() if end_s == time_s)
-        for run_key in names:
-            state = state.finish(run_key)
+        state = state.without(names)
         found.append((time_s, tuple(f"job-{run_key}" for run_key in names), state.room.by_type["v100"]))
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from frenzy.core.scheduling.engine import starts as starts_only
@@ -16,7 +16,7 @@ from frenzy.core.scheduling.engine.preemption import preemption
 from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.scheduling.engine.service_order import ServiceOrder, entries_of
 from frenzy.core.scheduling.engine.shares import targets
-from frenzy.core.scheduling.engine.state import SchedulingState, running_job
+from frenzy.core.scheduling.engine.state import SchedulingState
 from frenzy.core.scheduling.engine.swap import served_first
 from frenzy.core.values.scheduling_facts import Action, Resize, Start
 
@@ -66,26 +66,6 @@ def _swept(
         places = {**places, **failed}
     starts, _, record = starts_only.decide(state, line.now_s)
     return starts, record.missed
-
-
-def with_what_can_start(state: SchedulingState, actions: Iterable[Action], now_s: float) -> SchedulingState:
-    """``state`` in which no job waits that ``actions`` start.
-
-    Those that need GPUs of a job on the move hold none yet.
-    """
-    starts = {action.run_key: action for action in actions if isinstance(action, Start)}
-    if not starts:
-        return state
-    jobs = {each.run_key: each.queued for each in state.waiting if each.run_key in starts}
-    for action in starts.values():
-        job = running_job(jobs[action.run_key], action.plan, action.placement, now_s=now_s)
-        after = state.start([job])
-        fits = all(
-            after.room.by_type[action.plan.gpu_type].free[each.node].num_gpus >= 0
-            for each in action.placement.allocations
-        )
-        state = after if fits else state.withdraw(action.run_key)
-    return state
 
 
 def _realised(

@@ -56,6 +56,18 @@ class Entry(NamedTuple):
         """How long what is left takes with ``ranked``."""
         return self.left * ranked.unit_s
 
+    def lost_s(self, unit_s: float, while_s: float) -> float:
+        """What a job that runs loses by a move to a plan of ``unit_s``: to its end, or until it has its GPUs back.
+
+        That is ``while_s`` later, and takes one more restart.
+        """
+        assert self.current is not None, "only a job that holds GPUs loses any"
+        slower = unit_s / max(self.current.unit_s, 1e-9)
+        if slower <= 1.0:
+            return self.restart_s
+        until_back_s = self.restart_s + (1.0 - 1.0 / slower) * while_s
+        return self.restart_s + min(self.run_s(self.current) * (slower - 1.0), until_back_s)
+
 
 def due_s(job: QueuedJob | RunningJob, work: float, policy: BackfillPolicy, capacity: Capacity) -> float:
     """When the job is due: its submission plus ``slowdown`` times what the whole cluster would take for ``work``."""

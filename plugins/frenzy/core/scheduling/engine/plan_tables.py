@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 from frenzy.core.scheduling.engine.placement import place_in
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy, FifoPolicy, PaperPolicy, Policy
-from frenzy.core.scheduling.engine.rigid import could_hold, rigid_plans
 from frenzy.core.scheduling.engine.room import FreeCapacity, Need, Same
 from frenzy.core.values.cluster import Cluster, NodeState
 from frenzy.core.values.hardware import GpuType
@@ -72,13 +71,6 @@ class PlanTable:
 
 
 NOTHING: Final = PlanTable((), (), Ask((), ()), None, True, math.inf)
-
-
-class Held(NamedTuple):
-    """What a running job has, and what it could have instead."""
-
-    current: RankedPlan
-    others: PlanTable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,19 +136,12 @@ class Rules:
     policy: Policy
 
     @property
-    def counts_gpus_only(self) -> bool:
-        """The published algorithm knows neither host resources nor tensor-parallel groups."""
-        return isinstance(self.policy, PaperPolicy) and not self.policy.launchable_only
-
-    @property
     def numbers(self) -> BackfillPolicy:
         """By which the engine's sweep goes under the policy."""
         return self.policy if isinstance(self.policy, BackfillPolicy) else PLAIN
 
     def need(self, plan: ResourcePlan, excluded_nodes: tuple[str, ...] = ()) -> Need:
         """What ``plan`` asks of the nodes."""
-        if self.counts_gpus_only:
-            return _need(plan.gpu_type, plan.num_gpus, 1, (0, 0), 0.0, excluded_nodes)
         host_bytes, cpus_per_gpu = plan.memory.host_bytes_of_node_and_rank, self.policy.cpus_per_gpu
         return _need(plan.gpu_type, plan.num_gpus, plan.tp, host_bytes, cpus_per_gpu, excluded_nodes)
 
@@ -170,17 +155,17 @@ class Rules:
 class Tables:
     """The tables of all jobs on clusters of the same GPU types, under policies that ask the same of nodes.
 
-    They are found by the identity of the plans, which are kept with them. rigid_on: the nodes, where plans are
-    chosen by them, too.
+    They are found by the identity of the plans, which are kept with them. rigid_on: all nodes, empty and in service,
+    where plans are chosen by them, too.
     """
 
     rules: Rules
     gpu_types: tuple[GpuType, ...]
-    rigid_on: Cluster | None
+    rigid_on: FreeCapacity | None
     speed: dict[str, float]
     sizes: dict[str, int]
     _waiting: dict[object, tuple[object, PlanTable]] = field(default_factory=dict)
-    _running: dict[object, tuple[RunningJob, Held]] = field(default_factory=dict)
+    _running: dict[object, tuple[RunningJob, RankedPlan, PlanTable]] = field(default_factory=dict)
     _asks: dict[object, Ask] = field(default_factory=dict)
 
     @staticmethod
@@ -190,7 +175,7 @@ class Tables:
             alike: Policy = BackfillPolicy(cpus_per_gpu=policy.cpus_per_gpu)
         else:
             alike = policy
-        rigid_on = Same(cluster) if isinstance(policy, FifoPolicy) else None
+        rigid_on = Same(FreeCapacity.whole(cluster)) if isinstance(policy, FifoPolicy) else None
         return _tables(alike, cluster.gpu_types, rigid_on)
 
     def of_waiting(self, job: QueuedJob) -> PlanTable:
@@ -204,7 +189,7 @@ class Tables:
             known = self._waiting[key] = (job.plans, self._table(self._worth_trying(job)))
         return known[1]
 
-    def of_running(self, job: RunningJob, *, is_displaced: bool = False) -> Held:
+    def of_running(self, job: RunningJob, *, is_displaced: bool = False) -> tuple[RankedPlan, PlanTable]:
         """What the job has and, if it may be moved, the plans of other shape; of its own too if it must leave."""
         key = (id(job.plan), id(job.plans), job.excluded_nodes, is_displaced)
         known = self._running.get(key)
@@ -217,9 +202,9 @@ class Tables:
                 for each in job.plans
                 if each.gpu_type in self.sizes and self._is_large_enough(each) and (is_displaced or each.shape != shape)
             ]
-            held = Held(self._ranked(job.plan, job.excluded_nodes), self._table(self._all_ranked(others, job)))
-            known = self._running[key] = (job, held)
-        return known[1]
+            current = self._ranked(job.plan, job.excluded_nodes)
+            known = self._running[key] = (job, current, self._table(self._all_ranked(others, job)))
+        return known[1:]
 
     def _is_large_enough(self, plan: ResourcePlan) -> bool:
         return plan.memory.required_bytes <= self.sizes.get(plan.gpu_type, math.inf)
@@ -227,17 +212,13 @@ class Tables:
     def _worth_trying(self, job: QueuedJob) -> list[RankedPlan]:
         policy = self.rules.policy
         plans = [plan for plan in job.plans if self._is_large_enough(plan)]
-        if isinstance(policy, PaperPolicy) and (self.rules.counts_gpus_only or not job.ordered):
+        if isinstance(policy, PaperPolicy) and not job.ordered:
             plans = plan_order(plans)
-        if self.rules.counts_gpus_only:
-            return self._all_ranked(plans, job)
         if self.rigid_on is not None:
-            fits = partial(self._could_hold, self.rigid_on, job.excluded_nodes)
+            empty, need = self.rigid_on, partial(self.rules.need, excluded_nodes=job.excluded_nodes)
+            fits = [plan for plan in plans if place_in(empty, need(plan)) is not None]
             return self._all_ranked(rigid_plans(plans, job.asked_gpus, fits, ordered=job.ordered), job)
         return _undominated(self._all_ranked(plans, job))
-
-    def _could_hold(self, cluster: Cluster, excluded_nodes: tuple[str, ...], plan: ResourcePlan) -> bool:
-        return could_hold(cluster, self.rules.need(plan, excluded_nodes))
 
     def _all_ranked(self, plans: Iterable[ResourcePlan], job: QueuedJob | RunningJob) -> list[RankedPlan]:
         return [self._ranked(plan, job.excluded_nodes) for plan in plans]
@@ -273,10 +254,10 @@ class Tables:
 
 @lru_cache(maxsize=8)
 def _tables(policy: Policy, gpu_types: tuple[GpuType, ...], rigid_on: Same | None) -> Tables:
-    cluster = None if rigid_on is None else rigid_on.thing
-    assert cluster is None or isinstance(cluster, Cluster)
+    whole = None if rigid_on is None else rigid_on.thing
+    assert whole is None or isinstance(whole, FreeCapacity)
     sizes = {each.name: each.memory_bytes for each in gpu_types}
-    return Tables(Rules(policy), gpu_types, cluster, _speed(gpu_types), sizes)
+    return Tables(Rules(policy), gpu_types, whole, _speed(gpu_types), sizes)
 
 
 @lru_cache(maxsize=16384)
@@ -291,6 +272,21 @@ def _need(  # noqa: PLR0913
     """Shared by the plans that ask for the same, of which a long queue has very many."""
     millicpus = round(cpus_per_gpu * 1000)
     return Need(gpu_type, num_gpus, group_size, *host_bytes, millicpus, tuple(sorted(excluded_nodes)))
+
+
+def rigid_plans(
+    plans: Sequence[ResourcePlan], asked_gpus: int | None, fitting: Sequence[ResourcePlan], *, ordered: bool = False
+) -> list[ResourcePlan]:
+    """The plans with the one number of GPUs the job runs with, whatever is free; the fastest first.
+
+    That number is ``asked_gpus``; if no plan that is ``fitting`` an empty cluster has exactly it, the
+    next larger one, then the next smaller one. A job of which nothing is known asks for the fewest.
+    ordered: keep the order of ``plans`` instead of sorting by speed.
+    """
+    asked = asked_gpus or 1
+    counts = sorted({plan.num_gpus for plan in fitting or plans}, key=lambda count: (count < asked, abs(count - asked)))
+    chosen = [plan for plan in plans if plan.num_gpus in counts[:1]]
+    return chosen if ordered else sorted(chosen, key=lambda plan: plan.predicted_run_s)
 
 
 def plan_order(plans: Sequence[ResourcePlan]) -> list[ResourcePlan]:

@@ -82,13 +82,11 @@ class HasPolicy(BackfillPolicy):
 class PaperPolicy(_AnyPolicy):
     """Frenzy as published: FIFO, first plan that fits by (GPUs, memory), pass over what does not.
 
-    launchable_only: keep to what the launcher can run: one GPU type in a job, tensor-parallel
-    groups whole on a node, host memory and CPUs counted. Off, GPUs alone are counted and a job
-    may mix types, as published; only the simulator may turn it off.
+    It keeps to what can be launched: one GPU type in a job, tensor-parallel groups whole on a node, host memory and
+    CPUs counted.
     """
 
     name: ClassVar[str] = "frenzy-paper"
-    launchable_only: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

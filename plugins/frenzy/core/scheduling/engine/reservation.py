@@ -105,4 +105,4 @@ class Timeline:
                     before = changed.get(each.node, self.before.free.get(each.node))
                     if before is not None:
                         changed[each.node] = plus(before, need.on_node(each.num_gpus))
-        return self.before.changed(changed)
+        return self.before.with_free(changed)

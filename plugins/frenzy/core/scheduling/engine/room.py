@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -116,12 +116,6 @@ class FreeOfType:
         idle_gpus = sum(idle * len(names) for idle, names in enumerate(by_idle))
         return FreeOfType(dict(free), not_ready, by_idle, idle_gpus, domains)
 
-    def changed(self, changed: Mapping[str, Free]) -> FreeOfType:
-        """The same room with the nodes in ``changed`` set to new values, however many these are."""
-        if len(changed) <= _FEW_NODES:
-            return self.with_free(changed)
-        return FreeOfType.of({**self.free, **changed}, self.not_ready, self.domains)
-
     def idle_on(self, names: Iterable[str]) -> int:
         """Idle GPUs of the nodes called ``names`` that take new work."""
         return sum(max(0, self.free[name].num_gpus) for name in names if name not in self.not_ready)
@@ -133,6 +127,8 @@ class FreeOfType:
     def with_free(self, changed: Mapping[str, Free]) -> FreeOfType:
         """The same room with the nodes in ``changed`` set to new values."""
         free = {**self.free, **changed}
+        if len(changed) > _FEW_NODES:
+            return FreeOfType.of(free, self.not_ready, self.domains)
         buckets = list(self.by_idle)
         idle_gpus = self.idle_gpus
         for name, now in changed.items():
@@ -193,25 +189,20 @@ class FreeCapacity:
     @staticmethod
     def of(cluster: Cluster, held: Iterable[tuple[Need, Placement]] = ()) -> FreeCapacity:
         """What ``held`` leaves free of ``cluster``; allocations on unknown nodes count nowhere."""
-        empty = _empty(Same(cluster))
-        changed: dict[str, dict[str, Free]] = {}
-        for need, placement in held:
-            for each in placement.allocations:
-                gpu_type = empty.type_of_node.get(each.node)
-                if gpu_type is not None:
-                    nodes = changed.setdefault(gpu_type, {})
-                    before = nodes.get(each.node) or empty.by_type[gpu_type].free[each.node]
-                    nodes[each.node] = minus(before, need.on_node(each.num_gpus))
-        rooms = {gpu_type: empty.by_type[gpu_type].changed(nodes) for gpu_type, nodes in changed.items()}
-        return FreeCapacity({**empty.by_type, **rooms}, empty.type_of_node)
+        return _empty(Same(cluster)).changed(held, minus)
+
+    @staticmethod
+    def whole(cluster: Cluster) -> FreeCapacity:
+        """What would be free if nothing ran, and no node were drained or lost; found once for a cluster."""
+        return _whole(Same(cluster))
 
     def hold(self, need: Need, placement: Placement) -> FreeCapacity:
         """What is free once ``placement`` is held for ``need``."""
-        return self._changed(need, placement, minus)
+        return self.changed([(need, placement)], minus)
 
     def release(self, need: Need, placement: Placement) -> FreeCapacity:
         """What is free once ``placement`` no longer is held for ``need``."""
-        return self._changed(need, placement, plus)
+        return self.changed([(need, placement)], plus)
 
     def idle_gpus(self, gpu_type: str) -> int:
         """Idle GPUs of ``gpu_type`` on ready nodes; 0 for a type the cluster does not have."""
@@ -223,17 +214,26 @@ class FreeCapacity:
         types = (self.type_of_node.get(each.node) for each in placement.allocations)
         return list(dict.fromkeys(each for each in types if each is not None))
 
-    def _changed(self, need: Need, placement: Placement, operation: _Operation) -> FreeCapacity:
+    def changed(self, held: Iterable[tuple[Need, Placement]], operation: _Operation) -> FreeCapacity:
+        """What is free once each need holds its placement (``minus``), or holds it no more (``plus``)."""
         changed: dict[str, dict[str, Free]] = {}
-        for each in placement.allocations:
-            gpu_type = self.type_of_node.get(each.node)
-            if gpu_type is None:
-                continue
-            on_type = changed.setdefault(gpu_type, {})
-            before = on_type.get(each.node, self.by_type[gpu_type].free[each.node])
-            on_type[each.node] = operation(before, need.on_node(each.num_gpus))
+        for need, placement in held:
+            for each in placement.allocations:
+                gpu_type = self.type_of_node.get(each.node)
+                if gpu_type is not None:
+                    on_type = changed.setdefault(gpu_type, {})
+                    before = on_type.get(each.node) or self.by_type[gpu_type].free[each.node]
+                    on_type[each.node] = operation(before, need.on_node(each.num_gpus))
         by_type = {gpu_type: self.by_type[gpu_type].with_free(free) for gpu_type, free in changed.items()}
         return FreeCapacity({**self.by_type, **by_type}, self.type_of_node)
+
+
+@lru_cache(maxsize=8)
+def _whole(same: Same) -> FreeCapacity:
+    cluster = same.thing
+    assert isinstance(cluster, Cluster)
+    nodes = tuple(replace(node, state=NodeState.READY) for node in cluster.nodes)
+    return _empty(Same(Cluster(cluster.gpu_types, nodes)))
 
 
 @lru_cache(maxsize=8)

@@ -234,11 +234,7 @@ def _lost_s(sweep: Sweep, entry: Entry, num_kept: int, takes_s: float) -> float:
     assert current is not None, "only a job that holds GPUs loses any"
     room = {**sweep.idle, current.gpu_type: num_kept}
     possible = (each.unit_s for each in entry.others.plans if each.num_gpus <= room.get(each.gpu_type, 0))
-    slower = min(possible, default=math.inf) / max(current.unit_s, 1e-9)
-    if slower <= 1.0:
-        return entry.restart_s
-    until_back_s = entry.restart_s + (1.0 - 1.0 / slower) * takes_s
-    return entry.restart_s + min(entry.run_s(current) * (slower - 1.0), until_back_s)
+    return entry.lost_s(min(possible, default=math.inf), takes_s)
 
 
 def _nearest(sweep: Sweep, entry: Entry) -> RankedPlan | None:

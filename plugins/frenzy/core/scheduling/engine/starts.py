@@ -23,7 +23,7 @@ from frenzy.core.scheduling.engine.reservation import Promise, Timeline
 from frenzy.core.scheduling.engine.room import FreeCapacity, Need, minus
 from frenzy.core.scheduling.engine.service_order import ServiceOrder, entries_of
 from frenzy.core.scheduling.engine.shares import serve
-from frenzy.core.scheduling.engine.state import SchedulingState, restarted
+from frenzy.core.scheduling.engine.state import SchedulingState, running_job
 from frenzy.core.values.cluster import Placement
 from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob, Start
 
@@ -34,9 +34,9 @@ def decide(state: SchedulingState, now_s: float) -> tuple[tuple[Start, ...], Sch
     """Starts; the state once they are done; and the last sweep, which starts nothing: the record of all that wait."""
     starts: list[Start] = []
     while (found := sweep(state, now_s)).started:
-        jobs = found.started.values()
-        starts += [Start(run_key=job.run_key, plan=job.plan, placement=job.placement) for job in jobs]
-        state = state.start(jobs)
+        begun = [Start(run_key=key, plan=job.plan, placement=job.placement) for key, job in found.started.items()]
+        state = state.after(begun, now_s)
+        starts += begun
     return tuple(starts), state, found
 
 
@@ -110,7 +110,7 @@ class StartSweep(Sweep):
             placement = self._place(entry, ranked)
             assert placement is not None, "only what has a place is taken"
             assert isinstance(entry.job, QueuedJob)
-            self.started[entry.run_key] = restarted(entry.job, ranked.plan, placement, now_s=self.now_s)
+            self.started[entry.run_key] = running_job(entry.job, ranked.plan, placement, now_s=self.now_s)
             self.room = self.room.hold(ranked.need, placement)
         else:
             placement = self.started.pop(entry.run_key).placement

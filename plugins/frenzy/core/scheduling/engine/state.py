@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
+from types import MappingProxyType
 
-from frenzy.core.scheduling.engine.entries import waiting_entry
+from frenzy.core.scheduling.engine.entries import Entry, waiting_entry
 from frenzy.core.scheduling.engine.plan_tables import Capacity, Rules, Tables
 from frenzy.core.scheduling.engine.policy_settings import Policy
-from frenzy.core.scheduling.engine.queue_index import Waiting
-from frenzy.core.scheduling.engine.room import FreeCapacity, Need, as_known
-from frenzy.core.values.cluster import Cluster, NodeState, Placement
+from frenzy.core.scheduling.engine.room import FreeCapacity, Need, as_known, minus, plus
+from frenzy.core.values.cluster import Cluster, Placement
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import Action, Hold, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
 
@@ -34,7 +34,7 @@ class SchedulingState:
     tables: Tables
     capacity: Capacity
     room: FreeCapacity
-    waiting: Waiting
+    waiting: tuple[Entry, ...]
     running: Mapping[str, RunningJob]
     ends: Mapping[str, tuple[End, ...]]
 
@@ -52,7 +52,7 @@ class SchedulingState:
             tables=tables,
             capacity=capacity,
             room=room,
-            waiting=Waiting.of(waiting, by_priority=rules.by_priority),
+            waiting=_in_queue_order(waiting, by_priority=rules.by_priority),
             running=running,
             ends=_ends(room, running.values()),
         )
@@ -62,72 +62,56 @@ class SchedulingState:
         queued = tuple([entry.queued for entry in self.waiting])
         return SchedulingFacts(cluster=self.cluster, queued=queued, running=tuple(self.running.values()))
 
-    def submit(self, job: QueuedJob) -> SchedulingState:
-        """State once ``job`` waits."""
-        entry = waiting_entry(job, self.tables, self.capacity, self.rules.numbers)
-        return replace(self, waiting=self.waiting.put(entry))
+    def after(self, actions: Iterable[Action], now_s: float) -> SchedulingState:
+        """State once ``actions`` are done at ``now_s``; what they stop is not made to wait again."""
+        chosen = {each.run_key: each for each in actions}
+        ended = [job for key, job in self.running.items() if key in chosen]
+        active = [entry.queued for entry in self.waiting if entry.run_key in chosen]
+        started = _started([*active, *(job.stopped(now_s) for job in ended)], chosen, now_s)
+        return self._with(ended, started) if chosen else self
 
-    def withdraw(self, run_key: str) -> SchedulingState:
-        """State once ``run_key`` no longer waits."""
-        return replace(self, waiting=self.waiting.without((run_key,)))
+    def without(self, run_keys: Collection[str]) -> SchedulingState:
+        """State once the workers of the running jobs ``run_keys`` are gone."""
+        return self._with([job for key, job in self.running.items() if key in run_keys], [])
 
-    def with_only(self, run_keys: Collection[str]) -> SchedulingState:
-        """State in which only the jobs of ``run_keys`` wait."""
-        return replace(self, waiting=self.waiting.only(run_keys))
-
-    def start(self, started: Iterable[RunningJob]) -> SchedulingState:
-        """State once the jobs in ``started`` hold their GPUs and wait no longer."""
-        new = {job.run_key: job for job in started}
-        room = self.room
-        added: dict[str, list[End]] = {}
-        for job in new.values():
-            room = room.hold(self.rules.need(job.plan), job.placement)
-            for gpu_type in room.types_of(job.placement):
-                added.setdefault(gpu_type, []).append(end_of(job))
-        waiting, running = self.waiting.without(new), {**self.running, **new}
+    def _with(self, ended: Sequence[RunningJob], started: Sequence[RunningJob]) -> SchedulingState:
+        """State once ``ended`` hold no GPUs any more, and ``started`` theirs, and wait no longer."""
+        need, gone, new = self.rules.need, {job.run_key for job in ended}, {job.run_key: job for job in started}
+        room = self.room.changed([(need(job.plan), job.placement) for job in ended], plus)
+        room = room.changed([(need(job.plan), job.placement) for job in started], minus)
+        ends = {name: [each for each in on_type if each[1] not in gone] for name, on_type in self.ends.items()}
         return replace(
             self,
             room=room,
-            waiting=waiting,
-            running=running,
-            ends={
-                **self.ends,
-                **{gpu_type: tuple(sorted((*self.ends.get(gpu_type, ()), *more))) for gpu_type, more in added.items()},
-            },
+            waiting=tuple([each for each in self.waiting if each.run_key not in new]) if new else self.waiting,
+            running={**{key: job for key, job in self.running.items() if key not in gone}, **new},
+            ends=_ends(room, started, ends),
         )
-
-    def finish(self, run_key: str) -> SchedulingState:
-        """State once the workers of ``run_key`` are gone. Raises KeyError if it does not run."""
-        running = dict(self.running)
-        job = running.pop(run_key)
-        ends = dict(self.ends)
-        for gpu_type in self.room.types_of(job.placement):
-            at = bisect_left(ends[gpu_type], end_of(job))
-            ends[gpu_type] = ends[gpu_type][:at] + ends[gpu_type][at + 1 :]
-            if not ends[gpu_type]:
-                del ends[gpu_type]
-        room = self.room.release(self.rules.need(job.plan), job.placement)
-        return replace(self, room=room, running=running, ends=ends)
-
-    def move(self, job: RunningJob) -> SchedulingState:
-        """State once the running job of the same key holds ``job``'s GPUs in place of its own."""
-        return self.finish(job.run_key).start([job])
-
-    def requeue(self, job: QueuedJob) -> SchedulingState:
-        """State once the running job of the same key has stopped and waits as ``job``."""
-        return self.finish(job.run_key).submit(job)
 
     def fits_empty(self, need: Need) -> bool:
         """Whether ``need`` would fit if nothing ran."""
         return self.capacity.fits_empty(need)
 
 
-def _ends(room: FreeCapacity, jobs: Iterable[RunningJob]) -> dict[str, tuple[End, ...]]:
-    ends: dict[str, list[End]] = {}
+def _in_queue_order(entries: Iterable[Entry], *, by_priority: bool) -> tuple[Entry, ...]:
+    """By priority, where that counts, submission, then run key."""
+    # Sorts are stable, and need no tuples, which the collector would look through.
+    in_order = sorted(entries, key=attrgetter("run_key"))
+    in_order.sort(key=attrgetter("job.submitted_s"))
+    if by_priority:
+        in_order.sort(key=attrgetter("job.priority"), reverse=True)
+    return tuple(in_order)
+
+
+def _ends(
+    room: FreeCapacity, jobs: Iterable[RunningJob], before: Mapping[str, list[End]] = MappingProxyType({})
+) -> dict[str, tuple[End, ...]]:
+    """Those of ``jobs`` beside those of ``before``."""
+    ends = dict(before)
     for job in jobs:
         for gpu_type in room.types_of(job.placement):
             ends.setdefault(gpu_type, []).append(end_of(job))
-    return {gpu_type: tuple(sorted(on_type)) for gpu_type, on_type in ends.items()}
+    return {gpu_type: tuple(sorted(on_type)) for gpu_type, on_type in ends.items() if on_type}
 
 
 def end_of(job: RunningJob) -> End:
@@ -135,18 +119,15 @@ def end_of(job: RunningJob) -> End:
     return (math.inf if job.expected_end_s is None else job.expected_end_s, job.run_key)
 
 
-def all_nodes_ready(cluster: Cluster) -> Cluster:
-    """``cluster`` as it would be with no node drained or lost."""
-    return Cluster(cluster.gpu_types, tuple(replace(node, state=NodeState.READY) for node in cluster.nodes))
-
-
 def running_job(
-    job: QueuedJob, plan: ResourcePlan, placement: Placement, *, now_s: float, restart_s: float = 0.0
+    job: QueuedJob, plan: ResourcePlan, placement: Placement, *, now_s: float, restart_s: float | None = None
 ) -> RunningJob:
     """``job`` once started at ``now_s`` with ``plan``, expected to take as long as predicted.
 
-    restart_s: until its first step, for one that goes on from a checkpoint.
+    restart_s: until its first step; as its elasticity says, if it goes on from a checkpoint, where it is not given.
     """
+    if restart_s is None:
+        restart_s = job.elasticity.restart_s if job.elasticity is not None and job.work_done > 0 else 0.0
     return RunningJob(
         run_key=job.run_key,
         job_name=job.job_name,
@@ -174,20 +155,19 @@ def running_job(
 def apply_actions(facts: SchedulingFacts, actions: Iterable[Action], *, now_s: float) -> SchedulingFacts:
     """``facts`` once every action happened at ``now_s``; a job that starts again is ready its restart time later."""
     chosen = {action.run_key: action for action in actions if not isinstance(action, Hold)}
-    starts = {key: action for key, action in chosen.items() if isinstance(action, Start | Resize)}
-    stopped = tuple(job.stopped(now_s) for job in facts.running if job.run_key in chosen)
-    active = facts.queued + stopped
-    started = tuple(
-        restarted(job, starts[job.run_key].plan, starts[job.run_key].placement, now_s=now_s)
+    active = facts.queued + tuple(job.stopped(now_s) for job in facts.running if job.run_key in chosen)
+    started = _started(active, chosen, now_s)
+    gone = {job.run_key for job in started}
+    queued = tuple(job for job in active if job.run_key not in gone)
+    kept = tuple(job for job in facts.running if job.run_key not in chosen)
+    return replace(facts, queued=queued, running=(*kept, *started))
+
+
+def _started(active: Iterable[QueuedJob], chosen: Mapping[str, Action], now_s: float) -> list[RunningJob]:
+    """Those of ``active`` that ``chosen`` start, or start again."""
+    starts = {key: each for key, each in chosen.items() if isinstance(each, Start | Resize)}
+    return [
+        running_job(job, starts[job.run_key].plan, starts[job.run_key].placement, now_s=now_s)
         for job in active
         if job.run_key in starts
-    )
-    queued = tuple(job for job in active if job.run_key not in starts)
-    kept = tuple(job for job in facts.running if job.run_key not in chosen)
-    return replace(facts, queued=queued, running=kept + started)
-
-
-def restarted(job: QueuedJob, plan: ResourcePlan, placement: Placement, *, now_s: float) -> RunningJob:
-    """``job`` once started at ``now_s``, its first step a restart behind if it goes on from a checkpoint."""
-    restart_s = job.elasticity.restart_s if job.elasticity is not None and job.work_done > 0 else 0.0
-    return running_job(job, plan, placement, now_s=now_s, restart_s=restart_s)
+    ]

@@ -17,15 +17,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from frenzy.core.scheduling.engine.entries import Entry, believed_left, is_settled
+from frenzy.core.scheduling.engine.entries import Entry, running_entry
 from frenzy.core.scheduling.engine.placement import place_in
 from frenzy.core.scheduling.engine.plan_tables import RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
-from frenzy.core.scheduling.engine.room import FreeCapacity, Need
-from frenzy.core.scheduling.engine.state import SchedulingState, restarted
-from frenzy.core.values.cluster import Placement
-from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.scheduling.engine.state import SchedulingState
 from frenzy.core.values.scheduling_facts import Action, Resize, RunningJob, Start
 
 # Of a very large cluster's jobs only those are looked at that could lose least.
@@ -65,7 +62,7 @@ def served_first(state: SchedulingState, now_s: float, policy: HasPolicy) -> tup
         found = _Search(state, entry, now_s, policy).best()
         if found is not None:
             actions += found.actions
-            state = _after(state, found, entry, now_s)
+            state = state.after(found.actions, now_s)
     return tuple(actions), state
 
 
@@ -78,26 +75,18 @@ def refusals(
         return
     told: set[str] = set()
     for ranked in search.plans:
-        for job in search.holders(ranked.gpu_type):
-            if job.run_key not in told:
-                told.add(job.run_key)
-                verdict = search.judged(job, ranked)
-                yield job, verdict if isinstance(verdict, Refusal) else Refusal.LOSES_MORE
-
-
-def _after(state: SchedulingState, swap: Swap, entry: Entry, now_s: float) -> SchedulingState:
-    if swap.moved is not None:
-        stopped = state.running[swap.moved.run_key].stopped(now_s)
-        state = state.move(restarted(stopped, swap.moved.plan, swap.moved.placement, now_s=now_s))
-    return state.start([restarted(entry.queued, swap.start.plan, swap.start.placement, now_s=now_s)])
+        for holder in search.holders(ranked.gpu_type):
+            if holder.run_key not in told:
+                told.add(holder.run_key)
+                verdict = search.judged(holder, ranked)
+                yield state.running[holder.run_key], verdict if isinstance(verdict, Refusal) else Refusal.LOSES_MORE
 
 
 @dataclass(slots=True)
 class _Search:
     """The search for one job's place.
 
-    _types: those that jobs of higher priority wait for, and it leaves alone. _movable: for each type the jobs
-    that may be asked to move, with how much longer than now they would at least take elsewhere, as a share.
+    plans: what it may have. _wanted: GPU types that jobs of higher priority wait for, and it leaves alone.
     """
 
     state: SchedulingState
@@ -105,179 +94,123 @@ class _Search:
     now_s: float
     policy: HasPolicy
     plans: list[RankedPlan] = field(init=False)
-    _types: set[str] = field(init=False)
+    _wanted: set[str] = field(init=False)
     _quotas: QuotaUse = field(init=False)
-    _ends: dict[str, list[tuple[float, int]]] = field(init=False, default_factory=dict)
-    _movable: dict[str, list[tuple[RunningJob, float]]] = field(init=False, default_factory=dict)
+    _holders: dict[str, list[Entry]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        state, job = self.state, self.entry.queued
+        state, job = self.state, self.entry.job
         self._quotas = QuotaUse.of(self.policy, state.running.values())
-        self._types = _wanted_before(state, job.priority, self._quotas)
+        self._wanted = _wanted_before(state, job.priority, self._quotas)
         self.plans = [
             ranked
             for ranked in self.entry.others.listed
-            if ranked.gpu_type not in self._types
+            if ranked.gpu_type not in self._wanted
             and self._quotas.exceeded(job, ranked.gpu_type, ranked.num_gpus) is None
             and state.fits_empty(ranked.need)
         ]
 
     def best(self) -> Swap | None:
         """The first plan that finds idle GPUs; else the swap by which both jobs lose least time."""
-        return self._without_a_move() or self._with_a_move()
+        for ranked in self.plans:
+            placement = place_in(self.state.room, ranked.need)
+            if placement is not None:
+                return Swap(start=Start(run_key=self.entry.run_key, plan=ranked.plan, placement=placement))
+        tried = [self.judged(holder, ranked) for ranked in self.plans for holder in self._likely(ranked)]
+        return min((each for each in tried if isinstance(each, Swap)), key=lambda each: each.loss_s, default=None)
 
-    def holders(self, gpu_type: str) -> list[RunningJob]:
+    def holders(self, gpu_type: str) -> list[Entry]:
         """The jobs that hold GPUs of ``gpu_type``, by run key."""
-        keys = {run_key for _, run_key in self.state.ends.get(gpu_type, ())}
-        return [self.state.running[key] for key in sorted(keys)]
+        if gpu_type not in self._holders:
+            keys = sorted(run_key for _, run_key in self.state.ends.get(gpu_type, ()))
+            self._holders[gpu_type] = [self._holder(self.state.running[key]) for key in keys]
+        return self._holders[gpu_type]
 
-    def judged(self, job: RunningJob, ranked: RankedPlan) -> Swap | Refusal:
-        """The swap by which ``job`` makes room for ``ranked``, or why there is none."""
-        refusal = self._stays(job, ranked)
+    def _holder(self, job: RunningJob) -> Entry:
+        """What is left of it is told by its expected end, which may be measured, as long as that is to come."""
+        state = self.state
+        entry = running_entry(job, self.now_s, state.tables, state.capacity, self.policy)
+        left_s = 0.0 if job.expected_end_s is None else job.expected_end_s - self.now_s
+        return entry._replace(left=left_s / max(job.plan.predicted_run_s, 1e-9)) if left_s > 0 else entry
+
+    def judged(self, holder: Entry, ranked: RankedPlan) -> Swap | Refusal:
+        """The swap by which ``holder`` makes room for ``ranked``, or why there is none."""
+        refusal = self._stays(holder, ranked)
         if refusal is not None:
             return refusal
-        room = self.state.room.release(self.state.rules.need(job.plan), job.placement)
+        job = self.entry.job
+        room = self.state.room.release(_current(holder).need, self.state.running[holder.run_key].placement)
         placement = place_in(room, ranked.need)
         if placement is None:
             return Refusal.TOO_SMALL
         room = room.hold(ranked.need, placement)
-        for plan in self._by_loss(job, ranked):
-            target = self._target(room, job, plan)
+        for lost_s, plan in self._by_loss(holder, ranked):
+            target = place_in(room, plan.need)
             if target is None:
                 continue
-            loss_s = self._loss_s(job, plan, ranked)
-            is_equal = job.priority == self.entry.job.priority
-            if is_equal and loss_s >= self._wait_s(ranked.need):
+            if holder.job.priority == job.priority and lost_s >= self._wait_s(ranked):
                 return Refusal.LOSES_MORE
             return Swap(
-                start=Start(run_key=self.entry.job.run_key, plan=ranked.plan, placement=placement),
-                moved=Resize(run_key=job.run_key, plan=plan, placement=target),
-                loss_s=loss_s + self.entry.queued.work_left * ranked.unit_s,
+                start=Start(run_key=job.run_key, plan=ranked.plan, placement=placement),
+                moved=Resize(run_key=holder.run_key, plan=plan.plan, placement=target),
+                loss_s=lost_s + self.entry.queued.work_left * ranked.unit_s,
             )
         return Refusal.NO_OTHER_PLACE
 
-    def _without_a_move(self) -> Swap | None:
-        for ranked in self.plans:
-            placement = place_in(self.state.room, ranked.need)
-            if placement is not None:
-                return Swap(start=Start(run_key=self.entry.job.run_key, plan=ranked.plan, placement=placement))
-        return None
-
-    def _with_a_move(self) -> Swap | None:
-        best: Swap | None = None
-        for ranked in self.plans:
-            for job in self._likely(ranked):
-                found = self.judged(job, ranked)
-                if isinstance(found, Swap) and (best is None or found.loss_s < best.loss_s):
-                    best = found
-        return best
-
-    def _likely(self, ranked: RankedPlan) -> list[RunningJob]:
+    def _likely(self, ranked: RankedPlan) -> list[Entry]:
         """The jobs that might move for ``ranked``; of very many, those that would lose least if any place were free."""
-        idle = self.state.room.idle_gpus(ranked.gpu_type)
-        wait_s = self._wait_s(ranked.need)
-        found: list[tuple[float, str, RunningJob]] = []
-        for job, slower in self._movable_on(ranked.gpu_type):
-            if idle + job.plan.num_gpus < ranked.num_gpus:
-                continue
-            elsewhere_s = self._lost_s(job, slower, ranked)
-            # Where GPUs of the type are idle on other nodes, it might go there with the plan it has.
-            least_s = self._lost_s(job, 1.0, ranked) if idle else elsewhere_s
-            if least_s < wait_s or job.priority < self.entry.job.priority:
-                found.append((elsewhere_s, job.run_key, job))
-        return [job for *_, job in sorted(found)[:_MAX_TRIED]]
+        movable = [each for each in self.holders(ranked.gpu_type) if self._stays(each, ranked) is None]
+        movable.sort(
+            key=lambda each: min((self._lost_s(each, plan, ranked) for plan in each.others.plans), default=0.0)
+        )
+        return movable[:_MAX_TRIED]
 
-    def _movable_on(self, gpu_type: str) -> list[tuple[RunningJob, float]]:
-        if gpu_type not in self._movable:
-            holders = self.holders(gpu_type)
-            movable = [each for each in holders if self._may_not_move(each, gpu_type) is None]
-            self._movable[gpu_type] = [(each, _least_slower(each)) for each in movable]
-        return self._movable[gpu_type]
+    def _stays(self, holder: Entry, ranked: RankedPlan) -> Refusal | None:
+        """Why ``holder`` cannot be asked to move for ``ranked``."""
+        job, idle = self.state.running[holder.run_key], self.state.room.idle_gpus(ranked.gpu_type)
+        stays = {
+            Refusal.MORE_IMPORTANT: job.priority > self.entry.job.priority,
+            Refusal.NOT_MOVABLE: job.elasticity is None or not job.plans,
+            Refusal.TOO_SOON: holder.is_fixed,
+            Refusal.NO_MOVES: not holder.has_moves,
+            Refusal.LEAVING: holder.is_displaced,
+            Refusal.TOO_SMALL: idle + job.plan.num_gpus < ranked.num_gpus,
+        }
+        return next((refusal for refusal, is_so in stays.items() if is_so), None)
 
-    def _stays(self, job: RunningJob, ranked: RankedPlan) -> Refusal | None:
-        """Why ``job`` cannot be asked to move for ``ranked``."""
-        refusal = self._may_not_move(job, ranked.gpu_type)
-        if refusal is not None:
-            return refusal
-        idle = self.state.room.idle_gpus(ranked.gpu_type)
-        return Refusal.TOO_SMALL if idle + job.plan.num_gpus < ranked.num_gpus else None
-
-    def _may_not_move(self, job: RunningJob, gpu_type: str) -> Refusal | None:
-        """Why ``job``, which holds GPUs of ``gpu_type``, cannot be asked to move at all."""
-        if job.priority > self.entry.job.priority:
-            return Refusal.MORE_IMPORTANT
-        if job.elasticity is None or not job.plans:
-            return Refusal.NOT_MOVABLE
-        if not is_settled(job, self.now_s):
-            return Refusal.TOO_SOON
-        if job.moves_left(self.now_s) < 1:
-            return Refusal.NO_MOVES
-        not_ready = self.state.room.by_type[gpu_type].not_ready
-        return Refusal.LEAVING if any(each.node in not_ready for each in job.placement.allocations) else None
-
-    def _by_loss(self, job: RunningJob, ranked: RankedPlan) -> list[ResourcePlan]:
-        """What ``job`` could move to, best first; a type may have become smaller since the plan was made."""
-        types = self.state.cluster.types_by_name
+    def _by_loss(self, holder: Entry, ranked: RankedPlan) -> list[tuple[float, RankedPlan]]:
+        """What ``holder`` could move to, with what it loses by that, best first."""
+        current, job = _current(holder), self.entry.job
         quotas = self._quotas.after(
-            (job, job.plan.gpu_type, -job.plan.num_gpus),
-            (self.entry.job, ranked.gpu_type, ranked.num_gpus),
+            (holder.job, current.gpu_type, -current.num_gpus), (job, ranked.gpu_type, ranked.num_gpus)
         )
         plans = [
-            plan
-            for plan in job.plans
-            if plan.gpu_type in types
-            and plan.gpu_type not in self._types
-            and plan.memory.required_bytes <= types[plan.gpu_type].memory_bytes
-            and quotas.exceeded(job, plan.gpu_type, plan.num_gpus) is None
+            (self._lost_s(holder, plan, ranked), plan)
+            for plan in (current, *holder.others.plans)
+            if plan.gpu_type not in self._wanted and quotas.exceeded(holder.job, plan.gpu_type, plan.num_gpus) is None
         ]
-        return sorted(plans, key=lambda plan: self._loss_s(job, plan, ranked))
+        return sorted(plans, key=lambda each: (each[0], each[1].unit_s))
 
-    def _target(self, room: FreeCapacity, job: RunningJob, plan: ResourcePlan) -> Placement | None:
-        return place_in(room, self.state.rules.need(plan, job.excluded_nodes))
+    def _lost_s(self, holder: Entry, plan: RankedPlan, ranked: RankedPlan) -> float:
+        """Seconds that ``holder`` loses with ``plan``: to its end, or until the other has ended and it moves back."""
+        moves_back = self.state.running[holder.run_key].moves_left(self.now_s) >= 2
+        while_s = self.entry.queued.work_left * ranked.unit_s if moves_back else math.inf
+        return holder.lost_s(plan.unit_s, while_s)
 
-    def _loss_s(self, job: RunningJob, plan: ResourcePlan, ranked: RankedPlan) -> float:
-        """Seconds that ``job`` loses with ``plan``: to its end, or until the other has ended and it moves back."""
-        return self._lost_s(job, plan.predicted_run_s / job.plan.predicted_run_s, ranked)
-
-    def _lost_s(self, job: RunningJob, slower: float, ranked: RankedPlan) -> float:
-        """The same where it would take ``slower`` times as long."""
-        assert job.elasticity is not None, "only a job that may be moved is asked for its loss"
-        restart_s = job.elasticity.restart_s
-        slower_s = self._left_s(job) * (slower - 1)
-        if slower_s <= 0 or job.moves_left(self.now_s) < 2:
-            return restart_s + slower_s
-        return restart_s + min(slower_s, restart_s + (1 - 1 / slower) * self.entry.queued.work_left * ranked.unit_s)
-
-    def _left_s(self, job: RunningJob) -> float:
-        """Seconds to the end of ``job`` where it is: by its expected end, which may be measured, else as planned."""
-        measured_s = 0.0 if job.expected_end_s is None else job.expected_end_s - self.now_s
-        if measured_s > 0:
-            return measured_s
-        progress = job.progress(self.now_s)
-        left = believed_left(job.work_left - progress, job.work_done + progress, self.policy)
-        return left * job.plan.predicted_run_s
-
-    def _wait_s(self, need: Need) -> float:
-        """When jobs that end will have left as many GPUs as ``need`` takes; infinite if they never do."""
-        if need.gpu_type not in self._ends:
-            holders = self.holders(need.gpu_type)
-            ends = ((self._left_s(each), each.plan.num_gpus) for each in holders)
-            self._ends[need.gpu_type] = sorted(ends)
-        num_gpus = self.state.room.idle_gpus(need.gpu_type)
-        for end_s, freed in self._ends[need.gpu_type]:
+    def _wait_s(self, ranked: RankedPlan) -> float:
+        """When jobs that end will have left as many GPUs as ``ranked`` takes; infinite if they never do."""
+        num_gpus = self.state.room.idle_gpus(ranked.gpu_type)
+        ends = sorted((each.run_s(_current(each)), _current(each).num_gpus) for each in self.holders(ranked.gpu_type))
+        for end_s, freed in ends:
             num_gpus += freed
-            if num_gpus >= need.num_gpus:
+            if num_gpus >= ranked.num_gpus:
                 return end_s
         return math.inf
 
 
-def _least_slower(job: RunningJob) -> float:
-    """How many times as long ``job`` would take with the fastest plan for other GPUs; 1 where it has none."""
-    own = job.plan
-    others = (
-        plan.predicted_run_s for plan in job.plans if plan.gpu_type != own.gpu_type or plan.num_gpus != own.num_gpus
-    )
-    return min(others, default=own.predicted_run_s) / own.predicted_run_s
+def _current(holder: Entry) -> RankedPlan:
+    assert holder.current is not None, "it runs"
+    return holder.current
 
 
 def _wanted_before(state: SchedulingState, priority: int, quotas: QuotaUse) -> set[str]:

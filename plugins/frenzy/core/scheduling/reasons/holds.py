@@ -1,7 +1,8 @@
 """Why each waiting job waits: one reason, in a sentence, read from the record of the decision itself.
 
 A sweep leaves what every job found at its turn (``Missed``). A sentence that depends only on what is asked for is
-made once for all jobs that ask it. Remedies name no numbers here: ``remedies`` tries them.
+made once for all jobs that ask it. Remedies name no numbers here: ``remedies`` tries them. And why a job that starts
+does so with just its plan.
 """
 
 from __future__ import annotations
@@ -12,45 +13,72 @@ from dataclasses import dataclass, field, replace
 
 from frenzy.core.scheduling.engine.deadlines import deadline_sentence, lost_sentence, possible_plans
 from frenzy.core.scheduling.engine.entries import Entry
+from frenzy.core.scheduling.engine.fair_share import held_by_queue, rights
 from frenzy.core.scheduling.engine.left_over import Kept, Missed
 from frenzy.core.scheduling.engine.placement import place, place_in
 from frenzy.core.scheduling.engine.plan_tables import RankedPlan
-from frenzy.core.scheduling.engine.policy_settings import queue_rules
+from frenzy.core.scheduling.engine.policy_settings import FifoPolicy, PaperPolicy, Policy, queue_rules
 from frenzy.core.scheduling.engine.reservation import Promise
 from frenzy.core.scheduling.engine.room import Need
 from frenzy.core.scheduling.engine.state import SchedulingState
 from frenzy.core.scheduling.engine.wording import about, are, asked, host_needs, listed
 from frenzy.core.scheduling.reasons.impossible import impossible
-from frenzy.core.scheduling.reasons.queue_holds import QueueJudge, over_quota
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.queue_rules import Limit
-from frenzy.core.values.units import format_bytes
+from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.scheduling_facts import Action, QueuedJob, SchedulingFacts
+from frenzy.core.values.units import counted, format_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """What a decision leaves. after: the state to which it leads, in which only those wait that no action serves.
+class Decision:
+    """What is done, and the record from which every reason is read.
 
+    facts: what was decided on. after: the state to which it leads, in which only those wait that no action serves.
     missed: what each of those found at its turn, by run key. promises: likewise. moves: whether jobs may be moved.
     """
 
+    facts: SchedulingFacts
+    actions: tuple[Action, ...]
     after: SchedulingState
     now_s: float
     missed: Mapping[str, Missed]
     promises: Mapping[str, Promise] = field(default_factory=dict)
     moves: bool = False
 
+    @property
+    def policy(self) -> Policy:
+        return self.after.rules.policy
+
+
+def why_this_plan(decision: Decision, job: QueuedJob, plan: ResourcePlan) -> Reason:
+    """Why ``job`` starts with ``plan``: BEST_PLAN for its first, else BEST_PLAN_NOW, and by what the policy went."""
+    rank = next((rank for rank, each in enumerate(job.plans, start=1) if each.shape == plan.shape), None)
+    if rank == 1:
+        return Reason(code=ReasonCode.BEST_PLAN)
+    which = "none of its listed plans" if rank is None else f"number {rank} of its {len(job.plans)} plans"
+    return Reason(code=ReasonCode.BEST_PLAN_NOW, detail=f"It is {which}, {_preference(decision)}.")
+
+
+def _preference(decision: Decision) -> str:
+    if isinstance(decision.policy, PaperPolicy):
+        return "the first by GPUs and memory that fits"
+    if isinstance(decision.policy, FifoPolicy):
+        return "the fastest that can start now with as many GPUs as were asked for"
+    if decision.moves:
+        return "the one that delays it and the jobs behind it least, of what was left at its turn"
+    return "the best that can start now"
+
 
 class Judge:
     """Finds the one reason for which each waiting job waits in the record of the decision."""
 
-    def __init__(self, record: Record) -> None:
-        self.record = record
-        self._state = record.after
+    def __init__(self, decision: Decision) -> None:
+        self._decision = decision
+        self._state = decision.after
         self._shared: dict[object, Reason] = {}
         self._holders: dict[str, str] = {}
-        self._shares = QueueJudge(record.after)
-        self._by_queue = bool(queue_rules(record.after.rules.policy))
+        self._rules = queue_rules(decision.policy)
 
     def reason(self, entry: Entry) -> Reason:
         """Why ``entry`` waits."""
@@ -58,21 +86,17 @@ class Judge:
         if job.run_key in self._state.running:
             detail = f"Workers of the last attempt of {job.job_name} still hold their GPUs."
             return Reason(code=ReasonCode.WAITING_FOR_OLD_WORKERS, detail=detail)
-        own = self.record.promises.get(job.run_key)
+        own = self._decision.promises.get(job.run_key)
         if own is not None and own.instead_of is not None:
             return self._better_plan(own, own.instead_of)
-        if self._state.rules.counts_gpus_only:
-            return self._mixed(entry.others.listed)
-        missed = self.record.missed[job.run_key]
-        key = entry.others.ask, id(missed), (job.queue, job.team) if self._by_queue else None
+        missed = self._decision.missed[job.run_key]
+        key = entry.others.ask, id(missed), (job.queue, job.team) if self._rules else None
         reason = self._shared.get(key)
         if reason is None:
             reason = self._shared[key] = self._judge(entry, missed)
-        lost = (
-            None
-            if job.deadline_s is None
-            else lost_sentence(entry, possible_plans(self._state, entry), self.record.now_s)
-        )
+        if job.deadline_s is None:
+            return reason
+        lost = lost_sentence(entry, possible_plans(self._state, entry), self._decision.now_s)
         return reason if lost is None else replace(reason, detail=f"{reason.sentence} {lost}")
 
     def deadline(self, entry: Entry) -> str | None:
@@ -80,18 +104,18 @@ class Judge:
         if entry.job.deadline_s is None:
             return None
         possible = possible_plans(self._state, entry)
-        return deadline_sentence(entry, possible, self.record.now_s, self._state.rules.policy)
+        return deadline_sentence(entry, possible, self._decision.now_s, self._decision.policy)
 
     def when(self, run_key: str, expected_start_s: float) -> str:
         """When the job is expected to start, and once whose end, if that was foreseen."""
-        when, own = about(expected_start_s - self.record.now_s), self.record.promises.get(run_key)
+        when, own = about(expected_start_s - self._decision.now_s), self._decision.promises.get(run_key)
         if own is None or not own.after:
             return when
         return f"{when}, when {listed(own.after, last='and')} {'ends' if len(own.after) == 1 else 'end'}"
 
     def option(self, entry: Entry, ranked: RankedPlan) -> str:
         """What became of one plan of a waiting job, as a sentence."""
-        need, name, missed = ranked.need, ranked.plan.plan_id, self.record.missed.get(entry.job.run_key)
+        need, name, missed = ranked.need, ranked.plan.plan_id, self._decision.missed.get(entry.job.run_key)
         if not self._state.fits_empty(need):
             return f"{name} does not fit the nodes in service, even when they are empty."
         if missed is None:
@@ -104,7 +128,7 @@ class Judge:
             return f"{name} could start now; the job waits for a better plan."
         if kept is not None:
             return f"{name} would fit what was left at its turn, were it not kept for {kept.entry.job.job_name}."
-        found = self._found(missed, [need]) if self.record.moves else self._idle(need.gpu_type)
+        found = self._found(missed, [need]) if self._decision.moves else self._idle(need.gpu_type)
         return f"{name} needs {asked(need)}; {found}."
 
     def _idle(self, gpu_type: str) -> str:
@@ -121,7 +145,7 @@ class Judge:
         forbidden = [each for each in possible if each.need in over and _is_left(missed, each.need)]
         if forbidden or not allowed:
             nearest = min(forbidden or possible, key=lambda each: _excess(each.need, *over[each.need]))
-            return over_quota(nearest.plan, *over[nearest.need])
+            return _over_quota(nearest.plan, *over[nearest.need])
         for need in (each.need for each in allowed):
             kept = self._in_the_way(missed, need)
             if kept is not None:
@@ -133,7 +157,7 @@ class Judge:
         kept = missed.kept.get(need.gpu_type)
         if kept is None:
             return None
-        if not self.record.moves:
+        if not self._decision.moves:
             return None if place_in(self._state.room, need) is None else kept
         left = missed.left.get(need.gpu_type, 0)
         return kept if left < need.num_gpus <= left + kept.num_gpus else None
@@ -142,16 +166,16 @@ class Judge:
         """That too little is there for it, of whatever kind."""
         needs = [each.need for each in options]
         gpus = _for_gpus(needs, self._found(missed, needs))
-        return self._host_short(needs) or self._memory_short(options, gpus) or self._shares.share(entry.queued) or gpus
+        return self._host_short(needs) or self._memory_short(options, gpus) or self._share_held(entry.job.queue) or gpus
 
     def _found(self, missed: Missed, needs: Sequence[Need]) -> str:
         """What there was of the types of ``needs``; where jobs may be moved, who has the rest of the first."""
         totals = self._state.cluster.num_gpus_by_type
         types = list(dict.fromkeys(need.gpu_type for need in needs))
-        left = missed.left if self.record.moves else {each: self._state.room.idle_gpus(each) for each in types}
+        left = missed.left if self._decision.moves else {each: self._state.room.idle_gpus(each) for each in types}
         shown = [f"{max(0, left.get(each, 0))} of {totals[each]} {each}" for each in types]
         found = listed(shown, last="and", more="more types")
-        if not self.record.moves:
+        if not self._decision.moves:
             return f"idle: {found}"
         holders = self._holders_of(types[0])
         return f"left at its turn: {found}" + (f"; {types[0]} is held by {holders}" if holders else "")
@@ -164,7 +188,7 @@ class Judge:
 
     def _better_plan(self, own: Promise, now: RankedPlan) -> Reason:
         plan, entry = own.ranked.plan, own.entry
-        earlier_s = self.record.now_s + entry.run_s(now) - own.end_s
+        earlier_s = self._decision.now_s + entry.run_s(now) - own.end_s
         cost = now.plan.predicted_cost
         cheaper = f"costs {1 - plan.predicted_cost / cost:.0%} less" if cost else "leaves more to others"
         gain = f"ends {about(earlier_s)} earlier" if earlier_s > 0 else cheaper
@@ -176,7 +200,7 @@ class Judge:
 
     def _kept_for(self, kept: Kept, need: Need, missed: Missed) -> Reason:
         name = kept.entry.job.job_name
-        if self.record.moves:
+        if self._decision.moves:
             left = max(0, missed.left.get(need.gpu_type, 0)) + kept.num_gpus
             detail = (
                 f"{left} {need.gpu_type} {are(left)} left, but {kept.num_gpus} {are(kept.num_gpus)} kept for {name}, "
@@ -184,7 +208,7 @@ class Judge:
             )
         else:
             known = kept.start_s is not None and kept.start_s < math.inf
-            when = f" and expected to start in {about((kept.start_s or 0.0) - self.record.now_s)}" if known else ""
+            when = f" and expected to start in {about((kept.start_s or 0.0) - self._decision.now_s)}" if known else ""
             idle = self._state.room.idle_gpus(need.gpu_type)
             detail = f"{idle} {need.gpu_type} {are(idle)} idle, but {name} is first in line for them{when}."
         return Reason(code=ReasonCode.WAITING_BEHIND_HEAD, detail=detail, remedy=f"{name} started or cancelled")
@@ -201,6 +225,25 @@ class Judge:
                 )
         return None
 
+    def _share_held(self, queue: str) -> Reason | None:
+        """That jobs of ``queue`` wait because it holds its share while others do not; None if that is not so."""
+        if not self._rules.queues:
+            return None
+        running, capacity = self._state.running.values(), self._state.capacity
+        names = [job.queue for job in running] + [each.job.queue for each in self._state.waiting]
+        held, shares = held_by_queue(running, capacity), rights(names, self._rules, capacity)
+        own, share = held.get(queue, 0.0), shares[queue]
+        if own < share or not any(held.get(name) for name in shares if name != queue):
+            return None
+        return Reason(
+            code=ReasonCode.WAITING_FOR_SHARE,
+            detail=(
+                f"Queue {queue} holds {own:.3g} of the {sum(shares.values()):.3g} GPUs (counted by speed), its share "
+                f"is {share:.3g}; too few are idle to borrow."
+            ),
+            remedy=f"a job of queue {queue} ended, GPUs left idle by another queue, or a greater weight",
+        )
+
     def _memory_short(self, options: Sequence[RankedPlan], gpus: Reason) -> Reason | None:
         state = self._state
         sizes = {each.name: each.memory_bytes for each in state.cluster.gpu_types}
@@ -211,20 +254,6 @@ class Judge:
         detail = f"Idle GPUs have {format_bytes(largest)} at most; the job needs {format_bytes(required)} on each."
         return replace(gpus, code=ReasonCode.WAITING_FOR_GPU_MEMORY, detail=detail)
 
-    def _mixed(self, options: Sequence[RankedPlan]) -> Reason:
-        """For the published algorithm, which takes idle GPUs of any type that is large enough."""
-        types, totals = self._state.cluster.gpu_types, self._state.cluster.num_gpus_by_type
-
-        def never(ranked: RankedPlan) -> bool:
-            required = ranked.plan.memory.required_bytes
-            return sum(totals[each.name] for each in types if each.memory_bytes >= required) < ranked.num_gpus
-
-        required = min((ranked.plan.memory.required_bytes for ranked in options), default=0)
-        return Reason(
-            code=ReasonCode.NEVER_FITS if all(map(never, options)) else ReasonCode.WAITING_FOR_GPUS,
-            remedy=f"more GPUs with {format_bytes(required)}",
-        )
-
 
 def _is_left(missed: Missed, need: Need) -> bool:
     return need.num_gpus <= missed.left.get(need.gpu_type, 0)
@@ -232,6 +261,16 @@ def _is_left(missed: Missed, need: Need) -> bool:
 
 def _excess(need: Need, limit: Limit, held: int) -> int:
     return held + need.num_gpus - limit.num_gpus
+
+
+def _over_quota(plan: ResourcePlan, limit: Limit, held: int) -> Reason:
+    """That ``limit``, against which ``held`` GPUs count, leaves no room for ``plan``."""
+    most = counted(limit.num_gpus, "GPU") if limit.gpu_type is None else f"{limit.num_gpus} {limit.gpu_type}"
+    return Reason(
+        code=ReasonCode.WAITING_FOR_QUOTA,
+        detail=f"{limit.title.capitalize()} may hold {most} and holds {held}; {plan.plan_id} needs {plan.num_gpus}.",
+        remedy=f"a larger quota of {limit.title}, or GPUs given back by it",
+    )
 
 
 def _for_gpus(needs: Sequence[Need], found: str) -> Reason:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from frenzy.core.scheduling.engine.placement import place, shortfall
-from frenzy.core.scheduling.engine.room import FreeCapacity, FreeOfType, Need
-from frenzy.core.scheduling.engine.state import SchedulingState, all_nodes_ready
+from frenzy.core.scheduling.engine.placement import place
+from frenzy.core.scheduling.engine.room import FreeCapacity, Need
+from frenzy.core.scheduling.engine.state import SchedulingState
 from frenzy.core.scheduling.engine.wording import asked, host_needs, listed
 from frenzy.core.values.cluster import NodeState
 from frenzy.core.values.errors import Reason, ReasonCode
@@ -20,7 +20,7 @@ def impossible(state: SchedulingState, needs: Sequence[Need]) -> Reason:
             detail="None of the job's plans is feasible on this cluster.",
             remedy="the table of plans says what refused each of them",
         )
-    whole = FreeCapacity.of(all_nodes_ready(state.cluster))
+    whole = FreeCapacity.whole(state.cluster)
     known = [(need, whole.by_type[need.gpu_type]) for need in needs if need.gpu_type in whole.by_type]
     for need, room in known:
         if place(room, need) is not None:
@@ -31,7 +31,7 @@ def impossible(state: SchedulingState, needs: Sequence[Need]) -> Reason:
     for need, room in known:
         if place(room, need.of_gpus_only) is not None:
             return _host_too_small(need)
-    return _too_few_gpus(state, needs, known)
+    return _too_few_gpus(state, needs)
 
 
 def _out_of_service(state: SchedulingState, need: Need) -> Reason:
@@ -64,13 +64,14 @@ def _host_too_small(need: Need) -> Reason:
     )
 
 
-def _too_few_gpus(state: SchedulingState, needs: Sequence[Need], known: Sequence[tuple[Need, FreeOfType]]) -> Reason:
+def _too_few_gpus(state: SchedulingState, needs: Sequence[Need]) -> Reason:
     totals = state.cluster.num_gpus_by_type
     have = [f"{totals.get(gpu_type, 0)} {gpu_type}" for gpu_type in dict.fromkeys(need.gpu_type for need in needs)]
-    _, need = min([(shortfall(room, each, room), each) for each, room in known], default=(0, needs[0]))
+    lacks = {need: need.num_gpus - totals.get(need.gpu_type, 0) for need in needs}
+    nearest = min(needs, key=lambda each: (lacks[each] <= 0, lacks[each]))
     return Reason(
         code=ReasonCode.NEVER_FITS,
         detail=f"Needs {listed([asked(need) for need in needs], more='other plans')}; "
         f"the cluster has {listed(have, last='and', more='more types')}.",
-        remedy=f"more {need.gpu_type} in the cluster",
+        remedy=f"more {nearest.gpu_type} in the cluster",
     )

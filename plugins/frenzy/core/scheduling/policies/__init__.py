@@ -1,1 +1,0 @@
-"""The published algorithm, where it is more than the engine does."""
