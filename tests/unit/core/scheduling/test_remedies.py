@@ -175,6 +175,16 @@ def test_a_job_that_lacks_gpus_is_told_what_was_left_at_its_turn_and_who_holds_t
     assert hold.reason.remedy == "1 more g free"
 
 
+def test_of_each_type_that_a_job_could_take_it_is_told_who_holds_it() -> None:
+    there = facts(
+        [node("n", "g", 2), node("m", "h", 2), node("o", "i", 1)],
+        [elastic(waiting("last", *(plan(each, 2) for each in "ghi"), submitted_s=990.0))],
+        [running("first", plan("g", 2), ("n", 2)), running("second", plan("h", 1), ("m", 1))],
+    )
+    detail = held(schedule(there, NOW_S, HAS))["last"].reason.detail
+    assert detail.endswith("; g is held by job-first; h is held by job-second.")
+
+
 def test_a_job_that_starts_smaller_than_it_could_is_not_said_to_have_its_best_plan() -> None:
     jobs = [elastic(waiting(f"j{at}", *scaling("g", 1, 2, 4, work_s=6000.0)), EASY) for at in range(2)]
     there = facts([node("n", "g", 6)], jobs)

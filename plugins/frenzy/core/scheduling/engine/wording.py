@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from frenzy.core.scheduling.engine.room import Need
 from frenzy.core.values.units import format_bytes
 
-_MAX_NAMED = 3
+MAX_NAMED: Final = 3
 
 
 def about(seconds: float) -> str:
@@ -24,8 +25,8 @@ def about(seconds: float) -> str:
 def listed(items: Sequence[str], *, last: str = "or", more: str = "more") -> str:
     """``"a, b or c"``; beyond three the rest is only counted."""
     named = list(dict.fromkeys(items))
-    if len(named) > _MAX_NAMED:
-        named = [*named[:_MAX_NAMED], f"{len(named) - _MAX_NAMED} {more}"]
+    if len(named) > MAX_NAMED:
+        named = [*named[:MAX_NAMED], f"{len(named) - MAX_NAMED} {more}"]
     if len(named) < 2:
         return "".join(named)
     return f"{', '.join(named[:-1])} {last} {named[-1]}"

@@ -21,7 +21,7 @@ from frenzy.core.scheduling.engine.policy_settings import FifoPolicy, PaperPolic
 from frenzy.core.scheduling.engine.reservation import Promise
 from frenzy.core.scheduling.engine.room import Need
 from frenzy.core.scheduling.engine.state import SchedulingState
-from frenzy.core.scheduling.engine.wording import about, are, asked, host_needs, listed
+from frenzy.core.scheduling.engine.wording import MAX_NAMED, about, are, asked, host_needs, listed
 from frenzy.core.scheduling.reasons.impossible import impossible
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.queue_rules import Limit
@@ -169,7 +169,7 @@ class Judge:
         return self._host_short(needs) or self._memory_short(options, gpus) or self._share_held(entry.job.queue) or gpus
 
     def _found(self, missed: Missed, needs: Sequence[Need]) -> str:
-        """What there was of the types of ``needs``; where jobs may be moved, who has the rest of the first."""
+        """What there was of the types of ``needs``; where jobs may be moved, who has the rest."""
         totals = self._state.cluster.num_gpus_by_type
         types = list(dict.fromkeys(need.gpu_type for need in needs))
         left = missed.left if self._decision.moves else {each: self._state.room.idle_gpus(each) for each in types}
@@ -177,8 +177,9 @@ class Judge:
         found = listed(shown, last="and", more="more types")
         if not self._decision.moves:
             return f"idle: {found}"
-        holders = self._holders_of(types[0])
-        return f"left at its turn: {found}" + (f"; {types[0]} is held by {holders}" if holders else "")
+        holders = {each: self._holders_of(each) for each in types[:MAX_NAMED]}
+        held = [f"{each} is held by {names}" for each, names in holders.items() if names]
+        return "; ".join([f"left at its turn: {found}", *held])
 
     def _holders_of(self, gpu_type: str) -> str:
         if gpu_type not in self._holders:
