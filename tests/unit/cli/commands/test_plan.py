@@ -193,14 +193,26 @@ training: {global_batch_size: 8, max_steps: 10}
 """
 
 
-def test_fit_prints_the_lines_to_paste_and_they_make_the_job_fit(frenzy: Command, spec: Path, alone: Path) -> None:
+def test_fit_proposes_no_adapters_where_the_weights_are_random(frenzy: Command, spec: Path, alone: Path) -> None:
     big = alone / "jobs/big.yaml"
     big.write_text(BIG, encoding="utf-8")
+    said = frenzy("plan", str(big), "--fit", "1xRTX4090")
+    assert said.status == 1
+    assert "no change of the job was found" in said.out
+    assert "lora" not in said.out
+
+
+def test_fit_prints_the_lines_to_paste_and_they_make_the_job_fit(frenzy: Command, spec: Path, alone: Path) -> None:
+    document = yaml.safe_load(BIG)
+    (alone / "jobs/base").mkdir()
+    (alone / "jobs/base/config.json").write_text(json.dumps(document["model"]["config"]), encoding="utf-8")
+    document["model"] = {"path": str(alone / "jobs/base")}
+    big = alone / "jobs/big.yaml"
+    big.write_text(yaml.safe_dump(document), encoding="utf-8")
     said = frenzy("plan", str(big), "--fit", "1xRTX4090")
     assert said.status == 0
     assert "training.lora: none -> rank 16" in said.out
     pasted = yaml.safe_load(said.out.split("In the job's file:")[1].split("Plans on")[0])
-    document = yaml.safe_load(BIG)
     document["training"].update(pasted["training"])
     big.write_text(yaml.safe_dump(document), encoding="utf-8")
     again = frenzy("plan", str(big), "--fit", "1xRTX4090")

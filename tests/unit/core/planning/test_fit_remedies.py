@@ -13,7 +13,7 @@ from frenzy.core.planning.asked_cards import node_of_cards
 from frenzy.core.planning.marp import Remedy, plan_candidates, remedies
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.errors import PermanentError
-from frenzy.core.values.job import Checkpointing, LoraSpec, Precision
+from frenzy.core.values.job import Checkpointing, LoraSpec, ModelSpec, Precision
 from frenzy.core.values.units import GIB
 
 SEVEN = model_shape(
@@ -26,7 +26,9 @@ ONE = model_shape(llama_config(2048, 16, 32, 128256, intermediate_size=8192, max
 
 
 def asked(shape: ModelShape, length: int = 2048, **training: Any) -> PlanRequest:
-    return request(shape, job(global_batch=8, sequence_length=length, precision=Precision.BF16, **training))
+    """Of a model that has weights already."""
+    of = job(global_batch=8, sequence_length=length, precision=Precision.BF16, **training)
+    return request(shape, replace(of, model=ModelSpec(hub_id="a/model")))
 
 
 def remedy_on(cards: str, of: PlanRequest) -> Remedy:
@@ -62,6 +64,15 @@ def test_the_fused_loss_is_tried_where_logits_weigh_most() -> None:
 def test_a_large_model_on_a_small_card_becomes_adapters_and_on_a_smaller_one_adapters_over_four_bits() -> None:
     assert changed(remedy_on("1xRTX4090", asked(SEVEN))) == {"training.lora": "rank 16"}
     assert changed(remedy_on("1xT4", asked(SEVEN))) == {"training.lora": "rank 16, nf4"}
+
+
+def test_adapters_on_random_weights_are_no_remedy_but_on_those_of_a_warm_start_they_are() -> None:
+    of = asked(SEVEN)
+    untrained = replace(of, job=replace(of.job, model=ModelSpec(config={"model_type": "llama"})))
+    assert remedies(untrained, node_of_cards("1xRTX4090"), CALIBRATION, within=True) is None
+
+    warm = replace(untrained.job, checkpoint=replace(of.job.checkpoint, warm_start="/models/first"))
+    assert changed(remedy_on("1xRTX4090", replace(of, job=warm))) == {"training.lora": "rank 16"}
 
 
 def test_four_bits_are_never_taken_back_to_fit_a_small_card() -> None:
