@@ -31,6 +31,15 @@ NODE_IS_TO_BLAME: Final = frozenset(
         ReasonCode.POD_UNSCHEDULABLE,
         ReasonCode.NODE_LOST,
         ReasonCode.IMAGE_PULL_FAILED,
+        ReasonCode.INIT_CONTAINER_FAILED,
+    }
+)
+REMEDIES: Final[Mapping[ReasonCode, str]] = MappingProxyType(
+    {
+        ReasonCode.INIT_CONTAINER_FAILED: (
+            "Correct what puts that container into the pods: a webhook of the cluster or, for frenzy-launcher, the "
+            "image of the pod rules. Then: frenzy resume RUN"
+        )
     }
 )
 # status.reason of a pod, as the kubelet, the node controller and the pod collector word it.

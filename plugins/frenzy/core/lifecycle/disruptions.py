@@ -28,6 +28,7 @@ LOSS_REASONS: Final = codes_of(NextStep.OTHER_NODE) | frozenset(
         ReasonCode.POD_UNSCHEDULABLE,
         ReasonCode.NODE_LOST,
         ReasonCode.IMAGE_PULL_FAILED,
+        ReasonCode.INIT_CONTAINER_FAILED,
         ReasonCode.QUOTA_EXCEEDED,
         ReasonCode.API_UNREACHABLE,
         ReasonCode.LEASE_EXPIRED,
@@ -37,12 +38,13 @@ LOSS_REASONS: Final = codes_of(NextStep.OTHER_NODE) | frozenset(
 _NOT_NOW: Final = frozenset({ReasonCode.QUOTA_EXCEEDED, ReasonCode.API_UNREACHABLE})
 # Losses in a row, none of which got the run further, before it fails.
 _LIMIT: Final = 5
-# An image that other nodes cannot pull either is no fault of a node, nor is one without code for a type of GPU. An API
-# server that makes no pods may be away for as long as an upgrade takes: each try takes a minute, and so does the pause
-# after it.
+# An image that other nodes cannot pull either is no fault of a node, nor is one without code for a type of GPU, nor an
+# init container that fails on them, too. An API server that makes no pods may be away for as long as an upgrade takes:
+# each try takes a minute, and so does the pause after it.
 _LIMITS: Final[Mapping[ReasonCode, int]] = MappingProxyType(
     {
         ReasonCode.IMAGE_PULL_FAILED: 2,
+        ReasonCode.INIT_CONTAINER_FAILED: 2,
         ReasonCode.GPU_NOT_SUPPORTED: 2,
         ReasonCode.API_UNREACHABLE: 30,
     }

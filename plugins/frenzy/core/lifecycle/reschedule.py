@@ -323,6 +323,7 @@ def final_state(outcome: Reason) -> JobState:
         ReasonCode.LEASE_EXPIRED: JobState.FAILED_SETUP,
         ReasonCode.IMAGE_PULL_FAILED: JobState.FAILED_SETUP,
         ReasonCode.CONTAINER_CONFIG_ERROR: JobState.FAILED_SETUP,
+        ReasonCode.INIT_CONTAINER_FAILED: JobState.FAILED_SETUP,
         **dict.fromkeys(
             (
                 ReasonCode.DRIVER_TOO_OLD,

@@ -90,6 +90,7 @@ class ReasonCode(StrEnum):
     NODE_LOST = "NODE_LOST"
     IMAGE_PULL_FAILED = "IMAGE_PULL_FAILED"
     CONTAINER_CONFIG_ERROR = "CONTAINER_CONFIG_ERROR"
+    INIT_CONTAINER_FAILED = "INIT_CONTAINER_FAILED"
     DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
     LAUNCH_FAILED = "LAUNCH_FAILED"
     BAD_CONFIG_OR_DATA = "BAD_CONFIG_OR_DATA"
@@ -173,6 +174,7 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = MappingProxyType(
         ReasonCode.NODE_LOST: "A node that ran workers was lost.",
         ReasonCode.IMAGE_PULL_FAILED: "A node could not pull the workers' image.",
         ReasonCode.CONTAINER_CONFIG_ERROR: "A container of the workers could not be made.",
+        ReasonCode.INIT_CONTAINER_FAILED: "A container that runs before the workers failed.",
         ReasonCode.DEADLINE_EXCEEDED: "A pod of the workers ran longer than its deadline allows.",
         ReasonCode.LAUNCH_FAILED: "The workers could not be started.",
         ReasonCode.BAD_CONFIG_OR_DATA: "The trainer refused its configuration or data.",

@@ -26,6 +26,7 @@ from frenzy.adapters.k8s.reasons import (
     NODE_IS_TO_BLAME,
     OUT_OF,
     PEERS_SAY,
+    REMEDIES,
     STOPPED_BY_KUEUE,
     TAKEN_BACK,
     TELLS_LITTLE,
@@ -152,7 +153,7 @@ def reason_of(end: PodEnd | None) -> Reason | None:
     """What is known beside the workers' own result; a plain crash explains itself there."""
     if end is None or end.code in PEERS_SAY:
         return None
-    return Reason(code=end.code, detail=end.detail)
+    return Reason(code=end.code, detail=end.detail, remedy=REMEDIES.get(end.code))
 
 
 def nodes_to_blame(ends: Iterable[PodEnd], placed_on: tuple[str, ...]) -> tuple[str, ...]:
@@ -240,7 +241,7 @@ def _cause(pod: PodJson, ended: Mapping[str, Any], *, asked: bool) -> tuple[Reas
     if exit_code is not None:
         code = ReasonCode.WORKER_KILLED if exit_code > 128 else ReasonCode.WORKER_CRASHED
         return code, _with_final_message(f"The container {how_ended(exit_code)}", ended)
-    return ReasonCode.POD_DELETED, _first_failure(pod) or "The pod is going away and says nothing of its containers."
+    return _first_failure(pod)
 
 
 def _with_final_message(how: str, ended: Mapping[str, Any]) -> str:
@@ -248,14 +249,15 @@ def _with_final_message(how: str, ended: Mapping[str, Any]) -> str:
     return f"{how}: {ended['message']}" if ended.get("message") else f"{how}."
 
 
-def _first_failure(pod: PodJson) -> str:
-    """What kept the workers' container from beginning: one that a webhook put before it failed."""
+def _first_failure(pod: PodJson) -> tuple[ReasonCode, str]:
+    """What kept the workers' container from beginning: one before it, a webhook's or our own, failed."""
     for each in (pod.get("status") or {}).get("initContainerStatuses") or ():
         ended = each.get("state", {}).get("terminated") or {}
         if ended.get("exitCode") and not _ended_by_deletion(pod, ended):
             words = ended.get("message") or ended.get("reason") or ""
-            return f"Its init container {each.get('name')} ended with {ended['exitCode']}: {words}".rstrip(": ")
-    return ""
+            how = f"Its init container {each.get('name')} ended with {ended['exitCode']}: {words}".rstrip(": ")
+            return ReasonCode.INIT_CONTAINER_FAILED, how
+    return ReasonCode.POD_DELETED, "The pod is going away and says nothing of its containers."
 
 
 def _ended_by_deletion(pod: PodJson, ended: Mapping[str, Any]) -> bool:

@@ -231,6 +231,10 @@ def test_a_container_that_a_webhook_put_first_and_that_failed_is_named() -> None
     end = see(pod(status), asked=False).end
     assert end is not None
     assert end.detail.endswith("Its init container istio-init ended with 1: iptables: denied")
+    reason = reason_of(end)
+    assert reason is not None
+    assert reason.code is ReasonCode.INIT_CONTAINER_FAILED
+    assert "a webhook of the cluster" in (reason.remedy or "")
 
 
 def test_a_sidecar_that_ends_because_its_pod_was_deleted_is_not_named_as_what_failed_first() -> None:
