@@ -124,6 +124,13 @@ def test_who_may_not_take_the_model_is_told_so(page: Browser) -> None:
         assert page.evaluate("document.querySelectorAll('a[download]').length") == 0
 
 
+def test_a_link_to_the_plans_of_a_run_leads_to_them(page: Browser, played: Stage) -> None:
+    show(page, f"{played.page('training', 'moved')}#plans-{played.runs['moved'].key}")
+    page.wait_for("window.scrollY > 0")
+    heading = "document.querySelector('[id^=plans-] h2').getBoundingClientRect().top"
+    page.wait_for(f"{heading} >= 0 && {heading} < window.innerHeight")
+
+
 def test_words_upon_words_would_be_found(page: Browser, played: Stage) -> None:
     show(page, played.page("training", "moved"))
     says(page, "Predicted and measured")

@@ -1,4 +1,4 @@
-"""Links on Frenzy's tasks, below *Extra Links* in Airflow: to the run's pages, its workers' log and its model.
+"""Links on Frenzy's tasks, below *Extra Links* in Airflow: to the run's page, plans, workers' log and model.
 
 The API server makes them when it is asked, so they are there while a task still waits.
 """
@@ -21,7 +21,7 @@ from frenzy.airflow.operators.operators import (
     ProfileOperator,
     PublishOperator,
 )
-from frenzy.api import endpoints
+from frenzy.api import URL_PREFIX, endpoints
 from frenzy.core.runs.ledger import RunIdentity
 
 # Airflow compares names and modules only; the class itself would cost the API server the import of Kubernetes' client.
@@ -43,6 +43,11 @@ def _tab(page: str, identity: RunIdentity) -> str:
     return f"{run}/plugin/frenzy_{page}"
 
 
+def _plans(identity: RunIdentity) -> str:
+    ids = f"dag_id={quote(identity.dag_id, safe='')}&run_id={quote(identity.run_id, safe='')}"
+    return f"{URL_PREFIX}/pages/training?{ids}#plans-{identity.run_key}"
+
+
 class RunLink(BaseOperatorLink):
     """A link by the run that the task belongs to; ``path`` is below the server's root."""
 
@@ -62,6 +67,7 @@ def run_links() -> list[RunLink]:
     """All of them, for the plugin."""
     return [
         RunLink("Training", lambda run: _tab("training", run), _ALL),
+        RunLink("Plans", _plans, _ALL),
         RunLink("Worker log", lambda run: endpoints.logs(run.run_key).path, _WITH_WORKERS),
         RunLink("Model", lambda run: endpoints.models(run_key=run.run_key).path, [PublishOperator]),
     ]

@@ -1,4 +1,4 @@
-"""Each task of a training leads to its run's pages, its workers' log and its model."""
+"""Each task of a training leads to its run's page and plans, its workers' log and its model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def links_of(operator: type) -> dict[str, str]:
 @pytest.mark.parametrize("operator", [LaunchOperator, PodLaunchOperator])
 def test_a_launch_leads_to_its_run_s_tabs_and_to_the_workers_log(operator: type) -> None:
     found = links_of(operator)
-    assert set(found) == {"Training", "Worker log"}
+    assert set(found) == {"Training", "Plans", "Worker log"}
+    query = "dag_id=job%2F1&run_id=manual__1%2B00%3A00"
+    assert found["Plans"].endswith(f"/frenzy/pages/training?{query}#plans-{RUN.run_key}")
     assert found["Training"].endswith("/dags/job%2F1/runs/manual__1%2B00%3A00/plugin/frenzy_training")
     assert found["Worker log"].endswith(f"/frenzy/api/v1/runs/{RUN.run_key}/logs")
 

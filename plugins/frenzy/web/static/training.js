@@ -23,6 +23,7 @@ class Training {
     this.curves = el("div", { hidden: "" }, this.charts.node, memory.node, this.places.ranks.node, this.places.trackers.node);
     this.output = el("details", { hidden: "" }, el("summary", {}, "Workers' output"), this.logs.node);
     this.output.addEventListener("toggle", () => this.output.open && this.logs.begin());
+    plans.node.id = `plans-${runKey}`;
     this.node = el("section", { id: `run-${runKey}` },
       head.node, actions.node, why.node, when.node, model.node, this.curves, spent.node, attempts.node, plans.node, this.whatIf.node, this.output);
   }
@@ -158,6 +159,15 @@ function heading(run) {
 }
 
 const sections = new Map();
+let isThere = false;
+
+// Where a link leads to is there when its run was drawn, once.
+function goTo(id) {
+  const found = document.getElementById(id);
+  if (isThere || !found?.firstChild) return;
+  isThere = true;
+  found.scrollIntoView();
+}
 
 const look = repeat(async (main) => {
   const views = await runsOfPage();
@@ -179,5 +189,6 @@ const look = repeat(async (main) => {
     if (!isFinal(view.run.state)) sections.get(key).isResumed = false;
     again ||= awaitsMore || sections.get(key).isResumed || !isFinal(view.run.state);
   }
+  goTo(location.hash.slice(1));
   return again;
 }, EVERY_MS);
