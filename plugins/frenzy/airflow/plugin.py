@@ -22,6 +22,7 @@ def api_app() -> dict[str, Any]:
     """The FastAPI app in the form Airflow mounts; imports what only the server needs."""
     from frenzy.airflow.audit import note_act
     from frenzy.airflow.dags import ensure_loaders
+    from frenzy.airflow.form_check import check_forms
     from frenzy.airflow.person import airflow_person
     from frenzy.settings import CHECKOUT, load_settings
     from frenzy.web.application import create_app
@@ -30,6 +31,7 @@ def api_app() -> dict[str, Any]:
 
     settings = load_settings(os.environ)
     ensure_loaders(settings.jobs_folder)
+    check_forms()
     models = ModelReader(folders=(settings.dags_folder.parent, CHECKOUT), cache_folder=settings.cache_folder)
     return {
         "app": create_app(services, airflow_person, on_job_changed=parse_soon, on_act=note_act, models=models),
