@@ -43,7 +43,7 @@ def _put_to_rest(client: ApiClient, reach: Workers, view: RunView, live: Attempt
     account = WorkersAccount(state=WorkersState.NOT_STARTED)
     if spec is not None and spec.attempt == live.attempt:
         grace_s = _CANCEL_GRACE_S if view.run.cancel_requested else reach.settings.stop_grace_s
-        reach.launcher.stop(spec, grace_s=grace_s)
+        reach.stop(spec, grace_s=grace_s, reason=view.run.reason if view.run.cancel_requested else None, log=log)
         account = _wait_until_gone(reach, spec, time.monotonic() + grace_s + _PATIENCE_S)
     result = reach.result(live.run_key, live.attempt, log)
     detail = "The launch task ended before its workers did."

@@ -9,7 +9,8 @@ from functools import cache
 from typing import Any
 
 from frenzy.adapters.connection_settings import settings_of_airflow
-from frenzy.core.values.launch import AttemptResult
+from frenzy.core.values.errors import Reason
+from frenzy.core.values.launch import AttemptResult, Control, ControlAction, LaunchSpec
 from frenzy.ports import Launcher, Preparer, RunStore
 from frenzy.settings import Settings
 
@@ -30,6 +31,17 @@ class Workers:
         except Exception as error:
             log.warning("The result of %s attempt %d could not be read: %r", run_key, attempt, error)
             return None
+
+    def stop(self, spec: LaunchSpec, *, grace_s: float, reason: Reason | None, log: Any) -> None:
+        """End the workers within ``grace_s``. Their trackers read why, which launchers may have written otherwise."""
+        self.launcher.stop(spec, grace_s=grace_s)
+        if reason is None:
+            return
+        control = Control(action=ControlAction.CHECKPOINT_AND_STOP, reason=reason)
+        try:
+            self.runs.put_control(spec.run_key, spec.attempt, control)
+        except Exception as error:
+            log.warning("Why %s attempt %d ends could not be written: %r", spec.run_key, spec.attempt, error)
 
 
 _lent: list[Workers] = []

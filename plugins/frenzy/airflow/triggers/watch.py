@@ -239,5 +239,5 @@ class Watch:
         if self._killed:
             return
         self._log.info("Ending the workers. %s", "They did not stop in time." if reason is None else said(reason))
-        await asyncio.to_thread(self._workers.launcher.stop, self._spec, grace_s=grace_s)
+        await asyncio.to_thread(self._workers.stop, self._spec, grace_s=grace_s, reason=reason, log=self._log)
         self._killed = True

@@ -15,12 +15,13 @@ from typing import Final
 
 from frenzy.core.runs.tracked_run import TrackedRun
 from frenzy.core.values import codec
-from frenzy.core.values.errors import ContractError
+from frenzy.core.values.errors import ContractError, Reason
 from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.launch import LaunchSpec, RunPaths
 from frenzy.core.values.telemetry import StepRecord
 from frenzy.trainer import files
 from frenzy.trainer.launch.child import fork
+from frenzy.trainer.loop.control import ControlFile
 from frenzy.trainer.trackers.following import ENDED, Following, follow
 from frenzy.trainer.trackers.mlflow_tracker import MlflowTracker
 from frenzy.trainer.trackers.tensorboard_tracker import TensorboardTracker
@@ -37,7 +38,7 @@ _TRACKERS: Final[Mapping[str, Callable[[TrackedAttempt], Tracker]]] = {
 # What waits for a process that still loads its library, or is stuck; the oldest go first.
 _MOST_LINES: Final = 20_000
 # How long an attempt's end waits for trackers: less where it stops on request, and others wait for its GPUs.
-_GRACE_S: Final = {Ending.DONE: 30.0, Ending.FAILED: 10.0, Ending.GOES_ON: 5.0}
+_GRACE_S: Final = {Ending.DONE: 30.0, Ending.FAILED: 10.0, Ending.GOES_ON: 5.0, Ending.CANCELLED: 5.0}
 _POLL_S: Final = 0.05
 _MOST_NOTE_BYTES: Final = 16 * 1024
 # A shorter value stands in too many sentences by chance.
@@ -47,8 +48,8 @@ _LEAST_HIDDEN: Final = 5
 class Tracking:
     """The trackers of an attempt. Calls return at once, whatever a tracker does; but ``end`` waits a little."""
 
-    def __init__(self, followers: Sequence[_Follower] = ()) -> None:
-        self._followers = followers
+    def __init__(self, followers: Sequence[_Follower] = (), control: ControlFile | None = None) -> None:
+        self._followers, self._control = followers, control
 
     def add(self, record: StepRecord) -> None:
         if record.rank == 0 and self._followers:
@@ -62,7 +63,9 @@ class Tracking:
 
     def end(self, exit_code: int) -> None:
         """Let trackers end, and end those that do not in time."""
-        ending = Ending.of(exit_code)
+        if not self._followers:
+            return
+        ending = Ending.of(exit_code, self._stop_reason())
         for each in self._followers:
             each.lines.append(f"{ENDED}{ending}\n".encode())
         until_s = time.monotonic() + _GRACE_S[ending]
@@ -71,6 +74,13 @@ class Tracking:
             time.sleep(_POLL_S)
         for each in self._followers:
             each.kill()
+
+    def _stop_reason(self) -> Reason | None:
+        try:
+            return None if self._control is None else self._control.stop_reason()
+        except Exception as error:  # of a store that is away
+            logger.warning("why the attempt was to stop could not be read: %s", error)
+            return None
 
 
 class _Follower:
@@ -107,7 +117,8 @@ def begin_tracking(spec: LaunchSpec, node_rank: int, logs: Path, scratch: Path) 
     """Start the trackers of the job, where rank 0 is; to be called after ranks were forked, before threads are made."""
     if node_rank != 0 or spec.rehearsal is not None:
         return Tracking()
-    return Tracking([_begun(TrackedAttempt(spec, each, scratch), logs) for each in spec.job.tracking])
+    followers = [_begun(TrackedAttempt(spec, each, scratch), logs) for each in spec.job.tracking]
+    return Tracking(followers, ControlFile(RunPaths(spec.run_dir).control(spec.attempt)))
 
 
 def _begun(attempt: TrackedAttempt, logs: Path) -> _Follower:

@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 from frenzy.core.values import codec
-from frenzy.core.values.errors import ContractError
+from frenzy.core.values.errors import ContractError, Reason
 from frenzy.core.values.launch import Control, ControlAction
 from frenzy.trainer import files
 
@@ -27,10 +27,15 @@ class ControlFile:
         if now - self._asked_s < self._interval_s:
             return False
         self._asked_s = now
+        return self.stop_reason() is not None
+
+    def stop_reason(self) -> Reason | None:
+        """Why the attempt is asked to stop, as far as it is."""
         try:
-            return codec.loads(Control, files.read_text(self._place)).action is ControlAction.CHECKPOINT_AND_STOP
+            control = codec.loads(Control, files.read_text(self._place))
         except FileNotFoundError:
-            return False
+            return None
         except ContractError as error:
             logger.warning("control.json is ignored: %s", error)
-            return False
+            return None
+        return control.reason if control.action is ControlAction.CHECKPOINT_AND_STOP else None

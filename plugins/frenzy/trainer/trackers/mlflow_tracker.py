@@ -17,7 +17,12 @@ _MOST_PARAMS: Final = 100
 _LONGEST_PARAM: Final = 500
 _LONGEST_NAME: Final = 250
 _NOT_IN_NAMES: Final = re.compile(r"[^\w.\- ]")
-_STATUS: Final = {Ending.DONE: "FINISHED", Ending.GOES_ON: "SCHEDULED", Ending.FAILED: "FAILED"}
+_STATUS: Final = {
+    Ending.DONE: "FINISHED",
+    Ending.GOES_ON: "SCHEDULED",
+    Ending.CANCELLED: "KILLED",
+    Ending.FAILED: "FAILED",
+}
 
 
 class MlflowTracker:

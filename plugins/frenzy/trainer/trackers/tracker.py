@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from frenzy.core.runs.masking import masked_at
 from frenzy.core.runs.tracked_run import TrackedRun
 from frenzy.core.values import codec
+from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import TrackerSpec
 from frenzy.core.values.launch import ExitCode, LaunchSpec, RunPaths
 from frenzy.core.values.telemetry import StepRecord
@@ -23,12 +24,16 @@ class Ending(StrEnum):
 
     DONE = "done"
     GOES_ON = "goes on"
+    CANCELLED = "cancelled"
     FAILED = "failed"
 
     @staticmethod
-    def of(exit_code: int) -> Ending:
+    def of(exit_code: int, asked: Reason | None = None) -> Ending:
+        """asked: why the workers were asked to stop, if they were."""
         if exit_code == ExitCode.DONE:
             return Ending.DONE
+        if asked is not None and asked.code is ReasonCode.CANCELLED_BY_USER:
+            return Ending.CANCELLED
         return Ending.GOES_ON if exit_code == ExitCode.CHECKPOINTED else Ending.FAILED
 
 

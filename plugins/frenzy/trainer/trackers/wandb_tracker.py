@@ -51,4 +51,4 @@ class WandbTracker:
             self._run.log(dict(each.values), step=each.step)
 
     def close(self, ending: Ending) -> None:
-        self._run.finish(exit_code=int(ending is Ending.FAILED))
+        self._run.finish(exit_code=int(ending in (Ending.FAILED, Ending.CANCELLED)))

@@ -183,10 +183,13 @@ def test_the_monitor_ends_the_workers_of_a_cancelled_run(world: World, run_async
         event = asyncio.create_task(first_event(of(MonitorTrigger, spec)))
         await asyncio.sleep(0.1)
         cancel(world.services, spec.run_key, Reason(code=ReasonCode.CANCELLED_BY_USER))
-        await until(lambda: world.launcher.state(spec) is WorkersState.GONE)
+        await until(lambda: (spec.run_key, 1) in world.runs.controls)
         event.cancel()
 
     run_async(scenario())
+    assert world.launcher.state(spec) is WorkersState.GONE
+    control = world.runs.controls[spec.run_key, 1]
+    assert control.reason.code is ReasonCode.CANCELLED_BY_USER, "what trackers say of the end"
 
 
 def test_a_monitor_that_was_away_for_longer_than_a_lease_goes_on(world: World, run_async: Run) -> None:

@@ -10,10 +10,12 @@ from tests.contract.values import launch_spec
 from tests.trainer.mlflow_server import MlflowServer, mlflow_server
 
 from frenzy.core.runs.tracked_run import TrackedRun
+from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import TrackerSpec
+from frenzy.core.values.launch import ExitCode
 from frenzy.trainer import files
 from frenzy.trainer.trackers.mlflow_tracker import MlflowTracker
-from frenzy.trainer.trackers.tracker import Point, TrackedAttempt
+from frenzy.trainer.trackers.tracker import Ending, Point, TrackedAttempt
 
 NEW = TrackedRun(kind="mlflow", tracker_run="run-1")
 
@@ -64,6 +66,21 @@ def test_a_password_of_whoever_airflow_runs_as_is_sent_to_nobody(
     with mlflow_server() as server:
         MlflowTracker(attempt(str(tmp_path / "run"), tmp_path, server)).open(NEW, first_step=1)
     assert server.authorizations == {"Bearer of-the-job"}
+
+
+def test_a_run_that_was_cancelled_is_killed_and_one_that_was_moved_goes_on(tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    asked = attempt(str(tmp_path / "run"), tmp_path)
+    for code, status in (
+        (ReasonCode.CANCELLED_BY_USER, "KILLED"),
+        (ReasonCode.MEMORY_PRESSURE_FORECAST, "SCHEDULED"),
+    ):
+        tracker = MlflowTracker(asked)
+        known = tracker.open(NEW, first_step=1)
+        tracker.close(Ending.of(ExitCode.CHECKPOINTED, Reason(code=code)))
+        client = MlflowClient(tracking_uri=Path(known.place).as_uri())
+        assert client.get_run(known.tracker_run).info.status == status
 
 
 def test_files_that_could_not_be_kept_are_not_replaced_by_older_ones(tmp_path: Path) -> None:
