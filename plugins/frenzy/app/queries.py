@@ -331,7 +331,7 @@ def explain(services: Services, run_key: str) -> Explanation:
         run = require_run(tx, run_key)
         attempts = tx.attempts(run_key)
         lines = [f"Job {run.job.name!r} is {run.state}."]
-        lines += _plan_lines(run, tx.queue_entry(run_key))
+        lines += _plan_lines(run, attempts, tx.queue_entry(run_key))
         lines += [line for attempt in attempts for line in _attempt_lines(attempt)]
         if run.state is JobState.CHECKPOINTING and run.reason is not None:
             lines.append(f"It is saving a checkpoint to stop: {run.reason.code}: {run.reason.sentence}")
@@ -348,13 +348,14 @@ def explain(services: Services, run_key: str) -> Explanation:
     return Explanation(run_key=run_key, state=run.state, reason=without_masked(run.reason, run), lines=shown)
 
 
-def _plan_lines(run: RunRecord, entry: QueueEntry | None) -> Iterable[str]:
+def _plan_lines(run: RunRecord, attempts: Sequence[Attempt], entry: QueueEntry | None) -> Iterable[str]:
     """After an attempt the first of all plans is no news: what it wants now, or why it runs what it runs, is."""
     feasible = [each for each in run.candidates if each.feasible]
     if not run.candidates:
         return
     listed = f"{fitting(len(feasible))} the cluster; refused: {len(run.candidates) - len(feasible)}."
-    if run.num_attempts > 1 or entry is not None and run.num_attempts:
+    ended_in_queue = run.state is JobState.CANCELLED and any(each.outcome != run.reason for each in attempts)
+    if run.num_attempts > 1 or ended_in_queue or entry is not None and run.num_attempts:
         yield f"Planned anew after an attempt: {listed}"
         return
     yield listed

@@ -159,6 +159,7 @@ def test_a_run_that_is_planned_anew_is_explained_without_its_first_plan(airflow:
     airflow.end(1, 98)
     airflow.place()
     cancel(airflow.services, airflow.key, BY_USER)
+    assert "Ranked first" not in "\n".join(explain(airflow.services, airflow.key).lines)
     resumed = airflow.register(make_job())
     lines = "\n".join(explain(airflow.services, airflow.key).lines)
     assert (resumed.run.state, resumed.run.num_attempts) == (JobState.PLANNED, 2)
