@@ -76,6 +76,13 @@ def test_explanation_is_the_api_s(online: Command, world: World) -> None:
     assert lines[0] in online("explain", view.run.run_key).out
 
 
+def test_an_explanation_by_a_job_s_name_says_of_which_run_it_is(online: Command, world: World) -> None:
+    world.registered("explained-twice", run_id="first")
+    newest = world.registered("explained-twice", run_id="second").run
+    first_line = online("explain", "explained-twice").out.splitlines()[0]
+    assert first_line == f"Run {newest.run_key}, DAG run {newest.identity.dag_id} / second"
+
+
 def test_cancelling_ends_a_run_and_saying_it_twice_is_harmless(online: Command, world: World) -> None:
     view = world.registered("cancelled")
     assert online("cancel", view.run.run_key, "--why", "Enough.").status == 0
@@ -159,6 +166,24 @@ def test_submitting_without_trigger_tells_that_a_schedule_starts_runs(online: Co
     assert f"starts further runs: {told}" in online("submit", str(spec)).out
 
 
+def test_a_job_that_fits_nowhere_is_stored_and_told_so_at_once_and_no_run_is_started(
+    online: Command, world: World, spec: Path
+) -> None:
+    text = spec.read_text().replace("n_embd: 64", "n_embd: 8192").replace("n_layer: 2", "n_layer: 96")
+    spec.write_text(text.replace("name: words", "name: too-big"))
+    before = len(world.airflow.triggered)
+    said = online("submit", str(spec))
+    assert said.status == 1
+    assert "No plan fits now, and no run was started." in said.out
+    assert "NOT_ENOUGH_GPUS: No plan fits the cluster" in said.err
+    assert "Remedy:" in said.err
+    stored_only = online("submit", str(spec), "--no-trigger", "--json")
+    assert stored_only.status == 0
+    assert json.loads(stored_only.out)["refusal"]["code"] == "NOT_ENOUGH_GPUS"
+    assert len(world.airflow.triggered) == before
+    assert world.services.jobs.get("too-big") is not None
+
+
 def test_submitting_without_trigger_only_stores(online: Command, world: World, spec: Path) -> None:
     before = len(world.airflow.triggered)
     said = online("submit", str(spec), "--no-trigger", "--json")
@@ -225,4 +250,5 @@ def test_nothing_runs_in_a_fresh_home(frenzy: Command) -> None:
 def test_version_and_help(frenzy: Command) -> None:
     assert frenzy("--version").out.startswith("frenzy ")
     assert "submit" in frenzy("--help").out
+    assert "--install-completion" in frenzy("--help").out
     assert frenzy("submit").status == 2

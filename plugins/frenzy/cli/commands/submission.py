@@ -8,6 +8,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -20,8 +21,8 @@ from frenzy.adapters.spec.job_spec import job_from_yaml, shown_yaml
 from frenzy.adapters.spec.spec_file import SpecFile
 from frenzy.api import endpoints
 from frenzy.cli.commands.server import Api
-from frenzy.core.runs.protocol import SubmitJob, SubmittedJob
-from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, TemporaryError
+from frenzy.core.runs.protocol import JobDraft, SubmitJob, SubmittedJob
+from frenzy.core.values.errors import FrenzyError, PermanentError, Reason, ReasonCode, TemporaryError
 from frenzy.core.values.job import TrainingJob
 
 DAG_TIMEOUT_S: Final = 120.0
@@ -31,10 +32,14 @@ _POLL_S: Final = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """A job that was submitted; ``run_id`` is None when no run was asked for."""
+    """A job that was submitted.
+
+    run_id: None when no run was asked for, or none was started as no plan fits; refusal: why none does.
+    """
 
     job: SubmittedJob
     run_id: str | None
+    refusal: Reason | None = None
 
 
 Tell = Callable[[str], None]
@@ -47,19 +52,35 @@ def submit_spec(
     trigger: bool,
     conf: Mapping[str, Any] | None = None,
     timeout_s: float = DAG_TIMEOUT_S,
+    plans_first: bool = False,
     tell: Tell = lambda line: None,
 ) -> Started:
     """Store the spec and, with ``trigger``, start a run once the DAG of this very spec is there.
 
-    tell: given a line whenever the wait for the DAG has been silent for some seconds. Raises SpecError for a refused
-    spec, PermanentError when the DAG does not import or another submission replaced the spec, and TemporaryError when
-    it does not appear in time.
+    plans_first: not where no plan fits by what is known now: that run would end at once. tell: given a line whenever
+    the wait has been silent for some seconds. Raises SpecError for a refused spec, PermanentError when the DAG does not
+    import or another submission replaced the spec, and TemporaryError when it does not appear in time.
     """
     job = api.ask(endpoints.submit(SubmitJob(yaml_text=spec.text)))
-    if not trigger:
-        return Started(job=job, run_id=None)
+    refusal = _refusal(api, spec.text, tell) if plans_first else None
+    if not trigger or refusal is not None:
+        return Started(job=job, run_id=None, refusal=refusal)
     wait_for_dag(api, job.dag_id, spec.job, timeout_s=timeout_s, tell=tell)
     return Started(job=job, run_id=trigger_run(api, job.dag_id, conf or {}))
+
+
+def _refusal(api: Api, text: str, tell: Tell) -> Reason | None:
+    """Why no plan of the job fits; None where one does, and where that shows only when the run is planned."""
+    began_s = time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(api.ask, endpoints.draft(JobDraft(yaml_text=text)))
+        while not wait([asked], SILENCE_S).done:
+            tell(f"The job's plans are being listed, for {time.monotonic() - began_s:.0f} s.")
+    try:
+        draft = asked.result()
+    except FrenzyError:
+        return None
+    return None if draft.num_fitting else draft.reason
 
 
 def wait_for_dag(api: Api, dag_id: str, spec: TrainingJob, *, timeout_s: float, tell: Tell) -> None:

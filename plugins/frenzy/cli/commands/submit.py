@@ -12,6 +12,7 @@ from frenzy.cli.commands.server import connect
 from frenzy.cli.commands.submission import Started, submit_spec
 from frenzy.cli.commands.until_end import until_end
 from frenzy.cli.render.console import err, out, print_json
+from frenzy.cli.render.error_text import FAILED, show_reason
 from frenzy.core.values.job import TrainingJob
 
 
@@ -21,15 +22,17 @@ def submit(
     wait: Annotated[bool, typer.Option("--wait", help="Show progress until the DAG run has ended.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the values as JSON.")] = False,
 ) -> int:
-    """Store a job as a DAG of its own and start a run of it."""
+    """Store a job as a DAG of its own and start a run of it; exit status 1 where no plan fits, and none is started."""
     checked = checked_spec(spec)
     with connect() as api:
-        started = submit_spec(api, checked, trigger=trigger or wait, tell=err().print)
+        started = submit_spec(api, checked, trigger=trigger or wait, plans_first=True, tell=err().print)
         if as_json:
             print_json(started)
         else:
             _show(started, checked.job)
-        if not wait or started.run_id is None:
+        if started.run_id is None:
+            return FAILED if started.refusal is not None and (trigger or wait) else 0
+        if not wait:
             return 0
         return until_end(api, started.job.dag_id, started.run_id, as_json=as_json)
 
@@ -38,6 +41,9 @@ def _show(started: Started, spec: TrainingJob) -> None:
     job = started.job
     change = "stored" if job.changed else "unchanged"
     out().print(f"Job {job.name}: spec {change}, DAG {job.dag_id}.")
+    if started.refusal is not None:
+        out().print("No plan fits now, and no run was started.")
+        show_reason(err(), started.refusal)
     if started.run_id is not None:
         out().print(f"Run {started.run_id} started. Follow it: frenzy status {job.name}", soft_wrap=True)
     if spec.trigger.cron is not None:
