@@ -206,7 +206,7 @@ def _renewed(lease: Lease, services: Services, now_s: float) -> Lease:
 def _progressed(tx: LedgerTx, run: RunRecord, record: Attempt, message: ProgressReport, now_s: float) -> Attempt:
     if _begins(run, message):
         move(tx, run, JobState.RUNNING, now_s)
-        log_event(tx, run.run_key, now_s, "progress", f"First step reported: {message.last_step}.", record.attempt)
+        log_event(tx, run.run_key, now_s, "progress", f"Training: step {message.last_step} is done.", record.attempt)
     return merge_progress(record, message)
 
 

@@ -65,6 +65,7 @@ class FakeAirflow:
     cleared: list[tuple[str, Any]] = field(default_factory=list)
     conf: dict[str, Any] = field(default_factory=dict)
     evaluation: dict[str, Any] | None = None
+    evaluating: str | None = None
     closed: str = ""
     schedules: dict[str, str] = field(default_factory=dict)
     stored_meanwhile: str | None = None
@@ -119,8 +120,9 @@ class FakeAirflow:
     def tasks(self, state: str | None = None) -> dict[str, Any]:
         profile = {"task_id": "train.profile", "try_number": 2, "map_index": -1, "state": "failed", "operator": "P"}
         decide = {**profile, "task_id": "train.decide"}
-        evaluate = {"task_id": "evaluate", "map_index": -1, "state": "success", "operator": "EvaluateOperator"}
-        known = [profile, decide, *([evaluate] if self.evaluation is not None else [])]
+        how = self.evaluating or "success"
+        evaluate = {"task_id": "evaluate", "map_index": -1, "state": how, "operator": "EvaluateOperator"}
+        known = [profile, decide, *([evaluate] if self.evaluation is not None or self.evaluating else [])]
         return {"task_instances": [each for each in known if state in (None, each["state"])]}
 
     def log(self) -> dict[str, Any]:

@@ -87,3 +87,4 @@ def test_every_command_with_the_option_is_documented(frenzy: Command) -> None:
     listed = re.findall(r"^\s{2}(\w+)\s{2,}", frenzy("--help").out.partition("Commands:")[2], re.MULTILINE)
     with_option = {each for each in listed if "--json" in frenzy(each, "--help").out}
     assert with_option - {"simulate", "demo"} == verbs
+    assert set(listed) - with_option == {"demo", "down", "init", "marp", "metrics", "up"}

@@ -18,10 +18,13 @@ def explain(
 ) -> int:
     """Why this plan, why it waits, why it moved: sentence by sentence."""
     with connect() as api:
-        explanation = api.ask(endpoints.explain(find_run(api, run).run.run_key))
+        record = find_run(api, run).run
+        explanation = api.ask(endpoints.explain(record.run_key))
     if as_json:
         print_json(explanation)
     else:
+        identity = record.identity
+        out().print(f"Run {record.run_key}, DAG run {identity.dag_id} / {identity.run_id}", style="dim", soft_wrap=True)
         for line in explanation.lines:
             out().print(line)
     return 0

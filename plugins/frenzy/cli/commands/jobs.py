@@ -13,7 +13,7 @@ from frenzy.adapters import airflow_calls as calls
 from frenzy.api import endpoints
 from frenzy.cli.commands.server import Api, connect
 from frenzy.cli.render.console import out, print_json
-from frenzy.cli.render.tables import Grid, grid, local_date, local_time, state_text
+from frenzy.cli.render.tables import Grid, grid, local_moment, state_text
 from frenzy.core.runs.ledger import FINAL_STATES, JobState, RunRecord
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.job import JOB_DAG_PREFIX
@@ -103,7 +103,7 @@ def _table(found: Sequence[StoredJob]) -> Grid:
             f"{each.schedule or '-'}{', paused' if each.is_paused else ''}",
             each.run_key or "-",
             "-" if each.state is None else state_text(each.state),
-            "-" if each.began_s is None else f"{local_date(each.began_s)} {local_time(each.began_s)}",
+            local_moment(each.began_s),
         )
         for each in found
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +18,7 @@ from frenzy.cli.commands.model_files import fetch_model
 from frenzy.cli.commands.references import find_run
 from frenzy.cli.commands.server import Api, connect
 from frenzy.cli.render.console import out, print_json
-from frenzy.cli.render.tables import grid, local_date, size, tracked_lines
+from frenzy.cli.render.tables import grid, local_moment, size, tracked_lines
 from frenzy.core.runs.ledger import JobState, RunIdentity
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.runs.tracked_run import TrackedRun
@@ -32,12 +32,16 @@ _EVALUATION: str = "EvaluateOperator"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
-    """A model, its scores by evaluating task (perplexity, sample and more), Airflow's page of the run, its trackers."""
+    """A model, its scores by evaluating task (perplexity, sample and more), Airflow's page of the run, its trackers.
+
+    evaluating: where there are no scores, Airflow's state of each evaluating task that was to give some.
+    """
 
     model: FinishedModel
     evaluations: Mapping[str, Mapping[str, Any]]
     url: str
     tracked: tuple[TrackedRun, ...] = ()
+    evaluating: Mapping[str, str] = field(default_factory=dict)
 
 
 def models(
@@ -64,7 +68,7 @@ def models(
         print_json(found)
     elif found:
         rows = (
-            (each.job_name, each.run_key, local_date(each.ended_s), str(each.steps), _number(each.loss), _where(each))
+            (each.job_name, each.run_key, local_moment(each.ended_s), str(each.steps), _number(each.loss), _where(each))
             for each in found
         )
         headings = ("job", "run", "ended", "steps", "training_loss", "model")
@@ -101,7 +105,9 @@ def outcome_of(api: Api, run_key: str) -> RunOutcome:
     model = found[0]
     url = calls.dag_page(api.base_url, model.dag_id, model.run_id)
     tracked = api.ask(endpoints.trackers(run_key))
-    return RunOutcome(model=model, evaluations=_evaluations(api, view.run.identity), url=url, tracked=tracked)
+    evaluations = _evaluations(api, view.run.identity)
+    evaluating = {} if evaluations else _evaluating(api, view.run.identity)
+    return RunOutcome(model=model, evaluations=evaluations, url=url, tracked=tracked, evaluating=evaluating)
 
 
 def _finished_run(api: Api, reference: str) -> RunView:
@@ -122,18 +128,25 @@ def _evaluations(api: Api, run: RunIdentity) -> dict[str, Mapping[str, Any]]:
     """What its DAG run's evaluations returned, by task, of the same map index; nothing that Airflow does not show."""
     dag_id, run_id = run.dag_id, run.run_id
     try:
-        tasks = [
-            each
-            for each in api.ask(calls.tasks_of(dag_id, run_id, "success", run.map_index))["task_instances"]
-            if each.get("operator") == _EVALUATION
-        ]
         found = {
             each["task_id"]: api.ask(calls.returned(dag_id, run_id, each["task_id"], each["map_index"]))["value"]
-            for each in tasks
+            for each in _evaluation_tasks(api, run, "success")
         }
     except PermanentError:
         return {}
     return {task: json.loads(value) if isinstance(value, str) else value for task, value in found.items()}
+
+
+def _evaluating(api: Api, run: RunIdentity) -> dict[str, str]:
+    try:
+        return {each["task_id"]: each["state"] or "not begun" for each in _evaluation_tasks(api, run)}
+    except PermanentError:
+        return {}
+
+
+def _evaluation_tasks(api: Api, run: RunIdentity, state: str | None = None) -> list[Any]:
+    tasks = api.ask(calls.tasks_of(run.dag_id, run.run_id, state, run.map_index))["task_instances"]
+    return [each for each in tasks if each.get("operator") == _EVALUATION]
 
 
 def show_outcome(console: Console, outcome: RunOutcome) -> None:
@@ -152,6 +165,7 @@ def show_outcome(console: Console, outcome: RunOutcome) -> None:
         lines.append((f"Perplexity{whose}", score))
         lines.append((f"Prompt{whose}", printable(found.get("prompt", "")).strip() or "none"))
         lines.append((f"Sample{whose}", printable(found.get("sample", "")).strip()))
+    lines += [("Evaluation", f"no scores: the task {task} is {state}") for task, state in outcome.evaluating.items()]
     lines.append(("Page", outcome.url))
     lines += tracked_lines(outcome.tracked)
     for name, text in lines:

@@ -62,7 +62,9 @@ class ProgressView:
         self._console.print(line)
 
     def _phase_line(self) -> Text:
-        return Text(f"  {self._phase}, for {format_duration(self._now_s() - self._phase_since_s)}", style="dim")
+        since_s = self._now_s() - self._phase_since_s
+        how_long = f", for {format_duration(since_s)}" if since_s >= 1.0 else ""
+        return Text(f"  {self._phase}{how_long}", style="dim")
 
     def _say_progress(self, snapshot: StatusSnapshot) -> None:
         for view in snapshot.views:

@@ -55,6 +55,11 @@ def local_date(epoch_s: float) -> str:
     return datetime.fromtimestamp(epoch_s).astimezone().strftime("%Y-%m-%d")
 
 
+def local_moment(epoch_s: float | None) -> str:
+    """A day and a time of day on this machine."""
+    return "-" if epoch_s is None else f"{local_date(epoch_s)} {local_time(epoch_s)}"
+
+
 def size(num_bytes: int | None) -> str:
     return "-" if num_bytes is None else format_bytes(num_bytes)
 

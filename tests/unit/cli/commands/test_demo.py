@@ -90,6 +90,15 @@ def test_progress_in_a_pipe_is_never_silent_for_five_seconds() -> None:
     assert len(lines) == 3
 
 
+def test_a_phase_that_has_just_begun_is_told_without_a_time() -> None:
+    console, now_s = Console(file=io.StringIO(), width=160, markup=False), [0.0]
+    with ProgressView(console, lambda: now_s[0]) as progress:
+        for second, phase in ((0.0, "waiting for GPUs"), (4.0, "training")):
+            now_s[0] = second
+            progress.show(StatusSnapshot(dag_state="running", views=(), new_events=(), phase=phase))
+    assert console.file.getvalue() == "  training\n"  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(
     ("task", "state", "words"),
     [

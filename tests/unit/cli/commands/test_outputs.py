@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,9 @@ def test_models_are_listed_with_their_places(online: Command, world: World) -> N
     path = f"{world.services.runs.run_dir(run_key)}/model"
     assert path in online("models").out
     found = json.loads(online("models", "--json").out)
-    assert [each["path"] for each in found if each["run_key"] == run_key] == [path]
+    (model,) = [each for each in found if each["run_key"] == run_key]
+    assert model["path"] == path
+    assert f"{datetime.fromtimestamp(model['ended_s']).astimezone():%Y-%m-%d %H:%M:%S}" in online("models").out
 
 
 @pytest.mark.parametrize("name", ["key", "job"])
@@ -66,6 +69,14 @@ def test_of_one_model_path_perplexity_sample_and_page_are_told(name: str, online
     told = json.loads(online("models", run_key, "--json").out)
     assert told["evaluations"]["evaluate"]["perplexity"] == 12.5
     world.airflow.evaluation = None
+
+
+def test_a_model_that_is_being_evaluated_is_said_to_be(online: Command, world: World) -> None:
+    run_key = finished(world, "not-yet-evaluated")
+    world.airflow.evaluating = "running"
+    assert "no scores: the task evaluate is running" in online("models", run_key).out
+    assert json.loads(online("models", run_key, "--json").out)["evaluating"] == {"evaluate": "running"}
+    world.airflow.evaluating = None
 
 
 def test_a_model_is_fetched_whole_into_a_new_folder_and_never_mixed_with_another(
