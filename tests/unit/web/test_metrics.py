@@ -59,6 +59,20 @@ def test_waiting_running_and_ended_jobs_are_counted(op: ApiUser, http: TestClien
     assert scraped(http)["frenzy_oom_total"][(("kind", "gpu"),)] == 1
 
 
+def test_the_names_that_dashboards_elsewhere_rely_on_stay(http: TestClient) -> None:
+    assert set(scraped(http)) == {
+        "frenzy_unplaced_jobs",
+        "frenzy_jobs",
+        "frenzy_queue_wait_seconds",
+        "frenzy_gpus",
+        "frenzy_predicted_peak_bytes",
+        "frenzy_measured_peak_bytes",
+        "frenzy_oom_total",
+        "frenzy_attempts_total",
+        "frenzy_pass_seconds",
+    }
+
+
 def test_of_jobs_that_one_may_not_see_nothing_is_told(op: ApiUser, http: TestClient) -> None:
     key = op.registered().run.run_key
     op.ask("POST", f"/runs/{key}/enqueue", PlaceView)
