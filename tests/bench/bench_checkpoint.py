@@ -84,7 +84,8 @@ def rank_main(case: Saving, folder: str, stage: int, rank: int, port: int, resul
     import torch
     from tests.trainer.launching import Case
 
-    from frenzy.core.values.launch import RunPaths, deepspeed_config
+    from frenzy.core.values.launch import deepspeed_config
+    from frenzy.core.values.run_files import RunPaths
     from frenzy.trainer.checkpoint.save import CheckpointSaver
     from frenzy.trainer.loop.prepare import layout_of
     from frenzy.trainer.loop.worker import make_engine, rank_share

@@ -2,11 +2,14 @@
 
 In one run, on one warm Airflow, turns alternate. Measured is the time from the trigger call to the
 start of a process by the third task: for Frenzy profile, place and launch, for the bare chain
-three tasks that do nothing. Parsing and the trainer's imports are outside by construction.
+three tasks that do nothing. Parsing and the trainer's imports are outside by construction. Each turn begins after
+a random part of a second: an idle scheduler looks for new runs once in each, and how long one waits for that would
+otherwise depend on when the turn before it ended.
 """
 
 from __future__ import annotations
 
+import random
 import statistics
 import tempfile
 import time
@@ -19,7 +22,7 @@ from tests.e2e.walker import Walker, job_text, write_cluster, write_corpus
 from frenzy.cli.embedded.stack import Stack
 from frenzy.core.runs.ledger import FINAL_STATES
 
-NUM_TURNS: Final = 10
+NUM_TURNS: Final = 20
 RATIO_GOAL: Final = 1.3
 BARE_DAG: Final = '''"""Three tasks, the third starts a process and defers: the bare frame of a training run."""
 
@@ -65,7 +68,10 @@ def main() -> list[dict[str, Any]]:
             dag_id = walker.store(job_text("measured", walker.corpus, training={"max_steps": 1}))
             walker.eventually("bare_chain visible", lambda: walker.http.get("/api/v2/dags/bare_chain").is_success)
             _bare(walker), _frenzy(walker, dag_id)  # warm-up
-            pairs = [(_bare(walker), _frenzy(walker, dag_id)) for _ in range(NUM_TURNS)]
+            pauses = random.Random(7)
+            pairs = [
+                (_bare(walker, pauses.random()), _frenzy(walker, dag_id, pauses.random())) for _ in range(NUM_TURNS)
+            ]
     bare, frenzy = (statistics.median(column) for column in zip(*pairs, strict=True))
     ratio = statistics.median(b / a for a, b in pairs)
     return publish(
@@ -78,7 +84,8 @@ def main() -> list[dict[str, Any]]:
     )
 
 
-def _bare(walker: Walker) -> float:
+def _bare(walker: Walker, pause_s: float = 0.0) -> float:
+    time.sleep(pause_s)
     began = time.time()
     run_id = walker.trigger("bare_chain")
     path = f"/api/v2/dags/bare_chain/dagRuns/{run_id}/taskInstances/launch/xcomEntries/started_s"
@@ -92,7 +99,8 @@ def _bare(walker: Walker) -> float:
     return seconds
 
 
-def _frenzy(walker: Walker, dag_id: str) -> float:
+def _frenzy(walker: Walker, dag_id: str, pause_s: float = 0.0) -> float:
+    time.sleep(pause_s)
     began = time.time()
     run_id = walker.trigger(dag_id)
     view = walker.wait_for_state(dag_id, run_id, *FINAL_STATES)

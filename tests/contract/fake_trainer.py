@@ -16,7 +16,8 @@ import threading
 from pathlib import Path
 
 from frenzy.core.values import codec
-from frenzy.core.values.launch import AttemptResult, RunPaths
+from frenzy.core.values.launch import AttemptResult
+from frenzy.core.values.run_files import RunPaths
 
 
 def main() -> int:

@@ -17,7 +17,8 @@ from frenzy.adapters.memory import InMemoryRunStore
 from frenzy.core.runs.tracked_run import TrackedRun
 from frenzy.core.values import codec
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.launch import FIRST_POD_LOG, AttemptResult, Control, ControlAction, RunPaths, deepspeed_config
+from frenzy.core.values.launch import FIRST_POD_LOG, AttemptResult, Control, ControlAction, deepspeed_config
+from frenzy.core.values.run_files import RunPaths
 from frenzy.core.values.telemetry import Heartbeat, StepRecord, latest_text, lines_of
 from frenzy.ports import RunStore, TelemetryCursor
 

@@ -47,7 +47,7 @@ from tests.kubernetes.installation import ACCOUNT, Installation
 from tests.kubernetes.plays import Runs
 from tests.kubernetes.recipe import Part
 
-from frenzy.core.values.launch import ExitCode
+from frenzy.core.values.run_files import ExitCode
 
 
 @pytest.fixture(scope="session")

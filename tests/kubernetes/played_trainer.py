@@ -15,8 +15,9 @@ from tests.kubernetes.plays import Container, End
 from frenzy.core.lifecycle.checkpoint_manifest import CheckpointManifest
 from frenzy.core.lifecycle.resume import ParallelLayout
 from frenzy.core.values import codec
-from frenzy.core.values.launch import AttemptResult, ExitCode, LaunchSpec, RunPaths
+from frenzy.core.values.launch import AttemptResult, LaunchSpec
 from frenzy.core.values.peak_memory import PeakMemory
+from frenzy.core.values.run_files import ExitCode, RunPaths
 from frenzy.core.values.telemetry import StepRecord, latest_text
 
 WAIT: Final = "wait"

@@ -22,7 +22,8 @@ from frenzy.api import endpoints
 from frenzy.cli.commands.server import Api
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.runs.views import MemoryView
-from frenzy.core.values.launch import AttemptResult, RunPaths
+from frenzy.core.values.launch import AttemptResult
+from frenzy.core.values.run_files import RunPaths
 
 _LOAD_TIMEOUT_S: Final = 180.0
 _LOAD: Final = """

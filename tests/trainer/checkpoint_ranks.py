@@ -27,7 +27,7 @@ from torch import distributed
 from frenzy.core.lifecycle.checkpoint_manifest import CheckpointManifest
 from frenzy.core.lifecycle.resume import ParallelLayout
 from frenzy.core.values.job import TrainingSpec
-from frenzy.core.values.launch import RunPaths
+from frenzy.core.values.run_files import RunPaths
 from frenzy.trainer.checkpoint.fragment_index import FragmentIndex
 from frenzy.trainer.checkpoint.load import load_checkpoint
 from frenzy.trainer.checkpoint.save import CheckpointSaver

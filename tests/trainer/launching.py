@@ -17,8 +17,9 @@ from frenzy.core.values import codec
 from frenzy.core.values.cluster import NodeAllocation, Placement
 from frenzy.core.values.hardware import DeviceKind, GpuType
 from frenzy.core.values.job import TrainingJob
-from frenzy.core.values.launch import AttemptResult, LaunchSpec, RunPaths
+from frenzy.core.values.launch import AttemptResult, LaunchSpec
 from frenzy.core.values.resource_plan import MemoryPrediction, ResourcePlan
+from frenzy.core.values.run_files import RunPaths
 from frenzy.core.values.telemetry import StepRecord
 from frenzy.core.values.units import MIB
 from frenzy.ports import telemetry_records

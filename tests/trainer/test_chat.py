@@ -12,7 +12,7 @@ from tests.trainer.launching import LLAMA, SENTENCES, Case, LaunchServer, losses
 from tests.trainer.reference import train_plainly
 
 from frenzy.core.values import codec
-from frenzy.core.values.launch import ExitCode, RunPaths
+from frenzy.core.values.run_files import ExitCode, RunPaths
 from frenzy.core.values.sources import SourceRules
 from frenzy.trainer.evaluate import EvaluationRequest, evaluate
 

@@ -24,7 +24,7 @@ from tests.trainer.put_only_store import DeadlyStore
 from torch import distributed
 
 from frenzy.core.values.errors import TemporaryError
-from frenzy.core.values.launch import RunPaths
+from frenzy.core.values.run_files import RunPaths
 from frenzy.trainer.checkpoint.save import CheckpointSaver, save_checkpoint
 from frenzy.trainer.checkpoint.saved_state import TrainState
 from frenzy.trainer.checkpoint.store import list_checkpoints, newest_good, prepare_resume

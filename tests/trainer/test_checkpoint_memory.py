@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.trainer.checkpoint_ranks import Setup, make_engine, run_ranks, train
 
-from frenzy.core.values.launch import RunPaths
+from frenzy.core.values.run_files import RunPaths
 from frenzy.core.values.units import KIB, MIB
 from frenzy.trainer.checkpoint.load import load_checkpoint
 from frenzy.trainer.checkpoint.save import CheckpointSaver, save_checkpoint

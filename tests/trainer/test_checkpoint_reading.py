@@ -10,7 +10,7 @@ import pytest
 from tests.trainer.checkpoint_ranks import Setup, make_engine, run_ranks, train, train_and_save
 from tests.trainer.put_only_store import PutOnlyStore
 
-from frenzy.core.values.launch import RunPaths
+from frenzy.core.values.run_files import RunPaths
 from frenzy.trainer.checkpoint import zero_fragments
 from frenzy.trainer.checkpoint.load import load_checkpoint
 from frenzy.trainer.checkpoint.store import PreparedCheckpoint, prepare_resume

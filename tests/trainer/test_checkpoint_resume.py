@@ -19,7 +19,7 @@ from tests.trainer.checkpoint_ranks import (
     whole_state,
 )
 
-from frenzy.core.values.launch import RunPaths
+from frenzy.core.values.run_files import RunPaths
 from frenzy.trainer.checkpoint.store import PreparedCheckpoint, prepare_resume
 
 SAVED, LAST = 3, 5

@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 
 from frenzy.core.planning.launchable import TRAINED_FAMILIES
 from frenzy.core.values.job import MASKING_ATTENTION, ModelSpec
-from frenzy.core.values.launch import ExitCode
+from frenzy.core.values.run_files import ExitCode
 from frenzy.trainer.data.batches import NOT_COUNTED, BatchReader
 from frenzy.trainer.data.packing import SequenceReader, pack
 from frenzy.trainer.data.run_data import job_tokenizer

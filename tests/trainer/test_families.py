@@ -11,7 +11,7 @@ from tests.trainer.launching import Case, LaunchServer, losses
 from tests.trainer.reference import train_plainly
 
 from frenzy.core.planning.launchable import TRAINED_FAMILIES
-from frenzy.core.values.launch import ExitCode
+from frenzy.core.values.run_files import ExitCode
 
 pytestmark = pytest.mark.thorough
 

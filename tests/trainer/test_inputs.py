@@ -19,7 +19,8 @@ from tests.trainer.launching import GPT2, REPOSITORY, SENTENCES, Case, LaunchSer
 
 from frenzy.adapters.model_config import resolve_model_config
 from frenzy.core.values import codec
-from frenzy.core.values.launch import AttemptResult, ExitCode, RunPaths
+from frenzy.core.values.launch import AttemptResult
+from frenzy.core.values.run_files import ExitCode, RunPaths
 from frenzy.core.values.sources import SourceRules
 from frenzy.trainer import files
 from frenzy.trainer.evaluate import NO_ROOM, EvaluationRequest

@@ -11,7 +11,7 @@ from tests.trainer.families import config_of
 from tests.trainer.launching import Case, LaunchServer, losses
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from frenzy.core.values.launch import ExitCode, RunPaths
+from frenzy.core.values.run_files import ExitCode, RunPaths
 
 pytestmark = pytest.mark.thorough
 

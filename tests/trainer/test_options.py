@@ -11,7 +11,7 @@ import torch
 from tests.trainer.families import config_of
 from tests.trainer.launching import GPT2, Case, LaunchServer, losses
 
-from frenzy.core.values.launch import ExitCode, RunPaths
+from frenzy.core.values.run_files import ExitCode, RunPaths
 from frenzy.trainer.model.loading import load_config
 from frenzy.trainer.model.making import make_model
 

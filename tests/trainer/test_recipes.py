@@ -24,7 +24,8 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from frenzy.core.values import codec
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.launch import AttemptResult, Control, ControlAction, ExitCode, RunPaths
+from frenzy.core.values.launch import AttemptResult, Control, ControlAction
+from frenzy.core.values.run_files import ExitCode, RunPaths
 from frenzy.core.values.units import MIB
 from frenzy.trainer import files
 

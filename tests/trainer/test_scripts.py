@@ -13,7 +13,8 @@ from tests.trainer.launching import REPOSITORY, Case, LaunchServer, losses, reco
 
 from frenzy.core.values import codec
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.launch import Control, ControlAction, ExitCode, RunPaths
+from frenzy.core.values.launch import Control, ControlAction
+from frenzy.core.values.run_files import ExitCode, RunPaths
 from frenzy.core.values.units import MIB
 from frenzy.trainer import files
 from frenzy.trainer.checkpoint.store import list_checkpoints

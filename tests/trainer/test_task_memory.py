@@ -19,8 +19,8 @@ from frenzy.core.planning.candidates import workload_of
 from frenzy.core.planning.grid import grid_of
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.hardware import DeviceKind
-from frenzy.core.values.launch import ExitCode, RunPaths
 from frenzy.core.values.resource_plan import MemoryPrediction
+from frenzy.core.values.run_files import ExitCode, RunPaths
 from frenzy.core.values.units import GIB
 
 RECIPES = REPOSITORY / "include/recipes"

@@ -17,7 +17,7 @@ from tests.trainer.test_scripts import recipe
 
 from frenzy.core.runs.tracked_run import TrackedRun
 from frenzy.core.values import codec
-from frenzy.core.values.launch import ExitCode, RunPaths
+from frenzy.core.values.run_files import ExitCode, RunPaths
 
 
 def tracked(case: Case, kind: str) -> TrackedRun:

@@ -13,7 +13,7 @@ from tests.trainer.launching import GPT2, LLAMA, Case, LaunchServer, losses, rec
 from tests.trainer.reference import train_plainly
 
 from frenzy.core.values import codec
-from frenzy.core.values.launch import ExitCode, RunPaths
+from frenzy.core.values.run_files import ExitCode, RunPaths
 from frenzy.core.values.telemetry import Heartbeat
 
 TOLERANCE = 2e-5

@@ -14,7 +14,8 @@ from tests.trainer.launching import GPT2, Case, LaunchServer, losses, records
 
 from frenzy.core.values import codec
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.launch import AttemptResult, Control, ControlAction, ExitCode, RunPaths
+from frenzy.core.values.launch import AttemptResult, Control, ControlAction
+from frenzy.core.values.run_files import ExitCode, RunPaths
 from frenzy.core.values.sources import SourceRules
 from frenzy.trainer import files
 from frenzy.trainer.checkpoint.store import list_checkpoints

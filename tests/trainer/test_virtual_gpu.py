@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.trainer.launching import GPT2, Case, LaunchServer, records
 
-from frenzy.core.values.launch import ExitCode
+from frenzy.core.values.run_files import ExitCode
 from frenzy.core.values.units import MIB
 
 WIDE: dict[str, Any] = {**GPT2, "n_embd": 256, "n_layer": 4}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from frenzy.adapters.calibration_file import calibrated_releases, default_calibration, load_calibration
+from frenzy.adapters.k8s.torch_builds import LOCKED, NEEDS
 from frenzy.adapters.spec.fields import Schema, job_schema, kind_of
 from frenzy.core.memory.calibration import ActivationCoefficients, Calibration, Loss
 from frenzy.core.memory.closed_form import Workload, predict_memory
@@ -24,7 +25,6 @@ from frenzy.core.values.errors import REASON_SENTENCES
 from frenzy.core.values.gpu_catalogue import CATALOGUE, CatalogueEntry
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision
-from frenzy.core.values.torch_builds import LOCKED, NEEDS
 from frenzy.core.values.units import format_bytes
 from frenzy.core.values.zero_buckets import bucket_elements_for
 from frenzy.settings import CHECKOUT

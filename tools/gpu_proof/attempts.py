@@ -26,8 +26,9 @@ from frenzy.core.values import codec
 from frenzy.core.values.cluster import Cluster, Node, NodeAllocation, Placement
 from frenzy.core.values.errors import PermanentError
 from frenzy.core.values.job import TrainingJob
-from frenzy.core.values.launch import AttemptResult, LaunchSpec, Rehearsal, RunPaths
+from frenzy.core.values.launch import AttemptResult, LaunchSpec, Rehearsal
 from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.run_files import RunPaths
 from frenzy.core.values.telemetry import StepRecord
 from frenzy.trainer.launch.child import fork, log_tail
 from frenzy.trainer.model.libraries import import_libraries

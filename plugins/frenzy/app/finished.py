@@ -9,7 +9,7 @@ from frenzy.core.runs.masking import without_masked
 from frenzy.core.runs.tracked_run import TrackedRun
 from frenzy.core.runs.views import FinishedModel, ModelFile, SavedCheckpoint
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.launch import RunPaths
+from frenzy.core.values.run_files import RunPaths
 from frenzy.ports import LedgerTx, StoredFile
 
 

@@ -23,8 +23,8 @@ from frenzy.core.memory.model_trace import library_config
 from frenzy.core.values import codec
 from frenzy.core.values.errors import FrenzyError
 from frenzy.core.values.job import TrainingJob
-from frenzy.core.values.launch import ExitCode, RunPaths
 from frenzy.core.values.prepared_data import PreparedData, PreparedPaths
+from frenzy.core.values.run_files import ExitCode, RunPaths
 from frenzy.core.values.sources import SourceRules
 from frenzy.core.values.units import format_bytes
 from frenzy.trainer import files

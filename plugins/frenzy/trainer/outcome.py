@@ -10,7 +10,7 @@ from typing import Final
 
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.failure_classes import ECHOES, name_error, name_last_words, name_signal
-from frenzy.core.values.launch import EXIT_BY_REASON, REASON_BY_EXIT, ExitCode, how_ended
+from frenzy.core.values.run_files import EXIT_BY_REASON, REASON_BY_EXIT, ExitCode, how_ended
 
 CRASHED: Final = 1
 TERMINATION_MESSAGE_BYTES: Final = 4096

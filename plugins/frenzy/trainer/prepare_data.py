@@ -25,8 +25,8 @@ from typing import Any, Final
 from frenzy.core.runs.steps import steps_of
 from frenzy.core.values import codec
 from frenzy.core.values.errors import FrenzyError, TemporaryError
-from frenzy.core.values.launch import ExitCode
 from frenzy.core.values.prepared_data import PreparedData, PreparingResult, PreparingSpec
+from frenzy.core.values.run_files import ExitCode
 from frenzy.trainer import env, files, heartbeats
 from frenzy.trainer.launch.child import die_with_parent
 from frenzy.trainer.outcome import describe_failure, write_termination_message

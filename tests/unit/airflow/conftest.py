@@ -92,10 +92,14 @@ class World:
     def view(self, run_key: str) -> RunView:
         return run_view(self.services, run_key)
 
-    def context(self, task_id: str, identity: RunIdentity) -> dict[str, Any]:
+    def context(self, task_id: str, identity: RunIdentity, try_number: int = 1) -> dict[str, Any]:
         """As much of a task's context as the operators use."""
         task = SimpleNamespace(
-            task_id=task_id, dag_id=identity.dag_id, run_id=identity.run_id, map_index=identity.map_index
+            task_id=task_id,
+            dag_id=identity.dag_id,
+            run_id=identity.run_id,
+            map_index=identity.map_index,
+            try_number=try_number,
         )
         return {"ti": task}
 

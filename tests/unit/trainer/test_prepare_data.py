@@ -18,8 +18,8 @@ import pytest
 from frenzy.core.values import codec
 from frenzy.core.values.errors import PermanentError, ReasonCode
 from frenzy.core.values.job import DataSpec, MessagesSpec, ModelSpec, TrainingJob, TrainingSpec
-from frenzy.core.values.launch import ExitCode
 from frenzy.core.values.prepared_data import PreparingResult, PreparingSpec
+from frenzy.core.values.run_files import ExitCode
 from frenzy.core.values.telemetry import Heartbeat
 from frenzy.trainer.data.packing import SequenceReader
 from frenzy.trainer.data.run_data import Announcement, Listing, frozen_data, frozen_tokenizer

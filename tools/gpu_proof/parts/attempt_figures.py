@@ -7,7 +7,7 @@ from pathlib import Path
 
 from frenzy.core.models.flops import training_flops
 from frenzy.core.models.trainable import trained_part
-from frenzy.core.values.launch import RunPaths
+from frenzy.core.values.run_files import RunPaths
 from frenzy.core.values.units import GIB
 from tools.gpu_proof.attempts import Bench, Ended, shape_of
 from tools.gpu_proof.figure_lines import Found

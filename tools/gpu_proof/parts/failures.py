@@ -9,7 +9,7 @@ from typing import Final
 
 from frenzy.core.lifecycle.monitor import MonitorPolicy, MonitorState, absorb, assess
 from frenzy.core.values.errors import ReasonCode
-from frenzy.core.values.launch import REASON_BY_EXIT, ExitCode
+from frenzy.core.values.run_files import REASON_BY_EXIT, ExitCode
 from tools.gpu_proof.attempts import Bench, Ended, shape_of
 from tools.gpu_proof.figure_lines import Found
 from tools.gpu_proof.parts.attempt_figures import rounded

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from frenzy.core.values.launch import RunPaths
+from frenzy.core.values.run_files import RunPaths
 from tools.gpu_proof.attempts import Bench, Ended
 from tools.gpu_proof.figure_lines import Found
 from tools.gpu_proof.parts.attempt_figures import figures_of, in_gib, size_of

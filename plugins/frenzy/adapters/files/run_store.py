@@ -22,8 +22,9 @@ from frenzy.core.runs.log_part import LogPart, log_part_of, read_hiding
 from frenzy.core.runs.tracked_run import TRACKERS, TrackedRun
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError
-from frenzy.core.values.launch import FIRST_POD_LOG, AttemptResult, Control, LaunchSpec, RunPaths, deepspeed_config
+from frenzy.core.values.launch import FIRST_POD_LOG, AttemptResult, Control, LaunchSpec, deepspeed_config
 from frenzy.core.values.prepared_data import HELPERS_SIGNS, MOST_PREPARERS, PreparingResult, PreparingSpec
+from frenzy.core.values.run_files import RunPaths
 from frenzy.core.values.telemetry import Heartbeat, StepRecord, printable
 from frenzy.ports import StoredFile, TelemetryCursor, TelemetryPage
 

@@ -17,7 +17,7 @@ from typing import Final
 from frenzy.adapters.files.trees import Tree
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError
-from frenzy.core.values.launch import RunPaths
+from frenzy.core.values.run_files import RunPaths
 from frenzy.core.values.telemetry import LatestHead, StepRecord, printable
 from frenzy.ports import TelemetryCursor, TelemetryPage
 

@@ -25,12 +25,12 @@ from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, Validation
 
 from frenzy.adapters.k8s import labels
 from frenzy.adapters.k8s.pod_overlay import Overlay, violations
+from frenzy.adapters.k8s.torch_builds import LOCKED, TorchBuild
 from frenzy.adapters.spec.refusals import Location, file_text, refused, shown, violations_of
 from frenzy.adapters.spec.yaml_core import FILE, load_yaml
 from frenzy.core.values.errors import SpecError, Violation
 from frenzy.core.values.hardware import DeviceKind, GpuType
 from frenzy.core.values.prepared_data import MOST_PREPARERS
-from frenzy.core.values.torch_builds import LOCKED, TorchBuild
 from frenzy.core.values.units import GIB, parse_bytes, parse_duration_s
 
 _WHOLE: Final = "pod rules"

@@ -8,7 +8,7 @@ from typing import Final
 
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.failure_classes import ECHOES
-from frenzy.core.values.launch import REASON_BY_EXIT, ExitCode
+from frenzy.core.values.run_files import REASON_BY_EXIT, ExitCode
 
 KILLED: Final = 137
 BY_EXIT_CODE: Final[Mapping[int, ReasonCode]] = MappingProxyType(

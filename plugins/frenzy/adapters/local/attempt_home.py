@@ -22,7 +22,7 @@ from typing import BinaryIO, Final, TypeVar
 from frenzy.adapters.local.worker_processes import Marks, boot_id, pid_namespace, start_ticks
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError
-from frenzy.core.values.launch import RunPaths
+from frenzy.core.values.run_files import RunPaths
 
 DEFAULT_GRACE_S: Final = 30.0
 _FILE_SCHEME: Final = "file://"

@@ -26,7 +26,7 @@ from typing import Final
 
 from frenzy.adapters.local.attempt_home import DEFAULT_GRACE_S, AttemptHome, StopRequest, SupervisorRecord
 from frenzy.adapters.local.worker_processes import SUPERVISOR_VARIABLE, Marks, Process, processes_of, send_all
-from frenzy.core.values.launch import ExitCode, how_ended
+from frenzy.core.values.run_files import ExitCode, how_ended
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _GO: Final = b"\x01"

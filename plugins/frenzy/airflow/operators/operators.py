@@ -78,7 +78,8 @@ class ProfileOperator(FrenzyOperator):
         with airflow_errors():
             job = self._given(context["params"]) if callable(self._given) else self._given
             client, identity = self.api_client(), identity_of(context["ti"])
-            before = known_run(client, identity.run_key)
+            is_first = context["ti"].try_number <= 1
+            before = None if is_first else known_run(client, identity.run_key)
             request = registration(identity, job, self.data_facts, masked=self._masked, before=before)
             view = client.send(api.register(request))
         log_plans(self.log, view)
@@ -271,17 +272,10 @@ class MonitorOperator(FrenzyOperator):
     """Watches the attempt's memory and progress, deferred; its reports keep the lease alive."""
 
     def execute(self, context: Any) -> None:
-        from frenzy.airflow.failures import airflow_errors
         from frenzy.airflow.triggers.triggers import MonitorTrigger
-        from frenzy.api import endpoints as api
 
-        with airflow_errors():
-            view = self.api_client().send(api.place(identity_of(context["ti"]).run_key))
-        if view.spec is None:
-            self.log.info("No attempt to watch: the run is %s.", view.status)
-            return
-        trigger = MonitorTrigger(run_key=view.run_key, attempt=view.spec.attempt, conn_id=self.frenzy_conn_id)
-        self.defer(trigger=trigger, method_name="resume")
+        run_key = identity_of(context["ti"]).run_key
+        self.defer(trigger=MonitorTrigger(run_key=run_key, conn_id=self.frenzy_conn_id), method_name="resume")
 
     def resume(self, context: Any, event: Any) -> None:
         """As for the launch task: only ``dag.test`` comes here."""
@@ -366,7 +360,7 @@ class PublishOperator(FrenzyOperator):
         from frenzy.airflow.tasks.model_asset import emit, model_facts
         from frenzy.airflow.tasks.workers import workers
         from frenzy.api import endpoints as api
-        from frenzy.core.values.launch import RunPaths
+        from frenzy.core.values.run_files import RunPaths
 
         run_key = identity_of(context["ti"]).run_key
         with airflow_errors():

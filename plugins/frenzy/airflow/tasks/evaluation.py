@@ -20,7 +20,7 @@ from frenzy.core.runs.ledger import RunRecord
 from frenzy.core.runs.masking import masked_at, without_masked
 from frenzy.core.runs.protocol import RunView
 from frenzy.core.values.job import TrainingJob
-from frenzy.core.values.launch import how_ended
+from frenzy.core.values.run_files import how_ended
 from frenzy.core.values.telemetry import printable
 
 _MODULE: Final = "frenzy.trainer.evaluate"

@@ -15,8 +15,8 @@ from frenzy.core.lifecycle.monitor import progress_text
 from frenzy.core.runs.masking import without_masked
 from frenzy.core.runs.protocol import DirectiveKind, PreparedReport, PreparingReport
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.launch import REASON_BY_EXIT, ExitCode, how_ended
 from frenzy.core.values.prepared_data import PreparingResult, PreparingSpec
+from frenzy.core.values.run_files import REASON_BY_EXIT, ExitCode, how_ended
 from frenzy.core.values.telemetry import Heartbeat, printable
 from frenzy.core.values.units import format_duration
 from frenzy.ports import PreparerAccount, WorkersState

@@ -31,7 +31,8 @@ from frenzy.core.runs.protocol import CancelRun, EndReport, PlaceStatus, Progres
 from frenzy.core.runs.views import QueueRow
 from frenzy.core.values.codec import encode
 from frenzy.core.values.errors import FrenzyError, PermanentError, Reason, ReasonCode
-from frenzy.core.values.launch import AttemptResult, ExitCode, LaunchSpec
+from frenzy.core.values.launch import AttemptResult, LaunchSpec
+from frenzy.core.values.run_files import ExitCode
 from frenzy.core.values.telemetry import printable
 from frenzy.ports import WorkersAccount, WorkersState, telemetry_records
 
@@ -41,6 +42,7 @@ _CANCEL_PATIENCE_S: Final = 20.0
 _STATE_PATIENCE_S: Final = 5.0
 _RESULT_PATIENCE_S: Final = 2.0
 _SETTINGS_RETRY_S: Final = 5.0
+PLACED: Final = 0
 _LONG_S: Final = 1e9
 # The event loop itself keeps only weak references to tasks.
 _unfinished: set[asyncio.Task[None]] = set()
@@ -182,9 +184,12 @@ class Ended:
 
 
 class AttemptTrigger(RunTrigger):
-    """A trigger of one attempt. Its launch spec is the ledger's: the run directory is the workers' to write."""
+    """A trigger of one attempt. Its launch spec is the ledger's: the run directory is the workers' to write.
 
-    def __init__(self, *, run_key: str, attempt: int, conn_id: str) -> None:
+    attempt: its number, from 1; PLACED for the one that is placed when the ledger is first asked.
+    """
+
+    def __init__(self, *, run_key: str, attempt: int = PLACED, conn_id: str) -> None:
         super().__init__(run_key=run_key, conn_id=conn_id)
         self.attempt = attempt
         self._spec: LaunchSpec | None = None
@@ -214,7 +219,8 @@ class AttemptTrigger(RunTrigger):
                 spec = (await self.send(api.place(self.run_key))).spec
             except NotFoundError:
                 return None
-            self._spec = spec if spec is not None and spec.attempt == self.attempt else None
+            if spec is not None and self.attempt in (PLACED, spec.attempt):
+                self.attempt, self._spec = spec.attempt, spec
         return self._spec
 
     async def wait_for_end(self, spec: LaunchSpec) -> Ended:

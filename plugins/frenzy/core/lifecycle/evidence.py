@@ -16,8 +16,9 @@ from frenzy.core.runs.ledger import Attempt, RunRecord
 from frenzy.core.runs.protocol import EndReport, PressureReport, ProgressReport
 from frenzy.core.runs.steps import total_steps
 from frenzy.core.values.errors import ContractError, Reason, ReasonCode
-from frenzy.core.values.launch import REASON_BY_EXIT, AttemptResult, ExitCode
+from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.peak_memory import PeakMemory
+from frenzy.core.values.run_files import REASON_BY_EXIT, ExitCode
 from frenzy.core.values.telemetry import Heartbeat, StepRecord, printable
 
 # Steps, where neither the job nor its data say how many there are.

@@ -19,8 +19,9 @@ from frenzy.core.lifecycle.moves import MOVE_REASONS, measured_extra_bytes
 from frenzy.core.runs.ledger import Attempt, JobState, NextAttempt, RunRecord
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.failure_classes import NextStep, codes_of
-from frenzy.core.values.launch import REASON_BY_EXIT, AttemptResult, ExitCode
+from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.resource_plan import Candidate, MemorySource, PlanShape, ResourcePlan
+from frenzy.core.values.run_files import REASON_BY_EXIT, ExitCode
 from frenzy.core.values.units import format_bytes
 
 MEMORY_REASONS: Final = frozenset(

@@ -19,7 +19,7 @@ from torch import distributed
 
 from frenzy.core.lifecycle.resume import RESUMABLE_STAGES
 from frenzy.core.values.errors import ContractError
-from frenzy.core.values.launch import RunPaths
+from frenzy.core.values.run_files import RunPaths
 from frenzy.trainer.checkpoint.load import layout_of_engine, load_checkpoint
 from frenzy.trainer.checkpoint.save import save_checkpoint
 from frenzy.trainer.checkpoint.saved_state import TrainState

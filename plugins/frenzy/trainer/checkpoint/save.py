@@ -42,7 +42,7 @@ from torch import distributed
 from frenzy.core.lifecycle.checkpoint_manifest import FROZEN_FILES, CheckpointManifest, FileEntry
 from frenzy.core.lifecycle.resume import ParallelLayout
 from frenzy.core.values import codec
-from frenzy.core.values.launch import RunPaths
+from frenzy.core.values.run_files import RunPaths
 from frenzy.core.values.telemetry import SAVING
 from frenzy.core.values.units import GIB
 from frenzy.trainer.checkpoint import zero_fragments

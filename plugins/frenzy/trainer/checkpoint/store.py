@@ -29,7 +29,7 @@ from frenzy.core.lifecycle.checkpoint_manifest import (
 from frenzy.core.lifecycle.resume import ParallelLayout, can_resume
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError, PermanentError
-from frenzy.core.values.launch import RunPaths
+from frenzy.core.values.run_files import RunPaths
 from frenzy.trainer import files
 from frenzy.trainer.disk_room import has_room
 from frenzy.trainer.files import OnProgress, put_file

@@ -16,8 +16,8 @@ from typing import Any, Final
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError, PermanentError, Reason, ReasonCode, TemporaryError
 from frenzy.core.values.job import DataSpec, TrainingJob
-from frenzy.core.values.launch import RunPaths
 from frenzy.core.values.prepared_data import PreparedData, PreparedPaths
+from frenzy.core.values.run_files import RunPaths
 from frenzy.trainer import files, heartbeats
 from frenzy.trainer.data.chat_tokens import encoder_of
 from frenzy.trainer.data.make_shards import Note, Share, key_of, prepare_shards

@@ -15,7 +15,8 @@ from pathlib import Path
 from frenzy.core.values import codec
 from frenzy.core.values.errors import FrenzyError
 from frenzy.core.values.hardware import DeviceKind
-from frenzy.core.values.launch import AttemptResult, ExitCode, LaunchSpec, RunPaths
+from frenzy.core.values.launch import AttemptResult, LaunchSpec
+from frenzy.core.values.run_files import ExitCode, RunPaths
 from frenzy.trainer import env, files
 from frenzy.trainer.outcome import write_termination_message
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from frenzy.core.values import codec
-from frenzy.core.values.launch import how_ended
+from frenzy.core.values.run_files import how_ended
 from frenzy.trainer.outcome import CRASHED, RankReport, describe_death, describe_failure
 from frenzy.trainer.telemetry.process_memory import num_oom_kills
 

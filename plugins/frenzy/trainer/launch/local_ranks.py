@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from frenzy.core.values.launch import LaunchSpec, RunPaths
+from frenzy.core.values.launch import LaunchSpec
+from frenzy.core.values.run_files import RunPaths
 from frenzy.trainer import files
 
 

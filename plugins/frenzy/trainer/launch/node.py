@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from frenzy.core.values.hardware import DeviceKind
-from frenzy.core.values.launch import AttemptResult, ExitCode, LaunchSpec, RunPaths, deepspeed_config, how_ended
+from frenzy.core.values.launch import AttemptResult, LaunchSpec, deepspeed_config
+from frenzy.core.values.run_files import ExitCode, RunPaths, how_ended
 from frenzy.trainer import env, files, heartbeats
 from frenzy.trainer.checkpoint.store import list_checkpoints
 from frenzy.trainer.data.make_shards import Share

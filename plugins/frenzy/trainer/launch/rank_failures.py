@@ -10,7 +10,8 @@ import time
 from typing import Final
 
 from frenzy.core.values import codec
-from frenzy.core.values.launch import AttemptResult, ExitCode, LaunchSpec, RunPaths
+from frenzy.core.values.launch import AttemptResult, LaunchSpec
+from frenzy.core.values.run_files import ExitCode, RunPaths
 from frenzy.trainer import files
 from frenzy.trainer.outcome import says_little
 

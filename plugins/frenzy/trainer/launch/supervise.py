@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from frenzy.core.values.launch import ExitCode
+from frenzy.core.values.run_files import ExitCode
 from frenzy.trainer.launch.child import exit_code_of
 from frenzy.trainer.outcome import says_little
 from frenzy.trainer.telemetry.process_memory import ProcessMemory, num_oom_kills

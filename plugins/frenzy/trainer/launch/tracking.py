@@ -17,7 +17,8 @@ from frenzy.core.runs.tracked_run import TrackedRun
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError, Reason
 from frenzy.core.values.job import TrainingJob
-from frenzy.core.values.launch import LaunchSpec, RunPaths
+from frenzy.core.values.launch import LaunchSpec
+from frenzy.core.values.run_files import RunPaths
 from frenzy.core.values.telemetry import StepRecord
 from frenzy.trainer import files
 from frenzy.trainer.launch.child import fork

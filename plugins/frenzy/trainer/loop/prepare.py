@@ -13,7 +13,8 @@ from pathlib import Path
 
 from frenzy.core.lifecycle.resume import ParallelLayout
 from frenzy.core.values.job import ModelSpec
-from frenzy.core.values.launch import LaunchSpec, RunPaths
+from frenzy.core.values.launch import LaunchSpec
+from frenzy.core.values.run_files import RunPaths
 from frenzy.trainer import heartbeats
 from frenzy.trainer.callbacks import load_callbacks
 from frenzy.trainer.checkpoint.store import PreparedCheckpoint, prepare_resume

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from frenzy.core.models.flops import FlopsShape
-from frenzy.core.values.launch import LaunchSpec, RunPaths
+from frenzy.core.values.launch import LaunchSpec
+from frenzy.core.values.run_files import RunPaths
 from frenzy.trainer.callbacks import Callback
 from frenzy.trainer.loop.prepare import Prepared
 from frenzy.trainer.telemetry.device import Device

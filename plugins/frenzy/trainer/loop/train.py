@@ -15,7 +15,7 @@ from torch import distributed
 from frenzy.core.models.flops import checkpointed_layers, training_flops
 from frenzy.core.values.errors import TemporaryError
 from frenzy.core.values.job import CheckpointSpec
-from frenzy.core.values.launch import ExitCode
+from frenzy.core.values.run_files import ExitCode
 from frenzy.core.values.telemetry import SAVING, StepRecord
 from frenzy.trainer import heartbeats
 from frenzy.trainer.best_so_far import BestSoFar, is_due

@@ -21,7 +21,8 @@ from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.failure_classes import name_error
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import TrainingSpec
-from frenzy.core.values.launch import ADAMW_8BIT, LaunchSpec, RunPaths, deepspeed_config
+from frenzy.core.values.launch import ADAMW_8BIT, LaunchSpec, deepspeed_config
+from frenzy.core.values.run_files import RunPaths
 from frenzy.trainer import env, heartbeats
 from frenzy.trainer.callbacks import load_callbacks
 from frenzy.trainer.loop.prepare import Prepared

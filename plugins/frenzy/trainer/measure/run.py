@@ -18,8 +18,9 @@ from frenzy.core.values import codec
 from frenzy.core.values.cluster import NodeAllocation, Placement
 from frenzy.core.values.errors import FrenzyError
 from frenzy.core.values.hardware import DeviceKind, GpuType
-from frenzy.core.values.launch import AttemptResult, ExitCode, LaunchSpec, Rehearsal, RunPaths
+from frenzy.core.values.launch import AttemptResult, LaunchSpec, Rehearsal
 from frenzy.core.values.peak_memory import PeakMemory
+from frenzy.core.values.run_files import ExitCode, RunPaths
 from frenzy.core.values.telemetry import StepRecord, fold_steps
 from frenzy.core.values.units import GIB, MIB
 from frenzy.trainer import env

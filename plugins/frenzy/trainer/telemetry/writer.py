@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError
-from frenzy.core.values.launch import RunPaths
+from frenzy.core.values.run_files import RunPaths
 from frenzy.core.values.telemetry import StepRecord, latest_text, lines_of, thinned
 from frenzy.trainer import files
 

@@ -14,7 +14,8 @@ from frenzy.core.runs.tracked_run import TrackedRun
 from frenzy.core.values import codec
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import TrackerSpec
-from frenzy.core.values.launch import ExitCode, LaunchSpec, RunPaths
+from frenzy.core.values.launch import LaunchSpec
+from frenzy.core.values.run_files import ExitCode, RunPaths
 from frenzy.core.values.telemetry import StepRecord
 from frenzy.trainer import files
 

@@ -32,7 +32,8 @@ from frenzy.api import endpoints as api
 from frenzy.core.runs.access import HIDDEN
 from frenzy.core.runs.ledger import RunIdentity
 from frenzy.core.values.codec import dumps
-from frenzy.core.values.launch import FIRST_POD_LOG, AttemptResult, ExitCode, LaunchSpec
+from frenzy.core.values.launch import FIRST_POD_LOG, AttemptResult, LaunchSpec
+from frenzy.core.values.run_files import ExitCode
 
 PASSWORD, TOKEN, HOST, VARIABLE, JSON_VALUE = (f"canary-{each}-7Q9" for each in ("password", "token", "host", "v", "j"))
 CANARIES = (PASSWORD, TOKEN, HOST, VARIABLE, JSON_VALUE)

@@ -31,7 +31,7 @@ from frenzy.airflow.operators.operators import (
 )
 from frenzy.airflow.operators.pod_operator import PodLaunchOperator
 from frenzy.airflow.tasks.model_asset import model_asset
-from frenzy.airflow.triggers.triggers import LaunchTrigger, MonitorTrigger, PlaceTrigger
+from frenzy.airflow.triggers.triggers import PLACED, LaunchTrigger, MonitorTrigger, PlaceTrigger
 from frenzy.app.cancellation import cancel
 from frenzy.app.observe import attempt_launching
 from frenzy.app.place import enqueue
@@ -157,17 +157,12 @@ def test_launch_again_finds_the_workers_that_run(world: World) -> None:
     assert len(world.launcher.launched) == 1
 
 
-def test_monitor_has_nothing_to_watch_without_an_attempt(world: World) -> None:
-    run = world.registered().run
-    assert MonitorOperator(task_id="monitor").execute(world.context("train.monitor", run.identity)) is None
-
-
-def test_monitor_defers_to_the_watch_over_its_attempt(world: World) -> None:
+def test_monitor_defers_to_the_watch_over_the_attempt_that_is_placed(world: World) -> None:
     spec = world.placed()
     context = world.context("train.monitor", world.view(spec.run_key).run.identity)
     trigger = deferral(MonitorOperator(task_id="monitor"), context).trigger
     assert isinstance(trigger, MonitorTrigger)
-    assert (trigger.run_key, trigger.attempt) == (spec.run_key, 1)
+    assert (trigger.run_key, trigger.attempt) == (spec.run_key, PLACED)
 
 
 def started(world: World, **job: Any) -> Any:

@@ -25,8 +25,8 @@ from frenzy.core.runs.ledger import JobState, RunRecord
 from frenzy.core.runs.protocol import PreparingReport
 from frenzy.core.values.codec import encode
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.launch import ExitCode
 from frenzy.core.values.prepared_data import PreparedData, PreparingResult, PreparingSpec
+from frenzy.core.values.run_files import ExitCode
 from frenzy.core.values.telemetry import Heartbeat
 from frenzy.ports import PreparerAccount, WorkersState
 
@@ -192,6 +192,7 @@ def profile_in_a_group(world: World, data: str, **data_section: Any) -> tuple[An
         dag_id=identity.dag_id,
         run_id=identity.run_id,
         map_index=-1,
+        try_number=1,
         xcom_push=lambda key, value: pushed.append(value),
     )
     operator = cast(Any, group.children["train.profile"])

@@ -12,7 +12,7 @@ from tests.contract import values
 from tests.unit.airflow_secrets import SECRET, hold_secrets
 
 from frenzy.airflow.tasks.evaluation import Evaluation, check_end
-from frenzy.core.values.launch import ExitCode
+from frenzy.core.values.run_files import ExitCode
 from frenzy.trainer.evaluate import NO_ROOM
 
 

@@ -22,7 +22,8 @@ from frenzy.airflow.connection import async_api_client
 from frenzy.airflow.tasks.workers import using, workers
 from frenzy.airflow.triggers.watch import Watch
 from frenzy.core.values.job import CheckpointSpec
-from frenzy.core.values.launch import LaunchSpec, RunPaths
+from frenzy.core.values.launch import LaunchSpec
+from frenzy.core.values.run_files import RunPaths
 from frenzy.ports import TelemetryCursor
 from frenzy.trainer.telemetry.writer import NodeTelemetry
 

@@ -97,6 +97,13 @@ def test_a_trigger_takes_its_spec_from_the_ledger_alone(world: World, run_async:
     assert run_async(of(LaunchTrigger, spec).spec()) == spec
 
 
+def test_a_trigger_of_no_number_is_one_of_the_attempt_that_is_placed(world: World, run_async: Run) -> None:
+    spec = started(world)
+    trigger = MonitorTrigger(run_key=spec.run_key, conn_id=CONN)
+    assert run_async(trigger.spec()) == spec
+    assert trigger.attempt == 1
+
+
 def test_the_end_of_an_unwatched_attempt_is_that_of_the_ledgers_spec(world: World) -> None:
     victim, spec = started(world, name="victim"), started(world)
     forged(world, spec, victim)

@@ -14,8 +14,9 @@ from frenzy.core.runs.protocol import PressureReport, ProgressReport
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError, Reason, ReasonCode
 from frenzy.core.values.job import ValidationSpec
-from frenzy.core.values.launch import AttemptResult, ExitCode
+from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.peak_memory import PeakMemory
+from frenzy.core.values.run_files import ExitCode
 from frenzy.core.values.telemetry import StepRecord, fold_steps
 from frenzy.core.values.workload import WorkloadSpec
 

@@ -22,9 +22,10 @@ from frenzy.core.lifecycle.reschedule import (
 from frenzy.core.runs.ledger import JobState, NextAttempt
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.failure_classes import NextStep, codes_of
-from frenzy.core.values.launch import REASON_BY_EXIT, AttemptResult
+from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.resource_plan import ResourcePlan
+from frenzy.core.values.run_files import REASON_BY_EXIT
 from frenzy.core.values.units import MIB
 
 

@@ -19,7 +19,7 @@ from frenzy.core.values.failure_classes import (
     name_signal,
     name_text,
 )
-from frenzy.core.values.launch import EXIT_BY_REASON, REASON_BY_EXIT
+from frenzy.core.values.run_files import EXIT_BY_REASON, REASON_BY_EXIT
 
 TRAILER = """
 CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.

@@ -9,8 +9,9 @@ import pytest
 
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import DataSpec, ModelSpec, Precision, TrainingJob, TrainingSpec
-from frenzy.core.values.launch import deepspeed_config, how_ended
+from frenzy.core.values.launch import deepspeed_config
 from frenzy.core.values.resource_plan import MemoryPrediction, ResourcePlan
+from frenzy.core.values.run_files import how_ended
 
 JOB = TrainingJob(
     name="tiny",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from frenzy.adapters.k8s.torch_builds import LOCKED, LOCKED_TORCH, NEEDS, TorchBuild
 from frenzy.core.values.gpu_catalogue import CATALOGUE
-from frenzy.core.values.torch_builds import LOCKED, LOCKED_TORCH, NEEDS, TorchBuild
 from frenzy.settings import CHECKOUT
 
 

@@ -15,7 +15,7 @@ from tests.trainer.put_only_store import PutOnlyStore
 
 from frenzy.core.lifecycle.checkpoint_manifest import CheckpointManifest
 from frenzy.core.lifecycle.resume import ParallelLayout
-from frenzy.core.values.launch import RunPaths
+from frenzy.core.values.run_files import RunPaths
 from frenzy.trainer.checkpoint.fragment_index import FragmentIndex, tensor_key
 from frenzy.trainer.checkpoint.save import CheckpointSaver, RankFiles, Written, parts, rank_bytes_per_s
 from frenzy.trainer.checkpoint.store import CheckpointStore, list_checkpoints

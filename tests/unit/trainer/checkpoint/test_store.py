@@ -17,7 +17,7 @@ from frenzy.core.lifecycle.checkpoint_manifest import CheckpointManifest, FileEn
 from frenzy.core.lifecycle.resume import ParallelLayout
 from frenzy.core.values import codec
 from frenzy.core.values.errors import PermanentError, ReasonCode
-from frenzy.core.values.launch import RunPaths
+from frenzy.core.values.run_files import RunPaths
 from frenzy.trainer import files
 from frenzy.trainer.checkpoint.saved_state import TrainState
 from frenzy.trainer.checkpoint.store import CheckpointStore, list_checkpoints, newest_good, prepare_resume

@@ -23,7 +23,7 @@ from pyarrow import parquet
 from tests.unit.trainer.data.test_packing import _job as job_of
 
 from frenzy.core.values.job import DataSpec
-from frenzy.core.values.launch import RunPaths
+from frenzy.core.values.run_files import RunPaths
 from frenzy.trainer import files
 from frenzy.trainer.data.documents import Part, documents, read_part
 from frenzy.trainer.data.encoding import Encoder, TextBatch, encode_all

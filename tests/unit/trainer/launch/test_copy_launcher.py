@@ -14,7 +14,8 @@ from tests.trainer.launching import Case
 
 from frenzy.core.values import codec
 from frenzy.core.values.hardware import DeviceKind
-from frenzy.core.values.launch import AttemptResult, ExitCode, LaunchSpec, RunPaths
+from frenzy.core.values.launch import AttemptResult, LaunchSpec
+from frenzy.core.values.run_files import ExitCode, RunPaths
 from frenzy.trainer.launch.copy_launcher import copy_launcher
 
 LIBRARIES = ("annotated_types", "deepspeed", "frenzy", "fsspec", "numpy", "psutil", "pynvml", "torch", "xxhash")

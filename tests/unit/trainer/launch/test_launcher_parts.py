@@ -17,8 +17,9 @@ from torch.distributed import TCPStore
 
 from frenzy.core.values import codec
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
-from frenzy.core.values.launch import Control, ControlAction, ExitCode
+from frenzy.core.values.launch import Control, ControlAction
 from frenzy.core.values.peak_memory import PeakMemory
+from frenzy.core.values.run_files import ExitCode
 from frenzy.core.values.telemetry import StepRecord
 from frenzy.settings import CHECKOUT
 from frenzy.trainer import env, files

@@ -14,7 +14,8 @@ import xxhash
 from tests.trainer.launching import Case
 
 from frenzy.core.lifecycle.checkpoint_manifest import FileEntry
-from frenzy.core.values.launch import LaunchSpec, RunPaths
+from frenzy.core.values.launch import LaunchSpec
+from frenzy.core.values.run_files import RunPaths
 from frenzy.trainer.checkpoint.store import CheckpointStore
 from frenzy.trainer.launch.local_ranks import LocalRanks
 from frenzy.trainer.launch.script.checkpoints import ScriptCheckpoint, newest, record

@@ -11,7 +11,7 @@ import pytest
 from tests.trainer.put_only_store import PutOnlyStore
 
 from frenzy.core.values.job import ValidationSpec
-from frenzy.core.values.launch import RunPaths
+from frenzy.core.values.run_files import RunPaths
 from frenzy.trainer.best_so_far import BestSoFar
 from frenzy.trainer.loop.train import _account, _near, model_step
 

@@ -16,9 +16,10 @@ from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError, SpecError
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision
-from frenzy.core.values.launch import AttemptResult, ExitCode, RunPaths
+from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.resource_plan import MemoryPrediction
+from frenzy.core.values.run_files import ExitCode, RunPaths
 from frenzy.core.values.telemetry import StepRecord
 from frenzy.evaluation.score_measured import score_measured
 from frenzy.trainer.measure.case import MeasureCase, refusal_of

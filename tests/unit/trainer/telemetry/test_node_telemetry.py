@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.contract import values
 
 from frenzy.adapters.files.run_store import FsspecRunStore
-from frenzy.core.values.launch import RunPaths
 from frenzy.core.values.peak_memory import PeakMemory
+from frenzy.core.values.run_files import RunPaths
 from frenzy.core.values.telemetry import StepRecord, thinned
 from frenzy.ports import TelemetryCursor, telemetry_records
 from frenzy.trainer.telemetry.writer import NodeTelemetry, RecordPipe

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from frenzy.adapters.k8s import labels
 from frenzy.adapters.k8s.pod_rules import PodRules
+from frenzy.adapters.k8s.torch_builds import NEEDS, CudaNeeds
 from frenzy.core.values.hardware import DeviceKind, GpuType
-from frenzy.core.values.torch_builds import NEEDS, CudaNeeds
 
 _DRIVERS: Final = (
     "nvidia.com/cuda.driver-version.full",

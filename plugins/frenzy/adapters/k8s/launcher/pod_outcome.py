@@ -33,7 +33,7 @@ from frenzy.adapters.k8s.reasons import (
     UNSEEN,
 )
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.launch import how_ended
+from frenzy.core.values.run_files import how_ended
 
 PodJson = Mapping[str, Any]
 

@@ -13,7 +13,8 @@ from typing import Final
 from frenzy.core.lifecycle.checkpoint_manifest import SCRIPT_FORMAT, CheckpointManifest, FileEntry
 from frenzy.core.lifecycle.resume import ParallelLayout
 from frenzy.core.values.errors import FrenzyError
-from frenzy.core.values.launch import LaunchSpec, RunPaths
+from frenzy.core.values.launch import LaunchSpec
+from frenzy.core.values.run_files import RunPaths
 from frenzy.trainer import files
 from frenzy.trainer.checkpoint.store import CheckpointStore
 

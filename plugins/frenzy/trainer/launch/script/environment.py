@@ -12,7 +12,8 @@ from typing import Final
 
 from frenzy.core.values import codec
 from frenzy.core.values.hardware import DeviceKind
-from frenzy.core.values.launch import ADAMW_8BIT, LaunchSpec, RunPaths, deepspeed_config
+from frenzy.core.values.launch import ADAMW_8BIT, LaunchSpec, deepspeed_config
+from frenzy.core.values.run_files import RunPaths
 from frenzy.trainer.launch.local_ranks import LocalRanks
 from frenzy.trainer.launch.script.checkpoints import ScriptCheckpoint, script_folder
 

@@ -16,15 +16,8 @@ from typing import Final, NoReturn
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.failure_classes import name_last_words
 from frenzy.core.values.hardware import DeviceKind
-from frenzy.core.values.launch import (
-    EXIT_BY_REASON,
-    REASON_BY_EXIT,
-    AttemptResult,
-    ExitCode,
-    LaunchSpec,
-    RunPaths,
-    how_ended,
-)
+from frenzy.core.values.launch import AttemptResult, LaunchSpec
+from frenzy.core.values.run_files import EXIT_BY_REASON, REASON_BY_EXIT, ExitCode, RunPaths, how_ended
 from frenzy.core.values.workload import WorkloadSpec
 from frenzy.trainer import env, files, heartbeats
 from frenzy.trainer.launch.child import fork, log_tail

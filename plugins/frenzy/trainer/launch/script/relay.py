@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from frenzy.core.values.hardware import DeviceKind
-from frenzy.core.values.launch import ExitCode, RunPaths, how_ended
 from frenzy.core.values.peak_memory import PeakMemory
+from frenzy.core.values.run_files import ExitCode, RunPaths, how_ended
 from frenzy.core.values.telemetry import StepRecord
 from frenzy.core.values.units import format_bytes
 from frenzy.trainer import heartbeats

@@ -11,10 +11,10 @@ from tests.unit.adapters.k8s.cluster_objects import A100, NODES, RULES, found, n
 from frenzy.adapters.k8s import labels
 from frenzy.adapters.k8s.inventory.kinds import ESTIMATED_FROM
 from frenzy.adapters.k8s.inventory.nodes import Declared
+from frenzy.adapters.k8s.torch_builds import LOCKED, TorchBuild
 from frenzy.core.values.cluster import NodeState
 from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.hardware import DeviceKind, GpuType
-from frenzy.core.values.torch_builds import LOCKED, TorchBuild
 from frenzy.core.values.units import GIB, MIB
 
 BY_NAME: dict[str, dict[str, Any]] = {each["name"]: each for each in NODES}

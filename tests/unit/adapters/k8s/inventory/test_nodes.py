@@ -16,9 +16,9 @@ from frenzy.adapters.k8s.inventory.kinds import Kind, kinds_of
 from frenzy.adapters.k8s.inventory.nodes import Declared, nodes_as_declared
 from frenzy.adapters.k8s.objects import NodeFacts
 from frenzy.adapters.k8s.pod_rules import Architecture, PodRules, Toleration, TolerationOperator
+from frenzy.adapters.k8s.torch_builds import TorchBuild
 from frenzy.core.values.cluster import Cluster, Node, NodeGroup, NodeState
 from frenzy.core.values.gpu_catalogue import CATALOGUE
-from frenzy.core.values.torch_builds import TorchBuild
 from frenzy.core.values.units import GIB
 
 EIGHT = {"nvidia.com/gpu": "8"}
