@@ -52,6 +52,13 @@ def test_the_specification_needs_no_airflow() -> None:
     assert not {"airflow", "pydantic", "torch", "typer", "yaml"} & modules_after("from frenzy import TrainingJob")
 
 
+def test_a_verb_imports_no_other_verbs_module() -> None:
+    """Importing all of them takes longer than most verbs do."""
+    planned = modules_after("from frenzy.cli.main import make_cli; make_cli(['plan'])")
+    assert not {"httpx", "frenzy.core.runs.views", "torch", "airflow"} & planned
+    assert "numpy" not in modules_after("from frenzy.cli.main import make_cli; make_cli(['queue'])")
+
+
 @pytest.mark.parametrize("name", sorted(set(frenzy.__all__) - {"__version__"}))
 def test_each_public_name_is_what_type_checkers_take_it_for(name: str) -> None:
     found = getattr(frenzy, name)

@@ -3,67 +3,51 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from importlib import import_module
+from types import MappingProxyType
 from typing import Annotated, Final
 
 import typer
 
 from frenzy import __version__
-from frenzy.cli.commands.again import resume, retry
-from frenzy.cli.commands.cancel import cancel
-from frenzy.cli.commands.clean import clean
-from frenzy.cli.commands.doctor.command import doctor
-from frenzy.cli.commands.down import down
-from frenzy.cli.commands.explain import explain
-from frenzy.cli.commands.gpus import gpus
-from frenzy.cli.commands.init import init
-from frenzy.cli.commands.jobs import jobs
-from frenzy.cli.commands.logs import logs
-from frenzy.cli.commands.marp.group import HELP as MARP_HELP
-from frenzy.cli.commands.marp.group import VERBS as MARP_VERBS
-from frenzy.cli.commands.metrics import metrics
-from frenzy.cli.commands.outputs import checkpoints, models
-from frenzy.cli.commands.plan.command import plan
-from frenzy.cli.commands.queue import queue
-from frenzy.cli.commands.simulate.command import simulate
-from frenzy.cli.commands.status import status
-from frenzy.cli.commands.submit import submit
-from frenzy.cli.commands.sweep import sweep
-from frenzy.cli.commands.up import up
-from frenzy.cli.commands.usage import usage
-from frenzy.cli.demo import demo
 from frenzy.cli.render.error_text import guarded
 
-_VERBS: Final[tuple[Callable[..., int], ...]] = (
-    submit,
-    sweep,
-    jobs,
-    plan,
-    status,
-    logs,
-    models,
-    checkpoints,
-    cancel,
-    resume,
-    retry,
-    clean,
-    queue,
-    gpus,
-    explain,
-    usage,
-    metrics,
-    simulate,
-    init,
-    up,
-    down,
-    doctor,
-    demo,
+# Modules below frenzy.cli by verb: a call imports that of its own verb only.
+_VERBS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "submit": "commands.submit",
+        "sweep": "commands.sweep",
+        "jobs": "commands.jobs",
+        "plan": "commands.plan.command",
+        "status": "commands.status",
+        "logs": "commands.logs",
+        "models": "commands.outputs",
+        "checkpoints": "commands.outputs",
+        "cancel": "commands.cancel",
+        "resume": "commands.again",
+        "retry": "commands.again",
+        "clean": "commands.clean",
+        "queue": "commands.queue",
+        "gpus": "commands.gpus",
+        "explain": "commands.explain",
+        "usage": "commands.usage",
+        "metrics": "commands.metrics",
+        "simulate": "commands.simulate.command",
+        "init": "commands.init",
+        "up": "commands.up",
+        "down": "commands.down",
+        "doctor": "commands.doctor.command",
+        "demo": "demo",
+    }
 )
+_GROUP: Final = "marp"
 
 
-def make_cli() -> typer.Typer:
-    """The command with all its verbs."""
+def make_cli(arguments: Sequence[str] = ()) -> typer.Typer:
+    """The command with all its verbs; where ``arguments`` begin with one, with no other."""
+    asked = arguments[0] if arguments and arguments[0] in (*_VERBS, _GROUP) else None
     cli = typer.Typer(
         name="frenzy",
         help="Train language models on mixed GPU clusters: hand over a model and data, never a GPU type or count.",
@@ -74,27 +58,36 @@ def make_cli() -> typer.Typer:
     )
     cli.callback()(_root)
     for verb in _VERBS:
-        cli.command(verb.__name__)(_exiting(verb))
-    cli.add_typer(_marp(), name="marp")
+        if asked in (None, verb):
+            cli.command(verb)(_exiting(_imported(verb)))
+    if asked in (None, _GROUP):
+        cli.add_typer(_marp(), name=_GROUP)
     return cli
 
 
+def _imported(verb: str) -> Callable[..., int]:
+    found: Callable[..., int] = getattr(import_module(f"frenzy.cli.{_VERBS[verb]}"), verb)
+    return found
+
+
 def _marp() -> typer.Typer:
-    group = typer.Typer(help=MARP_HELP, no_args_is_help=True, rich_markup_mode=None)
-    for verb in MARP_VERBS:
+    from frenzy.cli.commands.marp.group import HELP, VERBS
+
+    group = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
+    for verb in VERBS:
         group.command(verb.__name__)(_exiting(verb))
     return group
 
 
 def app() -> None:
     """Entry point of the installed command."""
-    make_cli()()
+    make_cli(sys.argv[1:])()
 
 
 def run(arguments: Sequence[str]) -> int:
     """The exit status of ``frenzy`` with ``arguments``."""
     try:
-        make_cli()(args=list(arguments))
+        make_cli(arguments)(args=list(arguments))
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -13,15 +13,16 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from frenzy.core.lifecycle.monitor import progress_text
 from frenzy.core.runs.ledger import Attempt, JobState, Preparation
-from frenzy.core.runs.protocol import RunView
-from frenzy.core.runs.tracked_run import TrackedRun
-from frenzy.core.runs.views import GpusView, QueueView
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.queue_rules import ANY_OTHER, QuotaRow
 from frenzy.core.values.resource_plan import Candidate, MemoryPrediction, ResourcePlan
 from frenzy.core.values.units import format_bytes, format_duration
+
+if TYPE_CHECKING:  # `plan` shows no run
+    from frenzy.core.runs.protocol import RunView
+    from frenzy.core.runs.tracked_run import TrackedRun
+    from frenzy.core.runs.views import GpusView, QueueView
 
 # A column up to this wide is never folded; a wider one is, but not within words.
 _NARROW: Final = 20
@@ -324,6 +325,8 @@ def tracked_lines(tracked: Iterable[TrackedRun]) -> Iterator[tuple[str, str]]:
 
 def preparation_text(preparation: Preparation | None) -> str | None:
     """How far the data of a run are; None where nothing is known, or they are not being prepared."""
+    from frenzy.core.lifecycle.monitor import progress_text
+
     return progress_text(preparation.progress) if preparation is not None and preparation.progress else None
 
 
