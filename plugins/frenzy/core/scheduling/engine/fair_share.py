@@ -13,8 +13,8 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple, Protocol
 
 from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.plan_tables import Capacity, RankedPlan
@@ -41,124 +41,129 @@ def held_by_queue(jobs: Iterable[RunningJob], capacity: Capacity) -> dict[str, f
     return held
 
 
-@dataclass(slots=True)
-class _QueueEntries:
-    """The entries of one queue in their order, ``at`` the next. right, held: effective GPUs. behind: how many
-    there are from ``at`` on.
+class Turn(NamedTuple):
+    """Who is served. behind: how many are behind it in its queue. allowance: effective GPUs it may have. right: those
+    that its queue has left by right; None where it goes by what all have left. is_due: it has waited long enough, and
+    its queue has less than its right.
     """
+
+    entry: Entry
+    behind: int
+    allowance: float = math.inf
+    right: float | None = None
+    is_due: bool = False
+
+
+class Turns(Protocol):
+    """The turns of one sweep; while they are taken, ``took`` and ``skip_waiting`` say what came of the last."""
+
+    def __iter__(self) -> Iterator[Turn]: ...
+
+    def took(self, entry: Entry, chosen: RankedPlan | None) -> None:
+        """The last turn ended with ``chosen``."""
+        ...
+
+    def skip_waiting(self) -> list[Entry]:
+        """Go on with the next job that holds GPUs; those that are passed over, which wait."""
+        ...
+
+
+@dataclass(slots=True)
+class InOrder:
+    """The turns of a single queue."""
+
+    line: ServiceOrder
+    _next: int = 0
+
+    def __iter__(self) -> Iterator[Turn]:
+        free = self.line.free
+        while self._next < len(free):
+            at = self._next
+            self._next += 1
+            yield Turn(free[at], len(free) - at - 1)
+
+    def took(self, entry: Entry, chosen: RankedPlan | None) -> None:
+        pass
+
+    def skip_waiting(self) -> list[Entry]:
+        begin, self._next = self._next, self.line.next_holding(self._next - 1)
+        return self.line.free[begin : self._next]
+
+
+@dataclass(slots=True)
+class _Queue:
+    """The entries of one queue in their order, ``at`` the next. right, held: effective GPUs."""
 
     entries: list[Entry]
     weight: float
     right: float
-    held: float = 0.0
-    behind: int = field(init=False)
+    held: float
     at: int = 0
 
-    def __post_init__(self) -> None:
-        self.behind = len(self.entries)
-
-    def skip_waiting(self) -> None:
-        """On to the next job that holds GPUs."""
+    def skip_waiting(self) -> list[Entry]:
+        begin = self.at
         while self.at < len(self.entries) and self.entries[self.at].current is None:
-            self.behind -= 1
             self.at += 1
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """Who is served. allowance: effective GPUs it may have. behind: how many are behind it in its queue.
-    right: effective GPUs that its queue has left by right. is_due: it has waited long enough, and its queue has less
-    than its right.
-    """
-
-    entry: Entry
-    allowance: float
-    behind: int
-    right: float
-    is_due: bool
+        return self.entries[begin : self.at]
 
 
 @dataclass(slots=True)
 class ShareTurns:
-    """The turns of one sweep over ``line``, queue by queue; ``took`` and ``none_left`` say what came of one."""
+    """The turns of one sweep, queue by queue."""
 
-    _queues: dict[str, _QueueEntries]
+    _queues: dict[str, _Queue]
     _now_s: float
-    _none_left: bool = False
+    _heap: list[tuple[bool, float, tuple[float, float, str], str]] = field(default_factory=list)
 
     @staticmethod
     def of(line: ServiceOrder, held: Mapping[str, float], rules: QueueRules, capacity: Capacity) -> ShareTurns | None:
         """None where no queue shares with another. held: effective GPUs that each queue holds already."""
-        if not rules.queues:
+        names = sorted({*held, *(entry.job.queue for entry in line.entries)}) if rules.queues else []
+        if len(names) < 2:
             return None
-        by_queue: dict[str, list[Entry]] = {queue: [] for queue in held}
-        for entry in line.entries:
-            by_queue.setdefault(entry.job.queue, []).append(entry)
-        if len(by_queue) < 2:
-            return None
-        own = rights(by_queue, rules, capacity)
-        queues = {
-            name: _QueueEntries(
-                [each for each in entries if not each.is_fixed], rules.weight_of(name), own[name], held.get(name, 0.0)
-            )
-            for name, entries in sorted(by_queue.items())
-        }
-        return ShareTurns(queues, line.now_s)
+        own = rights(names, rules, capacity)
+        queues = {name: _Queue([], rules.weight_of(name), own[name], held.get(name, 0.0)) for name in names}
+        return ShareTurns(queues, line.now_s).again(line.free)
 
     def again(self, entries: Iterable[Entry]) -> ShareTurns:
         """Turns of ``entries``, each queue with what it holds by now."""
-        by_queue: dict[str, list[Entry]] = {name: [] for name in self._queues}
+        queues = {name: replace(queue, entries=[], at=0) for name, queue in self._queues.items()}
         for entry in entries:
-            by_queue[entry.job.queue].append(entry)
-        return ShareTurns(
-            {
-                name: _QueueEntries(by_queue[name], each.weight, each.right, each.held)
-                for name, each in self._queues.items()
-            },
-            self._now_s,
-        )
+            queues[entry.job.queue].entries.append(entry)
+        return ShareTurns(queues, self._now_s)
 
     def __iter__(self) -> Iterator[Turn]:
-        heap = [self._place(name) for name in self._queues if self._has_more(name)]
-        heapq.heapify(heap)
-        while heap:
-            name = heapq.heappop(heap)[-1]
+        self._line_up(self._queues)
+        while self._heap:
+            name = heapq.heappop(self._heap)[-1]
             queue = self._queues[name]
             entry = queue.entries[queue.at]
             queue.at += 1
-            queue.behind -= 1
             yield self._turn(queue, entry)
-            if self._none_left:
-                for each in self._queues.values():
-                    each.skip_waiting()
-            if self._has_more(name):
-                heapq.heappush(heap, self._place(name))
-            if self._none_left:
-                heap = [self._place(each[-1]) for each in heap if self._has_more(each[-1])]
-                heapq.heapify(heap)
+            if queue.at < len(queue.entries):
+                heapq.heappush(self._heap, self._place(name))
 
     def took(self, entry: Entry, chosen: RankedPlan | None) -> None:
-        """The last turn ended with ``chosen``."""
-        had = entry.current.gpus if entry.current is not None and _is_kept(entry) else 0.0
-        self._queues[entry.job.queue].held += (chosen.gpus if chosen is not None else 0.0) - had
+        self._queues[entry.job.queue].held += (chosen.gpus if chosen is not None else 0.0) - _counted(entry)
 
-    def none_left(self) -> None:
-        """No job that waits can have anything any more."""
-        self._none_left = True
+    def skip_waiting(self) -> list[Entry]:
+        waiting = [entry for queue in self._queues.values() for entry in queue.skip_waiting()]
+        self._line_up([each[-1] for each in self._heap])
+        return waiting
 
-    def _turn(self, queue: _QueueEntries, entry: Entry) -> Turn:
-        own = entry.current.gpus if entry.current is not None and _is_kept(entry) else 0.0
-        left = queue.right - queue.held + own
+    def _line_up(self, names: Iterable[str]) -> None:
+        queues = self._queues
+        self._heap = [self._place(name) for name in names if queues[name].at < len(queues[name].entries)]
+        heapq.heapify(self._heap)
+
+    def _turn(self, queue: _Queue, entry: Entry) -> Turn:
+        left = queue.right - queue.held + _counted(entry)
         is_due = self._is_due(queue, entry)
         allowance = max(0.0, left, _smallest(entry) if is_due else 0.0) * (1 + _ROUNDING)
-        return Turn(entry, allowance, queue.behind, max(left, _ROUNDING), is_due)
+        return Turn(entry, len(queue.entries) - queue.at, allowance, max(left, _ROUNDING), is_due)
 
-    def _is_due(self, queue: _QueueEntries, entry: Entry) -> bool:
+    def _is_due(self, queue: _Queue, entry: Entry) -> bool:
         return entry.due_s <= self._now_s and queue.held < queue.right * (1 - _ROUNDING)
-
-    def _has_more(self, name: str) -> bool:
-        queue = self._queues[name]
-        return queue.at < len(queue.entries)
 
     def _place(self, name: str) -> tuple[bool, float, tuple[float, float, str], str]:
         queue = self._queues[name]
@@ -166,14 +171,13 @@ class ShareTurns:
         return (not self._is_due(queue, entry), queue.held / queue.weight, entry.place, name)
 
 
-def _is_kept(entry: Entry) -> bool:
-    """Whether what it holds was counted before its turn."""
-    return not entry.has_moves or entry.is_displaced
+def _counted(entry: Entry) -> float:
+    """Effective GPUs that it holds and that were counted before its turn."""
+    is_kept = not entry.has_moves or entry.is_displaced
+    return entry.current.gpus if entry.current is not None and is_kept else 0.0
 
 
 def _smallest(entry: Entry) -> float:
     """Effective GPUs of its smallest plan."""
-    sizes = [entry.others.smallest_gpus] if entry.others.plans else []
-    if entry.current is not None:
-        sizes.append(entry.current.gpus)
-    return min(sizes, default=math.inf)
+    plans = (*entry.others.plans, entry.current) if entry.current is not None else entry.others.plans
+    return min((each.gpus for each in plans), default=math.inf)

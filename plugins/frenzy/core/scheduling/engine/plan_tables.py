@@ -54,8 +54,7 @@ class PlanTable:
     """Some plans of a job, in its order of preference.
 
     listed: all; plans: those whose GPU type is there. least: the one with the least work, in effective GPU-seconds;
-    None where there is no plan. is_by_speed: whether the plans are in order of their run times. smallest_gpus:
-    effective GPUs of the smallest; infinite where there is no plan.
+    None where there is no plan. is_by_speed: whether the plans are in order of their run times.
     """
 
     listed: tuple[RankedPlan, ...]
@@ -63,14 +62,13 @@ class PlanTable:
     ask: Ask
     least: RankedPlan | None
     is_by_speed: bool
-    smallest_gpus: float
 
     def work(self, left: float) -> float:
         """Effective GPU-seconds of ``left`` of the job with its most efficient plan."""
         return left * self.least.unit_s * self.least.gpus if self.least is not None else 0.0
 
 
-NOTHING: Final = PlanTable((), (), Ask((), ()), None, True, math.inf)
+NOTHING: Final = PlanTable((), (), Ask((), ()), None, True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -236,7 +234,6 @@ class Tables:
             self._ask(listed, plans),
             min(plans, key=lambda each: each.unit_s * each.gpus, default=None),
             all(one.unit_s <= next_.unit_s for one, next_ in zip(plans, plans[1:], strict=False)),
-            min((each.gpus for each in plans), default=math.inf),
         )
 
     def _ask(self, listed: Sequence[RankedPlan], plans: Sequence[RankedPlan]) -> Ask:

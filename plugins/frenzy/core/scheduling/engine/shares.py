@@ -20,17 +20,19 @@ import math
 from collections.abc import Mapping
 
 from frenzy.core.scheduling.engine.entries import Entry
-from frenzy.core.scheduling.engine.fair_share import ShareTurns, Turn
+from frenzy.core.scheduling.engine.fair_share import InOrder, ShareTurns, Turn, Turns
 from frenzy.core.scheduling.engine.left_over import Missed, Places, Sweep
 from frenzy.core.scheduling.engine.plan_tables import Capacity, RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.service_order import ServiceOrder
 
+Served = tuple[Entry, RankedPlan | None]
+
 
 def targets(
     line: ServiceOrder, idle: Mapping[str, int], policy: BackfillPolicy, capacity: Capacity, places: Places
-) -> tuple[list[tuple[Entry, RankedPlan | None]], Mapping[str, Missed]]:
+) -> tuple[list[Served], Mapping[str, Missed]]:
     """What each job should hold, in the order they are served, None for one that should stop; and what each waiting
     job that took nothing found at its turn, by run key.
 
@@ -57,93 +59,67 @@ def targets(
     return serve(sweep, line, held), sweep.missed
 
 
-def serve(sweep: Sweep, line: ServiceOrder, held: Mapping[str, float]) -> list[tuple[Entry, RankedPlan | None]]:
+def serve(sweep: Sweep, line: ServiceOrder, held: Mapping[str, float]) -> list[Served]:
     """What each job in ``line`` takes that takes or gives up anything. held: effective GPUs that each queue holds
     already.
     """
-    turns = ShareTurns.of(line, held, sweep.policy.queues, sweep.capacity)
-    served = _served(sweep, line) if turns is None else _served_by_share(sweep, line, turns)
+    shares, served = ShareTurns.of(line, held, sweep.policy.queues, sweep.capacity), list[Served]()
+    turns: Turns = InOrder(line)
+    if shares is not None:
+        served, later = _served_by_right(sweep, line, shares)
+        turns = shares.again(later)
+    served += _served(sweep, line, turns)
     return [(entry, _settled(sweep, entry, chosen)) for entry, chosen in served]
 
 
-def _served(sweep: Sweep, line: ServiceOrder) -> list[tuple[Entry, RankedPlan | None]]:
+def _served(sweep: Sweep, line: ServiceOrder, turns: Turns) -> list[Served]:
     """One after the other takes what is cheapest for it."""
-    served: list[tuple[Entry, RankedPlan | None]] = []
-    at, free = 0, line.free
-    while at < len(free):
-        entry, behind = free[at], len(free) - at - 1
+    served: list[Served] = []
+    for turn in turns:
+        entry, passed = turn.entry, [turn.entry]
         if entry.current is None and sweep.is_full(entry.others.ask):
-            following = line.next_holding(at) if sweep.num_full >= line.num_asks else at + 1
-            sweep.passed(free[at:following])
-            sweep.keep_for(entry, line, _price(sweep, behind))
-            at = following
-            continue
-        chosen = _serve(sweep, entry, behind)
+            chosen = None
+            if sweep.num_full >= line.num_asks:
+                passed += turns.skip_waiting()
+        else:
+            chosen = _serve(sweep, turn)
+            turns.took(entry, chosen)
         if chosen is not None or entry.current is not None:
             served.append((entry, chosen))
         else:
-            sweep.passed([entry])
-            sweep.keep_for(entry, line, _price(sweep, behind))
-        at += 1
+            sweep.passed(passed)
+            sweep.keep_for(entry, line, _price(sweep, turn))
     return served
 
 
-def _served_by_share(sweep: Sweep, line: ServiceOrder, turns: ShareTurns) -> list[tuple[Entry, RankedPlan | None]]:
-    """As ``_served``, queue by queue; those that find nothing within their queue's right borrow at the end."""
-    served: list[tuple[Entry, RankedPlan | None]] = []
-    later: list[Entry] = []
+def _served_by_right(sweep: Sweep, line: ServiceOrder, turns: ShareTurns) -> tuple[list[Served], list[Entry]]:
+    """The same within the rights of queues; and those that find nothing there, which may borrow then."""
+    served, later = list[Served](), list[Entry]()
     for turn in turns:
         entry, sweep.allowance = turn.entry, turn.allowance
         if entry.current is None and (not turn.allowance or sweep.is_full(entry.others.ask)):
-            _put_off(sweep, line, turn, later)
-            continue
-        chosen = _serve(sweep, entry, turn.behind, right=turn.right)
-        turns.took(entry, chosen)
+            chosen = None
+        else:
+            chosen = _serve(sweep, turn)
+            turns.took(entry, chosen)
         if chosen is not None:
             served.append((entry, chosen))
             continue
-        _put_off(sweep, line, turn, later)
+        later.append(entry)
         if entry.current is not None:
             # It has not given it up yet: it may still borrow.
             sweep.idle[entry.current.gpu_type] -= entry.num_held
+        elif turn.is_due and sweep.keeps_before_borrowing():
+            # What a due job lacks is kept first, or others take it within their rights for ever.
+            sweep.keep_for(entry, line, _price(sweep, turn))
     sweep.allowance = math.inf
-    borrowed = _borrowed(sweep, line, turns.again(later))
-    known = {entry.run_key for entry, _ in borrowed} | sweep.missed.keys()
-    sweep.passed(each for each in later if each.current is None and each.run_key not in known)
-    return served + borrowed
+    return served, later
 
 
-def _put_off(sweep: Sweep, line: ServiceOrder, turn: Turn, later: list[Entry]) -> None:
-    """It may borrow at the end. What a due job lacks is kept first, or others take it within their rights for ever."""
-    later.append(turn.entry)
-    if turn.is_due and turn.entry.current is None and sweep.keeps_before_borrowing():
-        sweep.keep_for(turn.entry, line, _price(sweep, turn.behind, turn.right))
-
-
-def _borrowed(sweep: Sweep, line: ServiceOrder, turns: ShareTurns) -> list[tuple[Entry, RankedPlan | None]]:
-    served: list[tuple[Entry, RankedPlan | None]] = []
-    for turn in turns:
-        entry = turn.entry
-        if entry.current is None and sweep.is_full(entry.others.ask):
-            sweep.passed([entry])
-            sweep.keep_for(entry, line, _price(sweep, turn.behind))
-            if sweep.num_full >= line.num_asks:
-                turns.none_left()
-            continue
-        chosen = _serve(sweep, entry, turn.behind)
-        turns.took(entry, chosen)
-        if chosen is not None or entry.current is not None:
-            served.append((entry, chosen))
-        else:
-            sweep.passed([entry])
-            sweep.keep_for(entry, line, _price(sweep, turn.behind))
-    return served
-
-
-def _price(sweep: Sweep, behind: int, right: float | None = None) -> float:
+def _price(sweep: Sweep, turn: Turn) -> float:
     """What an effective GPU costs for each second: see the module's text."""
-    effective = sweep.effective if right is None else right
-    return sweep.policy.urgency * behind / max(effective, 1e-9)
+    effective = sweep.effective if turn.right is None else turn.right
+    return sweep.policy.urgency * turn.behind / max(effective, 1e-9)
 
 
 def _settled(sweep: Sweep, entry: Entry, chosen: RankedPlan | None) -> RankedPlan | None:
@@ -153,18 +129,18 @@ def _settled(sweep: Sweep, entry: Entry, chosen: RankedPlan | None) -> RankedPla
     return _grown(sweep, entry, chosen)
 
 
-def _serve(sweep: Sweep, entry: Entry, behind: int, *, right: float | None = None) -> RankedPlan | None:
-    """The cheapest plan of ``entry`` in what is left; it is taken.
+def _serve(sweep: Sweep, turn: Turn) -> RankedPlan | None:
+    """The cheapest plan of the job in what is left; it is taken.
 
-    Its price depends on behind, the number of jobs behind it, and on the effective GPUs that are left; where it
-    has its turn by right, on ``right``, what its queue has left.
+    Its price depends on the number of jobs behind it, and on the effective GPUs that are left; where it
+    has its turn by right, on what its queue has left.
     """
-    current = entry.current
+    entry, current = turn.entry, turn.entry.current
     if current is not None and (entry.is_displaced or not entry.has_moves):
         sweep.give_back(entry, current)
     if sweep.is_over(entry):
         return None
-    price = _price(sweep, behind, right)
+    price = _price(sweep, turn)
     best = _cheapest(sweep, entry, price, entry.by_s)
     if best is None and entry.by_s < math.inf:
         best = _nearest(sweep, entry)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from frenzy.core.scheduling.engine.deadlines import deadline_sentence, lost_sentence, possible_plans
 from frenzy.core.scheduling.engine.entries import Entry
@@ -226,13 +227,18 @@ class Judge:
                 )
         return None
 
+    @cached_property
+    def _shares(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Effective GPUs that each queue holds, and those that it has a right to."""
+        running, capacity = self._state.running.values(), self._state.capacity
+        names = [job.queue for job in running] + [each.job.queue for each in self._state.waiting]
+        return held_by_queue(running, capacity), rights(names, self._rules, capacity)
+
     def _share_held(self, queue: str) -> Reason | None:
         """That jobs of ``queue`` wait because it holds its share while others do not; None if that is not so."""
         if not self._rules.queues:
             return None
-        running, capacity = self._state.running.values(), self._state.capacity
-        names = [job.queue for job in running] + [each.job.queue for each in self._state.waiting]
-        held, shares = held_by_queue(running, capacity), rights(names, self._rules, capacity)
+        held, shares = self._shares
         own, share = held.get(queue, 0.0), shares[queue]
         if own < share or not any(held.get(name) for name in shares if name != queue):
             return None
