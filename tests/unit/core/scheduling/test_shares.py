@@ -14,7 +14,7 @@ from tests.unit.core.has_strategies import NOW_S, elastic_facts
 from tests.unit.core.has_world import team_quotas
 
 from frenzy.core.scheduling import HasPolicy, SchedulingState
-from frenzy.core.scheduling.engine.entries import Entry, is_settled
+from frenzy.core.scheduling.engine.entries import Entry, due_s, is_settled
 from frenzy.core.scheduling.engine.plan_tables import Capacity, RankedPlan
 from frenzy.core.scheduling.engine.service_order import ServiceOrder, entries_of
 from frenzy.core.scheduling.engine.shares import targets
@@ -216,11 +216,12 @@ def test_what_is_remembered_of_plans_changes_no_claim(there: SchedulingFacts, po
 
 @settings(max_examples=60, deadline=None)
 @given(elastic_facts(), policies)
-def test_work_is_that_of_the_most_efficient_choice(there: SchedulingFacts, policy: HasPolicy) -> None:
-    for entry in entries_of(SchedulingState.of(there, policy), NOW_S):
+def test_a_job_is_due_by_the_work_of_its_most_efficient_choice(there: SchedulingFacts, policy: HasPolicy) -> None:
+    state = SchedulingState.of(there, policy)
+    for entry in entries_of(state, NOW_S):
         works = [entry.run_s(each) * each.gpus for each in choices_of(entry)]
-        if works:
-            assert math.isclose(entry.work, min(works))
+        if works and entry.due_s > -math.inf:
+            assert math.isclose(entry.due_s, due_s(entry.job, min(works), policy, state.capacity))
 
 
 @settings(max_examples=60, deadline=None)

@@ -14,31 +14,30 @@ from frenzy.core.values.scheduling_facts import Elasticity, QueuedJob, RunningJo
 class Entry(NamedTuple):
     """One active job in a pass.
 
-    current: what it holds. others: what it could hold instead. left: of the job, in multiples of its
-    plans' ``unit_s``. is_fixed: it keeps what it has whatever happens. has_moves: others may make it move;
-    without, it may only grow into idle GPUs. work: effective GPU-seconds that are left with its most
-    efficient plan. is_displaced: it runs on a node that
-    takes no new work, and should go elsewhere. in_order: its plans are in an order that is not one of
-    speed; it takes the first that can be had. by_cost: it goes by cost, not by time. due_s: see
-    ``due_s``. num_held: GPUs it holds on nodes that are there and take new work. by_s: time until its deadline, if
-    that can be met. moves_again_s: see ``_moves_again_s``.
+    others: what it could hold instead of what it holds. left: of the job, in multiples of its
+    plans' ``unit_s``. due_s: see ``due_s``. by_cost: it goes by cost, not by time. in_order: its plans are in an order
+    that is not one of speed; it takes the first that can be had. by_s: time until its deadline, if that can be met.
+
+    Of one that runs: current: what it holds. is_fixed: it keeps that whatever happens. has_moves: others may make it
+    move; without, it may only grow into idle GPUs. is_displaced: it runs on a node that takes no new work, and should
+    go elsewhere. num_held: GPUs it holds on nodes that are there and take new work. moves_again_s: see
+    ``_moves_again_s``.
     """
 
     job: QueuedJob | RunningJob
     run_key: str
-    current: RankedPlan | None
     others: PlanTable
     left: float
-    is_fixed: bool
-    has_moves: bool
     restart_s: float
-    work: float
-    is_displaced: bool
-    in_order: bool
-    by_cost: bool
     due_s: float
-    num_held: int
+    by_cost: bool
+    in_order: bool = False
     by_s: float = math.inf
+    current: RankedPlan | None = None
+    is_fixed: bool = False
+    has_moves: bool = True
+    is_displaced: bool = False
+    num_held: int = 0
     moves_again_s: float = 0.0
 
     @property
@@ -76,26 +75,11 @@ def due_s(job: QueuedJob | RunningJob, work: float, policy: BackfillPolicy, capa
 
 def waiting_entry(job: QueuedJob, tables: Tables, capacity: Capacity, policy: BackfillPolicy) -> Entry:
     """The entry of a waiting job, which does not depend on time."""
-    table = tables.of_waiting(job)
+    table, elasticity = tables.of_waiting(job), job.elasticity
     left = believed_left(job.work_left, job.work_done, policy)
-    elasticity = job.elasticity
-    work = table.work(left)
-    return Entry(
-        job,
-        job.run_key,
-        None,
-        table,
-        left,
-        False,
-        True,
-        elasticity.restart_s if elasticity is not None and job.work_done > 0 else 0.0,
-        work,
-        False,
-        job.ordered,
-        job.objective is Objective.COST,
-        due_s(job, work, policy, capacity),
-        0,
-    )
+    restart_s = elasticity.restart_s if elasticity is not None and job.work_done > 0 else 0.0
+    due = due_s(job, table.work(left), policy, capacity)
+    return Entry(job, job.run_key, table, left, restart_s, due, job.objective is Objective.COST, job.ordered)
 
 
 def is_settled(job: RunningJob, now_s: float) -> bool:
@@ -108,32 +92,26 @@ def running_entry(job: RunningJob, now_s: float, tables: Tables, capacity: Capac
     allocations, elasticity = job.placement.allocations, job.elasticity
     is_displaced = any(each.node in capacity.not_ready for each in allocations) if capacity.not_ready else False
     current, others = tables.of_running(job, is_displaced=is_displaced)
-    ran_s = job.ran_s(now_s)
+    ran_s, may_move = job.ran_s(now_s), is_settled(job, now_s)
     progress = ran_s / max(current.unit_s, 1e-9)
     left = believed_left(job.work_left - progress, job.work_done + progress, policy)
-    may_move, has_moves = False, is_displaced
-    if elasticity is not None:
-        may_move = ran_s >= max(elasticity.min_run_s, 1e-9)
-        has_moves = has_moves or elasticity.moves_left + ran_s / elasticity.refill_s >= 1
     others = others if may_move else NOTHING
     work = _work_of_running(current, others, left, is_displaced=is_displaced)
     return Entry(
         job,
         job.run_key,
-        current,
         others,
         left,
-        not may_move,
-        has_moves,
         elasticity.restart_s if elasticity is not None else 0.0,
-        work,
-        is_displaced,
-        False,
-        job.objective is Objective.COST,
         # What was given for its memory is not taken back by its equals.
         -math.inf if job.memory_constrained else due_s(job, work, policy, capacity),
+        job.objective is Objective.COST,
+        current=current,
+        is_fixed=not may_move,
+        has_moves=is_displaced or job.moves_left(now_s) >= 1,
+        is_displaced=is_displaced,
         # What it holds on a node that has left the cluster is nobody's.
-        sum([each.num_gpus for each in allocations if each.node in capacity.ready]),
+        num_held=sum([each.num_gpus for each in allocations if each.node in capacity.ready]),
         moves_again_s=0.0 if elasticity is None else _moves_again_s(elasticity, left * current.unit_s, ran_s, policy),
     )
 
@@ -149,11 +127,8 @@ def _moves_again_s(elasticity: Elasticity, left_s: float, ran_s: float, policy: 
 
 def _work_of_running(current: RankedPlan, others: PlanTable, left: float, *, is_displaced: bool) -> float:
     """A job that has to leave its GPUs is not counted with what it has, if it could have anything else."""
-    own = left * current.unit_s * current.gpus
-    if others.least is None:
-        return own
-    least = others.work(left)
-    return least if is_displaced or least < own else own
+    own, least = left * current.unit_s * current.gpus, others.work(left)
+    return own if others.least is None else least if is_displaced else min(own, least)
 
 
 def believed_left(left: float, done: float, policy: BackfillPolicy) -> float:

@@ -12,7 +12,6 @@ from frenzy.core.scheduling.engine.plan_tables import Ask, Capacity, PlanTable, 
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.service_order import ServiceOrder
-from frenzy.core.values.queue_rules import Limit
 
 Places = Mapping[tuple[str, object], int]
 """How many jobs found a place for a plan that could not be placed for all that took it: (run key, plan id) of a
@@ -32,13 +31,13 @@ class Kept:
 class Missed:
     """What a waiting job found when its turn came, and took nothing of.
 
-    left: GPUs of each type that no job before it took. kept: those of a type that are kept for one before it. over:
-    the plans that a quota forbids, with the limit and the GPUs that counted against it.
+    left: GPUs of each type that no job before it took. kept: those of a type that are kept for one before it. quotas:
+    what counted against them, if there are any.
     """
 
     left: Mapping[str, int]
     kept: Mapping[str, Kept]
-    over: tuple[tuple[RankedPlan, Limit, int], ...] = ()
+    quotas: QuotaUse | None
 
 
 @dataclass(slots=True)
@@ -55,21 +54,23 @@ class Sweep:
     """
 
     policy: BackfillPolicy
-    disturbance_s: float
-    places: Places
+    capacity: Capacity
     left: dict[str, int]
     idle: dict[str, int]
-    effective: float
     quotas: QuotaUse | None
-    capacity: Capacity
-    allowance: float = math.inf
+    disturbance_s: float = 0.0
+    places: Places = field(default_factory=dict)
     holders: Mapping[str, Sequence[Entry]] = field(default_factory=dict)
+    effective: float = field(init=False)
+    allowance: float = math.inf
     reserved: dict[str, Kept] = field(default_factory=dict)
     missed: dict[str, Missed] = field(default_factory=dict)
     _placed: Counter[tuple[str, object]] = field(default_factory=Counter)
     _turn: Missed | None = None
-    _missed_alike: dict[tuple[Ask, str, str], Missed] = field(default_factory=dict)
     _full: set[Ask] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.effective = self.capacity.effective
 
     def take(self, entry: Entry, ranked: RankedPlan) -> None:
         """``entry`` has ``ranked``; GPUs of nodes that take no new work are no capacity."""
@@ -93,14 +94,13 @@ class Sweep:
     def passed(self, entries: Iterable[Entry]) -> None:
         """Waiting ``entries`` have their turn now and take nothing."""
         if self._turn is None:
-            self._turn = self.record()
-            self._missed_alike.clear()
-        for entry in entries:
-            self.missed[entry.run_key] = self._missed_by(entry, self._turn)
+            left, kept = self.found()
+            self._turn = Missed(left, kept, self.quotas.after() if self.quotas is not None else None)
+        self.missed.update(dict.fromkeys([entry.run_key for entry in entries], self._turn))
 
-    def record(self) -> Missed:
-        """What a job finds that has its turn now."""
-        return Missed(dict(self.left), dict(self.reserved))
+    def found(self) -> tuple[dict[str, int], dict[str, Kept]]:
+        """What is left to a job that has its turn now, and what is kept."""
+        return dict(self.left), dict(self.reserved)
 
     def keeps_before_borrowing(self) -> bool:
         """Whether a due job that its queue's right does not allow for has GPUs kept at its turn.
@@ -129,38 +129,19 @@ class Sweep:
         if line.must_not_be_overtaken(entry):
             self.reserve(entry)
 
-    def _missed_by(self, entry: Entry, turn: Missed) -> Missed:
-        """One value for all entries with the same plans under the same quotas: they are told the same."""
-        if self.quotas is None:
-            return turn
-        alike = (entry.others.ask, entry.job.queue, entry.job.team)
-        found = self._missed_alike.get(alike)
-        if found is None:
-            over = self._over(entry)
-            found = self._missed_alike[alike] = Missed(turn.left, turn.kept, over) if over else turn
-        return found
-
-    def _over(self, entry: Entry) -> tuple[tuple[RankedPlan, Limit, int], ...]:
-        quotas = self.quotas
-        if quotas is None or not quotas.limits_of(entry.job):
-            return ()
-        broken = ((each, quotas.exceeded(entry.job, each.gpu_type, each.num_gpus)) for each in entry.others.plans)
-        return tuple((each, limit, quotas.held(limit)) for each, limit in broken if limit is not None)
-
     def reserve(self, entry: Entry) -> None:
         """Keep what is left of the GPU type on which ``entry`` lacks fewest from all behind it.
 
         Nothing for what it could not have, however many jobs end: where no node has room for it, or a quota forbids
         it. One reservation for each type. Where GPUs have to lie together on a node, all of the type is kept.
         """
-        types, is_free = (
-            self.capacity.possible_types(entry.others.ask),
-            self.quotas is None and self.allowance == math.inf,
-        )
-        if types <= self.reserved.keys() or (is_free and not types.isdisjoint(self.reserved)):
-            return
-        possible = [each for each in self.possible_of(entry.others) if is_free or self.may_have(entry, each)]
-        if not possible or any(each.gpu_type in self.reserved for each in possible):
+        possible: list[RankedPlan] = []
+        for ranked in entry.others.plans:
+            if self.capacity.fits_empty(ranked.need) and self.may_have(entry, ranked):
+                if ranked.gpu_type in self.reserved:
+                    return
+                possible.append(ranked)
+        if not possible:
             return
         nearest = min(possible, key=lambda each: (each.num_gpus - self.left.get(each.gpu_type, 0), each.unit_s))
         left = self.left.get(nearest.gpu_type, 0)

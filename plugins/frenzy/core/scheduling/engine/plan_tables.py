@@ -85,7 +85,6 @@ class Capacity:
     not_ready: frozenset[str]
     empty: FreeCapacity
     _fits: dict[Need, bool] = field(default_factory=dict)
-    _possible_types: dict[Ask, frozenset[str]] = field(default_factory=dict)
 
     @staticmethod
     def of(cluster: Cluster) -> Capacity:
@@ -97,13 +96,6 @@ class Capacity:
         found = self._fits.get(need)
         if found is None:
             found = self._fits[need] = place_in(self.empty, need) is not None
-        return found
-
-    def possible_types(self, ask: Ask) -> frozenset[str]:
-        """GPU types of which any of ``ask`` would fit if nothing ran."""
-        found = self._possible_types.get(ask)
-        if found is None:
-            found = self._possible_types[ask] = frozenset(need.gpu_type for need in ask.needs if self.fits_empty(need))
         return found
 
 
@@ -158,7 +150,6 @@ class Tables:
     """
 
     rules: Rules
-    gpu_types: tuple[GpuType, ...]
     rigid_on: FreeCapacity | None
     speed: dict[str, float]
     sizes: dict[str, int]
@@ -254,7 +245,7 @@ def _tables(policy: Policy, gpu_types: tuple[GpuType, ...], rigid_on: Same | Non
     whole = None if rigid_on is None else rigid_on.thing
     assert whole is None or isinstance(whole, FreeCapacity)
     sizes = {each.name: each.memory_bytes for each in gpu_types}
-    return Tables(Rules(policy), gpu_types, whole, _speed(gpu_types), sizes)
+    return Tables(Rules(policy), whole, _speed(gpu_types), sizes)
 
 
 @lru_cache(maxsize=16384)

@@ -1,12 +1,11 @@
 """Free capacity as an immutable index: per GPU type, nodes bucketed by their idle GPUs.
 
-``hold`` and ``release`` return a new value and touch only the nodes they name; the result
+``hold`` and ``release`` return a new value; the result
 always equals a rebuild from the same facts (tested).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -66,10 +65,6 @@ class Need(NamedTuple):
         return max(0, usable - usable % self.group_size)
 
 
-# From so many on an index is made anew faster than it is changed.
-_FEW_NODES: Final = 16
-
-
 # Names of nodes that are near to each other, for each level of the topology, the narrowest level first.
 Domains = tuple[tuple[tuple[str, ...], ...], ...]
 
@@ -79,9 +74,9 @@ def full_capacity(node: Node) -> Free:
 
 
 def domains_of(nodes: Collection[Node]) -> Domains:
-    """What several of ``nodes``, which have one GPU type, are part of, but not all of them."""
+    """What several of ``nodes``, in the order of their names and of one GPU type, are part of, but not all of them."""
     levels: dict[int, dict[tuple[str, ...], list[str]]] = {}
-    for node in sorted(nodes, key=lambda each: each.name):
+    for node in nodes:
         for depth in range(1, len(node.topology) + 1):
             levels.setdefault(depth, {}).setdefault(node.topology[:depth], []).append(node.name)
     by_level = (
@@ -107,14 +102,14 @@ class FreeOfType:
 
     @staticmethod
     def of(free: Mapping[str, Free], not_ready: frozenset[str], domains: Domains = ()) -> FreeOfType:
-        """The index of ``free``."""
+        """The index of ``free``, which is in the order of names."""
         buckets: dict[int, list[str]] = {}
-        for name in sorted(free):
-            if name not in not_ready and free[name].num_gpus > 0:
-                buckets.setdefault(free[name].num_gpus, []).append(name)
+        for name, (num_gpus, _, _) in free.items():
+            if num_gpus > 0 and name not in not_ready:
+                buckets.setdefault(num_gpus, []).append(name)
         by_idle = tuple(tuple(buckets.get(idle, ())) for idle in range(max(buckets, default=0) + 1))
         idle_gpus = sum(idle * len(names) for idle, names in enumerate(by_idle))
-        return FreeOfType(dict(free), not_ready, by_idle, idle_gpus, domains)
+        return FreeOfType(free, not_ready, by_idle, idle_gpus, domains)
 
     def idle_on(self, names: Iterable[str]) -> int:
         """Idle GPUs of the nodes called ``names`` that take new work."""
@@ -126,32 +121,7 @@ class FreeOfType:
 
     def with_free(self, changed: Mapping[str, Free]) -> FreeOfType:
         """The same room with the nodes in ``changed`` set to new values."""
-        free = {**self.free, **changed}
-        if len(changed) > _FEW_NODES:
-            return FreeOfType.of(free, self.not_ready, self.domains)
-        buckets = list(self.by_idle)
-        idle_gpus = self.idle_gpus
-        for name, now in changed.items():
-            if name in self.not_ready:
-                continue
-            before, after = max(0, self.free[name].num_gpus), max(0, now.num_gpus)
-            if before != after:
-                idle_gpus += after - before
-                _move(buckets, name, before, after)
-        while len(buckets) > 1 and not buckets[-1]:
-            buckets.pop()
-        return FreeOfType(free, self.not_ready, tuple(buckets), idle_gpus, self.domains)
-
-
-def _move(buckets: list[tuple[str, ...]], name: str, before: int, after: int) -> None:
-    if before:
-        at = bisect_left(buckets[before], name)
-        buckets[before] = buckets[before][:at] + buckets[before][at + 1 :]
-    if after:
-        buckets += [()] * (after + 1 - len(buckets))
-        names = list(buckets[after])
-        insort(names, name)
-        buckets[after] = tuple(names)
+        return FreeOfType.of({**self.free, **changed}, self.not_ready, self.domains)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +212,7 @@ def _empty(same: Same) -> FreeCapacity:
     cluster = same.thing
     assert isinstance(cluster, Cluster)
     names: dict[str, list[Node]] = {gpu_type.name: [] for gpu_type in cluster.gpu_types}
-    for node in cluster.nodes:
+    for node in sorted(cluster.nodes, key=lambda each: each.name):
         names.setdefault(node.gpu_type, []).append(node)
     return FreeCapacity(
         {

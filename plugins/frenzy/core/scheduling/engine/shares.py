@@ -40,17 +40,9 @@ def targets(
     places: for how many there are any, of what earlier sweeps could not place for all. idle: GPUs of each type that
     nobody holds.
     """
-    sweep = Sweep(
-        policy,
-        policy.disturbance * line.restart_s,
-        places,
-        dict(capacity.num_gpus),
-        dict(idle),
-        capacity.effective,
-        QuotaUse(policy.queues) if policy.queues else None,
-        capacity,
-        holders=line.holders,
-    )
+    quotas = QuotaUse(policy.queues) if policy.queues else None
+    disturbance_s = policy.disturbance * line.restart_s
+    sweep = Sweep(policy, capacity, dict(capacity.num_gpus), dict(idle), quotas, disturbance_s, places, line.holders)
     held: dict[str, float] = {}
     for entry in line.kept:
         assert entry.current is not None

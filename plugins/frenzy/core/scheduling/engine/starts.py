@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.fair_share import held_by_queue
-from frenzy.core.scheduling.engine.left_over import Kept, Missed, Sweep
+from frenzy.core.scheduling.engine.left_over import Kept, Sweep
 from frenzy.core.scheduling.engine.placement import place
 from frenzy.core.scheduling.engine.plan_tables import RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy, FifoPolicy, HasPolicy
@@ -52,13 +52,10 @@ def sweep(state: SchedulingState, now_s: float) -> StartSweep:
     running = state.running.values()
     found = StartSweep(
         policy=policy,
-        disturbance_s=0.0,
-        places={},
+        capacity=capacity,
         left=idle,
         idle=dict(idle),
-        effective=capacity.effective,
         quotas=QuotaUse.of(policy, running) if policy.queues else None,
-        capacity=capacity,
         state=state,
         now_s=now_s,
         room=state.room,
@@ -135,17 +132,17 @@ class StartSweep(Sweep):
             self._nowhere.add((within, need))
         return placement
 
-    def record(self) -> Missed:
+    def found(self) -> tuple[dict[str, int], dict[str, Kept]]:
         """What is left now, less what is kept for those that are promised it."""
         if self.head is not None:
             idle = {gpu_type: room.idle_gpus for gpu_type, room in self.room.by_type.items()}
-            return Missed(dict.fromkeys(idle, 0), {name: Kept(self.head, num_gpus) for name, num_gpus in idle.items()})
+            return dict.fromkeys(idle, 0), {name: Kept(self.head, num_gpus) for name, num_gpus in idle.items()}
         left, kept = dict(self.left), dict[str, Kept]()
         for gpu_type, promise in self.promises.items():
             room = self.room.by_type[gpu_type]
             left[gpu_type] = promise.spare(room).idle_gpus
             kept[gpu_type] = Kept(promise.entry, room.idle_gpus - left[gpu_type], promise.start_s)
-        return Missed(left, kept)
+        return left, kept
 
     def is_over(self, entry: Entry) -> bool:
         """A job that is promised something waits for it; a plain queue's first job that waits blocks all behind it."""

@@ -121,9 +121,9 @@ class Judge:
             return f"{name} does not fit the nodes in service, even when they are empty."
         if missed is None:
             return f"{name} needs {asked(need)}; {self._idle(need.gpu_type)}."
-        over = next((limit for ranked, limit, _ in missed.over if ranked.need == need), None)
+        over = _exceeded(missed, entry, ranked)
         if over is not None:
-            return f"{name} is over the quota of {over.title}."
+            return f"{name} is over the quota of {over[0].title}."
         kept = self._in_the_way(missed, need)
         if kept is not None and kept.entry.run_key == entry.job.run_key:
             return f"{name} could start now; the job waits for a better plan."
@@ -141,12 +141,12 @@ class Judge:
         possible = [ranked for ranked in entry.others.listed if state.fits_empty(ranked.need)]
         if not possible:
             return impossible(state, [ranked.need for ranked in entry.others.listed])
-        over = {ranked.need: (limit, held) for ranked, limit, held in missed.over}
-        allowed = [each for each in possible if each.need not in over]
-        forbidden = [each for each in possible if each.need in over and _is_left(missed, each.need)]
+        found = [(each, _exceeded(missed, entry, each)) for each in possible]
+        allowed = [each for each, limit in found if limit is None]
+        over = [(each.plan, *limit) for each, limit in found if limit is not None]
+        forbidden = [each for each in over if each[0].num_gpus <= missed.left.get(each[0].gpu_type, 0)]
         if forbidden or not allowed:
-            nearest = min(forbidden or possible, key=lambda each: _excess(each.need, *over[each.need]))
-            return _over_quota(nearest.plan, *over[nearest.need])
+            return _over_quota(*min(forbidden or over, key=_excess))
         for need in (each.need for each in allowed):
             kept = self._in_the_way(missed, need)
             if kept is not None:
@@ -262,12 +262,16 @@ class Judge:
         return replace(gpus, code=ReasonCode.WAITING_FOR_GPU_MEMORY, detail=detail)
 
 
-def _is_left(missed: Missed, need: Need) -> bool:
-    return need.num_gpus <= missed.left.get(need.gpu_type, 0)
+def _exceeded(missed: Missed, entry: Entry, ranked: RankedPlan) -> tuple[Limit, int] | None:
+    """The quota that forbade ``ranked`` at the job's turn, with the GPUs that counted against it."""
+    quotas = missed.quotas
+    limit = None if quotas is None else quotas.exceeded(entry.job, ranked.gpu_type, ranked.num_gpus)
+    return None if quotas is None or limit is None else (limit, quotas.held(limit))
 
 
-def _excess(need: Need, limit: Limit, held: int) -> int:
-    return held + need.num_gpus - limit.num_gpus
+def _excess(over: tuple[ResourcePlan, Limit, int]) -> int:
+    plan, limit, held = over
+    return held + plan.num_gpus - limit.num_gpus
 
 
 def _over_quota(plan: ResourcePlan, limit: Limit, held: int) -> Reason:
