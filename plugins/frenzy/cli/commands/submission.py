@@ -50,23 +50,24 @@ def submit_spec(
     spec: SpecFile,
     *,
     trigger: bool,
-    conf: Mapping[str, Any] | None = None,
-    timeout_s: float = DAG_TIMEOUT_S,
     plans_first: bool = False,
+    stored: Callable[[SubmittedJob], None] = lambda job: None,
     tell: Tell = lambda line: None,
 ) -> Started:
     """Store the spec and, with ``trigger``, start a run once the DAG of this very spec is there.
 
-    plans_first: not where no plan fits by what is known now: that run would end at once. tell: given a line whenever
-    the wait has been silent for some seconds. Raises SpecError for a refused spec, PermanentError when the DAG does not
-    import or another submission replaced the spec, and TemporaryError when it does not appear in time.
+    plans_first: not where no plan fits by what is known now: that run would end at once. stored: called with the job at
+    once. tell: given a line whenever the wait has been silent for some seconds. Raises SpecError for a refused spec,
+    PermanentError when the DAG does not import or another submission replaced the spec, and TemporaryError when it does
+    not appear in time.
     """
     job = api.ask(endpoints.submit(SubmitJob(yaml_text=spec.text)))
+    stored(job)
     refusal = _refusal(api, spec.text, tell) if plans_first else None
     if not trigger or refusal is not None:
         return Started(job=job, run_id=None, refusal=refusal)
-    wait_for_dag(api, job.dag_id, spec.job, timeout_s=timeout_s, tell=tell)
-    return Started(job=job, run_id=trigger_run(api, job.dag_id, conf or {}))
+    wait_for_dag(api, job.dag_id, spec.job, timeout_s=DAG_TIMEOUT_S, tell=tell)
+    return Started(job=job, run_id=trigger_run(api, job.dag_id, {}))
 
 
 def _refusal(api: Api, text: str, tell: Tell) -> Reason | None:

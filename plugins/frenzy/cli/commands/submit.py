@@ -13,6 +13,7 @@ from frenzy.cli.commands.submission import Started, submit_spec
 from frenzy.cli.commands.until_end import until_end
 from frenzy.cli.render.console import err, out, print_json
 from frenzy.cli.render.error_text import FAILED, show_reason
+from frenzy.core.runs.protocol import SubmittedJob
 from frenzy.core.values.job import TrainingJob
 
 
@@ -24,8 +25,9 @@ def submit(
 ) -> int:
     """Store a job as a DAG of its own and start a run of it; exit status 1 where no plan fits, and none is started."""
     checked = checked_spec(spec)
+    told = (lambda job: None) if as_json else _show_stored
     with connect() as api:
-        started = submit_spec(api, checked, trigger=trigger or wait, plans_first=True, tell=err().print)
+        started = submit_spec(api, checked, trigger=trigger or wait, plans_first=True, stored=told, tell=err().print)
         if as_json:
             print_json(started)
         else:
@@ -37,15 +39,17 @@ def submit(
         return until_end(api, started.job.dag_id, started.run_id, as_json=as_json)
 
 
-def _show(started: Started, spec: TrainingJob) -> None:
-    job = started.job
+def _show_stored(job: SubmittedJob) -> None:
     change = "stored" if job.changed else "unchanged"
     out().print(f"Job {job.name}: spec {change}, DAG {job.dag_id}.")
+
+
+def _show(started: Started, spec: TrainingJob) -> None:
     if started.refusal is not None:
         out().print("No plan fits now, and no run was started.")
         show_reason(err(), started.refusal)
     if started.run_id is not None:
-        out().print(f"Run {started.run_id} started. Follow it: frenzy status {job.name}", soft_wrap=True)
+        out().print(f"Run {started.run_id} started. Follow it: frenzy status {started.job.name}", soft_wrap=True)
     if spec.trigger.cron is not None:
         which = "its runs" if started.run_id is None else "further runs"
         when = f"{spec.trigger.cron} (UTC); of a new job also one at once, for the time that passed last"
