@@ -124,6 +124,14 @@ def test_who_may_not_take_the_model_is_told_so(page: Browser) -> None:
         assert page.evaluate("document.querySelectorAll('a[download]').length") == 0
 
 
+def test_the_newest_checkpoint_of_each_attempt_is_marked_on_the_time_line(page: Browser, played: Stage) -> None:
+    show(page, played.page("training", "moved"))
+    says(page, "newest checkpoint of an attempt")
+    titles = page.evaluate("Array.from(document.querySelectorAll('.timeline .mark.saved'), (e) => e.title)")
+    assert len(titles) == 2
+    assert titles[0].endswith("checkpoint of step 90")
+
+
 def test_a_link_to_the_plans_of_a_run_leads_to_them(page: Browser, played: Stage) -> None:
     show(page, f"{played.page('training', 'moved')}#plans-{played.runs['moved'].key}")
     page.wait_for("window.scrollY > 0")

@@ -52,12 +52,22 @@ function place(node, from, to, [begin, until]) {
 
 const EVENTS = ["pressure", "pool", "lease"];
 
-// What went wrong, and steps that are made again.
-function marks(view, span) {
-  const mark = (at, text) => place(el("i", { class: "mark", title: `${clock(at)}  ${text}` }), at, at, span);
+// [when, step] of the newest checkpoint of each attempt; its time is that of the step.
+export function checkpoints(memory, attempts) {
+  return attempts.flatMap(({ attempt, checkpoint_step: step }) => {
+    const steps = memory.attempts.find((each) => each.attempt === attempt)?.steps ?? [];
+    const at = steps.filter((each) => each.step <= step).at(-1);
+    return at ? [[at.time_s, step]] : [];
+  });
+}
+
+// What went wrong, steps that are made again, and checkpoints.
+function marks(view, span, saved) {
+  const mark = (at, text, kind = "") => place(el("i", { class: `mark ${kind}`, title: `${clock(at)}  ${text}` }), at, at, span);
   const lost = view.attempts.slice(1).map((attempt, index) => [view.attempts[index], lostSteps(view.attempts[index], attempt)]);
   return [...view.events.filter((each) => EVENTS.includes(each.kind)).map((each) => mark(each.time_s, each.text)),
-    ...lost.filter(([, steps]) => steps).map(([before, steps]) => mark(before.ended_s, `${steps} steps are made again`))];
+    ...lost.filter(([, steps]) => steps).map(([before, steps]) => mark(before.ended_s, `${steps} steps are made again`)),
+    ...saved.map(([at, step]) => mark(at, `checkpoint of step ${step}`, "saved"))];
 }
 
 // Of one attempt, those that the next one makes again.
@@ -65,8 +75,8 @@ export function lostSteps(before, after) {
   return Math.max(0, before.last_step - (after.next_attempt.checkpoint_step ?? 0));
 }
 
-// span: the ends of the axis, those of the charts below.
-export function timeline(view, span = range(view)) {
+// span: the ends of the axis, those of the charts below. saved: checkpoints.
+export function timeline(view, span = range(view), saved = []) {
   const until = range(view)[1];
   const bands = view.attempts.map((attempt) => place(
     el("span", { class: "band", title: `attempt ${attempt.attempt}: ${attempt.outcome?.detail || attempt.outcome?.code || "under way"}` },
@@ -80,8 +90,9 @@ export function timeline(view, span = range(view)) {
   return el("figure", { class: "timeline" },
     el("div", { class: "bands", "aria-hidden": "true" }, bands),
     el("div", { class: "phases", role: "img", "aria-label": Array.from(spent, ([phase, s]) => `${PHASES[phase]} ${duration(s)}`).join(", ") },
-      parts, marks(view, span)),
+      parts, marks(view, span, saved)),
     el("div", { class: "ends faint" }, el("span", {}, clock(span[0])), el("span", {}, `${clock(span[1])} ${zone()}`)),
     el("div", { class: "legend" }, Array.from(spent, ([phase, s]) =>
-      el("span", { class: `swatch phase-${phase}` }, el("i", {}, `${PHASES[phase]} ${duration(s)}`)))));
+      el("span", { class: `swatch phase-${phase}` }, el("i", {}, `${PHASES[phase]} ${duration(s)}`))),
+    saved.length ? el("span", { class: "swatch mark-saved" }, el("i", {}, "newest checkpoint of an attempt")) : null));
 }

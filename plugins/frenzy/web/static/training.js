@@ -5,7 +5,7 @@ import { modelCard, modelOf } from "./model.js";
 import { Shown, actionButton, bytes, codeLink, el, get, isFinal, leaveTo, notice, post, repeat, runLink, runsOfPage, state, table } from "./page.js";
 import { account, attemptsTable, plansOf } from "./plans.js";
 import { handOver, resume, runAgain } from "./starting.js";
-import { range, timeline } from "./timeline.js";
+import { checkpoints, range, timeline } from "./timeline.js";
 import { WhatIf } from "./what_if.js";
 
 const EVERY_MS = 2000;
@@ -16,6 +16,7 @@ class Training {
   constructor(runKey) {
     this.runKey = runKey;
     this.charts = new Charts();
+    this.saved = [];
     this.logs = new Logs(runKey);
     this.whatIf = new WhatIf(runKey);
     this.places = Object.fromEntries(["head", "actions", "why", "when", "model", "memory", "ranks", "trackers", "account", "attempts", "plans"].map((name) => [name, new Shown()]));
@@ -30,14 +31,13 @@ class Training {
 
   async update(view) {
     const { run, attempts } = view;
-    const { head, actions, why, when, memory, account: spent, attempts: tried, plans } = this.places;
+    const { head, actions, why, memory, account: spent, attempts: tried, plans } = this.places;
     head.show([run.job.name, run.state], () => [heading(run)]);
     actions.show(isFinal(run.state) ? run.state : "on", () => [el("p", {}, this.actionsOf(run))]);
     const words = view.why || (view.preparation ? "Its data are being prepared; it holds no GPU meanwhile." : "It is being planned.");
     const far = view.preparation ? preparationText(view.preparation) : null;
     why.show([words, far, run.reason, run.state], () => [notice(words, far, tone(run.state)), code(run.reason)]);
-    const span = isFinal(run.state) ? range(view) : this.span ?? range(view);
-    when.show([span.map(Math.round), attempts.length, run.state], () => (isFinal(run.state) && !attempts.length ? [] : [timeline(view, span)]));
+    this.showTime(view);
     spent.show([attempts, isFinal(run.state) || Math.round(Date.now() / 10000)], () => (attempts.length
       ? [el("h2", {}, "Predicted and measured"), account(attempts, isFinal(run.state)),
         el("p", { class: "faint" }, "Predicted by the first plan, without starting and without moves; GPU-hours and cost count all the time that GPUs were held.")] : []));
@@ -47,7 +47,15 @@ class Training {
     this.curves.hidden = this.output.hidden = !attempts.length;
     if (!attempts.length) return;
     await this.draw(view, memory);
+    this.showTime(view);
     this.logs.update(attempts, this.output.open);
+  }
+
+  showTime(view) {
+    const { run, attempts } = view;
+    const span = isFinal(run.state) ? range(view) : this.span ?? range(view);
+    this.places.when.show([span.map(Math.round), attempts.length, run.state, this.saved],
+      () => (isFinal(run.state) && !attempts.length ? [] : [timeline(view, span, this.saved)]));
   }
 
   // Whether there is more to come: an evaluation ends after the training.
@@ -96,6 +104,7 @@ class Training {
     const columns = points(found, view.attempts);
     this.curves.hidden = !columns.time.length;
     if (!columns.time.length) return;
+    this.saved = checkpoints(found, view.attempts);
     const lines = forecasts(found, view.attempts, view.run.total_steps);
     const [begin, until] = range(view);
     this.span = ahead([begin, until], lines, !isFinal(view.run.state));
