@@ -39,11 +39,9 @@ class _Once(Collector):
         for state, number in found.jobs.items():
             jobs.add_metric([state], number)
         yield jobs
-        waits = GaugeMetricFamily(
-            "frenzy_queue_wait_seconds", "How long jobs that wait now have waited.", labels=["quantile"]
-        )
+        waits = Metric("frenzy_queue_wait_seconds", "How long jobs that wait now have waited.", "summary")
         for quantile, wait_s in found.queue_wait_s.items():
-            waits.add_metric([quantile], wait_s)
+            waits.add_sample(waits.name, {"quantile": quantile}, wait_s)
         yield waits
         gpus = GaugeMetricFamily("frenzy_gpus", "GPUs by type and use.", labels=["gpu_type", "state"])
         for (gpu_type, state), number in sorted(found.gpus.items()):

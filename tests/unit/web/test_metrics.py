@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.settings import CHECKOUT
 
 MONITORING = CHECKOUT / "deploy/monitoring"
+PROMTOOL = shutil.which("promtool")
 OOM = Reason(code=ReasonCode.CUDA_OUT_OF_MEMORY, detail="At step 3.")
 
 
@@ -90,6 +93,16 @@ def test_the_alerts_are_about_metrics_that_there_are_and_say_what_to_do(http: Te
     rules = yaml.safe_load((MONITORING / "prometheus-rules.yaml").read_text(encoding="utf-8"))["groups"][0]["rules"]
     assert names_in([each["expr"] for each in rules]) <= set(scraped(http))
     assert all(each["annotations"].keys() == {"summary", "action"} for each in rules)
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not here: Debian's package prometheus has it")
+@pytest.mark.parametrize("what", ["rules", "metrics"])
+def test_promtool_has_nothing_to_say(what: str, op: ApiUser, http: TestClient) -> None:
+    op.ask("POST", f"/runs/{op.registered().run.run_key}/enqueue", PlaceView)
+    rules = [str(MONITORING / "prometheus-rules.yaml")] if what == "rules" else []
+    text = http.get("/metrics", headers={"X-User": "op"}).text
+    said = subprocess.run([str(PROMTOOL), "check", what, *rules], input=text, capture_output=True, text=True)
+    assert (said.returncode, said.stderr) == (0, "")
 
 
 def test_a_history_is_of_what_one_may_see_within_its_bounds(op: ApiUser, http: TestClient) -> None:
