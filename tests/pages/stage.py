@@ -273,6 +273,10 @@ def airflow_answers(app: FastAPI) -> None:
     def xcom(dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
         return {"value": EVALUATION}
 
+    @app.get("/api/v2/dags/{dag_id}/dagRuns/{run_id}/upstreamAssetEvents")
+    def upstream(dag_id: str, run_id: str) -> dict[str, Any]:
+        return {"asset_events": [{"uri": "s3://plays/new.jsonl", "asset_id": 2}]}
+
     @app.get("/around", response_class=HTMLResponse)
     def around() -> str:
         """A page without any policy, for a frame like Airflow's."""

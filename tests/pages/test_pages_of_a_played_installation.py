@@ -62,7 +62,7 @@ def test_a_run_that_moved_says_what_it_took_and_where_its_memory_was_going(page:
     for line in ("validation", "predicted", "required with margin", "capacity", "forecast"):
         assert line in legends
     assert page.evaluate("document.querySelectorAll('.timeline .band').length") == 2
-    for words in ("perplexity", "frenzy://models/moved", "GPU-hours", "goes on from step 90"):
+    for words in ("perplexity", "frenzy://models/moved", "s3://plays/new.jsonl", "GPU-hours", "goes on from step 90"):
         says(page, words)
 
 
@@ -122,6 +122,19 @@ def test_who_may_not_take_the_model_is_told_so(page: Browser) -> None:
         says(page, "perplexity")
         says(page, "is another's")
         assert page.evaluate("document.querySelectorAll('a[download]').length") == 0
+
+
+def test_a_model_that_is_being_evaluated_is_said_to_be(page: Browser, played: Stage) -> None:
+    show(page, played.page("training", "moved"))
+    told = page.evaluate(
+        """(async () => {
+          const { modelCard } = await import('../static/model.js');
+          const model = { num_bytes: 1, steps: 2, run_s: 3, num_attempts: 1, loss: null, assets: [], data: [],
+            evaluations: [], evaluating: [{ task_id: 'evaluate', state: 'running' }] };
+          return modelCard(model).textContent;
+        })()"""
+    )
+    assert "none: the task evaluate is running" in told
 
 
 def test_the_newest_checkpoint_of_each_attempt_is_marked_on_the_time_line(page: Browser, played: Stage) -> None:

@@ -5,37 +5,47 @@ const EVALUATION = "EvaluateOperator";
 const FEW_FILES = 12;
 const MOST_FILES = 500;
 
-// What its DAG run's evaluations of the same map index returned; nothing where the reader may not see it in Airflow.
-async function evaluations({ dag_id, run_id, map_index }) {
-  const run = `../../api/v2/dags/${encodeURIComponent(dag_id)}/dagRuns/${encodeURIComponent(run_id)}`;
+// What Airflow says of the run; nothing where the reader may not see it there.
+async function seen(ask) {
   try {
-    const { task_instances: tasks } = await fetchJson(`${run}/taskInstances?state=success&map_index=${map_index}&limit=100`);
-    const found = tasks.filter((each) => each.operator === EVALUATION);
-    return await Promise.all(found.map(async (task) => {
-      const task_id = encodeURIComponent(task.task_id);
-      const { value } = await fetchJson(`${run}/taskInstances/${task_id}/xcomEntries/return_value?map_index=${task.map_index}`);
-      return typeof value === "string" ? JSON.parse(value) : value;
-    }));
+    return await ask();
   } catch (error) {
     if (error instanceof Refusal) return [];
     throw error;
   }
+}
+
+function inAirflow({ dag_id, run_id }) {
+  return `../../api/v2/dags/${encodeURIComponent(dag_id)}/dagRuns/${encodeURIComponent(run_id)}`;
+}
+
+async function evaluationTasks(identity, query = "") {
+  const { task_instances: tasks } = await fetchJson(`${inAirflow(identity)}/taskInstances?${query}map_index=${identity.map_index}&limit=100`);
+  return tasks.filter((each) => each.operator === EVALUATION);
+}
+
+// What its DAG run's evaluations of the same map index returned.
+async function evaluations(identity) {
+  const found = await evaluationTasks(identity, "state=success&");
+  return Promise.all(found.map(async (task) => {
+    const task_id = encodeURIComponent(task.task_id);
+    const { value } = await fetchJson(`${inAirflow(identity)}/taskInstances/${task_id}/xcomEntries/return_value?map_index=${task.map_index}`);
+    return typeof value === "string" ? JSON.parse(value) : value;
+  }));
 }
 
 function score(found) {
   return `${found.perplexity?.toFixed(2) ?? "–"} on ${found.held_out ? "held-out text" : "training text"}`;
 }
 
-// The Assets that its DAG run updated, its model among them; nothing where the reader may not see them in Airflow.
+// The Assets that its DAG run updated, its model among them.
 async function assets({ dag_id, run_id }) {
   const of = `source_dag_id=${encodeURIComponent(dag_id)}&source_run_id=${encodeURIComponent(run_id)}`;
-  try {
-    const { asset_events: events } = await fetchJson(`../../api/v2/assets/events?${of}&limit=50`);
-    return Array.from(new Map(events.map((each) => [each.uri, each.asset_id])), ([uri, id]) => ({ uri, id }));
-  } catch (error) {
-    if (error instanceof Refusal) return [];
-    throw error;
-  }
+  return eachAsset(await fetchJson(`../../api/v2/assets/events?${of}&limit=50`));
+}
+
+function eachAsset({ asset_events: events }) {
+  return Array.from(new Map(events.map((each) => [each.uri, each.asset_id])), ([uri, id]) => ({ uri, id }));
 }
 
 // Its files; why not, where the reader may not take them.
@@ -51,8 +61,12 @@ async function files(runKey) {
 export async function modelOf({ run_key, identity }) {
   const [model] = await get(`models?run_key=${encodeURIComponent(run_key)}`);
   if (!model) return null;
-  const [found, updated, known] = await Promise.all([evaluations(identity), assets(identity), model.path ? files(run_key) : { files: [] }]);
-  return { ...model, evaluations: found, assets: updated, ...known };
+  const [found, updated, data, known] = await Promise.all([
+    seen(() => evaluations(identity)), seen(() => assets(identity)),
+    seen(async () => eachAsset(await fetchJson(`${inAirflow(identity)}/upstreamAssetEvents`))),
+    model.path ? files(run_key) : { files: [] }]);
+  const evaluating = found.length ? [] : await seen(() => evaluationTasks(identity));
+  return { ...model, evaluations: found, evaluating, assets: updated, data, ...known };
 }
 
 // A file that the browser keeps. Airflow's frames may start downloads.
@@ -71,6 +85,10 @@ function download({ run_key: runKey, job_name: job, files: listed, refused }) {
     el("p", {}, "all of them: ", copied(`frenzy models ${runKey} --download ${job}`))];
 }
 
+function assetLink({ uri, id }) {
+  return el("div", {}, airflowLink(`assets/${id}`, {}, uri));
+}
+
 export function modelCard(model) {
   const rows = [
     ["path", model.path ? el("code", {}, model.path) : "removed by frenzy clean"],
@@ -81,7 +99,9 @@ export function modelCard(model) {
     ...model.evaluations.flatMap((each) => [
       ["perplexity", score(each)],
       ["sample", el("pre", { class: "sample" }, `${each.prompt ?? ""}${each.sample ?? ""}`)]]),
-    ...(model.assets.length ? [["Assets", model.assets.map(({ uri, id }) => el("div", {}, airflowLink(`assets/${id}`, {}, uri)))]] : []),
+    ...model.evaluating.map((each) => ["perplexity", `none: the task ${each.task_id} is ${each.state ?? "not begun"}`]),
+    ...(model.data.length ? [["data Assets", model.data.map(assetLink)]] : []),
+    ...(model.assets.length ? [["Assets", model.assets.map(assetLink)]] : []),
   ];
   return el("dl", { class: "facts" }, rows.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
 }
