@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from functools import cache
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self, TypeVar, cast
@@ -185,6 +187,12 @@ def _message(text: str) -> str:
     return str(detail["message"]) if isinstance(detail, dict) and "message" in detail else str(detail)
 
 
+@cache
+def trusted() -> ssl.SSLContext:
+    """The certificates that are trusted, read once: a task that is forked from a process which has them reads none."""
+    return httpx.create_ssl_context()
+
+
 def _options(address: ApiAddress) -> dict[str, Any]:
     """Of the HTTP client. A proxy of the environment is never used to reach this very machine."""
     return {
@@ -192,6 +200,7 @@ def _options(address: ApiAddress) -> dict[str, Any]:
         "auth": _Login(address),
         "headers": {"Content-Type": "application/json"},
         "timeout": httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S),
+        "verify": trusted(),
         "trust_env": httpx.URL(address.base_url).host not in _THIS_MACHINE,
     }
 

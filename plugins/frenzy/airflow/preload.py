@@ -47,6 +47,10 @@ def on_starting(component: Any) -> None:
     """Called by the scheduler before it makes its executor's processes; again in each task, where all is there."""
     for each in MODULES:
         import_module(each)
+    from frenzy.adapters.api_client import ApiAddress, ApiClient
     from frenzy.adapters.spec.fields import job_schema
 
     job_schema()  # kept; what reads a specification needs it
+    ApiClient(
+        ApiAddress(base_url="http://localhost", login="", password="")
+    ).close()  # certificates, httpx's own imports
