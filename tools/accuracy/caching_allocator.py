@@ -7,6 +7,7 @@ a piece is lost for the next large tensor. Segments that grow (``expandable_segm
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -97,6 +98,20 @@ class CachingAllocator:
             block.after.before = other
         block.num_bytes, block.after = size, other
         self._free[other] = None
+
+
+def replayed(changes: Iterable[tuple[int, int]], capacity_bytes: int) -> CachingAllocator:
+    """The allocator after ``changes``: (tensor, its bytes) where one is made, (tensor, 0) where it ends.
+
+    Raises CardIsFull.
+    """
+    allocator, blocks = CachingAllocator(capacity_bytes), dict[int, Block]()
+    for tensor, num_bytes in changes:
+        if num_bytes:
+            blocks[tensor] = allocator.take(num_bytes)
+        else:
+            allocator.give(blocks.pop(tensor))
+    return allocator
 
 
 def _segment_bytes(size: int) -> int:

@@ -1,191 +1,218 @@
-"""Whether a run of DeepSpeed fits a card on which PyTorch's allocator leaves holes, step after step.
+"""How much of a card PyTorch's allocator loses, in its default settings, where each step has another length.
 
-    python -m tools.accuracy.holes    what is reserved after each step, for the reports that do not agree
+    python -m tools.accuracy.holes [CASE ...]    some minutes for each case; all of them where none is named
 
-The peak of tensors is the memory model's. Which tensors come in which order is that of a decoder of gated maps with
-checkpoints: of each layer its inputs and maps, after the layers the logits in 16 bits and in fp32 as a loss without
-fusion keeps them. What is in the predicted peak beyond these stays for the whole run. Nobody records the lengths of a
-data set's sequences: all are as long as the named limit, or drawn anew for each step, up to the limit.
+Two steps of DeepSpeed are traced (``frenzy.trainer.trace``) at three lengths: each tensor's size is a polynomial of the
+length, and the order in which tensors come and go is the same. Steps of drawn lengths up to the longest are then played
+in ``CachingAllocator`` on smaller and smaller cards. What the smallest one has beyond the peak of tensors is printed in
+units of the step's largest tensor.
 """
 
 from __future__ import annotations
 
-import csv
+import argparse
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeGuard
+from typing import Any, Final
 
-from frenzy.adapters.calibration_file import default_calibration
-from frenzy.core.memory.activation_coefficients import Attention, Loss
-from frenzy.core.values.resource_plan import MemoryPrediction
+import numpy as np
+from numpy.typing import NDArray
+
+from frenzy.core.memory.allocator_holes import largest_elements
+from frenzy.core.values.job import LoraSpec, Precision
 from frenzy.core.values.units import GIB
-from frenzy.evaluation.deepspeed_run import DeepSpeedRun
-from frenzy.evaluation.predict import predict
-from frenzy.evaluation.published import ModelledRun
-from frenzy.evaluation.read_own import alternatives, capacity_of, run_of
-from frenzy.settings import CHECKOUT
+from frenzy.evaluation.settings_of_runs import published_models, shape_of
+from frenzy.trainer.trace.step import TraceChoices, traced_run
 from tools.accuracy.caching_allocator import Block, CachingAllocator, CardIsFull
+from tools.accuracy.trace_rows import changes
 
 _STEPS: Final = 30
 _SEEDS: Final = 3
 _LEAST_SHARE: Final = 0.1
+_PRECISION: Final = 0.01
+_FP32_BYTES: Final = 4
 _WITHOUT_LIMIT: Final = 1 << 60
+_ALL: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+_LORA: Final = LoraSpec(rank=8, alpha=16.0, dropout=0.0, target_modules=_ALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepTensors:
-    """Bytes of a token's tensors. gathered: of stage 3, of the weights of one layer and of the head."""
+class Case:
+    """A run with checkpoints whose sequences have at most ``length`` tokens, one at a time."""
 
-    hidden: int
-    layer: tuple[int, ...]
-    scores: int
-    num_layers: int
-    vocabulary: int
-    gathered: tuple[int, ...] = ()
-    gathered_head: int = 0
-
-
-def is_played(run: ModelledRun) -> TypeGuard[DeepSpeedRun]:
-    """Whether the order of tensors is known: layers with checkpoints, a loss over all logits."""
-    return isinstance(run, DeepSpeedRun) and run.plan.checkpointing and run.workload.loss is Loss.TORCH
+    model: str
+    zero_stage: int
+    length: int
+    num_ranks: int = 8
+    attention: str = "sdpa"
+    lora: LoraSpec | None = None
 
 
-def played(run: DeepSpeedRun, capacity_bytes: int) -> Sequence[Sequence[int | None]]:
-    """What is reserved after each step, for each order of lengths, on a card of ``capacity_bytes``."""
-    found = predict(run)
-    tensors, tokens = step_tensors(run), run.workload.sequence_length * run.plan.micro_batch
-    card = capacity_bytes - _beside_bytes(run, found)
-    kept = _kept_bytes(tensors, tokens, found)
-    return [reserved_after_steps(tensors, each, kept, card) for each in _lengths(tokens)]
+CASES: Final[Mapping[str, Case]] = {
+    "llama-1b": Case(model="Llama-3.2-1B", zero_stage=2, length=8192),
+    "llama-1b-lora": Case(model="Llama-3.2-1B", zero_stage=3, length=16384, lora=_LORA),
+    "llama-1b-eager": Case(model="Llama-3.2-1B", zero_stage=2, length=6144, attention="eager"),
+    "qwen-1.5b": Case(model="Qwen2.5-1.5B", zero_stage=3, length=16384),
+    "qwen-1.5b-eager": Case(model="Qwen2.5-1.5B", zero_stage=3, length=8192, attention="eager"),
+    "qwen-14b-eager": Case(model="Qwen2.5-14B", zero_stage=3, length=8192, attention="eager"),
+    "llama-8b-lora": Case(model="Llama-3.1-8B", zero_stage=3, length=16384, lora=_LORA),
+    "qwen-1.5b-eager-lora": Case(model="Qwen2.5-1.5B", zero_stage=2, length=8192, attention="eager", lora=_LORA),
+}
 
 
-def _beside_bytes(run: DeepSpeedRun, found: MemoryPrediction) -> int:
-    """What the requirement has beside the peak and its share."""
-    return found.required_bytes - round(found.peak_allocated_bytes * (1 + run.calibration.headroom_share))
+@dataclass(frozen=True, kw_only=True)
+class TracedStep:
+    """A step at any length.
+
+    resident: bytes of each tensor that stays. order: the tensors as they come, and ~tensor where one goes. powers:
+    a row for each power of the length, with each tensor's bytes for it.
+    """
+
+    resident: tuple[int, ...]
+    order: tuple[int, ...]
+    powers: NDArray[np.float64]
+
+    def sizes(self, length: int) -> Sequence[int]:
+        """Bytes of each tensor."""
+        found = sum(row * float(length) ** power for power, row in enumerate(self.powers))
+        return np.maximum(1, np.rint(found)).astype(np.int64).tolist()  # type: ignore[no-any-return]
+
+    def started(self, capacity_bytes: int) -> CachingAllocator:
+        """A card with what stays. Raises CardIsFull."""
+        allocator = CachingAllocator(capacity_bytes)
+        for each in self.resident:
+            allocator.take(each)
+        return allocator
+
+    def play(self, allocator: CachingAllocator, length: int) -> None:
+        """One step. Raises CardIsFull."""
+        sizes, blocks = self.sizes(length), dict[int, Block]()
+        for each in self.order:
+            if each >= 0:
+                blocks[each] = allocator.take(sizes[each])
+            else:
+                allocator.give(blocks.pop(~each))
+        for left in blocks.values():
+            allocator.give(left)
+
+    def fits(self, lengths: Sequence[int], capacity_bytes: int) -> bool:
+        """Whether steps of these lengths run on such a card."""
+        try:
+            allocator = self.started(capacity_bytes)
+            for each in lengths:
+                self.play(allocator, each)
+        except CardIsFull:
+            return False
+        return True
+
+    def peak_bytes(self, length: int) -> int:
+        """The most that tensors take."""
+        allocator = self.started(_WITHOUT_LIMIT)
+        self.play(allocator, length)
+        return allocator.most_used_bytes
+
+    def needed_bytes(self, lengths: Sequence[int]) -> int:
+        """The smallest card on which steps of these lengths run, but for a hundredth of the peak."""
+        least = self.peak_bytes(max(lengths))
+        most, precision = 4 * least, round(_PRECISION * least)
+        while most - least > precision:
+            middle = (least + most) // 2
+            least, most = (least, middle) if self.fits(lengths, middle) else (middle, most)
+        return most
 
 
-def _kept_bytes(tensors: StepTensors, tokens: int, found: MemoryPrediction) -> int:
-    alone = CachingAllocator(_WITHOUT_LIMIT)
-    _step(alone, tensors, tokens)
-    return max(0, found.peak_allocated_bytes - alone.most_used_bytes)
+def traced_step(case: Case) -> TracedStep:
+    """The second step of ``case``: in the first DeepSpeed makes what stays."""
+    lengths = (case.length // 4, case.length // 2, case.length)
+    traced = [_second_step(list(_changes(case, each))) for each in lengths]
+    sizes = np.array([each for _, _, each in traced], dtype=np.float64)
+    powers = np.linalg.solve(np.vander(np.array(lengths, dtype=np.float64), increasing=True), sizes)
+    resident, order, _ = traced[-1]
+    return TracedStep(resident=tuple(resident), order=tuple(order), powers=powers)
 
 
-def _lengths(tokens: int) -> Iterator[Sequence[int]]:
-    """Tokens of each step: the limit each time, then up to it."""
-    yield (tokens, tokens, tokens)
-    for seed in range(_SEEDS):
-        drawn = random.Random(seed)
-        yield [min(tokens, round(tokens * drawn.uniform(_LEAST_SHARE, 1.1))) for _ in range(_STEPS)]
-
-
-def reserved_after_steps(
-    tensors: StepTensors, lengths: Sequence[int], kept_bytes: int, card_bytes: int
-) -> Sequence[int | None]:
-    """What the allocator holds after each step; None, and no more, from the step that finds the card full."""
-    allocator = CachingAllocator(card_bytes)
-    found: list[int | None] = []
-    try:
-        for _ in range(tensors.num_layers):
-            allocator.take(kept_bytes // tensors.num_layers)
-        for tokens in lengths:
-            _step(allocator, tensors, tokens)
-            found.append(allocator.reserved_bytes)
-    except CardIsFull:
-        found.append(None)
-    return found
-
-
-def step_tensors(run: DeepSpeedRun) -> StepTensors:
-    """The widths of ``run``'s model, in bytes of 16-bit tensors."""
-    shape, ranks = run.workload.shape, run.plan.tp
-    own, shared, wide = shape.query_width // ranks, shape.key_value_width // ranks, shape.intermediate_size // ranks
-    eager = run.workload.attention is Attention.EAGER
-    divided = run.plan.zero_stage == 3
-    return StepTensors(
-        hidden=2 * shape.hidden_size,
-        layer=tuple(2 * each for each in (own, shared, shared, own, shared, own, *(wide,) * 4)),
-        scores=2 * shape.num_heads // ranks * run.workload.sequence_length if eager else 0,
-        num_layers=shape.num_layers,
-        vocabulary=2 * shape.vocab_size // ranks,
-        gathered=tuple(2 * each.num_elements // ranks for each in shape.layer) if divided else (),
-        gathered_head=2 * shape.vocab_size * shape.hidden_size // ranks if divided else 0,
+def _changes(case: Case, length: int) -> Iterator[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    choices = TraceChoices(
+        batch=1,
+        sequence_length=length,
+        precision=Precision.BF16,
+        checkpointing=True,
+        reentrant=True,
+        attention=case.attention,
+        lora=case.lora,
     )
+    config = {**published_models()[case.model], "use_cache": False}
+    traced_run(
+        config, choices, _settings(case, config["hidden_size"]), num_ranks=case.num_ranks,
+        seen=lambda log, second: found.extend([*changes(log, 0, second), (-1, 0), *changes(log, second)]),
+    )  # fmt: skip
+    yield from found
 
 
-def _step(allocator: CachingAllocator, tensors: StepTensors, tokens: int) -> None:
-    """A forward pass, the loss, a backward pass that makes each layer again."""
-    checkpoints = [allocator.take(tensors.hidden * tokens)]
-    for _ in range(tensors.num_layers):
-        layer = _layer(allocator, tensors, tokens)
-        checkpoints.append(layer.pop())
-        _give(allocator, layer)
-    gradient = _loss(allocator, tensors, tokens)
-    for _ in range(tensors.num_layers):
-        _give(allocator, [checkpoints.pop()])
-        layer = _layer(allocator, tensors, tokens)
-        scores = [allocator.take(2 * tensors.scores * tokens) for _ in range(2) if tensors.scores]
-        wide = [allocator.take(tensors.layer[-1] * tokens) for _ in range(2)]
-        _give(allocator, [*scores, *wide])
-        of_input = allocator.take(tensors.hidden * tokens)
-        _give(allocator, [*layer, gradient])
-        gradient = of_input
-    _give(allocator, [gradient, *checkpoints])
+def _settings(case: Case, hidden: int) -> Mapping[str, Any]:
+    """As the Trainer fills in what is ``auto``."""
+    zero = {"stage": case.zero_stage, "reduce_bucket_size": hidden**2}
+    if case.zero_stage == 3:
+        zero |= {"stage3_prefetch_bucket_size": hidden**2 * 9 // 10, "stage3_param_persistence_threshold": 10 * hidden}
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": 1.0,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "torch_adam": True}},
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "steps_per_print": 2**31 - 1,
+        "bf16": {"enabled": True},
+    }
 
 
-def _layer(allocator: CachingAllocator, tensors: StepTensors, tokens: int) -> list[Block]:
-    """What a layer holds at its end; the last is its output."""
-    weights = [allocator.take(each) for each in tensors.gathered]
-    in_fp32 = allocator.take(2 * tensors.hidden * tokens)
-    held = [allocator.take(tensors.hidden * tokens)]
-    _give(allocator, [in_fp32])
-    if tensors.scores:
-        plain = allocator.take(tensors.scores * tokens)
-        held += [allocator.take(2 * tensors.scores * tokens), allocator.take(tensors.scores * tokens)]
-        _give(allocator, [plain])
-    held += [allocator.take(each * tokens) for each in tensors.layer]
-    return [*weights, *held, allocator.take(tensors.hidden * tokens)]
+def _second_step(found: Sequence[tuple[int, int]]) -> tuple[list[int], list[int], list[int]]:
+    """What stays; the order of the step's own tensors, numbered as they come; their bytes."""
+    begin = found.index((-1, 0))
+    held: dict[int, int] = {}
+    for tensor, num_bytes in found[:begin]:
+        held[tensor] = num_bytes
+        if not num_bytes:
+            del held[tensor]
+    number: dict[int, int] = {}
+    order, sizes = list[int](), list[int]()
+    for tensor, num_bytes in found[begin + 1 :]:
+        if num_bytes:
+            number[tensor] = len(sizes)
+            order.append(len(sizes))
+            sizes.append(num_bytes)
+        elif tensor in number:
+            order.append(~number[tensor])
+        else:
+            held.pop(tensor)
+    return list(held.values()), order, sizes
 
 
-def _loss(allocator: CachingAllocator, tensors: StepTensors, tokens: int) -> Block:
-    """Logits in 16 bits and in fp32, their probabilities, and a gradient of each; that of the hidden states stays."""
-    logits = tensors.vocabulary * tokens
-    head = [allocator.take(tensors.gathered_head)] if tensors.gathered_head else []
-    normed, plain = allocator.take(tensors.hidden * tokens), allocator.take(logits)
-    wide, likely = allocator.take(2 * logits), allocator.take(2 * logits)
-    _give(allocator, [wide, plain])
-    of_likely, of_wide = allocator.take(2 * logits), allocator.take(2 * logits)
-    _give(allocator, [of_likely, likely])
-    of_plain = allocator.take(logits)
-    _give(allocator, [of_wide])
-    gradient = allocator.take(tensors.hidden * tokens)
-    _give(allocator, [of_plain, normed, *head])
-    return gradient
+def drawn_lengths(longest: int, seed: int) -> Sequence[int]:
+    """Of each step; the last one is the longest."""
+    drawn = random.Random(seed)
+    return [*(min(longest, round(longest * drawn.uniform(_LEAST_SHARE, 1.1))) for _ in range(_STEPS)), longest]
 
 
-def _give(allocator: CachingAllocator, blocks: Sequence[Block]) -> None:
-    for each in blocks:
-        allocator.give(each)
+def lost_tensors(case: Case, step: TracedStep, seed: int) -> float:
+    """What the allocator loses, in units of the largest tensor."""
+    lost = step.needed_bytes(drawn_lengths(case.length, seed)) - step.peak_bytes(case.length)
+    eager = case.attention == "eager"
+    largest = largest_elements(shape_of(case.model), case.length, has_logits=True, has_scores=eager)
+    return lost / (_FP32_BYTES * largest)
 
 
 def main() -> None:
-    """One line for each report that does not agree, and each setting that it leaves open."""
-    with (CHECKOUT / "tests/data/memory/reports/public_reports.csv").open(encoding="utf-8", newline="") as file:
-        reports = [each for each in csv.DictReader(file) if each["explanation"] and not each["left_out"]]
-    for report in reports:
-        runs = [run_of(each, default_calibration()) for each in alternatives(report)]
-        for line in dict.fromkeys(_line(each, capacity_of(report)) for each in runs if is_played(each)):
-            print(report["source"], line)  # noqa: T201  # what the command is for
-
-
-def _line(run: DeepSpeedRun, capacity_bytes: int) -> str:
-    return "; ".join(_steps_line(each) for each in played(run, capacity_bytes))
-
-
-def _steps_line(reserved: Sequence[int | None]) -> str:
-    known = [each / GIB for each in reserved if each is not None]
-    grown = f"{known[0]:.1f} to {max(known):.1f} GiB" if known else "nothing"
-    return f"{grown}, then full at step {len(reserved)}" if reserved[-1] is None else grown
+    """A line for each case."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("case", nargs="*", metavar="CASE", help=", ".join(CASES))
+    for name in parser.parse_args().case or CASES:
+        case = CASES[name]
+        step = traced_step(case)
+        found = ", ".join(f"{lost_tensors(case, step, seed):.2f}" for seed in range(_SEEDS))
+        print(f"{name}: peak {step.peak_bytes(case.length) / GIB:.1f} GiB, lost {found}", flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

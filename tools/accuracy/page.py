@@ -21,6 +21,7 @@ def accuracy_page(report: PublishedReport, *, dated: str) -> str:
         _history,
         _experts,
         _fits,
+        _reserved,
         _reports,
         _peers,
         _learning,
@@ -191,6 +192,29 @@ def _fits(report: PublishedReport) -> str:
     return text + _table(headings, rows)
 
 
+def _reserved(report: PublishedReport) -> str:
+    """The played allocator beside what the driver showed, and what it loses."""
+    rows = [
+        (
+            each.label,
+            *(f"{value / GIB:.2f}" for value in (each.peak_bytes, each.played_bytes, each.measured_bytes)),
+            f"{(each.measured_bytes - each.played_bytes) / GIB:.2f}",
+            _percent(each.error),
+        )
+        for each in report.played
+    ]
+    errors = Errors.of([each.error for each in report.played])
+    text = (
+        "## Reserved memory\n\nThe tensors of traced steps are played in torch's allocator with its default settings "
+        "(`python -m tools.accuracy.trace_rows`), on a card of the row's size, and CUDA's context is added. These are "
+        "the rows of fms that can be traced: all of the scored half, and nothing was settled by them. The median error "
+        f"is {_percent(errors.median)}, the worst {_percent(errors.worst)}. GiB:\n\n"
+    )
+    return (
+        text + _table(("run", "peak of tensors", "played", "measured", "less by", "error"), rows) + _written("holes.md")
+    )
+
+
 def _reports(report: PublishedReport) -> str:
     judged = [each for each in report.reports if each.is_judged]
     wrong = [each for each in judged if not each.agrees]
@@ -212,10 +236,8 @@ def _reports(report: PublishedReport) -> str:
         f"and {dangerous} that ran out of memory are predicted to fit (wished for: none).** "
         "Nothing is fitted to them, and they are no goal that "
         "fails `make accuracy`: a thread seldom says which step failed, what else was on the card, or whether the "
-        "named length was reached. Holes are what `python -m tools.accuracy.holes` shows: torch's allocator is played "
-        "with its default settings, step by step. They are in no prediction. The product's trainer asks for segments "
-        "that grow, which leave fewer. "
-        "Those that do not agree, GiB:\n\n"
+        "named length was reached. Where a tool pads each batch to its longest sequence, the requirement has what the "
+        "[allocator may lose](#reserved-memory). Those that do not agree, GiB:\n\n"
     )
     return (
         text

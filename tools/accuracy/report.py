@@ -21,7 +21,7 @@ from tools.accuracy.peers import PEERS, full_run
 from tools.accuracy.public_reports import JudgedReport, read_reports
 from tools.accuracy.thread_remedies import ThreadRemedy, thread_remedies
 from tools.accuracy.throughput import ThroughputReport, score_throughput
-from tools.accuracy.traced import read_traced, traced_errors
+from tools.accuracy.traced import PlayedRow, played_reserved, read_traced, traced_errors
 from tools.accuracy.wider import WiderMargin, wider_margins
 
 DATA: Final = CHECKOUT / "tests/data/memory"
@@ -38,8 +38,9 @@ class PublishedReport:
     """The report that users get, and what only the page tells.
 
     peers: errors of other published estimates, and of this model on the same rows. traced: errors of
-    trace mode on the rows it was run on. learning: what five runs of each group teach about its other
-    runs. speed: the time model's score. deepspeed_gpu_rows: rows that DeepSpeed ran on a GPU.
+    trace mode on the rows it was run on. played: torch's allocator on the same rows. learning: what
+    five runs of each group teach about its other runs. speed: the time model's score. deepspeed_gpu_rows:
+    rows that DeepSpeed ran on a GPU.
     reserved_as_peak: errors of those whose reserved memory alone is known, with the peak as a point.
     reports: public reports of runs that fitted or did not. remedies: what the planner answers to some of
     them. wider: what more than the requirement would buy and cost. explanations: what is known of worst rows.
@@ -49,6 +50,7 @@ class PublishedReport:
     bars: tuple[Bar, ...]
     peers: PeerErrors
     traced: Errors
+    played: Sequence[PlayedRow]
     learning: LearningCurve | None
     speed: ThroughputReport
     experts: ExpertLoads
@@ -81,12 +83,14 @@ def published_report(folder: Path = DATA) -> PublishedReport:
     memory = accuracy_report(sorted(folder.glob("*.csv")), release_calibrations())
     scored = scored_rows(memory.rows, memory.margin)
     reports = read_reports(folder / _REPORTS, default_calibration(), memory.margin)
-    traced = Errors.of(traced_errors(memory.rows, read_traced(folder)))
+    rows_traced = read_traced(folder)
+    traced = Errors.of(traced_errors(memory.rows, rows_traced))
     return PublishedReport(
         memory=memory,
         bars=(*memory.bars, at_most("grade A, worst error of trace mode", traced.worst, "share", _TRACE_BAR)),
         peers=_peers(scored),
         traced=traced,
+        played=played_reserved(memory.rows, rows_traced),
         learning=learning_curve(_triples(scored)),
         speed=score_throughput(folder),
         experts=expert_loads(memory.rows),

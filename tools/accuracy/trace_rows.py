@@ -2,27 +2,33 @@
 
 Run it in an environment with the release of transformers that the rows were measured with. Rows of
 one GPU with plain weights and the library's own kernels are traced, a batch at a time; what is
-already in OUTPUT stays.
+already in OUTPUT stays. The traced tensors are played in torch's allocator, on a card of the row's size.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from frenzy.core.memory.cuda_memory import CONTEXT_BYTES
 from frenzy.core.memory.torch_kernels import Sharding, TorchRun
 from frenzy.core.models.weight_storage import WeightStorage
 from frenzy.core.values import codec
-from frenzy.core.values.job import LoraSpec
+from frenzy.core.values.job import LoraSpec, Precision
 from frenzy.evaluation.datasets import read_dataset, release_calibrations
 from frenzy.evaluation.published import Outcome, PublishedRow
 from frenzy.evaluation.settings_of_runs import published_models, shape_of
+from frenzy.trainer.trace.traced_moments import HOST
+from tools.accuracy.caching_allocator import CachingAllocator, replayed
 from tools.accuracy.traced import TracedRow
+
+if TYPE_CHECKING:
+    from frenzy.trainer.trace.storages import StorageLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,25 +75,22 @@ def _config(case: _Case) -> Mapping[str, Any]:
 
 
 def _trace(case: _Case) -> TracedRow:
-    from frenzy.trainer.trace.step import trace_step
+    from frenzy.trainer.trace.step import TraceChoices, traced_run
 
     started = time.monotonic()
-    run, adapters = case.run, case.run.coefficients.adapters
-    lora = None
-    if adapters is not None:
-        dropout = 0.1 if adapters.dropout else 0.0
-        targets = tuple(sorted({each.name.rsplit(".lora", 1)[0].rsplit(".", 1)[-1] for each in run.trained.layer}))
-        lora = LoraSpec(rank=run.adapter_rank, alpha=16.0, dropout=dropout, target_modules=targets)
-    result = trace_step(
-        _config(case),
+    played: list[CachingAllocator] = []
+    run = case.run
+    choices = TraceChoices(
         batch=run.micro_batch,
         sequence_length=run.sequence_length,
-        dtype="bf16",
+        precision=Precision.BF16,
         checkpointing=run.coefficients.checkpointing,
         reentrant=run.reentrant,
         attention="flash_attention_2",
-        lora=lora,
+        lora=_lora(run),
     )
+    room = case.row.capacity_bytes - CONTEXT_BYTES
+    result = traced_run(_config(case), choices, seen=lambda log, _: played.append(replayed(changes(log), room)))
     return TracedRow(
         dataset=case.row.dataset,
         number=case.row.number,
@@ -95,7 +98,26 @@ def _trace(case: _Case) -> TracedRow:
         peak_bytes=result.peak_bytes,
         seconds=round(time.monotonic() - started, 1),
         versions=tuple(f"{name} {version(name)}" for name in ("torch", "transformers")),
+        reserved_bytes=played[0].reserved_bytes,
     )
+
+
+def _lora(run: TorchRun) -> LoraSpec | None:
+    adapters = run.coefficients.adapters
+    if adapters is None:
+        return None
+    targets = tuple(sorted({each.name.rsplit(".lora", 1)[0].rsplit(".", 1)[-1] for each in run.trained.layer}))
+    dropout = 0.1 if adapters.dropout else 0.0
+    return LoraSpec(rank=run.adapter_rank, alpha=16.0, dropout=dropout, target_modules=targets)
+
+
+def changes(log: StorageLog, first: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:
+    """Storages on the card in the order in which they are made (with their bytes) and end (with none)."""
+    for event in log.events[first:end]:
+        tensor = event if event >= 0 else ~event
+        made = log.allocations[tensor]
+        if made.purpose != HOST and made.num_bytes:
+            yield tensor, made.num_bytes if event >= 0 else 0
 
 
 if __name__ == "__main__":

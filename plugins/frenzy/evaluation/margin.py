@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from frenzy.core.memory.activation_coefficients import Attention
+from frenzy.core.memory.allocator_holes import largest_elements, lost_bytes
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.cuda_memory import CONTEXT_BYTES
+from frenzy.core.memory.torch_kernels import TorchRun
 from frenzy.core.values.resource_plan import MemoryPrediction
 from frenzy.evaluation.deepspeed_run import DeepSpeedRun
 from frenzy.evaluation.predict import predict
@@ -38,7 +41,17 @@ class Margin:
             return prediction.required_bytes
         hooked = sum(each.num_bytes for each in prediction.terms if each.name == _HOOKED_TERM)
         fragments = self.peak_share * prediction.peak_allocated_bytes + self.hooked_share * 2 * hooked
-        return round(prediction.peak_allocated_bytes + fragments) + self.context_bytes
+        return round(prediction.peak_allocated_bytes + fragments) + self.context_bytes + _holes(run)
+
+
+def _holes(run: ModelledRun) -> int:
+    """What the allocator may lose where lengths vary."""
+    if not isinstance(run, TorchRun) or not run.leaves_holes:
+        return 0
+    eager = run.coefficients.attention is Attention.EAGER
+    logits = not run.fused_linear_loss
+    elements = largest_elements(run.shape, run.sequence_length, has_logits=logits, has_scores=eager)
+    return lost_bytes(elements) * run.micro_batch
 
 
 def is_fitted(row: PublishedRow) -> bool:

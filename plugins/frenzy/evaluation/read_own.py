@@ -180,7 +180,7 @@ def _torch_run(cells: Cells, calibration: Calibration) -> ModelledRun:
     if precision is Precision.FP32:
         raise UnknownRow("precision 'fp32' is predicted for framework deepspeed only")
     sharded = text(cells, "framework").lower() == "fsdp" and num_gpus > 1
-    return torch_run(
+    run = torch_run(
         RunSetting(
             model=published_name(text(cells, "model")),
             micro_batch=whole(cells, "micro_batch"),
@@ -199,6 +199,7 @@ def _torch_run(cells: Cells, calibration: Calibration) -> ModelledRun:
         ),
         calibration,
     )
+    return replace(run, leaves_holes=_leaves_holes(cells))
 
 
 def _attention(cells: Cells, calibration: Calibration) -> Attention:
@@ -210,6 +211,12 @@ def _attention(cells: Cells, calibration: Calibration) -> Attention:
 
 def _loss(cells: Cells) -> Loss:
     return choice(cells, "loss", {each.value: each for each in Loss}, "torch")
+
+
+def _leaves_holes(cells: Cells) -> bool:
+    """Whether sequences are of another length in each step, in segments that do not grow."""
+    varies = choice(cells, "lengths", {"fixed": False, "vary": True}, "fixed")
+    return varies and not flag(cells, "expandable_segments")
 
 
 def _deepspeed_run(cells: Cells, calibration: Calibration) -> DeepSpeedRun:
@@ -237,6 +244,7 @@ def _deepspeed_run(cells: Cells, calibration: Calibration) -> DeepSpeedRun:
         attention=_attention(cells, calibration),
         loss=_loss(cells),
         adapter_dropout=lora is not None and lora.dropout > 0,
+        leaves_holes=_leaves_holes(cells),
     )
     plan = PlanRow(
         dp=num_gpus // tp,

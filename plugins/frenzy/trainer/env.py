@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from frenzy.core.values.job_environment import ALLOCATOR_VARIABLES
+
 _READY: Final = "FRENZY_TRAINER_ENV"
 _TERMINATION_LOG: Final = "FRENZY_TERMINATION_LOG"
 _NODE_ADDRESS: Final = "FRENZY_NODE_ADDRESS"
@@ -28,8 +30,6 @@ _COMMON: Final[Mapping[str, str]] = {
     # afterwards could not use it any more; asked through NVML they can (torch's notes on multiprocessing).
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
-# torch's allocator is set by either; the second is the older name.
-_ALLOCATOR: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 # A virtual GPU measures its memory as the process's data segment, so the C library must hand every
 # tensor its own mapping and give it back at once; one arena keeps threads from reserving more.
 _VIRTUAL: Final[Mapping[str, str]] = {
@@ -74,9 +74,9 @@ def enter(
 def card_defaults(given: Mapping[str, str], num_ranks: int) -> dict[str, str]:
     """What is best on real GPUs where nobody said otherwise, for ranks that share the cores this process may use."""
     chosen = {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // num_ranks))}
-    if not any(name in given for name in _ALLOCATOR):
+    if not any(name in given for name in ALLOCATOR_VARIABLES):
         # Segments that grow leave no holes where tensors of changing sizes were.
-        chosen[_ALLOCATOR[0]] = "expandable_segments:True"
+        chosen[ALLOCATOR_VARIABLES[0]] = "expandable_segments:True"
     return chosen
 
 

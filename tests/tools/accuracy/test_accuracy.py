@@ -108,6 +108,11 @@ def test_no_published_run_that_failed_was_predicted_to_fit(report: PublishedRepo
     assert sum(each.no_fit_and_failed for each in sets) >= 30
 
 
+def test_the_played_allocator_holds_what_the_driver_showed(report: PublishedReport) -> None:
+    assert len(report.played) == 6
+    assert all(abs(each.error) < 0.08 for each in report.played)
+
+
 def test_the_margin_is_what_the_fitting_half_finds(report: PublishedReport) -> None:
     assert report.hooked_share == report.memory.margin.hooked_share
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.accuracy.caching_allocator import Block, CachingAllocator, CardIsFull
-from tools.accuracy.holes import StepTensors, reserved_after_steps
+from tools.accuracy.caching_allocator import Block, CachingAllocator, CardIsFull, replayed
+from tools.accuracy.holes import TracedStep, drawn_lengths
 
 MIB = 2**20
-SMALL_MODEL = StepTensors(hidden=64, layer=(64, 64, 256), scores=0, num_layers=2, vocabulary=4096)
 
 
 def test_a_large_block_of_which_a_small_tensor_took_a_piece_is_lost_for_the_next_large_one() -> None:
@@ -52,13 +52,39 @@ def test_what_is_used_is_never_more_than_what_is_reserved_and_all_of_it_comes_ba
     assert card.reserved_bytes == 0
 
 
-def test_lengths_that_vary_leave_holes_where_equal_ones_do_not() -> None:
-    equal = reserved_after_steps(SMALL_MODEL, [8192] * 6, 0, 1 << 40)
-    varied = reserved_after_steps(SMALL_MODEL, [5000, 8192, 6000, 7000, 7800, 8192], 0, 1 << 40)
+def test_what_is_replayed_ends_with_what_was_not_freed() -> None:
+    card = replayed([(0, 4 * MIB), (1, 8 * MIB), (0, 0), (2, 2 * MIB)], 1 << 30)
 
-    assert len(set(equal[1:])) == 1
-    assert (varied[-1] or 0) > (equal[-1] or 0)
+    assert (card.used_bytes, card.most_used_bytes) == (10 * MIB, 12 * MIB)
 
 
-def test_nothing_is_told_of_steps_after_the_card_was_full() -> None:
-    assert reserved_after_steps(SMALL_MODEL, [1000, 100_000, 1000], 0, 300 * MIB)[1:] == [None]
+def a_step() -> TracedStep:
+    """Something that stays; a checkpoint, and logits that end before it."""
+    return TracedStep(
+        resident=(16 * MIB,), order=(0, 1, ~1, ~0), powers=np.array([[0.0, 0.0], [4.0 * MIB, 32.0 * MIB]])
+    )
+
+
+def test_sizes_follow_the_length() -> None:
+    assert a_step().sizes(3) == [12 * MIB, 96 * MIB]
+    assert a_step().peak_bytes(3) == (16 + 12 + 96) * MIB
+
+
+def test_lengths_that_vary_need_a_larger_card_than_equal_ones() -> None:
+    step = a_step()
+    peak = step.peak_bytes(6)
+
+    assert step.fits([6] * 4, peak)
+    assert not step.fits([5, 6], peak)
+    assert step.needed_bytes([5, 6]) > peak + step.sizes(5)[1] - step.sizes(6)[0]
+
+
+def test_a_card_that_what_stays_fills_runs_no_step() -> None:
+    assert not a_step().fits([1], 10 * MIB)
+
+
+def test_the_last_of_the_drawn_lengths_is_the_longest() -> None:
+    drawn = drawn_lengths(1000, seed=1)
+
+    assert drawn[-1] == max(drawn) == 1000
+    assert min(drawn) >= 100

@@ -107,6 +107,17 @@ def test_larger_buffers_take_more(tmp_path: Path, column: str, less: str, more: 
     assert peak(first) < peak(second)
 
 
+@pytest.mark.parametrize("framework", ["deepspeed", "torch"])
+def test_lengths_that_vary_require_more_where_segments_do_not_grow(tmp_path: Path, framework: str) -> None:
+    given = {**RUN, "framework": framework, "optimizer": "adamw"}
+    vary = {**given, "lengths": "vary"}
+    rows = rows_of(tmp_path, given, vary, {**vary, "expandable_segments": "true"})
+    fixed, varied, grows = (Margin().required_bytes(each.run, predict(each.run)) for each in rows if each.run)
+
+    assert varied - fixed == 3 * 4 * 32_000 * 2 * 4096
+    assert grows == fixed
+
+
 def test_overlapping_reductions_hold_a_second_bucket(tmp_path: Path) -> None:
     stage2 = {**RUN, "zero_stage": "2", "offload_optimizer": "true", "micro_batch": "1"}
     alone, overlapping = rows_of(tmp_path, stage2, {**stage2, "overlap_comm": "true"})

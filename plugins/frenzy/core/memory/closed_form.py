@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from frenzy.core.memory.activations import Activations
+from frenzy.core.memory.allocator_holes import hole_bytes
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.card_overheads import beside_bytes, workspace_bytes
 from frenzy.core.memory.host_memory import host_terms
@@ -73,7 +74,7 @@ def predict_memory(workload: Workload, grid: PlanGrid, calibration: Calibration)
         calibration.headroom_share,
         calibration.headroom_bytes,
         host=host_terms(workload, grid, states),
-        beside_bytes=beside_bytes(workload.kind, grid),
+        beside_bytes=beside_bytes(workload.kind, grid) + hole_bytes(workload, grid),
     )
 
 

@@ -46,7 +46,7 @@ class Workload:
     is offloaded, too.
 
     task: what a script trains for. divides_states: whether ZeRO holds the states; else torch's own optimizer does,
-    all of them on each rank.
+    all of them on each rank. leaves_holes: lengths vary from step to step, and the allocator's segments do not grow.
     """
 
     shape: ModelShape
@@ -72,6 +72,7 @@ class Workload:
     overlaps_offloaded: bool = False
     task: Task = Task.LANGUAGE_MODEL
     divides_states: bool = True
+    leaves_holes: bool = False
 
     def activation_setting(self, *, checkpointing: bool) -> ActivationSetting:
         """What the activations' coefficients depend on."""

@@ -66,6 +66,7 @@ class TorchRun:
     fused_norms: a kernel for root-mean-square norms that keeps their input as it is, not in fp32.
     fused_linear_loss: head and loss in one kernel, chunk by chunk, which keeps the gradient of the
     hidden states in place of logits. accumulation: micro-batches whose gradients are summed.
+    leaves_holes: lengths vary from step to step, and the allocator's segments do not grow.
     """
 
     shape: ModelShape
@@ -91,6 +92,7 @@ class TorchRun:
     fused_norms: bool = False
     fused_linear_loss: bool = False
     accumulation: int = 1
+    leaves_holes: bool = False
 
     @property
     def num_tokens(self) -> int:

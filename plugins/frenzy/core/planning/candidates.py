@@ -24,6 +24,7 @@ from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.hardware import DeviceKind, GpuType
 from frenzy.core.values.job import LoraSpec, Precision, TrainingJob
+from frenzy.core.values.job_environment import segments_grow
 from frenzy.core.values.recipe import is_overlapped, is_pinned
 from frenzy.core.values.resource_plan import Candidate, MemoryPrediction, PlanShape, ResourcePlan
 from frenzy.core.values.units import counted, format_bytes, format_duration, round_up
@@ -267,6 +268,8 @@ def workload_of(request: PlanRequest, kind: DeviceKind) -> Workload:
         bucket_elements=bucket_elements_for(trained.num_elements(shape.num_layers), virtual=virtual),
         task=task,
         divides_states=script is None or script.divides_states,
+        # the built-in trainer's sequences are packed, hence all of one length
+        leaves_holes=script is not None and not virtual and not segments_grow(request.job.env),
     )
 
 

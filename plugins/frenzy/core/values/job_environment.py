@@ -10,6 +10,9 @@ from frenzy.core.values.errors import Violation
 
 REFERENCES: Final = "write a reference: env:NAME or k8s:secret/key"
 
+# torch's allocator is set by either; the second is the older name.
+ALLOCATOR_VARIABLES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 _LABEL: Final = r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
 _SECRET_AND_KEY: Final = re.compile(rf"k8s:(?=.{{1,253}}/)({_LABEL}(?:\.{_LABEL})*)/((?!\.\.)[A-Za-z0-9._-]{{1,253}})")
@@ -32,6 +35,12 @@ class KubernetesSecret(NamedTuple):
 def is_of_control_plane(variable: str) -> bool:
     """Whether ``variable`` belongs to Airflow or Frenzy: no job sets it, and none is given its value."""
     return variable.upper().startswith(_OF_CONTROL_PLANE)
+
+
+def segments_grow(env: Mapping[str, str]) -> bool:
+    """Whether torch's allocator is to use segments that grow: as the launcher sets it, or as ``env`` says instead."""
+    given = [env[name].replace(" ", "").lower() for name in ALLOCATOR_VARIABLES if name in env]
+    return not given or any("expandable_segments:true" in each.split(",") for each in given)
 
 
 def variable_of(reference: str) -> str | None:

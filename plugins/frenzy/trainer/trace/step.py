@@ -8,7 +8,7 @@ No GPU, no weights; seconds and a few hundred megabytes for billions of paramete
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
@@ -116,11 +116,13 @@ def traced_run(
     *,
     num_ranks: int = 1,
     rank: int = 0,
+    seen: Callable[[StorageLog, int], None] | None = None,
 ) -> TraceResult:
     """The memory of two steps of ``config`` under ``choices``.
 
     settings: DeepSpeed's, for ``rank`` of ``num_ranks``; None: torch's own optimizer on one card.
-    Ranks differ where a tensor lies across two partitions: stage 2 keeps its gradient whole.
+    Ranks differ where a tensor lies across two partitions: stage 2 keeps its gradient whole. seen: gets the log of
+    both steps, and the event with which the second begins.
     """
     ranks = one_of(num_ranks, rank) if settings is not None else nullcontext()
     answers = Answers(choices.sequence_length)
@@ -138,9 +140,12 @@ def traced_run(
             engine.when_reducing(run.reduction_reached)
             run.take(engine)
         for _ in range(_NUM_STEPS):
+            second = len(log.events)
             with _told_in_words():
                 run.step()
         result = read_log(log, run.marks, kept_bytes=run.kept_bytes)
+        if seen is not None:
+            seen(log, second)
         if settings is not None:
             engine.close()
         return result

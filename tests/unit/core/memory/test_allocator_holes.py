@@ -1,0 +1,79 @@
+"""What a card must have beyond the peak where lengths vary and segments do not grow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.unit.core.marp_values import job, llama_config, request
+
+from frenzy.adapters.calibration_file import default_calibration
+from frenzy.core.memory.activation_coefficients import Attention, Loss
+from frenzy.core.memory.closed_form import PlanRow, Workload, predict_memory
+from frenzy.core.models.shape import model_shape
+from frenzy.core.planning.candidates import workload_of
+from frenzy.core.planning.grid import grid_of
+from frenzy.core.values.hardware import DeviceKind
+from frenzy.core.values.job import Precision
+from frenzy.core.values.resource_plan import MemoryPrediction
+from frenzy.core.values.workload import Honour, WorkloadSpec
+
+LENGTH, MICRO_BATCH, HEADS, VOCABULARY = 512, 2, 8, 32_000
+SHAPE = model_shape(llama_config(1024, 4, HEADS, VOCABULARY))
+PLAN = PlanRow(dp=2, tp=1, zero_stage=2, micro_batch=MICRO_BATCH, accumulation=1, checkpointing=True)
+WHOLE_LOGITS = 4 * VOCABULARY * LENGTH * MICRO_BATCH
+
+
+def workload(**env: str) -> Workload:
+    script = WorkloadSpec(command=("python", "train.py"), honours=(Honour.ZERO,))
+    asked = replace(job(sequence_length=LENGTH, precision=Precision.BF16), env=env)
+    return workload_of(request(SHAPE, replace(asked, workload=script)), DeviceKind.CUDA)
+
+
+def predicted(run: Workload, plan: PlanRow = PLAN) -> MemoryPrediction:
+    table = predict_memory(run, grid_of([plan]), default_calibration())
+    assert table is not None
+    return table.prediction(0)
+
+
+def lost(run: Workload, plan: PlanRow = PLAN) -> int:
+    with_holes, without = (predicted(replace(run, leaves_holes=each), plan) for each in (True, False))
+    assert with_holes.peak_allocated_bytes == without.peak_allocated_bytes
+    return with_holes.required_bytes - without.required_bytes
+
+
+def test_three_times_the_whole_logits_in_fp32_may_be_lost() -> None:
+    assert lost(workload()) == 3 * WHOLE_LOGITS
+
+
+def test_ranks_that_split_the_vocabulary_lose_their_part() -> None:
+    assert lost(workload(), PLAN._replace(dp=1, tp=2)) == 3 * WHOLE_LOGITS // 2
+
+
+def test_scores_count_where_they_are_larger_than_logits() -> None:
+    long = replace(workload(), sequence_length=2 * VOCABULARY // HEADS)
+
+    assert lost(replace(long, attention=Attention.EAGER)) == 2 * lost(long)
+
+
+def test_a_loss_in_chunks_leaves_no_holes_of_logits() -> None:
+    assert lost(replace(workload(), loss=Loss.FUSED)) == 0
+
+
+@pytest.mark.parametrize(
+    ("env", "leaves"),
+    [
+        ({}, False),
+        ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:128"}, True),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}, True),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128, expandable_segments:True"}, False),
+    ],
+)
+def test_a_script_leaves_holes_where_its_job_takes_the_growing_segments_away(env: dict[str, str], leaves: bool) -> None:
+    assert workload(**env).leaves_holes is leaves
+
+
+def test_the_built_in_trainer_leaves_none_for_its_sequences_are_of_one_length() -> None:
+    asked = replace(job(sequence_length=LENGTH), env={"PYTORCH_ALLOC_CONF": "max_split_size_mb:128"})
+
+    assert not workload_of(request(SHAPE, asked), DeviceKind.CUDA).leaves_holes
