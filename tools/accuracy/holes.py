@@ -56,7 +56,7 @@ CASES: Final[Mapping[str, Case]] = {
     "qwen-1.5b": Case(model="Qwen2.5-1.5B", zero_stage=3, length=16384),
     "qwen-1.5b-eager": Case(model="Qwen2.5-1.5B", zero_stage=3, length=8192, attention="eager"),
     "qwen-14b-eager": Case(model="Qwen2.5-14B", zero_stage=3, length=8192, attention="eager"),
-    "llama-8b-lora": Case(model="Llama-3.1-8B", zero_stage=3, length=16384, lora=_LORA),
+    "llama-8b-lora": Case(model="Llama-3.1-8B", zero_stage=3, length=15000, num_ranks=4, lora=_LORA),
     "qwen-1.5b-eager-lora": Case(model="Qwen2.5-1.5B", zero_stage=2, length=8192, attention="eager", lora=_LORA),
 }
 
