@@ -20,6 +20,17 @@ def test_a_submitted_job_has_its_dag_within_ten_seconds_and_shows_its_spec(walke
     assert "sequence_length" in walker.airflow("GET", f"/dags/{dag_id}/details")["doc_md"]
 
 
+def test_a_form_that_stands_for_no_job_is_refused_with_all_that_is_wrong_and_no_run_is_made(walker: Walker) -> None:
+    conf = {"name": "formed", "preset": "none", "training__warmup_steps": 100, "training__max_steps": 10}
+    wrong = {**conf, "data__path": str(walker.corpus)}
+    walker.eventually("the DAG frenzy_train", lambda: walker.http.get("/api/v2/dags/frenzy_train").is_success)
+    before = walker.airflow("GET", "/dags/frenzy_train/dagRuns")["total_entries"]
+    answer = walker.http.post("/api/v2/dags/frenzy_train/dagRuns", json={"logical_date": None, "conf": wrong})
+    assert answer.status_code == 400
+    assert answer.json()["detail"].startswith("Refused: 2 fields. ")
+    assert walker.airflow("GET", "/dags/frenzy_train/dagRuns")["total_entries"] == before
+
+
 def test_a_finished_run_leaves_a_model_an_asset_event_and_an_evaluation(walker: Walker, together: Together) -> None:
     dag_id, run_id = together.evaluated
     view = walker.succeed(dag_id, run_id)
