@@ -37,7 +37,7 @@ for data, model in json.loads(sys.argv[2]):
         created_s=0.0, updated_s=0.0,
     )
     task = PublishOperator(task_id="publish")
-    facts = {"path": "s3://models/one/model", "loss": 1.5, "steps": None}
+    facts = {"path": "s3://models/one/model", "loss": 1.5, "steps": None, "data_digest": "d1g"}
     task._published = RunView(run=run, attempts=()), facts
     told.append(attrs.asdict(DefaultExtractor(task).extract_on_complete(None)))
 print(json.dumps(told))
@@ -75,6 +75,12 @@ def test_data_and_base_model_go_in(told: dict[str, Any], case: str) -> None:
     assert [[each["namespace"], each["name"]] for each in told[case]["inputs"]] == _CASES[case][2]
 
 
+def test_data_that_were_prepared_have_the_digest_of_their_content_as_version(told: dict[str, Any]) -> None:
+    data, base = told["a hub's model"]["inputs"]
+    assert data["facets"]["version"]["datasetVersion"] == "d1g"
+    assert base["facets"] == {}, "nobody knows its commit"
+
+
 def test_the_model_comes_out_with_what_is_known_of_it(told: dict[str, Any]) -> None:
     (output,) = told["a folder"]["outputs"]
     assert (output["namespace"], output["name"]) == ("s3://models", "one/model")
@@ -84,5 +90,6 @@ def test_the_model_comes_out_with_what_is_known_of_it(told: dict[str, Any]) -> N
         "frenzy.owner": "ann",
         "frenzy.path": "s3://models/one/model",
         "frenzy.loss": "1.5",
+        "frenzy.data_digest": "d1g",
     }
     assert output["facets"]["version"]["datasetVersion"]

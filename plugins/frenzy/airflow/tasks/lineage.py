@@ -11,7 +11,10 @@ from frenzy.core.values.sources import sources
 
 
 def training_lineage(view: RunView, facts: Mapping[str, Any]) -> Any:
-    """The operator's lineage: data and base model go in, the model comes out with what ``facts`` says of it."""
+    """The operator's lineage: data and base model go in, the model comes out with what ``facts`` says of it.
+
+    Prepared data have the digest of their content as version, a hub's model its commit.
+    """
     from airflow.providers.openlineage.extractors import OperatorLineage
     from openlineage.client.event_v2 import InputDataset, OutputDataset
     from openlineage.client.facet_v2 import dataset_version_dataset, tags_dataset
@@ -23,17 +26,27 @@ def training_lineage(view: RunView, facts: Mapping[str, Any]) -> Any:
         if value is not None
     ]
     namespace, name = dataset_name(str(facts["path"]))
-    facets = {
-        "version": dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=view.run.run_key),
-        "tags": tags_dataset.TagsDatasetFacet(tags=tags),
-    }
-    places = dict.fromkeys(dataset_name(place) for _, place in sources(view.run.job))
-    if view.run.job.model.hub_id is not None:
-        places["hf", view.run.job.model.hub_id] = None
+
+    def version(text: str | None) -> dict[str, Any]:
+        of = dataset_version_dataset.DatasetVersionDatasetFacet
+        return {} if text is None else {"version": of(datasetVersion=text)}
+
+    facets = {**version(view.run.run_key), "tags": tags_dataset.TagsDatasetFacet(tags=tags)}
     return OperatorLineage(
-        inputs=[InputDataset(namespace=space, name=each) for space, each in places],
+        inputs=[InputDataset(*place, facets=version(known)) for place, known in _read(view, facts).items()],
         outputs=[OutputDataset(namespace=namespace, name=name, facets=facets)],
     )
+
+
+def _read(view: RunView, facts: Mapping[str, Any]) -> dict[tuple[str, str], str | None]:
+    """What the training read, by namespace and name, with its version where one is known."""
+    job = view.run.job
+    found: dict[tuple[str, str], str | None] = {}
+    for field, place in sources(job):
+        found.setdefault(dataset_name(place), facts.get("data_digest") if field == "data.path" else None)
+    if job.model.hub_id is not None:
+        found["hf", job.model.hub_id] = view.run.commit
+    return found
 
 
 def dataset_name(place: str) -> tuple[str, str]:
