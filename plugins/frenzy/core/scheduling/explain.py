@@ -189,7 +189,7 @@ def _counterfactuals(trials: Trials, entry: Entry) -> tuple[str, ...]:
     """Changes that were tried, one at a time, and would start the job now."""
     found: list[str] = []
     with suppress(Untold):
-        found.extend(_helpful(trials, entry))
+        found.extend(f"With {change} it would start now." for change in _helpful(trials, entry))
     return tuple(found)
 
 
@@ -198,12 +198,11 @@ def _helpful(trials: Trials, entry: Entry) -> Iterator[str]:
     for ranked in smallest_of_each_type(entry, trials.facts.cluster)[:_MAX_TYPES_TRIED]:
         num_gpus = trials.fewest(entry, ranked.gpu_type)
         if num_gpus is not None:
-            yield f"With {num_gpus} more idle {ranked.gpu_type} it would start now."
-    for quota in trials.quotas(job):
-        yield f"With {quota} it would start now."
+            yield f"{num_gpus} more idle {ranked.gpu_type}"
+    yield from trials.quotas(job)
     weights = trials.weight(job)
     if weights is not None:
-        yield f"With weight {weights[1]:g} instead of {weights[0]:g} for queue {job.queue} it would start now."
+        yield f"weight {weights[1]:g} instead of {weights[0]:g} for queue {job.queue}"
     priority = trials.priority(job)
     if priority is not None:
-        yield f"With priority {priority} it would start now."
+        yield f"priority {priority}"

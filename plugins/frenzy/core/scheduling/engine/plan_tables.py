@@ -135,11 +135,6 @@ class Rules:
         host_bytes, cpus_per_gpu = plan.memory.host_bytes_of_node_and_rank, self.policy.cpus_per_gpu
         return _need(plan.gpu_type, plan.num_gpus, plan.tp, host_bytes, cpus_per_gpu, excluded_nodes)
 
-    @property
-    def by_priority(self) -> bool:
-        """The published algorithm knows no priority."""
-        return not isinstance(self.policy, PaperPolicy)
-
 
 @dataclass(frozen=True, slots=True)
 class Tables:

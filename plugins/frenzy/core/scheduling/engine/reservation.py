@@ -16,22 +16,26 @@ from frenzy.core.values.cluster import Placement
 from frenzy.core.values.scheduling_facts import RunningJob
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Promise:
     """``ranked`` for the job of ``entry`` from ``start_s`` on, infinite where that hangs on an end that is not known.
 
-    after: names of the jobs whose end it waits for last. instead_of: what it could have started at once, and gave up
-    for this. at_start: of each of its nodes what is left to others then. is_kept: whether GPUs are kept for it; not
-    for a job that waits its turn behind another's promise.
+    instead_of: what it could have started at once, and gave up for this. after: names of the jobs whose end it waits
+    for last. at_start: of each of its nodes what is left to others then; of none for a job that waits its turn behind
+    another's promise.
     """
 
     entry: Entry
     ranked: RankedPlan
     start_s: float
-    after: tuple[str, ...]
     instead_of: RankedPlan | None
-    at_start: dict[str, Free]
-    is_kept: bool = True
+    after: tuple[str, ...] = ()
+    at_start: dict[str, Free] = field(default_factory=dict)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether GPUs are kept for it."""
+        return bool(self.at_start)
 
     @property
     def end_s(self) -> float:
@@ -53,24 +57,16 @@ class Promise:
                 self.at_start[each.node] = change(self.at_start[each.node], need.on_node(each.num_gpus))
 
 
-@dataclass(slots=True)
 class Timeline:
     """How the room of one GPU type grows as its jobs end. A job past its expected end may end at any moment.
 
     before: the room now. ends: expected ends with their jobs, in order; infinite where they are not known.
     """
 
-    before: FreeOfType
-    now_s: float
-    rules: Rules
-    _times: list[float] = field(init=False)
-    _jobs: list[list[RunningJob]] = field(init=False)
-    _at_most: list[int] = field(init=False)
-
     def __init__(
         self, before: FreeOfType, ends: Sequence[tuple[float, RunningJob]], now_s: float, rules: Rules
     ) -> None:
-        self.before, self.now_s, self.rules = before, now_s, rules
+        self._before, self._rules = before, rules
         grouped = groupby(ends, key=lambda end: max(now_s, end[0]))
         found = [(time_s, [job for _, job in each]) for time_s, each in grouped]
         self._times, self._jobs = [time_s for time_s, _ in found], [jobs for _, jobs in found]
@@ -100,9 +96,9 @@ class Timeline:
         changed: dict[str, Free] = {}
         for jobs in self._jobs[: at + 1]:
             for job in jobs:
-                need = self.rules.need(job.plan)
+                need = self._rules.need(job.plan)
                 for each in job.placement.allocations:
-                    before = changed.get(each.node, self.before.free.get(each.node))
+                    before = changed.get(each.node, self._before.free.get(each.node))
                     if before is not None:
                         changed[each.node] = plus(before, need.on_node(each.num_gpus))
-        return self.before.with_free(changed)
+        return self._before.with_free(changed)

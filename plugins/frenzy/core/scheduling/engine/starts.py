@@ -196,17 +196,15 @@ class StartSweep(Sweep):
             and self.may_have(entry, each)
         ]
         bound = None if instead_of is None else self._key(entry, instead_of, self.now_s, price)
-        best: tuple[Key, Promise] | None = None
+        best: Promise | None = None
         for least, ranked in sorted(soonest, key=lambda each: each[0]):
-            if (best is not None and least >= best[0]) or (bound is not None and least >= bound):
+            if bound is not None and least >= bound:
                 break
             found = self._promise(entry, ranked, instead_of)
-            if found is None:
-                continue
-            key = self._key(entry, ranked, found.start_s, price)
-            if best is None or key < best[0]:
-                best = (key, found)
-        return best[1] if best is not None else None
+            key = least if found is None else self._key(entry, ranked, found.start_s, price)
+            if found is not None and (bound is None or key < bound):
+                best, bound = found, key
+        return best
 
     def _soonest_s(self, ranked: RankedPlan) -> float:
         """A time before which ``ranked`` cannot start."""
@@ -214,24 +212,14 @@ class StartSweep(Sweep):
 
     def _promise(self, entry: Entry, ranked: RankedPlan, instead_of: RankedPlan | None) -> Promise | None:
         if ranked.gpu_type in self.promises:
-            return Promise(
-                entry=entry,
-                ranked=ranked,
-                start_s=self._soonest_s(ranked),
-                after=(),
-                instead_of=instead_of,
-                at_start={},
-                is_kept=False,
-            )
+            return Promise(entry, ranked, self._soonest_s(ranked), instead_of)
         found = self._timeline(ranked).earliest(ranked.need)
         if found is None:
             return None
         start_s, after, room, placement = found
         nodes = placement.allocations
         at_start = {each.node: minus(room.free[each.node], ranked.need.on_node(each.num_gpus)) for each in nodes}
-        return Promise(
-            entry=entry, ranked=ranked, start_s=start_s, after=after, instead_of=instead_of, at_start=at_start
-        )
+        return Promise(entry, ranked, start_s, instead_of, after, at_start)
 
     def _key(self, entry: Entry, ranked: RankedPlan, start_s: float, price: float) -> Key:
         """What ``ranked`` from ``start_s`` on is worth to ``entry``, the least the best: late for its deadline, what it

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from frenzy.core.scheduling.engine.entries import Entry, waiting_entry
 from frenzy.core.scheduling.engine.plan_tables import Capacity, Rules, Tables
-from frenzy.core.scheduling.engine.policy_settings import Policy
+from frenzy.core.scheduling.engine.policy_settings import PaperPolicy, Policy
 from frenzy.core.scheduling.engine.room import FreeCapacity, Need, as_known, minus, plus
 from frenzy.core.values.cluster import Cluster, Placement
 from frenzy.core.values.resource_plan import ResourcePlan
@@ -52,7 +52,7 @@ class SchedulingState:
             tables=tables,
             capacity=capacity,
             room=room,
-            waiting=_in_queue_order(waiting, by_priority=rules.by_priority),
+            waiting=_in_queue_order(waiting, policy),
             running=running,
             ends=_ends(room, running.values()),
         )
@@ -93,12 +93,12 @@ class SchedulingState:
         return self.capacity.fits_empty(need)
 
 
-def _in_queue_order(entries: Iterable[Entry], *, by_priority: bool) -> tuple[Entry, ...]:
-    """By priority, where that counts, submission, then run key."""
+def _in_queue_order(entries: Iterable[Entry], policy: Policy) -> tuple[Entry, ...]:
+    """By priority, which the published algorithm does not know, submission, then run key."""
     # Sorts are stable, and need no tuples, which the collector would look through.
     in_order = sorted(entries, key=attrgetter("run_key"))
     in_order.sort(key=attrgetter("job.submitted_s"))
-    if by_priority:
+    if not isinstance(policy, PaperPolicy):
         in_order.sort(key=attrgetter("job.priority"), reverse=True)
     return tuple(in_order)
 
