@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import replace
 from itertools import takewhile
 
@@ -43,9 +42,10 @@ def decision_of(facts: SchedulingFacts | SchedulingState, now_s: float, policy: 
     state = as_state(facts, policy)
     if elastic.is_elastic(state):
         actions, missed = elastic.decide(state, now_s)
-        return Decision(state.facts, actions, state.after(actions, now_s), now_s, missed, moves=True)
+        after = state.after(actions, now_s)
+        return Decision(state.facts, actions, after, now_s, after.waiting, missed, moves=True)
     begun, after, last = starts.decide(state, now_s)
-    return Decision(state.facts, begun, after, now_s, last.missed, last.own_promises)
+    return Decision(state.facts, begun, after, now_s, _in_service_order(last), last.missed, last.own_promises)
 
 
 def decide(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Policy) -> tuple[Action, ...]:
@@ -70,7 +70,7 @@ def holds(decision: Decision) -> list[Hold]:
     trials = Trials(facts, then, now_s, decision.policy, decide)
     expected = expected_starts(decision)
     found = []
-    for position, entry in enumerate(_in_service_order(decision), start=1):
+    for position, entry in enumerate(decision.served, start=1):
         key, reason = entry.run_key, judge.reason(entry)
         remedy = trials.remedy(entry, reason, decision.after.room) or reason.remedy
         if remedy is not None and key in expected:
@@ -81,13 +81,10 @@ def holds(decision: Decision) -> list[Hold]:
     return found
 
 
-def _in_service_order(decision: Decision) -> Iterable[Entry]:
-    """Where jobs move, the queue's own order. Those whose old workers are still there are not served, and come last."""
-    waiting = decision.after.waiting
-    if decision.moves:
-        return waiting
-    place = {key: at for at, key in enumerate(starts.service_order(decision.after, decision.now_s))}
-    return sorted(waiting, key=lambda each: place.get(each.run_key, len(place)))
+def _in_service_order(last: starts.StartSweep) -> list[Entry]:
+    """All that wait. Those whose old workers are still there are not served, and come last."""
+    running = last.state.running
+    return [*last.line.entries, *(each for each in last.state.waiting if each.run_key in running)]
 
 
 def expected_starts(decision: Decision) -> dict[str, float]:
@@ -104,7 +101,7 @@ def expected_starts(decision: Decision) -> dict[str, float]:
 
 def _played_forward(decision: Decision) -> dict[str, float]:
     state, now_s, found = decision.after, decision.now_s, dict[str, float]()
-    front = starts.service_order(state, now_s)[: decision.policy.num_forecasts]
+    front = {each.run_key for each in decision.served[: decision.policy.num_forecasts]}
     state = replace(state, waiting=tuple([each for each in state.waiting if each.run_key in front]))
     for _ in range(_MAX_FORECAST_ENDS):
         next_s = max(now_s, min((ends[0][0] for ends in state.ends.values()), default=math.inf))

@@ -192,10 +192,8 @@ def choices_of(entry: Entry) -> Iterator[RankedPlan]:
 @given(elastic_facts(), policies)
 def test_short_cuts_change_no_target(there: SchedulingFacts, policy: HasPolicy) -> None:
     state = SchedulingState.of(there, policy)
-    capacity = Capacity.of(there.cluster)
     entries = entries_of(state, NOW_S)
-    idle = {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items()}
-    found, _ = targets(ServiceOrder.of(entries, NOW_S), idle, policy, capacity, frozenset())
+    found, _ = targets(state, ServiceOrder.of(entries, NOW_S), policy, {})
     plain = Plain(entries, state, policy).targets()
     active = [entry for entry in entries if not entry.is_fixed and (entry.current is not None or plain[entry.run_key])]
     assert [(entry.run_key, target) for entry, target in found] == [

@@ -40,37 +40,26 @@ def is_elastic(state: SchedulingState) -> bool:
 
 
 def decide(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], Mapping[str, Missed]]:
-    """Starts, resizes and preemptions; and what each job that goes on waiting found at its turn.
+    """Starts, resizes and preemptions, in the order they are served; and what each job that goes on waiting found at
+    its turn.
 
-    Jobs under memory pressure are served before all others (``swap``).
+    Jobs under memory pressure are served before all others (``swap``). Starts and resizes may use GPUs that another
+    action of the same answer gives back. A target that cannot be placed, because of how GPUs lie on nodes, is open to
+    as many as found a place, and the sweep made again.
     """
     policy = state.rules.policy
     assert isinstance(policy, HasPolicy), "only that one moves jobs"
     swaps, state = served_first(state, now_s, policy)
     line = ServiceOrder.of(entries_of(state, now_s), now_s)
-    actions, missed = _swept(state, line, policy)
-    return (*swaps, *actions), missed
-
-
-def _swept(
-    state: SchedulingState, line: ServiceOrder, policy: HasPolicy
-) -> tuple[tuple[Action, ...], Mapping[str, Missed]]:
-    """The actions that lead to what every job in ``line`` should hold, in the order they are served; and what each
-    of its waiting jobs that takes nothing found at its turn.
-
-    Starts and resizes may use GPUs that another action of the same answer gives back. A target that
-    cannot be placed, because of how GPUs lie on nodes, is open to as many as found a place, and the sweep made again.
-    """
-    idle = {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items()}
     places: Places = {}
     for _ in range(_MAX_SWEEPS):
-        found, missed = targets(line, idle, policy, state.capacity, places)
+        found, missed = targets(state, line, policy, places)
         actions, failed = _realised(state, line, found)
         if not failed:
-            return tuple(actions), missed
+            return (*swaps, *actions), missed
         places = {**places, **failed}
-    starts, _, record = starts_only.decide(state, line.now_s)
-    return starts, record.missed
+    starts, _, record = starts_only.decide(state, now_s)
+    return (*swaps, *starts), record.missed
 
 
 def _realised(

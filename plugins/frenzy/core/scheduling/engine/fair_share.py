@@ -70,41 +70,33 @@ class Turns(Protocol):
 
 @dataclass(slots=True)
 class InOrder:
-    """The turns of a single queue."""
-
-    line: ServiceOrder
-    _next: int = 0
-
-    def __iter__(self) -> Iterator[Turn]:
-        free = self.line.free
-        while self._next < len(free):
-            at = self._next
-            self._next += 1
-            yield Turn(free[at], len(free) - at - 1)
-
-    def took(self, entry: Entry, chosen: RankedPlan | None) -> None:
-        pass
-
-    def skip_waiting(self) -> list[Entry]:
-        begin, self._next = self._next, self.line.next_holding(self._next - 1)
-        return self.line.free[begin : self._next]
-
-
-@dataclass(slots=True)
-class _Queue:
-    """The entries of one queue in their order, ``at`` the next. right, held: effective GPUs."""
+    """The turns of a single queue, ``at`` the next entry."""
 
     entries: list[Entry]
-    weight: float
-    right: float
-    held: float
     at: int = 0
+
+    def __iter__(self) -> Iterator[Turn]:
+        while self.at < len(self.entries):
+            self.at += 1
+            yield Turn(self.entries[self.at - 1], len(self.entries) - self.at)
+
+    def took(self, entry: Entry, chosen: RankedPlan | None) -> None:
+        """Nobody counts what a single queue holds."""
 
     def skip_waiting(self) -> list[Entry]:
         begin = self.at
         while self.at < len(self.entries) and self.entries[self.at].current is None:
             self.at += 1
         return self.entries[begin : self.at]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Queue(InOrder):
+    """One of several queues. right, held: effective GPUs."""
+
+    weight: float
+    right: float
+    held: float
 
 
 @dataclass(slots=True)
@@ -122,7 +114,9 @@ class ShareTurns:
         if len(names) < 2:
             return None
         own = rights(names, rules, capacity)
-        queues = {name: _Queue([], rules.weight_of(name), own[name], held.get(name, 0.0)) for name in names}
+        queues = {
+            name: _Queue([], weight=rules.weight_of(name), right=own[name], held=held.get(name, 0.0)) for name in names
+        }
         return ShareTurns(queues, line.now_s).again(line.free)
 
     def again(self, entries: Iterable[Entry]) -> ShareTurns:

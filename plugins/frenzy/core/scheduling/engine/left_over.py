@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from frenzy.core.scheduling.engine.entries import Entry
@@ -48,19 +48,19 @@ class Sweep:
     not to make another job move, beside what that one loses. places: for how many there are any, of a plan that
     earlier sweeps could not place for all. quotas: GPUs claimed against them, if there are any. reserved: GPU types
     of which some are kept for a job that must not be overtaken. allowance: effective GPUs that the job whose turn
-    it is may have. holders: see ``ServiceOrder``.
+    it is may have.
     missed: of each waiting job that took nothing, by run key. _placed: how many of ``places`` are taken.
     _full: asks of which nothing fits into ``left``; emptied whenever ``left`` grows.
     """
 
     policy: BackfillPolicy
     capacity: Capacity
+    line: ServiceOrder
     left: dict[str, int]
     idle: dict[str, int]
     quotas: QuotaUse | None
-    disturbance_s: float = 0.0
     places: Places = field(default_factory=dict)
-    holders: Mapping[str, Sequence[Entry]] = field(default_factory=dict)
+    disturbance_s: float = field(init=False)
     effective: float = field(init=False)
     allowance: float = math.inf
     reserved: dict[str, Kept] = field(default_factory=dict)
@@ -70,6 +70,7 @@ class Sweep:
     _full: set[Ask] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self.disturbance_s = self.policy.disturbance * self.line.restart_s
         self.effective = self.capacity.effective
 
     def take(self, entry: Entry, ranked: RankedPlan) -> None:
@@ -124,9 +125,9 @@ class Sweep:
         """Whether a job had better wait than take ``best``."""
         return False
 
-    def keep_for(self, entry: Entry, line: ServiceOrder, _price: float) -> None:
+    def keep_for(self, entry: Entry, _price: float) -> None:
         """Reserve for a waiting ``entry`` that found no place, if none behind may take what it waits for."""
-        if line.must_not_be_overtaken(entry):
+        if self.line.must_not_be_overtaken(entry):
             self.reserve(entry)
 
     def reserve(self, entry: Entry) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from bisect import bisect_right
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -17,15 +16,14 @@ from frenzy.core.scheduling.engine.state import SchedulingState
 class ServiceOrder:
     """Entries in the order they are served, and what every sweep over them needs.
 
-    free: those that are not fixed. holding: the places in ``free`` of jobs that hold GPUs. holders: of these, by GPU
-    type, those that others may make move. kept: jobs that hold what they have until their turn comes, if ever.
-    restart_s: the median of what a move costs a job that runs. num_asks: different ones, of the jobs that wait.
-    least_priority: of those that are not fixed. now_s: when it is decided.
+    free: those that are not fixed. holders: of these, by GPU type, those that others may make move. kept: jobs that
+    hold what they have until their turn comes, if ever. restart_s: the median of what a move costs a job that runs.
+    num_asks: different ones, of the jobs that wait. least_priority: of those that are not fixed. now_s: when it is
+    decided.
     """
 
     entries: list[Entry]
     free: list[Entry]
-    holding: list[int]
     holders: dict[str, list[Entry]]
     kept: list[Entry]
     restart_s: float
@@ -36,43 +34,24 @@ class ServiceOrder:
     @staticmethod
     def of(entries: list[Entry], now_s: float) -> ServiceOrder:
         """A line of ``entries``, which are in order."""
-        running = [entry for entry in entries if entry.current is not None]
         # Only a job that runs is ever fixed.
         free = [entry for entry in entries if not entry.is_fixed]
-        costs = [entry.restart_s for entry in running if not entry.is_fixed]
-        return ServiceOrder(
-            entries,
-            free,
-            [at for at, entry in enumerate(free) if entry.current is not None],
-            _holders(free),
-            [entry for entry in running if entry.is_fixed or not entry.has_moves or entry.is_displaced],
-            statistics.median_low(costs) if costs else 0.0,
-            len({id(entry.others.ask) for entry in entries if entry.current is None}),
-            free[-1].job.priority if free else math.inf,
-            now_s,
-        )
+        holders: dict[str, list[Entry]] = {}
+        kept: list[Entry] = []
+        for entry in entries:
+            if entry.current is not None and (entry.is_fixed or not entry.has_moves or entry.is_displaced):
+                kept.append(entry)
+            elif entry.current is not None:
+                holders.setdefault(entry.current.gpu_type, []).append(entry)
+        costs = [entry.restart_s for entry in free if entry.current is not None]
+        restart_s = statistics.median_low(costs) if costs else 0.0
+        num_asks = len({id(entry.others.ask) for entry in entries if entry.current is None})
+        least_priority = free[-1].job.priority if free else math.inf
+        return ServiceOrder(entries, free, holders, kept, restart_s, num_asks, least_priority, now_s)
 
     def must_not_be_overtaken(self, entry: Entry) -> bool:
-        """Whether none behind a job that finds no place may take what it waits for."""
-        return must_not_be_overtaken(entry, self.now_s, self.least_priority)
-
-    def next_holding(self, at: int) -> int:
-        """The place in ``free`` of the next job after ``at`` that holds GPUs; the end if there is none."""
-        found = bisect_right(self.holding, at)
-        return self.holding[found] if found < len(self.holding) else len(self.free)
-
-
-def _holders(free: list[Entry]) -> dict[str, list[Entry]]:
-    found: dict[str, list[Entry]] = {}
-    for entry in free:
-        if entry.current is not None and entry.has_moves and not entry.is_displaced:
-            found.setdefault(entry.current.gpu_type, []).append(entry)
-    return found
-
-
-def must_not_be_overtaken(entry: Entry, now_s: float, least_priority: float) -> bool:
-    """Whether the job is due at ``now_s``, or matters more than that of ``least_priority``, the lowest of all."""
-    return entry.due_s <= now_s or entry.job.priority > least_priority
+        """Whether none behind a job that finds no place may take what it waits for: it is due, or matters more."""
+        return entry.due_s <= self.now_s or entry.job.priority > self.least_priority
 
 
 def entries_of(state: SchedulingState, now_s: float, *, moves: bool = True) -> list[Entry]:

@@ -22,56 +22,55 @@ from collections.abc import Mapping
 from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.fair_share import InOrder, ShareTurns, Turn, Turns
 from frenzy.core.scheduling.engine.left_over import Missed, Places, Sweep
-from frenzy.core.scheduling.engine.plan_tables import Capacity, RankedPlan
+from frenzy.core.scheduling.engine.plan_tables import RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.service_order import ServiceOrder
+from frenzy.core.scheduling.engine.state import SchedulingState
 
 Served = tuple[Entry, RankedPlan | None]
 
 
 def targets(
-    line: ServiceOrder, idle: Mapping[str, int], policy: BackfillPolicy, capacity: Capacity, places: Places
+    state: SchedulingState, line: ServiceOrder, policy: BackfillPolicy, places: Places
 ) -> tuple[list[Served], Mapping[str, Missed]]:
     """What each job should hold, in the order they are served, None for one that should stop; and what each waiting
     job that took nothing found at its turn, by run key.
 
     Fixed jobs, which keep what they have, and jobs that go on waiting are left out.
-    places: for how many there are any, of what earlier sweeps could not place for all. idle: GPUs of each type that
-    nobody holds.
+    places: for how many there are any, of what earlier sweeps could not place for all.
     """
+    idle = {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items()}
     quotas = QuotaUse(policy.queues) if policy.queues else None
-    disturbance_s = policy.disturbance * line.restart_s
-    sweep = Sweep(policy, capacity, dict(capacity.num_gpus), dict(idle), quotas, disturbance_s, places, line.holders)
+    sweep = Sweep(policy, state.capacity, line, dict(state.capacity.num_gpus), idle, quotas, places)
     held: dict[str, float] = {}
     for entry in line.kept:
         assert entry.current is not None
         sweep.take(entry, entry.current)
         held[entry.job.queue] = held.get(entry.job.queue, 0.0) + entry.current.gpus
-    return serve(sweep, line, held), sweep.missed
+    return serve(sweep, held), sweep.missed
 
 
-def serve(sweep: Sweep, line: ServiceOrder, held: Mapping[str, float]) -> list[Served]:
-    """What each job in ``line`` takes that takes or gives up anything. held: effective GPUs that each queue holds
-    already.
-    """
-    shares, served = ShareTurns.of(line, held, sweep.policy.queues, sweep.capacity), list[Served]()
-    turns: Turns = InOrder(line)
+def serve(sweep: Sweep, held: Mapping[str, float]) -> list[Served]:
+    """What each job takes that takes or gives up anything. held: effective GPUs that each queue holds already."""
+    line, served = sweep.line, list[Served]()
+    shares = ShareTurns.of(line, held, sweep.policy.queues, sweep.capacity)
+    turns: Turns = InOrder(line.free)
     if shares is not None:
-        served, later = _served_by_right(sweep, line, shares)
+        served, later = _served_by_right(sweep, shares)
         turns = shares.again(later)
-    served += _served(sweep, line, turns)
+    served += _served(sweep, turns)
     return [(entry, _settled(sweep, entry, chosen)) for entry, chosen in served]
 
 
-def _served(sweep: Sweep, line: ServiceOrder, turns: Turns) -> list[Served]:
+def _served(sweep: Sweep, turns: Turns) -> list[Served]:
     """One after the other takes what is cheapest for it."""
     served: list[Served] = []
     for turn in turns:
         entry, passed = turn.entry, [turn.entry]
         if entry.current is None and sweep.is_full(entry.others.ask):
             chosen = None
-            if sweep.num_full >= line.num_asks:
+            if sweep.num_full >= sweep.line.num_asks:
                 passed += turns.skip_waiting()
         else:
             chosen = _serve(sweep, turn)
@@ -80,11 +79,11 @@ def _served(sweep: Sweep, line: ServiceOrder, turns: Turns) -> list[Served]:
             served.append((entry, chosen))
         else:
             sweep.passed(passed)
-            sweep.keep_for(entry, line, _price(sweep, turn))
+            sweep.keep_for(entry, _price(sweep, turn))
     return served
 
 
-def _served_by_right(sweep: Sweep, line: ServiceOrder, turns: ShareTurns) -> tuple[list[Served], list[Entry]]:
+def _served_by_right(sweep: Sweep, turns: ShareTurns) -> tuple[list[Served], list[Entry]]:
     """The same within the rights of queues; and those that find nothing there, which may borrow then."""
     served, later = list[Served](), list[Entry]()
     for turn in turns:
@@ -103,7 +102,7 @@ def _served_by_right(sweep: Sweep, line: ServiceOrder, turns: ShareTurns) -> tup
             sweep.idle[entry.current.gpu_type] -= entry.num_held
         elif turn.is_due and sweep.keeps_before_borrowing():
             # What a due job lacks is kept first, or others take it within their rights for ever.
-            sweep.keep_for(entry, line, _price(sweep, turn))
+            sweep.keep_for(entry, _price(sweep, turn))
     sweep.allowance = math.inf
     return served, later
 
@@ -187,7 +186,7 @@ def _lost_by_others_s(sweep: Sweep, entry: Entry, ranked: RankedPlan, takes_s: f
     """What the jobs lose that are served last of those that hold what ``ranked`` lacks, until they have it back."""
     gpu_type, lost_s = ranked.gpu_type, 0.0
     lacks = min(ranked.num_gpus, ranked.num_gpus - _at_hand(sweep, entry, gpu_type))
-    for other in reversed(sweep.holders.get(gpu_type, ())):
+    for other in reversed(sweep.line.holders.get(gpu_type, ())):
         if lacks <= 0 or other.place <= entry.place:
             break
         taken = min(other.num_held, lacks)

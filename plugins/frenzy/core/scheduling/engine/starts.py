@@ -40,11 +40,6 @@ def decide(state: SchedulingState, now_s: float) -> tuple[tuple[Start, ...], Sch
     return tuple(starts), state, found
 
 
-def service_order(state: SchedulingState, now_s: float) -> tuple[str, ...]:
-    """Run keys of all that wait, in the order in which a sweep serves them; with shares, as if in one queue."""
-    return tuple(each.run_key for each in _line(state, now_s).entries)
-
-
 def sweep(state: SchedulingState, now_s: float) -> StartSweep:
     """One sweep over the jobs that wait."""
     policy, capacity = state.rules.numbers, state.capacity
@@ -53,6 +48,7 @@ def sweep(state: SchedulingState, now_s: float) -> StartSweep:
     found = StartSweep(
         policy=policy,
         capacity=capacity,
+        line=_line(state, now_s),
         left=idle,
         idle=dict(idle),
         quotas=QuotaUse.of(policy, running) if policy.queues else None,
@@ -60,7 +56,7 @@ def sweep(state: SchedulingState, now_s: float) -> StartSweep:
         now_s=now_s,
         room=state.room,
     )
-    serve(found, _line(state, now_s), held_by_queue(running, capacity))
+    serve(found, held_by_queue(running, capacity))
     return found
 
 
@@ -148,7 +144,7 @@ class StartSweep(Sweep):
         """A job that is promised something waits for it; a plain queue's first job that waits blocks all behind it."""
         return self.head is not None or entry.run_key in self.own_promises
 
-    def keep_for(self, entry: Entry, _line: ServiceOrder, price: float) -> None:
+    def keep_for(self, entry: Entry, price: float) -> None:
         """Promise a place to ``entry``, which found none, or let it block all behind it."""
         rules = self.state.rules.policy
         if isinstance(rules, FifoPolicy) and rules.head_blocks:

@@ -36,13 +36,15 @@ class Decision:
     """What is done, and the record from which every reason is read.
 
     facts: what was decided on. after: the state to which it leads, in which only those wait that no action serves.
-    missed: what each of those found at its turn, by run key. promises: likewise. moves: whether jobs may be moved.
+    served: those in the order they are served. missed: what each found at its turn, by run key. promises: likewise.
+    moves: whether jobs may be moved.
     """
 
     facts: SchedulingFacts
     actions: tuple[Action, ...]
     after: SchedulingState
     now_s: float
+    served: Sequence[Entry]
     missed: Mapping[str, Missed]
     promises: Mapping[str, Promise] = field(default_factory=dict)
     moves: bool = False
