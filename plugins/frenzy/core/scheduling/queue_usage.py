@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from frenzy.core.scheduling.engine.fair_share import held_by_queue, rights
 from frenzy.core.scheduling.engine.plan_tables import Capacity
+from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.values.queue_rules import QueueRules, QuotaRow, ShareRow
 from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob, SchedulingFacts
 
@@ -53,16 +54,15 @@ def _quotas(facts: SchedulingFacts, rules: QueueRules) -> tuple[QuotaRow, ...]:
     known = [(each.name, "") for each in rules.queues] + [("", each.name) for each in rules.teams]
     jobs = [(job.queue, job.team) for job in _active(facts)]
     limits = dict.fromkeys(limit for key in (*known, *sorted(jobs)) for limit in rules.limits_of(*key))
+    held = QuotaUse(rules)
+    for job in facts.running:
+        held.add(job, job.plan.gpu_type, job.plan.num_gpus)
     return tuple(
         QuotaRow(
             holder=limit.holder,
             name=limit.name,
             gpu_type=limit.gpu_type,
-            held=sum(
-                job.plan.num_gpus
-                for job in facts.running
-                if limit in rules.limits_of(job.queue, job.team) and limit.gpu_type in (None, job.plan.gpu_type)
-            ),
+            held=held.held(limit),
             max_gpus=limit.num_gpus,
         )
         for limit in limits

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from frenzy.core.scheduling.engine.placement import place_in
@@ -51,24 +52,23 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class PlanTable:
-    """Some plans of a job, in its order of preference.
+    """Some plans of a job.
 
-    listed: all; plans: those whose GPU type is there. least: the one with the least work, in effective GPU-seconds;
-    None where there is no plan. is_by_speed: whether the plans are in order of their run times.
+    listed: all, in its order of preference. plans: those whose GPU type is there; the fastest first, unless they are
+    to be taken in order. least: the one with the least work, in effective GPU-seconds; None where there is no plan.
     """
 
     listed: tuple[RankedPlan, ...]
     plans: tuple[RankedPlan, ...]
     ask: Ask
     least: RankedPlan | None
-    is_by_speed: bool
 
     def work(self, left: float) -> float:
         """Effective GPU-seconds of ``left`` of the job with its most efficient plan."""
         return left * self.least.unit_s * self.least.gpus if self.least is not None else 0.0
 
 
-NOTHING: Final = PlanTable((), (), Ask((), ()), None, True)
+NOTHING: Final = PlanTable((), (), Ask((), ()), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -170,7 +170,8 @@ class Tables:
             if len(self._waiting) >= _MOST_TABLES:
                 self._waiting.clear()
                 self._asks.clear()
-            known = self._waiting[key] = (job.plans, self._table(self._worth_trying(job)))
+            in_order = job.ordered or not isinstance(self.rules.policy, BackfillPolicy)
+            known = self._waiting[key] = (job.plans, self._table(self._worth_trying(job), in_order=in_order))
         return known[1]
 
     def of_running(self, job: RunningJob, *, is_displaced: bool = False) -> tuple[RankedPlan, PlanTable]:
@@ -212,15 +213,12 @@ class Tables:
         need = self.rules.need(plan, excluded_nodes)
         return RankedPlan(plan, need, plan.gpu_type, plan.num_gpus, plan.predicted_run_s, gpus)
 
-    def _table(self, listed: Sequence[RankedPlan]) -> PlanTable:
-        plans = tuple([each for each in listed if each.gpu_type in self.speed])
-        return PlanTable(
-            tuple(listed),
-            plans,
-            self._ask(listed, plans),
-            min(plans, key=lambda each: each.unit_s * each.gpus, default=None),
-            all(one.unit_s <= next_.unit_s for one, next_ in zip(plans, plans[1:], strict=False)),
-        )
+    def _table(self, listed: Sequence[RankedPlan], *, in_order: bool = False) -> PlanTable:
+        plans = [each for each in listed if each.gpu_type in self.speed]
+        if not in_order:
+            plans.sort(key=attrgetter("unit_s"))
+        least = min(plans, key=lambda each: each.unit_s * each.gpus, default=None)
+        return PlanTable(tuple(listed), tuple(plans), self._ask(listed, plans), least)
 
     def _ask(self, listed: Sequence[RankedPlan], plans: Sequence[RankedPlan]) -> Ask:
         """One for all that ask for the same, of GPUs with the same memory."""

@@ -158,12 +158,12 @@ def _cheapest(sweep: Sweep, entry: Entry, price: float, by_s: float) -> RankedPl
     if current is not None and entry.run_s(current) <= by_s and _may_stay(sweep, entry, current):
         best, least, again_s = current, _cost_to_stay(sweep, entry, current, price), entry.moves_again_s
     left, left_s, restart_s, by_cost = sweep.left, entry.left, entry.restart_s, entry.by_cost
-    never_cheaper = math.inf if by_cost or not table.is_by_speed else least
+    goes_by_time = not (by_cost or entry.in_order)
     for ranked in table.plans:
         if ranked.num_gpus > left.get(ranked.gpu_type, 0):
             continue
         takes_s = left_s * ranked.unit_s + restart_s
-        if takes_s >= never_cheaper:
+        if goes_by_time and takes_s >= least:
             break
         if takes_s > by_s:
             continue
@@ -178,7 +178,6 @@ def _cheapest(sweep: Sweep, entry: Entry, price: float, by_s: float) -> RankedPl
             cost += sweep.disturbance_s + _lost_by_others_s(sweep, entry, ranked, takes_s)
         if cost < least:
             best, least = ranked, cost
-            never_cheaper = math.inf if by_cost or not table.is_by_speed else least
     return best
 
 
@@ -265,7 +264,7 @@ def _grown(sweep: Sweep, entry: Entry, chosen: RankedPlan) -> RankedPlan:
         threshold = entry.run_s(chosen) * sweep.policy.hysteresis - entry.moves_again_s
     else:
         threshold = entry.run_s(chosen) + entry.restart_s
-    if not _could_be_faster(entry, threshold):
+    if _fastest_s(entry) >= threshold:
         return chosen
     sweep.give_back(entry, chosen)
     best = _faster(sweep, entry, threshold) or chosen
@@ -273,26 +272,23 @@ def _grown(sweep: Sweep, entry: Entry, chosen: RankedPlan) -> RankedPlan:
     return best
 
 
-def _could_be_faster(entry: Entry, threshold: float) -> bool:
-    """Whether any plan, open or not, takes less than ``threshold`` seconds; True where that takes a search."""
-    table = entry.others
-    if not table.is_by_speed or (entry.current is not None and entry.run_s(entry.current) < threshold):
-        return True
-    return bool(table.plans) and entry.run_s(table.plans[0]) + entry.restart_s < threshold
+def _fastest_s(entry: Entry) -> float:
+    """Seconds to its end with the fastest plan that it has or could have."""
+    plans = entry.others.plans
+    moved_s = entry.run_s(plans[0]) + entry.restart_s if plans else math.inf
+    return moved_s if entry.current is None else min(moved_s, entry.run_s(entry.current))
 
 
 def _faster(sweep: Sweep, entry: Entry, threshold: float) -> RankedPlan | None:
     """The fastest open plan that takes less than ``threshold`` seconds."""
-    best, current, table = None, entry.current, entry.others
+    best, current = None, entry.current
     if current is not None and entry.run_s(current) < threshold and _may_stay(sweep, entry, current):
         best, threshold = current, entry.run_s(current)
     left, left_s, restart_s = sweep.left, entry.left, entry.restart_s
-    for ranked in table.plans:
+    for ranked in entry.others.plans:
         takes_s = left_s * ranked.unit_s + restart_s
         if takes_s >= threshold:
-            if table.is_by_speed:
-                break
-            continue
+            break
         if ranked.num_gpus <= left.get(ranked.gpu_type, 0) and _is_open(sweep, entry, ranked):
-            best, threshold = ranked, takes_s
+            return ranked
     return best
