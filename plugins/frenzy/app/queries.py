@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from frenzy.app.facts import expected_end_s, present_facts, scheduling_facts
+from frenzy.app.queue_usage import QueueUsage, usage_of
 from frenzy.app.services import Services, require_run
 from frenzy.core.lifecycle.evidence import believed, bounds_of
 from frenzy.core.lifecycle.monitor import progress_text
@@ -42,7 +43,6 @@ from frenzy.core.runs.views import (
     RunningRow,
 )
 from frenzy.core.scheduling import explain as explain_placement
-from frenzy.core.scheduling.queue_usage import QueueUsage, usage_of
 from frenzy.core.values.telemetry import StepPeak, StepRecord, fold_steps
 from frenzy.core.values.units import format_bytes
 from frenzy.ports import LedgerTx

@@ -62,11 +62,9 @@ class _Asked:
 
     def sooner(self) -> list[RankedPlan]:
         """Of each GPU type the ranked with which it would end soonest, if that is sooner; most to gain first."""
-        waiting = self.job.as_waiting(self.job.progress(self.now_s))
-        plans = Tables.of(self.policy, self.facts.cluster).of_waiting(waiting).listed
+        _, others = Tables.of(self.policy, self.facts.cluster).of_running(self.job)
         most_bytes = _MOST_TIMES_THE_MEMORY * self.job.plan.gpu_memory_bytes
-        sooner = [each for each in plans if self.gain_s(each) > 0 and each.plan.gpu_memory_bytes <= most_bytes]
-        sooner.sort(key=lambda each: (each.unit_s, each.num_gpus))
+        sooner = [each for each in others.plans if self.gain_s(each) > 0 and each.plan.gpu_memory_bytes <= most_bytes]
         return one_for_each_type(sooner, self.facts.cluster)[:_MAX_TYPES]
 
     def move(self, facts: SchedulingFacts) -> Resize | Preempt | None:

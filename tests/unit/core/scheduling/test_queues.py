@@ -20,8 +20,8 @@ from tests.unit.core.has_world import (
     waiting,
 )
 
+from frenzy.app.queue_usage import usage_of
 from frenzy.core.scheduling import BackfillPolicy, HasPolicy, SchedulingState, apply_actions, explain, schedule
-from frenzy.core.scheduling.queue_usage import usage_of
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.queue_rules import QueueRule, QueueRules, Quota, TeamRule
 from frenzy.core.values.resource_plan import ResourcePlan

@@ -37,7 +37,7 @@ class Plain:
     def __init__(self, entries: list[Entry], state: SchedulingState, policy: HasPolicy) -> None:
         capacity = Capacity.of(state.cluster)
         self.entries, self.policy = entries, policy
-        self.left, self.fits_empty = dict(capacity.num_gpus), state.fits_empty
+        self.left, self.fits_empty = dict(capacity.num_gpus), state.capacity.fits_empty
         self.reserved: set[str] = set()
         self.idle = {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items()}
         self.effective = capacity.effective

@@ -48,12 +48,7 @@ def is_at_risk(entry: Entry, now_s: float, slack: float, possible: Iterable[Rank
 
 def possible_plans(state: SchedulingState, entry: Entry) -> list[RankedPlan]:
     """What ``entry`` could ever have: a node has room for it, and no quota is too small."""
-    limits = QuotaUse(queue_rules(state.rules.policy))
-    return [
-        each
-        for each in entry.others.plans
-        if state.fits_empty(each.need) and limits.exceeded(entry.job, each.gpu_type, each.num_gpus) is None
-    ]
+    return state.possible(entry, QuotaUse(queue_rules(state.rules.policy)))
 
 
 def fastest_of(entry: Entry, possible: Iterable[RankedPlan]) -> float:

@@ -153,6 +153,6 @@ def _without_beneficiary(state: SchedulingState, line: ServiceOrder, entry: Entr
     for first in line.entries:
         if first.current is not None or first.place > entry.place or not line.must_not_be_overtaken(first):
             continue
-        if any(each.gpu_type == gpu_type and state.fits_empty(each.need) for each in first.others.plans):
+        if any(each.gpu_type == gpu_type and state.capacity.fits_empty(each.need) for each in first.others.plans):
             return f"Its GPUs are kept for {_for(first, entry)}"
     return "Its GPUs are needed by jobs that are served before it"

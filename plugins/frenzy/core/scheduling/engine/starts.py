@@ -97,8 +97,7 @@ class StartSweep(Sweep):
     def _keep(self, entry: Entry, ranked: RankedPlan, sign: int) -> None:
         """Start ``ranked``, or take the start of it back."""
         Sweep._keep(self, entry, ranked, sign)
-        promise = self.promises.get(ranked.gpu_type)
-        lasts = promise is not None and not promise.begins_after(self._end_s(entry, ranked))
+        promise = self._promise_before_end(entry, ranked)
         if sign > 0:
             placement = self._place(entry, ranked)
             assert placement is not None, "only what has a place is taken"
@@ -110,22 +109,22 @@ class StartSweep(Sweep):
             self.room = self.room.release(ranked.need, placement)
             self._nowhere.clear()
         self._timelines.pop(ranked.gpu_type, None)
-        if promise is not None and lasts:
+        if promise is not None:
             promise.narrow(ranked.need, placement, sign)
 
-    def _end_s(self, entry: Entry, ranked: RankedPlan) -> float:
-        return self.now_s + entry.restart_s + entry.run_s(ranked)
+    def _promise_before_end(self, entry: Entry, ranked: RankedPlan) -> Promise | None:
+        """The promise of GPUs of its type that ``ranked``, started now, would not leave in time."""
+        promise, end_s = self.promises.get(ranked.gpu_type), self.now_s + entry.restart_s + entry.run_s(ranked)
+        return None if promise is None or promise.begins_after(end_s) else promise
 
     def _place(self, entry: Entry, ranked: RankedPlan) -> Placement | None:
-        need, promise, room = ranked.need, self.promises.get(ranked.gpu_type), self.room.by_type[ranked.gpu_type]
-        within = promise is not None and not promise.begins_after(self._end_s(entry, ranked))
-        if need.num_gpus > room.idle_gpus or (within, need) in self._nowhere:
+        need, room, promise = ranked.need, self.room.by_type[ranked.gpu_type], self._promise_before_end(entry, ranked)
+        key = promise is not None, need
+        if need.num_gpus > room.idle_gpus or key in self._nowhere:
             return None
-        if promise is not None and within:
-            room = promise.spare(room)
-        placement = place(room, need)
+        placement = place(room if promise is None else promise.spare(room), need)
         if placement is None:
-            self._nowhere.add((within, need))
+            self._nowhere.add(key)
         return placement
 
     def found(self) -> tuple[dict[str, int], dict[str, Kept]]:

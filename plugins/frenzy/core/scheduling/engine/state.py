@@ -9,9 +9,10 @@ from operator import attrgetter
 from types import MappingProxyType
 
 from frenzy.core.scheduling.engine.entries import Entry, waiting_entry
-from frenzy.core.scheduling.engine.plan_tables import Capacity, Rules, Tables
+from frenzy.core.scheduling.engine.plan_tables import Capacity, RankedPlan, Rules, Tables
 from frenzy.core.scheduling.engine.policy_settings import PaperPolicy, Policy
-from frenzy.core.scheduling.engine.room import FreeCapacity, Need, as_known, minus, plus
+from frenzy.core.scheduling.engine.quotas import QuotaUse
+from frenzy.core.scheduling.engine.room import FreeCapacity, as_known, minus, plus
 from frenzy.core.values.cluster import Cluster, Placement
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import Action, Hold, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
@@ -88,9 +89,13 @@ class SchedulingState:
             ends=_ends(room, started, ends),
         )
 
-    def fits_empty(self, need: Need) -> bool:
-        """Whether ``need`` would fit if nothing ran."""
-        return self.capacity.fits_empty(need)
+    def possible(self, entry: Entry, quotas: QuotaUse) -> list[RankedPlan]:
+        """What of ``entry`` a node has room for, if nothing runs, and ``quotas`` allow."""
+        return [
+            each
+            for each in entry.others.plans
+            if self.capacity.fits_empty(each.need) and quotas.exceeded(entry.job, each.gpu_type, each.num_gpus) is None
+        ]
 
 
 def _in_queue_order(entries: Iterable[Entry], policy: Policy) -> tuple[Entry, ...]:

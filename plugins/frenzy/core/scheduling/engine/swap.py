@@ -99,16 +99,11 @@ class _Search:
     _holders: dict[str, list[Entry]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        state, job = self.state, self.entry.job
+        state = self.state
         self._quotas = QuotaUse.of(self.policy, state.running.values())
-        self._wanted = _wanted_before(state, job.priority, self._quotas)
-        self.plans = [
-            ranked
-            for ranked in self.entry.others.listed
-            if ranked.gpu_type not in self._wanted
-            and self._quotas.exceeded(job, ranked.gpu_type, ranked.num_gpus) is None
-            and state.fits_empty(ranked.need)
-        ]
+        self._wanted = _wanted_before(state, self.entry.job.priority, self._quotas)
+        possible = state.possible(self.entry, self._quotas)
+        self.plans = [ranked for ranked in possible if ranked.gpu_type not in self._wanted]
 
     def best(self) -> Swap | None:
         """The first plan that finds idle GPUs; else the swap by which both jobs lose least time."""
@@ -222,9 +217,5 @@ def _wanted_before(state: SchedulingState, priority: int, quotas: QuotaUse) -> s
         if entry.job.priority <= priority:
             break
         if entry.run_key not in state.running:
-            wanted.update(
-                each.gpu_type
-                for each in entry.others.listed
-                if quotas.exceeded(entry.job, each.gpu_type, each.num_gpus) is None and state.fits_empty(each.need)
-            )
+            wanted.update(each.gpu_type for each in state.possible(entry, quotas))
     return wanted

@@ -119,7 +119,7 @@ class Judge:
     def option(self, entry: Entry, ranked: RankedPlan) -> str:
         """What became of one plan of a waiting job, as a sentence."""
         need, name, missed = ranked.need, ranked.plan.plan_id, self._decision.missed.get(entry.job.run_key)
-        if not self._state.fits_empty(need):
+        if not self._state.capacity.fits_empty(need):
             return f"{name} does not fit the nodes in service, even when they are empty."
         if missed is None:
             return f"{name} needs {asked(need)}; {self._idle(need.gpu_type)}."
@@ -140,7 +140,7 @@ class Judge:
 
     def _judge(self, entry: Entry, missed: Missed) -> Reason:
         state = self._state
-        possible = [ranked for ranked in entry.others.listed if state.fits_empty(ranked.need)]
+        possible = [ranked for ranked in entry.others.listed if state.capacity.fits_empty(ranked.need)]
         if not possible:
             return impossible(state, [ranked.need for ranked in entry.others.listed])
         found = [(each, _exceeded(missed, entry, each)) for each in possible]
