@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from frenzy.app.facts import newcomer, scheduling_facts
+from frenzy.app.inventory import refresh_inventory
 from frenzy.app.plan_listing import ASSUMED_STEPS, plan_facts, tuned_request
 from frenzy.app.register import check_runs_read, planned, record_of
 from frenzy.app.services import Services
@@ -15,7 +17,7 @@ from frenzy.core.runs.access import Caller
 from frenzy.core.runs.ledger import DataFacts, RunIdentity, RunRecord
 from frenzy.core.runs.protocol import RegisterRun, WhatIf
 from frenzy.core.runs.views import DraftView
-from frenzy.core.values.errors import SpecError, Violation
+from frenzy.core.values.errors import SpecError, TemporaryError, Violation
 from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.resource_plan import Candidate
 from frenzy.core.values.scheduling_facts import Hold, Start
@@ -80,7 +82,10 @@ def draft(
     micro_batch_size, extra_bytes_per_gpu: as of ``first_plans``.
     """
     run = _run_of(services, job, model_config, data_facts)
-    preview = planned(services, run, micro_batch_size=micro_batch_size, extra_bytes_per_gpu=extra_bytes_per_gpu)
+    plans = partial(planned, services, run, micro_batch_size=micro_batch_size, extra_bytes_per_gpu=extra_bytes_per_gpu)
+    preview = plans()
+    if preview.reason is not None and _has_changed(services):
+        preview = plans()
     fitting = sorted((each for each in preview.candidates if each.feasible), key=lambda each: each.rank or 0)
     refused = [each for each in preview.candidates if not each.feasible]
     view = replace(
@@ -92,6 +97,15 @@ def draft(
         reason=preview.reason,
     )
     return _with_decision(services, view, run, fitting) if fitting else view
+
+
+def _has_changed(services: Services) -> bool:
+    """Whether the cluster is another than the one that was known; from now on it is known."""
+    try:
+        with services.ledger.transaction() as tx:
+            return refresh_inventory(tx, services)
+    except TemporaryError:  # nobody tells what the cluster is now
+        return False
 
 
 def _run_of(services: Services, job: TrainingJob, config: Mapping[str, Any], data_facts: DataFacts) -> RunRecord:

@@ -125,6 +125,16 @@ def test_a_job_that_never_fits_is_told_the_remedy(user: Users) -> None:
     assert view.reason is not None and view.reason.remedy
 
 
+def test_gpus_that_were_added_a_moment_ago_count_before_a_job_is_said_to_fit_nowhere(
+    user: Users, services: Services
+) -> None:
+    there = services.inventory.cluster()
+    before = replace(there, gpu_types=tuple(replace(each, memory_bytes=2**20) for each in there.gpu_types))
+    with services.ledger.transaction() as tx:
+        tx.put_cluster(before)
+    assert drafted(user("ada")).num_fitting > 0
+
+
 def test_every_violation_is_told_as_at_a_submission(user: Users, models: FakeModels) -> None:
     text = YAML.replace("max_steps: 100", "max_steps: 0").replace("sequence_length", "seq_length")
     draft = refused(user("ada"), text)
