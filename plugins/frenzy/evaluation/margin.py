@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from frenzy.core.memory.activation_coefficients import Attention
-from frenzy.core.memory.allocator_holes import largest_elements, lost_bytes
+from frenzy.core.memory.allocator_holes import lost_bytes
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.cuda_memory import CONTEXT_BYTES
 from frenzy.core.memory.torch_kernels import TorchRun
@@ -50,8 +50,7 @@ def _holes(run: ModelledRun) -> int:
         return 0
     eager = run.coefficients.attention is Attention.EAGER
     logits = not run.fused_linear_loss
-    elements = largest_elements(run.shape, run.sequence_length, has_logits=logits, has_scores=eager)
-    return lost_bytes(elements) * run.micro_batch
+    return run.micro_batch * lost_bytes(run.shape, run.sequence_length, has_logits=logits, has_scores=eager)
 
 
 def is_fitted(row: PublishedRow) -> bool:
