@@ -13,7 +13,7 @@ from enum import StrEnum
 from itertools import islice
 
 from frenzy.core.scheduling.better_plans import better_plans
-from frenzy.core.scheduling.engine.deadlines import running_sentence
+from frenzy.core.scheduling.engine.deadlines import deadline_sentence, running_sentence
 from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy, Policy
 from frenzy.core.scheduling.engine.state import SchedulingState, end_of
@@ -104,7 +104,7 @@ def explain(facts: SchedulingFacts, run_key: str, now_s: float, policy: Policy) 
         reason=hold.reason,
         position=hold.position,
         expected_start_s=hold.expected_start_s,
-        deadline=judge.deadline(entry),
+        deadline=deadline_sentence(decision.after, entry, now_s),
         # None of a job whose old workers are still there: it had no turn.
         options=() if run_key in decision.after.running else _options(judge, entry),
         held=tuple(_held(decision.after, entry, now_s)),

@@ -9,12 +9,12 @@ want of room on any node or by a quota, are not counted.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.plan_tables import RankedPlan
-from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy, Policy, queue_rules
+from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy, queue_rules
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.state import SchedulingState
 from frenzy.core.scheduling.engine.wording import about
@@ -24,56 +24,55 @@ from frenzy.core.values.scheduling_facts import RunningJob
 _FIRST_S: Final = -1e10
 
 
-def with_deadline(entry: Entry, now_s: float, slack: float, possible: Sequence[RankedPlan]) -> Entry:
-    """``entry`` as its deadline makes it at ``now_s``: what it must be done by, and served first if that is at risk.
-
-    possible: what it could ever have instead of what it has.
-    """
+def with_deadline(state: SchedulingState, entry: Entry, now_s: float) -> Entry:
+    """``entry`` as its deadline makes it at ``now_s``: what it must be done by, and served first if that is at risk."""
     deadline_s = entry.job.deadline_s
-    if deadline_s is None or fastest_of(entry, possible) > deadline_s - now_s:
+    possible = _possible(state, entry)
+    if deadline_s is None or _fastest_s(entry, possible) > deadline_s - now_s:
         return entry
     # A ladder of plans is climbed in its own order, however late it is.
     by_s = math.inf if entry.in_order else deadline_s - now_s
-    if not is_at_risk(entry, now_s, slack, possible):
-        return entry._replace(by_s=by_s)
-    return entry._replace(by_s=by_s, due_s=min(entry.due_s, _FIRST_S + deadline_s))
+    is_first = _is_at_risk(entry, deadline_s - now_s, state.rules.numbers.deadline_slack, possible)
+    return entry._replace(by_s=by_s, due_s=min(entry.due_s, _FIRST_S + deadline_s) if is_first else entry.due_s)
 
 
-def is_at_risk(entry: Entry, now_s: float, slack: float, possible: Iterable[RankedPlan]) -> bool:
+def _is_at_risk(entry: Entry, left_s: float, slack: float, possible: Iterable[RankedPlan]) -> bool:
     """Whether a deadline that can be met leaves less than ``slack`` times what the job would take as is usual."""
-    assert entry.job.deadline_s is not None
     typical = entry.current or min(possible, key=lambda each: each.unit_s * each.gpus, default=None)
-    return typical is not None and slack * entry.run_s(typical) > entry.job.deadline_s - now_s
+    return typical is not None and slack * entry.run_s(typical) > left_s
 
 
-def possible_plans(state: SchedulingState, entry: Entry) -> list[RankedPlan]:
-    """What ``entry`` could ever have: a node has room for it, and no quota is too small."""
+def _possible(state: SchedulingState, entry: Entry) -> list[RankedPlan]:
+    """What ``entry`` could ever have instead of what it has: a node has room for it, and no quota is too small."""
     return state.possible(entry, QuotaUse(queue_rules(state.rules.policy)))
 
 
-def fastest_of(entry: Entry, possible: Iterable[RankedPlan]) -> float:
+def _fastest_s(entry: Entry, possible: Iterable[RankedPlan]) -> float:
     """Seconds to the end with the fastest of what is ``possible``, restart included, or what it has; else infinite."""
     moved_s = min((entry.run_s(each) + entry.restart_s for each in possible), default=math.inf)
     return min(moved_s, math.inf if entry.current is None else entry.run_s(entry.current))
 
 
-def lost_sentence(entry: Entry, possible: Sequence[RankedPlan], now_s: float) -> str | None:
+def lost_sentence(state: SchedulingState, entry: Entry, now_s: float) -> str | None:
     """That the deadline of a waiting job cannot be met any more; None if it can, or there is none."""
-    deadline_s, fastest_s = entry.job.deadline_s, fastest_of(entry, possible)
-    if deadline_s is None or fastest_s <= deadline_s - now_s:
+    deadline_s = entry.job.deadline_s
+    if deadline_s is None:
+        return None
+    fastest_s = _fastest_s(entry, _possible(state, entry))
+    if fastest_s <= deadline_s - now_s:
         return None
     when = f"is in {about(deadline_s - now_s)}" if deadline_s > now_s else f"was {about(now_s - deadline_s)} ago"
     takes = f"its fastest plan takes {about(fastest_s)}" if fastest_s < math.inf else "it has no plan that could run"
     return f"Its deadline {when} and cannot be met: {takes}; it is served as a job without one."
 
 
-def deadline_sentence(entry: Entry, possible: Sequence[RankedPlan], now_s: float, policy: Policy) -> str | None:
+def deadline_sentence(state: SchedulingState, entry: Entry, now_s: float) -> str | None:
     """What the deadline of a waiting job does for it; None where that is nothing, or its reason says it."""
-    deadline_s = entry.job.deadline_s
-    if deadline_s is None or not isinstance(policy, BackfillPolicy) or lost_sentence(entry, possible, now_s):
+    deadline_s, policy = entry.job.deadline_s, state.rules.policy
+    if deadline_s is None or not isinstance(policy, BackfillPolicy) or lost_sentence(state, entry, now_s):
         return None
     when = about(deadline_s - now_s)
-    if is_at_risk(entry, now_s, policy.deadline_slack, possible):
+    if _is_at_risk(entry, deadline_s - now_s, policy.deadline_slack, _possible(state, entry)):
         return f"Its deadline in {when} is at risk: it is served before others of its priority."
     return f"Its deadline in {when} is not at risk yet: it waits in its usual place."
 

@@ -7,7 +7,7 @@ import statistics
 from dataclasses import dataclass
 from operator import attrgetter
 
-from frenzy.core.scheduling.engine.deadlines import possible_plans, with_deadline
+from frenzy.core.scheduling.engine.deadlines import with_deadline
 from frenzy.core.scheduling.engine.entries import Entry, running_entry
 from frenzy.core.scheduling.engine.state import SchedulingState
 
@@ -65,11 +65,7 @@ def entries_of(state: SchedulingState, now_s: float, *, moves: bool = True) -> l
     if moves:
         entries += [running_entry(job, now_s, tables, capacity, policy) for job in running.values()]
     if any(entry.job.deadline_s is not None for entry in entries):
-        slack = policy.deadline_slack
-        entries = [
-            entry if entry.job.deadline_s is None else with_deadline(entry, now_s, slack, possible_plans(state, entry))
-            for entry in entries
-        ]
+        entries = [entry if entry.job.deadline_s is None else with_deadline(state, entry, now_s) for entry in entries]
     # By ``place``: sorts are stable, and need no tuples, which the collector would look through.
     entries.sort(key=attrgetter("run_key"))
     entries.sort(key=attrgetter("due_s"))

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from frenzy.core.scheduling.engine.deadlines import deadline_sentence, lost_sentence, possible_plans
+from frenzy.core.scheduling.engine.deadlines import lost_sentence
 from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.fair_share import held_by_queue, rights
 from frenzy.core.scheduling.engine.left_over import Kept, Missed
@@ -97,17 +97,8 @@ class Judge:
         reason = self._shared.get(key)
         if reason is None:
             reason = self._shared[key] = self._judge(entry, missed)
-        if job.deadline_s is None:
-            return reason
-        lost = lost_sentence(entry, possible_plans(self._state, entry), self._decision.now_s)
+        lost = lost_sentence(self._state, entry, self._decision.now_s)
         return reason if lost is None else replace(reason, detail=f"{reason.sentence} {lost}")
-
-    def deadline(self, entry: Entry) -> str | None:
-        """What the job's deadline does for it, if it has one."""
-        if entry.job.deadline_s is None:
-            return None
-        possible = possible_plans(self._state, entry)
-        return deadline_sentence(entry, possible, self._decision.now_s, self._decision.policy)
 
     def when(self, run_key: str, expected_start_s: float) -> str:
         """When the job is expected to start, and once whose end, if that was foreseen."""
