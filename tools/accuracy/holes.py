@@ -125,7 +125,7 @@ class TracedStep:
 def traced_step(case: Case) -> TracedStep:
     """The second step of ``case``: in the first DeepSpeed makes what stays."""
     lengths = (case.length // 4, case.length // 2, case.length)
-    traced = [_second_step(list(_changes(case, each))) for each in lengths]
+    traced = [second_step(list(_changes(case, each))) for each in lengths]
     sizes = np.array([each for _, _, each in traced], dtype=np.float64)
     powers = np.linalg.solve(np.vander(np.array(lengths, dtype=np.float64), increasing=True), sizes)
     resident, order, _ = traced[-1]
@@ -168,7 +168,7 @@ def _settings(case: Case, hidden: int) -> Mapping[str, Any]:
     }
 
 
-def _second_step(found: Sequence[tuple[int, int]]) -> tuple[list[int], list[int], list[int]]:
+def second_step(found: Sequence[tuple[int, int]]) -> tuple[list[int], list[int], list[int]]:
     """What stays; the order of the step's own tensors, numbered as they come; their bytes."""
     begin = found.index((-1, 0))
     held: dict[int, int] = {}

@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from frenzy.core.values.job import Precision
+from frenzy.trainer.trace.step import TraceChoices, traced_run
 from tools.accuracy.caching_allocator import Block, CachingAllocator, CardIsFull, replayed
-from tools.accuracy.holes import TracedStep, drawn_lengths
+from tools.accuracy.holes import TracedStep, drawn_lengths, second_step
+from tools.accuracy.trace_rows import changes
 
 MIB = 2**20
 
@@ -63,6 +66,30 @@ def a_step() -> TracedStep:
     return TracedStep(
         resident=(16 * MIB,), order=(0, 1, ~1, ~0), powers=np.array([[0.0, 0.0], [4.0 * MIB, 32.0 * MIB]])
     )
+
+
+def test_the_second_step_is_told_from_what_stays() -> None:
+    begin, ends = (-1, 0), 0
+    first = [(0, 7), (1, 5), (1, ends), (2, 3)]
+
+    resident, order, sizes = second_step([*first, begin, (2, ends), (3, 4), (4, 6), (3, ends)])
+
+    assert (resident, order, sizes) == ([7], [0, 1, ~0], [4, 6])
+
+
+def test_a_traced_step_takes_in_the_allocator_what_its_tensors_take() -> None:
+    config = {"model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}
+    choices = TraceChoices(batch=1, sequence_length=512, precision=Precision.BF16, checkpointing=True)
+    played: list[CachingAllocator] = []
+
+    result = traced_run(
+        {**config, "num_attention_heads": 4, "vocab_size": 8192},
+        choices,
+        seen=lambda log, _: played.append(replayed(changes(log), 1 << 40)),
+    )
+
+    assert result.peak_bytes <= played[0].most_used_bytes <= 1.1 * result.peak_bytes
+    assert played[0].used_bytes <= played[0].reserved_bytes
 
 
 def test_sizes_follow_the_length() -> None:
