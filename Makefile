@@ -35,7 +35,7 @@ test: $(STAMP) ## proof that it works: unit, contract, several ranks, jobs throu
 ifdef ARGS
 	@$(PYTEST) $(ARGS)
 else
-	@$(PYTEST) $(PARALLEL) tests/unit tests/tools tests/contract tests/trainer -m "not thorough"
+	@$(PYTEST) $(PARALLEL) tests/unit tests/contract tests/trainer -m "not thorough"
 	@$(PYTEST) tests/e2e -m "not thorough"
 endif
 

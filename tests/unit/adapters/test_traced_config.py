@@ -26,6 +26,7 @@ def test_a_known_family_is_not_traced() -> None:
     assert planned_config(model, TRAINING)[1].keys().isdisjoint({MODULE_TREE, MODEL_TRACE})
 
 
+@pytest.mark.thorough  # it traces a model
 def test_another_family_is_traced_with_its_progress_and_what_is_found_is_kept(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     model, config = planned_config(
@@ -64,6 +65,7 @@ def test_what_a_user_says_was_measured_is_not_believed() -> None:
     assert config.keys().isdisjoint({MODULE_TREE, MODEL_TRACE})
 
 
+@pytest.mark.thorough  # it traces a model
 def test_a_model_that_cannot_be_built_here_is_left_to_be_refused() -> None:
     config = planned_config(ModelSpec(config={"model_type": "t5"}), TRAINING)[1]
     assert config.keys().isdisjoint({MODULE_TREE, MODEL_TRACE})

@@ -22,6 +22,8 @@ from frenzy.core.values.job import Precision
 from frenzy.trainer.model.list_modules import module_tree
 from frenzy.trainer.trace.one_model import OneModel, main, solved, traced
 
+pytestmark = pytest.mark.thorough  # each traces a model
+
 WIDTHS = {
     "hidden_size": 256,
     "intermediate_size": 640,

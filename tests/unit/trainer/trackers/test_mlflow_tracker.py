@@ -12,7 +12,7 @@ from tests.trainer.mlflow_server import MlflowServer, mlflow_server
 from frenzy.core.runs.tracked_run import TrackedRun
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import TrackerSpec
-from frenzy.core.values.launch import ExitCode
+from frenzy.core.values.run_files import ExitCode
 from frenzy.trainer import files
 from frenzy.trainer.trackers.mlflow_tracker import MlflowTracker
 from frenzy.trainer.trackers.tracker import Ending, Point, TrackedAttempt
