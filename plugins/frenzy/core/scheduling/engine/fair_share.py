@@ -76,9 +76,10 @@ class InOrder:
     at: int = 0
 
     def __iter__(self) -> Iterator[Turn]:
-        while self.at < len(self.entries):
-            self.at += 1
-            yield Turn(self.entries[self.at - 1], len(self.entries) - self.at)
+        entries, count = self.entries, len(self.entries)
+        while (at := self.at) < count:
+            self.at = at + 1
+            yield Turn(entries[at], count - at - 1)
 
     def took(self, entry: Entry, chosen: RankedPlan | None) -> None:
         """Nobody counts what a single queue holds."""

@@ -97,7 +97,8 @@ class Sweep:
         if self._turn is None:
             left, kept = self.found()
             self._turn = Missed(left, kept, self.quotas.after() if self.quotas is not None else None)
-        self.missed.update(dict.fromkeys([entry.run_key for entry in entries], self._turn))
+        for entry in entries:
+            self.missed[entry.run_key] = self._turn
 
     def found(self) -> tuple[dict[str, int], dict[str, Kept]]:
         """What is left to a job that has its turn now, and what is kept."""
