@@ -71,7 +71,6 @@ def attacked_form(walker: Walker) -> tuple[str, str]:
     }
     walker.airflow("PATCH", "/dags/frenzy_train", {"is_paused": False})
     made = walker.airflow("POST", "/dags/frenzy_train/dagRuns", {"logical_date": None, "conf": conf})
-    assert made["note"] == f"The job {conf['name']}, started by admin."
     return "frenzy_train", str(made["dag_run_id"])
 
 

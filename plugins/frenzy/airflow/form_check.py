@@ -1,4 +1,4 @@
-"""The form of ``frenzy_train`` is checked as a whole before its DAG run exists. For the API server's process only.
+"""The whole form of ``frenzy_train`` is checked before its DAG run exists. For the API server's process only.
 
 Airflow checks each field for itself, where its row of the run is made, and answers with what is wrong there. This looks
 at all of them at the same place, after it: what the task ``profile`` would refuse is shown in the form.
@@ -29,20 +29,16 @@ def check_forms() -> None:
     from airflow.models.dagrun import DagRun
     from sqlalchemy import event
 
-    event.listen(DagRun, "init", check_form)
+    event.listen(DagRun, "init", refuse_bad_form)
 
 
-def check_form(_run: Any, _values: Any, made: dict[str, Any]) -> None:
-    """Raises ValueError, which Airflow answers with 400, that lists every violation. made: what the row is made of.
-
-    A good form's run has a note with the name of its job, by which people tell such runs apart.
-    """
+def refuse_bad_form(_run: Any, _values: Any, made: Mapping[str, Any]) -> None:
+    """Raises ValueError, which Airflow answers with 400, that lists every violation. made: what the row is made of."""
     if made.get("dag_id") != _DAG_ID or made.get("triggered_by") not in _BY_A_PERSON:
         return
-    conf, presets = made.get("conf") or {}, load_settings(os.environ).dags_folder.parent / "include/jobs"
-    made["note"] = made.get("note") or f"The job {conf.get('name')}, started by {made.get('triggering_user_name')}."
+    presets = load_settings(os.environ).dags_folder.parent / "include/jobs"
     try:
-        _job(conf, presets)
+        _job(made.get("conf") or {}, presets)
     except SpecError as error:
         wrong = "; ".join(str(each) for each in error.violations)
         raise ValueError(f"Refused: {counted(len(error.violations), 'field')}. {wrong}") from error

@@ -10,18 +10,18 @@ from airflow.models.dagrun import DagRun
 from airflow.utils.types import DagRunTriggeredByType
 from sqlalchemy import event
 
-from frenzy.airflow.form_check import check_form, check_forms
+from frenzy.airflow.form_check import check_forms, refuse_bad_form
 
 
 @pytest.fixture(autouse=True)
 def checked() -> Iterator[None]:
     check_forms()
     yield
-    event.remove(DagRun, "init", check_form)
+    event.remove(DagRun, "init", refuse_bad_form)
 
 
 def made(by: DagRunTriggeredByType = DagRunTriggeredByType.UI, dag_id: str = "frenzy_train", **conf: Any) -> DagRun:
-    return DagRun(dag_id=dag_id, run_id="manual__1", conf=conf, triggered_by=by, triggering_user_name="ann")
+    return DagRun(dag_id=dag_id, run_id="manual__1", conf=conf, triggered_by=by)
 
 
 def test_a_name_alone_is_refused_with_what_is_missing() -> None:
@@ -38,13 +38,13 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
 
 
 def test_what_contradicts_a_preset_is_refused_and_a_preset_with_a_name_is_not() -> None:
-    assert made(name="mine", preset="tiny-shakespeare").note == "The job mine, started by ann."
+    assert made(name="mine", preset="tiny-shakespeare").conf["name"] == "mine"
     with pytest.raises(ValueError, match="warmup_steps"):
         made(name="mine", preset="tiny-shakespeare", training__warmup_steps=10**6)
 
 
 def test_runs_of_other_dags_and_those_that_tasks_start_are_left_alone() -> None:
-    assert made(dag_id="another", name="mine").note is None
+    assert made(dag_id="another", name="mine").dag_id == "another"
     assert made(DagRunTriggeredByType.OPERATOR, name="mine").dag_id == "frenzy_train"
 
 
