@@ -38,9 +38,17 @@ def is_of_control_plane(variable: str) -> bool:
 
 
 def segments_grow(env: Mapping[str, str]) -> bool:
-    """Whether torch's allocator is to use segments that grow: as the launcher sets it, or as ``env`` says instead."""
-    given = [env[name].replace(" ", "").lower() for name in ALLOCATOR_VARIABLES if name in env]
-    return not given or any("expandable_segments:true" in each.split(",") for each in given)
+    """Whether torch's allocator is to use segments that grow: as the launcher sets it, or as ``env`` says instead.
+
+    Not where ``env`` sets several variables that disagree: which of them is in force depends on torch's release.
+    """
+    given = [env[name].replace(" ", "").lower().split(",") for name in ALLOCATOR_VARIABLES if name in env]
+    return all(_last_said(each) == "true" for each in given)
+
+
+def _last_said(options: list[str]) -> str | None:
+    said = [each.partition(":")[2] for each in options if each.startswith("expandable_segments:")]
+    return said[-1] if said else None
 
 
 def variable_of(reference: str) -> str | None:

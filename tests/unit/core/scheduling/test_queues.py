@@ -32,8 +32,8 @@ KEEPING = (HasPolicy, BackfillPolicy)
 thorough = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def job(name: str, *plans: ResourcePlan, queue: str = "a", team: str = "default", **fields: float) -> QueuedJob:
-    return replace(waiting(name, *plans), queue=queue, team=team, **fields)
+def job(name: str, *plans: ResourcePlan, queue: str = "a", team: str = "default", **fields: object) -> QueuedJob:
+    return replace(waiting(name, *plans), queue=queue, team=team, **fields)  # type: ignore[arg-type]
 
 
 def scaling(run_s: float = 3600.0, *, most: int = 8) -> tuple[ResourcePlan, ...]:
@@ -292,3 +292,15 @@ def test_explain_tells_the_quota_and_the_weight_that_would_start_it() -> None:
     told = explain(there, last, NOW_S, policy)
     assert any("With weight" in each and "queue a" in each for each in told.counterfactuals)
     assert isinstance(started(schedule(there, NOW_S, HasPolicy(queues=queue_weights(a=9.0, b=1.0))))[last], Start)
+
+
+def test_those_of_a_queue_that_borrow_are_served_in_their_order() -> None:
+    """What they borrow is priced as what all have left is, not as a right that is used up."""
+    plans = tuple(plan("g", gpus, run_s=1000 / gpus**0.8) for gpus in (8, 4, 2, 1))
+    eight = [job(f"a{at}", *plans, elasticity=EASY, submitted_s=NOW_S - 100 + at) for at in range(8)]
+    one = job("b0", plan("g", 1, run_s=900.0), queue="b", elasticity=EASY, submitted_s=NOW_S - 10)
+    there = facts([node("n", "g", 8), node("m", "g", 8)], [*eight, one])
+    found = started(schedule(there, NOW_S, HasPolicy(queues=queue_weights(a=1.0, b=15.0))))
+    gpus = {key: each.plan.num_gpus for key, each in found.items()}
+    assert gpus["b0"] == 1
+    assert gpus["a1"] > gpus.get("a7", 0), "the one in front, not the one behind"

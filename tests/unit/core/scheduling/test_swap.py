@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.core.has_strategies import NOW_S, started_before
 from tests.unit.core.has_world import (
+    EASY,
     by_job,
     elastic,
     facts,
@@ -27,6 +28,7 @@ from tests.unit.core.has_world import (
 from frenzy.core.scheduling import HasPolicy, SchedulingState, apply_actions, schedule
 from frenzy.core.scheduling.engine.swap import served_first
 from frenzy.core.values.cluster import NodeState
+from frenzy.core.values.job import Objective
 from frenzy.core.values.queue_rules import QueueRules
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import (
@@ -324,3 +326,10 @@ def test_a_fixed_job_of_another_kind_is_no_obstacle() -> None:
     actions = by_job(schedule(there, NOW_S, HAS))
     assert isinstance(actions["holder"], Resize)
     assert actions["holder"].plan.gpu_type == "mid"
+
+
+def test_a_memory_constrained_job_that_is_to_cost_little_takes_the_cheapest_idle_plan() -> None:
+    plans = (plan("big", 1, run_s=1000.0, cost=1000.0), plan("big", 8, run_s=200.0, cost=1600.0))
+    job = replace(waiting("a", *plans), objective=Objective.COST, elasticity=EASY, memory_constrained=True)
+    found = started(schedule(facts([node("n", "big", 8)], [job]), NOW_S, HasPolicy()))
+    assert found["a"].plan.num_gpus == 1

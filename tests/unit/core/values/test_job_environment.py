@@ -11,6 +11,7 @@ from frenzy.core.values.job_environment import (
     environment_violations,
     is_of_control_plane,
     kubernetes_secret_of,
+    segments_grow,
     variable_of,
 )
 
@@ -61,3 +62,17 @@ def test_references_are_taken_apart() -> None:
 @given(st.text())
 def test_whatever_it_is_it_is_at_most_one_kind_of_reference(text: str) -> None:
     assert variable_of(text) is None or kubernetes_secret_of(text) is None
+
+
+@pytest.mark.parametrize(
+    ("env", "grow"),
+    [
+        ({}, True),
+        ({"PYTORCH_ALLOC_CONF": "expandable_segments: True"}, True),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128"}, False),
+        ({"PYTORCH_ALLOC_CONF": "expandable_segments:True,expandable_segments:False"}, False),
+        ({"PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128"}, False),
+    ],
+)
+def test_segments_grow_unless_a_variable_that_may_be_in_force_says_otherwise(env: dict[str, str], grow: bool) -> None:
+    assert segments_grow(env) is grow

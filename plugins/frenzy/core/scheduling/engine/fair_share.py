@@ -106,6 +106,7 @@ class ShareTurns:
 
     _queues: dict[str, _Queue]
     _now_s: float
+    _by_right: bool = True
     _heap: list[tuple[bool, float, tuple[float, float, str], str]] = field(default_factory=list)
 
     @staticmethod
@@ -118,14 +119,14 @@ class ShareTurns:
         queues = {
             name: _Queue([], weight=rules.weight_of(name), right=own[name], held=held.get(name, 0.0)) for name in names
         }
-        return ShareTurns(queues, line.now_s).again(line.free)
+        return ShareTurns(queues, line.now_s).again(line.free, by_right=True)
 
-    def again(self, entries: Iterable[Entry]) -> ShareTurns:
-        """Turns of ``entries``, each queue with what it holds by now."""
+    def again(self, entries: Iterable[Entry], *, by_right: bool = False) -> ShareTurns:
+        """Turns of ``entries``, each queue with what it holds by now; they borrow, unless they go ``by_right``."""
         queues = {name: replace(queue, entries=[], at=0) for name, queue in self._queues.items()}
         for entry in entries:
             queues[entry.job.queue].entries.append(entry)
-        return ShareTurns(queues, self._now_s)
+        return ShareTurns(queues, self._now_s, by_right)
 
     def __iter__(self) -> Iterator[Turn]:
         self._line_up(self._queues)
@@ -155,7 +156,8 @@ class ShareTurns:
         left = queue.right - queue.held + _counted(entry)
         is_due = self._is_due(queue, entry)
         allowance = max(0.0, left, _smallest(entry) if is_due else 0.0) * (1 + _ROUNDING)
-        return Turn(entry, len(queue.entries) - queue.at, allowance, max(left, _ROUNDING), is_due)
+        right = max(left, _ROUNDING) if self._by_right else None
+        return Turn(entry, len(queue.entries) - queue.at, allowance, right, is_due)
 
     def _is_due(self, queue: _Queue, entry: Entry) -> bool:
         return entry.due_s <= self._now_s and queue.held < queue.right * (1 - _ROUNDING)

@@ -90,11 +90,13 @@ class SchedulingState:
         )
 
     def possible(self, entry: Entry, quotas: QuotaUse) -> list[RankedPlan]:
-        """What of ``entry`` a node has room for, if nothing runs, and ``quotas`` allow."""
+        """What of ``entry`` a node has room for, if nothing runs, and ``quotas`` allow; as the job prefers them."""
         return [
             each
-            for each in entry.others.plans
-            if self.capacity.fits_empty(each.need) and quotas.exceeded(entry.job, each.gpu_type, each.num_gpus) is None
+            for each in entry.others.listed
+            if each.gpu_type in self.capacity.speed
+            and self.capacity.fits_empty(each.need)
+            and quotas.exceeded(entry.job, each.gpu_type, each.num_gpus) is None
         ]
 
 

@@ -86,13 +86,18 @@ class Judge:
     def reason(self, entry: Entry) -> Reason:
         """Why ``entry`` waits."""
         job = entry.job
+        leaving = Reason(
+            code=ReasonCode.WAITING_FOR_OLD_WORKERS,
+            detail=f"Workers of the last attempt of {job.job_name} still hold their GPUs.",
+        )
         if job.run_key in self._state.running:
-            detail = f"Workers of the last attempt of {job.job_name} still hold their GPUs."
-            return Reason(code=ReasonCode.WAITING_FOR_OLD_WORKERS, detail=detail)
+            return leaving
         own = self._decision.promises.get(job.run_key)
         if own is not None and own.instead_of is not None:
             return self._better_plan(own, own.instead_of)
-        missed = self._decision.missed[job.run_key]
+        missed = self._decision.missed.get(job.run_key)
+        if missed is None:  # it was running, too, and this very decision stops it
+            return leaving
         key = entry.others.ask, id(missed), (job.queue, job.team) if self._rules else None
         reason = self._shared.get(key)
         if reason is None:
