@@ -94,8 +94,11 @@ class RunTrigger(BaseTrigger):
             await self.let_go()
 
     async def cancel(self) -> None:
-        reason = Reason(code=ReasonCode.CANCELLED_BY_USER, detail=f"Task {self.task_id} was ended in Airflow.")
-        await self.send(api.cancel(self.run_key, CancelRun(reason=reason)), patience_s=_CANCEL_PATIENCE_S)
+        await self.send(api.cancel(self.run_key, CancelRun(reason=self.ended_by_hand)), patience_s=_CANCEL_PATIENCE_S)
+
+    @property
+    def ended_by_hand(self) -> Reason:
+        return Reason(code=ReasonCode.CANCELLED_BY_USER, detail=f"Task {self.task_id} was ended in Airflow.")
 
     async def let_go(self) -> None:
         """The task was cleared; nothing to do unless a subclass says so."""
@@ -315,7 +318,7 @@ class AttemptTrigger(RunTrigger):
         if spec is None:
             await super().cancel()
             return
-        stop = asyncio.to_thread(reach.launcher.stop, spec, grace_s=_CANCEL_GRACE_S)
+        stop = asyncio.to_thread(reach.stop, spec, grace_s=_CANCEL_GRACE_S, reason=self.ended_by_hand, log=self.log)
         await asyncio.gather(super().cancel(), stop, return_exceptions=True)
         ended = await asyncio.wait_for(self.wait_for_end(spec), _CANCEL_PATIENCE_S)
         await self.report_end(ended)

@@ -15,6 +15,7 @@ from frenzy.airflow.connection import api_client
 from frenzy.airflow.tasks.settle import end_unwatched
 from frenzy.airflow.triggers.triggers import LaunchTrigger, MonitorTrigger
 from frenzy.core.runs.ledger import JobState
+from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.launch import LaunchSpec
 from frenzy.ports import WorkersState
 
@@ -38,6 +39,9 @@ def test_ending_a_task_by_hand_ends_the_workers_and_frees_their_gpus(
     assert world.launcher.state(spec) is WorkersState.GONE
     assert world.view(spec.run_key).run.state is JobState.CANCELLED
     assert held(world) == ()
+    control = world.runs.controls[spec.run_key, spec.attempt]
+    assert control.reason is not None
+    assert control.reason.code is ReasonCode.CANCELLED_BY_USER
 
 
 def test_cancelling_outlives_the_triggerers_second_cancellation(world: World, run_async: Run) -> None:
