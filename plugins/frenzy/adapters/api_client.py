@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import ssl
 import time
 from collections.abc import Callable, Generator
@@ -188,20 +189,25 @@ def _message(text: str) -> str:
 
 
 @cache
-def trusted() -> ssl.SSLContext:
-    """The certificates that are trusted, read once: a task that is forked from a process which has them reads none."""
-    return httpx.create_ssl_context()
+def _trusted(file: str | None, folder: str | None) -> ssl.SSLContext:
+    """The certificates that are trusted, read once: a task that is forked from a process which has them reads none.
+
+    file, folder: what the environment names in place of those that come with httpx.
+    """
+    return httpx.create_ssl_context(trust_env=file is not None or folder is not None)
 
 
 def _options(address: ApiAddress) -> dict[str, Any]:
     """Of the HTTP client. A proxy of the environment is never used to reach this very machine."""
+    trust_env = httpx.URL(address.base_url).host not in _THIS_MACHINE
+    named = [os.environ.get(name) if trust_env else None for name in ("SSL_CERT_FILE", "SSL_CERT_DIR")]
     return {
         "base_url": address.base_url,
         "auth": _Login(address),
         "headers": {"Content-Type": "application/json"},
         "timeout": httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S),
-        "verify": trusted(),
-        "trust_env": httpx.URL(address.base_url).host not in _THIS_MACHINE,
+        "verify": _trusted(*named),
+        "trust_env": trust_env,
     }
 
 
