@@ -73,13 +73,15 @@ def main() -> list[dict[str, Any]]:
                 (_bare(walker, pauses.random()), _frenzy(walker, dag_id, pauses.random())) for _ in range(NUM_TURNS)
             ]
     bare, frenzy = (statistics.median(column) for column in zip(*pairs, strict=True))
-    ratio = statistics.median(b / a for a, b in pairs)
+    of_pairs = statistics.median(b / a for a, b in pairs)
     return publish(
         "overhead",
         [
             figure("trigger to process start, bare chain (median)", bare, "s"),
             figure("trigger to process start, Frenzy (median)", frenzy, "s"),
-            figure("ratio, median of the pairs", ratio, "x", RATIO_GOAL),
+            # How long a turn waits for the scheduler has nothing to do with its neighbour: pairs only add that noise.
+            figure("ratio of the medians", frenzy / bare, "x", RATIO_GOAL),
+            figure("ratio, median of the pairs", of_pairs, "x"),
         ],
     )
 
