@@ -326,7 +326,7 @@ def _worst_row(score: DatasetScore, each: ScoredRow) -> tuple[str, ...]:
     return (
         score.name,
         str(each.row.number),
-        each.row.label,
+        each.row.label.replace("|", " or "),
         f"{each.prediction.peak_allocated_bytes / GIB:.2f} GiB",
         f"{(each.measured_bytes or 0) / GIB:.2f} GiB",
         _percent(each.error),

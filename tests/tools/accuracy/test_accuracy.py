@@ -165,6 +165,13 @@ def test_the_page_tells_every_data_set_goal_and_reason(report: PublishedReport) 
         assert f"**{name}.**" in page
 
 
+def test_a_setting_that_nobody_recorded_breaks_no_table_of_the_worst_rows(report: PublishedReport) -> None:
+    page = accuracy_page(report, dated="2026-11-21")
+
+    rows = page.split("## Worst rows")[1].split("Why, and")[0].strip().splitlines()
+    assert {each.count("|") for each in rows} == {8}
+
+
 # reading
 
 
