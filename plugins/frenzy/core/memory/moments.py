@@ -110,13 +110,17 @@ def _gradients_before(step: Step) -> Term:
 
 
 def _gathered(step: Step, elements: Array) -> Term:
-    """Stage 3's weights in use and those fetched ahead: at least one tensor, until the prefetch size is full."""
+    """Stage 3's weights in use and those fetched ahead: at least one tensor, until the prefetch size is full.
+
+    DeepSpeed's own prefetch size is more than a small model: never more than all its weights.
+    """
     several = (step.grid.zero_stage == 3) & (step.grid.dp > 1)
     ahead = np.maximum(step.buckets.prefetch, step.states.last_linear)
+    held = np.minimum(elements + ahead, step.workload.shape.num_parameters)
     return Term(
         "gathered weights",
         "stage 3, several ranks: w*(parameters in use, soon used again, and the next)",
-        np.where(several, step.weight * (elements + ahead), 0.0),
+        np.where(several, step.weight * held, 0.0),
     )
 
 

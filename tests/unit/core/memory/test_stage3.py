@@ -77,6 +77,11 @@ def test_no_more_than_all_layers_stay_gathered(checkpointing: bool) -> None:
     assert gathered(10**12, checkpointing=checkpointing) == HEAD + LAYERS * LAYER
 
 
+def test_a_small_model_is_gathered_whole_at_most_however_much_may_be_fetched_ahead() -> None:
+    found = table(replace(workload(), buckets=ZeroBuckets(10**9, 10**8, 10**9, 10**9, persistent=0)))
+    assert term(found, "gathered weights") == 2 * LLAMA.num_parameters
+
+
 def test_a_single_rank_gathers_nothing() -> None:
     found = table(workload(), dp=1)
     assert term(found, "gathered weights") == 0.0
