@@ -39,7 +39,7 @@ def predict_deepspeed_memory(run: DeepSpeedRun) -> MemoryPrediction:
     if table is None:
         raise ValueError("a run without coefficients; ask for them before")
     found = table.prediction(0)
-    terms = [each for each in (_held_logits(run), _kept_weights(run), _weights_on_host(run)) if each.num_bytes]
+    terms = [each for each in (_held_logits(run), _kept_weights(run, found), _weights_on_host(run)) if each.num_bytes]
     extra = sum(each.num_bytes for each in terms)
     training = replace(
         found,
@@ -71,9 +71,12 @@ def _held_logits(run: DeepSpeedRun) -> MemoryTerm:
     return MemoryTerm(name="outputs of the step before", num_bytes=held, equation="bytes*t*V")
 
 
-def _kept_weights(run: DeepSpeedRun) -> MemoryTerm:
-    kept = run.workload.weight_bytes * run.workload.shape.num_parameters if run.keeps_gathered else 0
-    return MemoryTerm(name="gathered weights kept by linear maps", num_bytes=kept, equation="w*N")
+def _kept_weights(run: DeepSpeedRun, found: MemoryPrediction) -> MemoryTerm:
+    """Those that are not gathered any more: what linear maps keep of the others is the same memory."""
+    whole = run.workload.weight_bytes * run.workload.shape.num_parameters if run.keeps_gathered else 0
+    gathered = sum(each.num_bytes for each in found.terms if each.name == "gathered weights")
+    kept = max(0, whole - gathered)
+    return MemoryTerm(name="gathered weights kept by linear maps", num_bytes=kept, equation="w*N - gathered weights")
 
 
 def _weights_on_host(run: DeepSpeedRun) -> MemoryTerm:
