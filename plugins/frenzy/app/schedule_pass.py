@@ -5,10 +5,8 @@ Whoever changes the facts runs a pass, inside the transaction that changed them.
 
 from __future__ import annotations
 
-import gc
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 
 from frenzy.app.facts import pauses, scheduling_facts
@@ -26,21 +24,6 @@ from frenzy.ports import LedgerConflict, LedgerTx
 log = logging.getLogger(__name__)
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """No garbage is collected meanwhile: looking through all objects takes longer than a pass, and whoever wants the
-    ledger's lock would wait for it. Where two threads do so at a time, one of them is collected in.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@_uncollected()
 def run_pass(tx: LedgerTx, services: Services, now_s: float) -> tuple[Action, ...]:
     """Run one pass and commit its actions through ``tx``; returns those that took effect.
 

@@ -7,9 +7,10 @@ see one snapshot.
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Final
 
 from sqlalchemy import Connection, Engine, Table, insert, select, text, update
@@ -73,11 +74,12 @@ class SqlLedger:
 
     @contextmanager
     def _writing(self) -> Iterator[LedgerTx]:
-        with _database_errors(), self._engine.connect() as connection:
+        with _database_errors(), self._engine.connect() as connection, ExitStack() as until_committed:
             if self._is_sqlite:
                 connection = connection.execution_options(**{BEGIN_OPTION: "BEGIN IMMEDIATE"})
             with connection.begin():
                 self._lock(connection)
+                until_committed.enter_context(_uncollected())
                 yield SqlTransaction(connection, writable=True)
 
     @contextmanager
@@ -138,6 +140,20 @@ def _make_lock_row(connection: Connection) -> None:
             connection.execute(insert(tables.lock).values(id=_LOCK_ROW))
     except IntegrityError:
         logger.info("another writer made the lock row first")
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No garbage is collected meanwhile: looking through all objects may take longer than a pass, and whoever wants
+    the lock would wait for it. A thread that enters while another is within may be collected in.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager
