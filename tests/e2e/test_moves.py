@@ -46,7 +46,7 @@ def check_decide_never_failed(walker: Walker, dag_id: str, run_id: str) -> None:
     tries = walker.http.get(f"{decide}/tries").json()["task_instances"]
     assert [(each["try_number"], each["state"]) for each in tries] == [(1, "success")]
     links = walker.http.get(f"{decide}/links").json()["extra_links"]
-    assert set(links) == {"Training", "Worker log"}
+    assert set(links) == {"Training", "Plans", "Worker log"}
     assert walker.http.get(links["Worker log"]).text, "a link that leads somewhere"
     log = walker.http.get(f"{decide}/logs/1").text
     assert "this is no error" in log
