@@ -5,14 +5,12 @@ from pathlib import Path
 
 from airflow.sdk import DAG, get_current_context, task
 
-from frenzy.airflow.dags.train_form import SAVE_AS_JOB, form, job_of_form, save_job
+from frenzy.airflow.dags.train_form import DAG_ID, SAVE_AS_JOB, form, job_of_form, save_job
 from frenzy.airflow.operators.task_group import frenzy_evaluation, frenzy_training
 
 PRESETS = Path(__file__).resolve().parents[1] / "include/jobs"
 
-with DAG(
-    "frenzy_train", schedule=None, params=form(PRESETS), max_active_runs=1000, tags=["frenzy"], doc_md=__doc__
-) as dag:
+with DAG(DAG_ID, schedule=None, params=form(PRESETS), max_active_runs=1000, tags=["frenzy"], doc_md=__doc__) as dag:
 
     @task.short_circuit(ignore_downstream_trigger_rules=False)
     def wanted_as_job() -> bool:

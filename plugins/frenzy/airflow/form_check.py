@@ -14,12 +14,11 @@ from typing import Any, Final
 
 from airflow.utils.types import DagRunTriggeredByType
 
-from frenzy.airflow.dags.train_form import form, job_of_form
+from frenzy.airflow.dags.train_form import DAG_ID, form, job_of_form
 from frenzy.core.values.errors import SpecError
 from frenzy.core.values.units import counted
 from frenzy.settings import load_settings
 
-_DAG_ID: Final = "frenzy_train"
 _BY_A_PERSON: Final = frozenset({DagRunTriggeredByType.UI, DagRunTriggeredByType.REST_API})
 log = logging.getLogger(__name__)
 
@@ -34,7 +33,7 @@ def check_forms() -> None:
 
 def refuse_bad_form(_run: Any, _values: Any, made: Mapping[str, Any]) -> None:
     """Raises ValueError, which Airflow answers with 400, that lists every violation. made: what the row is made of."""
-    if made.get("dag_id") != _DAG_ID or made.get("triggered_by") not in _BY_A_PERSON:
+    if made.get("dag_id") != DAG_ID or made.get("triggered_by") not in _BY_A_PERSON:
         return
     presets = load_settings(os.environ).dags_folder.parent / "include/jobs"
     try:
@@ -43,7 +42,7 @@ def refuse_bad_form(_run: Any, _values: Any, made: Mapping[str, Any]) -> None:
         wrong = "; ".join(str(each) for each in error.violations)
         raise ValueError(f"Refused: {counted(len(error.violations), 'field')}. {wrong}") from error
     except OSError as error:  # presets that are not on this machine: the task has them
-        log.warning("The form of %s is left to its task: %s", _DAG_ID, error)
+        log.warning("The form of %s is left to its task: %s", DAG_ID, error)
 
 
 def _job(conf: Mapping[str, Any], presets: Path) -> None:

@@ -51,6 +51,5 @@ def on_starting(component: Any) -> None:
     from frenzy.adapters.spec.fields import job_schema
 
     job_schema()  # kept; what reads a specification needs it
-    ApiClient(
-        ApiAddress(base_url="http://localhost", login="", password="")
-    ).close()  # certificates, httpx's own imports
+    # Certificates are read, and what httpx imports for its first client.
+    ApiClient(ApiAddress(base_url="http://localhost", login="", password="")).close()

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from frenzy.app.facts import newcomer, scheduling_facts
-from frenzy.app.inventory import refresh_inventory
+from frenzy.app.inventory import has_changed, refresh_inventory
 from frenzy.app.plan_listing import ASSUMED_STEPS, plan_facts, tuned_request
 from frenzy.app.register import check_runs_read, planned, record_of
 from frenzy.app.services import Services
@@ -84,7 +84,7 @@ def draft(
     run = _run_of(services, job, model_config, data_facts)
     plans = partial(planned, services, run, micro_batch_size=micro_batch_size, extra_bytes_per_gpu=extra_bytes_per_gpu)
     preview = plans()
-    if preview.reason is not None and _has_changed(services):
+    if preview.reason is not None and _refreshed(services):
         preview = plans()
     fitting = sorted((each for each in preview.candidates if each.feasible), key=lambda each: each.rank or 0)
     refused = [each for each in preview.candidates if not each.feasible]
@@ -99,9 +99,11 @@ def draft(
     return _with_decision(services, view, run, fitting) if fitting else view
 
 
-def _has_changed(services: Services) -> bool:
+def _refreshed(services: Services) -> bool:
     """Whether the cluster is another than the one that was known; from now on it is known."""
     try:
+        if not has_changed(services):
+            return False
         with services.ledger.transaction() as tx:
             return refresh_inventory(tx, services)
     except TemporaryError:  # nobody tells what the cluster is now

@@ -11,13 +11,25 @@ from frenzy.ports import LedgerTx
 
 def refresh_inventory(tx: LedgerTx, services: Services) -> bool:
     """Take over the inventory and mirror its pools, if it changed."""
-    known = tx.cluster()
-    cluster = _with_held_types(tx, services.inventory.cluster(), known)
-    if (cluster.gpu_types, cluster.nodes) == (known.gpu_types, known.nodes):
+    cluster = _changed(tx, services)
+    if cluster is None:
         return False
     tx.put_cluster(cluster)
     tx.mirror_pools(cluster)
     return True
+
+
+def has_changed(services: Services) -> bool:
+    """Whether the inventory is another than the ledger knows. Nobody waits for the ledger's lock meanwhile."""
+    with services.ledger.reading() as tx:
+        return _changed(tx, services) is not None
+
+
+def _changed(tx: LedgerTx, services: Services) -> Cluster | None:
+    """The inventory, if it is another than the ledger knows."""
+    known = tx.cluster()
+    cluster = _with_held_types(tx, services.inventory.cluster(), known)
+    return None if (cluster.gpu_types, cluster.nodes) == (known.gpu_types, known.nodes) else cluster
 
 
 def _with_held_types(tx: LedgerTx, cluster: Cluster, known: Cluster) -> Cluster:

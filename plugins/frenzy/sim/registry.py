@@ -14,7 +14,7 @@ from typing import Final
 from frenzy.core.scheduling import POLICIES, PaperPolicy, Policy, with_queues
 from frenzy.core.values.errors import SpecError, Violation
 from frenzy.core.values.queue_rules import NO_RULES, QueueRule, QueueRules
-from frenzy.sim.published import PublishedScheduler
+from frenzy.sim.published_scheduler import PublishedScheduler
 from frenzy.sim.schedulers import ProductScheduler, Scheduler
 
 _SOME_RULES: Final = QueueRules(queues=(QueueRule(name="any"),))

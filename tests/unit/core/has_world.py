@@ -168,3 +168,21 @@ def team_quotas(**max_gpus: int) -> QueueRules:
 def queue_weights(**weights: float) -> QueueRules:
     """Queues that share the cluster, without quotas."""
     return QueueRules(queues=tuple(QueueRule(name=name, weight=weight) for name, weight in weights.items()))
+
+
+# Of three sizes, and of one size two speeds.
+MIXED_TYPES = (
+    gpu_type("a100", memory_gib=40, tflops=312),
+    gpu_type("rtx", memory_gib=24, tflops=70),
+    gpu_type("l4", memory_gib=24, tflops=120),
+    gpu_type("t4", memory_gib=16, tflops=65),
+)
+
+
+def on_any_type(num_gpus: int, required_gib: float, **settings: int) -> tuple[ResourcePlan, ...]:
+    """One published plan: the same demand on every type that is large enough."""
+    return tuple(
+        plan(each.name, num_gpus, required_gib=required_gib, gpu_memory_gib=each.memory_bytes >> 30, **settings)
+        for each in MIXED_TYPES
+        if each.memory_bytes >= required_gib * 2**30
+    )

@@ -29,6 +29,7 @@ _ALTERNATIVES: Final = (
     {"training__warmup_steps", "training__warmup_share"},
     {"trigger__cron", "trigger__assets"},
 )
+DAG_ID: Final = "frenzy_train"
 _START: Final = "Start from"
 _AFTERWARDS: Final = "Keep"
 

@@ -42,6 +42,7 @@ _CANCEL_PATIENCE_S: Final = 20.0
 _STATE_PATIENCE_S: Final = 5.0
 _RESULT_PATIENCE_S: Final = 2.0
 _SETTINGS_RETRY_S: Final = 5.0
+# In place of an attempt's number: that of the attempt which is placed.
 PLACED: Final = 0
 _LONG_S: Final = 1e9
 # The event loop itself keeps only weak references to tasks.

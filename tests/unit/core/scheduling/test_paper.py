@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.unit.core.has_world import facts, gpu_type, held, node, plan, running, started, waiting, where
+from tests.unit.core.has_world import (
+    MIXED_TYPES,
+    facts,
+    held,
+    node,
+    on_any_type,
+    plan,
+    running,
+    started,
+    waiting,
+    where,
+)
 
 from frenzy.core.scheduling import PaperPolicy, schedule
 from frenzy.core.values.cluster import Node
@@ -12,25 +23,10 @@ from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import Start
 
 PAPER = PaperPolicy()
-TYPES = (
-    gpu_type("a100", memory_gib=40, tflops=312),
-    gpu_type("rtx", memory_gib=24, tflops=70),
-    gpu_type("l4", memory_gib=24, tflops=120),
-    gpu_type("t4", memory_gib=16, tflops=65),
-)
-
-
-def on_any_type(num_gpus: int, required_gib: float, **settings: int) -> tuple[ResourcePlan, ...]:
-    """One published plan: the same demand on every type that is large enough."""
-    return tuple(
-        plan(each.name, num_gpus, required_gib=required_gib, gpu_memory_gib=each.memory_bytes >> 30, **settings)
-        for each in TYPES
-        if each.memory_bytes >= required_gib * 2**30
-    )
 
 
 def only_start(nodes: list[Node], *plans: ResourcePlan) -> Start:
-    return started(schedule(facts(nodes, [waiting("a", *plans)], types=TYPES), 0.0, PAPER))["a"]
+    return started(schedule(facts(nodes, [waiting("a", *plans)], types=MIXED_TYPES), 0.0, PAPER))["a"]
 
 
 def test_plans_go_by_gpus_then_memory_whatever_their_speed() -> None:
@@ -51,7 +47,7 @@ def test_to_be_launchable_a_job_keeps_to_one_type_and_whole_groups() -> None:
     nodes = [node("n1", "t4", 1), node("n2", "rtx", 1), node("n3", "a100", 4)]
     assert where(only_start(nodes, *on_any_type(3, 12))) == {"n3": 3}
     split = [node("n1", "rtx", 1), node("n2", "rtx", 1)]
-    snapshot = facts(split, [waiting("a", plan("rtx", 2, tp=2))], types=TYPES)
+    snapshot = facts(split, [waiting("a", plan("rtx", 2, tp=2))], types=MIXED_TYPES)
     assert started(schedule(snapshot, 0.0, PAPER)) == {}
 
 
@@ -59,18 +55,18 @@ def test_a_job_that_does_not_fit_is_passed_over_without_a_reservation() -> None:
     nodes = [node("n1", "rtx", 4)]
     run = [running("r", plan("rtx", 2), ("n1", 2), end_s=10.0)]
     jobs = [waiting("big", plan("rtx", 4)), waiting("long", plan("rtx", 1, run_s=1e6), submitted_s=1)]
-    actions = schedule(facts(nodes, jobs, run, types=TYPES), 2.0, PAPER)
+    actions = schedule(facts(nodes, jobs, run, types=MIXED_TYPES), 2.0, PAPER)
     assert set(started(actions)) == {"long"}
     assert set(held(actions)) == {"big"}
 
 
 def test_it_knows_no_priority() -> None:
     jobs = [waiting("late", plan("rtx", 1), submitted_s=2, priority=9), waiting("early", plan("rtx", 1), submitted_s=1)]
-    actions = schedule(facts([node("n1", "rtx", 1)], jobs, types=TYPES), 3.0, PAPER)
+    actions = schedule(facts([node("n1", "rtx", 1)], jobs, types=MIXED_TYPES), 3.0, PAPER)
     assert set(started(actions)) == {"early"}
 
 
 def test_after_memory_ran_short_the_ladders_order_is_kept() -> None:
     nodes = [node("n1", "rtx", 4)]
     job = replace(waiting("a", plan("rtx", 4), plan("rtx", 1)), ordered=True)
-    assert started(schedule(facts(nodes, [job], types=TYPES), 0.0, PAPER))["a"].plan == job.plans[0]
+    assert started(schedule(facts(nodes, [job], types=MIXED_TYPES), 0.0, PAPER))["a"].plan == job.plans[0]

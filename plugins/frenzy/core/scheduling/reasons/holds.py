@@ -86,18 +86,14 @@ class Judge:
     def reason(self, entry: Entry) -> Reason:
         """Why ``entry`` waits."""
         job = entry.job
-        leaving = Reason(
-            code=ReasonCode.WAITING_FOR_OLD_WORKERS,
-            detail=f"Workers of the last attempt of {job.job_name} still hold their GPUs.",
-        )
         if job.run_key in self._state.running:
-            return leaving
+            return _workers_stay(job.job_name)
         own = self._decision.promises.get(job.run_key)
         if own is not None and own.instead_of is not None:
             return self._better_plan(own, own.instead_of)
         missed = self._decision.missed.get(job.run_key)
         if missed is None:  # it was running, too, and this very decision stops it
-            return leaving
+            return _workers_stay(job.job_name)
         key = entry.others.ask, id(missed), (job.queue, job.team) if self._rules else None
         reason = self._shared.get(key)
         if reason is None:
@@ -289,3 +285,8 @@ def _for_gpus(needs: Sequence[Need], found: str) -> Reason:
         detail=f"Needs {listed([asked(need) for need in needs], more='other plans')}; {found}.",
         remedy=f"more idle {listed(types)}",
     )
+
+
+def _workers_stay(job_name: str) -> Reason:
+    detail = f"Workers of the last attempt of {job_name} still hold their GPUs."
+    return Reason(code=ReasonCode.WAITING_FOR_OLD_WORKERS, detail=detail)

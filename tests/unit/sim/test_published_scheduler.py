@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from tests.unit.core.has_world import facts, gpu_type, node, plan, waiting, where
+from tests.unit.core.has_world import MIXED_TYPES, facts, node, on_any_type, plan, waiting, where
 
 from frenzy.core.scheduling import SchedulingState
 from frenzy.core.values.cluster import Node
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import QueuedJob, Start
-from frenzy.sim.published import PublishedScheduler
-
-TYPES = (
-    gpu_type("a100", memory_gib=40, tflops=312),
-    gpu_type("rtx", memory_gib=24, tflops=70),
-    gpu_type("l4", memory_gib=24, tflops=120),
-    gpu_type("t4", memory_gib=16, tflops=65),
-)
-
-
-def on_any_type(num_gpus: int, required_gib: float, **settings: int) -> tuple[ResourcePlan, ...]:
-    """One published plan: the same demand on every type that is large enough."""
-    return tuple(
-        plan(each.name, num_gpus, required_gib=required_gib, gpu_memory_gib=each.memory_bytes >> 30, **settings)
-        for each in TYPES
-        if each.memory_bytes >= required_gib * 2**30
-    )
+from frenzy.sim.published_scheduler import PublishedScheduler
 
 
 def starts(nodes: list[Node], *jobs: QueuedJob) -> dict[str, Start]:
     scheduler = PublishedScheduler()
-    state = SchedulingState.of(facts(nodes, list(jobs), types=TYPES), scheduler.rules)
+    state = SchedulingState.of(facts(nodes, list(jobs), types=MIXED_TYPES), scheduler.rules)
     return {each.run_key: each for each in scheduler.decide(state, 0.0)}
 
 
