@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ import torch
 from frenzy.core.lifecycle.preflight import GpuFacts, NodeFacts, Version
 
 _RDMA_DEVICES: Final = Path("/dev/infiniband")
+_DRIVER: Final = "libcuda.so.1"
 _IPC_LOCK: Final = 1 << 14  # CAP_IPC_LOCK: no limit holds
 
 
@@ -50,7 +52,7 @@ def read_node_facts(*, local_rank: int, is_virtual: bool) -> NodeFacts:
 
 def read_gpu_facts(local_rank: int) -> GpuFacts:
     """Of the rank's GPU; no more than the versions where torch could not use it anyway."""
-    wheel, driver = _wheel_cuda(), _driver_cuda()
+    wheel, driver = _wheel_cuda(), driver_cuda()
     if wheel is None or driver is None or driver[0] < wheel[0]:
         return GpuFacts(wheel_cuda=wheel, driver_cuda=driver, num_devices=0)
     count = torch.cuda.device_count()
@@ -76,11 +78,19 @@ def _wheel_cuda() -> Version | None:
     return major, minor
 
 
-def _driver_cuda() -> Version | None:
-    """What the driver, or a compatibility library beside it, runs; asked without making a context."""
-    ask = getattr(torch._C, "_cuda_getDriverVersion", None)
-    number = 0 if ask is None else int(ask())
-    return None if number == 0 else (number // 1000, number % 1000 // 10)
+def driver_cuda(library: str = _DRIVER) -> Version | None:
+    """What the driver, or a compatibility library beside it, runs; asked without making a context.
+
+    Of the driver itself: torch has no question for it that all its releases answer.
+    """
+    try:
+        ask = ctypes.CDLL(library).cuDriverGetVersion
+    except (OSError, AttributeError):  # no library, or one that is not the driver's
+        return None
+    number = ctypes.c_int(0)
+    if ask(ctypes.byref(number)) != 0 or number.value == 0:
+        return None
+    return number.value // 1000, number.value % 1000 // 10
 
 
 def _limit(kind: int) -> int | None:
