@@ -35,6 +35,9 @@ from frenzy.trainer.model.libraries import import_libraries
 from tools.gpu_proof.scale import Scale
 from tools.gpu_proof.this_machine import Machine
 
+# Beside the lines: last words of attempts that did not end with 0, on purpose or not.
+FAILED: Final = "failed.log"
+_KEPT_CHARACTERS: Final = 6000
 _POLL_S: Final = 0.25
 _STEP: Final = re.compile(r" step (\d+)/")
 
@@ -139,11 +142,16 @@ class Bench:
         self, job: TrainingJob, config: Mapping[str, Any], *, zero_stage: int, offload: bool = False
     ) -> ResourcePlan:
         """The plan of one stage, which MARP offers on one card at stage 1 alone. Raises PermanentError if refused."""
-        request = self.request(job, config)
-        (facts,) = gpu_facts(request, self.cluster, self.calibration)
         # Two micro-batches a step: their sum in fp32, and the optimizers that make it, are tried with the rest.
         accumulation = 1 if offload else 2
-        row = PlanRow(1, 1, zero_stage, self.scale.batch // accumulation, accumulation, False, offload)
+        return self.plan_of(
+            job, config, PlanRow(1, 1, zero_stage, self.scale.batch // accumulation, accumulation, False, offload)
+        )
+
+    def plan_of(self, job: TrainingJob, config: Mapping[str, Any], row: PlanRow) -> ResourcePlan:
+        """The plan ``row``, predicted. Raises PermanentError if refused."""
+        request = self.request(job, config)
+        (facts,) = gpu_facts(request, self.cluster, self.calibration)
         plan = _plan_of_row(facts, row, self.calibration)
         refused = facts.refusal(plan)
         if refused is not None:
@@ -207,9 +215,12 @@ class _Attempt:
             raise
         ended_s = time.time()
         steps = tuple(steps_of(self.spec))
+        result = self._result()
+        if result.exit_code != 0:
+            self._keep_words(result)
         return Ended(
             spec=self.spec,
-            result=self._result(),
+            result=result,
             steps=steps,
             wall_s=ended_s - self.started_s,
             start_s=steps[0].time_s - steps[0].step_time_s - self.started_s if steps else None,
@@ -226,6 +237,14 @@ class _Attempt:
                 self.signalled_s = time.time()
                 os.kill(pid, signal.SIGTERM)
             time.sleep(_POLL_S)
+
+    def _keep_words(self, result: AttemptResult) -> None:
+        """What the launcher and rank 0 said last, beside the figures: the run's folder will be gone."""
+        ranks = Path(RunPaths(self.spec.run_dir).rank_log(self.spec.attempt, 0))
+        with (self.bench.output / FAILED).open("a", encoding="utf-8") as out:
+            out.write(f"=== {self.spec.run_dir}: exit {result.exit_code}: {result.detail}\n")
+            for each in (self.log, ranks):
+                out.write(f"--- {each.name}\n{log_tail(each)[-_KEPT_CHARACTERS:]}\n")
 
     def _reached(self, step: int) -> bool:
         """As the rank's log tells, at once: telemetry may come a minute later."""

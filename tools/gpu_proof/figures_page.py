@@ -19,7 +19,7 @@ _HEAD: Final = """\
 <!-- Written by `python scripts/gpu_proof.py --docs` from tests/data/gpu; edit the code, not this page. -->
 
 One command proves the product on one card, in half an hour: with MARP's plans, the trainer's own launcher, and what was
-predicted beside what was found.
+predicted beside what was found. Predictions are those of the day of the run.
 
 """
 _NONE_YET: Final = """\

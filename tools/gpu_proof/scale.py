@@ -10,11 +10,23 @@ from frenzy.core.values.units import GIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One job and plans of it on one card. plans: (micro-batch, activation checkpointing)."""
+
+    name: str
+    config: Mapping[str, Any]
+    sequence_length: int
+    training: Mapping[str, Any]
+    plans: tuple[tuple[int, bool], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
     """base, one, eight: configs of the models. sequence_length: of the base and of the large ones.
 
     batch: sequences in a step. steps: of a timed run. matrix_cases: of the matrix at most. grid: of
-    ``frenzy marp measure``; chunk: its cases in one go. disk_bytes: on disk at most, weights included.
+    ``frenzy marp measure``; chunk: its cases in one go. compared: jobs whose plans are timed against each other.
+    disk_bytes: on disk at most, weights included.
     """
 
     base: Mapping[str, Any]
@@ -29,6 +41,7 @@ class Scale:
     grid: Mapping[str, Any]
     chunk: int
     grid_cases: int
+    compared: tuple[Compared, ...]
     disk_bytes: int = 40 * GIB
 
 
@@ -54,6 +67,9 @@ _TINY: Final = _llama(
     256, 704, 2, 4, num_key_value_heads=2, vocab_size=4096, max_position_embeddings=1024, tie_word_embeddings=False
 )
 
+_QLORA: Final = {"lora": {"rank": 16, "quantization": "nf4"}}
+_LORA: Final = {"lora": {"rank": 16}}
+
 FULL: Final = Scale(
     base=_125M,
     one=_1B,
@@ -77,6 +93,24 @@ FULL: Final = Scale(
     },
     chunk=8,
     grid_cases=80,
+    compared=(
+        Compared(
+            name="1B at 4096",
+            config=_1B,
+            sequence_length=4096,
+            training={},
+            plans=((1, False), (2, False), (8, True), (2, True), (4, True)),
+        ),
+        Compared(
+            name="125M at 1024",
+            config=_125M,
+            sequence_length=1024,
+            training={},
+            plans=((8, False), (2, False), (8, True)),
+        ),
+        Compared(name="8B QLoRA", config=_8B, sequence_length=1024, training=_QLORA, plans=((8, False),)),
+        Compared(name="8B LoRA", config=_8B, sequence_length=1024, training=_LORA, plans=((2, False), (8, True))),
+    ),
 )
 SMALL: Final = Scale(
     base=_TINY,
@@ -91,5 +125,9 @@ SMALL: Final = Scale(
     grid={"models": [_TINY], "sequence_length": [128], "dp": [2], "zero_stage": [1, 3], "micro_batch": [4]},
     chunk=2,
     grid_cases=2,
+    compared=(
+        Compared(name="4M at 128", config=_TINY, sequence_length=128, training={}, plans=((4, False), (2, True))),
+        Compared(name="4M QLoRA", config=_TINY, sequence_length=64, training=_QLORA, plans=((4, False),)),
+    ),
     disk_bytes=GIB,
 )

@@ -106,7 +106,7 @@ def _named(ended: Ended, expected: ExitCode) -> Found:
 PART: Final = Part(
     name="failures",
     title="failures on purpose: out of memory past a forecast, a raw allocation, SIGTERM in mid-step",
-    share=0.14,
+    share=0.12,
     case_s=180.0,
     cases=_cases,
 )

@@ -110,7 +110,7 @@ def _filled(noise: Any, shape: Any) -> Any:
 PART: Final = Part(
     name="large model",
     title="8B from weights on disk: QLoRA, and all weights with 8-bit states; start, host memory, checkpoint, speed",
-    share=0.2,
+    share=0.15,
     case_s=300.0,
     cases=_cases,
 )

@@ -46,10 +46,10 @@ def _choices(kind: Any) -> tuple[Any, ...]:
 
 def _cases(bench: Bench) -> Iterator[Case]:
     yield Case(name="defaults", run=partial(_timed, {}))
-    yield Case(name="checkpoint", run=_saved)
     yield Case(name="profile", run=_profiled)
     for name, training in list(options())[: bench.scale.options]:
         yield Case(name=name, run=partial(_timed, training))
+    yield Case(name="checkpoint", run=_saved)
 
 
 def _timed(training: Mapping[str, Any], bench: Bench, folder: Path) -> Iterator[Found]:
@@ -100,7 +100,7 @@ def _profiled(bench: Bench, folder: Path) -> Iterator[Found]:
 PART: Final = Part(
     name="long sequence",
     title="1B at 4,096 tokens: MFU with and without each option, checkpoint, profile",
-    share=0.2,
+    share=0.15,
     case_s=150.0,
     cases=_cases,
 )

@@ -111,7 +111,7 @@ def _difference(whole: Ended, resumed: Ended, cell: Cell) -> Found:
 PART: Final = Part(
     name="matrix",
     title="125M: stages x precisions x optimizers; saved at one stage, resumed at another, exported",
-    share=0.25,
+    share=0.2,
     case_s=120.0,
     cases=_cases,
 )
