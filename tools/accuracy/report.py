@@ -17,6 +17,7 @@ from frenzy.evaluation.score import Errors, ScoredRow, scored_rows
 from frenzy.settings import CHECKOUT
 from tools.accuracy.expert_load import ExpertLoads, expert_loads
 from tools.accuracy.learning import LearningCurve, Triple, learning_curve
+from tools.accuracy.own_card import OwnRow, own_rows
 from tools.accuracy.peers import PEERS, full_run
 from tools.accuracy.public_reports import JudgedReport, read_reports
 from tools.accuracy.thread_remedies import ThreadRemedy, thread_remedies
@@ -44,6 +45,7 @@ class PublishedReport:
     reserved_as_peak: errors of those whose reserved memory alone is known, with the peak as a point.
     reports: public reports of runs that fitted or did not. remedies: what the planner answers to some of
     them. wider: what more than the requirement would buy and cost. explanations: what is known of worst rows.
+    own: rows that the project measured on a card.
     """
 
     memory: AccuracyReport
@@ -61,6 +63,7 @@ class PublishedReport:
     remedies: Sequence[ThreadRemedy]
     wider: Sequence[WiderMargin]
     explanations: Sequence[Explanation]
+    own: Sequence[OwnRow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,7 @@ def published_report(folder: Path = DATA) -> PublishedReport:
         remedies=thread_remedies(folder / _REPORTS, default_calibration()),
         wider=wider_margins(reports, scored),
         explanations=read_explanations(folder / "reports/worst_rows.csv"),
+        own=own_rows(folder, default_calibration()),
     )
 
 

@@ -276,7 +276,7 @@ def _plan_of_row(facts: TypeFacts, row: PlanRow, calibration: Calibration) -> Re
     memory = predict_memory(facts.workload, grid, calibration)
     if memory is None:
         raise ValueError(f"the memory model has no coefficients for {facts.request.shape.family}")
-    return facts.plan(row, memory.prediction(0))
+    return facts.plan(row, memory.on_card(facts.gpu.compute_capability).prediction(0))
 
 
 def shape_of(config: Mapping[str, Any]) -> ModelShape:

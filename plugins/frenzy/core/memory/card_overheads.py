@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from frenzy.core.memory.cuda_memory import (
@@ -13,14 +15,22 @@ from frenzy.core.memory.cuda_memory import (
 from frenzy.core.memory.model_inputs import Array, PlanGrid
 from frenzy.core.values.hardware import DeviceKind
 
+_HOPPER: Final = 9.0
+
 
 def workspace_bytes(kind: DeviceKind) -> int:
     """cuBLAS' workspaces, which PyTorch's allocator counts as allocated."""
     return CUBLAS_WORKSPACES_BYTES if kind is DeviceKind.CUDA else 0
 
 
+def larger_workspace_bytes(compute_capability: str | None) -> int:
+    """What the workspaces take beyond ``workspace_bytes`` on Hopper and later cards; 0 where that is not known."""
+    is_larger = compute_capability is not None and float(compute_capability) >= _HOPPER
+    return HOPPER_WORKSPACES_BYTES - CUBLAS_WORKSPACES_BYTES if is_larger else 0
+
+
 def beside_bytes(kind: DeviceKind, grid: PlanGrid) -> Array:
-    """What the card needs outside PyTorch's allocator, and Hopper's larger workspaces.
+    """What the card needs outside PyTorch's allocator, and Hopper's larger workspaces on any card.
 
     One communicator for data-parallel ranks, one more with tensor parallelism; none on a single rank.
     """

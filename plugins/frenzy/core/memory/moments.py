@@ -46,6 +46,50 @@ class Step:
         )
         return np.where(overlaps, 2.0, 1.0)
 
+    @cached_property
+    def reduces_early(self) -> NDArray[np.bool_]:
+        """Plans whose gradients leave their own storage as they are made, into the bucket.
+
+        All but stage 1 where reductions do not overlap, or where gradients of earlier micro-batches are kept.
+        """
+        first, alone = self.grid.zero_stage == 1, self.grid.accumulation == 1
+        found: NDArray[np.bool_] = ~first | ((self.num_buckets > 1) & alone)
+        return found
+
+    @cached_property
+    def fills(self) -> NDArray[np.bool_]:
+        """Plans whose bucket is full before the layers have gone backward."""
+        states, layers = self.states, self.workload.shape.num_layers
+        found: NDArray[np.bool_] = states.head_gradient + layers * states.layer > self.buckets.reduce
+        return found
+
+    def flat_copy(self, elements: Array) -> Array:
+        """Bytes of the flat copy in which ``elements`` of a bucket are reduced.
+
+        Stages 1 and 2 lay parts of several ranks one behind the other; those of one rank lie so already
+        (``allreduce_bucket``). Stage 3 always makes it (``reduce_scatter_coalesced``).
+        """
+        stage3 = self.grid.zero_stage == 3
+        copied = (self.grid.dp > 1) & (stage3 | (elements > self.states.partition))
+        return np.asarray(np.where(copied, self.weight * elements, 0.0), dtype=np.float64)
+
+    def summed(self, elements: Array) -> Array:
+        """Bytes of a rank's share of ``elements``, made fp32 to be added to the sum, in stage 2."""
+        share = self.gradient * np.minimum(elements, self.states.partition)
+        return self.by_stage(0.0, np.where(self.separate, share, 0.0), 0.0)
+
+    @cached_property
+    def before_table(self) -> Array:
+        """Elements in the bucket when the input embedding's gradient comes, the last one."""
+        reduce, others = float(self.buckets.reduce), self.states.trained - self.states.table
+        return np.asarray(np.minimum(reduce, others), dtype=np.float64)
+
+    @cached_property
+    def reduced_before_table(self) -> Array:
+        """Bytes of gradients reduced into the partition before that of the input embedding is made."""
+        others = self.states.trained - self.states.table
+        return np.asarray(np.where(others <= self.buckets.reduce, 0.0, self.partition_gradient), dtype=np.float64)
+
     @property
     def bucket_bytes(self) -> Array:
         return bucket_bytes(self.workload, self.buckets) * self.num_buckets
@@ -110,12 +154,12 @@ def _gradients_before(step: Step) -> Term:
 
 
 def _gathered(step: Step, elements: Array) -> Term:
-    """Stage 3's weights in use and those fetched ahead: at least one tensor, until the prefetch size is full.
+    """Stage 3's weights in use and those fetched ahead: whole tensors, until the prefetch size is full.
 
     DeepSpeed's own prefetch size is more than a small model: never more than all its weights.
     """
     several = (step.grid.zero_stage == 3) & (step.grid.dp > 1)
-    ahead = np.maximum(step.buckets.prefetch, step.states.last_linear)
+    ahead = step.buckets.prefetch + step.states.last_linear
     held = np.minimum(elements + ahead, step.workload.shape.num_parameters)
     return Term(
         "gathered weights",
@@ -135,7 +179,8 @@ def _soon_again(step: Step) -> Array:
     layer, everything = states.whole_layer, step.workload.shape.num_layers * states.whole_layer
     left = reuse - 2.0 * states.head
     recomputed = layer * (np.floor((left - layer) / (3.0 * layer)) + 1.0)
-    return np.clip(np.where(step.grid.checkpointing, recomputed, left / 2.0), 0.0, everything)
+    plain = layer * np.ceil(left / (2.0 * layer))
+    return np.clip(np.where(step.grid.checkpointing, recomputed, plain), 0.0, everything)
 
 
 def _in_layer_again(step: Step, layers_done: Array | float) -> Array:
@@ -181,7 +226,7 @@ def in_first_layer(step: Step) -> Moment:
     states, weight = step.states, step.weight
     reduced = states.head_gradient > step.buckets.reduce
     stage2 = weight * step.filling + np.where(reduced, step.partition_gradient, weight * states.head_gradient)
-    gradients = step.by_stage(_made_in_stage1(step, states.head_gradient), stage2, 0.0)
+    gradients = _of_stages(step, _made_in_stage1(step, states.head_gradient), stage2)
     # stage 1 adds the head's gradient to its sum before the layer's are made
     added = np.where(step.separate, (weight + step.gradient) * states.head_gradient, 0.0)
     beyond = np.maximum(added - step.activations.in_backward, 0.0)
@@ -193,17 +238,25 @@ def _made_in_stage1(step: Step, elements: Array) -> Array:
     return np.where(step.grid.accumulation == 1, step.weight * (elements + step.filling), 0.0)
 
 
-def in_later_layer(step: Step) -> Moment:
-    """The layer at whose backward pass stage 2 has filled a bucket and reduces into its partition's buffer.
+def _of_stages(step: Step, held: Array, early: Array) -> Array:
+    """New gradients: early where they go into the bucket as they are made, held where not; stage 3's are elsewhere."""
+    return step.by_stage(np.where(step.reduces_early, early, held), early, 0.0)
 
-    In stage 1 without accumulation: the layer that goes backward last, when all gradients are there.
+
+def in_later_layer(step: Step) -> Moment:
+    """The layer at whose backward pass the bucket is full, and is reduced into the partition's buffer.
+
+    In stage 1 that reduces afterwards: the layer that goes backward last, when all gradients are there.
     """
     states, layers = step.states, step.workload.shape.num_layers
-    filled = np.maximum(step.buckets.reduce - states.head_gradient, 0.0) / np.maximum(states.layer, 1.0)
-    later = step.by_stage(layers - 1.0, np.minimum(np.ceil(filled), layers - 1.0), 0.0)
-    stage2 = step.weight * step.filling + step.partition_gradient
-    gradients = step.by_stage(_made_in_stage1(step, states.trained - states.table), stage2, 0.0)
-    return _in_layer("later backward layer", step, later, gradients)
+    full = np.full(len(step.grid), float(step.buckets.reduce))
+    filled = np.maximum(full - states.head_gradient, 0.0) / np.maximum(states.layer, 1.0)
+    later = np.where(step.reduces_early, np.minimum(np.ceil(filled), layers - 1.0), layers - 1.0)
+    reduced = np.maximum(step.flat_copy(full), step.by_stage(step.partition_gradient, step.partition_gradient, 0.0))
+    early = step.weight * step.filling + np.where(step.fills, reduced + step.summed(full), 0.0)
+    gradients = _of_stages(step, _made_in_stage1(step, states.trained - states.table), early)
+    third = step.by_stage(0.0, 0.0, np.where(step.fills, step.flat_copy(full), 0.0))
+    return _in_layer("later backward layer", step, later, gradients + third)
 
 
 def _in_layer(name: str, step: Step, layers_done: Array | float, gradients: Array) -> Moment:
@@ -246,8 +299,8 @@ def _plain_weight(step: Step) -> Array:
 def at_backward_end(step: Step) -> Moment:
     """The embedding's gradient is made: with tied weights two of them and their sum are held."""
     states, grid = step.states, step.grid
-    stage2 = step.weight * step.filling + step.partition_gradient
-    by_stage = step.by_stage(_made_in_stage1(step, states.trained - states.table), stage2, 0.0)
+    early = step.weight * step.filling + step.reduced_before_table
+    by_stage = _of_stages(step, _made_in_stage1(step, states.trained - states.table), early)
     scattered = np.where(states.table_gradients > 0, (2 + 1 / grid.dp) * states.table, 0.0)
     table = step.by_stage(states.table_gradients, states.table_gradients, np.maximum(states.table_gradients, scattered))
     table = step.weight * table
@@ -273,25 +326,40 @@ def at_backward_end(step: Step) -> Moment:
 
 
 def in_reduction(step: Step) -> Moment:
-    """Stage 1 reduces all gradients after the last backward pass, into a copy of its partition.
+    """The last bucket is reduced, at the end of the backward pass or after it, into a copy of the rank's partition.
 
     The copy is made when the first tensor is reduced: one that fits the bucket has left its own
     storage by then, a larger one has not. Sums in another format: in bf16 they lie flat and are reduced
     in place (``BF16_Optimizer``); in fp16 through a bucket into a copy of the partition.
     """
-    states = step.states
-    moved = np.where(states.first_tensor > step.buckets.reduce, 0.0, np.minimum(step.buckets.reduce, states.trained))
-    held = step.weight * (states.trained - moved) + step.partition_gradient + step.bucket_bytes
+    states, weight, partition = step.states, step.weight, step.partition_gradient
+    full, whole = float(step.buckets.reduce), states.trained <= step.buckets.reduce
+    moved = np.where(states.first_tensor > full, 0.0, np.minimum(full, states.trained))
+    copied = np.maximum(partition, step.flat_copy(moved))
+    held = weight * (states.trained - moved) + copied + step.bucket_bytes
     in_place = step.workload.precision is Precision.BF16
-    copied = 0.0 if in_place else step.gradient * (step.filling + states.partition)
+    of_sums = 0.0 if in_place else step.gradient * (step.filling + states.partition)
+    late = np.where(step.separate, of_sums, held)
+    # the embedding's gradient waits where it has no room in the bucket
+    inside = np.where(whole, states.trained, step.before_table)
+    waiting = np.where(whole, 0.0, weight * states.table)
+    passing = step.flat_copy(inside) + waiting
+    early = weight * step.filling + np.maximum(passing + step.reduced_before_table + step.summed(inside), partition)
     return Moment(
         "gradient reduction",
         (
             *step.resident,
             Term(
+                "accumulated gradients",
+                "stage 2: a*S of earlier micro-batches",
+                step.by_stage(0.0, _gradients_before(step).num_bytes, 0.0),
+            ),
+            _gathered(step, states.table),
+            Term(
                 "gradients and their reduction",
-                "stage 1: w*(T + B + tensors in the partition), or a*T, in fp16 a*(T + B + S)",
-                step.by_stage(np.where(step.separate, copied, held), 0.0, 0.0) + step.whole_gradient,
+                "w*(T + B + tensors in the partition), or a*T, in fp16 a*(T + B + S); as they are made: w*(bucket, its "
+                "flat copy or the partition, embedding)",
+                _of_stages(step, late, early) + step.by_stage(0.0, 0.0, passing) + step.whole_gradient,
             ),
         ),
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
+from frenzy.core.memory.card_overheads import larger_workspace_bytes
 from frenzy.core.memory.model_inputs import Array, Integers
 from frenzy.core.values.resource_plan import HostTerm, MemoryPrediction, MemoryTerm
 
@@ -69,7 +70,8 @@ class MemoryTable:
     host: what the node has in host memory. beside_bytes: what the card needs beside tensors
     (context, communication); part of the requirement, not of the peak. expected_factor, bound_factor: what earlier runs
     taught (``residuals``): the peak is the model's times the first, the requirement at least the
-    model's peak times the second.
+    model's peak times the second. larger_workspaces: bytes of them that are tensors on this type of card, and
+    which ``beside_bytes`` has for all types.
     """
 
     moments: tuple[Moment, ...]
@@ -79,6 +81,12 @@ class MemoryTable:
     beside_bytes: Array | None = None
     expected_factor: Array | None = None
     bound_factor: Array | None = None
+    larger_workspaces: int = 0
+
+    def on_card(self, compute_capability: str | None) -> MemoryTable:
+        """The same plans on a card of that capability (``"9.0"``), whose workspaces may be larger."""
+        larger = larger_workspace_bytes(compute_capability)
+        return self if larger == self.larger_workspaces else replace(self, larger_workspaces=larger)
 
     @cached_property
     def _totals(self) -> Array:
@@ -86,7 +94,7 @@ class MemoryTable:
 
     @cached_property
     def _highest(self) -> Array:
-        highest: Array = self._totals.max(axis=0)
+        highest: Array = self._totals.max(axis=0) + self.larger_workspaces
         return highest
 
     @cached_property
@@ -107,7 +115,8 @@ class MemoryTable:
     @cached_property
     def required_bytes(self) -> Integers:
         """What the card must have: the peak, the headroom, and what lies beside tensors."""
-        required = self._expected + np.maximum(self._expected * self.headroom_share, self.headroom_bytes)
+        peak = self._expected - self.larger_workspaces
+        required = peak + np.maximum(peak * self.headroom_share, self.headroom_bytes)
         if self.bound_factor is not None:
             required = np.maximum(required, self._highest * self.bound_factor)
         beside = 0.0 if self.beside_bytes is None else self.beside_bytes
@@ -132,11 +141,15 @@ class MemoryTable:
         )
 
     def _explained(self, moment: Moment, index: int) -> tuple[Term, ...]:
-        """The terms of ``moment``, and what was learned, if that changes plan ``index``."""
+        """The terms of ``moment``, what the card's type adds, and what was learned, if that changes plan ``index``."""
+        terms = moment.terms
+        if self.larger_workspaces:
+            larger = np.full(len(self._highest), float(self.larger_workspaces))
+            terms = (*terms, Term("larger cuBLAS workspaces", "from Hopper on: 32 MiB for each of two threads", larger))
         if self.expected_factor is None or self.expected_factor[index] == 1.0:
-            return moment.terms
+            return terms
         learned = self._highest * (self.expected_factor - 1.0)
-        return (*moment.terms, Term("learned from earlier runs", "median residual of the group", learned))
+        return (*terms, Term("learned from earlier runs", "median residual of the group", learned))
 
 
 def _whole_terms(terms: tuple[Term, ...], index: int, total: int) -> tuple[MemoryTerm, ...]:

@@ -60,7 +60,7 @@ def selections(request: PlanRequest, cluster: Cluster, calibration: Calibration)
         kind: _predict(request, [each for each in facts if each.gpu.kind is kind], calibration)
         for kind in dict.fromkeys(each.gpu.kind for each in facts)
     }
-    return tuple(PlanSelection(each, _learned(each, by_kind[each.gpu.kind])) for each in facts)
+    return tuple(PlanSelection(each, _of_type(each, by_kind[each.gpu.kind])) for each in facts)
 
 
 def _predict(request: PlanRequest, facts: list[TypeFacts], calibration: Calibration) -> PredictedGrid:
@@ -106,9 +106,12 @@ def _largest_micro_batch(
     return int(grid.micro_batch[least <= most_bytes].max(initial=1))
 
 
-def _learned(facts: TypeFacts, predicted: PredictedGrid) -> PredictedGrid:
-    """``predicted`` with what earlier runs on this type taught."""
+def _of_type(facts: TypeFacts, predicted: PredictedGrid) -> PredictedGrid:
+    """``predicted`` with what is this type's own, and what earlier runs on it taught."""
     request, gpu = facts.request, facts.gpu
+    memory = predicted.memory.on_card(gpu.compute_capability)
+    if memory is not predicted.memory:  # the order by what plans need stays
+        predicted = replace(predicted, memory=memory, known={})
     factors = request.residuals.factors(gpu.kind, request.residual_family, gpu.name, predicted.grid)
     if factors is None:
         return predicted

@@ -114,6 +114,7 @@ def _bench(arguments: argparse.Namespace, calibration: Calibration) -> Bench:
         virtual,
         kind=DeviceKind.CUDA,
         card=card.name,
+        compute_capability=card.compute_capability,
         num_gpus=card.num_gpus,
         memory_bytes=card.memory_bytes,
         versions={**virtual.versions, **driver},

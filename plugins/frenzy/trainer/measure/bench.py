@@ -11,12 +11,16 @@ from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardFacts:
-    """The GPUs torch sees. memory_bytes: of one; driver: its release, where NVML tells."""
+    """The GPUs torch sees. memory_bytes: of one; driver: its release, where NVML tells.
+
+    compute_capability: ``"9.0"``.
+    """
 
     name: str
     num_gpus: int
     memory_bytes: int
     driver: str | None
+    compute_capability: str | None = None
 
 
 def card_facts() -> CardFacts:
@@ -47,6 +51,7 @@ def _ask_torch() -> CardFacts | None:
         num_gpus=torch.cuda.device_count(),
         memory_bytes=int(card.total_memory),
         driver=_driver_version(),
+        compute_capability=f"{card.major}.{card.minor}",
     )
 
 

@@ -177,14 +177,16 @@ def refusal_of(case: MeasureCase, kind: DeviceKind) -> Reason | None:
     return launch_refusal(job_of(case, Path()), case.shape, choice, case.trace)
 
 
-def prediction_of(case: MeasureCase, calibration: Calibration, kind: DeviceKind) -> MemoryPrediction | None:
-    """What the closed form says of ``case``; None outside its support."""
+def prediction_of(
+    case: MeasureCase, calibration: Calibration, kind: DeviceKind, compute_capability: str | None = None
+) -> MemoryPrediction | None:
+    """What the closed form says of ``case`` on a card of that capability; None outside its support."""
     row = (case.dp, case.tp, case.zero_stage, case.micro_batch, case.accumulation, case.checkpointing)
     grid = grid_of([row])
     if case.offload_optimizer:
         grid = replace(grid, offload=~grid.offload)
     memory = predict_memory(_workload(case, kind), grid, calibrated(calibration, case.trace))
-    return None if memory is None else memory.prediction(0)
+    return None if memory is None else memory.on_card(compute_capability).prediction(0)
 
 
 def _workload(case: MeasureCase, kind: DeviceKind) -> Workload:

@@ -49,6 +49,7 @@ class Measurement(Inlining):
     budget_bytes: int | None = None
     needed_bytes: int | None = None
     imagined_ranks: bool = False
+    compute_capability: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     measured_on: str = ""
 
@@ -131,4 +132,6 @@ def replayed(stored: Iterable[Measurement] | Path, calibration: Calibration) -> 
         if before.outcome is Outcome.REFUSED:
             yield before
         else:
-            yield replace(before, prediction=prediction_of(before.case, calibration, before.kind))
+            yield replace(
+                before, prediction=prediction_of(before.case, calibration, before.kind, before.compute_capability)
+            )

@@ -47,6 +47,7 @@ class Bench:
     text: Path
     kind: DeviceKind = DeviceKind.VIRTUAL
     card: str = "virtual"
+    compute_capability: str | None = None
     num_gpus: int = 4
     memory_bytes: int = VIRTUAL_BUDGET_BYTES
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -66,6 +67,7 @@ def measure(case: MeasureCase, bench: Bench) -> Measurement:
         prediction=None,
         kind=bench.kind,
         card=bench.card,
+        compute_capability=bench.compute_capability,
         imagined_ranks=bench.is_alone(case),
         versions=bench.versions,
         measured_on=f"{datetime.now(tz=UTC):%Y-%m-%d}",
@@ -74,7 +76,7 @@ def measure(case: MeasureCase, bench: Bench) -> Measurement:
         refusal = refusal_of(case, bench.kind)
         if refusal is not None:
             return replace(record, outcome=Outcome.REFUSED, detail=refusal.sentence)
-        prediction = prediction_of(case, bench.calibration, bench.kind)
+        prediction = prediction_of(case, bench.calibration, bench.kind, bench.compute_capability)
         known = replace(record, num_parameters=case.num_parameters, prediction=prediction)
     except FrenzyError as error:
         return replace(record, outcome=Outcome.REFUSED, detail=error.reason.sentence)
