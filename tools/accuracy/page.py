@@ -93,8 +93,8 @@ def _on_own_card(report: PublishedReport) -> str:
     text = (
         f"DeepSpeed's own steps on one H100, with ranks imagined: {len(report.own)} cases of six families, drawn at "
         "random before any was predicted ([how they were run](../tests/data/memory/README.md)). What was said of them "
-        f"before they ran: {_summed_up([each.before for each in report.own])}. That is their score. All of them were then "
-        "seen while [the terms of reductions](decisions/how-buckets-are-reduced.md) were mended, so what is said today "
+        f"before they ran: {_summed_up([each.before for each in report.own])}. That is their score. All of them were "
+        "then seen while [the terms of reductions](decisions/how-buckets-are-reduced.md) were mended, so what is said today "
         f"({_summed_up([each.today for each in report.own])}) is none.\n\n"
         "What is still off: experts get less than the bound on their load; fp32 attention and eager attention with "
         "adapters, and 4-bit weights under autocast, are predicted too high; adapters on experts and fp32 with "
