@@ -90,11 +90,11 @@ class Step:
         others = self.states.trained - self.states.table
         return np.asarray(np.where(others <= self.buckets.reduce, 0.0, self.partition_gradient), dtype=np.float64)
 
-    @property
+    @cached_property
     def bucket_bytes(self) -> Array:
         return bucket_bytes(self.workload, self.buckets) * self.num_buckets
 
-    @property
+    @cached_property
     def filling(self) -> Array:
         """Elements of the buckets that fill and are reduced in the backward pass of stages 1 and 2."""
         return self.buckets.reduce * self.num_buckets
@@ -104,13 +104,13 @@ class Step:
         """Bytes of an element of a sum of gradients."""
         return self.workload.gradient_bytes(self.grid)
 
-    @property
+    @cached_property
     def separate(self) -> NDArray[np.bool_]:
         """Plans whose gradients are summed in another format than they are made in."""
         found: NDArray[np.bool_] = self.gradient != self.weight
         return found
 
-    @property
+    @cached_property
     def partition_gradient(self) -> Array:
         """Bytes that a reduction leaves on the GPU: w*(whole tensors), nothing more than the sum's, nothing offloaded.
 
@@ -123,10 +123,23 @@ class Step:
         passing = np.maximum(8.0 * np.minimum(states.largest_tensor, states.partition), copied)
         return np.asarray(np.where(self.grid.offload, passing, left), dtype=np.float64)
 
-    @property
+    @cached_property
     def whole_gradient(self) -> Array:
         """Bytes of stage 1's gradients in the format they are summed in; 0 where they are summed as made."""
         return self.by_stage(np.where(self.separate, self.gradient * self.states.trained, 0.0), 0.0, 0.0)
+
+    @cached_property
+    def gradients_before(self) -> Term:
+        """Gradients of earlier micro-batches, at the start of the last one."""
+        states, offload = self.states, self.grid.offload
+        stage1 = np.where(self.separate, 0.0, self.weight * states.trained + self.bucket_bytes)
+        stage2 = np.where(self.separate, self.gradient * states.partition, self.partition_gradient)
+        held = self.by_stage(stage1, np.where(offload, 0.0, stage2), 0.0)
+        return Term(
+            "accumulated gradients",
+            "stage 1: w*(T + B), or a*T; stage 2: w*(tensors in the partition), or a*S; none without accumulation",
+            np.where(self.grid.accumulation > 1, held, 0.0) + self.whole_gradient,
+        )
 
     def by_stage(self, first: Array | float, second: Array | float, third: Array | float) -> Array:
         """The value of each plan's ZeRO stage."""
@@ -138,19 +151,6 @@ def bucket_bytes(workload: Workload, buckets: ZeroBuckets) -> float:
     """The reduction buffers: one for each format gradients are sent in (autocast has two)."""
     formats = 2 if workload.precision is Precision.AUTOCAST_BF16 else 1
     return float(formats * workload.weight_bytes * buckets.reduce)
-
-
-def _gradients_before(step: Step) -> Term:
-    """Gradients of earlier micro-batches, at the start of the last one."""
-    states, offload = step.states, step.grid.offload
-    stage1 = np.where(step.separate, 0.0, step.weight * states.trained + step.bucket_bytes)
-    stage2 = np.where(step.separate, step.gradient * states.partition, step.partition_gradient)
-    held = step.by_stage(stage1, np.where(offload, 0.0, stage2), 0.0)
-    return Term(
-        "accumulated gradients",
-        "stage 1: w*(T + B), or a*T; stage 2: w*(tensors in the partition), or a*S; none without accumulation",
-        np.where(step.grid.accumulation > 1, held, 0.0) + step.whole_gradient,
-    )
 
 
 def _gathered(step: Step, elements: Array) -> Term:
@@ -213,7 +213,7 @@ def in_loss(step: Step) -> Moment:
         "loss",
         (
             *step.resident,
-            _gradients_before(step),
+            step.gradients_before,
             _gathered(step, step.states.head + _soon_again(step)),
             *kept_terms(step),
             Term("gradient of the loss", "t*V*(logits' gradients)", step.activations.in_loss),
@@ -265,7 +265,7 @@ def _in_layer(name: str, step: Step, layers_done: Array | float, gradients: Arra
         name,
         (
             *step.resident,
-            _gradients_before(step),
+            step.gradients_before,
             _gathered(step, _in_layer_again(step, layers_done)),
             *kept_terms(step, layers_done),
             Term(
@@ -313,7 +313,7 @@ def at_backward_end(step: Step) -> Moment:
         "end of the backward pass",
         (
             *step.resident,
-            _gradients_before(step),
+            step.gradients_before,
             _gathered(step, states.table),
             Term("new gradients", "w*(T or B + partition)", by_stage),
             Term(
@@ -352,7 +352,7 @@ def in_reduction(step: Step) -> Moment:
             Term(
                 "accumulated gradients",
                 "stage 2: a*S of earlier micro-batches",
-                step.by_stage(0.0, _gradients_before(step).num_bytes, 0.0),
+                step.by_stage(0.0, step.gradients_before.num_bytes, 0.0),
             ),
             _gathered(step, states.table),
             Term(
