@@ -79,15 +79,20 @@ class Step:
         return self.by_stage(0.0, np.where(self.separate, share, 0.0), 0.0)
 
     @cached_property
+    def table(self) -> Array:
+        """Elements of the input embedding, where it is trained."""
+        return np.asarray(np.where(self.states.table_gradients > 0, self.states.table, 0.0), dtype=np.float64)
+
+    @cached_property
     def before_table(self) -> Array:
         """Elements in the bucket when the input embedding's gradient comes, the last one."""
-        reduce, others = float(self.buckets.reduce), self.states.trained - self.states.table
+        reduce, others = float(self.buckets.reduce), self.states.trained - self.table
         return np.asarray(np.minimum(reduce, others), dtype=np.float64)
 
     @cached_property
     def reduced_before_table(self) -> Array:
         """Bytes of gradients reduced into the partition before that of the input embedding is made."""
-        others = self.states.trained - self.states.table
+        others = self.states.trained - self.table
         return np.asarray(np.where(others <= self.buckets.reduce, 0.0, self.partition_gradient), dtype=np.float64)
 
     @cached_property
@@ -254,7 +259,7 @@ def in_later_layer(step: Step) -> Moment:
     later = np.where(step.reduces_early, np.minimum(np.ceil(filled), layers - 1.0), layers - 1.0)
     reduced = np.maximum(step.flat_copy(full), step.by_stage(step.partition_gradient, step.partition_gradient, 0.0))
     early = step.weight * step.filling + np.where(step.fills, reduced + step.summed(full), 0.0)
-    gradients = _of_stages(step, _made_in_stage1(step, states.trained - states.table), early)
+    gradients = _of_stages(step, _made_in_stage1(step, states.trained - step.table), early)
     third = step.by_stage(0.0, 0.0, np.where(step.fills, step.flat_copy(full), 0.0))
     return _in_layer("later backward layer", step, later, gradients + third)
 
@@ -300,7 +305,7 @@ def at_backward_end(step: Step) -> Moment:
     """The embedding's gradient is made: with tied weights two of them and their sum are held."""
     states, grid = step.states, step.grid
     early = step.weight * step.filling + step.reduced_before_table
-    by_stage = _of_stages(step, _made_in_stage1(step, states.trained - states.table), early)
+    by_stage = _of_stages(step, _made_in_stage1(step, states.trained - step.table), early)
     scattered = np.where(states.table_gradients > 0, (2 + 1 / grid.dp) * states.table, 0.0)
     table = step.by_stage(states.table_gradients, states.table_gradients, np.maximum(states.table_gradients, scattered))
     table = step.weight * table
@@ -342,7 +347,7 @@ def in_reduction(step: Step) -> Moment:
     late = np.where(step.separate, of_sums, held)
     # the embedding's gradient waits where it has no room in the bucket
     inside = np.where(whole, states.trained, step.before_table)
-    waiting = np.where(whole, 0.0, weight * states.table)
+    waiting = np.where(whole, 0.0, weight * step.table)
     passing = step.flat_copy(inside) + waiting
     early = weight * step.filling + np.maximum(passing + step.reduced_before_table + step.summed(inside), partition)
     return Moment(
