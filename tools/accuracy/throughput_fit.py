@@ -30,15 +30,22 @@ _BOUNDS: Final[Mapping[str, tuple[float, float, float]]] = {
     "hidden_passes FSDP": (100, 1, 900),
     "hidden_passes nanotron": (50, 1, 900),
     "hidden_passes transformers": (100, 1, 900),
+    "hidden_passes trainer": (300, 1, 900),
     "norm_passes transformers": (100, 1, 900),
     "vocab_passes FSDP": (20, 1, 300),
     "vocab_passes nanotron": (50, 1, 300),
     "adapter_passes transformers": (10, 0, 200),
     "adapter_passes fused kernels": (10, 0, 200),
+    "gradient_passes": (8, 0, 60),
     "launch_s_per_layer FSDP": (0.004, 1e-4, 0.04),
+    "launch_s_per_layer DeepSpeed": (0.004, 1e-4, 0.04),
+    "repeated_launches": (0.5, 0, 2.5),
+    "update_launches FSDP": (0.5, 0, 4),
+    "update_launches DeepSpeed": (0.5, 0, 4),
     "hook_s_per_layer DeepSpeed": (0.004, 0, 0.04),
     "attention_factor transformers": (1.0, 0.3, 2.1),
-    "unpacking": (1.0, 0.1, 20.0),
+    # neither 4-bit weights nor states can move less often than once
+    "unpacking": (1.5, 1.0, 20.0),
     "inside FSDP": (0.8, 0.2, 1.0),
     "inside DeepSpeed": (0.8, 0.05, 1.0),
     "between FSDP": (0.9, 0.05, 1.0),
@@ -46,7 +53,7 @@ _BOUNDS: Final[Mapping[str, tuple[float, float, float]]] = {
     "overlap FSDP": (0.3, 0.0, 1.0),
     "overlap nanotron": (0.3, 0.0, 1.0),
     "overlap DeepSpeed": (0.3, 0.0, 1.0),
-    "state_passes": (1.0, 0.5, 10.0),
+    "state_passes": (1.5, 1.0, 10.0),
 }
 # What the rows of a program cannot tell (one node, one vocabulary, no adapters) is taken from another's.
 _BORROWED: Final = {
@@ -54,6 +61,7 @@ _BORROWED: Final = {
     "fused kernels": "transformers",
     "nanotron": "FSDP",
     "DeepSpeed": "transformers",
+    "trainer": "DeepSpeed",
 }
 _NONE: Final = {
     "norm_passes": ("FSDP", "nanotron", "fused kernels"),
@@ -138,7 +146,10 @@ def _shares(values: Mapping[str, float], runs: Sequence[PublishedRun]) -> Utilis
         vocab_passes=column("vocab_passes", software),
         adapter_passes=column("adapter_passes", software),
         unpacking=values["unpacking"],
+        gradient_passes=values["gradient_passes"],
         launch_s_per_layer=column("launch_s_per_layer", software),
+        repeated_launches=values["repeated_launches"],
+        update_launches=column("update_launches", software),
         hook_s_per_layer=column("hook_s_per_layer", software),
         inside=column("inside", software),
         between=column("between", software),

@@ -22,7 +22,7 @@ from frenzy.core.planning.throughput import Link, StepWork
 from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.job import LoraSpec, Precision
-from frenzy.core.values.utilisation import DEEPSPEED, FSDP, FUSED, NANOTRON, TRANSFORMERS, Software
+from frenzy.core.values.utilisation import DEEPSPEED, FSDP, FUSED, NANOTRON, TRAINER, TRANSFORMERS, Software
 from frenzy.evaluation.model_names import published_name
 from frenzy.evaluation.read_fms import Framework
 from frenzy.evaluation.settings_of_runs import shape_of
@@ -262,6 +262,9 @@ def _fms(row: Row) -> PublishedRun | _LeftOut:
     )
 
 
+_FRAMEWORKS: Final = {"torch": TRANSFORMERS, "deepspeed": DEEPSPEED, "trainer": TRAINER}
+
+
 def _speeds(row: Row) -> PublishedRun | _LeftOut:
     """One row of the table of speeds from several sources."""
     if row["left_out"]:
@@ -270,6 +273,7 @@ def _speeds(row: Row) -> PublishedRun | _LeftOut:
     lora = None
     if row["lora_rank"]:
         lora = LoraSpec(rank=int(row["lora_rank"]), target_modules=tuple(row["lora_targets"].split()))
+    storage = WeightStorage(row.get("quantization") or "plain")
     dp, micro_batch, accumulation = (int(row[key]) for key in ("num_gpus", "micro_batch", "accumulation"))
     batch, length = dp * micro_batch * accumulation, int(row["sequence_length"])
     source = row["source"].split()[0]
@@ -277,11 +281,11 @@ def _speeds(row: Row) -> PublishedRun | _LeftOut:
     return PublishedRun(
         dataset="training-speed",
         identity="|".join((source, *(row[key] for key in settings))),
-        question=f"{source} {row['model']} {row['lora_rank']} length {length} on {dp} {card}, batch {batch}",
-        software=DEEPSPEED if row["framework"] == "deepspeed" else TRANSFORMERS,
+        question=f"{source} {row['model']} {storage} {row['lora_rank']} length {length} on {dp} {card}, batch {batch}",
+        software=_FRAMEWORKS[row["framework"]],
         gpu=CATALOGUE[card].gpu,
         link=_link(card),
-        work=model_work(shape, trained_part(shape, lora), WeightStorage.PLAIN, length),
+        work=model_work(shape, trained_part(shape, lora), storage, length),
         dp=dp,
         tp=1,
         zero_stage=int(row["zero_stage"] or 0),
@@ -300,6 +304,7 @@ _READERS: Final[Mapping[str, _Reader]] = {
     "fms_a100_80gb.csv": _fms,
     "fms_a100_80gb_liger.csv": _fms,
     "speed/training_speed.csv": _speeds,
+    "speed/trainer_h100.csv": _speeds,
 }
 
 

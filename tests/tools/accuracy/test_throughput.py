@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from pathlib import Path
 
 import pytest
 
 from frenzy.core.values import utilisation as held
-from tools.accuracy.throughput import DatasetSpeed, score_throughput
+from tools.accuracy.throughput import DatasetSpeed, predicted_step_s, score_throughput
 from tools.accuracy.throughput_fit import fitted_values
 from tools.accuracy.throughput_rows import PublishedRun, all_runs, published_runs
 
@@ -43,13 +45,18 @@ def test_copies_of_a_row_fall_on_one_side_and_both_sides_are_large(runs: tuple[P
 def test_a_refit_to_the_fitted_part_confirms_the_values_that_are_held(runs: tuple[PublishedRun, ...]) -> None:
     values = fitted_values([run for run in runs if run.is_fitted])
     owners = (*held.ARCHITECTURES, *_SOFTWARE)
-    kept = {"unpacking": held.UNPACKING, "state_passes": held.STATE_PASSES}
+    kept = {
+        "unpacking": held.UNPACKING,
+        "gradient_passes": held.GRADIENT_PASSES,
+        "repeated_launches": held.REPEATED_LAUNCHES,
+        "state_passes": held.STATE_PASSES,
+    }
     kept |= {f"{each} {owner.name}": getattr(owner, each) for owner in owners for each in owner.__dataclass_fields__}
     for name, value in values.items():
         assert kept[name] == pytest.approx(value, rel=0.01, abs=0.005), name
 
 
-_SOFTWARE = (held.FSDP, held.NANOTRON, held.TRANSFORMERS, held.FUSED, held.DEEPSPEED)
+_SOFTWARE = (held.FSDP, held.NANOTRON, held.TRANSFORMERS, held.FUSED, held.DEEPSPEED, held.TRAINER)
 
 
 @pytest.mark.parametrize(
@@ -60,6 +67,7 @@ _SOFTWARE = (held.FSDP, held.NANOTRON, held.TRANSFORMERS, held.FUSED, held.DEEPS
         ("fms_a100_80gb", 0.10),
         ("fms_a100_80gb_liger", 0.10),
         ("training_speed", 0.10),
+        ("trainer_h100", 0.10),
     ],
 )
 def test_the_scored_half_is_predicted_about_as_well_as_the_fitted_one(
@@ -77,6 +85,23 @@ def test_the_first_choice_mostly_ran_within_five_percent_of_the_best(speeds: dic
     assert ranking.num_questions >= 10
     assert ranking.num_near / ranking.num_questions > 0.6
     assert ranking.median_regret < 0.05 < ranking.chance_regret
+
+
+def test_the_first_choice_of_our_own_plans_is_the_best_measured(runs: tuple[PublishedRun, ...]) -> None:
+    own = [run for run in runs if run.software is held.TRAINER and not run.work.num_packed]
+    predicted = {run: float(step_s) for run, step_s in zip(own, predicted_step_s(own), strict=True)}
+    by_question = {run.question: [each for each in own if each.question == run.question] for run in own}
+    for group in by_question.values():
+        assert min(group, key=predicted.__getitem__).step_s == min(run.step_s for run in group)
+
+
+def test_rows_of_our_own_trainer_are_the_steps_that_the_proof_measured() -> None:
+    lines = [json.loads(line) for line in (DATA.parent / "gpu" / "h100.jsonl").read_text("utf-8").splitlines()]
+    measured = [
+        line["value"] for line in lines if line["name"] == "step" and line["part"] in {"plans", "long sequence"}
+    ]
+    with (DATA / "speed" / "trainer_h100.csv").open(encoding="utf-8") as file:
+        assert sorted(float(row["speed"]) for row in csv.DictReader(file)) == sorted(measured)
 
 
 def test_a_missing_table_is_left_out(tmp_path: Path) -> None:

@@ -65,10 +65,10 @@ class StepWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepParts:
-    """Seconds of each part of a step at the datasheet's rates, an entry for each plan; launches counts layers,
-    hooks those of stage 3.
+    """Seconds of each part of a step at the datasheet's rates, an entry for each plan; launches counts layers in all
+    micro-batches, relaunches those computed again, updates those of one, hooks those of stage 3.
 
-    hidden, norms, vocabulary, adapted, packed: one pass over them. states: nothing where they are in
+    hidden, norms, vocabulary, adapted, packed, gradients: one pass over them. states: nothing where they are in
     host memory; host: what that adds (``host_offload``).
     """
 
@@ -80,7 +80,10 @@ class StepParts:
     adapted: Array
     packed: Array
     tensor_parallel: Array
+    gradients: Array
     launches: Array
+    relaunches: Array
+    updates: Array
     inside: Array
     between: Array
     states: Array
@@ -116,7 +119,10 @@ def step_parts(work: StepWork, grid: PlanGrid, gpu: GpuType, link: Link) -> Step
         adapted=activation_s * work.adapted_width * passes / grid.tp,
         packed=_UNPACKED_BYTES * work.num_packed * grid.accumulation * (2.0 + again) / (memory * grid.tp),
         tensor_parallel=_tensor_parallel_bytes(work, grid, tokens) / link.inside_bytes_per_s,
+        gradients=grid.accumulation / grid.tp * (_ACTIVATION_BYTES * work.flops.num_trainable / memory),
         launches=launches,
+        relaunches=launches * again,
+        updates=np.full_like(launches, work.flops.num_layers),
         hooks=np.where(grid.zero_stage == 3, launches, 0.0),
         inside=np.where(crosses_nodes, 0.0, inside_s),
         between=np.where(crosses_nodes, between_s, 0.0),
@@ -138,9 +144,11 @@ def step_seconds(parts: StepParts, reached: Utilisation) -> Array:
         + parts.vocabulary * reached.vocab_passes
         + parts.adapted * reached.adapter_passes
         + parts.packed * reached.unpacking
+        + parts.gradients * reached.gradient_passes
         + parts.tensor_parallel / reached.inside
     )
-    launching = parts.launches * reached.launch_s_per_layer + parts.hooks * reached.hook_s_per_layer
+    launched = parts.launches + parts.relaunches * reached.repeated_launches + parts.updates * reached.update_launches
+    launching = launched * reached.launch_s_per_layer + parts.hooks * reached.hook_s_per_layer
     busy = np.maximum(compute, launching)
     collectives = parts.inside / reached.inside + parts.between / reached.between
     exposed = np.maximum((1.0 - reached.overlap) * collectives, collectives - busy)
@@ -149,9 +157,10 @@ def step_seconds(parts: StepParts, reached: Utilisation) -> Array:
 
 
 def _weight_flops(work: StepWork, again: Array) -> Array:
-    """Operations for each token; ``again``: the share of the forward pass that is repeated."""
+    """Operations for each token; ``again``: the repeated share of the forward pass, which leaves the head out."""
     plain, repeated = (weight_flops_per_token(work.flops, checkpointing=each) for each in (False, True))
-    return plain + again * (repeated - plain)
+    head = 2.0 * work.vocab_size * work.hidden_size
+    return plain + again * (repeated - plain - head)
 
 
 def _attention_flops(work: StepWork, again: Array) -> Array:

@@ -30,10 +30,13 @@ class Utilisation:
     writes a micro-batch's hidden states outside matrix products, in 16 bit; norm_passes: how often more where
     norms are chains of kernels; vocab_passes, adapter_passes: the same of the logits, and of inputs and outputs
     of maps with adapters. unpacking: how much longer than its memory traffic the unpacking of 4-bit weights
-    takes. launch_s_per_layer: least time of one layer's kernels, forward and backward; hook_s_per_layer: what
-    stage 3 adds to it. inside, between: share of the link's rate that ring collectives reach inside a node and
-    between nodes. overlap: share of communication that may hide behind compute. state_passes: how often the
-    optimizer step moves its states (28 bytes a parameter). Arrays have an entry for each plan or run.
+    takes. gradient_passes: how often a micro-batch moves the gradients, in 16 bit: they are written, averaged
+    and added up. launch_s_per_layer: least time of one layer's kernels, forward and backward;
+    repeated_launches: what recomputing the layer adds, as a share of it; update_launches: what the optimizer
+    step adds for each layer, likewise; hook_s_per_layer: what stage 3 adds. inside, between: share of the link's
+    rate that ring collectives reach inside a node and between nodes. overlap: share of communication that may
+    hide behind compute. state_passes: how often the optimizer step moves its states (28 bytes a parameter).
+    Arrays have an entry for each plan or run.
     """
 
     matmul: Measured
@@ -43,7 +46,10 @@ class Utilisation:
     vocab_passes: Measured
     adapter_passes: Measured
     unpacking: Measured
+    gradient_passes: Measured
     launch_s_per_layer: Measured
+    repeated_launches: Measured
+    update_launches: Measured
     hook_s_per_layer: Measured
     inside: Measured
     between: Measured
@@ -75,36 +81,50 @@ class Software:
     adapter_passes: float = 0.0
     attention_factor: float = 1.0
     launch_s_per_layer: float
+    update_launches: float
     hook_s_per_layer: float = 0.0
     inside: float
     between: float
     overlap: float
 
 
-UNPACKING: Final = 1.634
-STATE_PASSES: Final = 2.751
+UNPACKING: Final = 1.0
+GRADIENT_PASSES: Final = 27.3
+REPEATED_LAUNCHES: Final = 0.665
+STATE_PASSES: Final = 1.0
 ARCHITECTURES: Final = (
-    Architecture(name="Hopper", first_capability=9.0, matmul=0.742, attention=0.313),
-    Architecture(name="Ampere", first_capability=0.0, matmul=0.867, attention=0.586),
+    Architecture(name="Hopper", first_capability=9.0, matmul=0.745, attention=0.315),
+    Architecture(name="Ampere", first_capability=0.0, matmul=0.882, attention=0.583),
 )
 FSDP: Final = Software(
     name="FSDP",
-    hidden_passes=204.3,
-    vocab_passes=20.35,
-    launch_s_per_layer=0.00451,
-    inside=0.953,
-    between=0.933,
-    overlap=0.0,
+    hidden_passes=202.2,
+    vocab_passes=20.82,
+    launch_s_per_layer=0.00424,
+    update_launches=1.365,
+    inside=1.0,
+    between=0.6215,
+    overlap=0.8266,
 )
-NANOTRON: Final = replace(FSDP, name="nanotron", hidden_passes=23.7, vocab_passes=105.8, between=0.237, overlap=0.106)
+NANOTRON: Final = replace(FSDP, name="nanotron", hidden_passes=36.5, vocab_passes=86.8, between=0.278, overlap=0.267)
 # Hugging Face models ran on one node only, and their vocabularies hardly differ: the rest is FSDP's.
 TRANSFORMERS: Final = replace(
-    FSDP, name="transformers", hidden_passes=380.4, norm_passes=160.8, adapter_passes=16.6, attention_factor=2.1
+    FSDP, name="transformers", hidden_passes=346.7, norm_passes=205.8, adapter_passes=17.0, attention_factor=2.1
 )
 # The same with fms-acceleration's kernels for norms, rotary embeddings, loss and adapters.
-FUSED: Final = replace(TRANSFORMERS, name="fused kernels", norm_passes=0.0, adapter_passes=5.19)
-# The same under DeepSpeed: what this project's trainer runs.
-DEEPSPEED: Final = replace(TRANSFORMERS, name="DeepSpeed", hook_s_per_layer=0.00649, inside=0.4725, overlap=0.117)
+FUSED: Final = replace(TRANSFORMERS, name="fused kernels", norm_passes=0.0, adapter_passes=15.2)
+# The same under DeepSpeed.
+DEEPSPEED: Final = replace(
+    TRANSFORMERS,
+    name="DeepSpeed",
+    launch_s_per_layer=0.0033,
+    update_launches=0.988,
+    hook_s_per_layer=0.0054,
+    inside=0.471,
+    overlap=0.127,
+)
+# This project's trainer: the same with the newest libraries, whose layers move their hidden states less often.
+TRAINER: Final = replace(DEEPSPEED, name="trainer", hidden_passes=165.7)
 
 
 def architecture_of(gpu: GpuType) -> Architecture:
@@ -116,11 +136,11 @@ def architecture_of(gpu: GpuType) -> Architecture:
 @cache
 def shares_digest() -> str:
     """Changes with any of the values: what runs taught about others holds no more."""
-    known = (ARCHITECTURES, DEEPSPEED, UNPACKING, STATE_PASSES)
+    known = (ARCHITECTURES, TRAINER, UNPACKING, GRADIENT_PASSES, REPEATED_LAUNCHES, STATE_PASSES)
     return hashlib.sha256(repr(known).encode()).hexdigest()[:12]
 
 
-def utilisation(gpu: GpuType, software: Software = DEEPSPEED) -> Utilisation:
+def utilisation(gpu: GpuType, software: Software = TRAINER) -> Utilisation:
     """The shares that ``software`` reaches on ``gpu``; the default is what this project's trainer runs."""
     generation = architecture_of(gpu)
     return Utilisation(
@@ -131,7 +151,10 @@ def utilisation(gpu: GpuType, software: Software = DEEPSPEED) -> Utilisation:
         vocab_passes=software.vocab_passes,
         adapter_passes=software.adapter_passes,
         unpacking=UNPACKING,
+        gradient_passes=GRADIENT_PASSES,
         launch_s_per_layer=software.launch_s_per_layer,
+        repeated_launches=REPEATED_LAUNCHES,
+        update_launches=software.update_launches,
         hook_s_per_layer=software.hook_s_per_layer,
         inside=software.inside,
         between=software.between,

@@ -147,12 +147,42 @@ def test_embeddings_that_are_looked_up_cost_no_products() -> None:
     assert work.flops.num_parameters - work.flops.num_active == 32000 * 4096
 
 
+# Waits for its kernels' launches.
+SMALL = replace(
+    WORK,
+    sequence_length=128,
+    hidden_size=512,
+    flops=replace(WORK.flops, num_parameters=10**8, num_trainable=10**8, attention_width=512),
+)
+
+
 def test_the_hooks_of_stage_3_hold_up_small_micro_batches_of_deepspeed_alone() -> None:
-    short = replace(WORK, sequence_length=128, hidden_size=512)
-    short = replace(short, flops=replace(short.flops, num_parameters=10**8, num_trainable=10**8, attention_width=512))
     stage_2, stage_3 = ((1, 1, stage, 1, 4, False) for stage in (2, 3))
-    assert seconds(stage_3, work=short) > seconds(stage_2, work=short)
+    assert seconds(stage_3, work=SMALL) > seconds(stage_2, work=SMALL)
     gpu = CATALOGUE["a100-80"].gpu
-    parts = step_parts(short, grid_of([stage_2, stage_3]), gpu, LINK)
+    parts = step_parts(SMALL, grid_of([stage_2, stage_3]), gpu, LINK)
     alike = step_seconds(parts, utilisation(gpu, TRANSFORMERS))
     assert alike[0] == pytest.approx(alike[1])
+
+
+def test_a_step_that_waits_for_launches_waits_for_recomputed_ones_too() -> None:
+    plain, repeated = (seconds((1, 1, 1, 1, 4, ckpt), work=SMALL) for ckpt in (False, True))
+    assert 1.3 < repeated / plain < 2.0
+
+
+def test_larger_micro_batches_move_gradients_less_often() -> None:
+    one, two, four = (seconds((1, 1, 1, size, 8 // size, False)) for size in (1, 2, 4))
+    assert one - two == pytest.approx(2 * (two - four))
+    adapters = (seconds((1, 1, 1, size, 8 // size, False), work=llama(ADAPTERS)) for size in (1, 2))
+    assert next(adapters) == pytest.approx(next(adapters), rel=0.01)
+
+
+def test_the_head_is_not_recomputed() -> None:
+    wide = replace(WORK, vocab_size=256000)
+    gpu = CATALOGUE["a100-80"].gpu
+
+    def repeated(work: StepWork) -> float:
+        plain, again = step_parts(work, grid_of([(1, 1, 1, 1, 1, ckpt) for ckpt in (False, True)]), gpu, LINK).matmul
+        return float(again - plain)
+
+    assert repeated(wide) < repeated(WORK)
