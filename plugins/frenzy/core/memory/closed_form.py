@@ -57,7 +57,9 @@ def predict_memory(workload: Workload, grid: PlanGrid, calibration: Calibration)
     if activations is None:
         return None
     buckets = workload.buckets or zero_buckets(workload.bucket_elements)
-    states = state_elements(StateRequest(workload.shape, workload.trained, buckets.persistent), grid.dp, grid.tp)
+    states = state_elements(
+        StateRequest(workload.shape, workload.trained, buckets.persistent, buckets.reduce), grid.dp, grid.tp
+    )
     step = Step(
         workload=workload,
         grid=grid,

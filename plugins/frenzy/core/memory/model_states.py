@@ -30,6 +30,7 @@ class StateElements:
     last_linear, last_gradient: its last linear map, the first that goes backward, and what of it is
     trained (with experts, all of one map's are one tensor: the largest). first_tensor,
     largest_tensor: of the trained ones. persistent: tensors small enough for stage 3 to leave undivided.
+    oversized: trained tensors larger than a bucket, but for the input embedding.
     """
 
     trained: Array
@@ -48,15 +49,17 @@ class StateElements:
     first_tensor: Array
     largest_tensor: Array
     persistent: Array
+    oversized: Array
 
 
 @dataclass(frozen=True, slots=True)
 class StateRequest:
-    """What the counts depend on beside the degrees; ``persistent`` is stage 3's threshold."""
+    """What the counts depend on beside the degrees. persistent: stage 3's threshold; bucket: elements of one."""
 
     shape: ModelShape
     trained: TrainedPart
     persistent: int
+    bucket: int
 
 
 # Degrees of two kinds packed into one number, to find the distinct pairs.
@@ -136,6 +139,7 @@ def _counts(request: StateRequest, sizes: _Sizes, tp: int) -> dict[str, int]:
     table = shape.embeddings[0].num_elements
     full, tied = trained.is_everything, shape.tied_embeddings
     head = table if shape.has_output_matrix else 0
+    beside_table = sizes.each[1:] if full else sizes.each
     return {
         "trained": sizes.total,
         # adapters come on top of the model; without them every parameter is trained
@@ -152,6 +156,7 @@ def _counts(request: StateRequest, sizes: _Sizes, tp: int) -> dict[str, int]:
         "first_tensor": int(sizes.each[0]) if len(sizes.each) else 0,
         "largest_tensor": int(sizes.each.max()) if len(sizes.each) else 0,
         "persistent": int(sizes.each[sizes.each <= request.persistent].sum()),
+        "oversized": int(beside_table[beside_table > request.bucket].sum()),
     }
 
 

@@ -63,20 +63,30 @@ class Step:
         found: NDArray[np.bool_] = states.head_gradient + layers * states.layer > self.buckets.reduce
         return found
 
-    def flat_copy(self, elements: Array) -> Array:
+    def flat_copy(self, elements: Array, *, of_many: bool = False) -> Array:
         """Bytes of the flat copy in which ``elements`` of a bucket are reduced.
 
-        Stages 1 and 2 lay parts of several ranks one behind the other; those of one rank lie so already
-        (``allreduce_bucket``). Stage 3 always makes it (``reduce_scatter_coalesced``).
+        Stages 1 and 2 lay the parts of several ranks one behind the other; those of one rank lie so already
+        (``allreduce_bucket``), unless they go into a sum in fp32, tensor by tensor. Any bucket may lie across the
+        border of two ranks; of_many: only one that is larger than a rank's part does. Stage 3 always copies
+        (``reduce_scatter_coalesced``). Autocast sends 16 bits, which is another copy.
         """
-        stage3 = self.grid.zero_stage == 3
-        copied = (self.grid.dp > 1) & (stage3 | (elements > self.states.partition))
-        return np.asarray(np.where(copied, self.weight * elements, 0.0), dtype=np.float64)
+        several = (self.grid.dp > 1) & ((elements > self.states.partition) | np.full(len(self.grid), not of_many))
+        copied = (self.grid.zero_stage == 3) | several | (self.separate & (self.grid.zero_stage == 2))
+        size = self.weight + (2 if self.workload.precision is Precision.AUTOCAST_BF16 else 0)
+        return np.asarray(np.where(copied, size * elements, 0.0), dtype=np.float64)
 
     def summed(self, elements: Array) -> Array:
-        """Bytes of a rank's share of ``elements``, made fp32 to be added to the sum, in stage 2."""
-        share = self.gradient * np.minimum(elements, self.states.partition)
-        return self.by_stage(0.0, np.where(self.separate, share, 0.0), 0.0)
+        """Bytes of a rank's share of ``elements``, made fp32 to be added to the sum: a tensor at a time in stage 2."""
+        share = np.minimum(elements, self.states.partition)
+        one = self.gradient * np.minimum(share, self.states.largest_tensor)
+        every = self.gradient * np.minimum(elements / self.grid.dp, self.states.partition)
+        return self.by_stage(0.0, np.where(self.separate, one, 0.0), np.where(self.separate, every, 0.0))
+
+    @cached_property
+    def too_large(self) -> Array:
+        """Bytes of gradients that have no room in a bucket, and that stage 1 keeps where they were made."""
+        return self.by_stage(np.where(self.reduces_early, self.weight * self.states.oversized, 0.0), 0.0, 0.0)
 
     @cached_property
     def table(self) -> Array:
@@ -158,42 +168,33 @@ def bucket_bytes(workload: Workload, buckets: ZeroBuckets) -> float:
     return float(formats * workload.weight_bytes * buckets.reduce)
 
 
-def _gathered(step: Step, elements: Array) -> Term:
-    """Stage 3's weights in use and those fetched ahead: whole tensors, until the prefetch size is full.
+def _gathered(step: Step, in_use: Array, left: Array) -> Term:
+    """Stage 3's weights: those in use and one tensor ahead, or all that may be there of those still to be used.
 
-    DeepSpeed's own prefetch size is more than a small model: never more than all its weights.
+    left: elements used from now to the end of the backward pass. DeepSpeed gives a module's parameters back unless
+    it has seen a use of them ahead, and it looks ahead past all that is there. So they stay until there are as many
+    as may be (``max_live_parameters``), whatever the reuse distance, which agrees with what was counted as available
+    under 0.1 to 2 times the model (``PartitionedParameterCoordinator``: ``fetch_sub_module``, ``__params_to_release``).
     """
     several = (step.grid.zero_stage == 3) & (step.grid.dp > 1)
-    ahead = step.buckets.prefetch + step.states.last_linear
-    held = np.minimum(elements + ahead, step.workload.shape.num_parameters)
+    ahead = np.maximum(step.buckets.prefetch, step.states.last_linear)
+    held = np.maximum(in_use + ahead, np.minimum(float(step.buckets.live), left))
     return Term(
         "gathered weights",
-        "stage 3, several ranks: w*(parameters in use, soon used again, and the next)",
-        np.where(several, step.weight * held, 0.0),
+        "stage 3, several ranks: w*(parameters in use and the next, or as many as may be live)",
+        np.where(several, step.weight * np.minimum(held, step.workload.shape.num_parameters), 0.0),
     )
 
 
-def _soon_again(step: Step) -> Array:
-    """Elements of the last layers that stay gathered from the forward to the backward pass.
-
-    DeepSpeed keeps a module's parameters whose next use comes within the reuse distance, counted in the
-    parameters of the modules between (``PartitionedParameterCoordinator.__params_to_release``): the layers
-    after it twice and the head twice, or with checkpointing those layers three times and its own once.
-    """
-    states, reuse = step.states, float(step.buckets.reuse)
-    layer, everything = states.whole_layer, step.workload.shape.num_layers * states.whole_layer
-    left = reuse - 2.0 * states.head
-    recomputed = layer * (np.floor((left - layer) / (3.0 * layer)) + 1.0)
-    plain = layer * np.ceil(left / (2.0 * layer))
-    return np.clip(np.where(step.grid.checkpointing, recomputed, plain), 0.0, everything)
+def _of_layers(step: Step, layers_done: Array | float) -> Array:
+    """Elements of the layers that have not gone backward."""
+    return np.asarray((step.workload.shape.num_layers - layers_done) * step.states.whole_layer, dtype=np.float64)
 
 
-def _in_layer_again(step: Step, layers_done: Array | float) -> Array:
-    """Elements gathered while a layer goes backward: kept since its forward pass, or since it was recomputed."""
-    layer = step.states.whole_layer
-    recomputed = np.where(step.grid.checkpointing, np.minimum(layer, step.buckets.reuse / 2.0), 0.0)
-    kept = np.maximum(_soon_again(step) - layers_done * layer, recomputed)
-    return np.asarray(np.maximum(kept, step.states.last_linear), dtype=np.float64)
+def _in_layer_again(step: Step) -> Array:
+    """Elements in use while a layer goes backward: all of it where it was recomputed."""
+    recomputed = np.where(step.grid.checkpointing, np.minimum(step.states.whole_layer, step.buckets.reuse / 2.0), 0.0)
+    return np.asarray(np.maximum(recomputed, step.states.last_linear), dtype=np.float64)
 
 
 def kept_terms(step: Step, layers_done: Array | float = 0.0) -> tuple[Term, ...]:
@@ -219,7 +220,7 @@ def in_loss(step: Step) -> Moment:
         (
             *step.resident,
             step.gradients_before,
-            _gathered(step, step.states.head + _soon_again(step)),
+            _gathered(step, step.states.head, step.states.head + _of_layers(step, 0.0) + step.states.table),
             *kept_terms(step),
             Term("gradient of the loss", "t*V*(logits' gradients)", step.activations.in_loss),
         ),
@@ -230,7 +231,8 @@ def in_first_layer(step: Step) -> Moment:
     """The last layer goes backward: all layers' activations are held, the head's gradient is there."""
     states, weight = step.states, step.weight
     reduced = states.head_gradient > step.buckets.reduce
-    stage2 = weight * step.filling + np.where(reduced, step.partition_gradient, weight * states.head_gradient)
+    passing = np.maximum(step.partition_gradient, step.flat_copy(states.head_gradient))
+    stage2 = step.bucket_bytes + weight * states.head_gradient + np.where(reduced, passing, 0.0)
     gradients = _of_stages(step, _made_in_stage1(step, states.head_gradient), stage2)
     # stage 1 adds the head's gradient to its sum before the layer's are made
     added = np.where(step.separate, (weight + step.gradient) * states.head_gradient, 0.0)
@@ -257,8 +259,11 @@ def in_later_layer(step: Step) -> Moment:
     full = np.full(len(step.grid), float(step.buckets.reduce))
     filled = np.maximum(full - states.head_gradient, 0.0) / np.maximum(states.layer, 1.0)
     later = np.where(step.reduces_early, np.minimum(np.ceil(filled), layers - 1.0), layers - 1.0)
-    reduced = np.maximum(step.flat_copy(full), step.by_stage(step.partition_gradient, step.partition_gradient, 0.0))
-    early = step.weight * step.filling + np.where(step.fills, reduced + step.summed(full), 0.0)
+    # what goes backward first is the last rank's: a bucket has others' too only if it is larger than a rank's share
+    reduced = np.maximum(
+        step.flat_copy(full, of_many=True), step.by_stage(step.partition_gradient, step.partition_gradient, 0.0)
+    )
+    early = step.bucket_bytes + np.where(step.fills, reduced + step.summed(full), 0.0) + step.too_large
     gradients = _of_stages(step, _made_in_stage1(step, states.trained - step.table), early)
     third = step.by_stage(0.0, 0.0, np.where(step.fills, step.flat_copy(full), 0.0))
     return _in_layer("later backward layer", step, later, gradients + third)
@@ -271,7 +276,7 @@ def _in_layer(name: str, step: Step, layers_done: Array | float, gradients: Arra
         (
             *step.resident,
             step.gradients_before,
-            _gathered(step, _in_layer_again(step, layers_done)),
+            _gathered(step, _in_layer_again(step), _of_layers(step, layers_done) + step.states.table),
             *kept_terms(step, layers_done),
             Term(
                 "backward pass of one layer",
@@ -304,7 +309,7 @@ def _plain_weight(step: Step) -> Array:
 def at_backward_end(step: Step) -> Moment:
     """The embedding's gradient is made: with tied weights two of them and their sum are held."""
     states, grid = step.states, step.grid
-    early = step.weight * step.filling + step.reduced_before_table
+    early = step.bucket_bytes + step.reduced_before_table + step.too_large
     by_stage = _of_stages(step, _made_in_stage1(step, states.trained - step.table), early)
     scattered = np.where(states.table_gradients > 0, (2 + 1 / grid.dp) * states.table, 0.0)
     table = step.by_stage(states.table_gradients, states.table_gradients, np.maximum(states.table_gradients, scattered))
@@ -319,7 +324,7 @@ def at_backward_end(step: Step) -> Moment:
         (
             *step.resident,
             step.gradients_before,
-            _gathered(step, states.table),
+            _gathered(step, states.table, states.table),
             Term("new gradients", "w*(T or B + partition)", by_stage),
             Term(
                 "embedding gradient",
@@ -343,13 +348,15 @@ def in_reduction(step: Step) -> Moment:
     copied = np.maximum(partition, step.flat_copy(moved))
     held = weight * (states.trained - moved) + copied + step.bucket_bytes
     in_place = step.workload.precision is Precision.BF16
-    of_sums = 0.0 if in_place else step.gradient * (step.filling + states.partition)
+    of_sums = 0.0 if in_place else step.gradient * (step.filling + states.partition + moved * (step.grid.dp > 1))
     late = np.where(step.separate, of_sums, held)
     # the embedding's gradient waits where it has no room in the bucket
     inside = np.where(whole, states.trained, step.before_table)
     waiting = np.where(whole, 0.0, weight * step.table)
     passing = step.flat_copy(inside) + waiting
-    early = weight * step.filling + np.maximum(passing + step.reduced_before_table + step.summed(inside), partition)
+    third = step.by_stage(0.0, 0.0, passing + step.summed(inside))
+    reducing = np.maximum(passing + step.reduced_before_table + step.summed(inside), partition)
+    early = step.bucket_bytes + reducing + step.too_large
     return Moment(
         "gradient reduction",
         (
@@ -359,12 +366,12 @@ def in_reduction(step: Step) -> Moment:
                 "stage 2: a*S of earlier micro-batches",
                 step.by_stage(0.0, step.gradients_before.num_bytes, 0.0),
             ),
-            _gathered(step, states.table),
+            _gathered(step, states.table, states.table),
             Term(
                 "gradients and their reduction",
-                "w*(T + B + tensors in the partition), or a*T, in fp16 a*(T + B + S); as they are made: w*(bucket, its "
-                "flat copy or the partition, embedding)",
-                _of_stages(step, late, early) + step.by_stage(0.0, 0.0, passing) + step.whole_gradient,
+                "after the backward pass: w*(T + B + tensors in the partition), or a*T, in fp16 a*(T + 2*B + S); "
+                "as they are made: w*(B, twice where reductions overlap; its flat copy; V*h that waits), and a*S",
+                _of_stages(step, late, early) + third + step.whole_gradient,
             ),
         ),
     )

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _PART_ELEMENTS: Final = 2**22
+_PARTS_AT_MOST: Final = 2**20
 _DRAWS: Final = frozenset({torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default})
 
 
@@ -81,6 +82,7 @@ class SeededWeights:
             for call in self._notes.calls[id(parameter)]:
                 arguments, named = _replaced(call.arguments, real), _replaced(call.named, real)
                 if call.function in _DRAWS and arguments[0].is_contiguous():
+                    seed += _PARTS_AT_MOST  # the next draw has numbers of its own
                     result = _drawn_in_parts(call.function, arguments, seed)
                 else:
                     result = call.function(*arguments, **named)

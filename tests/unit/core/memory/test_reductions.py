@@ -21,9 +21,15 @@ SHAPE = model_shape(llama_config(256, 6, 8, 2000))
 ALL, TABLE = SHAPE.num_parameters, SHAPE.embeddings[0].num_elements
 BF16 = 2
 MEASURED = Path(__file__).parents[3] / "data/memory/deepspeed_h100.jsonl"
-# Rows that the model is known to miss (docs/accuracy.md): the experts' load and kernels it bounds, and two at stage 3.
-BOUNDED = ("mixtral-", "eager", "llama-fp32", "dp64-mb2-acc1-s4096-qlora16")
-TOO_LOW = ("mixtral-bf16-z3-dp8-mb4-acc2-s1024-lora16", "gpt2-fp32-z3-dp4")
+# Rows that the model is known to miss (docs/accuracy.md), and by how much at most.
+KNOWN = {
+    "mixtral-bf16-z3-dp8-mb4-acc2-s1024-lora16-8bit-fused-loss": -0.10,
+    "llama-bf16-z1-dp1-mb2-acc1-s1024-lora16-8bit-eager-fused-loss": 0.08,
+    "mixtral-fp16-z1-dp8-mb1-acc1-s8192-ckpt-sgd-fused-loss": 0.12,
+    "mixtral-bf16-z1-dp8-mb1-acc1-s2048-ckpt-eager": 0.07,
+    "gpt_neox-autocast-bf16-z1-dp64-mb2-acc1-s4096-qlora16-8bit": 0.32,
+    "llama-fp32-z1-dp1-mb1-acc2-s2048": 0.42,
+}
 
 
 def workload(bucket: int, precision: Precision = Precision.BF16) -> Workload:
@@ -32,9 +38,11 @@ def workload(bucket: int, precision: Precision = Precision.BF16) -> Workload:
     return replace(workload_of(request(SHAPE, asked), DeviceKind.CUDA), buckets=buckets)
 
 
-def reducing(bucket: int, *, stage: int, dp: int, accumulation: int = 1) -> float:
+def reducing(
+    bucket: int, *, stage: int, dp: int, accumulation: int = 1, precision: Precision = Precision.BF16
+) -> float:
     """Bytes of gradients while the last bucket is reduced."""
-    found = predict_memory(workload(bucket), grid_of([(dp, 1, stage, 1, accumulation, False)]), CALIBRATION)
+    found = predict_memory(workload(bucket, precision), grid_of([(dp, 1, stage, 1, accumulation, False)]), CALIBRATION)
     assert found is not None
     moment = next(each for each in found.moments if each.name == "gradient reduction")
     return next(float(each.num_bytes[0]) for each in moment.terms if each.name == "gradients and their reduction")
@@ -52,18 +60,30 @@ def test_the_embeddings_gradient_waits_for_a_bucket_it_does_not_fit_into(stage: 
     assert reducing(bucket, stage=stage, dp=2) == BF16 * (2 * bucket + (ALL - TABLE) + TABLE)
 
 
+def test_stage_1_keeps_gradients_that_no_bucket_has_room_for() -> None:
+    bucket = max(each.num_elements for each in SHAPE.layer) - 2
+    kept = sum(each.num_elements for each in SHAPE.layer if each.num_elements > bucket) * SHAPE.num_layers
+    first, second = (reducing(bucket, stage=stage, dp=4) for stage in (1, 2))
+    assert first - second == BF16 * (kept + TABLE)  # the untied head is as large as the embedding
+
+
+def test_autocast_has_buckets_in_two_formats_and_sends_another_copy() -> None:
+    found = reducing(ALL, stage=1, dp=2, precision=Precision.AUTOCAST_BF16)
+    assert found == (2 * 2 * 4 + 4 + 2) * ALL
+
+
 def test_one_rank_copies_nothing_to_reduce_it() -> None:
     assert reducing(ALL, stage=2, dp=1) == BF16 * 2 * ALL  # the bucket, and the partition it leaves for
 
 
-def test_a_share_is_made_fp32_beside_the_copy_where_micro_batches_are_summed_so() -> None:
+def test_a_tensor_is_made_fp32_beside_the_copy_where_micro_batches_are_summed_so() -> None:
     found = reducing(ALL, stage=2, dp=4, accumulation=2)
-    assert found == pytest.approx(BF16 * 3 * ALL + 4 * ALL / 4, abs=8)
+    assert found == pytest.approx(BF16 * 3 * ALL + 4 * min(TABLE, ALL / 4), abs=8)
 
 
-def test_stage_3_reduces_a_copy_whose_ever_the_gradients_are() -> None:
-    assert reducing(ALL, stage=3, dp=8) == BF16 * ALL
-    assert reducing(ALL, stage=3, dp=1) == 0
+@pytest.mark.parametrize("dp", [1, 8])
+def test_stage_3_reduces_a_copy_on_any_number_of_ranks(dp: int) -> None:
+    assert reducing(ALL, stage=3, dp=dp) == BF16 * ALL
 
 
 def measured() -> list[Measurement]:
@@ -93,8 +113,6 @@ def test_every_case_of_the_card_was_run_and_predicted() -> None:
 
 
 def test_peaks_of_a_card_are_predicted_to_two_percent_but_for_the_known_rows() -> None:
-    off = {each.case.label: each.error for each in measured() if each.error is not None and abs(each.error) > 0.02}
-    unknown = {label: error for label, error in off.items() if not any(part in label for part in (*BOUNDED, *TOO_LOW))}
-    assert not unknown
-    low = {label for label, error in off.items() if error < 0}
-    assert all(label.startswith(TOO_LOW) for label in low)
+    errors = {each.case.label: each.error or 0.0 for each in measured()}
+    assert {label for label, error in errors.items() if abs(error) > 0.0201} == set(KNOWN)
+    assert all(abs(errors[label]) <= abs(most) and errors[label] * most > 0 for label, most in KNOWN.items())

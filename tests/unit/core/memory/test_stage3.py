@@ -22,6 +22,7 @@ LENGTH, BATCH, LAYERS, HIDDEN = 128, 2, 6, 256
 LLAMA = model_shape(llama_config(HIDDEN, LAYERS, 8, 2000))
 LAYER = sum(each.num_elements for each in LLAMA.layer)
 HEAD = LLAMA.embeddings[0].num_elements
+LAST_MAP = 3 * HIDDEN * HIDDEN
 ALL_MAPS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -41,12 +42,11 @@ def term(found: MemoryTable, name: str, moment: str = "loss") -> float:
     return next(float(each.num_bytes[0]) for each in at.terms if each.name == name)
 
 
-def gathered(reuse: int, *, checkpointing: bool, moment: str = "loss", dp: int = 4) -> float:
-    """Gathered elements, without what is fetched ahead."""
-    buckets = ZeroBuckets(reduce=1000, prefetch=0, live=10**9, reuse=reuse, persistent=0)
+def gathered(live: int, *, checkpointing: bool, moment: str = "loss", dp: int = 4) -> float:
+    """Gathered elements where so many may be live."""
+    buckets = ZeroBuckets(reduce=1000, prefetch=0, live=live, reuse=0, persistent=0)
     found = table(replace(workload(), buckets=buckets), checkpointing=checkpointing, dp=dp)
-    ahead = 3 * HIDDEN * HIDDEN
-    return term(found, "gathered weights", moment) / 2 - ahead
+    return term(found, "gathered weights", moment) / 2
 
 
 def kept(found: MemoryTable) -> tuple[float, float]:
@@ -55,26 +55,19 @@ def kept(found: MemoryTable) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_without_a_reuse_distance_the_head_alone_is_gathered_in_the_loss(checkpointing: bool) -> None:
-    assert gathered(0, checkpointing=checkpointing) == HEAD
-
-
-@pytest.mark.parametrize("layers", [1, 2, 5])
-def test_layers_whose_next_use_is_within_the_reuse_distance_stay_gathered(layers: int) -> None:
-    """A layer that is followed by n others and the head is used again after 2n layers and two heads."""
-    assert gathered(2 * HEAD + 2 * layers * LAYER, checkpointing=False) == HEAD + layers * LAYER
-
-
-@pytest.mark.parametrize(("layers", "passed"), [(1, 1), (2, 4), (3, 7)])
-def test_recomputed_layers_pass_three_times_between_the_uses_of_one(layers: int, passed: int) -> None:
-    reuse = 2 * HEAD + passed * LAYER
-    assert gathered(reuse - 1, checkpointing=True) == HEAD + (layers - 1) * LAYER
-    assert gathered(reuse, checkpointing=True) == HEAD + layers * LAYER
+def test_where_nothing_may_be_live_the_head_and_one_map_are_gathered_in_the_loss(checkpointing: bool) -> None:
+    assert gathered(0, checkpointing=checkpointing) == HEAD + LAST_MAP
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_no_more_than_all_layers_stay_gathered(checkpointing: bool) -> None:
-    assert gathered(10**12, checkpointing=checkpointing) == HEAD + LAYERS * LAYER
+def test_as_many_weights_stay_gathered_as_may_be_live(checkpointing: bool) -> None:
+    live = HEAD + 2 * LAYER
+    assert gathered(live, checkpointing=checkpointing) == live
+    assert gathered(10**12, checkpointing=checkpointing) == LLAMA.num_parameters - HIDDEN
+
+
+def test_weights_of_layers_that_have_gone_backward_are_given_back() -> None:
+    assert gathered(10**12, checkpointing=False, moment="end of the backward pass") == HEAD + LAST_MAP
 
 
 def test_a_small_model_is_gathered_whole_at_most_however_much_may_be_fetched_ahead() -> None:
@@ -88,7 +81,7 @@ def test_a_single_rank_gathers_nothing() -> None:
 
 
 @given(st.integers(0, 10**7), st.integers(0, 10**7), st.booleans())
-def test_a_longer_reuse_distance_never_keeps_less(one: int, other: int, checkpointing: bool) -> None:
+def test_more_that_may_be_live_never_keeps_less(one: int, other: int, checkpointing: bool) -> None:
     for moment in ("loss", "first backward layer"):
         held = [gathered(each, checkpointing=checkpointing, moment=moment) for each in sorted((one, other))]
         assert held == sorted(held)
