@@ -96,7 +96,7 @@ def test_deepspeeds_own_adam_takes_no_temporaries(tmp_path: Path) -> None:
     ("column", "less", "more"),
     [
         ("reduce_bucket", "100000000", "500000000"),
-        ("prefetch_bucket", "0", "500000000"),
+        ("max_live_parameters", "0", "1000000000"),
         ("micro_batch", "1", "2"),
         ("held_logits_bytes", "0", "4"),
     ],

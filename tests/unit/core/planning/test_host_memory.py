@@ -97,7 +97,7 @@ def test_random_weights_of_a_virtual_gpu_are_made_in_its_own_memory() -> None:
 @given(rows)
 def test_a_snapshot_of_a_checkpoint_holds_the_ranks_partition_once_more(row: PlanRow) -> None:
     grid, asked = grid_of([row]), workload()
-    states = state_elements(StateRequest(MODEL, asked.trained, 0), grid.dp, grid.tp)
+    states = state_elements(StateRequest(MODEL, asked.trained, 0, 1000), grid.dp, grid.tp)
     written, copied = (
         staging_bytes(dataclasses.replace(asked, copies_checkpoints=each), grid, states)[0] for each in (False, True)
     )
