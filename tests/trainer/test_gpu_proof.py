@@ -91,7 +91,7 @@ def test_start_checkpoint_speed_and_profile_are_measured(figures: list[Figure]) 
 
 def test_measurements_are_kept_and_nothing_is_left_on_the_disk(figures: list[Figure], output: Path) -> None:
     assert [each.imagined_ranks for each in read_measurements(output / "measured.jsonl")] == [True, True]
-    assert sorted(each.name for each in output.iterdir()) == ["figures.jsonl", "measured.jsonl"]
+    assert sorted(each.name for each in output.iterdir()) == ["failed.log", "figures.jsonl", "measured.jsonl"]
 
 
 def test_second_run_has_nothing_left_to_do(figures: list[Figure], output: Path) -> None:

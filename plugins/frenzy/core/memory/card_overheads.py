@@ -10,6 +10,7 @@ from frenzy.core.memory.cuda_memory import (
     COMMUNICATOR_BYTES,
     CONTEXT_BYTES,
     CUBLAS_WORKSPACES_BYTES,
+    HOPPER_CONTEXT_BYTES,
     HOPPER_WORKSPACES_BYTES,
 )
 from frenzy.core.memory.model_inputs import Array, PlanGrid
@@ -25,8 +26,16 @@ def workspace_bytes(kind: DeviceKind) -> int:
 
 def larger_workspace_bytes(compute_capability: str | None) -> int:
     """What the workspaces take beyond ``workspace_bytes`` on Hopper and later cards; 0 where that is not known."""
-    is_larger = compute_capability is not None and float(compute_capability) >= _HOPPER
-    return HOPPER_WORKSPACES_BYTES - CUBLAS_WORKSPACES_BYTES if is_larger else 0
+    return HOPPER_WORKSPACES_BYTES - CUBLAS_WORKSPACES_BYTES if _is_hopper_or_later(compute_capability) else 0
+
+
+def larger_context_bytes(compute_capability: str | None) -> int:
+    """What CUDA takes beyond ``beside_bytes`` on such a card."""
+    return HOPPER_CONTEXT_BYTES - CONTEXT_BYTES if _is_hopper_or_later(compute_capability) else 0
+
+
+def _is_hopper_or_later(compute_capability: str | None) -> bool:
+    return compute_capability is not None and float(compute_capability) >= _HOPPER
 
 
 def beside_bytes(kind: DeviceKind, grid: PlanGrid) -> Array:

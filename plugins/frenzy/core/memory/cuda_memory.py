@@ -1,6 +1,6 @@
 """What CUDA and its libraries hold on a card beside a program's own tensors.
 
-Figures of others; this project has not measured them on a card.
+Figures of others, but for Hopper's context.
 """
 
 from __future__ import annotations
@@ -15,5 +15,8 @@ CUBLAS_WORKSPACES_BYTES: Final = 2 * (8 * MIB + 8 * 16 * KIB)
 HOPPER_WORKSPACES_BYTES: Final = 2 * 32 * MIB
 # CUDA's context with its kernels: 0.4 to 0.6 GiB by card and driver; the upper end.
 CONTEXT_BYTES: Final = 600 * MIB
+# One rank that filled an H100 (torch 2.11, CUDA 13): in use by the process, less what torch's allocator had
+# (tests/data/gpu/h100.jsonl, growing memory).
+HOPPER_CONTEXT_BYTES: Final = 1710 * MIB
 # Buffers of one NCCL communicator: 544 to 688 MB by number of channels and peers; the upper end.
 COMMUNICATOR_BYTES: Final = 688_000_000

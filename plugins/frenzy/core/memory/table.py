@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from frenzy.core.memory.card_overheads import larger_workspace_bytes
+from frenzy.core.memory.card_overheads import larger_context_bytes, larger_workspace_bytes
 from frenzy.core.memory.model_inputs import Array, Integers
 from frenzy.core.values.resource_plan import HostTerm, MemoryPrediction, MemoryTerm
 
@@ -71,7 +71,7 @@ class MemoryTable:
     (context, communication); part of the requirement, not of the peak. expected_factor, bound_factor: what earlier runs
     taught (``residuals``): the peak is the model's times the first, the requirement at least the
     model's peak times the second. larger_workspaces: bytes of them that are tensors on this type of card, and
-    which ``beside_bytes`` has for all types.
+    which ``beside_bytes`` has for all types. larger_context: bytes that this type needs beyond ``beside_bytes``.
     """
 
     moments: tuple[Moment, ...]
@@ -82,11 +82,14 @@ class MemoryTable:
     expected_factor: Array | None = None
     bound_factor: Array | None = None
     larger_workspaces: int = 0
+    larger_context: int = 0
 
     def on_card(self, compute_capability: str | None) -> MemoryTable:
-        """The same plans on a card of that capability (``"9.0"``), whose workspaces may be larger."""
-        larger = larger_workspace_bytes(compute_capability)
-        return self if larger == self.larger_workspaces else replace(self, larger_workspaces=larger)
+        """The same plans on a card of that capability (``"9.0"``), whose workspaces and context may be larger."""
+        workspaces, context = larger_workspace_bytes(compute_capability), larger_context_bytes(compute_capability)
+        if (workspaces, context) == (self.larger_workspaces, self.larger_context):
+            return self
+        return replace(self, larger_workspaces=workspaces, larger_context=context)
 
     @cached_property
     def _totals(self) -> Array:
@@ -120,7 +123,7 @@ class MemoryTable:
         if self.bound_factor is not None:
             required = np.maximum(required, self._highest * self.bound_factor)
         beside = 0.0 if self.beside_bytes is None else self.beside_bytes
-        return np.asarray(np.ceil(required + beside), dtype=np.int64)
+        return np.asarray(np.ceil(required + beside + self.larger_context), dtype=np.int64)
 
     def host_bytes(self, ranks_per_node: Integers | int = 1) -> Integers:
         """Host memory of a node with so many of each plan's ranks."""

@@ -99,10 +99,12 @@ def _drawn_in_parts(function: Callable[..., Any], arguments: tuple[Any, ...], se
             function(part, *arguments[1:], generator=torch.Generator().manual_seed(seed + number))
 
     parts = whole.view(-1).split(_PART_ELEMENTS)
-    if len(parts) == 1:
-        fill(0, parts[0])
+    num_threads = min(len(parts), torch.get_num_threads())
+    if num_threads == 1:  # a thread's stack would count as memory of a virtual GPU
+        for number, part in enumerate(parts):
+            fill(number, part)
     else:
-        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        with ThreadPoolExecutor(num_threads) as pool:
             list(pool.map(fill, range(len(parts)), parts))
     return whole
 

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.core.marp_values import CALIBRATION, job, llama_config, request
 
 from frenzy.core.memory.closed_form import MemoryTable, Workload, predict_memory
+from frenzy.core.memory.cuda_memory import CONTEXT_BYTES, HOPPER_CONTEXT_BYTES
 from frenzy.core.models.shape import model_shape
 from frenzy.core.planning.candidates import workload_of
 from frenzy.core.planning.grid import grid_of
@@ -95,13 +96,14 @@ def of_card(found: MemoryTable, capability: str | None) -> tuple[int, int]:
     return int(on.peak_bytes[0]), int(on.required_bytes[0])
 
 
-def test_a_hopper_cards_larger_workspaces_move_from_beside_the_tensors_into_their_peak() -> None:
+def test_a_hopper_card_has_larger_workspaces_in_its_peak_and_a_larger_context_beside_it() -> None:
     found = predict_memory(workload(1000), grid_of([(1, 1, 1, 1, 1, False)]), CALIBRATION)
     assert found is not None
     (peak, required), (unknown, _) = of_card(found, "8.0"), of_card(found, None)
     larger = 2 * (32 * 2**20 - (8 * 2**20 + 8 * 16 * 2**10))
     assert peak == unknown
-    assert of_card(found, "9.0") == of_card(found, "10.0") == (peak + larger, required)
+    context = HOPPER_CONTEXT_BYTES - CONTEXT_BYTES
+    assert of_card(found, "9.0") == of_card(found, "10.0") == (peak + larger, required + context)
     terms = found.on_card("9.0").prediction(0).terms
     assert sum(each.num_bytes for each in terms) == peak + larger
 

@@ -243,3 +243,18 @@ def test_drawn_weights_are_as_the_family_draws_them() -> None:
 def test_another_seed_draws_other_weights() -> None:
     first, second = (make_model(job, load_config(job.model)) for job in (job_of("llama"), job_of("llama", seed=12)))
     assert not torch.equal(next(first.parameters()), next(second.parameters()))
+
+
+def test_a_large_weight_is_drawn_alike_by_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = job_of("llama")
+    empty = model_without_weights(load_config(job.model), "sdpa", torch.float32)
+    name, large = max(empty.named_parameters(), key=lambda each: each[1].numel())
+    monkeypatch.setattr("frenzy.trainer.model.seeded_weights._PART_ELEMENTS", large.numel() // 5)
+    drawn, found = SeededWeights(empty, job.training.seed), []
+    for threads in (1, 2, 5):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        found.append(drawn.draw(large, name))
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+    assert 0.01 < float(found[0].std()) < 0.03
+    parts = found[0].view(-1)[: 5 * (large.numel() // 5)].view(5, -1)
+    assert not torch.equal(parts[0], parts[1])
