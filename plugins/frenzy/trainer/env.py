@@ -48,6 +48,8 @@ _VIRTUAL: Final[Mapping[str, str]] = {
     # get another number of tokens at each step. The shapes of a model without experts are fewer than these.
     "LRU_CACHE_CAPACITY": "32",
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32",
+    # Kernels for AMX and other 16-bit instructions keep megabytes more: memory would depend on the processor.
+    "ONEDNN_MAX_CPU_ISA": "AVX512_CORE",
 }
 
 
