@@ -22,10 +22,8 @@ from frenzy.core.memory.host_offload import STATES_EQUATION, optimizer_state_byt
 from frenzy.core.memory.model_inputs import Array, Integers, PlanGrid, PlanRow, Workload
 from frenzy.core.memory.model_states import StateElements, StateRequest, state_elements
 from frenzy.core.memory.moments import (
-    Step,
     at_backward_end,
     at_start,
-    bucket_bytes,
     in_first_layer,
     in_later_layer,
     in_loss,
@@ -34,6 +32,7 @@ from frenzy.core.memory.moments import (
 )
 from frenzy.core.memory.script_heads import as_passed
 from frenzy.core.memory.table import MemoryTable, Moment, Term
+from frenzy.core.memory.training_step import Step, bucket_bytes
 from frenzy.core.memory.undivided import undivided_moments, undivided_terms
 from frenzy.core.models.weight_storage import WeightStorage, stored_layer, stored_outside
 from frenzy.core.values.zero_buckets import zero_buckets

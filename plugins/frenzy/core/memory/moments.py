@@ -6,166 +6,14 @@ and checked against measured peaks. Symbols as in ``memory``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-
 import numpy as np
-from numpy.typing import NDArray
 
-from frenzy.core.memory.activations import Activations
-from frenzy.core.memory.model_inputs import Array, PlanGrid, Workload
-from frenzy.core.memory.model_states import StateElements
+from frenzy.core.memory.model_inputs import Array, Workload
 from frenzy.core.memory.table import Moment, Term
+from frenzy.core.memory.training_step import Step
 from frenzy.core.models.weight_storage import WeightStorage
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision
-from frenzy.core.values.zero_buckets import ZeroBuckets
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """Everything the points in time are computed from."""
-
-    workload: Workload
-    grid: PlanGrid
-    states: StateElements
-    buckets: ZeroBuckets
-    resident: tuple[Term, ...]
-    frozen_bytes: Array
-    activations: Activations
-
-    @property
-    def weight(self) -> int:
-        return self.workload.weight_bytes
-
-    @cached_property
-    def num_buckets(self) -> Array:
-        """Buckets of stages 1 and 2: one is reduced while the other one fills, where reductions overlap."""
-        overlaps = (
-            self.workload.overlap_comm & (self.grid.dp > 1) & (~self.grid.offload | self.workload.overlaps_offloaded)
-        )
-        return np.where(overlaps, 2.0, 1.0)
-
-    @cached_property
-    def reduces_early(self) -> NDArray[np.bool_]:
-        """Plans whose gradients leave their own storage as they are made, into the bucket.
-
-        All but stage 1 where reductions do not overlap, or where gradients of earlier micro-batches are kept.
-        """
-        first, alone = self.grid.zero_stage == 1, self.grid.accumulation == 1
-        found: NDArray[np.bool_] = ~first | ((self.num_buckets > 1) & alone)
-        return found
-
-    @cached_property
-    def fills(self) -> NDArray[np.bool_]:
-        """Plans whose bucket is full before the layers have gone backward."""
-        states, layers = self.states, self.workload.shape.num_layers
-        found: NDArray[np.bool_] = states.head_gradient + layers * states.layer > self.buckets.reduce
-        return found
-
-    def flat_copy(self, elements: Array, *, of_many: bool = False) -> Array:
-        """Bytes of the flat copy in which ``elements`` of a bucket are reduced.
-
-        Stages 1 and 2 lay the parts of several ranks one behind the other; those of one rank lie so already
-        (``allreduce_bucket``), unless they go into a sum in fp32, tensor by tensor. Any bucket may lie across the
-        border of two ranks; of_many: only one that is larger than a rank's part does. Stage 3 always copies
-        (``reduce_scatter_coalesced``). Autocast sends 16 bits, which is another copy.
-        """
-        several = (self.grid.dp > 1) & ((elements > self.states.partition) | np.full(len(self.grid), not of_many))
-        copied = (self.grid.zero_stage == 3) | several | (self.separate & (self.grid.zero_stage == 2))
-        size = self.weight + (2 if self.workload.precision is Precision.AUTOCAST_BF16 else 0)
-        return np.asarray(np.where(copied, size * elements, 0.0), dtype=np.float64)
-
-    def summed(self, elements: Array) -> Array:
-        """Bytes of a rank's share of ``elements``, made fp32 to be added to the sum: a tensor at a time in stage 2."""
-        share = np.minimum(elements, self.states.partition)
-        one = self.gradient * np.minimum(share, self.states.largest_tensor)
-        every = self.gradient * np.minimum(elements / self.grid.dp, self.states.partition)
-        return self.by_stage(0.0, np.where(self.separate, one, 0.0), np.where(self.separate, every, 0.0))
-
-    @cached_property
-    def too_large(self) -> Array:
-        """Bytes of gradients that have no room in a bucket, and that stage 1 keeps where they were made."""
-        return self.by_stage(np.where(self.reduces_early, self.weight * self.states.oversized, 0.0), 0.0, 0.0)
-
-    @cached_property
-    def table(self) -> Array:
-        """Elements of the input embedding, where it is trained."""
-        return np.asarray(np.where(self.states.table_gradients > 0, self.states.table, 0.0), dtype=np.float64)
-
-    @cached_property
-    def before_table(self) -> Array:
-        """Elements in the bucket when the input embedding's gradient comes, the last one."""
-        reduce, others = float(self.buckets.reduce), self.states.trained - self.table
-        return np.asarray(np.minimum(reduce, others), dtype=np.float64)
-
-    @cached_property
-    def reduced_before_table(self) -> Array:
-        """Bytes of gradients reduced into the partition before that of the input embedding is made."""
-        others = self.states.trained - self.table
-        return np.asarray(np.where(others <= self.buckets.reduce, 0.0, self.partition_gradient), dtype=np.float64)
-
-    @cached_property
-    def bucket_bytes(self) -> Array:
-        return bucket_bytes(self.workload, self.buckets) * self.num_buckets
-
-    @cached_property
-    def filling(self) -> Array:
-        """Elements of the buckets that fill and are reduced in the backward pass of stages 1 and 2."""
-        return self.buckets.reduce * self.num_buckets
-
-    @cached_property
-    def gradient(self) -> Array:
-        """Bytes of an element of a sum of gradients."""
-        return self.workload.gradient_bytes(self.grid)
-
-    @cached_property
-    def separate(self) -> NDArray[np.bool_]:
-        """Plans whose gradients are summed in another format than they are made in."""
-        found: NDArray[np.bool_] = self.gradient != self.weight
-        return found
-
-    @cached_property
-    def partition_gradient(self) -> Array:
-        """Bytes that a reduction leaves on the GPU: w*(whole tensors), nothing more than the sum's, nothing offloaded.
-
-        While a tensor is offloaded its norm is taken in double precision, and one larger than the
-        bucket is copied first (``async_inplace_copy_grad_to_fp32_buffer_from_gpu``).
-        """
-        states = self.states
-        left = np.where(self.separate, 0.0, self.weight * states.overlapping)
-        copied = np.where(states.largest_tensor > self.buckets.reduce, self.weight * states.largest_tensor, 0.0)
-        passing = np.maximum(8.0 * np.minimum(states.largest_tensor, states.partition), copied)
-        return np.asarray(np.where(self.grid.offload, passing, left), dtype=np.float64)
-
-    @cached_property
-    def whole_gradient(self) -> Array:
-        """Bytes of stage 1's gradients in the format they are summed in; 0 where they are summed as made."""
-        return self.by_stage(np.where(self.separate, self.gradient * self.states.trained, 0.0), 0.0, 0.0)
-
-    @cached_property
-    def gradients_before(self) -> Term:
-        """Gradients of earlier micro-batches, at the start of the last one."""
-        states, offload = self.states, self.grid.offload
-        stage1 = np.where(self.separate, 0.0, self.weight * states.trained + self.bucket_bytes)
-        stage2 = np.where(self.separate, self.gradient * states.partition, self.partition_gradient)
-        held = self.by_stage(stage1, np.where(offload, 0.0, stage2), 0.0)
-        return Term(
-            "accumulated gradients",
-            "stage 1: w*(T + B), or a*T; stage 2: w*(tensors in the partition), or a*S; none without accumulation",
-            np.where(self.grid.accumulation > 1, held, 0.0) + self.whole_gradient,
-        )
-
-    def by_stage(self, first: Array | float, second: Array | float, third: Array | float) -> Array:
-        """The value of each plan's ZeRO stage."""
-        stage = self.grid.zero_stage
-        return np.asarray(np.where(stage == 1, first, np.where(stage == 2, second, third)), dtype=np.float64)
-
-
-def bucket_bytes(workload: Workload, buckets: ZeroBuckets) -> float:
-    """The reduction buffers: one for each format gradients are sent in (autocast has two)."""
-    formats = 2 if workload.precision is Precision.AUTOCAST_BF16 else 1
-    return float(formats * workload.weight_bytes * buckets.reduce)
 
 
 def _gathered(step: Step, in_use: Array, left: Array) -> Term:
@@ -342,21 +190,7 @@ def in_reduction(step: Step) -> Moment:
     storage by then, a larger one has not. Sums in another format: in bf16 they lie flat and are reduced
     in place (``BF16_Optimizer``); in fp16 through a bucket into a copy of the partition.
     """
-    states, weight, partition = step.states, step.weight, step.partition_gradient
-    full, whole = float(step.buckets.reduce), states.trained <= step.buckets.reduce
-    moved = np.where(states.first_tensor > full, 0.0, np.minimum(full, states.trained))
-    copied = np.maximum(partition, step.flat_copy(moved))
-    held = weight * (states.trained - moved) + copied + step.bucket_bytes
-    in_place = step.workload.precision is Precision.BF16
-    of_sums = 0.0 if in_place else step.gradient * (step.filling + states.partition + moved * (step.grid.dp > 1))
-    late = np.where(step.separate, of_sums, held)
-    # the embedding's gradient waits where it has no room in the bucket
-    inside = np.where(whole, states.trained, step.before_table)
-    waiting = np.where(whole, 0.0, weight * step.table)
-    passing = step.flat_copy(inside) + waiting
-    third = step.by_stage(0.0, 0.0, passing + step.summed(inside))
-    reducing = np.maximum(passing + step.reduced_before_table + step.summed(inside), partition)
-    early = step.bucket_bytes + reducing + step.too_large
+    reduced = _of_stages(step, _reduced_at_end(step), _reduced_early(step)) + _reduced_in_stage3(step)
     return Moment(
         "gradient reduction",
         (
@@ -366,15 +200,43 @@ def in_reduction(step: Step) -> Moment:
                 "stage 2: a*S of earlier micro-batches",
                 step.by_stage(0.0, step.gradients_before.num_bytes, 0.0),
             ),
-            _gathered(step, states.table, states.table),
+            _gathered(step, step.states.table, step.states.table),
             Term(
                 "gradients and their reduction",
                 "after the backward pass: w*(T + B + tensors in the partition), or a*T, in fp16 a*(T + 2*B + S); "
                 "as they are made: w*(B, twice where reductions overlap; its flat copy; V*h that waits), and a*S",
-                _of_stages(step, late, early) + third + step.whole_gradient,
+                reduced + step.whole_gradient,
             ),
         ),
     )
+
+
+def _reduced_at_end(step: Step) -> Array:
+    """Stage 1: all gradients but those moved into the bucket, and the larger of its flat copy and the partition's."""
+    states, full = step.states, float(step.buckets.reduce)
+    moved = np.where(states.first_tensor > full, 0.0, np.minimum(full, states.trained))
+    copied = np.maximum(step.partition_gradient, step.flat_copy(moved))
+    held = step.weight * (states.trained - moved) + copied + step.bucket_bytes
+    if step.workload.precision is Precision.BF16:  # summed in fp32: reduced where they lie
+        return np.where(step.separate, 0.0, held)
+    several = step.grid.dp > 1
+    return np.where(step.separate, step.gradient * (step.filling + states.partition + moved * several), held)
+
+
+def _reduced_early(step: Step) -> Array:
+    """The buckets, the flat copy of the last one and what waits beside it, or the partition that it leaves for."""
+    passing = _passing(step) + step.reduced_before_table + step.summed(step.in_last_bucket)
+    return step.bucket_bytes + np.maximum(passing, step.partition_gradient) + step.too_large
+
+
+def _reduced_in_stage3(step: Step) -> Array:
+    return step.by_stage(0.0, 0.0, _passing(step) + step.summed(step.in_last_bucket))
+
+
+def _passing(step: Step) -> Array:
+    """The last bucket's flat copy, and the embedding's gradient, which waits where it has no room in the bucket."""
+    fits = step.states.trained <= step.buckets.reduce
+    return step.flat_copy(step.in_last_bucket) + np.where(fits, 0.0, step.weight * step.table)
 
 
 def in_optimizer_step(step: Step) -> Moment:

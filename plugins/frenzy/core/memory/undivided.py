@@ -14,8 +14,9 @@ import numpy as np
 
 from frenzy.core.memory.host_offload import STATES_EQUATION, optimizer_state_bytes
 from frenzy.core.memory.model_inputs import Array
-from frenzy.core.memory.moments import Step, kept_terms
+from frenzy.core.memory.moments import kept_terms
 from frenzy.core.memory.table import Moment, Term
+from frenzy.core.memory.training_step import Step
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.units import MIB
 
