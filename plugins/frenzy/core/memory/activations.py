@@ -104,16 +104,14 @@ def _activation_rows(workload: Workload, grid: PlanGrid, coefficients: Activatio
     head = shape.vocab_size * shape.hidden_size
     copied = head if shape.has_output_matrix and not workload.task.has_tiles else 0
     head_gradient = coefficients.head_copies * head if workload.trained.is_everything else 0.0
-    linear = np.zeros(int(grid.tp.max(initial=0)) + 1)
-    for tp in np.unique(grid.tp).tolist():
-        linear[tp] = sum(each.elements_per_rank(tp) for each in shape.layer if each.is_linear)
+    linear = grid.by_degree(lambda tp: sum(each.elements_per_rank(tp) for each in shape.layer if each.is_linear))
     return np.stack(
         [
             _highest([coefficients.layer], workload, grid),
             _highest([coefficients.outside], workload, grid),
             _in_loss(coefficients, workload, grid, head_gradient),
             _highest(coefficients.in_backward, workload, grid),
-            coefficients.weight_copies * (linear[grid.tp] * shape.num_layers + copied),
+            coefficients.weight_copies * (linear * shape.num_layers + copied),
         ]
     )
 
@@ -147,10 +145,5 @@ def _highest(rows: Iterable[TokenBytes], workload: Workload, grid: PlanGrid) -> 
 def _most_per_token(rows: Iterable[TokenBytes], workload: Workload, grid: PlanGrid) -> Array:
     """Bytes for a token, by tensor-parallel degree."""
     rows, elements = tuple(rows), workload.trained.adapter_elements
-    table = np.zeros(int(grid.tp.max(initial=0)) + 1)
-    for tp in np.unique(grid.tp).tolist():
-        table[tp] = max(
-            row.per_token(workload.shape, workload.sequence_length, tp, adapter_elements=elements) for row in rows
-        )
-    found: Array = table[grid.tp]
-    return found
+    shape, length = workload.shape, workload.sequence_length
+    return grid.by_degree(lambda tp: max(row.per_token(shape, length, tp, adapter_elements=elements) for row in rows))

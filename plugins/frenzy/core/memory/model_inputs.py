@@ -149,11 +149,19 @@ class PlanGrid:
     def by_setting(self, of: Callable[[int, int, bool], float]) -> Array:
         """What ``of`` says of each plan's (ZeRO stage, tensor-parallel degree, offload), asked once for each triple."""
         codes = (self.tp * 4 + self.zero_stage) * 2 + self.offload
-        answers = np.zeros(int(codes.max(initial=0)) + 1)
-        for code in np.flatnonzero(np.bincount(codes)).tolist():
-            answers[code] = of(code // 2 % 4, code // 8, bool(code % 2))
-        found: Array = answers[codes]
-        return found
+        return _by_code(codes, lambda code: of(code // 2 % 4, code // 8, bool(code % 2)))
+
+    def by_degree(self, of: Callable[[int], float]) -> Array:
+        """What ``of`` says of each plan's tensor-parallel degree, asked once for each degree."""
+        return _by_code(self.tp, of)
 
     def __len__(self) -> int:
         return len(self.dp)
+
+
+def _by_code(codes: Integers, of: Callable[[int], float]) -> Array:
+    answers = np.zeros(int(codes.max(initial=0)) + 1)
+    for code in np.flatnonzero(np.bincount(codes)).tolist():
+        answers[code] = of(code)
+    found: Array = answers[codes]
+    return found

@@ -85,8 +85,11 @@ def _columns(request: StateRequest, tp: int, degrees: tuple[int, ...]) -> Array:
     sizes = _sizes(request, tp)
     counts = _counts(request, sizes, tp)
     parts = np.asarray([_partition(sizes, dp) for dp in degrees], dtype=np.float64).reshape(len(degrees), 2)
-    rows: dict[str, int | Array] = {**counts, "partition": parts[:, 0], "overlapping": parts[:, 1]}
-    return np.stack([np.broadcast_to(np.asarray(rows[name], dtype=np.float64), len(degrees)) for name in _FIELDS])
+    found: dict[str, int | Array] = {**counts, "partition": parts[:, 0], "overlapping": parts[:, 1]}
+    rows = np.empty((len(_FIELDS), len(degrees)))
+    for row, name in zip(rows, _FIELDS, strict=True):
+        row[:] = found[name]
+    return rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,26 +83,33 @@ class TypeFacts:
         seconds = step_times_s(self.workload, grid, self.gpu, self.link, self.calibration)
         return self.pace * self.workload.task.relative_work * seconds
 
-    def allowed(self, grid: PlanGrid, step_s: Array) -> NDArray[np.bool_]:
-        """Plans that ``refusal`` has nothing against, but for those that failed: the same rules for all at once."""
+    def launchable(self, grid: PlanGrid) -> NDArray[np.bool_]:
+        """Plans that the trainer can run on some card of this kind."""
+        launchable = grid.by_setting(
+            lambda zero_stage, tp, offload: (
+                self._trainer_refusal(zero_stage=zero_stage, tp=tp, offload=offload, on_type=False) is None
+            )
+        )
+        return launchable > 0
+
+    def allowed(self, grid: PlanGrid, launchable: NDArray[np.bool_], step_s: Array) -> NDArray[np.bool_]:
+        """Plans that ``refusal`` has nothing against, but for those that failed: the same rules for all at once.
+
+        launchable: what the method of that name says of this kind.
+        """
         constraints, num_gpus = self.request.job.constraints, grid.dp * grid.tp
         run_s = step_s * self.request.total_steps
         limits = (self.num_gpus, constraints.max_gpus, self.gpu.max_gpus_per_job)
         most = min(each for each in limits if each is not None)
-        allowed = self._launchable(grid) & (num_gpus <= most)
-        if self._type_refusal() is not None:
+        allowed = launchable & (grid.tp <= self.gpus_per_node) & (num_gpus <= most)
+        # what the simplest plan cannot have on this type, none can
+        if self._type_refusal() is not None or self._trainer_refusal(zero_stage=1, tp=1, offload=False) is not None:
             allowed[:] = False
         if constraints.max_cost is not None:
             allowed &= self.costs(num_gpus, run_s) <= constraints.max_cost
         if self.request.seconds_to_deadline is not None:
             allowed &= run_s <= self.request.seconds_to_deadline
         return allowed
-
-    def _launchable(self, grid: PlanGrid) -> NDArray[np.bool_]:
-        launchable = grid.by_setting(
-            lambda zero_stage, tp, offload: self._launch_problem(zero_stage=zero_stage, tp=tp, offload=offload) is None
-        )
-        return launchable > 0
 
     def costs(self, num_gpus: Integers, run_s: Array) -> Array:
         """GPU-hours times the price."""
@@ -155,23 +162,24 @@ class TypeFacts:
         return None
 
     def _not_launchable(self, plan: ResourcePlan) -> Reason | None:
-        problem = self._launch_problem(zero_stage=plan.zero_stage, tp=plan.tp, offload=plan.offload_optimizer)
+        problem = self._trainer_refusal(zero_stage=plan.zero_stage, tp=plan.tp, offload=plan.offload_optimizer)
+        if problem is None and plan.tp > self.gpus_per_node:
+            detail = f"Tensor parallel {plan.tp} does not fit one node of {self.gpus_per_node} {self.gpu.name}."
+            problem = Reason(code=ReasonCode.PREDICTED_NOT_LAUNCHABLE, detail=detail)
         return None if problem is None else replace(problem, detail=f"{plan.plan_id}: {problem.detail}")
 
-    def _launch_problem(self, *, zero_stage: int, tp: int, offload: bool) -> Reason | None:
+    def _trainer_refusal(self, *, zero_stage: int, tp: int, offload: bool, on_type: bool = True) -> Reason | None:
+        """Why the trainer does not run such a plan on this type, or on no card of its kind."""
+        if self.request.job.workload is not None:  # what a script can run, it says itself
+            return None
         choice = LaunchChoice(
             kind=self.gpu.kind,
             zero_stage=zero_stage,
             tp=tp,
             offload_optimizer=offload,
-            compute_capability=self.gpu.compute_capability,
+            compute_capability=self.gpu.compute_capability if on_type else None,
         )
-        is_own = self.request.job.workload is None  # what a script can run, it says itself
-        refusal = launch_refusal(self.request.job, self.request.shape, choice, self.request.trace) if is_own else None
-        if refusal is None and tp > self.gpus_per_node:
-            problem = f"Tensor parallel {tp} does not fit one node of {self.gpus_per_node} {self.gpu.name}."
-            return Reason(code=ReasonCode.PREDICTED_NOT_LAUNCHABLE, detail=problem)
-        return refusal
+        return launch_refusal(self.request.job, self.request.shape, choice, self.request.trace)
 
     def _count_refusal(self, plan: ResourcePlan) -> Reason | None:
         most = self.request.job.constraints.max_gpus

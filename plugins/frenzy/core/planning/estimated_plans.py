@@ -83,7 +83,7 @@ def _predict(request: PlanRequest, facts: list[TypeFacts], calibration: Calibrat
     memory = predict_memory(workload, as_held(grid, script), calibration)
     if memory is None:
         raise _unsupported(request, calibration)
-    return PredictedGrid.of(grid, memory)
+    return PredictedGrid.of(grid, memory, facts[0].launchable(grid))
 
 
 def _largest_micro_batch(
@@ -117,7 +117,7 @@ def _of_type(facts: TypeFacts, predicted: PredictedGrid) -> PredictedGrid:
         return predicted
     expected, bound = factors
     memory = replace(predicted.memory, expected_factor=expected, bound_factor=bound)
-    return PredictedGrid.of(predicted.grid, memory)
+    return PredictedGrid.of(predicted.grid, memory, predicted.launchable)
 
 
 def _unsupported(request: PlanRequest, calibration: Calibration) -> PermanentError:

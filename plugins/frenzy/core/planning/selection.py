@@ -34,6 +34,7 @@ class PredictedGrid:
 
     num_gpus: of each plan. widths: the distinct ones, ascending; place: of each plan among them.
     by_memory: the plans from the one that needs most memory to the one that needs least.
+    launchable: those that the trainer can run on some card of the kind.
     known: the predictions already made, by row.
     """
 
@@ -43,13 +44,15 @@ class PredictedGrid:
     widths: Integers
     place: Integers
     by_memory: Integers
+    launchable: Mask
     known: dict[int, MemoryPrediction] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, grid: PlanGrid, memory: MemoryTable) -> PredictedGrid:
+    def of(cls, grid: PlanGrid, memory: MemoryTable, launchable: Mask) -> PredictedGrid:
         num_gpus = grid.dp * grid.tp
         widths, place = np.unique(num_gpus, return_inverse=True)
-        return cls(grid, memory, num_gpus, widths, place, np.argsort(-memory.required_bytes, kind="stable"))
+        by_memory = np.argsort(-memory.required_bytes, kind="stable")
+        return cls(grid, memory, num_gpus, widths, place, by_memory, launchable)
 
     def prediction(self, row: int, host_bytes: int) -> MemoryPrediction:
         """Of the plan at ``row``, which takes ``host_bytes`` on each node of a type."""
@@ -119,7 +122,7 @@ class PlanSelection:
     @cached_property
     def runnable(self) -> Mask:
         """Plans that could run: what ``TypeFacts.refusal`` and memory allow."""
-        within = self.fits_gpu & self.fits_host & self.facts.allowed(self.grid, self.step_s)
+        within = self.fits_gpu & self.fits_host & self.facts.allowed(self.grid, self.predicted.launchable, self.step_s)
         return np.asarray(within & ~self.excluded, dtype=np.bool_)
 
     @cached_property
