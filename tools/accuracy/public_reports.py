@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from frenzy.adapters.calibration_file import calibration_of_release
 from frenzy.core.memory.calibration import Calibration
+from frenzy.core.values.errors import PermanentError
 from frenzy.evaluation.cells import text
 from frenzy.evaluation.margin import Margin
 from frenzy.evaluation.predict import predict
-from frenzy.evaluation.published import Cells, UnknownRow
+from frenzy.evaluation.published import Cells, ModelledRun, UnknownRow
 from frenzy.evaluation.read_own import alternatives, capacity_of, run_of
 
 _BESIDE_SETTINGS: Final = frozenset({"source", "gpu", "outcome", "ended_with", "ended_settings", "note", "explanation"})
@@ -106,7 +109,7 @@ def judged(cells: Cells, calibration: Calibration, margin: Margin) -> JudgedRepo
     try:
         if text(cells, "left_out", ""):
             raise UnknownRow(text(cells, "left_out"))
-        runs = [run_of(each, calibration) for each in alternatives(cells)]
+        runs = _runs(cells, calibration)
         capacity = capacity_of(cells)
     except UnknownRow as error:
         return JudgedReport(source=source, label=label, outcome=outcome, verdict=Verdict.REFUSED, why=str(error))
@@ -123,3 +126,17 @@ def judged(cells: Cells, calibration: Calibration, margin: Margin) -> JudgedRepo
         explanation=explanation,
         settings=tuple(sorted((name, value) for name, value in cells.items() if name not in _BESIDE_SETTINGS)),
     )
+
+
+def _runs(cells: Cells, calibration: Calibration) -> Sequence[ModelledRun]:
+    """The report once for each combination of what was not recorded.
+
+    With the coefficients that are kept for the release of transformers that its thread tells. Where there are none
+    of that release, or they do not cover its model and setting, ``calibration`` stands in: older releases keep more.
+    """
+    release = text(cells, "transformers", "")
+    if release:
+        with suppress(PermanentError, UnknownRow):
+            told = calibration_of_release(release)
+            return [run_of(each, told) for each in alternatives(cells)]
+    return [run_of(each, calibration) for each in alternatives(cells)]

@@ -71,6 +71,24 @@ def test_a_reason_beside_a_report_leaves_it_out() -> None:
     assert (found.verdict, found.why) == (Verdict.REFUSED, "the script trains more than is told")
 
 
+def test_a_release_that_a_thread_tells_is_predicted_with_what_it_keeps() -> None:
+    """4.41 to 4.44 keeps more copies of the logits; where nothing is kept for it the product's own stands in."""
+    logits = {"model": "Llama-3-8B", "micro_batch": "4", "sequence_length": "4096"}
+    own, told = reported(**logits), reported(**logits, transformers="4.41.2")
+
+    assert told.required_bytes[0] > own.required_bytes[0]
+    assert reported(**logits, transformers="4.28.1").required_bytes == own.required_bytes
+    assert (
+        reported(model="Qwen3-14B", transformers="4.44.2").required_bytes == reported(model="Qwen3-14B").required_bytes
+    )
+
+
+def test_reports_of_two_releases_do_not_contradict_each_other() -> None:
+    found = without_contradictions([reported(transformers="4.28.1", outcome="ran"), reported(transformers="4.31")])
+
+    assert all(each.verdict is Verdict.FITS for each in found)
+
+
 def test_every_report_that_does_not_agree_is_explained_beside_its_row() -> None:
     found = read_reports(DATA / "reports/public_reports.csv", default_calibration(), Margin())
 
