@@ -85,6 +85,7 @@ class _Model:
     hidden_size: int
     vocab_size: int
     num_parameters: int
+    num_looked_up: int = 0
 
     def work(self, sequence_length: int, gradient_bytes: float, num_trainable: int | None = None) -> StepWork:
         trainable = self.num_parameters if num_trainable is None else num_trainable
@@ -93,6 +94,7 @@ class _Model:
                 num_parameters=self.num_parameters,
                 num_trainable=trainable,
                 num_layers=self.num_layers,
+                num_inactive=self.num_looked_up,
                 attention_width=self.hidden_size,
             ),
             hidden_size=self.hidden_size,
@@ -168,7 +170,7 @@ def _llm_foundry(row: Row) -> PublishedRun | _LeftOut:
         gpu=CATALOGUE[card].gpu,
         link=_link(card),
         # mixed precision DEFAULT reduces gradients in fp32, PURE in bf16
-        work=model.work(length, 2.0 if row["MP Mode"] == "PURE" else 4.0),
+        work=replace(model.work(length, 2.0 if row["MP Mode"] == "PURE" else 4.0), reductions=layers),
         dp=num_gpus,
         tp=1,
         zero_stage=3 if row["Sharding Strategy"] == "FULL_SHARD" else 2,
@@ -187,7 +189,11 @@ _NANOTRON_LENGTH: Final = 4096
 
 
 def _nanotron(row: Row) -> PublishedRun | _LeftOut:
-    """One row of nanotron's table: 8 H100 a node; gradients are accumulated and reduced in fp32."""
+    """One row of nanotron's table: 8 H100 a node; gradients are accumulated and reduced in fp32.
+
+    As its scripts/scaling_benchmarks.py sets them: sequences split in tensor parallel, a head of its own in models
+    wider than 10,000 alone. Gradients are reduced tensor by tensor: four matrices and two norms a layer.
+    """
     dp, tp = int(row["dp"]), int(row["tp"])
     micro_batch, accumulation, batch = int(row["mbs"]), int(row["grad_acc"]), int(row["gbs"])
     if int(row["pp"]) > 1:
@@ -199,8 +205,15 @@ def _nanotron(row: Row) -> PublishedRun | _LeftOut:
     if dp * micro_batch * accumulation != batch:
         return _LeftOut("the row's batch sizes contradict each other")
     layers, hidden, width = _NANOTRON_SIZES[row["model"]]
-    parameters = layers * (4 * hidden**2 + 3 * hidden * width) + _NANOTRON_VOCABULARY * hidden
-    model = _Model(num_layers=layers, hidden_size=hidden, vocab_size=_NANOTRON_VOCABULARY, num_parameters=parameters)
+    head = _NANOTRON_VOCABULARY * hidden
+    looked_up = head if width > 10_000 else 0
+    model = _Model(
+        num_layers=layers,
+        hidden_size=hidden,
+        vocab_size=_NANOTRON_VOCABULARY,
+        num_parameters=layers * (4 * hidden**2 + 3 * hidden * width) + head + looked_up,
+        num_looked_up=looked_up,
+    )
     keys = ("model", "nodes", "mbs", "dp", "tp", "zero")
     return PublishedRun(
         dataset="nanotron",
@@ -209,7 +222,7 @@ def _nanotron(row: Row) -> PublishedRun | _LeftOut:
         software=NANOTRON,
         gpu=CATALOGUE["h100"].gpu,
         link=_link("h100"),
-        work=model.work(_NANOTRON_LENGTH, 4.0),
+        work=replace(model.work(_NANOTRON_LENGTH, 4.0), splits_hidden=True, reductions=6 * layers + 2),
         dp=dp,
         tp=tp,
         zero_stage=int(row["zero"]),

@@ -46,10 +46,7 @@ def test_a_refit_to_the_fitted_part_confirms_the_values_that_are_held(runs: tupl
     values = fitted_values([run for run in runs if run.is_fitted])
     owners = (*held.ARCHITECTURES, *_SOFTWARE)
     kept = {
-        "unpacking": held.UNPACKING,
-        "gradient_passes": held.GRADIENT_PASSES,
         "repeated_launches": held.REPEATED_LAUNCHES,
-        "state_passes": held.STATE_PASSES,
     }
     kept |= {f"{each} {owner.name}": getattr(owner, each) for owner in owners for each in owner.__dataclass_fields__}
     for name, value in values.items():
@@ -83,8 +80,9 @@ def test_the_first_choice_mostly_ran_within_five_percent_of_the_best(speeds: dic
     ranking = speeds["nanotron_ultrascale_5d_bench"].ranking
     assert ranking is not None
     assert ranking.num_questions >= 10
-    assert ranking.num_near / ranking.num_questions > 0.6
     assert ranking.median_regret < 0.05 < ranking.chance_regret
+    all_rankings = [each.ranking for each in speeds.values() if each.ranking]
+    assert sum(each.num_near for each in all_rankings) >= 0.9 * sum(each.num_questions for each in all_rankings)
 
 
 def test_the_first_choice_of_our_own_plans_is_the_best_measured(runs: tuple[PublishedRun, ...]) -> None:

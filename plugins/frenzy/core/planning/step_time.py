@@ -7,6 +7,7 @@ their throttle holds them to, from the same FLOP count, and what the ranks wait 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,7 @@ def step_work(workload: Workload) -> StepWork:
         weight_bytes=workload.weight_bytes,
         gradient_bytes=workload.weight_bytes,
         repeated=workload.checkpointed_share,
+        reductions=_num_buckets(workload),
     )
 
 
@@ -65,13 +67,17 @@ def _compute_s(workload: Workload, grid: PlanGrid, gpu: GpuType, calibration: Ca
     return np.asarray(flops / rate, dtype=np.float64)
 
 
+def _num_buckets(workload: Workload) -> int:
+    return ceil(_num_trainable(workload) / zero_buckets(workload.bucket_elements).reduce)
+
+
 def _num_trainable(workload: Workload) -> int:
     return workload.trained.num_elements(workload.shape.num_layers)
 
 
 def _num_collectives(workload: Workload, grid: PlanGrid) -> Array:
     """How often ranks must meet in a step: each bucket's reduction, and in stage 3 each module's weights twice."""
-    buckets = np.ceil(_num_trainable(workload) / zero_buckets(workload.bucket_elements).reduce)
+    buckets = _num_buckets(workload)
     modules = len(workload.shape.layer) * workload.shape.num_layers
     reductions = buckets * np.where(grid.zero_stage == 1, 1, grid.accumulation)
     gathers = np.where(grid.zero_stage == 3, 2.0 * modules * grid.accumulation, buckets)

@@ -24,6 +24,9 @@ _STATE_BYTES: Final = 28.0
 # A 4-bit element is read and written in 16 bits, forward, repeated and backward.
 _PACKED_BYTES: Final = 0.5
 _UNPACKED_BYTES: Final = _PACKED_BYTES + 2.0
+# What NCCL itself reckons a hop of a ring to take (its src/graph/tuning.cc: protocol Simple, NVLink and network).
+_HOP_INSIDE_S: Final = 3.4e-6
+_HOP_BETWEEN_S: Final = 14e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,8 @@ class StepWork:
     that checkpointing computes again. stream_bytes: of an element of the hidden states. has_rms_norms:
     the family's norms and rotary embeddings are chains of kernels, not one each. num_packed: parameters
     in 4 bits, which every pass unpacks. adapted_width: inputs and outputs of all maps with adapters.
+    splits_hidden: hidden states outside products are divided among tensor-parallel ranks. reductions: collectives
+    that sum the gradients once, one for each bucket (stages below 3).
     """
 
     flops: FlopsShape
@@ -61,6 +66,8 @@ class StepWork:
     has_rms_norms: bool = False
     num_packed: int = 0
     adapted_width: int = 0
+    splits_hidden: bool = False
+    reductions: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +76,9 @@ class StepParts:
     micro-batches, relaunches those computed again, updates those of one, hooks those of stage 3.
 
     hidden, norms, vocabulary, adapted, packed, gradients: one pass over them. states: nothing where they are in
-    host memory; host: what that adds (``host_offload``).
+    host memory; host: what that adds (``host_offload``). hops: what collectives take however little they carry.
+    gathered: share of ``inside`` and ``between`` that gathers updated weights. hiding: share of the step that
+    communication may hide behind: below stage 2 the last micro-batch alone.
     """
 
     matmul: Array
@@ -86,6 +95,9 @@ class StepParts:
     updates: Array
     inside: Array
     between: Array
+    hops: Array
+    gathered: Array
+    hiding: Array
     states: Array
     host: Array
     hooks: Array
@@ -96,7 +108,7 @@ def step_parts(work: StepWork, grid: PlanGrid, gpu: GpuType, link: Link) -> Step
 
     With d ranks in data parallel and t in tensor parallel: products take 2 (4 with the input's
     gradient, 6 with the weight's, 2 more when checkpointing) operations for each parameter and
-    token, divided by t; hidden states are not divided by t.
+    token, divided by t; hidden states are divided by t only where ``splits_hidden``.
     """
     peak, memory = gpu.peak_flops_per_s(work.precision), gpu.memory_bandwidth_bytes_per_s
     tokens = np.asarray(grid.micro_batch * grid.accumulation * float(work.sequence_length), dtype=np.float64)
@@ -105,7 +117,9 @@ def step_parts(work: StepWork, grid: PlanGrid, gpu: GpuType, link: Link) -> Step
     activation_s = tokens * _ACTIVATION_BYTES / memory
     passes = 1.0 + again / 3.0
     hidden = tokens * work.stream_bytes / memory * work.flops.num_layers * work.hidden_size * passes
-    communicated = _collective_bytes(work, grid)
+    hidden = hidden / np.where(work.splits_hidden, grid.tp, 1)
+    updated = _updated_bytes(work, grid)
+    communicated = _collective_bytes(work, grid) + updated
     crosses_nodes = grid.dp * grid.tp > link.gpus_per_node
     inside_s = communicated / grid.tp / link.inside_bytes_per_s
     between_s = np.maximum(communicated / link.between_bytes_per_s, inside_s)
@@ -126,6 +140,9 @@ def step_parts(work: StepWork, grid: PlanGrid, gpu: GpuType, link: Link) -> Step
         hooks=np.where(grid.zero_stage == 3, launches, 0.0),
         inside=np.where(crosses_nodes, 0.0, inside_s),
         between=np.where(crosses_nodes, between_s, 0.0),
+        hops=_hops_s(work, grid, link),
+        gathered=updated / np.maximum(communicated, 1.0),
+        hiding=np.where(grid.zero_stage < 2, 1.0 / grid.accumulation, 1.0),
         states=_states(work, grid) * (_STATE_BYTES / memory),
         host=offload_times_s(work.flops.num_trainable, work.weight_bytes, grid, link.gpus_per_node),
     )
@@ -134,7 +151,8 @@ def step_parts(work: StepWork, grid: PlanGrid, gpu: GpuType, link: Link) -> Step
 def step_seconds(parts: StepParts, reached: Utilisation) -> Array:
     """Seconds of a step: compute (or kernel launches, if they take longer), exposed communication, optimizer.
 
-    Of communication the share ``overlap`` hides behind compute, as far as compute lasts.
+    Of communication the share ``overlap`` hides behind compute, as far as compute lasts; the gathering of updated
+    weights, which follows the optimizer step, does not.
     """
     compute = (
         parts.matmul / reached.matmul
@@ -143,7 +161,7 @@ def step_seconds(parts: StepParts, reached: Utilisation) -> Array:
         + parts.norms * reached.norm_passes
         + parts.vocabulary * reached.vocab_passes
         + parts.adapted * reached.adapter_passes
-        + parts.packed * reached.unpacking
+        + parts.packed
         + parts.gradients * reached.gradient_passes
         + parts.tensor_parallel / reached.inside
     )
@@ -151,8 +169,10 @@ def step_seconds(parts: StepParts, reached: Utilisation) -> Array:
     launching = launched * reached.launch_s_per_layer + parts.hooks * reached.hook_s_per_layer
     busy = np.maximum(compute, launching)
     collectives = parts.inside / reached.inside + parts.between / reached.between
-    exposed = np.maximum((1.0 - reached.overlap) * collectives, collectives - busy)
-    update = parts.states * reached.state_passes + parts.host
+    gathering = collectives * parts.gathered
+    hidden = collectives - gathering + parts.hops
+    exposed = np.maximum((1.0 - reached.overlap) * hidden, hidden - busy * parts.hiding)
+    update = gathering + parts.states + parts.host
     return np.asarray(busy + exposed + update, dtype=np.float64)
 
 
@@ -174,17 +194,34 @@ def _collective_bytes(work: StepWork, grid: PlanGrid) -> Array:
     """Bytes that ring collectives of the data-parallel ranks pass on in a step, over all tensor-parallel ranks.
 
     A ring passes (d-1)/d of a buffer, twice for an all-reduce. Without ZERO and in stages 1 and 2
-    gradients are all-reduced, in stage 2 each micro-batch; stages 1 and 2 then gather the updated
-    weights. Stage 3 reduce-scatters gradients and gathers the weights forward and backward, each micro-batch.
+    gradients are all-reduced, in stage 2 each micro-batch. Stage 3 reduce-scatters gradients and gathers the
+    weights forward and backward, each micro-batch.
     """
     ring = (grid.dp - 1) / grid.dp
     gradients = work.gradient_bytes * work.flops.num_trainable
-    updated = work.weight_bytes * work.flops.num_trainable
     weights = work.weight_bytes * work.flops.num_parameters - (work.weight_bytes - _PACKED_BYTES) * work.num_packed
     reductions = np.where(grid.zero_stage >= 2, grid.accumulation, 1)
-    divided = 2 * gradients * reductions + np.where(grid.zero_stage > 0, updated, 0.0)
+    divided = 2 * gradients * reductions
     gathered = grid.accumulation * (gradients + 2.0 * weights)
     return np.asarray(ring * np.where(grid.zero_stage == 3, gathered, divided), dtype=np.float64)
+
+
+def _updated_bytes(work: StepWork, grid: PlanGrid) -> Array:
+    """Stages 1 and 2 gather the updated weights at the end of a step."""
+    updated = (grid.dp - 1) / grid.dp * work.weight_bytes * work.flops.num_trainable
+    return np.asarray(np.where((grid.zero_stage == 1) | (grid.zero_stage == 2), updated, 0.0), dtype=np.float64)
+
+
+def _hops_s(work: StepWork, grid: PlanGrid, link: Link) -> Array:
+    """What the rings' hops take: d-1 in a pass, one for each further node between nodes.
+
+    An all-reduce is two passes. In stage 3 each layer takes three in a micro-batch.
+    """
+    nodes = np.clip(grid.dp * grid.tp / link.gpus_per_node, 1, grid.dp)
+    pass_s = (grid.dp - nodes) * _HOP_INSIDE_S + (nodes - 1) * _HOP_BETWEEN_S
+    summed = 2 * work.reductions * np.where(grid.zero_stage == 2, grid.accumulation, 1)
+    passes = np.where(grid.zero_stage == 3, 3 * work.flops.num_layers * grid.accumulation, summed)
+    return np.asarray(passes * pass_s, dtype=np.float64)
 
 
 def _tensor_parallel_bytes(work: StepWork, grid: PlanGrid, tokens: Array) -> Array:

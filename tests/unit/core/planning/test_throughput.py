@@ -14,7 +14,7 @@ from frenzy.core.models.trainable import trained_part
 from frenzy.core.models.weight_storage import WeightStorage
 from frenzy.core.planning.grid import grid_of
 from frenzy.core.planning.step_work import model_work
-from frenzy.core.planning.throughput import Link, StepWork, step_parts, step_seconds
+from frenzy.core.planning.throughput import Link, StepParts, StepWork, step_parts, step_seconds
 from frenzy.core.values.gpu_catalogue import CATALOGUE, CatalogueEntry
 from frenzy.core.values.job import LoraSpec, Precision
 from frenzy.core.values.utilisation import ARCHITECTURES, TRANSFORMERS, architecture_of, utilisation
@@ -186,3 +186,32 @@ def test_the_head_is_not_recomputed() -> None:
         return float(again - plain)
 
     assert repeated(wide) < repeated(WORK)
+
+
+def parts(plan: Plan, work: StepWork = WORK) -> StepParts:
+    return step_parts(work, grid_of([plan]), CATALOGUE["h100"].gpu, LINK)
+
+
+def test_rings_take_longer_over_more_ranks_and_for_more_collectives() -> None:
+    inside, two_nodes = (float(parts((dp, 1, 1, 1, 4, False)).hops[0]) for dp in (8, 16))
+    assert inside == pytest.approx(2 * 7 * 3.4e-6)
+    assert two_nodes == pytest.approx(2 * (14 * 3.4e-6 + 14e-6))
+    split = parts((2, 8, 1, 1, 4, False), replace(WORK, reductions=5))
+    assert float(split.hops[0]) == pytest.approx(5 * 2 * 14e-6)
+    assert float(parts((8, 1, 3, 1, 4, False)).hops[0]) == pytest.approx(3 * 32 * 4 * 7 * 3.4e-6)
+
+
+def test_below_stage_2_only_the_last_micro_batch_hides_communication() -> None:
+    assert [float(parts((8, 1, stage, 1, 4, False)).hiding[0]) for stage in (0, 1, 2, 3)] == [0.25, 0.25, 1.0, 1.0]
+
+
+def test_updated_weights_are_gathered_in_stages_1_and_2() -> None:
+    shares = [float(parts((8, 1, stage, 1, 1, False)).gathered[0]) for stage in (0, 1, 2, 3)]
+    assert shares == pytest.approx([0.0, 1 / 3, 1 / 3, 0.0])
+    assert float(parts((1, 1, 1, 1, 1, False)).gathered[0]) == 0.0
+
+
+def test_hidden_states_are_divided_among_tensor_parallel_ranks_that_split_them() -> None:
+    plan = (1, 4, 1, 1, 1, False)
+    whole, split = (float(parts(plan, replace(WORK, splits_hidden=each)).hidden[0]) for each in (False, True))
+    assert whole == pytest.approx(4 * split)
