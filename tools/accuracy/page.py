@@ -98,7 +98,7 @@ def _on_own_card(report: PublishedReport) -> str:
         "today "
         f"({_summed_up([each.today for each in report.own])}) is none.\n\n"
         "What is still off: experts get less than the bound on their load; fp32 attention and eager attention with "
-        "adapters, and 4-bit weights under autocast, are predicted too high; adapters on experts at stage 3 too low. "
+        "adapters, and 4-bit weights under autocast, are predicted too high. "
         "Only rank 0 ran, and no model has a tensor larger than a bucket.\n\n"
     )
     rows = (

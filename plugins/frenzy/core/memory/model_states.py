@@ -27,9 +27,9 @@ class StateElements:
     the output matrix, tied or not. head_gradient: what its own gradient takes (0 when tied);
     tied_gradient: its share of a tied embedding's, held until the embedding's own is made;
     table_gradients: what is held while that happens. layer, whole_layer: one layer's trained tensors; all of them.
-    last_linear, last_gradient: its last linear map, the first that goes backward, and what of it is
-    trained (with experts, all of one map's are one tensor: the largest). first_tensor,
-    largest_tensor: of the trained ones. persistent: tensors small enough for stage 3 to leave undivided.
+    experts: those of them that belong to experts, trained or not. last_linear, last_gradient: its last linear map, the
+    first that goes backward, and what of it is trained (with experts, all of one map's are one tensor: the largest).
+    first_tensor, largest_tensor: of the trained ones. persistent: tensors small enough for stage 3 to leave undivided.
     oversized: trained tensors larger than a bucket, but for the input embedding.
     """
 
@@ -44,6 +44,7 @@ class StateElements:
     table_gradients: Array
     layer: Array
     whole_layer: Array
+    experts: Array
     last_linear: Array
     last_gradient: Array
     first_tensor: Array
@@ -154,6 +155,7 @@ def _counts(request: StateRequest, sizes: _Sizes, tp: int) -> dict[str, int]:
         "table_gradients": (3 if tied else 1) * table if full else 0,
         "layer": sum(each.elements_per_rank(tp) for each in trained.layer),
         "whole_layer": sum(each.elements_per_rank(tp) for each in shape.layer),
+        "experts": sum(each.elements_per_rank(tp) for each in shape.layer if each.is_expert),
         "last_linear": _last_map(shape.layer, tp),
         "last_gradient": _last_map(trained.layer, tp),
         "first_tensor": int(sizes.each[0]) if len(sizes.each) else 0,

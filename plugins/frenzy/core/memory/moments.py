@@ -16,32 +16,36 @@ from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision
 
 
-def _gathered(step: Step, in_use: Array, left: Array) -> Term:
+def _gathered(step: Step, in_use: Array, layers_left: Array | float, beside: Array) -> Term:
     """Stage 3's weights: those in use and one tensor ahead, or all that may be there of those still to be used.
 
-    left: elements used from now to the end of the backward pass. DeepSpeed gives a module's parameters back unless
-    it has seen a use of them ahead, and it looks ahead past all that is there. So they stay until there are as many
-    as may be (``max_live_parameters``), whatever the reuse distance, which agrees with what was counted as available
-    under 0.1 to 2 times the model (``PartitionedParameterCoordinator``: ``fetch_sub_module``, ``__params_to_release``).
+    layers_left, beside: layers, and elements outside them, used from now to the end of the backward pass. DeepSpeed
+    gives a module's parameters back unless it has seen a use of them ahead, and it looks ahead past all that is there.
+    So they stay until there are as many as may be (``max_live_parameters``), whatever the reuse distance, which agrees
+    with what was counted as available under 0.1 to 2 times the model (``PartitionedParameterCoordinator``:
+    ``fetch_sub_module``, ``__params_to_release``).
+
+    Experts lie in one tensor of which each takes a part (``transformers``: ``MixtralExperts.forward``). Autograd saves
+    the parts, and with them the gathered tensor: giving it back frees nothing until its layer has gone backward.
     """
     several = (step.grid.zero_stage == 3) & (step.grid.dp > 1)
     ahead = np.maximum(step.buckets.prefetch, step.states.last_linear)
-    held = np.maximum(in_use + ahead, np.minimum(float(step.buckets.live), left))
+    plain = 1.0 - step.grid.checkpointing * step.workload.checkpointed_share
+    kept = layers_left * plain * step.states.experts
+    needed = np.minimum(in_use + ahead, step.workload.shape.num_parameters) + kept
+    left = layers_left * step.states.whole_layer + beside
     return Term(
         "gathered weights",
-        "stage 3, several ranks: w*(parameters in use and the next, or as many as may be live)",
-        np.where(several, step.weight * np.minimum(held, step.workload.shape.num_parameters), 0.0),
+        "stage 3, several ranks: w*(parameters in use and the next, and layers*experts without checkpointing, or as "
+        "many as may be live)",
+        np.where(several, step.weight * np.maximum(needed, np.minimum(step.buckets.live, left)), 0.0),
     )
-
-
-def _of_layers(step: Step, layers_done: Array | float) -> Array:
-    """Elements of the layers that have not gone backward."""
-    return np.asarray((step.workload.shape.num_layers - layers_done) * step.states.whole_layer, dtype=np.float64)
 
 
 def _in_layer_again(step: Step) -> Array:
     """Elements in use while a layer goes backward: all of it where it was recomputed."""
-    recomputed = np.where(step.grid.checkpointing, np.minimum(step.states.whole_layer, step.buckets.reuse / 2.0), 0.0)
+    whole = np.maximum(np.minimum(step.states.whole_layer, step.buckets.reuse / 2.0), step.states.experts)
+    recomputed = np.where(step.grid.checkpointing, whole, 0.0)
     return np.asarray(np.maximum(recomputed, step.states.last_linear), dtype=np.float64)
 
 
@@ -68,7 +72,7 @@ def in_loss(step: Step) -> Moment:
         (
             *step.resident,
             step.gradients_before,
-            _gathered(step, step.states.head, step.states.head + _of_layers(step, 0.0) + step.states.table),
+            _gathered(step, step.states.head, step.workload.shape.num_layers, step.states.head + step.states.table),
             *kept_terms(step),
             Term("gradient of the loss", "t*V*(logits' gradients)", step.activations.in_loss),
         ),
@@ -124,7 +128,7 @@ def _in_layer(name: str, step: Step, layers_done: Array | float, gradients: Arra
         (
             *step.resident,
             step.gradients_before,
-            _gathered(step, _in_layer_again(step), _of_layers(step, layers_done) + step.states.table),
+            _gathered(step, _in_layer_again(step), step.workload.shape.num_layers - layers_done, step.states.table),
             *kept_terms(step, layers_done),
             Term(
                 "backward pass of one layer",
@@ -172,7 +176,7 @@ def at_backward_end(step: Step) -> Moment:
         (
             *step.resident,
             step.gradients_before,
-            _gathered(step, states.table, states.table),
+            _gathered(step, states.table, 0.0, states.table),
             Term("new gradients", "w*(T or B + partition)", by_stage),
             Term(
                 "embedding gradient",
@@ -200,7 +204,7 @@ def in_reduction(step: Step) -> Moment:
                 "stage 2: a*S of earlier micro-batches",
                 step.by_stage(0.0, step.gradients_before.num_bytes, 0.0),
             ),
-            _gathered(step, step.states.table, step.states.table),
+            _gathered(step, step.states.table, 0.0, step.states.table),
             Term(
                 "gradients and their reduction",
                 "after the backward pass: w*(T + B + tensors in the partition), or a*T, in fp16 a*(T + 2*B + S); "

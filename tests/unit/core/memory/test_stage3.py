@@ -23,6 +23,10 @@ LLAMA = model_shape(llama_config(HIDDEN, LAYERS, 8, 2000))
 LAYER = sum(each.num_elements for each in LLAMA.layer)
 HEAD = LLAMA.embeddings[0].num_elements
 LAST_MAP = 3 * HIDDEN * HIDDEN
+MIXTRAL = model_shape(
+    {**llama_config(HIDDEN, LAYERS, 8, 2000), "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+)
+EXPERTS = sum(each.num_elements for each in MIXTRAL.layer if each.is_expert)
 ALL_MAPS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -42,10 +46,10 @@ def term(found: MemoryTable, name: str, moment: str = "loss") -> float:
     return next(float(each.num_bytes[0]) for each in at.terms if each.name == name)
 
 
-def gathered(live: int, *, checkpointing: bool, moment: str = "loss", dp: int = 4) -> float:
+def gathered(live: int, *, checkpointing: bool, moment: str = "loss", dp: int = 4, of: Workload | None = None) -> float:
     """Gathered elements where so many may be live."""
     buckets = ZeroBuckets(reduce=1000, prefetch=0, live=live, reuse=0, persistent=0)
-    found = table(replace(workload(), buckets=buckets), checkpointing=checkpointing, dp=dp)
+    found = table(replace(of or workload(), buckets=buckets), checkpointing=checkpointing, dp=dp)
     return term(found, "gathered weights", moment) / 2
 
 
@@ -64,6 +68,23 @@ def test_as_many_weights_stay_gathered_as_may_be_live(checkpointing: bool) -> No
     live = HEAD + 2 * LAYER
     assert gathered(live, checkpointing=checkpointing) == live
     assert gathered(10**12, checkpointing=checkpointing) == LLAMA.num_parameters - HIDDEN
+
+
+@pytest.mark.parametrize("lora", [None, LoraSpec(rank=8, target_modules=("q_proj", "v_proj"))])
+def test_experts_stay_gathered_until_their_layer_has_gone_backward(lora: LoraSpec | None) -> None:
+    largest = max(each.num_elements for each in MIXTRAL.layer if each.is_expert)
+    of = workload(MIXTRAL, lora=lora)
+    assert gathered(0, checkpointing=False, of=of) == HEAD + largest + LAYERS * EXPERTS
+    last = gathered(0, checkpointing=False, moment="first backward layer", of=of)
+    assert last == 2 * largest + LAYERS * EXPERTS
+    assert gathered(0, checkpointing=False, moment="end of the backward pass", of=of) == HEAD + largest
+
+
+def test_checkpointing_keeps_the_experts_of_the_layer_that_is_computed_again_alone() -> None:
+    largest = max(each.num_elements for each in MIXTRAL.layer if each.is_expert)
+    of = workload(MIXTRAL)
+    assert gathered(0, checkpointing=True, of=of) == HEAD + largest
+    assert gathered(0, checkpointing=True, moment="first backward layer", of=of) == EXPERTS + largest
 
 
 def test_weights_of_layers_that_have_gone_backward_are_given_back() -> None:

@@ -11,7 +11,6 @@ from frenzy.trainer.measure.record import read_measurements, replayed
 MEASURED = Path(__file__).parents[3] / "data/memory/deepspeed_h100.jsonl"
 # Rows that the model is known to miss (docs/accuracy.md), and by how much at most.
 KNOWN = {
-    "mixtral-bf16-z3-dp8-mb4-acc2-s1024-lora16-8bit-fused-loss": -0.10,
     "llama-bf16-z1-dp1-mb2-acc1-s1024-lora16-8bit-eager-fused-loss": 0.08,
     "mixtral-fp16-z1-dp8-mb1-acc1-s8192-ckpt-sgd-fused-loss": 0.12,
     "mixtral-bf16-z1-dp8-mb1-acc1-s2048-ckpt-eager": 0.07,
