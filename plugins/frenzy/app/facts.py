@@ -144,8 +144,12 @@ def _queued(at: _Moment, entry: QueueEntry) -> QueuedJob:
     attempts = since_registered(run, at.tx.attempts(run.run_key))
     done = entry.next_attempt.checkpoint_step or 0
     planned = (run.total_steps or 0) - done
-    return replace(
-        _waiting(at, run, entry.plans, entry.next_attempt, elasticity(run, attempts, at.rules)),
+    return _waiting(
+        at,
+        run,
+        entry.plans,
+        entry.next_attempt,
+        elasticity(run, attempts, at.rules),
         submitted_s=entry.submitted_s,
         ordered=entry.ordered,
         work_done=done / planned if planned > 0 else 0.0,
@@ -158,12 +162,18 @@ def _waiting(
     plans: tuple[ResourcePlan, ...],
     next_attempt: NextAttempt,
     elastic: Elasticity | None,
+    *,
+    submitted_s: float | None = None,
+    ordered: bool = False,
+    work_done: float = 0.0,
 ) -> QueuedJob:
     return QueuedJob(
         run_key=run.run_key,
         job_name=run.job.name,
-        submitted_s=run.created_s,
+        submitted_s=run.created_s if submitted_s is None else submitted_s,
         plans=plans,
+        ordered=ordered,
+        work_done=work_done,
         priority=run.job.priority,
         queue=run.job.queue,
         team=run.job.team,

@@ -157,7 +157,7 @@ class SqlTransaction:
         return self._entries.get(run_key)
 
     def put_queue_entry(self, entry: QueueEntry) -> None:
-        values = {"submitted_s": entry.submitted_s, "document": codec.dumps(entry)}
+        values = {"submitted_s": entry.submitted_s, "document": _written(entry)}
         try:
             with self._savepoint():
                 self._put(tables.queue_entry, {"run_key": entry.run_key}, values)
@@ -170,7 +170,7 @@ class SqlTransaction:
         table = tables.queue_entry
         changed = update(table).where(table.c.run_key == bindparam("of")).values(document=bindparam("new"))
         if entries:
-            self._connection.execute(changed, [{"of": each.run_key, "new": codec.dumps(each)} for each in entries])
+            self._connection.execute(changed, [{"of": each.run_key, "new": _written(each)} for each in entries])
         self._entries |= {each.run_key: each for each in entries}
 
     def drop_queue_entry(self, run_key: str) -> None:
@@ -415,7 +415,22 @@ def _decoded(kind: Any, document: str) -> Any:
     return codec.loads(kind, document)
 
 
+def _written(entry: QueueEntry) -> str:
+    """The document of ``entry``, which the next pass of this process need not read: each writes half the queue anew."""
+    document = codec.dumps(entry)
+    _just_written[document] = entry
+    _loaded_entry(cast(Hashable, QueueEntry), document)
+    _just_written.pop(document, None)  # it was known before
+    return document
+
+
+def _decoded_entry(kind: Any, document: str) -> Any:
+    known = _just_written.get(document)
+    return codec.loads(kind, document) if known is None else known
+
+
 # Values are immutable, so the same text may give the same object again.
 _loaded = lru_cache(maxsize=_CACHED_VALUES)(_decoded)
 # A pass reads every entry: a cache that is smaller than the queue would never be hit.
-_loaded_entry = lru_cache(maxsize=_CACHED_ENTRIES)(_decoded)
+_loaded_entry = lru_cache(maxsize=_CACHED_ENTRIES)(_decoded_entry)
+_just_written: dict[str, QueueEntry] = {}

@@ -83,8 +83,11 @@ def _encoder_of_fields(kind: type) -> Callable[[Any], Json]:
     fields = [(each.name, _OMITTED in each.metadata) for each in dataclasses.fields(kind)]
 
     def encoded(value: Any) -> Json:
-        held = ((name, getattr(value, name), is_omitted) for name, is_omitted in fields)
-        return {name: _encoder(type(item))(item) for name, item, is_omitted in held if item or not is_omitted}
+        return {
+            name: _encoder(type(item))(item)
+            for name, is_omitted in fields
+            if (item := getattr(value, name)) or not is_omitted
+        }
 
     return (lambda value: _spread(kind, encoded(value))) if issubclass(kind, Inlining) else encoded
 
