@@ -27,7 +27,8 @@ class StateElements:
     the output matrix, tied or not. head_gradient: what its own gradient takes (0 when tied);
     tied_gradient: its share of a tied embedding's, held until the embedding's own is made;
     table_gradients: what is held while that happens. layer, whole_layer: one layer's trained tensors; all of them.
-    experts: those of them that belong to experts, trained or not. last_linear, last_gradient: its last linear map, the
+    experts: those of them that belong to experts whose weights are one tensor, trained or not; experts_at_once: of one
+    layer where that stands for a period of several. last_linear, last_gradient: its last linear map, the
     first that goes backward, and what of it is trained (with experts, all of one map's are one tensor: the largest).
     first_tensor, largest_tensor: of the trained ones. persistent: tensors small enough for stage 3 to leave undivided.
     oversized: trained tensors larger than a bucket, but for the input embedding.
@@ -45,6 +46,7 @@ class StateElements:
     layer: Array
     whole_layer: Array
     experts: Array
+    experts_at_once: Array
     last_linear: Array
     last_gradient: Array
     first_tensor: Array
@@ -139,7 +141,7 @@ def _partition(sizes: _Sizes, dp: int) -> tuple[int, int]:
 
 def _counts(request: StateRequest, sizes: _Sizes, tp: int) -> dict[str, int]:
     """The elements that do not depend on the data-parallel degree."""
-    shape, trained = request.shape, request.trained
+    shape, trained, experts = request.shape, request.trained, _experts(request.shape.layer, tp)
     table = shape.embeddings[0].num_elements
     full, tied = trained.is_everything, shape.tied_embeddings
     head = table if shape.has_output_matrix else 0
@@ -155,7 +157,8 @@ def _counts(request: StateRequest, sizes: _Sizes, tp: int) -> dict[str, int]:
         "table_gradients": (3 if tied else 1) * table if full else 0,
         "layer": sum(each.elements_per_rank(tp) for each in trained.layer),
         "whole_layer": sum(each.elements_per_rank(tp) for each in shape.layer),
-        "experts": sum(each.elements_per_rank(tp) for each in shape.layer if each.is_expert),
+        "experts": sum(experts),
+        "experts_at_once": max(experts, default=0),
         "last_linear": _last_map(shape.layer, tp),
         "last_gradient": _last_map(trained.layer, tp),
         "first_tensor": int(sizes.each[0]) if len(sizes.each) else 0,
@@ -163,6 +166,17 @@ def _counts(request: StateRequest, sizes: _Sizes, tp: int) -> dict[str, int]:
         "persistent": int(sizes.each[sizes.each <= request.persistent].sum()),
         "oversized": int(beside_table[beside_table > request.bucket].sum()),
     }
+
+
+def _experts(layer: Iterable[ParameterTensor], tp: int) -> list[int]:
+    """Elements of experts in each layer of a period; a closed form's layer is one. Maps of their own do not count."""
+    found: dict[str, int] = {}
+    for each in layer:
+        if each.is_expert and not each.is_linear:
+            first = each.name.partition(".")[0]
+            place = first if first.isdigit() else ""
+            found[place] = found.get(place, 0) + each.elements_per_rank(tp)
+    return list(found.values())
 
 
 def _last_map(layer: Iterable[ParameterTensor], tp: int) -> int:

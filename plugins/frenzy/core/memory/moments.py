@@ -25,8 +25,9 @@ def _gathered(step: Step, in_use: Array, layers_left: Array | float, beside: Arr
     with what was counted as available under 0.1 to 2 times the model (``PartitionedParameterCoordinator``:
     ``fetch_sub_module``, ``__params_to_release``).
 
-    Experts lie in one tensor of which each takes a part (``transformers``: ``MixtralExperts.forward``). Autograd saves
-    the parts, and with them the gathered tensor: giving it back frees nothing until its layer has gone backward.
+    Experts lie in one tensor of which products take a view (``transformers``: ``integrations/moe.py``,
+    ``_grouped_linear``). Autograd saves the view, and with it the gathered tensor: giving it back frees nothing until
+    its layer has gone backward.
     """
     several = (step.grid.zero_stage == 3) & (step.grid.dp > 1)
     ahead = np.maximum(step.buckets.prefetch, step.states.last_linear)
@@ -44,7 +45,7 @@ def _gathered(step: Step, in_use: Array, layers_left: Array | float, beside: Arr
 
 def _in_layer_again(step: Step) -> Array:
     """Elements in use while a layer goes backward: all of it where it was recomputed."""
-    whole = np.maximum(np.minimum(step.states.whole_layer, step.buckets.reuse / 2.0), step.states.experts)
+    whole = np.maximum(np.minimum(step.states.whole_layer, step.buckets.reuse / 2.0), step.states.experts_at_once)
     recomputed = np.where(step.grid.checkpointing, whole, 0.0)
     return np.asarray(np.maximum(recomputed, step.states.last_linear), dtype=np.float64)
 

@@ -23,8 +23,9 @@ from frenzy.core.values.units import MIB
 _ELEMENT_BYTES: Final = 4.0
 # Of a process on a virtual GPU: gloo's threads, what a Trainer loads and starts for its first step, and MKL's packed
 # copies of matrices. Measured by tests/trainer/test_task_memory.py (transformers 5.23, accelerate 1.15): 56 to 68 MiB
-# on AMD's processors, 4 to 15 MiB more on Intel's, where MKL packs more and no setting of a useful speed stops it.
-_ON_VIRTUAL_BYTES: Final = 62 * MIB
+# on AMD's processors, 60 to 82 MiB on Intel's, where MKL packs more and no setting of a useful speed stops it. The
+# middle is between their means.
+_ON_VIRTUAL_BYTES: Final = 67 * MIB
 # For each element that is updated at once: AdamW's root; on a CPU the quotient too; bitsandbytes' unpacked moments.
 _ROOT_BYTES: Final = 4.0
 _ON_CPU_BYTES: Final = {"adamw": 8.0, "adamw-8bit": 20.0}

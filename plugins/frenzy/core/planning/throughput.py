@@ -213,11 +213,11 @@ def _updated_bytes(work: StepWork, grid: PlanGrid) -> Array:
 
 
 def _hops_s(work: StepWork, grid: PlanGrid, link: Link) -> Array:
-    """What the rings' hops take: d-1 in a pass, one for each further node between nodes.
+    """What the hops of the rings that reduce take: d-1 in a pass, one for each further node between nodes.
 
     An all-reduce is two passes. In stage 3 each layer takes three in a micro-batch.
     """
-    nodes = np.clip(grid.dp * grid.tp / link.gpus_per_node, 1, grid.dp)
+    nodes = np.clip(np.ceil(grid.dp * grid.tp / max(1, link.gpus_per_node)), 1, grid.dp)
     pass_s = (grid.dp - nodes) * _HOP_INSIDE_S + (nodes - 1) * _HOP_BETWEEN_S
     summed = 2 * work.reductions * np.where(grid.zero_stage == 2, grid.accumulation, 1)
     passes = np.where(grid.zero_stage == 3, 3 * work.flops.num_layers * grid.accumulation, summed)

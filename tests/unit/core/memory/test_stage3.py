@@ -87,6 +87,23 @@ def test_checkpointing_keeps_the_experts_of_the_layer_that_is_computed_again_alo
     assert gathered(0, checkpointing=True, moment="first backward layer", of=of) == EXPERTS + largest
 
 
+def test_of_a_period_of_layers_the_experts_of_one_are_computed_again_at_a_time() -> None:
+    both = [
+        replace(each, name=f"{at}.{each.name}") for at in (0, 1) for each in MIXTRAL.layer if each.is_expert or at == 0
+    ]
+    period = replace(MIXTRAL, layer=tuple(both), num_layers=LAYERS // 2)
+    largest = max(each.num_elements for each in MIXTRAL.layer if each.is_expert)
+    again = gathered(0, checkpointing=True, moment="first backward layer", of=workload(period))
+    assert again == EXPERTS + largest
+    assert gathered(0, checkpointing=False, of=workload(period)) == HEAD + largest + LAYERS * EXPERTS
+
+
+def test_experts_that_are_maps_of_their_own_are_given_back() -> None:
+    maps = tuple(replace(each, is_linear=True) if each.is_expert else each for each in MIXTRAL.layer)
+    largest = max(each.num_elements for each in MIXTRAL.layer if each.is_expert)
+    assert gathered(0, checkpointing=False, of=workload(replace(MIXTRAL, layer=maps))) == HEAD + largest
+
+
 def test_weights_of_layers_that_have_gone_backward_are_given_back() -> None:
     assert gathered(10**12, checkpointing=False, moment="end of the backward pass") == HEAD + LAST_MAP
 

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from tests.unit.core.marp_strategies import candidates, clusters, configs, requests
 from tests.unit.core.marp_values import (
     CALIBRATION,
+    card,
     job,
+    llama_config,
+    node,
     request,
 )
 
@@ -24,7 +27,7 @@ from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.hardware import DeviceKind
-from frenzy.core.values.job import Checkpointing, LoraSpec, Objective
+from frenzy.core.values.job import Checkpointing, LoraSpec, Objective, Precision
 from frenzy.core.values.resource_plan import Candidate, ResourcePlan
 
 
@@ -99,6 +102,25 @@ def test_every_plan_that_could_run_is_listed_where_all_are_asked_for(of: PlanReq
     assert len(set(refused)) == len(refused)
     inside = {each.plan.shape for each in usual if not each.feasible and each.plan.num_gpus <= most_of(each, there)}
     assert inside <= set(refused)
+
+
+def test_a_kernel_that_one_card_lacks_keeps_that_type_out_and_no_other() -> None:
+    old, new = (
+        dataclasses.replace(card(name, 24), compute_capability=capability)
+        for name, capability in (("old", "7.5"), ("new", "9.0"))
+    )
+    there = Cluster(gpu_types=(old, new), nodes=(node("a", "old", 2), node("b", "new", 2)))
+    asked = job(sequence_length=128, precision=Precision.BF16, attention="flash_attention_2")
+    of = dataclasses.replace(request(model_shape(llama_config()), asked), every_plan=True)
+
+    found = candidates(of, there)
+    assert {each.plan.gpu_type for each in found if each.feasible} == {"new"}
+    assert [each.plan.shape for each in found if each.feasible] != []
+    refused = {each.reason.code for each in found if each.plan.gpu_type == "old"}
+    assert refused == {ReasonCode.PREDICTED_NOT_LAUNCHABLE}
+    for facts in gpu_facts(of, there, CALIBRATION):
+        plans = [each.plan for each in found if each.plan.gpu_type == facts.gpu.name and each.feasible]
+        assert all(facts.refusal(plan) is None for plan in plans)
 
 
 def most_of(each: Candidate, there: Cluster) -> int:
