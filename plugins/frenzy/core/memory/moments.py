@@ -34,7 +34,7 @@ def _gathered(step: Step, in_use: Array, layers_left: Array | float, beside: Arr
     plain = 1.0 - step.grid.checkpointing * step.workload.checkpointed_share
     kept = layers_left * plain * step.states.experts
     needed = np.minimum(in_use + ahead, step.workload.shape.num_parameters) + kept
-    left = layers_left * step.states.whole_layer + beside
+    left = np.minimum(layers_left * step.states.whole_layer + beside, step.workload.shape.num_parameters)
     return Term(
         "gathered weights",
         "stage 3, several ranks: w*(parameters in use and the next, and layers*experts without checkpointing, or as "
