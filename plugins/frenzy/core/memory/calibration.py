@@ -70,6 +70,11 @@ class Calibration:
     virtual_utilisation: float = 1.0
     internode_bytes_per_s: float = 1.25e9
 
+    @property
+    def joins_experts(self) -> bool:
+        """Whether its transformers keeps all experts of a layer in one tensor, as it does from release 5 on."""
+        return not self.versions.get("transformers", "").startswith("4.")
+
     def of_family(self, family: str) -> tuple[ActivationCoefficients, ...]:
         """All coefficients of ``family``."""
         return self._by_family.get(family, ())

@@ -59,6 +59,8 @@ def predict_memory(workload: Workload, grid: PlanGrid, calibration: Calibration)
     states = state_elements(
         StateRequest(workload.shape, workload.trained, buckets.persistent, buckets.reduce), grid.dp, grid.tp
     )
+    if not calibration.joins_experts:
+        states = replace(states, experts=np.zeros(len(grid)), experts_at_once=np.zeros(len(grid)))
     step = Step(
         workload=workload,
         grid=grid,

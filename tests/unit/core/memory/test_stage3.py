@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.core.marp_values import CALIBRATION, gpt2_config, job, llama_config, request
 
+from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.closed_form import MemoryTable, Workload, predict_memory
 from frenzy.core.models.shape import ModelShape, model_shape
 from frenzy.core.planning.candidates import workload_of
@@ -35,8 +36,10 @@ def workload(shape: ModelShape = LLAMA, kind: DeviceKind = DeviceKind.CUDA, **tr
     return workload_of(request(shape, asked), kind)
 
 
-def table(of: Workload, *, stage: int = 3, checkpointing: bool = False, dp: int = 4) -> MemoryTable:
-    found = predict_memory(of, grid_of([(dp, 1, stage, BATCH, 1, checkpointing)]), CALIBRATION)
+def table(
+    of: Workload, *, stage: int = 3, checkpointing: bool = False, dp: int = 4, by: Calibration = CALIBRATION
+) -> MemoryTable:
+    found = predict_memory(of, grid_of([(dp, 1, stage, BATCH, 1, checkpointing)]), by)
     assert found is not None
     return found
 
@@ -102,6 +105,13 @@ def test_experts_that_are_maps_of_their_own_are_given_back() -> None:
     maps = tuple(replace(each, is_linear=True) if each.is_expert else each for each in MIXTRAL.layer)
     largest = max(each.num_elements for each in MIXTRAL.layer if each.is_expert)
     assert gathered(0, checkpointing=False, of=workload(replace(MIXTRAL, layer=maps))) == HEAD + largest
+
+
+def test_releases_before_5_give_experts_back_as_each_is_a_map_of_its_own() -> None:
+    of = replace(workload(MIXTRAL), buckets=ZeroBuckets(reduce=1000, prefetch=0, live=0, reuse=0, persistent=0))
+    largest = max(each.num_elements for each in MIXTRAL.layer if each.is_expert)
+    before = replace(CALIBRATION, versions={"transformers": "4.48.3"})
+    assert term(table(of, by=before), "gathered weights") / 2 == HEAD + largest
 
 
 def test_weights_of_layers_that_have_gone_backward_are_given_back() -> None:
