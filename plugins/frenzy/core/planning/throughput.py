@@ -170,8 +170,8 @@ def step_seconds(parts: StepParts, reached: Utilisation) -> Array:
     busy = np.maximum(compute, launching)
     collectives = parts.inside / reached.inside + parts.between / reached.between
     gathering = collectives * parts.gathered
-    hidden = collectives - gathering + parts.hops
-    exposed = np.maximum((1.0 - reached.overlap) * hidden, hidden - busy * parts.hiding)
+    reducing = collectives - gathering + parts.hops
+    exposed = np.maximum((1.0 - reached.overlap) * reducing, reducing - busy * parts.hiding)
     update = gathering + parts.states + parts.host
     return np.asarray(busy + exposed + update, dtype=np.float64)
 

@@ -16,8 +16,9 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, create_engine, insert, inspect, text
+from sqlalchemy import Connection, create_engine, insert, inspect, select, text
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.pool import NullPool
 from tests.contract import values
 from tests.contract.ledgers import DATABASES, SqlWorld, postgres_world, sqlite_world
 from tests.ledger_clients import NUM_NODES
@@ -28,8 +29,9 @@ from frenzy.adapters.ledger_sql import sql_ledger as ledger_module
 from frenzy.adapters.ledger_sql.database import ledger_engine
 from frenzy.adapters.ledger_sql.schema import migrate, migrations_config
 from frenzy.adapters.ledger_sql.sql_ledger import SqlLedger
-from frenzy.core.runs.ledger import JobState, LeaseState, Preparation
-from frenzy.core.values.errors import PermanentError, TemporaryError
+from frenzy.core.runs.ledger import JobState, LeaseState, Preparation, QueueEntry
+from frenzy.core.values import codec
+from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, TemporaryError
 from frenzy.settings import CHECKOUT
 
 
@@ -43,6 +45,28 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqlWorld]:
         with world.ledger.transaction() as tx:
             tx.put_cluster(values.cluster())
         yield world
+
+
+# what this process wrote
+
+
+def test_a_queue_entry_that_this_process_wrote_is_what_its_document_says_and_is_not_decoded_again(
+    world: SqlWorld,
+) -> None:
+    run = values.run()
+    first = values.queue_entry(run.run_key)
+    hold = Reason(code=ReasonCode.BEST_PLAN_NOW, detail=f"It waits in {world.url}.", remedy="Wait.")
+    held = replace(first, hold=hold, position=3, expected_start_s=12.5, plans=(values.plan(2),))
+    with world.ledger.transaction() as tx:
+        tx.put_run(run)
+        tx.put_queue_entry(first)
+        tx.update_queue([held])
+    with world.ledger.reading() as tx:
+        (read,) = tx.queue()
+    with create_engine(world.url, poolclass=NullPool).connect() as connection:
+        document = connection.scalar(select(tables.queue_entry.c.document))
+    assert read is held
+    assert codec.loads(QueueEntry, document) == held
 
 
 # Airflow's tables

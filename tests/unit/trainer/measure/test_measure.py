@@ -51,7 +51,7 @@ def case_number(number: int) -> MeasureCase:
 # records
 
 
-@pytest.mark.parametrize("name", ["virtual_fit", "virtual_fit_tp", "virtual_score"])
+@pytest.mark.parametrize("name", ["virtual_fit", "virtual_fit_tp", "virtual_score", "virtual_experts"])
 def test_files_of_earlier_releases_are_read_and_every_case_of_them_ran_on_virtual_gpus(name: str) -> None:
     file = DATA / f"{name}.jsonl"
     found = read_measurements(file)

@@ -1,4 +1,4 @@
-"""The memory model is held to the cases that were measured on a card."""
+"""The memory model is held to cases that were measured: on a card, and of experts on virtual GPUs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from tests.unit.core.marp_values import CALIBRATION
 
 from frenzy.trainer.measure.record import read_measurements, replayed
 
-MEASURED = Path(__file__).parents[3] / "data/memory/deepspeed_h100.jsonl"
+DATA = Path(__file__).parents[3] / "data/memory"
+MEASURED = DATA / "deepspeed_h100.jsonl"
 # Rows that the model is known to miss (docs/accuracy.md), and by how much at most.
 KNOWN = {
     "llama-bf16-z1-dp1-mb2-acc1-s1024-lora16-8bit-eager-fused-loss": 0.08,
@@ -29,3 +30,10 @@ def test_peaks_of_a_card_are_predicted_to_two_percent_but_for_the_known_rows() -
     errors = {each.case.label: each.error or 0.0 for each in replayed(MEASURED, CALIBRATION)}
     assert {label for label, error in errors.items() if abs(error) > 0.0201} == set(KNOWN)
     assert all(abs(errors[label]) <= abs(most) and errors[label] * most > 0 for label, most in KNOWN.items())
+
+
+def test_experts_with_and_without_adapters_are_predicted_at_stages_2_and_3() -> None:
+    replays = list(replayed(DATA / "virtual_experts.jsonl", CALIBRATION))
+    asked = {(each.case.zero_stage, each.case.checkpointing, each.case.lora_rank is not None) for each in replays}
+    assert asked == {(2, False, True), (3, False, True), (3, False, False), (3, True, False)}
+    assert all(abs(each.error or 1.0) < 0.02 for each in replays)
