@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ def test_a_recipe_is_trained_watched_and_leaves_its_model(
     assert all(0 < each.peaks.allocated_bytes < each.capacity_bytes for each in records(case))
     assert [each.step for each in list_checkpoints(RunPaths(case.run_dir))] == [6, 3]
     assert any(Path(RunPaths(case.run_dir).model_dir).iterdir())
+    assert result.releases == {name: version(name) for name in ("transformers", "deepspeed", "torch")}
+    assert [each.releases for each in records(case, 0)] == [result.releases, *[{}] * 5]
 
 
 @pytest.mark.parametrize("name", ["torchrun_ddp.py", "hf_trainer.py"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,6 +44,33 @@ def test_steps_checkpoints_and_the_stop_arrive_as_they_were_said(tmp_path: Path)
     step, checkpoint = said(tmp_path)[1], said(tmp_path)[3]
     assert (step.number("loss"), step.count("total_steps"), step.number("tokens")) == (2.5, 9, 64.0)
     assert checkpoint.text("path") == str(tmp_path / "one")
+
+
+def test_its_first_words_name_the_installed_releases_and_nothing_is_imported_for_them(tmp_path: Path) -> None:
+    code = "import sys, frenzy_agent; print('transformers' in sys.modules or 'torch' in sys.modules)"
+    variables = {
+        "FRENZY_AGENT_REPORTS": str(tmp_path / "reports"),
+        "FRENZY_AGENT_STOP_FILE": str(tmp_path / "stop"),
+        "PYTHONPATH": str(AGENT),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **variables}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"
+    hello, *_ = said(tmp_path)
+    names = ("transformers", "deepspeed", "torch")
+    assert hello.content["releases"] == {name: metadata.version(name) for name in names}
+
+
+def test_a_library_that_is_not_installed_is_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name == "torch":
+            return "2.4.1"
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    channel(tmp_path)
+    assert said(tmp_path)[0].content["releases"] == {"torch": "2.4.1"}
 
 
 def test_a_loss_that_is_no_number_is_none(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import importlib.metadata
 import json
 import os
 import sys
@@ -17,6 +18,8 @@ _STATM_DATA = 5
 _BAD_CONFIG_OR_DATA = 99
 # Of a reason; the launcher passes over lines that are too long.
 _LONGEST_REASON = 500
+# Whose releases decide what a step takes.
+_LIBRARIES = ("transformers", "deepspeed", "torch")
 
 
 class Channel:
@@ -35,7 +38,8 @@ class Channel:
             if self._is_on_cpu:
                 _load_deepspeed()
             self.spare_compiler()
-            self._say("hello", data_bytes=_data_bytes() if "torch" in sys.modules else None)
+            releases = _releases()  # what it takes to look is none of the script's memory
+            self._say("hello", releases=releases, data_bytes=_data_bytes() if "torch" in sys.modules else None)
 
     @property
     def is_active(self) -> bool:
@@ -121,6 +125,15 @@ def _card_memory() -> dict[str, int]:
         "num_alloc_retries": stats.get("num_alloc_retries", 0),
         "num_ooms": stats.get("num_ooms", 0),
     }
+
+
+def _releases() -> dict[str, str]:
+    """Of the libraries that are installed, as their metadata say; none is imported."""
+    found = {}
+    for name in _LIBRARIES:
+        with suppress(Exception):  # not installed, or its metadata are broken
+            found[name] = str(importlib.metadata.version(name))
+    return found
 
 
 def _load_deepspeed() -> None:

@@ -20,6 +20,7 @@ from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.run_files import REASON_BY_EXIT, ExitCode
 from frenzy.core.values.telemetry import Heartbeat, StepRecord, printable
+from frenzy.core.values.workload import believed_releases
 
 # Steps, where neither the job nor its data say how many there are.
 _MOST_STEPS: Final = 10**9
@@ -130,7 +131,7 @@ def believed_result(result: AttemptResult, bounds: Bounds) -> AttemptResult:
     began = result.total_steps > 0 or result.last_step > 0
     total = bounds.last_of(result) if began else 0
     text = printable(result.detail)[:_LONGEST_TEXT]
-    return replace(result, total_steps=total, detail=text)
+    return replace(result, total_steps=total, detail=text, releases=believed_releases(result.releases))
 
 
 def believed_end(report: EndReport, attempt: Attempt, bounds: Bounds) -> EndReport:

@@ -14,8 +14,8 @@ Pressure is one of
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 from typing import Final
@@ -65,7 +65,7 @@ class MonitorState:
 
     pending: records of steps that not all ranks have reported.
     level_bytes: the level that peaks last settled on; rise_steps: steps at which one left it.
-    peak_before_rise_bytes: highest peak before the first rise.
+    peak_before_rise_bytes: highest peak before the first rise. releases: of a script's libraries.
     """
 
     num_ranks: int
@@ -77,6 +77,7 @@ class MonitorState:
     level_bytes: int = 0
     peak_before_rise_bytes: int = 0
     rise_steps: tuple[int, ...] = ()
+    releases: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def growth_step(self) -> int | None:
@@ -110,7 +111,8 @@ def absorb(state: MonitorState, records: tuple[StepRecord, ...], policy: Monitor
     pending = tuple(record for record in waiting if record.step not in whole)
     for step in done:
         state = _add_step(state, step, policy)
-    return replace(state, pending=pending[-_HISTORY * state.num_ranks :])
+    releases = next((each.releases for each in records if each.releases), state.releases)
+    return replace(state, pending=pending[-_HISTORY * state.num_ranks :], releases=releases)
 
 
 def _add_step(state: MonitorState, step: StepPeak, policy: MonitorPolicy) -> MonitorState:
@@ -171,7 +173,7 @@ def assess(
 
 def _progress(state: MonitorState, checkpoint_step: int | None) -> ProgressReport:
     if not state.steps:
-        return ProgressReport(last_step=0, checkpoint_step=checkpoint_step)
+        return ProgressReport(last_step=0, checkpoint_step=checkpoint_step, releases=state.releases)
     last = state.steps[-1]
     return ProgressReport(
         last_step=last.step,
@@ -182,6 +184,7 @@ def _progress(state: MonitorState, checkpoint_step: int | None) -> ProgressRepor
         explained_peak_bytes=state.explained_peak_bytes,
         growth_step=state.growth_step,
         checkpoint_step=checkpoint_step,
+        releases=state.releases,
     )
 
 

@@ -146,6 +146,8 @@ class AttemptStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressReport(Inlining):
+    """How far an attempt is. releases: as of ``Attempt``, once they are known."""
+
     last_step: Step
     last_loss: float | None = None
     step_time_s: _Seconds | None = None
@@ -154,6 +156,7 @@ class ProgressReport(Inlining):
     explained_peak_bytes: Bytes | None = None
     growth_step: Step | None = None
     checkpoint_step: Step | None = None
+    releases: Mapping[str, str] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

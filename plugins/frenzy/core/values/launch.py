@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, Final
@@ -95,7 +96,7 @@ class AttemptResult:
     exit_code as in ExitCode, 128+n for a signal n, else the first failing rank's code.
     resumed_from_step: None for a fresh start. checkpoint_step: newest complete checkpoint.
     detail: one sentence (exception message, signal name). stopped_early: done before the steps that were planned;
-    total_steps is where it ended.
+    total_steps is where it ended. releases: of the script's libraries, as its agent reported them.
     """
 
     exit_code: Annotated[int, Ge(-(2**31)), Lt(2**31)]
@@ -107,6 +108,7 @@ class AttemptResult:
     first_failing_rank: Annotated[int | None, Ge(0), Lt(2**31)] = None
     detail: str = ""
     stopped_early: bool = field(default=False, metadata=OMITTED_IF_EMPTY)
+    releases: Mapping[str, str] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)
 
 
 def deepspeed_config(job: TrainingJob, plan: ResourcePlan, kind: DeviceKind) -> dict[str, Any]:

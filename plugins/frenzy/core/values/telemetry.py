@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from itertools import groupby
@@ -11,7 +11,7 @@ from operator import or_
 from typing import Final
 
 from frenzy.core.values import codec
-from frenzy.core.values.codec import Inlining
+from frenzy.core.values.codec import OMITTED_IF_EMPTY, Inlining
 from frenzy.core.values.peak_memory import KEYS_IN_A_STEP, PeakMemory
 
 # All but tabs and line ends: they move a terminal's cursor, and worse.
@@ -27,7 +27,7 @@ class StepRecord(Inlining):
     peaks: during the step. capacity_bytes: memory or budget.
     step_time_s includes the throttle of a virtual GPU (throttle_s of it), and no validation.
     validation_loss: of all ranks, where a validation followed the step.
-    baseline_bytes: memory held right before the model was made.
+    baseline_bytes: memory held right before the model was made. releases: of a script's libraries, in the first record.
     """
 
     rank: int
@@ -48,6 +48,7 @@ class StepRecord(Inlining):
     ecc_errors: int | None = None
     host_rss_bytes: int = 0
     validation_loss: float | None = None
+    releases: Mapping[str, str] = field(default_factory=dict, hash=False, metadata=OMITTED_IF_EMPTY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,8 @@ from frenzy.core.values.units import counted, parse_bytes
 
 _TEXT: Final = 4096
 _TRANSFORMERS: Final = "transformers"
+# Whose releases an agent reports.
+_LIBRARIES: Final = (_TRANSFORMERS, "deepspeed", "torch")
 _RELEASE: Final = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}[0-9a-z.+]{0,20}")
 # They start ranks themselves, and their exit code is always 1: the launcher does both.
 _LAUNCHERS: Final = frozenset({"torchrun", "deepspeed", "accelerate", "mpirun", "srun"})
@@ -147,6 +149,14 @@ class DeclaredMemory(Closed):
     @property
     def per_gpu_bytes(self) -> int:
         return parse_bytes(self.per_gpu)
+
+
+def believed_releases(reported: object) -> dict[str, str]:
+    """What of an agent's ``reported`` releases is one: of the libraries that matter, in the form of a release."""
+    if not isinstance(reported, Mapping):
+        return {}
+    found = ((name, reported.get(name)) for name in _LIBRARIES)
+    return {name: each for name, each in found if isinstance(each, str) and _RELEASE.fullmatch(each)}
 
 
 def workload_violations(workload: WorkloadSpec) -> Iterator[Violation]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,14 @@ def first_alarm(peaks: list[float], **kwargs: int) -> int | None:
         if judged(peaks[:count], **kwargs).pressure is not None:
             return count
     return None
+
+
+def test_releases_that_come_with_the_first_step_are_in_every_later_report() -> None:
+    releases = {"transformers": "4.44.2"}
+    state = absorb(MonitorState(num_ranks=1), (replace(record(1, 1.0), releases=releases),), POLICY)
+    later = absorb(state, (record(2, 1.0),), POLICY)
+    judgement = assess(later, plan(), total_steps=9, now_s=1000.0, running_since_s=1000.0, policy=POLICY)
+    assert judgement.progress.releases == releases
 
 
 def test_a_level_run_is_never_under_pressure() -> None:

@@ -13,9 +13,11 @@ import pytest
 import xxhash
 from tests.trainer.launching import Case
 
+from frenzy.adapters.files.run_store import FsspecRunStore
 from frenzy.core.lifecycle.checkpoint_manifest import FileEntry
 from frenzy.core.values.launch import LaunchSpec
 from frenzy.core.values.run_files import RunPaths
+from frenzy.ports import TelemetryCursor
 from frenzy.trainer.checkpoint.store import CheckpointStore
 from frenzy.trainer.launch.local_ranks import LocalRanks
 from frenzy.trainer.launch.script.checkpoints import ScriptCheckpoint, newest, record
@@ -38,10 +40,15 @@ def board() -> SharedProgress:
 
 
 @pytest.fixture
-def watch(spec: LaunchSpec, board: SharedProgress, tmp_path: Path) -> Iterator[RankWatch]:
+def telemetry(spec: LaunchSpec) -> NodeTelemetry:
+    return NodeTelemetry(RunPaths(spec.run_dir), 1, 0)
+
+
+@pytest.fixture
+def watch(spec: LaunchSpec, board: SharedProgress, telemetry: NodeTelemetry, tmp_path: Path) -> Iterator[RankWatch]:
     ranks = LocalRanks(first=0, count=1, node_rank=0, is_only_machine=True)
     rank = ScriptRank(spec=spec, ranks=ranks, local_rank=0, address="127.0.0.1", port=1, scratch=tmp_path, resume=None)
-    found = RankWatch(rank, os.getpid(), board, 0, NodeTelemetry(RunPaths(spec.run_dir), 1, 0))
+    found = RankWatch(rank, os.getpid(), board, 0, telemetry)
     yield found
     found.close()
 
@@ -49,6 +56,30 @@ def watch(spec: LaunchSpec, board: SharedProgress, tmp_path: Path) -> Iterator[R
 def says(folder: Path, **content: Any) -> None:
     with (folder / "rank-0.reports").open("a") as file:
         file.write(json.dumps(content) + "\n")
+
+
+def test_the_releases_of_the_script_go_with_its_first_step_alone(
+    watch: RankWatch, telemetry: NodeTelemetry, spec: LaunchSpec, tmp_path: Path
+) -> None:
+    says(
+        tmp_path,
+        kind="hello",
+        releases={"transformers": "4.44.2", "torch": "no release", "pip": "24.0", "deepspeed": 1},
+    )
+    for step in (1, 2):
+        says(tmp_path, kind="step", step=step)
+    watch.read()
+    telemetry.close()
+    first, second = FsspecRunStore(str(Path(spec.run_dir).parent)).telemetry("run", 1, TelemetryCursor()).records
+    assert first.releases == watch.releases == {"transformers": "4.44.2"}
+    assert second.releases == {}
+
+
+@pytest.mark.parametrize("said", [None, [], "4.44.2", {"torch": None}])
+def test_releases_that_are_none_are_passed_over(watch: RankWatch, tmp_path: Path, said: object) -> None:
+    says(tmp_path, kind="hello", releases=said)
+    watch.read()
+    assert watch.releases == {}
 
 
 @pytest.mark.parametrize("path", ["", None, 7, ["a"], "no-such-scheme://bucket/one", "a\0b", "/no/such/folder"])

@@ -201,6 +201,7 @@ def _fold(
         resumed_from_step=None if resume is None else resume.step,
         checkpoint_step=checkpoint,
         final_loss=board.loss(0) if last_step > (0 if resume is None else resume.step) else None,
+        releases=watch.watches[0].releases,
     )
     ended = _as_failed(ended, asked=watch.is_asked_to_stop)
     if ended.first_failing is not None:

@@ -17,6 +17,7 @@ from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.run_files import ExitCode, RunPaths, how_ended
 from frenzy.core.values.telemetry import StepRecord
 from frenzy.core.values.units import format_bytes
+from frenzy.core.values.workload import believed_releases
 from frenzy.trainer import heartbeats
 from frenzy.trainer.launch.script.checkpoints import ScriptCheckpoint, record
 from frenzy.trainer.launch.script.environment import ScriptRank
@@ -50,6 +51,7 @@ class RankWatch:
         self.has_agent = self.is_stopping = self.has_stepped = self._has_ended = False
         self.peak_bytes = 0
         self.refusal: str | None = None
+        self.releases: dict[str, str] = {}
 
     def read(self) -> None:
         """Take over what was said since the last call."""
@@ -84,6 +86,7 @@ class RankWatch:
     def _take(self, report: Report) -> None:
         if report.kind == "hello":
             self.has_agent = True
+            self.releases = believed_releases(report.content.get("releases"))
             self._begin(report)
         elif report.kind == "stopping":
             self.is_stopping = True
@@ -109,7 +112,7 @@ class RankWatch:
         local, loss = self._rank.local_rank, report.number("loss")
         if report.step <= self._board.last_step(local):
             return
-        self.has_stepped = True
+        is_first, self.has_stepped = not self.has_stepped, True
         step_s = max(0.0, report.number("step_time_s") or 0.0)
         tokens = report.number("tokens") or 0.0
         peaks, capacity = self._memory_of(report)
@@ -133,6 +136,7 @@ class RankWatch:
                 learning_rate=report.number("learning_rate") or 0.0,
                 grad_norm=report.number("grad_norm"),
                 host_rss_bytes=self._resident(),
+                releases=self.releases if is_first and self._rank.rank == 0 else {},
             )
         )
 
