@@ -9,6 +9,7 @@ from typing import TypeVar
 from frenzy.app.place import launch_spec
 from frenzy.app.plan_listing import next_plans
 from frenzy.app.schedule_pass import run_pass
+from frenzy.app.script_releases import is_news, with_releases
 from frenzy.app.services import Services, log_event, require_attempt, require_run
 from frenzy.app.states import move
 from frenzy.core.lifecycle.evidence import believed_reason, bounds_of, check_pressure, check_progress
@@ -62,7 +63,7 @@ def report_progress(services: Services, run_key: str, attempt: int, message: Pro
 
     def change(tx: LedgerTx, run: RunRecord, record: Attempt, now_s: float) -> Attempt:
         check_progress(message, bounds_of(run, record, now_s))
-        changed = _progressed(tx, run, record, message, now_s)
+        changed = _progressed(tx, services, run, record, message, now_s)
         return _end_rehearsal(tx, changed, now_s) if _is_rehearsed(run, changed) else changed
 
     return _report(services, run_key, attempt, change)
@@ -78,7 +79,7 @@ def report_pressure(services: Services, run_key: str, attempt: int, message: Pre
     def change(tx: LedgerTx, run: RunRecord, record: Attempt, now_s: float) -> Attempt:
         check_pressure(message, bounds_of(run, record, now_s))
         reason = believed_reason(message.reason)
-        record = _progressed(tx, run, record, message.progress, now_s)
+        record = _progressed(tx, services, run, record, message.progress, now_s)
         if reason.code in KILLING_REASONS:
             return replace(record, stop_reason=record.stop_reason or reason)
         if record.stop_reason is not None:
@@ -136,7 +137,7 @@ def _heartbeat(services: Services, run_key: str, attempt: int, message: Progress
         return directive_of(run, record)
     check_progress(message, bounds_of(run, record, now_s))
     progressed = merge_progress(record, message)
-    needs_more = _begins(run, message) or _is_rehearsed(run, progressed)
+    needs_more = _begins(run, message) or _is_rehearsed(run, progressed) or is_news(record, message.releases)
     if lease is None or lease.state is not LeaseState.LIVE or needs_more:
         return None
     if _has_become_movable(record, progressed, services.elastic, lease.heartbeat_s, now_s):
@@ -203,10 +204,13 @@ def _renewed(lease: Lease, services: Services, now_s: float) -> Lease:
     return replace(lease, state=LeaseState.LIVE, heartbeat_s=now_s, expires_s=now_s + services.lease_s)
 
 
-def _progressed(tx: LedgerTx, run: RunRecord, record: Attempt, message: ProgressReport, now_s: float) -> Attempt:
+def _progressed(
+    tx: LedgerTx, services: Services, run: RunRecord, record: Attempt, message: ProgressReport, now_s: float
+) -> Attempt:
     if _begins(run, message):
         move(tx, run, JobState.RUNNING, now_s)
         log_event(tx, run.run_key, now_s, "progress", f"Training: step {message.last_step} is done.", record.attempt)
+    record = with_releases(tx, services, run, record, message.releases, now_s)
     return merge_progress(record, message)
 
 

@@ -86,7 +86,7 @@ def _enqueue_next(tx: LedgerTx, services: Services, run: RunRecord, now_s: float
             submitted_s=run.created_s,
             enqueued_s=now_s,
             plans=choice.plans,
-            next_attempt=following,
+            next_attempt=choice.following,
             ordered=choice.ordered,
         )
     )

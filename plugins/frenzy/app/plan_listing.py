@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Final
 
 from frenzy.app.services import Services
-from frenzy.core.lifecycle.reschedule import MEMORY_REASONS, final_state, is_as_wide, ladder
+from frenzy.core.lifecycle.reschedule import MEMORY_REASONS, final_state, is_as_wide, ladder, predicted_anew
+from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.measured_runs import NOTHING_MEASURED, MeasuredRuns
 from frenzy.core.memory.model_trace import trace_in
 from frenzy.core.memory.residuals import Residuals
 from frenzy.core.models.shape import model_shape
+from frenzy.core.planning.estimated_plans import coefficients_of
 from frenzy.core.planning.marp import PlanRequest, plan_candidates, remedies, smallest_remedy
 from frenzy.core.planning.plan_remedies import Remedy
 from frenzy.core.planning.script_plans import UNNAMED_MODEL
-from frenzy.core.runs.ledger import CalibrationSample, JobState, NextAttempt, RunRecord, versions_key
+from frenzy.core.runs.ledger import CalibrationSample, JobState, NextAttempt, RunRecord, since_registered, versions_key
 from frenzy.core.runs.script_key import measured_runs, script_key
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import FrenzyError, PermanentError, Reason, ReasonCode
@@ -23,17 +27,22 @@ from frenzy.ports import LedgerTx
 
 # Steps assumed for predicted times where the number of steps is not known yet.
 ASSUMED_STEPS = 1000
+# Newest first: an older report is of an environment that has hardly stayed the same.
+_MOST_RUNS: Final = 10
+_TRANSFORMERS: Final = "transformers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanChoice:
     """The plans a run is queued with, or why there are none.
 
-    ordered: they are to be taken in this order. final_state: of the run, if it is refused.
+    ordered: they are to be taken in this order. following: what they were asked for, as it stands with them.
+    final_state: of the run, if it is refused.
     """
 
     candidates: tuple[Candidate, ...]
     plans: tuple[ResourcePlan, ...]
+    following: NextAttempt
     ordered: bool = False
     refusal: Reason | None = None
     final_state: JobState = JobState.FAILED_NO_RESOURCE
@@ -41,11 +50,15 @@ class PlanChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFacts:
-    """What planning reads of the ledger. residuals: what runs of other jobs taught. measured: runs of its script."""
+    """What planning reads of the ledger. residuals: what runs of other jobs taught. measured: runs of its script.
+
+    reported_release: of transformers, as the agent said it in its script's environment.
+    """
 
     cluster: Cluster
     residuals: Residuals
     measured: MeasuredRuns = NOTHING_MEASURED
+    reported_release: str | None = None
 
 
 def plan_facts(tx: LedgerTx, services: Services, run: RunRecord) -> PlanFacts:
@@ -55,6 +68,7 @@ def plan_facts(tx: LedgerTx, services: Services, run: RunRecord) -> PlanFacts:
         cluster=tx.cluster(),
         residuals=Residuals(tx.residuals(versions=versions, except_run=run.run_key)),
         measured=_measured(tx, run, versions),
+        reported_release=_reported_release(tx, run),
     )
 
 
@@ -74,6 +88,34 @@ def _is_in_next_attempt(run: RunRecord, sample: CalibrationSample) -> bool:
     return sample.run_key == run.run_key and sample.plan.memory.source is MemorySource.DECLARED
 
 
+def _reported_release(tx: LedgerTx, run: RunRecord) -> str | None:
+    """The release of transformers that was reported last, by this run or one before it of the same job.
+
+    None where no model is named: nothing is predicted then. Nor where image, command, folder or packages were others:
+    these say what is installed.
+    """
+    if run.job.workload is None or not run.job.names_a_model:
+        return None
+    own = _last_reported(tx, run)
+    if own is not None:
+        return own
+    before = tx.runs(dag_ids=(run.identity.dag_id,), limit=_MOST_RUNS)
+    alike = (each for each in before if each.run_key != run.run_key and _environment(each) == _environment(run))
+    return next((found for each in alike if (found := _last_reported(tx, each)) is not None), None)
+
+
+def _last_reported(tx: LedgerTx, run: RunRecord) -> str | None:
+    attempts = reversed(since_registered(run, tx.attempts(run.run_key)))
+    return next((each.releases[_TRANSFORMERS] for each in attempts if _TRANSFORMERS in each.releases), None)
+
+
+def _environment(run: RunRecord) -> tuple[object, ...]:
+    workload = run.job.workload
+    if workload is None:
+        return ()
+    return run.job.name, workload.image, workload.command, workload.folder, dict(workload.packages)
+
+
 def first_plans(
     facts: PlanFacts,
     services: Services,
@@ -90,13 +132,13 @@ def first_plans(
     try:
         asked = _request(facts, services, run)
         request = replace(asked, micro_batch_size=micro_batch_size, extra_bytes_per_gpu=extra_bytes_per_gpu)
-        calibration = services.calibration_for(run.job)
-        candidates = plan_candidates(request, facts.cluster, calibration, services.marp_policy)
+        listing = _listing(facts, services, request)
     except FrenzyError as error:
         return (), error.reason
-    if any(each.feasible for each in candidates):
-        return candidates, None
-    return candidates, smallest_remedy(request, facts.cluster, calibration, services.marp_policy, candidates)
+    known = listing.candidates
+    if any(each.feasible for each in known):
+        return known, None
+    return known, smallest_remedy(listing.request, facts.cluster, listing.calibration, services.marp_policy, known)
 
 
 def tuned_request(facts: PlanFacts, services: Services, run: RunRecord, extra_bytes_per_gpu: int) -> Remedy | None:
@@ -106,33 +148,101 @@ def tuned_request(facts: PlanFacts, services: Services, run: RunRecord, extra_by
     """
     try:
         request = replace(_request(facts, services, run), extra_bytes_per_gpu=extra_bytes_per_gpu)
-        calibration = services.calibration_for(run.job)
-        known = plan_candidates(request, facts.cluster, calibration, services.marp_policy)
+        listing = _listing(facts, services, request)
     except FrenzyError:
         return None
-    if any(each.feasible for each in known):
+    if any(each.feasible for each in listing.candidates):
         return None
-    return remedies(request, facts.cluster, calibration, services.marp_policy, within=True)
+    return remedies(listing.request, facts.cluster, listing.calibration, services.marp_policy, within=True)
 
 
 def next_plans(tx: LedgerTx, services: Services, run: RunRecord, following: NextAttempt) -> PlanChoice:
     """The plans for ``following``: all feasible ones, or the ladder's rung after memory ran short.
 
-    What an earlier release planned this one may refuse: that is a refusal, too, and no error of whoever reports.
+    What an earlier release planned this one may refuse: that is a refusal, too, and no error of whoever reports. A run
+    that was taken is not refused for what its agent reports: where no plan is left with that, it counts for nothing.
     """
     facts = plan_facts(tx, services, run)
+    choice = _choice(facts, services, run, following)
+    if choice.plans or facts.reported_release is None:
+        return choice
+    return _choice(replace(facts, reported_release=None), services, run, following)
+
+
+def _choice(facts: PlanFacts, services: Services, run: RunRecord, following: NextAttempt) -> PlanChoice:
     try:
-        request, calibration = _request(facts, services, run, following), services.calibration_for(run.job)
-        candidates = plan_candidates(request, facts.cluster, calibration, services.marp_policy)
+        following = _restated(facts, services, run, following)
+        candidates = _made(facts, services, _request(facts, services, run, following)).candidates
     except PermanentError as error:
-        return PlanChoice(candidates=run.candidates, plans=(), refusal=error.reason)
+        return PlanChoice(candidates=run.candidates, plans=(), following=following, refusal=error.reason)
     rung = ladder(candidates, following)
     if rung.plans:
         climbed = following.previous is not None and following.reason.code in MEMORY_REASONS
         aimed = following.preferred is not None and is_as_wide(rung.plans[0], following.preferred)
-        return PlanChoice(candidates=candidates, plans=rung.plans, ordered=climbed or aimed)
-    refusal = _no_plan(following)
-    return PlanChoice(candidates=candidates, plans=(), refusal=refusal, final_state=_refused_state(following))
+        return PlanChoice(candidates=candidates, plans=rung.plans, following=following, ordered=climbed or aimed)
+    return PlanChoice(
+        candidates=candidates,
+        plans=(),
+        following=following,
+        refusal=_no_plan(following),
+        final_state=_refused_state(following),
+    )
+
+
+def refusal_of_release(facts: PlanFacts, services: Services, run: RunRecord, release: str) -> Reason | None:
+    """Why nothing can be predicted of a script with that ``release`` of transformers; None where it can be."""
+    try:
+        _made(facts, services, replace(_request(facts, services, run), reported_release=release))
+    except FrenzyError as error:
+        return error.reason
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Listing:
+    """What was asked at last, with which coefficients, and the answer."""
+
+    request: PlanRequest
+    calibration: Calibration
+    candidates: tuple[Candidate, ...]
+
+
+def _listing(facts: PlanFacts, services: Services, request: PlanRequest) -> _Listing:
+    """By the reported release; as if nothing were reported where nothing is known of that.
+
+    Raises PermanentError for a model that cannot be planned.
+    """
+    if request.reported_release is not None:
+        with suppress(PermanentError):
+            return _made(facts, services, request)
+    return _made(facts, services, replace(request, reported_release=None))
+
+
+def _made(facts: PlanFacts, services: Services, request: PlanRequest) -> _Listing:
+    calibration = services.calibration_for(request.script_release)
+    candidates = plan_candidates(request, facts.cluster, calibration, services.marp_policy)
+    return _Listing(request=request, calibration=calibration, candidates=candidates)
+
+
+def _is_as_written(services: Services, request: PlanRequest) -> bool:
+    """Whether the coefficients are those that would be taken if nothing were reported."""
+    written = replace(request, reported_release=None).script_release
+    return services.calibration_for(request.script_release) is services.calibration_for(written)
+
+
+def _restated(facts: PlanFacts, services: Services, run: RunRecord, following: NextAttempt) -> NextAttempt:
+    """``following`` with what the reported release predicts of the plan before, which was made with other coefficients.
+
+    What was seen beyond the prediction then is less. As it was where that plan cannot be predicted any more.
+    """
+    before, request = following.previous, _request(facts, services, run)
+    if before is None or _is_as_written(services, request):
+        return following
+    asked = replace(request, micro_batch_size=before.micro_batch_size, every_plan=True)
+    listing = _made(facts, services, asked)
+    same = next((each.plan for each in listing.candidates if each.plan.shape == before.shape), None)
+    coefficients = coefficients_of(request, listing.calibration)
+    return following if same is None else predicted_anew(following, same.memory, coefficients)
 
 
 def _request(facts: PlanFacts, services: Services, run: RunRecord, following: NextAttempt | None = None) -> PlanRequest:
@@ -152,6 +262,7 @@ def _request(facts: PlanFacts, services: Services, run: RunRecord, following: Ne
         resumes_as=_written_by(run, following),
         trace=trace_in(run.model_config),
         known_tokens=run.data_facts.vocab_size,
+        reported_release=facts.reported_release,
     )
 
 

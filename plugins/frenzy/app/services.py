@@ -11,7 +11,6 @@ from frenzy.core.memory.calibration import Calibration
 from frenzy.core.runs.ledger import Attempt, Event, RunRecord
 from frenzy.core.scheduling import Policy, schedule, with_queues
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
-from frenzy.core.values.job import TrainingJob
 from frenzy.core.values.queue_rules import NO_RULES, QueueRules
 from frenzy.core.values.scheduling_facts import Action, SchedulingFacts
 from frenzy.core.values.sources import SourceRules
@@ -61,9 +60,11 @@ class Services:
         """The scheduling policy, with the queues and quotas of this moment."""
         return with_queues(self.policy, self.queues.rules())
 
-    def calibration_for(self, job: TrainingJob) -> Calibration:
-        """The coefficients that hold for what ``job`` runs. Raises PermanentError where none do."""
-        release = None if job.workload is None else job.workload.transformers_release
+    def calibration_for(self, release: str | None) -> Calibration:
+        """The coefficients for a script's ``release`` of transformers; None: the trainer's, or nobody knows.
+
+        Raises PermanentError where none are kept.
+        """
         return self.calibration if release is None or self.of_release is None else self.of_release(release)
 
     @property

@@ -12,6 +12,7 @@ from frenzy.app.plan_listing import next_plans
 from frenzy.app.preparing import give_up
 from frenzy.app.queries import view_of
 from frenzy.app.schedule_pass import run_pass
+from frenzy.app.script_releases import with_releases
 from frenzy.app.services import Services, live_attempt, log_event, require_attempt, require_run
 from frenzy.app.states import move
 from frenzy.core.lifecycle.disruptions import with_node_of_rank
@@ -63,6 +64,7 @@ def settle(tx: LedgerTx, services: Services, record: Attempt, report: EndReport,
     if report.result is not None and report.result.total_steps > 0:
         run = replace(run, total_steps=report.result.total_steps)
         tx.put_run(run)
+    record = with_releases(tx, services, run, record, _releases(report), now_s)
     outcome = _outcome(run, record, report)
     lost = with_node_of_rank(
         report.lost_nodes,
@@ -102,6 +104,12 @@ def release(tx: LedgerTx, run_key: str, attempt: int, reason: Reason, now_s: flo
     lease = tx.lease(run_key, attempt)
     if lease is not None and lease.state is not LeaseState.ENDED:
         tx.put_lease(replace(lease, state=LeaseState.ENDED, ended_s=now_s, end_reason=reason))
+
+
+def _releases(report: EndReport) -> Mapping[str, str]:
+    """As the workers' account has them; of workers that left none, as they said them while they ran."""
+    found = {} if report.result is None else report.result.releases
+    return found or ({} if report.progress is None else report.progress.releases)
 
 
 def _learn(tx: LedgerTx, run: RunRecord, ended: Attempt, versions: Mapping[str, str], now_s: float) -> None:

@@ -9,7 +9,7 @@ room for the memory that the prediction did not know of.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Final
@@ -20,7 +20,7 @@ from frenzy.core.runs.ledger import Attempt, JobState, NextAttempt, RunRecord
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.failure_classes import NextStep, codes_of
 from frenzy.core.values.launch import AttemptResult
-from frenzy.core.values.resource_plan import Candidate, MemorySource, PlanShape, ResourcePlan
+from frenzy.core.values.resource_plan import Candidate, MemoryPrediction, MemorySource, PlanShape, ResourcePlan
 from frenzy.core.values.run_files import REASON_BY_EXIT, ExitCode
 from frenzy.core.values.units import format_bytes
 
@@ -186,6 +186,28 @@ def _growth_to_come(attempt: Attempt) -> int:
     return round(grown / steps * max(0, attempt.result.total_steps - attempt.last_step))
 
 
+def predicted_anew(following: NextAttempt, memory: MemoryPrediction, coefficients: str) -> NextAttempt:
+    """``following`` as if ``memory`` had been predicted of the plan before: what was seen beyond it changes with it.
+
+    coefficients: a sentence that says by which it is predicted.
+    """
+    if following.previous is None:
+        return following
+    more = memory.peak_allocated_bytes - following.previous.memory.peak_allocated_bytes
+    return replace(
+        following,
+        previous=replace(following.previous, memory=memory),
+        extra_bytes_per_gpu=_beyond(following.extra_bytes_per_gpu, more),
+        forecast_extra_bytes_per_gpu=_beyond(following.forecast_extra_bytes_per_gpu, more),
+        predicted_with=coefficients,
+    )
+
+
+def _beyond(extra_bytes: int, more_predicted: int) -> int:
+    """Where nothing was seen beyond the prediction, nobody knows how far below it the truth was."""
+    return max(0, extra_bytes - more_predicted) if extra_bytes else 0
+
+
 def excluded_shapes(attempts: Iterable[Attempt]) -> tuple[PlanShape, ...]:
     """Plans that ran out of memory, or were about to: never chosen again by this run."""
     return tuple(
@@ -232,7 +254,8 @@ def memory_move(following: NextAttempt, plan: ResourcePlan) -> Reason | None:
         detail=(
             f"{plan.plan_id} follows {previous.plan_id} after {following.reason.code}, by {_NAME_OF_RUNG[rung]} "
             f"(rung {rung:d} of {len(Rung)}): {growth}; it has room for {format_bytes(room_bytes(plan))}."
-        ),
+            f" {following.predicted_with}"
+        ).rstrip(),
     )
 
 

@@ -50,7 +50,8 @@ def closed_form_candidates(request: PlanRequest, cluster: Cluster, calibration: 
     found = [verdict for each in selections(request, cluster, calibration) for verdict in _verdicts(each)]
     feasible = sorted((each.plan for each in found if isinstance(each, Ranked)), key=plan_order(request))
     refused = [each for each in found if isinstance(each, Refused)]
-    return (*ranked_candidates(feasible, request), *refused_candidates(refused, every=request.every_plan))
+    ranked = ranked_candidates(feasible, request, beside=coefficients_of(request, calibration))
+    return (*ranked, *refused_candidates(refused, every=request.every_plan))
 
 
 def selections(request: PlanRequest, cluster: Cluster, calibration: Calibration) -> tuple[PlanSelection, ...]:
@@ -203,20 +204,30 @@ def plan_order(request: PlanRequest) -> Callable[[ResourcePlan], tuple[float | s
     return key
 
 
-def ranked_candidates(plans: list[ResourcePlan], request: PlanRequest) -> tuple[Candidate, ...]:
-    """``plans``, which are in order, each with the reason for its place."""
+def ranked_candidates(plans: list[ResourcePlan], request: PlanRequest, *, beside: str = "") -> tuple[Candidate, ...]:
+    """``plans``, which are in order, each with the reason for its place. beside: the end of the best one's."""
     if not plans:
         return ()
     best, by_cost = plans[0], request.job.objective is Objective.COST
     reason = _best_reason(best, len(plans), by_cost=by_cost)
-    if request.trace is not None:
-        reason = replace(reason, detail=f"{reason.detail} {request.trace.sentence}")
+    reason = replace(reason, detail=f"{reason.detail} {beside}".rstrip())
     first = Candidate(plan=best, rank=1, reason=reason)
     rest = (
         Candidate(plan=plan, rank=rank, reason=_later_reason(plan, best, by_cost=by_cost))
         for rank, plan in enumerate(plans[1:], start=2)
     )
     return (first, *rest)
+
+
+def coefficients_of(request: PlanRequest, calibration: Calibration) -> str:
+    """Whose coefficients these are: of a trace, or of the release that a script is known to run; else nothing."""
+    if request.trace is not None:
+        return request.trace.sentence
+    if request.script_release is None:
+        return ""
+    source = "workload.packages" if request.reported_release is None else "reported by the agent"
+    coefficients = f"With the coefficients of transformers {calibration.versions.get('transformers')}"
+    return f"{coefficients}, for the script's {request.script_release} ({source})."
 
 
 def _best_reason(plan: ResourcePlan, num_plans: int, *, by_cost: bool) -> Reason:

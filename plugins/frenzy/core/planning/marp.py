@@ -133,7 +133,7 @@ def _candidates(
     script = request.job.workload
     if script is None:
         return solve(request, cluster, calibration)
-    release = script.transformers_release
+    release = request.script_release
     if request.trace is not None and release is not None and request.trace.is_newer_than(release):
         raise traced_with_another(request.trace, release)
     own = closed_form_candidates if request.job.names_a_model else script_candidates

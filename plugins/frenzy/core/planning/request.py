@@ -23,7 +23,8 @@ class PlanRequest:
     that goes on in the same shape only. every_plan: list also what other plans beat, and all that is refused
     for GPUs that there are. micro_batch_size: of the only plans that are looked at. measured_runs: what runs of the
     same script took, where nobody names its model. trace: of a model whose family has no coefficients. known_tokens:
-    of a tokenizer that exists already, where its size is known.
+    of a tokenizer that exists already, where its size is known. reported_release: of transformers, as the agent
+    found it installed beside the script.
     """
 
     job: TrainingJob
@@ -39,6 +40,13 @@ class PlanRequest:
     measured_runs: MeasuredRuns = NOTHING_MEASURED
     trace: ModelTrace | None = None
     known_tokens: int | None = None
+    reported_release: str | None = None
+
+    @property
+    def script_release(self) -> str | None:
+        """Of transformers, as far as it is known what the script runs; what was seen counts more than a word."""
+        workload = self.job.workload
+        return self.reported_release or (None if workload is None else workload.transformers_release)
 
     @property
     def residual_family(self) -> str:

@@ -195,7 +195,8 @@ class NextAttempt:
 
     extra_bytes_per_gpu: memory seen beyond the prediction; the next plan must have room for it.
     forecast_extra_bytes_per_gpu: the same at the run's end if growth goes on; wanted, not needed.
-    preferred: the plan that the run was moved for; taken if it can still be placed.
+    preferred: the plan that the run was moved for; taken if it can still be placed. predicted_with: a sentence on the
+    coefficients, where they are others than the previous plan's.
     """
 
     attempt: int
@@ -208,6 +209,7 @@ class NextAttempt:
     forecast_extra_bytes_per_gpu: int = 0
     checkpoint_step: int | None = None
     not_before_s: float = 0.0
+    predicted_with: str = field(default="", metadata=OMITTED_IF_EMPTY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +269,7 @@ class Attempt(Inlining):
     checkpoint and stop, for stop_reason. move_to: where the scheduler wants the run to go on.
     peaks: of any rank in any step. explained_peak_bytes: what tensors held at most before unexplained growth set in.
     growth_step: the step at which it set in, if it did.
-    lost_nodes: of its placement's, those to blame for its end.
+    lost_nodes: of its placement's, those to blame for its end. releases: of the script's libraries, as its agent says.
     """
 
     run_key: str
@@ -295,6 +297,7 @@ class Attempt(Inlining):
     growth_step: int | None = None
     checkpoint_step: int | None = None
     lost_nodes: tuple[str, ...] = ()
+    releases: Mapping[str, str] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)
 
     @property
     def is_live(self) -> bool:
