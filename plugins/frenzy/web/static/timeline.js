@@ -50,7 +50,7 @@ function place(node, from, to, [begin, until]) {
   return node;
 }
 
-const EVENTS = ["pressure", "pool", "lease"];
+const EVENTS = ["pressure", "pool", "lease", "releases"];
 
 // [when, step] of the newest checkpoint of each attempt; its time is that of the step.
 export function checkpoints(memory, attempts) {
