@@ -78,15 +78,13 @@ def _conversation(process: subprocess.Popen[str], asked: str, timeout_s: float, 
     watch.start()
     answer: dict[str, Any] | None = None
     try:
-        with process.stdin:
+        with suppress(BrokenPipeError), process.stdin:  # it may have answered without a look at the question
             process.stdin.write(asked)
         for line in process.stdout:
             answer = _object(line) or answer
             if told is not None and answer is not None and answer.keys() == {"done", "of"}:
                 told(answer["done"], answer["of"])
         process.wait()
-    except BrokenPipeError:
-        return None, late.is_set()
     finally:
         watch.cancel()
         process.kill()  # where it goes on although nobody listens

@@ -19,7 +19,7 @@ from typing import Any, Final
 from frenzy.adapters.library_process import Told
 from frenzy.adapters.model_config import ask_patiently, keep, known, resolve_model, turn
 from frenzy.core.memory.model_trace import MODEL_TRACE, ModelTrace
-from frenzy.core.models.module_tree import MODULE_TREE
+from frenzy.core.models.module_tree import MODULE_TREE, TREE_PROBLEM
 from frenzy.core.models.shape import SUPPORTED_FAMILIES
 from frenzy.core.values.codec import encode
 from frenzy.core.values.job import ModelSpec, TrainingSpec
@@ -52,18 +52,16 @@ def planned_config(
 
 
 def _measured(asked: Mapping[str, Any], cache_folder: Path | None, told: Told | None) -> dict[str, Any]:
-    """Parameters and trace; the former alone, or nothing, where the model cannot be built here."""
+    """Parameters and trace, or why there are none."""
     kept = None if cache_folder is None else cache_folder / f"trace-{_digest(asked)}.json"
     with turn(kept):
         return known(kept) or _traced(asked, kept, told)
 
 
 def _traced(asked: Mapping[str, Any], kept: Path | None, told: Told | None) -> dict[str, Any]:
-    options = dict(asked["config"])
-    question = {"family": str(options.pop("model_type", "")), "options": options}
-    listed = ask_patiently("from frenzy.trainer.model.list_modules import main; main()", question, kept)
+    listed = ask_patiently("from frenzy.trainer.model.list_modules import main; main()", asked["config"], kept)
     if MODULE_TREE not in listed:
-        return {}
+        return {TREE_PROBLEM: listed["error"]}
     with place_to_trace(kept):
         trace = ask_patiently(
             "from frenzy.trainer.trace.one_model import main; main()",

@@ -29,6 +29,7 @@ from frenzy.core.values.sources import SourceRules
 from frenzy.core.values.units import format_bytes
 from frenzy.trainer import files
 from frenzy.trainer.guarded import check_no_links, guarded
+from frenzy.trainer.model.library_configs import config_of
 from frenzy.trainer.outcome import BadInputError
 from frenzy.trainer.telemetry.host_room import fp32_bytes, free_host_bytes
 
@@ -146,11 +147,11 @@ def _data(request: EvaluationRequest, tokenizer: Any) -> Any:
 def _model(folder: Path, job: TrainingJob, model_config: Mapping[str, Any]) -> Any:
     """The finished model, of which nothing is run as code and nothing is fetched from elsewhere."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+    from transformers import AutoModelForCausalLM, GenerationConfig
 
     if (folder / "adapter_config.json").exists():  # it names another model to load
         raise BadInputError("run_dir", str(folder), "a finished model is whole; its adapters are in its folder adapter")
-    config = AutoConfig.for_model(**library_config(model_config))
+    config = config_of(library_config(model_config))
     model = AutoModelForCausalLM.from_pretrained(
         folder,
         config=config,

@@ -110,6 +110,11 @@ def test_what_a_library_prints_beside_the_answer_is_none() -> None:
     assert library_process.ask(program, {}, told=lambda done, of: None) == {"a": 1}
 
 
+def test_an_answer_counts_though_the_question_was_never_read() -> None:
+    program = """import os; os.close(0); print('{"a": 1}')"""
+    assert library_process.ask(program, {"much": "x" * 2**20}) == {"a": 1}
+
+
 @pytest.mark.parametrize(
     "program", ["import sys; sys.exit('no such thing')", "import sys; print('{'); sys.exit('no such thing')"]
 )

@@ -14,6 +14,7 @@ from frenzy.adapters.traced_config import place_to_trace, planned_config
 from frenzy.core.memory.model_trace import MODEL_TRACE, trace_in
 from frenzy.core.models.module_tree import MODULE_TREE
 from frenzy.core.models.shape import model_shape
+from frenzy.core.values.errors import PermanentError
 from frenzy.core.values.job import ModelSpec, TrainingSpec
 
 TRAINING = TrainingSpec(max_steps=1)
@@ -66,6 +67,8 @@ def test_what_a_user_says_was_measured_is_not_believed() -> None:
 
 
 @pytest.mark.thorough  # it traces a model
-def test_a_model_that_cannot_be_built_here_is_left_to_be_refused() -> None:
+def test_a_model_that_cannot_be_built_here_is_refused_with_what_the_library_said() -> None:
     config = planned_config(ModelSpec(config={"model_type": "t5"}), TRAINING)[1]
     assert config.keys().isdisjoint({MODULE_TREE, MODEL_TRACE})
+    with pytest.raises(PermanentError, match="'t5' is not a family .* makes no model here: Unrecognized configuration"):
+        model_shape(config)

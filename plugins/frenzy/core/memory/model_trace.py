@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from frenzy.core.memory.activation_coefficients import ActivationCoefficients, Attention, with_fused_loss_of
 from frenzy.core.memory.calibration import Calibration
-from frenzy.core.models.module_tree import MODULE_TREE
+from frenzy.core.models.module_tree import MODULE_TREE, TREE_PROBLEM
 from frenzy.core.values import codec
 
 MODEL_TRACE: Final = "model_trace"
@@ -66,7 +66,7 @@ def trace_in(config: Mapping[str, Any] | None) -> ModelTrace | None:
 
 def library_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """``config`` as the library knows it, without what was measured of its model."""
-    return {name: value for name, value in config.items() if name not in (MODULE_TREE, MODEL_TRACE)}
+    return {name: value for name, value in config.items() if name not in (MODULE_TREE, TREE_PROBLEM, MODEL_TRACE)}
 
 
 def calibrated(calibration: Calibration, trace: ModelTrace | None) -> Calibration:

@@ -18,6 +18,8 @@ from frenzy.core.models.family_fields import Config
 from frenzy.core.models.parameters import ModelShape, ParameterTensor
 
 MODULE_TREE: Final = "module_tree"
+# Why there is none: what the library said.
+TREE_PROBLEM: Final = "module_tree_problem"
 _IN_LAYER: Final = re.compile(r"^(?P<stack>.*?)\.(?P<index>\d+)\.(?P<name>.+)$")
 _NAME: Final = re.compile(r"\S{1,256}")
 _HEADS: Final = ("num_attention_heads", "n_head", "n_heads", "num_heads")

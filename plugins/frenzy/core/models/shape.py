@@ -11,7 +11,7 @@ from typing import Final
 
 from frenzy.core.models import encoder_families, gpt_families, llama_families
 from frenzy.core.models.family_fields import Config
-from frenzy.core.models.module_tree import MODULE_TREE, shape_of_tree
+from frenzy.core.models.module_tree import MODULE_TREE, TREE_PROBLEM, shape_of_tree
 from frenzy.core.models.parameters import ModelShape, checked_shape
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 
@@ -63,8 +63,9 @@ def _unknown(config: Config) -> ModelShape:
     """By the module's own parameters, or an honest refusal."""
     family = config.get("model_type")
     if MODULE_TREE not in config:
+        problem = f", and its class makes no model here: {config[TREE_PROBLEM]}" if TREE_PROBLEM in config else ""
         raise _refused(
-            f"model_type {family!r} is not a family the memory model knows: {', '.join(SUPPORTED_FAMILIES)}.",
+            f"model_type {family!r} is not a family the memory model knows{problem}.",
             f"Use one of the families {', '.join(SUPPORTED_FAMILIES)}.",
         )
     try:

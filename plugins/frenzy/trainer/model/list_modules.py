@@ -1,6 +1,6 @@
 """Lists a model's parameters without making them: ``python -m frenzy.trainer.model.list_modules`` < question.
 
-The question is JSON, ``{"family": model type, "options": config fields}``; the answer
+The question is JSON, the config's fields; the answer
 ``{"module_tree": [[name, dimensions, is a linear map's weight], ...]}`` or ``{"error": why}``.
 """
 
@@ -11,6 +11,8 @@ import sys
 from typing import Any
 
 import torch
+
+from frenzy.trainer.model.library_configs import config_of
 
 
 def module_tree(config: Any) -> list[tuple[str, list[int], bool]]:
@@ -29,12 +31,8 @@ def module_tree(config: Any) -> list[tuple[str, list[int], bool]]:
 
 def main() -> int:
     """Answer the question on standard input."""
-    from transformers import AutoConfig
-
-    question = json.load(sys.stdin)
     try:
-        config = AutoConfig.for_model(question["family"], **question["options"])
-        answer: dict[str, Any] = {"module_tree": module_tree(config)}
+        answer: dict[str, Any] = {"module_tree": module_tree(config_of(json.load(sys.stdin)))}
     except Exception as error:  # a config can be wrong in as many ways as there are families
         answer = {"error": " ".join(str(error).split())[:300] or type(error).__name__}
     sys.stdout.write(json.dumps(answer) + "\n")

@@ -13,19 +13,16 @@ from frenzy.core.planning.launchable import TRAINED_FAMILIES
 from frenzy.core.values.job import ModelSpec, Precision, TrainingJob, TrainingSpec
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.trainer.model import four_bit
+from frenzy.trainer.model.library_configs import config_of
 from frenzy.trainer.model.making import model_without_weights
 from frenzy.trainer.outcome import BadInputError, one_line
 
 
 def load_config(model: ModelSpec, *, eos_token_id: int | None = None) -> Any:
     """The Hugging Face config of ``model``. Raises BadInputError."""
-    from transformers import AutoConfig
-
     if model.config is not None:
-        given = dict(model.config)
-        family = given.pop("model_type", None)
         try:
-            config = AutoConfig.for_model(family, **given)
+            config = config_of(model.config)
         except Exception as error:
             raise BadInputError("model.config", dict(model.config), one_line(error)) from error
     else:

@@ -18,6 +18,7 @@ import torch
 
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.job import LoraSpec, Precision
+from frenzy.trainer.model.library_configs import config_of
 from frenzy.trainer.trace.kernels import flash_attention
 
 ATTENTION: Final = ("eager", "sdpa", "flash_attention_2")
@@ -36,10 +37,9 @@ def traced_model(config: Mapping[str, Any], precision: Precision, attention: str
 
     Raises PermanentError naming what the library refused.
     """
-    given = dict(config)
-    family = str(given.pop("model_type", ""))
+    family = str(config.get("model_type", ""))
     try:
-        return _from_config(family, given, _DTYPES[precision], attention).train()
+        return _from_config(config, _DTYPES[precision], attention).train()
     except PermanentError:
         raise
     except Exception as error:  # a config can be wrong in as many ways as there are families
@@ -47,10 +47,8 @@ def traced_model(config: Mapping[str, Any], precision: Precision, attention: str
         raise PermanentError(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail)) from error
 
 
-def _from_config(family: str, given: dict[str, Any], dtype: torch.dtype, attention: str) -> Any:
-    from transformers import AutoConfig
-
-    config = AutoConfig.for_model(family, **given)
+def _from_config(given: Mapping[str, Any], dtype: torch.dtype, attention: str) -> Any:
+    config = config_of(given)
     config.use_cache = given.get("use_cache", False)  # the library's default is on, the trainer turns it off
     kind = _auto_class(config)
     name = _attention_name(kind, config, attention)

@@ -1,0 +1,25 @@
+"""A model's config as an object of the Hugging Face library, from its fields as JSON has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+# How the library writes a number that JSON lacks, such as an infinite bound: {"__float__": "Infinity"}.
+_FLOAT: Final = "__float__"
+
+
+def config_of(fields: Mapping[str, Any]) -> Any:
+    """The config of ``fields``, ``model_type`` among them. Raises whatever the library says of wrong ones."""
+    from transformers import AutoConfig
+
+    options = {name: _with_floats(value) for name, value in fields.items()}
+    return AutoConfig.for_model(str(options.pop("model_type", "")), **options)
+
+
+def _with_floats(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        if value.keys() == {_FLOAT}:
+            return float(value[_FLOAT])
+        return {name: _with_floats(each) for name, each in value.items()}
+    return [_with_floats(each) for each in value] if isinstance(value, list) else value
