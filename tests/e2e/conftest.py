@@ -19,8 +19,11 @@ LEASE_S = 15
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with an Airflow of their own come first: the shared one is not up beside it."""
-    items.sort(key=lambda item: "stack" in getattr(item, "fixturenames", ()))
+    """Tests of the shared Airflow come last, marked: it is not up beside those of single files."""
+    for item in items:
+        if "stack" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.shared_airflow)
+    items.sort(key=lambda item: item.get_closest_marker("shared_airflow") is not None)
 
 
 @pytest.fixture(scope="session")
