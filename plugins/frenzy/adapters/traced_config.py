@@ -28,7 +28,7 @@ _TRACE_TIMEOUT_S: Final = 300.0
 # Traces on one machine: in tasks and API servers that share a folder for what is kept.
 _MOST_AT_ONCE: Final = 2
 # Of what is kept: another number where a trace finds something else in the same model.
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 _EAGER: Final = "eager"
 
 

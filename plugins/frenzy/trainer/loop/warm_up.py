@@ -78,7 +78,7 @@ def warm_up_kernels(job: TrainingJob, config: Any, *, micro_batch_size: int) -> 
 def _single_layer(config: Any) -> Any:
     single = copy.deepcopy(config)
     text = single.get_text_config()
-    if getattr(text, "layer_types", None):
+    if vars(text).get("layer_types"):  # other families derive it from the number of layers
         text.layer_types = text.layer_types[:1]
     text.num_hidden_layers = 1
     return single

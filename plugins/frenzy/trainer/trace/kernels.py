@@ -101,8 +101,11 @@ def scaled_dot_product_attention(  # noqa: PLR0913  # torch's own signature
     """torch's choice of kernel on a GPU from Ampere on; tensors are (batch, heads, length, width).
 
     Flash for half precision without a mask; the memory-efficient kernel for fp32 or with a mask;
-    the plain formula where neither can: shared key/value heads in the latter case.
+    the plain formula where neither can: shared key/value heads in the latter case. Autocast hands all of them
+    tensors in 16 bits (``AT_FORALL_LOWER_PRECISION_FP`` in aten/src/ATen/autocast_mode.h).
     """
+    query, key, value = (_autocast(each) for each in (query, key, value))
+    attn_mask = None if attn_mask is None else _autocast(attn_mask)
     half = query.dtype in (torch.float16, torch.bfloat16)
     same_width = query.shape[-1] == value.shape[-1]
     if half and attn_mask is None and same_width and query.shape[-1] <= _LARGEST_FLASH_HEAD:
@@ -115,6 +118,13 @@ def scaled_dot_product_attention(  # noqa: PLR0913  # torch's own signature
     swapped = (each.transpose(1, 2) for each in (query, key, value))
     out: torch.Tensor = _Efficient.apply(*swapped, mask)  # type: ignore[no-untyped-call]
     return out.transpose(1, 2)
+
+
+def _autocast(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` as autocast, where it is on, hands it to a kernel of its list of lower precision."""
+    if torch.is_autocast_enabled("cpu") and tensor.dtype == torch.float32:
+        return tensor.to(torch.get_autocast_dtype("cpu"))
+    return tensor
 
 
 def _additive(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:

@@ -115,6 +115,16 @@ def test_only_plain_attention_holds_its_scores(attention: str, squared: bool) ->
     assert growth[0] >= 1.99
 
 
+def test_autocast_hands_attention_16_bits_so_that_shared_heads_hold_no_scores() -> None:
+    shared = {**LLAMA, "num_key_value_heads": 2}
+    choices = replace(SHORT, attention="sdpa", precision=Precision.AUTOCAST_BF16)
+    kept = [
+        part(traced_run(shared, replace(choices, sequence_length=each)), "forward", "activations")
+        for each in (512, 1024, 2048)
+    ]
+    assert kept[2] - kept[1] == pytest.approx(2 * (kept[1] - kept[0]), rel=0.01)
+
+
 def test_flash_attention_keeps_its_output_and_a_log_sum_for_each_head() -> None:
     first, second = (
         part(
