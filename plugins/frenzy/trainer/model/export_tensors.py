@@ -116,7 +116,13 @@ def _of_parameters(model: Any, whole_shapes: Mapping[int, tuple[int, ...]]) -> I
                     yield _plain(name, parameter, shape)
 
 
-def _plain(name: str, parameter: torch.nn.Parameter, shape: tuple[int, ...]) -> ExportTensor:
+def _plain(name: str, parameter: Any, shape: tuple[int, ...]) -> ExportTensor:
+    if four_bit.is_packed(parameter):
+        state = parameter.quant_state
+        shape = tuple(state.shape)
+        return ExportTensor(
+            name, shape, state.dtype, (parameter,), lambda whole: four_bit.restored(parameter, whole(parameter))
+        )
     return ExportTensor(name, shape, parameter.dtype, (parameter,), lambda whole: whole(parameter))
 
 
@@ -130,7 +136,7 @@ def _adapted(name: str, layer: Any, shape: tuple[int, ...], adapter: Any) -> Exp
     turned = is_quantised and four_bit.has_inputs_first(layer)
 
     def make(whole: Whole) -> torch.Tensor:
-        values = four_bit.restored(layer, whole(weight)) if is_quantised else whole(weight)
+        values = four_bit.restored(weight, whole(weight)) if is_quantised else whole(weight)
         if adapter is not None:
             inner, outer = (whole(each).to(values.device, torch.float32) for each in parts)
             change = outer @ inner * adapter.scaling["default"]

@@ -20,10 +20,10 @@ _INPUTS_FIRST: Final = "Conv1D"
 BLOCK_ELEMENTS: Final = 64
 # On each replaced layer: whether it was one of those.
 _MARK: Final = "replaced_inputs_first"
-_HOST: Final = torch.device("cpu")
+HOST: Final = torch.device("cpu")
 
 
-def quantise_linear_maps(model: Any, compute_dtype: torch.dtype, *, twice: bool, device: torch.device = _HOST) -> None:
+def quantise_linear_maps(model: Any, compute_dtype: torch.dtype, *, twice: bool, device: torch.device = HOST) -> None:
     """Replace the linear maps of ``model``, whole on the host, by 4-bit ones, as ``quantised`` does for one."""
     for linear, (parent, name) in linear_maps(model).items():
         setattr(parent, name, quantised(linear, compute_dtype, twice=twice, device=device))
@@ -55,13 +55,13 @@ def _can_be_quantised(module: Any) -> bool:
     return type(module).__name__ == _INPUTS_FIRST and int(module.weight.shape[0]) % BLOCK_ELEMENTS == 0
 
 
-def quantised(linear: Any, compute_dtype: torch.dtype, *, twice: bool, device: torch.device = _HOST) -> Any:
+def quantised(linear: Any, compute_dtype: torch.dtype, *, twice: bool, device: torch.device = HOST) -> Any:
     """A frozen 4-bit layer in the place of ``linear``, a linear map on the host that loses its weight and bias.
 
     compute_dtype: in which a weight is multiplied. twice: quantise the scales as well. device: where it is
     quantised and stays.
     """
-    from bitsandbytes.nn import Linear4bit, Params4bit
+    from bitsandbytes.nn import Linear4bit
 
     inputs_first = type(linear).__name__ == _INPUTS_FIRST
     weight = linear.weight.data.t() if inputs_first else linear.weight.data
@@ -75,20 +75,27 @@ def quantised(linear: Any, compute_dtype: torch.dtype, *, twice: bool, device: t
         quant_type="nf4",
         device="meta",
     )
-    codes: Any = Params4bit(
-        weight.to(compute_dtype),
-        requires_grad=False,
-        compress_statistics=twice,
-        quant_type="nf4",
-        module=made,
-    )
-    made.weight = codes.to(device)
+    made.weight = packed(weight.to(compute_dtype), twice=twice, device=device, module=made)
     if linear.bias is not None:
         made.bias = torch.nn.Parameter(linear.bias.data, requires_grad=False)
     setattr(made, _MARK, inputs_first)
     # Whoever lists the model's modules still holds it: its weight would stay until all are replaced.
     linear._parameters.update(weight=None, bias=None)
     return made
+
+
+def packed(weight: torch.Tensor, *, twice: bool, device: torch.device, module: Any = None) -> torch.nn.Parameter:
+    """A frozen 4-bit parameter on ``device`` that stands for ``weight``, whose format it is computed in."""
+    from bitsandbytes.nn import Params4bit
+
+    codes: Any = Params4bit(weight, requires_grad=False, compress_statistics=twice, quant_type="nf4", module=module)
+    made: torch.nn.Parameter = codes.to(device)
+    return made
+
+
+def is_packed(parameter: torch.Tensor) -> bool:
+    """Whether ``parameter`` is one that ``packed`` made."""
+    return getattr(parameter, "quant_state", None) is not None
 
 
 def scales(parameter: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
@@ -120,10 +127,10 @@ def has_inputs_first(module: torch.nn.Module) -> bool:
     return bool(getattr(module, _MARK))
 
 
-def restored(module: Any, codes: torch.Tensor) -> torch.Tensor:
-    """The weight of a quantised ``module``, whose whole codes are given: [outputs, inputs] in its compute format."""
+def restored(parameter: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    """The weight that a 4-bit ``parameter`` stands for, whose whole codes are given: in its compute format."""
     from bitsandbytes.functional import dequantize_4bit
 
-    state = module.weight.quant_state
+    state: Any = parameter.quant_state  # type: ignore[attr-defined]
     weight: torch.Tensor = dequantize_4bit(codes.to(state.absmax.device), state)
     return weight

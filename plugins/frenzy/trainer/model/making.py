@@ -18,7 +18,7 @@ from frenzy.core.values.resource_plan import short_hash
 from frenzy.trainer import files
 from frenzy.trainer.disk_room import check_room
 from frenzy.trainer.heartbeats import beat, counting
-from frenzy.trainer.model import four_bit
+from frenzy.trainer.model import four_bit, four_bit_experts
 from frenzy.trainer.model.faster_layers import use_liger
 from frenzy.trainer.model.fused_loss import fuse_loss
 from frenzy.trainer.model.rank_share import RankShare, WholeWeights
@@ -129,7 +129,9 @@ class _Filling:
         self._drawn = SeededWeights(model, job.training.seed)
         self._owners, self._names = _owners(model), _names(model)
         lora = job.training.lora
-        self._to_quantise = four_bit.linear_maps(model) if lora is not None and lora.quantization == "nf4" else {}
+        quantises = lora is not None and lora.quantization == "nf4"
+        self._to_quantise = four_bit.linear_maps(model) if quantises else {}
+        self._to_pack = four_bit_experts.expert_maps(model) if quantises else {}
 
     def fill(self) -> None:
         for name, values in self._found.merged(self._model):
@@ -152,11 +154,21 @@ class _Filling:
 
     def _put(self, old: torch.nn.Parameter, values: Values | None) -> None:
         owners = self._owners[id(old)]
-        is_whole = any(module in self._to_quantise for module, _ in owners)
+        is_packed = id(old) in self._to_pack
+        is_whole = is_packed or any(module in self._to_quantise for module, _ in owners)
         new = (WholeWeights(self._share.dtype) if is_whole else self._share).keep(old, values)
+        if is_packed:
+            new = self._packed(new)
         for module, key in owners:
             module._parameters[key] = new
         beat("loading the weights")
+
+    def _packed(self, experts: torch.nn.Parameter) -> torch.nn.Parameter:
+        lora = self._job.training.lora
+        assert lora is not None
+        made = four_bit.packed(experts.data, twice=lora.double_quantization, device=self._share.device)
+        self._share.keep_rest([made])
+        return made
 
     def _quantise(self, linear: Any, parent: Any, name: str) -> None:
         lora, dtype = self._job.training.lora, _COMPUTE_DTYPES[self._job.training.precision]
@@ -192,6 +204,7 @@ def _read_whole(job: TrainingJob, config: Any, share: RankShare, place: str) -> 
     if lora is not None and lora.quantization == "nf4":
         dtype, twice = _COMPUTE_DTYPES[job.training.precision], lora.double_quantization
         four_bit.quantise_linear_maps(model, dtype, twice=twice, device=share.device)
+        four_bit_experts.quantise_experts(model, twice=twice, device=share.device)
     return model
 
 

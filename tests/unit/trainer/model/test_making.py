@@ -16,8 +16,9 @@ from tests.trainer.launching import Case
 from transformers import AutoModelForCausalLM
 
 from frenzy.core.values.errors import TemporaryError
-from frenzy.core.values.job import ModelSpec, TrainingJob
+from frenzy.core.values.job import LoraSpec, ModelSpec, TrainingJob
 from frenzy.trainer import files
+from frenzy.trainer.model import four_bit
 from frenzy.trainer.model.loading import check_fit, load_config
 from frenzy.trainer.model.making import make_model, model_without_weights
 from frenzy.trainer.model.rank_share import WholeWeights
@@ -169,6 +170,33 @@ def test_a_quantised_weight_is_held_no_longer_than_until_it_is_quantised() -> No
     largest = 2 * 64 * 128
     assert len(share.held_bytes) == 15, "14 linear maps, then the rest"
     assert max(share.held_bytes[:14]) - before <= largest
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_experts_are_quantised_as_they_are_read_one_map_at_a_time(tmp_path: Path, twice: bool) -> None:
+    job = published("mixtral", tmp_path, dtype=torch.float32)
+    lora = LoraSpec(rank=4, alpha=16, quantization="nf4", double_quantization=twice)
+    job = replace(job, training=replace(job.training, lora=lora))
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path)
+    held: list[int] = []
+
+    class Watched(WholeWeights):
+        def keep_rest(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+            experts = [each for each in gc.get_objects() if type(each) is torch.nn.Parameter and each.dim() == 3]
+            held.append(sum(not each.is_meta for each in experts))
+            super().keep_rest(parameters)
+
+    gc.collect()
+    before = sum(not each.is_meta for each in plain.parameters() if each.dim() == 3)
+    model = make_model(job, load_config(job.model), share=Watched(torch.float32))
+    assert max(held) - before <= 1
+    experts = {name: each for name, each in model.named_parameters() if ".experts." in name}
+    assert len(experts) == 4
+    for name, each in experts.items():
+        weight = plain.get_parameter(name.removeprefix("base_model.model.")).detach()
+        error = torch.linalg.norm(four_bit.restored(each, each.data) - weight) / torch.linalg.norm(weight)
+        assert not each.requires_grad
+        assert 0.05 < error < 0.11
 
 
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings:UserWarning")
