@@ -56,11 +56,16 @@ def predict_memory(workload: Workload, grid: PlanGrid, calibration: Calibration)
     if activations is None:
         return None
     buckets = workload.buckets or zero_buckets(workload.bucket_elements)
-    states = state_elements(
-        StateRequest(workload.shape, workload.trained, buckets.persistent, buckets.reduce), grid.dp, grid.tp
+    request = StateRequest(
+        workload.shape,
+        workload.trained,
+        buckets.persistent,
+        buckets.reduce,
+        storage=workload.storage,
+        weight_bytes=workload.weight_bytes,
+        joins_experts=calibration.joins_experts,
     )
-    if not calibration.joins_experts:
-        states = replace(states, experts=np.zeros(len(grid)), experts_at_once=np.zeros(len(grid)))
+    states = state_elements(request, grid.dp, grid.tp)
     step = Step(
         workload=workload,
         grid=grid,

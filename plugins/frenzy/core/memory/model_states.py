@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Final
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from frenzy.core.models.parameters import ModelShape, ParameterTensor
 from frenzy.core.models.trainable import TrainedPart
+from frenzy.core.models.weight_storage import WeightStorage, code_bytes, is_packed
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -27,9 +28,12 @@ class StateElements:
     the output matrix, tied or not. head_gradient: what its own gradient takes (0 when tied);
     tied_gradient: its share of a tied embedding's, held until the embedding's own is made;
     table_gradients: what is held while that happens. layer, whole_layer: one layer's trained tensors; all of them.
-    experts: those of them that belong to experts whose weights are one tensor, trained or not; experts_at_once: of one
-    layer where that stands for a period of several. last_linear, last_gradient: its last linear map, the
+    experts: those of them that belong to experts whose plain weights are one tensor, trained or not; experts_at_once:
+    of one layer where that stands for a period of several. last_linear, last_gradient: its last linear map, the
     first that goes backward, and what of it is trained (with experts, all of one map's are one tensor: the largest).
+    whole_layer and last_linear count weights in 4 bits by the bytes of their codes; so does packed_maps, a layer's
+    linear maps in 4 bits. largest_packed: weights of the largest of those. packed_experts: of the largest tensor of
+    experts in 4 bits.
     first_tensor, largest_tensor: of the trained ones. persistent: tensors small enough for stage 3 to leave undivided.
     oversized: trained tensors larger than a bucket, but for the input embedding.
     """
@@ -49,6 +53,9 @@ class StateElements:
     experts_at_once: Array
     last_linear: Array
     last_gradient: Array
+    packed_maps: Array
+    largest_packed: Array
+    packed_experts: Array
     first_tensor: Array
     largest_tensor: Array
     persistent: Array
@@ -57,12 +64,23 @@ class StateElements:
 
 @dataclass(frozen=True, slots=True)
 class StateRequest:
-    """What the counts depend on beside the degrees. persistent: stage 3's threshold; bucket: elements of one."""
+    """What the counts depend on beside the degrees.
+
+    persistent: stage 3's threshold; bucket: elements of one. weight_bytes: of a plain weight. joins_experts: all
+    experts of a layer are in one tensor.
+    """
 
     shape: ModelShape
     trained: TrainedPart
     persistent: int
     bucket: int
+    storage: WeightStorage = WeightStorage.PLAIN
+    weight_bytes: int = 2
+    joins_experts: bool = True
+
+    def gathered_elements(self, tensor: ParameterTensor, tp: int) -> float:
+        """Elements of ``tensor`` on a rank when it is gathered, codes as so many plain ones of the same bytes."""
+        return tensor.elements_per_rank(tp) * code_bytes(tensor, self.storage, self.weight_bytes) / self.weight_bytes
 
 
 # Degrees of two kinds packed into one number, to find the distinct pairs.
@@ -88,7 +106,7 @@ def _columns(request: StateRequest, tp: int, degrees: tuple[int, ...]) -> Array:
     sizes = _sizes(request, tp)
     counts = _counts(request, sizes, tp)
     parts = np.asarray([_partition(sizes, dp) for dp in degrees], dtype=np.float64).reshape(len(degrees), 2)
-    found: dict[str, int | Array] = {**counts, "partition": parts[:, 0], "overlapping": parts[:, 1]}
+    found: dict[str, float | Array] = {**counts, "partition": parts[:, 0], "overlapping": parts[:, 1]}
     rows = np.empty((len(_FIELDS), len(degrees)))
     for row, name in zip(rows, _FIELDS, strict=True):
         row[:] = found[name]
@@ -139,9 +157,10 @@ def _partition(sizes: _Sizes, dp: int) -> tuple[int, int]:
     return partition, int(max((sizes.ends[last] - sizes.starts[first]).max(), partition))
 
 
-def _counts(request: StateRequest, sizes: _Sizes, tp: int) -> dict[str, int]:
+def _counts(request: StateRequest, sizes: _Sizes, tp: int) -> dict[str, float]:
     """The elements that do not depend on the data-parallel degree."""
-    shape, trained, experts = request.shape, request.trained, _experts(request.shape.layer, tp)
+    shape, trained, experts = request.shape, request.trained, _experts(request, tp)
+    packed = [each for each in shape.layer if is_packed(each, request.storage)]
     table = shape.embeddings[0].num_elements
     full, tied = trained.is_everything, shape.tied_embeddings
     head = table if shape.has_output_matrix else 0
@@ -156,11 +175,14 @@ def _counts(request: StateRequest, sizes: _Sizes, tp: int) -> dict[str, int]:
         "tied_gradient": table if full and tied else 0,
         "table_gradients": (3 if tied else 1) * table if full else 0,
         "layer": sum(each.elements_per_rank(tp) for each in trained.layer),
-        "whole_layer": sum(each.elements_per_rank(tp) for each in shape.layer),
+        "whole_layer": sum(request.gathered_elements(each, tp) for each in shape.layer),
         "experts": sum(experts),
         "experts_at_once": max(experts, default=0),
-        "last_linear": _last_map(shape.layer, tp),
-        "last_gradient": _last_map(trained.layer, tp),
+        "last_linear": _last_map(shape.layer, lambda each: request.gathered_elements(each, tp)),
+        "last_gradient": _last_map(trained.layer, lambda each: each.elements_per_rank(tp)),
+        "packed_maps": sum(request.gathered_elements(each, tp) for each in packed if each.is_linear),
+        "largest_packed": max((each.elements_per_rank(tp) for each in packed if each.is_linear), default=0),
+        "packed_experts": max((each.elements_per_rank(tp) for each in packed if _is_joined(each, request)), default=0),
         "first_tensor": int(sizes.each[0]) if len(sizes.each) else 0,
         "largest_tensor": int(sizes.each.max()) if len(sizes.each) else 0,
         "persistent": int(sizes.each[sizes.each <= request.persistent].sum()),
@@ -168,19 +190,27 @@ def _counts(request: StateRequest, sizes: _Sizes, tp: int) -> dict[str, int]:
     }
 
 
-def _experts(layer: Iterable[ParameterTensor], tp: int) -> list[int]:
-    """Elements of experts in each layer of a period; a closed form's layer is one. Maps of their own do not count."""
+def _is_joined(tensor: ParameterTensor, request: StateRequest) -> bool:
+    """Whether it has the weights of all experts of its layer."""
+    return request.joins_experts and tensor.is_expert and not tensor.is_linear
+
+
+def _experts(request: StateRequest, tp: int) -> list[int]:
+    """Elements of experts in each layer of a period; a closed form's layer is one. Maps of their own do not count.
+
+    Neither do those in 4 bits: autograd keeps no view of them (``trainer.four_bit_experts``).
+    """
     found: dict[str, int] = {}
-    for each in layer:
-        if each.is_expert and not each.is_linear:
+    for each in request.shape.layer:
+        if _is_joined(each, request) and not is_packed(each, request.storage):
             first = each.name.partition(".")[0]
             place = first if first.isdigit() else ""
             found[place] = found.get(place, 0) + each.elements_per_rank(tp)
     return list(found.values())
 
 
-def _last_map(layer: Iterable[ParameterTensor], tp: int) -> int:
+def _last_map(layer: Iterable[ParameterTensor], elements: Callable[[ParameterTensor], float]) -> float:
     """Elements of a layer's last linear map; with experts, of the largest tensor of them."""
     maps = [each for each in layer if each.is_linear or each.is_expert]
-    experts = [each.elements_per_rank(tp) for each in maps if each.is_expert]
-    return max(experts) if experts else maps[-1].elements_per_rank(tp) if maps else 0
+    experts = [elements(each) for each in maps if each.is_expert]
+    return max(experts) if experts else elements(maps[-1]) if maps else 0

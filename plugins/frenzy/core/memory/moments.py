@@ -11,7 +11,6 @@ import numpy as np
 from frenzy.core.memory.model_inputs import Array, Workload
 from frenzy.core.memory.table import Moment, Term
 from frenzy.core.memory.training_step import Step
-from frenzy.core.models.weight_storage import WeightStorage
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision
 
@@ -27,25 +26,27 @@ def _gathered(step: Step, in_use: Array, layers_left: Array | float, beside: Arr
 
     Experts lie in one tensor of which products take a view (``transformers``: ``integrations/moe.py``,
     ``_grouped_linear``). Autograd saves the view, and with it the gathered tensor: giving it back frees nothing until
-    its layer has gone backward.
+    its layer has gone backward. bitsandbytes does the same with the codes of a linear map, in the autograd function
+    itself, where checkpointing does not reach it (``MatMul4Bit.forward``).
     """
     several = (step.grid.zero_stage == 3) & (step.grid.dp > 1)
     ahead = np.maximum(step.buckets.prefetch, step.states.last_linear)
     plain = 1.0 - step.grid.checkpointing * step.workload.checkpointed_share
-    kept = layers_left * plain * step.states.experts
+    kept = layers_left * (plain * step.states.experts + step.states.packed_maps)
     needed = np.minimum(in_use + ahead, step.workload.shape.num_parameters) + kept
     left = np.minimum(layers_left * step.states.whole_layer + beside, step.workload.shape.num_parameters)
     return Term(
         "gathered weights",
         "stage 3, several ranks: w*(parameters in use and the next, and layers*experts without checkpointing, or as "
-        "many as may be live)",
+        "many as may be live), and the codes of 4-bit linear maps of the layers",
         np.where(several, step.weight * np.maximum(needed, np.minimum(step.buckets.live, left)), 0.0),
     )
 
 
 def _in_layer_again(step: Step) -> Array:
     """Elements in use while a layer goes backward: all of it where it was recomputed."""
-    whole = np.maximum(np.minimum(step.states.whole_layer, step.buckets.reuse / 2.0), step.states.experts_at_once)
+    kept = np.maximum(step.states.experts_at_once, step.states.packed_maps)
+    whole = np.maximum(np.minimum(step.states.whole_layer, step.buckets.reuse / 2.0), kept)
     recomputed = np.where(step.grid.checkpointing, whole, 0.0)
     return np.asarray(np.maximum(recomputed, step.states.last_linear), dtype=np.float64)
 
@@ -139,7 +140,7 @@ def _in_layer(name: str, step: Step, layers_done: Array | float, gradients: Arra
             Term("new gradients", "w*(head, bucket, partition, one linear map)", gradients + one_map),
             Term(
                 "quantised weight made plain",
-                "w*(largest linear map); 0 where none is",
+                "w*max(largest linear map, largest of all experts - t*(inner widths visited)/2); 0 where none is",
                 _plain_weight(step),
             ),
         ),
@@ -153,10 +154,16 @@ def _being_summed(step: Step) -> Array:
 
 
 def _plain_weight(step: Step) -> Array:
-    """Going backward, bitsandbytes makes one weight plain at a time (``MatMul4Bit.backward``)."""
-    quantised = step.workload.storage is not WeightStorage.PLAIN
-    largest = max((each.num_elements for each in step.workload.shape.layer if each.is_linear), default=0)
-    return np.full(len(step.grid), float(step.weight * largest if quantised else 0))
+    """Going backward, one weight is made plain at a time (``MatMul4Bit.backward``, ``trainer.four_bit_experts``).
+
+    Experts' weights are not when the layer holds most: a trace of it has at least two gradients of the experts' inner
+    width fewer then. Half a one is taken off, as measured peaks of small micro-batches allow.
+    """
+    shape, grid = step.workload.shape, step.grid
+    inner = next((each.columns for each in reversed(shape.layer) if each.is_expert), 0)
+    tokens = grid.micro_batch * float(step.workload.sequence_length)
+    beside = step.states.packed_experts - tokens * shape.experts_per_token * inner / 2.0
+    return np.asarray(step.weight * np.maximum(step.states.largest_packed, beside), dtype=np.float64)
 
 
 def at_backward_end(step: Step) -> Moment:
@@ -291,32 +298,20 @@ def _updating_bytes(workload: Workload) -> float:
 def at_start(step: Step) -> Moment:
     """Before the first step: the model on its rank, its flat copy, the master weights.
 
-    The model is made in fp32 on the host, which is the device of a virtual GPU. A real one gets it in
-    the weights' format, in stage 3 cut tensor by tensor unless tensor parallelism cut it already
-    (``worker._shrink``); DeepSpeed makes the flat copy on the host where the card has no room for it.
+    A rank gets the model in the weights' format, in stage 3 cut tensor by tensor unless tensor parallelism cut it
+    already (``worker.rank_share``). DeepSpeed makes the flat copy on the host where the card has no room for it; the
+    host is the device of a virtual GPU.
     """
-    on_host = step.workload.kind is DeviceKind.VIRTUAL
-    held = _made_on_host(step) if on_host else _made_for_card(step)
-    equation = (
-        "max(4*N, 2*w*T, w*T + 8*S)" if on_host else "w*N + 8*S; stage 3: max(2*w*S + w*(largest tensor), w*S + 8*S)"
-    )
-    return Moment("start", (Term("model, flat copy, master weights", equation, held), step.resident[-1]))
+    equation = "w*N + 8*S; stage 3: max(2*w*S + w*(largest tensor), w*S + 8*S); virtual, below it: at least w*(N + T)"
+    return Moment("start", (Term("model, flat copy, master weights", equation, _made(step)), step.resident[-1]))
 
 
-def _made_on_host(step: Step) -> Array:
-    states, weight = step.states, step.weight
-    made = 4.0 * (states.trained + states.frozen)
-    flat = weight * (2.0 * states.trained + states.frozen)
-    masters = weight * (states.trained + states.frozen) + 8.0 * states.partition
-    whole = np.maximum(made, np.maximum(flat, masters))
-    return step.by_stage(whole, whole, made + weight * states.partition)
-
-
-def _made_for_card(step: Step) -> Array:
+def _made(step: Step) -> Array:
     states, weight, grid = step.states, step.weight, step.grid
     # offloaded: one copy of the partition on its way
     masters = np.where(grid.offload, weight, 8.0) * states.partition
-    whole = weight * states.trained + step.frozen_bytes + masters
+    flat = weight * states.trained if step.workload.kind is DeviceKind.VIRTUAL else 0.0
+    whole = weight * states.trained + step.frozen_bytes + np.maximum(masters, flat)
     part = weight * states.partition
     # only what is trained is laid flat (``_get_parameter_partitions``); frozen tensors are cut one by one too
     largest = np.maximum(states.largest_tensor, states.table)

@@ -39,8 +39,8 @@ class TrainedFamily:
 
 
 _WHOLE: Final = TrainedFamily(tensor_parallel=False)
-# Experts are no linear maps of their own: their weights would stay in 16 bits.
-_EXPERTS: Final = TrainedFamily(tensor_parallel=False, nf4=False)
+
+
 TRAINED_FAMILIES: Final[Mapping[str, TrainedFamily]] = MappingProxyType(
     {
         "gpt2": _WHOLE,
@@ -58,8 +58,8 @@ TRAINED_FAMILIES: Final[Mapping[str, TrainedFamily]] = MappingProxyType(
         "gemma3_text": TrainedFamily(),
         "phi": TrainedFamily(),
         "phi3": _WHOLE,
-        "mixtral": _EXPERTS,
-        "qwen3_moe": _EXPERTS,
+        "mixtral": _WHOLE,
+        "qwen3_moe": _WHOLE,
     }
 )
 

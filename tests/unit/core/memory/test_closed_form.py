@@ -223,6 +223,24 @@ def test_weights_kept_in_four_bits_take_about_a_quarter_and_pass_through_sixteen
     assert passing.num_bytes[0] == 2 * max(each.num_elements for each in shape.layer if each.is_linear)
 
 
+def test_experts_in_four_bits_are_made_plain_a_map_at_a_time_in_one_layer() -> None:
+    shape = model_shape(
+        {**llama_config(256, 6, 8, 2000), "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+    )
+    plans: list[Row] = [(1, 1, 1, micro, 1, False) for micro in (1, 100)]
+    lora = LoraSpec(rank=4, target_modules=("q_proj",), quantization="nf4")
+    of = workload_of(request(shape, job(sequence_length=64, precision=Precision.BF16, lora=lora)), DeviceKind.CUDA)
+    found = predict_memory(of, grid_of(plans), CALIBRATION)
+    assert found is not None
+    passing = next(
+        term for moment in found.moments for term in moment.terms if term.name == "quantised weight made plain"
+    )
+    largest = max(each.num_elements for each in shape.layer if each.is_expert)
+    visited = 64 * shape.experts_per_token * shape.intermediate_size
+    of_a_map = max(each.num_elements for each in shape.layer if each.is_linear)
+    assert passing.num_bytes.tolist() == [2 * largest - visited, 2 * of_a_map]
+
+
 @pytest.mark.parametrize("attention", ["flash_attention_2", "flash_attention_3"])
 def test_flash_attention_takes_on_a_card_what_torchs_own_kernel_takes(attention: str) -> None:
     shape, plans = model_shape(llama_config(1024, 12, 8, 8000)), [(1, 1, 1, 1, 1, False)]

@@ -114,6 +114,21 @@ def test_releases_before_5_give_experts_back_as_each_is_a_map_of_its_own() -> No
     assert term(table(of, by=before), "gathered weights") / 2 == HEAD + largest
 
 
+NF4 = LoraSpec(rank=8, target_modules=("q_proj", "v_proj"), quantization="nf4")
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_codes_of_linear_maps_stay_gathered_in_any_case_and_those_of_experts_never(checkpointing: bool) -> None:
+    maps = sum(each.num_elements for each in MIXTRAL.layer if each.is_linear)
+    largest = max(each.num_elements for each in MIXTRAL.layer if each.is_expert)
+    of = workload(MIXTRAL, lora=NF4)
+    in_loss = gathered(0, checkpointing=checkpointing, of=of)
+    assert in_loss == HEAD + (largest + LAYERS * maps) / 4
+    again = (max(maps, largest) if checkpointing else largest) / 4
+    last = gathered(0, checkpointing=checkpointing, moment="first backward layer", of=of)
+    assert last == again + (largest + LAYERS * maps) / 4
+
+
 def test_weights_of_layers_that_have_gone_backward_are_given_back() -> None:
     assert gathered(10**12, checkpointing=False, moment="end of the backward pass") == HEAD + LAST_MAP
 

@@ -77,7 +77,6 @@ def with_lora(**choices: object) -> TrainingSpec:
         (replace(TRAINING, compile=True), SHAPE, replace(GPU, zero_stage=3), "under ZeRO stage 3"),
         (replace(TRAINING, compile=True), SHAPE, replace(GPU, tp=2), "under tensor parallelism"),
         (replace(with_lora(quantization="nf4"), compile=True), SHAPE, GPU, "with 4-bit weights"),
-        (with_lora(quantization="nf4"), replace(SHAPE, family="mixtral"), GPU, "Weights of mixtral are not quantised"),
         (with_lora(quantization="nf4"), SHAPE, replace(GPU, zero_stage=3), "not validated on a GPU"),
         (TRAINING, SHAPE, replace(VIRTUAL, offload_optimizer=True), "memory is host memory"),
         (TRAINING, replace(SHAPE, autotp=False), replace(GPU, tp=2), "AutoTP does not split llama"),

@@ -15,7 +15,7 @@ from frenzy.core.planning.marp import plan_candidates
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.errors import PermanentError, ReasonCode
 from frenzy.core.values.hardware import DeviceKind
-from frenzy.core.values.job import Precision
+from frenzy.core.values.job import LoraSpec, Precision
 from frenzy.core.values.resource_plan import Candidate
 from frenzy.core.values.workload import WorkloadSpec
 
@@ -70,6 +70,12 @@ def test_attention_and_loss_that_its_trace_did_not_run_are_not_launchable() -> N
     assert eager.reason.code is ReasonCode.PREDICTED_NOT_LAUNCHABLE
     assert "no attention of torch's own" in eager.reason.detail
     assert fused[0].feasible
+
+
+def test_its_weights_are_not_quantised() -> None:
+    (first, *_) = candidates_of(traced(), lora=LoraSpec(quantization="nf4"))
+    assert first.reason.code is ReasonCode.PREDICTED_NOT_LAUNCHABLE
+    assert "Weights of later are not quantised" in first.reason.detail
 
 
 def test_a_model_that_could_not_be_traced_is_refused_with_what_stopped_the_trace() -> None:
