@@ -154,20 +154,22 @@ class _Filling:
 
     def _put(self, old: torch.nn.Parameter, values: Values | None) -> None:
         owners = self._owners[id(old)]
-        is_packed = id(old) in self._to_pack
-        is_whole = is_packed or any(module in self._to_quantise for module, _ in owners)
-        new = (WholeWeights(self._share.dtype) if is_whole else self._share).keep(old, values)
-        if is_packed:
-            new = self._packed(new)
+        if id(old) in self._to_pack:
+            new = self._packed(old, values)
+        else:
+            is_whole = any(module in self._to_quantise for module, _ in owners)
+            new = (WholeWeights(self._share.dtype) if is_whole else self._share).keep(old, values)
         for module, key in owners:
             module._parameters[key] = new
         beat("loading the weights")
 
-    def _packed(self, experts: torch.nn.Parameter) -> torch.nn.Parameter:
-        lora = self._job.training.lora
+    def _packed(self, experts: torch.nn.Parameter, values: Values | None) -> torch.nn.Parameter:
+        """Quantised on the rank's own device: of all experts of a layer, a host may have no room for each rank's."""
+        lora, share = self._job.training.lora, self._share
         assert lora is not None
-        made = four_bit.packed(experts.data, twice=lora.double_quantization, device=self._share.device)
-        self._share.keep_rest([made])
+        whole = WholeWeights(share.dtype, share.device).keep(experts, values)
+        made = four_bit.packed(whole.data, twice=lora.double_quantization, device=share.device)
+        share.keep_rest([made])
         return made
 
     def _quantise(self, linear: Any, parent: Any, name: str) -> None:
