@@ -66,6 +66,15 @@ def test_a_large_model_on_a_small_card_becomes_adapters_and_on_a_smaller_one_ada
     assert changed(remedy_on("1xT4", asked(SEVEN))) == {"training.lora": "rank 16, nf4"}
 
 
+def test_a_mixture_of_experts_becomes_adapters_over_four_bits() -> None:
+    mixtral = {
+        **llama_config(4096, 32, 32, 32000, intermediate_size=14336, num_key_value_heads=8),
+        "num_local_experts": 8,
+    }
+    shape = model_shape({**mixtral, "model_type": "mixtral", "num_experts_per_tok": 2, "max_position_embeddings": 8192})
+    assert changed(remedy_on("1xA100-40", asked(shape))) == {"training.lora": "rank 16, nf4"}
+
+
 def test_adapters_on_random_weights_are_no_remedy_but_on_those_of_a_warm_start_they_are() -> None:
     of = asked(SEVEN)
     untrained = replace(of, job=replace(of.job, model=ModelSpec(config={"model_type": "llama"})))
