@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from frenzy.core.models.parameters import ModelShape, ParameterTensor
 from frenzy.core.models.trainable import TrainedPart
-from frenzy.core.models.weight_storage import WeightStorage, code_bytes, is_packed
+from frenzy.core.models.weight_storage import NF4_STORAGES, WeightStorage, code_bytes, is_packed
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -32,8 +32,8 @@ class StateElements:
     of one layer where that stands for a period of several. last_linear, last_gradient: its last linear map, the
     first that goes backward, and what of it is trained (with experts, all of one map's are one tensor: the largest).
     whole_layer and last_linear count weights in 4 bits by the bytes of their codes; so does packed_maps, a layer's
-    linear maps in 4 bits. largest_packed: weights of the largest of those. packed_experts: of the largest tensor of
-    experts in 4 bits.
+    linear maps in bitsandbytes' 4 bits. largest_packed, packed_experts: weights of the largest linear map, and of the
+    largest tensor of experts, in 4 bits.
     first_tensor, largest_tensor: of the trained ones. persistent: tensors small enough for stage 3 to leave undivided.
     oversized: trained tensors larger than a bucket, but for the input embedding.
     """
@@ -161,6 +161,7 @@ def _counts(request: StateRequest, sizes: _Sizes, tp: int) -> dict[str, float]:
     """The elements that do not depend on the data-parallel degree."""
     shape, trained, experts = request.shape, request.trained, _experts(request, tp)
     packed = [each for each in shape.layer if is_packed(each, request.storage)]
+    codes = packed if request.storage in NF4_STORAGES else []
     table = shape.embeddings[0].num_elements
     full, tied = trained.is_everything, shape.tied_embeddings
     head = table if shape.has_output_matrix else 0
@@ -180,7 +181,7 @@ def _counts(request: StateRequest, sizes: _Sizes, tp: int) -> dict[str, float]:
         "experts_at_once": max(experts, default=0),
         "last_linear": _last_map(shape.layer, lambda each: request.gathered_elements(each, tp)),
         "last_gradient": _last_map(trained.layer, lambda each: each.elements_per_rank(tp)),
-        "packed_maps": sum(request.gathered_elements(each, tp) for each in packed if each.is_linear),
+        "packed_maps": sum(request.gathered_elements(each, tp) for each in codes if each.is_linear),
         "largest_packed": max((each.elements_per_rank(tp) for each in packed if each.is_linear), default=0),
         "packed_experts": max((each.elements_per_rank(tp) for each in packed if _is_joined(each, request)), default=0),
         "first_tensor": int(sizes.each[0]) if len(sizes.each) else 0,

@@ -27,12 +27,14 @@ def _gathered(step: Step, in_use: Array, layers_left: Array | float, beside: Arr
     Experts lie in one tensor of which products take a view (``transformers``: ``integrations/moe.py``,
     ``_grouped_linear``). Autograd saves the view, and with it the gathered tensor: giving it back frees nothing until
     its layer has gone backward. bitsandbytes does the same with the codes of a linear map, in the autograd function
-    itself, where checkpointing does not reach it (``MatMul4Bit.forward``).
+    itself (``MatMul4Bit.forward``), where the trainer's checkpointing does not reach it. Reentrant checkpointing makes
+    no such function first; published runs on cards, where the trainer has none in 4 bits at stage 3, had that.
     """
     several = (step.grid.zero_stage == 3) & (step.grid.dp > 1)
     ahead = np.maximum(step.buckets.prefetch, step.states.last_linear)
     plain = 1.0 - step.grid.checkpointing * step.workload.checkpointed_share
-    kept = layers_left * (plain * step.states.experts + step.states.packed_maps)
+    coded = 1.0 if step.workload.kind is DeviceKind.VIRTUAL else plain
+    kept = layers_left * (plain * step.states.experts + coded * step.states.packed_maps)
     needed = np.minimum(in_use + ahead, step.workload.shape.num_parameters) + kept
     left = np.minimum(layers_left * step.states.whole_layer + beside, step.workload.shape.num_parameters)
     return Term(

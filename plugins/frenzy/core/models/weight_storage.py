@@ -26,7 +26,7 @@ class WeightStorage(StrEnum):
     GPTQ_UNGROUPED = "gptq-ungrouped"
 
 
-_NF4: Final = frozenset({WeightStorage.NF4, WeightStorage.NF4_DOUBLE})
+NF4_STORAGES: Final = frozenset({WeightStorage.NF4, WeightStorage.NF4_DOUBLE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +71,12 @@ def is_packed(tensor: ParameterTensor, storage: WeightStorage) -> bool:
     if storage is WeightStorage.PLAIN or not (tensor.is_linear or tensor.is_expert):
         return False
     # A row of inputs that is no multiple of the block stays plain (``trainer.four_bit``).
-    return storage not in _NF4 or tensor.columns % _NF4_BLOCK == 0
+    return storage not in NF4_STORAGES or tensor.columns % _NF4_BLOCK == 0
 
 
 def code_bytes(tensor: ParameterTensor, storage: WeightStorage, weight_bytes: int) -> float:
     """Bytes of an element of a parameter of a layer, without what lies beside it."""
-    return 0.5 if storage in _NF4 and is_packed(tensor, storage) else float(weight_bytes)
+    return 0.5 if storage in NF4_STORAGES and is_packed(tensor, storage) else float(weight_bytes)
 
 
 def stored_layer(shape: ModelShape, storage: WeightStorage, weight_bytes: int) -> StoredBytes:

@@ -118,10 +118,10 @@ NF4 = LoraSpec(rank=8, target_modules=("q_proj", "v_proj"), quantization="nf4")
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_codes_of_linear_maps_stay_gathered_in_any_case_and_those_of_experts_never(checkpointing: bool) -> None:
+def test_codes_of_linear_maps_stay_gathered_on_virtual_gpus_and_those_of_experts_never(checkpointing: bool) -> None:
     maps = sum(each.num_elements for each in MIXTRAL.layer if each.is_linear)
     largest = max(each.num_elements for each in MIXTRAL.layer if each.is_expert)
-    of = workload(MIXTRAL, lora=NF4)
+    of = workload(MIXTRAL, kind=DeviceKind.VIRTUAL, lora=NF4)
     in_loss = gathered(0, checkpointing=checkpointing, of=of)
     assert in_loss == HEAD + (largest + LAYERS * maps) / 4
     again = (max(maps, largest) if checkpointing else largest) / 4
