@@ -45,11 +45,12 @@ ifdef ARGS
 	@$(PYTEST) $(ARGS)
 else
 	@$(PYTEST) $(PARALLEL) $(if $(CHECKED),,tests/unit tests/tools tests/contract) tests/trainer
-	@$(MAKE) --no-print-directory -j2 --output-sync=target shared-airflow own-airflow
+	@$(MAKE) --no-print-directory -j2 --output-sync=line shared-airflow own-airflow
 	@$(MAKE) test-k8s
 endif
 
-# Most of their time is waiting: for a component that was killed, for a lease, for a schedule.
+# Most of their time is waiting: for a component that was killed, for a lease, for a schedule. Two Airflows and their
+# trainings take some 8 GB.
 END_TO_END := tests/packaging tests/pages tests/e2e --durations 20
 shared-airflow: $(STAMP)
 	@$(PYTEST) $(END_TO_END) -m shared_airflow

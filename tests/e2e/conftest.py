@@ -19,7 +19,7 @@ LEASE_S = 15
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of the shared Airflow come last, marked: it is not up beside those of single files."""
+    """Tests of the shared Airflow are marked, and come last: one process has it not up beside those of single files."""
     for item in items:
         if "stack" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.shared_airflow)

@@ -48,7 +48,7 @@ def ask(program: str, asked: Mapping[str, Any], *, timeout_s: float = TIMEOUT_S,
         with process:
             answer, is_late = _conversation(process, json.dumps(asked, default=str), timeout_s, told)
         complaints.seek(0)
-        words = complaints.read()[-300:].strip()
+        words = " ".join(complaints.read().split())[-300:]
     if answer is not None and process.returncode == 0:
         return answer
     if is_late:

@@ -46,7 +46,8 @@ try:
             commit = os.path.basename(os.path.dirname(found))  # a folder for each in the cache of the hub's client
             config = AutoConfig.from_pretrained(os.path.dirname(found), trust_remote_code=False)
     else:
-        config = AutoConfig.for_model(asked["family"], **asked["options"])
+        from frenzy.trainer.model.library_configs import config_of
+        config = config_of({**asked["options"], "model_type": asked["family"]})
     answer = {"config": json.loads(config.get_text_config().to_json_string(use_diff=False)), "commit": commit}
 except Exception as error:
     answer = {"error": str(error) or type(error).__name__}

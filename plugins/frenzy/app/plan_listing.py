@@ -27,8 +27,8 @@ from frenzy.ports import LedgerTx
 
 # Steps assumed for predicted times where the number of steps is not known yet.
 ASSUMED_STEPS = 1000
-# Newest first: an older report is of an environment that has hardly stayed the same.
-_MOST_RUNS: Final = 10
+# Of all jobs of a DAG, newest first.
+_MOST_RUNS: Final = 50
 _TRANSFORMERS: Final = "transformers"
 
 
@@ -138,7 +138,9 @@ def first_plans(
     known = listing.candidates
     if any(each.feasible for each in known):
         return known, None
-    return known, smallest_remedy(listing.request, facts.cluster, listing.calibration, services.marp_policy, known)
+    refusal = smallest_remedy(listing.request, facts.cluster, listing.calibration, services.marp_policy, known)
+    beside = coefficients_of(listing.request, listing.calibration)
+    return known, replace(refusal, detail=f"{refusal.detail} {beside}".rstrip())
 
 
 def tuned_request(facts: PlanFacts, services: Services, run: RunRecord, extra_bytes_per_gpu: int) -> Remedy | None:

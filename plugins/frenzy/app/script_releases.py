@@ -14,9 +14,8 @@ from frenzy.ports import LedgerTx
 
 
 def is_news(record: Attempt, reported: Mapping[str, str]) -> bool:
-    """Whether ``reported`` releases can be true, and are not known of the attempt yet."""
-    found = believed_releases(reported)
-    return bool(found) and found != record.releases
+    """Whether ``reported`` releases can be true, and are the first of the attempt: one environment has one of each."""
+    return not record.releases and bool(believed_releases(reported))
 
 
 def with_releases(

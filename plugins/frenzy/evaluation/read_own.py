@@ -245,6 +245,7 @@ def _deepspeed_run(cells: Cells, calibration: Calibration) -> DeepSpeedRun:
         loss=_loss(cells),
         adapter_dropout=lora is not None and lora.dropout > 0,
         leaves_holes=_leaves_holes(cells),
+        reentrant=True,
     )
     plan = PlanRow(
         dp=num_gpus // tp,

@@ -90,6 +90,14 @@ def test_the_process_that_reads_a_users_config_sees_nothing_that_airflow_holds(
     assert SECRET not in str(seen)
 
 
+def test_a_bound_as_the_library_writes_it_is_read_again() -> None:
+    bound = [0.0, {"__float__": "Infinity"}]
+    assert (
+        resolve_model_config(ModelSpec(config={"model_type": "falcon_h1", "time_step_limit": bound}))["time_step_limit"]
+        == bound
+    )
+
+
 def test_the_process_that_is_asked_has_only_so_much_time() -> None:
     with pytest.raises(TemporaryError, match=r"it did not answer within 0\.2 s"):
         library_process.ask("import time; time.sleep(60)", {}, timeout_s=0.2)

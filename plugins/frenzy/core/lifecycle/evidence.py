@@ -111,7 +111,7 @@ def believed(records: Iterable[StepRecord], bounds: Bounds) -> Believed:
         if problem is None and record.step <= last_steps.get(record.rank, 0):
             problem = f"step {record.step} of rank {record.rank} comes after step {last_steps[record.rank]}"
         if problem is None:
-            kept.append(record)
+            kept.append(replace(record, releases=believed_releases(record.releases)) if record.releases else record)
             last_steps[record.rank] = record.step
         else:
             problems.append(problem)

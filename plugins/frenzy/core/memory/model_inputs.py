@@ -47,6 +47,7 @@ class Workload:
 
     task: what a script trains for. divides_states: whether ZeRO holds the states; else torch's own optimizer does,
     all of them on each rank. leaves_holes: lengths vary from step to step, and the allocator's segments do not grow.
+    reentrant: activation checkpointing by nested backward passes, the default of transformers before 5.
     """
 
     shape: ModelShape
@@ -73,6 +74,7 @@ class Workload:
     task: Task = Task.LANGUAGE_MODEL
     divides_states: bool = True
     leaves_holes: bool = False
+    reentrant: bool = False
 
     def activation_setting(self, *, checkpointing: bool) -> ActivationSetting:
         """What the activations' coefficients depend on."""

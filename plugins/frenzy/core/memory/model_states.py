@@ -199,7 +199,7 @@ def _is_joined(tensor: ParameterTensor, request: StateRequest) -> bool:
 def _experts(request: StateRequest, tp: int) -> list[int]:
     """Elements of experts in each layer of a period; a closed form's layer is one. Maps of their own do not count.
 
-    Neither do those in 4 bits: autograd keeps no view of them (``trainer.four_bit_experts``).
+    Neither do those in 4 bits: autograd keeps no view of them (``trainer.model.four_bit_experts``).
     """
     found: dict[str, int] = {}
     for each in request.shape.layer:

@@ -27,13 +27,13 @@ def _gathered(step: Step, in_use: Array, layers_left: Array | float, beside: Arr
     Experts lie in one tensor of which products take a view (``transformers``: ``integrations/moe.py``,
     ``_grouped_linear``). Autograd saves the view, and with it the gathered tensor: giving it back frees nothing until
     its layer has gone backward. bitsandbytes does the same with the codes of a linear map, in the autograd function
-    itself (``MatMul4Bit.forward``), where the trainer's checkpointing does not reach it. Reentrant checkpointing makes
-    no such function first; published runs on cards, where the trainer has none in 4 bits at stage 3, had that.
+    itself (``MatMul4Bit.forward``), where checkpointing does not reach it unless it is reentrant, which makes no
+    such function in the first pass.
     """
     several = (step.grid.zero_stage == 3) & (step.grid.dp > 1)
     ahead = np.maximum(step.buckets.prefetch, step.states.last_linear)
     plain = 1.0 - step.grid.checkpointing * step.workload.checkpointed_share
-    coded = 1.0 if step.workload.kind is DeviceKind.VIRTUAL else plain
+    coded = plain if step.workload.reentrant else 1.0
     kept = layers_left * (plain * step.states.experts + coded * step.states.packed_maps)
     needed = np.minimum(in_use + ahead, step.workload.shape.num_parameters) + kept
     left = np.minimum(layers_left * step.states.whole_layer + beside, step.workload.shape.num_parameters)
@@ -156,7 +156,7 @@ def _being_summed(step: Step) -> Array:
 
 
 def _plain_weight(step: Step) -> Array:
-    """Going backward, one weight is made plain at a time (``MatMul4Bit.backward``, ``trainer.four_bit_experts``).
+    """Going backward, one weight is made plain at a time (``MatMul4Bit.backward``, ``trainer.model.four_bit_experts``).
 
     Experts' weights are not when the layer holds most: a trace of it has at least two gradients of the experts' inner
     width fewer then. Half a one is taken off, as measured peaks of small micro-batches allow.
@@ -301,8 +301,8 @@ def at_start(step: Step) -> Moment:
     """Before the first step: the model on its rank, its flat copy, the master weights.
 
     A rank gets the model in the weights' format, in stage 3 cut tensor by tensor unless tensor parallelism cut it
-    already (``worker.rank_share``). DeepSpeed makes the flat copy on the host where the card has no room for it; the
-    host is the device of a virtual GPU.
+    already (``trainer.model.rank_share``). DeepSpeed makes the flat copy on the host where the card has no room for it;
+    the host is the device of a virtual GPU.
     """
     equation = "w*N + 8*S; stage 3: max(2*w*S + w*(largest tensor), w*S + 8*S); virtual, below it: at least w*(N + T)"
     return Moment("start", (Term("model, flat copy, master weights", equation, _made(step)), step.resident[-1]))

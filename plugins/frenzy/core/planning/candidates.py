@@ -170,8 +170,8 @@ class TypeFacts:
 
     def _trainer_refusal(self, *, zero_stage: int, tp: int, offload: bool, on_type: bool = True) -> Reason | None:
         """Why the trainer does not run such a plan on this type, or on no card of its kind."""
-        if self.request.job.workload is not None:  # what a script can run, it says itself
-            return None
+        if self.request.job.workload is not None:  # what else a script can run, it says itself
+            return self._plain_experts_refusal()
         choice = LaunchChoice(
             kind=self.gpu.kind,
             zero_stage=zero_stage,
@@ -180,6 +180,15 @@ class TypeFacts:
             compute_capability=self.gpu.compute_capability if on_type else None,
         )
         return launch_refusal(self.request.job, self.request.shape, choice, self.request.trace)
+
+    def _plain_experts_refusal(self) -> Reason | None:
+        """bitsandbytes quantises linear maps alone; experts in 4 bits are the trainer's own (``four_bit_experts``)."""
+        joined = any(each.is_expert and not each.is_linear for each in self.request.shape.layer)
+        if self.workload.storage is WeightStorage.PLAIN or not (joined and self.calibration.joins_experts):
+            return None
+        detail = "In a script of transformers 5, the experts of 4-bit weights stay in 16 bits, which is not predicted."
+        remedy = "Leave model out of the specification: the script's memory is then measured, and learnt."
+        return Reason(code=ReasonCode.PREDICTED_NOT_LAUNCHABLE, detail=detail, remedy=remedy)
 
     def _count_refusal(self, plan: ResourcePlan) -> Reason | None:
         most = self.request.job.constraints.max_gpus

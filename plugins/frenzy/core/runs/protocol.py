@@ -156,7 +156,7 @@ class ProgressReport(Inlining):
     explained_peak_bytes: Bytes | None = None
     growth_step: Step | None = None
     checkpoint_step: Step | None = None
-    releases: Mapping[str, str] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)
+    releases: Annotated[Mapping[str, str], Len(0, 3)] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,7 @@ def _of_transformers(job: TrainingJob, release: str, own: Mapping[str, str], ref
     if refusal is not None:
         remedy = f" {refusal.remedy}" if refusal.remedy else ""
         return f"{runs} Plans stay as they are, since none can be made for it. {refusal.sentence}{remedy}"
-    return f"{runs} The next plan is for {release}. Say so in workload: packages: {{transformers: {release}}}."
+    return f"{runs} The next plan is for {release}, if one fits then."
 
 
 def _of_deepspeed(job: TrainingJob, release: str | None, own: str | None) -> str | None:

@@ -52,6 +52,12 @@ def test_a_record_that_cannot_be_true_is_dropped(lie: dict[str, object]) -> None
     assert next(iter(lie)) in found.problem
 
 
+def test_of_what_an_agent_says_is_installed_releases_alone_are_kept() -> None:
+    said = {"transformers": "4.44.2", "torch": "rm -rf", **{f"library {number}": "1.0" for number in range(1000)}}
+    (record,) = believed([replace(values.step_record(1), releases=said)], BOUNDS).records
+    assert record.releases == {"transformers": "4.44.2"}
+
+
 def test_the_steps_of_a_rank_only_go_up() -> None:
     steps = [values.step_record(step) for step in (1, 3, 2, 3, 4)]
     assert [each.step for each in believed(steps, BOUNDS).records] == [1, 3, 4]

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.core.marp_values import CALIBRATION, job, mixed_cluster, request
+from tests.unit.core.marp_values import CALIBRATION, job, llama_config, mixed_cluster, request
 
 from frenzy.core.memory.measured_runs import MeasuredRun, MeasuredRuns
 from frenzy.core.memory.residuals import Residual, ResidualGroup, Residuals
+from frenzy.core.models.shape import model_shape
 from frenzy.core.planning.marp import plan_candidates, smallest_remedy
 from frenzy.core.planning.request import PlanRequest
 from frenzy.core.planning.script_plans import UNNAMED_MODEL
@@ -22,6 +23,15 @@ from frenzy.core.values.resource_plan import Candidate, MemorySource, PlanShape,
 from frenzy.core.values.workload import DeclaredMemory, Honour, Task, WorkloadSpec
 
 COMMAND = ("python", "train.py")
+MIXTRAL = model_shape(
+    {
+        **llama_config(512, 4, 4, 2048, intermediate_size=512, num_key_value_heads=2),
+        "model_type": "mixtral",
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "max_position_embeddings": 512,
+    }
+)
 EVERYTHING = tuple(str(each) for each in Honour)
 
 
@@ -67,6 +77,18 @@ def test_plans_vary_in_nothing_that_the_script_does_not_take(honours: set[str], 
         assert Honour.OFFLOAD in honours or not each.offload_optimizer
         fixed = checkpointing is Checkpointing.ON
         assert Honour.CHECKPOINTING in honours or each.activation_checkpointing == fixed
+
+
+@pytest.mark.parametrize(("joined", "reasons"), [(True, {ReasonCode.PREDICTED_NOT_LAUNCHABLE}), (False, set())])
+def test_experts_that_bitsandbytes_would_leave_in_16_bits_are_not_predicted_in_4(
+    joined: bool, reasons: set[ReasonCode]
+) -> None:
+    of = asked(*EVERYTHING, of=job(lora=LoraSpec(quantization="nf4")))
+    calibration = CALIBRATION if joined else replace(CALIBRATION, versions={"transformers": "4.48.3"})
+    found = plan_candidates(replace(of, shape=MIXTRAL), mixed_cluster(), calibration, "closed-form")
+    unlaunchable = {each.reason.code for each in found} & {ReasonCode.PREDICTED_NOT_LAUNCHABLE}
+    assert unlaunchable == reasons
+    assert not joined or not any(each.feasible for each in found)
 
 
 def test_a_script_that_takes_everything_has_the_built_in_trainers_memory() -> None:
