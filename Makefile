@@ -11,7 +11,7 @@ PARALLEL ?= -n logical --maxprocesses 4 --dist worksteal
 # Ahead of the tests, whose time is limited. Where it cannot be built they say why, and are skipped.
 k8s-build = [ -n "$$KUBECONFIG" ] || $(BIN)/python -m tests.kubernetes.build $(1) >/dev/null || true
 
-.PHONY: help env demo demo-elastic demo-swap test test-all shared-airflow own-airflow coverage test-k8s test-k8s-full check lint types imports audit fmt accuracy bench bench-k8s bench-schedule bench-jct bench-mix docs docs-site docs-assets gpu-pack images up down status lock clean fuzz
+.PHONY: help env demo demo-elastic demo-swap test test-all coverage test-k8s test-k8s-full check lint types imports audit fmt accuracy bench bench-k8s bench-schedule bench-jct bench-mix docs docs-site docs-assets gpu-pack images up down status lock clean fuzz
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,18 +45,9 @@ ifdef ARGS
 	@$(PYTEST) $(ARGS)
 else
 	@$(PYTEST) $(PARALLEL) $(if $(CHECKED),,tests/unit tests/tools tests/contract) tests/trainer
-	@$(MAKE) --no-print-directory -j2 --output-sync=line shared-airflow own-airflow
+	@$(PYTEST) tests/packaging tests/pages tests/e2e --durations 20
 	@$(MAKE) test-k8s
 endif
-
-# Most of their time is waiting: for a component that was killed, for a lease, for a schedule. Two Airflows and their
-# trainings take some 8 GB.
-END_TO_END := tests/packaging tests/pages tests/e2e --durations 20
-shared-airflow: $(STAMP)
-	@$(PYTEST) $(END_TO_END) -m shared_airflow
-
-own-airflow: $(STAMP)
-	@$(PYTEST) $(END_TO_END) -m "not shared_airflow"
 
 coverage: $(STAMP) ## lines and branches of the package that unit, tools, contract and trainer tests run
 	@mkdir -p build/coverage

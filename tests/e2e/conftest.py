@@ -19,11 +19,8 @@ LEASE_S = 15
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of the shared Airflow are marked, and come last: one process has it not up beside those of single files."""
-    for item in items:
-        if "stack" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.shared_airflow)
-    items.sort(key=lambda item: item.get_closest_marker("shared_airflow") is not None)
+    """Files with an Airflow of their own come first: the shared one is not up beside it."""
+    items.sort(key=lambda item: "stack" in getattr(item, "fixturenames", ()))
 
 
 @pytest.fixture(scope="session")
