@@ -17,6 +17,7 @@ from websockets.sync.client import ClientConnection, connect
 
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 _START_TIMEOUT_S: Final = 60.0
+_LEFT: Final = "Inspected target navigated or closed"
 _POLL_S: Final = 0.2
 
 
@@ -57,12 +58,21 @@ class Browser:
         """Until ``script`` is true; its value. Raises TimeoutError with what the page shows."""
         deadline = time.monotonic() + timeout_s
         while True:
-            value = self.evaluate(script)
+            value = self._value_unless_left(script)
             if value:
                 return value
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{script} did not become true; the page says: {self.text()[:2000]}")
             time.sleep(_POLL_S)
+
+    def _value_unless_left(self, script: str) -> Any:
+        """Of ``script``; None where the page was left for another one meanwhile."""
+        try:
+            return self.evaluate(script)
+        except RuntimeError as error:
+            if _LEFT in str(error):
+                return None
+            raise
 
     def text(self) -> str:
         """What a reader sees, of the page and of its frames of the same origin."""
