@@ -29,6 +29,19 @@ CASES = {
     "stablelm": (_STABLELM, "sdpa"),
     # Its experts get another number of tokens at each step, hence products of ever new shapes.
     "granitemoe": ({**_STABLELM, "intermediate_size": 128, "num_local_experts": 8, "num_experts_per_tok": 2}, "sdpa"),
+    # Its config has an infinite bound, which JSON has no word for.
+    "falcon_h1": (
+        {
+            **_STABLELM,
+            "mamba_d_ssm": 384,
+            "mamba_n_heads": 24,
+            "mamba_d_head": 16,
+            "mamba_n_groups": 1,
+            "mamba_d_state": 64,
+            "mamba_chunk_size": 64,
+        },
+        "sdpa",
+    ),
     "bloom": ({"hidden_size": 256, "n_layer": 4, "n_head": 4, "vocab_size": 2048}, "eager"),
 }
 

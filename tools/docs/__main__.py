@@ -208,7 +208,8 @@ def models_page(calibration: Calibration) -> str:
         "a checkout, has made one.",
         "## Other releases",
         "Published measurements were made with older libraries, which keep other tensors. Coefficients of these score "
-        "them, and plan scripts whose `packages` name such a release. Those of 4.41 hold for 4.41 to 4.44: they were "
+        "them, and plan scripts whose agent reports such a release, or whose `packages` name it. "
+        "Those of 4.41 hold for 4.41 to 4.44: they were "
         "traced with 4.44.2, which keeps as much as 4.41.2 or, under autocast, more (both were traced, 2026-11-25).",
         _table(("release", "families"), (_release_row(each) for each in calibrated_releases())),
     ]

@@ -18,18 +18,18 @@ from frenzy.core.planning.marp import PlanRequest, plan_candidates, remedies, sm
 from frenzy.core.planning.plan_remedies import Remedy
 from frenzy.core.planning.script_plans import UNNAMED_MODEL
 from frenzy.core.runs.ledger import CalibrationSample, JobState, NextAttempt, RunRecord, since_registered, versions_key
-from frenzy.core.runs.script_key import measured_runs, script_key
+from frenzy.core.runs.script_key import measured_runs, script_environment, script_key
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import FrenzyError, PermanentError, Reason, ReasonCode
 from frenzy.core.values.job import deadline_s
 from frenzy.core.values.resource_plan import Candidate, MemorySource, PlanShape, ResourcePlan
+from frenzy.core.values.workload import TRANSFORMERS_LIBRARY
 from frenzy.ports import LedgerTx
 
 # Steps assumed for predicted times where the number of steps is not known yet.
 ASSUMED_STEPS = 1000
 # Of all jobs of a DAG, newest first.
 _MOST_RUNS: Final = 50
-_TRANSFORMERS: Final = "transformers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,20 +100,19 @@ def _reported_release(tx: LedgerTx, run: RunRecord) -> str | None:
     if own is not None:
         return own
     before = tx.runs(dag_ids=(run.identity.dag_id,), limit=_MOST_RUNS)
-    alike = (each for each in before if each.run_key != run.run_key and _environment(each) == _environment(run))
+    alike = (
+        each
+        for each in before
+        if each.run_key != run.run_key and script_environment(each.job) == script_environment(run.job)
+    )
     return next((found for each in alike if (found := _last_reported(tx, each)) is not None), None)
 
 
 def _last_reported(tx: LedgerTx, run: RunRecord) -> str | None:
     attempts = reversed(since_registered(run, tx.attempts(run.run_key)))
-    return next((each.releases[_TRANSFORMERS] for each in attempts if _TRANSFORMERS in each.releases), None)
-
-
-def _environment(run: RunRecord) -> tuple[object, ...]:
-    workload = run.job.workload
-    if workload is None:
-        return ()
-    return run.job.name, workload.image, workload.command, workload.folder, dict(workload.packages)
+    return next(
+        (each.releases[TRANSFORMERS_LIBRARY] for each in attempts if TRANSFORMERS_LIBRARY in each.releases), None
+    )
 
 
 def first_plans(

@@ -39,8 +39,6 @@ class TrainedFamily:
 
 
 _WHOLE: Final = TrainedFamily(tensor_parallel=False)
-
-
 TRAINED_FAMILIES: Final[Mapping[str, TrainedFamily]] = MappingProxyType(
     {
         "gpt2": _WHOLE,

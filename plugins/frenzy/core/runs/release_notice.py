@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from frenzy.core.memory.model_trace import release_numbers
 from frenzy.core.values.errors import Reason
 from frenzy.core.values.job import TrainingJob
+from frenzy.core.values.workload import TRANSFORMERS_LIBRARY
 
 
 def other_transformers(job: TrainingJob, found: Mapping[str, str], own: Mapping[str, str]) -> str | None:
@@ -14,13 +15,13 @@ def other_transformers(job: TrainingJob, found: Mapping[str, str], own: Mapping[
 
     own: the releases that predictions hold for. A newer one than that keeps no more, as far as is known.
     """
-    release, workload = found.get("transformers"), job.workload
+    release, workload = found.get(TRANSFORMERS_LIBRARY), job.workload
     if release is None or workload is None or not job.names_a_model:
         return None
     written = workload.transformers_release
     if written is not None:
         return release if release_numbers(written) != release_numbers(release) else None
-    known = own.get("transformers")
+    known = own.get(TRANSFORMERS_LIBRARY)
     return release if known is not None and release_numbers(release) < release_numbers(known) else None
 
 
@@ -45,7 +46,9 @@ def release_notice(
 
 def _of_transformers(job: TrainingJob, release: str, own: Mapping[str, str], refusal: Reason | None) -> str:
     written = None if job.workload is None else job.workload.transformers_release
-    other = f"the trainer has {own.get('transformers')}" if written is None else f"workload.packages says {written}"
+    other = (
+        f"the trainer has {own.get(TRANSFORMERS_LIBRARY)}" if written is None else f"workload.packages says {written}"
+    )
     runs = f"The script runs transformers {release}; {other}."
     if refusal is not None:
         remedy = f" {refusal.remedy}" if refusal.remedy else ""

@@ -56,6 +56,14 @@ def script_key(run: RunRecord) -> str:
     return f"script-{short_hash(*(codec.dumps(each) for each in parts))}"
 
 
+def script_environment(job: TrainingJob) -> tuple[object, ...]:
+    """What tells whether two jobs find the same libraries installed; empty where the built-in trainer trains."""
+    workload = job.workload
+    if workload is None:
+        return ()
+    return job.name, workload.image, workload.command, workload.folder, dict(workload.packages)
+
+
 def measured_runs(run: RunRecord, samples: tuple[CalibrationSample, ...]) -> MeasuredRuns:
     """What ``samples`` of the run's script say of its plans.
 

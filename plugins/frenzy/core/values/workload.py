@@ -17,9 +17,9 @@ from frenzy.core.values.job_fields import Closed, Doc
 from frenzy.core.values.units import counted, parse_bytes
 
 _TEXT: Final = 4096
-_TRANSFORMERS: Final = "transformers"
+TRANSFORMERS_LIBRARY: Final = "transformers"
 # Whose releases an agent reports.
-_LIBRARIES: Final = (_TRANSFORMERS, "deepspeed", "torch")
+_LIBRARIES: Final = (TRANSFORMERS_LIBRARY, "deepspeed", "torch")
 _RELEASE: Final = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}[0-9a-z.+]{0,20}")
 # They start ranks themselves, and their exit code is always 1: the launcher does both.
 _LAUNCHERS: Final = frozenset({"torchrun", "deepspeed", "accelerate", "mpirun", "srun"})
@@ -123,7 +123,7 @@ class WorkloadSpec(Closed):
     @property
     def transformers_release(self) -> str | None:
         """The release that the script runs; None where it is the trainer's."""
-        return self.packages.get(_TRANSFORMERS)
+        return self.packages.get(TRANSFORMERS_LIBRARY)
 
     def takes(self, what: Honour) -> bool:
         """Whether plans may vary in it."""
@@ -182,7 +182,7 @@ def workload_violations(workload: WorkloadSpec) -> Iterator[Violation]:
 def _package_violations(packages: Mapping[str, str]) -> Iterator[Violation]:
     """What no coefficients can be kept for, and what is no release."""
     for name, release in packages.items():
-        if name != _TRANSFORMERS:
+        if name != TRANSFORMERS_LIBRARY:
             yield Violation(path=f"workload.packages.{name}", value=repr(release), allowed="only transformers is known")
         elif not _RELEASE.fullmatch(release):
             allowed = "a release such as '4.48.1'"

@@ -24,6 +24,7 @@ from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import CheckpointSpec, DataSpec, LoraSpec, ModelSpec, Precision, TrainingJob, TrainingSpec
 from frenzy.core.values.resource_plan import MemoryPrediction, ResourcePlan
+from frenzy.trainer.model.library_configs import config_of
 
 NUM_STEPS: Final = 3
 Attention = Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"]
@@ -113,19 +114,15 @@ def _model(config: str, precision: Precision, attention: Attention) -> tuple[Mod
 
 
 def _full_config(config: dict[str, Any], precision: Precision, attention: Attention) -> dict[str, Any]:
-    from transformers import AutoConfig
-
-    full: dict[str, Any] = AutoConfig.for_model(**config).to_dict()
+    full: dict[str, Any] = config_of(config).to_dict()
     return full if full["model_type"] in SUPPORTED_FAMILIES else {**full, **_traced(full, precision, attention)}
 
 
 def _traced(full: dict[str, Any], precision: Precision, attention: Attention) -> dict[str, Any]:
     """The parameters and the trace of a model whose family has no closed form, as the planner has them made."""
-    from transformers import AutoConfig
-
     from frenzy.trainer.model.list_modules import module_tree
 
-    tree = module_tree(AutoConfig.for_model(**full))
+    tree = module_tree(config_of(full))
     asked = {"config": full, MODULE_TREE: tree, "precision": precision, "attentions": [attention]}
     command = [sys.executable, "-W", "ignore", "-m", "frenzy.trainer.trace.one_model"]
     ended = subprocess.run(command, input=json.dumps(asked), stdout=subprocess.PIPE, text=True, check=True)

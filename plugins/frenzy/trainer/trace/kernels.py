@@ -104,8 +104,8 @@ def scaled_dot_product_attention(  # noqa: PLR0913  # torch's own signature
     the plain formula where neither can: shared key/value heads in the latter case. Autocast hands all of them
     tensors in 16 bits (``AT_FORALL_LOWER_PRECISION_FP`` in aten/src/ATen/autocast_mode.h).
     """
-    query, key, value = (_autocast(each) for each in (query, key, value))
-    attn_mask = None if attn_mask is None else _autocast(attn_mask)
+    query, key, value = (_in_lower_precision(each) for each in (query, key, value))
+    attn_mask = None if attn_mask is None else _in_lower_precision(attn_mask)
     half = query.dtype in (torch.float16, torch.bfloat16)
     same_width = query.shape[-1] == value.shape[-1]
     if half and attn_mask is None and same_width and query.shape[-1] <= _LARGEST_FLASH_HEAD:
@@ -120,7 +120,7 @@ def scaled_dot_product_attention(  # noqa: PLR0913  # torch's own signature
     return out.transpose(1, 2)
 
 
-def _autocast(tensor: torch.Tensor) -> torch.Tensor:
+def _in_lower_precision(tensor: torch.Tensor) -> torch.Tensor:
     """``tensor`` as autocast, where it is on, hands it to a kernel of its list of lower precision."""
     if torch.is_autocast_enabled("cpu") and tensor.dtype == torch.float32:
         return tensor.to(torch.get_autocast_dtype("cpu"))
