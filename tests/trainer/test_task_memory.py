@@ -21,10 +21,11 @@ from frenzy.core.planning.request import PlanRequest
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.resource_plan import MemoryPrediction
 from frenzy.core.values.run_files import ExitCode, RunPaths
-from frenzy.core.values.units import GIB
+from frenzy.core.values.units import GIB, MIB
 
 RECIPES = REPOSITORY / "include/recipes"
 LENGTH = 512
+THREAD_STACK_BYTES = 8 * MIB
 LLAMA = {
     "model_type": "llama",
     "vocab_size": 6000,
@@ -117,5 +118,7 @@ def test_a_recipes_task_takes_what_is_predicted(server: LaunchServer, run: Run, 
     assert result.exit_code == ExitCode.DONE, log
     measured = max(each.peaks.allocated_bytes for each in records(case))
     predicted = run.prediction(case)
-    assert predicted.peak_allocated_bytes == pytest.approx(measured, rel=0.05)
+    # The exchange of gradients starts threads; by when the last starts, its stack is counted or not.
+    thread = THREAD_STACK_BYTES if run.num_gpus > 1 else 0
+    assert abs(predicted.peak_allocated_bytes - measured) <= 0.05 * measured + thread
     assert predicted.required_bytes >= measured
