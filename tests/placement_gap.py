@@ -123,7 +123,7 @@ def gap_of(cluster: Cluster, jobs: tuple[QueuedJob, ...]) -> Gap:
 def played_s(cluster: Cluster, jobs: Sequence[QueuedJob]) -> float:
     """Total completion time under ``has``."""
     scenario = Scenario(name="small", cluster=cluster, jobs=tuple(SimJob(job=job, work=1.0) for job in jobs))
-    result = simulate(scenario, ProductScheduler(HasPolicy(num_forecasts=0)))
+    result = simulate(scenario, ProductScheduler(HasPolicy()))
     ends = [job.jct_s for job in result.jobs]
     assert None not in ends
     return sum(each for each in ends if each is not None)

@@ -50,7 +50,7 @@ def busy(cluster: Cluster, jobs: Iterable[QueuedJob], *, num_waiting: int | None
     jobs = tuple(jobs)
     first = SchedulingFacts(cluster=cluster, queued=jobs, running=())
     began_s = now_of(jobs) - STARTED_AGO_S
-    policy = HasPolicy(num_forecasts=0)
+    policy = HasPolicy()
     after = apply_actions(first, decide(first, began_s, policy), now_s=began_s)
     return replace(after, queued=after.queued[:num_waiting])
 

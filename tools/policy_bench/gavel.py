@@ -45,7 +45,7 @@ class GavelScheduler:
     """Gavel with fixed GPU counts. It keeps account of time received: one simulation after the other."""
 
     parameters: GavelParameters = GavelParameters()
-    rules: Policy = BackfillPolicy(num_forecasts=0)
+    rules: Policy = BackfillPolicy()
     _shares: dict[tuple[str, int], float] = field(default_factory=dict)
     _received_s: dict[tuple[str, int], float] = field(default_factory=dict)
     _known: tuple[object, ...] = ()

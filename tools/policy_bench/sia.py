@@ -75,7 +75,7 @@ class SiaScheduler:
     """Sia, elastic or rigid. It counts restarts, hence serves one simulation after the other, never two at once."""
 
     parameters: SiaParameters = SiaParameters()
-    rules: Policy = BackfillPolicy(num_forecasts=0)
+    rules: Policy = BackfillPolicy()
     _restarts: Counter[str] = field(default_factory=Counter)
     _last_s: float = 0.0
 

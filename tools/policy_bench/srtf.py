@@ -60,7 +60,7 @@ class SrtfScheduler:
     """The rival ``srtf``. It remembers which plans each set of plans comes to: jobs of a class share theirs."""
 
     parameters: SrtfParameters = SrtfParameters()
-    rules: Policy = HasPolicy(num_forecasts=0)
+    rules: Policy = HasPolicy()
     _choices: dict[tuple[object, ...], tuple[object, object, Choices]] = field(default_factory=dict)
 
     @property

@@ -27,7 +27,7 @@ Plans = tuple[ResourcePlan, ...]
 class PublishedScheduler:
     """``frenzy-paper`` as published. It remembers the order of each tuple of plans, which jobs of a class share."""
 
-    rules: Policy = PaperPolicy(num_forecasts=0)
+    rules: Policy = PaperPolicy()
     _ordered: dict[int, tuple[Plans, Plans]] = field(default_factory=dict)
 
     @property

@@ -49,7 +49,7 @@ def offer(schedulers: Mapping[str, Callable[[], Scheduler]]) -> None:
 
 
 def _product(policy: Policy, name: str = "") -> Callable[[], Scheduler]:
-    return lambda: ProductScheduler(replace(policy, num_forecasts=0), name or policy.name)
+    return lambda: ProductScheduler(policy, name or policy.name)
 
 
 _SCHEDULERS: Final[dict[str, Callable[[], Scheduler]]] = {

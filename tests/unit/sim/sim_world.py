@@ -59,7 +59,7 @@ class Scripted:
 
     say: Callable[[SchedulingState, float], tuple[Action, ...]]
     round_s: float | None = None
-    rules: Policy = HasPolicy(num_forecasts=0)
+    rules: Policy = HasPolicy()
     name: str = "scripted"
 
     def decide(self, state: SchedulingState, now_s: float) -> tuple[Action, ...]:

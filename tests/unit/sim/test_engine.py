@@ -22,7 +22,7 @@ from frenzy.sim.results import JobOutcome, SimResult
 from frenzy.sim.scenario_jobs import NodeFailure, Scenario, SimJob, SimRunning
 from frenzy.sim.schedulers import ProductScheduler
 
-HAS = ProductScheduler(HasPolicy(num_forecasts=0))
+HAS = ProductScheduler(HasPolicy())
 
 
 def outcome(result: SimResult, key: str) -> JobOutcome:
@@ -232,7 +232,7 @@ def test_first_decision_on_captured_facts_is_that_of_the_product() -> None:
     simulate(scenario(*jobs, running=(SimRunning(job=held, work=1.0),), start_s=1000.0), Scripted(say))
     queued = tuple(each.job for each in jobs)
     facts = SchedulingFacts(cluster=cluster(), queued=queued, running=(held,))
-    assert seen[0] == schedule(facts, 1000.0, HasPolicy(num_forecasts=0))
+    assert seen[0] == schedule(facts, 1000.0, HasPolicy())
 
 
 def test_a_captured_job_is_looked_at_again_and_again_though_nothing_else_happens() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from frenzy.core.scheduling.engine.entries import is_settled
@@ -69,7 +69,7 @@ class _Asked:
 
     def move(self, facts: SchedulingFacts) -> Resize | Preempt | None:
         """Where it is moved to, or that it is stopped, if these were the facts."""
-        actions = decide(facts, self.now_s, replace(self.policy, num_forecasts=0))
+        actions = decide(facts, self.now_s, self.policy)
         key = self.job.run_key
         return next((each for each in actions if isinstance(each, Resize | Preempt) and each.run_key == key), None)
 

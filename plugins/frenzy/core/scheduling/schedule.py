@@ -15,6 +15,8 @@ from frenzy.core.scheduling.reasons.holds import Decision, Judge, why_this_plan
 from frenzy.core.scheduling.reasons.remedies import Trials
 from frenzy.core.values.scheduling_facts import Action, Hold, SchedulingFacts, Start
 
+# Of the queue: whose starts are foreseen, and over how many ends of jobs.
+_MAX_FORECASTS = 16
 _MAX_FORECAST_ENDS = 64
 
 
@@ -90,8 +92,8 @@ def _in_service_order(last: starts.StartSweep) -> list[Entry]:
 def expected_starts(decision: Decision) -> dict[str, float]:
     """When waiting jobs are expected to start, by run key.
 
-    The front of the queue (``num_forecasts`` jobs) is played forward from one expected end to the
-    next with the same sweeps; what is promised already keeps its promise.
+    The front of the queue is played forward from one expected end to the next with the same sweeps; what is promised
+    already keeps its promise.
     """
     if decision.moves:
         return {}
@@ -101,7 +103,7 @@ def expected_starts(decision: Decision) -> dict[str, float]:
 
 def _played_forward(decision: Decision) -> dict[str, float]:
     state, now_s, found = decision.after, decision.now_s, dict[str, float]()
-    front = {each.run_key for each in decision.served[: decision.policy.num_forecasts]}
+    front = {each.run_key for each in decision.served[:_MAX_FORECASTS]}
     state = replace(state, waiting=tuple([each for each in state.waiting if each.run_key in front]))
     for _ in range(_MAX_FORECAST_ENDS):
         next_s = max(now_s, min((ends[0][0] for ends in state.ends.values()), default=math.inf))

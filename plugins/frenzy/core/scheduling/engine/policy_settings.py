@@ -16,12 +16,10 @@ class _AnyPolicy:
     """What every policy has.
 
     name: as settings, simulations and reports call it. cpus_per_gpu: CPUs a worker holds for each of its GPUs.
-    num_forecasts: jobs at the front of the queue whose start is estimated in each pass.
     """
 
     name: ClassVar[str]
     cpus_per_gpu: float = 1.0
-    num_forecasts: int = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

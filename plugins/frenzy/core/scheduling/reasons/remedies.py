@@ -62,8 +62,7 @@ class Trials:
         """Whether the job would start with facts so changed and with this policy. Raises Untold."""
         bases = [self.facts] if self.after is self.facts else [self.facts, self.after]
         changed = bases if change is None else [change(each) for each in bases]
-        policy = replace(policy or self.policy, num_forecasts=0)
-        found = {self._starts(run_key, each, policy) for each in changed}
+        found = {self._starts(run_key, each, policy or self.policy) for each in changed}
         if len(found) > 1:
             raise Untold
         return found.pop()
