@@ -8,8 +8,10 @@ from itertools import takewhile
 
 from frenzy.core.scheduling.engine import elastic, starts
 from frenzy.core.scheduling.engine.entries import Entry
+from frenzy.core.scheduling.engine.left_over import Sweep
 from frenzy.core.scheduling.engine.policy_settings import Policy
 from frenzy.core.scheduling.engine.room import FreeCapacity
+from frenzy.core.scheduling.engine.service_order import ServiceOrder
 from frenzy.core.scheduling.engine.state import SchedulingState, apply_actions
 from frenzy.core.scheduling.reasons.holds import Decision, Judge, why_this_plan
 from frenzy.core.scheduling.reasons.remedies import Trials
@@ -22,7 +24,7 @@ _MAX_FORECAST_ENDS = 64
 
 def schedule(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Policy) -> tuple[Action, ...]:
     """What to do now: starts and moves in the order they were decided, and a Hold with its reason for every other
-    job that waits, in queue order.
+    job that waits, in the order they are served.
 
     A start or a resize may need GPUs that a job of the same answer gives back. Pure: the same arguments
     give the same actions, in whatever order the facts are listed, and none for a second call with the
@@ -42,18 +44,24 @@ def schedule(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Pol
 def decision_of(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Policy) -> Decision:
     """Actions with their record."""
     state = as_state(facts, policy)
+    actions, sweep = _decided(state, now_s)
+    after = state.after(actions, now_s)
+    promises = sweep.own_promises if isinstance(sweep, starts.StartSweep) else None
+    served = _in_service_order(after, sweep.line)
+    return Decision(state.facts, actions, after, now_s, served, sweep.missed, promises or {}, moves=promises is None)
+
+
+def _decided(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], Sweep]:
+    """Actions and the sweep that leaves the others waiting: one of starts only, if moves found no places."""
     if elastic.is_elastic(state):
-        actions, missed = elastic.decide(state, now_s)
-        after = state.after(actions, now_s)
-        return Decision(state.facts, actions, after, now_s, after.waiting, missed, moves=True)
-    begun, after, last = starts.decide(state, now_s)
-    return Decision(state.facts, begun, after, now_s, _in_service_order(last), last.missed, last.own_promises)
+        return elastic.decide(state, now_s)
+    begun, _, last = starts.decide(state, now_s)
+    return begun, last
 
 
 def decide(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Policy) -> tuple[Action, ...]:
     """The starts and moves of ``schedule``, without the holds, which cost more than the decision."""
-    state = as_state(facts, policy)
-    return elastic.decide(state, now_s)[0] if elastic.is_elastic(state) else starts.decide(state, now_s)[0]
+    return _decided(as_state(facts, policy), now_s)[0]
 
 
 def as_state(facts: SchedulingFacts | SchedulingState, policy: Policy) -> SchedulingState:
@@ -83,10 +91,11 @@ def holds(decision: Decision) -> list[Hold]:
     return found
 
 
-def _in_service_order(last: starts.StartSweep) -> list[Entry]:
+def _in_service_order(after: SchedulingState, line: ServiceOrder) -> list[Entry]:
     """All that wait. Those whose old workers are still there are not served, and come last."""
-    running = last.state.running
-    return [*last.line.entries, *(each for each in last.state.waiting if each.run_key in running)]
+    waiting = {each.run_key: each for each in after.waiting}
+    served = [each for each in line.entries if each.current is None and waiting.pop(each.run_key, None) is not None]
+    return [*served, *waiting.values()]
 
 
 def expected_starts(decision: Decision) -> dict[str, float]:

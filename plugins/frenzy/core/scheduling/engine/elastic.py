@@ -6,12 +6,12 @@ A job that gives way is told why in a sentence: for whose sake it does, or what 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from frenzy.core.scheduling.engine import starts as starts_only
 from frenzy.core.scheduling.engine.entries import Entry
-from frenzy.core.scheduling.engine.left_over import Missed, Places, asked_by
+from frenzy.core.scheduling.engine.left_over import Places, Sweep, asked_by
 from frenzy.core.scheduling.engine.placement import place_in
 from frenzy.core.scheduling.engine.plan_tables import RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy, queue_rules
@@ -39,9 +39,8 @@ def is_elastic(state: SchedulingState) -> bool:
     )
 
 
-def decide(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], Mapping[str, Missed]]:
-    """Starts, resizes and preemptions, in the order they are served; and what each job that goes on waiting found at
-    its turn.
+def decide(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], Sweep]:
+    """Starts, resizes and preemptions, in the order they are served; and the last sweep: the record of all that wait.
 
     Jobs under memory pressure are served before all others (``swap``). Starts and resizes may use GPUs that another
     action of the same answer gives back. A target that cannot be placed, because of how GPUs lie on nodes, is open to
@@ -53,13 +52,13 @@ def decide(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], Ma
     line = ServiceOrder.of(entries_of(state, now_s), now_s)
     places: Places = {}
     for _ in range(_MAX_SWEEPS):
-        found, missed = targets(state, line, policy, places)
+        found, sweep = targets(state, line, policy, places)
         actions, failed = _realised(state, line, found)
         if not failed:
-            return (*swaps, *actions), missed
+            return (*swaps, *actions), sweep
         places = {**places, **failed}
     starts, _, record = starts_only.decide(state, now_s)
-    return (*swaps, *starts), record.missed
+    return (*swaps, *starts), record
 
 
 def _realised(

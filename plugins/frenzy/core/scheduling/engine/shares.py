@@ -21,7 +21,7 @@ from collections.abc import Mapping
 
 from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.fair_share import InOrder, ShareTurns, Turn, Turns
-from frenzy.core.scheduling.engine.left_over import Missed, Places, Sweep
+from frenzy.core.scheduling.engine.left_over import Places, Sweep
 from frenzy.core.scheduling.engine.plan_tables import RankedPlan
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
@@ -33,9 +33,9 @@ Served = tuple[Entry, RankedPlan | None]
 
 def targets(
     state: SchedulingState, line: ServiceOrder, policy: BackfillPolicy, places: Places
-) -> tuple[list[Served], Mapping[str, Missed]]:
-    """What each job should hold, in the order they are served, None for one that should stop; and what each waiting
-    job that took nothing found at its turn, by run key.
+) -> tuple[list[Served], Sweep]:
+    """What each job should hold, in the order they are served, None for one that should stop; and the sweep, which
+    knows what each waiting job that took nothing found at its turn.
 
     Fixed jobs, which keep what they have, and jobs that go on waiting are left out.
     places: for how many there are any, of what earlier sweeps could not place for all.
@@ -48,7 +48,7 @@ def targets(
         assert entry.current is not None
         sweep.take(entry, entry.current)
         held[entry.job.queue] = held.get(entry.job.queue, 0.0) + entry.current.gpus
-    return serve(sweep, held), sweep.missed
+    return serve(sweep, held), sweep
 
 
 def serve(sweep: Sweep, held: Mapping[str, float]) -> list[Served]:
