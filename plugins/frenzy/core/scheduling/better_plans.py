@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from frenzy.core.scheduling.engine.entries import is_settled
+from frenzy.core.scheduling.engine.entries import believed_left, is_settled
 from frenzy.core.scheduling.engine.plan_tables import RankedPlan, Tables
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy, Policy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
@@ -14,6 +14,7 @@ from frenzy.core.scheduling.engine.wording import about
 from frenzy.core.scheduling.reasons.remedies import one_for_each_type, with_idle_gpus
 from frenzy.core.scheduling.schedule import decide
 from frenzy.core.values.job import Objective
+from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import Elasticity, Preempt, Resize, RunningJob, SchedulingFacts
 
 _MAX_TYPES: Final = 3
@@ -43,55 +44,46 @@ def better_plans(facts: SchedulingFacts, job: RunningJob, now_s: float, policy: 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """One running job, asked about."""
-
     facts: SchedulingFacts
     job: RunningJob
     elasticity: Elasticity
     now_s: float
-    policy: Policy
+    policy: HasPolicy
 
-    @property
-    def left(self) -> float:
-        """What is left of it, in multiples of its plans' run times."""
-        return max(0.0, self.job.work_left - self.job.progress(self.now_s))
-
-    def gain_s(self, ranked: RankedPlan) -> float:
-        """How much sooner it would end with ``ranked``, its restart counted."""
-        return self.left * (self.job.plan.predicted_run_s - ranked.unit_s) - self.elasticity.restart_s
+    def gain_s(self, plan: ResourcePlan) -> float:
+        """How much sooner it would end with ``plan``, its restart counted, by what the engine believes is left."""
+        progress = self.job.progress(self.now_s)
+        left = believed_left(self.job.work_left - progress, self.job.work_done + progress, self.policy)
+        return left * (self.job.plan.predicted_run_s - plan.predicted_run_s) - self.elasticity.restart_s
 
     def sooner(self) -> list[RankedPlan]:
-        """Of each GPU type the ranked with which it would end soonest, if that is sooner; most to gain first."""
+        """Of each GPU type the plan with which it would end soonest, if that is sooner; most to gain first."""
         _, others = Tables.of(self.policy, self.facts.cluster).of_running(self.job)
         most_bytes = _MOST_TIMES_THE_MEMORY * self.job.plan.gpu_memory_bytes
-        sooner = [each for each in others.plans if self.gain_s(each) > 0 and each.plan.gpu_memory_bytes <= most_bytes]
+        usual = (each for each in others.plans if each.plan.gpu_memory_bytes <= most_bytes)
+        sooner = (each for each in usual if self.gain_s(each.plan) > 0)
         return one_for_each_type(sooner, self.facts.cluster)[:_MAX_TYPES]
 
     def move(self, facts: SchedulingFacts) -> Resize | Preempt | None:
         """Where it is moved to, or that it is stopped, if these were the facts."""
-        actions = decide(facts, self.now_s, self.policy)
-        key = self.job.run_key
+        actions, key = decide(facts, self.now_s, self.policy), self.job.run_key
         return next((each for each in actions if isinstance(each, Resize | Preempt) and each.run_key == key), None)
 
     def sentence(self, ranked: RankedPlan) -> str:
-        """What would move it to GPUs of the type of ``ranked``: tried, not argued.
-
-        With as many more as the ranked takes at most: with all that a long queue could take, one try takes half a
-        minute.
-        """
+        """What would move it to GPUs of the type of ``ranked``: tried, not argued."""
+        # Not with all that a long queue could take: one try takes half a minute.
         gpu_type, most = ranked.gpu_type, ranked.num_gpus
-
-        def moves_there(num_gpus: int) -> bool:
+        for num_gpus in range(1, most + 1):
             move = self.move(with_idle_gpus(self.facts, gpu_type, num_gpus))
-            if not isinstance(move, Resize):
-                return False
-            return move.plan.gpu_type == gpu_type and move.plan.predicted_run_s < self.job.plan.predicted_run_s
-
-        num_gpus = next(filter(moves_there, range(1, most + 1)), None)
-        gain = f"With {ranked.plan.plan_id} it would end {about(self.gain_s(ranked))} sooner, its restart counted"
-        if num_gpus is not None:
-            return f"{gain}; {num_gpus} more idle {gpu_type} would make it move to that type's GPUs now."
-        return f"{gain}; {most} more idle {gpu_type} would not move it now: {self._why_it_stays(ranked)}."
+            if isinstance(move, Resize) and move.plan.gpu_type == gpu_type and self.gain_s(move.plan) > 0:
+                return (
+                    f"{num_gpus} more idle {gpu_type} would make it move to {move.plan.plan_id} now and end "
+                    f"{about(self.gain_s(move.plan))} sooner, its restart counted."
+                )
+        return (
+            f"With {ranked.plan.plan_id} it would end {about(self.gain_s(ranked.plan))} sooner, its restart counted; "
+            f"{most} more idle {gpu_type} would not move it now: {self._why_it_stays(ranked)}."
+        )
 
     def _why_it_stays(self, ranked: RankedPlan) -> str:
         others = [each for each in self.facts.running if each.run_key != self.job.run_key]

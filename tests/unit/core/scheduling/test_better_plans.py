@@ -6,13 +6,14 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from tests.unit.core.has_strategies import NOW_S, elastic_facts
-from tests.unit.core.has_world import elastic, facts, gpu_type, node, on, plan, running, scaling, waiting
+from tests.unit.core.has_world import EASY, by_job, elastic, facts, gpu_type, node, on, plan, running, scaling, waiting
 
-from frenzy.core.scheduling import BackfillPolicy, HasPolicy, explain
+from frenzy.core.scheduling import BackfillPolicy, HasPolicy, explain, schedule
+from frenzy.core.scheduling.engine.wording import about
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.job import Objective
 from frenzy.core.values.queue_rules import QueueRules, Quota, TeamRule
-from frenzy.core.values.scheduling_facts import Elasticity, SchedulingFacts
+from frenzy.core.values.scheduling_facts import Elasticity, Resize, SchedulingFacts
 
 HAS = HasPolicy()
 PLANS = (*scaling("fast", 1, 2, 4, work_s=100_000.0), *scaling("slow", 1, work_s=400_000.0))
@@ -35,8 +36,23 @@ def held_up(job: object = None) -> SchedulingFacts:
 def test_the_least_number_of_idle_gpus_that_would_move_it_is_named() -> None:
     rank, better = told(held_up())
     assert rank == "It runs number 4 of its 4 plans."
-    assert better.startswith("With 4xfast-z2-mb1 it would end about ")
-    assert better.endswith("sooner, its restart counted; 1 more idle fast would make it move to that type's GPUs now.")
+    there = held_up()
+    more = facts([*NODES, node("new", "fast", 1)], [], list(there.running))
+    assert isinstance(move := by_job(schedule(more, NOW_S, HAS))["mine"], Resize)
+    left_s = 1.0 - NOW_S / PLANS[-1].predicted_run_s
+    sooner_s = left_s * (PLANS[-1].predicted_run_s - move.plan.predicted_run_s) - EASY.restart_s
+    assert better == (
+        f"1 more idle fast would make it move to {move.plan.plan_id} now and end {about(sooner_s)} sooner, its restart "
+        "counted."
+    )
+    assert move.plan.num_gpus == 1, "what is promised is the plan of that one GPU"
+
+
+def test_a_job_that_outlived_its_estimate_is_told_what_would_move_it() -> None:
+    """The engine believes that as much is left of it as it did."""
+    late = replace(on(JOB, PLANS[-1], ("s", 1)), work_left=0.5 * NOW_S / PLANS[-1].predicted_run_s)
+    assert late.progress(NOW_S) > late.work_left
+    assert told(held_up(late))[1].startswith("1 more idle fast would make it move to 1xfast-z2-mb1 now")
 
 
 def test_a_running_job_is_said_to_have_its_best_plan_only_if_it_has() -> None:
