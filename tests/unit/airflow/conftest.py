@@ -43,6 +43,8 @@ class FakeAirflow:
     """The few routes of Airflow's that tasks and triggers call."""
 
     task_states: dict[str, str | None] = field(default_factory=dict)
+    task_triggers: dict[str, int] = field(default_factory=dict)
+    refuses: bool = False
     cleared: list[dict[str, Any]] = field(default_factory=list)
 
     def routes(self) -> FastAPI:
@@ -55,7 +57,10 @@ class FakeAirflow:
     def task(self, task_id: str) -> dict[str, Any]:
         if task_id not in self.task_states:
             raise HTTPException(404, "no such task instance")
-        return {"task_id": task_id, "state": self.task_states[task_id]}
+        if self.refuses:
+            raise HTTPException(403, "no right")
+        trigger = {"id": self.task_triggers[task_id]} if task_id in self.task_triggers else None
+        return {"task_id": task_id, "state": self.task_states[task_id], "trigger": trigger}
 
     def clear(self, body: dict[str, Any]) -> dict[str, Any]:
         self.cleared.append(body)

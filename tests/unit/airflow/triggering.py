@@ -65,6 +65,12 @@ def belongs_to(trigger: Any, world: World, task_id: str, state: str | None) -> N
     world.airflow.task_states[task_id] = state
 
 
+def moved(trigger: Any, world: World, task_id: str) -> None:
+    """The task waits for the trigger still, which another triggerer has now."""
+    belongs_to(trigger, world, task_id, "deferred")
+    trigger.trigger_id = world.airflow.task_triggers[task_id] = 7
+
+
 def steps(spec: LaunchSpec, first: int, last: int, *, grows_bytes: int = 0) -> tuple[StepRecord, ...]:
     """Telemetry of rank 0; ``grows_bytes`` more at each step."""
     capacity = spec.gpu.memory_bytes

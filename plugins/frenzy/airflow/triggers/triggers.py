@@ -3,6 +3,9 @@
 A trigger keeps nothing: whatever it knows it can learn again from the API and the run directory,
 so that one that was away for hours, or moved to another process, simply goes on. It never
 raises; what is broken now may work at the next look.
+
+A triggerer whose event loop stood still loses its triggers to another. When it is back, it cancels them as it
+does those of tasks that a person ended, which it cannot tell apart (``RunTrigger.on_kill``).
 """
 
 from __future__ import annotations
@@ -39,7 +42,6 @@ from frenzy.ports import WorkersAccount, WorkersState, telemetry_records
 _CANCEL_GRACE_S: Final = 2.0
 # Airflow gives on_kill 30 s.
 _CANCEL_PATIENCE_S: Final = 20.0
-_STATE_PATIENCE_S: Final = 5.0
 _RESULT_PATIENCE_S: Final = 2.0
 _SETTINGS_RETRY_S: Final = 5.0
 # In place of an attempt's number: that of the attempt which is placed.
@@ -49,6 +51,7 @@ _LONG_S: Final = 1e9
 _unfinished: set[asyncio.Task[None]] = set()
 # States of a task that a person has ended; in any other it was cleared and runs again.
 _ENDED_BY_HAND: Final = frozenset({"failed", "success", "skipped", "removed", "upstream_failed"})
+_DEFERRED: Final = "deferred"
 
 
 class RunTrigger(BaseTrigger):
@@ -78,7 +81,7 @@ class RunTrigger(BaseTrigger):
             await asyncio.sleep(retry_s)
 
     async def on_kill(self) -> None:
-        """A person ended the task: cancel the run. A task that was only cleared goes on by itself.
+        """A person ended the task: cancel the run. A task that was cleared, or waits in another triggerer, goes on.
 
         The triggerer cancels a trigger again every second until it is through, this method
         included: the work is a task of its own, which that does not reach.
@@ -89,10 +92,17 @@ class RunTrigger(BaseTrigger):
         await asyncio.shield(work)
 
     async def _after_kill(self) -> None:
-        if await self.was_ended_by_hand():
-            await self.cancel()
-        else:
+        try:
+            state, trigger_id = await self._task_now()
+        except FrenzyError as error:
+            self.log.warning("The state of %s is not known, so nothing is ended: %s", self.task_id, error)
+            return
+        if state == _DEFERRED and trigger_id == self.trigger_id:
+            self.log.info("Another triggerer has this trigger now.")
+        elif state not in _ENDED_BY_HAND:
             await self.let_go()
+        elif not await self.has_come():
+            await self.cancel()
 
     async def cancel(self) -> None:
         await self.send(api.cancel(self.run_key, CancelRun(reason=self.ended_by_hand)), patience_s=_CANCEL_PATIENCE_S)
@@ -104,22 +114,24 @@ class RunTrigger(BaseTrigger):
     async def let_go(self) -> None:
         """The task was cleared; nothing to do unless a subclass says so."""
 
-    async def was_ended_by_hand(self) -> bool:
-        """Whether the task is over in Airflow (or gone); yes also when that cannot be found out.
+    async def has_come(self) -> bool:
+        """Whether the ledger has what is waited for: then the task ended from this trigger in another triggerer."""
+        raise NotImplementedError
+
+    async def _task_now(self) -> tuple[str | None, int | None]:
+        """The state of the task in Airflow and its trigger, however long that cannot be asked. Raises PermanentError.
 
         Asked over HTTP: the triggerer's own way takes its first caller many seconds.
         """
         task = self.task_instance
-        if task is None:
-            return True
+        assert task is not None  # nothing but tasks waits for these triggers
         map_index = -1 if task.map_index is None else task.map_index
         call = task_instance(task.dag_id, task.run_id, task.task_id, map_index)
         try:
-            found = await self.send(call, patience_s=_STATE_PATIENCE_S)
-        except FrenzyError as error:
-            self.log.warning("The state of %s is not known (%s); it counts as ended.", self.task_id, error)
-            return True
-        return found["state"] in _ENDED_BY_HAND
+            found = await self.send(call, patience_s=_LONG_S)
+        except NotFoundError:
+            return "removed", None
+        return found["state"], (found["trigger"] or {}).get("id")
 
 
 class PlaceTrigger(RunTrigger):
@@ -158,6 +170,9 @@ class PlaceTrigger(RunTrigger):
             except FrenzyError as error:
                 self.log.warning("The queue could not be read: %s", error)
             await asyncio.sleep(workers().settings.poll_s)
+
+    async def has_come(self) -> bool:
+        return bool((await self.send(api.place(self.run_key))).status is not PlaceStatus.WAITING)
 
     def _is_long(self, row: QueueRow) -> bool:
         return self.notice_after_s is not None and time.time() - row.waiting_since_s >= self.notice_after_s
@@ -311,6 +326,10 @@ class AttemptTrigger(RunTrigger):
         if not records:
             return None
         return progress_of(records, num_ranks=bounds.num_ranks, checkpoint_step=saved, policy=MonitorPolicy())
+
+    async def has_come(self) -> bool:
+        view = await self.send(api.run_view(self.run_key))
+        return not any(each.is_live and self.attempt in (PLACED, each.attempt) for each in view.attempts)
 
     async def cancel(self) -> None:
         """Stop the workers at once, then free their GPUs: nobody else may be there to do it."""

@@ -61,6 +61,9 @@ class PrepareTrigger(RunTrigger):
         await asyncio.to_thread(reach.preparer.stop, self.run_key)
         return STOPPED
 
+    async def has_come(self) -> bool:
+        return (await self.send(api.run_view(self.run_key))).run.prepared is not None
+
     async def cancel(self) -> None:
         """The task was ended by hand; one that was cleared finds the pod at work."""
         stop = asyncio.to_thread(lambda: workers().preparer.stop(self.run_key))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -168,6 +169,16 @@ def test_a_task_that_a_person_ended_cancels_the_run_and_ends_the_pod(world: Worl
 
     run_async(kill())
     assert world.view(run.run_key).run.state is JobState.CANCELLED
+
+
+def test_a_task_that_ended_with_its_data_in_another_triggerer_keeps_the_run(world: World, run_async: Run) -> None:
+    run = world.registered().run
+    trigger = deferred(world, run)
+    with world.services.ledger.transaction() as tx:
+        tx.put_run(replace(run, prepared=found_of(run)))
+    belongs_to(trigger, world, "train.prepare", "success")
+    run_async(trigger.on_kill())
+    assert not world.view(run.run_key).run.cancel_requested
 
 
 def test_reconciliation_ends_what_prepares_for_a_run_that_is_over(world: World) -> None:

@@ -66,3 +66,11 @@ def test_ending_the_place_task_takes_the_run_out_of_the_queue(world: World, run_
     belongs_to(trigger, world, "train.place", "failed")
     run_async(trigger.on_kill())
     assert world.view(run.run_key).run.state is JobState.CANCELLED
+
+
+def test_a_task_that_another_triggerer_ended_at_its_place_keeps_the_run(world: World, run_async: Run) -> None:
+    spec = world.placed()
+    trigger = PlaceTrigger(run_key=spec.run_key, conn_id=CONN)
+    belongs_to(trigger, world, "train.place", "success")
+    run_async(trigger.on_kill())
+    assert world.view(spec.run_key).run.state is JobState.PLACED

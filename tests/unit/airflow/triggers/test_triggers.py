@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 from tests.unit.airflow.conftest import World
-from tests.unit.airflow.triggering import CONN, Run, belongs_to, held, of, started, until
+from tests.unit.airflow.triggering import CONN, Run, belongs_to, held, moved, of, result, started, until
 
 from frenzy.airflow.connection import api_client
 from frenzy.airflow.tasks.settle import end_unwatched
 from frenzy.airflow.triggers.triggers import LaunchTrigger, MonitorTrigger
+from frenzy.app.settlement import end_attempt
 from frenzy.core.runs.ledger import JobState
+from frenzy.core.runs.protocol import EndReport
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.launch import LaunchSpec
+from frenzy.core.values.run_files import ExitCode
 from frenzy.ports import WorkersState
 
 
@@ -64,6 +67,50 @@ def test_clearing_the_launch_task_stops_the_workers_but_not_the_run(world: World
     belongs_to(trigger, world, "train.launch", None)
     run_async(trigger.on_kill())
     assert world.launcher.stopped == [(spec.run_key, 1, 0.5)], "with the time to write a checkpoint"
+    assert not world.view(spec.run_key).run.cancel_requested
+
+
+def test_a_task_that_waits_for_another_trigger_was_cleared(world: World, run_async: Run) -> None:
+    spec = started(world)
+    trigger = of(LaunchTrigger, spec)
+    moved(trigger, world, "train.launch")
+    trigger.trigger_id = 6
+    run_async(trigger.on_kill())
+    assert world.launcher.stopped == [(spec.run_key, 1, 0.5)]
+
+
+@pytest.mark.parametrize("kind", [LaunchTrigger, MonitorTrigger])
+def test_a_trigger_that_another_triggerer_has_now_leaves_the_training_alone(
+    world: World, run_async: Run, kind: Any
+) -> None:
+    spec = started(world)
+    trigger = of(kind, spec)
+    moved(trigger, world, "train.launch")
+    run_async(trigger.on_kill())
+    assert world.launcher.stopped == []
+    assert not world.view(spec.run_key).run.cancel_requested
+
+
+@pytest.mark.parametrize("kind", [LaunchTrigger, MonitorTrigger])
+def test_a_task_that_ended_with_its_attempt_in_another_triggerer_cancels_nothing(
+    world: World, run_async: Run, kind: Any
+) -> None:
+    spec = started(world)
+    trigger = of(kind, spec)
+    run_async(trigger.spec())
+    end_attempt(world.services, spec.run_key, 1, EndReport(result=result(ExitCode.CHECKPOINTED)))
+    belongs_to(trigger, world, "train.launch", "success")
+    run_async(trigger.on_kill())
+    assert not world.view(spec.run_key).run.cancel_requested
+
+
+def test_nothing_is_ended_while_the_state_of_the_task_is_not_known(world: World, run_async: Run) -> None:
+    spec = started(world)
+    trigger = of(LaunchTrigger, spec)
+    belongs_to(trigger, world, "train.launch", "failed")
+    world.airflow.refuses = True
+    run_async(trigger.on_kill())
+    assert world.launcher.state(spec) is WorkersState.ALIVE
     assert not world.view(spec.run_key).run.cancel_requested
 
 
