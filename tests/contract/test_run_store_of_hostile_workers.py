@@ -211,6 +211,47 @@ def test_a_result_that_is_no_document_counts_as_none(store: FsspecRunStore, atte
     assert store.result(KEY, 1) is None
 
 
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"last_step": -1},
+        {"total_steps": 10**9 + 1},
+        {"exit_code": 2**31},
+        {"first_failing_rank": -1},
+        {"resumed_from_step": 10**30},
+    ],
+)
+def test_a_result_that_no_message_could_carry_counts_as_a_crash(
+    store: FsspecRunStore, attempt: Path, lie: dict[str, int]
+) -> None:
+    document = {"exit_code": 1, "last_step": 5, "total_steps": 10, "releases": {"torch": "2.6.0"}} | lie
+    (attempt / "result.json").write_text(json.dumps(document))
+    result = store.result(KEY, 1)
+    assert result is not None
+    assert (result.exit_code, result.last_step, result.total_steps) == (1, 0, 0)
+    assert "not possible" in result.detail
+
+
+@pytest.mark.parametrize("character", [b"x", b"\xff", "\U0001f600".encode(), rb"\ud800"])
+def test_the_words_of_a_result_are_few_and_can_be_sent(store: FsspecRunStore, attempt: Path, character: bytes) -> None:
+    written = {"exit_code": 3, "last_step": 5, "total_steps": 10, "detail": "!", "releases": {"torch": "x" * 1_000}}
+    detail = character * (60_000 // len(character))
+    (attempt / "result.json").write_bytes(json.dumps(written).encode().replace(b"!", detail))
+    result = store.result(KEY, 1)
+    assert result is not None
+    assert (result.exit_code, result.releases) == (3, {})
+    assert len(codec.dumps(result)) < 16 * 1024
+    result.detail.encode()
+
+
+def test_a_checkpoint_of_a_step_that_no_run_has_does_not_exist(store: FsspecRunStore, attempt: Path) -> None:
+    for step in (7, 10**9 + 1):
+        folder = attempt.parent / f"checkpoints/step-{step}"
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text(values.manifest_text(step))
+    assert store.checkpoint_steps(KEY) == (7,)
+
+
 def test_lines_that_are_no_records_of_possible_ranks_are_told_of_once(
     store: FsspecRunStore, attempt: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,6 +18,7 @@ import fsspec
 from frenzy.adapters.files.telemetry_files import MOST_SHOWN, TelemetryFiles, shown
 from frenzy.adapters.files.trees import LocalTree, RemoteTree, Tree
 from frenzy.core.lifecycle.checkpoint_manifest import CheckpointManifest, complete_manifest, step_of_folder
+from frenzy.core.lifecycle.evidence import ANY_ATTEMPT, believed_result
 from frenzy.core.runs.log_part import LogPart, log_part_of, read_hiding
 from frenzy.core.runs.tracked_run import TRACKERS, TrackedRun
 from frenzy.core.values import codec
@@ -157,21 +158,16 @@ class FsspecRunStore:
         return None if text is None else codec.loads(LaunchSpec, text)
 
     def result(self, run_key: str, attempt: int) -> AttemptResult | None:
-        """The workers' account, with a checkpoint that exists; one that cannot be read counts as none."""
-        place = RunPaths(run_key).result(attempt)
-        text = self._get(place, _MOST_RESULT_BYTES)
-        if text is None:
-            return None
-        try:
-            result = codec.loads(AttemptResult, text)
-        except ContractError as error:
-            logger.warning("%s cannot be read: %s", place, shown(str(error)))
-            return None
-        if result.checkpoint_step is None:
-            return result
-        steps = self.checkpoint_steps(run_key)
-        known = result.checkpoint_step in steps
-        return result if known else replace(result, checkpoint_step=max(steps, default=None))
+        """The workers' account, with a checkpoint that exists; one that cannot be read counts as none.
+
+        One that no message could carry is a crash: it would keep the end of other runs' attempts from the ledger.
+        """
+        result = self._decoded(AttemptResult, RunPaths(run_key).result(attempt), _MOST_RESULT_BYTES)
+        if result is not None and result.checkpoint_step is not None:
+            steps = self.checkpoint_steps(run_key)
+            known = result.checkpoint_step in steps
+            result = result if known else replace(result, checkpoint_step=max(steps, default=None))
+        return None if result is None else believed_result(result, ANY_ATTEMPT)
 
     def telemetry(self, run_key: str, attempt: int, cursor: TelemetryCursor) -> TelemetryPage:
         return TelemetryFiles(self._files, RunPaths(run_key), attempt).since(cursor)

@@ -10,6 +10,7 @@ from typing import Final
 from frenzy.core.lifecycle.resume import ParallelLayout
 from frenzy.core.values import codec
 from frenzy.core.values.errors import ContractError
+from frenzy.core.values.job import MAX_STEPS
 
 MANIFEST_NAME: Final = "manifest.json"
 STATE_FORMAT: Final = "frenzy-fragments-1"
@@ -17,7 +18,7 @@ STATE_FORMAT: Final = "frenzy-fragments-1"
 SCRIPT_FORMAT: Final = "frenzy-script-1"
 # How files begin that hold what is not trained.
 FROZEN_FILES: Final = "frozen-"
-_STEP_FOLDER: Final = re.compile(r"step-(0|[1-9][0-9]{0,11})")
+_STEP_FOLDER: Final = re.compile(r"step-(0|[1-9][0-9]{0,9})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,8 @@ def step_folder(step: int) -> str:
 def step_of_folder(folder: str) -> int | None:
     """The step a folder name stands for; None when it is no checkpoint's folder."""
     match = _STEP_FOLDER.fullmatch(folder)
-    return int(match[1]) if match else None
+    step = int(match[1]) if match else None
+    return step if step is not None and step <= MAX_STEPS else None
 
 
 def complete_manifest(text: str | bytes | None, step: int, sizes: Mapping[str, int]) -> CheckpointManifest:

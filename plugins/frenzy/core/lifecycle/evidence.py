@@ -7,6 +7,7 @@ the ledger alone, never from the run directory.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Final
@@ -16,6 +17,7 @@ from frenzy.core.runs.ledger import Attempt, RunRecord
 from frenzy.core.runs.protocol import EndReport, PressureReport, ProgressReport
 from frenzy.core.runs.steps import total_steps
 from frenzy.core.values.errors import ContractError, Reason, ReasonCode
+from frenzy.core.values.job import MAX_STEPS
 from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.peak_memory import PeakMemory
 from frenzy.core.values.run_files import REASON_BY_EXIT, ExitCode
@@ -32,7 +34,7 @@ _LONGEST_STEP_S: Final = 30 * 86400.0
 _MOST_TOKENS_PER_S: Final = 1e12
 # Clocks of machines differ.
 _CLOCK_MARGIN_S: Final = 600.0
-_LONGEST_TEXT: Final = 4_000
+_MOST_TEXT_BYTES: Final = 4_000
 _CRASHED: Final = 1
 
 PRESSURE_REASONS: Final = frozenset(
@@ -76,6 +78,12 @@ class Bounds:
         if result.stopped_early and self.may_stop_early:
             return result.total_steps
         return self.total_steps or result.total_steps
+
+
+# Of whatever attempt: a message about it carries nothing else.
+ANY_ATTEMPT: Final = Bounds(
+    num_ranks=2**31, most_steps=MAX_STEPS, total_steps=None, until_s=math.inf, may_stop_early=True
+)
 
 
 def bounds_of(run: RunRecord, attempt: Attempt, now_s: float) -> Bounds:
@@ -130,8 +138,7 @@ def believed_result(result: AttemptResult, bounds: Bounds) -> AttemptResult:
         return AttemptResult(exit_code=_CRASHED, last_step=0, total_steps=bounds.total_steps or 0, detail=detail)
     began = result.total_steps > 0 or result.last_step > 0
     total = bounds.last_of(result) if began else 0
-    text = printable(result.detail)[:_LONGEST_TEXT]
-    return replace(result, total_steps=total, detail=text, releases=believed_releases(result.releases))
+    return replace(result, total_steps=total, detail=_cut(result.detail), releases=believed_releases(result.releases))
 
 
 def believed_end(report: EndReport, attempt: Attempt, bounds: Bounds) -> EndReport:
@@ -150,8 +157,13 @@ def believed_end(report: EndReport, attempt: Attempt, bounds: Bounds) -> EndRepo
 
 def believed_reason(reason: Reason) -> Reason:
     """``reason`` in words of bounded length that a terminal only shows."""
-    remedy = None if reason.remedy is None else printable(reason.remedy)[:_LONGEST_TEXT]
-    return Reason(code=reason.code, detail=printable(reason.detail)[:_LONGEST_TEXT], remedy=remedy)
+    remedy = None if reason.remedy is None else _cut(reason.remedy)
+    return Reason(code=reason.code, detail=_cut(reason.detail), remedy=remedy)
+
+
+def _cut(text: str) -> str:
+    """By its bytes: a message writes a character in so many as twelve."""
+    return printable(text).encode()[:_MOST_TEXT_BYTES].decode(errors="ignore")
 
 
 def check_progress(message: ProgressReport, bounds: Bounds) -> None:

@@ -14,8 +14,8 @@ from frenzy.core.values import codec
 from frenzy.core.values.codec import OMITTED_IF_EMPTY, Inlining
 from frenzy.core.values.peak_memory import KEYS_IN_A_STEP, PeakMemory
 
-# All but tabs and line ends: they move a terminal's cursor, and worse.
-_CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# All but tabs and line ends: they move a terminal's cursor, and worse. Halves of characters no message can carry.
+_NOT_SHOWN: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,4 +154,4 @@ def _fold(ranks: list[StepRecord]) -> StepPeak:
 
 def printable(text: str) -> str:
     """``text`` without what a terminal or a log would not show but obey; a carriage return ends a line."""
-    return _CONTROL_CHARACTERS.sub("", re.sub(r"\r\n?", "\n", text))
+    return _NOT_SHOWN.sub("", re.sub(r"\r\n?", "\n", text))

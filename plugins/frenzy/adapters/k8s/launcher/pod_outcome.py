@@ -34,6 +34,7 @@ from frenzy.adapters.k8s.reasons import (
 )
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.run_files import how_ended
+from frenzy.core.values.telemetry import printable
 
 PodJson = Mapping[str, Any]
 
@@ -135,9 +136,9 @@ def final_message(end: PodEnd) -> str:
     """One sentence: from the trainer's termination message if it is one, else what the cluster says."""
     try:
         said = json.loads(end.message)["detail"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return end.detail
-    return f"{end.pod}: {said}" if said else end.detail
+    return f"{end.pod}: {printable(str(said))}" if said else end.detail
 
 
 def decisive(ends: Iterable[PodEnd]) -> PodEnd | None:

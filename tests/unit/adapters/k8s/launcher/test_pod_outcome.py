@@ -308,7 +308,14 @@ def test_only_nodes_of_the_placement_are_blamed_and_never_for_what_the_job_did()
     assert nodes_to_blame(found, ("a", "b", "c")) == ("b",)
 
 
-@pytest.mark.parametrize("message", ["", "not JSON", '{"detail": ""}', "[1]", '"text"'])
+@pytest.mark.parametrize("message", ["", "not JSON", '{"detail": ""}', "[1]", '"text"', "[" * 4096])
 def test_a_termination_message_of_any_form_leaves_a_sentence(message: str) -> None:
     end = PodEnd(pod="p", node_rank=0, code=ReasonCode.WORKER_CRASHED, detail="Pod p: gone.", at_s=1.0, message=message)
     assert final_message(end) == "Pod p: gone."
+
+
+def test_a_termination_message_says_only_what_can_be_sent() -> None:
+    """Half a character has the API refuse the end of the attempt, whose GPUs then stay held."""
+    message = r'{"detail": "over\ud800 \u001b[2Jthere"}'
+    end = PodEnd(pod="p", node_rank=0, code=ReasonCode.WORKER_CRASHED, detail="", at_s=1.0, message=message)
+    assert final_message(end) == "p: over [2Jthere"
