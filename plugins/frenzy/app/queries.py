@@ -42,7 +42,9 @@ from frenzy.core.runs.views import (
     RankMemory,
     RunningRow,
 )
-from frenzy.core.scheduling import explain as explain_placement
+from frenzy.core.scheduling import Explanation as Decided
+from frenzy.core.scheduling import explain as explain_decision
+from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.telemetry import StepPeak, StepRecord, fold_steps
 from frenzy.core.values.units import format_bytes
 from frenzy.ports import LedgerTx
@@ -341,7 +343,8 @@ def explain(services: Services, run_key: str) -> Explanation:
         if run.state is JobState.QUEUED:
             lines += _waiting_lines(tx, services, run_key, now_s)
         elif run.state is JobState.RUNNING:
-            lines += _placement_lines(tx, services, run_key, now_s)
+            told = _decided(tx, services, run_key, now_s)
+            lines += () if told is None else told.lines
         if run.reason is not None and run.state in FINAL_STATES:
             lines += [line for line in (run.reason.sentence, run.reason.remedy) if line]
     shown = tuple(without_masked(each, run) for each in lines)
@@ -390,14 +393,23 @@ def _waiting_lines(tx: LedgerTx, services: Services, run_key: str, now_s: float)
         plans = ", ".join(each.plan_id for each in entry.plans[:_PLANS_NAMED])
         more = len(entry.plans) - _PLANS_NAMED
         yield f"After {after.plan_id} it takes {plans}{f' or one of {more} more' if more > 0 else ''}."
-    if entry.hold is not None:
-        yield f"It waits: {entry.hold.code}: {entry.hold.sentence}"
-    yield from _placement_lines(tx, services, run_key, now_s)
-    if entry.hold is not None and entry.hold.remedy:
-        yield f"What would help: {entry.hold.remedy}"
+    told = _decided(tx, services, run_key, now_s)
+    if told is None or (told.reason is None and _is_for_a_move(entry)):
+        told = Decided(entry.hold, ())
+    if told.reason is not None:
+        yield f"It waits: {told.reason.code}: {told.reason.sentence}"
+    yield from told.lines
+    if told.reason is not None and told.reason.remedy:
+        yield f"What would help: {told.reason.remedy}"
 
 
-def _placement_lines(tx: LedgerTx, services: Services, run_key: str, now_s: float) -> Iterable[str]:
+def _is_for_a_move(entry: QueueEntry) -> bool:
+    """Whether it was decided to start, and waits for GPUs that a job still leaves: only the pass sees that."""
+    return entry.hold is not None and entry.hold.code is ReasonCode.WAITING_FOR_MOVE
+
+
+def _decided(tx: LedgerTx, services: Services, run_key: str, now_s: float) -> Decided | None:
+    """What a decision at ``now_s`` says of the run; None where it is not asked about it."""
     facts = scheduling_facts(tx, services, now_s)
-    if run_key in {*(each.run_key for each in facts.queued), *(each.run_key for each in facts.running)}:
-        yield from explain_placement(facts, run_key, now_s, services.current_policy).lines
+    known = {*(each.run_key for each in facts.queued), *(each.run_key for each in facts.running)}
+    return explain_decision(facts, run_key, now_s, services.current_policy) if run_key in known else None

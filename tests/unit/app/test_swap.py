@@ -78,6 +78,7 @@ def test_what_both_were_told_can_be_read_later(holder: Airflow, scheduler: Scrip
     waiting = "\n".join(explain(pressed.services, pressed.key).lines)
     assert "MEMORY_PRESSURE_FORECAST" in waiting
     assert "It waits: WAITING_FOR_MOVE: Starts as " in waiting
+    assert "It would start now" not in waiting
     with pressed.services.ledger.reading() as tx:
         entry = tx.queue_entry(pressed.key)
     assert entry is not None

@@ -16,7 +16,7 @@ from frenzy.core.scheduling.engine.policy_settings import (
     with_queues,
 )
 from frenzy.core.scheduling.engine.state import SchedulingState, apply_actions
-from frenzy.core.scheduling.explain import Explanation, OptionView, Outcome, explain
+from frenzy.core.scheduling.explain import Explanation, explain
 from frenzy.core.scheduling.schedule import decide, schedule
 
 __all__ = [
@@ -25,8 +25,6 @@ __all__ = [
     "Explanation",
     "FifoPolicy",
     "HasPolicy",
-    "OptionView",
-    "Outcome",
     "PaperPolicy",
     "Policy",
     "SchedulingState",

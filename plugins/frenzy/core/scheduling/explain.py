@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from enum import StrEnum
 from itertools import islice
+from typing import NamedTuple
 
 from frenzy.core.scheduling.better_plans import better_plans
 from frenzy.core.scheduling.engine.deadlines import deadline_sentence, running_sentence
@@ -23,9 +22,8 @@ from frenzy.core.scheduling.reasons.holds import Decision, Judge, why_this_plan
 from frenzy.core.scheduling.reasons.remedies import Trials, Untold, smallest_of_each_type
 from frenzy.core.scheduling.schedule import as_state, decide, decision_of, holds
 from frenzy.core.values.cluster import Placement
-from frenzy.core.values.errors import Reason, ReasonCode, SpecError, Violation
-from frenzy.core.values.resource_plan import ResourcePlan
-from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob, SchedulingFacts, Start
+from frenzy.core.values.errors import Reason, SpecError, Violation
+from frenzy.core.values.scheduling_facts import Hold, RunningJob, SchedulingFacts, Start
 from frenzy.core.values.units import counted
 
 _MAX_OPTIONS_SHOWN = 5
@@ -36,85 +34,65 @@ _MAX_TYPES_TRIED = 4
 _MOST_LOOKS = 200_000
 
 
-class Outcome(StrEnum):
-    RUNS = "runs"
-    STARTS = "starts"
-    WAITS = "waits"
+class Explanation(NamedTuple):
+    """reason: why the job waits; None where it runs, or would start. lines: further sentences, in reading order."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptionView:
-    """One plan of a waiting job, and what it found."""
-
-    plan: ResourcePlan
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
-    """What the scheduler does with one job, and why.
-
-    plan, placement: of a job that runs or would start. position, expected_start_s: of one that
-    waits. deadline: what comes of it. held: who has the GPUs that it could take, and for how long.
-    counterfactuals: changes that were tried and would start it now, or move it to a better plan, one sentence each.
-    holders: who does not move for it, though its memory exceeded its GPUs, likewise.
-    """
-
-    run_key: str
-    job_name: str
-    outcome: Outcome
-    reason: Reason
-    plan: ResourcePlan | None = None
-    placement: Placement | None = None
-    position: int | None = None
-    expected_start_s: float | None = None
-    deadline: str | None = None
-    options: tuple[OptionView, ...] = ()
-    held: tuple[str, ...] = ()
-    counterfactuals: tuple[str, ...] = ()
-    holders: tuple[str, ...] = ()
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """Sentences beyond the reason's own, in reading order, each true by itself."""
-        position = (f"It is number {self.position} in the queue.",) if self.position is not None else ()
-        deadline = (self.deadline,) if self.deadline is not None else ()
-        shown = tuple(ranked.sentence for ranked in self.options[:_MAX_OPTIONS_SHOWN])
-        left = len(self.options) - len(shown)
-        rest = (f"{left} more {'plan needs' if left == 1 else 'plans need'} other GPUs.",) if left > 0 else ()
-        return (*position, *deadline, *shown, *rest, *self.held, *self.holders, *self.counterfactuals)
+    reason: Reason | None
+    lines: tuple[str, ...]
 
 
 def explain(facts: SchedulingFacts, run_key: str, now_s: float, policy: Policy) -> Explanation:
     """Why ``run_key`` is where it is. Raises SpecError when it neither waits nor runs."""
     waiting = next((job for job in facts.queued if job.run_key == run_key), None)
-    if waiting is None:
-        return _running(facts, run_key, now_s, policy)
+    running = next((job for job in facts.running if job.run_key == run_key), None)
+    if waiting is None and running is None:
+        raise SpecError([Violation(path="run_key", value=repr(run_key), allowed="name a run that waits or runs")])
+    if waiting is None and running is not None:
+        return Explanation(None, tuple(_of_running(facts, running, now_s, policy)))
     decision = decision_of(facts, now_s, policy)
     start = next((each for each in decision.actions if isinstance(each, Start) and each.run_key == run_key), None)
     if start is not None:
-        return _starting(waiting, start, decision)
-    judge = Judge(decision)
+        return Explanation(None, tuple(_of_start(decision, start)))
     hold = next(each for each in holds(decision) if each.run_key == run_key)
-    entry = next(each for each in decision.after.waiting if each.run_key == run_key)
-    return Explanation(
-        run_key=run_key,
-        job_name=waiting.job_name,
-        outcome=Outcome.WAITS,
-        reason=hold.reason,
-        position=hold.position,
-        expected_start_s=hold.expected_start_s,
-        deadline=deadline_sentence(decision.after, entry, now_s),
-        # None of a job whose old workers are still there: it had no turn.
-        options=() if run_key in decision.after.running else _options(judge, entry),
-        held=tuple(_held(decision.after, entry, now_s)),
-        counterfactuals=_counterfactuals(Trials(facts, facts, now_s, policy, decide, _MOST_LOOKS), entry),
-        holders=tuple(islice(_who_stays(facts, entry, now_s, policy), _MAX_HOLDERS_SHOWN)),
-    )
+    return Explanation(hold.reason, tuple(_of_waiting(decision, hold)))
 
 
-def _options(judge: Judge, entry: Entry) -> tuple[OptionView, ...]:
-    return tuple(OptionView(plan=each.plan, sentence=judge.option(entry, each)) for each in entry.others.listed)
+def _of_running(facts: SchedulingFacts, job: RunningJob, now_s: float, policy: Policy) -> Iterator[str]:
+    deadline = running_sentence(job, now_s)
+    if deadline is not None:
+        yield deadline
+    yield from better_plans(facts, job, now_s, policy)
+
+
+def _of_start(decision: Decision, start: Start) -> Iterator[str]:
+    yield f"It would start now as {start.plan.plan_id} on {_nodes(start.placement)}."
+    job = next(each for each in decision.facts.queued if each.run_key == start.run_key)
+    why = why_this_plan(decision, job, start.plan)
+    yield f"Why this plan: {why.code}: {why.sentence}"
+
+
+def _of_waiting(decision: Decision, hold: Hold) -> Iterator[str]:
+    state, now_s, entry = decision.after, decision.now_s, decision.served[hold.position - 1]
+    yield f"It is number {hold.position} in the queue."
+    deadline = deadline_sentence(state, entry, now_s)
+    if deadline is not None:
+        yield deadline
+    if entry.run_key not in state.running:  # else it had no turn
+        yield from _options(Judge(decision), entry)
+    yield from _held(state, entry, now_s)
+    yield from islice(_who_stays(decision, entry), _MAX_HOLDERS_SHOWN)
+    trials = Trials(decision.facts, decision.facts, now_s, decision.policy, decide, _MOST_LOOKS)
+    with suppress(Untold):
+        for change in _helpful(trials, entry):
+            yield f"With {change} it would start now."
+
+
+def _options(judge: Judge, entry: Entry) -> Iterator[str]:
+    options = entry.others.listed
+    yield from (judge.option(entry, each) for each in options[:_MAX_OPTIONS_SHOWN])
+    left = len(options) - _MAX_OPTIONS_SHOWN
+    if left > 0:
+        yield f"{left} more {'plan needs' if left == 1 else 'plans need'} other GPUs."
 
 
 def _held(state: SchedulingState, entry: Entry, now_s: float) -> Iterator[str]:
@@ -133,67 +111,20 @@ def _until(job: RunningJob, now_s: float) -> str:
     return f"{job.job_name} ({counted(job.plan.num_gpus, 'GPU')}{left})"
 
 
-def _who_stays(facts: SchedulingFacts, entry: Entry, now_s: float, policy: Policy) -> Iterator[str]:
+def _who_stays(decision: Decision, entry: Entry) -> Iterator[str]:
     """Of a job under memory pressure: why those that hold larger GPUs do not move for it."""
-    if not entry.job.memory_constrained or not isinstance(policy, HasPolicy):
-        return
-    for job, refusal in refusals(as_state(facts, policy), entry, now_s, policy):
-        yield f"{job.job_name} keeps {_nodes(job.placement)}: {refusal}."
-
-
-def _running(facts: SchedulingFacts, run_key: str, now_s: float, policy: Policy) -> Explanation:
-    job = next((job for job in facts.running if job.run_key == run_key), None)
-    if job is None:
-        allowed = "name a run that waits or runs"
-        raise SpecError([Violation(path="run_key", value=repr(run_key), allowed=allowed)])
-    detail = f"{job.job_name} runs {job.plan.plan_id} on {_nodes(job.placement)}."
-    return Explanation(
-        run_key=run_key,
-        job_name=job.job_name,
-        outcome=Outcome.RUNS,
-        reason=Reason(code=_code_of_running(job), detail=detail),
-        plan=job.plan,
-        placement=job.placement,
-        deadline=running_sentence(job, now_s),
-        counterfactuals=tuple(better_plans(facts, job, now_s, policy)),
-    )
-
-
-def _code_of_running(job: RunningJob) -> ReasonCode:
-    """Whether it has its best plan, one that its memory made it take, or the best that could be had."""
-    if job.memory_constrained:
-        return ReasonCode.MOVED_FOR_MEMORY
-    return ReasonCode.BEST_PLAN if job.plan in job.plans[:1] else ReasonCode.BEST_PLAN_NOW
-
-
-def _starting(job: QueuedJob, start: Start, decision: Decision) -> Explanation:
-    why = why_this_plan(decision, job, start.plan)
-    which = ", its best plan," if why.code is ReasonCode.BEST_PLAN else ""
-    where = "one node" if len(start.placement.allocations) == 1 else "the fewest nodes that hold it"
-    detail = f"{job.job_name} starts {start.plan.plan_id}{which} on {where}: {_nodes(start.placement)}. {why.detail}"
-    return Explanation(
-        run_key=job.run_key,
-        job_name=job.job_name,
-        outcome=Outcome.STARTS,
-        reason=replace(why, detail=detail.rstrip()),
-        plan=start.plan,
-        placement=start.placement,
-    )
+    policy = decision.policy
+    if entry.job.memory_constrained and isinstance(policy, HasPolicy):
+        for job, refusal in refusals(as_state(decision.facts, policy), entry, decision.now_s, policy):
+            yield f"{job.job_name} keeps {_nodes(job.placement)}: {refusal}."
 
 
 def _nodes(placement: Placement) -> str:
     return listed([f"{each.node} ({each.num_gpus})" for each in placement.allocations], last="and", more="more nodes")
 
 
-def _counterfactuals(trials: Trials, entry: Entry) -> tuple[str, ...]:
-    """Changes that were tried, one at a time, and would start the job now."""
-    found: list[str] = []
-    with suppress(Untold):
-        found.extend(f"With {change} it would start now." for change in _helpful(trials, entry))
-    return tuple(found)
-
-
 def _helpful(trials: Trials, entry: Entry) -> Iterator[str]:
+    """Changes that were tried, one at a time, and would start the job now."""
     job = entry.queued
     for ranked in smallest_of_each_type(entry, trials.facts.cluster)[:_MAX_TYPES_TRIED]:
         num_gpus = trials.fewest(entry, ranked.gpu_type)

@@ -10,7 +10,6 @@ from tests.unit.core.has_world import EASY, by_job, elastic, facts, gpu_type, no
 
 from frenzy.core.scheduling import BackfillPolicy, HasPolicy, explain, schedule
 from frenzy.core.scheduling.engine.wording import about
-from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.job import Objective
 from frenzy.core.values.queue_rules import QueueRules, Quota, TeamRule
 from frenzy.core.values.scheduling_facts import Elasticity, Resize, SchedulingFacts
@@ -23,7 +22,7 @@ NODES = [node("f", "fast", 4), node("s", "slow", 1)]
 
 
 def told(there: SchedulingFacts, policy: HasPolicy | BackfillPolicy = HAS) -> tuple[str, ...]:
-    return explain(there, "mine", NOW_S, policy).counterfactuals
+    return explain(there, "mine", NOW_S, policy).lines
 
 
 def held_up(job: object = None) -> SchedulingFacts:
@@ -53,16 +52,6 @@ def test_a_job_that_outlived_its_estimate_is_told_what_would_move_it() -> None:
     late = replace(on(JOB, PLANS[-1], ("s", 1)), work_left=0.5 * NOW_S / PLANS[-1].predicted_run_s)
     assert late.progress(NOW_S) > late.work_left
     assert told(held_up(late))[1].startswith("1 more idle fast would make it move to 1xfast-z2-mb1 now")
-
-
-def test_a_running_job_is_said_to_have_its_best_plan_only_if_it_has() -> None:
-    def code_of(there: SchedulingFacts) -> ReasonCode:
-        return explain(there, "mine", NOW_S, HAS).reason.code
-
-    assert code_of(held_up()) is ReasonCode.BEST_PLAN_NOW
-    assert code_of(facts(NODES, [], [on(JOB, PLANS[0], ("f", 4))])) is ReasonCode.BEST_PLAN
-    pressed = replace(on(JOB, PLANS[-1], ("s", 1)), memory_constrained=True)
-    assert code_of(facts(NODES, [], [pressed])) is ReasonCode.MOVED_FOR_MEMORY
 
 
 def test_cards_of_many_times_the_memory_are_no_advice() -> None:

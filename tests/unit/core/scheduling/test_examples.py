@@ -10,7 +10,6 @@ from tests.unit.core.has_world import elastic, facts, gpu_type, held, node, plan
 from frenzy.core.scheduling import (
     BackfillPolicy,
     HasPolicy,
-    Outcome,
     PaperPolicy,
     Policy,
     SchedulingState,
@@ -335,6 +334,10 @@ class TestReasons:
         assert starts == {"a": 100.0, "b": 1100.0, "c": 2100.0}
 
 
+def held_lines(snapshot: SchedulingFacts, name: str, policy: Policy) -> list[str]:
+    return [each for each in explain(snapshot, name, 0.0, policy).lines if each.startswith("v100 is held by ")]
+
+
 class TestExplain:
     def test_it_tries_what_would_start_the_job_now(self) -> None:
         run = [running("r", plan("v100", 2), ("n1", 2), end_s=600.0)]
@@ -342,12 +345,14 @@ class TestExplain:
         last = waiting("last", plan("v100", 2), submitted_s=2)
         snapshot = facts([node("n1", "v100", 3)], [head, last], run)
         found = explain(snapshot, "last", 0.0, HAS)
-        assert (found.outcome, found.position) == (Outcome.WAITS, 2)
-        assert found.counterfactuals == ("With 3 more idle v100 it would start now.",)
-        assert found.options[0].sentence == "2xv100-z2-mb1 needs 2 v100; 1 is idle."
-        assert found.held == ("v100 is held by job-r (2 GPUs, for about 10 min more).",)
-        assert found.lines[0] == "It is number 2 in the queue."
-        remedy = hold_of(snapshot, "last").reason.remedy or ""
+        assert found.lines == (
+            "It is number 2 in the queue.",
+            "2xv100-z2-mb1 needs 2 v100; 1 is idle.",
+            "v100 is held by job-r (2 GPUs, for about 10 min more).",
+            "With 3 more idle v100 it would start now.",
+        )
+        assert found.reason == hold_of(snapshot, "last").reason
+        remedy = found.reason.remedy or ""
         assert remedy.startswith("3 more v100 free (other jobs take some of them first)")
 
     @pytest.mark.parametrize("policy", [HAS, BackfillPolicy()])
@@ -355,22 +360,23 @@ class TestExplain:
         ends = {"late": 7200.0, "soon": 30.0, "open": None}
         run = [running(name, plan("v100", 1), ("n1", 1), end_s=end) for name, end in ends.items()]
         snapshot = facts([node("n1", "v100", 3)], [elastic(waiting("a", plan("v100", 2)))], run)
-        assert explain(snapshot, "a", 0.0, policy).held == (
+        (held_by,) = held_lines(snapshot, "a", policy)
+        assert held_by == (
             "v100 is held by job-soon (1 GPU, for less than a minute more), job-late (1 GPU, for about 2.0 h more) "
-            "and job-open (1 GPU).",
+            "and job-open (1 GPU)."
         )
 
     def test_runs_of_one_job_that_hold_alike_are_counted(self) -> None:
         run = [replace(running(name, plan("v100", 1), ("n1", 1)), job_name="nightly") for name in ("r1", "r2")]
         snapshot = facts([node("n1", "v100", 2)], [waiting("a", plan("v100", 2))], run)
-        (held_by,) = explain(snapshot, "a", 0.0, HAS).held
+        (held_by,) = held_lines(snapshot, "a", HAS)
         assert held_by.startswith("v100 is held by 2 runs of nightly (1 GPU")
 
     def test_a_run_that_starts_is_told_why_there(self) -> None:
         nodes = [node("n1", "v100", 2), node("n2", "v100", 1)]
         found = explain(facts(nodes, [waiting("a", plan("v100", 1))]), "a", 0.0, HAS)
-        assert found.outcome is Outcome.STARTS
-        assert found.reason.detail == "job-a starts 1xv100-z2-mb1, its best plan, on one node: n2 (1)."
+        why = "Why this plan: BEST_PLAN: Ranks first for the job's objective."
+        assert found == (None, ("It would start now as 1xv100-z2-mb1 on n2 (1).", why))
 
     def test_an_unknown_run_is_refused(self) -> None:
         with pytest.raises(SpecError, match="run_key"):

@@ -67,4 +67,4 @@ def test_a_job_that_never_fits_blocks_nobody() -> None:
 def test_a_start_is_explained_by_the_count_that_was_asked_for() -> None:
     job = asks(2, waiting("a", plan("v100", 4, run_s=10), plan("v100", 2, run_s=30)))
     found = explain(facts([node("n1", "v100", 4)], [job]), "a", 0.0, FIFO)
-    assert "as many GPUs as were asked for" in found.reason.detail
+    assert "as many GPUs as were asked for" in found.lines[-1]

@@ -25,7 +25,6 @@ from frenzy.core.scheduling import (
     BackfillPolicy,
     FifoPolicy,
     HasPolicy,
-    Outcome,
     Policy,
     SchedulingState,
     apply_actions,
@@ -304,10 +303,15 @@ def test_an_explanation_agrees_with_what_is_done(facts: SchedulingFacts, policy:
     actions = schedule(facts, NOW_S, policy)
     for job in facts.queued:
         found = explain(facts, job.run_key, NOW_S, policy)
-        if job.run_key in started(actions):
-            assert (found.outcome, found.plan) == (Outcome.STARTS, started(actions)[job.run_key].plan)
+        start, hold = started(actions).get(job.run_key), held(actions).get(job.run_key)
+        if start is not None:
+            assert found.reason is None
+            assert found.lines[0].startswith(f"It would start now as {start.plan.plan_id} on ")
         else:
-            assert (found.outcome, found.reason) == (Outcome.WAITS, held(actions)[job.run_key].reason)
+            assert hold is not None
+            assert (found.reason, found.lines[0]) == (hold.reason, f"It is number {hold.position} in the queue.")
         assert all(line.endswith(".") for line in found.lines)
     for running in facts.running:
-        assert explain(facts, running.run_key, NOW_S, policy).outcome is Outcome.RUNS
+        found = explain(facts, running.run_key, NOW_S, policy)
+        assert found.reason is None
+        assert not [each for each in found.lines if each.startswith(("It would start now", "It is number"))]

@@ -134,7 +134,7 @@ def test_every_number_in_a_remedy_is_true_under_quotas_and_shares(there: Schedul
 @given(elastic_facts())
 def test_what_explain_claims_would_start_a_job_does(there: SchedulingFacts) -> None:
     for job in there.queued[:3]:
-        for sentence in explain(there, job.run_key, NOW_S, HAS).counterfactuals:
+        for sentence in explain(there, job.run_key, NOW_S, HAS).lines:
             for number, apply, _ in claims(there, job.run_key, sentence, HAS):
                 assert apply(number), sentence
 
@@ -158,10 +158,9 @@ def test_gpus_that_are_kept_for_another_are_counted_in_what_is_missing() -> None
 
 def test_reason_options_and_counterfactuals_of_one_job_agree() -> None:
     told = explain(kept_idle(), "small", NOW_S, HAS)
-    assert (
-        told.options[0].sentence == "2xg-z2-mb1 would fit what was left at its turn, were it not kept for job-urgent."
-    )
-    assert told.counterfactuals[0] == "With 4 more idle g it would start now."
+    options = [each for each in told.lines if each.startswith("2xg")]
+    assert options == ["2xg-z2-mb1 would fit what was left at its turn, were it not kept for job-urgent."]
+    assert next(each for each in told.lines if each.startswith("With ")) == "With 4 more idle g it would start now."
 
 
 def test_a_job_that_lacks_gpus_is_told_what_was_left_at_its_turn_and_who_holds_the_rest() -> None:
@@ -190,9 +189,9 @@ def test_a_job_that_starts_smaller_than_it_could_is_not_said_to_have_its_best_pl
     there = facts([node("n", "g", 6)], jobs)
     plans = {key: start.plan for key, start in started(schedule(there, NOW_S, HAS)).items()}
     small = next(key for key, chosen in plans.items() if chosen.num_gpus < 4)
-    told = explain(there, small, NOW_S, HAS)
-    assert told.reason.code is ReasonCode.BEST_PLAN_NOW
-    assert "delays it and the jobs behind it least" in told.reason.detail
+    why = explain(there, small, NOW_S, HAS).lines[-1]
+    assert why.startswith("Why this plan: BEST_PLAN_NOW: It is number ")
+    assert "delays it and the jobs behind it least" in why
 
 
 def test_no_number_is_named_where_trials_would_take_long() -> None:
