@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from frenzy.adapters.spec.refusals import Location, file_text, refused, violations_of
 from frenzy.adapters.spec.yaml_core import FILE, load_yaml
 from frenzy.core.values.errors import SpecError
-from frenzy.core.values.job import NAME_PATTERN
+from frenzy.core.values.job import MAX_PRIORITY, NAME_PATTERN
 from frenzy.core.values.queue_rules import ANY_OTHER, QueueRule, QueueRules, Quota, TeamRule
 
 log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ class _TeamEntry(_Entry):
 class _QueueEntry(_Entry):
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] = 1.0
     users: list[_User] | None = None
-    max_priority: Annotated[int, Field(ge=-1000, le=1000, strict=True)] | None = None
+    max_priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY, strict=True)] | None = None
 
 
 class _QueueFile(_Strict):

@@ -6,10 +6,11 @@ alone gives slots a physical index.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
+from operator import attrgetter
 from typing import Final
 
 from frenzy.core.values.hardware import GpuType
@@ -89,9 +90,17 @@ class Cluster:
     @cached_property
     def num_gpus_by_type(self) -> Mapping[str, int]:
         """All GPUs of each type, also on nodes that are drained or lost."""
+        return self._by_type(attrgetter("num_gpus"))
+
+    @cached_property
+    def num_usable_by_type(self) -> Mapping[str, int]:
+        """Of these, those that our jobs can have between them."""
+        return self._by_type(attrgetter("num_usable"))
+
+    def _by_type(self, count: Callable[[Node], int]) -> Mapping[str, int]:
         totals = dict.fromkeys((each.name for each in self.gpu_types), 0)
         for node in self.nodes:
-            totals[node.gpu_type] += node.num_gpus
+            totals[node.gpu_type] += count(node)
         return totals
 
     def nodes_of(self, placement: Placement) -> tuple[Node, ...]:

@@ -19,6 +19,7 @@ from frenzy.core.values.job_fields import Closed, Doc
 from frenzy.core.values.workload import DeclaredMemory, WorkloadSpec
 
 NAME_PATTERN: Final = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
+MAX_PRIORITY: Final = 1000
 # Far beyond any real job; so that no computation with them overflows or takes long.
 MAX_STEPS: Final = 1_000_000_000
 _PATH: Final = 4096
@@ -366,7 +367,7 @@ class TrainingJob(Closed):
     queue: Annotated[
         str, Len(1, 63), Doc("Queue the job waits in; one of those the administrator set, where any are.")
     ] = "default"
-    priority: Annotated[int, Ge(-1000), Le(1000), Doc("Higher goes first.")] = 0
+    priority: Annotated[int, Ge(-MAX_PRIORITY), Le(MAX_PRIORITY), Doc("Higher goes first.")] = 0
     team: Annotated[str, Len(1, 63), Doc("Who is charged for it; its quota counts.")] = "default"
     env: Annotated[
         Mapping[str, str], Len(0, 256), Doc("Environment variables of the trainer; not FRENZY_* or AIRFLOW*.")

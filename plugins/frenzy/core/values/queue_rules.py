@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from frenzy.core.values.errors import Violation
+from frenzy.core.values.units import counted
 
 ANY_OTHER: Final = "*"
 """The name of the rule for every team that has none of its own."""
@@ -69,6 +70,11 @@ class Limit(NamedTuple):
     def title(self) -> str:
         """``"team vision"``."""
         return f"{self.holder} {self.name}"
+
+    @property
+    def most(self) -> str:
+        """``"1 GPU"``, ``"4 a100-80"``."""
+        return counted(self.num_gpus, "GPU") if self.gpu_type is None else f"{self.num_gpus} {self.gpu_type}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from frenzy.core.scheduling.engine.room import Need
+from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.units import format_bytes
 
 MAX_NAMED: Final = 3
@@ -51,6 +52,13 @@ def host_needs(need: Need) -> str:
     if not node or not each:
         return node or f"{for_each} for each GPU"
     return f"{node}, and {for_each} more for each GPU"
+
+
+def in_all(cluster: Cluster, gpu_type: str) -> str:
+    """``"4 v100"``, with those that our jobs cannot have."""
+    total = cluster.num_gpus_by_type.get(gpu_type, 0)
+    taken = total - cluster.num_usable_by_type.get(gpu_type, 0)
+    return f"{total} {gpu_type}{f' ({taken} held by work outside Frenzy)' if taken else ''}"
 
 
 def are(count: int) -> str:

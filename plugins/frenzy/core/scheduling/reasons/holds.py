@@ -22,13 +22,14 @@ from frenzy.core.scheduling.engine.policy_settings import FifoPolicy, PaperPolic
 from frenzy.core.scheduling.engine.reservation import Promise
 from frenzy.core.scheduling.engine.room import Need
 from frenzy.core.scheduling.engine.state import SchedulingState
-from frenzy.core.scheduling.engine.wording import MAX_NAMED, about, are, asked, host_needs, listed
+from frenzy.core.scheduling.engine.wording import MAX_NAMED, about, are, asked, host_needs, in_all, listed
 from frenzy.core.scheduling.reasons.impossible import impossible
 from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.job import Objective
 from frenzy.core.values.queue_rules import Limit
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import Action, QueuedJob, SchedulingFacts
-from frenzy.core.values.units import counted, format_bytes
+from frenzy.core.values.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +61,18 @@ def why_this_plan(decision: Decision, job: QueuedJob, plan: ResourcePlan) -> Rea
     if rank == 1:
         return Reason(code=ReasonCode.BEST_PLAN)
     which = "none of its listed plans" if rank is None else f"number {rank} of its {len(job.plans)} plans"
-    return Reason(code=ReasonCode.BEST_PLAN_NOW, detail=f"It is {which}, {_preference(decision)}.")
+    return Reason(code=ReasonCode.BEST_PLAN_NOW, detail=f"It is {which}, {_preference(decision, job)}.")
 
 
-def _preference(decision: Decision) -> str:
+def _preference(decision: Decision, job: QueuedJob) -> str:
+    if job.ordered:
+        return "the first of them that it could have at its turn"
     if isinstance(decision.policy, PaperPolicy):
         return "the first by GPUs and memory that fits"
     if isinstance(decision.policy, FifoPolicy):
         return "the fastest that can start now with as many GPUs as were asked for"
+    if decision.moves and job.objective is Objective.COST:
+        return "the cheapest that it could have at its turn"
     if decision.moves:
         return "the one that delays it and the jobs behind it least, of what was left at its turn"
     return "the best that can start now"
@@ -165,10 +170,9 @@ class Judge:
 
     def _found(self, missed: Missed, needs: Sequence[Need]) -> str:
         """What there was of the types of ``needs``; where jobs may be moved, who has the rest."""
-        totals = self._state.cluster.num_gpus_by_type
         types = list(dict.fromkeys(need.gpu_type for need in needs))
         left = missed.left if self._decision.moves else {each: self._state.room.idle_gpus(each) for each in types}
-        shown = [f"{max(0, left.get(each, 0))} of {totals[each]} {each}" for each in types]
+        shown = [f"{max(0, left.get(each, 0))} of {in_all(self._state.cluster, each)}" for each in types]
         found = listed(shown, last="and", more="more types")
         if not self._decision.moves:
             return f"idle: {found}"
@@ -270,10 +274,10 @@ def _excess(over: tuple[ResourcePlan, Limit, int]) -> int:
 
 def _over_quota(plan: ResourcePlan, limit: Limit, held: int) -> Reason:
     """That ``limit``, against which ``held`` GPUs count, leaves no room for ``plan``."""
-    most = counted(limit.num_gpus, "GPU") if limit.gpu_type is None else f"{limit.num_gpus} {limit.gpu_type}"
     return Reason(
         code=ReasonCode.WAITING_FOR_QUOTA,
-        detail=f"{limit.title.capitalize()} may hold {most} and holds {held}; {plan.plan_id} needs {plan.num_gpus}.",
+        detail=f"{limit.holder.capitalize()} {limit.name} may hold {limit.most} and holds {held}; "
+        f"one of the job's plans needs {plan.num_gpus} {plan.gpu_type}.",
         remedy=f"a larger quota of {limit.title}, or GPUs given back by it",
     )
 

@@ -1,14 +1,14 @@
-"""Why a job cannot start even when nothing runs, and the smallest change of the cluster that helps."""
+"""Why a job cannot start even when none of ours runs, and the smallest change of the cluster that helps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from frenzy.core.scheduling.engine.placement import place
-from frenzy.core.scheduling.engine.room import FreeCapacity, Need
+from frenzy.core.scheduling.engine.room import FreeCapacity, FreeOfType, Need
 from frenzy.core.scheduling.engine.state import SchedulingState
-from frenzy.core.scheduling.engine.wording import asked, host_needs, listed
-from frenzy.core.values.cluster import NodeState
+from frenzy.core.scheduling.engine.wording import asked, host_needs, in_all, listed
+from frenzy.core.values.cluster import Cluster, NodeState
 from frenzy.core.values.errors import Reason, ReasonCode
 
 
@@ -22,22 +22,18 @@ def impossible(state: SchedulingState, needs: Sequence[Need]) -> Reason:
         )
     whole = FreeCapacity.whole(state.cluster)
     known = [(need, whole.by_type[need.gpu_type]) for need in needs if need.gpu_type in whole.by_type]
-    for need, room in known:
-        if place(room, need) is not None:
-            return _out_of_service(state, need)
-    for need, room in known:
-        if place(room, need._replace(excluded_nodes=())) is not None:
-            return _excluded(need)
-    for need, room in known:
-        if place(room, need.of_gpus_only) is not None:
-            return _host_too_small(need)
-    return _too_few_gpus(state, needs)
+    for reason_of in (_out_of_service, _taken, _excluded, _host_too_small):
+        for need, room in known:
+            reason = reason_of(state.cluster, need, room)
+            if reason is not None:
+                return reason
+    return _too_few_gpus(state.cluster, needs)
 
 
-def _out_of_service(state: SchedulingState, need: Need) -> Reason:
-    nodes = [
-        node for node in state.cluster.nodes if node.gpu_type == need.gpu_type and node.state is not NodeState.READY
-    ]
+def _out_of_service(cluster: Cluster, need: Need, room: FreeOfType) -> Reason | None:
+    if place(room, need) is None:
+        return None
+    nodes = [node for node in cluster.nodes if node.gpu_type == need.gpu_type and node.state is not NodeState.READY]
     nodes.sort(key=lambda node: node.name)
     away = listed([f"{node.name} ({node.state})" for node in nodes], last="and")
     return Reason(
@@ -47,7 +43,22 @@ def _out_of_service(state: SchedulingState, need: Need) -> Reason:
     )
 
 
-def _excluded(need: Need) -> Reason:
+def _taken(cluster: Cluster, need: Need, room: FreeOfType) -> Reason | None:
+    """It would fit without work outside Frenzy, which ends some time."""
+    nodes = [node for node in cluster.nodes if node.gpu_type == need.gpu_type and node.num_taken]
+    whole = room.with_free({node.name: room.free[node.name]._replace(num_gpus=node.num_gpus) for node in nodes})
+    if place(whole, need) is None:
+        return None
+    return Reason(
+        code=ReasonCode.WAITING_FOR_GPUS,
+        detail=f"Needs {asked(need)}; the cluster has {in_all(cluster, need.gpu_type)}.",
+        remedy=f"more idle {need.gpu_type}",
+    )
+
+
+def _excluded(_cluster: Cluster, need: Need, room: FreeOfType) -> Reason | None:
+    if place(room, need._replace(excluded_nodes=())) is None:
+        return None
     return Reason(
         code=ReasonCode.NEVER_FITS,
         detail=f"Needs {asked(need)}, which only nodes have that it must not use again: "
@@ -56,7 +67,9 @@ def _excluded(need: Need) -> Reason:
     )
 
 
-def _host_too_small(need: Need) -> Reason:
+def _host_too_small(_cluster: Cluster, need: Need, room: FreeOfType) -> Reason | None:
+    if place(room, need.of_gpus_only._replace(excluded_nodes=())) is None:
+        return None
     return Reason(
         code=ReasonCode.NEVER_FITS,
         detail=f"Needs {asked(need)} with {host_needs(need)} on a node, more than nodes of that type have.",
@@ -64,9 +77,9 @@ def _host_too_small(need: Need) -> Reason:
     )
 
 
-def _too_few_gpus(state: SchedulingState, needs: Sequence[Need]) -> Reason:
-    totals = state.cluster.num_gpus_by_type
-    have = [f"{totals.get(gpu_type, 0)} {gpu_type}" for gpu_type in dict.fromkeys(need.gpu_type for need in needs)]
+def _too_few_gpus(cluster: Cluster, needs: Sequence[Need]) -> Reason:
+    totals = cluster.num_gpus_by_type
+    have = [in_all(cluster, gpu_type) for gpu_type in dict.fromkeys(need.gpu_type for need in needs)]
     lacks = {need: need.num_gpus - totals.get(need.gpu_type, 0) for need in needs}
     nearest = min(needs, key=lambda each: (lacks[each] <= 0, lacks[each]))
     return Reason(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.placement import usable_gpus
@@ -24,12 +24,15 @@ from frenzy.core.scheduling.engine.room import Free, FreeCapacity, FreeOfType, N
 from frenzy.core.scheduling.engine.wording import host_needs
 from frenzy.core.values.cluster import Cluster, Node
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.queue_rules import ANY_OTHER, Limit, QueueRules, Quota, TeamRule
-from frenzy.core.values.scheduling_facts import Action, QueuedJob, SchedulingFacts, Start
+from frenzy.core.values.job import MAX_PRIORITY
+from frenzy.core.values.queue_rules import Limit, QueueRules, Quota, TeamRule
+from frenzy.core.values.scheduling_facts import Action, QueuedJob, RunningJob, SchedulingFacts, Start
 from frenzy.core.values.units import GIB, MIB
 
 Decide = Callable[[SchedulingFacts, float, Policy], tuple[Action, ...]]
-Change = Callable[[SchedulingFacts], SchedulingFacts]
+# Of the facts, or of the queues and quotas.
+Change = Callable[[SchedulingFacts], SchedulingFacts] | QueueRules
+_Found = TypeVar("_Found")
 
 # What all trials of one decision look at, at most: jobs, and nodes at so much less each.
 MOST_LOOKS: Final = 1000
@@ -58,17 +61,23 @@ class Trials:
     decide: Decide
     looks: int = MOST_LOOKS
 
-    def starts(self, run_key: str, change: Change | None = None, policy: Policy | None = None) -> bool:
-        """Whether the job would start with facts so changed and with this policy. Raises Untold."""
-        bases = [self.facts] if self.after is self.facts else [self.facts, self.after]
-        changed = bases if change is None else [change(each) for each in bases]
-        found = {self._starts(run_key, each, policy or self.policy) for each in changed}
+    def _least(self, run_key: str, tries: Iterable[tuple[_Found, Change]]) -> _Found | None:
+        """What stands beside the first of ``tries`` with which the job would start. Raises Untold."""
+        return next((found for found, change in tries if self._starts(run_key, change)), None)
+
+    def _starts(self, run_key: str, change: Change) -> bool:
+        changed, policy = [self.facts] if self.after is self.facts else [self.facts, self.after], self.policy
+        if isinstance(change, QueueRules):
+            policy = with_queues(policy, change)
+        else:
+            changed = [change(each) for each in changed]
+        found = {self._starts_there(run_key, each, policy) for each in changed}
         if len(found) > 1:
             raise Untold
         return found.pop()
 
-    def _starts(self, run_key: str, facts: SchedulingFacts, policy: Policy) -> bool:
-        if not self._may_try():
+    def _starts_there(self, run_key: str, facts: SchedulingFacts, policy: Policy) -> bool:
+        if not self._may_try:
             raise Untold
         self.looks -= self._looks_each
         actions = self.decide(facts, self.now_s, policy)
@@ -76,56 +85,41 @@ class Trials:
 
     @property
     def _looks_each(self) -> int:
-        facts = self.facts
-        return len(facts.queued) + len(facts.running) + len(facts.cluster.nodes) // _NODES_A_LOOK
+        return len(_active(self.facts)) + len(self.facts.cluster.nodes) // _NODES_A_LOOK
 
+    @property
     def _may_try(self) -> bool:
         return self.looks >= self._looks_each
 
     def remedy(self, entry: Entry, reason: Reason, room: FreeCapacity) -> str | None:
         """The smallest change that was found; None where none was, in so many trials. room: what is free now."""
-        if not self._may_try() or reason.code in _UNTOLD:
+        if not self._may_try or reason.code in _UNTOLD:
             return None
         found: list[str] = []
         with suppress(Untold):
-            found.extend(self._found(entry, reason, room))
-        return " or ".join(found) if found else None
+            found.extend(filter(None, self._found(entry, reason.code, room)))
+        return " or ".join(found) or None
 
-    def _found(self, entry: Entry, reason: Reason, room: FreeCapacity) -> Iterator[str]:
-        code = reason.code
+    def _found(self, entry: Entry, code: ReasonCode, room: FreeCapacity) -> Iterator[str | None]:
         if code is ReasonCode.WAITING_FOR_QUOTA:
             yield from self.quotas(entry.queued)
             return
         host = self._host(entry, room) if code is ReasonCode.WAITING_FOR_HOST_RESOURCES else None
-        if host is not None:
-            yield host
-            return
-        gpus = self._gpus(entry, "in the cluster" if code is ReasonCode.NEVER_FITS else "free")
-        if gpus is not None:
-            yield gpus
-        if code is ReasonCode.WAITING_BEHIND_HEAD:
-            priority = self.priority(entry.queued)
-            if priority is not None:
-                yield f"a priority above {priority - 1}"
+        yield host or self._gpus(entry, "in the cluster" if code is ReasonCode.NEVER_FITS else "free")
+        if code is ReasonCode.WAITING_BEHIND_HEAD and (priority := self.priority(entry.queued)) is not None:
+            yield f"a priority above {priority - 1}"
 
     def quotas(self, job: QueuedJob) -> Iterator[str]:
         """The least quota that alone would start ``job``, for each that it is under. Raises Untold."""
-        rules = queue_rules(self.policy)
+        rules, held = queue_rules(self.policy), QuotaUse.of(self.policy, self.facts.running).held
         for limit in rules.limits_of(job.queue, job.team):
-            for num_gpus in self._larger(job, limit):
-                if self.starts(job.run_key, None, with_queues(self.policy, _with_limit(rules, limit, num_gpus))):
-                    of_type = "GPUs" if limit.gpu_type is None else limit.gpu_type
-                    yield f"a quota of {num_gpus} {of_type} for {limit.title}"
-                    break
-
-    def _larger(self, job: QueuedJob, limit: Limit) -> range:
-        """Quotas above ``limit`` to try: up to what would let ``job`` in behind all others that are under it."""
-        rules = queue_rules(self.policy)
-        others = [each for each in self.facts.queued if limit in rules.limits_of(each.queue, each.team)]
-        waiting = sum(min((plan.num_gpus for plan in each.plans), default=0) for each in others if each is not job)
-        own = max((plan.num_gpus for plan in job.plans if limit.gpu_type in (None, plan.gpu_type)), default=0)
-        most = QuotaUse.of(self.policy, self.facts.running).held(limit) + waiting + own
-        return range(limit.num_gpus + 1, min(most, limit.num_gpus + _MOST_GPUS) + 1)
+            # With more than all could take that are under it, it limits nobody.
+            under = [each for each in self.facts.queued if limit in rules.limits_of(each.queue, each.team)]
+            most = held(limit) + gpus_wanted(under, limit.gpu_type)
+            larger = (limit._replace(num_gpus=each) for each in range(limit.num_gpus + 1, most + 1))
+            least = self._least(job.run_key, ((each, _with_limit(rules, each)) for each in larger))
+            if least is not None:
+                yield f"a quota of {least.most} for {least.title}"
 
     def weight(self, job: QueuedJob) -> tuple[float, float] | None:
         """The weight of its queue, and the least of some greater ones with which ``job`` would start. Raises Untold."""
@@ -133,60 +127,56 @@ class Trials:
         if len(rules.queues) < 2 or rules.queue_rule(job.queue) is None:
             return None
         weight = rules.weight_of(job.queue)
-        for more in (weight * factor for factor in _WEIGHT_FACTORS):
-            if self.starts(job.run_key, None, with_queues(self.policy, _with_weight(rules, job.queue, more))):
-                return weight, more
-        return None
+        greater = (weight * factor for factor in _WEIGHT_FACTORS)
+        tries = (((weight, each), _with_queue(rules, job.queue, weight=each)) for each in greater)
+        return self._least(job.run_key, tries)
 
     def priority(self, job: QueuedJob) -> int | None:
-        """The least priority that would start ``job``. Raises Untold."""
-        others = {each.priority for each in self.facts.queued} | {each.priority for each in self.facts.running}
-        for priority in sorted({step for each in others for step in (each, each + 1) if step > job.priority}):
-            if self.starts(job.run_key, partial(_at_priority, run_key=job.run_key, priority=priority)):
-                return priority
-        return None
+        """The least priority that would start ``job``, of those that it may have. Raises Untold."""
+        rule, most = queue_rules(self.policy).queue_rule(job.queue), MAX_PRIORITY
+        if rule is not None and rule.max_priority is not None:
+            most = rule.max_priority
+        others = {each.priority for each in _active(self.facts)}
+        steps = sorted({step for each in others for step in (each, each + 1) if job.priority < step <= most})
+        key = job.run_key
+        return self._least(key, ((each, partial(_at_priority, run_key=key, priority=each)) for each in steps))
 
     def _gpus(self, entry: Entry, where: str) -> str | None:
         """The fewest idle GPUs of any type that would start the job; where: they are to be."""
         options = smallest_of_each_type(entry, self.facts.cluster)
-        most = {each.gpu_type: gpus_wanted(self.facts, each.gpu_type) for each in options}
-        for num_gpus in range(1, max(most.values(), default=0) + 1):
-            for ranked in options:
-                if num_gpus <= most[ranked.gpu_type] and self.starts_with(entry, ranked.gpu_type, num_gpus):
-                    return _more(num_gpus, entry, ranked, where)
-        return None
+        most = [gpus_wanted(_active(self.facts), each.gpu_type) for each in options]
+        tries = (
+            (_more(num_gpus, entry, ranked, where), _more_gpus(ranked.gpu_type, num_gpus))
+            for num_gpus in range(1, max(most, default=0) + 1)
+            for ranked, wanted in zip(options, most, strict=True)
+            if num_gpus <= wanted
+        )
+        return self._least(entry.run_key, tries)
 
     def fewest(self, entry: Entry, gpu_type: str) -> int | None:
         """The fewest more idle GPUs of ``gpu_type`` that would start the job. Raises Untold."""
-        counts = range(1, gpus_wanted(self.facts, gpu_type) + 1)
-        return next((each for each in counts if self.starts_with(entry, gpu_type, each)), None)
-
-    def starts_with(self, entry: Entry, gpu_type: str, num_gpus: int) -> bool:
-        """Whether the job would start with so many more idle GPUs of ``gpu_type``. Raises Untold."""
-        return self.starts(entry.run_key, partial(with_idle_gpus, gpu_type=gpu_type, num_gpus=num_gpus))
+        counts = range(1, gpus_wanted(_active(self.facts), gpu_type) + 1)
+        return self._least(entry.run_key, ((each, _more_gpus(gpu_type, each)) for each in counts))
 
     def _host(self, entry: Entry, room: FreeCapacity) -> str | None:
         """What the node that comes closest lacks of CPUs and host memory."""
         needs = [each.need for each in entry.others.listed if each.gpu_type in room.by_type]
         nearest = {min(lacks) for need in needs if (lacks := list(_lacks(room.by_type[need.gpu_type], need)))}
-        for lack, name in sorted(nearest):
-            shown, host_bytes = _rounded_up(lack.host_bytes)
-            if self.starts(entry.run_key, partial(_with_host, name=name, more=lack._replace(host_bytes=host_bytes))):
-                parts = [f"{shown} of host memory"] if lack.host_bytes else []
-                parts += [f"{lack.millicpus / 1000:g} CPUs"] if lack.millicpus else []
-                return f"{' and '.join(parts)} more free on {name}"
-        return None
+        return self._least(entry.run_key, (_more_host(lack, name) for lack, name in sorted(nearest)))
 
 
-def gpus_wanted(facts: SchedulingFacts, gpu_type: str) -> int:
-    """How many more GPUs of ``gpu_type`` to try at most for one job.
+def _active(facts: SchedulingFacts) -> tuple[QueuedJob | RunningJob, ...]:
+    return (*facts.queued, *facts.running)
 
-    Those that all jobs could take that wait or may be moved: more cannot help anyone. And not more than an answer may
-    ask for that is of use to somebody.
+
+def gpus_wanted(jobs: Iterable[QueuedJob | RunningJob], gpu_type: str | None) -> int:
+    """How many more GPUs of ``gpu_type`` (None: of any) to try at most.
+
+    Those that all ``jobs`` could take, of which those that may not be moved take none: more cannot help anyone. And
+    not more than an answer may ask for that is of use to somebody.
     """
-    plans = [*(job.plans for job in facts.queued), *(job.plans for job in facts.running)]
-    most = sum(max((plan.num_gpus for plan in each if plan.gpu_type == gpu_type), default=0) for each in plans)
-    return min(most, _MOST_GPUS)
+    counts = ((plan.num_gpus for plan in job.plans if gpu_type in (None, plan.gpu_type)) for job in jobs)
+    return min(sum(max(each, default=0) for each in counts), _MOST_GPUS)
 
 
 def smallest_of_each_type(entry: Entry, cluster: Cluster) -> list[RankedPlan]:
@@ -201,6 +191,10 @@ def one_for_each_type(options: Iterable[RankedPlan], cluster: Cluster) -> list[R
         if ranked.gpu_type in cluster.types_by_name:
             first.setdefault(ranked.gpu_type, ranked)
     return list(first.values())
+
+
+def _more_gpus(gpu_type: str, num_gpus: int) -> Change:
+    return partial(with_idle_gpus, gpu_type=gpu_type, num_gpus=num_gpus)
 
 
 def with_idle_gpus(facts: SchedulingFacts, gpu_type: str, num_gpus: int) -> SchedulingFacts:
@@ -243,6 +237,14 @@ def _at_priority(facts: SchedulingFacts, run_key: str, priority: int) -> Schedul
     return replace(facts, queued=queued)
 
 
+def _more_host(lack: Free, name: str) -> tuple[str, Change]:
+    shown, host_bytes = _rounded_up(lack.host_bytes)
+    parts = [f"{shown} of host memory"] if lack.host_bytes else []
+    parts += [f"{lack.millicpus / 1000:g} CPUs"] if lack.millicpus else []
+    change = partial(_with_host, name=name, more=lack._replace(host_bytes=host_bytes))
+    return f"{' and '.join(parts)} more free on {name}", change
+
+
 def _with_host(facts: SchedulingFacts, name: str, more: Free) -> SchedulingFacts:
     node = facts.cluster.nodes_by_name[name]
     host_bytes, num_cpus = node.host_memory_bytes + more.host_bytes, node.num_cpus + more.millicpus / 1000
@@ -251,27 +253,21 @@ def _with_host(facts: SchedulingFacts, name: str, more: Free) -> SchedulingFacts
     return replace(facts, cluster=Cluster(facts.cluster.gpu_types, nodes))
 
 
-def _with_limit(rules: QueueRules, limit: Limit, num_gpus: int) -> QueueRules:
-    """``rules`` with ``num_gpus`` in place of ``limit``; a team that had none of its own gets its own."""
-    if limit.holder == "queue":
-        queues = tuple(
-            replace(each, quota=_changed(each.quota, limit, num_gpus)) if each.name == limit.name else each
-            for each in rules.queues
-        )
-        return replace(rules, queues=queues)
-    known = {each.name: each.quota for each in rules.teams}
-    quota = _changed(known.get(limit.name, known.get(ANY_OTHER, Quota())), limit, num_gpus)
-    others = tuple(each for each in rules.teams if each.name != limit.name)
-    return replace(rules, teams=(*others, TeamRule(name=limit.name, quota=quota)))
-
-
-def _with_weight(rules: QueueRules, queue: str, weight: float) -> QueueRules:
-    queues = tuple(replace(each, weight=weight) if each.name == queue else each for each in rules.queues)
-    return replace(rules, queues=queues)
-
-
-def _changed(quota: Quota, limit: Limit, num_gpus: int) -> Quota:
+def _with_limit(rules: QueueRules, limit: Limit) -> QueueRules:
+    """``rules`` with ``limit`` in place of the one that they have; a team without a rule of its own gets one."""
+    rule = rules.queue_rule(limit.name) if limit.holder == "queue" else rules.team_rule(limit.name)
+    quota = Quota() if rule is None else rule.quota
     if limit.gpu_type is None:
-        return replace(quota, max_gpus=num_gpus)
-    by_type = tuple((name, num_gpus if name == limit.gpu_type else most) for name, most in quota.max_gpus_by_type)
-    return replace(quota, max_gpus_by_type=by_type)
+        quota = replace(quota, max_gpus=limit.num_gpus)
+    else:
+        by_type = {**dict(quota.max_gpus_by_type), limit.gpu_type: limit.num_gpus}
+        quota = replace(quota, max_gpus_by_type=tuple(by_type.items()))
+    if limit.holder == "queue":
+        return _with_queue(rules, limit.name, quota=quota)
+    # Of two rules of one name the last counts.
+    return replace(rules, teams=(*rules.teams, TeamRule(name=limit.name, quota=quota)))
+
+
+def _with_queue(rules: QueueRules, name: str, **changes: Any) -> QueueRules:
+    queues = tuple(replace(each, **changes) if each.name == name else each for each in rules.queues)
+    return replace(rules, queues=queues)
