@@ -150,6 +150,24 @@ def test_deadlines_order_the_jobs_of_a_queue_and_take_nothing_from_another() -> 
     assert len([each for each in names if each.startswith("b")]) == 2
 
 
+def test_a_deadline_at_risk_gives_a_large_job_no_more_than_the_share_of_its_queue() -> None:
+    theirs = [job(f"b{at}", ONE, submitted_s=at, queue="b") for at in range(4)]
+    late = job("late", plan("g", 4), in_s=1500.0, submitted_s=900.0, queue="a")
+    policy = HasPolicy(queues=queue_weights(a=1.0, b=1.0))
+    names = set(started(schedule(facts([node("n", "g", 4)], [late, *theirs]), NOW_S, policy)))
+    assert len(names - {"late"}) >= 2
+
+
+@each_policy
+def test_the_restart_of_a_job_that_goes_on_counts_where_it_waits_for_another_plan(policy: HasPolicy) -> None:
+    """Cheap GPUs come free in time for the work that is left, but not for the restart, too."""
+    cheap, dear = plan("cheap", 1, run_s=75.0, cost=1.0), plan("dear", 1, run_s=100.0, cost=1000.0)
+    going_on = job("going-on", cheap, dear, in_s=122.0, submitted_s=NOW_S, work_done=1.0, objective=Objective.COST)
+    stays = running("r", plan("cheap", 1), ("c", 1), end_s=NOW_S + 40.0)
+    there = facts([node("c", "cheap", 1), node("d", "dear", 1)], [going_on], [stays])
+    assert set(started(schedule(there, NOW_S, policy))) == {"going-on"}
+
+
 def run_time_s(actions: tuple[Action, ...], of: QueuedJob) -> float | None:
     """Seconds to its end, if it starts now."""
     for each in actions:

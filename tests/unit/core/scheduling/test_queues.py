@@ -15,6 +15,7 @@ from tests.unit.core.has_world import (
     node,
     plan,
     queue_weights,
+    running,
     started,
     team_quotas,
     waiting,
@@ -135,6 +136,18 @@ def test_a_job_that_is_larger_than_its_queues_share_starts_once_it_is_due(kind: 
         [node("n", "g", 8)], [whole, *(replace(each, submitted_s=500.0) for each in backlog("b", 4, elastic=True))]
     )
     assert "whole" in started(schedule(there, NOW_S, kind(queues=queue_weights(a=1.0, b=9.0))))
+
+
+@pytest.mark.parametrize("kind", KEEPING)
+def test_a_due_job_that_waits_within_its_share_may_still_borrow(kind: type[HasPolicy]) -> None:
+    types = (gpu_type("fast"), gpu_type("slow", tflops=50.0))
+    due = job("due", plan("fast", 4, run_s=10.0), plan("slow", 4, run_s=20.0), queue="a", submitted_s=-1e6)
+    ours, theirs = (
+        replace(running(name, plan(gpu, 4), (at, 4), end_s=2000.0), queue=queue)
+        for name, gpu, at, queue in (("ours", "fast", "f", "a"), ("theirs", "slow", "s", "b"))
+    )
+    there = facts([node("f", "fast", 8), node("s", "slow", 4)], [due], [ours, theirs], types)
+    assert set(started(schedule(there, NOW_S, kind(queues=queue_weights(a=1.0, b=1.0))))) == {"due"}
 
 
 def test_without_queues_in_the_rules_the_queue_a_job_names_means_nothing() -> None:

@@ -69,9 +69,12 @@ def test_jobs_ahead_that_wait_for_another_type_let_nobody_overtake(num_ahead: in
     assert begun["large"] <= due_s + 2 * SMALL_S
 
 
+@pytest.mark.parametrize("kind", [BackfillPolicy, HasPolicy])
 @pytest.mark.parametrize("others", [("B",), ("A", "B")])
-def test_a_job_larger_than_its_queues_right_starts_however_many_come_within_theirs(others: tuple[str, ...]) -> None:
-    policy = BackfillPolicy(queues=queue_weights(A=1, B=1))
+def test_a_job_larger_than_its_queues_right_starts_however_many_come_within_theirs(
+    kind: type[BackfillPolicy], others: tuple[str, ...]
+) -> None:
+    policy = kind(slowdown=1.0, queues=queue_weights(A=1, B=1))
     large = replace(waiting("large", plan("v", 8, run_s=SMALL_S), submitted_s=0.5), queue="A")
     there, begun = facts([node("n", "v", 8)], [large]), dict[str, float]()
     for number in range(400):

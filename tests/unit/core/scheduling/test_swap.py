@@ -25,7 +25,7 @@ from tests.unit.core.has_world import (
     waiting,
 )
 
-from frenzy.core.scheduling import HasPolicy, SchedulingState, apply_actions, schedule
+from frenzy.core.scheduling import BackfillPolicy, HasPolicy, SchedulingState, apply_actions, schedule
 from frenzy.core.scheduling.engine.swap import served_first
 from frenzy.core.values.cluster import NodeState
 from frenzy.core.values.job import Objective
@@ -96,6 +96,13 @@ def test_a_pressed_job_goes_before_its_equals() -> None:
     earlier = waiting("earlier", on_big(run_s=10.0))
     there = facts(ONE_EACH, [earlier, pressed()], [], TYPES)
     assert set(started(schedule(there, NOW_S, HAS))) == {"pressed"}
+
+
+@pytest.mark.parametrize("policy", [HAS, BackfillPolicy()])
+def test_a_pressed_job_goes_before_its_equals_where_no_job_is_moved(policy: BackfillPolicy) -> None:
+    earlier = waiting("earlier", on_big(run_s=10.0))
+    there = facts(ONE_EACH, [earlier, replace(pressed(), elasticity=None)], [], TYPES)
+    assert set(started(schedule(there, NOW_S, policy))) == {"pressed"}
 
 
 def test_a_job_waiting_with_a_higher_priority_goes_before_it() -> None:

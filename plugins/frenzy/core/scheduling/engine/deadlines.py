@@ -33,7 +33,7 @@ def with_deadline(state: SchedulingState, entry: Entry, now_s: float) -> Entry:
     # A ladder of plans is climbed in its own order, however late it is.
     by_s = math.inf if entry.in_order else deadline_s - now_s
     is_first = _is_at_risk(entry, deadline_s - now_s, state.rules.numbers.deadline_slack, possible)
-    return entry._replace(by_s=by_s, due_s=min(entry.due_s, _FIRST_S + deadline_s) if is_first else entry.due_s)
+    return entry._replace(by_s=by_s, first_s=min(entry.first_s, _FIRST_S + deadline_s) if is_first else entry.first_s)
 
 
 def _is_at_risk(entry: Entry, left_s: float, slack: float, possible: Iterable[RankedPlan]) -> bool:

@@ -14,9 +14,11 @@ from frenzy.core.values.scheduling_facts import Elasticity, QueuedJob, RunningJo
 class Entry(NamedTuple):
     """One active job in a pass.
 
-    others: what it could hold instead of what it holds. left: of the job, in multiples of its
-    plans' ``unit_s``. due_s: see ``due_s``. by_cost: it goes by cost, not by time. in_order: its plans are in an order
-    that is not one of speed; it takes the first that can be had. by_s: time until its deadline, if that can be met.
+    others: what it could hold instead of what it holds. left: of the job, in multiples of its plans' ``unit_s``.
+    due_s: see ``due_s``. first_s: by it the job is served among those of its priority: due_s, or earlier where its
+    deadline is at risk or it is memory-constrained. by_cost: it goes by cost, not by time. in_order: its plans are in
+    an order that is not one of speed; it takes the first that can be had. by_s: time until its deadline, if that can
+    be met.
 
     Of one that runs: current: what it holds. is_fixed: it keeps that whatever happens. has_moves: others may make it
     move; without, it may only grow into idle GPUs. is_displaced: it runs on a node that takes no new work, and should
@@ -30,6 +32,7 @@ class Entry(NamedTuple):
     left: float
     restart_s: float
     due_s: float
+    first_s: float
     by_cost: bool
     in_order: bool = False
     by_s: float = math.inf
@@ -48,8 +51,8 @@ class Entry(NamedTuple):
 
     @property
     def place(self) -> tuple[int, float, str]:
-        """Where it stands in line, ascending: by priority, then by the time it is due."""
-        return (-self.job.priority, self.due_s, self.run_key)
+        """Where it stands in line, ascending: by priority, then by ``first_s``."""
+        return (-self.job.priority, self.first_s, self.run_key)
 
     def run_s(self, ranked: RankedPlan) -> float:
         """How long what is left takes with ``ranked``."""
@@ -79,7 +82,7 @@ def waiting_entry(job: QueuedJob, tables: Tables, capacity: Capacity, policy: Ba
     left = believed_left(job.work_left, job.work_done, policy)
     restart_s = elasticity.restart_s if elasticity is not None and job.work_done > 0 else 0.0
     due = due_s(job, table.work(left), policy, capacity)
-    return Entry(job, job.run_key, table, left, restart_s, due, job.objective is Objective.COST, job.ordered)
+    return Entry(job, job.run_key, table, left, restart_s, due, due, job.objective is Objective.COST, job.ordered)
 
 
 def is_settled(job: RunningJob, now_s: float) -> bool:
@@ -97,14 +100,16 @@ def running_entry(job: RunningJob, now_s: float, tables: Tables, capacity: Capac
     left = believed_left(job.work_left - progress, job.work_done + progress, policy)
     others = others if may_move else NOTHING
     work = _work_of_running(current, others, left, is_displaced=is_displaced)
+    # What was given for its memory is not taken back by its equals.
+    due = -math.inf if job.memory_constrained else due_s(job, work, policy, capacity)
     return Entry(
         job,
         job.run_key,
         others,
         left,
         elasticity.restart_s if elasticity is not None else 0.0,
-        # What was given for its memory is not taken back by its equals.
-        -math.inf if job.memory_constrained else due_s(job, work, policy, capacity),
+        due,
+        due,
         job.objective is Objective.COST,
         current=current,
         is_fixed=not may_move,

@@ -107,7 +107,7 @@ class Sweep:
     def keeps_before_borrowing(self) -> bool:
         """Whether a due job that its queue's right does not allow for has GPUs kept at its turn.
 
-        Not where jobs may move: others give GPUs up later in the sweep, which then may start it after all.
+        Not where jobs move: others give GPUs up later in the sweep, which then may start it after all.
         """
         return False
 
@@ -118,8 +118,8 @@ class Sweep:
         asked = asked_by(entry, ranked)
         return self._placed[asked] < self.places.get(asked, math.inf)
 
-    def is_over(self, _entry: Entry) -> bool:
-        """Whether the job has had its turn, or none behind it has one any more."""
+    def is_over(self) -> bool:
+        """Whether nobody has a turn any more."""
         return False
 
     def waits_for_better(self, _entry: Entry, _best: RankedPlan, _price: float) -> bool:

@@ -176,9 +176,10 @@ class Tables:
 
     def of_running(self, job: RunningJob, *, is_displaced: bool = False) -> tuple[RankedPlan, PlanTable]:
         """What the job has and, if it may be moved, the plans of other shape; of its own too if it must leave."""
-        key = (id(job.plan), id(job.plans), job.excluded_nodes, is_displaced)
+        # By the plans themselves, which the entry keeps alive: the tuple around them is made anew in each pass.
+        key = (id(job.plan), tuple(map(id, job.plans)), job.excluded_nodes, is_displaced)
         known = self._running.get(key)
-        if known is None or known[0].plan is not job.plan or known[0].plans is not job.plans:
+        if known is None:
             if len(self._running) >= _MOST_TABLES:
                 self._running.clear()
             shape = job.plan.shape

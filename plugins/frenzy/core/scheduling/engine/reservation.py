@@ -39,7 +39,7 @@ class Promise:
 
     @property
     def end_s(self) -> float:
-        return self.start_s + self.entry.run_s(self.ranked)
+        return self.start_s + self.entry.restart_s + self.entry.run_s(self.ranked)
 
     def begins_after(self, end_s: float) -> bool:
         """Whether a job that ends at ``end_s`` is gone by the promised start."""

@@ -142,7 +142,8 @@ _LAST: Final[deque[Cluster]] = deque(maxlen=8)
 
 def as_known(cluster: Cluster) -> Cluster:
     """The equal cluster that was decided on lately, if there is one: what was found for it is then found again."""
-    for each in _LAST:
+    # A copy: other threads of the API server may append meanwhile.
+    for each in tuple(_LAST):
         if each is cluster or each == cluster:
             return each
     _LAST.append(cluster)

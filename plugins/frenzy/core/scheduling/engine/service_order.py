@@ -51,23 +51,26 @@ class ServiceOrder:
 
     def must_not_be_overtaken(self, entry: Entry) -> bool:
         """Whether none behind a job that finds no place may take what it waits for: it is due, or matters more."""
-        return entry.due_s <= self.now_s or entry.job.priority > self.least_priority
+        return entry.first_s <= self.now_s or entry.job.priority > self.least_priority
 
 
 def entries_of(state: SchedulingState, now_s: float, *, moves: bool = True) -> list[Entry]:
-    """A entry for every active job, in the order they are served.
+    """An entry for every active job, in the order they are served: by priority, then by ``first_s``.
 
-    By priority, then by the time each is due. Short jobs go before long ones that came at about the same
-    time, and none is overtaken for ever. moves: whether running jobs have a turn, too.
+    Short jobs go before long ones that came at about the same time, and none is overtaken for ever. moves: whether
+    running jobs have a turn, too.
     """
     running, tables, capacity, policy = state.running, state.tables, state.capacity, state.rules.numbers
     entries = [each for each in state.waiting if each.run_key not in running]
     if moves:
         entries += [running_entry(job, now_s, tables, capacity, policy) for job in running.values()]
+    else:
+        # Where jobs move, ``swap`` has served these already.
+        entries = [each._replace(first_s=-math.inf) if each.job.memory_constrained else each for each in entries]
     if any(entry.job.deadline_s is not None for entry in entries):
         entries = [entry if entry.job.deadline_s is None else with_deadline(state, entry, now_s) for entry in entries]
     # By ``place``: sorts are stable, and need no tuples, which the collector would look through.
     entries.sort(key=attrgetter("run_key"))
-    entries.sort(key=attrgetter("due_s"))
+    entries.sort(key=attrgetter("first_s"))
     entries.sort(key=attrgetter("job.priority"), reverse=True)
     return entries

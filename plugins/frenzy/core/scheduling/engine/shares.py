@@ -129,7 +129,7 @@ def _serve(sweep: Sweep, turn: Turn) -> RankedPlan | None:
     entry, current = turn.entry, turn.entry.current
     if current is not None and (entry.is_displaced or not entry.has_moves):
         sweep.give_back(entry, current)
-    if sweep.is_over(entry):
+    if sweep.is_over():
         return None
     price = _price(sweep, turn)
     best = _cheapest(sweep, entry, price, entry.by_s)

@@ -17,7 +17,7 @@ from frenzy.core.scheduling.engine.fair_share import held_by_queue
 from frenzy.core.scheduling.engine.left_over import Kept, Sweep
 from frenzy.core.scheduling.engine.placement import place
 from frenzy.core.scheduling.engine.plan_tables import RankedPlan
-from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy, FifoPolicy, HasPolicy
+from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy, FifoPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.reservation import Promise, Timeline
 from frenzy.core.scheduling.engine.room import FreeCapacity, Need, minus
@@ -88,7 +88,7 @@ class StartSweep(Sweep):
     _nowhere: set[tuple[bool, Need]] = field(default_factory=set)
 
     def keeps_before_borrowing(self) -> bool:
-        return not isinstance(self.state.rules.policy, HasPolicy)
+        return True
 
     def has_place(self, entry: Entry, ranked: RankedPlan) -> bool:
         """Whether ``ranked`` can start now without breaking a promise."""
@@ -97,8 +97,8 @@ class StartSweep(Sweep):
     def _keep(self, entry: Entry, ranked: RankedPlan, sign: int) -> None:
         """Start ``ranked``, or take the start of it back."""
         Sweep._keep(self, entry, ranked, sign)
-        promise = self._promise_before_end(entry, ranked)
         if sign > 0:
+            self._release_promise(entry)
             placement = self._place(entry, ranked)
             assert placement is not None, "only what has a place is taken"
             assert isinstance(entry.job, QueuedJob)
@@ -109,13 +109,16 @@ class StartSweep(Sweep):
             self.room = self.room.release(ranked.need, placement)
             self._nowhere.clear()
         self._timelines.pop(ranked.gpu_type, None)
+        promise = self._promise_before_end(entry, ranked)
         if promise is not None:
             promise.narrow(ranked.need, placement, sign)
 
     def _promise_before_end(self, entry: Entry, ranked: RankedPlan) -> Promise | None:
         """The promise of GPUs of its type that ``ranked``, started now, would not leave in time."""
         promise, end_s = self.promises.get(ranked.gpu_type), self.now_s + entry.restart_s + entry.run_s(ranked)
-        return None if promise is None or promise.begins_after(end_s) else promise
+        if promise is None or promise.entry is entry or promise.begins_after(end_s):
+            return None
+        return promise
 
     def _place(self, entry: Entry, ranked: RankedPlan) -> Placement | None:
         need, room, promise = ranked.need, self.room.by_type[ranked.gpu_type], self._promise_before_end(entry, ranked)
@@ -139,9 +142,9 @@ class StartSweep(Sweep):
             kept[gpu_type] = Kept(promise.entry, room.idle_gpus - left[gpu_type], promise.start_s)
         return left, kept
 
-    def is_over(self, entry: Entry) -> bool:
-        """A job that is promised something waits for it; a plain queue's first job that waits blocks all behind it."""
-        return self.head is not None or entry.run_key in self.own_promises
+    def is_over(self) -> bool:
+        """A plain queue's first job that waits blocks all behind it."""
+        return self.head is not None
 
     def keep_for(self, entry: Entry, price: float) -> None:
         """Promise a place to ``entry``, which found none, or let it block all behind it."""
@@ -151,7 +154,7 @@ class StartSweep(Sweep):
                 self.head, self._turn = entry, None
         elif all(gpu_type in self.promises for gpu_type, _ in entry.others.ask.fewest_gpus):
             return
-        elif isinstance(rules, BackfillPolicy) and not self.is_over(entry):
+        elif isinstance(rules, BackfillPolicy) and entry.run_key not in self.own_promises:
             found = self._best(entry, price, None)
             if found is not None:
                 self._promised(found)
@@ -163,11 +166,20 @@ class StartSweep(Sweep):
         """
         if entry.in_order:
             return False
-        found = self._best(entry, price, best)
+        # What it was promised within its queue's right is not promised anew when it may borrow.
+        found = self.own_promises.get(entry.run_key) or self._best(entry, price, best)
         if found is None or not self._is_patient(entry, found.start_s) or not self._pays(entry, best, found, price):
             return False
-        self._promised(found)
+        if entry.run_key not in self.own_promises:
+            self._promised(found)
         return True
+
+    def _release_promise(self, entry: Entry) -> None:
+        """``entry`` starts with something else than it was promised."""
+        promise = self.own_promises.pop(entry.run_key, None)
+        if promise is not None and promise.is_kept:
+            del self.promises[promise.ranked.gpu_type]
+            self._nowhere.clear()
 
     def _promised(self, promise: Promise) -> None:
         gpu_type = promise.ranked.gpu_type
@@ -220,7 +232,7 @@ class StartSweep(Sweep):
         """What ``ranked`` from ``start_s`` on is worth to ``entry``, the least the best: late for its deadline, what it
         goes by, the time to its end.
         """
-        wait_s, run_s = start_s - self.now_s, entry.run_s(ranked)
+        wait_s, run_s = start_s - self.now_s, entry.run_s(ranked) + entry.restart_s
         late = wait_s + run_s > entry.by_s
         if entry.in_order:
             return late, wait_s, run_s
