@@ -9,12 +9,12 @@ import pytest
 from tests.unit.app.moving import ScriptedScheduler, pinned, run_on
 from tests.unit.app.playing import Airflow, make_job
 
-from frenzy.app.observe import report_progress
+from frenzy.app.observe import attempt_launching, report_progress
 from frenzy.app.queries import run_view
 from frenzy.app.settlement import end_attempt
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.protocol import DirectiveKind, EndReport, ProgressReport, VerdictKind
-from frenzy.core.values.errors import ReasonCode
+from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import ConstraintsSpec, DataSpec, ModelSpec, TrainingJob, TrainingSpec
 from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.peak_memory import PeakMemory
@@ -121,6 +121,26 @@ def test_after_a_crash_a_script_goes_on_in_the_shapes_that_read_its_checkpoint(
     assert widths <= {each.plan.num_gpus for each in entry if each.feasible}
     queued = [each for facts in scheduler.seen for each in facts.queued if each.run_key == run.key]
     assert widths == {plan.num_gpus for plan in queued[-1].plans} & {1, 2}
+
+
+def test_a_same_world_script_keeps_its_shape_after_an_attempt_whose_workers_never_began(
+    airflow: Airflow, scheduler: ScriptedScheduler
+) -> None:
+    run = replace(airflow, services=replace(airflow.services, schedule=scheduler))
+    run_on(run, scheduler, script(resumable="same-world"), 2, step=20)
+    report_progress(run.services, run.key, 1, ProgressReport(last_step=20, checkpoint_step=20))
+    run.end(1, 137, last_step=20)
+    assert run.decide().kind is VerdictKind.RETRY
+    run.place()
+    refused = Reason(code=ReasonCode.LAUNCH_FAILED, detail="The quota refused a pod.")
+    attempt_launching(run.services, run.key, 2)
+    end_attempt(run.services, run.key, 2, EndReport(reason=refused))
+    following = run.decide().next_attempt
+    assert following is not None
+    assert following.checkpoint_step == 20
+    run.place()
+    queued = [each for facts in scheduler.seen for each in facts.queued if each.run_key == run.key]
+    assert {plan.num_gpus for plan in queued[-1].plans} == {2}
 
 
 def test_a_script_of_unknown_memory_rehearses_three_steps_and_goes_on_with_what_they_took(airflow: Airflow) -> None:

@@ -158,7 +158,7 @@ def _next_attempt(attempts: tuple[Attempt, ...], outcome: Reason) -> NextAttempt
         excluded_nodes=lost_nodes(attempts),
         extra_bytes_per_gpu=known_extra,
         forecast_extra_bytes_per_gpu=max(known_extra, forecast),
-        checkpoint_step=last.checkpoint_step,
+        checkpoint_step=last.next_attempt.checkpoint_step if last.checkpoint_step is None else last.checkpoint_step,
         not_before_s=not_before_s(attempts),
     )
 
