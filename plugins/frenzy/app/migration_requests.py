@@ -13,7 +13,7 @@ from dataclasses import replace
 from frenzy.app.services import Services, live_attempt
 from frenzy.app.states import move
 from frenzy.core.lifecycle.handover import Holding
-from frenzy.core.lifecycle.moves import elasticity, is_movable, is_under_way, move_reason, preemption_reason
+from frenzy.core.lifecycle.moves import elasticity, is_movable, is_under_way, move_reason
 from frenzy.core.lifecycle.reschedule import exceeded_plan
 from frenzy.core.runs.ledger import Attempt, JobState, MoveTarget, RunRecord, since_registered
 from frenzy.core.values.cluster import NodeState, Placement
@@ -35,10 +35,13 @@ def request_migration(
     if run is None or attempt is None or not _may_migrate(tx, services, run, attempt):
         log.warning("Run %s is not moved: it has no running attempt that could be.", action.run_key)
         return False
-    target = _target(action)
-    if target is not None and _is_where_it_is(target, attempt):
-        return False
-    reason = _reason(tx, attempt, action, actions)
+    if isinstance(action, Preempt):
+        target, reason = None, action.reason
+    else:
+        target = MoveTarget(plan=action.plan, placement=action.placement)
+        if _is_where_it_is(target, attempt):
+            return False
+        reason = _reason(tx, attempt, target, actions)
     tx.put_attempt(replace(attempt, stop_reason=reason, stop_asked_s=now_s, move_to=target))
     move(tx, run, JobState.CHECKPOINTING, now_s, reason)
     return True
@@ -51,24 +54,15 @@ def _may_migrate(tx: LedgerTx, services: Services, run: RunRecord, attempt: Atte
     return elastic is not None and lease is not None and is_movable(run, attempt, lease, tx.cluster())
 
 
-def _target(action: Resize | Preempt) -> MoveTarget | None:
-    return MoveTarget(plan=action.plan, placement=action.placement) if isinstance(action, Resize) else None
-
-
 def _is_where_it_is(target: MoveTarget, attempt: Attempt) -> bool:
     return target.plan.shape == attempt.plan.shape and target.placement == attempt.placement
 
 
-def _reason(tx: LedgerTx, attempt: Attempt, action: Resize | Preempt, actions: Sequence[Action]) -> Reason:
+def _reason(tx: LedgerTx, attempt: Attempt, target: MoveTarget, actions: Sequence[Action]) -> Reason:
     beneficiary = _beneficiary(tx, attempt, actions)
     name = None if beneficiary is None else beneficiary.job.name
-    target = _target(action)
-    if target is not None:
-        for_memory = beneficiary is not None and _is_memory_constrained(tx, beneficiary)
-        drained = _drained(tx, attempt)
-        return move_reason(attempt.plan, target, name, for_memory=for_memory, drained=drained)
-    assert isinstance(action, Preempt)
-    return preemption_reason(action.reason, name)
+    for_memory = beneficiary is not None and _is_memory_constrained(tx, beneficiary)
+    return move_reason(attempt.plan, target, name, for_memory=for_memory, drained=_drained(tx, attempt))
 
 
 def _drained(tx: LedgerTx, attempt: Attempt) -> list[str]:

@@ -190,27 +190,6 @@ def test_a_preempted_job_waits_with_its_reason_and_resumes(long: Airflow, schedu
     assert (second.attempt, second.next_attempt.checkpoint_step) == (2, 22)
 
 
-def test_a_preemption_without_words_names_the_job_that_gets_the_gpus(
-    long: Airflow, scheduler: ScriptedScheduler
-) -> None:
-    urgent = long.another()
-    urgent.register(on_small("urgent"), run_id="r2")
-
-    def preempt_and_start(facts: SchedulingFacts) -> tuple[Action, ...]:
-        (queued,) = (each for each in facts.queued if each.run_key == urgent.key)
-        return (
-            Preempt(run_key=long.key, reason=Reason(code=ReasonCode.PREEMPTED)),
-            Start(run_key=urgent.key, plan=plan_of(queued.plans, 2), placement=on_a(2)),
-        )
-
-    scheduler.script = preempt_and_start
-    urgent.place()
-    reason = run_view(long.services, long.key).run.reason
-    assert reason is not None
-    assert reason.code is ReasonCode.PREEMPTED
-    assert "job urgent" in reason.sentence
-
-
 def test_a_job_that_is_being_preempted_counts_as_waiting(long: Airflow, scheduler: ScriptedScheduler) -> None:
     preempt(long, scheduler)
     facts = facts_of(long)

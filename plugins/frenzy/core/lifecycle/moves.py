@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from frenzy.core.runs.ledger import Attempt, JobState, Lease, LeaseState, MoveTarget, RunRecord
+from frenzy.core.scheduling.engine.wording import are
 from frenzy.core.values.cluster import Cluster, NodeState, Placement
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.resource_plan import ResourcePlan
@@ -172,24 +173,15 @@ def move_reason(
     beneficiary: name of the job that gets what it leaves; for_memory: because its memory exceeded its GPUs.
     drained: the nodes it has to leave.
     """
-    code = grow_or_shrink(before, target.plan)
     nodes = ", ".join(f"{each.num_gpus} on {each.node}" for each in target.placement.allocations)
-    change = f"Moves from {before.plan_id} to {target.plan.plan_id} ({nodes}) at its next checkpoint"
-    if drained:
-        are = "is" if len(drained) == 1 else "are"
-        return Reason(code=code, detail=f"{change}: {', '.join(drained)} {are} being drained.")
-    if for_memory:
-        why = f"job {beneficiary} needs more memory than its GPUs had, and gets these; both go on."
-        return Reason(code=code, detail=f"{change}: {why}")
     gain = before.predicted_run_s / target.plan.predicted_run_s if target.plan.predicted_run_s else math.inf
-    if gain > 1.0:
-        return Reason(code=code, detail=f"{change}, where it is predicted to train {gain:.1f} times as fast.")
-    return Reason(code=code, detail=f"{change}" + (f", so that job {beneficiary} can start." if beneficiary else "."))
-
-
-def preemption_reason(given: Reason, beneficiary: str | None) -> Reason:
-    """``given`` by the scheduler, completed by the job that gets the GPUs."""
-    if given.detail or beneficiary is None:
-        return Reason(code=ReasonCode.PREEMPTED, detail=given.detail, remedy=given.remedy)
-    detail = f"Its GPUs go to job {beneficiary}; it goes on from its checkpoint when others are free."
-    return Reason(code=ReasonCode.PREEMPTED, detail=detail, remedy=given.remedy)
+    if drained:
+        why = f": {', '.join(drained)} {are(len(drained))} being drained."
+    elif for_memory:
+        why = f": job {beneficiary} needs more memory than its GPUs had, and gets these; both go on."
+    elif gain > 1.0:
+        why = f", where it is predicted to train {gain:.1f} times as fast."
+    else:
+        why = f", so that job {beneficiary} can start." if beneficiary else "."
+    change = f"Moves from {before.plan_id} to {target.plan.plan_id} ({nodes}) at its next checkpoint"
+    return Reason(code=grow_or_shrink(before, target.plan), detail=f"{change}{why}")

@@ -17,7 +17,6 @@ from frenzy.core.lifecycle.moves import (
     measured_extra_bytes,
     move_reason,
     plans_to_move_to,
-    preemption_reason,
     restart_s,
     work_left,
 )
@@ -71,12 +70,6 @@ def test_memory_that_grows_leaves_an_attempt_only_the_plan_it_has() -> None:
     plans = (plan(gpus=4), plan(), plan(gpu_type="large"))
     assert plans_to_move_to(steady, plans) == plans
     assert plans_to_move_to(growing, plans) == (plan(),)
-
-
-def test_a_preemption_keeps_the_schedulers_words_and_has_some_of_its_own() -> None:
-    given_words = Reason(code=ReasonCode.WAITING_FOR_GPUS, detail="For the boss.")
-    assert preemption_reason(given_words, "other") == Reason(code=ReasonCode.PREEMPTED, detail="For the boss.")
-    assert "job other" in preemption_reason(Reason(code=ReasonCode.PREEMPTED), "other").sentence
 
 
 @pytest.mark.parametrize("code", sorted(MOVE_REASONS))
