@@ -23,12 +23,11 @@ _MAX_FORECAST_ENDS = 64
 
 
 def schedule(facts: SchedulingFacts | SchedulingState, now_s: float, policy: Policy) -> tuple[Action, ...]:
-    """What to do now: starts and moves in the order they were decided, and a Hold with its reason for every other
-    job that waits, in the order they are served.
+    """What to do now: starts and moves in the order they were decided; a Hold with its reason for every other job that
+    waits, in the order they are served.
 
-    A start or a resize may need GPUs that a job of the same answer gives back. Pure: the same arguments
-    give the same actions, in whatever order the facts are listed, and none for a second call with the
-    actions applied. Raises ValueError for a state made under another policy.
+    A start or a resize may need GPUs that a job of the same answer gives back. Raises ValueError for a state made
+    under another policy.
     """
     decision = decision_of(facts, now_s, policy)
     jobs = {job.run_key: job for job in decision.facts.queued}
@@ -99,18 +98,15 @@ def _in_service_order(after: SchedulingState, line: ServiceOrder) -> list[Entry]
 
 
 def expected_starts(decision: Decision) -> dict[str, float]:
-    """When waiting jobs are expected to start, by run key.
-
-    The front of the queue is played forward from one expected end to the next with the same sweeps; what is promised
-    already keeps its promise.
-    """
+    """When waiting jobs are expected to start, by run key: as promised, else as ends that are expected allow."""
     if decision.moves:
         return {}
-    promised = {key: each.start_s for key, each in decision.promises.items() if each.is_kept}
-    return {**_played_forward(decision), **{key: at_s for key, at_s in promised.items() if at_s < math.inf}}
+    kept = [each for each in decision.promises.values() if each.is_kept and each.start_s < math.inf]
+    return _played_forward(decision) | {each.entry.run_key: each.start_s for each in kept}
 
 
 def _played_forward(decision: Decision) -> dict[str, float]:
+    """When the front of the queue starts, by the same sweeps at one expected end after the other."""
     state, now_s, found = decision.after, decision.now_s, dict[str, float]()
     front = {each.run_key for each in decision.served[:_MAX_FORECASTS]}
     state = replace(state, waiting=tuple([each for each in state.waiting if each.run_key in front]))
