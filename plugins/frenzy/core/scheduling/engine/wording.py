@@ -39,6 +39,11 @@ def asked(need: Need) -> str:
     return f"{need.num_gpus} {need.gpu_type}{grouped}"
 
 
+def any_of(needs: Sequence[Need]) -> str:
+    """``"4 v100-32 or 2 a100"``."""
+    return listed([asked(need) for need in needs], more="other plans")
+
+
 def host_needs(need: Need) -> str:
     """``"6 GiB of host memory, and 1.3 GiB and 1 CPU more for each GPU"``."""
     node = f"{format_bytes(need.host_bytes_per_node)} of host memory" if need.host_bytes_per_node else ""

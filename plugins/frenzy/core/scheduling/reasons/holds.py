@@ -22,7 +22,7 @@ from frenzy.core.scheduling.engine.policy_settings import FifoPolicy, PaperPolic
 from frenzy.core.scheduling.engine.reservation import Promise
 from frenzy.core.scheduling.engine.room import Need
 from frenzy.core.scheduling.engine.state import SchedulingState
-from frenzy.core.scheduling.engine.wording import MAX_NAMED, about, are, asked, host_needs, in_all, listed
+from frenzy.core.scheduling.engine.wording import MAX_NAMED, about, any_of, are, asked, host_needs, in_all, listed
 from frenzy.core.scheduling.reasons.impossible import impossible
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import Objective
@@ -85,7 +85,6 @@ class Judge:
         self._decision = decision
         self._state = decision.after
         self._shared: dict[object, Reason] = {}
-        self._holders: dict[str, str] = {}
         self._rules = queue_rules(decision.policy)
 
     def reason(self, entry: Entry) -> Reason:
@@ -145,7 +144,7 @@ class Judge:
         over = [(each.plan, *limit) for each, limit in found if limit is not None]
         forbidden = [each for each in over if each[0].num_gpus <= missed.left.get(each[0].gpu_type, 0)]
         if forbidden or not allowed:
-            return _over_quota(*min(forbidden or over, key=_excess))
+            return _over_quota(*min(forbidden or over, key=lambda each: each[0].num_gpus + each[2] - each[1].num_gpus))
         for need in (each.need for each in allowed):
             kept = self._in_the_way(missed, need)
             if kept is not None:
@@ -165,7 +164,11 @@ class Judge:
     def _lack(self, entry: Entry, options: Sequence[RankedPlan], missed: Missed) -> Reason:
         """That too little is there for it, of whatever kind."""
         needs = [each.need for each in options]
-        gpus = _for_gpus(needs, self._found(missed, needs))
+        gpus = Reason(
+            code=ReasonCode.WAITING_FOR_GPUS,
+            detail=f"Needs {any_of(needs)}; {self._found(missed, needs)}.",
+            remedy=f"more idle {listed([need.gpu_type for need in needs])}",
+        )
         return self._host_short(needs) or self._memory_short(options, gpus) or self._share_held(entry.job.queue) or gpus
 
     def _found(self, missed: Missed, needs: Sequence[Need]) -> str:
@@ -176,15 +179,16 @@ class Judge:
         found = listed(shown, last="and", more="more types")
         if not self._decision.moves:
             return f"idle: {found}"
-        holders = {each: self._holders_of(each) for each in types[:MAX_NAMED]}
-        held = [f"{each} is held by {names}" for each, names in holders.items() if names]
+        held = [f"{each} is held by {self._holders[each]}" for each in types[:MAX_NAMED] if each in self._holders]
         return "; ".join([f"left at its turn: {found}", *held])
 
-    def _holders_of(self, gpu_type: str) -> str:
-        if gpu_type not in self._holders:
-            jobs = (job for job in self._state.running.values() if job.plan.gpu_type == gpu_type)
-            self._holders[gpu_type] = listed(sorted(job.job_name for job in jobs), last="and")
-        return self._holders[gpu_type]
+    @cached_property
+    def _holders(self) -> dict[str, str]:
+        """The jobs that hold GPUs of each type."""
+        names: dict[str, list[str]] = {}
+        for job in self._state.running.values():
+            names.setdefault(job.plan.gpu_type, []).append(job.job_name)
+        return {gpu_type: listed(sorted(each), last="and") for gpu_type, each in names.items()}
 
     def _better_plan(self, own: Promise, now: RankedPlan) -> Reason:
         plan, entry = own.ranked.plan, own.entry
@@ -267,11 +271,6 @@ def _exceeded(missed: Missed, entry: Entry, ranked: RankedPlan) -> tuple[Limit, 
     return None if quotas is None or limit is None else (limit, quotas.held(limit))
 
 
-def _excess(over: tuple[ResourcePlan, Limit, int]) -> int:
-    plan, limit, held = over
-    return held + plan.num_gpus - limit.num_gpus
-
-
 def _over_quota(plan: ResourcePlan, limit: Limit, held: int) -> Reason:
     """That ``limit``, against which ``held`` GPUs count, leaves no room for ``plan``."""
     return Reason(
@@ -279,15 +278,6 @@ def _over_quota(plan: ResourcePlan, limit: Limit, held: int) -> Reason:
         detail=f"{limit.holder.capitalize()} {limit.name} may hold {limit.most} and holds {held}; "
         f"one of the job's plans needs {plan.num_gpus} {plan.gpu_type}.",
         remedy=f"a larger quota of {limit.title}, or GPUs given back by it",
-    )
-
-
-def _for_gpus(needs: Sequence[Need], found: str) -> Reason:
-    types = list(dict.fromkeys(need.gpu_type for need in needs))
-    return Reason(
-        code=ReasonCode.WAITING_FOR_GPUS,
-        detail=f"Needs {listed([asked(need) for need in needs], more='other plans')}; {found}.",
-        remedy=f"more idle {listed(types)}",
     )
 
 

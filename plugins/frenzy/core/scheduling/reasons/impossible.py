@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from frenzy.core.scheduling.engine.placement import place
 from frenzy.core.scheduling.engine.room import FreeCapacity, FreeOfType, Need
 from frenzy.core.scheduling.engine.state import SchedulingState
-from frenzy.core.scheduling.engine.wording import asked, host_needs, in_all, listed
+from frenzy.core.scheduling.engine.wording import any_of, asked, host_needs, in_all, listed
 from frenzy.core.values.cluster import Cluster, NodeState
 from frenzy.core.values.errors import Reason, ReasonCode
 
@@ -84,7 +84,6 @@ def _too_few_gpus(cluster: Cluster, needs: Sequence[Need]) -> Reason:
     nearest = min(needs, key=lambda each: (lacks[each] <= 0, lacks[each]))
     return Reason(
         code=ReasonCode.NEVER_FITS,
-        detail=f"Needs {listed([asked(need) for need in needs], more='other plans')}; "
-        f"the cluster has {listed(have, last='and', more='more types')}.",
+        detail=f"Needs {any_of(needs)}; the cluster has {listed(have, last='and', more='more types')}.",
         remedy=f"more {nearest.gpu_type} in the cluster",
     )
