@@ -189,7 +189,7 @@ def memory(facts: SchedulingFacts, size: str) -> list[dict[str, Any]]:
     tracemalloc.start()
     state = SchedulingState.of(facts, scheduler_named("has").rules)
     held, _ = tracemalloc.get_traced_memory()
-    decide(state, now_of(facts.queued), state.rules.policy)
+    decide(state, now_of(facts.queued), state.policy)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return [

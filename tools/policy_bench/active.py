@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from frenzy.core.scheduling import SchedulingState
 from frenzy.core.scheduling.engine.placement import place_in
-from frenzy.core.scheduling.engine.plan_tables import Rules, rigid_plans
+from frenzy.core.scheduling.engine.plan_tables import rigid_plans
 from frenzy.core.scheduling.engine.room import FreeCapacity, Need
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob
@@ -85,7 +85,7 @@ class ActiveJobs:
     def _configurations(self, state: SchedulingState, job: QueuedJob | RunningJob) -> tuple[Configuration, ...]:
         known = self._known.get(job.run_key)
         if known is None or known[0] is not job.plans:
-            made = configurations(state.rules, state, job, rigid=self._rigid)
+            made = configurations(state.policy, state, job, rigid=self._rigid)
             known = self._known[job.run_key] = (job.plans, made)
         return known[1]
 
@@ -116,12 +116,12 @@ def _ready_gpus(state: SchedulingState, job: RunningJob) -> list[tuple[str, int]
 
 
 def configurations(
-    rules: Rules, state: SchedulingState, job: QueuedJob | RunningJob, *, rigid: bool = False
+    policy: Policy, state: SchedulingState, job: QueuedJob | RunningJob, *, rigid: bool = False
 ) -> tuple[Configuration, ...]:
     """What ``job`` may be given: for each GPU type and count its fastest plan, if the cluster can hold it."""
 
     whole = FreeCapacity.whole(state.cluster)
-    fitting = [plan for plan in job.plans if place_in(whole, rules.need(plan, job.excluded_nodes)) is not None]
+    fitting = [plan for plan in job.plans if place_in(whole, policy.need(plan, job.excluded_nodes)) is not None]
     plans = rigid_plans(job.plans, job.asked_gpus, fitting) if rigid else job.plans
     fastest: dict[tuple[str, int], ResourcePlan] = {}
     for plan in plans:
@@ -129,7 +129,7 @@ def configurations(
         if key not in fastest or plan.predicted_run_s < fastest[key].predicted_run_s:
             fastest[key] = plan
     return tuple(
-        Configuration(plan, rules.need(plan, job.excluded_nodes))
+        Configuration(plan, policy.need(plan, job.excluded_nodes))
         for _, plan in sorted(fastest.items(), key=lambda each: each[0])
         if any(plan is each for each in fitting)
     )

@@ -31,7 +31,7 @@ def actions_of_round(
     room = state.room
     for job, _ in changed:
         if job.running is not None:
-            room = room.release(state.rules.need(job.running.plan), job.running.placement)
+            room = room.release(state.policy.need(job.running.plan), job.running.placement)
     actions: list[Action] = []
     for job, wanted in sorted(changed, key=_largest_first):
         found = _first_place(room, job, wanted)

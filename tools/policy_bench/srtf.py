@@ -89,7 +89,7 @@ class SrtfScheduler:
             plans = capped_plans(fitting, max_gpus, self.parameters.min_efficiency)
             if not ordered:
                 plans.sort(key=lambda plan: plan.predicted_run_s)
-            found = tuple((plan, state.rules.need(plan, job.excluded_nodes)) for plan in plans)
+            found = tuple((plan, state.policy.need(plan, job.excluded_nodes)) for plan in plans)
             known = self._choices[key] = (job.plans, state.cluster, found)
         return known[2]
 
@@ -214,7 +214,7 @@ class _Turn:
                 # Too few GPUs, wherever they are: nothing needs to be placed yet.
                 continue
             for each in taken[released:]:
-                room = room.release(self.state.rules.need(each.plan), each.placement)
+                room = room.release(self.state.policy.need(each.plan), each.placement)
             released = len(taken)
             placement = place_in(room, need)
             if placement is not None:
@@ -251,7 +251,7 @@ class _Turn:
                 # Too few GPUs, wherever they are: nothing needs to be placed.
                 continue
             if room is None:
-                room = self.state.room.release(self.state.rules.need(job.plan), job.placement)
+                room = self.state.room.release(self.state.policy.need(job.plan), job.placement)
             placement = place_in(room, need)
             if placement is not None:
                 return plan, placement

@@ -34,7 +34,7 @@ from frenzy.core.runs.ledger import (
     RunRecord,
     since_registered,
 )
-from frenzy.core.scheduling.engine.plan_tables import Rules
+from frenzy.core.scheduling.engine.policy_settings import Policy
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import deadline_s
@@ -52,17 +52,17 @@ class _Moment:
 
     tx: LedgerTx
     rules: ElasticRules
-    needs: Rules
+    policy: Policy
     cluster: Cluster
     now_s: float
 
     @staticmethod
     def of(tx: LedgerTx, services: Services, now_s: float) -> _Moment:
-        return _Moment(tx=tx, rules=services.elastic, needs=Rules(services.policy), cluster=tx.cluster(), now_s=now_s)
+        return _Moment(tx=tx, rules=services.elastic, policy=services.policy, cluster=tx.cluster(), now_s=now_s)
 
     def avoided(self, next_attempt: NextAttempt, plans: Iterable[ResourcePlan]) -> tuple[str, ...]:
         """Nodes not to be used, as of now: the cluster may have come to have no others for ``plans``."""
-        return with_nodes_to_spare(next_attempt, plans, self.cluster, self.needs).excluded_nodes
+        return with_nodes_to_spare(next_attempt, plans, self.cluster, self.policy).excluded_nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,6 @@ from enum import IntEnum
 from typing import Final
 
 from frenzy.core.scheduling import HasPolicy, SchedulingState
-from frenzy.core.scheduling.engine.plan_tables import Rules
 from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.scheduling.engine.state import running_job
 from frenzy.core.values.cluster import NodeState, Placement
@@ -77,7 +76,7 @@ class _Engine:
         self._scenario, self._scheduler, self._progress = scenario, scheduler, progress
         self._cluster = scenario.cluster
         self._running = {each.job.run_key: each.job for each in scenario.running}
-        self._rules = Rules(scheduler.rules)
+        self._policy = scheduler.rules
         self._room = self._whole_room()
         self._moves = scheduler.round_s is None and isinstance(scheduler.rules, HasPolicy)
         self._ledger = Ledger(scenario)
@@ -202,13 +201,13 @@ class _Engine:
         self._room = self._whole_room()
 
     def _whole_room(self) -> FreeCapacity:
-        held = ((self._rules.need(job.plan), job.placement) for job in self._running.values())
+        held = ((self._policy.need(job.plan), job.placement) for job in self._running.values())
         return FreeCapacity.of(self._cluster, held)
 
     def _release(self, key: str) -> None:
         """The running job ``key`` holds no GPUs any more."""
         job = self._running.pop(key)
-        self._room = self._room.release(self._rules.need(job.plan), job.placement)
+        self._room = self._room.release(self._policy.need(job.plan), job.placement)
 
     def _thrown_back(self, job: RunningJob, now_s: float) -> QueuedJob:
         """``job``, which loses its GPUs and what it did since its last checkpoint, as it waits again."""
@@ -257,7 +256,7 @@ class _Engine:
             ]
             for job in started:
                 self._running[job.run_key] = job
-                self._room = self._room.hold(self._rules.need(job.plan), job.placement)
+                self._room = self._room.hold(self._policy.need(job.plan), job.placement)
             for job in started:
                 self._check_room(job)
 

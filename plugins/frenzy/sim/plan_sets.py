@@ -21,7 +21,6 @@ from typing import Final
 from frenzy.adapters.calibration_file import default_calibration
 from frenzy.core.planning.marp import PlanRequest, plan_candidates
 from frenzy.core.scheduling.engine.placement import place
-from frenzy.core.scheduling.engine.plan_tables import Rules
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy
 from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.values.cluster import Cluster
@@ -69,12 +68,12 @@ def plans_on(job_class: JobClass, precision: Precision, hardware: Hardware, gpu_
 
 def worth_keeping(plans: Plans, empty: FreeCapacity) -> Plans:
     """``plans`` as the module says, in their order. empty: the cluster when nothing runs."""
-    rules = Rules(HasPolicy())
+    policy = HasPolicy()
     of_type: dict[str, list[ResourcePlan]] = {}
     for plan in plans:
         if _power_of_two(plan.num_gpus) and plan.num_gpus <= MAX_GPUS:
             room = empty.by_type.get(plan.gpu_type)
-            if room is not None and place(room, rules.need(plan)) is not None:
+            if room is not None and place(room, policy.need(plan)) is not None:
                 of_type.setdefault(plan.gpu_type, []).append(plan)
     kept = {id(plan) for each in of_type.values() for plan in _few(_front(each))}
     return tuple(plan for plan in plans if id(plan) in kept)

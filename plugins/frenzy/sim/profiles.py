@@ -30,7 +30,6 @@ from pydantic_core import ErrorDetails
 from frenzy.adapters.spec.refusals import in_words, one_of, real_errors
 from frenzy.adapters.spec.yaml_core import FILE, load_yaml
 from frenzy.core.scheduling.engine.placement import place
-from frenzy.core.scheduling.engine.plan_tables import Rules
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy
 from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.values.cluster import Cluster
@@ -109,7 +108,7 @@ def parse_profiles(text: str, *, source: str = "profile file") -> Mapping[str, P
 
 def profile_plans(profile: Profile, cluster: Cluster) -> Plans:
     """The plans of ``profile`` that fit ``cluster`` when nothing runs, fastest first."""
-    rules, empty = Rules(HasPolicy()), FreeCapacity.of(cluster)
+    policy, empty = HasPolicy(), FreeCapacity.of(cluster)
     found: list[ResourcePlan] = []
     for each in profile.plans:
         gpu = cluster.types_by_name.get(each.gpu_type)
@@ -117,7 +116,7 @@ def profile_plans(profile: Profile, cluster: Cluster) -> Plans:
         if gpu is None or needed > gpu.memory_bytes:
             continue
         plan = _plan(each, gpu, needed)
-        if place(empty.by_type[gpu.name], rules.need(plan)) is not None:
+        if place(empty.by_type[gpu.name], policy.need(plan)) is not None:
             found.append(plan)
     found.sort(key=lambda plan: (plan.predicted_run_s, plan.num_gpus, plan.gpu_type))
     return tuple(found)

@@ -52,7 +52,7 @@ class PublishedScheduler:
                 full.add(asked)
                 continue
             plan, placement = found
-            room = room.hold(state.rules.need(plan), placement)
+            room = room.hold(state.policy.need(plan), placement)
             starts.append(Start(run_key=job.run_key, plan=plan, placement=placement))
         return tuple(starts)
 

@@ -160,7 +160,7 @@ def test_a_job_that_is_left_alone_is_looked_at_again_and_again_though_nothing_el
 
     def say(state: SchedulingState, now_s: float) -> tuple[Action, ...]:
         asked_s.append(now_s)
-        return schedule(state, now_s, state.rules.policy) if not now_s else ()
+        return schedule(state, now_s, state.policy) if not now_s else ()
 
     patient = sim_job("a", on_small(1, 1000.0))
     alone = replace(patient, job=replace(patient.job, elasticity=Elasticity(restart_s=10.0, moves_left=3)))
@@ -202,7 +202,7 @@ def test_scheduler_with_rounds_is_asked_once_a_round() -> None:
 
     def say(state: SchedulingState, now_s: float) -> tuple[Action, ...]:
         asked.append(now_s)
-        return tuple(action for action in schedule(state, now_s, state.rules.policy) if isinstance(action, Start))
+        return tuple(action for action in schedule(state, now_s, state.policy) if isinstance(action, Start))
 
     jobs = [sim_job(f"j{index}", on_small(1, 130.0), submitted_s=10.0 + index) for index in range(4)]
     result = simulate(scenario(*jobs), Scripted(say, round_s=60.0))
@@ -226,7 +226,7 @@ def test_first_decision_on_captured_facts_is_that_of_the_product() -> None:
     seen: list[tuple[Action, ...]] = []
 
     def say(state: SchedulingState, now_s: float) -> tuple[Action, ...]:
-        seen.append(schedule(state, now_s, state.rules.policy))
+        seen.append(schedule(state, now_s, state.policy))
         return tuple(each for each in seen[-1] if isinstance(each, Start))
 
     simulate(scenario(*jobs, running=(SimRunning(job=held, work=1.0),), start_s=1000.0), Scripted(say))
@@ -263,7 +263,7 @@ def test_idle_gpus_that_a_waiting_job_counts_on_are_told_apart() -> None:
 
     def say(state: SchedulingState, now_s: float) -> tuple[Action, ...]:
         if now_s > 0.0:
-            return tuple(each for each in schedule(state, now_s, state.rules.policy) if isinstance(each, Start))
+            return tuple(each for each in schedule(state, now_s, state.policy) if isinstance(each, Start))
         return tuple(Start(run_key=key, plan=on_small(1, 100.0), placement=at(name, 1)) for key, name in split.items())
 
     result = simulate(scenario(*ones[:2], sim_job("pair", pair), cluster=nodes), Scripted(say))
@@ -330,15 +330,15 @@ def test_gpus_are_held_once_or_idle(case: Scenario, policy: Policy) -> None:
 @given(workloads(), policies)
 def test_every_job_ends_that_fits_the_empty_cluster(case: Scenario, policy: Policy) -> None:
     result = simulate(case, ProductScheduler(policy))
-    rules = SchedulingState.of(SchedulingFacts(cluster=case.cluster, queued=(), running=()), policy)
+    state = SchedulingState.of(SchedulingFacts(cluster=case.cluster, queued=(), running=()), policy)
     for sim in case.jobs:
         needs = [
-            rules.rules.need(plan, sim.job.excluded_nodes) for plan in sim.job.plans if not sim.runs_out_of_memory(plan)
+            policy.need(plan, sim.job.excluded_nodes) for plan in sim.job.plans if not sim.runs_out_of_memory(plan)
         ]
         fits = any(
-            place(rules.capacity.empty.by_type[need.gpu_type], need)
+            place(state.capacity.empty.by_type[need.gpu_type], need)
             for need in needs
-            if need.gpu_type in rules.capacity.empty.by_type
+            if need.gpu_type in state.capacity.empty.by_type
         )
         assert (outcome(result, sim.job.run_key).end_s is not None) == fits
 

@@ -14,7 +14,6 @@ from tests.unit.sim.offered_load import offered_load
 
 from frenzy.core.models.shape import model_shape
 from frenzy.core.scheduling.engine.placement import place
-from frenzy.core.scheduling.engine.plan_tables import Rules
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy
 from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.values.cluster import Cluster
@@ -64,7 +63,7 @@ def test_jobs_come_in_order_with_work_and_unique_keys(spec: WorkloadSpec) -> Non
 @given(specs)
 def test_every_plan_fits_the_empty_cluster_and_asked_gpus_are_those_of_a_plan(spec: WorkloadSpec) -> None:
     scenario = make_scenario(spec)
-    empty, rules = FreeCapacity.of(scenario.cluster), Rules(HasPolicy())
+    empty, rules = FreeCapacity.of(scenario.cluster), HasPolicy()
     for plans in {id(each.job.plans): each.job.plans for each in scenario.jobs}.values():
         assert plans
         assert all(place(empty.by_type[plan.gpu_type], rules.need(plan)) is not None for plan in plans)

@@ -13,7 +13,7 @@ from typing import Final
 
 from frenzy.core.runs.ledger import Attempt, NextAttempt
 from frenzy.core.scheduling.engine.placement import place_in
-from frenzy.core.scheduling.engine.plan_tables import Rules
+from frenzy.core.scheduling.engine.policy_settings import Policy
 from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.values.cluster import Cluster, NodeAllocation
 from frenzy.core.values.errors import ReasonCode
@@ -96,16 +96,13 @@ def not_before_s(attempts: Sequence[Attempt]) -> float:
 
 
 def with_nodes_to_spare(
-    following: NextAttempt, plans: Iterable[ResourcePlan], cluster: Cluster, rules: Rules
+    following: NextAttempt, plans: Iterable[ResourcePlan], cluster: Cluster, policy: Policy
 ) -> NextAttempt:
-    """``following``, but with no node excluded if the other ready ones, empty, have room for none of ``plans``.
-
-    rules: of the scheduling policy, which say what a plan needs.
-    """
+    """``following``, but with no node excluded if the other ready ones, empty, have room for none of ``plans``."""
     if not following.excluded_nodes:
         return following
     empty = FreeCapacity.of(cluster)
-    if any(place_in(empty, rules.need(plan, following.excluded_nodes)) is not None for plan in plans):
+    if any(place_in(empty, policy.need(plan, following.excluded_nodes)) is not None for plan in plans):
         return following
     return replace(following, excluded_nodes=())
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from frenzy.core.scheduling.engine.plan_tables import Rules
-from frenzy.core.scheduling.engine.policy_settings import Policy, queue_rules
+from frenzy.core.scheduling.engine.policy_settings import Policy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.values.cluster import Cluster, Placement
@@ -38,7 +37,7 @@ def wait_for_leaving(
     leaving = [each for each in holdings if each.is_leaving]
     if not leaving:
         return None
-    full = _full_nodes(start, holdings, cluster, Rules(policy))
+    full = _full_nodes(start, holdings, cluster, policy)
     names = [each.job_name for each in leaving if full & {at.node for at in each.placement.allocations}]
     if names:
         return _until_left(start, names, f"left {', '.join(sorted(full))}")
@@ -46,10 +45,10 @@ def wait_for_leaving(
     return _wait_for_quota(start, wanted, holdings, policy)
 
 
-def _full_nodes(start: Start, holdings: Sequence[Holding], cluster: Cluster, rules: Rules) -> set[str]:
+def _full_nodes(start: Start, holdings: Sequence[Holding], cluster: Cluster, policy: Policy) -> set[str]:
     """Nodes that have no room yet for what ``start`` takes there."""
-    room = FreeCapacity.of(cluster, [(rules.need(each.plan), each.placement) for each in holdings])
-    need, found = rules.need(start.plan), set[str]()
+    room = FreeCapacity.of(cluster, [(policy.need(each.plan), each.placement) for each in holdings])
+    need, found = policy.need(start.plan), set[str]()
     for each in start.placement.allocations:
         gpu_type = room.type_of_node.get(each.node)
         free = None if gpu_type is None else room.by_type[gpu_type].free[each.node]
@@ -60,7 +59,7 @@ def _full_nodes(start: Start, holdings: Sequence[Holding], cluster: Cluster, rul
 
 def _wait_for_quota(start: Start, wanted: Holding, holdings: Sequence[Holding], policy: Policy) -> Reason | None:
     """Of the quotas that would be exceeded the first for which a leaving job counts, and for which jobs it waits."""
-    use = QuotaUse(queue_rules(policy))
+    use = QuotaUse(policy.numbers.queues)
     for each in holdings:
         use.add(each, each.plan.gpu_type, each.plan.num_gpus)
     for limit in use.broken(wanted, start.plan.gpu_type, start.plan.num_gpus):

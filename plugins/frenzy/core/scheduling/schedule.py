@@ -67,8 +67,8 @@ def as_state(facts: SchedulingFacts | SchedulingState, policy: Policy) -> Schedu
     """``facts`` as a state under ``policy``. Raises ValueError for a state made under another one."""
     if isinstance(facts, SchedulingFacts):
         return SchedulingState.of(facts, policy)
-    if facts.rules.policy != policy:
-        raise ValueError(f"the state was made under {facts.rules.policy}, not under {policy}")
+    if facts.policy != policy:
+        raise ValueError(f"the state was made under {facts.policy}, not under {policy}")
     return facts
 
 

@@ -14,7 +14,6 @@ from frenzy.core.lifecycle.disruptions import LOSS_REASONS, lost_nodes, with_nod
 from frenzy.core.lifecycle.reschedule import classify, final_state, follow_up, ladder
 from frenzy.core.runs.ledger import Attempt, JobState, NextAttempt
 from frenzy.core.scheduling import HasPolicy
-from frenzy.core.scheduling.engine.plan_tables import Rules
 from frenzy.core.values.cluster import Cluster, NodeAllocation, NodeState
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import MemoryPressureSpec
@@ -142,7 +141,7 @@ def left_to_it(wanted: ResourcePlan, **changes: Any) -> tuple[str, ...]:
     following = dataclasses.replace(values.next_attempt(), excluded_nodes=("n1",))
     whole = values.cluster()  # n1 and n2 with two small GPUs each
     nodes = tuple(dataclasses.replace(each, **changes) if each.name == "n2" else each for each in whole.nodes)
-    return with_nodes_to_spare(following, [wanted], Cluster(whole.gpu_types, nodes), Rules(HasPolicy())).excluded_nodes
+    return with_nodes_to_spare(following, [wanted], Cluster(whole.gpu_types, nodes), HasPolicy()).excluded_nodes
 
 
 def test_nodes_are_avoided_only_while_others_have_gpus_enough() -> None:

@@ -14,7 +14,7 @@ from typing import Final
 
 from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.plan_tables import RankedPlan
-from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy, queue_rules
+from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.state import SchedulingState
 from frenzy.core.scheduling.engine.wording import about
@@ -32,7 +32,7 @@ def with_deadline(state: SchedulingState, entry: Entry, now_s: float) -> Entry:
         return entry
     # A ladder of plans is climbed in its own order, however late it is.
     by_s = math.inf if entry.in_order else deadline_s - now_s
-    is_first = _is_at_risk(entry, deadline_s - now_s, state.rules.numbers.deadline_slack, possible)
+    is_first = _is_at_risk(entry, deadline_s - now_s, state.policy.numbers.deadline_slack, possible)
     return entry._replace(by_s=by_s, first_s=min(entry.first_s, _FIRST_S + deadline_s) if is_first else entry.first_s)
 
 
@@ -44,7 +44,7 @@ def _is_at_risk(entry: Entry, left_s: float, slack: float, possible: Iterable[Ra
 
 def _possible(state: SchedulingState, entry: Entry) -> list[RankedPlan]:
     """What ``entry`` could ever have instead of what it has: a node has room for it, and no quota is too small."""
-    return state.possible(entry, QuotaUse(queue_rules(state.rules.policy)))
+    return state.possible(entry, QuotaUse(state.policy.numbers.queues))
 
 
 def _fastest_s(entry: Entry, possible: Iterable[RankedPlan]) -> float:
@@ -68,7 +68,7 @@ def lost_sentence(state: SchedulingState, entry: Entry, now_s: float) -> str | N
 
 def deadline_sentence(state: SchedulingState, entry: Entry, now_s: float) -> str | None:
     """What the deadline of a waiting job does for it; None where that is nothing, or its reason says it."""
-    deadline_s, policy = entry.job.deadline_s, state.rules.policy
+    deadline_s, policy = entry.job.deadline_s, state.policy
     if deadline_s is None or not isinstance(policy, BackfillPolicy) or lost_sentence(state, entry, now_s):
         return None
     when = about(deadline_s - now_s)

@@ -14,7 +14,7 @@ from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.left_over import Places, Sweep, asked_by
 from frenzy.core.scheduling.engine.placement import place_in
 from frenzy.core.scheduling.engine.plan_tables import RankedPlan
-from frenzy.core.scheduling.engine.policy_settings import HasPolicy, queue_rules
+from frenzy.core.scheduling.engine.policy_settings import HasPolicy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.service_order import ServiceOrder, entries_of
 from frenzy.core.scheduling.engine.shares import targets
@@ -31,7 +31,7 @@ _MAX_SWEEPS: Final = 8
 
 def is_elastic(state: SchedulingState) -> bool:
     """Whether the policy moves jobs, and any active one may be moved."""
-    if not isinstance(state.rules.policy, HasPolicy):
+    if not isinstance(state.policy, HasPolicy):
         return False
     waiting, running = state.waiting, state.running.values()
     return any(job.elasticity is not None for job in running) or any(
@@ -46,7 +46,7 @@ def decide(state: SchedulingState, now_s: float) -> tuple[tuple[Action, ...], Sw
     action of the same answer gives back. A target that cannot be placed, because of how GPUs lie on nodes, is open to
     as many as found a place, and the sweep made again.
     """
-    policy = state.rules.policy
+    policy = state.policy
     assert isinstance(policy, HasPolicy), "only that one moves jobs"
     swaps, state = served_first(state, now_s, policy)
     line = ServiceOrder.of(entries_of(state, now_s), now_s)
@@ -114,7 +114,7 @@ def _beneficiary(
     state: SchedulingState, entry: Entry, nodes: set[str], taken: Sequence[tuple[Entry, Start | Resize]]
 ) -> Entry | None:
     """Who takes GPUs of its nodes; elsewhere, one before it in line that comes under the same quota."""
-    rules = queue_rules(state.rules.policy)
+    rules = state.policy.numbers.queues
     for beneficiary, action in taken:
         if any(each.node in nodes for each in action.placement.allocations):
             return beneficiary
@@ -139,7 +139,7 @@ def _without_beneficiary(state: SchedulingState, line: ServiceOrder, entry: Entr
     assert entry.current is not None, "only a job that runs gives way"
     gpu_type, num_gpus = entry.current.gpu_type, entry.current.num_gpus
     others = (job for key, job in state.running.items() if key != entry.run_key)
-    limit = QuotaUse.of(state.rules.policy, others).exceeded(entry.job, gpu_type, num_gpus)
+    limit = QuotaUse.of(state.policy, others).exceeded(entry.job, gpu_type, num_gpus)
     if limit is not None:
         holder = f"{limit.holder.capitalize()} {limit.name}"
         most = counted(limit.num_gpus, "GPU") if limit.gpu_type is None else f"{limit.num_gpus} {limit.gpu_type}"

@@ -23,9 +23,6 @@ from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob
 
 _MOST_TABLES: Final = 16_384
 
-# Of a queue in plain order: each job takes the first of its plans that fits.
-PLAIN: Final = BackfillPolicy(urgency=0.0)
-
 
 class RankedPlan(NamedTuple):
     """One plan of a job. unit_s: all its work would take so long. gpus: effective, see ``Capacity``."""
@@ -120,23 +117,6 @@ def _speed(gpu_types: tuple[GpuType, ...]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """What of a policy the indices of a state depend on."""
-
-    policy: Policy
-
-    @property
-    def numbers(self) -> BackfillPolicy:
-        """By which the engine's sweep goes under the policy."""
-        return self.policy if isinstance(self.policy, BackfillPolicy) else PLAIN
-
-    def need(self, plan: ResourcePlan, excluded_nodes: tuple[str, ...] = ()) -> Need:
-        """What ``plan`` asks of the nodes."""
-        host_bytes, cpus_per_gpu = plan.memory.host_bytes_of_node_and_rank, self.policy.cpus_per_gpu
-        return _need(plan.gpu_type, plan.num_gpus, plan.tp, host_bytes, cpus_per_gpu, excluded_nodes)
-
-
-@dataclass(frozen=True, slots=True)
 class Tables:
     """The tables of all jobs on clusters of the same GPU types, under policies that ask the same of nodes.
 
@@ -144,7 +124,7 @@ class Tables:
     where plans are chosen by them, too.
     """
 
-    rules: Rules
+    policy: Policy
     rigid_on: FreeCapacity | None
     speed: dict[str, float]
     sizes: dict[str, int]
@@ -170,7 +150,7 @@ class Tables:
             if len(self._waiting) >= _MOST_TABLES:
                 self._waiting.clear()
                 self._asks.clear()
-            in_order = job.ordered or not isinstance(self.rules.policy, BackfillPolicy)
+            in_order = job.ordered or not isinstance(self.policy, BackfillPolicy)
             known = self._waiting[key] = (job.plans, self._table(self._worth_trying(job), in_order=in_order))
         return known[1]
 
@@ -196,12 +176,12 @@ class Tables:
         return plan.memory.required_bytes <= self.sizes.get(plan.gpu_type, math.inf)
 
     def _worth_trying(self, job: QueuedJob) -> list[RankedPlan]:
-        policy = self.rules.policy
+        policy = self.policy
         plans = [plan for plan in job.plans if self._is_large_enough(plan)]
         if isinstance(policy, PaperPolicy) and not job.ordered:
             plans = plan_order(plans)
         if self.rigid_on is not None:
-            empty, need = self.rigid_on, partial(self.rules.need, excluded_nodes=job.excluded_nodes)
+            empty, need = self.rigid_on, partial(self.policy.need, excluded_nodes=job.excluded_nodes)
             fits = [plan for plan in plans if place_in(empty, need(plan)) is not None]
             return self._all_ranked(rigid_plans(plans, job.asked_gpus, fits, ordered=job.ordered), job)
         return _undominated(self._all_ranked(plans, job))
@@ -211,7 +191,7 @@ class Tables:
 
     def _ranked(self, plan: ResourcePlan, excluded_nodes: tuple[str, ...]) -> RankedPlan:
         gpus = self.speed.get(plan.gpu_type, 0.0) * plan.num_gpus
-        need = self.rules.need(plan, excluded_nodes)
+        need = self.policy.need(plan, excluded_nodes)
         return RankedPlan(plan, need, plan.gpu_type, plan.num_gpus, plan.predicted_run_s, gpus)
 
     def _table(self, listed: Sequence[RankedPlan], *, in_order: bool = False) -> PlanTable:
@@ -239,21 +219,7 @@ def _tables(policy: Policy, gpu_types: tuple[GpuType, ...], rigid_on: Same | Non
     whole = None if rigid_on is None else rigid_on.thing
     assert whole is None or isinstance(whole, FreeCapacity)
     sizes = {each.name: each.memory_bytes for each in gpu_types}
-    return Tables(Rules(policy), whole, _speed(gpu_types), sizes)
-
-
-@lru_cache(maxsize=16384)
-def _need(  # noqa: PLR0913
-    gpu_type: str,
-    num_gpus: int,
-    group_size: int,
-    host_bytes: tuple[int, int],
-    cpus_per_gpu: float,
-    excluded_nodes: tuple[str, ...],
-) -> Need:
-    """Shared by the plans that ask for the same, of which a long queue has very many."""
-    millicpus = round(cpus_per_gpu * 1000)
-    return Need(gpu_type, num_gpus, group_size, *host_bytes, millicpus, tuple(sorted(excluded_nodes)))
+    return Tables(policy, whole, _speed(gpu_types), sizes)
 
 
 def rigid_plans(

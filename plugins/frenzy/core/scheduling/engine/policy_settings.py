@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import ClassVar, Final
 
+from frenzy.core.scheduling.engine.room import Need
 from frenzy.core.values.errors import SpecError, Violation
 from frenzy.core.values.queue_rules import NO_RULES, QueueRules
+from frenzy.core.values.resource_plan import ResourcePlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +23,16 @@ class _AnyPolicy:
 
     name: ClassVar[str]
     cpus_per_gpu: float = 1.0
+
+    @property
+    def numbers(self) -> BackfillPolicy:
+        """By which the engine's sweep goes: each job takes the first of its plans that fits, and no queue has rules."""
+        return _PLAIN
+
+    def need(self, plan: ResourcePlan, excluded_nodes: tuple[str, ...] = ()) -> Need:
+        """What ``plan`` asks of the nodes."""
+        host_bytes = plan.memory.host_bytes_of_node_and_rank
+        return _need(plan.gpu_type, plan.num_gpus, plan.tp, host_bytes, self.cpus_per_gpu, excluded_nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +74,10 @@ class BackfillPolicy(_AnyPolicy):
     disturbance: float = 9.0
     gain_without_budget: float = 1.5
 
+    @property
+    def numbers(self) -> BackfillPolicy:
+        return self
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HasPolicy(BackfillPolicy):
@@ -97,17 +114,29 @@ class FifoPolicy(_AnyPolicy):
     head_blocks: bool = True
 
 
+_PLAIN: Final = BackfillPolicy(urgency=0.0)
+
+
+@lru_cache(maxsize=16384)
+def _need(  # noqa: PLR0913
+    gpu_type: str,
+    num_gpus: int,
+    group_size: int,
+    host_bytes: tuple[int, int],
+    cpus_per_gpu: float,
+    excluded_nodes: tuple[str, ...],
+) -> Need:
+    """Shared by the plans that ask for the same, of which a long queue has very many."""
+    millicpus = round(cpus_per_gpu * 1000)
+    return Need(gpu_type, num_gpus, group_size, *host_bytes, millicpus, tuple(sorted(excluded_nodes)))
+
+
 Policy = HasPolicy | PaperPolicy | BackfillPolicy | FifoPolicy
 
 
 def with_queues(policy: Policy, queues: QueueRules) -> Policy:
     """``policy`` with these queues and quotas; itself, if it knows none."""
     return replace(policy, queues=queues) if isinstance(policy, BackfillPolicy) else policy
-
-
-def queue_rules(policy: Policy) -> QueueRules:
-    """The queues and quotas that ``policy`` keeps; none for a policy that knows none."""
-    return policy.queues if isinstance(policy, BackfillPolicy) else NO_RULES
 
 
 POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(

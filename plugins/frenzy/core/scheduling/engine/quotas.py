@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from frenzy.core.scheduling.engine.policy_settings import Policy, queue_rules
+from frenzy.core.scheduling.engine.policy_settings import Policy
 from frenzy.core.values.queue_rules import Limit, QueueRules
 from frenzy.core.values.scheduling_facts import RunningJob
 
@@ -32,7 +32,7 @@ class QuotaUse:
     @staticmethod
     def of(policy: Policy, running: Iterable[RunningJob]) -> QuotaUse:
         """What ``running`` hold."""
-        use = QuotaUse(queue_rules(policy))
+        use = QuotaUse(policy.numbers.queues)
         if use.rules:
             for job in running:
                 use.add(job, job.plan.gpu_type, job.plan.num_gpus)

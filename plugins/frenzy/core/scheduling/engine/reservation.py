@@ -10,7 +10,8 @@ from itertools import accumulate, groupby
 
 from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.placement import place
-from frenzy.core.scheduling.engine.plan_tables import RankedPlan, Rules
+from frenzy.core.scheduling.engine.plan_tables import RankedPlan
+from frenzy.core.scheduling.engine.policy_settings import Policy
 from frenzy.core.scheduling.engine.room import Free, FreeOfType, Need, lesser, minus, plus
 from frenzy.core.values.cluster import Placement
 from frenzy.core.values.scheduling_facts import RunningJob
@@ -64,9 +65,9 @@ class Timeline:
     """
 
     def __init__(
-        self, before: FreeOfType, ends: Sequence[tuple[float, RunningJob]], now_s: float, rules: Rules
+        self, before: FreeOfType, ends: Sequence[tuple[float, RunningJob]], now_s: float, policy: Policy
     ) -> None:
-        self._before, self._rules = before, rules
+        self._before, self._policy = before, policy
         grouped = groupby(ends, key=lambda end: max(now_s, end[0]))
         found = [(time_s, [job for _, job in each]) for time_s, each in grouped]
         self._times, self._jobs = [time_s for time_s, _ in found], [jobs for _, jobs in found]
@@ -96,7 +97,7 @@ class Timeline:
         changed: dict[str, Free] = {}
         for jobs in self._jobs[: at + 1]:
             for job in jobs:
-                need = self._rules.need(job.plan)
+                need = self._policy.need(job.plan)
                 for each in job.placement.allocations:
                     before = changed.get(each.node, self._before.free.get(each.node))
                     if before is not None:

@@ -60,7 +60,7 @@ def entries_of(state: SchedulingState, now_s: float, *, moves: bool = True) -> l
     Short jobs go before long ones that came at about the same time, and none is overtaken for ever. moves: whether
     running jobs have a turn, too.
     """
-    running, tables, capacity, policy = state.running, state.tables, state.capacity, state.rules.numbers
+    running, tables, capacity, policy = state.running, state.tables, state.capacity, state.policy.numbers
     entries = [each for each in state.waiting if each.run_key not in running]
     if moves:
         entries += [running_entry(job, now_s, tables, capacity, policy) for job in running.values()]

@@ -42,7 +42,7 @@ def decide(state: SchedulingState, now_s: float) -> tuple[tuple[Start, ...], Sch
 
 def sweep(state: SchedulingState, now_s: float) -> StartSweep:
     """One sweep over the jobs that wait."""
-    policy, capacity = state.rules.numbers, state.capacity
+    policy, capacity = state.policy.numbers, state.capacity
     idle = {gpu_type: room.idle_gpus for gpu_type, room in state.room.by_type.items()}
     running = state.running.values()
     found = StartSweep(
@@ -61,7 +61,7 @@ def sweep(state: SchedulingState, now_s: float) -> StartSweep:
 
 
 def _line(state: SchedulingState, now_s: float) -> ServiceOrder:
-    if isinstance(state.rules.policy, BackfillPolicy):
+    if isinstance(state.policy, BackfillPolicy):
         return ServiceOrder.of(entries_of(state, now_s, moves=False), now_s)
     waiting = (each for each in state.waiting if each.run_key not in state.running)
     return ServiceOrder.of([each._replace(in_order=True) for each in waiting], now_s)
@@ -148,13 +148,13 @@ class StartSweep(Sweep):
 
     def keep_for(self, entry: Entry, price: float) -> None:
         """Promise a place to ``entry``, which found none, or let it block all behind it."""
-        rules = self.state.rules.policy
-        if isinstance(rules, FifoPolicy) and rules.head_blocks:
+        policy = self.state.policy
+        if isinstance(policy, FifoPolicy) and policy.head_blocks:
             if self.head is None and self.possible_of(entry.others):
                 self.head, self._turn = entry, None
         elif all(gpu_type in self.promises for gpu_type, _ in entry.others.ask.fewest_gpus):
             return
-        elif isinstance(rules, BackfillPolicy) and entry.run_key not in self.own_promises:
+        elif isinstance(policy, BackfillPolicy) and entry.run_key not in self.own_promises:
             found = self._best(entry, price, None)
             if found is not None:
                 self._promised(found)
@@ -260,5 +260,5 @@ class StartSweep(Sweep):
                 if job.plan.gpu_type == gpu_type:
                     assert job.expected_end_s is not None
                     insort(ends, (job.expected_end_s, job), key=lambda end: (end[0], end[1].run_key))
-            self._timelines[gpu_type] = Timeline(self.room.by_type[gpu_type], ends, self.now_s, self.state.rules)
+            self._timelines[gpu_type] = Timeline(self.room.by_type[gpu_type], ends, self.now_s, self.state.policy)
         return self._timelines[gpu_type]

@@ -9,7 +9,7 @@ from operator import attrgetter
 from types import MappingProxyType
 
 from frenzy.core.scheduling.engine.entries import Entry, waiting_entry
-from frenzy.core.scheduling.engine.plan_tables import Capacity, RankedPlan, Rules, Tables
+from frenzy.core.scheduling.engine.plan_tables import Capacity, RankedPlan, Tables
 from frenzy.core.scheduling.engine.policy_settings import PaperPolicy, Policy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.room import FreeCapacity, as_known, minus, plus
@@ -31,7 +31,7 @@ class SchedulingState:
     """
 
     cluster: Cluster
-    rules: Rules
+    policy: Policy
     tables: Tables
     capacity: Capacity
     room: FreeCapacity
@@ -42,14 +42,14 @@ class SchedulingState:
     @staticmethod
     def of(facts: SchedulingFacts, policy: Policy) -> SchedulingState:
         """The state of ``facts`` under ``policy``."""
-        rules, cluster = Rules(policy), as_known(facts.cluster)
-        tables, capacity, numbers = Tables.of(policy, cluster), Capacity.of(cluster), rules.numbers
+        cluster = as_known(facts.cluster)
+        tables, capacity, numbers = Tables.of(policy, cluster), Capacity.of(cluster), policy.numbers
         running = {job.run_key: job for job in facts.running}
-        room = FreeCapacity.of(cluster, ((rules.need(job.plan), job.placement) for job in running.values()))
+        room = FreeCapacity.of(cluster, ((policy.need(job.plan), job.placement) for job in running.values()))
         waiting = [waiting_entry(job, tables, capacity, numbers) for job in facts.queued]
         return SchedulingState(
             cluster=cluster,
-            rules=rules,
+            policy=policy,
             tables=tables,
             capacity=capacity,
             room=room,
@@ -77,7 +77,7 @@ class SchedulingState:
 
     def _with(self, ended: Sequence[RunningJob], started: Sequence[RunningJob]) -> SchedulingState:
         """State once ``ended`` hold no GPUs any more, and ``started`` theirs, and wait no longer."""
-        need, gone, new = self.rules.need, {job.run_key for job in ended}, {job.run_key: job for job in started}
+        need, gone, new = self.policy.need, {job.run_key for job in ended}, {job.run_key: job for job in started}
         room = self.room.changed([(need(job.plan), job.placement) for job in ended], plus)
         room = room.changed([(need(job.plan), job.placement) for job in started], minus)
         ends = {name: [each for each in on_type if each[1] not in gone] for name, on_type in self.ends.items()}

@@ -18,7 +18,7 @@ from frenzy.core.scheduling.engine.fair_share import held_by_queue, rights
 from frenzy.core.scheduling.engine.left_over import Kept, Missed
 from frenzy.core.scheduling.engine.placement import place, place_in
 from frenzy.core.scheduling.engine.plan_tables import RankedPlan
-from frenzy.core.scheduling.engine.policy_settings import FifoPolicy, PaperPolicy, Policy, queue_rules
+from frenzy.core.scheduling.engine.policy_settings import FifoPolicy, PaperPolicy, Policy
 from frenzy.core.scheduling.engine.reservation import Promise
 from frenzy.core.scheduling.engine.room import Need
 from frenzy.core.scheduling.engine.state import SchedulingState
@@ -52,7 +52,7 @@ class Decision:
 
     @property
     def policy(self) -> Policy:
-        return self.after.rules.policy
+        return self.after.policy
 
 
 def why_this_plan(decision: Decision, job: QueuedJob, plan: ResourcePlan) -> Reason:
@@ -85,7 +85,7 @@ class Judge:
         self._decision = decision
         self._state = decision.after
         self._shared: dict[object, Reason] = {}
-        self._rules = queue_rules(decision.policy)
+        self._rules = decision.policy.numbers.queues
 
     def reason(self, entry: Entry) -> Reason:
         """Why ``entry`` waits."""

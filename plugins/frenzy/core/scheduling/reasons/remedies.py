@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.placement import usable_gpus
 from frenzy.core.scheduling.engine.plan_tables import RankedPlan
-from frenzy.core.scheduling.engine.policy_settings import Policy, queue_rules, with_queues
+from frenzy.core.scheduling.engine.policy_settings import Policy, with_queues
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.room import Free, FreeCapacity, FreeOfType, Need
 from frenzy.core.scheduling.engine.wording import host_needs
@@ -111,7 +111,7 @@ class Trials:
 
     def quotas(self, job: QueuedJob) -> Iterator[str]:
         """The least quota that alone would start ``job``, for each that it is under. Raises Untold."""
-        rules, held = queue_rules(self.policy), QuotaUse.of(self.policy, self.facts.running).held
+        rules, held = self.policy.numbers.queues, QuotaUse.of(self.policy, self.facts.running).held
         for limit in rules.limits_of(job.queue, job.team):
             # With more than all could take that are under it, it limits nobody.
             under = [each for each in self.facts.queued if limit in rules.limits_of(each.queue, each.team)]
@@ -123,7 +123,7 @@ class Trials:
 
     def weight(self, job: QueuedJob) -> tuple[float, float] | None:
         """The weight of its queue, and the least of some greater ones with which ``job`` would start. Raises Untold."""
-        rules = queue_rules(self.policy)
+        rules = self.policy.numbers.queues
         if len(rules.queues) < 2 or rules.queue_rule(job.queue) is None:
             return None
         weight = rules.weight_of(job.queue)
@@ -133,7 +133,7 @@ class Trials:
 
     def priority(self, job: QueuedJob) -> int | None:
         """The least priority that would start ``job``, of those that it may have. Raises Untold."""
-        rule, most = queue_rules(self.policy).queue_rule(job.queue), MAX_PRIORITY
+        rule, most = self.policy.numbers.queues.queue_rule(job.queue), MAX_PRIORITY
         if rule is not None and rule.max_priority is not None:
             most = rule.max_priority
         others = {each.priority for each in _active(self.facts)}
