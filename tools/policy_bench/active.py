@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from frenzy.core.scheduling import SchedulingState
 from frenzy.core.scheduling.engine.placement import place_in
 from frenzy.core.scheduling.engine.plan_tables import rigid_plans
-from frenzy.core.scheduling.engine.room import FreeCapacity, Need
+from frenzy.core.scheduling.engine.policy_settings import Policy
+from frenzy.core.scheduling.engine.room import Need
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob
 
@@ -120,7 +121,7 @@ def configurations(
 ) -> tuple[Configuration, ...]:
     """What ``job`` may be given: for each GPU type and count its fastest plan, if the cluster can hold it."""
 
-    whole = FreeCapacity.whole(state.cluster)
+    whole = state.capacity.whole
     fitting = [plan for plan in job.plans if place_in(whole, policy.need(plan, job.excluded_nodes)) is not None]
     plans = rigid_plans(job.plans, job.asked_gpus, fitting) if rigid else job.plans
     fastest: dict[tuple[str, int], ResourcePlan] = {}

@@ -17,6 +17,7 @@ from enum import IntEnum
 from typing import Final
 
 from frenzy.core.scheduling import HasPolicy, SchedulingState
+from frenzy.core.scheduling.engine.plan_tables import Capacity
 from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.scheduling.engine.state import running_job
 from frenzy.core.values.cluster import NodeState, Placement
@@ -202,7 +203,7 @@ class _Engine:
 
     def _whole_room(self) -> FreeCapacity:
         held = ((self._policy.need(job.plan), job.placement) for job in self._running.values())
-        return FreeCapacity.of(self._cluster, held)
+        return Capacity.of(self._cluster).left_by(held)
 
     def _release(self, key: str) -> None:
         """The running job ``key`` holds no GPUs any more."""

@@ -12,9 +12,8 @@ from types import MappingProxyType
 from typing import Final
 
 from frenzy.core.runs.ledger import Attempt, NextAttempt
-from frenzy.core.scheduling.engine.placement import place_in
+from frenzy.core.scheduling.engine.plan_tables import Capacity
 from frenzy.core.scheduling.engine.policy_settings import Policy
-from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.values.cluster import Cluster, NodeAllocation
 from frenzy.core.values.errors import ReasonCode
 from frenzy.core.values.failure_classes import NextStep, codes_of
@@ -101,8 +100,7 @@ def with_nodes_to_spare(
     """``following``, but with no node excluded if the other ready ones, empty, have room for none of ``plans``."""
     if not following.excluded_nodes:
         return following
-    empty = FreeCapacity.of(cluster)
-    if any(place_in(empty, policy.need(plan, following.excluded_nodes)) is not None for plan in plans):
+    if any(Capacity.of(cluster).fits_empty(policy.need(plan, following.excluded_nodes)) for plan in plans):
         return following
     return replace(following, excluded_nodes=())
 

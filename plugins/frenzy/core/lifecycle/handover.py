@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from frenzy.core.scheduling.engine.plan_tables import Capacity
 from frenzy.core.scheduling.engine.policy_settings import Policy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
-from frenzy.core.scheduling.engine.room import FreeCapacity
 from frenzy.core.values.cluster import Cluster, Placement
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.resource_plan import ResourcePlan
@@ -47,7 +47,7 @@ def wait_for_leaving(
 
 def _full_nodes(start: Start, holdings: Sequence[Holding], cluster: Cluster, policy: Policy) -> set[str]:
     """Nodes that have no room yet for what ``start`` takes there."""
-    room = FreeCapacity.of(cluster, [(policy.need(each.plan), each.placement) for each in holdings])
+    room = Capacity.of(cluster).left_by((policy.need(each.plan), each.placement) for each in holdings)
     need, found = policy.need(start.plan), set[str]()
     for each in start.placement.allocations:
         gpu_type = room.type_of_node.get(each.node)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from frenzy.core.scheduling.engine.entries import believed_left, is_settled
-from frenzy.core.scheduling.engine.plan_tables import RankedPlan, Tables
+from frenzy.core.scheduling.engine.plan_tables import Capacity, RankedPlan, Tables
 from frenzy.core.scheduling.engine.policy_settings import HasPolicy, Policy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
 from frenzy.core.scheduling.engine.wording import about
@@ -58,7 +58,7 @@ class _Asked:
 
     def sooner(self) -> list[RankedPlan]:
         """Of each GPU type the plan with which it would end soonest, if that is sooner; most to gain first."""
-        _, others = Tables.of(self.policy, self.facts.cluster).of_running(self.job)
+        _, others = Tables.of(self.policy, Capacity.of(self.facts.cluster)).of_running(self.job)
         most_bytes = _MOST_TIMES_THE_MEMORY * self.job.plan.gpu_memory_bytes
         usual = (each for each in others.plans if each.plan.gpu_memory_bytes <= most_bytes)
         sooner = (each for each in usual if self.gain_s(each.plan) > 0)

@@ -29,7 +29,7 @@ def state_of(end_times: list[float | None]) -> SchedulingState:
 
 def at(state: SchedulingState, now_s: float) -> Timeline:
     ends = [(end_s, state.running[run_key]) for end_s, run_key in state.ends.get("v100", ())]
-    return Timeline(state.room.by_type["v100"], ends, now_s, state.rules)
+    return Timeline(state.room.by_type["v100"], ends, now_s, state.policy)
 
 
 def one_by_one(state: SchedulingState, now_s: float) -> list[tuple[float, tuple[str, ...], FreeOfType]]:

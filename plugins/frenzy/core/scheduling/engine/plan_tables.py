@@ -7,16 +7,17 @@ the same share one ``Ask``, whatever their run times: what depends on nothing el
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Final, NamedTuple
 
 from frenzy.core.scheduling.engine.placement import place_in
 from frenzy.core.scheduling.engine.policy_settings import BackfillPolicy, FifoPolicy, PaperPolicy, Policy
-from frenzy.core.scheduling.engine.room import FreeCapacity, Need, Same
-from frenzy.core.values.cluster import Cluster, NodeState
+from frenzy.core.scheduling.engine.room import FreeCapacity, Need, minus
+from frenzy.core.values.cluster import Cluster, NodeState, Placement
 from frenzy.core.values.hardware import GpuType
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import QueuedJob, RunningJob
@@ -72,21 +73,32 @@ NOTHING: Final = PlanTable((), (), Ask((), ()), None)
 class Capacity:
     """What a cluster's ready nodes have for our jobs. speed: of a GPU of each type, relative to the fastest;
     effective GPUs are GPUs times speed. ready: nodes that take new work; not_ready: those that take none.
-    empty: what would be free if nothing ran.
+    empty: what would be free if nothing ran; whole: if no node were drained or lost either.
     """
 
+    cluster: Cluster
     num_gpus: dict[str, int]
     speed: dict[str, float]
     effective: float
     ready: frozenset[str]
     not_ready: frozenset[str]
     empty: FreeCapacity
+    whole: FreeCapacity
     _fits: dict[Need, bool] = field(default_factory=dict)
 
     @staticmethod
     def of(cluster: Cluster) -> Capacity:
-        """Found once for a cluster, however many decisions are made on it."""
-        return _capacity(Same(cluster))
+        """Found once for a cluster, however many decisions are made on it or its equals."""
+        # A copy: other threads of the API server may append meanwhile.
+        for each in tuple(_KNOWN):
+            if each.cluster is cluster or each.cluster == cluster:
+                return each
+        _KNOWN.append(found := _capacity(cluster))
+        return found
+
+    def left_by(self, held: Iterable[tuple[Need, Placement]]) -> FreeCapacity:
+        """What ``held`` leaves free; allocations on unknown nodes count nowhere."""
+        return self.empty.changed(held, minus)
 
     def fits_empty(self, need: Need) -> bool:
         """Whether ``need`` would fit if nothing ran."""
@@ -96,10 +108,10 @@ class Capacity:
         return found
 
 
-@lru_cache(maxsize=8)
-def _capacity(same: Same) -> Capacity:
-    cluster = same.thing
-    assert isinstance(cluster, Cluster)
+_KNOWN: Final[deque[Capacity]] = deque(maxlen=8)
+
+
+def _capacity(cluster: Cluster) -> Capacity:
     num_gpus: dict[str, int] = {}
     ready = [node for node in cluster.nodes if node.state is NodeState.READY]
     for node in ready:
@@ -108,7 +120,11 @@ def _capacity(same: Same) -> Capacity:
     effective = sum(speed[gpu_type] * number for gpu_type, number in num_gpus.items())
     names = frozenset(node.name for node in ready)
     not_ready = frozenset(cluster.nodes_by_name) - names
-    return Capacity(num_gpus, speed, effective, names, not_ready, FreeCapacity.of(cluster))
+    empty = whole = FreeCapacity.of(cluster)
+    if not_ready:
+        nodes = tuple(replace(node, state=NodeState.READY) for node in cluster.nodes)
+        whole = FreeCapacity.of(Cluster(cluster.gpu_types, nodes))
+    return Capacity(cluster, num_gpus, speed, effective, names, not_ready, empty, whole)
 
 
 def _speed(gpu_types: tuple[GpuType, ...]) -> dict[str, float]:
@@ -133,14 +149,14 @@ class Tables:
     _asks: dict[object, Ask] = field(default_factory=dict)
 
     @staticmethod
-    def of(policy: Policy, cluster: Cluster) -> Tables:
+    def of(policy: Policy, capacity: Capacity) -> Tables:
         """Shared by all decisions that come to the same tables, whatever the policy's other numbers."""
         if isinstance(policy, BackfillPolicy):
             alike: Policy = BackfillPolicy(cpus_per_gpu=policy.cpus_per_gpu)
         else:
             alike = policy
-        rigid_on = Same(FreeCapacity.whole(cluster)) if isinstance(policy, FifoPolicy) else None
-        return _tables(alike, cluster.gpu_types, rigid_on)
+        rigid_on = capacity if isinstance(policy, FifoPolicy) else None
+        return _tables(alike, capacity.cluster.gpu_types, rigid_on)
 
     def of_waiting(self, job: QueuedJob) -> PlanTable:
         """Everything ``job`` may start with; a plan made for a GPU type that has since become smaller is none."""
@@ -215,11 +231,9 @@ class Tables:
 
 
 @lru_cache(maxsize=8)
-def _tables(policy: Policy, gpu_types: tuple[GpuType, ...], rigid_on: Same | None) -> Tables:
-    whole = None if rigid_on is None else rigid_on.thing
-    assert whole is None or isinstance(whole, FreeCapacity)
+def _tables(policy: Policy, gpu_types: tuple[GpuType, ...], rigid_on: Capacity | None) -> Tables:
     sizes = {each.name: each.memory_bytes for each in gpu_types}
-    return Tables(policy, whole, _speed(gpu_types), sizes)
+    return Tables(policy, None if rigid_on is None else rigid_on.whole, _speed(gpu_types), sizes)
 
 
 def rigid_plans(

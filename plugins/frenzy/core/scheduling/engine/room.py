@@ -6,11 +6,9 @@ always equals a rebuild from the same facts (tested).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from frenzy.core.values.cluster import Cluster, Node, NodeState, Placement
 
@@ -125,32 +123,6 @@ class FreeOfType:
 
 
 @dataclass(frozen=True, slots=True)
-class Same:
-    """A thing that is equal to itself only, and quick to hash."""
-
-    thing: object
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other.thing is self.thing
-
-    def __hash__(self) -> int:
-        return id(self.thing)
-
-
-_LAST: Final[deque[Cluster]] = deque(maxlen=8)
-
-
-def as_known(cluster: Cluster) -> Cluster:
-    """The equal cluster that was decided on lately, if there is one: what was found for it is then found again."""
-    # A copy: other threads of the API server may append meanwhile.
-    for each in tuple(_LAST):
-        if each is cluster or each == cluster:
-            return each
-    _LAST.append(cluster)
-    return cluster
-
-
-@dataclass(frozen=True, slots=True)
 class FreeCapacity:
     """Free capacity of a cluster, by GPU type."""
 
@@ -158,14 +130,22 @@ class FreeCapacity:
     type_of_node: Mapping[str, str]
 
     @staticmethod
-    def of(cluster: Cluster, held: Iterable[tuple[Need, Placement]] = ()) -> FreeCapacity:
-        """What ``held`` leaves free of ``cluster``; allocations on unknown nodes count nowhere."""
-        return _empty(Same(cluster)).changed(held, minus)
-
-    @staticmethod
-    def whole(cluster: Cluster) -> FreeCapacity:
-        """What would be free if nothing ran, and no node were drained or lost; found once for a cluster."""
-        return _whole(Same(cluster))
+    def of(cluster: Cluster) -> FreeCapacity:
+        """All of ``cluster``; see ``capacity_of``, which finds it once."""
+        names: dict[str, list[Node]] = {gpu_type.name: [] for gpu_type in cluster.gpu_types}
+        for node in sorted(cluster.nodes, key=lambda each: each.name):
+            names.setdefault(node.gpu_type, []).append(node)
+        return FreeCapacity(
+            {
+                gpu_type: FreeOfType.of(
+                    {node.name: full_capacity(node) for node in nodes},
+                    frozenset(node.name for node in nodes if node.state is not NodeState.READY),
+                    domains_of(nodes),
+                )
+                for gpu_type, nodes in names.items()
+            },
+            {node.name: node.gpu_type for node in cluster.nodes},
+        )
 
     def hold(self, need: Need, placement: Placement) -> FreeCapacity:
         """What is free once ``placement`` is held for ``need``."""
@@ -197,35 +177,6 @@ class FreeCapacity:
                     on_type[each.node] = operation(before, need.on_node(each.num_gpus))
         by_type = {gpu_type: self.by_type[gpu_type].with_free(free) for gpu_type, free in changed.items()}
         return FreeCapacity({**self.by_type, **by_type}, self.type_of_node)
-
-
-@lru_cache(maxsize=8)
-def _whole(same: Same) -> FreeCapacity:
-    cluster = same.thing
-    assert isinstance(cluster, Cluster)
-    nodes = tuple(replace(node, state=NodeState.READY) for node in cluster.nodes)
-    return _empty(Same(Cluster(cluster.gpu_types, nodes)))
-
-
-@lru_cache(maxsize=8)
-def _empty(same: Same) -> FreeCapacity:
-    """All of a cluster, found once for it."""
-    cluster = same.thing
-    assert isinstance(cluster, Cluster)
-    names: dict[str, list[Node]] = {gpu_type.name: [] for gpu_type in cluster.gpu_types}
-    for node in sorted(cluster.nodes, key=lambda each: each.name):
-        names.setdefault(node.gpu_type, []).append(node)
-    return FreeCapacity(
-        {
-            gpu_type: FreeOfType.of(
-                {node.name: full_capacity(node) for node in nodes},
-                frozenset(node.name for node in nodes if node.state is not NodeState.READY),
-                domains_of(nodes),
-            )
-            for gpu_type, nodes in names.items()
-        },
-        {node.name: node.gpu_type for node in cluster.nodes},
-    )
 
 
 def minus(left: Free, right: Free) -> Free:

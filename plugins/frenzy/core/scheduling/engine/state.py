@@ -12,7 +12,7 @@ from frenzy.core.scheduling.engine.entries import Entry, waiting_entry
 from frenzy.core.scheduling.engine.plan_tables import Capacity, RankedPlan, Tables
 from frenzy.core.scheduling.engine.policy_settings import PaperPolicy, Policy
 from frenzy.core.scheduling.engine.quotas import QuotaUse
-from frenzy.core.scheduling.engine.room import FreeCapacity, as_known, minus, plus
+from frenzy.core.scheduling.engine.room import FreeCapacity, minus, plus
 from frenzy.core.values.cluster import Cluster, Placement
 from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import Action, Hold, QueuedJob, Resize, RunningJob, SchedulingFacts, Start
@@ -30,7 +30,6 @@ class SchedulingState:
     if not known) and run key of each running job on it, ascending.
     """
 
-    cluster: Cluster
     policy: Policy
     tables: Tables
     capacity: Capacity
@@ -42,13 +41,12 @@ class SchedulingState:
     @staticmethod
     def of(facts: SchedulingFacts, policy: Policy) -> SchedulingState:
         """The state of ``facts`` under ``policy``."""
-        cluster = as_known(facts.cluster)
-        tables, capacity, numbers = Tables.of(policy, cluster), Capacity.of(cluster), policy.numbers
+        capacity, numbers = Capacity.of(facts.cluster), policy.numbers
+        tables = Tables.of(policy, capacity)
         running = {job.run_key: job for job in facts.running}
-        room = FreeCapacity.of(cluster, ((policy.need(job.plan), job.placement) for job in running.values()))
+        room = capacity.left_by((policy.need(job.plan), job.placement) for job in running.values())
         waiting = [waiting_entry(job, tables, capacity, numbers) for job in facts.queued]
         return SchedulingState(
-            cluster=cluster,
             policy=policy,
             tables=tables,
             capacity=capacity,
@@ -57,6 +55,10 @@ class SchedulingState:
             running=running,
             ends=_ends(room, running.values()),
         )
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.capacity.cluster
 
     @property
     def facts(self) -> SchedulingFacts:

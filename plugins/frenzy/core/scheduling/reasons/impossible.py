@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from frenzy.core.scheduling.engine.placement import place
-from frenzy.core.scheduling.engine.room import FreeCapacity, FreeOfType, Need
+from frenzy.core.scheduling.engine.room import FreeOfType, Need
 from frenzy.core.scheduling.engine.state import SchedulingState
 from frenzy.core.scheduling.engine.wording import any_of, asked, host_needs, in_all, listed
 from frenzy.core.values.cluster import Cluster, NodeState
@@ -20,7 +20,7 @@ def impossible(state: SchedulingState, needs: Sequence[Need]) -> Reason:
             detail="None of the job's plans is feasible on this cluster.",
             remedy="the table of plans says what refused each of them",
         )
-    whole = FreeCapacity.whole(state.cluster)
+    whole = state.capacity.whole
     known = [(need, whole.by_type[need.gpu_type]) for need in needs if need.gpu_type in whole.by_type]
     for reason_of in (_out_of_service, _taken, _excluded, _host_too_small):
         for need, room in known:
