@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from frenzy.app.services import Services, log_event, require_run
@@ -13,6 +14,7 @@ from frenzy.core.values.prepared_data import PreparedPaths
 from frenzy.core.values.units import format_bytes, format_duration
 from frenzy.ports import LedgerTx
 
+_ACTIVE: Final = frozenset(JobState) - FINAL_STATES
 _BEFORE_THE_QUEUE: Final = frozenset({JobState.PENDING, JobState.PLANNED, JobState.PREPARING})
 # Another's run that ended so lately may be evaluated yet, or cleared.
 _LIKELY_RESUMED_S: Final = 86_400.0
@@ -39,7 +41,9 @@ def clean_run(services: Services, run_key: str, wish: CleanRun) -> CleanedRun:
     with services.ledger.reading() as tx:
         run = require_run(tx, run_key)
         _refuse_if_needed(tx, services, run, wish)
-        unused = _unused_data(tx, services, run, wish)
+    # Nothing is left of most: reading the runs that may use it is long work.
+    has_data = services.runs.clean_data(_data_of(run), dry_run=True) > 0
+    unused = _unused_data(services, run, wish) if has_data else ()
     num_bytes = services.runs.clean(run_key, keep_model=not wish.models, dry_run=wish.dry_run)
     num_bytes += services.runs.clean_data(unused, dry_run=wish.dry_run)
     if num_bytes and not wish.dry_run:
@@ -50,23 +54,31 @@ def clean_run(services: Services, run_key: str, wish: CleanRun) -> CleanedRun:
     return CleanedRun(run_key=run_key, num_bytes=num_bytes)
 
 
-def _unused_data(tx: LedgerTx, services: Services, run: RunRecord, wish: CleanRun) -> tuple[str, ...]:
+def _unused_data(services: Services, run: RunRecord, wish: CleanRun) -> tuple[str, ...]:
     """Folders of prepared data that only this run used, and runs that may be cleaned just as well.
 
     None while the team has a run that is yet to find what is there.
     """
-    runs = [each for each in tx.runs() if each.run_key != run.run_key]
-    if run.prepared is None or any(_may_find(each) and each.job.team == run.job.team for each in runs):
-        return ()
     latest_s = services.clock.now_s() - max(wish.older_than_s, _LIKELY_RESUMED_S)
+    with services.ledger.reading() as tx:
+        active = tx.runs(states=_ACTIVE)
+        if any(_may_find(each) and each.job.team == run.job.team for each in active):
+            return ()
+        unused = {*_data_of(run)} - _all_data(active)
+        ended = tx.runs(states=FINAL_STATES) if unused else ()
+    kept = _all_data(each for each in ended if each.updated_s > latest_s and each.run_key != run.run_key)
+    return tuple(sorted(unused - kept))
+
+
+def _all_data(runs: Iterable[RunRecord]) -> set[str]:
+    return {folder for run in runs for folder in _data_of(run)}
+
+
+def _data_of(run: RunRecord) -> tuple[str, ...]:
+    if run.prepared is None:
+        return ()
     paths = PreparedPaths.beside(run.run_key, run.job.team)
-    kept = {
-        place
-        for each in runs
-        if each.prepared is not None and (each.state not in FINAL_STATES or each.updated_s > latest_s)
-        for place in PreparedPaths.beside(each.run_key, each.job.team).folders_of(each.prepared)
-    }
-    return tuple(each.lstrip("/") for each in paths.folders_of(run.prepared) if each not in kept)
+    return tuple(each.lstrip("/") for each in paths.folders_of(run.prepared))
 
 
 def _may_find(run: RunRecord) -> bool:
@@ -85,8 +97,9 @@ def _refuse_if_needed(tx: LedgerTx, services: Services, run: RunRecord, wish: Cl
 
 
 def _user_of_model(tx: LedgerTx, run_dir: str) -> RunRecord | None:
-    active = tx.runs(states=[state for state in JobState if state not in FINAL_STATES])
-    return next((run for run in active if any(_lies_in(each, run_dir) for each in _paths_of(run))), None)
+    return next(
+        (run for run in tx.runs(states=_ACTIVE) if any(_lies_in(each, run_dir) for each in _paths_of(run))), None
+    )
 
 
 def _paths_of(run: RunRecord) -> tuple[str, ...]:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.unit.app.playing import Airflow, make_job
 from tests.unit.app.test_preparing import FOUND
 
-from frenzy.adapters.memory import InMemoryRunStore
+from frenzy.adapters.memory import InMemoryLedger, InMemoryRunStore
+from frenzy.adapters.memory.memory_ledger import InMemoryTransaction
 from frenzy.app.cancellation import cancel
 from frenzy.app.cleaning import clean_run, ended_runs
 from frenzy.app.preparing import prepared, preparing
 from frenzy.app.queries import run_view
 from frenzy.app.services import NotFound
 from frenzy.core.runs.access import Caller
-from frenzy.core.runs.ledger import JobState
+from frenzy.core.runs.ledger import FINAL_STATES, JobState, RunRecord
 from frenzy.core.runs.protocol import CleanedRun, CleanRun, PreparedReport, PreparingReport
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.job import CheckpointSpec, ModelSpec, TrainingJob
 from frenzy.core.values.prepared_data import PreparedPaths
+from frenzy.ports import LedgerTx
 
 DAY_S = 86400.0
 WISH = CleanRun(older_than_s=30 * DAY_S)
@@ -162,3 +167,38 @@ def test_prepared_data_go_with_the_last_run_that_used_them(airflow: Airflow) -> 
     assert clean_run(airflow.services, keys[1], replace(WISH, dry_run=True)).num_bytes > 2000
     clean_run(airflow.services, keys[1], WISH)
     assert data == {}
+
+
+class CountedLedger(InMemoryLedger):
+    """Counts how often all runs that have ended are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_reads = 0
+
+    @contextmanager
+    def reading(self) -> Iterator[LedgerTx]:
+        ledger = self
+
+        class Counted(InMemoryTransaction):
+            def runs(self, *, states: Iterable[JobState] | None = None, **wanted: Any) -> tuple[RunRecord, ...]:
+                ledger.num_reads += states is None or not FINAL_STATES.isdisjoint(states)
+                return super().runs(states=states, **wanted)
+
+        yield Counted(self, self._facts, writable=False)
+
+
+def test_a_run_of_which_no_data_are_left_or_whose_data_are_in_use_is_cleaned_without_reading_all_runs(
+    airflow: Airflow,
+) -> None:
+    ledger = CountedLedger()
+    airflow.services = replace(airflow.services, ledger=ledger)
+    keys = [ended(airflow), prepared_run(airflow, "first"), prepared_run(airflow, "second")]
+    data = prepared_folders(airflow)
+    cancel(airflow.services, keys[1], Reason(code=ReasonCode.CANCELLED_BY_USER))
+    airflow.clock.advance(31 * DAY_S)
+    for each in keys[:2]:
+        clean_run(airflow.services, each, WISH)
+    data.clear()
+    clean_run(airflow.services, keys[1], WISH)
+    assert ledger.num_reads == 0
