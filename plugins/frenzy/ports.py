@@ -153,8 +153,8 @@ class LedgerTx(Protocol):
         """Give each GPU type a pool with as many slots as the type has GPUs."""
         ...
 
-    def dag_run_is_over(self, identity: RunIdentity) -> bool:
-        """Whether Airflow has ended, or deleted, the DAG run of ``identity``."""
+    def outlived(self) -> tuple[str, ...]:
+        """The keys of active runs whose DAG run Airflow has ended or deleted, in order."""
         ...
 
     def launch_is_over(self, identity: RunIdentity) -> bool:

@@ -316,12 +316,18 @@ def test_a_rolled_back_grant_leaves_the_launch_task_alone(world: World) -> None:
     assert world.launch_pool(identity) == before
 
 
-def test_an_ended_dag_run_is_over(world: World) -> None:
-    identity = values.identity()
+def test_active_runs_outlive_an_ended_dag_run(world: World) -> None:
+    runs = [values.run("r1"), values.run("r2"), values.run("r3", state=JobState.SUCCEEDED)]
+    with world.ledger.transaction() as tx:
+        for each in runs:
+            tx.put_run(each)
+    for each in runs:
+        world.set_dag_run(each.identity, "running")
     for state, over in (("running", False), ("failed", True), ("queued", False), ("success", True)):
-        world.set_dag_run(identity, state)
+        world.set_dag_run(runs[1].identity, state)
+        world.set_dag_run(runs[2].identity, state)
         with world.ledger.reading() as tx:
-            assert tx.dag_run_is_over(identity) is over
+            assert tx.outlived() == ((runs[1].run_key,) if over else ())
 
 
 @pytest.mark.parametrize("map_index", [-1, 3])

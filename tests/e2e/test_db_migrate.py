@@ -16,7 +16,6 @@ from tests.contract import values
 from tests.contract.ledgers import DATABASES
 
 from frenzy.adapters.ledger_sql.sql_ledger import SqlLedger
-from frenzy.core.runs.ledger import RunIdentity
 
 pytestmark = pytest.mark.thorough
 
@@ -97,7 +96,8 @@ def test_the_ledger_works_on_airflows_own_tables(home: Home) -> None:
     with ledger.transaction() as tx:
         tx.put_cluster(values.cluster())
         tx.mirror_pools(values.cluster())
-        assert tx.dag_run_is_over(RunIdentity(dag_id="d", run_id="r", task_group=""))
+        tx.put_run(values.run())
+        assert tx.outlived() == (values.run().run_key,)
         assert not tx.assign_launch_pool(values.identity(), "gpu_small", 1)
     ledger.close()
     pools = home.airflow("pools", "list", "--output", "json")

@@ -54,8 +54,8 @@ def reconcile(services: Services, report: ReconcileReport) -> ReconcileSummary:
 
 def _cancel_dead_dag_runs(tx: LedgerTx, services: Services, now_s: float) -> bool:
     """Cancel runs whose DAG run has ended; whether there were any."""
-    active = [state for state in JobState if state not in FINAL_STATES]
-    dead = [run for run in tx.runs(states=active) if not run.cancel_requested and tx.dag_run_is_over(run.identity)]
+    outlived = (require_run(tx, each) for each in tx.outlived())
+    dead = [run for run in outlived if not run.cancel_requested]
     for run in dead:
         reason = Reason(code=ReasonCode.CANCELLED_BY_USER, detail="Its DAG run was ended in Airflow.")
         cancel_in(tx, services, run, reason, now_s)

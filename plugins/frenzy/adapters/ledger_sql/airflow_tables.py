@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import Boolean, Connection, Integer, String, Text, column, delete, insert, select, table, update
+from sqlalchemy import Boolean, Connection, Integer, String, Text, column, delete, insert, or_, select, table, update
 
-from frenzy.core.runs.ledger import RunIdentity
+from frenzy.adapters.ledger_sql.ledger_tables import run
+from frenzy.core.runs.ledger import FINAL_STATES, JobState, RunIdentity
 from frenzy.core.values.cluster import Cluster
 from frenzy.settings import JOBS_BUNDLE
 
 POOL_DESCRIPTION: Final = "GPUs of one type; kept by Frenzy"
+_ACTIVE: Final = [state.value for state in JobState if state not in FINAL_STATES]
 _OVER: Final = ("success", "failed")
 _TASK_OVER: Final = (*_OVER, "skipped", "upstream_failed", "removed")
 _UNMAPPED: Final = -1
@@ -98,12 +100,16 @@ def assign_launch_pool(connection: Connection, identity: RunIdentity, pool: str,
     return changed.rowcount == 1
 
 
-def dag_run_is_over(connection: Connection, identity: RunIdentity) -> bool:
-    """Whether the DAG run has ended or is not there any more."""
-    row = connection.execute(
-        select(dag_run.c.state).where(dag_run.c.dag_id == identity.dag_id, dag_run.c.run_id == identity.run_id)
-    ).first()
-    return row is None or row.state in _OVER
+def outlived(connection: Connection) -> tuple[str, ...]:
+    """The keys of active runs whose DAG run has ended or is not there any more, in order."""
+    is_its = (dag_run.c.dag_id == run.c.dag_id) & (dag_run.c.run_id == run.c.run_id)
+    found = (
+        select(run.c.run_key)
+        .select_from(run.outerjoin(dag_run, is_its))
+        .where(run.c.state.in_(_ACTIVE), or_(dag_run.c.dag_id.is_(None), dag_run.c.state.in_(_OVER)))
+        .order_by(run.c.run_key)
+    )
+    return tuple(connection.scalars(found))
 
 
 def started_by(connection: Connection, dag_id: str, run_id: str) -> str | None:

@@ -344,8 +344,8 @@ class SqlTransaction:
     def has_dag(self, dag_id: str) -> bool:
         return airflow_tables.has_dag(self._connection, dag_id)
 
-    def dag_run_is_over(self, identity: RunIdentity) -> bool:
-        return airflow_tables.dag_run_is_over(self._connection, identity)
+    def outlived(self) -> tuple[str, ...]:
+        return airflow_tables.outlived(self._connection)
 
     def launch_is_over(self, identity: RunIdentity) -> bool:
         return airflow_tables.launch_is_over(self._connection, identity)

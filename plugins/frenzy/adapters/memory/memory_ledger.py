@@ -17,6 +17,7 @@ from frenzy.adapters.lease_rules import check_lease
 from frenzy.core.memory.residuals import Residual
 from frenzy.core.runs.access import JobRecord
 from frenzy.core.runs.ledger import (
+    FINAL_STATES,
     Attempt,
     CalibrationSample,
     Event,
@@ -257,8 +258,10 @@ class InMemoryTransaction:
         pools = {kind.pool: cluster.num_gpus_by_type[kind.name] for kind in cluster.gpu_types}
         self._become(replace(self.facts, pools=pools))
 
-    def dag_run_is_over(self, identity: RunIdentity) -> bool:
-        return (identity.dag_id, identity.run_id) in self._ledger.over_dag_runs
+    def outlived(self) -> tuple[str, ...]:
+        over = self._ledger.over_dag_runs
+        runs = (each for each in self.facts.runs.values() if each.state not in FINAL_STATES)
+        return tuple(sorted(each.run_key for each in runs if (each.identity.dag_id, each.identity.run_id) in over))
 
     def launch_is_over(self, identity: RunIdentity) -> bool:
         return identity in self._ledger.over_launches
