@@ -27,10 +27,16 @@ _Change = Callable[[LedgerTx, RunRecord, Attempt, float], Attempt]
 
 
 def attempt_launching(services: Services, run_key: str, attempt: int) -> Directive:
-    """The launch task is about to start the workers: CONTINUE with their spec, or KILL / ENDED: do not."""
+    """The launch task is about to start the workers: CONTINUE with their spec, or KILL / ENDED: do not.
+
+    Before any can be, checkpoints of something else are removed.
+    """
+    stale = _clear_stale_checkpoints(services, run_key, attempt)
 
     def change(tx: LedgerTx, run: RunRecord, record: Attempt, now_s: float) -> Attempt:
-        if run.state is JobState.PLACED and not run.cancel_requested:
+        if _may_begin(run, record):
+            if stale:
+                run = replace(run, stale_checkpoints="", prepared_before=None)
             move(tx, run, JobState.STARTING, now_s)
         return record
 
@@ -40,6 +46,20 @@ def attempt_launching(services: Services, run_key: str, attempt: int) -> Directi
     with services.ledger.reading() as tx:
         spec = launch_spec(tx, services, require_run(tx, run_key), require_attempt(tx, run_key, attempt))
     return replace(directive, spec=spec)
+
+
+def _clear_stale_checkpoints(services: Services, run_key: str, attempt: int) -> bool:
+    """Whether there were any. Outside a transaction: a store far away takes its time, and a repeated call goes on."""
+    with services.ledger.reading() as tx:
+        run, record = require_run(tx, run_key), require_attempt(tx, run_key, attempt)
+    if not run.stale_checkpoints or not _may_begin(run, record):
+        return False
+    services.runs.clear_checkpoints(run_key)
+    return True
+
+
+def _may_begin(run: RunRecord, record: Attempt) -> bool:
+    return record.is_live and run.state is JobState.PLACED and not run.cancel_requested
 
 
 def attempt_started(services: Services, run_key: str, attempt: int, message: AttemptStarted) -> Directive:

@@ -66,8 +66,8 @@ def _saved_before(services: Services, run_key: str) -> int | None:
 def _enqueue_next(tx: LedgerTx, services: Services, run: RunRecord, now_s: float, saved_step: int | None) -> None:
     if run.state in FINAL_STATES and run.state is not JobState.FAILED_NO_RESOURCE:
         run = move(tx, replace(run, num_reschedules=0), JobState.QUEUED, now_s)
-    run = with_data(tx, services, run, run.prepared, now_s)
-    following = next_attempt_of(tx, run, saved_step)
+    run = with_data(tx, run, run.prepared, now_s)
+    following = next_attempt_of(tx, run, None if run.stale_checkpoints else saved_step)
     if isinstance(following, Reason):
         move(tx, run, final_state(following), now_s, following)
         return
@@ -95,7 +95,7 @@ def _enqueue_next(tx: LedgerTx, services: Services, run: RunRecord, now_s: float
 def next_attempt_of(tx: LedgerTx, run: RunRecord, saved_step: int | None = None) -> NextAttempt | Reason:
     """The next attempt's facts; attempts of earlier generations (before a clear) only give its number.
 
-    saved_step: of their newest checkpoint. Where the run trains something else now, registering it has removed them.
+    saved_step: of their newest checkpoint; None where the run trains something else now.
     """
     attempts = since_registered(run, tx.attempts(run.run_key))
     recovering = run.state is JobState.RECOVERING

@@ -21,6 +21,8 @@ from frenzy.ports import LedgerTx
 _BEFORE_THE_QUEUE = frozenset({JobState.PLANNED, JobState.PREPARING})
 _OWN_CODES = frozenset({ReasonCode.BAD_CONFIG_OR_DATA, ReasonCode.DATA_NOT_PREPARED})
 _LONGEST_PHASE = 200
+# In the place of a digest: no specification brings those data back.
+_OTHER_DATA = "data"
 _MOST_DONE = 10**18
 
 
@@ -57,7 +59,7 @@ def prepared(services: Services, run_key: str, report: PreparedReport) -> RunVie
     with services.ledger.transaction() as tx:
         run = require_run(tx, run_key)
         if run.state is JobState.PREPARING and report.prepared is not None:
-            _freeze(tx, services, run, report.prepared, now_s)
+            _freeze(tx, run, report.prepared, now_s)
         elif run.state is JobState.PREPARING:
             give_up(tx, run, report.reason, now_s)
         return view_of(tx, require_run(tx, run_key))
@@ -69,13 +71,15 @@ def give_up(tx: LedgerTx, run: RunRecord, why: Reason | None, now_s: float) -> R
     return move(tx, run, final_state(reason), now_s, reason)
 
 
-def with_data(tx: LedgerTx, services: Services, run: RunRecord, found: PreparedData | None, now_s: float) -> RunRecord:
-    """``run`` as it trains on ``found``, or on what its workers prepare; checkpoints of other data are removed."""
+def with_data(tx: LedgerTx, run: RunRecord, found: PreparedData | None, now_s: float) -> RunRecord:
+    """``run`` as it trains on ``found``, or on what its workers prepare; checkpoints of other data are stale."""
     before = run.prepared_before
+    if run.stale_checkpoints:
+        return replace(run, prepared=found)
     if before is not None and (found is None or (found.digest, found.tokenizer) != (before.digest, before.tokenizer)):
-        services.runs.clear_checkpoints(run.run_key)
         text = "The data have changed since its checkpoints were saved; it starts anew."
         log_event(tx, run.run_key, now_s, "data", text)
+        run = replace(run, stale_checkpoints=_OTHER_DATA)
     return replace(run, prepared=found, prepared_before=None)
 
 
@@ -106,12 +110,12 @@ def _believed(sign: Heartbeat | None, now_s: float) -> Heartbeat | None:
     return Heartbeat(phase=printable(sign.phase)[:_LONGEST_PHASE], time_s=now_s, done=done)
 
 
-def _freeze(tx: LedgerTx, services: Services, run: RunRecord, found: PreparedData, now_s: float) -> None:
+def _freeze(tx: LedgerTx, run: RunRecord, found: PreparedData, now_s: float) -> None:
     found.check()
     steps = steps_of(run.job.training, num_sequences=found.num_train)
     if found.total_steps != steps:
         raise ContractError(f"PreparedData.total_steps: {found.total_steps}, but the job has {steps}")
-    planned = move(tx, with_data(tx, services, run, found, now_s), JobState.PLANNED, now_s, run.reason)
+    planned = move(tx, with_data(tx, run, found, now_s), JobState.PLANNED, now_s, run.reason)
     tx.put_run(replace(planned, total_steps=steps))
     text = f"The data are prepared: {found.num_tokens:,} tokens, {found.num_train:,} sequences, {steps:,} steps."
     log_event(tx, run.run_key, now_s, "data", text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from frenzy.app.inventory import refresh_inventory
@@ -13,23 +14,25 @@ from frenzy.app.stored_jobs import check_job, check_managed, check_use
 from frenzy.core.memory.model_trace import library_config
 from frenzy.core.planning.selection import fitting
 from frenzy.core.runs.access import Caller, Forbidden, may_manage, record_of_started
-from frenzy.core.runs.ledger import FINAL_STATES, RUN_KEY_LENGTH, JobState, RunRecord
+from frenzy.core.runs.ledger import FINAL_STATES, RUN_KEY_LENGTH, JobState, RunRecord, asked_model
 from frenzy.core.runs.protocol import PlanPreview, RegisterRun, RunView
 from frenzy.core.runs.steps import total_steps
+from frenzy.core.values.codec import encode
 from frenzy.core.values.errors import Reason, SpecError, Violation
 from frenzy.core.values.job import JOB_DAG_PREFIX, TrainingJob
 from frenzy.core.values.prepared_data import PreparedPaths
-from frenzy.core.values.resource_plan import Candidate
+from frenzy.core.values.resource_plan import Candidate, short_hash
 from frenzy.ports import LedgerTx
 
 
 def register_run(services: Services, request: RegisterRun) -> RunView:
     """Freeze the spec and list the plans; a repeated call for a run that is on changes nothing.
 
-    A run that had ended (its tasks were cleared) starts over with the spec of this call; its checkpoints are kept only
-    if the spec still trains the same thing, and the data, if they are prepared again, are the same. A stored job's run
-    belongs to the job's owner, any other to who started its DAG run. Raises SpecError for a queue, team, priority,
-    secret or source that is not the owner's, Forbidden for the name of another's job.
+    A run that had ended (its tasks were cleared) starts over with the spec of this call. Its checkpoints are kept if
+    the spec still trains the same thing, and the data, if they are prepared again, are the same; else they go once
+    workers are about to start. A stored job's run belongs to the job's owner, any other to who started its DAG run.
+    Raises SpecError for a queue, team, priority, secret or source that is not the owner's, Forbidden for the name of
+    another's job.
     """
     now_s = services.clock.now_s()
     fresh = record_of(request, now_s)
@@ -49,7 +52,7 @@ def register_run(services: Services, request: RegisterRun) -> RunView:
         if known is not None:
             return known
         owner = _checked_owner(tx, services, request, fresh.run_key)
-        run = _pending(tx, services, replace(fresh, owner=owner))
+        run = _pending(tx, replace(fresh, owner=owner))
         return view_of(tx, _planned(tx, run, plans))
 
 
@@ -157,19 +160,36 @@ def _at_its_commit(before: RunRecord | None, run: RunRecord) -> RunRecord:
     return replace(run, job=replace(run.job, model=model), model_config=before.model_config or run.model_config)
 
 
-def _pending(tx: LedgerTx, services: Services, run: RunRecord) -> RunRecord:
+def _pending(tx: LedgerTx, run: RunRecord) -> RunRecord:
     before = tx.run(run.run_key)
     if before is not None:
         run = replace(run, num_attempts=before.num_attempts, generation=before.generation + 1)
-        if not _trains_the_same(before, run) or not _is_the_same_model(before, run):
-            services.runs.clear_checkpoints(run.run_key)
-        else:
-            run = replace(run, prepared_before=before.prepared or before.prepared_before)
+        run = _knowing_its_checkpoints(before, run)
     tx.put_run(run)
     again = "" if before is None else " again"
     registered = f"PENDING: job {run.job.name!r} registered{again}, its spec is frozen."
     log_event(tx, run.run_key, run.created_s, "state", registered)
     return run
+
+
+def _knowing_its_checkpoints(before: RunRecord, run: RunRecord) -> RunRecord:
+    """``run`` with what its checkpoints were trained on, as far as that is not what it trains: ``before`` may have been
+    refused, and knows it then.
+    """
+    stale, prepared = before.stale_checkpoints, before.prepared or before.prepared_before
+    if stale:
+        is_same, prepared = _content(run) == stale, before.prepared_before
+    else:
+        is_same = _trains_the_same(before, run) and _is_the_same_model(before, run)
+    return replace(run, prepared_before=prepared, stale_checkpoints="" if is_same else stale or _content(before))
+
+
+def _content(run: RunRecord) -> str:
+    """A digest of what ``run`` trains: of a hub's model the asked revision counts."""
+    job, asked = run.job, run.asked_model or asked_model(run.job.model)
+    parts = (replace(job.model, revision=None), job.data, job.training, job.workload)
+    texts = (json.dumps(encode(each), sort_keys=True) for each in (*parts, library_config(run.model_config or {})))
+    return short_hash(asked, *texts)
 
 
 def _is_the_same_model(before: RunRecord, run: RunRecord) -> bool:

@@ -204,11 +204,14 @@ def test_a_cleared_run_keeps_its_checkpoints_if_its_data_are_the_same(
     begin(planned)
     assert store.checkpoint_steps(planned.key) == (50,)
     prepared(planned.services, planned.key, PreparedReport(prepared=replace(FOUND, **dict.fromkeys(changed, "d" * 32))))
+    assert store.checkpoint_steps(planned.key) == (50,), "they go with the start of workers"
+    planned.place()
+    planned.launch(1)
     assert store.checkpoint_steps(planned.key) == kept
     events = run_view(planned.services, planned.key).events
     assert any("The data have changed" in each.text for each in events) is not bool(kept)
     store.write_checkpoint(planned.key, 60)
-    planned.place()
+    planned.launch(1)
     assert 60 in store.checkpoint_steps(planned.key), "they are looked at once"
 
 
@@ -218,10 +221,13 @@ def test_a_run_cleared_twice_before_it_was_prepared_knows_its_data_still(planned
     planned.register(make_job())
     begin(planned)
     prepared(planned.services, planned.key, PreparedReport(prepared=replace(FOUND, digest="d" * 32)))
+    planned.place()
+    planned.launch(1)
     assert store.checkpoint_steps(planned.key) == ()
 
 
 def test_checkpoints_of_prepared_data_go_where_workers_prepare_them_now(planned: Airflow) -> None:
     store = cleared_after_training(planned)
     planned.place()
+    planned.launch(1)
     assert store.checkpoint_steps(planned.key) == ()

@@ -271,6 +271,52 @@ def test_a_cleared_run_knows_the_checkpoint_that_it_goes_on_from(
         assert "registered again, its spec is frozen." in " ".join(each.text for each in tx.events(airflow.key))
 
 
+def cleared_with_a_checkpoint(airflow: Airflow) -> InMemoryRunStore:
+    """A run of batches of 8 that has failed with a checkpoint of step 10."""
+    airflow.begun(make_job(batch=8, max_reschedules=0))
+    store = airflow.services.runs
+    assert isinstance(store, InMemoryRunStore)
+    store.write_checkpoint(airflow.key, 10)
+    airflow.end(1, 97)
+    airflow.decide()
+    airflow.clock.advance(10)
+    return store
+
+
+def test_a_cleared_run_whose_new_specification_is_refused_keeps_its_checkpoints_for_the_old_one(
+    airflow: Airflow,
+) -> None:
+    store = cleared_with_a_checkpoint(airflow)
+    nowhere = replace(make_job(batch=10**6), constraints=ConstraintsSpec(gpu_types=("none",)))
+    for job in (nowhere, nowhere):
+        assert airflow.register(job).run.state is JobState.FAILED_NO_RESOURCE
+        assert store.checkpoint_steps(airflow.key) == (10,)
+        airflow.clock.advance(10)
+    airflow.register(make_job(batch=8, max_reschedules=0))
+    placed = airflow.place()
+    assert placed.spec is not None
+    airflow.launch(placed.spec.attempt)
+    assert store.checkpoint_steps(airflow.key) == (10,)
+    assert run_view(airflow.services, airflow.key).attempts[-1].next_attempt.checkpoint_step == 10
+
+
+def test_checkpoints_of_another_specification_go_once_and_before_any_worker_is_started(airflow: Airflow) -> None:
+    store = cleared_with_a_checkpoint(airflow)
+    airflow.register(make_job(batch=16))
+    airflow.place()
+    assert store.checkpoint_steps(airflow.key) == (10,), "no files are removed while others wait for the ledger"
+    airflow.launch(2)
+    assert store.checkpoint_steps(airflow.key) == ()
+    store.write_checkpoint(airflow.key, 20)
+    airflow.launch(2)
+    airflow.step(2, 20)
+    airflow.end(2, 137, last_step=20)
+    airflow.decide()
+    airflow.place()
+    airflow.launch(3)
+    assert store.checkpoint_steps(airflow.key) == (20,)
+
+
 def test_every_state_has_an_explanation(airflow: Airflow) -> None:
     airflow.begun()
     lines = explain(airflow.services, airflow.key).lines

@@ -127,6 +127,8 @@ class RunRecord:
     checkpoints were trained on, until it is known what it trains on since its tasks were cleared.
     asked_model: ``asked_model`` of the job that was given, whose revision may be a branch; the job here has a commit.
     script_content: a digest of its script's folder; empty where there is none, or whoever registered it cannot read it.
+    stale_checkpoints: a digest of what its checkpoints were trained on, where it trains something else since its tasks
+    were cleared: they go once workers are about to start, not for a specification that is refused.
     """
 
     run_key: str
@@ -150,6 +152,7 @@ class RunRecord:
     prepared_before: PreparedData | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     asked_model: str = field(default="", metadata=OMITTED_IF_EMPTY)
     script_content: str = field(default="", metadata=OMITTED_IF_EMPTY)
+    stale_checkpoints: str = field(default="", metadata=OMITTED_IF_EMPTY)
 
     @property
     def commit(self) -> str | None:
