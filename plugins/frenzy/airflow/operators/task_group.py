@@ -43,6 +43,11 @@ ATTEMPT_TASKS: Final = ("place", LAUNCH_TASK, "monitor")
 _ASKING: Final[dict[str, Any]] = {"retries": 3, "retry_delay": timedelta(seconds=2)}
 
 
+# A triggerer with too few places takes triggers by weight. By Airflow's own rule a task weighs more than those after
+# it, so waiting runs would keep those that were placed from being watched. What the DAG's author weighs still counts.
+_WAITING: Final[dict[str, Any]] = {"weight_rule": "absolute"}
+
+
 class TrainingGroup:
     """What ``frenzy_training`` is: called, it makes one task group; expanded, a mapped one."""
 
@@ -155,7 +160,12 @@ def _training_tasks(
     profile = ProfileOperator(task_id="profile", job=given, data_facts=data_facts, **_ASKING, **common)
     prepare = _prepare_task(**common)
     place = PlaceOperator(
-        task_id="place", notifiers=notifiers, trigger_rule=_rule_of_place(profile.task_group), **_ASKING, **common
+        task_id="place",
+        notifiers=notifiers,
+        trigger_rule=_rule_of_place(profile.task_group),
+        **_WAITING,
+        **_ASKING,
+        **common,
     )
     launch = _launch_task(**common)
     monitor = MonitorOperator(task_id="monitor", **_ASKING, **common)
@@ -224,7 +234,7 @@ def _launch_task(**common: Any) -> BaseOperator:
 def _prepare_task(**common: Any) -> BaseOperator:
     """The same for the task that prepares the data. Each of its tries goes on with what is there."""
     conn_id = _conn_id_of_pods(PREPARE_TASK)
-    again: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=10)}
+    again: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=10), **_WAITING}
     if conn_id is None:
         return PrepareOperator(task_id=PREPARE_TASK, **again, **common)
     from frenzy.airflow.operators.pod_operator import PodPrepareOperator
