@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, FastAPI, Request, Response
+from starlette.routing import Match, Route
+from starlette.types import Scope
 
 from frenzy import __version__
-from frenzy.api.declaration import Endpoint
+from frenzy.api.declaration import Endpoint, Need
 from frenzy.api.endpoints import ENDPOINTS
 from frenzy.app.services import Services
 from frenzy.web import error_replies
@@ -18,9 +20,10 @@ from frenzy.web.handlers import HANDLERS, Asked
 from frenzy.web.messages import Act, body_of, message_of, refuse_odd_names, reply
 from frenzy.web.model_reader import ModelReader
 from frenzy.web.new_job import Drafter
-from frenzy.web.turnstile import Turnstile, one_lane
+from frenzy.web.turnstile import Turnstile, lanes_of_frenzy
 
 _NOWHERE: Final = ModelReader()
+_OF_TASKS: Final = frozenset(each.name for each in ENDPOINTS if each.need is Need.SERVICE)
 
 
 def create_app(
@@ -50,7 +53,7 @@ def create_app(
     app.state.on_job_changed = on_job_changed
     app.state.on_act = on_act
     app.state.drafter = Drafter(models)
-    app.add_middleware(Turnstile, lanes=one_lane())
+    app.add_middleware(Turnstile, lanes=lanes_of_frenzy(lambda scope: _is_of_tasks(app, scope)))
     error_replies.install(app)
     for each in ENDPOINTS:
         app.add_api_route(
@@ -64,6 +67,12 @@ def create_app(
             response_model=None,
         )
     return app
+
+
+def _is_of_tasks(app: FastAPI, scope: Scope) -> bool:
+    """Whether only Frenzy's own tasks may ask for it."""
+    routes = (each for each in app.routes if isinstance(each, Route) and each.name in _OF_TASKS)
+    return any(each.matches(scope)[0] is Match.FULL for each in routes)
 
 
 def _route_of(endpoint: Endpoint[..., Any]) -> Callable[..., Response]:

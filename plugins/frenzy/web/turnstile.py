@@ -27,6 +27,8 @@ from frenzy.web.error_replies import later, too_long, too_slow
 log = logging.getLogger(__name__)
 
 NUM_AT_ONCE: Final = 8
+# With the others no more than the ledger has connections.
+NUM_OF_OUR_TASKS: Final = 7
 PATIENCE_S: Final = 3.0
 NUM_OTHER_WRITERS: Final = 2
 NUM_LOGINS: Final = 2
@@ -48,14 +50,14 @@ _FAILED: Final = 500
 Lanes = Callable[[Scope], tuple[asyncio.Semaphore, ...]]
 
 
-def one_lane(num_at_once: int = NUM_AT_ONCE) -> Lanes:
-    """All requests in one lane."""
-    places = asyncio.Semaphore(num_at_once)
-    return lambda scope: (places,)
+def lanes_of_frenzy(is_of_tasks: Callable[[Scope], bool], num_at_once: int = NUM_AT_ONCE) -> Lanes:
+    """Frenzy's own tasks and all others apart."""
+    tasks, others = asyncio.Semaphore(NUM_OF_OUR_TASKS), asyncio.Semaphore(num_at_once)
+    return lambda scope: (tasks,) if is_of_tasks(scope) else (others,)
 
 
 def lanes_of_airflow(*, one_writer: bool) -> Lanes:
-    """Readers, tasks and other writers apart; on SQLite one of the writers at a time. Frenzy's app has its own lane.
+    """Readers, tasks and other writers apart; on SQLite one of the writers at a time. Frenzy's app has its own lanes.
 
     Writers wait apart until there are few of them among the tasks. So do logins, which anybody may try, among writers.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, cast
 
@@ -12,10 +13,18 @@ from fastapi import FastAPI, Request
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.types import ASGIApp
+from tests.unit.installation import in_memory_services
+from tests.unit.web.conftest import PEOPLE, FakePerson
 
-from frenzy.web.turnstile import Turnstile, lanes_of_airflow, one_lane
+from frenzy.web.application import create_app
+from frenzy.web.turnstile import NUM_AT_ONCE, Lanes, Turnstile, lanes_of_airflow, lanes_of_frenzy
 
 BUSY = [OperationalError("COMMIT", {}, Exception("database is locked")), PoolTimeoutError("QueuePool limit")]
+
+
+def one_lane(num_at_once: int = NUM_AT_ONCE) -> Lanes:
+    """Of people."""
+    return lanes_of_frenzy(lambda scope: False, num_at_once)
 
 
 class Door:
@@ -92,6 +101,30 @@ def test_writers_of_airflow_take_turns_while_readers_health_and_our_own_app_pass
             assert sorted(door.inside) == ["GET /api/v2/dags", "POST /api/v2/dags/a/dagRuns", "POST /frenzy/runs"]
             door.leave.set()
             assert {(await each).status_code for each in (*writers, tasks, *others)} == {200}
+
+    played(scene)
+
+
+def test_reports_of_tasks_do_not_wait_behind_peoples_pages() -> None:
+    services, leave = in_memory_services(), threading.Event()
+    slow: list[str] = []
+
+    def slow_at_first() -> FakePerson:
+        if len(slow) < NUM_AT_ONCE:
+            slow.append("a page")
+            leave.wait(10)
+        return PEOPLE["op"]
+
+    async def scene() -> None:
+        outer = FastAPI()
+        outer.mount("/frenzy", create_app(lambda: services, slow_at_first))
+        async with client_of(outer) as client:
+            pages = [asyncio.create_task(client.get("/frenzy/api/v1/queue")) for _ in range(NUM_AT_ONCE)]
+            await until(lambda: len(slow) == NUM_AT_ONCE)
+            report = await client.post("/frenzy/api/v1/runs/0123456789ab/enqueue")
+            leave.set()
+            assert report.status_code == 404, "there is no such run, and it was looked for at once"
+            assert {(await each).status_code for each in pages} == {200}
 
     played(scene)
 
