@@ -63,6 +63,8 @@ def test_the_host_memory_of_a_rank_is_as_planned(
         data_section={"sequence_length": 128},
         training={"precision": "bf16"},
         num_gpus=NUM_RANKS,
+        global_batch_size=NUM_RANKS,
+        micro_batch_size=1,
         num_steps=2,
         job={"checkpoint": {"every_steps": 1}},
         memory_bytes=4 * GIB,
