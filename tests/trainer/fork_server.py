@@ -1,6 +1,7 @@
 """Imports the trainer's libraries once; every launch is a fork. Run as a script by ``launching``.
 
-Reads lines ``start <JSON list of arguments>`` and ``wait <pid>``; answers each with one number.
+Reads lines ``measure <framework>``, ``start <JSON list of arguments>`` and ``wait <pid>``; answers each with one
+number. What a framework takes is measured once, for all launches that are forked afterwards.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ def main() -> None:
     from frenzy.core.values.job import ModelSpec
     from frenzy.trainer.launch import __main__ as launch
     from frenzy.trainer.launch.child import exit_code_of
+    from frenzy.trainer.launch.script.ranks import bytes_of_libraries
     from frenzy.trainer.model.libraries import import_libraries
 
     for family in ("gpt2", "llama"):
@@ -23,6 +25,9 @@ def main() -> None:
         verb, _, rest = line.partition(" ")
         if verb == "wait":
             print(exit_code_of(os.waitpid(int(rest), 0)[1]), flush=True)
+            continue
+        if verb == "measure":
+            print(bytes_of_libraries(rest.strip()), flush=True)
             continue
         arguments = json.loads(rest)
         pid = os.fork()

@@ -186,7 +186,10 @@ class LaunchServer:
 
     def start(self, case: Case, *arguments: str) -> Launch:
         """Write the spec and start the launcher of ``case``."""
-        files.write_text(RunPaths(case.run_dir).spec(case.attempt), codec.dumps(case.spec()))
+        spec = case.spec()
+        files.write_text(RunPaths(case.run_dir).spec(case.attempt), codec.dumps(spec))
+        if spec.job.workload is not None:
+            self.ask(f"measure {spec.job.workload.framework}")
         given = ["--run-dir", case.run_dir, "--attempt", str(case.attempt), *arguments]
         return Launch(self, self.ask(f"start {json.dumps(given)}"), case)
 

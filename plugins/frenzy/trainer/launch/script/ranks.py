@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -59,7 +60,7 @@ def run_script(spec: LaunchSpec, workload: WorkloadSpec, *, node_rank: int | Non
             files.write_text(paths.ds_config(spec.attempt), deepspeed_text(spec))
         (scratch / "job.json").write_text(job_text(spec))
         resume = newest(spec)
-        baseline = _bytes_of_libraries(workload) if spec.gpu.kind is DeviceKind.VIRTUAL else 0
+        baseline = bytes_of_libraries(workload.framework) if spec.gpu.kind is DeviceKind.VIRTUAL else 0
         own = _run(spec, workload, ranks, stop, logs, scratch, resume, baseline)
         return own if ranks.is_only_machine else share_failures(spec, node_rank=ranks.node_rank, own=own)
     finally:
@@ -161,17 +162,18 @@ def _becoming(workload: WorkloadSpec, rank: ScriptRank, baseline: int) -> Callab
     return main
 
 
-def _bytes_of_libraries(workload: WorkloadSpec) -> int:
+@cache
+def bytes_of_libraries(framework: str) -> int:
     """Data memory of a process that loaded the framework: what a virtual GPU does not count. 0 where none can say."""
     heartbeats.beat("measuring what the libraries take")
-    code = _MEASURE.format(_LIBRARIES[workload.framework])
+    code = _MEASURE.format(_LIBRARIES[framework])
     try:
         said = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=_MEASURE_S
         )
         return int(said.stdout.split()[-1]) * os.sysconf("SC_PAGE_SIZE")
     except (subprocess.SubprocessError, OSError, ValueError, IndexError) as error:
-        logger.warning("what %s takes is not known, so that memory is not bounded: %s", workload.framework, error)
+        logger.warning("what %s takes is not known, so that memory is not bounded: %s", framework, error)
         return 0
 
 
