@@ -159,7 +159,10 @@ def _run(spec: LaunchSpec, folder: Path) -> AttemptResult:
     env.import_deepspeed()
     from frenzy.trainer.launch.child import call_in_child
     from frenzy.trainer.launch.node import run_node
+    from frenzy.trainer.model.libraries import import_libraries
 
+    # Once for all cases, which are forks of this process.
+    import_libraries(spec.job.model)
     scratch = folder / "scratch"
     scratch.mkdir()
     ended = call_in_child(
