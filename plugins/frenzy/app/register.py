@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Final
 
 from frenzy.app.inventory import refresh_inventory
 from frenzy.app.plan_listing import first_plans, plan_facts
@@ -16,6 +17,7 @@ from frenzy.core.planning.selection import fitting
 from frenzy.core.runs.access import Caller, Forbidden, may_manage, record_of_started
 from frenzy.core.runs.ledger import FINAL_STATES, RUN_KEY_LENGTH, JobState, RunRecord, asked_model
 from frenzy.core.runs.protocol import PlanPreview, RegisterRun, RunView
+from frenzy.core.runs.run_root import reads_runs
 from frenzy.core.runs.steps import total_steps
 from frenzy.core.values.codec import encode
 from frenzy.core.values.errors import Reason, SpecError, Violation
@@ -23,6 +25,9 @@ from frenzy.core.values.job import JOB_DAG_PREFIX, TrainingJob
 from frenzy.core.values.prepared_data import PreparedPaths
 from frenzy.core.values.resource_plan import Candidate, short_hash
 from frenzy.ports import LedgerTx
+
+# Of these a pattern, or a folder, stands for all files that it matches.
+_MANY_FILES: Final = ("data.path", "validation.path")
 
 
 def register_run(services: Services, request: RegisterRun) -> RunView:
@@ -92,11 +97,11 @@ def _checked_owner(tx: LedgerTx, services: Services, request: RegisterRun, run_k
 def check_runs_read(tx: LedgerTx, services: Services, caller: Caller, job: TrainingJob) -> None:
     """Raises SpecError where ``job`` starts from what another's run left, which its workers would be let read.
 
-    A run is known by its key, wherever in a path that stands: folders of runs are called so on every storage. Nor are
-    teams' prepared data to be read by another way than their own.
+    A run is known by its key, wherever in a path that stands: folders of runs are called so on every storage. Nor may a
+    pattern or folder of data stand for several runs, or teams' prepared data be read by another way than their own.
     """
-    rules, found = services.queues.rules(), []
-    prepared = PreparedPaths.beside(services.runs.run_dir("any"), job.team).folder.rpartition("/")[0]
+    rules, found, any_run = services.queues.rules(), [], services.runs.run_dir("any")
+    prepared = PreparedPaths.beside(any_run, job.team).folder.rpartition("/")[0]
     given = (
         ("checkpoint.warm_start", job.checkpoint.warm_start),
         ("data.path", job.data.path),
@@ -107,6 +112,9 @@ def check_runs_read(tx: LedgerTx, services: Services, caller: Caller, job: Train
     for path, text in given:
         if f"{prepared}/" in f"{text}/":
             found.append(Violation(path=path, value=repr(text), allowed="data and models, not what was made of them"))
+        if text and path in _MANY_FILES and reads_runs(text, any_run.rpartition("/")[0]):
+            allowed = "no pattern or folder that takes in the folders of runs; name one run, or a folder of data"
+            found.append(Violation(path=path, value=repr(text), allowed=allowed))
         for key in {each for each in (text or "").split("/") if len(each) == RUN_KEY_LENGTH}:
             run = tx.run(key)
             if run is not None and not may_manage(caller, owner=run.owner, team=run.job.team, rules=rules):

@@ -11,7 +11,7 @@ from frenzy.adapters.memory import FixedQueues
 from frenzy.app.stored_jobs import store_job
 from frenzy.core.runs.access import Caller
 from frenzy.core.values.errors import SpecError
-from frenzy.core.values.job import CheckpointSpec, ModelSpec, TrainingJob
+from frenzy.core.values.job import CheckpointSpec, DataSpec, ModelSpec, TrainingJob
 from frenzy.core.values.queue_rules import QueueRules, TeamRule
 
 RULES = QueueRules(teams=(TeamRule(name="readers", members=("ada", "ben")),))
@@ -36,6 +36,16 @@ def from_run(name: str, key: str, how: str, *, team: str = "default") -> Trainin
 @pytest.fixture
 def shared(airflow: Airflow) -> Airflow:
     return replace(airflow, services=replace(airflow.services, queues=FixedQueues(RULES)))
+
+
+@pytest.mark.parametrize("place", ["????????????/attempt-*/spec.json", ".dat?/**", "*/model/*.json", ""])
+@pytest.mark.parametrize("field", ["data", "validation"])
+def test_no_pattern_and_no_folder_reads_the_runs_of_all(shared: Airflow, field: str, place: str) -> None:
+    given = shared.services.runs.run_dir(place)
+    job = make_job("curious")
+    spec = DataSpec(path=given) if field == "data" else replace(job.validation, path=given)
+    with pytest.raises(SpecError, match=f"{field}.path: .* takes in the folders of runs"):
+        run_of(shared, replace(job, **{field: spec}), "ben")
 
 
 @pytest.mark.parametrize("how", ["key", "path", "url", "model", "tokenizer"])
