@@ -57,12 +57,12 @@ _MOST_RECORDS = 20_000
 
 def view_of(tx: LedgerTx, run: RunRecord) -> RunView:
     """All that is known of ``run``, without its masked texts."""
-    lease = next((each for each in tx.held_leases() if each.run_key == run.run_key), None)
     entry, attempts = tx.queue_entry(run.run_key), tx.attempts(run.run_key)
+    lease = tx.lease(run.run_key, attempts[-1].attempt) if attempts else None
     view = RunView(
         run=run,
         queue_entry=entry,
-        lease=lease,
+        lease=None if lease is None or lease.state is LeaseState.ENDED else lease,
         attempts=attempts,
         events=tx.events(run.run_key),
         preparation=_preparation(tx, run),

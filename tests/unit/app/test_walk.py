@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from tests.unit.app.playing import Airflow, make_job
@@ -11,11 +12,12 @@ from tests.unit.installation import small_cluster
 from frenzy.adapters.memory import FixedInventory, InMemoryRunStore
 from frenzy.app.cancellation import cancel
 from frenzy.app.place import place_status
-from frenzy.app.queries import explain, gpus_view, queue_view, run_view
+from frenzy.app.queries import explain, gpus_view, queue_view, run_view, view_of
 from frenzy.app.reconciliation import reconcile, reconcile_targets
+from frenzy.app.services import require_run
 from frenzy.app.settlement import UnsettledError, end_attempt
 from frenzy.core.lifecycle.why import why
-from frenzy.core.runs.ledger import JobState
+from frenzy.core.runs.ledger import JobState, LeaseState
 from frenzy.core.runs.protocol import DirectiveKind, EndReport, PlaceStatus, ReconcileReport, VerdictKind
 from frenzy.core.values.cluster import Cluster, NodeAllocation, Placement
 from frenzy.core.values.errors import Reason, ReasonCode
@@ -23,6 +25,7 @@ from frenzy.core.values.job import ConstraintsSpec, TrainingSpec
 from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.scheduling_facts import Start
 from frenzy.core.values.units import GIB, MIB
+from frenzy.ports import LedgerTx
 
 BY_USER = Reason(code=ReasonCode.CANCELLED_BY_USER, detail="Pressed by a test.")
 
@@ -432,3 +435,25 @@ def test_a_node_that_a_run_was_lost_on_is_used_again_once_no_other_could_run_it(
     again = place_status(airflow.services, airflow.key).spec
     assert again is not None
     assert [each.node for each in again.placement.allocations] == [left.name]
+
+
+class _OneRunOnly:
+    """A transaction in which nobody asks for what others hold."""
+
+    def __init__(self, tx: LedgerTx) -> None:
+        self._tx = tx
+
+    def __getattr__(self, name: str) -> Any:
+        assert name != "held_leases"
+        return getattr(self._tx, name)
+
+
+def test_showing_a_run_asks_for_no_other_runs_lease(airflow: Airflow) -> None:
+    airflow.begun()
+    with airflow.services.ledger.reading() as tx:
+        run = require_run(tx, airflow.key)
+        lease = view_of(cast(LedgerTx, _OneRunOnly(tx)), run).lease
+    assert lease is not None
+    assert lease.state is LeaseState.LIVE
+    airflow.end(1, 137)
+    assert run_view(airflow.services, airflow.key).lease is None
