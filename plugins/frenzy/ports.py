@@ -77,6 +77,10 @@ class LedgerTx(Protocol):
         """Newest first. dag_run: only the runs of that (DAG id, run id); dag_ids: only of these DAGs."""
         ...
 
+    def run_states(self) -> Mapping[JobState, int]:
+        """How many runs are in each state."""
+        ...
+
     def dag_ids(self) -> frozenset[str]:
         """The DAGs that have runs."""
         ...

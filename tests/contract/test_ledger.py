@@ -97,6 +97,16 @@ def test_runs_come_newest_first_by_state_and_limit(ledger: LedgerStore) -> None:
         assert tx.runs(dag_run=("another", "r1")) == ()
 
 
+def test_runs_are_counted_by_state(ledger: LedgerStore) -> None:
+    with ledger.transaction() as tx:
+        for name, state in (("a", JobState.RUNNING), ("b", JobState.RUNNING), ("c", JobState.FAILED)):
+            tx.put_run(replace(values.run(name), state=state))
+        assert dict(tx.run_states()) == {JobState.RUNNING: 2, JobState.FAILED: 1}
+        tx.put_run(replace(values.run("a"), state=JobState.SUCCEEDED))
+    with ledger.reading() as tx:
+        assert dict(tx.run_states()) == {JobState.RUNNING: 1, JobState.SUCCEEDED: 1, JobState.FAILED: 1}
+
+
 def test_the_queue_is_ordered_by_submission_then_key(ledger: LedgerStore) -> None:
     runs = [values.run(f"r{i}") for i in range(3)]
     late = values.run("late")

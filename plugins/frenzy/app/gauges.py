@@ -34,14 +34,12 @@ def fleet_metrics(services: Services, sees: Sight = see_all) -> FleetMetrics:
     """Of all jobs that may be shown; GPUs, ends of attempts and the time of a pass are everybody's."""
     queue, gpus = queue_view(services, sees), gpus_view(services, sees)
     with services.ledger.reading() as tx:
-        outcomes = tx.attempt_outcomes()
-        open_states = [state for state in JobState if state not in FINAL_STATES]
-        states = Counter(run.state for run in tx.runs(states=open_states))
+        outcomes, states = tx.attempt_outcomes(), tx.run_states()
     waits_s = sorted(queue.now_s - row.waiting_since_s for row in queue.waiting)
     reasons = Counter("NOT_YET_DECIDED" if row.reason is None else str(row.reason.code) for row in queue.waiting)
     return FleetMetrics(
         unplaced_jobs=dict(reasons),
-        jobs={str(state): states[state] for state in open_states},
+        jobs={str(state): states.get(state, 0) for state in JobState if state not in FINAL_STATES},
         queue_wait_s={str(each): _quantile(waits_s, each) for each in QUANTILES},
         gpus={(row.gpu_type, state): number for row in gpus.types for state, number in _use(row)},
         peaks=tuple(

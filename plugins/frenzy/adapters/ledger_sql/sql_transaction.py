@@ -107,6 +107,11 @@ class SqlTransaction:
         self._runs |= {each.run_key: each for each in found}
         return found
 
+    def run_states(self) -> dict[JobState, int]:
+        state = tables.run.c.state
+        counts = select(state, func.count()).group_by(state)
+        return {JobState(name): number for name, number in self._connection.execute(counts)}
+
     def dag_ids(self) -> frozenset[str]:
         return frozenset(self._connection.scalars(select(tables.run.c.dag_id).distinct()))
 

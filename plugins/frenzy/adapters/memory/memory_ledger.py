@@ -139,6 +139,9 @@ class InMemoryTransaction:
         found.sort(key=lambda each: (each.created_s, each.run_key), reverse=True)
         return tuple(found[:limit])
 
+    def run_states(self) -> dict[JobState, int]:
+        return dict(Counter(each.state for each in self.facts.runs.values()))
+
     def dag_ids(self) -> frozenset[str]:
         return frozenset(each.identity.dag_id for each in self.facts.runs.values())
 
