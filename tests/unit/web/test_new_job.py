@@ -313,11 +313,10 @@ def test_a_folder_is_read_within_the_rules_relative_to_the_folders(tmp_path: Pat
         reader.config_of(job, SourceRules(closed=(str(folder),)))
 
 
-@pytest.mark.thorough  # it takes as long as a reader may
 def test_a_config_that_would_fill_the_server_s_memory_is_refused() -> None:
     job = job_from_yaml(YAML)
-    many = {"model_type": "qwen3", "num_hidden_layers": 1_000_000_000}
-    with pytest.raises(FrenzyError, match=r"memory|MemoryError|did not come within|did not answer within"):
+    many = {"model_type": "qwen3", "num_labels": 1_000_000_000}
+    with pytest.raises(FrenzyError, match=r"memory|MemoryError"):
         ModelReader().config_of(replace(job, model=replace(job.model, config=many)), SourceRules())
 
 
