@@ -81,7 +81,7 @@ class Run:
             data_section={"sequence_length": LENGTH, "validation_fraction": 0.0},
             training=training,
             job={"workload": workload, "checkpoint": {"every_steps": 1000}},
-            num_steps=3,
+            num_steps=2,
             num_gpus=self.num_gpus,
             zero_stage=1,
             micro_batch_size=self.micro_batch,
