@@ -33,6 +33,7 @@ from frenzy.core.values.errors import Reason
 from frenzy.core.values.launch import AttemptResult, Control, LaunchSpec
 from frenzy.core.values.prepared_data import PreparingResult, PreparingSpec
 from frenzy.core.values.queue_rules import QueueRules
+from frenzy.core.values.resource_plan import Candidate
 from frenzy.core.values.telemetry import Heartbeat, StepRecord
 
 
@@ -86,6 +87,14 @@ class LedgerTx(Protocol):
         ...
 
     def put_run(self, record: RunRecord) -> None: ...
+
+    def plan_tables(self, names: Iterable[str]) -> Mapping[str, tuple[Candidate, ...]]:
+        """The plan tables called ``names``, those of a run's ``plan_table``; what is not known is left out."""
+        ...
+
+    def put_plan_table(self, candidates: tuple[Candidate, ...]) -> str:
+        """Keep ``candidates`` if they are new; their name, which is that of equal ones. Empty for none."""
+        ...
 
     def preparations(self, run_keys: Iterable[str]) -> Mapping[str, Preparation]:
         """How far the data of those runs are prepared, by run key; of some nothing may be known."""

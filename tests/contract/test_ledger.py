@@ -14,6 +14,7 @@ from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.peak_memory import PeakMemory
+from frenzy.core.values.resource_plan import Candidate
 from frenzy.ports import LedgerConflict, LedgerStore
 
 
@@ -37,6 +38,24 @@ def test_what_was_put_comes_back_equal(ledger: LedgerStore) -> None:
         assert tx.attempts(run.run_key) == (attempt,)
         assert tx.samples() == (values.sample(run.run_key),)
         assert tx.cluster() == values.cluster()
+
+
+def test_plan_tables_are_kept_once_and_found_by_their_names(ledger: LedgerStore) -> None:
+    one, two = (
+        (Candidate(plan=values.plan(number), rank=1, reason=Reason(code=ReasonCode.BEST_PLAN)),) for number in (1, 2)
+    )
+    with ledger.transaction() as tx:
+        name = tx.put_plan_table(one)
+        assert tx.put_plan_table(one) == name
+        assert tx.plan_tables([name, "unknown", ""]) == {name: one}
+        other = tx.put_plan_table(two)
+        assert tx.put_plan_table(()) == ""
+    with pytest.raises(ZeroDivisionError), ledger.transaction() as tx:
+        lost = tx.put_plan_table((*one, *two))
+        raise ZeroDivisionError
+    with ledger.reading() as tx:
+        assert tx.plan_tables([name, other, lost]) == {name: one, other: two}
+        assert tx.plan_tables([name]) == {name: one}
 
 
 def test_a_transaction_reads_its_own_writes(ledger: LedgerStore) -> None:

@@ -95,7 +95,7 @@ def test_training_tab_shows_every_reason_and_the_chosen_plan(viewer: Browser, tr
     viewer.open(tab_of(trained, stack, "training"))
     viewer.wait_for(f"{FRAMED} && {DOCUMENT}.body.innerText.includes('that fit')")
     text = viewer.text()
-    best = next(each for each in trained.run.candidates if each.rank == 1)
+    best = next(each for each in trained.candidates if each.rank == 1)
     assert best.plan.plan_id in text
     assert "BEST_PLAN" in text
     assert "ran as attempt 1" in text

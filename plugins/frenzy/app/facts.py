@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from frenzy.app.services import Services
+from frenzy.app.services import Services, candidates_of
 from frenzy.core.lifecycle.disruptions import with_nodes_to_spare
 from frenzy.core.lifecycle.moves import (
     ElasticRules,
@@ -69,6 +69,7 @@ class _Moment:
 class _Subject:
     """One run with its attempts since it was registered, the last of which is ``attempt``."""
 
+    tx: LedgerTx
     run: RunRecord
     attempts: tuple[Attempt, ...]
     attempt: Attempt
@@ -78,7 +79,7 @@ class _Subject:
         """What it may run with, from the table its attempt was placed from; its own plan is among them."""
         own = self.attempt.plan
         extra_bytes = measured_extra_bytes(self.attempt)
-        known = plans_with_headroom(self.run.candidates, self.attempt.next_attempt)
+        known = plans_with_headroom(candidates_of(self.tx, self.run), self.attempt.next_attempt)
         roomy = tuple(plan for plan in known if has_room(plan, extra_bytes))
         return roomy if any(plan.shape == own.shape for plan in roomy) else (own, *roomy)
 
@@ -93,6 +94,9 @@ def scheduling_facts(tx: LedgerTx, services: Services, now_s: float, *, foreseei
     holders = {lease.run_key for lease in leases}
     recovering = tx.runs(states=[JobState.RECOVERING])
     _read_ahead(tx, leases, recovering)
+    # Only those that run may be moved; a plan table is long.
+    movable = [*recovering, *(run for run in map(tx.run, holders) if run is not None)]
+    tx.plan_tables(each.plan_table for each in movable)
     jobs: list[QueuedJob | RunningJob] = []
     ready = (each for each in tx.queue() if each.run_key not in holders and not pauses(each, now_s))
     jobs += [_queued(at, entry) for entry in ready]
@@ -207,7 +211,7 @@ def _subject(tx: LedgerTx, lease: Lease) -> _Subject | None:
     run = tx.run(lease.run_key)
     attempts = () if run is None else since_registered(run, tx.attempts(run.run_key))
     attempt = next((each for each in attempts if each.attempt == lease.attempt), None)
-    return None if run is None or attempt is None else _Subject(run=run, attempts=attempts, attempt=attempt)
+    return None if run is None or attempt is None else _Subject(tx=tx, run=run, attempts=attempts, attempt=attempt)
 
 
 def _has_yet_to_begin(run: RunRecord, attempt: Attempt, lease: Lease) -> bool:
@@ -284,5 +288,5 @@ def _between_attempts(at: _Moment, recovering: Iterable[RunRecord], holders: set
         last = attempts[-1]
         recent = last.ended_s is not None and at.now_s - last.ended_s < _KEPT_PLACE_S
         if recent and is_under_way(run, last):
-            found.append(_Subject(run=run, attempts=attempts, attempt=last))
+            found.append(_Subject(tx=at.tx, run=run, attempts=attempts, attempt=last))
     return found

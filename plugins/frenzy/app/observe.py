@@ -10,7 +10,7 @@ from frenzy.app.place import launch_spec
 from frenzy.app.plan_listing import next_plans
 from frenzy.app.schedule_pass import run_pass
 from frenzy.app.script_releases import is_news, with_releases
-from frenzy.app.services import Services, log_event, require_attempt, require_run
+from frenzy.app.services import Services, candidates_of, log_event, require_attempt, require_run
 from frenzy.app.states import move
 from frenzy.core.lifecycle.evidence import believed_reason, bounds_of, check_pressure, check_progress
 from frenzy.core.lifecycle.moves import ElasticRules
@@ -84,7 +84,7 @@ def report_progress(services: Services, run_key: str, attempt: int, message: Pro
     def change(tx: LedgerTx, run: RunRecord, record: Attempt, now_s: float) -> Attempt:
         check_progress(message, bounds_of(run, record, now_s))
         changed = _progressed(tx, services, run, record, message, now_s)
-        return _end_rehearsal(tx, changed, now_s) if _is_rehearsed(run, changed) else changed
+        return _end_rehearsal(tx, changed, now_s) if _is_rehearsed(tx, run, changed) else changed
 
     return _report(services, run_key, attempt, change)
 
@@ -153,11 +153,11 @@ def _heartbeat(services: Services, run_key: str, attempt: int, message: Progress
     now_s = services.clock.now_s()
     with services.ledger.reading() as tx:
         run, record, lease = require_run(tx, run_key), require_attempt(tx, run_key, attempt), tx.lease(run_key, attempt)
-    if not record.is_live:
-        return directive_of(run, record)
-    check_progress(message, bounds_of(run, record, now_s))
-    progressed = merge_progress(record, message)
-    needs_more = _begins(run, message) or _is_rehearsed(run, progressed) or is_news(record, message.releases)
+        if not record.is_live:
+            return directive_of(run, record)
+        check_progress(message, bounds_of(run, record, now_s))
+        progressed = merge_progress(record, message)
+        needs_more = _begins(run, message) or _is_rehearsed(tx, run, progressed) or is_news(record, message.releases)
     if lease is None or lease.state is not LeaseState.LIVE or needs_more:
         return None
     if _has_become_movable(record, progressed, services.elastic, lease.heartbeat_s, now_s):
@@ -167,7 +167,7 @@ def _heartbeat(services: Services, run_key: str, attempt: int, message: Progress
     return directive_of(run, record) if services.ledger.renew(before, after) else None
 
 
-def _is_rehearsed(run: RunRecord, record: Attempt) -> bool:
+def _is_rehearsed(tx: LedgerTx, run: RunRecord, record: Attempt) -> bool:
     """Whether a rehearsal has shown what it was made for, and another plan may be better than to go on.
 
     One after which the same plan had to be rehearsed again goes on: its stops are counted by no budget.
@@ -179,10 +179,11 @@ def _is_rehearsed(run: RunRecord, record: Attempt) -> bool:
     if before.reason.code is ReasonCode.REHEARSED and was_same:
         return False
     steps = record.last_step - (record.next_attempt.checkpoint_step or 0)
-    has_others = bool(run.job.workload is not None and run.job.workload.honours) or any(
-        each.feasible and each.plan.gpu_type != record.plan.gpu_type for each in run.candidates
+    if steps < REHEARSAL_STEPS:
+        return False
+    return bool(run.job.workload is not None and run.job.workload.honours) or any(
+        each.feasible and each.plan.gpu_type != record.plan.gpu_type for each in candidates_of(tx, run)
     )
-    return steps >= REHEARSAL_STEPS and has_others
 
 
 def _end_rehearsal(tx: LedgerTx, record: Attempt, now_s: float) -> Attempt:

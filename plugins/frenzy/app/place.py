@@ -72,7 +72,8 @@ def _enqueue_next(tx: LedgerTx, services: Services, run: RunRecord, now_s: float
         move(tx, run, final_state(following), now_s, following)
         return
     choice = next_plans(tx, services, run, following)
-    run = replace(run, candidates=choice.candidates)
+    if choice.candidates:
+        run = replace(run, plan_table=tx.put_plan_table(choice.candidates))
     if choice.refusal is not None:
         tx.put_run(run)
         move(tx, run, choice.final_state, now_s, choice.refusal)

@@ -36,6 +36,7 @@ _MOST_RUNS: Final = 50
 class PlanChoice:
     """The plans a run is queued with, or why there are none.
 
+    candidates: all that were judged; none where none could be made, and those that were known stand.
     ordered: they are to be taken in this order. following: what they were asked for, as it stands with them.
     final_state: of the run, if it is refused.
     """
@@ -175,7 +176,7 @@ def _choice(facts: PlanFacts, services: Services, run: RunRecord, following: Nex
         following = _restated(facts, services, run, following)
         candidates = _made(facts, services, _request(facts, services, run, following)).candidates
     except PermanentError as error:
-        return PlanChoice(candidates=run.candidates, plans=(), following=following, refusal=error.reason)
+        return PlanChoice(candidates=(), plans=(), following=following, refusal=error.reason)
     rung = ladder(candidates, following)
     if rung.plans:
         climbed = following.previous is not None and following.reason.code in MEMORY_REASONS

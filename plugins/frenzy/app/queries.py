@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from frenzy.app.facts import expected_end_s, present_facts, scheduling_facts
 from frenzy.app.queue_usage import QueueUsage, usage_of
-from frenzy.app.services import Services, require_run
+from frenzy.app.services import Services, candidates_of, require_run
 from frenzy.core.lifecycle.evidence import believed, bounds_of
 from frenzy.core.lifecycle.monitor import progress_text
 from frenzy.core.lifecycle.reschedule import memory_move
@@ -45,6 +45,7 @@ from frenzy.core.runs.views import (
 from frenzy.core.scheduling import Explanation as Decided
 from frenzy.core.scheduling import explain as explain_decision
 from frenzy.core.values.errors import ReasonCode
+from frenzy.core.values.resource_plan import Candidate
 from frenzy.core.values.telemetry import StepPeak, StepRecord, fold_steps
 from frenzy.core.values.units import format_bytes
 from frenzy.ports import LedgerTx
@@ -61,6 +62,7 @@ def view_of(tx: LedgerTx, run: RunRecord) -> RunView:
     lease = tx.lease(run.run_key, attempts[-1].attempt) if attempts else None
     view = RunView(
         run=run,
+        candidates=candidates_of(tx, run),
         queue_entry=entry,
         lease=None if lease is None or lease.state is LeaseState.ENDED else lease,
         attempts=attempts,
@@ -101,7 +103,7 @@ def list_runs(services: Services, *, limit: int = 50, sees: Sight = see_all) -> 
 def _row_of(tx: LedgerTx, run: RunRecord) -> RunView:
     entry = tx.queue_entry(run.run_key)
     view = RunView(
-        run=replace(run, candidates=(), model_config=None),
+        run=replace(run, model_config=None),
         queue_entry=None if entry is None else replace(entry, plans=()),
         attempts=tx.attempts(run.run_key),
         preparation=_preparation(tx, run),
@@ -333,7 +335,7 @@ def explain(services: Services, run_key: str) -> Explanation:
         run = require_run(tx, run_key)
         attempts = tx.attempts(run_key)
         lines = [f"Job {run.job.name!r} is {run.state}."]
-        lines += _plan_lines(run, attempts, tx.queue_entry(run_key))
+        lines += _plan_lines(run, candidates_of(tx, run), attempts, tx.queue_entry(run_key))
         lines += [line for attempt in attempts for line in _attempt_lines(attempt)]
         if run.state is JobState.CHECKPOINTING and run.reason is not None:
             lines.append(f"It is saving a checkpoint to stop: {run.reason.code}: {run.reason.sentence}")
@@ -351,12 +353,14 @@ def explain(services: Services, run_key: str) -> Explanation:
     return Explanation(run_key=run_key, state=run.state, reason=without_masked(run.reason, run), lines=shown)
 
 
-def _plan_lines(run: RunRecord, attempts: Sequence[Attempt], entry: QueueEntry | None) -> Iterable[str]:
+def _plan_lines(
+    run: RunRecord, candidates: Sequence[Candidate], attempts: Sequence[Attempt], entry: QueueEntry | None
+) -> Iterable[str]:
     """After an attempt the first of all plans is no news: what it wants now, or why it runs what it runs, is."""
-    feasible = [each for each in run.candidates if each.feasible]
-    if not run.candidates:
+    feasible = [each for each in candidates if each.feasible]
+    if not candidates:
         return
-    listed = f"{fitting(len(feasible))} the cluster; refused: {len(run.candidates) - len(feasible)}."
+    listed = f"{fitting(len(feasible))} the cluster; refused: {len(candidates) - len(feasible)}."
     ended_in_queue = run.state is JobState.CANCELLED and any(each.outcome != run.reason for each in attempts)
     if run.num_attempts > 1 or ended_in_queue or entry is not None and run.num_attempts:
         yield f"Planned anew after an attempt: {listed}"

@@ -64,7 +64,7 @@ def register_run(services: Services, request: RegisterRun) -> RunView:
 def _registered(tx: LedgerTx, run_key: str) -> RunView | None:
     """The run, if it is on and has its plans."""
     before = tx.run(run_key)
-    is_on = before is not None and before.state not in FINAL_STATES and before.candidates
+    is_on = before is not None and before.state not in FINAL_STATES and before.plan_table
     return view_of(tx, before) if before is not None and is_on else None
 
 
@@ -207,7 +207,7 @@ def _is_the_same_model(before: RunRecord, run: RunRecord) -> bool:
 
 def _planned(tx: LedgerTx, run: RunRecord, plans: tuple[tuple[Candidate, ...], Reason | None]) -> RunRecord:
     candidates, refusal = plans
-    now_s, run = run.created_s, replace(run, candidates=candidates)
+    now_s, run = run.created_s, replace(run, plan_table=tx.put_plan_table(candidates))
     tx.put_run(run)
     if refusal is not None:
         return move(tx, run, JobState.FAILED_NO_RESOURCE, now_s, refusal)

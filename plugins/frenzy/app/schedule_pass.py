@@ -11,13 +11,13 @@ from dataclasses import replace
 
 from frenzy.app.facts import pauses, scheduling_facts
 from frenzy.app.migration_requests import holding, holdings, request_migration
-from frenzy.app.services import Services, log_event, require_run
+from frenzy.app.services import Services, candidates_of, log_event, require_run
 from frenzy.app.states import move
 from frenzy.core.lifecycle.handover import wait_for_leaving
 from frenzy.core.lifecycle.reschedule import memory_move
-from frenzy.core.runs.ledger import Attempt, JobState, Lease, LeaseState, QueueEntry
+from frenzy.core.runs.ledger import Attempt, JobState, Lease, LeaseState, QueueEntry, RunRecord
 from frenzy.core.values.errors import Reason, ReasonCode
-from frenzy.core.values.resource_plan import Candidate, ResourcePlan
+from frenzy.core.values.resource_plan import ResourcePlan
 from frenzy.core.values.scheduling_facts import Action, Hold, Preempt, Resize, Start
 from frenzy.ports import LedgerConflict, LedgerTx
 
@@ -107,7 +107,7 @@ def _grant(tx: LedgerTx, services: Services, start: Start, now_s: float) -> Atte
     tx.put_attempt(attempt)
     tx.drop_queue_entry(run.run_key)
     reason = _why_placed(entry, start)
-    granted = replace(run, num_attempts=number, candidates=_with_reason(run.candidates, start.plan, reason))
+    granted = replace(run, num_attempts=number, plan_table=_with_reason(tx, run, start.plan, reason))
     move(tx, granted, JobState.PLACED, now_s, reason)
     pool = tx.cluster().types_by_name[start.plan.gpu_type].pool
     if not tx.assign_launch_pool(run.identity, pool, start.plan.num_gpus):
@@ -122,11 +122,14 @@ def _why_placed(entry: QueueEntry, start: Start) -> Reason:
     return replace(reason, detail=f"Placed {start.plan.plan_id}: {nodes}. {reason.detail}".rstrip())
 
 
-def _with_reason(candidates: tuple[Candidate, ...], plan: ResourcePlan, reason: Reason) -> tuple[Candidate, ...]:
-    """``candidates``, of which the one that was taken for memory says so: its rank alone would not explain it."""
+def _with_reason(tx: LedgerTx, run: RunRecord, plan: ResourcePlan, reason: Reason) -> str:
+    """Its plan table, in which a plan that was taken for memory says so: its rank alone would not explain it."""
     if reason.code is not ReasonCode.MOVED_FOR_MEMORY:
-        return candidates
-    return tuple(replace(each, reason=reason) if each.plan.shape == plan.shape else each for each in candidates)
+        return run.plan_table
+    known = candidates_of(tx, run)
+    return tx.put_plan_table(
+        tuple(replace(each, reason=reason) if each.plan.shape == plan.shape else each for each in known)
+    )
 
 
 def _keep_holds(tx: LedgerTx, holds: Sequence[Hold], now_s: float, *, num_before: int) -> None:

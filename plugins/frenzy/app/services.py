@@ -12,6 +12,7 @@ from frenzy.core.runs.ledger import Attempt, Event, RunRecord
 from frenzy.core.scheduling import Policy, schedule, with_queues
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.queue_rules import NO_RULES, QueueRules
+from frenzy.core.values.resource_plan import Candidate
 from frenzy.core.values.scheduling_facts import Action, SchedulingFacts
 from frenzy.core.values.sources import SourceRules
 from frenzy.core.values.utilisation import shares_digest
@@ -83,6 +84,11 @@ def require_run(tx: LedgerTx, run_key: str) -> RunRecord:
     if run is None:
         raise NotFound(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=f"There is no training run {run_key!r}."))
     return run
+
+
+def candidates_of(tx: LedgerTx, run: RunRecord) -> tuple[Candidate, ...]:
+    """The newest plan table of ``run``; empty before it is planned."""
+    return tx.plan_tables([run.plan_table]).get(run.plan_table, ())
 
 
 def require_attempt(tx: LedgerTx, run_key: str, attempt: int) -> Attempt:

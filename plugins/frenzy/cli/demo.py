@@ -229,7 +229,7 @@ def _follow(api: Api, started: Started, seen: Callable[[RunView], None]) -> Stat
             if not snapshot.views:
                 continue
             view = snapshot.views[0]
-            if view.run.candidates and not shown_plans:
+            if view.candidates and not shown_plans:
                 shown_plans = True
                 _show_plans(console, view)
             for attempt in view.attempts[shown_attempts:]:
@@ -246,8 +246,8 @@ def _follow(api: Api, started: Started, seen: Callable[[RunView], None]) -> Stat
 def _show_plans(console: Console, view: RunView) -> None:
     from frenzy.cli.render.tables import candidates_table
 
-    fits = [each for each in view.run.candidates if each.feasible]
-    refused = [each for each in view.run.candidates if not each.feasible]
+    fits = [each for each in view.candidates if each.feasible]
+    refused = [each for each in view.candidates if not each.feasible]
     console.print()
     console.print(candidates_table(f"MARP: {fitting(len(fits))}, best first", fits[:_SHOWN_PLANS]))
     console.print()

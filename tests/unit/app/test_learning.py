@@ -71,7 +71,7 @@ def samples(airflow: Airflow) -> tuple[CalibrationSample, ...]:
 def same_plan(airflow: Airflow, plan: ResourcePlan, name: str) -> ResourcePlan:
     """How the shape of ``plan`` is predicted for another job of the same kind."""
     view = airflow.register(make_job(name))
-    return next(each.plan for each in view.run.candidates if each.plan.shape == plan.shape)
+    return next(each.plan for each in view.candidates if each.plan.shape == plan.shape)
 
 
 def test_an_attempt_leaves_what_was_predicted_and_all_that_was_measured(learner: Airflow) -> None:
@@ -110,8 +110,8 @@ def test_learning_does_not_feed_on_itself(learner: Airflow) -> None:
 def test_an_out_of_memory_makes_that_plan_infeasible_for_other_jobs(learner: Airflow) -> None:
     failed = attempt(learner, "first", exit_code=OUT_OF_MEMORY)
     view = learner.register(make_job("second"))
-    assert all(each.plan.shape != failed.shape for each in view.run.candidates if each.feasible)
-    assert any(each.feasible for each in view.run.candidates)
+    assert all(each.plan.shape != failed.shape for each in view.candidates if each.feasible)
+    assert any(each.feasible for each in view.candidates)
 
 
 def test_the_runs_own_out_of_memory_is_not_counted_twice(learner: Airflow) -> None:
@@ -157,7 +157,7 @@ def test_what_the_papers_formula_got_wrong_says_nothing_about_the_closed_form(le
     for index in range(5):
         attempt(paper, f"job{index}", ratio=1.5)
     view = learner.register(make_job("next"))
-    assert all(each.plan.memory.learned_factor == 1.0 for each in view.run.candidates)
+    assert all(each.plan.memory.learned_factor == 1.0 for each in view.candidates)
 
 
 def on_a_node_of(learner: Airflow, gpu: GpuType) -> Airflow:
@@ -180,7 +180,7 @@ def test_runs_that_took_longer_make_the_next_jobs_plan_longer_and_say_so(on_card
     assert after.model_step_s == pytest.approx(plans[0].step_time_s)
     assert after.step_time_s == pytest.approx(1.4 * plans[0].step_time_s, rel=0.05)
     assert after.predicted_cost == pytest.approx(1.4 * plans[0].predicted_cost, rel=0.05)
-    best = next(each for each in on_cards.register(make_job("last")).run.candidates if each.rank == 1)
+    best = next(each for each in on_cards.register(make_job("last")).candidates if each.rank == 1)
     assert "times the model's" in best.reason.detail
 
 

@@ -59,7 +59,7 @@ def rehearse(airflow: Airflow, job: TrainingJob, peak: int = 200 * MIB) -> None:
 
 
 def sources(airflow: Airflow) -> set[MemorySource]:
-    return {each.plan.memory.source for each in run_view(airflow.services, airflow.key).run.candidates if each.feasible}
+    return {each.plan.memory.source for each in run_view(airflow.services, airflow.key).candidates if each.feasible}
 
 
 def test_a_script_without_a_model_is_planned_run_and_done(airflow: Airflow) -> None:
@@ -117,7 +117,7 @@ def test_after_a_crash_a_script_goes_on_in_the_shapes_that_read_its_checkpoint(
     run.end(1, 137, last_step=20)
     assert run.decide().kind is VerdictKind.RETRY
     run.place()
-    entry = run_view(run.services, run.key).run.candidates
+    entry = run_view(run.services, run.key).candidates
     assert widths <= {each.plan.num_gpus for each in entry if each.feasible}
     queued = [each for facts in scheduler.seen for each in facts.queued if each.run_key == run.key]
     assert widths == {plan.num_gpus for plan in queued[-1].plans} & {1, 2}
@@ -219,7 +219,7 @@ def test_a_same_world_script_starts_anew_after_its_rehearsal_on_any_plan(airflow
     rehearse(airflow, script(None, resumable="same-world"))
     airflow.decide()
     airflow.place()
-    found = run_view(airflow.services, airflow.key).run.candidates
+    found = run_view(airflow.services, airflow.key).candidates
     assert {each.plan.num_gpus for each in found if each.feasible} == {1, 2}
 
 
@@ -242,7 +242,7 @@ def test_what_a_whole_run_grew_by_is_learnt(airflow: Airflow) -> None:
     airflow.end(1, 0, last_step=100)
     after = airflow.another()
     after.register(replace(script(None), name="after"))
-    plans = [each.plan for each in run_view(after.services, after.key).run.candidates]
+    plans = [each.plan for each in run_view(after.services, after.key).candidates]
     assert min(each.memory.peak_allocated_bytes for each in plans) == 900 * MIB
 
 

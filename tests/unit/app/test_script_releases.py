@@ -107,7 +107,7 @@ def notices(airflow: Airflow) -> list[str]:
 
 
 def best_reason(view: RunView) -> str:
-    return next(each.reason.detail for each in view.run.candidates if each.rank == 1)
+    return next(each.reason.detail for each in view.candidates if each.rank == 1)
 
 
 @pytest.mark.parametrize("exit_code", [97, 137])
@@ -122,7 +122,7 @@ def test_what_an_older_release_keeps_more_no_longer_fits_once_the_agent_has_said
     assert plan_of(airflow).gpu_type == "large"
     assert plan_of(airflow).memory.required_bytes > first.memory.required_bytes
     view = run_view(airflow.services, airflow.key)
-    (small,) = (each for each in view.run.candidates if each.plan.gpu_type == "small")
+    (small,) = (each for each in view.candidates if each.plan.gpu_type == "small")
     assert small.plan.memory.required_bytes > 45 * GIB
     assert "coefficients of transformers 4.44.2, for the script's 4.44.2 (reported by the agent)" in best_reason(view)
     assert view.attempts[0].releases == OLD

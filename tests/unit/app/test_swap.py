@@ -103,7 +103,7 @@ def test_a_move_for_memory_names_the_rung_and_the_forecast_wherever_its_plan_is_
     assert "after MEMORY_PRESSURE_FORECAST, by another count or type of GPU (rung 4 of 4)" in view.run.reason.sentence
     assert "2.0 GiB more than predicted were seen on each GPU" in view.run.reason.sentence
     shape = view.attempts[-1].plan.shape
-    (shown,) = [each for each in view.run.candidates if each.plan.shape == shape]
+    (shown,) = [each for each in view.candidates if each.plan.shape == shape]
     assert shown.reason == view.run.reason
     lines = "\n".join(explain(pressed.services, pressed.key).lines)
     assert "Why this plan: MOVED_FOR_MEMORY: " in lines

@@ -104,7 +104,7 @@ def test_a_name_that_is_stored_says_that_it_is_replaced(user: Users) -> None:
 
 def test_plans_are_those_that_a_run_then_gets(user: Users) -> None:
     view = drafted(user("ada"))
-    run = user("op").registered(name="words").run
+    run = user("op").registered(name="words")
     assert {each.plan.plan_id for each in view.candidates} == {each.plan.plan_id for each in run.candidates}
 
 

@@ -47,7 +47,7 @@ def started(op: ApiUser) -> str:
 def test_registering_plans_the_run_and_repeating_changes_nothing(op: ApiUser) -> None:
     first = op.registered()
     assert first.run.state is JobState.PLANNED
-    assert any(each.rank == 1 for each in first.run.candidates)
+    assert any(each.rank == 1 for each in first.candidates)
     assert op.registered() == first
     assert op.ask("GET", f"/runs/{first.run.run_key}", RunView) == first
 
@@ -74,12 +74,12 @@ def test_a_list_carries_no_plans_while_a_view_of_one_run_does(op: ApiUser) -> No
         op.send("POST", f"/runs/{key}/enqueue")
     listed = op.send("GET", "/runs")
     assert len(listed.content) < len(keys) * 8_000
-    assert {(len(each["run"]["candidates"]), each["run"]["model_config"]) for each in listed.json()} == {(0, None)}
+    assert {(len(each["candidates"]), each["run"]["model_config"]) for each in listed.json()} == {(0, None)}
     waiting = [each for each in listed.json() if each["queue_entry"] is not None]
     assert waiting
     assert all(each["queue_entry"]["plans"] == [] for each in waiting)
     whole = op.ask("GET", f"/runs/{waiting[0]['run']['run_key']}", RunView)
-    assert whole.run.candidates
+    assert whole.candidates
     assert whole.run.model_config
     assert whole.queue_entry is not None
     assert whole.queue_entry.plans

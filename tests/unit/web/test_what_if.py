@@ -56,7 +56,7 @@ def refused(user: ApiUser, run: RunView, changes: dict[str, Any], size: int | No
 
 def test_without_a_change_the_plans_are_the_run_s_own(user: Users, run: RunView) -> None:
     view = asked(user("op"), run)
-    assert {each.plan.plan_id for each in view.draft.candidates} == {each.plan.plan_id for each in run.run.candidates}
+    assert {each.plan.plan_id for each in view.draft.candidates} == {each.plan.plan_id for each in run.candidates}
     assert job_from_yaml(view.yaml_text) == run.run.job
 
 

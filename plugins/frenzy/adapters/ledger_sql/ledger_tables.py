@@ -57,6 +57,14 @@ run = Table(
     Index("ix_frenzy_run_dag_id_run_id", "dag_id", "run_id"),
 )
 
+# Plans of runs by a digest of the document: they are long, and the same for runs of one job on one cluster.
+plan_table = Table(
+    "frenzy_plan_table",
+    metadata,
+    Column("name", String(_KEY), primary_key=True),
+    Column("document", Text, nullable=False),
+)
+
 # How far the data of a run are prepared: told every few seconds, hence no part of the run's own document.
 preparation = Table(
     "frenzy_preparation",

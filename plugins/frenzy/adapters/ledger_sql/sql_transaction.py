@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import ChainMap
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, TypeVar, cast
 
@@ -32,6 +35,7 @@ from frenzy.core.values import codec
 from frenzy.core.values.cluster import Cluster, Node
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.hardware import GpuType
+from frenzy.core.values.resource_plan import Candidate
 from frenzy.ports import LedgerConflict
 
 T = TypeVar("T")
@@ -39,6 +43,14 @@ T = TypeVar("T")
 _MOST_KEYS = 10_000
 _CACHED_VALUES = 4096
 _CACHED_ENTRIES = 16_384
+_CACHED_TABLES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Plans:
+    """The document of a plan table."""
+
+    plans: tuple[Candidate, ...]
 
 
 class SqlTransaction:
@@ -53,6 +65,7 @@ class SqlTransaction:
         self._writable = writable
         self._runs: dict[str, RunRecord | None] = {}
         self._attempts: dict[str, tuple[Attempt, ...]] = {}
+        self._written_tables: dict[str, tuple[Candidate, ...]] = {}
         self._entries: dict[str, QueueEntry | None] = {}
         self._knows_queue = False
         self._held: tuple[Lease, ...] | None = None
@@ -140,6 +153,28 @@ class SqlTransaction:
             },
         )
         self._runs[record.run_key] = record
+
+    def plan_tables(self, names: Iterable[str]) -> Mapping[str, tuple[Candidate, ...]]:
+        wanted = {name for name in names if name}
+        remembered = ChainMap(self._written_tables, _tables_by_name)
+        known = {name: remembered[name] for name in wanted if name in remembered}
+        unread, table = sorted(wanted - known.keys()), tables.plan_table.c
+        for first in range(0, len(unread), _MOST_KEYS):
+            part = select(table.name, table.document).where(table.name.in_(unread[first : first + _MOST_KEYS]))
+            known |= {name: codec.loads(_Plans, document).plans for name, document in self._connection.execute(part)}
+        if len(_tables_by_name) > _CACHED_TABLES:
+            _tables_by_name.clear()
+        _tables_by_name.update((name, found) for name, found in known.items() if name not in self._written_tables)
+        return known
+
+    def put_plan_table(self, candidates: tuple[Candidate, ...]) -> str:
+        if not candidates:
+            return ""
+        document = codec.dumps(_Plans(candidates))
+        name = hashlib.sha256(document.encode()).hexdigest()
+        self._put(tables.plan_table, {"name": name}, {"document": document})
+        self._written_tables[name] = candidates
+        return name
 
     def preparations(self, run_keys: Iterable[str]) -> Mapping[str, Preparation]:
         table, keys = tables.preparation, tuple(run_keys)
@@ -439,3 +474,5 @@ _loaded = lru_cache(maxsize=_CACHED_VALUES)(_decoded)
 # A pass reads every entry: a cache that is smaller than the queue would never be hit.
 _loaded_entry = lru_cache(maxsize=_CACHED_ENTRIES)(_decoded_entry)
 _just_written: dict[str, QueueEntry] = {}
+# What a name stands for never changes.
+_tables_by_name: dict[str, tuple[Candidate, ...]] = {}

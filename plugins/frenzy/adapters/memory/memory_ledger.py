@@ -33,6 +33,7 @@ from frenzy.core.runs.ledger import (
 from frenzy.core.runs.usage import LeaseSpan
 from frenzy.core.values.cluster import Cluster
 from frenzy.core.values.errors import Reason, ReasonCode, TemporaryError
+from frenzy.core.values.resource_plan import Candidate
 from frenzy.ports import LeasedAttempt, LedgerConflict, LedgerTx
 
 _LOCK_TIMEOUT_S: Final = 30.0
@@ -44,6 +45,7 @@ class _Facts:
 
     runs: Mapping[str, RunRecord] = field(default_factory=dict)
     jobs: Mapping[str, JobRecord] = field(default_factory=dict)
+    plan_tables: Mapping[str, tuple[Candidate, ...]] = field(default_factory=dict)
     preparations: Mapping[str, Preparation] = field(default_factory=dict)
     queue: Mapping[str, QueueEntry] = field(default_factory=dict)
     leases: Mapping[tuple[str, int], Lease] = field(default_factory=dict)
@@ -163,6 +165,16 @@ class InMemoryTransaction:
 
     def put_run(self, record: RunRecord) -> None:
         self._become(replace(self.facts, runs={**self.facts.runs, record.run_key: record}))
+
+    def plan_tables(self, names: Iterable[str]) -> Mapping[str, tuple[Candidate, ...]]:
+        return {name: self.facts.plan_tables[name] for name in names if name in self.facts.plan_tables}
+
+    def put_plan_table(self, candidates: tuple[Candidate, ...]) -> str:
+        name = next((name for name, each in self.facts.plan_tables.items() if each == candidates), "")
+        if candidates and not name:
+            name = f"table-{len(self.facts.plan_tables)}"
+            self._become(replace(self.facts, plan_tables={**self.facts.plan_tables, name: candidates}))
+        return name
 
     def preparations(self, run_keys: Iterable[str]) -> Mapping[str, Preparation]:
         return {key: self.facts.preparations[key] for key in run_keys if key in self.facts.preparations}

@@ -111,7 +111,7 @@ def log_plans(log: Any, view: RunView) -> None:
 
     text = StringIO()
     console = Console(file=text, width=_TABLE_WIDTH, no_color=True)
-    console.print(candidates_table(f"Plans of {view.run.job.name}", view.run.candidates))
+    console.print(candidates_table(f"Plans of {view.run.job.name}", view.candidates))
     for line in text.getvalue().rstrip().splitlines():
         log.info("%s", line.rstrip())
 
@@ -124,11 +124,11 @@ def refuse_if_over(view: RunView) -> None:
 
 def summary(view: RunView) -> dict[str, Any]:
     """What the profile task leaves in its XCom."""
-    best = next((each.plan for each in view.run.candidates if each.rank == 1), None)
+    best = next((each.plan for each in view.candidates if each.rank == 1), None)
     return {
         "run_key": view.run.run_key,
         "job": view.run.job.name,
-        "num_plans": sum(each.feasible for each in view.run.candidates),
+        "num_plans": sum(each.feasible for each in view.candidates),
         "best_plan": None if best is None else best.plan_id,
         "predicted_peak_bytes": None if best is None else best.memory.peak_allocated_bytes,
         "total_steps": view.run.total_steps,

@@ -25,7 +25,7 @@ from frenzy.core.values.job import ModelSpec, TrainingJob
 from frenzy.core.values.launch import AttemptResult
 from frenzy.core.values.peak_memory import KEYS_IN_A_SAMPLE, KEYS_IN_AN_ATTEMPT, PeakMemory
 from frenzy.core.values.prepared_data import PreparedData
-from frenzy.core.values.resource_plan import Candidate, PlanShape, ResourcePlan, short_hash
+from frenzy.core.values.resource_plan import PlanShape, ResourcePlan, short_hash
 from frenzy.core.values.telemetry import Heartbeat
 
 RUN_KEY_LENGTH: Final = 12
@@ -119,8 +119,10 @@ class DataFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """One training run: its frozen spec, its state, and the newest plan table.
+    """One training run: its frozen spec, its state, and the name of its newest plan table.
 
+    plan_table: of its candidates, which the ledger keeps apart (``LedgerTx.plan_table``): they are long, and most looks
+    at a run need none; empty before it is planned.
     owner: the user it belongs to; None where nobody is known to have started it.
     masked: paths of the spec's texts that came from a connection or a variable; see ``frenzy.core.runs.masking``.
     prepared: the data it trains on, frozen; None where its workers prepare them. prepared_before: those that its
@@ -141,7 +143,7 @@ class RunRecord:
     model_config: Mapping[str, object] | None = None
     data_facts: DataFacts = DataFacts()
     total_steps: int | None = None
-    candidates: tuple[Candidate, ...] = ()
+    plan_table: str = ""
     num_attempts: int = 0
     num_reschedules: int = 0
     cancel_requested: bool = False

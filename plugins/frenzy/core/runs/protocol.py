@@ -54,9 +54,13 @@ class RegisterRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """All that is known of one run, its masked texts left out. why: where it is and why, for people."""
+    """All that is known of one run, its masked texts left out. why: where it is and why, for people.
+
+    candidates: its plans, best first, then refused ones; none in a list of runs.
+    """
 
     run: RunRecord
+    candidates: tuple[Candidate, ...] = ()
     queue_entry: QueueEntry | None = None
     lease: Lease | None = None
     attempts: tuple[Attempt, ...] = ()

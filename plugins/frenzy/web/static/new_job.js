@@ -131,7 +131,7 @@ class NewJob {
   show(value, make, candidates) {
     this.verdict.show(value, make);
     this.plans.show(candidates, () => (candidates.length
-      ? plansOf({ run: { candidates }, attempts: [] }, [this.draft.num_fitting, this.draft.num_refused]) : []));
+      ? plansOf({ candidates, attempts: [] }, [this.draft.num_fitting, this.draft.num_refused]) : []));
     this.allow();
     this.verdict.node.classList.remove("stale");
     this.verdict.node.setAttribute("aria-busy", "false");

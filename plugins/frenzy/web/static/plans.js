@@ -151,7 +151,7 @@ export function account(attempts, isOver) {
 
 // counts: of all that fit and of all that do not, where the view has not all of them.
 export function plansOf(view, counts = null) {
-  const candidates = view.run.candidates.map((each) => ({ ...each, plan_id: planId(each.plan) }));
+  const candidates = view.candidates.map((each) => ({ ...each, plan_id: planId(each.plan) }));
   const feasible = candidates.filter((each) => each.rank !== null).sort((a, b) => a.rank - b.rank);
   const refused = candidates.filter((each) => each.rank === null);
   const names = termNames(candidates);

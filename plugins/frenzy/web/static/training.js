@@ -42,7 +42,7 @@ class Training {
       ? [el("h2", {}, "Predicted and measured"), account(attempts, isFinal(run.state)),
         el("p", { class: "faint" }, "Predicted by the first plan, without starting and without moves; GPU-hours and cost count all the time that GPUs were held.")] : []));
     tried.show(attempts, () => (attempts.length ? [el("h2", {}, "Attempts"), attemptsTable(attempts)] : []));
-    plans.show([run.candidates, attempts.map((each) => each.plan)], () => (run.candidates.length ? plansOf(view) : []));
+    plans.show([view.candidates, attempts.map((each) => each.plan)], () => (view.candidates.length ? plansOf(view) : []));
     this.whatIf.update(view);
     this.curves.hidden = this.output.hidden = !attempts.length;
     if (!attempts.length) return;

@@ -84,9 +84,9 @@ export class WhatIf {
   }
 
   // Only who may see the specification is given the model's config with it.
-  update({ run, attempts }) {
+  update({ run, candidates, attempts }) {
     this.run = run;
-    this.own = attempts.at(-1)?.plan || run.candidates.find((each) => each.rank === 1)?.plan || null;
+    this.own = attempts.at(-1)?.plan || candidates.find((each) => each.rank === 1)?.plan || null;
     this.node.hidden = run.model_config === null;
   }
 
@@ -172,7 +172,7 @@ export class WhatIf {
       plan ? el("p", { class: "faint" }, `It would train ${trainsFor(plan, draft)}. `, draft.reason?.detail || "") : null,
       micro ? el("p", { class: "faint" }, "Micro-batches are chosen by the plan; the specification names none, so New job plans with all of them.") : null,
       draft.candidates.length ? el("details", {}, el("summary", {}, `All plans: ${draft.num_fitting} fit, ${draft.num_refused} do not`),
-        plansOf({ run: { candidates: draft.candidates }, attempts: [] }, [draft.num_fitting, draft.num_refused])) : null,
+        plansOf({ candidates: draft.candidates, attempts: [] }, [draft.num_fitting, draft.num_refused])) : null,
     ];
   }
 }

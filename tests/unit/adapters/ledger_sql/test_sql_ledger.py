@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic import command
@@ -29,9 +30,10 @@ from frenzy.adapters.ledger_sql import sql_ledger as ledger_module
 from frenzy.adapters.ledger_sql.database import ledger_engine
 from frenzy.adapters.ledger_sql.schema import migrate, migrations_config
 from frenzy.adapters.ledger_sql.sql_ledger import SqlLedger
-from frenzy.core.runs.ledger import JobState, LeaseState, Preparation, QueueEntry
+from frenzy.core.runs.ledger import JobState, LeaseState, Preparation, QueueEntry, RunRecord
 from frenzy.core.values import codec
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, TemporaryError
+from frenzy.core.values.resource_plan import Candidate
 from frenzy.settings import CHECKOUT
 
 
@@ -173,8 +175,47 @@ def test_on_the_way_back_a_run_that_is_preparing_is_planned(new_database: Callab
         tx.put_run(replace(values.run("r1"), state=JobState.PREPARING))
         tx.put_preparation(Preparation(run_key=values.run("r1").run_key, number=1, begun_s=1.0, seen_s=1.0))
     command.downgrade(migrations_config(url), "0003")
+    (document,) = documents(url).values()
+    assert document["state"] == JobState.PLANNED
+
+
+def test_plans_that_stood_in_their_runs_are_found_as_plan_tables_and_the_other_way_round(
+    new_database: Callable[[], str],
+) -> None:
+    """A ledger of the version before, two of whose runs have the same plans, and one has none."""
+    url = new_database()
+    migrate(url, "0005")
+    plans = codec.encode((Candidate(plan=values.plan(), rank=1, reason=Reason(code=ReasonCode.BEST_PLAN)),))
+    runs = [values.run(each) for each in ("r1", "r2", "r3")]
+    with connected(url) as connection:
+        for run, candidates in zip(runs, (plans, plans, []), strict=True):
+            document = json.loads(codec.dumps(run))
+            del document["plan_table"]
+            text = json.dumps({**document, "candidates": candidates})
+            row = {"run_key": run.run_key, **run_columns(run), "document": text}
+            connection.execute(insert(tables.run).values(row))
+    before = documents(url)
+    migrate(url)
+    ledger = SqlLedger.at(url)
     with ledger.reading() as tx:
-        assert [each.state for each in tx.runs(states=[JobState.PLANNED])] == [JobState.PLANNED]
+        first, second, third = (tx.run(each.run_key) for each in runs)
+        assert first is not None and second is not None and third is not None
+        assert first.plan_table == second.plan_table != third.plan_table == ""
+        assert codec.encode(tx.plan_tables([first.plan_table])[first.plan_table]) == plans
+    ledger.close()
+    command.downgrade(migrations_config(url), "0005")
+    assert documents(url) == before
+
+
+def run_columns(run: RunRecord) -> dict[str, object]:
+    where = {name: getattr(run.identity, name) for name in ("dag_id", "run_id", "task_group", "map_index")}
+    return {**where, "state": run.state.value, "created_s": run.created_s}
+
+
+def documents(url: str) -> dict[str, Any]:
+    with connected(url) as connection:
+        rows = connection.execute(select(tables.run.c.run_key, tables.run.c.document))
+        return {key: json.loads(document) for key, document in rows}
 
 
 @pytest.mark.parametrize("dialect", ["postgresql", "sqlite"])
