@@ -40,7 +40,7 @@ def main() -> int:
         os.kill(pid, signal.SIGKILL)
     code = 0 if kind == "finish" else 98
     place = Path(RunPaths(options.run_dir.removeprefix("file://")).result(options.attempt))
-    place.write_text(codec.dumps(AttemptResult(exit_code=code, last_step=4, total_steps=10)))
+    place.write_text(codec.dumps(AttemptResult(exit_code=code, last_step=4 if code else 10, total_steps=10)))
     return code
 
 

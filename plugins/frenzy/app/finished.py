@@ -92,9 +92,10 @@ def trackers(services: Services, run_key: str) -> tuple[TrackedRun, ...]:
 
 
 def checkpoints(services: Services, run_key: str) -> tuple[SavedCheckpoint, ...]:
-    """The complete ones, oldest first. Raises NotFound."""
+    """The complete ones that it may go on from, oldest first. Raises NotFound."""
     with services.ledger.reading() as tx:
-        require_run(tx, run_key)
+        if require_run(tx, run_key).stale_checkpoints:
+            return ()
     paths = RunPaths(services.runs.run_dir(run_key))
     return tuple(
         SavedCheckpoint(step=step, path=paths.checkpoint_manifest(step).rpartition("/")[0])

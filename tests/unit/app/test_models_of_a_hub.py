@@ -9,6 +9,7 @@ from tests.unit.app.playing import Airflow, make_job
 
 from frenzy.adapters.memory import InMemoryRunStore
 from frenzy.app.cancellation import cancel
+from frenzy.app.finished import checkpoints
 from frenzy.core.runs.ledger import RunRecord, asked_model
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.job import ModelSpec
@@ -36,7 +37,7 @@ def again(airflow: Airflow, asked: ModelSpec | None, commit: str) -> tuple[str |
     cancel(airflow.services, airflow.key, BY_USER)
     airflow.clock.advance(1.0)
     run = registered(airflow, asked, commit)
-    return run.commit, () if run.stale_checkpoints else store.checkpoint_steps(airflow.key)
+    return run.commit, tuple(each.step for each in checkpoints(airflow.services, airflow.key))
 
 
 @pytest.mark.parametrize("revision", [None, "main", "v2"])

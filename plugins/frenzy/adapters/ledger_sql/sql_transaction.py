@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import ChainMap
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -156,8 +155,9 @@ class SqlTransaction:
 
     def plan_tables(self, names: Iterable[str]) -> Mapping[str, tuple[Candidate, ...]]:
         wanted = {name for name in names if name}
-        remembered = ChainMap(self._written_tables, _tables_by_name)
-        known = {name: remembered[name] for name in wanted if name in remembered}
+        # By one look at each: another thread may empty the cache meanwhile.
+        found = {name: self._written_tables.get(name) or _tables_by_name.get(name) for name in wanted}
+        known = {name: candidates for name, candidates in found.items() if candidates is not None}
         unread, table = sorted(wanted - known.keys()), tables.plan_table.c
         for first in range(0, len(unread), _MOST_KEYS):
             part = select(table.name, table.document).where(table.name.in_(unread[first : first + _MOST_KEYS]))

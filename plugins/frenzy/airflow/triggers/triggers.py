@@ -46,7 +46,7 @@ _RESULT_PATIENCE_S: Final = 2.0
 _SETTINGS_RETRY_S: Final = 5.0
 # In place of an attempt's number: that of the attempt which is placed.
 PLACED: Final = 0
-_LONG_S: Final = 1e9
+UNTIL_ANSWERED_S: Final = 1e9
 # The event loop itself keeps only weak references to tasks.
 _unfinished: set[asyncio.Task[None]] = set()
 # States of a task that a person has ended; in any other it was cleared and runs again.
@@ -94,6 +94,7 @@ class RunTrigger(BaseTrigger):
     async def _after_kill(self) -> None:
         try:
             state, trigger_id = await self._task_now()
+            is_over = state in _ENDED_BY_HAND and await self.has_come()
         except FrenzyError as error:
             self.log.warning("The state of %s is not known, so nothing is ended: %s", self.task_id, error)
             return
@@ -101,7 +102,7 @@ class RunTrigger(BaseTrigger):
             self.log.info("Another triggerer has this trigger now.")
         elif state not in _ENDED_BY_HAND:
             await self.let_go()
-        elif not await self.has_come():
+        elif not is_over:
             await self.cancel()
 
     async def cancel(self) -> None:
@@ -115,7 +116,10 @@ class RunTrigger(BaseTrigger):
         """The task was cleared; nothing to do unless a subclass says so."""
 
     async def has_come(self) -> bool:
-        """Whether the ledger has what is waited for: then the task ended from this trigger in another triggerer."""
+        """Whether the ledger has what is waited for: then the task ended from this trigger in another triggerer.
+
+        Asked however long it takes. Raises PermanentError.
+        """
         raise NotImplementedError
 
     async def _task_now(self) -> tuple[str | None, int | None]:
@@ -128,7 +132,7 @@ class RunTrigger(BaseTrigger):
         map_index = -1 if task.map_index is None else task.map_index
         call = task_instance(task.dag_id, task.run_id, task.task_id, map_index)
         try:
-            found = await self.send(call, patience_s=_LONG_S)
+            found = await self.send(call, patience_s=UNTIL_ANSWERED_S)
         except NotFoundError:
             return "removed", None
         return found["state"], (found["trigger"] or {}).get("id")
@@ -172,7 +176,8 @@ class PlaceTrigger(RunTrigger):
             await asyncio.sleep(workers().settings.poll_s)
 
     async def has_come(self) -> bool:
-        return bool((await self.send(api.place(self.run_key))).status is not PlaceStatus.WAITING)
+        view = await self.send(api.place(self.run_key), patience_s=UNTIL_ANSWERED_S)
+        return bool(view.status is not PlaceStatus.WAITING)
 
     def _is_long(self, row: QueueRow) -> bool:
         return self.notice_after_s is not None and time.time() - row.waiting_since_s >= self.notice_after_s
@@ -328,7 +333,7 @@ class AttemptTrigger(RunTrigger):
         return progress_of(records, num_ranks=bounds.num_ranks, checkpoint_step=saved, policy=MonitorPolicy())
 
     async def has_come(self) -> bool:
-        view = await self.send(api.run_view(self.run_key))
+        view = await self.send(api.run_view(self.run_key), patience_s=UNTIL_ANSWERED_S)
         return not any(each.is_live and self.attempt in (PLACED, each.attempt) for each in view.attempts)
 
     async def cancel(self) -> None:
@@ -392,7 +397,7 @@ class MonitorTrigger(AttemptTrigger):
         yield TaskSuccessEvent(xcoms={"return_value": watch.summary()})
 
     async def _watch(self, spec: LaunchSpec, reach: Workers) -> Watch:
-        view = await self.send(api.run_view(self.run_key), patience_s=_LONG_S)
+        view = await self.send(api.run_view(self.run_key), patience_s=UNTIL_ANSWERED_S)
         client: AsyncApiClient = await async_api_client(self.conn_id)
         return Watch(spec=spec, view=view, workers=reach, client=client, log=self.log)
 

@@ -10,7 +10,7 @@ from airflow.triggers.base import TriggerEvent
 
 from frenzy.airflow.tasks.preparation import STOPPED, PreparingWatch
 from frenzy.airflow.tasks.workers import Workers, workers
-from frenzy.airflow.triggers.triggers import RunTrigger
+from frenzy.airflow.triggers.triggers import UNTIL_ANSWERED_S, RunTrigger
 from frenzy.api import endpoints as api
 from frenzy.core.runs.protocol import DirectiveKind, PreparingReport
 from frenzy.core.values.codec import encode
@@ -62,7 +62,7 @@ class PrepareTrigger(RunTrigger):
         return STOPPED
 
     async def has_come(self) -> bool:
-        return (await self.send(api.run_view(self.run_key))).run.prepared is not None
+        return (await self.send(api.run_view(self.run_key), patience_s=UNTIL_ANSWERED_S)).run.prepared is not None
 
     async def cancel(self) -> None:
         """The task was ended by hand; one that was cleared finds the pod at work."""

@@ -10,6 +10,7 @@ from frenzy.core.runs.ledger import FINAL_STATES, JobState, RunRecord
 
 if TYPE_CHECKING:
     from frenzy.cli.embedded.stack import Stack
+    from frenzy.ports import RunStore
 
 
 def left_jobs(stack: Stack) -> tuple[str, ...]:
@@ -32,9 +33,12 @@ def left_jobs(stack: Stack) -> tuple[str, ...]:
         ledger.close()
     in_pods = settings.launcher is LauncherKind.KUBERNETES
     return tuple(
-        f"{run.job.name}: {_stand(run, runs.checkpoint_steps(run.run_key), run.run_key in running, in_pods)}"
-        for run in left
+        f"{run.job.name}: {_stand(run, _checkpoints(runs, run), run.run_key in running, in_pods)}" for run in left
     )
+
+
+def _checkpoints(runs: RunStore, run: RunRecord) -> Sequence[int]:
+    return () if run.stale_checkpoints else runs.checkpoint_steps(run.run_key)
 
 
 def _stand(run: RunRecord, checkpoints: Sequence[int], is_running: bool, in_pods: bool) -> str:

@@ -121,8 +121,8 @@ class DataFacts:
 class RunRecord:
     """One training run: its frozen spec, its state, and the name of its newest plan table.
 
-    plan_table: of its candidates, which the ledger keeps apart (``LedgerTx.plan_table``): they are long, and most looks
-    at a run need none; empty before it is planned.
+    plan_table: of its candidates, which the ledger keeps apart (``LedgerTx.plan_tables``): they are long, and most
+    looks at a run need none; empty before it is planned.
     owner: the user it belongs to; None where nobody is known to have started it.
     masked: paths of the spec's texts that came from a connection or a variable; see ``frenzy.core.runs.masking``.
     prepared: the data it trains on, frozen; None where its workers prepare them. prepared_before: those that its

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial, reduce
@@ -161,8 +162,9 @@ def _run(spec: LaunchSpec, folder: Path) -> AttemptResult:
     from frenzy.trainer.launch.node import run_node
     from frenzy.trainer.model.libraries import import_libraries
 
-    # Once for all cases, which are forks of this process.
-    import_libraries(spec.job.model)
+    # Once for all cases, which are forks of this process; one whose libraries are not there says so by itself.
+    with suppress(Exception):
+        import_libraries(spec.job.model)
     scratch = folder / "scratch"
     scratch.mkdir()
     ended = call_in_child(

@@ -17,6 +17,7 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.util import CommandError
 from sqlalchemy import Connection, create_engine, insert, inspect, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.pool import NullPool
@@ -205,6 +206,23 @@ def test_plans_that_stood_in_their_runs_are_found_as_plan_tables_and_the_other_w
     ledger.close()
     command.downgrade(migrations_config(url), "0005")
     assert documents(url) == before
+
+
+def test_plan_tables_that_an_interrupted_migration_left_are_made_again(new_database: Callable[[], str]) -> None:
+    url = new_database()
+    migrate(url, "0005")
+    with connected(url) as connection:
+        tables.plan_table.create(connection)
+    migrate(url)
+    with connected(url) as connection:
+        assert connection.execute(select(tables.plan_table)).all() == []
+
+
+@pytest.mark.parametrize("revisions", ["0005:0006", "0006:0005"])
+def test_what_is_stored_is_moved_by_no_sql_alone(revisions: str) -> None:
+    move = command.upgrade if revisions.startswith("0005") else command.downgrade
+    with pytest.raises(CommandError, match="with a connection to the database"):
+        move(migrations_config("postgresql://"), revisions, sql=True)
 
 
 def run_columns(run: RunRecord) -> dict[str, object]:

@@ -150,6 +150,18 @@ def test_a_due_job_that_waits_within_its_share_may_still_borrow(kind: type[HasPo
     assert set(started(schedule(there, NOW_S, kind(queues=queue_weights(a=1.0, b=1.0))))) == {"due"}
 
 
+def test_a_due_job_that_had_better_wait_for_what_its_share_promises_says_what_it_gave_up() -> None:
+    types = (gpu_type("fast"), gpu_type("slow", tflops=50.0))
+    due = job("due", plan("fast", 4, run_s=90_000.0), plan("slow", 4, run_s=1000.0), queue="a", submitted_s=-50.0)
+    ours = replace(running("ours", plan("fast", 4), ("f", 4), end_s=2000.0), queue="a")
+    theirs = replace(running("theirs", plan("slow", 4), ("s", 4), end_s=NOW_S + 5.0), queue="b")
+    there = facts([node("f", "fast", 8), node("s", "slow", 4)], [due], [ours, theirs], types)
+    policy = BackfillPolicy(slowdown=0.0, queues=queue_weights(a=1.0, b=1.0))
+    reason = held(schedule(there, NOW_S, policy))["due"].reason
+    assert reason.code is ReasonCode.WAITING_FOR_BETTER_PLAN
+    assert "slow" in reason.detail
+
+
 def test_without_queues_in_the_rules_the_queue_a_job_names_means_nothing() -> None:
     jobs = [*backlog("a", 6, elastic=True), *backlog("b", 6, elastic=True)]
     there = facts([node("n", "g", 8)], jobs)

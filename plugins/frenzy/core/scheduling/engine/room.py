@@ -131,7 +131,7 @@ class FreeCapacity:
 
     @staticmethod
     def of(cluster: Cluster) -> FreeCapacity:
-        """All of ``cluster``; see ``capacity_of``, which finds it once."""
+        """All of ``cluster``; ``Capacity.of`` finds it once."""
         names: dict[str, list[Node]] = {gpu_type.name: [] for gpu_type in cluster.gpu_types}
         for node in sorted(cluster.nodes, key=lambda each: each.name):
             names.setdefault(node.gpu_type, []).append(node)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from frenzy.core.scheduling.engine.entries import Entry
 from frenzy.core.scheduling.engine.fair_share import held_by_queue
@@ -170,8 +170,7 @@ class StartSweep(Sweep):
         found = self.own_promises.get(entry.run_key) or self._best(entry, price, best)
         if found is None or not self._is_patient(entry, found.start_s) or not self._pays(entry, best, found, price):
             return False
-        if entry.run_key not in self.own_promises:
-            self._promised(found)
+        self._promised(replace(found, instead_of=best))
         return True
 
     def _release_promise(self, entry: Entry) -> None:
@@ -179,6 +178,7 @@ class StartSweep(Sweep):
         promise = self.own_promises.pop(entry.run_key, None)
         if promise is not None and promise.is_kept:
             del self.promises[promise.ranked.gpu_type]
+            self._behind_s.pop(promise.ranked.gpu_type, None)
             self._nowhere.clear()
 
     def _promised(self, promise: Promise) -> None:

@@ -162,19 +162,21 @@ def _becoming(workload: WorkloadSpec, rank: ScriptRank, baseline: int) -> Callab
     return main
 
 
-@cache
 def bytes_of_libraries(framework: str) -> int:
     """Data memory of a process that loaded the framework: what a virtual GPU does not count. 0 where none can say."""
     heartbeats.beat("measuring what the libraries take")
-    code = _MEASURE.format(_LIBRARIES[framework])
     try:
-        said = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=_MEASURE_S
-        )
-        return int(said.stdout.split()[-1]) * os.sysconf("SC_PAGE_SIZE")
+        return _measured_bytes(framework)
     except (subprocess.SubprocessError, OSError, ValueError, IndexError) as error:
         logger.warning("what %s takes is not known, so that memory is not bounded: %s", framework, error)
         return 0
+
+
+@cache
+def _measured_bytes(framework: str) -> int:
+    code = _MEASURE.format(_LIBRARIES[framework])
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=_MEASURE_S)
+    return int(said.stdout.split()[-1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _end_groups(pids: Iterable[int]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from alembic import context, op
+from alembic.util import CommandError
 
 revision = "0006"
 down_revision = "0005"
@@ -23,11 +24,14 @@ _TABLE = sa.table("frenzy_plan_table", sa.column("name", sa.String), sa.column("
 
 
 def upgrade() -> None:
+    _refuse_sql_alone(context.get_starting_revision_argument() if context.is_offline_mode() else None)
+    # Not in a transaction on SQLite: whoever was interrupted begins again.
     op.create_table(
         "frenzy_plan_table",
         sa.Column("name", sa.String(64), nullable=False),
         sa.Column("document", sa.Text, nullable=False),
         sa.PrimaryKeyConstraint("name", name="pk_frenzy_plan_table"),
+        if_not_exists=True,
     )
     known: set[str] = set()
     for run_key, run in _documents():
@@ -44,17 +48,26 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    _refuse_sql_alone("head" if context.is_offline_mode() else None)
     for run_key, run in _documents():
         found = op.get_bind().scalar(sa.select(_TABLE.c.document).where(_TABLE.c.name == run.pop("plan_table", "")))
         run["candidates"] = [] if found is None else json.loads(found)["plans"]
         _put(run_key, run)
-    op.drop_table("frenzy_plan_table")
+    op.drop_table("frenzy_plan_table", if_exists=True)
+
+
+def _refuse_sql_alone(begins_at: object) -> None:
+    """What runs there are can be read by a connection only; a new ledger has none."""
+    if begins_at not in (None, "base"):
+        raise CommandError("Revision 0006 moves what is stored: migrate with a connection to the database, not by SQL.")
 
 
 def _documents() -> Iterator[tuple[str, dict[str, Any]]]:
-    """One after the other: all together they may be gigabytes. None where SQL alone is written, for a new database."""
+    """One after the other: all together they may be gigabytes. Writers of the ledger wait meanwhile."""
     if context.is_offline_mode():
         return
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute("SELECT id FROM frenzy_lock FOR UPDATE")
     keys = op.get_bind().scalars(sa.select(_RUN.c.run_key)).all()
     for run_key in keys:
         document = op.get_bind().scalar(sa.select(_RUN.c.document).where(_RUN.c.run_key == run_key))
