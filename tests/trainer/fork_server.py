@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from functools import cache
 
 
 def main() -> None:
@@ -16,9 +17,10 @@ def main() -> None:
     from frenzy.core.values.job import ModelSpec
     from frenzy.trainer.launch import __main__ as launch
     from frenzy.trainer.launch.child import exit_code_of
-    from frenzy.trainer.launch.script.ranks import bytes_of_libraries
+    from frenzy.trainer.launch.script import ranks
     from frenzy.trainer.model.libraries import import_libraries
 
+    ranks.bytes_of_libraries = cache(ranks.bytes_of_libraries)  # else each launch measures the same again
     for family in ("gpt2", "llama"):
         import_libraries(ModelSpec(config={"model_type": family}))
     for line in sys.stdin:
@@ -27,7 +29,7 @@ def main() -> None:
             print(exit_code_of(os.waitpid(int(rest), 0)[1]), flush=True)
             continue
         if verb == "measure":
-            print(bytes_of_libraries(rest.strip()), flush=True)
+            print(ranks.bytes_of_libraries(rest.strip()), flush=True)
             continue
         arguments = json.loads(rest)
         pid = os.fork()

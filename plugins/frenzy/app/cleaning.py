@@ -7,14 +7,13 @@ from typing import Final
 
 from frenzy.app.services import Services, log_event, require_run
 from frenzy.core.runs.access import Caller, may_manage
-from frenzy.core.runs.ledger import FINAL_STATES, JobState, RunRecord
+from frenzy.core.runs.ledger import ACTIVE_STATES, FINAL_STATES, JobState, RunRecord
 from frenzy.core.runs.protocol import CleanedRun, CleanRun, EndedRun
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
 from frenzy.core.values.prepared_data import PreparedPaths
 from frenzy.core.values.units import format_bytes, format_duration
 from frenzy.ports import LedgerTx
 
-_ACTIVE: Final = frozenset(JobState) - FINAL_STATES
 _BEFORE_THE_QUEUE: Final = frozenset({JobState.PENDING, JobState.PLANNED, JobState.PREPARING})
 # Another's run that ended so lately may be evaluated yet, or cleared.
 _LIKELY_RESUMED_S: Final = 86_400.0
@@ -61,7 +60,7 @@ def _unused_data(services: Services, run: RunRecord, wish: CleanRun) -> tuple[st
     """
     latest_s = services.clock.now_s() - max(wish.older_than_s, _LIKELY_RESUMED_S)
     with services.ledger.reading() as tx:
-        active = tx.runs(states=_ACTIVE)
+        active = tx.runs(states=ACTIVE_STATES)
         if any(_may_find(each) and each.job.team == run.job.team for each in active):
             return ()
         unused = {*_data_of(run)} - _all_data(active)
@@ -98,7 +97,7 @@ def _refuse_if_needed(tx: LedgerTx, services: Services, run: RunRecord, wish: Cl
 
 def _user_of_model(tx: LedgerTx, run_dir: str) -> RunRecord | None:
     return next(
-        (run for run in tx.runs(states=_ACTIVE) if any(_lies_in(each, run_dir) for each in _paths_of(run))), None
+        (run for run in tx.runs(states=ACTIVE_STATES) if any(_lies_in(each, run_dir) for each in _paths_of(run))), None
     )
 
 

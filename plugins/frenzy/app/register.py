@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Final
 
@@ -12,18 +11,17 @@ from frenzy.app.queries import view_of
 from frenzy.app.services import Services, log_event
 from frenzy.app.states import move
 from frenzy.app.stored_jobs import check_job, check_managed, check_use
-from frenzy.core.memory.model_trace import library_config
 from frenzy.core.planning.selection import fitting
 from frenzy.core.runs.access import Caller, Forbidden, may_manage, record_of_started
-from frenzy.core.runs.ledger import FINAL_STATES, RUN_KEY_LENGTH, JobState, RunRecord, asked_model
+from frenzy.core.runs.ledger import FINAL_STATES, RUN_KEY_LENGTH, JobState, RunRecord
 from frenzy.core.runs.protocol import PlanPreview, RegisterRun, RunView
 from frenzy.core.runs.run_root import reads_runs
+from frenzy.core.runs.same_training import knowing_its_checkpoints
 from frenzy.core.runs.steps import total_steps
-from frenzy.core.values.codec import encode
 from frenzy.core.values.errors import Reason, SpecError, Violation
 from frenzy.core.values.job import JOB_DAG_PREFIX, TrainingJob
 from frenzy.core.values.prepared_data import PreparedPaths
-from frenzy.core.values.resource_plan import Candidate, short_hash
+from frenzy.core.values.resource_plan import Candidate
 from frenzy.ports import LedgerTx
 
 # Of these a pattern, or a folder, stands for all files that it matches.
@@ -172,37 +170,12 @@ def _pending(tx: LedgerTx, run: RunRecord) -> RunRecord:
     before = tx.run(run.run_key)
     if before is not None:
         run = replace(run, num_attempts=before.num_attempts, generation=before.generation + 1)
-        run = _knowing_its_checkpoints(before, run)
+        run = knowing_its_checkpoints(before, run)
     tx.put_run(run)
     again = "" if before is None else " again"
     registered = f"PENDING: job {run.job.name!r} registered{again}, its spec is frozen."
     log_event(tx, run.run_key, run.created_s, "state", registered)
     return run
-
-
-def _knowing_its_checkpoints(before: RunRecord, run: RunRecord) -> RunRecord:
-    """``run`` with what its checkpoints were trained on, as far as that is not what it trains: ``before`` may have been
-    refused, and knows it then.
-    """
-    stale, prepared = before.stale_checkpoints, before.prepared or before.prepared_before
-    if stale:
-        is_same, prepared = _content(run) == stale, before.prepared_before
-    else:
-        is_same = _trains_the_same(before, run) and _is_the_same_model(before, run)
-    return replace(run, prepared_before=prepared, stale_checkpoints="" if is_same else stale or _content(before))
-
-
-def _content(run: RunRecord) -> str:
-    """A digest of what ``run`` trains: of a hub's model the asked revision counts."""
-    job, asked = run.job, run.asked_model or asked_model(run.job.model)
-    parts = (replace(job.model, revision=None), job.data, job.training, job.workload)
-    texts = (json.dumps(encode(each), sort_keys=True) for each in (*parts, library_config(run.model_config or {})))
-    return short_hash(asked, *texts)
-
-
-def _is_the_same_model(before: RunRecord, run: RunRecord) -> bool:
-    """Whatever was measured of it since."""
-    return library_config(before.model_config or {}) == library_config(run.model_config or {})
 
 
 def _planned(tx: LedgerTx, run: RunRecord, plans: tuple[tuple[Candidate, ...], Reason | None]) -> RunRecord:
@@ -215,13 +188,3 @@ def _planned(tx: LedgerTx, run: RunRecord, plans: tuple[tuple[Candidate, ...], R
     best = min(feasible, key=lambda each: each.rank or 0)
     reason = Reason(code=best.reason.code, detail=f"{fitting(len(feasible))}; best: {best.plan.plan_id}.")
     return move(tx, run, JobState.PLANNED, now_s, reason)
-
-
-def _trains_the_same(before: RunRecord, after: RunRecord) -> bool:
-    # Of a hub's model the asked revision counts: a record from before commits were kept costs no checkpoint.
-    model = replace(before.job.model, revision=after.job.model.revision)
-    return (
-        model == after.job.model
-        and before.was_asked_for(after.job.model, after.asked_model)
-        and all(getattr(before.job, each) == getattr(after.job, each) for each in ("data", "training", "workload"))
-    )

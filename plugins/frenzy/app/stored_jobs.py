@@ -12,7 +12,7 @@ from frenzy.core.runs.access import (
     task_acts_for,
     use_refusals,
 )
-from frenzy.core.runs.ledger import FINAL_STATES, JobState
+from frenzy.core.runs.ledger import ACTIVE_STATES
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, SpecError
 from frenzy.core.values.job import JOB_DAG_PREFIX, TrainingJob
 from frenzy.core.values.sources import check_sources
@@ -108,7 +108,7 @@ def remove_job(services: Services, name: str) -> None:
     Raises NotFound, and PermanentError where a run of it has not ended: its DAG would be gone from under it.
     """
     with services.ledger.transaction() as tx:
-        active = tx.runs(states=[each for each in JobState if each not in FINAL_STATES], dag_ids=[dag_id_of(name)])
+        active = tx.runs(states=ACTIVE_STATES, dag_ids=[dag_id_of(name)])
         if active:
             detail = f"Runs of {name} have not ended: {', '.join(each.run_key for each in active[:_NAMED])}."
             raise PermanentError(

@@ -7,12 +7,11 @@ from typing import Final
 from sqlalchemy import Boolean, Connection, Integer, String, Text, column, delete, insert, or_, select, table, update
 
 from frenzy.adapters.ledger_sql.ledger_tables import run
-from frenzy.core.runs.ledger import FINAL_STATES, JobState, RunIdentity
+from frenzy.core.runs.ledger import ACTIVE_STATES, RunIdentity
 from frenzy.core.values.cluster import Cluster
 from frenzy.settings import JOBS_BUNDLE
 
 POOL_DESCRIPTION: Final = "GPUs of one type; kept by Frenzy"
-_ACTIVE: Final = [state.value for state in JobState if state not in FINAL_STATES]
 _OVER: Final = ("success", "failed")
 _TASK_OVER: Final = (*_OVER, "skipped", "upstream_failed", "removed")
 _UNMAPPED: Final = -1
@@ -103,10 +102,11 @@ def assign_launch_pool(connection: Connection, identity: RunIdentity, pool: str,
 def outlived(connection: Connection) -> tuple[str, ...]:
     """The keys of active runs whose DAG run has ended or is not there any more, in order."""
     is_its = (dag_run.c.dag_id == run.c.dag_id) & (dag_run.c.run_id == run.c.run_id)
+    is_active = run.c.state.in_([state.value for state in ACTIVE_STATES])
     found = (
         select(run.c.run_key)
         .select_from(run.outerjoin(dag_run, is_its))
-        .where(run.c.state.in_(_ACTIVE), or_(dag_run.c.dag_id.is_(None), dag_run.c.state.in_(_OVER)))
+        .where(is_active, or_(dag_run.c.dag_id.is_(None), dag_run.c.state.in_(_OVER)))
         .order_by(run.c.run_key)
     )
     return tuple(connection.scalars(found))

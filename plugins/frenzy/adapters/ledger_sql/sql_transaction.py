@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, TypeVar, cast
 
@@ -13,7 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
 from frenzy.adapters.lease_rules import check_lease, takes_slots
-from frenzy.adapters.ledger_sql import airflow_tables, residual_rows, slots
+from frenzy.adapters.ledger_sql import airflow_tables, plan_table_rows, residual_rows, slots
 from frenzy.adapters.ledger_sql import ledger_tables as tables
 from frenzy.core.memory.residuals import Residual
 from frenzy.core.runs.access import JobRecord
@@ -42,14 +40,6 @@ T = TypeVar("T")
 _MOST_KEYS = 10_000
 _CACHED_VALUES = 4096
 _CACHED_ENTRIES = 16_384
-_CACHED_TABLES = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class _Plans:
-    """The document of a plan table."""
-
-    plans: tuple[Candidate, ...]
 
 
 class SqlTransaction:
@@ -64,7 +54,6 @@ class SqlTransaction:
         self._writable = writable
         self._runs: dict[str, RunRecord | None] = {}
         self._attempts: dict[str, tuple[Attempt, ...]] = {}
-        self._written_tables: dict[str, tuple[Candidate, ...]] = {}
         self._entries: dict[str, QueueEntry | None] = {}
         self._knows_queue = False
         self._held: tuple[Lease, ...] | None = None
@@ -154,27 +143,14 @@ class SqlTransaction:
         self._runs[record.run_key] = record
 
     def plan_tables(self, names: Iterable[str]) -> Mapping[str, tuple[Candidate, ...]]:
-        wanted = {name for name in names if name}
-        # By one look at each: another thread may empty the cache meanwhile.
-        found = {name: self._written_tables.get(name) or _tables_by_name.get(name) for name in wanted}
-        known = {name: candidates for name, candidates in found.items() if candidates is not None}
-        unread, table = sorted(wanted - known.keys()), tables.plan_table.c
-        for first in range(0, len(unread), _MOST_KEYS):
-            part = select(table.name, table.document).where(table.name.in_(unread[first : first + _MOST_KEYS]))
-            known |= {name: codec.loads(_Plans, document).plans for name, document in self._connection.execute(part)}
-        if len(_tables_by_name) > _CACHED_TABLES:
-            _tables_by_name.clear()
-        _tables_by_name.update((name, found) for name, found in known.items() if name not in self._written_tables)
-        return known
+        return plan_table_rows.read(self._connection, {name for name in names if name})
 
     def put_plan_table(self, candidates: tuple[Candidate, ...]) -> str:
         if not candidates:
             return ""
-        document = codec.dumps(_Plans(candidates))
-        name = hashlib.sha256(document.encode()).hexdigest()
-        self._put(tables.plan_table, {"name": name}, {"document": document})
-        self._written_tables[name] = candidates
-        return name
+        row = plan_table_rows.row_of(candidates)
+        self._put(tables.plan_table, {"name": row.name}, {"document": row.document})
+        return row.name
 
     def preparations(self, run_keys: Iterable[str]) -> Mapping[str, Preparation]:
         table, keys = tables.preparation, tuple(run_keys)
@@ -474,5 +450,3 @@ _loaded = lru_cache(maxsize=_CACHED_VALUES)(_decoded)
 # A pass reads every entry: a cache that is smaller than the queue would never be hit.
 _loaded_entry = lru_cache(maxsize=_CACHED_ENTRIES)(_decoded_entry)
 _just_written: dict[str, QueueEntry] = {}
-# What a name stands for never changes.
-_tables_by_name: dict[str, tuple[Candidate, ...]] = {}

@@ -17,7 +17,7 @@ from frenzy.adapters.lease_rules import check_lease
 from frenzy.core.memory.residuals import Residual
 from frenzy.core.runs.access import JobRecord
 from frenzy.core.runs.ledger import (
-    FINAL_STATES,
+    ACTIVE_STATES,
     Attempt,
     CalibrationSample,
     Event,
@@ -275,7 +275,7 @@ class InMemoryTransaction:
 
     def outlived(self) -> tuple[str, ...]:
         over = self._ledger.over_dag_runs
-        runs = (each for each in self.facts.runs.values() if each.state not in FINAL_STATES)
+        runs = (each for each in self.facts.runs.values() if each.state in ACTIVE_STATES)
         return tuple(sorted(each.run_key for each in runs if (each.identity.dag_id, each.identity.run_id) in over))
 
     def launch_is_over(self, identity: RunIdentity) -> bool:

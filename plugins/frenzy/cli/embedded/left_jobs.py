@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from frenzy.core.runs.ledger import FINAL_STATES, JobState, RunRecord
+from frenzy.core.runs.ledger import ACTIVE_STATES, RunRecord
 
 if TYPE_CHECKING:
     from frenzy.cli.embedded.stack import Stack
@@ -27,7 +27,7 @@ def left_jobs(stack: Stack) -> tuple[str, ...]:
     runs = run_store(settings)
     try:
         with ledger.reading() as tx:
-            left = tx.runs(states=[state for state in JobState if state not in FINAL_STATES])
+            left = tx.runs(states=ACTIVE_STATES)
             running = {lease.run_key for lease in tx.held_leases()}
     finally:
         ledger.close()

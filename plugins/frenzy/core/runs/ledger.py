@@ -65,6 +65,7 @@ FINAL_STATES: Final = frozenset(
         _S.FAILED_SETUP,
     }
 )
+ACTIVE_STATES: Final = frozenset(JobState) - FINAL_STATES
 _ANY_END: Final = frozenset({_S.CANCELLED, _S.FAILED})
 _ATTEMPT_ENDS: Final = frozenset(
     {_S.SUCCEEDED, _S.RECOVERING, _S.FAILED_OOM, _S.FAILED_HOST_OOM, _S.FAILED_SETUP, _S.FAILED_NO_RESOURCE}

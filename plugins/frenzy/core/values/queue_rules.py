@@ -76,6 +76,11 @@ class Limit(NamedTuple):
         """``"1 GPU"``, ``"4 a100-80"``."""
         return counted(self.num_gpus, "GPU") if self.gpu_type is None else f"{self.num_gpus} {self.gpu_type}"
 
+    @property
+    def may_hold(self) -> str:
+        """``"Team vision may hold 1 GPU"``: how a sentence begins."""
+        return f"{self.holder.capitalize()} {self.name} may hold {self.most}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRules:

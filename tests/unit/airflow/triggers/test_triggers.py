@@ -79,29 +79,29 @@ def test_a_task_that_waits_for_another_trigger_was_cleared(world: World, run_asy
     assert world.launcher.stopped == [(spec.run_key, 1, 0.5)]
 
 
-@pytest.mark.parametrize("kind", [LaunchTrigger, MonitorTrigger])
+@pytest.fixture(params=[LaunchTrigger, MonitorTrigger])
+def watching(request: pytest.FixtureRequest, world: World) -> Any:
+    """A trigger of a run whose workers are alive."""
+    return of(request.param, started(world))
+
+
 def test_a_trigger_that_another_triggerer_has_now_leaves_the_training_alone(
-    world: World, run_async: Run, kind: Any
+    world: World, run_async: Run, watching: Any
 ) -> None:
-    spec = started(world)
-    trigger = of(kind, spec)
-    moved(trigger, world, "train.launch")
-    run_async(trigger.on_kill())
+    moved(watching, world, "train.launch")
+    run_async(watching.on_kill())
     assert world.launcher.stopped == []
-    assert not world.view(spec.run_key).run.cancel_requested
+    assert not world.view(watching.run_key).run.cancel_requested
 
 
-@pytest.mark.parametrize("kind", [LaunchTrigger, MonitorTrigger])
 def test_a_task_that_ended_with_its_attempt_in_another_triggerer_cancels_nothing(
-    world: World, run_async: Run, kind: Any
+    world: World, run_async: Run, watching: Any
 ) -> None:
-    spec = started(world)
-    trigger = of(kind, spec)
-    run_async(trigger.spec())
-    end_attempt(world.services, spec.run_key, 1, EndReport(result=result(ExitCode.CHECKPOINTED)))
-    belongs_to(trigger, world, "train.launch", "success")
-    run_async(trigger.on_kill())
-    assert not world.view(spec.run_key).run.cancel_requested
+    run_async(watching.spec())
+    end_attempt(world.services, watching.run_key, 1, EndReport(result=result(ExitCode.CHECKPOINTED)))
+    belongs_to(watching, world, "train.launch", "success")
+    run_async(watching.on_kill())
+    assert not world.view(watching.run_key).run.cancel_requested
 
 
 def test_nothing_is_ended_while_the_state_of_the_task_is_not_known(world: World, run_async: Run) -> None:

@@ -23,7 +23,6 @@ from frenzy.core.scheduling.engine.swap import served_first
 from frenzy.core.scheduling.engine.wording import listed
 from frenzy.core.values.errors import Reason, ReasonCode
 from frenzy.core.values.scheduling_facts import Action, Preempt, Resize, Start
-from frenzy.core.values.units import counted
 
 # After so many sweeps with targets that could not be placed nobody is moved any more.
 _MAX_SWEEPS: Final = 8
@@ -141,9 +140,7 @@ def _without_beneficiary(state: SchedulingState, line: ServiceOrder, entry: Entr
     others = (job for key, job in state.running.items() if key != entry.run_key)
     limit = QuotaUse.of(state.policy, others).exceeded(entry.job, gpu_type, num_gpus)
     if limit is not None:
-        holder = f"{limit.holder.capitalize()} {limit.name}"
-        most = counted(limit.num_gpus, "GPU") if limit.gpu_type is None else f"{limit.num_gpus} {limit.gpu_type}"
-        return f"{holder} may hold {most}, fewer than its jobs hold"
+        return f"{limit.may_hold}, fewer than its jobs hold"
     free = state.room.by_type[gpu_type].free if gpu_type in state.room.by_type else {}
     small = sorted(name for name in nodes if name in free and free[name].num_gpus < 0)
     if small:

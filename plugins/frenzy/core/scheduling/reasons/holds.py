@@ -275,8 +275,7 @@ def _over_quota(plan: ResourcePlan, limit: Limit, held: int) -> Reason:
     """That ``limit``, against which ``held`` GPUs count, leaves no room for ``plan``."""
     return Reason(
         code=ReasonCode.WAITING_FOR_QUOTA,
-        detail=f"{limit.holder.capitalize()} {limit.name} may hold {limit.most} and holds {held}; "
-        f"one of the job's plans needs {plan.num_gpus} {plan.gpu_type}.",
+        detail=f"{limit.may_hold} and holds {held}; one of the job's plans needs {plan.num_gpus} {plan.gpu_type}.",
         remedy=f"a larger quota of {limit.title}, or GPUs given back by it",
     )
 

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -165,18 +164,15 @@ def _becoming(workload: WorkloadSpec, rank: ScriptRank, baseline: int) -> Callab
 def bytes_of_libraries(framework: str) -> int:
     """Data memory of a process that loaded the framework: what a virtual GPU does not count. 0 where none can say."""
     heartbeats.beat("measuring what the libraries take")
+    code = _MEASURE.format(_LIBRARIES[framework])
     try:
-        return _measured_bytes(framework)
+        said = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=_MEASURE_S
+        )
+        return int(said.stdout.split()[-1]) * os.sysconf("SC_PAGE_SIZE")
     except (subprocess.SubprocessError, OSError, ValueError, IndexError) as error:
         logger.warning("what %s takes is not known, so that memory is not bounded: %s", framework, error)
         return 0
-
-
-@cache
-def _measured_bytes(framework: str) -> int:
-    code = _MEASURE.format(_LIBRARIES[framework])
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=_MEASURE_S)
-    return int(said.stdout.split()[-1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _end_groups(pids: Iterable[int]) -> None:
