@@ -1,7 +1,6 @@
 """What the use cases need from the outside world, as protocols.
 
-Every port ships an in-memory implementation (``adapters.memory``), and one contract test runs
-against every implementation.
+One contract test of each port runs against every implementation, those in memory (``tests/in_memory``) included.
 """
 
 from __future__ import annotations

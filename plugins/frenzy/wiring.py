@@ -18,12 +18,11 @@ from frenzy.adapters.k8s.pod_rules import PodRules, load_pod_rules
 from frenzy.adapters.ledger_sql.sql_ledger import SqlLedger
 from frenzy.adapters.local.local_launcher import LocalLauncher
 from frenzy.adapters.local.local_preparer import LocalPreparer
-from frenzy.adapters.memory import FixedQueues
 from frenzy.adapters.source_settings import source_rules
 from frenzy.adapters.spec.cluster_file import ClusterFileInventory
 from frenzy.adapters.spec.queue_file import QueueFile
 from frenzy.app.inventory import refresh_inventory
-from frenzy.app.services import Services
+from frenzy.app.services import NoQueues, Services
 from frenzy.core.lifecycle.moves import ElasticRules
 from frenzy.core.scheduling import policy_named
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode, SpecError, TemporaryError
@@ -135,7 +134,7 @@ def services_for(settings: Settings, database_url: str) -> Services:
             max_moves=settings.max_moves,
             refill_s=settings.move_refill_s,
         ),
-        queues=FixedQueues() if settings.queue_file is None else QueueFile(settings.queue_file),
+        queues=NoQueues() if settings.queue_file is None else QueueFile(settings.queue_file),
         sources=source_rules(settings, os.environ),
     )
 

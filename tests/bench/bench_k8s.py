@@ -19,6 +19,8 @@ from typing import Any, Final
 from kubernetes import client, config
 from tests.bench.report import figure, publish
 from tests.contract.eventually import eventually
+from tests.in_memory.job_store import InMemoryJobStore
+from tests.in_memory.ledger import InMemoryLedger
 from tests.kubernetes.access import make_namespace, service_account_kubeconfig
 from tests.kubernetes.audit import Call, calls
 from tests.kubernetes.build import built
@@ -35,7 +37,6 @@ from frenzy.adapters.files.run_store import FsspecRunStore
 from frenzy.adapters.k8s.inventory.kubernetes_inventory import KubernetesInventory
 from frenzy.adapters.k8s.launcher.kubernetes_launcher import KubernetesLauncher
 from frenzy.adapters.k8s.pod_rules import PodRules, RunDirectory
-from frenzy.adapters.memory import InMemoryJobStore, InMemoryLedger
 from frenzy.adapters.spec.job_spec import job_from_yaml
 from frenzy.app.observe import attempt_launching
 from frenzy.app.place import enqueue, place_status

@@ -23,9 +23,9 @@ from tests import postgres
 from tests.bench.report import figure, publish
 from tests.contract import values
 from tests.contract.ledgers import SqlWorld, postgres_world, sqlite_world
+from tests.in_memory.sources import FakeClock
 from tests.unit.adapters.test_ledger_cost import MOST_READS, a_pass, counted, filled
 
-from frenzy.adapters.memory import FakeClock
 from frenzy.app.schedule_pass import run_pass
 
 _CHECKOUT: Final = Path(__file__).parents[2]

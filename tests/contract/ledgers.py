@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Protocol
 
 from sqlalchemy import Connection, make_url, text
+from tests.in_memory.ledger import InMemoryLedger
 from tests.postgres import Server
 
 from frenzy.adapters.ledger_sql.database import ledger_engine
 from frenzy.adapters.ledger_sql.schema import migrate
 from frenzy.adapters.ledger_sql.sql_ledger import SqlLedger
-from frenzy.adapters.memory import InMemoryLedger
 from frenzy.core.runs.ledger import RunIdentity
 from frenzy.ports import LedgerStore
 

@@ -12,10 +12,10 @@ import pytest
 import yaml
 from tests.contract.eventually import eventually
 from tests.contract.fake_kube import FakeKube
+from tests.in_memory.sources import FixedInventory
 from tests.unit.adapters.k8s.cluster_objects import RULES, node_object, pod_object
 
 from frenzy.adapters.k8s.inventory.kubernetes_inventory import KubernetesInventory
-from frenzy.adapters.memory import FixedInventory
 from frenzy.adapters.spec.cluster_file import ClusterFileInventory, parse_cluster
 from frenzy.core.values.cluster import Cluster, NodeState
 from frenzy.core.values.errors import ReasonCode, SpecError, TemporaryError

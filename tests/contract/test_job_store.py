@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.in_memory.job_store import InMemoryJobStore
 
 from frenzy.adapters.files.job_store import NUM_SHARDS, FolderJobStore, shard_of
-from frenzy.adapters.memory import InMemoryJobStore
 from frenzy.core.values.errors import SpecError
 from frenzy.ports import JobStore
 

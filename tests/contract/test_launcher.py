@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from tests.contract import fake_trainer
 from tests.contract.launcher_contract import LauncherContract, World
+from tests.in_memory.launcher import FakeLauncher
 
 from frenzy.adapters.files.run_store import FsspecRunStore
 from frenzy.adapters.local.local_launcher import LocalLauncher
-from frenzy.adapters.memory import FakeLauncher
 from frenzy.ports import Launcher
 
 

@@ -11,9 +11,9 @@ from typing import Protocol
 import fsspec
 import pytest
 from tests.contract import values
+from tests.in_memory.run_store import InMemoryRunStore
 
 from frenzy.adapters.files.run_store import FsspecRunStore
-from frenzy.adapters.memory import InMemoryRunStore
 from frenzy.core.runs.tracked_run import TrackedRun
 from frenzy.core.values import codec
 from frenzy.core.values.errors import Reason, ReasonCode

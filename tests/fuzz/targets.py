@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from fastapi.testclient import TestClient
 from tests.fuzz.hostile import YAML_TEXTS, as_json, garbled, mutated
+from tests.in_memory.sources import FixedInventory
 from tests.unit.installation import in_memory_services
 from tests.unit.web.conftest import API, person_by_header, registration
 
 from frenzy.adapters.calibration_file import default_calibration
 from frenzy.adapters.k8s.pod_rules import parse_pod_rules
-from frenzy.adapters.memory import FixedInventory
 from frenzy.adapters.spec.cluster_file import load_cluster, parse_cluster_file
 from frenzy.adapters.spec.job_spec import job_from_yaml
 from frenzy.adapters.spec.queue_file import parse_queue_rules

@@ -19,11 +19,12 @@ from typing import Any, Final
 import uvicorn
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
+from tests.in_memory.run_store import InMemoryRunStore
+from tests.in_memory.sources import FakeClock, FixedInventory
 from tests.unit.installation import CONFIG, in_memory_services
 from tests.unit.web.conftest import PEOPLE, FakePerson
 
 from frenzy.adapters.calibration_file import default_calibration
-from frenzy.adapters.memory import FakeClock, FixedInventory, InMemoryRunStore
 from frenzy.app.observe import attempt_launching, attempt_started, report_pressure, report_progress
 from frenzy.app.place import enqueue
 from frenzy.app.register import register_run

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from frenzy.adapters.memory import FakeClock, FixedInventory, InMemoryJobStore, InMemoryLedger, InMemoryRunStore
+from tests.in_memory.job_store import InMemoryJobStore
+from tests.in_memory.ledger import InMemoryLedger
+from tests.in_memory.run_store import InMemoryRunStore
+from tests.in_memory.sources import FakeClock, FixedInventory
+
 from frenzy.app.services import Services
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.scheduling import policy_named

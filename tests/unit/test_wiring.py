@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 from kubernetes.config import incluster_config, kube_config
+from tests.in_memory.job_store import InMemoryJobStore
+from tests.in_memory.ledger import InMemoryLedger
+from tests.in_memory.run_store import InMemoryRunStore
 
 from frenzy.adapters.calibration_file import default_calibration
 from frenzy.adapters.k8s.inventory.kubernetes_inventory import KubernetesInventory
-from frenzy.adapters.memory import InMemoryJobStore, InMemoryLedger, InMemoryRunStore
 from frenzy.adapters.spec.cluster_file import ClusterFileInventory, parse_cluster
 from frenzy.app.services import Services
 from frenzy.core.scheduling import policy_named

@@ -25,7 +25,7 @@ class Scheduler(Protocol):
     def __call__(self, facts: SchedulingFacts, now_s: float, policy: Policy) -> tuple[Action, ...]: ...
 
 
-class _NoQueues:
+class NoQueues:
     """An installation without shares and quotas."""
 
     def rules(self) -> QueueRules:
@@ -51,7 +51,7 @@ class Services:
     marp_policy: str
     lease_s: float
     elastic: ElasticRules = ElasticRules()
-    queues: QueueSource = _NoQueues()
+    queues: QueueSource = NoQueues()
     sources: SourceRules = SourceRules()
     schedule: Scheduler = schedule
     of_release: Callable[[str], Calibration] | None = None

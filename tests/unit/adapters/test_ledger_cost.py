@@ -14,9 +14,9 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 from tests.contract import values
 from tests.contract.ledgers import DATABASES, SqlWorld, postgres_world, sqlite_world
+from tests.in_memory.sources import FakeClock
 from tests.unit.installation import in_memory_services
 
-from frenzy.adapters.memory import FakeClock
 from frenzy.app.observe import report_progress
 from frenzy.app.queries import gpus_view, list_runs, queue_view
 from frenzy.app.queue_snapshot import queue_snapshot

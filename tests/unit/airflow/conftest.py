@@ -17,11 +17,13 @@ import asyncio
 
 import pytest
 from fastapi import FastAPI, HTTPException
+from tests.in_memory.launcher import FakeLauncher
+from tests.in_memory.preparer import FakePreparer
+from tests.in_memory.run_store import InMemoryRunStore
 from tests.unit.cli.conftest import served
 from tests.unit.installation import in_memory_services
 from tests.unit.web.conftest import PEOPLE, registration
 
-from frenzy.adapters.memory import FakeLauncher, FakePreparer, InMemoryRunStore
 from frenzy.airflow.connection import close_async_clients, close_clients
 from frenzy.airflow.tasks.workers import Workers, using
 from frenzy.app.place import enqueue

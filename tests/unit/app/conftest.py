@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.in_memory.sources import FakeClock
 from tests.unit.app.moving import ScriptedScheduler, on_small, run_on
 from tests.unit.app.playing import Airflow, make_job
 from tests.unit.installation import in_memory_services
 
-from frenzy.adapters.memory import FakeClock
 from frenzy.core.lifecycle.moves import ElasticRules
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
+from tests.in_memory.sources import FixedInventory
 from tests.unit.app.playing import Airflow, make_job
 from tests.unit.installation import small_cluster
 
-from frenzy.adapters.memory import FixedInventory
 from frenzy.app.facts import scheduling_facts
 from frenzy.app.inventory import refresh_inventory
 from frenzy.app.reconciliation import reconcile

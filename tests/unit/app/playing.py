@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tests.in_memory.sources import FakeClock
 from tests.unit.installation import CONFIG
 
-from frenzy.adapters.memory import FakeClock
 from frenzy.app.observe import attempt_launching, attempt_started, report_pressure, report_progress
 from frenzy.app.place import enqueue, place_status
 from frenzy.app.queries import gpus_view

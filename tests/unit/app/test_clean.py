@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.in_memory.ledger import InMemoryLedger, InMemoryTransaction
+from tests.in_memory.run_store import InMemoryRunStore
 from tests.unit.app.playing import Airflow, make_job
 from tests.unit.app.test_preparing import FOUND
 
-from frenzy.adapters.memory import InMemoryLedger, InMemoryRunStore
-from frenzy.adapters.memory.memory_ledger import InMemoryTransaction
 from frenzy.app.cancellation import cancel
 from frenzy.app.cleaning import clean_run, ended_runs
 from frenzy.app.preparing import prepared, preparing

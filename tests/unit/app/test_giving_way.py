@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tests.in_memory.sources import FixedQueues
 from tests.unit.app.moving import STOPPED, ScriptedScheduler, a_pass, on_small, run_on, set_node, told_to_stop
 from tests.unit.app.playing import Airflow, make_job
 from tests.unit.core.has_world import team_quotas
 
-from frenzy.adapters.memory import FixedQueues
 from frenzy.app.place import place_status
 from frenzy.app.queries import explain, run_view
 from frenzy.core.lifecycle.moves import ElasticRules

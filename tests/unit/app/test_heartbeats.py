@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import pytest
+from tests.in_memory.ledger import InMemoryLedger
 from tests.unit.app.playing import Airflow, make_job
 
-from frenzy.adapters.memory import InMemoryLedger
 from frenzy.app.cancellation import cancel
 from frenzy.app.services import require_attempt, require_run
 from frenzy.core.runs.ledger import JobState, LeaseState

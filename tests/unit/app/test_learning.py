@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.in_memory.sources import FixedInventory
 from tests.unit.app.playing import Airflow, make_job
 
 from frenzy.adapters.calibration_file import default_calibration
-from frenzy.adapters.memory import FixedInventory
 from frenzy.app.settlement import end_attempt
 from frenzy.core.runs.ledger import CalibrationSample
 from frenzy.core.runs.protocol import EndReport, ProgressReport

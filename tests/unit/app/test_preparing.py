@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.in_memory.run_store import InMemoryRunStore
 from tests.unit.app.playing import Airflow, make_job
 
-from frenzy.adapters.memory import InMemoryRunStore
 from frenzy.app.cancellation import cancel
 from frenzy.app.place import place_status
 from frenzy.app.preparing import prepared, preparing

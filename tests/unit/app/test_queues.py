@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Final
 
 import pytest
+from tests.in_memory.sources import FixedQueues
 from tests.unit.app.playing import Airflow, make_job
 from tests.unit.installation import CONFIG
 
-from frenzy.adapters.memory import FixedQueues
 from frenzy.app.place import place_status
 from frenzy.app.queries import explain, queue_view
 from frenzy.app.queue_snapshot import queue_snapshot

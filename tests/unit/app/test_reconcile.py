@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.in_memory.ledger import InMemoryLedger
 from tests.unit.app.playing import Airflow, make_job
 
-from frenzy.adapters.memory import InMemoryLedger
 from frenzy.app.cancellation import cancel
 from frenzy.app.observe import attempt_launching
 from frenzy.app.queries import run_view

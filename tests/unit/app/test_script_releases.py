@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.in_memory.sources import FakeClock, FixedInventory
 from tests.unit.app.playing import Airflow, make_job
 from tests.unit.core.marp_values import llama_config
 from tests.unit.installation import in_memory_services
 
 from frenzy.adapters.calibration_file import calibration_of_release, default_calibration
-from frenzy.adapters.memory import FakeClock, FixedInventory
 from frenzy.app.observe import report_progress
 from frenzy.app.queries import run_view
 from frenzy.app.register import register_run

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.in_memory.sources import FixedQueues
 from tests.unit.app.playing import Airflow, make_job
 
-from frenzy.adapters.memory import FixedQueues
 from frenzy.app.stored_jobs import store_job
 from frenzy.core.runs.access import Caller
 from frenzy.core.values.errors import SpecError

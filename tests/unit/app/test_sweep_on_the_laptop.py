@@ -7,10 +7,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from tests.in_memory.sources import FakeClock, FixedInventory
 from tests.unit.app.playing import Airflow
 from tests.unit.installation import CONFIG, in_memory_services
 
-from frenzy.adapters.memory import FakeClock, FixedInventory
 from frenzy.adapters.spec.cluster_file import load_cluster
 from frenzy.adapters.spec.combinations import combinations
 from frenzy.adapters.spec.job_spec import job_from_document

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.in_memory.sources import FixedInventory
 from tests.unit.app.playing import Airflow
 
 from frenzy.adapters.calibration_file import default_calibration
-from frenzy.adapters.memory import FixedInventory
 from frenzy.adapters.spec.cluster_file import load_cluster
 from frenzy.adapters.spec.job_spec import job_from_yaml
 from frenzy.app.observe import report_progress

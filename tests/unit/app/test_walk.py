@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from tests.in_memory.run_store import InMemoryRunStore
+from tests.in_memory.sources import FixedInventory
 from tests.unit.app.playing import Airflow, make_job
 from tests.unit.installation import small_cluster
 
-from frenzy.adapters.memory import FixedInventory, InMemoryRunStore
 from frenzy.app.cancellation import cancel
 from frenzy.app.place import place_status
 from frenzy.app.queries import explain, gpus_view, queue_view, run_view, view_of

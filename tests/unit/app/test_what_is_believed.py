@@ -6,9 +6,9 @@ import json
 from dataclasses import replace
 
 import pytest
+from tests.in_memory.run_store import InMemoryRunStore
 from tests.unit.app.playing import FORECAST, Airflow
 
-from frenzy.adapters.memory import InMemoryRunStore
 from frenzy.app.observe import report_pressure, report_progress
 from frenzy.app.queries import memory_view, run_view
 from frenzy.app.reconciliation import reconcile

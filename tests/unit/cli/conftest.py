@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import uvicorn
 from fastapi import FastAPI, HTTPException
+from tests.in_memory.sources import FixedQueues
 from tests.unit.installation import in_memory_services
 from tests.unit.web.conftest import PEOPLE, registration
 
-from frenzy.adapters.memory import FixedQueues
 from frenzy.adapters.spec.job_spec import job_from_yaml, shown_yaml
 from frenzy.app.register import register_run
 from frenzy.app.services import Services

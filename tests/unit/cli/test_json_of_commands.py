@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from tests.in_memory.run_store import InMemoryRunStore
 from tests.unit.cli.commands.test_logs import written
 from tests.unit.cli.commands.test_outputs import finished, stopped
 from tests.unit.cli.conftest import Said, World
 
-from frenzy.adapters.memory import InMemoryRunStore
 from frenzy.api import endpoints
 from frenzy.cli.commands.server import connect
 from frenzy.settings import CHECKOUT

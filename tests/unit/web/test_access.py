@@ -10,10 +10,11 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
+from tests.in_memory.ledger import InMemoryLedger
+from tests.in_memory.sources import FixedQueues
 from tests.unit.installation import in_memory_services
 from tests.unit.web.conftest import API, PEOPLE, SERVICE, ApiUser, person_by_header, registration
 
-from frenzy.adapters.memory import FixedQueues, InMemoryLedger
 from frenzy.api.declaration import Endpoint, Need
 from frenzy.api.endpoints import ENDPOINTS
 from frenzy.app.services import Services

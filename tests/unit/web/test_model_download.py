@@ -12,9 +12,9 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.middleware.gzip import GZipMiddleware
+from tests.in_memory.run_store import InMemoryRunStore
 from tests.unit.web.conftest import API, ApiUser
 
-from frenzy.adapters.memory import InMemoryRunStore
 from frenzy.app.services import Services
 from frenzy.core.runs.ledger import JobState
 from frenzy.core.runs.views import ModelFile

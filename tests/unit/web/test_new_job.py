@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import pytest
 from fastapi import FastAPI
+from tests.in_memory.sources import FixedQueues
 from tests.unit.installation import CONFIG, in_memory_services
 from tests.unit.web.conftest import ApiUser, person_by_header
 
-from frenzy.adapters.memory import FixedQueues
 from frenzy.adapters.spec.job_spec import job_from_yaml, shown_yaml
 from frenzy.app.services import Services
 from frenzy.core.runs.protocol import JobDraft, PlaceView, SubmitJob, SubmittedJob

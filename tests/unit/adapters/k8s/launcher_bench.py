@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from kubernetes.client import CoreV1Api
+from tests.in_memory.sources import FakeClock
 from tests.unit.adapters.k8s.fake_core import FakeCore
 from tests.unit.adapters.k8s.pod_examples import EXAMPLES
 
 from frenzy.adapters.files.run_store import FsspecRunStore
 from frenzy.adapters.k8s import labels
 from frenzy.adapters.k8s.launcher.kubernetes_launcher import KubernetesLauncher
-from frenzy.adapters.memory import FakeClock
 from frenzy.core.values.launch import LaunchSpec
 
 

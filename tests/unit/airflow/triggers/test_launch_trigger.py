@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent, TriggerEvent
+from tests.in_memory.run_store import InMemoryRunStore
 from tests.unit.airflow.conftest import World
 from tests.unit.airflow.triggering import CONN, Run, first_event, of, result, started
 
-from frenzy.adapters.memory import InMemoryRunStore
 from frenzy.airflow.connection import api_client
 from frenzy.airflow.tasks.reconcile import _look
 from frenzy.airflow.tasks.settle import end_unwatched

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from tests.in_memory.run_store import InMemoryRunStore
 from tests.unit.cli.conftest import Said, World
 
-from frenzy.adapters.memory import InMemoryRunStore
 from frenzy.app.cancellation import cancel
 from frenzy.core.values.errors import Reason, ReasonCode
 

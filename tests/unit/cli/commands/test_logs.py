@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.in_memory.run_store import InMemoryRunStore
 from tests.unit.cli.conftest import Said, World
 
-from frenzy.adapters.memory import InMemoryRunStore
 from frenzy.app.observe import attempt_launching
 from frenzy.app.place import enqueue
 from frenzy.app.settlement import end_attempt

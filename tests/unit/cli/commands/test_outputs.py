@@ -11,10 +11,10 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.in_memory.run_store import InMemoryRunStore
 from tests.unit.cli.commands.test_logs import written
 from tests.unit.cli.conftest import Said, World
 
-from frenzy.adapters.memory import InMemoryRunStore
 from frenzy.app.cancellation import cancel
 from frenzy.cli.commands.metrics import server
 from frenzy.cli.commands.server import connect

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 from kubernetes.client import CoreV1Api
+from tests.in_memory.sources import FakeClock
 from tests.unit.adapters.k8s.fake_core import FakeCore
 from tests.unit.adapters.k8s.launcher_bench import running
 from tests.unit.adapters.k8s.pod_examples import EXAMPLES, OBJECT_STORE, PLAIN, RUN_KEY, RUN_ROOT, container, job
@@ -17,7 +18,6 @@ from frenzy.adapters.k8s.launcher.kubernetes_preparer import KubernetesPreparer
 from frenzy.adapters.k8s.launcher.pod_manifest import pods_of
 from frenzy.adapters.k8s.launcher.preparing_pod import preparing_pod
 from frenzy.adapters.k8s.pod_rules import PodRules, parse_pod_rules
-from frenzy.adapters.memory import FakeClock
 from frenzy.core.values.errors import PermanentError, ReasonCode
 from frenzy.core.values.job import ModelSpec
 from frenzy.core.values.prepared_data import PreparedData, PreparingSpec

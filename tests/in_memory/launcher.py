@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from frenzy.adapters.memory.runs import InMemoryRunStore
+from tests.in_memory.run_store import InMemoryRunStore
+
 from frenzy.core.values.errors import FrenzyError, Reason
 from frenzy.core.values.launch import AttemptResult, LaunchSpec
 from frenzy.core.values.telemetry import StepRecord
