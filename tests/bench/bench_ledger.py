@@ -14,19 +14,32 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from tests import postgres
+from tests.bench.bench_marp import LLAMA_8B, asked
 from tests.bench.report import figure, publish
 from tests.contract import values
 from tests.contract.ledgers import SqlWorld, postgres_world, sqlite_world
 from tests.in_memory.sources import FakeClock
 from tests.unit.adapters.test_ledger_cost import MOST_READS, a_pass, counted, filled
+from tests.unit.installation import in_memory_services
 
+from frenzy.adapters.calibration_file import default_calibration
 from frenzy.app.schedule_pass import run_pass
+from frenzy.app.services import Services
+from frenzy.core.planning.marp import plan_candidates
+from frenzy.core.runs.ledger import Attempt, JobState, Lease, LeaseState, RunRecord
+from frenzy.core.values.cluster import Cluster, NodeAllocation, Placement
+from frenzy.core.values.errors import Reason, ReasonCode
+from frenzy.core.values.resource_plan import Candidate
+from frenzy.ports import LedgerTx
+from frenzy.sim.clusters import cluster_named
 
 _CHECKOUT: Final = Path(__file__).parents[2]
 # Rounds of each client, so that every case comes to some hundred operations of each kind.
@@ -34,6 +47,7 @@ CASES: Final = (("postgresql", 50, 4), ("postgresql", 1, 50), ("sqlite", 8, 20),
 # Waiting and running.
 PASS_JOBS: Final = (1000, 200)
 NUM_PASSES: Final = 100
+BEST: Final = Reason(code=ReasonCode.BEST_PLAN)
 MIX_CLIENTS: Final = 50
 MIX_S: Final = 6.0
 
@@ -57,7 +71,10 @@ def main() -> list[dict[str, Any]]:
             for kind in ("locked", "quick"):
                 rows += _mix(server.new_database(), kind)
             with postgres_world(server) as world:
-                rows += _passes(world)
+                services = filled(world, *PASS_JOBS, num_nodes=PASS_JOBS[1] // 2)
+                rows += _passes(services, "", lambda _: (Candidate(plan=values.plan(2), rank=1, reason=BEST),))
+            with postgres_world(server) as world:
+                rows += _passes(with_8b_jobs(world, *PASS_JOBS), " 8B jobs", _plans_of_8b)
     return publish("ledger", rows)
 
 
@@ -85,23 +102,101 @@ def _reads_of_a_pass(folder: Path, num_waiting: int) -> dict[str, Any]:
     return figure(f"a pass over {num_waiting} waiting jobs: reads", verbs.count("SELECT"), "", goal=MOST_READS)
 
 
-def _passes(world: SqlWorld) -> list[dict[str, Any]]:
+def with_8b_jobs(world: SqlWorld, num_waiting: int, num_running: int) -> Services:
+    """8B jobs, each with plans of its own, eight of which take up a copy of the cluster of 64 GPUs."""
+    one = cluster_named("64")
+    nodes = (replace(node, name=f"{node.name}-{copy}") for copy in range(-(-num_running // 8)) for node in one.nodes)
+    cluster = Cluster(one.gpu_types, tuple(nodes))
+    groups = [group for kind in one.gpu_types for group in _groups_of_eight(cluster, kind.name)][:num_running]
+    with world.ledger.transaction() as tx:
+        tx.put_cluster(cluster)
+        for number in range(num_waiting):
+            run = values.run(f"waiting{number}")
+            _queue(tx, run, _plans_of_8b(run))
+        for number, group in enumerate(groups):
+            _run_8b(tx, values.run(f"running{number}", state=JobState.RUNNING), *group)
+    return replace(in_memory_services(), ledger=world.ledger)
+
+
+def _groups_of_eight(cluster: Cluster, gpu_type: str) -> list[tuple[str, Placement]]:
+    nodes = [each for each in cluster.nodes if each.gpu_type == gpu_type]
+    num_nodes = 8 // nodes[0].num_gpus
+    shares = [NodeAllocation(node=each.name, num_gpus=each.num_gpus) for each in nodes]
+    firsts = range(0, len(shares), num_nodes)
+    return [(gpu_type, Placement(allocations=tuple(shares[first : first + num_nodes]))) for first in firsts]
+
+
+def _queue(tx: LedgerTx, run: RunRecord, candidates: tuple[Candidate, ...]) -> None:
+    tx.put_run(replace(run, plan_table=tx.put_plan_table(candidates)))
+    plans = tuple(each.plan for each in candidates if each.feasible)
+    tx.put_queue_entry(replace(values.queue_entry(run.run_key), plans=plans))
+
+
+def _run_8b(tx: LedgerTx, run: RunRecord, gpu_type: str, placement: Placement) -> None:
+    candidates = _plans_of_8b(run)
+    tx.put_run(replace(run, plan_table=tx.put_plan_table(candidates)))
+    plan = next(
+        each.plan for each in candidates if each.feasible and (each.plan.gpu_type, each.plan.num_gpus) == (gpu_type, 8)
+    )
+    tx.put_attempt(
+        Attempt(
+            run_key=run.run_key,
+            attempt=1,
+            plan=plan,
+            placement=placement,
+            created_s=1.0,
+            next_attempt=values.next_attempt(),
+            first_step_s=10.0,
+            last_step=1,
+        )
+    )
+    tx.put_lease(
+        Lease(
+            run_key=run.run_key,
+            attempt=1,
+            gpu_type=gpu_type,
+            placement=placement,
+            state=LeaseState.LIVE,
+            granted_s=1.0,
+            heartbeat_s=1.0,
+            expires_s=61.0,
+        )
+    )
+
+
+def _plans_of_8b(run: RunRecord) -> tuple[Candidate, ...]:
+    """Of as many steps as nobody else's: no two jobs have the same plans."""
+    share = 1.0 + int(run.run_key, 16) % 1_000_000 / 1e6
+    return tuple(
+        replace(each, plan=replace(each.plan, predicted_run_s=share * each.plan.predicted_run_s))
+        for each in _planned_8b()
+    )
+
+
+@cache
+def _planned_8b() -> tuple[Candidate, ...]:
+    return plan_candidates(asked(LLAMA_8B, 256), cluster_named("64"), default_calibration())
+
+
+def _passes(
+    services: Services, of: str, plans_of: Callable[[RunRecord], tuple[Candidate, ...]]
+) -> list[dict[str, Any]]:
     """A job comes, and a pass looks at all; each from its request to its commit."""
     clock = FakeClock()
-    services = replace(filled(world, *PASS_JOBS, num_nodes=PASS_JOBS[1] // 2), clock=clock)
+    services = replace(services, clock=clock)
     a_pass(services)
     seconds, cpu_s = [], []
     for number in range(NUM_PASSES):
         run = values.run(f"new{number}")
+        candidates = plans_of(run)
         clock.advance(5.0)
         began, began_cpu_s = time.perf_counter(), time.process_time()
         with services.ledger.transaction() as tx:
-            tx.put_run(run)
-            tx.put_queue_entry(replace(values.queue_entry(run.run_key), plans=(values.plan(2),)))
+            _queue(tx, run, candidates)
             run_pass(tx, services, clock.now_s())
         seconds.append(time.perf_counter() - began)
         cpu_s.append(time.process_time() - began_cpu_s)
-    title = "PostgreSQL, a job comes and a pass looks at {:,} waiting and {} running".format(*PASS_JOBS)
+    title = "PostgreSQL, a job comes and a pass looks at {:,} waiting and {} running{}".format(*PASS_JOBS, of)
     return [
         figure(f"{title}: CPU of the process, median", 1000 * statistics.median(cpu_s), "ms"),
         figure(f"{title}: median", 1000 * statistics.median(seconds), "ms"),

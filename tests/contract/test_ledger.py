@@ -428,8 +428,8 @@ def test_entries_in_the_queue_change_all_at_once_and_others_stay(ledger: LedgerS
             tx.put_queue_entry(entry)
     moved = [replace(each, position=number) for number, each in enumerate(entries[:2])]
     with ledger.transaction() as tx:
-        tx.update_queue(moved)
-        tx.update_queue(())
+        tx.put_holds(moved)
+        tx.put_holds(())
         assert tx.queue() == (*moved, entries[2])
     with ledger.reading() as tx:
         assert tx.queue() == (*moved, entries[2])

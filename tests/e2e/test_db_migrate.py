@@ -80,7 +80,7 @@ def migrated(home: Home) -> Home:
 def test_migrating_makes_and_stamps_the_tables(home: Home) -> None:
     assert {"frenzy_run", "frenzy_lease", "frenzy_held_slot", "frenzy_residual", "task_instance"} <= home.table_names()
     with home.connected() as connection:
-        assert connection.execute(text("SELECT version_num FROM frenzy_alembic_version")).all() == [("0006",)]
+        assert connection.execute(text("SELECT version_num FROM frenzy_alembic_version")).all() == [("0007",)]
 
 
 def test_migrating_again_changes_nothing_and_the_check_passes(home: Home) -> None:

@@ -195,7 +195,7 @@ class InMemoryTransaction:
             raise LedgerConflict(Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=detail))
         self._become(replace(self.facts, queue={**self.facts.queue, entry.run_key: entry}))
 
-    def update_queue(self, entries: Sequence[QueueEntry]) -> None:
+    def put_holds(self, entries: Sequence[QueueEntry]) -> None:
         self._become(replace(self.facts, queue={**self.facts.queue, **{each.run_key: each for each in entries}}))
 
     def drop_queue_entry(self, run_key: str) -> None:

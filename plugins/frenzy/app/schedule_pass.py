@@ -77,7 +77,7 @@ def _keep_waiting(tx: LedgerTx, run_key: str, reason: Reason) -> None:
     entry = tx.queue_entry(run_key)
     assert entry is not None, "the lease comes first; the entry is dropped after it"
     if entry.hold != reason:
-        tx.put_queue_entry(replace(entry, hold=reason, expected_start_s=None))
+        tx.put_holds([replace(entry, hold=reason, expected_start_s=None)])
 
 
 def _grant(tx: LedgerTx, services: Services, start: Start, now_s: float) -> Attempt:
@@ -149,4 +149,4 @@ def _keep_holds(tx: LedgerTx, holds: Sequence[Hold], now_s: float, *, num_before
             held = replace(held, hold=following.reason, position=None, expected_start_s=following.not_before_s)
         if held != entry:
             changed.append(held)
-    tx.update_queue(changed)
+    tx.put_holds(changed)

@@ -57,7 +57,8 @@ run = Table(
     Index("ix_frenzy_run_dag_id_run_id", "dag_id", "run_id"),
 )
 
-# Plans of runs by a digest of the document: they are long, and the same for runs of one job on one cluster.
+# Plans of runs, and those that runs in the queue want, by a digest of the document: they are long, and the same for
+# runs of one job on one cluster.
 plan_table = Table(
     "frenzy_plan_table",
     metadata,
@@ -87,6 +88,11 @@ queue_entry = Table(
     Column("run_key", String(_KEY), ForeignKey("frenzy_run.run_key"), primary_key=True),
     Column("submitted_s", Double, nullable=False),
     Column("document", Text, nullable=False),
+    Column("plan_table", String(_KEY), nullable=True),
+    # What each pass says anew.
+    Column("hold", Text, nullable=True),
+    Column("position", Integer, nullable=True),
+    Column("expected_start_s", Double, nullable=True),
 )
 
 lease = Table(

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from functools import cache, lru_cache
-from typing import Any, TypeVar, cast
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Executable, Select, Table, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, Executable, Select, Table, bindparam, delete, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
 from frenzy.adapters.lease_rules import check_lease, takes_slots
-from frenzy.adapters.ledger_sql import airflow_tables, plan_table_rows, residual_rows, slots
+from frenzy.adapters.ledger_sql import airflow_tables, documents, plan_table_rows, queue_rows, residual_rows, slots
 from frenzy.adapters.ledger_sql import ledger_tables as tables
+from frenzy.adapters.ledger_sql.plan_table_rows import PlanTable, WantedPlans
 from frenzy.core.memory.residuals import Residual
 from frenzy.core.runs.access import JobRecord
 from frenzy.core.runs.ledger import (
@@ -38,8 +39,6 @@ from frenzy.ports import LedgerConflict
 T = TypeVar("T")
 # SQLite takes 32,766 parameters in a statement, some drivers of PostgreSQL 65,535.
 _MOST_KEYS = 10_000
-_CACHED_VALUES = 4096
-_CACHED_ENTRIES = 16_384
 
 
 class SqlTransaction:
@@ -69,15 +68,15 @@ class SqlTransaction:
         for key, found in attempts.items():
             self._attempts[key] = tuple(sorted(found, key=lambda each: each.attempt))
         if not self._knows_queue:
-            entries = self._unread(QueueEntry, tables.queue_entry, keys, self._entries)
-            self._entries = dict.fromkeys(keys) | self._entries | {each.run_key: each for each in entries}
+            entries, unread = tables.queue_entry.c, [key for key in keys if key not in self._entries]
+            self._entries |= dict.fromkeys(unread)
+            for part in _parts(unread):
+                self._entries |= queue_rows.read(self._connection, entries.run_key.in_(part))
 
     def _unread(self, kind: type[T], table: Table, keys: Iterable[str], known: Mapping[str, object]) -> tuple[T, ...]:
-        unread = [key for key in keys if key not in known]
-        parts = (unread[first : first + _MOST_KEYS] for first in range(0, len(unread), _MOST_KEYS))
         return tuple(
             each
-            for part in parts
+            for part in _parts([key for key in keys if key not in known])
             for each in self._all(kind, select(table.c.document).where(table.c.run_key.in_(part)))
         )
 
@@ -143,14 +142,12 @@ class SqlTransaction:
         self._runs[record.run_key] = record
 
     def plan_tables(self, names: Iterable[str]) -> Mapping[str, tuple[Candidate, ...]]:
-        return plan_table_rows.read(self._connection, {name for name in names if name})
+        found = plan_table_rows.read(self._connection, PlanTable, {name for name in names if name})
+        return {name: table.plans for name, table in found.items()}
 
     def put_plan_table(self, candidates: tuple[Candidate, ...]) -> str:
-        if not candidates:
-            return ""
-        row = plan_table_rows.row_of(candidates)
-        self._put(tables.plan_table, {"name": row.name}, {"document": row.document})
-        return row.name
+        self._check_writable()
+        return plan_table_rows.put(self._connection, PlanTable(candidates)) or ""
 
     def preparations(self, run_keys: Iterable[str]) -> Mapping[str, Preparation]:
         table, keys = tables.preparation, tuple(run_keys)
@@ -162,31 +159,29 @@ class SqlTransaction:
 
     def queue(self) -> tuple[QueueEntry, ...]:
         if not self._knows_queue:
-            found = self._all(QueueEntry, select(tables.queue_entry.c.document))
-            self._entries, self._knows_queue = {each.run_key: each for each in found}, True
+            self._entries, self._knows_queue = {**queue_rows.read(self._connection)}, True
         waiting = (each for each in self._entries.values() if each is not None)
         return tuple(sorted(waiting, key=lambda each: (each.submitted_s, each.run_key)))
 
     def queue_entry(self, run_key: str) -> QueueEntry | None:
         if not self._knows_queue and run_key not in self._entries:
-            self._entries[run_key] = self._one(QueueEntry, tables.queue_entry, run_key=run_key)
+            found = queue_rows.read(self._connection, tables.queue_entry.c.run_key == run_key)
+            self._entries[run_key] = found.get(run_key)
         return self._entries.get(run_key)
 
     def put_queue_entry(self, entry: QueueEntry) -> None:
-        values = {"submitted_s": entry.submitted_s, "document": _written(entry)}
         try:
             with self._savepoint():
+                name = plan_table_rows.put(self._connection, WantedPlans(entry.plans))
+                values = {"plan_table": name, **queue_rows.document_of(entry), **queue_rows.hold_of(entry)}
                 self._put(tables.queue_entry, {"run_key": entry.run_key}, values)
         except IntegrityError as error:
             raise LedgerConflict(no_such_run(entry.run_key)) from error
         self._entries[entry.run_key] = entry
 
-    def update_queue(self, entries: Sequence[QueueEntry]) -> None:
+    def put_holds(self, entries: Sequence[QueueEntry]) -> None:
         self._check_writable()
-        table = tables.queue_entry
-        changed = update(table).where(table.c.run_key == bindparam("of")).values(document=bindparam("new"))
-        if entries:
-            self._connection.execute(changed, [{"of": each.run_key, "new": _written(each)} for each in entries])
+        queue_rows.write_holds(self._connection, entries)
         self._entries |= {each.run_key: each for each in entries}
 
     def drop_queue_entry(self, run_key: str) -> None:
@@ -374,10 +369,10 @@ class SqlTransaction:
 
     def _one(self, kind: type[T], table: Table, **key: str | int) -> T | None:
         document = self._connection.scalar(_document_at(table, tuple(key)), key)
-        return None if document is None else _load(kind, document)
+        return None if document is None else documents.loads(kind, document)
 
     def _all(self, kind: type[T], wanted: Select[Any]) -> tuple[T, ...]:
-        return tuple(_load(kind, document) for document in self._connection.scalars(wanted))
+        return tuple(documents.loads(kind, document) for document in self._connection.scalars(wanted))
 
     def _put(self, table: Table, key: Mapping[str, str | int], values: Mapping[str, object]) -> None:
         """Insert the row, or update the one with the same key."""
@@ -422,31 +417,5 @@ def no_such_run(run_key: str) -> Reason:
     return Reason(code=ReasonCode.BAD_CONFIG_OR_DATA, detail=f"There is no training run {run_key!r}.")
 
 
-def _load(kind: type[T], document: str) -> T:
-    value: T = (_loaded_entry if kind is QueueEntry else _loaded)(cast(Hashable, kind), document)
-    return value
-
-
-def _decoded(kind: Any, document: str) -> Any:
-    return codec.loads(kind, document)
-
-
-def _written(entry: QueueEntry) -> str:
-    """The document of ``entry``, which the next pass of this process need not read: each writes half the queue anew."""
-    document = codec.dumps(entry)
-    _just_written[document] = entry
-    _loaded_entry(cast(Hashable, QueueEntry), document)
-    _just_written.pop(document, None)  # it was known before
-    return document
-
-
-def _decoded_entry(kind: Any, document: str) -> Any:
-    known = _just_written.get(document)
-    return codec.loads(kind, document) if known is None else known
-
-
-# Values are immutable, so the same text may give the same object again.
-_loaded = lru_cache(maxsize=_CACHED_VALUES)(_decoded)
-# A pass reads every entry: a cache that is smaller than the queue would never be hit.
-_loaded_entry = lru_cache(maxsize=_CACHED_ENTRIES)(_decoded_entry)
-_just_written: dict[str, QueueEntry] = {}
+def _parts(keys: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (keys[first : first + _MOST_KEYS] for first in range(0, len(keys), _MOST_KEYS))
