@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from frenzy.core.memory.megatron import MegatronRun
 from frenzy.core.memory.torch_kernels import Sharding, TorchRun
 from frenzy.core.models.parameters import ModelShape
 from frenzy.core.planning.paper_plans import paper_memory
 from frenzy.evaluation.deepspeed_run import DeepSpeedRun
 from frenzy.evaluation.published import ModelledRun
+from tools.accuracy.datasets.megatron import MegatronRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class FullRun:
     checkpointing: bool
 
 
-def full_run(run: ModelledRun) -> FullRun | None:
+def full_run(run: ModelledRun | MegatronRun) -> FullRun | None:
     """``run`` for the formulas; None for adapters and quantised weights."""
     if isinstance(run, MegatronRun):
         return FullRun(

@@ -11,10 +11,12 @@ from typing import Final
 from frenzy.adapters.calibration_file import default_calibration
 from frenzy.evaluation.accuracy import AccuracyReport, Bar, accuracy_report, at_most
 from frenzy.evaluation.datasets import release_calibrations
-from frenzy.evaluation.margin import Margin, fit_margin, is_fitted
-from frenzy.evaluation.published import Outcome
+from frenzy.evaluation.margin import Margin, is_fitted
+from frenzy.evaluation.predict import predict
+from frenzy.evaluation.published import Outcome, PublishedRow
 from frenzy.evaluation.score import Errors, ScoredRow, scored_rows
 from frenzy.settings import CHECKOUT
+from tools.accuracy.datasets.formats import ALL_FORMATS
 from tools.accuracy.expert_load import ExpertLoads, expert_loads
 from tools.accuracy.learning import LearningCurve, Triple, learning_curve
 from tools.accuracy.own_card import OwnRow, own_rows
@@ -28,6 +30,8 @@ from tools.accuracy.wider import WiderMargin, wider_margins
 DATA: Final = CHECKOUT / "tests/data/memory"
 _REPORTS: Final = "reports/public_reports.csv"
 _TRACE_BAR: Final = 0.01
+_MARGIN_STEP: Final = 0.05
+_MOST_MARGIN: Final = 1.0
 _EXPLAINED: Final = ("dataset", "explanation", "source")
 
 # By data set and estimate.
@@ -83,7 +87,7 @@ def read_explanations(path: Path) -> Sequence[Explanation]:
 
 def published_report(folder: Path = DATA) -> PublishedReport:
     """Read and score every data set in ``folder``."""
-    memory = accuracy_report(sorted(folder.glob("*.csv")), release_calibrations())
+    memory = accuracy_report(sorted(folder.glob("*.csv")), release_calibrations(), ALL_FORMATS)
     scored = scored_rows(memory.rows, memory.margin)
     reports = read_reports(folder / _REPORTS, default_calibration(), memory.margin)
     rows_traced = read_traced(folder)
@@ -106,6 +110,19 @@ def published_report(folder: Path = DATA) -> PublishedReport:
         explanations=read_explanations(folder / "reports/worst_rows.csv"),
         own=own_rows(folder, default_calibration()),
     )
+
+
+def fit_margin(rows: Sequence[PublishedRow], start: Margin) -> Margin:
+    """``start`` with the least hooked share that refuses every fitted run that ran out of memory."""
+    failed = [each for each in rows if each.run and each.outcome is Outcome.OUT_OF_MEMORY and is_fitted(each)]
+    predictions = [(each, predict(each.run)) for each in failed if each.run]
+    margin, share = start, 0.0
+    while share < _MOST_MARGIN:
+        margin = replace(start, hooked_share=share)
+        if all(margin.required_bytes(row.run, found) > row.capacity_bytes for row, found in predictions if row.run):
+            break
+        share = round(share + _MARGIN_STEP, 2)
+    return margin
 
 
 def _reserved_as_peak(scored: Iterable[ScoredRow]) -> Errors:

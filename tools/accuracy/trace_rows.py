@@ -25,6 +25,7 @@ from frenzy.evaluation.published import Outcome, PublishedRow
 from frenzy.evaluation.settings_of_runs import published_models, shape_of
 from frenzy.trainer.trace.traced_moments import HOST
 from tools.accuracy.caching_allocator import CachingAllocator, replayed
+from tools.accuracy.datasets.formats import ALL_FORMATS
 from tools.accuracy.traced import TracedRow
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def main() -> None:
 
 def _cases(data: Path) -> list[_Case]:
     found = []
-    for row in read_dataset(data, release_calibrations()):
+    for row in read_dataset(data, release_calibrations(), ALL_FORMATS):
         run = row.run
         if row.outcome is Outcome.RAN and isinstance(run, TorchRun) and _is_plain(run):
             model = next(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from frenzy.core.memory.calibration import Calibration
-from frenzy.evaluation.datasets import read_dataset
+from frenzy.evaluation.datasets import FORMATS, DatasetFormat, read_dataset
 from frenzy.evaluation.margin import Margin, is_fitted
 from frenzy.evaluation.published import Grade, PublishedRow
 from frenzy.evaluation.score import (
@@ -65,9 +65,11 @@ class AccuracyReport:
         return all(each.is_met is not False for each in self.bars)
 
 
-def accuracy_report(files: Iterable[Path], calibrations: Mapping[str, Calibration]) -> AccuracyReport:
+def accuracy_report(
+    files: Iterable[Path], calibrations: Mapping[str, Calibration], formats: Sequence[DatasetFormat] = FORMATS
+) -> AccuracyReport:
     """Read and score ``files``. Raises PermanentError for a file that is no known data set."""
-    by_dataset = [rows for file in files if (rows := read_dataset(file, calibrations))]
+    by_dataset = [rows for file in files if (rows := read_dataset(file, calibrations, formats))]
     everything = tuple(row for rows in by_dataset for row in rows)
     margin = Margin()
     scores = tuple(score_dataset(rows, margin) for rows in by_dataset)

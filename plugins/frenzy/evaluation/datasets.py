@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Final
 from frenzy.adapters.calibration_file import calibrated_releases, default_calibration, load_calibration
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.values.errors import PermanentError, Reason, ReasonCode
-from frenzy.evaluation import read_fms, read_foundry, read_litgpt, read_nanotron, read_others, read_own
+from frenzy.evaluation import read_fms, read_own
 from frenzy.evaluation.published import OWN_RUNS, Cells, PublishedRow, UnknownRow
 from frenzy.evaluation.releases import PRODUCT, RecordedRelease, release_of_file, release_of_row
 
@@ -37,14 +37,6 @@ class DatasetFormat:
 FORMATS: Final = (
     DatasetFormat(OWN_RUNS, read_own.COLUMNS, read_own.read_row, PRODUCT, read_own.refused_row),
     DatasetFormat("fms", read_fms.COLUMNS, read_fms.read_row, None, read_fms.refused_row),
-    DatasetFormat("llm-foundry", read_foundry.COLUMNS, read_foundry.read_row),
-    DatasetFormat("nanotron", read_nanotron.COLUMNS, read_nanotron.read_row),
-    DatasetFormat("litgpt-hub", read_litgpt.HUB_COLUMNS, read_litgpt.read_hub_row),
-    DatasetFormat("litgpt-tables", read_litgpt.TABLE_COLUMNS, read_litgpt.read_table_row),
-    DatasetFormat("torchtune", read_others.TORCHTUNE_COLUMNS, read_others.read_torchtune_row),
-    DatasetFormat("peft", read_others.PEFT_COLUMNS, read_others.read_peft_row),
-    DatasetFormat("ms-swift", read_others.SWIFT_COLUMNS, read_others.read_swift_row),
-    DatasetFormat("qwen", read_others.QWEN_COLUMNS, read_others.read_qwen_row),
 )
 
 
@@ -55,7 +47,9 @@ def release_calibrations() -> Mapping[str, Calibration]:
     return {**{name: load_calibration(name) for name in calibrated_releases()}, own: product}
 
 
-def read_dataset(file: Path, calibrations: Mapping[str, Calibration]) -> tuple[PublishedRow, ...]:
+def read_dataset(
+    file: Path, calibrations: Mapping[str, Calibration], formats: Sequence[DatasetFormat] = FORMATS
+) -> tuple[PublishedRow, ...]:
     """All rows of ``file``, in its order, with the coefficients of the release each was run with.
 
     Raises PermanentError when the file is missing or has the columns of no known data set.
@@ -63,9 +57,9 @@ def read_dataset(file: Path, calibrations: Mapping[str, Calibration]) -> tuple[P
     if not file.is_file():
         raise _refused(f"{file} is not a file.", "Name a CSV file.")
     columns, table = _table(file)
-    known = next((each for each in FORMATS if set(each.columns) <= set(columns)), None)
+    known = next((each for each in formats if set(each.columns) <= set(columns)), None)
     if known is None:
-        names = "; ".join(f"{each.name}: {', '.join(each.columns)}" for each in FORMATS)
+        names = "; ".join(f"{each.name}: {', '.join(each.columns)}" for each in formats)
         raise _refused(f"The columns of {file} are those of no known data set.", f"Known columns: {names}.")
     if not table:
         raise _refused(f"{file} has no rows.", "Add rows below the line of columns.")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from frenzy.core.memory.activation_coefficients import Attention
@@ -13,12 +12,9 @@ from frenzy.core.memory.cuda_memory import CONTEXT_BYTES
 from frenzy.core.memory.torch_kernels import TorchRun
 from frenzy.core.values.resource_plan import MemoryPrediction
 from frenzy.evaluation.deepspeed_run import DeepSpeedRun
-from frenzy.evaluation.predict import predict
-from frenzy.evaluation.published import OWN_RUNS, ModelledRun, Outcome, PublishedRow
+from frenzy.evaluation.published import OWN_RUNS, ModelledRun, PublishedRow
 
 _HOOKED_TERM: Final = "inputs' gradients that hooks keep"
-_STEP: Final = 0.05
-_MOST: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +24,7 @@ class Margin:
     peak_share: of the peak, for rounding and fragments, as in plans of the product. hooked_share: of the
     activations that stay until the end of the backward pass, among which every later allocation has to
     find its place.
-    The values hold for every file; ``fit_margin`` finds the second one again from the fitting half.
+    The values hold for every file; ``tools.accuracy`` finds the second one again from the fitting half.
     """
 
     context_bytes: int = CONTEXT_BYTES
@@ -59,16 +55,3 @@ def is_fitted(row: PublishedRow) -> bool:
     No goal counts these rows. Nothing is ever fitted to runs of one's own: all of them are scored.
     """
     return row.number % 2 == 0 and row.dataset != OWN_RUNS
-
-
-def fit_margin(rows: Sequence[PublishedRow], start: Margin) -> Margin:
-    """``start`` with the least hooked share that refuses every fitted run that ran out of memory."""
-    failed = [each for each in rows if each.run and each.outcome is Outcome.OUT_OF_MEMORY and is_fitted(each)]
-    predictions = [(each, predict(each.run)) for each in failed if each.run]
-    margin, share = start, 0.0
-    while share < _MOST:
-        margin = replace(start, hooked_share=share)
-        if all(margin.required_bytes(row.run, found) > row.capacity_bytes for row, found in predictions if row.run):
-            break
-        share = round(share + _STEP, 2)
-    return margin

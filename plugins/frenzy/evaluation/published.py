@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Final
 
-from frenzy.core.memory.megatron import MegatronRun
 from frenzy.core.memory.torch_kernels import TorchRun
 from frenzy.evaluation.deepspeed_run import DeepSpeedRun
 
-ModelledRun = TorchRun | MegatronRun | DeepSpeedRun
-T = TypeVar("T")
+ModelledRun = TorchRun | DeepSpeedRun
 # What is not recorded may make a prediction a range as wide as this share of its lower end.
 WIDEST_RANGE: Final = 0.15
 OWN_RUNS: Final = "own runs"
@@ -68,11 +66,3 @@ Cells = Mapping[str, str]
 
 class UnknownRow(Exception):  # noqa: N818 - not an error: a row that is left out, with its reason
     """A row cannot be predicted; the message is the reason that is printed beside the data set."""
-
-
-def run_or_refusal(read: Callable[[], T]) -> tuple[T | None, str]:
-    """The run that ``read`` finds in a row, or why it cannot be predicted."""
-    try:
-        return read(), ""
-    except UnknownRow as error:
-        return None, str(error)

@@ -18,15 +18,16 @@ from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import LoraSpec, Precision
 from frenzy.core.values.units import GIB
 from frenzy.evaluation.datasets import read_dataset, release_calibrations
-from frenzy.evaluation.margin import Margin, fit_margin
+from frenzy.evaluation.margin import Margin
 from frenzy.evaluation.predict import predict
 from frenzy.evaluation.published import Grade, Outcome, PublishedRow
 from frenzy.evaluation.score import Coverage, Errors, FitCells, fit_cells, score_dataset, scored_rows
 from frenzy.evaluation.settings_of_runs import shape_of
+from tools.accuracy.datasets.formats import ALL_FORMATS
 from tools.accuracy.page import accuracy_page
 from tools.accuracy.peers import PEERS, full_run
 from tools.accuracy.report import DATA as FOLDER
-from tools.accuracy.report import PublishedReport, published_report
+from tools.accuracy.report import PublishedReport, fit_margin, published_report
 
 FMS = FOLDER / "fms_a100_80gb.csv"
 SHAPE = shape_of("TinyLlama-1.1B")
@@ -194,7 +195,7 @@ def test_a_row_that_cannot_be_read_is_told_with_its_number(tmp_path: Path) -> No
     file.write_text("\n".join([lines[0], lines[1], lines[2].replace(",1,1,", ",one,1,")]) + "\n", encoding="utf-8")
 
     with pytest.raises(PermanentError, match="Row 2 of .*broken.csv"):
-        read_dataset(file, release_calibrations())
+        read_dataset(file, release_calibrations(), ALL_FORMATS)
 
 
 def test_an_unknown_model_is_left_out_and_named(tmp_path: Path) -> None:

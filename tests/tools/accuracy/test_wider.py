@@ -8,6 +8,7 @@ from frenzy.evaluation.accuracy import accuracy_report
 from frenzy.evaluation.datasets import release_calibrations
 from frenzy.evaluation.margin import Margin
 from frenzy.evaluation.score import scored_rows
+from tools.accuracy.datasets.formats import ALL_FORMATS
 from tools.accuracy.public_reports import JudgedReport, Verdict, read_reports
 from tools.accuracy.report import DATA
 from tools.accuracy.wider import wider_margins
@@ -40,7 +41,7 @@ def test_a_wider_margin_refuses_failed_runs_and_others_that_ran() -> None:
 
 def test_without_more_the_counts_are_those_of_the_page() -> None:
     reports = read_reports(DATA / "reports/public_reports.csv", default_calibration(), Margin())
-    memory = accuracy_report(sorted(DATA.glob("*.csv")), release_calibrations())
+    memory = accuracy_report(sorted(DATA.glob("*.csv")), release_calibrations(), ALL_FORMATS)
 
     found = wider_margins(reports, scored_rows(memory.rows, memory.margin))
 

@@ -16,9 +16,9 @@ def evaluate(
 ) -> int:
     """Predict the training runs in these files and compare: errors, fit or no fit, coverage.
 
-    A file has the columns of one of the published data sets, of which every second row is scored, or those of a
-    table of your own runs (model, framework, micro_batch, sequence_length and what was measured; docs/accuracy.md lists
-    all), of which every row is. Exit status 1 when a goal is missed.
+    A file has the columns of fms-acceleration's benchmark, of which every second row is scored, or those of a table of
+    your own runs (model, framework, micro_batch, sequence_length and what was measured; docs/accuracy.md lists all), of
+    which every row is. Exit status 1 when a goal is missed.
     """
     from frenzy.cli.accuracy_tables import accuracy_tables, bars_table
     from frenzy.evaluation.accuracy import accuracy_report

@@ -6,16 +6,20 @@ from typing import Final
 
 from frenzy.core.memory.activation_coefficients import ActivationSetting, Attention
 from frenzy.core.memory.calibration import Calibration
-from frenzy.core.memory.megatron import MegatronRun
 from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision
 from frenzy.core.values.units import GIB
-from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, UnknownRow, run_or_refusal
+from frenzy.evaluation.predict import predict
+from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, UnknownRow
 from frenzy.evaluation.settings_of_runs import shape_of
+from tools.accuracy.datasets.megatron import MegatronRun, predict_megatron_memory
+from tools.accuracy.datasets.run_or_refusal import run_or_refusal
 
 COLUMNS: Final = ("mbs", "dp", "pp", "tp", "zero", "gpu_memory_gb")
 _SEQUENCE_LENGTH: Final = 4096
+
+predict.register(MegatronRun, predict_megatron_memory)
 
 
 def read_row(cells: Cells, number: int, calibration: Calibration) -> PublishedRow:

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frenzy.core.memory.activation_coefficients import ActivationCoefficients, TokenBytes
-from frenzy.core.memory.megatron import MegatronRun, predict_megatron_memory
 from frenzy.core.models.shape import model_shape
 from frenzy.core.values.hardware import DeviceKind
 from frenzy.core.values.job import Precision
+from tools.accuracy.datasets.megatron import MegatronRun, predict_megatron_memory
 
 SHAPE = model_shape(
     {

@@ -12,8 +12,9 @@ from frenzy.core.models.weight_storage import WeightStorage
 from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.job import LoraSpec
 from frenzy.core.values.units import GIB
-from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, UnknownRow, run_or_refusal
+from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, UnknownRow
 from frenzy.evaluation.settings_of_runs import RunSetting, torch_run
+from tools.accuracy.datasets.run_or_refusal import run_or_refusal
 
 TORCHTUNE_COLUMNS: Final = ("Finetuning Method", "Runnable On", "Peak Memory per GPU")
 PEFT_COLUMNS: Final = ("accelerator_memory_max", "cfg_model_id", "peft_config")

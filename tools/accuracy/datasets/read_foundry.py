@@ -7,8 +7,9 @@ from typing import Final
 from frenzy.core.memory.calibration import Calibration
 from frenzy.core.memory.torch_kernels import Sharding, TorchOptimizer
 from frenzy.core.values.gpu_catalogue import CATALOGUE
-from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, UnknownRow, run_or_refusal
+from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, UnknownRow
 from frenzy.evaluation.settings_of_runs import RunSetting, torch_run
+from tools.accuracy.datasets.run_or_refusal import run_or_refusal
 
 COLUMNS: Final = ("MFU", "MicroBatchSize", "Sharding Strategy", "Activation Checkpointing")
 _GPUS: Final = {"h100_80gb": "h100", "a100_80gb": "a100-80", "a100_40gb": "a100-40"}

@@ -9,8 +9,9 @@ from frenzy.core.memory.calibration import Calibration
 from frenzy.core.models.weight_storage import WeightStorage
 from frenzy.core.values.gpu_catalogue import CATALOGUE
 from frenzy.core.values.job import LoraSpec
-from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, UnknownRow, run_or_refusal
+from frenzy.evaluation.published import Cells, Grade, Outcome, PublishedRow, UnknownRow
 from frenzy.evaluation.settings_of_runs import RunSetting, torch_run
+from tools.accuracy.datasets.run_or_refusal import run_or_refusal
 
 HUB_COLUMNS: Final = ("Config", "Max seq length", "Micro batch size", "Peak memory")
 TABLE_COLUMNS: Final = ("Microbatch size", "Max GPU RAM", "Quantization")
